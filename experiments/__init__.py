@@ -1,0 +1,1 @@
+"""Experiment files, and the command that runs them."""

@@ -1,0 +1,58 @@
+"""The command line: `dither VERB ...`, and `python -m experiments.run EXPERIMENT`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> int:
+    """Run a command and return its exit code: 2 where what was given cannot be used.
+
+    Args:
+        arguments: As in sys.argv[1:], which is the default.
+        verb: What is meant when the first argument is no verb.
+    """
+    from dither.registry.problems import Refused
+
+    from .app import app, verbs
+
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if verb is not None and not (given and (given[0] in verbs() or given[0] in ("--help", "-h"))):
+        given.insert(0, verb)
+    try:
+        result = app(given, standalone_mode=False)
+    except Refused as refused:
+        return _refuse(refused)
+    except BrokenPipeError:  # the reader of our output went away, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)  # noqa: T201
+        return 130
+    except Exception as error:
+        return _usage(error)
+    return result if isinstance(result, int) else 0
+
+
+def _refuse(refused: Exception) -> int:
+    problems = getattr(refused, "problems", ())
+    print("\n\n".join(map(str, problems)), file=sys.stderr)  # noqa: T201
+    if len(problems) > 1:
+        print(f"\n{len(problems)} problems", file=sys.stderr)  # noqa: T201
+    return 2
+
+
+def _usage(error: Exception) -> int:
+    """Say what is wrong with the command line; anything else is a mistake of ours and keeps its traceback."""
+    try:
+        from typer._click.exceptions import ClickException
+    except ImportError:
+        from click.exceptions import ClickException
+    if not isinstance(error, ClickException):
+        raise error
+    error.show()
+    return 2

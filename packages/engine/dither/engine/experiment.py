@@ -1,0 +1,187 @@
+"""The experiment file: which parts, which options, and whether they fit each other. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from dither.registry.document import Document
+from dither.registry.kinds import (
+    LossSpec,
+    LRScheduleSpec,
+    ModelSpec,
+    OptimizerSpec,
+    ProcessSpec,
+    SamplerSpec,
+    TaskSpec,
+)
+from dither.registry.plugins import Plugins, load_plugins
+from dither.registry.policy import find_policy
+from dither.registry.problems import Problem, Refused
+from dither.registry.spec import Misfit, Options, Slot, below, named
+from dither.registry.validation import problems_of, validate
+
+__all__ = ["Evaluate", "Experiment", "Loaded", "Sample", "Train", "load_experiment"]
+
+
+class Train(Options):
+    """How the weights are trained."""
+
+    steps: int = Field(1000, ge=0, le=1_000_000_000)
+    """Updates of the weights."""
+    batch_size: int = Field(32, ge=1, le=1_000_000)
+    """Samples per update."""
+    accumulate: int = Field(1, ge=1, le=100_000)
+    """Parts in which a batch is taken, to save memory; batch_size is divided by it."""
+    optimizer: Slot[OptimizerSpec] = named("adamw")
+    lr_schedule: Slot[LRScheduleSpec] = named("cosine")
+    clip: float | None = Field(1.0, gt=0)
+    """Largest gradient norm."""
+    ema: float | None = Field(0.999, ge=0, lt=1)
+    """Decay of the averaged weights, which evaluation and sampling use. It warms up as (1 + step) / (10 + step)."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """bfloat16 runs the model under autocast; weights, losses and optimizer stay in float32."""
+    compile: bool = False
+    """Compile the model with torch.compile."""
+    log_every: int = Field(20, ge=1)
+    """Steps between metric lines."""
+    checkpoint_every: int = Field(500, ge=1)
+    """Steps between checkpoints; the last step always writes one."""
+    keep: int = Field(2, ge=1, le=10_000)
+    """Newest checkpoints that are kept."""
+    device: str = Field("auto", pattern=r"auto|cpu|cuda(:\d+)?|mps")
+    """Where to run; auto takes a GPU if there is one."""
+    threads: int | None = Field(None, ge=1, le=1024)
+    """CPU threads; by default torch decides."""
+
+
+class Evaluate(Options):
+    """How the validation split is measured."""
+
+    every: int = Field(500, ge=1)
+    """Steps between evaluations; the last step always has one."""
+    samples: int = Field(1024, ge=1)
+    """Samples of the validation split that are taken, from its beginning."""
+    batch_size: int | None = Field(None, ge=1)
+    """Samples at a time; by default that of training."""
+    repeats: int = Field(1, ge=1, le=1000)
+    """Times each sample is noised anew; more make the figures steadier."""
+
+
+class Sample(Options):
+    """What is drawn from the model."""
+
+    count: int = Field(16, ge=0, le=1_000_000)
+    """Samples that are drawn at the end."""
+    every: int | None = Field(None, ge=1)
+    """Steps between drawings in the course of training; by default only at the end."""
+    batch_size: int | None = Field(None, ge=1)
+    """Samples at a time; by default all."""
+    seed: int = Field(0, ge=0, lt=2**31)
+    """Seed of the drawing."""
+
+
+class Experiment(Options):
+    """One experiment, as it stands in its TOML file."""
+
+    name: str = Field("experiment", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
+    """What runs of it are called."""
+    seed: int = Field(0, ge=0, lt=2**31)
+    """Every random draw of a run follows from this number."""
+    plugins: list[str] = []
+    """One-file plugins, as paths relative to the experiment file."""
+    task: Slot[TaskSpec]
+    process: Slot[ProcessSpec]
+    model: Slot[ModelSpec]
+    loss: Slot[LossSpec]
+    sampler: Slot[SamplerSpec] = named("ancestral")
+    train: Train = Field(default_factory=Train)
+    evaluate: Evaluate = Field(default_factory=Evaluate)
+    sample: Sample = Field(default_factory=Sample)
+
+    def check(self) -> Iterator[Misfit]:
+        """Yield why the parts do not fit each other. Reads data where a space depends on it, but imports no torch."""
+        if self.train.batch_size % self.train.accumulate:
+            message = f"batch_size = {self.train.batch_size} cannot be taken in {self.train.accumulate} equal parts"
+            yield Misfit(message, ("train", "accumulate"), ("train", "batch_size"))
+        wrong = list(below("task", self.task.check()))
+        yield from wrong
+        if wrong:
+            return
+        space = self.task.space()
+        wrong = list(below("process", self.process.check(space)))
+        yield from wrong
+        if wrong:
+            return
+        process = self.process.facts(space)
+        yield from below("model", self.model.check(process.space))
+        yield from below("loss", self.loss.check(process))
+        yield from below("sampler", self.sampler.check(process, self.model.facts()))
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """An experiment that is ready to be built, and what it was read from."""
+
+    experiment: Experiment
+    document: Document
+    plugins: Plugins
+
+    @property
+    def path(self) -> Path:
+        """The experiment file."""
+        return self.document.files[-1]
+
+
+def load_experiment(
+    path: Path, changes: Iterable[str] = (), removals: Iterable[str] = (), select: Sequence[str] | None = None
+) -> Loaded:
+    """Read and check an experiment file.
+
+    Args:
+        path: The TOML file.
+        changes: `key=value` as after --set.
+        removals: Keys as after --unset.
+        select: Plugins as after -p.
+
+    Raises:
+        Refused: Everything that is wrong, each with its place.
+    """
+    document = Document.load(path, changes, removals)
+    plugins = load_plugins(select, _file_plugins(document), find_policy(path.parent))
+    experiment = validate(Experiment, document, plugins.catalog)
+    try:
+        misfits = list(experiment.check())
+    except Refused as refused:  # data at fault: say which part asked for it
+        raise Refused([_placed(problem, document) for problem in refused.problems]) from None
+    for _, found in plugins.called("check_experiment", experiment=experiment):
+        misfits += found
+    if misfits:
+        raise Refused(problems_of(misfits, document))
+    return Loaded(experiment, document, plugins)
+
+
+def _placed(problem: Problem, document: Document) -> Problem:
+    if problem.path or problem.origin:
+        return problem
+    path: Any = ("task", "data") if ("task", "data") in document.origins else ("task",)
+    return Problem(problem.message, path, document.origin(path), problem.help)
+
+
+def _file_plugins(document: Document) -> list[Path]:
+    names = document.at(("plugins",)) or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return []  # validation says what is wrong with it
+    paths = []
+    for index, name in enumerate(names):
+        origin = document.origin(("plugins", index))
+        folder = Path(origin.file).parent if origin is not None and not origin.file.startswith("--") else Path()
+        path = folder / name
+        if not path.is_file():
+            raise Refused(Problem(f"plugin file {path} does not exist", ("plugins", index), origin))
+        paths.append(path)
+    return paths

@@ -1,0 +1,167 @@
+"""The catalogue: every part that a plugin offers, by kind and name, and the plugin it came from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from pydantic_core import PydanticCustomError
+
+from .kinds import KINDS
+from .problems import Refused, nearest
+from .spec import Spec, summary_of
+
+__all__ = ["Catalog", "Part", "default_catalog"]
+
+NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+REFERENCE = re.compile(r"(?:(?P<plugin>[^/@]+)/)?(?P<name>[^/@]+)(?:@(?P<rev>\d+))?")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One registered Spec class and the plugin that offers it."""
+
+    spec: type[Spec]
+    plugin: str
+
+    @property
+    def summary(self) -> str:
+        """The first line of its docstring."""
+        return summary_of(self.spec)
+
+    @property
+    def pinned(self) -> str:
+        """The name that means this part and no other: `plugin/name@rev`."""
+        return f"{self.plugin}/{self.spec.name}@{self.spec.rev}"
+
+
+class Catalog:
+    """Parts by kind and name.
+
+    Two plugins may offer one name: both are kept, and the short name is ambiguous until `prefer` settles it.
+
+    Args:
+        prefer: `{"kind:name": plugin}`, which plugin a short name means.
+        known: `{"kind:name": how to install the plugin that provides it}`, for parts that are not installed.
+
+    Attributes:
+        notes: Lines for the help of an unknown name, such as a plugin that failed to load.
+    """
+
+    def __init__(self, prefer: Mapping[str, str] | None = None, known: Mapping[str, str] | None = None) -> None:
+        self._parts: dict[tuple[str, str], list[Part]] = {}
+        self.prefer = dict(prefer or {})
+        self.known = dict(known or {})
+        self.notes: list[str] = []
+
+    def add(self, plugin: str, specs: Iterable[type[Spec]]) -> None:
+        """Take in what a plugin offers, as a whole or not at all.
+
+        Raises:
+            ValueError: One of the classes is no part, lacks a name, or is offered twice by the same plugin.
+        """
+        accepted: dict[tuple[str, str], Part] = {}
+        for spec in specs:
+            key = self._key(plugin, spec)
+            if key in accepted or any(part.plugin == plugin for part in self._parts.get(key, ())):
+                raise ValueError(f'plugin "{plugin}" offers {key[0]} "{key[1]}" twice')
+            accepted[key] = Part(spec, plugin)
+        for key, part in accepted.items():
+            self._parts.setdefault(key, []).append(part)
+
+    @staticmethod
+    def _key(plugin: str, spec: Any) -> tuple[str, str]:
+        if not (isinstance(spec, type) and issubclass(spec, Spec)):
+            raise ValueError(f'plugin "{plugin}" offers {spec!r}, which is no Spec class')
+        kind, name = getattr(spec, "kind", None), getattr(spec, "name", None)
+        if kind not in KINDS or not issubclass(spec, KINDS[kind]):
+            raise ValueError(f"{spec.__name__} of plugin \"{plugin}\" must subclass a kind: {', '.join(KINDS)}")
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise ValueError(f'{spec.__name__} of plugin "{plugin}" needs a kebab-case name, not {name!r}')
+        return kind, name
+
+    def parts(self, kind: str | None = None) -> list[Part]:
+        """Return all parts (of a kind), in the order of kinds, then names, then plugins."""
+        order = list(KINDS)
+        wanted = [key for key in self._parts if kind in (None, key[0])]
+        wanted.sort(key=lambda key: (order.index(key[0]), key[1]))
+        return [part for key in wanted for part in sorted(self._parts[key], key=lambda part: part.plugin)]
+
+    def names(self, kind: str) -> list[str]:
+        """Return the names registered for a kind."""
+        return sorted(name for k, name in self._parts if k == kind)
+
+    def find(self, kind: str, reference: str) -> Part:
+        """Return the part that `name`, `plugin/name` or `plugin/name@rev` means.
+
+        Raises:
+            Refused: No part or more than one part has the name; the message says what is meant or allowed.
+        """
+        match = REFERENCE.fullmatch(reference)
+        found = self._parts.get((kind, match["name"]), []) if match else []
+        if match and match["plugin"]:
+            found = [part for part in found if part.plugin == match["plugin"]]
+        elif match and len(found) > 1:
+            preferred = self.prefer.get(f"{kind}:{match['name']}")
+            found = [part for part in found if part.plugin == preferred] or found
+        if not found or match is None:
+            raise Refused(self._unknown(kind, reference))
+        if len(found) > 1:
+            forms = ", ".join(f'"{part.plugin}/{part.spec.name}"' for part in found)
+            raise Refused(f'{len(found)} plugins offer {kind} "{reference}"; write one of {forms}')
+        if match["rev"] and int(match["rev"]) != found[0].spec.rev:
+            raise Refused(f'{kind} "{reference}" is asked for, but plugin "{found[0].plugin}" has {found[0].pinned}')
+        return found[0]
+
+    def _unknown(self, kind: str, reference: str) -> str:
+        name = reference.rpartition("/")[2].partition("@")[0]
+        text = f'no {kind} is named "{reference}".'
+        others = [k for k, n in self._parts if n == name and k != kind]
+        close = nearest(name, self.names(kind))
+        if f"{kind}:{name}" in self.known:
+            text += f" It comes with {self.known[f'{kind}:{name}']}."
+        elif others:
+            text += f' "{name}" is a {others[0]}, not a {kind}.'
+        elif close:
+            text += f' Did you mean "{close}"?'
+        text += f" Registered: {', '.join(self.names(kind)) or 'none'}"
+        return text + "".join(f"\n  note: {note}" for note in self.notes)
+
+    def parse(self, kind: str, value: Any) -> Spec:
+        """Read a bare name or a table `{use = "name", ...}` as the Spec it names.
+
+        Raises:
+            PydanticCustomError: The value names no part.
+            ValidationError: The options do not fit.
+        """
+        table = {"use": value} if isinstance(value, str) else value
+        if not isinstance(table, Mapping) or not isinstance(table.get("use"), str):
+            raise PydanticCustomError(
+                "no_name",
+                "expected the name of a {kind}, or a table with `use = \"name\"`; registered: {names}",
+                {"kind": kind, "names": ", ".join(self.names(kind))},
+            )
+        try:
+            part = self.find(kind, table["use"])
+        except Refused as error:
+            raise PydanticCustomError("unknown_part", "{text}", {"text": error.problems[0].message}) from None
+        options = {key: inner for key, inner in table.items() if key != "use"}
+        return part.spec.model_validate(options, context={"catalog": self})
+
+    def pin(self, spec: Spec) -> str:
+        """Return the pinned name of a parsed Spec, or its short name if it is not registered here."""
+        for part in self._parts.get((spec.kind, spec.name), ()):
+            if part.spec is type(spec):
+                return part.pinned
+        return spec.name
+
+
+@cache
+def default_catalog() -> Catalog:
+    """Return the parts of every plugin installed here, loaded once."""
+    from .plugins import load_plugins
+
+    return load_plugins().catalog

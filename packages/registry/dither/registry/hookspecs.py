@@ -1,0 +1,55 @@
+"""The hooks of the house. A plugin is a module (or any object) whose functions are marked with `hookimpl`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pluggy
+
+from .spec import Misfit, Spec
+
+__all__ = ["PROJECT", "Hooks", "hookimpl", "hookspec"]
+
+PROJECT = "dither"
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+class Hooks:
+    """What a plugin may implement. An implementation may take fewer arguments than are listed."""
+
+    @hookspec
+    def register_components(self) -> Iterable[type[Spec]]:
+        """Return the Spec classes that this plugin offers. Called once, before torch is imported."""
+        raise NotImplementedError
+
+    @hookspec
+    def check_experiment(self, experiment: Any) -> Iterable[Misfit]:
+        """Yield what is wrong between parts of a validated experiment. Called before torch is imported."""
+        raise NotImplementedError
+
+    @hookspec
+    def before_run(self, run: Any) -> None:
+        """Called when everything is built, before the first step."""
+
+    @hookspec
+    def after_step(self, run: Any, step: int, metrics: Mapping[str, Any]) -> None:
+        """Called after each step with the figures of that step (tensors on the device: reading them waits for it)."""
+
+    @hookspec
+    def after_eval(self, run: Any, step: int, metrics: Mapping[str, float]) -> None:
+        """Called after each evaluation."""
+
+    @hookspec
+    def after_checkpoint(self, run: Any, step: int, path: Path) -> None:
+        """Called when a checkpoint is complete on disk."""
+
+    @hookspec
+    def after_run(self, run: Any, summary: Mapping[str, Any]) -> None:
+        """Called once when a run has come to its end."""
+
+    @hookspec
+    def on_run_error(self, run: Any, error: BaseException) -> None:
+        """Called when a run stops on an error, before the error is reported."""

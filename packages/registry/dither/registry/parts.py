@@ -1,0 +1,205 @@
+"""What parts can do once they are built. These protocols are the whole run-time contract of the house.
+
+Letters: B batch, L length, M features, V vocabulary, D width, C condition width, K keys. `X` is the shape of a sample:
+`B L` (tokens) or `B L M` (features).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from jaxtyping import Bool, Float, Shaped
+from torch import Tensor
+
+from .flow import Clean, Measured, Noise, Noised, State
+from .spaces import Space
+
+__all__ = [
+    "Denoiser",
+    "KeyValueCache",
+    "Loss",
+    "Metrics",
+    "Picture",
+    "Process",
+    "Sampler",
+    "Schedule",
+    "Session",
+    "Split",
+    "Task",
+]
+
+Split = Literal["train", "valid", "test"]
+
+Schedule = Callable[[Float[Tensor, "B *L"]], Noise]
+"""Time in [0, 1] -> Noise. sigma grows with t, and rate is its derivative."""
+
+Loss = Callable[[Any, Noised], Measured]
+"""A pure function of a prediction and of the record it was made from; per position, nothing mixed between positions."""
+
+
+@runtime_checkable
+class Process(Protocol):
+    """Noise on the way in, and one step back on the way out."""
+
+    schedule: Schedule
+
+    @property
+    def space(self) -> Space:
+        """What the model must serve: the task's space, perhaps with MASK added."""
+        ...
+
+    def times(self, n: int, device: Any = None) -> Float[Tensor, " n"]:
+        """Random training times, one in each of n equal strata of the time range."""
+        ...
+
+    def level(self, t: Float[Tensor, "B *L"]) -> Float[Tensor, "B *L"]:
+        """What the model is told of the noise at t."""
+        ...
+
+    def corrupt(self, clean: Clean, t: Float[Tensor, "B *L"]) -> Noised:
+        """Draw x_t given x_0; fixed values stay as they are."""
+        ...
+
+    def read(self, raw: Float[Tensor, "B L V"], state: State, noise: Noise) -> Any:
+        """Give the raw output of the model its meaning: a `TokenPrediction` or a `FeaturePrediction`."""
+        ...
+
+    def prior(self, like: Clean) -> State:
+        """The state at t = 1; fixed values of `like` are already in place."""
+        ...
+
+    def step(self, state: State, pred: Any, now: Noise, then: Noise, like: Clean) -> State:
+        """Draw x_s given x_t and a prediction, for s < t (`then` is the noise at s)."""
+        ...
+
+    def finish(self, state: State, pred: Any, like: Clean) -> Shaped[Tensor, "B L *M"]:
+        """Go from the last state straight to a clean sample."""
+        ...
+
+
+@runtime_checkable
+class Session(Protocol):
+    """What a sampler talks to: the model, the meaning of its output, and its memory of finished positions."""
+
+    def __call__(self, state: State, t: Float[Tensor, "B *L"]) -> Any:
+        """Denoise: a state at time t -> a prediction."""
+        ...
+
+    def remember(self, x: Shaped[Tensor, "B L"]) -> None:
+        """Put finished positions behind those already remembered; later calls see them as context."""
+        ...
+
+
+Sampler = Callable[[Process, Session, Clean], Iterator[Shaped[Tensor, "B L *M"]]]
+"""Walks a process back from t = 1, yields every state on the way, and the clean sample last."""
+
+
+@runtime_checkable
+class KeyValueCache(Protocol):
+    """Keys and values of finished positions."""
+
+    length: int
+
+
+@runtime_checkable
+class Denoiser(Protocol):
+    """A model. It is also a torch.nn.Module."""
+
+    def __call__(
+        self,
+        state: State,
+        level: Float[Tensor, "B *L"],
+        valid: Bool[Tensor, "B L"],
+        cond: Mapping[str, Tensor],
+        *,
+        cache: Any = None,
+        keep: bool = False,
+    ) -> Float[Tensor, "B L V"]:
+        """Return raw values per position: `B L M` for features, one number per id `B L V` for tokens.
+
+        With a `cache` the positions given stand behind the cached ones; with `keep` they are added to it.
+        """
+        ...
+
+    def trunk(
+        self,
+        state: State,
+        level: Float[Tensor, "B *L"],
+        valid: Bool[Tensor, "B L"],
+        cond: Mapping[str, Tensor],
+        *,
+        cache: Any = None,
+        keep: bool = False,
+    ) -> Float[Tensor, "B L D"]:
+        """Return what the head reads; `model(...) == model.head(model.trunk(...))`."""
+        ...
+
+    def new_cache(self) -> KeyValueCache:
+        """Return an empty cache for this model."""
+        ...
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Something to look at: any of a PNG, an SVG and a text, under a file name without suffix."""
+
+    name: str
+    png: bytes | None = None
+    svg: str | None = None
+    text: str | None = None
+
+
+@runtime_checkable
+class Metrics(Protocol):
+    """Adds up over batches, so that the result does not depend on how a split was cut into batches."""
+
+    def update(self, clean: Clean, noised: Noised, pred: Any, measured: Measured) -> None:
+        """Take in one batch."""
+        ...
+
+    def compute(self) -> dict[str, float]:
+        """Return the figures by name; a name says its unit, as in `nats_per_graph`."""
+        ...
+
+
+@runtime_checkable
+class Task(Protocol):
+    """What the data is, how well a model does on it, and how it looks."""
+
+    @property
+    def space(self) -> Space:
+        """What one sample looks like."""
+        ...
+
+    def size(self, split: Split) -> int:
+        """Number of samples of a split."""
+        ...
+
+    def batch(self, split: Split, rows: Sequence[int]) -> Clean:
+        """Return the samples with these numbers, on the CPU: a pure function of its arguments."""
+        ...
+
+    def like(self, n: int, seed: int) -> Clean:
+        """What sampling starts from: which positions are valid and known, with the truth in x0 where there is one."""
+        ...
+
+    def metrics(self) -> Metrics:
+        """Return a fresh accumulator for one evaluation."""
+        ...
+
+    def baselines(self) -> dict[str, float]:
+        """Trivial predictors on the validation split, under the names of the metrics they are to be compared with.
+
+        A key is `metric/baseline`, as in `nats_per_graph/unigram`.
+        """
+        ...
+
+    def judge(self, samples: Shaped[Tensor, "N L *M"], like: Clean) -> dict[str, float]:
+        """Figures about drawn samples."""
+        ...
+
+    def show(self, samples: Shaped[Tensor, "N L *M"], like: Clean) -> Iterable[Picture]:
+        """Pictures of drawn samples."""
+        ...

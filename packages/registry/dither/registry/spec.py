@@ -1,0 +1,117 @@
+"""A Spec is the typed, savable description of one part; a Slot is a place for a part inside another Spec."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationInfo
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+__all__ = ["Misfit", "Options", "Path", "Place", "Slot", "Spec", "below", "named", "summary_of", "unfit"]
+
+Path = tuple[str | int, ...]
+
+
+class Options(BaseModel):
+    """Options as they stand in a TOML table: typed, bounded, frozen, and no key that is not listed.
+
+    A docstring under a field is its help text.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        validate_default=True,
+        use_attribute_docstrings=True,
+        ser_json_inf_nan="strings",
+    )
+
+
+class Spec(Options):
+    """Options of one part. Subclass a kind from `dither.registry.kinds`, give it a `name`, and write `build`.
+
+    The class docstring says what the part does; its first line is the summary that lists show. `build` imports the
+    module that does the work, so that a Spec is read without torch.
+    """
+
+    kind: ClassVar[str]
+    name: ClassVar[str]
+    rev: ClassVar[int] = 1
+    """Raise it when the same options begin to give other results."""
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """Why a part does not fit where it stands, found before anything is built.
+
+    Attributes:
+        message: What was given, what is allowed.
+        path: Keys from the part that was checked down to the value at fault.
+        related: Path from the top of the experiment to the other part that is meant, such as ("process",).
+        help: What to do about it.
+    """
+
+    message: str
+    path: Path = ()
+    related: Path | None = None
+    help: str | None = None
+
+
+def below(key: str | int, misfits: Iterable[Misfit]) -> Iterator[Misfit]:
+    """Say where misfits of an inner part are, seen from the outer one."""
+    for misfit in misfits:
+        yield replace(misfit, path=(key, *misfit.path))
+
+
+def unfit(misfits: Iterable[Misfit]) -> None:
+    """Raise a ValueError that names every misfit; for callers that build a part without an experiment file."""
+    found = list(misfits)
+    if found:
+        raise ValueError("; ".join(".".join(map(str, m.path)) + ": " * bool(m.path) + m.message for m in found))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Turns a table `{use = "name", ...}` or a bare name into the Spec that it names."""
+
+    def __get_pydantic_core_schema__(self, source: type[Spec], handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Look the name up in the catalogue found in the validation context."""
+
+        def parse(value: Any, info: ValidationInfo) -> Spec:
+            if isinstance(value, Spec):
+                if value.kind != source.kind:
+                    raise PydanticCustomError("wrong_kind", f'"{value.name}" is a {value.kind}, not a {source.kind}')
+                return value
+            catalog = (info.context or {}).get("catalog")
+            if catalog is None:
+                from .catalog import default_catalog
+
+                catalog = default_catalog()
+            spec: Spec = catalog.parse(source.kind, value)
+            return spec
+
+        def dump(spec: Spec) -> dict[str, Any]:
+            return {"use": spec.name, **spec.model_dump()}
+
+        return core_schema.with_info_plain_validator_function(
+            parse, serialization=core_schema.plain_serializer_function_ser_schema(dump)
+        )
+
+
+S = TypeVar("S", bound=Spec)
+Slot = Annotated[S, Place()]
+"""`block: Slot[BlockSpec]` takes `block = "adaln-zero"` or `block = { use = "adaln-zero", heads = 4 }`."""
+
+
+def named(name: str, **options: Any) -> Any:
+    """A part by name, as the default of a Slot."""
+    return {"use": name, **options}
+
+
+def summary_of(spec: type[Spec]) -> str:
+    """The first line of what a part says of itself."""
+    return (spec.__doc__ or "").strip().partition("\n")[0]

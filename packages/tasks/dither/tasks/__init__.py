@@ -1,0 +1,1 @@
+"""What the data is: genome regions, bubble diagrams, language."""

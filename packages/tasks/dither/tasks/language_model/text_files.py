@@ -1,0 +1,102 @@
+"""Text files of the user, read with suspicion: every one that is not text is named, with the offset of the first such byte."""
+
+from __future__ import annotations
+
+import codecs
+import glob
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from dither.registry.problems import Problem, Refused, nearest
+
+from .corpora import Document
+
+__all__ = ["read_files"]
+
+BLOCK = 1 << 20
+
+
+def read_files(patterns: Sequence[str]) -> list[Document]:
+    """Return one document per file, after a first reading of each.
+
+    Args:
+        patterns: Paths or globs (`**` for folders at any depth), relative to the working directory. UTF-8, with or
+            without a byte order mark; line ends become "\n".
+
+    Raises:
+        Refused: Names every path that is missing, no plain file, empty, binary or not UTF-8, the last two with the
+            offset of the first such byte.
+    """
+    problems: list[Problem] = []
+    documents: dict[Path, Document] = {}
+    for pattern in patterns:
+        for path in _matches(pattern, problems):
+            try:
+                documents[path.resolve()] = _document(path)
+            except Refused as refused:
+                problems += refused.problems
+    if problems:
+        raise Refused(problems)
+    if not documents:
+        raise Refused("no text files were named; give at least one path")
+    return [documents[path] for path in sorted(documents)]
+
+
+def _matches(pattern: str, problems: list[Problem]) -> list[Path]:
+    path = Path(pattern).expanduser()
+    if path.is_dir():
+        problems.append(Problem(f"{path} is a folder, not a text file", help=f'for what is in it, write "{path}/**/*.txt"'))
+        return []
+    if path.exists():
+        return [path]
+    if found := [Path(name) for name in sorted(glob.glob(str(path), recursive=True)) if not Path(name).is_dir()]:
+        return found
+    if glob.has_magic(pattern):
+        problems.append(Problem(f"no file matches {pattern} (from {Path.cwd()})"))
+    else:
+        near = nearest(path.name, (other.name for other in path.parent.glob("*"))) if path.parent.is_dir() else None
+        where = "" if path.is_absolute() else f" (from {Path.cwd()})"
+        problems.append(Problem(f"there is no file {path}{where}", help=f'did you mean "{near}"?' if near else None))
+    return []
+
+
+def _document(path: Path) -> Document:
+    """Read a file once, block by block: its digest, its size, and whether it is text."""
+    if not path.is_file():
+        raise Refused(f"{path} is no plain file")
+    digest, decoder, offset = hashlib.sha256(), codecs.getincrementaldecoder("utf-8")(), 0
+    try:
+        with path.open("rb") as file:
+            while block := file.read(BLOCK):
+                digest.update(block)
+                if (null := block.find(0)) >= 0:
+                    raise Refused(f"{path} is binary, not text: a zero byte at offset {offset + null}")
+                _decode(decoder, block, offset, path)
+                offset += len(block)
+            _decode(decoder, b"", offset, path)
+    except OSError as error:
+        raise Refused(f"{path} cannot be read: {error.strerror}") from error
+    if not offset:
+        raise Refused(f"{path} is empty")
+    return Document(str(path), digest.hexdigest(), offset, lambda: _load(path, digest.hexdigest()))
+
+
+def _decode(decoder: codecs.IncrementalDecoder, block: bytes, offset: int, path: Path) -> None:
+    pending = len(decoder.getstate()[0])
+    try:
+        decoder.decode(block, final=not block)
+    except UnicodeDecodeError as error:
+        at = offset - pending + error.start
+        what = f"{path} is not UTF-8 text: byte 0x{error.object[error.start]:02x} at offset {at} ({error.reason})"
+        raise Refused(Problem(what, help="save it as UTF-8")) from error
+
+
+def _load(path: Path, digest: str) -> str:
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise Refused(f"{path} cannot be read: {error.strerror}") from error
+    if hashlib.sha256(raw).hexdigest() != digest:
+        raise Refused(f"{path} has changed since it was first read")
+    return raw.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
