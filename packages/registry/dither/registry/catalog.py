@@ -78,7 +78,7 @@ class Catalog:
             raise ValueError(f'plugin "{plugin}" offers {spec!r}, which is no Spec class')
         kind, name = getattr(spec, "kind", None), getattr(spec, "name", None)
         if kind not in KINDS or not issubclass(spec, KINDS[kind]):
-            raise ValueError(f"{spec.__name__} of plugin \"{plugin}\" must subclass a kind: {', '.join(KINDS)}")
+            raise ValueError(f'{spec.__name__} of plugin "{plugin}" must subclass a kind: {", ".join(KINDS)}')
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise ValueError(f'{spec.__name__} of plugin "{plugin}" needs a kebab-case name, not {name!r}')
         return kind, name
@@ -141,7 +141,7 @@ class Catalog:
         if not isinstance(table, Mapping) or not isinstance(table.get("use"), str):
             raise PydanticCustomError(
                 "no_name",
-                "expected the name of a {kind}, or a table with `use = \"name\"`; registered: {names}",
+                'expected the name of a {kind}, or a table with `use = "name"`; registered: {names}',
                 {"kind": kind, "names": ", ".join(self.names(kind))},
             )
         try:

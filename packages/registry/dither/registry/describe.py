@@ -44,7 +44,12 @@ def _source(spec: type[Spec]) -> str:
 
 
 def _type(info: FieldInfo) -> str:
-    bounds = [f"{sign} {getattr(item, key)}" for item in info.metadata for kind, (sign, key) in SIGNS.items() if type(item) is kind]
+    bounds = [
+        f"{sign} {getattr(item, key)}"
+        for item in info.metadata
+        for kind, (sign, key) in SIGNS.items()
+        if type(item) is kind
+    ]
     return " ".join([_name(info.annotation, any(isinstance(item, Place) for item in info.metadata)), *bounds])
 
 

@@ -18,7 +18,7 @@ __all__ = ["Document"]
 LARGEST = 256 * 1024
 """Bytes of an experiment file: far above any real one."""
 DEEPEST = 32
-LONG_KEY = re.compile(r"(?:[\w\"'-]+[ \t]*\.[ \t]*){%d}" % DEEPEST)
+LONG_KEY = re.compile(rf"(?:[\w\"'-]+[ \t]*\.[ \t]*){{{DEEPEST}}}")
 
 
 @dataclass
@@ -147,7 +147,11 @@ class Document:
             if isinstance(before, str) and isinstance(value, dict) and "use" not in value:
                 before = old[key] = {"use": before}
                 self.origins[*here, "use"] = self.origins[here]
-            if isinstance(before, dict) and isinstance(value, dict) and value.get("use", before.get("use")) == before.get("use"):
+            if (
+                isinstance(before, dict)
+                and isinstance(value, dict)
+                and value.get("use", before.get("use")) == before.get("use")
+            ):
                 self._merge(before, value, here, origins)
                 continue
             self._forget(here)
@@ -162,7 +166,7 @@ class Document:
         key, equals, text = change.partition("=")
         if not equals or not key.strip():
             raise Refused(f'{origin}: expected key=value, got "{change}"')
-        path = _split(key, str(origin))
+        path: Path = tuple(_split(key, str(origin)))
         try:
             value = tomllib.loads(f"value = {text}")["value"]
         except (tomllib.TOMLDecodeError, ValueError, RecursionError):
@@ -170,12 +174,7 @@ class Document:
         origin = Origin(str(origin), 1, 1, change)
         for part in reversed(path):
             value = {part: value}
-        origins = {tuple(path[: i + 1]): origin for i in range(len(path))}
-        origins |= {inner: origin for inner in _paths(value) if inner not in origins}
-        replaced = self.at(tuple(path[:-1])) if path[-1] == "use" else None
-        if isinstance(replaced, dict) and replaced.get("use") != self.value_of(value, path):
-            self._forget(tuple(path[:-1]))
-        self._merge(self.tree, value, (), origins)
+        self._merge(self.tree, value, (), dict.fromkeys(_paths(value), origin))
 
     @staticmethod
     def value_of(tree: Any, path: Iterable[str | int]) -> Any:

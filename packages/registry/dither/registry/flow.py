@@ -155,11 +155,11 @@ class TokenPrediction(Protocol):
     """The model's word on clean tokens, in whichever form a loss or a sampler asks for."""
 
     def log_clean(self) -> Float[Tensor, "B L V"]:
-        """log p(x_0 | x_t), normalised; -inf on ids that cannot be."""
+        """Log p(x_0 | x_t), normalised; -inf on ids that cannot be."""
         ...
 
     def log_score(self) -> Float[Tensor, "B L V"]:
-        """log p_t(y) / p_t(x_t) with one position changed to y; 0 at y = x_t."""
+        """Log p_t(y) / p_t(x_t) with one position changed to y; 0 at y = x_t."""
         ...
 
 

@@ -1,7 +1,7 @@
 """The kinds of part: what each is given when it is built, and what it gives back.
 
-Every kind has three verbs, all with the same arguments: `check` yields misfits without torch, `build` returns the part.
-Sizes (width, condition width, vocabulary, length) are handed down by the parent and never repeated in an experiment file.
+Every kind has two verbs with the same arguments: `check` yields misfits without torch, `build` returns the part.
+Sizes (width, condition width, vocabulary, length) are handed down by the parent, never repeated in an experiment file.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class BlockSpec(Spec):
 
 
 class EmbeddingSpec(_OverSpace):
-    """Into the model: forward(state, cond, start) -> (`B extra+L D`, extra); `start` is the index of the first position."""
+    """Into the model: forward(state, cond, start) -> (`B extra+L D`, extra); `start` is the first position's index."""
 
     kind: ClassVar[str] = "embedding"
 

@@ -74,7 +74,8 @@ class Plugins:
             for caller in self.manager.get_hookcallers(plugin) or []:
                 if caller.name == "register_components":
                     (impl,) = (impl for impl in caller.get_hookimpls() if impl.plugin is plugin)
-                    self.catalog.add(name, impl.function())
+                    offered: Any = impl.function()
+                    self.catalog.add(name, offered)
         except BaseException:
             self.manager.unregister(plugin)
             raise
@@ -125,7 +126,8 @@ def _import_file(path: Path, name: str) -> Any:
     """Import a file as a module of its own, found again by its classes' `__module__`."""
     module_name = f"dither_file_plugin_{name.replace('-', '_')}"
     spec = importlib.util.spec_from_file_location(module_name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
     try:
@@ -136,7 +138,9 @@ def _import_file(path: Path, name: str) -> Any:
     return module
 
 
-def load_plugins(select: Sequence[str] | None = None, files: Iterable[Path] = (), policy: Policy | None = None) -> Plugins:
+def load_plugins(
+    select: Sequence[str] | None = None, files: Iterable[Path] = (), policy: Policy | None = None
+) -> Plugins:
     """Load the installed plugins, and one-file plugins.
 
     Args:
@@ -192,7 +196,9 @@ def _selection(select: Sequence[str] | None, known: set[str], policy: Policy) ->
     for name in sorted((wanted | set(blocked)) - known - {""} - set(policy.block)):
         close = nearest(name, known)
         hint = f'did you mean "{close}"? ' if close else ""
-        problems.append(Problem(f'{origin}: no plugin is named "{name}"', help=f"{hint}installed: {', '.join(sorted(known))}"))
+        problems.append(
+            Problem(f'{origin}: no plugin is named "{name}"', help=f"{hint}installed: {', '.join(sorted(known))}")
+        )
     if problems:
         raise Refused(problems)
     return (wanted if wanted else None), blocked

@@ -43,7 +43,9 @@ class Policy(Options):
 
     def known_parts(self) -> dict[str, str]:
         """Return `{"kind:name": how to install the plugin that provides it}`."""
-        return {part: f'plugin "{name}": {known.install}' for name, known in self.known.items() for part in known.provides}
+        return {
+            part: f'plugin "{name}": {known.install}' for name, known in self.known.items() for part in known.provides
+        }
 
 
 def find_policy(start: Path) -> Policy:

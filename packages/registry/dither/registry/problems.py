@@ -1,4 +1,4 @@
-"""What is wrong with what a person gave, said so that it can be mended: file, line, caret, what is allowed, nearest name."""
+"""What is wrong with what a person gave, said so that it can be mended: file, line, caret, nearest name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Origin", "Problem", "Refused", "dotted", "nearest"]
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a value was given: a file with line and column (from 1) and the line itself, or a name such as `--set 1`."""
+    """Where a value was given: a file with line and column (from 1), and the line; or a name such as `--set 1`."""
 
     file: str
     line: int | None = None

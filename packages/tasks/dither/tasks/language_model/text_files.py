@@ -1,4 +1,4 @@
-"""Text files of the user, read with suspicion: every one that is not text is named, with the offset of the first such byte."""
+"""Text files of the user. Whatever is not text is named, with the offset of the first byte that says so."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dither.registry.problems import Problem, Refused, nearest
 
 from .corpora import Document
 
-__all__ = ["read_files"]
+__all__ = ["find_files", "read_files"]
 
 BLOCK = 1 << 20
 
 
 def read_files(patterns: Sequence[str]) -> list[Document]:
-    """Return one document per file, after a first reading of each.
+    r"""Return one document per file, after a first reading of each.
 
     Args:
         patterns: Paths or globs (`**` for folders at any depth), relative to the working directory. UTF-8, with or
@@ -31,34 +31,41 @@ def read_files(patterns: Sequence[str]) -> list[Document]:
     problems: list[Problem] = []
     documents: dict[Path, Document] = {}
     for pattern in patterns:
-        for path in _matches(pattern, problems):
+        try:
+            found = find_files(pattern)
+        except Refused as refused:
+            problems += refused.problems
+            continue
+        for path in found:
             try:
                 documents[path.resolve()] = _document(path)
             except Refused as refused:
                 problems += refused.problems
     if problems:
         raise Refused(problems)
-    if not documents:
-        raise Refused("no text files were named; give at least one path")
     return [documents[path] for path in sorted(documents)]
 
 
-def _matches(pattern: str, problems: list[Problem]) -> list[Path]:
+def find_files(pattern: str) -> list[Path]:
+    """Return the files that a path or a glob names, sorted; folders that a glob matches are passed over.
+
+    Raises:
+        Refused: There is none.
+    """
     path = Path(pattern).expanduser()
     if path.is_dir():
-        problems.append(Problem(f"{path} is a folder, not a text file", help=f'for what is in it, write "{path}/**/*.txt"'))
-        return []
+        inside = f'for what is in it, write "{path}/**/*.txt"'
+        raise Refused(Problem(f"{path} is a folder, not a text file", help=inside))
     if path.exists():
         return [path]
-    if found := [Path(name) for name in sorted(glob.glob(str(path), recursive=True)) if not Path(name).is_dir()]:
-        return found
+    found = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
+    if files := [path for path in found if not path.is_dir()]:
+        return files
+    where = "" if path.is_absolute() else f" (from {Path.cwd()})"
     if glob.has_magic(pattern):
-        problems.append(Problem(f"no file matches {pattern} (from {Path.cwd()})"))
-    else:
-        near = nearest(path.name, (other.name for other in path.parent.glob("*"))) if path.parent.is_dir() else None
-        where = "" if path.is_absolute() else f" (from {Path.cwd()})"
-        problems.append(Problem(f"there is no file {path}{where}", help=f'did you mean "{near}"?' if near else None))
-    return []
+        raise Refused(f"no file matches {path}{where}")
+    near = nearest(path.name, (other.name for other in path.parent.glob("*"))) if path.parent.is_dir() else None
+    raise Refused(Problem(f"there is no file {path}{where}", help=f'did you mean "{near}"?' if near else None))
 
 
 def _document(path: Path) -> Document:

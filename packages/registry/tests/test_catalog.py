@@ -1,0 +1,209 @@
+"""Names, slots, errors: what a person sees when a file is wrong, and what they get when it is right."""
+
+from typing import Any, ClassVar, Literal
+
+import pytest
+from pydantic import Field
+
+from dither.registry.catalog import Catalog
+from dither.registry.describe import describe
+from dither.registry.document import Document
+from dither.registry.kinds import BlockSpec, HeadSpec, LossSpec, ModelSpec, ScheduleSpec
+from dither.registry.problems import Refused
+from dither.registry.spec import Options, Slot, Spec, named
+from dither.registry.validation import dump, validate
+
+
+class Plain(BlockSpec):
+    """A plain block."""
+
+    name: ClassVar[str] = "plain"
+    heads: int = Field(4, ge=1)
+    """Number of heads."""
+    norm: Literal["layer", "rms"] = "layer"
+
+    def build(self, width: int, cond: int) -> Any:
+        return (self, width, cond)
+
+
+class Linear(HeadSpec):
+    """A linear head."""
+
+    name: ClassVar[str] = "linear"
+
+    def build(self, space, width) -> Any:
+        return None
+
+
+class Squared(LossSpec):
+    """A loss."""
+
+    name: ClassVar[str] = "squared"
+
+    def build(self, process) -> Any:
+        return None
+
+
+class Net(ModelSpec):
+    """A model."""
+
+    name: ClassVar[str] = "net"
+    width: int
+    block: Slot[BlockSpec] = named("plain", heads=2)
+    heads: list[Slot[HeadSpec]] = []
+    other: Slot[BlockSpec] | None = None
+
+    def build(self, space) -> Any:
+        return None
+
+
+class File(Options):
+    model: Slot[ModelSpec]
+    steps: int = Field(10, ge=1)
+    lr: float = 1e-3
+
+
+@pytest.fixture
+def catalog():
+    catalog = Catalog()
+    catalog.add("ours", [Plain, Linear, Squared, Net])
+    return catalog
+
+
+def refused(tmp_path, catalog, text: str) -> list:
+    path = tmp_path / "e.toml"
+    path.write_text(text)
+    with pytest.raises(Refused) as caught:
+        validate(File, Document.load(path), catalog)
+    return list(caught.value.problems)
+
+
+def test_every_mistake_at_once_each_at_its_line(tmp_path, catalog):
+    problems = refused(
+        tmp_path,
+        catalog,
+        'steps = "many"\nlr = 1e999\nstpes = 3\n[model]\nuse = "net"\n'
+        'block = { use = "plain", heds = 3, norm = "batch" }\n'
+        'heads = ["linear", "plain"]\nother = { heads = 2 }\n',
+    )
+    shown = {str(p.path[-1] if p.path else ""): str(p) for p in problems}
+    assert len(problems) == 8
+    assert 'expected an integer, got the string "many"' in shown["steps"]
+    assert "e.toml:1:1" in shown["steps"]
+    assert 'did you mean "steps"? accepted: lr, model, steps' in shown["stpes"]
+    assert "e.toml:3:1" in shown["stpes"]
+    assert "should be a finite number" in shown["lr"]
+    assert 'did you mean "heads"?' in shown["heds"]
+    assert "e.toml:6:26" in shown["heds"]
+    assert "layer" in shown["norm"]
+    assert "is missing" in shown["width"]
+    assert '"plain" is a block, not a head' in shown["1"]
+    assert "expected the name of a block" in shown["other"]
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        ("nett", 'Did you mean "net"?'),
+        ("squared", '"squared" is a loss, not a model'),
+        ("zzz", "Registered: net"),
+        ("theirs/net", 'no model is named "theirs/net"'),
+        ("net@7", "ours/net@1"),
+    ],
+)
+def test_a_wrong_name_is_told_what_would_be_right(tmp_path, catalog, use, message):
+    (problem,) = refused(tmp_path, catalog, f'model = {{ use = "{use}", width = 1 }}')
+    assert message in problem.message
+
+
+def test_two_plugins_with_one_name_are_both_kept(catalog):
+    class Other(Plain):
+        """Another one."""
+
+    catalog.add("theirs", [Other])
+    with pytest.raises(Refused, match='"ours/plain", "theirs/plain"'):
+        catalog.find("block", "plain")
+    assert catalog.find("block", "theirs/plain").spec is Other
+    catalog.prefer["block:plain"] = "theirs"
+    assert catalog.find("block", "plain").spec is Other
+
+
+def test_a_plugin_is_added_as_a_whole_or_not_at_all(catalog):
+    class Nameless(BlockSpec):
+        """No name."""
+
+        def build(self, width, cond) -> Any: ...
+
+    class Loud(Plain):
+        """Bad name."""
+
+        name: ClassVar[str] = "Not_Kebab"
+
+    class Fine(Plain):
+        """Fine."""
+
+        name: ClassVar[str] = "fine"
+
+    for bad, message in (
+        (Nameless, "kebab-case"),
+        (Loud, "kebab-case"),
+        (int, "no Spec class"),
+        (Spec, "subclass a kind"),
+        (Fine, "twice"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            catalog.add("theirs", [Fine, bad])
+        assert "fine" not in catalog.names("block")
+
+
+def test_a_known_plugin_that_is_not_installed_is_named():
+    catalog = Catalog(known={"block:wavelet": 'plugin "tp-wavelet": python -m pip install tp-wavelet'})
+    with pytest.raises(Refused, match="pip install tp-wavelet"):
+        catalog.find("block", "wavelet")
+
+
+def test_dump_parses_to_the_same_and_pins_names(tmp_path, catalog):
+    path = tmp_path / "e.toml"
+    path.write_text('[model]\nuse = "net"\nwidth = 3\nheads = ["linear"]\nother = "plain"')
+    file = validate(File, Document.load(path), catalog)
+    tree = dump(file, catalog)
+    assert tree["model"]["block"] == {"use": "ours/plain@1", "heads": 2, "norm": "layer"}
+    assert validate(File, Document(tree), catalog) == file
+    assert validate(File, Document(dump(file)), catalog) == file
+
+
+def test_specs_are_frozen_and_strict(catalog):
+    block = catalog.parse("block", {"use": "plain", "heads": 3})
+    with pytest.raises(ValueError, match="frozen"):
+        block.heads = 4
+    for wrong in (3.0, "3", True):
+        with pytest.raises(ValueError, match="heads"):
+            catalog.parse("block", {"use": "plain", "heads": wrong})
+
+
+def test_describe_gives_a_snippet_that_validates(catalog):
+    import tomllib
+
+    for part in catalog.parts():
+        facts = describe(part, catalog)
+        (table,) = tomllib.loads(facts["snippet"]).values()
+        assert isinstance(catalog.parse(part.spec.kind, table), part.spec)
+    options = {o["name"]: o for o in describe(catalog.find("model", "net"), catalog)["options"]}
+    assert options["block"]["type"] == "a block"
+    assert options["block"]["default"] == '{ use = "plain", heads = 2 }'
+    assert options["width"]["default"] == "(required)"
+    assert options["other"]["default"] == "(none)"
+    (heads, norm) = describe(catalog.find("block", "plain"), catalog)["options"]
+    assert (heads["type"], heads["doc"]) == ("integer >= 1", "Number of heads.")
+    assert norm["type"] == '"layer" | "rms"'
+
+
+def test_schedules_need_not_know_their_end():
+    class Bare(ScheduleSpec):
+        """Bare."""
+
+        name: ClassVar[str] = "bare"
+
+        def build(self) -> Any: ...
+
+    assert Bare().sigma_end() is None

@@ -1,0 +1,85 @@
+"""Looks for motifs in sequences: how much of each motif does each sequence hold?
+
+Letters: P sequences, S bases of a sequence, K motifs, W columns of a motif.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 - the name everyone knows
+
+from .motifs import BASES, UNITS_PER_BIT, Motif
+
+__all__ = ["encode", "scan"]
+
+UNKNOWN = -float(2**17)
+"""The score of an unknown base: no word that holds one is a hit."""
+
+
+def encode(sequences: Sequence[str]) -> NDArray[np.uint8]:
+    """Return bases as numbers: A 0, C 1, G 2, T 3, anything else 4. `P S`.
+
+    Raises:
+        ValueError: If the sequences differ in length, or there is none.
+    """
+    lengths = {len(sequence) for sequence in sequences}
+    if len(lengths) != 1:
+        raise ValueError(f"sequences of one length are expected, got the lengths {sorted(lengths)[:5]}")
+    table = np.full(256, 4, dtype=np.uint8)
+    for number, base in enumerate(BASES):
+        table[[ord(base), ord(base.lower())]] = number
+    letters = np.frombuffer("".join(sequences).encode("ascii", "replace"), dtype=np.uint8)
+    return table[letters].reshape(len(sequences), -1)
+
+
+def scan(
+    bases: NDArray[np.uint8],
+    motifs: Sequence[Motif],
+    rows: int = 16,
+    report: Callable[[float], None] = lambda share: None,
+) -> NDArray[np.float32]:
+    """Return, per sequence and motif, the sum of the scores of all hits on both strands, in bits. `P K`.
+
+    Scores are integers whose sums stay below 2^24, so float32 holds them exactly and
+    the result does not depend on the machine.
+
+    Args:
+        bases: Sequences as `encode` returns them. `P S`.
+        motifs: What to look for.
+        rows: Sequences at a time: few enough that the scores stay in the processor's cache.
+        report: Told the share that is done, now and then.
+    """
+    found = torch.zeros(len(bases), len(motifs))
+    order = sorted(range(len(motifs)), key=lambda number: len(motifs[number].scores))
+    done = 0
+    for width, group in groupby(order, key=lambda number: len(motifs[number].scores)):
+        members = list(group)
+        done += len(members)
+        if width <= bases.shape[1]:
+            found[:, members] = _scan_width(torch.from_numpy(bases), [motifs[number] for number in members], rows)
+        report(done / len(motifs))
+    return found.numpy() / UNITS_PER_BIT
+
+
+def _scan_width(bases: UInt8[Tensor, "P S"], motifs: Sequence[Motif], rows: int) -> Float[Tensor, "P K"]:
+    """Scan for motifs of one width: a convolution over one-hot bases, both strands at once."""
+    forward = torch.from_numpy(np.stack([motif.scores.T for motif in motifs])).float()  # K 4 W
+    weight = torch.cat([forward, forward.flip(1, 2)])  # the other strand: A <-> T, C <-> G, read backwards
+    weight = torch.cat([weight, torch.full_like(weight[:, :1], UNKNOWN)], 1)
+    below = torch.tensor([motif.threshold - 1 for motif in motifs] * 2).float()
+    sums = []
+    for chunk in bases.split(rows):
+        onehot = F.one_hot(chunk.long(), 5).movedim(2, 1).float()
+        excess = F.conv1d(onehot, weight, -below).relu_()  # by how much a word beats the last score that is no hit
+        total = excess.sum(2)
+        i, k = total.nonzero(as_tuple=True)
+        total[i, k] += below[k] * excess[i, k].count_nonzero(1)
+        sums.append(total[:, : len(motifs)] + total[:, len(motifs) :])
+    return torch.cat(sums)

@@ -1,0 +1,1 @@
+"""Language modelling: text by bytes, characters or byte pairs."""
