@@ -106,11 +106,15 @@ def list_parts(
     kind: Annotated[str | None, typer.Argument(help="Only this kind, such as block.", show_default=False)] = None,
     selected: Selected = None,
     as_json: Json = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the reference page.")] = False,
 ) -> None:
     """List the parts that an experiment may name. Imports no torch."""
-    from .lists import show_parts
+    from .lists import show_parts, show_reference
 
-    show_parts(_plugins(selected), kind, as_json)
+    if as_markdown:
+        show_reference(_plugins(selected), kind)
+    else:
+        show_parts(_plugins(selected), kind, as_json)
 
 
 @app.command()

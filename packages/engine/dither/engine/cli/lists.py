@@ -16,8 +16,9 @@ from dither.registry.describe import describe
 from dither.registry.kinds import KINDS
 from dither.registry.plugins import Plugins
 from dither.registry.problems import Refused, nearest
+from dither.registry.spec import summary_of
 
-__all__ = ["show_part", "show_parts", "show_plugins"]
+__all__ = ["show_part", "show_parts", "show_plugins", "show_reference"]
 
 
 def _kind(kind: str) -> str:
@@ -50,6 +51,26 @@ def show_parts(plugins: Plugins, kind: str | None, as_json: bool) -> None:
         table.add_row(shown, Text(part.spec.name, style="cyan"), part.plugin, part.summary)
         last = part.spec.kind
     Console(soft_wrap=False).print(table)
+
+
+def show_reference(plugins: Plugins, kind: str | None) -> None:
+    """Print the reference of every part (of a kind) as Markdown."""
+    lines = ["# Components", "", "Made from the Specs by `dither list --markdown`; do not edit.", ""]
+    last = None
+    for part in plugins.catalog.parts(_kind(kind) if kind else None):
+        facts = describe(part, plugins.catalog)
+        if part.spec.kind != last:
+            lines += [f"## {part.spec.kind}", "", summary_of(KINDS[part.spec.kind]), ""]
+        last = part.spec.kind
+        lines += [f"### {part.spec.name}", "", facts["doc"], "", f"From `{part.plugin}`.", ""]
+        lines += ["```toml", facts["snippet"], "```", ""]
+        if facts["options"]:
+            lines += ["| option | type | default | what it is |", "|---|---|---|---|"]
+            for option in facts["options"]:
+                cells = (f"`{option['name']}`", option["type"], f"`{option['default']}`", option["doc"])
+                lines.append("| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in cells) + " |")
+            lines.append("")
+    typer.echo("\n".join(lines).rstrip())
 
 
 def show_part(plugins: Plugins, kind: str, name: str, as_json: bool) -> None:
