@@ -54,7 +54,7 @@ class LanguageModelling:
         self.corpus = corpus
         self.tokenizer = tokenizer
         self.length = length
-        self.ngrams = ngrams
+        self._order = ngrams
         self.ids = {split: encode_documents(documents, tokenizer) for split, documents in corpus.splits.items()}
         for split in ("train", "valid"):
             if not len(self.ids[split]):
@@ -99,8 +99,8 @@ class LanguageModelling:
         """Return uniform, unigram, and on request n-grams and xz; and the variety of real windows."""
         train, held = self.ids["train"], self.ids["valid"]
         found = trivial_baselines(train, held, self.tokenizer)
-        if self.ngrams is not None:
-            found |= strong_baselines(train, held, self.tokenizer, order=self.ngrams)
+        if self._ngrams is not None:
+            found |= strong_baselines(self._ngrams, train, held, self.tokenizer)
         windows = self.batch("valid", range(min(REFERENCE, self.size("valid"))))
         return found | {f"{name}/real": value for name, value in self.judge(windows.x0, windows).items()}
 
@@ -112,17 +112,18 @@ class LanguageModelling:
         """
         rows, valid = samples.cpu().numpy(), like.valid.cpu().numpy()
         figures = sample_figures(rows, valid)
-        if self._ngram is not None:
+        if self._ngrams is not None:
             kept = [row[keep] for row, keep in zip(rows, valid, strict=True)]
-            nats = sum(self._ngram.nats(row)[-1] for row in kept)
+            nats = sum(self._ngrams.nats(row)[-1] for row in kept)
             characters = sum(self.tokenizer.characters(row) for row in kept)
             figures["ngram_bits_per_char"] = nats / log(2) / max(characters, 1)
         return figures
 
     @cached_property
-    def _ngram(self) -> WittenBell | None:
-        train = self.ids["train"][-LIMIT:]
-        return WittenBell(train, size=self.tokenizer.size, order=self.ngrams) if self.ngrams else None
+    def _ngrams(self) -> WittenBell | None:
+        if self._order is None:
+            return None
+        return WittenBell(self.ids["train"][-LIMIT:], size=self.tokenizer.size, order=self._order)
 
     def show(self, samples: Int[Tensor, "N L"], like: Clean) -> Iterator[Picture]:
         """Yield each sample as text; control characters become U+FFFD."""

@@ -1,0 +1,118 @@
+"""Graph2Plan's words: thirteen types of room and ten relations, their ids, names and colours. No torch, no numpy.
+
+A sample is a row of tokens: one per room slot ("nodes"), then one per pair of slots i < j ("edges"), row after row of the
+upper triangle: (0,1), (0,2), ..., (0,R-1), (1,2), ... The token of a pair says how room i lies to room j.
+Ids as in Hu et al., Graph2Plan, SIGGRAPH 2020 (arXiv 2004.13204).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = [
+    "COLOURS",
+    "EDGE_MASK",
+    "EDGE_PAD",
+    "EDGE_SIZE",
+    "INSIDE",
+    "NODE_MASK",
+    "NODE_PAD",
+    "NODE_SIZE",
+    "NO_EDGE",
+    "RELATIONS",
+    "ROOMS",
+    "SHORT",
+    "SURROUNDING",
+    "pair_index",
+    "pairs",
+]
+
+ROOMS: Final = (
+    "LivingRoom",
+    "MasterRoom",
+    "Kitchen",
+    "Bathroom",
+    "DiningRoom",
+    "ChildRoom",
+    "StudyRoom",
+    "SecondRoom",
+    "GuestRoom",
+    "Balcony",
+    "Entrance",
+    "Storage",
+    "Wall-in",
+)
+"""Types of room by id."""
+
+NODE_MASK: Final = 13
+NODE_PAD: Final = 14
+NODE_SIZE: Final = 15
+
+RELATIONS: Final = (
+    "left-above",
+    "left-below",
+    "left-of",
+    "above",
+    "inside",
+    "surrounding",
+    "below",
+    "right-of",
+    "right-above",
+    "right-below",
+)
+"""Relations by id: how the first room of a pair lies to the second. y grows downwards."""
+
+INSIDE: Final = 4
+SURROUNDING: Final = 5
+NO_EDGE: Final = 10
+"""The two rooms are not near each other. It is data, unlike MASK and PAD."""
+
+EDGE_MASK: Final = 11
+EDGE_PAD: Final = 12
+EDGE_SIZE: Final = 13
+
+SHORT: Final = (
+    "Living",
+    "Master",
+    "Kitchen",
+    "Bath",
+    "Dining",
+    "Child",
+    "Study",
+    "Second",
+    "Guest",
+    "Balcony",
+    "Entry",
+    "Storage",
+    "Closet",
+)
+"""What stands on a room in a picture."""
+
+COLOURS: Final = (
+    "#f6dfa4",  # LivingRoom
+    "#f2a48f",  # MasterRoom
+    "#c3d98b",  # Kitchen
+    "#9fd3e6",  # Bathroom
+    "#e8c26a",  # DiningRoom
+    "#f5bccb",  # ChildRoom
+    "#c4b1e1",  # StudyRoom
+    "#f4c095",  # SecondRoom
+    "#dba7c9",  # GuestRoom
+    "#a3dcc0",  # Balcony
+    "#cfc6b8",  # Entrance
+    "#b9c4cf",  # Storage
+    "#d8d3a6",  # Wall-in
+)
+"""Fill of a room in a picture, by type."""
+
+
+def pairs(rooms: int) -> list[tuple[int, int]]:
+    """Return the pairs of room slots i < j in the order of their tokens."""
+    return [(i, j) for i in range(rooms) for j in range(i + 1, rooms)]
+
+
+def pair_index(i: int, j: int, rooms: int) -> int:
+    """Return the place of the pair i < j among the edge tokens of diagrams of up to `rooms` rooms."""
+    if not 0 <= i < j < rooms:
+        raise ValueError(f"a pair needs 0 <= i < j < {rooms}, got ({i}, {j})")
+    return i * (2 * rooms - i - 1) // 2 + j - i - 1
