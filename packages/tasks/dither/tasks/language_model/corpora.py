@@ -41,7 +41,7 @@ class Document:
         return cls(name, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(), len(text), lambda: text)
 
     def part(self, start: float, stop: float) -> Document:
-        """Return the characters between two fractions of the length; adjoining parts leave no gap and do not overlap."""
+        """Return the characters between two fractions of the length; adjoining parts leave out nothing."""
         text = self.load()
         first, last = round(start * len(text)), round(stop * len(text))
         return Document.of(f"{self.name}[{first}:{last}]", text[first:last])
@@ -89,9 +89,7 @@ def hold_out(documents: Iterable[Document], *, valid: float, test: float) -> dic
         test: Share of the text for testing; 0 for none.
     """
     if not (valid > 0 and test >= 0 and valid + test < 1):
-        raise ValueError(
-            f"valid must be above 0, test at least 0 and their sum below 1: valid = {valid}, test = {test}"
-        )
+        raise ValueError(f"valid > 0, test >= 0 and valid + test < 1 is wanted: valid = {valid}, test = {test}")
     unique = list({document.digest: document for document in documents}.values())
     if len(unique) < 2 + (test > 0):
         return _ends(unique, valid, test)

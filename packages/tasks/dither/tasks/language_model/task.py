@@ -54,17 +54,13 @@ class LanguageModelling:
         self.corpus = corpus
         self.tokenizer = tokenizer
         self.length = length
+        self.space = TokenSpace((Field("text", length, tokenizer.size),))
         self._order = ngrams
         self.ids = {split: encode_documents(documents, tokenizer) for split, documents in corpus.splits.items()}
         for split in ("train", "valid"):
             if not len(self.ids[split]):
                 raise Refused(f'{corpus.name}: the split "{split}" holds no text')
         self.prompt = _prompt_ids(prompt, tokenizer, length)
-
-    @property
-    def space(self) -> TokenSpace:
-        """One field, `text`."""
-        return TokenSpace((Field("text", self.length, self.tokenizer.size),))
 
     def size(self, split: Split) -> int:
         """Number of windows of a split."""
