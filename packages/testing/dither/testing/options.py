@@ -1,0 +1,173 @@
+"""Options of any Spec, drawn from the types and bounds of its fields."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen, MultipleOf
+from hypothesis import reject
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from dither.registry import Catalog, Options, Spec
+from dither.registry.spec import Place
+
+__all__ = ["specs"]
+
+SMALL = (0, 1, 2, 3, 4, 6, 8, 16, 32)
+"""Whole numbers that make small parts; those within the bounds of an option are tried."""
+DEEPEST = 2
+"""Levels of parts inside parts; below, only parts without places for others are drawn."""
+O = TypeVar("O", bound=Options)  # noqa: E741
+
+
+@dataclass(frozen=True)
+class _Drawing:
+    """What holds for all options of one drawing."""
+
+    catalog: Catalog
+    small: bool
+    fits: Callable[[Spec], bool]
+    depth: int = 0
+
+    def options(self, model: type[O]) -> st.SearchStrategy[O]:
+        """Options of a model; about half of them stay at their default."""
+
+        @st.composite
+        def build(draw: st.DrawFn) -> O:
+            given = {}
+            for key, info in model.model_fields.items():
+                drawn = self.field(info)
+                if drawn is not None and not (self._keeps_default(info) and draw(st.booleans().map(lambda x: not x))):
+                    given[key] = draw(drawn)
+            try:
+                return model.model_validate(given, context={"catalog": self.catalog})
+            except ValidationError:
+                reject()  # options that exclude each other
+
+        return build()
+
+    def _keeps_default(self, info: FieldInfo) -> bool:
+        """Whether the default of an option may be drawn: not if it makes a part large."""
+        if info.is_required():
+            return False
+        default = info.get_default(call_default_factory=True, validated_data={})
+        return not (self.small and type(default) is int and default > SMALL[-1])
+
+    def field(self, info: FieldInfo) -> st.SearchStrategy[Any] | None:
+        """Values of an option, or None where only its default makes sense, as for a path."""
+        if not info.is_required() and str in _leaves(info.annotation):
+            return None
+        return self.values(info.annotation, info.metadata)
+
+    def values(self, annotation: Any, metadata: Iterable[Any] = ()) -> st.SearchStrategy[Any]:
+        """Values of a type with constraints."""
+        origin, arguments, metadata = get_origin(annotation), get_args(annotation), [*metadata]
+        if origin is Annotated:
+            inner = [m for item in arguments[1:] for m in (item.metadata if isinstance(item, FieldInfo) else [item])]
+            return self.values(arguments[0], [*metadata, *inner])
+        if any(isinstance(item, Place) for item in metadata):
+            return self.parts(annotation.kind)
+        if origin is Literal:
+            return st.sampled_from(arguments)
+        if origin in (Union, types.UnionType):  # TOML has no null: None comes as a default only
+            return st.one_of(*(self.values(a, metadata) for a in arguments if a is not type(None)))
+        if origin in (list, tuple, dict):
+            return self._collection(origin, arguments, metadata)
+        if isinstance(annotation, type) and issubclass(annotation, Options):
+            return self.options(annotation)
+        return self._scalar(annotation, metadata)
+
+    def parts(self, kind: str) -> st.SearchStrategy[Spec]:
+        """Parts of a kind, of any plugin, that fit."""
+        deeper = _Drawing(self.catalog, self.small, self.fits, self.depth + 1)
+        found = [part.spec for part in self.catalog.parts(kind)]
+        if self.depth >= DEEPEST:
+            found = [spec for spec in found if not any(_has_place(info) for info in spec.model_fields.values())]
+        if not found:
+            raise LookupError(f"no {kind} is registered that could be drawn")
+        return st.sampled_from(found).flatmap(deeper.options).filter(self.fits)
+
+    def _collection(self, origin: type, arguments: tuple[Any, ...], metadata: list[Any]) -> st.SearchStrategy[Any]:
+        least = max((m.min_length for m in metadata if isinstance(m, MinLen)), default=0)
+        most = min((m.max_length for m in metadata if isinstance(m, MaxLen)), default=least + 2)
+        size = {"min_size": least, "max_size": min(most, least + 2)}
+        if origin is dict:
+            return st.dictionaries(st.sampled_from("abcdef"), self.values(arguments[1]), **size)
+        if origin is tuple and (len(arguments) != 2 or arguments[1] is not Ellipsis):
+            return st.tuples(*map(self.values, arguments))
+        return st.lists(self.values(arguments[0]), **size).map(origin)
+
+    def _scalar(self, annotation: Any, metadata: list[Any]) -> st.SearchStrategy[Any]:
+        if annotation is bool:
+            return st.booleans()
+        if annotation is int:
+            return _integers(metadata, self.small)
+        if annotation is float:
+            return _numbers(metadata, self.small)
+        if annotation is str:
+            least = max((m.min_length for m in metadata if isinstance(m, MinLen)), default=0)
+            return st.text("abcxyz", min_size=least, max_size=least + 3)
+        raise TypeError(f"no strategy is known for options of type {annotation}")
+
+
+def _leaves(annotation: Any) -> set[Any]:
+    arguments = get_args(annotation)
+    if get_origin(annotation) is Literal:
+        return {Literal}
+    return set().union(*map(_leaves, arguments)) if arguments else {annotation}
+
+
+def _has_place(info: FieldInfo) -> bool:
+    return any(isinstance(item, Place) for item in info.metadata) or "Place()" in str(info.annotation)
+
+
+def _bound(metadata: list[Any], closed: type, open_: type, key: str) -> tuple[Any, bool]:
+    for item in metadata:
+        if isinstance(item, closed | open_):
+            return getattr(item, key if isinstance(item, closed) else key.replace("e", "t")), isinstance(item, open_)
+    return None, False
+
+
+def _integers(metadata: list[Any], small: bool) -> st.SearchStrategy[int]:
+    low, above = _bound(metadata, Ge, Gt, "ge")
+    high, under = _bound(metadata, Le, Lt, "le")
+    low, high = None if low is None else low + above, None if high is None else high - under
+    step = next((item.multiple_of for item in metadata if isinstance(item, MultipleOf)), 1)
+    if not small:
+        return st.integers(low, high).filter(lambda n: n % step == 0)
+    start = 0 if low is None else int(low)
+    # From the lower bound up if that is not near zero, as for a year or a port.
+    candidates = [*SMALL, *(start + n for n in SMALL)] if start <= SMALL[-1] else [start + n * step for n in SMALL]
+    allowed = {n for n in candidates if n >= start and (high is None or n <= high) and n % step == 0}
+    return st.sampled_from(sorted(allowed) or [start])
+
+
+def _numbers(metadata: list[Any], small: bool) -> st.SearchStrategy[float]:
+    low, above = _bound(metadata, Ge, Gt, "ge")
+    high, under = _bound(metadata, Le, Lt, "le")
+    if not small:
+        return st.floats(low, high, exclude_min=above, exclude_max=under, allow_nan=False, allow_infinity=False)
+    start = low if low is not None else (0.0 if high is None or high > 0 else high - 1.0)
+    stop = min(high, start + 2.0) if high is not None else start + 2.0
+    inside = [start + (stop - start) * share for share in (0.01, 0.1, 0.25, 0.5, 0.75, 0.9)]
+    ends = [float(end) for end, excluded in ((start, above), (stop, under and stop == high)) if not excluded]
+    return st.sampled_from([*inside, *ends])
+
+
+def specs(
+    spec: type[O], catalog: Catalog, *, small: bool = True, fits: Callable[[Spec], bool] = lambda part: True
+) -> st.SearchStrategy[O]:
+    """Specs of one class, made from the types and bounds of its options. The simplest has defaults only.
+
+    Args:
+        spec: A Spec, or a table of options.
+        catalog: Where the parts for its slots come from.
+        small: Whether to keep numbers small, so that what is built is small; else the whole range is drawn.
+        fits: Says of an inner part whether it may be drawn.
+    """
+    return _Drawing(catalog, small, fits).options(spec)
