@@ -78,8 +78,6 @@ class _Drawing:
             return st.one_of(*(self.values(a, metadata) for a in arguments if a is not type(None)))
         if origin in (list, tuple, dict):
             return self._collection(origin, arguments, metadata)
-        if isinstance(annotation, type) and issubclass(annotation, Options):
-            return self.options(annotation)
         return self._scalar(annotation, metadata)
 
     def parts(self, kind: str) -> st.SearchStrategy[Spec]:
@@ -103,6 +101,8 @@ class _Drawing:
         return st.lists(self.values(arguments[0]), **size).map(origin)
 
     def _scalar(self, annotation: Any, metadata: list[Any]) -> st.SearchStrategy[Any]:
+        if isinstance(annotation, type) and issubclass(annotation, Options):
+            return self.options(annotation)
         if annotation is bool:
             return st.booleans()
         if annotation is int:

@@ -1,10 +1,10 @@
-"""Made-up floor plans: synthetic, RPLAN-like, not RPLAN. RPLAN's terms forbid to pass on any part of it.
+"""Made-up floor plans: synthetic, RPLAN-like, not RPLAN, whose terms forbid to pass on any part of it.
 
-An outline is cut into pieces, some pieces join to a living room from which most others are reached, and the programme is
-given to the rest so that it fits best: bedrooms large and at the façade, baths small, balconies outside. A plan that breaks a rule is drawn
-anew, with the same number of rooms, so that their histogram is the one asked for.
+An outline is cut into pieces, some pieces join to a living room from which most others are reached, and the rest are
+given the types that suit them. A plan that breaks a rule is drawn anew with the same number of rooms, so that their
+histogram is the one asked for.
 
-Letters: P plans, K pieces, M other rooms than the living room, R rooms.
+Letters: P plans, K pieces, R room slots.
 """
 
 from __future__ import annotations
@@ -12,130 +12,111 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
-from scipy.optimize import linear_sum_assignment
+from jaxtyping import Bool, Int
 
+from .assignment import LIVING, give_types
 from .dissection import cut_outlines, grow_living_rooms, shared_walls, well_shaped
-from .programme import draw_counts, draw_programmes
-from .relations import GRID, edges_of
-from .vocabulary import NODE_PAD, NO_EDGE, ROOMS
+from .plans import Plans
+from .programme import ROOM_COUNTS, draw_counts, draw_programmes
+from .relations import GRID
+from .vocabulary import NODE_PAD
 
-__all__ = ["BLOCK", "LARGEST", "REVISION", "make_plans"]
-
-LARGEST: Final = 8
-"""Rooms of the largest plans that can be made."""
+__all__ = ["BLOCK", "make_plans"]
 
 BLOCK: Final = 512
-"""Plans that are drawn together; any plan costs at most as much as its block."""
+"""Plans that are drawn together; one plan costs as much as its block, about a tenth of a second."""
 
-REVISION: Final = 1
-"""Raise it when the same seed begins to give other plans; kept files carry it in their name."""
+_EXTRA_PIECES: Final = (0.22, 0.46, 0.32)
+"""Share of the plans whose living room is made of 1, 2 or 3 pieces."""
 
-_TYPE = {name: index for index, name in enumerate(ROOMS)}
-_EXTRA_PIECES: Final = (0.2, 0.45, 0.35)
 _WALL: Final = 2
-_OUTSIDE: Final = tuple(_TYPE[n] for n in ("MasterRoom", "ChildRoom", "StudyRoom", "SecondRoom", "GuestRoom", "Balcony", "Entrance"))
-_APART: Final = (_TYPE["Bathroom"], _TYPE["Balcony"])
+"""Half the thickness of a wall in pixels."""
+
+_SHIFT: Final = 15
+"""Farthest that a plan lies from the middle of the canvas, in pixels along an axis."""
 
 
-def make_plans(seed, start, stop, most=LARGEST):
-    first, last = start // BLOCK, -(-stop // BLOCK)
-    made = [_make_block(seed, b, most) for b in range(first, last)]
-    types = np.concatenate([t for t, _ in made])[start - first * BLOCK : stop - first * BLOCK]
-    boxes = np.concatenate([b for _, b in made])[start - first * BLOCK : stop - first * BLOCK]
-    return types, boxes
+def make_plans(seed: int, start: int, stop: int, most: int = 8) -> Plans:
+    """Return the plans number `start` to `stop` (exclusive) of an endless row.
+
+    A plan follows from `seed`, `most` and its number alone, whichever others are asked for.
+
+    Args:
+        seed: Which row of plans, at least 0.
+        start: Number of the first.
+        stop: Number behind the last.
+        most: Rooms of the largest plans, 4..8, and the number of room slots.
+    """
+    if not min(ROOM_COUNTS) <= most <= max(ROOM_COUNTS):
+        raise ValueError(f"plans have {min(ROOM_COUNTS)} to {max(ROOM_COUNTS)} rooms, so most cannot be {most}")
+    if not 0 <= start <= stop:
+        raise ValueError(f"plans are numbered from 0, {start} to {stop} is no range of them")
+    first = start // BLOCK
+    made = [_make_block(seed, block, most) for block in range(first, -(-stop // BLOCK))]
+    some = slice(start - first * BLOCK, stop - first * BLOCK)
+    types = np.concatenate([np.zeros((0, most), np.int8), *(types for types, _ in made)])[some]
+    boxes = np.concatenate([np.zeros((0, most, 4), np.int16), *(boxes for _, boxes in made)])[some]
+    return Plans.from_boxes(types, boxes)
 
 
-def _make_block(seed, block, most):
+def _make_block(seed: int, block: int, most: int) -> tuple[Int[np.ndarray, "P R"], Int[np.ndarray, "P R 4"]]:
     random = np.random.default_rng((seed, most, block))
     rooms = draw_counts(BLOCK, most, random)
     types = np.full((BLOCK, most), NODE_PAD, np.int8)
     boxes = np.zeros((BLOCK, most, 4), np.int16)
     left = np.arange(BLOCK)
-    global ROUNDS
     while len(left):
-        t, b, good = _draw(rooms[left], most, random)
-        done = left[good]
-        types[done], boxes[done] = t[good], b[good]
+        drawn_types, drawn_boxes, good = _draw(rooms[left], most, random)
+        types[left[good]], boxes[left[good]] = drawn_types[good], drawn_boxes[good]
         left = left[~good]
-        ROUNDS += 1
     return types, boxes
-ROUNDS=0
-WHY={}
 
-def _draw(rooms, most, random):
-    plans = len(rooms)
-    extra = np.searchsorted(np.cumsum(_EXTRA_PIECES), random.random(plans) * sum(_EXTRA_PIECES), side="right")
+
+def _draw(
+    rooms: Int[np.ndarray, " P"], most: int, random: np.random.Generator
+) -> tuple[Int[np.ndarray, "P R"], Int[np.ndarray, "P R 4"], Bool[np.ndarray, " P"]]:
+    """Draw one plan for each number of rooms, and say which came out well."""
+    extra = np.searchsorted(np.cumsum(_EXTRA_PIECES)[:-1], random.random(len(rooms)), side="right")
     pieces = cut_outlines(rooms + extra, random)
-    programme = draw_programmes(rooms, random)
-    good = well_shaped(pieces).all(1)
-    WHY['n']=WHY.get('n',0)+plans
-    WHY['shape']=WHY.get('shape',0)+good.sum()
     touching = shared_walls(pieces)
     living = grow_living_rooms(pieces, touching, extra, random)
-    good &= living.sum(1) == 1 + extra
-    reached = (touching & living[:, :, None]).any(1)
-    outline = pieces.max(1)[:, 2:]
-    facade = ((pieces[..., :2] == 0) | (pieces[..., 2:] == outline[:, None])).any(-1)
-    area = (pieces[..., 2:] - pieces[..., :2]).prod(-1) / outline.prod(-1)[:, None]
-    noise = random.random((plans, programme.shape[1], pieces.shape[1]))
-    types = np.full(pieces.shape[:2], -1, np.int8)
-    for p in np.flatnonzero(good):
-        free = np.flatnonzero((area[p] > 0) & ~living[p])
-        kinds = programme[p, : rooms[p] - 1]
-        cost = _cost(kinds, area[p, free], facade[p, free], reached[p, free], rooms[p]) + 0.25 * noise[p][: len(kinds), free]
-        rows, cols = linear_sum_assignment(cost)
-        if cost[rows, cols].max() > 50:
-            good[p] = False
-        types[p, free[cols]] = kinds[rows]
-    WHY['assign']=WHY.get('assign',0)+good.sum()
-    types[living] = 0
-    # apart rooms not touching the living room hang on a bedroom
-    bedroom = np.isin(types, [1, 5, 6, 7, 8])
-    hang = (touching & bedroom[:, :, None]).any(1)
-    good &= (reached | living | hang | (types < 0)).all(1)
-    WHY['hang']=WHY.get('hang',0)+good.sum()
-    boxes, kinds = _boxes(pieces, living, types, rooms, most, outline, random)
-    return kinds, boxes, good
+    kinds, good = give_types(pieces, touching, living, draw_programmes(rooms, random), random)
+    good &= well_shaped(pieces).all(1) & (living.sum(1) == 1 + extra)
+    types, boxes = _join(pieces, kinds, most)
+    boxes = _place(boxes, types != NODE_PAD, pieces.max(1)[:, 2:], random)
+    order = np.argsort(np.where(types != NODE_PAD, random.random(types.shape), 2.0), 1, kind="stable")
+    return np.take_along_axis(types, order, 1), np.take_along_axis(boxes, order[..., None], 1), good
 
-WANT = np.zeros(13)
-for n, a in dict(MasterRoom=.2, SecondRoom=.14, ChildRoom=.12, GuestRoom=.12, StudyRoom=.1, Kitchen=.09, DiningRoom=.11, Bathroom=.06, Balcony=.06, Entrance=.05, Storage=.04).items():
-    WANT[_TYPE[n]] = a
-WANT[12]=.03
 
-def _cost(kinds, area, facade, reached, n):
-    cost = 12 * np.abs(area[None] - WANT[kinds][:, None])
-    apart = np.isin(kinds, _APART)[:, None]
-    cost = cost + np.where(~reached[None], np.where(apart, 0.0, 100.0), np.where(apart, .3, 0))
-    cost = cost + np.where(~facade[None] & np.isin(kinds, _OUTSIDE)[:, None], 100.0, 0)
-    return cost
+def _join(
+    pieces: Int[np.ndarray, "P K 4"], kinds: Int[np.ndarray, "P K"], most: int
+) -> tuple[Int[np.ndarray, "P R"], Int[np.ndarray, "P R 4"]]:
+    """Return the living room first, as the box around its pieces, then the others; walls are taken off all."""
+    inner = pieces + np.array([_WALL, _WALL, -_WALL, -_WALL])
+    living = (kinds == LIVING)[..., None]
+    low, high = np.where(living, inner[..., :2], GRID).min(1), np.where(living, inner[..., 2:], 0).max(1)
+    other = (kinds >= 0) & (kinds != LIVING)
+    order = np.argsort(~other, 1, kind="stable")[:, : most - 1]
+    types = np.take_along_axis(np.where(other, kinds, NODE_PAD), order, 1)
+    boxes = np.take_along_axis(np.where(other[..., None], inner, 0), order[..., None], 1)
+    room = ((0, 0), (1, most - 1 - types.shape[1]))  # in front for the living room, behind up to the last slot
+    types, boxes = np.pad(types, room, constant_values=NODE_PAD), np.pad(boxes, (*room, (0, 0)))
+    types[:, 0], boxes[:, 0] = LIVING, np.concatenate([low, high], 1)
+    return types.astype(np.int8), boxes
 
-def _boxes(pieces, living, types, rooms, most, outline, random):
-    plans, most_pieces = types.shape
-    shrunk = pieces + np.array([_WALL, _WALL, -_WALL, -_WALL])
-    big = np.where(living[..., None], shrunk, [9999, 9999, -9999, -9999])
-    whole = np.concatenate([big[..., :2].min(1), big[..., 2:].max(1)], -1)
-    # rooms: living first, then others; then shuffled
-    other = (types >= 0) & ~living
-    keys = np.where(other, random.random(types.shape), 2.0)
-    order = np.argsort(keys, 1, kind="stable")[:, : most - 1]
-    t = np.take_along_axis(np.where(other, types, NODE_PAD), order, 1)
-    b = np.take_along_axis(np.where(other[..., None], shrunk, 0), order[..., None], 1)
-    pad = most - 1 - t.shape[1]
-    t = np.pad(t, ((0, 0), (0, pad)), constant_values=NODE_PAD)
-    b = np.pad(b, ((0, 0), (0, pad), (0, 0)))
-    t = np.concatenate([np.zeros((plans, 1), np.int8), t], 1)
-    b = np.concatenate([whole[:, None], b], 1)
-    real = np.arange(most) < rooms[:, None]
-    order = np.argsort(np.where(real, random.random((plans, most)), 2.0), 1, kind="stable")
-    t = np.take_along_axis(t, order, 1)
-    b = np.take_along_axis(b, order[..., None], 1)
-    shift = ((GRID - outline) / 2 + 30 * (random.random((plans, 2)) - .5)).astype(np.int64)
-    b = b + np.concatenate([shift, shift], -1)[:, None]
+
+def _place(
+    boxes: Int[np.ndarray, "P R 4"],
+    real: Bool[np.ndarray, "P R"],
+    outline: Int[np.ndarray, "P 2"],
+    random: np.random.Generator,
+) -> Int[np.ndarray, "P R 4"]:
+    """Put plans somewhere about the middle of the canvas, and turn each by a random number of quarters."""
+    plans = len(boxes)
+    shift = ((GRID - outline) / 2 + _SHIFT * (2 * random.random((plans, 2)) - 1)).astype(np.int64)
+    boxes = boxes + np.tile(shift, 2)[:, None]
     turns = (4 * random.random(plans)).astype(np.int64)
-    for k in (1, 2, 3):
-        some = turns >= k
-        x0, y0, x1, y1 = np.moveaxis(b[some], -1, 0)
-        b[some] = np.stack([GRID - y1, x0, GRID - y0, x1], -1)
-    b = np.where(real[..., None], b, 0)
-    return b, t
+    for turn in (1, 2, 3):
+        x0, y0, x1, y1 = np.moveaxis(boxes[turns >= turn], -1, 0)
+        boxes[turns >= turn] = np.stack([GRID - y1, x0, GRID - y0, x1], -1)
+    return np.where(real[..., None], boxes, 0).astype(np.int16)

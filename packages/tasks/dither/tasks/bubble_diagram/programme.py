@@ -23,9 +23,9 @@ _USUAL: Final = {"MasterRoom": 0.985, "Kitchen": 0.985, "Bathroom": 1.0}
 """How often a plan has these; the living room it always has."""
 
 _EXTRA: Final = (
-    *[("SecondRoom", weight) for weight in (9.0, 2.5, 0.35)],
-    *[("Balcony", weight) for weight in (6.0, 0.8)],
-    *[("Bathroom", weight) for weight in (2.2, 0.15)],
+    *[("SecondRoom", weight) for weight in (12.0, 4.0, 0.5)],
+    *[("Balcony", weight) for weight in (6.0, 0.6)],
+    *[("Bathroom", weight) for weight in (1.6, 0.12)],
     ("StudyRoom", 1.1),
     ("ChildRoom", 0.7),
     ("Storage", 0.45),
@@ -41,7 +41,8 @@ def draw_counts(count: int, most: int, random: np.random.Generator) -> Int[np.nd
     """Draw numbers of rooms, from 4 to `most`."""
     sizes = np.array([size for size in ROOM_COUNTS if size <= most])
     shares = np.cumsum([ROOM_COUNTS[int(size)] for size in sizes])
-    return sizes[np.searchsorted(shares, random.random(count) * shares[-1], side="right")]
+    drawn: Int[np.ndarray, " P"] = sizes[np.searchsorted(shares, random.random(count) * shares[-1], side="right")]
+    return drawn
 
 
 def draw_programmes(rooms: Int[np.ndarray, " P"], random: np.random.Generator) -> Int[np.ndarray, "P M"]:

@@ -1,8 +1,8 @@
 """Graph2Plan's rule: from bounding boxes to the relation of two rooms, exact in integers.
 
-Letters: R rooms, E pairs of rooms. A box is (x0, y0, x1, y1) in pixels on a 256 x 256 grid, x1 and y1 exclusive, y grows
-downwards. Source: Hu et al., Graph2Plan, SIGGRAPH 2020 (arXiv 2004.13204), section 3, and the published program: two rooms
-are related if their boxes, one of them grown by 9 pixels, touch. That is nearness, not a door.
+Letters: R rooms, E pairs of rooms. A box is (x0, y0, x1, y1) in pixels on a 256 x 256 grid, x1 and y1 exclusive, y
+grows downwards. Source: Hu et al., Graph2Plan, SIGGRAPH 2020 (arXiv 2004.13204), and its published program: two rooms are
+related if their boxes, one of them grown by 9 pixels, touch. That is nearness, not a door.
 """
 
 from __future__ import annotations
@@ -36,18 +36,16 @@ RULE: Final[Int[np.ndarray, "5 5"]] = np.array(
     ],
     dtype=np.int8,
 )
-"""Relation by where the centre of the first box is: row by y, column by x; before, at the start of, within, at the end of,
-behind the second box. Its corners lean to one side, so that a quarter turn of the plan turns the relation with it."""
+"""Relation by where the centre of the first box is: row by y, column by x; before, at the start of, within, at the end
+of, behind the second box. The corners lean to one side, so that a quarter turn of the plan turns the relation with it."""
 
 assert len(RELATIONS) == NO_EDGE
 
 
 def nearby(u: Int[np.ndarray, "*n 4"], v: Int[np.ndarray, "*n 4"]) -> Bool[np.ndarray, "*n"]:
     """True where two boxes are at most `NEAR` pixels apart along both axes."""
-    near: Bool[np.ndarray, "*n"] = (
-        (u[..., :2] - NEAR <= v[..., 2:]) & (v[..., :2] <= u[..., 2:] + NEAR)
-    ).all(-1)
-    return near
+    near = (u[..., :2] - NEAR <= v[..., 2:]) & (v[..., :2] <= u[..., 2:] + NEAR)
+    return np.all(near, axis=-1)
 
 
 def labels_of(u: Int[np.ndarray, "*n 4"], v: Int[np.ndarray, "*n 4"]) -> Int[np.ndarray, "*n"]:
@@ -61,8 +59,8 @@ def labels_of(u: Int[np.ndarray, "*n 4"], v: Int[np.ndarray, "*n 4"]) -> Int[np.
     centre = u[..., :2] + u[..., 2:]
     place = (centre >= low).astype(np.int8) + (centre > low) + (centre >= high) + (centre > high)
     label = RULE[place[..., 1], place[..., 0]]
-    contains = ((u[..., :2] < v[..., :2]) & (u[..., 2:] > v[..., 2:])).all(-1)
-    within = ((u[..., :2] >= v[..., :2]) & (u[..., 2:] <= v[..., 2:])).all(-1)
+    contains = np.all((u[..., :2] < v[..., :2]) & (u[..., 2:] > v[..., 2:]), axis=-1)
+    within = np.all((u[..., :2] >= v[..., :2]) & (u[..., 2:] <= v[..., 2:]), axis=-1)
     return np.where(contains, SURROUNDING, np.where(within, INSIDE, label)).astype(np.int8)
 
 

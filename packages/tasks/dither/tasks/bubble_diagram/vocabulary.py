@@ -1,7 +1,7 @@
 """Graph2Plan's words: thirteen types of room and ten relations, their ids, names and colours. No torch, no numpy.
 
-A sample is a row of tokens: one per room slot ("nodes"), then one per pair of slots i < j ("edges"), row after row of the
-upper triangle: (0,1), (0,2), ..., (0,R-1), (1,2), ... The token of a pair says how room i lies to room j.
+A sample is a row of tokens: one per room slot ("nodes"), then one per pair of slots i < j ("edges"), row after row of
+the upper triangle: (0,1), (0,2), ..., (0,R-1), (1,2), ... The token of a pair says how room i lies to room j.
 Ids as in Hu et al., Graph2Plan, SIGGRAPH 2020 (arXiv 2004.13204).
 """
 

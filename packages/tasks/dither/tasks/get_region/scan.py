@@ -5,7 +5,8 @@ Letters: P sequences, S bases of a sequence, K motifs, W columns of a motif.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Sequence
 from itertools import groupby
 
 import numpy as np
@@ -19,6 +20,7 @@ from .motifs import BASES, UNITS_PER_BIT, Motif
 
 __all__ = ["encode", "scan"]
 
+log = logging.getLogger(__name__)
 UNKNOWN = -float(2**17)
 """The score of an unknown base: no word that holds one is a hit."""
 
@@ -39,12 +41,7 @@ def encode(sequences: Sequence[str]) -> NDArray[np.uint8]:
     return table[letters].reshape(len(sequences), -1)
 
 
-def scan(
-    bases: NDArray[np.uint8],
-    motifs: Sequence[Motif],
-    rows: int = 16,
-    report: Callable[[float], None] = lambda share: None,
-) -> NDArray[np.float32]:
+def scan(bases: NDArray[np.uint8], motifs: Sequence[Motif], rows: int = 16) -> NDArray[np.float32]:
     """Return, per sequence and motif, the sum of the scores of all hits on both strands, in bits. `P K`.
 
     Scores are integers whose sums stay below 2^24, so float32 holds them exactly and
@@ -54,7 +51,6 @@ def scan(
         bases: Sequences as `encode` returns them. `P S`.
         motifs: What to look for.
         rows: Sequences at a time: few enough that the scores stay in the processor's cache.
-        report: Told the share that is done, now and then.
     """
     found = torch.zeros(len(bases), len(motifs))
     order = sorted(range(len(motifs)), key=lambda number: len(motifs[number].scores))
@@ -64,7 +60,7 @@ def scan(
         done += len(members)
         if width <= bases.shape[1]:
             found[:, members] = _scan_width(torch.from_numpy(bases), [motifs[number] for number in members], rows)
-        report(done / len(motifs))
+        log.info("scanned for %d of %d motifs", done, len(motifs))
     return found.numpy() / UNITS_PER_BIT
 
 

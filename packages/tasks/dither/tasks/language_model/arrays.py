@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Integer
 
 from dither.registry.problems import Refused
 from dither.registry.storage import cache_folder, write_aside
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 def encode_documents(
     documents: Sequence[Document], tokenizer: Tokenizer, *, folder: Path | None = None
-) -> Int[np.ndarray, " N"]:
+) -> Integer[np.ndarray, " N"]:
     """Return the ids of documents, one after the other, `tokenizer.end` between them, in the smallest unsigned type.
 
     Args:
@@ -62,7 +62,7 @@ def _dtype(tokenizer: Tokenizer) -> np.dtype[np.unsignedinteger]:
     return np.min_scalar_type(tokenizer.size - 1)
 
 
-def _encoded(documents: Sequence[Document], tokenizer: Tokenizer) -> Iterator[Int[np.ndarray, " n"]]:
+def _encoded(documents: Sequence[Document], tokenizer: Tokenizer) -> Iterator[Integer[np.ndarray, " n"]]:
     dtype = _dtype(tokenizer)
     for number, document in enumerate(documents):
         if number and tokenizer.end:
@@ -94,11 +94,11 @@ def _write(path: Path, documents: Sequence[Document], tokenizer: Tokenizer, sour
         aside.write_text(json.dumps(facts, indent=1), "utf-8")
 
 
-def _open(path: Path) -> Int[np.ndarray, " N"] | None:
+def _open(path: Path) -> Integer[np.ndarray, " N"] | None:
     """Map an array that is whole; None where there is none, or where it is damaged and must be written again."""
     try:
         facts = json.loads(_sidecar(path).read_text("utf-8"))
-        array: Int[np.ndarray, " N"] = np.memmap(path, facts["dtype"], "r", shape=tuple(facts["shape"]))
+        array: Integer[np.ndarray, " N"] = np.memmap(path, facts["dtype"], "r", shape=tuple(facts["shape"]))
         if _digest(array) == facts["sha256"] and path.stat().st_size == array.nbytes:
             return array
     except FileNotFoundError:
@@ -110,7 +110,7 @@ def _open(path: Path) -> Int[np.ndarray, " N"] | None:
     return None
 
 
-def _digest(array: Int[np.ndarray, " N"]) -> str:
+def _digest(array: Integer[np.ndarray, " N"]) -> str:
     digest = hashlib.sha256()
     for start in range(0, len(array), BLOCK):
         digest.update(array[start : start + BLOCK].tobytes())

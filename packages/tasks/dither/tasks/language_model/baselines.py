@@ -9,7 +9,7 @@ import lzma
 from math import log
 
 import numpy as np
-from jaxtyping import Int, Int64
+from jaxtyping import Int64, Integer
 
 from .ngrams import WittenBell
 from .tokenizers import Tokenizer
@@ -21,7 +21,7 @@ LIMIT = 1 << 23
 
 
 def trivial_baselines(
-    train: Int[np.ndarray, " N"], held: Int[np.ndarray, " n"], tokenizer: Tokenizer
+    train: Integer[np.ndarray, " N"], held: Integer[np.ndarray, " n"], tokenizer: Tokenizer
 ) -> dict[str, float]:
     """Return the uniform guess, the unigram of the training split, and the best unigram that any training could find.
 
@@ -39,7 +39,7 @@ def trivial_baselines(
 
 
 def strong_baselines(
-    ngrams: WittenBell, train: Int[np.ndarray, " N"], held: Int[np.ndarray, " n"], tokenizer: Tokenizer
+    ngrams: WittenBell, train: Integer[np.ndarray, " N"], held: Integer[np.ndarray, " n"], tokenizer: Tokenizer
 ) -> dict[str, float]:
     """Return n-grams of order 2 and up, and xz: the bits that `held` adds behind (the end of) `train`.
 
@@ -52,7 +52,7 @@ def strong_baselines(
     return _figures({**nats, "xz": 8 * added * log(2)}, held, tokenizer)
 
 
-def count(ids: Int[np.ndarray, " N"], size: int) -> Int64[np.ndarray, " size"]:
+def count(ids: Integer[np.ndarray, " N"], size: int) -> Int64[np.ndarray, " size"]:
     """Count each id, block by block, so that a mapped array is never held whole."""
     total = np.zeros(size, np.int64)
     for start in range(0, len(ids), LIMIT):
@@ -70,6 +70,6 @@ def _packed(raw: bytes) -> int:
     return len(lzma.compress(raw, preset=9 | lzma.PRESET_EXTREME))
 
 
-def _figures(nats: dict[str, float], held: Int[np.ndarray, " n"], tokenizer: Tokenizer) -> dict[str, float]:
+def _figures(nats: dict[str, float], held: Integer[np.ndarray, " n"], tokenizer: Tokenizer) -> dict[str, float]:
     bits = {f"bits_per_char/{name}": total / log(2) / tokenizer.characters(held) for name, total in nats.items()}
     return bits | {f"nats_per_token/{name}": total / len(held) for name, total in nats.items()}

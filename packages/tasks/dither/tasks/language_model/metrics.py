@@ -9,7 +9,7 @@ from math import exp, log
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Integer
 
 from dither.registry.flow import Clean, Measured, Noised
 
@@ -50,7 +50,7 @@ class TextMetrics:
         }
 
 
-def sample_figures(samples: Int[np.ndarray, "N L"], valid: Bool[np.ndarray, "N L"]) -> dict[str, float]:
+def sample_figures(samples: Integer[np.ndarray, "N L"], valid: Bool[np.ndarray, "N L"]) -> dict[str, float]:
     """Return how varied samples are: means over samples, each taken for itself.
 
     `sample_unigram_bits` is the entropy of the ids of one sample in bits; `distinct_2` and `distinct_3` are the
@@ -65,7 +65,7 @@ def sample_figures(samples: Int[np.ndarray, "N L"], valid: Bool[np.ndarray, "N L
     }
 
 
-def distinct(ids: Int[np.ndarray, " L"], n: int) -> float:
+def distinct(ids: Integer[np.ndarray, " L"], n: int) -> float:
     """Return the number of different n-grams divided by the number of n-grams; 1 where there is no n-gram."""
     if len(ids) < n:
         return 1.0

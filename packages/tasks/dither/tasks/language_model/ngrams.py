@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float64, Int, Int64
+from jaxtyping import Float64, Int64, Integer
 
 __all__ = ["WittenBell"]
 
@@ -42,7 +42,7 @@ class WittenBell:
         order: The longest gram, at least 1.
     """
 
-    def __init__(self, ids: Int[np.ndarray, " N"], *, size: int, order: int) -> None:
+    def __init__(self, ids: Integer[np.ndarray, " N"], *, size: int, order: int) -> None:
         if order < 1 or size < 1 or len(ids) < 1:
             raise ValueError(f"order, size and number of ids must be at least 1: {order}, {size}, {len(ids)}")
         self.size = size
@@ -59,7 +59,7 @@ class WittenBell:
             gram[seen] = place
             context, contexts = _next(gram), len(grams)
 
-    def probabilities(self, ids: Int[np.ndarray, " N"]) -> Iterator[Float64[np.ndarray, " N"]]:
+    def probabilities(self, ids: Integer[np.ndarray, " N"]) -> Iterator[Float64[np.ndarray, " N"]]:
         """Yield the probability of each id given those before it, for order 1, 2, and so on.
 
         The first ids of the stream have a shorter context than the order asks for.
@@ -78,7 +78,7 @@ class WittenBell:
             yield p
             context = _next(np.where(hit, place, -1))
 
-    def nats(self, ids: Int[np.ndarray, " N"]) -> list[float]:
+    def nats(self, ids: Integer[np.ndarray, " N"]) -> list[float]:
         """Total surprise of a stream in nats, by order."""
         return [float(-np.log(p).sum()) for p in self.probabilities(ids)]
 

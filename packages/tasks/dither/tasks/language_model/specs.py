@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field as Option
 from pydantic import model_validator
@@ -90,7 +90,7 @@ class StdlibText(DataSpec):
     """Share that is held out for testing."""
 
     @model_validator(mode="after")
-    def _leaves_some(self) -> Self:
+    def _leaves_some(self) -> StdlibText:
         _leave_some(self.valid, self.test)
         return self
 
@@ -117,7 +117,7 @@ class Shakespeare(DataSpec):
     """Plays held out for testing."""
 
     @model_validator(mode="after")
-    def _apart(self) -> Self:
+    def _apart(self) -> Shakespeare:
         if both := set(self.valid) & set(self.test):
             raise ValueError(f"{', '.join(sorted(both))} cannot be held out both for validation and for testing")
         return self
@@ -156,7 +156,7 @@ class TextFiles(DataSpec):
     """Share that is held out for testing."""
 
     @model_validator(mode="after")
-    def _leaves_some(self) -> Self:
+    def _leaves_some(self) -> TextFiles:
         _leave_some(self.valid, self.test)
         return self
 

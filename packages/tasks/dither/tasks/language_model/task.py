@@ -11,7 +11,7 @@ from math import log
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Int, Integer
 from torch import Tensor
 
 from dither.registry.flow import Clean
@@ -127,7 +127,7 @@ class LanguageModelling:
             yield Picture(f"sample-{number:03d}", text=self.tokenizer.decode(row[keep]).translate(CONTROLS))
 
 
-def _prompt_ids(prompt: str, tokenizer: Tokenizer, length: int) -> Int[np.ndarray, " K"]:
+def _prompt_ids(prompt: str, tokenizer: Tokenizer, length: int) -> Integer[np.ndarray, " K"]:
     ids = tokenizer.encode(prompt)
     if len(ids) >= length:
         what = f"the prompt is {len(ids)} ids long and leaves nothing to write in a window of {length}"

@@ -106,4 +106,4 @@ def _load(path: Path, digest: str) -> str:
         raise Refused(f"{path} cannot be read: {error.strerror}") from error
     if hashlib.sha256(raw).hexdigest() != digest:
         raise Refused(f"{path} has changed since it was first read")
-    return raw.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+    return raw.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Int, Int64
+from jaxtyping import Int64, Integer
 
 from dither.registry.problems import Problem, Refused, nearest
 from dither.registry.storage import fetch_wheel, read_member
@@ -36,6 +36,7 @@ PARAGRAPH = "\n\n"
 PIECE = 1 << 20
 
 
+@runtime_checkable
 class Tokenizer(Protocol):
     """What the task asks of a tokenizer."""
 
@@ -63,11 +64,11 @@ class Tokenizer(Protocol):
         """Return the ids of a text."""
         ...
 
-    def decode(self, ids: Int[np.ndarray, " N"]) -> str:
+    def decode(self, ids: Integer[np.ndarray, " N"]) -> str:
         """Return the text of ids; what is no text becomes U+FFFD."""
         ...
 
-    def characters(self, ids: Int[np.ndarray, " N"]) -> int:
+    def characters(self, ids: Integer[np.ndarray, " N"]) -> int:
         """Count the characters that the ids stand for; an end mark stands for none."""
         ...
 
@@ -85,11 +86,11 @@ class Bytes:
         """Return the bytes of a text."""
         return np.frombuffer(text.encode("utf-8"), np.uint8).astype(np.int64)
 
-    def decode(self, ids: Int[np.ndarray, " N"]) -> str:
+    def decode(self, ids: Integer[np.ndarray, " N"]) -> str:
         """Return the text; a sequence of bytes that is not UTF-8 becomes U+FFFD."""
         return str(np.asarray(ids).astype(np.uint8).tobytes(), "utf-8", "replace")
 
-    def characters(self, ids: Int[np.ndarray, " N"]) -> int:
+    def characters(self, ids: Integer[np.ndarray, " N"]) -> int:
         """Count the bytes that begin a character: all but 0x80 .. 0xBF."""
         return int(np.count_nonzero((np.asarray(ids) & 0xC0) != 0x80))
 
@@ -140,12 +141,12 @@ class Characters:
         ids = np.minimum(np.searchsorted(self._points, points), self.unknown - 1)
         return np.where(self._points[ids] == points, ids, self.unknown)
 
-    def decode(self, ids: Int[np.ndarray, " N"]) -> str:
+    def decode(self, ids: Integer[np.ndarray, " N"]) -> str:
         """Return one character per id."""
         points = np.append(self._points, ord(UNKNOWN))[np.asarray(ids)]
         return str(points.astype("<u4").tobytes(), "utf-32-le")
 
-    def characters(self, ids: Int[np.ndarray, " N"]) -> int:
+    def characters(self, ids: Integer[np.ndarray, " N"]) -> int:
         """Count the ids."""
         return len(ids)
 
@@ -178,11 +179,11 @@ class Learned:
         ids = [np.array(self._engine.encode(piece, add_special_tokens=False).ids, np.int64) for piece in _pieces(text)]
         return np.concatenate([np.zeros(0, np.int64), *ids])
 
-    def decode(self, ids: Int[np.ndarray, " N"]) -> str:
+    def decode(self, ids: Integer[np.ndarray, " N"]) -> str:
         """Return the text; marks are written out."""
         return str(self._engine.decode(np.asarray(ids).tolist(), skip_special_tokens=False))
 
-    def characters(self, ids: Int[np.ndarray, " N"]) -> int:
+    def characters(self, ids: Integer[np.ndarray, " N"]) -> int:
         """Count the characters that the ids stand for."""
         if self._on_bytes:
             return int(self._starts[np.asarray(ids)].sum())

@@ -1,0 +1,85 @@
+"""TensorBoard: scalars, pictures and text. It is derived from the run, and its failing never stops the run."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dither.registry.parts import Picture
+
+__all__ = ["Board"]
+
+LONGEST = 20_000
+"""Characters of a text that are sent to TensorBoard."""
+
+
+class Board:
+    """Writes what TensorBoard shows, until writing fails once.
+
+    Args:
+        folder: For its event files.
+        start: The step that is resumed from; what an earlier writer wrote for later steps is hidden.
+        warn: Told once if writing fails.
+    """
+
+    def __init__(self, folder: Path, start: int, warn: Callable[[str], Any]) -> None:
+        self._warn = warn
+        self._writer: Any = None
+
+        def open_writer() -> None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(str(folder), purge_step=start + 1 if start else None)  # type: ignore[no-untyped-call]
+
+        self._try(open_writer)
+
+    def _try(self, action: Callable[[], Any]) -> None:
+        try:
+            action()
+        except Exception as error:
+            self._writer = None
+            self._warn(f"TensorBoard is off from here on: {type(error).__name__}: {error}")
+
+    def scalars(self, step: int, kind: str, figures: Mapping[str, float]) -> None:
+        """Show figures as `kind/name`."""
+
+        def add() -> None:
+            for name, value in figures.items():
+                self._writer.add_scalar(f"{kind}/{name}", value, step)
+
+        if self._writer is not None:
+            self._try(add)
+
+    def pictures(self, step: int, pictures: Iterable[Picture]) -> None:
+        """Show the PNG or else the text of each picture."""
+
+        def add() -> None:
+            for picture in pictures:
+                if picture.png is not None:
+                    self._writer.add_image(picture.name, _pixels(picture.png), step)
+                elif picture.text is not None:
+                    self._writer.add_text(picture.name, _as_markdown(picture.text[:LONGEST]), step)
+
+        if self._writer is not None:
+            self._try(add)
+
+    def close(self) -> None:
+        """Write out what is held back."""
+        if self._writer is not None:
+            self._try(self._writer.close)
+
+
+def _pixels(png: bytes) -> Any:
+    import numpy as np
+    import torch
+    from PIL import Image
+
+    with Image.open(io.BytesIO(png)) as image:
+        return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
+
+
+def _as_markdown(text: str) -> str:
+    """Indented lines are shown as they are."""
+    return "\n".join(f"    {line}" for line in text.splitlines())

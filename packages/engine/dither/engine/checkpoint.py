@@ -1,0 +1,233 @@
+"""Checkpoints: written aside, named only when complete, verified before they are read. Nothing is ever unpickled.
+
+    checkpoints/step-00000100/  model.safetensors  average.safetensors  optimizer.safetensors  state.json  MANIFEST.json
+
+MANIFEST.json is written last and holds size and sha256 of every other file. The folder gets its name in one rename after
+everything is on disk, so a folder of that name is whole, or was damaged afterwards, which the hashes show.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, load_model, save_file, save_model
+from torch import Tensor, nn
+
+from dither.registry.problems import Refused
+from dither.registry.storage import sha256_of
+
+__all__ = ["Checkpoints", "Contents", "Damage", "Damaged", "verify"]
+
+FORMAT = 1
+MANIFEST = "MANIFEST.json"
+
+
+class Damaged(Refused):
+    """No intact checkpoint is left. The command line exits with 3."""
+
+    exit_code = 3
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A checkpoint that cannot be used, and why."""
+
+    path: Path
+    reason: str
+
+    def __str__(self) -> str:
+        return f"checkpoint {self.path} is damaged and is not used: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a checkpoint holds.
+
+    Attributes:
+        model: The weights.
+        average: Their moving average, or None.
+        tensors: Of the optimizer and the trainer, by name.
+        plain: Values that JSON holds.
+    """
+
+    model: nn.Module
+    average: nn.Module | None
+    tensors: Mapping[str, Tensor]
+    plain: Mapping[str, Any]
+
+
+class Checkpoints:
+    """The checkpoints of one run.
+
+    Args:
+        folder: Where they are; made when the first is written.
+        keep: How many of the newest stay.
+    """
+
+    def __init__(self, folder: Path, keep: int = 2) -> None:
+        self.folder, self.keep = folder, keep
+
+    def steps(self) -> list[tuple[int, Path]]:
+        """Return the named checkpoints, newest first."""
+        found = []
+        for path in self.folder.glob("step-*") if self.folder.is_dir() else ():
+            number = path.name.removeprefix("step-")
+            if number.isascii() and number.isdigit():
+                found.append((int(number), path))
+        return sorted(found, reverse=True)
+
+    def newest(self) -> tuple[Path | None, list[Damage]]:
+        """Return the newest intact checkpoint, or None if there is none at all, and the damaged ones passed over.
+
+        Raises:
+            Damaged: There are checkpoints, and none is intact.
+        """
+        damaged = []
+        for _, path in self.steps():
+            reason = verify(path)
+            if reason is None:
+                return path, damaged
+            damaged.append(Damage(path, reason))
+        if damaged:
+            raise Damaged("no intact checkpoint is left:\n  " + "\n  ".join(map(str, damaged)))
+        return None, []
+
+    def clear(self, damaged: list[Damage]) -> None:
+        """Remove what broken-off writes left, and put damaged checkpoints out of the way; for the holder of the lock."""
+        for path in self.folder.glob(".tmp-*") if self.folder.is_dir() else ():
+            shutil.rmtree(path, ignore_errors=True)
+        for damage in damaged:
+            damage.path.rename(damage.path.with_name(f"damaged-{damage.path.name}-{secrets.token_hex(3)}"))
+
+    def save(self, step: int, contents: Contents) -> Path:
+        """Write a checkpoint and drop the oldest beyond `keep`.
+
+        Raises:
+            OSError: It cannot be written, ENOSPC where there is no space; what there was before is untouched.
+        """
+        final = self.folder / f"step-{step:08d}"
+        if final.exists():
+            raise FileExistsError(errno.EEXIST, "this checkpoint exists already", str(final))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._need_space()
+        aside = self.folder / f".tmp-{step}-{os.getpid()}-{secrets.token_hex(3)}"
+        aside.mkdir()
+        try:
+            _write(aside, step, contents)
+            aside.rename(final)
+        except BaseException:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
+        _sync(self.folder)
+        for _, path in self.steps()[self.keep :]:
+            self._drop(path)
+        return final
+
+    def _need_space(self) -> None:
+        """A new checkpoint is about as large as the last one."""
+        for _, path in self.steps()[:1]:
+            needed = sum(file.stat().st_size for file in path.iterdir()) * 11 // 10
+            free = shutil.disk_usage(self.folder).free
+            if free < needed:
+                message = f"no space left for a checkpoint: {needed:,} bytes needed, {free:,} free"
+                raise OSError(errno.ENOSPC, message, str(self.folder))
+
+    def _drop(self, path: Path) -> None:
+        """Take the name away first, so that a half-deleted folder is never taken for a checkpoint."""
+        aside = self.folder / f".tmp-old-{path.name}-{secrets.token_hex(3)}"
+        path.rename(aside)
+        shutil.rmtree(aside, ignore_errors=True)
+
+    @staticmethod
+    def weights(path: Path) -> Path:
+        """Return the file with the weights that evaluation and sampling use: the average where there is one."""
+        average = path / "average.safetensors"
+        return average if average.exists() else path / "model.safetensors"
+
+    @staticmethod
+    def load_weights(path: Path, model: nn.Module) -> None:
+        """Read the weights of a file into a model.
+
+        Raises:
+            Refused: They are of another model.
+        """
+        try:
+            load_model(model, path)
+        except RuntimeError as error:
+            raise Refused(f"{path} does not hold the weights of this model: {error}") from None
+
+    @staticmethod
+    def load_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the tensors and the plain values of a checkpoint."""
+        return load_file(path / "optimizer.safetensors"), json.loads((path / "state.json").read_text())
+
+
+def verify(path: Path) -> str | None:
+    """Return why a checkpoint cannot be used, or None if every file is as it was written."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        if manifest["format"] != FORMAT:
+            return f"{MANIFEST} has the format {manifest['format']}, this version reads {FORMAT}"
+        files = {str(name): (entry["size"], entry["sha256"]) for name, entry in manifest["files"].items()}
+        for name, (size, sha256) in files.items():
+            if "/" in name or not (path / name).is_file():
+                return f"{name} is missing"
+            if (path / name).stat().st_size != size:
+                return f"{name} has {(path / name).stat().st_size:,} bytes, it was written with {size:,}"
+            if sha256_of(path / name) != sha256:
+                return f"{name} is not what was written: its sha256 differs"
+    except OSError as error:
+        return f"{Path(error.filename or MANIFEST).name} cannot be read: {error.strerror}"
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return f"{MANIFEST} cannot be read: {type(error).__name__}"
+    unlisted = {"model.safetensors", "optimizer.safetensors", "state.json"} - set(files)
+    return f"{MANIFEST} does not name {', '.join(sorted(unlisted))}" if unlisted else None
+
+
+def _write(folder: Path, step: int, contents: Contents) -> None:
+    files: dict[str, Callable[[Path], Any]] = {
+        "model.safetensors": lambda path: save_model(contents.model, str(path)),
+        "optimizer.safetensors": lambda path: save_file({k: v.contiguous() for k, v in contents.tensors.items()}, path),
+        "state.json": lambda path: path.write_text(json.dumps(contents.plain)),
+    }
+    if (average := contents.average) is not None:
+        files["average.safetensors"] = lambda path: save_model(average, str(path))
+    entries = {}
+    for name, write in files.items():
+        with _disk_errors(folder / name):
+            write(folder / name)
+            _sync(folder / name)
+        entries[name] = {"size": (folder / name).stat().st_size, "sha256": sha256_of(folder / name)}
+    manifest = {"format": FORMAT, "step": step, "files": entries}
+    with _disk_errors(folder / MANIFEST):
+        (folder / MANIFEST).write_text(json.dumps(manifest, indent=2))
+        _sync(folder / MANIFEST)
+        _sync(folder)
+
+
+@contextmanager
+def _disk_errors(path: Path) -> Iterator[None]:
+    """Safetensors says "No space left on device (os error 28)" in an exception of its own; make it an OSError."""
+    try:
+        yield
+    except SafetensorError as error:
+        number = next((n for n in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT) if f"os error {n})" in str(error)), errno.EIO)
+        raise OSError(number, f"{os.strerror(number)} ({error})", str(path)) from None
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

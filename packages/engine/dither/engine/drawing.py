@@ -1,0 +1,72 @@
+"""Samples drawn from a system: judged, and written where they can be looked at."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from jaxtyping import Shaped
+from safetensors.torch import save_file
+from torch import Tensor
+
+from dither.registry.flow import Clean
+from dither.registry.parts import Picture
+from dither.registry.storage import write_aside
+
+from .session import draw
+from .system import Diffusion
+
+__all__ = ["Drawing", "make_drawing", "write_drawing"]
+
+FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Samples, what they were drawn from, and what the task says of them."""
+
+    samples: Shaped[Tensor, "N L *M"]
+    like: Clean
+    figures: dict[str, float]
+    pictures: list[Picture]
+
+
+def make_drawing(
+    system: Diffusion, count: int, seed: int, batch_size: int | None = None, stopped: Callable[[], bool] = lambda: False
+) -> Drawing | None:
+    """Draw and judge samples; None where it was stopped. See `draw` for what the samples depend on."""
+    like = system.task.like(count, seed)
+    samples = draw(system, like, seed, batch_size, stopped)
+    if samples is None:
+        return None
+    return Drawing(samples, like, system.task.judge(samples, like), list(system.task.show(samples, like)))
+
+
+def write_drawing(drawing: Drawing, folder: Path) -> list[Path]:
+    """Write pictures as .png, .svg and .txt, and the samples themselves as safetensors; return the files.
+
+    Raises:
+        ValueError: A picture has a name that is no file name.
+    """
+    files = []
+    for picture in drawing.pictures:
+        if not FILE_NAME.fullmatch(picture.name):
+            raise ValueError(f"a picture is called {picture.name!r}, which is no file name")
+        forms = {"png": picture.png, "svg": picture.svg, "txt": picture.text}
+        for suffix, content in forms.items():
+            if content is not None:
+                data = content.encode() if isinstance(content, str) else content
+                files.append(_write(folder / f"{picture.name}.{suffix}", data))
+    like = drawing.like
+    tensors = {"samples": drawing.samples, "x0": like.x0, "valid": like.valid, "known": like.known}
+    with write_aside(folder / "samples.safetensors") as beside:
+        save_file({name: tensor.contiguous().clone() for name, tensor in tensors.items()}, beside)
+    return [*files, folder / "samples.safetensors"]
+
+
+def _write(path: Path, data: bytes) -> Path:
+    with write_aside(path) as beside:
+        beside.write_bytes(data)
+    return path

@@ -1,0 +1,90 @@
+"""What a run ran in: versions, machine, git state. What decides the bits of a result is recorded with it."""
+
+from __future__ import annotations
+
+import platform
+import resource
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dither.registry.plugins import Plugins
+from dither.registry.problems import Refused
+
+__all__ = ["choose_device", "differences", "git_state", "manifest", "peak_memory"]
+
+DECIDES_BITS = ("python", "torch", "threads", "device", "cpu_capability")
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device of a name; "auto" is a CUDA device if there is one, else the CPU.
+
+    Raises:
+        Refused: This machine or this build of torch does not have it.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    there = {
+        "cuda": torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count(),
+        "mps": torch.backends.mps.is_available(),
+    }
+    if not there.get(device.type, True):
+        raise Refused(f'train.device = "{name}", but torch {torch.__version__} finds no such device here')
+    return device
+
+
+def manifest(argv: list[str], plugins: Plugins, device: torch.device, seed: int, counts: Mapping[str, int]) -> dict[str, Any]:
+    """Return what manifest.json holds."""
+    used = [report for report in plugins.reports if report.state == "loaded"]
+    return {
+        "format": 1,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "argv": argv,
+        "seed": seed,
+        "environment": environment(device),
+        "git": git_state(Path.cwd()),
+        "plugins": {r.name: {"from": Path(r.source).name, "version": r.version, "sha256": r.sha256} for r in used},
+        "parameters": {**counts, "total": sum(counts.values())},
+    }
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Return versions and machine; runs on equal environments are equal bit for bit on the CPU."""
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "platform": platform.platform(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "threads": torch.get_num_threads(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Say what changed of that which decides the bits of a result."""
+    return [f"{key}: {before.get(key)} -> {now.get(key)}" for key in DECIDES_BITS if before.get(key) != now.get(key)]
+
+
+def git_state(folder: Path) -> dict[str, Any] | None:
+    """Return commit and cleanness of the work tree around a folder, or None where there is none."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        return {"commit": git("rev-parse", "HEAD"), "clean": not git("status", "--porcelain")}
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def peak_memory() -> int:
+    """Return the largest memory of this process so far, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

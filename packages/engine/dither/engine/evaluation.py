@@ -1,0 +1,76 @@
+"""How well a system does on a split, with the same noise every time.
+
+Letters: B batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from dither.registry.parts import Split
+
+from .randomness import Stream, seed_generators
+from .system import Diffusion
+
+__all__ = ["evaluate"]
+
+
+@torch.no_grad()
+def evaluate(
+    system: Diffusion,
+    samples: int,
+    batch_size: int,
+    repeats: int = 1,
+    seed: int = 0,
+    split: Split = "valid",
+    stopped: Callable[[], bool] = lambda: False,
+) -> dict[str, float] | None:
+    """Measure the loss and the figures of the task.
+
+    Times are stratified over the whole set and dealt out at random. Times and noise follow from the seed, the number
+    of samples and the batch size, so that evaluations of one run differ by the weights alone.
+
+    Args:
+        system: What is measured, usually around averaged weights.
+        samples: How many samples are taken, from the beginning of the split.
+        batch_size: Samples at a time.
+        repeats: Times each sample is noised anew.
+        seed: Of the noise.
+        split: Where the samples come from.
+        stopped: Asked before every batch; once it is true, the evaluation ends with nothing.
+
+    Returns:
+        "loss", the weighted mean over all positions, and the task's figures; nothing where the split is empty, and None where it was
+        stopped.
+    """
+    task, device = system.task, next(system.model.parameters()).device
+    count = min(samples, task.size(split))
+    if not count:
+        return {}
+    metrics = task.metrics()
+    total = weight = 0.0
+    was_training = system.training
+    system.eval()
+    try:
+        for repeat in range(repeats):
+            seed_generators(device, Stream.EVALUATION, seed, repeat)
+            times = system.process.times(count)[torch.randperm(count)]
+            for start in range(0, count, batch_size):
+                if stopped():
+                    return None
+                rows = range(start, min(start + batch_size, count))
+                clean = task.batch(split, rows).to(device)
+                seed_generators(device, Stream.EVALUATION, seed, repeat, start)
+                t = times[start : start + batch_size].to(device)
+                noised = system.process.corrupt(clean, t)
+                prediction = system.denoise(noised.state, t, clean)
+                measured = system.loss(prediction, noised)
+                metrics.update(clean, noised, prediction, measured)
+                total += measured.total().item()
+                weight += measured.weights.sum().item()
+    finally:
+        system.train(was_training)
+    return {"loss": total / weight if weight else math.nan, **metrics.compute()}

@@ -1,0 +1,93 @@
+"""Stops training before an update with a loss or a gradient that is no number."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.optim import Optimizer
+
+__all__ = ["FiniteGuard", "NonFinite"]
+
+SHOWN = 20
+
+
+class NonFinite(Exception):  # noqa: N818 - it says what happened, as the exit code does
+    """The loss or the gradient of a step is no number.
+
+    Attributes:
+        step: Number of the step, from 0.
+        rows: The samples at fault, or the whole batch where that is not known.
+        certain: Whether the samples at fault are known.
+    """
+
+    def __init__(self, step: int, loss: float, norm: float) -> None:
+        super().__init__(step, loss, norm)
+        self.step, self.loss, self.norm = step, loss, norm
+        self.rows: list[int] = []
+        self.certain = False
+
+    def __str__(self) -> str:
+        shown = ", ".join(map(str, self.rows[:SHOWN])) + (", ..." if len(self.rows) > SHOWN else "")
+        which = "the training samples at fault are" if self.certain else "the batch holds the training samples"
+        return (
+            f"step {self.step + 1}: the loss is {self.loss:g} and the gradient norm {self.norm:g}; "
+            f"the weights were not changed by it; {which} {shown}"
+        )
+
+
+class FiniteGuard:
+    """Looks at the figures of each step before the weights are changed.
+
+    On the CPU it raises at once. A GPU would have to be waited for, so there the update is made void on the device, as
+    `GradScaler` does it, along with all that follow, until `ask` is called; an optimizer that cannot do this is waited
+    for.
+
+    Args:
+        optimizer: What changes the weights.
+        device: Where they are.
+        deferred: Whether to make updates void rather than to wait; by default what suits the device and the optimizer.
+    """
+
+    def __init__(self, optimizer: Optimizer, device: torch.device, deferred: bool | None = None) -> None:
+        able = bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+        self.deferred = able and device.type != "cpu" if deferred is None else deferred
+        self.optimizer = optimizer
+        self.first = 0
+        self.alive = torch.ones((), device=device)
+        self.good = torch.zeros((), dtype=torch.int64, device=device)
+        self.last = torch.zeros(3, device=device)
+
+    def start(self, step: int) -> None:
+        """Begin to count at a step."""
+        self.first = step
+        self.alive.fill_(1)
+        self.good.zero_()
+
+    def look(self, step: int, figures: Float[Tensor, "3"]) -> None:
+        """Take in loss times weight, weight and gradient norm of a step, before its update.
+
+        Raises:
+            NonFinite: They are no numbers; not where it is deferred.
+        """
+        if not self.deferred:
+            total, weight, norm = figures.tolist()
+            if not math.isfinite(total + weight + norm):
+                raise NonFinite(step, total / weight, norm)
+            return
+        self.last = torch.where(self.alive > 0, figures, self.last)
+        self.alive = self.alive * figures.isfinite().all()
+        self.good += self.alive > 0
+        self.optimizer.found_inf = 1 - self.alive  # type: ignore[attr-defined]
+
+    def ask(self) -> None:
+        """Wait for the device.
+
+        Raises:
+            NonFinite: A step was made void.
+        """
+        if self.deferred and not self.alive:
+            total, weight, norm = self.last.tolist()
+            raise NonFinite(self.first + int(self.good), total / weight, norm)

@@ -1,0 +1,49 @@
+"""Everything that a run says of itself: metrics.jsonl, TensorBoard, and the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from rich.console import Console
+
+from dither.registry.parts import Picture
+
+from .board import Board
+from .metrics_file import MetricsFile
+from .progress import ProgressDisplay
+
+__all__ = ["Log"]
+
+
+class Log:
+    """Sends figures and pictures to all places at once.
+
+    Args:
+        folder: The run directory.
+        console: The terminal.
+        total: Steps of the run.
+        done: Steps done before, when a run is resumed.
+        offset: Bytes of metrics.jsonl that belong to those steps; None keeps all.
+    """
+
+    def __init__(self, folder: Path, console: Console, total: int, done: int = 0, offset: int | None = None) -> None:
+        self.display = ProgressDisplay(console, total, done)
+        self.metrics = MetricsFile(folder / "metrics.jsonl", offset)
+        self.board = Board(folder / "tensorboard", done, self.display.line)
+
+    def figures(self, step: int, kind: str, figures: Mapping[str, float]) -> None:
+        """Take in what was measured: kind train, valid or sample."""
+        self.metrics.write(step, kind, figures)
+        self.board.scalars(step, kind, figures)
+        self.display.figures(step, kind, figures)
+
+    def pictures(self, step: int, pictures: Iterable[Picture]) -> None:
+        """Take in what was drawn."""
+        self.board.pictures(step, pictures)
+
+    def close(self) -> None:
+        """End the display and write out everything."""
+        self.display.stop()
+        self.board.close()
+        self.metrics.close()

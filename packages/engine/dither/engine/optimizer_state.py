@@ -1,0 +1,74 @@
+"""The state of an optimizer as named tensors and plain values, so that it is stored without pickle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+__all__ = ["flatten", "restore"]
+
+PLAIN = (bool, int, float, str, type(None))
+
+
+def flatten(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors by `parameter.key`, and the rest as values that JSON holds.
+
+    Raises:
+        TypeError: The state holds something else.
+    """
+    whole = optimizer.state_dict()
+    tensors: dict[str, Tensor] = {}
+    plain: dict[str, Any] = {"state": {}, "groups": []}
+    for index, entry in whole["state"].items():
+        for key, value in entry.items():
+            if isinstance(value, Tensor):
+                tensors[f"{index}.{key}"] = value
+            else:
+                plain["state"].setdefault(str(index), {})[key] = _plain(optimizer, key, value)
+    for number, group in enumerate(whole["param_groups"]):
+        options = {}
+        for key, value in group.items():
+            if isinstance(value, Tensor):
+                tensors[f"group.{number}.{key}"] = value
+            else:
+                options[key] = _plain(optimizer, key, value)
+        plain["groups"].append(options)
+    return tensors, plain
+
+
+def _plain(optimizer: Optimizer, key: str, value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return [_plain(optimizer, key, item) for item in value]
+    if isinstance(value, PLAIN):
+        return value
+    name = type(optimizer).__name__
+    raise TypeError(f"{name} keeps a {type(value).__name__} under {key!r}; a checkpoint holds tensors and plain values")
+
+
+def restore(optimizer: Optimizer, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
+    """Give an optimizer over the same parameters the state that `flatten` returned.
+
+    Raises:
+        ValueError: It belongs to other parameters.
+    """
+    fresh = optimizer.state_dict()["param_groups"]
+    sizes, own_sizes = ([len(group["params"]) for group in groups] for groups in (plain["groups"], fresh))
+    if sizes != own_sizes:
+        raise ValueError(f"the stored optimizer has groups of {sizes} parameters, this one of {own_sizes}")
+    groups = [dict(group) for group in plain["groups"]]
+    for group, own in zip(groups, fresh, strict=True):
+        group.update({key: tuple(group[key]) for key, value in own.items() if isinstance(value, tuple)})
+    state: dict[int, dict[str, Any]] = {int(index): dict(entry) for index, entry in plain["state"].items()}
+    for name, value in tensors.items():
+        where, _, key = name.partition(".")
+        if where == "group":
+            number, _, key = key.partition(".")
+            groups[int(number)][key] = value
+            continue
+        if int(where) >= sum(sizes):
+            raise ValueError(f"the stored optimizer has a parameter {where}, this one has {sum(sizes)}")
+        state.setdefault(int(where), {})[key] = value
+    optimizer.load_state_dict({"state": state, "param_groups": groups})

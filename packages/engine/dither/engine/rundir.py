@@ -1,0 +1,189 @@
+"""A run directory: made once, held by one process, and enough to run again.
+
+    <runs>/<utc>-<6 hex>/  experiment.toml  extends/  plugins/  resolved.toml  manifest.json  metrics.jsonl  run.lock
+                           tensorboard/  samples/  checkpoints/  summary.json
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import socket
+import tomllib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import tomlkit
+
+from dither.registry.problems import Problem, Refused
+from dither.registry.storage import write_aside
+from dither.registry.validation import dump
+
+from .experiment import Loaded
+
+__all__ = ["RunDirectory"]
+
+TRIES = 100
+
+
+class RunDirectory:
+    """A run directory whose lock this process holds. Use it as a context, which gives the lock back at the end.
+
+    Attributes:
+        path: Where it is.
+    """
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path, self._lock = path, lock
+
+    @classmethod
+    def create(cls, runs: Path) -> Self:
+        """Make a new one, named by the time and six random hex digits.
+
+        Raises:
+            Refused: It cannot be made there.
+        """
+        for _ in range(TRIES):
+            name = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+            try:
+                return cls.at(runs / name)
+            except FileExistsError:
+                continue
+        raise Refused(f"no free name for a run directory was found in {runs}")
+
+    @classmethod
+    def at(cls, path: Path) -> Self:
+        """Make a new one at a path where nothing is yet.
+
+        Raises:
+            FileExistsError: Something is there; it is left as it is.
+            Refused: It cannot be made there.
+        """
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir()
+        except OSError as error:
+            if error.errno == errno.EEXIST and path.parent.is_dir():
+                raise
+            raise Refused(f"the run directory {path} cannot be made: {error.strerror}") from None
+        return cls(path, _locked(path))
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Take hold of one that exists, to go on with its run.
+
+        Raises:
+            Refused: It is no run directory, or another process holds it.
+        """
+        if not (path / "resolved.toml").is_file():
+            raise Refused(f"{path} is no run directory: it has no resolved.toml")
+        return cls(path, _locked(path))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        os.close(self._lock)
+
+    def record(self, loaded: Loaded, manifest: Mapping[str, Any]) -> None:
+        """Write down what is about to be run: the files as given, every default, and the manifest."""
+        *parents, given = loaded.document.files
+        shutil.copyfile(given, self.path / "experiment.toml")
+        for number, parent in enumerate(parents, 1):
+            (self.path / "extends").mkdir(exist_ok=True)
+            shutil.copyfile(parent, self.path / "extends" / f"{number}-{parent.name}")
+        for report in loaded.plugins.reports:
+            if report.sha256 and report.state == "loaded":  # a one-file plugin
+                (self.path / "plugins").mkdir(exist_ok=True)
+                shutil.copyfile(report.source, self.path / "plugins" / Path(report.source).name)
+        self.write_json("manifest.json", manifest)
+        self._write_text("resolved.toml", tomlkit.dumps(resolved(loaded)))  # last: it makes this a run directory
+
+    def change(self, loaded: Loaded) -> list[str]:
+        """Take over an experiment with other values, where a run may go on under them; return what changed.
+
+        Raises:
+            Refused: A value changed that the weights depend on in a way that cannot be continued.
+        """
+        before = _flat(tomllib.loads((self.path / "resolved.toml").read_text(encoding="utf-8")))
+        after = _flat(resolved(loaded))
+        changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+        notes = {key: f"{key}: {_shown(before.get(key))} -> {_shown(after.get(key))}" for key in changed}
+        fixed = [notes[key] for key in changed if not key.startswith(CHANGEABLE)]
+        if fixed:
+            hint = f"a run may be continued with other values of {', '.join(CHANGEABLE)}; for others start a new run"
+            raise Refused([Problem(f"the run in {self.path} was started with another {note}", help=hint) for note in fixed])
+        if changed:
+            self._write_text("resolved.toml", tomlkit.dumps(resolved(loaded)))
+        return list(notes.values())
+
+    def write_json(self, name: str, values: Mapping[str, Any]) -> None:
+        """Write a JSON file, whole or not at all."""
+        self._write_text(name, json.dumps(values, indent=2) + "\n")
+
+    def _write_text(self, name: str, text: str) -> None:
+        with write_aside(self.path / name) as beside:
+            beside.write_text(text, encoding="utf-8")
+
+
+CHANGEABLE = (
+    "name",
+    "evaluate.",
+    "sample.",
+    "sampler",
+    "train.steps",
+    "train.log_every",
+    "train.checkpoint_every",
+    "train.keep",
+    "train.device",
+    "train.threads",
+    "train.compile",
+)
+"""What a resumed run may have otherwise than before."""
+
+
+def resolved(loaded: Loaded) -> dict[str, Any]:
+    """Return the experiment with every default, parts pinned, and one-file plugins as they lie in the run directory."""
+    tree = dump(loaded.experiment, loaded.plugins.catalog)
+    if loaded.experiment.plugins:
+        tree["plugins"] = [f"plugins/{Path(name).name}" for name in loaded.experiment.plugins]
+    return tree
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, value in tree.items():
+        inner = _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        values.update(inner)
+    return values
+
+
+def _shown(value: Any) -> str:
+    return "(none)" if value is None else json.dumps(value, default=str)
+
+
+def _locked(path: Path) -> int:
+    """Lock the directory for as long as this process lives; the lock of a process that was killed is free."""
+    try:
+        descriptor = os.open(path / "run.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise Refused(f"the run directory {path} cannot be locked: {error.strerror}") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.read(descriptor, 1000).decode(errors="replace").strip()
+        os.close(descriptor)
+        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            raise Refused(f"the run directory {path} cannot be locked: {error.strerror}") from None
+        raise Refused(f"the run directory {path} is held by another process: {holder or 'unknown'}") from None
+    who = f"process {os.getpid()} on {socket.gethostname()} since {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC\n"
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, who.encode())
+    return descriptor

@@ -1,0 +1,110 @@
+"""What a sampler talks to, and the drawing of samples.
+
+Letters: B batch, N samples, L length, M features. `X` is the shape of a sample: `B L` or `B L M`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from dither.registry.flow import Clean, State
+from dither.registry.spaces import TokenSpace
+
+from .randomness import Stream, seed_generators
+from .system import Diffusion
+
+__all__ = ["Session", "draw", "walk"]
+
+
+class Session:
+    """The model, the meaning of its output, and its memory of finished positions, for one batch of samples.
+
+    A state that is shorter than the sample stands behind the remembered positions. Only a sample with a single field
+    can come in pieces like that.
+
+    Args:
+        system: What denoises.
+        like: Which positions are valid, and the conditions.
+    """
+
+    def __init__(self, system: Diffusion, like: Clean) -> None:
+        self.system, self.like = system, like
+        self.cache: Any = None
+        self.start = 0
+
+    def __call__(self, state: State, t: Float[Tensor, "B *L"]) -> Any:
+        """Denoise: a state at time t -> a prediction."""
+        return self.system.denoise(state, t, self._piece(state.x), self.cache)
+
+    def remember(self, x: Shaped[Tensor, "B L *M"]) -> None:
+        """Put finished positions behind those already remembered, at t = 0; later calls see them as context."""
+        piece, system = self._piece(x), self.system
+        if self.cache is None:
+            self.cache = system.model.new_cache()
+        state, level = State.of(x), system.process.level(torch.zeros(len(x), device=x.device))
+        with system.autocast(state):
+            system.model.trunk(state, level, piece.valid, piece.cond, cache=self.cache, keep=True)
+        self.start += x.shape[1]
+
+    def _piece(self, x: Tensor) -> Clean:
+        length, whole = x.shape[1], self.like.x0.shape[1]
+        if length == whole and not self.start:
+            return self.like
+        space = self.system.process.space
+        if isinstance(space, TokenSpace) and len(space.fields) > 1:
+            raise ValueError(f"a sample of several fields cannot come in pieces: {space}")
+        if self.start + length > whole:
+            raise ValueError(f"positions {self.start}..{self.start + length} of a sample that has {whole}")
+        return self.like.columns(self.start, self.start + length)
+
+
+@torch.no_grad()
+def walk(system: Diffusion, like: Clean) -> Iterator[Shaped[Tensor, "B L *M"]]:
+    """Walk the process back for one batch; yield every state on the way, and the clean sample last."""
+    was_training = system.training
+    system.eval()
+    try:
+        yield from system.sampler(system.process, Session(system, like), like)
+    finally:
+        system.train(was_training)
+
+
+def draw(
+    system: Diffusion,
+    like: Clean,
+    seed: int,
+    batch_size: int | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Shaped[Tensor, "N L *M"] | None:
+    """Draw samples.
+
+    The result is a function of the weights, `like`, the seed, the batch size and the device, and of nothing that was
+    drawn before. Within a batch the samples share one stream of random numbers; batch i has the stream of (seed, i).
+
+    Args:
+        system: What draws.
+        like: What sampling starts from, as `Task.like` gives it, on any device.
+        seed: Of the drawing.
+        batch_size: Samples at a time; by default all.
+        stopped: Asked before every step; once it is true, drawing ends with nothing.
+
+    Returns:
+        The samples on the CPU, or None where it was stopped.
+    """
+    device = next(system.model.parameters()).device
+    size = batch_size or max(len(like.valid), 1)
+    done = []
+    for index, start in enumerate(range(0, len(like.valid), size)):
+        seed_generators(device, Stream.DRAWING, seed, index)
+        last = None
+        for last in walk(system, like[start : start + size].to(device)):
+            if stopped():
+                return None
+        assert last is not None, "a sampler yields the clean sample last"
+        done.append(last.cpu())
+    return torch.cat(done) if done else like.x0

@@ -1,0 +1,179 @@
+"""One step of training, in the order in which it happens, and the state that a run is resumed from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dither.registry.flow import Clean
+from dither.registry.problems import Refused
+
+from .experiment import Train
+from .finite import FiniteGuard, NonFinite
+from .optim import MovingAverage
+from .optimizer_state import flatten, restore
+from .randomness import Order, Stream, seed_generators
+from .system import Diffusion
+
+__all__ = ["Trainer"]
+
+
+class Trainer:
+    """Trains the model of a system, step by step. A step is a function of the weights, the seed and its number.
+
+    Args:
+        system: What is trained, on its device already.
+        train: The settings.
+        seed: Of the run.
+
+    Attributes:
+        step: Steps done.
+        average: The moving average of the weights, or None.
+        sums: What `read` reports, added up since it was last called: loss times weight, weight, gradient norm.
+        counted: Steps in `sums`.
+    """
+
+    def __init__(self, system: Diffusion, train: Train, seed: int) -> None:
+        size = system.task.size("train")
+        if size < 1:
+            raise Refused("the task has no training samples")
+        self.system, self.train, self.seed = system, train, seed
+        self.order = Order(size, seed)
+        self.parameters = [p for p in system.model.parameters() if p.requires_grad]
+        self.device = self.parameters[0].device
+        self.optimizer = train.optimizer.build(system.model)
+        self.rates = [group["lr"] for group in self.optimizer.param_groups]
+        self.factor = train.lr_schedule.build(train.steps)
+        self.average = None if train.ema is None else MovingAverage(system.model, train.ema)
+        self.guard = FiniteGuard(self.optimizer, self.device)
+        self.step = 0
+        self.counted = 0
+        self.sums = torch.zeros(3, device=self.device)
+        if train.compile:
+            system.model.compile()
+
+    def advance(self) -> dict[str, Tensor]:
+        """Do one step and return its figures, as tensors on the device.
+
+        Raises:
+            NonFinite: The loss or the gradient is no number; the weights are as they were before the step.
+        """
+        seed_generators(self.device, Stream.STEP, self.seed, self.step, 0)
+        for parameter in self.parameters:
+            parameter.grad = None
+        total, weight = self._gradients()
+        norm = scale_gradients(self.parameters, weight, self.train.clip)
+        figures = torch.stack((total, weight, norm))
+        try:
+            self.guard.look(self.step, figures)
+        except NonFinite as error:
+            self._explain(error)
+            raise
+        factor = self.factor(self.step)
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = rate * factor
+        self.optimizer.step()
+        if self.average is not None:
+            self.average.update_parameters()
+        self.sums += figures
+        self.counted += 1
+        self.step += 1
+        return {"loss": total / weight, "grad_norm": norm}
+
+    def _gradients(self) -> tuple[Tensor, Tensor]:
+        """Add up the gradients of the weighted losses of a batch; return the sum of the losses, and of the weights."""
+        total = weight = torch.zeros((), device=self.device)
+        for clean in self._parts(self.step):
+            measured = self.system(clean)
+            part = measured.total()
+            part.backward()
+            total, weight = total + part.detach(), weight + measured.weights.detach().sum()
+        return total, torch.where(weight > 0, weight, 1.0)
+
+    def _parts(self, step: int) -> Iterator[Clean]:
+        """Yield the batch of a step in `accumulate` equal parts."""
+        size = self.train.batch_size // self.train.accumulate
+        rows = self.rows(step)
+        for start in range(0, len(rows), size):
+            clean = self.system.task.batch("train", rows[start : start + size])
+            if self.device.type == "cuda":  # pinned memory lets the copy run beside the computation
+                clean = clean.apply(Tensor.pin_memory).to(self.device, non_blocking=True)
+            elif self.device.type != "cpu":
+                clean = clean.to(self.device)
+            yield clean
+
+    def rows(self, step: int) -> list[int]:
+        """Return the numbers of the samples in the batch of a step."""
+        return self.order.rows(step * self.train.batch_size, self.train.batch_size)
+
+    def read(self) -> dict[str, float]:
+        """Return the means since the last call, and start anew. Waits for the device.
+
+        Raises:
+            NonFinite: A step since then was not made, because its loss or gradient was no number.
+        """
+        self.check()
+        total, weight, norm = self.sums.tolist()
+        counted, self.counted = max(self.counted, 1), 0
+        self.sums.zero_()
+        return {"loss": total / weight, "grad_norm": norm / counted, "lr": self.optimizer.param_groups[0]["lr"]}
+
+    def check(self) -> None:
+        """Make sure that every step so far was made. Waits for the device.
+
+        Raises:
+            NonFinite: One was not.
+        """
+        try:
+            self.guard.ask()
+        except NonFinite as error:
+            self._explain(error)
+            raise
+
+    @torch.no_grad()
+    def _explain(self, error: NonFinite) -> None:
+        """Say which samples of the batch are at fault, by measuring them again with the same noise."""
+        rows, faulty = self.rows(error.step), []
+        seed_generators(self.device, Stream.STEP, self.seed, error.step, 0)
+        for clean in self._parts(error.step):
+            measured = self.system(clean)
+            finite = (measured.values * measured.weights).isfinite().flatten(1).all(1)
+            faulty += (~finite).tolist()
+        error.rows = [row for row, bad in zip(rows, faulty, strict=True) if bad] or rows
+        error.certain = any(faulty)
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return what a resumed run needs beside the weights: tensors, and plain values."""
+        tensors, plain = flatten(self.optimizer)
+        tensors["sums"] = self.sums
+        averaged = 0 if self.average is None else int(self.average.n_averaged)
+        return tensors, {"step": self.step, "counted": self.counted, "averaged": averaged, "optimizer": plain}
+
+    def load_state(self, tensors: Mapping[str, Float[Tensor, "..."]], plain: Mapping[str, Any]) -> None:
+        """Take over what `state` returned; the weights and their average are loaded apart.
+
+        Raises:
+            ValueError: It belongs to another optimizer or other parameters.
+        """
+        rest = dict(tensors)
+        self.sums.copy_(rest.pop("sums"))
+        restore(self.optimizer, rest, plain["optimizer"])
+        self.step, self.counted = int(plain["step"]), int(plain["counted"])
+        self.guard.start(self.step)
+        if self.average is not None:
+            self.average.n_averaged.fill_(int(plain["averaged"]))
+
+
+def scale_gradients(parameters: list[Tensor], weight: Float[Tensor, ""], clip: float | None) -> Float[Tensor, ""]:
+    """Divide the gradients by `weight`, then shorten them to the norm `clip`; return the norm before shortening."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))) / weight
+    factor = weight.reciprocal()
+    if clip is not None:
+        factor = factor * (clip / (norm + 1e-6)).clamp(max=1)
+    torch._foreach_mul_(gradients, factor)
+    return norm

@@ -1,0 +1,165 @@
+"""A run: the loop from the first step to the last, and what happens in between."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dither.registry.plugins import Plugins
+
+from .checkpoint import Checkpoints, Contents, load_state, load_weights
+from .drawing import make_drawing, write_drawing
+from .evaluation import evaluate
+from .experiment import Experiment
+from .log import Log
+from .signals import Stop
+from .system import Diffusion
+from .trainer import Trainer
+
+__all__ = ["Run"]
+
+
+@dataclass
+class Run:
+    """All that a run consists of; hooks are given it.
+
+    Attributes:
+        experiment: What is run.
+        plugins: Whose hooks are called.
+        folder: The run directory.
+        system: Task, process, model, loss and sampler.
+        trainer: Weights and optimizer.
+        checkpoints: Of this run.
+        log: Where figures go.
+        stop: Whether a signal has asked to stop.
+        figures: The newest figures by kind: valid, sample.
+        seconds: Time spent in training steps.
+        first: The step at which this process began.
+    """
+
+    experiment: Experiment
+    plugins: Plugins
+    folder: Path
+    system: Diffusion
+    trainer: Trainer
+    checkpoints: Checkpoints
+    log: Log
+    stop: Stop = field(default_factory=Stop)
+    figures: dict[str, dict[str, float]] = field(default_factory=dict)
+    seconds: float = 0.0
+    first: int = 0
+    saved: int | None = None
+
+    def fit(self) -> bool:
+        """Train to the last step; False if a signal asked to stop before, with a checkpoint saved.
+
+        A checkpoint comes before the evaluation and the drawing of the same step, and a resumed run makes these anew.
+        """
+        experiment, trainer = self.experiment, self.trainer
+        watched = bool(self.plugins.manager.hook.after_step.get_hookimpls())
+        self.first = trainer.step
+        with _no_pauses():
+            while not self.stop():
+                step = trainer.step
+                if self._due(step, experiment.train.checkpoint_every):
+                    self.save()
+                if self._due(step, experiment.evaluate.every):
+                    self.evaluate()
+                if self._due(step, experiment.sample.every):
+                    self.draw()
+                if step == experiment.train.steps:
+                    break
+                self._train(watched)
+        if self.stop():
+            self.save()
+        return not self.stop()
+
+    def _due(self, step: int, every: int | None) -> bool:
+        return step == self.experiment.train.steps or (every is not None and step > 0 and step % every == 0)
+
+    def _train(self, watched: bool) -> None:
+        began = time.perf_counter()
+        figures = self.trainer.advance()
+        step = self.trainer.step
+        if watched:
+            self.call("after_step", step=step, metrics=figures)
+        if self._due(step, self.experiment.train.log_every):
+            self.log.figures(step, "train", self.trainer.read())
+        self.log.display.step(step)
+        self.seconds += time.perf_counter() - began
+
+    def evaluate(self) -> None:
+        """Measure the validation split, unless a signal asks to stop meanwhile."""
+        settings, trainer = self.experiment.evaluate, self.trainer
+        trainer.check()
+        size = settings.batch_size or self.experiment.train.batch_size
+        seed = self.experiment.seed
+        figures = evaluate(self.averaged, settings.samples, size, settings.repeats, seed, stopped=self.stop)
+        if figures is not None:
+            self.figures["valid"] = figures
+            self.log.figures(trainer.step, "valid", figures)
+            self.call("after_eval", step=trainer.step, metrics=figures)
+
+    def draw(self) -> None:
+        """Draw samples into the run directory, unless a signal asks to stop meanwhile."""
+        settings, step = self.experiment.sample, self.trainer.step
+        self.trainer.check()
+        if not settings.count:
+            return
+        drawing = make_drawing(self.averaged, settings.count, settings.seed, settings.batch_size, self.stop)
+        if drawing is not None:
+            write_drawing(drawing, self.folder / "samples" / f"step-{step:08d}")
+            self.figures["sample"] = drawing.figures
+            self.log.figures(step, "sample", drawing.figures)
+            self.log.pictures(step, drawing.pictures)
+
+    @property
+    def averaged(self) -> Diffusion:
+        """The system around the averaged weights, or around the weights where no average is kept."""
+        average = self.trainer.average
+        return self.system if average is None else self.system.with_model(average.module)
+
+    def save(self) -> None:
+        """Write a checkpoint, unless the newest one is of this step."""
+        trainer = self.trainer
+        if self.saved == trainer.step:
+            return
+        trainer.check()
+        tensors, plain = trainer.state()
+        self.log.metrics.sync()
+        plain["metrics_bytes"] = self.log.metrics.offset
+        average = None if trainer.average is None else trainer.average.module
+        path = self.checkpoints.save(trainer.step, Contents(self.system.model, average, tensors, plain))
+        self.saved = trainer.step
+        self.call("after_checkpoint", step=trainer.step, path=path)
+
+    def call(self, hook: str, **arguments: Any) -> None:
+        """Call a hook of every plugin."""
+        for _ in self.plugins.called(hook, run=self, **arguments):
+            pass
+
+
+def resume(trainer: Trainer, checkpoint: Path) -> int:
+    """Put a trainer where it was when a checkpoint was written; return the bytes of metrics.jsonl at that time."""
+    load_weights(checkpoint / "model.safetensors", trainer.system.model)
+    if trainer.average is not None:
+        load_weights(checkpoint / "average.safetensors", trainer.average.module)
+    tensors, plain = load_state(checkpoint)
+    trainer.load_state(tensors, plain)
+    return int(plain["metrics_bytes"])
+
+
+@contextmanager
+def _no_pauses() -> Iterator[None]:
+    """Keep what is there already out of the garbage collector, whose full passes would interrupt the loop."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

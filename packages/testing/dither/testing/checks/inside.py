@@ -1,0 +1,162 @@
+"""Checks for what stands around the blocks: embeddings, positions, conditions, heads.
+
+Letters: B batch, L length, M features, V vocabulary, D width, C condition width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dither.registry import FeatureSpace, TokenSpace
+from dither.registry.flow import State
+
+from ..probing import NotApplicable, alter, close, enlivened, same, state_of
+from ..situations import Situation
+from .check import Check
+
+__all__ = ["CHECKS"]
+
+
+def _embedding(s: Situation) -> tuple[Any, State]:
+    return enlivened(s.build(), s.seed), state_of(s.space, s.clean.valid, s.seed)
+
+
+def _embed(embedding: Any, state: State, start: int = 0) -> Float[Tensor, "B L D"]:
+    """Return the embedded positions without those that the embedding puts in front."""
+    h, extra = embedding(state, {}, start)
+    values: Tensor = h[:, extra:]
+    return values
+
+
+def embeds_each_position(s: Situation) -> None:
+    """There is one finite vector per position, behind a fixed number of extra ones."""
+    embedding, state = _embedding(s)
+    h, extra = embedding(state, {}, 0)
+    assert isinstance(extra, int), f"extra is a {type(extra).__name__}, not an int"
+    expected = (len(state.x), extra + state.x.shape[1], s.given[1])
+    assert tuple(h.shape) == expected, f"{tuple(h.shape)} instead of {expected}"
+    assert h.isfinite().all(), "values are not finite"
+
+
+def embeds_every_id(s: Situation) -> None:
+    """Every id of a field, MASK and PAD too, has a vector of its own."""
+    if not isinstance(s.space, TokenSpace):
+        raise NotApplicable("it embeds no ids")
+    embedding, _ = _embedding(s)
+    sizes = s.space.table(lambda field: torch.tensor(field.size))
+    x = torch.minimum(torch.arange(s.space.vocab)[:, None], sizes - 1).expand(-1, s.space.length)
+    h = _embed(embedding, State.of(x.contiguous()))
+    for position, size in enumerate(sizes.expand(s.space.length).tolist()):
+        distances = torch.pdist(h[:size, position])
+        assert size == 1 or distances.min() > 1e-6, f"two ids have one vector at position {position}"
+
+
+def hidden_says_nothing(s: Situation) -> None:
+    """What stands in x where it is hidden does not matter; that it is hidden does."""
+    if not isinstance(s.space, FeatureSpace):
+        raise NotApplicable("nothing is hidden in tokens")
+    embedding, state = _embedding(s)
+    shown = _embed(embedding, state)
+    other = State(torch.where(state.hidden, state.x + 1.0, state.x), state.hidden)
+    close(_embed(embedding, other), shown, "a hidden value shows")
+    seen = _embed(embedding, State.of(state.x))
+    hidden = state.hidden.any(-1)
+    assert not hidden.any() or (seen != shown)[hidden].any(), "hidden and zero look the same"
+
+
+def embeds_apart(s: Situation) -> None:
+    """A change at one position shows at that position only."""
+    embedding, state = _embedding(s)
+    where = torch.zeros(state.x.shape[:2], dtype=torch.bool)
+    where[0, 0] = True
+    changed = _embed(embedding, State(alter(s.space, state.x, where), torch.zeros_like(state.hidden)))
+    plain = _embed(embedding, State.of(state.x))
+    close(changed[~where], plain[~where], "a change at one position shows at another")
+
+
+def pieces_equal_whole(s: Situation) -> None:
+    """A sample embedded in two pieces is the sample embedded at once."""
+    embedding, state = _embedding(s)
+    if isinstance(s.space, TokenSpace) and len(s.space.fields) > 1:
+        raise NotApplicable("several fields do not come in pieces")
+    cut = state.x.shape[1] // 2
+    if not cut:
+        raise NotApplicable("a single position cannot be cut")
+    runs = ((0, cut), (cut, state.x.shape[1]))
+    pieces = [_embed(embedding, State(state.x[:, a:b], state.hidden[:, a:b]), a) for a, b in runs]
+    close(torch.cat(pieces, 1), _embed(embedding, state), "two pieces")
+
+
+def positions_shape(s: Situation) -> None:
+    """There is one finite vector per position, for one sample or for each."""
+    p = enlivened(s.build(), s.seed)(0, s.space.length, {})
+    assert tuple(p.shape[1:]) == (s.space.length, s.given[1]), f"{tuple(p.shape)} for {s.space} and width {s.given[1]}"
+    assert p.isfinite().all(), "values are not finite"
+
+
+def positions_start(s: Situation) -> None:
+    """Positions from a start on are those of the whole from there on."""
+    position, length = enlivened(s.build(), s.seed), s.space.length
+    whole = position(0, length, {})
+    for start in range(1, length):
+        close(position(start, length - start, {}), whole[:, start:], f"positions from {start} on")
+
+
+def _condition(s: Situation) -> tuple[Any, Float[Tensor, " B"]]:
+    return enlivened(s.build(), s.seed), torch.tensor([0.0, 0.37, 1.0, 5.0, 999.0])
+
+
+def condition_shape(s: Situation) -> None:
+    """There is one finite vector per level, from no noise to the last index of a thousand."""
+    condition, level = _condition(s)
+    c = condition(level, {})
+    assert tuple(c.shape) == (len(level), s.given[0]), f"{tuple(c.shape)} for {len(level)} levels, width {s.given[0]}"
+    assert c.isfinite().all(), "values are not finite"
+
+
+def condition_per_position(s: Situation) -> None:
+    """A level per position gives a vector per position, each as for a sample of that level."""
+    condition, level = _condition(s)
+    close(condition(level[None].expand(2, -1), {})[1], condition(level, {}), "the same levels along positions")
+
+
+def head_shape(s: Situation) -> None:
+    """There is a number per feature, or per id: finite inside the vocabulary of the field, -inf outside."""
+    head, h = _head(s)
+    out = head(h)
+    if isinstance(s.space, TokenSpace):
+        usable = s.space.usable().expand(*h.shape[:2], -1)
+        assert out.shape == usable.shape, f"{tuple(out.shape)} instead of {tuple(usable.shape)}"
+        assert out[usable].isfinite().all(), "the logit of an id is not finite"
+        assert (out[~usable] == -torch.inf).all(), "an id outside the vocabulary of the field is not at -inf"
+    else:
+        assert tuple(out.shape) == (*h.shape[:2], s.space.width), f"{tuple(out.shape)} for {s.space}"
+        assert out.isfinite().all(), "values are not finite"
+
+
+def head_per_position(s: Situation) -> None:
+    """A position is read by itself."""
+    head, h = _head(s)
+    other = h.clone()
+    other[0, 0] += 1.0
+    where = torch.ones(h.shape[:2], dtype=torch.bool)
+    where[0, 0] = False
+    same(torch.nan_to_num(head(other)[where]), torch.nan_to_num(head(h)[where]), "a change at one position")
+
+
+def _head(s: Situation) -> tuple[Any, Float[Tensor, "B L D"]]:
+    generator = torch.Generator().manual_seed(s.seed)
+    return enlivened(s.build(), s.seed), torch.randn(*s.clean.valid.shape, s.given[1], generator=generator)
+
+
+EMBEDDING = (embeds_each_position, embeds_every_id, hidden_says_nothing, embeds_apart, pieces_equal_whole)
+CHECKS = (
+    *(Check(check.__name__, "embedding", check) for check in EMBEDDING),
+    *(Check(check.__name__, "position", check) for check in (positions_shape, positions_start)),
+    *(Check(check.__name__, "condition", check) for check in (condition_shape, condition_per_position)),
+    *(Check(check.__name__, "head", check) for check in (head_shape, head_per_position)),
+)

@@ -1,0 +1,127 @@
+"""Checks for models. Letters: B batch, L length, V vocabulary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dither.registry import TokenSpace
+from dither.registry.flow import State
+
+from ..probing import NotApplicable, alter, close, enlivened, state_of
+from ..situations import Situation
+from .check import Check
+
+__all__ = ["CHECKS"]
+
+
+def _inputs(s: Situation) -> tuple[Any, State, Float[Tensor, " B"], Tensor]:
+    """Return a model whose gates are open, a state, a level per sample and the valid positions."""
+    state, valid = state_of(s.space, s.clean.valid, s.seed), s.clean.valid
+    level = torch.rand(len(valid), generator=torch.Generator().manual_seed(s.seed))
+    return enlivened(s.build(), s.seed), state, level, valid
+
+
+def raw_output(s: Situation) -> None:
+    """There is a number per id or feature, finite where the vocabulary of the field reaches, and -inf elsewhere."""
+    model, state, level, valid = _inputs(s)
+    out = model(state, level, valid, {})
+    if isinstance(s.space, TokenSpace):
+        usable = s.space.usable().expand(*valid.shape, -1)
+        assert out.shape == usable.shape, f"{tuple(out.shape)} instead of {tuple(usable.shape)}"
+        assert ((out == -torch.inf) == ~usable).all(), "-inf does not mark the ids outside the vocabulary"
+        assert out[usable].isfinite().all(), "a logit is not finite"
+    else:
+        assert out.shape == state.x.shape, f"{tuple(out.shape)} instead of {tuple(state.x.shape)}"
+        assert out.isfinite().all(), "values are not finite"
+
+
+def head_of_trunk(s: Situation) -> None:
+    """The head over the trunk is the model."""
+    model, *inputs = _inputs(s)
+    close(_plain(model.head(model.trunk(*inputs, {}))), _plain(model(*inputs, {})), "head(trunk(...))")
+
+
+def rows_independent(s: Situation) -> None:
+    """Samples of a batch do not see each other."""
+    model, state, level, valid = _inputs(s)
+    alone = model(state[:1], level[:1], valid[:1], {})
+    other = state.apply(lambda tensor: tensor[:1])
+    other = State(alter(s.space, other.x, torch.ones_like(valid[:1])), other.hidden)
+    pair = State(torch.cat([state.x[:1], other.x]), torch.cat([state.hidden[:1], other.hidden]))
+    both = model(pair, torch.cat([level[:1], level[:1] + 1.0]), torch.cat([valid[:1], torch.ones_like(valid[:1])]), {})
+    close(_plain(both[:1]), _plain(alone), "a sample beside another")
+
+
+def padding_inert(s: Situation) -> None:
+    """What stands on padding does not matter to real positions."""
+    model, state, level, valid = _inputs(s)
+    if valid.all():
+        raise NotApplicable("nothing is padded")
+    other = State(alter(s.space, state.x, ~valid), state.hidden)
+    close(_plain(model(other, level, valid, {})[valid]), _plain(model(state, level, valid, {})[valid]), "padding shows")
+
+
+def level_per_position(s: Situation) -> None:
+    """One level for a sample is the same as that level at each of its positions."""
+    model, state, level, valid = _inputs(s)
+    each = level[:, None].expand(valid.shape)
+    whole = model(state, level, valid, {})
+    close(_plain(model(state, each, valid, {})), _plain(whole), "a constant level per position")
+
+
+def state_matters(s: Situation) -> None:
+    """The output follows the state and the level."""
+    model, state, level, valid = _inputs(s)
+    out = _plain(model(state, level, valid, {}))
+    other = State(alter(s.space, state.x, valid), torch.zeros_like(state.hidden))
+    assert (_plain(model(other, level, valid, {})) != out)[valid].any(), "the model does not look at the state"
+    assert (_plain(model(state, level + 1.0, valid, {})) != out)[valid].any(), "the model does not look at the level"
+
+
+def gradients_reach_all(s: Situation) -> None:
+    """Every weight takes part, with a finite gradient."""
+    model, state, level, valid = _inputs(s)
+    _plain(model(state, level, valid, {})).square().sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, f"{name} takes no part in the output"
+        assert parameter.grad.isfinite().all(), f"the gradient of {name} is not finite"
+
+
+def cached_equals_full(s: Situation) -> None:
+    """Under block-causal attention, a sample in blocks behind a cache gives what the whole gives."""
+    size = s.spec.facts().block_size
+    if size is None or not isinstance(s.space, TokenSpace) or len(s.space.fields) > 1:
+        raise NotApplicable("its attention is not block-causal, or the sample has several fields")
+    model, state, level, valid = _inputs(s)
+    valid = torch.ones_like(valid)
+    cache, blocks = model.new_cache(), []
+    for start in range(0, valid.shape[1], size):
+        stop = min(start + size, valid.shape[1])
+        piece = State(state.x[:, start:stop], state.hidden[:, start:stop])
+        blocks.append(model(piece, level, valid[:, start:stop], {}, cache=cache))
+        model.trunk(piece, level, valid[:, start:stop], {}, cache=cache, keep=True)
+    close(_plain(torch.cat(blocks, 1)), _plain(model(state, level, valid, {})), "block by block behind a cache")
+
+
+def _plain(out: Tensor) -> Tensor:
+    """-inf marks ids that cannot be; as 0 it compares."""
+    return out.masked_fill(out == -torch.inf, 0.0)
+
+
+CHECKS = tuple(
+    Check(check.__name__, "model", check)
+    for check in (
+        raw_output,
+        head_of_trunk,
+        rows_independent,
+        padding_inert,
+        level_per_position,
+        state_matters,
+        gradients_reach_all,
+        cached_equals_full,
+    )
+)

@@ -1,0 +1,98 @@
+"""Checks of what a process does: it touches nothing fixed, stays in the space, and never looks at the truth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dither.registry import TokenSpace
+from dither.registry.flow import Clean
+
+from ..probing import raw_for, same, snapshot
+from ..situations import Situation
+from .check import Check
+from .processes import corrupted, times
+
+__all__ = ["CHECKS"]
+
+
+
+def _states(s: Situation) -> list[tuple[str, Any]]:
+    """Every state that a process hands out, with the name of the verb."""
+    process, clean, noised = corrupted(s)
+    t = times(s)
+    pred = process.read(raw_for(process.space, clean.valid, s.seed), noised.state, noised.noise)
+    stepped = process.step(noised.state, pred, process.schedule(t), process.schedule(t / 2), clean)
+    return [("corrupt", noised.state), ("prior", process.prior(clean)), ("step", stepped)]
+
+
+def fixed_untouched(s: Situation) -> None:
+    """No verb changes a known value or padding, or hides it."""
+    clean = s.clean
+    fixed = clean.fixed
+    for verb, state in _states(s):
+        same(state.x[fixed], clean.x0[fixed], f"{verb} on fixed values")
+        assert not (state.hidden & fixed).any(), f"{verb} hides fixed values"
+
+
+def stays_in_space(s: Situation) -> None:
+    """Every state holds ids of the vocabulary of their field, or finite features."""
+    space = s.build().space
+    for verb, state in _states(s):
+        if isinstance(space, TokenSpace):
+            usable = space.usable().expand(*state.x.shape, -1)
+            assert usable.gather(-1, state.x[..., None]).all(), f"{verb} gives ids outside the vocabulary"
+        else:
+            assert state.x.isfinite().all(), f"{verb} gives values that are not finite"
+
+
+def finish_is_clean(s: Situation) -> None:
+    """The last jump ends on clean ids or finite features, and changes nothing that is fixed."""
+    process, clean, _ = corrupted(s)
+    state = process.prior(clean)
+    noise = process.schedule(torch.ones(len(clean.valid)))
+    x = process.finish(state, process.read(raw_for(process.space, clean.valid, s.seed), state, noise), clean)
+    same(x[clean.fixed], clean.x0[clean.fixed], "finish on fixed values")
+    if isinstance(process.space, TokenSpace):
+        allowed = process.space.clean().expand(*x.shape, -1).gather(-1, x[..., None])[..., 0]
+        assert allowed[~clean.fixed].all(), "finish leaves MASK, PAD or ids outside the vocabulary"
+    else:
+        assert x.isfinite().all(), "finish gives values that are not finite"
+
+
+def truth_unseen(s: Situation) -> None:
+    """Where sampling starts, and where it ends, the truth of what is not fixed plays no part."""
+    process, clean = s.build(), s.clean
+    other = Clean(torch.where(clean.fixed, clean.x0, torch.zeros_like(clean.x0)), clean.valid, clean.known, clean.cond)
+    drawn = []
+    for like in (clean, other):
+        torch.manual_seed(s.seed)
+        state, ones = process.prior(like), torch.ones(len(clean.valid))
+        pred = process.read(raw_for(process.space, clean.valid, s.seed), state, process.schedule(ones))
+        step = process.step(state, pred, process.schedule(ones), process.schedule(ones / 2), like)
+        drawn.append((state.x, step.x, process.finish(state, pred, like)))
+    for verb, a, b in zip(("prior", "step", "finish"), *drawn, strict=True):
+        same(a, b, f"{verb} looks at the truth")
+
+
+def seeded(s: Situation) -> None:
+    """The global seed decides what is drawn, and nothing else does."""
+    first, second = _states(s), _states(s)
+    for (verb, a), (_, b) in zip(first, second, strict=True):
+        same(a.x, b.x, f"{verb} under one seed")
+
+
+def batch_not_written(s: Situation) -> None:
+    """No verb writes to the batch."""
+    before = snapshot(s.clean)
+    _states(s)
+    finish_is_clean(s)
+    for old, new in zip(before, snapshot(s.clean), strict=True):
+        same(new, old, "the batch afterwards")
+
+
+CHECKS = tuple(
+    Check(check.__name__, "process", check)
+    for check in (fixed_untouched, stays_in_space, finish_is_clean, truth_unseen, seeded, batch_not_written)
+)

@@ -1,0 +1,86 @@
+"""What checks share: inputs, and comparisons that say what was compared.
+
+Letters: B batch, L length, M features, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from dither.registry import Space, TokenSpace
+from dither.registry.flow import State
+
+__all__ = ["NotApplicable", "alter", "close", "enlivened", "raw_for", "same", "snapshot", "state_of", "tensors_of"]
+
+M = TypeVar("M", bound=nn.Module)
+
+
+class NotApplicable(Exception):  # noqa: N818 - it is no error
+    """Raised by a check where its question has no meaning; says why."""
+
+
+def close(actual: Tensor, expected: Tensor, what: str, atol: float = 1e-4) -> None:
+    """Refuse two tensors that differ, and say what they are."""
+    torch.testing.assert_close(actual, expected, atol=atol, rtol=1e-3, msg=lambda text: f"{what}: {text}")
+
+
+def same(actual: Tensor, expected: Tensor, what: str) -> None:
+    """Refuse two tensors that differ in a single bit."""
+    torch.testing.assert_close(actual, expected, atol=0, rtol=0, equal_nan=True, msg=lambda text: f"{what}: {text}")
+
+
+def enlivened(module: M, seed: int = 0) -> M:
+    """Move every parameter away from its initial value, so that gates and heads that start at zero take part."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.2)
+    return module
+
+
+def tensors_of(record: Any) -> list[Tensor]:
+    """Return every tensor in a record, inner records and dictionaries included."""
+    if isinstance(record, Tensor):
+        return [record]
+    if isinstance(record, dict):
+        return [tensor for value in record.values() for tensor in tensors_of(value)]
+    if is_dataclass(record):
+        return [tensor for f in fields(record) for tensor in tensors_of(getattr(record, f.name))]
+    return []
+
+
+def snapshot(*records: Any) -> list[Tensor]:
+    """Copy every tensor of some records, to see later that nothing wrote to them."""
+    return [tensor.detach().clone() for record in records for tensor in tensors_of(record)]
+
+
+def state_of(space: Space, valid: Bool[Tensor, "B L"], seed: int) -> State:
+    """Return a random state: any id of the field, specials included; features with some positions hidden."""
+    generator = torch.Generator().manual_seed(seed)
+    if isinstance(space, TokenSpace):
+        sizes = space.table(lambda field: torch.tensor(field.size))
+        return State.of((torch.rand(valid.shape, generator=generator) * sizes).long())
+    hidden = (torch.rand(valid.shape, generator=generator) < 0.5)[..., None].expand(-1, -1, space.width).clone()
+    return State(torch.randn(hidden.shape, generator=generator).masked_fill(hidden, 0.0), hidden)
+
+
+def raw_for(space: Space, valid: Bool[Tensor, "B L"], seed: int) -> Float[Tensor, "B L V"]:
+    """Return what a model of the space might say: numbers per id, -inf outside a field's vocabulary; or features."""
+    generator = torch.Generator().manual_seed(seed)
+    if isinstance(space, TokenSpace):
+        raw = torch.randn(*valid.shape, space.vocab, generator=generator)
+        return raw.masked_fill(~space.usable(), -torch.inf)
+    return torch.randn(*valid.shape, space.width, generator=generator)
+
+
+def alter(space: Space, x: Tensor, where: Bool[Tensor, "B L"]) -> Tensor:
+    """Change the values at some positions to others that the space allows, where it has others."""
+    if isinstance(space, TokenSpace):
+        sizes = space.table(lambda field: torch.tensor(field.size))
+        return torch.where(where, (x + 1) % sizes, x)
+    return torch.where(where[..., None], x + 1.0, x)
