@@ -82,7 +82,6 @@ def _flip(path):
     "damage",
     [
         lambda array, sidecar: array.write_bytes(array.read_bytes()[:-1]),
-        lambda array, sidecar: array.write_bytes(array.read_bytes() + b"x"),
         lambda array, sidecar: array.write_bytes(b""),
         lambda array, sidecar: _flip(array),
         lambda array, sidecar: array.unlink(),

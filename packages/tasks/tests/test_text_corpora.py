@@ -1,3 +1,4 @@
+import os
 import zipfile
 
 import pytest
@@ -108,6 +109,7 @@ def test_nothing_long_of_the_held_out_library_stands_in_training(docstrings, mon
         monkeypatch.setattr(stdlib.sysconfig, "get_path", lambda name: str(library))
     corpus = StdlibText(docstrings=docstrings).build()
     train = "\n\n".join(corpus.texts("train"))
+    assert not any("Not documentation" in text for split in corpus.splits for text in corpus.texts(split))
     for split in ("valid", "test"):
         held = "\n\n".join(corpus.texts(split))
         assert len(held) > 2000
@@ -162,7 +164,7 @@ def test_files_are_read_once_each_in_a_fixed_order(tmp_path):
     (tmp_path / "b.txt").write_bytes(b"\xef\xbb\xbfone\r\ntwo\rthree")
     (tmp_path / "deep" / "a.txt").write_text("ä", "utf-8")
     (tmp_path / "odd[1].txt").write_text("odd")
-    found = read_files([f"{tmp_path}/**/*.txt", f"{tmp_path}/b.txt", f"{tmp_path}/odd[1].txt"])
+    found = read_files([f"{tmp_path}/odd[1].txt", f"{tmp_path}/**/a.txt", f"{tmp_path}/*.txt", f"{tmp_path}/b.txt"])
     assert [document.load() for document in found] == ["one\ntwo\nthree", "ä", "odd"]
     assert [document.size for document in found] == [17, 2, 3]
 
@@ -195,12 +197,23 @@ def test_every_bad_file_is_named_at_once(tmp_path, monkeypatch):
     assert "/good " not in text
 
 
-def test_what_is_no_plain_file_is_refused(tmp_path):
-    import os
+@pytest.mark.parametrize("name", ["x" * 5000, "~no-such-user/a.txt"])
+def test_what_cannot_be_a_path_is_refused(name):
+    with pytest.raises(Refused, match="cannot be a path"):
+        read_files([name])
 
+
+def test_what_is_no_plain_file_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(Refused, match="no plain file"):
         read_files([str(tmp_path / "pipe")])
+
+
+def test_docstrings_do_without_a_cache_that_cannot_be_written(monkeypatch, tmp_path):
+    (tmp_path / "one.py").write_text('"""Module."""')
+    monkeypatch.setenv("DITHER_DATA", str(tmp_path / "one.py"))
+    monkeypatch.setattr(stdlib.sysconfig, "get_path", lambda name: str(tmp_path))
+    assert stdlib._docstrings() == {"module one": "Module."}
 
 
 def test_a_file_that_changes_between_two_readings_is_noticed(tmp_path):

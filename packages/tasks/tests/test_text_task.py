@@ -128,10 +128,10 @@ def test_figures_are_exact_however_the_split_is_cut():
 
 
 def test_known_positions_and_padding_do_not_count():
-    valid, known = torch.tensor([[True, True, True, False]]), torch.tensor([[True, False, False, False]])
-    clean = Clean.of(torch.tensor([list(b"abcd")]), valid=valid, known=known)
+    valid, known = (torch.tensor([places]).bool() for places in ([1, 1, 1, 1, 0], [1, 1, 0, 0, 0]))
+    clean = Clean.of(torch.tensor([list("éabc".encode())]), valid=valid, known=known)
     metrics = TextMetrics(Bytes())
-    measured = Measured(torch.tensor([[9.0, 1.0, 2.0, 9.0]]), torch.tensor([[0.0, 1.0, 1.0, 0.0]]))
+    measured = Measured(torch.tensor([[9.0, 9.0, 1.0, 2.0, 9.0]]), torch.tensor([[0.0, 0.0, 1.0, 1.0, 0.0]]))
     metrics.update(clean, noised(clean), None, measured)
     assert metrics.compute()["nats_per_token"] == pytest.approx(1.5)
     assert metrics.compute()["bits_per_char"] == pytest.approx(1.5 / log(2))
@@ -195,6 +195,7 @@ def test_samples_are_shown_as_text_without_control_characters():
 
 def test_the_seed_has_its_sizes_and_reads_nothing_for_them(monkeypatch):
     monkeypatch.setattr(StdlibText, "build", lambda self: pytest.fail("the text was read"))
+    monkeypatch.setattr("dither.tasks.language_model.tokenizers.gpt2", lambda: pytest.fail("the tokenizer was fetched"))
     data = StdlibText()
     for tokenizer, size in (("gpt2", 50_257), ("bytes", 256)):
         (field,) = LanguageModel(data=data, tokenizer=tokenizer).space().fields

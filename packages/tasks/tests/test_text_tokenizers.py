@@ -13,7 +13,13 @@ from dither.tasks.language_model.corpora import Corpus, Document
 from dither.tasks.language_model.specs import SIZES
 from dither.tasks.language_model.tokenizers import Bytes, Characters, Learned, gpt2, load_tokenizer
 
-SENTENCES = ["Der Fluß fließt.\n\nThe river — 河 — flows;  two  blanks.\n", "naïve café 🐍🐍\n\n\nend\t", "", "\n"]
+SENTENCES = [
+    "Der Fluß fließt.\n\nThe river — 河 — flows;  two  blanks.\n",
+    "naïve café 🐍🐍\n\n\nend\t",
+    "".join(map(chr, range(0x80, 0x100))),  # every byte that may continue a character
+    "\n",
+    "",
+]
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
 
@@ -28,7 +34,7 @@ def byte_pairs() -> Engine:
     engine.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=400, initial_alphabet=alphabet, special_tokens=["<|endoftext|>"], show_progress=False
+        vocab_size=400, initial_alphabet=alphabet, special_tokens=["<|endoftext|>", "<mask>"], show_progress=False
     )
     engine.train_from_iterator(SENTENCES * 3, trainer)
     return engine
@@ -84,6 +90,7 @@ def test_an_empty_line_or_an_end_mark_stands_between_documents(byte_pairs):
     learned = Learned("mine", byte_pairs)
     assert learned.end == (byte_pairs.token_to_id("<|endoftext|>"),)
     assert learned.characters(np.array(learned.end)) == 0
+    assert learned.characters(np.array([byte_pairs.token_to_id("<mask>")])) == 0
     assert learned.decode(np.array(learned.end)) == "<|endoftext|>"
 
 
@@ -157,6 +164,12 @@ def test_a_name_that_is_nothing_says_what_is_allowed_and_what_is_near():
         load_tokenizer("byte", lambda: corpus("x"))
     assert "neither bytes, chars, gpt2 nor a file" in str(refused.value)
     assert 'did you mean "bytes"' in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "~no-such-user/t.json", "a\0b"])
+def test_a_name_that_cannot_be_a_path_is_refused(name):
+    with pytest.raises(Refused, match="there is no tokenizer"):
+        load_tokenizer(name, lambda: corpus("x"))
 
 
 def test_names_give_tokenizers_and_chars_learns_from_training_only():

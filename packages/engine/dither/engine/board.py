@@ -31,7 +31,7 @@ class Board:
         def open_writer() -> None:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._writer = SummaryWriter(str(folder), purge_step=start + 1 if start else None)  # type: ignore[no-untyped-call]
+            self._writer = SummaryWriter(str(folder), purge_step=start + 1 if start else None)
 
         self._try(open_writer)
 

@@ -2,8 +2,8 @@
 
     checkpoints/step-00000100/  model.safetensors  average.safetensors  optimizer.safetensors  state.json  MANIFEST.json
 
-MANIFEST.json is written last and holds size and sha256 of every other file. The folder gets its name in one rename after
-everything is on disk, so a folder of that name is whole, or was damaged afterwards, which the hashes show.
+MANIFEST.json is written last and holds size and sha256 of every other file. The folder gets its name in one rename
+after everything is on disk, so a folder of that name is whole, or was damaged afterwards, which the hashes show.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from torch import Tensor, nn
 from dither.registry.problems import Refused
 from dither.registry.storage import sha256_of
 
-__all__ = ["Checkpoints", "Contents", "Damage", "Damaged", "verify"]
+__all__ = ["Checkpoints", "Contents", "Damage", "Damaged", "load_state", "load_weights", "verify", "weights_of"]
 
 FORMAT = 1
 MANIFEST = "MANIFEST.json"
+NEEDED = {"model.safetensors", "optimizer.safetensors", "state.json"}
 
 
 class Damaged(Refused):
@@ -92,7 +93,7 @@ class Checkpoints:
         Raises:
             Damaged: There are checkpoints, and none is intact.
         """
-        damaged = []
+        damaged: list[Damage] = []
         for _, path in self.steps():
             reason = verify(path)
             if reason is None:
@@ -103,7 +104,7 @@ class Checkpoints:
         return None, []
 
     def clear(self, damaged: list[Damage]) -> None:
-        """Remove what broken-off writes left, and put damaged checkpoints out of the way; for the holder of the lock."""
+        """Remove what broken-off writes left, and put damaged checkpoints aside; for the holder of the lock."""
         for path in self.folder.glob(".tmp-*") if self.folder.is_dir() else ():
             shutil.rmtree(path, ignore_errors=True)
         for damage in damaged:
@@ -148,28 +149,28 @@ class Checkpoints:
         path.rename(aside)
         shutil.rmtree(aside, ignore_errors=True)
 
-    @staticmethod
-    def weights(path: Path) -> Path:
-        """Return the file with the weights that evaluation and sampling use: the average where there is one."""
-        average = path / "average.safetensors"
-        return average if average.exists() else path / "model.safetensors"
 
-    @staticmethod
-    def load_weights(path: Path, model: nn.Module) -> None:
-        """Read the weights of a file into a model.
+def weights_of(path: Path) -> Path:
+    """Return the file with the weights that evaluation and sampling use: the average where there is one."""
+    average = path / "average.safetensors"
+    return average if average.exists() else path / "model.safetensors"
 
-        Raises:
-            Refused: They are of another model.
-        """
-        try:
-            load_model(model, path)
-        except RuntimeError as error:
-            raise Refused(f"{path} does not hold the weights of this model: {error}") from None
 
-    @staticmethod
-    def load_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the tensors and the plain values of a checkpoint."""
-        return load_file(path / "optimizer.safetensors"), json.loads((path / "state.json").read_text())
+def load_weights(path: Path, model: nn.Module) -> None:
+    """Read the weights of a file into a model.
+
+    Raises:
+        Refused: They are of another model.
+    """
+    try:
+        load_model(model, path)
+    except RuntimeError as error:
+        raise Refused(f"{path} does not hold the weights of this model: {error}") from None
+
+
+def load_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors and the plain values of a checkpoint."""
+    return load_file(path / "optimizer.safetensors"), json.loads((path / "state.json").read_text(encoding="utf-8"))
 
 
 def verify(path: Path) -> str | None:
@@ -179,19 +180,21 @@ def verify(path: Path) -> str | None:
         if manifest["format"] != FORMAT:
             return f"{MANIFEST} has the format {manifest['format']}, this version reads {FORMAT}"
         files = {str(name): (entry["size"], entry["sha256"]) for name, entry in manifest["files"].items()}
-        for name, (size, sha256) in files.items():
-            if "/" in name or not (path / name).is_file():
-                return f"{name} is missing"
-            if (path / name).stat().st_size != size:
-                return f"{name} has {(path / name).stat().st_size:,} bytes, it was written with {size:,}"
-            if sha256_of(path / name) != sha256:
-                return f"{name} is not what was written: its sha256 differs"
+        reasons = [f"{name} is not listed in {MANIFEST}" for name in sorted(NEEDED - set(files))]
+        reasons += [reason for name in files if (reason := _changed(path / name, *files[name]))]
     except OSError as error:
         return f"{Path(error.filename or MANIFEST).name} cannot be read: {error.strerror}"
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return f"{MANIFEST} cannot be read: {type(error).__name__}"
-    unlisted = {"model.safetensors", "optimizer.safetensors", "state.json"} - set(files)
-    return f"{MANIFEST} does not name {', '.join(sorted(unlisted))}" if unlisted else None
+    return "; ".join(reasons) or None
+
+
+def _changed(path: Path, size: int, sha256: str) -> str | None:
+    if not path.is_file():
+        return f"{path.name} is missing"
+    if path.stat().st_size != size:
+        return f"{path.name} has {path.stat().st_size:,} bytes, it was written with {size:,}"
+    return None if sha256_of(path) == sha256 else f"{path.name} is not what was written: its sha256 differs"
 
 
 def _write(folder: Path, step: int, contents: Contents) -> None:
@@ -221,7 +224,8 @@ def _disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except SafetensorError as error:
-        number = next((n for n in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT) if f"os error {n})" in str(error)), errno.EIO)
+        known = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+        number = next((number for number in known if f"os error {number})" in str(error)), errno.EIO)
         raise OSError(number, f"{os.strerror(number)} ({error})", str(path)) from None
 
 

@@ -39,7 +39,9 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def manifest(argv: list[str], plugins: Plugins, device: torch.device, seed: int, counts: Mapping[str, int]) -> dict[str, Any]:
+def manifest(
+    argv: list[str], plugins: Plugins, device: torch.device, seed: int, counts: Mapping[str, int]
+) -> dict[str, Any]:
     """Return what manifest.json holds."""
     used = [report for report in plugins.reports if report.state == "loaded"]
     return {

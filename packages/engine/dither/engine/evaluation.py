@@ -43,8 +43,8 @@ def evaluate(
         stopped: Asked before every batch; once it is true, the evaluation ends with nothing.
 
     Returns:
-        "loss", the weighted mean over all positions, and the task's figures; nothing where the split is empty, and None where it was
-        stopped.
+        "loss", the weighted mean over all positions, and the task's figures; an empty dict where the split is empty,
+        and None where it was stopped.
     """
     task, device = system.task, next(system.model.parameters()).device
     count = min(samples, task.size(split))

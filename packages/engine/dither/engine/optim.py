@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -35,17 +35,19 @@ def adamw(
     return AdamW(groups, lr=lr, betas=betas, eps=eps, fused=fused)
 
 
-def parameter_groups(module: nn.Module, weight_decay: float, decay: Literal["matrices", "all"]) -> list[dict]:
+def parameter_groups(module: nn.Module, weight_decay: float, decay: Literal["matrices", "all"]) -> list[dict[str, Any]]:
     """Sort the parameters that want gradients into those that decay and those that do not.
 
     With "matrices", only weights with at least two axes longer than 1 decay, and tables of `nn.Embedding` do not.
+    Without any decay all are in one group, which saves a kernel.
     """
     tables = {id(inner.weight) for inner in module.modules() if isinstance(inner, nn.Embedding)}
-    decayed, kept = [], []
+    decayed: list[nn.Parameter] = []
+    kept: list[nn.Parameter] = []
     for parameter in module.parameters():
         if parameter.requires_grad:
             matrix = sum(size > 1 for size in parameter.shape) > 1 and id(parameter) not in tables
-            (decayed if matrix or decay == "all" else kept).append(parameter)
+            (decayed if matrix or decay == "all" or not weight_decay else kept).append(parameter)
     groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": kept, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
 
@@ -75,7 +77,6 @@ class MovingAverage(AveragedModel):
         names = [name for name, _ in model.named_buffers() if name in saved]
         self._buffers_of = [(own[name], saved[name]) for name in names]
 
-    @torch.no_grad()
     def update_parameters(self, model: nn.Module | None = None) -> None:
         """Take the present weights into the average, and copy the buffers."""
         n = int(self.n_averaged)  # on the CPU, wherever the weights are

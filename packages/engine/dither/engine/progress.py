@@ -9,12 +9,17 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-__all__ = ["ProgressDisplay"]
+__all__ = ["ProgressDisplay", "say"]
 
 REDRAW = 0.1
 """Seconds between two updates of the bar."""
 PATIENCE = 10.0
 """Seconds between two plain lines."""
+
+
+def say(console: Console, text: object, style: str | None = None) -> None:
+    """Print a text as it is: nothing in it is taken for markup, and no line is cut."""
+    console.print(str(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 class ProgressDisplay:
@@ -29,7 +34,8 @@ class ProgressDisplay:
     def __init__(self, console: Console, total: int, done: int = 0) -> None:
         self.console, self.total = console, total
         self._shown, self._loss = 0.0, ""
-        self._began, self._first = time.monotonic(), done
+        self._began: float | None = None
+        self._first = done
         self._bar: Any = None
         if console.is_terminal:
             columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn())
@@ -37,8 +43,7 @@ class ProgressDisplay:
             self._task = self._bar.add_task("", total=total, completed=done, rate="", loss="")
 
     def start(self) -> None:
-        """Begin to show, and to count time."""
-        self._began = time.monotonic()
+        """Begin to show."""
         if self._bar is not None:
             self._bar.start()
 
@@ -50,6 +55,8 @@ class ProgressDisplay:
     def step(self, step: int) -> None:
         """Say that a step was done; it is shown when there is time."""
         now = time.monotonic()
+        if self._began is None:  # the first step loads kernels and more, and would spoil the rate
+            self._began, self._first = now, step
         if self._bar is not None and now - self._shown > REDRAW:
             self._shown = now
             self._bar.update(self._task, completed=step, rate=self._rate(step, now), loss=self._loss)
@@ -68,11 +75,15 @@ class ProgressDisplay:
 
     def line(self, text: str) -> None:
         """Print a line above the bar."""
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        say(self.console, text)
 
     def _rate(self, step: int, now: float) -> str:
+        if self._began is None or step == self._first:
+            return ""
         return f"{(step - self._first) / max(now - self._began, 1e-9):.3g} steps/s"
 
     def _left(self, step: int, now: float) -> str:
-        seconds = (now - self._began) / max(step - self._first, 1) * (self.total - step)
+        if self._began is None or step == self._first:
+            return ""
+        seconds = (now - self._began) / (step - self._first) * (self.total - step)
         return f"{int(seconds // 60)}:{int(seconds % 60):02d} left"

@@ -1,7 +1,8 @@
 """A run directory: made once, held by one process, and enough to run again.
 
-    <runs>/<utc>-<6 hex>/  experiment.toml  extends/  plugins/  resolved.toml  manifest.json  metrics.jsonl  run.lock
-                           tensorboard/  samples/  checkpoints/  summary.json
+It is called `<utc>-<6 hex>` and holds experiment.toml and what it extends as given, resolved.toml with every default
+and every name pinned, the one-file plugins, manifest.json, metrics.jsonl, summary.json, run.lock, and the folders
+tensorboard, samples and checkpoints.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from dither.registry.storage import write_aside
 from dither.registry.validation import dump
 
 from .experiment import Loaded
+from .metrics_file import as_json
 
 __all__ = ["RunDirectory"]
 
@@ -89,7 +91,9 @@ class RunDirectory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         os.close(self._lock)
 
     def record(self, loaded: Loaded, manifest: Mapping[str, Any]) -> None:
@@ -106,11 +110,11 @@ class RunDirectory:
         self.write_json("manifest.json", manifest)
         self._write_text("resolved.toml", tomlkit.dumps(resolved(loaded)))  # last: it makes this a run directory
 
-    def change(self, loaded: Loaded) -> list[str]:
-        """Take over an experiment with other values, where a run may go on under them; return what changed.
+    def changes(self, loaded: Loaded) -> list[str]:
+        """Return what an experiment has otherwise than this run.
 
         Raises:
-            Refused: A value changed that the weights depend on in a way that cannot be continued.
+            Refused: There is something among it under which a run cannot go on.
         """
         before = _flat(tomllib.loads((self.path / "resolved.toml").read_text(encoding="utf-8")))
         after = _flat(resolved(loaded))
@@ -118,15 +122,18 @@ class RunDirectory:
         notes = {key: f"{key}: {_shown(before.get(key))} -> {_shown(after.get(key))}" for key in changed}
         fixed = [notes[key] for key in changed if not key.startswith(CHANGEABLE)]
         if fixed:
-            hint = f"a run may be continued with other values of {', '.join(CHANGEABLE)}; for others start a new run"
-            raise Refused([Problem(f"the run in {self.path} was started with another {note}", help=hint) for note in fixed])
-        if changed:
-            self._write_text("resolved.toml", tomlkit.dumps(resolved(loaded)))
+            hint = f"a run may go on with other values of {', '.join(CHANGEABLE)}; for anything else start a new run"
+            message = f"the run in {self.path} was started with another value of "
+            raise Refused([Problem(message + note, help=hint) for note in fixed])
         return list(notes.values())
+
+    def accept(self, loaded: Loaded) -> None:
+        """Go on under these values."""
+        self._write_text("resolved.toml", tomlkit.dumps(resolved(loaded)))
 
     def write_json(self, name: str, values: Mapping[str, Any]) -> None:
         """Write a JSON file, whole or not at all."""
-        self._write_text(name, json.dumps(values, indent=2) + "\n")
+        self._write_text(name, as_json(values, indent=2) + "\n")
 
     def _write_text(self, name: str, text: str) -> None:
         with write_aside(self.path / name) as beside:

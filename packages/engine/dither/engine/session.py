@@ -6,13 +6,14 @@ Letters: B batch, N samples, L length, M features. `X` is the shape of a sample:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from dither.registry.flow import Clean, State
+from dither.registry.parts import Denoiser
 from dither.registry.spaces import TokenSpace
 
 from .randomness import Stream, seed_generators
@@ -44,11 +45,12 @@ class Session:
     def remember(self, x: Shaped[Tensor, "B L *M"]) -> None:
         """Put finished positions behind those already remembered, at t = 0; later calls see them as context."""
         piece, system = self._piece(x), self.system
+        model = cast(Denoiser, system.model)
         if self.cache is None:
-            self.cache = system.model.new_cache()
+            self.cache = model.new_cache()
         state, level = State.of(x), system.process.level(torch.zeros(len(x), device=x.device))
         with system.autocast(state):
-            system.model.trunk(state, level, piece.valid, piece.cond, cache=self.cache, keep=True)
+            model.trunk(state, level, piece.valid, piece.cond, cache=self.cache, keep=True)
         self.start += x.shape[1]
 
     def _piece(self, x: Tensor) -> Clean:
@@ -101,10 +103,11 @@ def draw(
     done = []
     for index, start in enumerate(range(0, len(like.valid), size)):
         seed_generators(device, Stream.DRAWING, seed, index)
-        last = None
-        for last in walk(system, like[start : start + size].to(device)):
+        x = None
+        for state in walk(system, like[start : start + size].to(device)):
             if stopped():
                 return None
-        assert last is not None, "a sampler yields the clean sample last"
-        done.append(last.cpu())
+            x = state
+        assert x is not None, "a sampler yields the clean sample last"
+        done.append(x.cpu())
     return torch.cat(done) if done else like.x0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,9 @@ from .randomness import Order, Stream, seed_generators
 from .system import Diffusion
 
 __all__ = ["Trainer"]
+
+TINY = 1e-30
+"""Stands for the weight of a batch in which nothing is weighted."""
 
 
 class Trainer:
@@ -86,13 +89,14 @@ class Trainer:
 
     def _gradients(self) -> tuple[Tensor, Tensor]:
         """Add up the gradients of the weighted losses of a batch; return the sum of the losses, and of the weights."""
-        total = weight = torch.zeros((), device=self.device)
+        totals, weights = [], []
         for clean in self._parts(self.step):
             measured = self.system(clean)
-            part = measured.total()
-            part.backward()
-            total, weight = total + part.detach(), weight + measured.weights.detach().sum()
-        return total, torch.where(weight > 0, weight, 1.0)
+            total = measured.total()
+            total.backward()
+            totals.append(total.detach())
+            weights.append(measured.weights.detach().sum())
+        return sum(totals[1:], totals[0]), sum(weights[1:], weights[0]).clamp_min(TINY)
 
     def _parts(self, step: int) -> Iterator[Clean]:
         """Yield the batch of a step in `accumulate` equal parts."""
@@ -168,12 +172,10 @@ class Trainer:
             self.average.n_averaged.fill_(int(plain["averaged"]))
 
 
-def scale_gradients(parameters: list[Tensor], weight: Float[Tensor, ""], clip: float | None) -> Float[Tensor, ""]:
+def scale_gradients(parameters: Sequence[Tensor], weight: Float[Tensor, ""], clip: float | None) -> Float[Tensor, ""]:
     """Divide the gradients by `weight`, then shorten them to the norm `clip`; return the norm before shortening."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))) / weight
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     factor = weight.reciprocal()
-    if clip is not None:
-        factor = factor * (clip / (norm + 1e-6)).clamp(max=1)
-    torch._foreach_mul_(gradients, factor)
-    return norm
+    torch._foreach_mul_(gradients, factor if clip is None else torch.minimum(factor, clip / norm))
+    return norm * factor

@@ -17,11 +17,12 @@ from .drawing import make_drawing, write_drawing
 from .evaluation import evaluate
 from .experiment import Experiment
 from .log import Log
+from .rundir import RunDirectory
 from .signals import Stop
 from .system import Diffusion
 from .trainer import Trainer
 
-__all__ = ["Run"]
+__all__ = ["Run", "resume_from"]
 
 
 @dataclass
@@ -31,20 +32,22 @@ class Run:
     Attributes:
         experiment: What is run.
         plugins: Whose hooks are called.
-        folder: The run directory.
+        directory: Of this run, locked.
         system: Task, process, model, loss and sampler.
         trainer: Weights and optimizer.
         checkpoints: Of this run.
         log: Where figures go.
         stop: Whether a signal has asked to stop.
         figures: The newest figures by kind: valid, sample.
-        seconds: Time spent in training steps.
+        seconds: Time spent in training steps after the first.
         first: The step at which this process began.
+        saved: The step of the newest checkpoint.
+        mark: Bytes of metrics.jsonl before the evaluation of the present step.
     """
 
     experiment: Experiment
     plugins: Plugins
-    folder: Path
+    directory: RunDirectory
     system: Diffusion
     trainer: Trainer
     checkpoints: Checkpoints
@@ -54,6 +57,7 @@ class Run:
     seconds: float = 0.0
     first: int = 0
     saved: int | None = None
+    mark: int = 0
 
     def fit(self) -> bool:
         """Train to the last step; False if a signal asked to stop before, with a checkpoint saved.
@@ -65,14 +69,14 @@ class Run:
         self.first = trainer.step
         with _no_pauses():
             while not self.stop():
-                step = trainer.step
+                step, self.mark = trainer.step, self.log.metrics.offset
                 if self._due(step, experiment.train.checkpoint_every):
                     self.save()
                 if self._due(step, experiment.evaluate.every):
                     self.evaluate()
                 if self._due(step, experiment.sample.every):
                     self.draw()
-                if step == experiment.train.steps:
+                if step == experiment.train.steps or self.stop():
                     break
                 self._train(watched)
         if self.stop():
@@ -83,7 +87,7 @@ class Run:
         return step == self.experiment.train.steps or (every is not None and step > 0 and step % every == 0)
 
     def _train(self, watched: bool) -> None:
-        began = time.perf_counter()
+        began, warm = time.perf_counter(), self.trainer.step > self.first  # the first step loads kernels and more
         figures = self.trainer.advance()
         step = self.trainer.step
         if watched:
@@ -91,7 +95,7 @@ class Run:
         if self._due(step, self.experiment.train.log_every):
             self.log.figures(step, "train", self.trainer.read())
         self.log.display.step(step)
-        self.seconds += time.perf_counter() - began
+        self.seconds += (time.perf_counter() - began) * warm
 
     def evaluate(self) -> None:
         """Measure the validation split, unless a signal asks to stop meanwhile."""
@@ -113,7 +117,7 @@ class Run:
             return
         drawing = make_drawing(self.averaged, settings.count, settings.seed, settings.batch_size, self.stop)
         if drawing is not None:
-            write_drawing(drawing, self.folder / "samples" / f"step-{step:08d}")
+            write_drawing(drawing, self.directory.path / "samples" / f"step-{step:08d}")
             self.figures["sample"] = drawing.figures
             self.log.figures(step, "sample", drawing.figures)
             self.log.pictures(step, drawing.pictures)
@@ -132,7 +136,7 @@ class Run:
         trainer.check()
         tensors, plain = trainer.state()
         self.log.metrics.sync()
-        plain["metrics_bytes"] = self.log.metrics.offset
+        plain["metrics_bytes"] = self.mark
         average = None if trainer.average is None else trainer.average.module
         path = self.checkpoints.save(trainer.step, Contents(self.system.model, average, tensors, plain))
         self.saved = trainer.step
@@ -144,7 +148,7 @@ class Run:
             pass
 
 
-def resume(trainer: Trainer, checkpoint: Path) -> int:
+def resume_from(checkpoint: Path, trainer: Trainer) -> int:
     """Put a trainer where it was when a checkpoint was written; return the bytes of metrics.jsonl at that time."""
     load_weights(checkpoint / "model.safetensors", trainer.system.model)
     if trainer.average is not None:

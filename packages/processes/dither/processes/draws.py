@@ -29,9 +29,9 @@ def draw(weights: Float[Tensor, "*N V"]) -> Int[Tensor, "*N"]:
     dtype = wide_dtype(rows.device)
     u = torch.rand(len(rows), 1, dtype=dtype, device=rows.device)
     size = max(1, CHUNK // rows.shape[1])
-    pieces = zip(rows.split(size), u.split(size), strict=True)
-    drawn = [_pick(piece.cumsum(-1, dtype=dtype), some) for piece, some in pieces]
-    return torch.cat(drawn).reshape(weights.shape[:-1])
+    starts = range(0, len(rows), size)
+    drawn = [_pick(rows[i : i + size].cumsum(-1, dtype=dtype), u[i : i + size]) for i in starts]
+    return torch.cat([*drawn, u[:0].long()]).reshape(weights.shape[:-1])
 
 
 def draw_along(cumulative: Float[Tensor, "rows V"], batch: int, length: int) -> Int[Tensor, "B L"]:

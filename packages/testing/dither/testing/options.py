@@ -36,22 +36,9 @@ class _Drawing:
 
     def options(self, model: type[O]) -> st.SearchStrategy[O]:
         """Options of a model; about half of them stay at their default."""
+        return _options(self, model)
 
-        @st.composite
-        def build(draw: st.DrawFn) -> O:
-            given = {}
-            for key, info in model.model_fields.items():
-                drawn = self.field(info)
-                if drawn is not None and not (self._keeps_default(info) and draw(st.booleans().map(lambda x: not x))):
-                    given[key] = draw(drawn)
-            try:
-                return model.model_validate(given, context={"catalog": self.catalog})
-            except ValidationError:
-                reject()  # options that exclude each other
-
-        return build()
-
-    def _keeps_default(self, info: FieldInfo) -> bool:
+    def keeps_default(self, info: FieldInfo) -> bool:
         """Whether the default of an option may be drawn: not if it makes a part large."""
         if info.is_required():
             return False
@@ -93,7 +80,7 @@ class _Drawing:
     def _collection(self, origin: type, arguments: tuple[Any, ...], metadata: list[Any]) -> st.SearchStrategy[Any]:
         least = max((m.min_length for m in metadata if isinstance(m, MinLen)), default=0)
         most = min((m.max_length for m in metadata if isinstance(m, MaxLen)), default=least + 2)
-        size = {"min_size": least, "max_size": min(most, least + 2)}
+        size: dict[str, Any] = {"min_size": least, "max_size": min(most, least + 2)}
         if origin is dict:
             return st.dictionaries(st.sampled_from("abcdef"), self.values(arguments[1]), **size)
         if origin is tuple and (len(arguments) != 2 or arguments[1] is not Ellipsis):
@@ -113,6 +100,19 @@ class _Drawing:
             least = max((m.min_length for m in metadata if isinstance(m, MinLen)), default=0)
             return st.text("abcxyz", min_size=least, max_size=least + 3)
         raise TypeError(f"no strategy is known for options of type {annotation}")
+
+
+@st.composite
+def _options(draw: st.DrawFn, drawing: _Drawing, model: type[O]) -> O:
+    given = {}
+    for key, info in model.model_fields.items():
+        drawn = drawing.field(info)
+        if drawn is not None and (not drawing.keeps_default(info) or draw(st.booleans())):
+            given[key] = draw(drawn)
+    try:
+        return model.model_validate(given, context={"catalog": drawing.catalog})
+    except ValidationError:
+        reject()  # options that exclude each other
 
 
 def _leaves(annotation: Any) -> set[Any]:
@@ -137,9 +137,9 @@ def _integers(metadata: list[Any], small: bool) -> st.SearchStrategy[int]:
     low, above = _bound(metadata, Ge, Gt, "ge")
     high, under = _bound(metadata, Le, Lt, "le")
     low, high = None if low is None else low + above, None if high is None else high - under
-    step = next((item.multiple_of for item in metadata if isinstance(item, MultipleOf)), 1)
+    step: Any = next((item.multiple_of for item in metadata if isinstance(item, MultipleOf)), 1)
     if not small:
-        return st.integers(low, high).filter(lambda n: n % step == 0)
+        return st.integers(low, high).filter(lambda n: bool(n % step == 0))
     start = 0 if low is None else int(low)
     # From the lower bound up if that is not near zero, as for a year or a port.
     candidates = [*SMALL, *(start + n for n in SMALL)] if start <= SMALL[-1] else [start + n * step for n in SMALL]

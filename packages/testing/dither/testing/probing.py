@@ -15,7 +15,18 @@ from torch import Tensor, nn
 from dither.registry import Space, TokenSpace
 from dither.registry.flow import State
 
-__all__ = ["NotApplicable", "alter", "close", "enlivened", "raw_for", "same", "snapshot", "state_of", "tensors_of"]
+__all__ = [
+    "NotApplicable",
+    "alter",
+    "close",
+    "enlivened",
+    "gradients_reach",
+    "raw_for",
+    "same",
+    "snapshot",
+    "state_of",
+    "tensors_of",
+]
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -41,6 +52,15 @@ def enlivened(module: M, seed: int = 0) -> M:
         for parameter in module.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.2)
     return module
+
+
+def gradients_reach(module: nn.Module, out: Tensor) -> None:
+    """Refuse a weight that takes no part in the output, or whose gradient is not finite."""
+    weights = dict(module.named_parameters())
+    slopes = torch.autograd.grad((out * torch.randn_like(out)).sum(), list(weights.values()), allow_unused=True)
+    for name, slope in zip(weights, slopes, strict=True):
+        assert slope is not None, f"{name} takes no part in the output"
+        assert slope.isfinite().all(), f"the gradient of {name} is not finite"
 
 
 def tensors_of(record: Any) -> list[Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +52,14 @@ class Situation:
     clean: Any = field(default=None, repr=False)
     catalog: Catalog = field(default_factory=Catalog, repr=False)
 
+    def __repr__(self) -> str:
+        process = "" if self.process in (None, self.spec) else f", process={self.process!r}"
+        return f"{self.part.pinned}: {self.spec!r}{process}, given={self.given}, seed={self.seed}, clean={self.clean}"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Hypothesis asks for this where a check fails."""
+        printer.text(repr(self))
+
     def build(self) -> Any:
         """Return the part, built under the seed of the situation and ready for inference."""
         torch.manual_seed(self.seed)
@@ -66,7 +74,7 @@ def default_spec(part: Part, catalog: Catalog) -> Spec:
 
 
 def situations(
-    part: Part, catalog: Catalog, level: str, examples: Sequence[Mapping[str, Any]] = ()
+    part: Part, catalog: Catalog, level: str, options: Mapping[str, Any] | None = None
 ) -> st.SearchStrategy[Situation]:
     """Places in which a part may stand.
 
@@ -75,25 +83,24 @@ def situations(
         catalog: Where other parts come from.
         level: `options` draws options from their whole range and no place; `part` small options in a fitting place;
             `default` the defaults in a fitting place.
-        examples: Tables of options, to be taken in place of drawn ones.
+        options: To be taken in place of drawn ones. Where there are none, tasks and data keep to their defaults.
     """
+    kind, known = part.spec.kind, None
+    if options is not None:
+        known = st.just(catalog.parse(kind, {"use": part.pinned, **options}))
+    elif level == "default" or (kind in ("task", "data") and level != "options"):
+        known = st.just(default_spec(part, catalog))
 
-    def drawn(fits: Fits = lambda inner: True) -> st.SearchStrategy[Any]:
-        if examples:
-            return st.sampled_from([catalog.parse(part.spec.kind, {"use": part.pinned, **table}) for table in examples])
-        if level == "default" or part.spec.kind in ("task", "data"):
-            return st.builds(default_spec, st.just(part), st.just(catalog))
-        return specs(part.spec, catalog, small=level != "options", fits=fits)
+    def drawn(fits: Fits) -> st.SearchStrategy[Any]:
+        return specs(part.spec, catalog, small=level != "options", fits=fits) if known is None else known
 
-    if level == "options":
-        return drawn().map(lambda spec: Situation(part, spec, catalog=catalog))
+    place = _nowhere if level == "options" else PLACES.get(kind, _nowhere)
+    return _placed(place, drawn, Situation(part, None, catalog=catalog))
 
-    @st.composite
-    def place(draw: st.DrawFn) -> Situation:
-        place_of = PLACES.get(part.spec.kind, _nowhere)
-        return place_of(draw, drawn, Situation(part, None, seed=draw(st.integers(0, 2**16)), catalog=catalog))
 
-    return place()
+@st.composite
+def _placed(draw: st.DrawFn, place: Callable[..., Situation], drawn: Drawn, s: Situation) -> Situation:
+    return place(draw, drawn, _put(s, seed=draw(st.integers(0, 2**16))))
 
 
 def _put(s: Situation, **changes: Any) -> Situation:
@@ -134,7 +141,8 @@ def _space(draw: st.DrawFn, spec: Any, accepts: Callable[[Space], bool]) -> Spac
         )
         if data in spec.serves
     ]
-    return draw(st.one_of(families).filter(accepts))
+    space: Space = draw(st.one_of(families).filter(accepts))
+    return space
 
 
 def _inside(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:

@@ -25,7 +25,7 @@ Curve = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def geometric(sigma_min: float = 1e-4, sigma_max: float = 20.0) -> Schedule:
-    """sigma = sigma_min^(1-t) sigma_max^t (SEDD, Lou et al. 2023)."""
+    """Return sigma = sigma_min^(1-t) sigma_max^t (SEDD, Lou et al. 2023)."""
     if not 0 < sigma_min < sigma_max:
         raise ValueError(f"geometric needs 0 < sigma_min < sigma_max, not {sigma_min} and {sigma_max}")
     growth = math.log(sigma_max / sigma_min)
@@ -38,19 +38,19 @@ def geometric(sigma_min: float = 1e-4, sigma_max: float = 20.0) -> Schedule:
 
 
 def linear_sigma(sigma_max: float = 10.0) -> Schedule:
-    """sigma = sigma_max t: the rate is constant."""
+    """Return sigma = sigma_max t: the rate is constant."""
     if not sigma_max > 0:
         raise ValueError(f"linear_sigma needs sigma_max > 0, not {sigma_max}")
     return _exact(lambda t: (sigma_max * t, torch.full_like(t, sigma_max)))
 
 
 def log_linear(eps: float = 1e-3) -> Schedule:
-    """alpha = 1 - (1 - eps) t (MDLM, Sahoo et al. 2024); the weight of masked cross entropy is 1 / t for every eps."""
+    """Return alpha = 1 - (1 - eps) t (MDLM, Sahoo et al. 2024); masked cross entropy weighs 1 / t for every eps."""
     return polynomial(1.0, eps)
 
 
 def polynomial(power: float = 2.0, eps: float = 1e-3) -> Schedule:
-    """alpha = 1 - (1 - eps) t^power: the larger the power, the later the noise."""
+    """Return alpha = 1 - (1 - eps) t^power: the larger the power, the later the noise."""
     if not power >= 1:
         raise ValueError(f"polynomial needs power >= 1 (below, the rate at t = 0 is infinite), not {power}")
 
@@ -61,7 +61,7 @@ def polynomial(power: float = 2.0, eps: float = 1e-3) -> Schedule:
 
 
 def cosine(eps: float = 1e-3) -> Schedule:
-    """alpha = eps + (1 - eps) cos(pi t / 2)."""
+    """Return alpha = eps + (1 - eps) cos(pi t / 2)."""
 
     def lost(t: Tensor) -> tuple[Tensor, Tensor]:
         return 2 * (math.pi / 4 * t).sin().square(), math.pi / 2 * (math.pi / 2 * t).sin()
@@ -70,7 +70,7 @@ def cosine(eps: float = 1e-3) -> Schedule:
 
 
 def cosine_squared(eps: float = 1e-3) -> Schedule:
-    """alpha = eps + (1 - eps) cos(pi t / 2)^2."""
+    """Return alpha = eps + (1 - eps) cos(pi t / 2)^2."""
 
     def lost(t: Tensor) -> tuple[Tensor, Tensor]:
         return (math.pi / 2 * t).sin().square(), math.pi / 2 * (math.pi * t).sin()

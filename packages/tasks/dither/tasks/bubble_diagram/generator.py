@@ -9,6 +9,7 @@ Letters: P plans, K pieces, R room slots.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -59,6 +60,7 @@ def make_plans(seed: int, start: int, stop: int, most: int = 8) -> Plans:
     return Plans.from_boxes(types, boxes)
 
 
+@lru_cache(maxsize=64)  # an experiment may build its data more than once
 def _make_block(seed: int, block: int, most: int) -> tuple[Int[np.ndarray, "P R"], Int[np.ndarray, "P R 4"]]:
     random = np.random.default_rng((seed, most, block))
     rooms = draw_counts(BLOCK, most, random)

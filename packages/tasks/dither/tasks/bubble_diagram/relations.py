@@ -1,8 +1,8 @@
 """Graph2Plan's rule: from bounding boxes to the relation of two rooms, exact in integers.
 
 Letters: R rooms, E pairs of rooms. A box is (x0, y0, x1, y1) in pixels on a 256 x 256 grid, x1 and y1 exclusive, y
-grows downwards. Source: Hu et al., Graph2Plan, SIGGRAPH 2020 (arXiv 2004.13204), and its published program: two rooms are
-related if their boxes, one of them grown by 9 pixels, touch. That is nearness, not a door.
+grows downwards. Source: Hu et al., Graph2Plan, SIGGRAPH 2020 (arXiv 2004.13204), and its published program. Two rooms
+are related if their boxes, one of them grown by 9 pixels, touch; that is nearness, not a door.
 """
 
 from __future__ import annotations
@@ -37,15 +37,17 @@ RULE: Final[Int[np.ndarray, "5 5"]] = np.array(
     dtype=np.int8,
 )
 """Relation by where the centre of the first box is: row by y, column by x; before, at the start of, within, at the end
-of, behind the second box. The corners lean to one side, so that a quarter turn of the plan turns the relation with it."""
+of, behind the second box. The corners lean to one side, so that relations turn with a plan by quarters."""
 
 assert len(RELATIONS) == NO_EDGE
 
 
 def nearby(u: Int[np.ndarray, "*n 4"], v: Int[np.ndarray, "*n 4"]) -> Bool[np.ndarray, "*n"]:
     """True where two boxes are at most `NEAR` pixels apart along both axes."""
-    near = (u[..., :2] - NEAR <= v[..., 2:]) & (v[..., :2] <= u[..., 2:] + NEAR)
-    return np.all(near, axis=-1)
+    near: Bool[np.ndarray, "*n"] = np.all(
+        (u[..., :2] - NEAR <= v[..., 2:]) & (v[..., :2] <= u[..., 2:] + NEAR), axis=-1
+    )
+    return near
 
 
 def labels_of(u: Int[np.ndarray, "*n 4"], v: Int[np.ndarray, "*n 4"]) -> Int[np.ndarray, "*n"]:

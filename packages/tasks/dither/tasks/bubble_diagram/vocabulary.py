@@ -47,6 +47,7 @@ ROOMS: Final = (
 NODE_MASK: Final = 13
 NODE_PAD: Final = 14
 NODE_SIZE: Final = 15
+"""MASK, PAD and the number of ids of a room slot."""
 
 RELATIONS: Final = (
     "left-above",
@@ -64,12 +65,15 @@ RELATIONS: Final = (
 
 INSIDE: Final = 4
 SURROUNDING: Final = 5
+"""The two relations that say that one room lies about the other."""
+
 NO_EDGE: Final = 10
 """The two rooms are not near each other. It is data, unlike MASK and PAD."""
 
 EDGE_MASK: Final = 11
 EDGE_PAD: Final = 12
 EDGE_SIZE: Final = 13
+"""MASK, PAD and the number of ids of a pair of slots."""
 
 SHORT: Final = (
     "Living",

@@ -10,22 +10,22 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
+from jaxtyping import Float, Float32, Integer
 
 __all__ = ["archetype_names", "cluster", "correlation", "pool"]
 
 
-def correlation(found: NDArray[np.float32]) -> NDArray[np.float64]:
+def correlation(found: Float[np.ndarray, "P K"]) -> Float[np.ndarray, "K K"]:
     """Return the Pearson correlation between the columns of `P K`; 0 where a column is constant. `K K`."""
     centred = found - found.mean(0, dtype=np.float64)
     length = np.sqrt(np.square(centred).sum(0))
     unit = centred / np.where(length > 0, length, 1)
-    r = unit.T @ unit
+    r: Float[np.ndarray, "K K"] = (unit.T @ unit).clip(-1, 1)
     np.fill_diagonal(r, 1)
-    return r.clip(-1, 1)
+    return r
 
 
-def cluster(r: NDArray[np.float64], number: int) -> NDArray[np.int64]:
+def cluster(r: Float[np.ndarray, "K K"], number: int) -> Integer[np.ndarray, " K"]:
     """Return the archetype of each motif, 0 .. number-1, by average linkage on 1 - r. Numbered by first appearance.
 
     Raises:
@@ -48,7 +48,7 @@ def cluster(r: NDArray[np.float64], number: int) -> NDArray[np.int64]:
     return rank[inverse].astype(np.int64)
 
 
-def pool(found: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float32]:
+def pool(found: Float[np.ndarray, "P K"], labels: Integer[np.ndarray, " K"]) -> Float32[np.ndarray, "P M"]:
     """Sum the columns of `P K` that share an archetype. `P M`."""
     pooled = np.zeros((len(found), int(labels.max()) + 1), dtype=np.float32)
     for archetype in range(pooled.shape[1]):
@@ -56,7 +56,7 @@ def pool(found: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.fl
     return pooled
 
 
-def archetype_names(names: Sequence[str], r: NDArray[np.float64], labels: NDArray[np.int64]) -> list[str]:
+def archetype_names(names: Sequence[str], r: Float[np.ndarray, "K K"], labels: Integer[np.ndarray, " K"]) -> list[str]:
     """Name each archetype after its most typical motif and the number of the others, as in "GATA1+12".
 
     The most typical one has the highest mean correlation with the rest. Where two archetypes would get one name, each

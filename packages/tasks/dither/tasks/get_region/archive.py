@@ -1,4 +1,4 @@
-"""Arrays on disk: an npz file, and beside it a JSON file that says what they are, where from, and what they must hash to."""
+"""Arrays on disk: an npz file, and beside it a JSON file that says what they are, where from, and what they hash to."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Shaped
+
 from dither.registry.problems import Problem, Refused
 from dither.registry.storage import write_aside
-from numpy.typing import NDArray
 
 __all__ = ["LIMIT", "Arrays", "load_npz", "read_archive", "write_archive"]
 
 LIMIT = 1 << 32
 """Bytes that the arrays of one file may take in memory."""
 
-Arrays = dict[str, NDArray[Any]]
+Arrays = dict[str, Shaped[np.ndarray, "..."]]
 """Arrays by name."""
 
 
-def write_archive(path: Path, arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> None:
+def write_archive(path: Path, arrays: Mapping[str, Shaped[np.ndarray, "..."]], about: Mapping[str, Any]) -> None:
     """Write `path` (.npz) and its sidecar (.json) with dtype and shape of each array, the sha256, and `about`."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
@@ -77,6 +78,8 @@ def load_npz(file: io.BytesIO | Path, path: Path) -> Arrays:
     Raises:
         Refused: If the file is missing, damaged, cut short, too large, or holds objects.
     """
+    if isinstance(file, Path) and file.exists() and not file.is_file():
+        raise Refused(f"{path}: is no plain file")
     try:
         with zipfile.ZipFile(file) as archive:
             size = sum(entry.file_size for entry in archive.infolist())

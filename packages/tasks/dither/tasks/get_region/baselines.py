@@ -6,21 +6,23 @@ Letters: P regions, M motifs.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+from jaxtyping import Bool, Float, Float32
+
+from dither.registry.parts import Split
 
 from .regions import RegionMatrix, Standard
 
 __all__ = ["accessibility_baselines", "mean_error", "rank_figures"]
 
 
-def rank_figures(truth: NDArray[np.bool_], score: NDArray[np.floating]) -> dict[str, float]:
+def rank_figures(truth: Bool[np.ndarray, " n"], score: Float[np.ndarray, " n"]) -> dict[str, float]:
     """Return how well a score ranks open regions before closed ones: area under the ROC and precision-recall curves.
 
-    Empty where all regions are open, or all closed: neither area is defined then.
+    Empty where all regions are open or all closed, or where a score is not finite: no area is defined then.
     """
     from sklearn.metrics import average_precision_score, roc_auc_score
 
-    if truth.all() or not truth.any():
+    if truth.all() or not truth.any() or not np.isfinite(score).all():
         return {}
     return {
         "accessibility_auc": float(roc_auc_score(truth, score)),
@@ -28,7 +30,7 @@ def rank_figures(truth: NDArray[np.bool_], score: NDArray[np.floating]) -> dict[
     }
 
 
-def accessibility_baselines(matrix: RegionMatrix, cell: str, split: str = "valid") -> dict[str, float]:
+def accessibility_baselines(matrix: RegionMatrix, cell: str, split: Split = "valid") -> dict[str, float]:
     """Score two predictors of accessibility on a held-out split.
 
     `chance` ranks at random: 0.5 of the ROC area, the share of open regions of the other. `logistic` is a logistic
@@ -37,7 +39,7 @@ def accessibility_baselines(matrix: RegionMatrix, cell: str, split: str = "valid
     from sklearn.linear_model import LogisticRegression
 
     label = matrix.labels(cell)
-    train, held = matrix.rows("train"), matrix.rows("test" if split == "test" else "valid")
+    train, held = matrix.rows("train"), matrix.rows(split)
     truth = label[held]
     if truth.all() or not truth.any():
         return {}
@@ -51,7 +53,9 @@ def accessibility_baselines(matrix: RegionMatrix, cell: str, split: str = "valid
     return figures | {f"{name}/logistic": value for name, value in ranks.items()}
 
 
-def mean_error(columns: NDArray[np.float32], train: NDArray[np.bool_], held: NDArray[np.bool_]) -> float:
+def mean_error(
+    columns: Float32[np.ndarray, "P M"], train: Bool[np.ndarray, " P"], held: Bool[np.ndarray, " P"]
+) -> float:
     """Return the mean squared error, on the held-out rows of `P M`, of each column's mean over the training rows."""
     mean = columns[train].mean(0, dtype=np.float64)
     return float(np.square(columns[held] - mean).mean())

@@ -2,7 +2,9 @@
 
 A mean over all elements, the visible ones as zeros among them, halves the error for nothing; and a column that never
 changes lets a constant look like a correlation. So: wanted elements only, motifs and accessibility apart, columns that
-are constant left out. Every figure is exact however the split is cut into batches. Letters: B batch, L length, M columns.
+are constant left out. Every figure is exact however the split is cut into batches.
+
+Letters: B batch, L length, M columns.
 """
 
 from __future__ import annotations
@@ -100,8 +102,12 @@ class RegionMetrics:
 
     def update(self, clean: Clean, noised: Noised, pred: Any, measured: Measured) -> None:
         """Take in one batch; `pred` gives x0."""
-        counted = (noised.wanted & noised.valid[..., None]).cpu()
-        truth, guess = (self._plain(value) for value in (noised.x0, pred.x0))
+        self.add(noised.x0, pred.x0, noised.wanted & noised.valid[..., None])
+
+    def add(self, x0: Float[Tensor, "B L M"], guess: Float[Tensor, "B L M"], counted: Bool[Tensor, "B L M"]) -> None:
+        """Take in the elements that are counted: what is true, and what was guessed."""
+        counted = counted.cpu()
+        truth, guess = self._plain(x0), self._plain(guess)
         self.sums.add(truth, guess, counted)
         if truth.shape[-1] > self.motifs:
             asked = counted[..., self.motifs]

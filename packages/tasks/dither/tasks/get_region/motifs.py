@@ -7,11 +7,10 @@ threshold follows. Letters: W columns of a motif, 4 bases (A, C, G, T).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from jaxtyping import Float, Integer
 
 __all__ = ["BASES", "UNITS_PER_BIT", "Motif", "log_odds", "score_distribution", "threshold"]
 
@@ -30,17 +29,17 @@ class Motif:
     """
 
     name: str
-    scores: NDArray[np.int64]
+    scores: Integer[np.ndarray, "W 4"]
     threshold: int
 
     @classmethod
-    def of(cls, name: str, counts: Sequence[Sequence[float]] | NDArray[np.float64], p_value: float = 1e-4) -> Motif:
+    def of(cls, name: str, counts: Float[np.ndarray, "W 4"], p_value: float = 1e-4) -> Motif:
         """Make a motif from base counts `W 4` and the chance of a hit in a random W-mer."""
         scores = log_odds(counts)
         return cls(name, scores, threshold(scores, p_value))
 
 
-def log_odds(counts: Sequence[Sequence[float]] | NDArray[np.float64], pseudocount: float = 1.0) -> NDArray[np.int64]:
+def log_odds(counts: Float[np.ndarray, "W 4"], pseudocount: float = 1.0) -> Integer[np.ndarray, "W 4"]:
     """Return log2 of the odds of each base against chance (1/4), in units of 1/100 bit, rounded.
 
     Args:
@@ -56,10 +55,11 @@ def log_odds(counts: Sequence[Sequence[float]] | NDArray[np.float64], pseudocoun
     if not (np.isfinite(table).all() and (table >= 0).all() and (table.sum(1) > 0).all()):
         raise ValueError("the counts of a motif are finite and at least 0, and no column of it is empty")
     share = (table + pseudocount / 4) / (table.sum(1, keepdims=True) + pseudocount)
-    return np.rint(UNITS_PER_BIT * np.log2(share * 4)).astype(np.int64)
+    scores: Integer[np.ndarray, "W 4"] = np.rint(UNITS_PER_BIT * np.log2(share * 4)).astype(np.int64)
+    return scores
 
 
-def score_distribution(scores: NDArray[np.int64]) -> tuple[int, NDArray[np.float64]]:
+def score_distribution(scores: Integer[np.ndarray, "W 4"]) -> tuple[int, Float[np.ndarray, " n"]]:
     """Return how the score of a random W-mer is distributed: the lowest score, and the chance of it and each one above.
 
     Bases are independent and equally likely. The sum over columns is a convolution, done column by column.
@@ -73,7 +73,7 @@ def score_distribution(scores: NDArray[np.int64]) -> tuple[int, NDArray[np.float
     return int(scores.min(1).sum()), chance
 
 
-def threshold(scores: NDArray[np.int64], p_value: float = 1e-4, floor: int = UNITS_PER_BIT // 2) -> int:
+def threshold(scores: Integer[np.ndarray, "W 4"], p_value: float = 1e-4, floor: int = UNITS_PER_BIT // 2) -> int:
     """Return the lowest score that a random W-mer reaches with a chance of at most `p_value`.
 
     A motif too short for that (the best of 4^6 words is already more likely than 1e-4) takes its best word. A motif

@@ -10,32 +10,30 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from dither.registry.storage import cache_folder, fetch_wheel
-from numpy.typing import NDArray
+from jaxtyping import Float
+
+from dither.registry.storage import fetch_wheel
 
 from .archetypes import archetype_names, cluster, correlation, pool
 from .archive import write_archive
+from .human import HELD_OUT
 from .motifs import Motif
 from .regions import scale_to_largest
 from .scan import encode, scan
 from .wheels import CELLS, MOTIF_WHEEL, REGION_WHEEL, Sequences, read_counts, read_sequences
 
-__all__ = ["ARCHETYPES", "BUILT", "build_matrix", "built_path", "quantise", "write_built", "write_packaged"]
+__all__ = ["ARCHETYPES", "build_matrix", "quantise", "write_built", "write_packaged"]
 
 ARCHETYPES = 282
 """As many motif columns as GET has."""
 
-BUILT = "human-dhs/matrix-1.npz"
-"""Where `prepare` puts the exact matrix in the cache folder; the number grows when the recipe changes."""
-
-HELD_OUT = ("chr2", "chr1")
 ABOUT = {
     "title": "Motif archetypes and accessibility of 47,872 regions of the human genome (hg38)",
     "source": [
         {
             "wheel": "==".join(REGION_WHEEL[:2]),
             "sha256": REGION_WHEEL[2],
-            "holds": "DNase hypersensitive sites (ENCODE; index of Meuleman et al. 2020) with sequences and four cell types",
+            "holds": "DNase hypersensitive sites (ENCODE; index of Meuleman et al. 2020) with sequences and cell types",
             "licence": "MIT, (c) 2022 Luca Pinello",
         },
         {
@@ -49,8 +47,10 @@ ABOUT = {
 }
 
 
-def build_matrix(sequences: Sequences, counts: dict[str, tuple[str, NDArray[np.float64]]], archetypes: int) -> dict[str, Any]:
-    """Return the arrays of the matrix: features `P M` in [0, 1], scale `M` (bits), motifs, chromosome, start, end, open, cells.
+def build_matrix(
+    sequences: Sequences, counts: dict[str, tuple[str, Float[np.ndarray, "_ 4"]]], archetypes: int
+) -> dict[str, Any]:
+    """Return the arrays that `RegionMatrix.of` takes, and `scale`: the bits `M` that a feature of 1 stands for.
 
     Args:
         sequences: The regions.
@@ -61,7 +61,7 @@ def build_matrix(sequences: Sequences, counts: dict[str, tuple[str, NDArray[np.f
     found = scan(encode(sequences.sequence), motifs)
     r = correlation(found)
     labels = cluster(r, archetypes)
-    train = ~np.isin(sequences.chromosome, HELD_OUT)
+    train = ~np.isin(sequences.chromosome, np.concatenate(HELD_OUT))
     features, scale = scale_to_largest(pool(found, labels), train)
     return {
         "features": features,
@@ -75,15 +75,12 @@ def build_matrix(sequences: Sequences, counts: dict[str, tuple[str, NDArray[np.f
     }
 
 
-def built_path() -> Path:
-    """Return where the exact matrix is kept."""
-    return cache_folder() / BUILT
-
-
-def write_built() -> dict[str, Any]:
-    """Fetch, build, and keep the exact matrix in the cache folder. Returns its arrays."""
-    arrays = build_matrix(read_sequences(fetch_wheel(*REGION_WHEEL)), read_counts(fetch_wheel(*MOTIF_WHEEL)), ARCHETYPES)
-    write_archive(built_path(), arrays, ABOUT)
+def write_built(path: Path) -> dict[str, Any]:
+    """Fetch, build, and write the exact matrix. Returns its arrays."""
+    arrays = build_matrix(
+        read_sequences(fetch_wheel(*REGION_WHEEL)), read_counts(fetch_wheel(*MOTIF_WHEEL)), ARCHETYPES
+    )
+    write_archive(path, arrays, ABOUT)
     return arrays
 
 

@@ -15,11 +15,11 @@ import csv
 import gzip
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from io import TextIOWrapper
 from pathlib import Path
-from typing import IO, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from jaxtyping import Float
 
 from dither.registry.problems import Problem, Refused, nearest
 
@@ -27,7 +27,7 @@ from .archive import LIMIT, Arrays, load_npz
 from .region_checks import check_arrays
 from .regions import RegionMatrix, scale_to_largest
 
-__all__ = ["count_motifs", "read_region_file"]
+__all__ = ["read_columns", "read_region_file"]
 
 PLACES = ("chromosome", "start", "end")
 OPEN = "open:"
@@ -61,16 +61,18 @@ def read_region_file(path: Path, *, valid: Sequence[str], test: Sequence[str], s
     return RegionMatrix.of({**arrays, "features": features}, valid, test)
 
 
-def count_motifs(path: Path) -> int:
-    """Return the number of motif columns; of a table only the header is read."""
+def read_columns(path: Path) -> tuple[list[str], list[str]]:
+    """Return the names of the motif columns and of the cell types; of a table only the header is read."""
     if form_of(path) == ".npz":
         arrays = load_npz(path, path)
         if "motifs" not in arrays:
             raise Refused(f'{path}: has no array "motifs"; it has {", ".join(arrays) or "none"}')
-        return len(arrays["motifs"])
+        cells = arrays.get("cells", np.zeros(0, "U1"))
+        return [str(name) for name in arrays["motifs"].flat], [str(name) for name in cells.flat]
     with _opened(path) as lines:
         header, _ = _header(path, lines)
-    return sum(column not in PLACES and not column.startswith(OPEN) for column in header)
+    motifs = [column for column in header if column not in PLACES and not column.startswith(OPEN)]
+    return motifs, [column.removeprefix(OPEN) for column in header if column.startswith(OPEN)]
 
 
 def form_of(path: Path) -> str:
@@ -91,8 +93,10 @@ class _opened:  # noqa: N801 - reads as a verb: with _opened(path) as lines
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def __enter__(self) -> IO[str]:
-        opener: Callable[..., IO[str]] = gzip.open if self.path.name.lower().endswith(".gz") else open
+    def __enter__(self) -> TextIOWrapper:
+        opener: Callable[..., TextIOWrapper] = gzip.open if self.path.name.lower().endswith(".gz") else open
+        if self.path.exists() and not self.path.is_file():
+            raise Refused(f"{self.path}: is no plain file")
         try:
             self.file = opener(self.path, "rt", encoding="utf-8-sig", newline="")
         except OSError as error:
@@ -107,7 +111,7 @@ class _opened:  # noqa: N801 - reads as a verb: with _opened(path) as lines
             raise Refused(f"{self.path}: is no text table ({error})") from None
 
 
-def _header(path: Path, lines: IO[str]) -> tuple[list[str], Iterator[list[str]]]:
+def _header(path: Path, lines: TextIOWrapper) -> tuple[list[str], Iterator[list[str]]]:
     first = lines.readline()
     delimiter = "\t" if "\t" in first else ","
     header = [column.strip() for column in next(csv.reader([first], delimiter=delimiter), [])]
@@ -149,7 +153,7 @@ def _read_table(path: Path) -> Arrays:
     }
 
 
-def _numbers(path: Path, line: int, header: list[str], row: list[str], columns: list[int]) -> NDArray[Any]:
+def _numbers(path: Path, line: int, header: list[str], row: list[str], columns: list[int]) -> Float[np.ndarray, " n"]:
     try:
         return np.array([row[i] for i in columns], dtype=np.float64)
     except ValueError:

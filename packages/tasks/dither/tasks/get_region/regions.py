@@ -1,4 +1,4 @@
-"""The table that everything starts from: regions of a genome, in order, by what motifs they hold and where they are open.
+"""The table that everything starts from: regions of a genome, in order, with their motifs and where they are open.
 
 Letters: P regions, M motifs, C cell types, N regions of a window.
 """
@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
+from jaxtyping import Bool, Float32, Integer, Shaped
+
 from dither.registry.problems import Refused, nearest
-from numpy.typing import NDArray
 
 if TYPE_CHECKING:  # the table is read before torch is
     from dither.registry.parts import Split
@@ -31,11 +33,11 @@ class Window:
 class Standard:
     """Shift and scale of each column, so that it has mean 0 and standard deviation 1 over the training regions."""
 
-    mean: NDArray[np.float32]
-    std: NDArray[np.float32]
+    mean: Float32[np.ndarray, " M"]
+    std: Float32[np.ndarray, " M"]
 
     @classmethod
-    def of(cls, columns: NDArray[np.float32]) -> Standard:
+    def of(cls, columns: Float32[np.ndarray, "P M"]) -> Standard:
         """Measure `P M`; a constant column is only shifted."""
         std = columns.std(0, dtype=np.float64)
         return cls(columns.mean(0, dtype=np.float64).astype(np.float32), np.where(std > 0, std, 1).astype(np.float32))
@@ -62,18 +64,20 @@ class RegionMatrix:
         test: Chromosomes held out for the final test; all others are for training.
     """
 
-    features: NDArray[np.float32]
+    features: Float32[np.ndarray, "P M"]
     motifs: tuple[str, ...]
-    chromosome: NDArray[np.str_]
-    start: NDArray[np.int64]
-    end: NDArray[np.int64]
-    open: NDArray[np.bool_]
+    chromosome: Shaped[np.ndarray, " P"]
+    start: Integer[np.ndarray, " P"]
+    end: Integer[np.ndarray, " P"]
+    open: Bool[np.ndarray, "P C"]
     cells: tuple[str, ...]
     valid: tuple[str, ...]
     test: tuple[str, ...]
 
     @classmethod
-    def of(cls, arrays: Mapping[str, NDArray[Any]], valid: Sequence[str], test: Sequence[str]) -> RegionMatrix:
+    def of(
+        cls, arrays: Mapping[str, Shaped[np.ndarray, "..."]], valid: Sequence[str], test: Sequence[str]
+    ) -> RegionMatrix:
         """Take in arrays under these names, plus `features` as float, or as uint8 in steps of 1/255."""
         features = arrays["features"]
         if features.dtype == np.uint8:
@@ -93,7 +97,7 @@ class RegionMatrix:
     def __len__(self) -> int:
         return len(self.features)
 
-    def rows(self, split: Split) -> NDArray[np.bool_]:
+    def rows(self, split: Split) -> Bool[np.ndarray, " P"]:
         """True for the regions of a split; a whole chromosome belongs to one split. `P`."""
         held_out = {"valid": np.isin(self.chromosome, self.valid), "test": np.isin(self.chromosome, self.test)}
         return ~(held_out["valid"] | held_out["test"]) if split == "train" else held_out[split]
@@ -108,7 +112,7 @@ class RegionMatrix:
         edges = [0, *cuts.tolist(), len(self)]
         inside = self.rows(split)
         found = []
-        for low, high in zip(edges, edges[1:], strict=False):
+        for low, high in pairwise(edges):
             if low == high or not inside[low]:
                 continue
             if split == "train":
@@ -117,7 +121,7 @@ class RegionMatrix:
                 found += [Window(first, min(regions, high - first)) for first in range(low, high, regions)]
         return found
 
-    def labels(self, cell: str) -> NDArray[np.bool_]:
+    def labels(self, cell: str) -> Bool[np.ndarray, " P"]:
         """Where a cell type is open. `P`.
 
         Raises:
@@ -130,8 +134,10 @@ class RegionMatrix:
         return self.open[:, self.cells.index(cell)]
 
 
-def scale_to_largest(features: NDArray[np.float32], train: NDArray[np.bool_]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Divide each motif by its largest value in the training regions, and cut at 1. Returns `P M` and the divisors `M`."""
+def scale_to_largest(
+    features: Float32[np.ndarray, "P M"], train: Bool[np.ndarray, " P"]
+) -> tuple[Float32[np.ndarray, "P M"], Float32[np.ndarray, " M"]]:
+    """Divide each motif by its largest value in the training regions, and cut at 1. Returns `P M` and divisors `M`."""
     largest = features[train].max(0)
     divisor = np.where(largest > 0, largest, 1).astype(np.float32)
     return (features / divisor).clip(max=1), divisor

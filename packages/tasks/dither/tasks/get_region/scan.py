@@ -11,8 +11,7 @@ from itertools import groupby
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
-from numpy.typing import NDArray
+from jaxtyping import Float, Float32, UInt8
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the name everyone knows
 
@@ -25,7 +24,7 @@ UNKNOWN = -float(2**17)
 """The score of an unknown base: no word that holds one is a hit."""
 
 
-def encode(sequences: Sequence[str]) -> NDArray[np.uint8]:
+def encode(sequences: Sequence[str]) -> UInt8[np.ndarray, "P S"]:
     """Return bases as numbers: A 0, C 1, G 2, T 3, anything else 4. `P S`.
 
     Raises:
@@ -41,7 +40,7 @@ def encode(sequences: Sequence[str]) -> NDArray[np.uint8]:
     return table[letters].reshape(len(sequences), -1)
 
 
-def scan(bases: NDArray[np.uint8], motifs: Sequence[Motif], rows: int = 16) -> NDArray[np.float32]:
+def scan(bases: UInt8[np.ndarray, "P S"], motifs: Sequence[Motif], rows: int = 16) -> Float32[np.ndarray, "P K"]:
     """Return, per sequence and motif, the sum of the scores of all hits on both strands, in bits. `P K`.
 
     Scores are integers whose sums stay below 2^24, so float32 holds them exactly and
@@ -61,7 +60,8 @@ def scan(bases: NDArray[np.uint8], motifs: Sequence[Motif], rows: int = 16) -> N
         if width <= bases.shape[1]:
             found[:, members] = _scan_width(torch.from_numpy(bases), [motifs[number] for number in members], rows)
         log.info("scanned for %d of %d motifs", done, len(motifs))
-    return found.numpy() / UNITS_PER_BIT
+    bits: Float32[np.ndarray, "P K"] = (found / UNITS_PER_BIT).numpy()
+    return bits
 
 
 def _scan_width(bases: UInt8[Tensor, "P S"], motifs: Sequence[Motif], rows: int) -> Float[Tensor, "P K"]:
@@ -71,7 +71,7 @@ def _scan_width(bases: UInt8[Tensor, "P S"], motifs: Sequence[Motif], rows: int)
     weight = torch.cat([weight, torch.full_like(weight[:, :1], UNKNOWN)], 1)
     below = torch.tensor([motif.threshold - 1 for motif in motifs] * 2).float()
     sums = []
-    for chunk in bases.split(rows):
+    for chunk in torch.split(bases, rows):
         onehot = F.one_hot(chunk.long(), 5).movedim(2, 1).float()
         excess = F.conv1d(onehot, weight, -below).relu_()  # by how much a word beats the last score that is no hit
         total = excess.sum(2)

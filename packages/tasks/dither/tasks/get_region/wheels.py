@@ -10,16 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Bool, Float, Integer, Shaped
+
 from dither.registry.problems import Refused
 from dither.registry.storage import read_member
-from numpy.typing import NDArray
 
 from .motifs import BASES
 
 __all__ = ["CELLS", "MOTIF_WHEEL", "REGION_WHEEL", "Sequences", "read_counts", "read_sequences"]
 
 REGION_WHEEL = ("dnadiffusion", "0.0.0.dev0", "d97becfde9c1cc2fcae3a5bd7584da2224d072ebf15194fdb25b85840d7f484c")
-"""Name, version and sha256: 47,872 regions of hg38 (DNase hypersensitive sites), each open in one of four cell types."""
+"""Name, version and sha256: 47,872 regions of hg38 (DNase hypersensitive sites), each open in one of 4 cell types."""
 
 MOTIF_WHEEL = ("pyjaspar", "4.0.0", "01b393f668c3cb552d3d58262a50005b1410e389e0a6bf5d570e976fbdaf01b3")
 """Name, version and sha256: the JASPAR releases, of which we read 2026."""
@@ -56,11 +57,11 @@ class Sequences:
         open: True where the region is open in a cell type, in the order of `CELLS`. `P C`.
     """
 
-    chromosome: NDArray[np.str_]
-    start: NDArray[np.int64]
-    end: NDArray[np.int64]
+    chromosome: Shaped[np.ndarray, " P"]
+    start: Integer[np.ndarray, " P"]
+    end: Integer[np.ndarray, " P"]
     sequence: list[str]
-    open: NDArray[np.bool_]
+    open: Bool[np.ndarray, "P C"]
 
 
 def read_sequences(wheel: Path) -> Sequences:
@@ -81,7 +82,7 @@ def _place(chromosome: str, start: str) -> tuple[int, str, int]:
     return (int(name), "", int(start)) if name.isdigit() else (100, name, int(start))
 
 
-def read_counts(wheel: Path) -> dict[str, tuple[str, NDArray[np.float64]]]:
+def read_counts(wheel: Path) -> dict[str, tuple[str, Float[np.ndarray, "_ 4"]]]:
     """Read the newest version of each CORE motif of vertebrates: JASPAR id -> its name and base counts `W 4`."""
     tables: dict[str, dict[tuple[int, int], float]] = defaultdict(dict)
     names: dict[str, str] = {}
@@ -98,7 +99,7 @@ def read_counts(wheel: Path) -> dict[str, tuple[str, NDArray[np.float64]]]:
     return {motif: (names[motif], _table(tables[motif])) for motif in sorted(tables)}
 
 
-def _table(cells: dict[tuple[int, int], float]) -> NDArray[np.float64]:
+def _table(cells: dict[tuple[int, int], float]) -> Float[np.ndarray, "W 4"]:
     table = np.zeros((max(column for column, _ in cells) + 1, len(BASES)))
     for place, count in cells.items():
         table[place] = count

@@ -9,6 +9,7 @@ import sys
 import sysconfig
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from dither.registry.problems import Refused
@@ -56,7 +57,7 @@ def _docstrings() -> dict[str, str]:
     texts = {f"module {name}": text for name, text in _parsed(root) if text}
     if not texts:
         raise Refused(f"this Python carries no sources of its library under {root}; leave docstrings = false")
-    with write_aside(kept) as aside:
+    with suppress(OSError), write_aside(kept) as aside:  # a cache that cannot be written only costs time
         aside.write_text(json.dumps([_digest(texts), texts]), "utf-8")
     return texts
 

@@ -52,11 +52,15 @@ def find_files(pattern: str) -> list[Path]:
     Raises:
         Refused: There is none.
     """
-    path = Path(pattern).expanduser()
-    if path.is_dir():
+    try:
+        path = Path(pattern).expanduser()
+        folder, there = path.is_dir(), path.exists()
+    except (OSError, RuntimeError) as error:  # a name that is too long, a folder that is closed, an unknown ~user
+        raise Refused(f"{pattern[:200]} cannot be a path: {getattr(error, 'strerror', None) or error}") from error
+    if folder:
         inside = f'for what is in it, write "{path}/**/*.txt"'
         raise Refused(Problem(f"{path} is a folder, not a text file", help=inside))
-    if path.exists():
+    if there:
         return [path]
     found = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
     if files := [path for path in found if not path.is_dir()]:
@@ -106,4 +110,4 @@ def _load(path: Path, digest: str) -> str:
         raise Refused(f"{path} cannot be read: {error.strerror}") from error
     if hashlib.sha256(raw).hexdigest() != digest:
         raise Refused(f"{path} has changed since it was first read")
-    return raw.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+    return raw.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")

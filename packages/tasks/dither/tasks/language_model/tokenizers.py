@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -244,13 +245,14 @@ def load_tokenizer(name: str, corpus: Callable[[], Corpus]) -> Tokenizer:
         return Bytes()
     if name == "chars":
         return Characters(corpus().characters())
-    return gpt2() if name == "gpt2" else _from_file(Path(name).expanduser())
+    return gpt2() if name == "gpt2" else _from_file(name)
 
 
-def _from_file(path: Path) -> Learned:
-    if not path.is_file():
-        near = nearest(str(path), ("bytes", "chars", "gpt2"))
-        what = f'there is no tokenizer "{path}": neither bytes, chars, gpt2 nor a file (from {Path.cwd()})'
+def _from_file(name: str) -> Learned:
+    path = Path(os.path.expanduser(name))
+    if not os.path.isfile(path):  # unlike Path, os.path calls a name that cannot be a path no file
+        near = nearest(name, ("bytes", "chars", "gpt2"))
+        what = f'there is no tokenizer "{name[:200]}": neither bytes, chars, gpt2 nor a file (from {Path.cwd()})'
         raise Refused(Problem(what, path=("task", "tokenizer"), help=f'did you mean "{near}"?' if near else None))
     from tokenizers import Tokenizer as Engine
 

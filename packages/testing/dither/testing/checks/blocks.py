@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..probing import close, enlivened
+from ..probing import close, enlivened, gradients_reach
 from ..situations import Situation
 from .check import Check
 
@@ -69,10 +69,7 @@ def condition_per_position(s: Situation) -> None:
 def gradients_reach_all(s: Situation) -> None:
     """Every weight has a finite gradient."""
     block, x, c = _inputs(s)
-    (block(x, c) * torch.randn_like(x)).sum().backward()
-    for name, parameter in block.named_parameters():
-        assert parameter.grad is not None, f"{name} takes no part in the output"
-        assert parameter.grad.isfinite().all(), f"the gradient of {name} is not finite"
+    gradients_reach(block, block(x, c))
 
 
 PLAIN = (shape_and_range, rows_independent, padding_inert, condition_per_position, gradients_reach_all)
@@ -80,3 +77,4 @@ CHECKS = (
     *(Check(check.__name__, "block", check) for check in PLAIN),
     Check("identity_at_init", "block", identity_at_init, claimed=True),
 )
+"""The checks for blocks."""

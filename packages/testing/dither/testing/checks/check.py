@@ -22,6 +22,7 @@ class Check:
         level: Which situations it asks for, see `dither.testing.situations`.
         claimed: Whether it holds only for parts that claim it.
     """
+
     name: str
     kind: str
     run: Callable[[Situation], None]

@@ -20,7 +20,7 @@ from dither.registry import Options
 from dither.registry.validation import dump
 
 from ..probing import NotApplicable, same
-from ..situations import Situation
+from ..situations import Situation, default_spec
 from .check import Check
 
 __all__ = ["CHECKS"]
@@ -88,8 +88,13 @@ def _imports_torch(module: str) -> bool:
     return done.stdout.strip() == "True"
 
 
-def builds_from_defaults(s: Situation) -> None:
-    """What `describe` shows can be built."""
+def described_snippet(s: Situation) -> None:
+    """What `describe` shows as the way to write the part can be read."""
+    default_spec(s.part, s.catalog)
+
+
+def builds(s: Situation) -> None:
+    """The defaults can be built, with a value for each option that must be given."""
     s.build()
 
 
@@ -128,10 +133,12 @@ CHECKS = (
     Check("options_documented", "any", options_documented, "options"),
     Check("options_writable", "any", options_writable, "options"),
     Check("menu_without_torch", "any", menu_without_torch, "options"),
-    Check("builds_from_defaults", "any", builds_from_defaults, "default"),
+    Check("described_snippet", "any", described_snippet, "options"),
+    Check("builds", "any", builds, "default"),
     *(
         Check(check.__name__, kind, check)
         for kind in ("model", "block", "embedding", "position", "condition", "head")
         for check in (seeded_build, state_dict_round_trip)
     ),
 )
+"""The checks for any kind of part."""

@@ -160,3 +160,4 @@ CHECKS = (
     *(Check(check.__name__, "condition", check) for check in (condition_shape, condition_per_position)),
     *(Check(check.__name__, "head", check) for check in (head_shape, head_per_position)),
 )
+"""The checks for embeddings, positions, conditions and heads."""

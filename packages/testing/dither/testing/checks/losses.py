@@ -116,3 +116,4 @@ CHECKS = tuple(
         inputs_not_written,
     )
 )
+"""The checks for losses."""

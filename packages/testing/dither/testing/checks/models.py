@@ -11,7 +11,7 @@ from torch import Tensor
 from dither.registry import TokenSpace
 from dither.registry.flow import State
 
-from ..probing import NotApplicable, alter, close, enlivened, state_of
+from ..probing import NotApplicable, alter, close, enlivened, gradients_reach, state_of
 from ..situations import Situation
 from .check import Check
 
@@ -85,10 +85,7 @@ def state_matters(s: Situation) -> None:
 def gradients_reach_all(s: Situation) -> None:
     """Every weight takes part, with a finite gradient."""
     model, state, level, valid = _inputs(s)
-    _plain(model(state, level, valid, {})).square().sum().backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None, f"{name} takes no part in the output"
-        assert parameter.grad.isfinite().all(), f"the gradient of {name} is not finite"
+    gradients_reach(model, _plain(model(state, level, valid, {})))
 
 
 def cached_equals_full(s: Situation) -> None:
@@ -125,3 +122,4 @@ CHECKS = tuple(
         cached_equals_full,
     )
 )
+"""The checks for models."""

@@ -42,10 +42,12 @@ def resumes(s: Situation) -> None:
     """A fresh optimizer with the saved state goes on as the old one would."""
     (module,) = s.given
     x = torch.randn(8, 3, generator=torch.Generator().manual_seed(s.seed))
+
     def step(optimizer: torch.optim.Optimizer) -> None:
         optimizer.zero_grad()
         (module(x) - 1.0).square().sum().backward()
         optimizer.step()
+
     first = s.build()
     step(first)
     weights = {name: tensor.clone() for name, tensor in module.state_dict().items()}
@@ -76,3 +78,4 @@ CHECKS = (
     *(Check(c.__name__, "optimizer", c) for c in (step_changes_weights, knows_each_weight_once, resumes)),
     Check("factor_is_sound", "lr-schedule", factor_is_sound),
 )
+"""The checks for optimizers and learning-rate schedules."""

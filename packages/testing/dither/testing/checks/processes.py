@@ -22,7 +22,6 @@ from .check import Check
 __all__ = ["CHECKS", "corrupted", "times"]
 
 
-
 def corrupted(s: Situation) -> tuple[Any, Clean, Noised]:
     """Return a process, a batch, and the batch noised at a random time per sample."""
     process: Any = s.build()
@@ -40,26 +39,26 @@ def facts_are_true(s: Situation) -> None:
     facts, process = s.spec.facts(s.space), s.build()
     assert facts.name == s.spec.name, f"facts say {facts.name}"
     assert facts.space == process.space, f"facts say {facts.space}, the process serves {process.space}"
-    _, clean, noised = corrupted(s)
+    _, _, noised = corrupted(s)
     if facts.prior in ("mask", "uniform"):
         assert noised.prior is not None, f"a prior of {facts.prior} comes with a table"
-        clean_ids = facts.space.clean().float()
-        masks = facts.space.table(lambda f: one_hot(torch.tensor(f.mask or 0), facts.space.vocab))
+        clean_ids = facts.space.clean().double()
+        masks = facts.space.table(lambda f: one_hot(torch.tensor(f.mask or 0), facts.space.vocab)).double()
         even = clean_ids / clean_ids.sum(-1, keepdim=True)
-        close(noised.prior, masks.float() if facts.prior == "mask" else even, f"prior of {facts.prior}", atol=1e-6)
-    if facts.prior == "hidden":
-        last = process.prior(clean)
-        assert torch.equal(last.hidden, ~clean.fixed), "at t = 1 all that is not fixed is hidden"
+        expected = masks if facts.prior == "mask" else even
+        close(noised.prior.double(), expected, f"prior of {facts.prior}", atol=1e-6)
+    hides = facts.prior == "hidden"
+    assert hides or not noised.state.hidden.any(), f"something is hidden, the facts say {facts.prior}"
     assert (noised.eps is not None) == (facts.prior == "gaussian"), "eps belongs to Gaussian noise"
 
 
-def times_in_strata(s: Situation) -> None:
-    """Training times lie in (0, 1], one in each of equal strata."""
-    t = s.build().times(64)
-    assert tuple(t.shape) == (64,), f"64 times have the shape {tuple(t.shape)}"
+def times_cover_the_range(s: Situation) -> None:
+    """Training times lie in 0 to 1, and leave no part of it out."""
+    t = s.build().times(1000)
+    assert tuple(t.shape) == (1000,), f"1000 times have the shape {tuple(t.shape)}"
     assert ((t >= 0) & (t <= 1)).all(), f"times from {t.min()} to {t.max()}"
-    gaps = t.sort().values.diff()
-    assert gaps.max() <= 2 / 64 + 1e-5, f"no time in a gap of {gaps.max():.4f}, where strata have {1 / 64:.4f}"
+    counts = torch.histc(t, 10, float(t.min()), 1.0)
+    assert (counts > 50).all(), f"times per tenth of the range: {counts.int().tolist()} of 1000"
 
 
 def rate_is_derivative(s: Situation) -> None:
@@ -81,7 +80,7 @@ def record_is_whole(s: Situation) -> None:
     assert noised.noise.sigma.shape[:1] == clean.valid.shape[:1], "there is noise for each sample"
     if noised.prior is not None:
         assert (noised.prior >= 0).all(), "the prior is negative somewhere"
-        close(noised.prior.sum(-1), torch.ones(len(noised.prior)), "rows of the prior", atol=1e-5)
+        close(noised.prior.sum(-1), torch.ones_like(noised.prior[:, 0]), "rows of the prior", atol=1e-5)
 
 
 def forward_law(s: Situation) -> None:
@@ -162,7 +161,7 @@ CHECKS = tuple(
     Check(check.__name__, "process", check)
     for check in (
         facts_are_true,
-        times_in_strata,
+        times_cover_the_range,
         rate_is_derivative,
         record_is_whole,
         forward_law,
@@ -171,3 +170,4 @@ CHECKS = tuple(
         time_per_position,
     )
 )
+"""The checks for what processes say."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from dither.registry import TokenSpace
 from dither.registry.flow import Clean, State
 
-from ..probing import raw_for, same
+from ..probing import NotApplicable, raw_for, same
 from ..situations import Situation
 from .check import Check
 
@@ -20,12 +20,15 @@ __all__ = ["CHECKS", "StandIn"]
 
 class StandIn:
     """A `Session` whose model says the same at every time, and remembers how many positions are finished."""
+
     def __init__(self, process: Any, seed: int) -> None:
         self.process, self.seed, self.remembered = process, seed, 0
+
     def __call__(self, state: State, t: Float[Tensor, "B *L"]) -> Any:
         """Denoise."""
         raw = raw_for(self.process.space, torch.ones(state.x.shape[:2], dtype=torch.bool), self.seed)
         return self.process.read(raw, state, self.process.schedule(t))
+
     def remember(self, x: Shaped[Tensor, "B L"]) -> None:
         """Count."""
         self.remembered += x.shape[1]
@@ -68,7 +71,9 @@ def fixed_untouched(s: Situation) -> None:
 
 def truth_unseen(s: Situation) -> None:
     """The truth of what is not fixed plays no part."""
-    _, like, states = _walk(s)
+    process, like, states = _walk(s)
+    if s.given[0].prior == "hidden" and not torch.equal(process.prior(like).hidden, ~like.fixed):
+        raise NotApplicable("the process shows a part of the truth on purpose")
     blank = Clean(torch.where(like.fixed, like.x0, torch.zeros_like(like.x0)), like.valid, like.known, like.cond)
     _, _, others = _walk(s, blank)
     same(others[-1], states[-1], "samples drawn without the truth at hand")
@@ -85,3 +90,4 @@ CHECKS = tuple(
     Check(check.__name__, "sampler", check)
     for check in (yields_samples, ends_clean, fixed_untouched, truth_unseen, seeded)
 )
+"""The checks for samplers."""

@@ -75,3 +75,4 @@ def sigma_end(s: Situation) -> None:
 CHECKS = tuple(
     Check(check.__name__, "schedule", check) for check in (grows, rate_is_derivative, precision, any_shape, sigma_end)
 )
+"""The checks for schedules."""

@@ -132,6 +132,7 @@ def metrics_of_any_cut(s: Situation) -> None:
     task, clean, process, raw, noised = _evaluated(s)
     values = torch.rand(clean.valid.shape, generator=torch.Generator().manual_seed(s.seed))
     measured = Measured(values, clean.valid.float())
+
     def figures(cuts: list[slice]) -> dict[str, float]:
         metrics = task.metrics()
         for cut in cuts:
@@ -139,6 +140,7 @@ def metrics_of_any_cut(s: Situation) -> None:
             metrics.update(clean[cut], noised[cut], pred, measured[cut])
         found: dict[str, float] = metrics.compute()
         return found
+
     whole, cut = figures([slice(None)]), figures([slice(i, i + 1) for i in range(len(clean.valid))])
     assert whole, "there are no metrics"
     assert whole.keys() == cut.keys(), f"{sorted(whole)} for one batch, {sorted(cut)} for several"
@@ -187,3 +189,4 @@ CHECKS = tuple(
         judges_and_shows,
     )
 )
+"""The checks for tasks."""

@@ -17,7 +17,6 @@ from .processes import corrupted, times
 __all__ = ["CHECKS"]
 
 
-
 def _states(s: Situation) -> list[tuple[str, Any]]:
     """Every state that a process hands out, with the name of the verb."""
     process, clean, noised = corrupted(s)
@@ -62,9 +61,12 @@ def finish_is_clean(s: Situation) -> None:
 
 
 def truth_unseen(s: Situation) -> None:
-    """Where sampling starts, and where it ends, the truth of what is not fixed plays no part."""
+    """On the way back, the truth of what is not given plays no part."""
     process, clean = s.build(), s.clean
-    other = Clean(torch.where(clean.fixed, clean.x0, torch.zeros_like(clean.x0)), clean.valid, clean.known, clean.cond)
+    torch.manual_seed(s.seed)
+    start = process.prior(clean)
+    given = ~start.hidden if s.spec.facts(s.space).prior == "hidden" else clean.fixed
+    other = Clean(torch.where(given, clean.x0, torch.zeros_like(clean.x0)), clean.valid, clean.known, clean.cond)
     drawn = []
     for like in (clean, other):
         torch.manual_seed(s.seed)
@@ -96,3 +98,4 @@ CHECKS = tuple(
     Check(check.__name__, "process", check)
     for check in (fixed_untouched, stays_in_space, finish_is_clean, truth_unseen, seeded, batch_not_written)
 )
+"""The checks for what processes do."""

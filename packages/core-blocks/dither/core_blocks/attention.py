@@ -1,0 +1,105 @@
+"""Self-attention. Letters: B batch, H heads, L queries, K keys, D width, E head width."""
+
+from __future__ import annotations
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dither.registry.spec import unfit
+
+from .cache import KVCache
+from .rope import Rotary
+from .specs import Implementation, misfit_heads
+
+__all__ = ["Attention", "attend"]
+
+FEW = 64
+"""Up to so many keys, plain matrix products beat the fused kernel on a CPU."""
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention (Vaswani et al., 2017).
+
+    Args:
+        width: Width in and out.
+        heads: Number of heads; they divide the width.
+        qkv_bias: Whether queries, keys and values have a bias.
+        out_bias: Whether the map out has a bias.
+        rope: Whether queries and keys are turned by their position.
+        weight_dropout: Share of the attention weights that is dropped in training.
+        dropout: Share of the result that is dropped in training.
+        implementation: "sdpa" for torch's fused kernels, "math" for plain matrix products, "auto" for the faster.
+
+    Raises:
+        ValueError: The width does not split into the heads.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        qkv_bias: bool = True,
+        out_bias: bool = True,
+        rope: bool = False,
+        weight_dropout: float = 0.0,
+        dropout: float = 0.0,
+        implementation: Implementation = "auto",
+    ) -> None:
+        super().__init__()
+        unfit(misfit_heads(width, heads, rope=rope))
+        if implementation not in ("auto", "sdpa", "math"):
+            raise ValueError(f'attention may be "auto", "sdpa" or "math", not "{implementation}"')
+        self.heads, self.implementation = heads, implementation
+        self.weight_dropout, self.dropout = weight_dropout, nn.Dropout(dropout)
+        self.qkv = nn.Linear(width, 3 * width, qkv_bias)
+        self.out = nn.Linear(width, width, out_bias)
+        self.rotary = Rotary(width // heads) if rope else None
+
+    def forward(
+        self,
+        x: Float[Tensor, "B L D"],
+        mask: Bool[Tensor, "#B 1 #L K"] | None = None,
+        cache: KVCache | None = None,
+        layer: int = 0,
+    ) -> Float[Tensor, "B L D"]:
+        """Let each position look where `mask` is True, or everywhere without one.
+
+        With a cache the positions of x stand behind those that it holds for this layer, and see them too.
+        """
+        q, k, v = rearrange(self.qkv(x), "B L (three H E) -> three B H L E", three=3, H=self.heads).unbind()
+        if self.rotary is not None:
+            start = 0 if cache is None else cache.held
+            q, k = self.rotary(q, start), self.rotary(k, start)
+        if cache is not None:
+            k, v = cache.join(layer, k, v)
+        y = attend(q, k, v, mask, self.weight_dropout if self.training else 0.0, self.implementation)
+        out: Tensor = self.dropout(self.out(rearrange(y, "B H L E -> B L (H E)")))
+        return out
+
+
+def attend(
+    q: Float[Tensor, "B H L E"],
+    k: Float[Tensor, "B H K E"],
+    v: Float[Tensor, "B H K E"],
+    mask: Bool[Tensor, "#B #H #L K"] | None = None,
+    dropout: float = 0.0,
+    implementation: Implementation = "auto",
+) -> Float[Tensor, "B H L E"]:
+    """Return softmax(q k' / sqrt(E)) v over the keys where `mask` is True; 0 for a query that has no such key."""
+    if implementation == "auto":
+        implementation = "math" if k.shape[-2] <= FEW and k.device.type == "cpu" else "sdpa"
+    some = None if mask is None else mask.any(-1, keepdim=True)
+    if mask is not None and some is not None:
+        mask = mask | ~some  # a query without keys would come out as NaN, or not, depending on the kernel
+    if implementation == "sdpa":
+        y = functional.scaled_dot_product_attention(q, k, v, mask, dropout)
+    else:
+        scores = (q * q.shape[-1] ** -0.5) @ k.mT
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -torch.inf)
+        y = functional.dropout(scores.softmax(-1), dropout) @ v
+    return y if some is None else y.masked_fill(~some, 0.0)

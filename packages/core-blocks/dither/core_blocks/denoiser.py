@@ -1,0 +1,133 @@
+"""The model: embed, blocks, final norm, head.
+
+Letters: B batch, L length, K keys, M features, V vocabulary, D width, C condition width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from dither.registry.flow import State
+
+from .cache import KVCache
+
+__all__ = ["Denoiser", "start_trunc_normal"]
+
+
+class Denoiser(nn.Module):
+    """A diffusion transformer over tokens or features.
+
+    Args:
+        embedding: (state, cond, start) -> (`B extra+L D`, extra): extra tokens, such as a class token, come first.
+        condition: (level, cond) -> `B C` or `B L C`; its SiLU is applied here, once for all blocks.
+        blocks: (x, c, mask=, cache=, layer=, keep=) -> x.
+        final: (x, c) -> what the head reads.
+        head: `B L D` -> raw values per position.
+        block_size: With block-causal attention, the number of positions per block.
+        checkpointing: Compute each block again in the backward pass instead of keeping its activations.
+    """
+
+    def __init__(
+        self,
+        embedding: nn.Module,
+        condition: nn.Module,
+        blocks: Iterable[nn.Module],
+        final: nn.Module,
+        head: nn.Module,
+        *,
+        block_size: int | None = None,
+        checkpointing: bool = False,
+    ) -> None:
+        super().__init__()
+        self.embedding, self.condition, self.blocks = embedding, condition, nn.ModuleList(blocks)
+        self.final, self.head = final, head
+        self.block_size, self.checkpointing = block_size, checkpointing
+
+    def forward(
+        self,
+        state: State,
+        level: Float[Tensor, "B *L"],
+        valid: Bool[Tensor, "B L"],
+        cond: Mapping[str, Tensor],
+        *,
+        cache: KVCache | None = None,
+        keep: bool = False,
+    ) -> Float[Tensor, "B L V"]:
+        """Return raw values per position: `B L M` for features, one number per id `B L V` for tokens.
+
+        Args:
+            state: What is seen of the sample.
+            level: What the process says of the noise, per sample or per position.
+            valid: True on real positions. What stands elsewhere reaches no real position.
+            cond: Conditions by name.
+            cache: Finished positions, which stand before those of the state.
+            keep: Whether to add the positions of the state to the cache.
+        """
+        out: Tensor = self.head(self.trunk(state, level, valid, cond, cache=cache, keep=keep))
+        return out
+
+    def trunk(
+        self,
+        state: State,
+        level: Float[Tensor, "B *L"],
+        valid: Bool[Tensor, "B L"],
+        cond: Mapping[str, Tensor],
+        *,
+        cache: KVCache | None = None,
+        keep: bool = False,
+    ) -> Float[Tensor, "B L D"]:
+        """Return what the head reads; the arguments are those of `forward`."""
+        h, extra = self.embedding(state, cond, 0 if cache is None else cache.length)
+        c = functional.silu(self.condition(level, cond))
+        c_all = c if c.ndim == 2 else torch.cat([c[:, :1].expand(-1, extra, -1), c], 1)
+        tokens = functional.pad(valid, (extra, 0), value=True)
+        mask = self._mask(tokens, extra, cache)
+        for layer, block in enumerate(self.blocks):
+            h = self._run(block, h, c_all, mask=mask, cache=cache, layer=layer, keep=keep)
+        if cache is not None and keep:
+            cache.advance(tokens, extra)
+        out: Tensor = self.final(h[:, extra:], c)
+        return out
+
+    def new_cache(self) -> KVCache:
+        """Return an empty cache. Sampling with one is exact under block-causal attention, whole blocks at a time."""
+        return KVCache()
+
+    def _run(self, block: nn.Module, *args: Any, **options: Any) -> Float[Tensor, "B L D"]:
+        again = self.checkpointing and self.training and torch.is_grad_enabled()
+        h: Tensor = checkpoint(block, *args, use_reentrant=False, **options) if again else block(*args, **options)
+        return h
+
+    def _mask(self, tokens: Bool[Tensor, "B L"], extra: int, cache: KVCache | None) -> Bool[Tensor, "B 1 #L K"]:
+        """A token looks at real ones, and under block-causal attention at none of a later block than its own.
+
+        Extra tokens stand in the first block, so that all see them.
+        """
+        keys = tokens if cache is None else cache.with_finished(tokens)
+        mask = keys[:, None, None, :]
+        if self.block_size is None:
+            return mask
+        extra += 0 if cache is None else cache.extra
+        index = torch.arange(keys.shape[1], device=keys.device) - extra
+        block = index.clamp_min(0).div(self.block_size, rounding_mode="floor")
+        return mask & (block[-tokens.shape[1] :, None] >= block[None, :])
+
+
+def start_trunc_normal(*parts: nn.Module) -> None:
+    """Start linear maps from a normal distribution of standard deviation 0.02 cut at +-2, and their biases at 0.
+
+    A map that starts at zero is left alone: an adaLN-Zero modulation must stay the identity.
+    """
+    for part in parts:
+        for layer in part.modules():
+            if isinstance(layer, nn.Linear) and not layer.weight.is_meta and layer.weight.any():
+                nn.init.trunc_normal_(layer.weight, std=0.02)
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)

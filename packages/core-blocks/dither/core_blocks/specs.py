@@ -1,0 +1,167 @@
+"""The menu of this package: the adaLN-Zero block and the denoiser. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
+
+from dither.registry import Misfit, Slot, Space, Spec, below, hookimpl, named
+from dither.registry.kinds import BlockSpec, ConditionSpec, EmbeddingSpec, HeadSpec, ModelFacts, ModelSpec
+
+if TYPE_CHECKING:
+    from .blocks import AdaLNZeroBlock
+    from .denoiser import Denoiser
+
+__all__ = ["AdaLNZero", "Affine", "DenoiserModel", "Implementation", "MLPName", "NormName", "register_components"]
+
+NormName = Literal["layer", "rms"]
+Affine = bool | Literal["scale"]
+MLPName = Literal["gelu", "gelu-tanh", "swiglu"]
+Implementation = Literal["auto", "sdpa", "math"]
+
+
+class AdaLNZero(BlockSpec):
+    """Self-attention and an MLP, shifted, scaled and gated by the condition (DiT); at first it changes nothing."""
+
+    name: ClassVar[str] = "adaln-zero"
+    heads: int = Field(4, ge=1)
+    """Attention heads. They divide the width of the model."""
+    ratio: float = Field(4.0, gt=0, le=64)
+    """Width of the MLP's hidden layer, in widths of the model."""
+    norm: NormName = "layer"
+    """Layer norm, or RMS norm, which does not take the mean away."""
+    affine: Affine = False
+    """Whether the norms have a learned scale and shift; "scale" is without the shift, as RMS norm always is."""
+    eps: float = Field(1e-6, ge=1e-12, le=0.1)
+    """Added to the variance in the norms."""
+    mlp: MLPName = "gelu"
+    """Two maps with a GELU between them, exact or by tanh; or SwiGLU, which has three."""
+    bias: bool = True
+    """Whether the maps of attention and MLP have a bias; the modulation always has one."""
+    qkv_bias: bool | None = None
+    """Whether queries, keys and values have a bias. By default as `bias`."""
+    out_bias: bool | None = None
+    """Whether the map out of attention has a bias. By default as `bias`."""
+    mlp_bias: bool | None = None
+    """Whether the maps of the MLP have a bias. By default as `bias`."""
+    rope: bool = False
+    """Whether queries and keys are rotated by their position (RoPE)."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Share of what attention and MLP add that is dropped in training."""
+    attention_dropout: float | None = Field(None, ge=0, lt=1)
+    """Share of the attention weights that is dropped in training. By default as `dropout`."""
+    attention: Implementation = "auto"
+    """How attention is computed. auto: plain matrix products for up to 64 keys on a CPU, a fused kernel otherwise."""
+
+    def check(self, width: int, cond: int) -> Iterator[Misfit]:
+        """Yield why heads or hidden width do not go with the width."""
+        yield from misfit_heads(width, self.heads, rope=self.rope)
+        if int(self.ratio * width) < 1:
+            yield Misfit(f"a ratio of {self.ratio:g} leaves an MLP of width {width} without a hidden layer", ("ratio",))
+
+    def build(self, width: int, cond: int) -> AdaLNZeroBlock:
+        """Return one block."""
+        from .blocks import AdaLNZeroBlock
+
+        return AdaLNZeroBlock(width, cond, **self.model_dump())
+
+
+def misfit_heads(width: int, heads: int, *, rope: bool) -> Iterator[Misfit]:
+    """Yield why a width cannot be split into this many heads; the message lists the numbers that are possible."""
+    possible = [n for n in range(1, width + 1) if width % n == 0 and not (rope and width // n % 2)]
+    if heads in possible:
+        return
+    if not possible:
+        yield Misfit(f"rotary positions turn pairs of numbers, and width {width} is odd", ("rope",))
+        return
+    even = " of an even width, as rotary positions need" if rope and width % heads == 0 else ""
+    allowed = ", ".join(map(str, possible))
+    yield Misfit(f"width {width} does not split into {heads} equal heads{even}; heads may be {allowed}", ("heads",))
+
+
+class DenoiserModel(ModelSpec):
+    """A diffusion transformer: embedding, blocks under one condition, final norm, head."""
+
+    name: ClassVar[str] = "denoiser"
+    width: int = Field(128, ge=1)
+    """Numbers per position inside the model."""
+    depth: int = Field(4, ge=1)
+    """Number of blocks."""
+    cond: int | None = Field(None, ge=1)
+    """Width of the condition. By default that of the model."""
+    embedding: Slot[EmbeddingSpec] = named("tokens")
+    """How a state comes in."""
+    condition: Slot[ConditionSpec] = named("level")
+    """How the noise level and other conditions come in."""
+    block: Slot[BlockSpec] = named("adaln-zero")
+    """What each layer is."""
+    head: Slot[HeadSpec] = named("tokens")
+    """How raw values come out."""
+    final: Literal["adaln", "norm"] = "adaln"
+    """The norm before the head: shifted and scaled by the condition, or alone."""
+    norm: NormName = "layer"
+    """The sort of the final norm."""
+    affine: Affine = False
+    """Whether the final norm has a learned scale and shift; "scale" is without the shift."""
+    eps: float = Field(1e-6, ge=1e-12, le=0.1)
+    """Added to the variance in the final norm."""
+    block_size: int | None = Field(None, ge=1)
+    """Block-causal attention: a position sees its own block of so many positions and earlier ones, which makes sampling
+    block by block with a cache exact. By default every position sees every other."""
+    init: Literal["torch", "trunc-normal"] = "torch"
+    """How linear maps in condition and blocks start: as torch has it, or from a normal distribution of standard
+    deviation 0.02 cut at +-2, with biases at 0. Maps that a part starts at zero stay at zero."""
+    checkpointing: bool = False
+    """Compute each block again on the way back instead of keeping what is inside it: less memory, a third more time."""
+
+    def check(self, space: Space) -> Iterator[Misfit]:
+        """Yield what does not fit in any of the parts."""
+        yield from super().check(space)
+        parts: tuple[tuple[str, Iterable[Misfit]], ...] = (
+            ("embedding", self.embedding.check(space, self.width)),
+            ("condition", self.condition.check(self._cond)),
+            ("block", self.block.check(self.width, self._cond)),
+            ("head", self.head.check(space, self.width)),
+        )
+        for key, misfits in parts:
+            yield from below(key, misfits)
+
+    def facts(self) -> ModelFacts:
+        """Tell whether block by block sampling is exact."""
+        return ModelFacts(self.block_size)
+
+    def build(self, space: Space) -> Denoiser:
+        """Return the model for a space."""
+        from .adaln import Final
+        from .denoiser import Denoiser, start_trunc_normal
+
+        model = Denoiser(
+            embedding=self.embedding.build(space, self.width),
+            condition=self.condition.build(self._cond),
+            blocks=[self.block.build(self.width, self._cond) for _ in range(self.depth)],
+            final=Final(
+                self.width,
+                self._cond if self.final == "adaln" else None,
+                norm=self.norm,
+                affine=self.affine,
+                eps=self.eps,
+            ),
+            head=self.head.build(space, self.width),
+            block_size=self.block_size,
+            checkpointing=self.checkpointing,
+        )
+        if self.init == "trunc-normal":
+            start_trunc_normal(model.condition, model.blocks)
+        return model
+
+    @property
+    def _cond(self) -> int:
+        return self.cond or self.width
+
+
+@hookimpl
+def register_components() -> list[type[Spec]]:
+    """Offer what this package makes."""
+    return [AdaLNZero, DenoiserModel]

@@ -1,0 +1,239 @@
+"""The whole model: how it starts, what reaches what, and which weights learn when."""
+
+import pytest
+import torch
+
+from dither.registry import FeatureSpace, default_catalog
+from dither.registry.flow import State
+from dither.registry.parts import Denoiser
+
+
+def tokens(space, rows=2, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    sizes = space.table(lambda field: torch.tensor(field.size))
+    return State.of((torch.rand(rows, space.length, generator=generator) * sizes).long())
+
+
+def features(space, rows=2, seed=0, ratio=0.5):
+    generator = torch.Generator().manual_seed(seed)
+    hidden = (torch.rand(rows, space.length, 1, generator=generator) < ratio).expand(-1, -1, space.width)
+    return State(torch.randn(hidden.shape, generator=generator).masked_fill(hidden, 0.0), hidden)
+
+
+def everywhere(state):
+    return torch.ones(state.x.shape[:2], dtype=torch.bool)
+
+
+LEVEL = torch.tensor([0.2, 0.9])
+
+
+def finite(out):
+    return out.masked_fill(out == -torch.inf, 0.0)
+
+
+def test_keeps_the_contract(model_of, text, opened):
+    model = opened(model_of(text))
+    assert isinstance(model, Denoiser)
+    state = tokens(text)
+    args = (state, LEVEL, everywhere(state), {})
+    assert torch.equal(model.head(model.trunk(*args)), model(*args))
+
+
+def test_starts_with_zero_logits_on_every_id_of_a_field(model_of, graph):
+    state = tokens(graph)
+    out = model_of(graph, embedding="graph")(state, LEVEL, everywhere(state), {})
+    assert torch.equal(out == 0, graph.usable().expand(2, -1, -1))
+    assert torch.equal(out == -torch.inf, ~graph.usable().expand(2, -1, -1))
+
+
+def test_starts_as_head_over_norm_over_embedding(model_of, regions):
+    """With identity blocks nothing else is left (seed 000)."""
+    model = model_of(regions, final="norm", init="trunc-normal")
+    state = features(regions)
+    h, _ = model.embedding(state, {}, 0)
+    expected = model.head(torch.nn.functional.layer_norm(h[:, 1:], (16,), eps=1e-6))
+    torch.testing.assert_close(model(state, LEVEL, everywhere(state), {}), expected)
+
+
+@pytest.mark.parametrize("block", [{}, {"rope": True}, {"attention": "sdpa"}], ids=str)
+@pytest.mark.parametrize("block_size", [None, 3])
+def test_padding_reaches_nobody(model_of, graph, opened, block, block_size):
+    model = opened(model_of(graph, embedding="graph", block=block, block_size=block_size))
+    state, valid = tokens(graph), everywhere(tokens(graph))
+    valid[0, 2:4] = valid[0, 6:] = False
+    valid[1] = False
+    other = State.of(torch.where(valid, state.x, tokens(graph, seed=1).x))
+    a, b = model(state, LEVEL, valid, {}), model(other, LEVEL, valid, {})
+    assert not torch.equal(a, b)
+    assert torch.equal(a[valid], b[valid])
+    assert finite(a).isfinite().all(), "a sample without a single real position"
+    assert not torch.allclose(finite(model(state, LEVEL, everywhere(state), {}))[0, 0], finite(a)[0, 0])
+
+
+def test_samples_do_not_see_each_other(model_of, regions, opened):
+    model = opened(model_of(regions))
+    a, b = features(regions), features(regions, seed=1)
+    mixed = State(torch.cat([a.x[:1], b.x[1:]]), torch.cat([a.hidden[:1], b.hidden[1:]]))
+    out = model(a, LEVEL, everywhere(a), {})
+    changed = model(mixed, torch.tensor([0.2, 0.5]), everywhere(a), {})
+    torch.testing.assert_close(changed[0], out[0], atol=1e-6, rtol=1e-5)
+    assert not torch.allclose(changed[1], out[1])
+
+
+def test_without_positions_order_means_nothing(model_of, regions, opened):
+    state, order = features(regions), torch.randperm(9, generator=torch.Generator().manual_seed(0))
+    shuffled = State(state.x[:, order], state.hidden[:, order])
+    for position, equivariant in (("none", True), ("sinusoid", False), ("learned", False)):
+        model = opened(model_of(regions, embedding={"use": "regions", "position": position}))
+        out = model(state, LEVEL, everywhere(state), {})
+        back = model(shuffled, LEVEL, everywhere(state), {})
+        assert torch.allclose(back, out[:, order], atol=1e-5) == equivariant, position
+
+
+def test_masked_regions_of_the_seed_get_one_and_the_same_prediction(model_of, opened):
+    """The degeneracy of seed 000: without positions, nothing tells one masked region from another."""
+    space = FeatureSpace(40, 5)
+    state = features(space)
+    for position, spread in (("none", False), ("sinusoid", True)):
+        embedding = {"use": "regions", "position": position}
+        model = opened(model_of(space, embedding=embedding, final="norm", affine=True, init="trunc-normal"))
+        out = model(state, LEVEL, everywhere(state), {})
+        for row in range(2):
+            masked = out[row][state.hidden[row].all(-1)]
+            assert len(masked) > 9
+            assert ((masked - masked[0]).abs().max() > 1e-3) == spread
+        assert (out[0] - out[0, 0]).abs().max() > 1e-2, "regions in sight do differ"
+
+
+@pytest.mark.parametrize("block_size", [1, 3, 5, 12])
+def test_later_blocks_do_not_reach_earlier_ones(model_of, text, opened, block_size):
+    model = opened(model_of(text, block={"rope": True}, block_size=block_size))
+    state, valid = tokens(text), everywhere(tokens(text))
+    out = model(state, LEVEL, valid, {})
+    for position in range(12):
+        x = state.x.clone()
+        x[:, position] = (x[:, position] + 1) % 7
+        changed = (model(State.of(x), LEVEL, valid, {}) != out).any(-1).all(0)
+        expected = torch.arange(12) >= position // block_size * block_size
+        assert torch.equal(changed, expected), position
+
+
+def test_a_class_token_stands_in_the_first_block_and_all_see_it(model_of, regions, opened):
+    model = opened(model_of(regions, block_size=4))
+    state = features(regions, ratio=0.0)
+    valid, level = everywhere(state), LEVEL
+    out = model(state, level, valid, {})
+    x = state.x.clone()
+    x[:, 4:] += 1.0
+    assert torch.equal(model(State.of(x), level, valid, {})[:, :4], out[:, :4]), (
+        "it carries later blocks into the first"
+    )
+    with torch.no_grad():
+        model.embedding.cls_token += 1.0
+    assert (model(state, level, valid, {}) != out).any(-1).all(), "some do not see it"
+
+
+@pytest.mark.parametrize("final", ["adaln", "norm"])
+def test_level_per_position_stays_with_its_position_and_extra_tokens_take_the_first(model_of, regions, opened, final):
+    model = opened(model_of(regions, final=final))
+    state = features(regions)
+    valid = everywhere(state)
+    each = LEVEL[:, None].expand(2, 9)
+    torch.testing.assert_close(model(state, each, valid, {}), model(state, LEVEL, valid, {}), atol=1e-5, rtol=1e-4)
+    assert not torch.allclose(model(state, each.flip(0), valid, {}), model(state, LEVEL, valid, {}))
+
+
+def test_gradients_at_first_reach_the_heads_alone(model_of, graph):
+    """Erratum E5 of seed 001: the heads learn first, then what they read and the gates, then all the rest."""
+    model = model_of(graph, embedding="graph", affine=True, block={"affine": True})
+    state = tokens(graph)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    learning = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        out = model(state, LEVEL, everywhere(state), {})
+        torch.nn.functional.cross_entropy(out.flatten(0, 1), tokens(graph, seed=1).x.flatten()).backward()
+        learning.append({name for name, weight in model.named_parameters() if weight.grad.abs().max() > 0})
+        optimizer.step()
+    heads = {name for name, _ in model.named_parameters() if name.startswith("head.")}
+    assert learning[0] == heads
+    second = learning[1] - learning[0]
+    assert {name.split(".")[0] for name in second} == {"embedding", "blocks", "final"}
+    assert all("modulation" in name for name in second if name.startswith("blocks."))
+    third = learning[2] - learning[1]
+    for part in ("condition.enter", "condition.leave", "attention.qkv", "attention.out", "mlp.up", "mlp.down", "norm1"):
+        assert any(part in name for name in third), part
+    assert learning[2] == {name for name, _ in model.named_parameters()}
+
+
+def test_state_dict_round_trip(model_of, text, opened):
+    options = {"block": {"rope": True}, "embedding": {"use": "tokens", "position": "sinusoid"}}
+    model, other = opened(model_of(text, **options)), model_of(text, seed=5, **options)
+    state = tokens(text)
+    args = (state, LEVEL, everywhere(state), {})
+    model(*args)
+    saved = model.state_dict()
+    assert set(saved) == {name for name, _ in model.named_parameters()}, "something else than weights is saved"
+    other.load_state_dict(saved)
+    assert torch.equal(other(*args), model(*args))
+
+
+def test_checkpointing_changes_no_gradient(model_of, text, opened):
+    gradients = []
+    for checkpointing in (False, True):
+        model = opened(model_of(text, checkpointing=checkpointing, block={"dropout": 0.3})).train()
+        state = tokens(text)
+        torch.manual_seed(3)
+        model(state, LEVEL, everywhere(state), {}).square().sum().backward()
+        gradients.append([weight.grad for weight in model.parameters()])
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_checkpointing_keeps_less(model_of, text, opened):
+    kept = []
+    for checkpointing in (False, True):
+        model, sizes = opened(model_of(text, checkpointing=checkpointing)).train(), []
+        state = tokens(text)
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda t, sizes=sizes: (sizes.append(t.numel()), t)[1], lambda t: t
+        ):
+            model(state, LEVEL, everywhere(state), {})
+        kept.append(sum(sizes))
+    assert kept[1] < kept[0] / 2
+
+
+def test_dropout_is_for_training(model_of, text, opened):
+    model = opened(model_of(text, block={"dropout": 0.5}))
+    state = tokens(text)
+    args = (state, LEVEL, everywhere(state), {})
+    assert torch.equal(model(*args), model(*args))
+    model.train()
+    assert not torch.equal(model(*args), model(*args))
+
+
+def test_bfloat16_autocast_comes_close(model_of, graph, opened):
+    model = opened(
+        model_of(graph, embedding="graph", norm="rms", block={"norm": "rms", "affine": True, "rope": True}), 0.1
+    )
+    state = tokens(graph)
+    args = (state, LEVEL, everywhere(state), {})
+    with torch.autocast("cpu", torch.bfloat16):
+        out = model(*args)
+    torch.testing.assert_close(finite(out).float(), finite(model(*args)), atol=0.05, rtol=0.05)
+
+
+def test_check_collects_what_is_wrong_in_every_part(regions):
+    table = {
+        "width": 10,
+        "cond": 8,
+        "embedding": {"use": "tokens", "position": "learned"},
+        "condition": {"use": "level", "frequencies": 2, "freq_shift": 1},
+        "block": {"use": "adaln-zero", "heads": 4},
+        "head": "features",
+    }
+    spec = default_catalog().parse("model", {"use": "denoiser", **table})
+    paths = [misfit.path for misfit in spec.check(regions)]
+    assert paths == [("embedding",), ("condition", "frequencies"), ("block", "heads")]
+    assert spec.facts().block_size is None
+    assert default_catalog().parse("model", {"use": "denoiser", "block_size": 4}).facts().block_size == 4

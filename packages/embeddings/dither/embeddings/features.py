@@ -1,0 +1,58 @@
+"""Vectors in. Letters: B batch, L length, M features, D width."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from dither.registry.flow import State
+
+__all__ = ["RegionEmbedding"]
+
+
+class RegionEmbedding(nn.Module):
+    """A linear map of each position, a token for those that are hidden as a whole, and a class token (GET).
+
+    Args:
+        features: Numbers per position.
+        width: Size of a vector.
+        cls: Whether a class token leads.
+        elements: Whether positions hidden in part are told which elements are hidden.
+        position: (start, length, cond) -> what is added to every position, hidden or not; or None.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        width: int,
+        *,
+        cls: bool = True,
+        elements: bool = False,
+        position: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.linear = nn.Linear(features, width)
+        self.elements = nn.Linear(features, width, bias=False) if elements else None
+        self.mask_token = nn.Parameter(torch.empty(width))
+        self.cls_token = nn.Parameter(torch.empty(width)) if cls else None
+        self.position = position
+        nn.init.trunc_normal_(self.mask_token, std=0.02)
+        if self.cls_token is not None:
+            nn.init.trunc_normal_(self.cls_token, std=0.02)
+
+    def forward(
+        self, state: State, cond: Mapping[str, Tensor], start: int = 0
+    ) -> tuple[Float[Tensor, "B extra+L D"], int]:
+        """Embed; the class token leads where the first position is that of the sample."""
+        h = self.linear(state.x.masked_fill(state.hidden, 0.0))
+        if self.elements is not None:
+            h = h + self.elements(state.hidden.to(h.dtype))
+        h = torch.where(state.hidden.all(-1, keepdim=True), self.mask_token, h)
+        if self.position is not None:
+            h = h + self.position(start, h.shape[1], cond)
+        if self.cls_token is None or start:
+            return h, 0
+        return torch.cat([self.cls_token.expand(len(h), 1, -1), h], 1), 1

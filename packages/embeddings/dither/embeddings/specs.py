@@ -1,0 +1,241 @@
+"""The menu of this package: embeddings, positions, the noise level, heads. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from dither.registry import FeatureSpace, Misfit, Slot, Space, Spec, TokenSpace, below, hookimpl, named
+from dither.registry.kinds import FEATURES, TOKENS, ConditionSpec, EmbeddingSpec, HeadSpec, PositionSpec
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from .features import RegionEmbedding
+    from .graph import GraphEmbedding
+    from .heads import TokenHead
+    from .level import LevelEmbedding
+    from .positions import LearnedPositions, NoPositions, SinusoidPositions
+    from .tokens import TokenEmbedding
+
+__all__ = [
+    "Endpoint",
+    "FeatureValues",
+    "Graph",
+    "Layout",
+    "LearnedPosition",
+    "Level",
+    "NoPosition",
+    "Regions",
+    "Sinusoid",
+    "Start",
+    "TokenLogits",
+    "Tokens",
+    "register_components",
+]
+
+Start = Literal["normal", "kaiming"] | Annotated[float, Field(gt=0, le=100)]
+Layout = Literal["cos-sin", "sin-cos", "interleaved"]
+Endpoint = Literal["shared", "directed", "tied"]
+
+
+class Tokens(EmbeddingSpec):
+    """A table of vectors for each field."""
+
+    name: ClassVar[str] = "tokens"
+    serves = TOKENS
+    init: Start = "normal"
+    """How tables start: normal has standard deviation 1, kaiming is even between -1/sqrt(width) and 1/sqrt(width), and
+    a number is the standard deviation."""
+    position: Slot[PositionSpec] = named("none")
+    """What is added to say where a token stands."""
+
+    def check(self, space: Space, width: int) -> Iterator[Misfit]:
+        """Yield what does not fit, of the positions too."""
+        yield from super().check(space, width)
+        yield from below("position", self.position.check(space, width))
+
+    def build(self, space: Space, width: int) -> TokenEmbedding:
+        """Return the tables."""
+        from .tokens import TokenEmbedding
+
+        assert isinstance(space, TokenSpace)
+        return TokenEmbedding(space, width, init=self.init, position=self.position.build(space, width))
+
+
+class Graph(EmbeddingSpec):
+    """Tokens of a graph: nodes, then every pair of them; each told which node or pair it is."""
+
+    name: ClassVar[str] = "graph"
+    serves = TOKENS
+    endpoint: Endpoint = "shared"
+    """How a pair is told: shared adds one vector for each of its ends, from a table of its own; directed has a table
+    for the first end and one for the second; tied takes the vectors of the nodes."""
+    init: Start = "normal"
+    """How tables start; as for tokens."""
+
+    def check(self, space: Space, width: int) -> Iterator[Misfit]:
+        """Yield a space that is no graph."""
+        yield from super().check(space, width)
+        if isinstance(space, TokenSpace) and not is_graph(space):
+            wanted = "two fields, n nodes and then their n(n-1)/2 pairs"
+            yield Misfit(f'embedding "graph" is for {wanted}, but here a sample is {space}', related=("process",))
+
+    def build(self, space: Space, width: int) -> GraphEmbedding:
+        """Return the tables."""
+        from .graph import GraphEmbedding
+
+        assert isinstance(space, TokenSpace)
+        return GraphEmbedding(space, width, endpoint=self.endpoint, init=self.init)
+
+
+def is_graph(space: TokenSpace) -> bool:
+    """Whether the second of two fields has one position for each pair of the first."""
+    lengths = [field.length for field in space.fields]
+    return len(lengths) == 2 and lengths[1] == lengths[0] * (lengths[0] - 1) // 2
+
+
+class Regions(EmbeddingSpec):
+    """A linear map of each position, a learned token for the hidden ones, and a class token in front (GET)."""
+
+    name: ClassVar[str] = "regions"
+    serves = FEATURES
+    cls: bool = True
+    """Whether a class token leads, which every position sees."""
+    elements: bool = False
+    """Whether positions that are hidden in part are told which of their elements are hidden, by a second linear map.
+    Without it a hidden element looks like a 0."""
+    position: Slot[PositionSpec] = named("none")
+    """What is added to say where a region stands. With none, all regions that are hidden as a whole look the same, and
+    a model without positions of its own gives them one and the same prediction."""
+
+    def check(self, space: Space, width: int) -> Iterator[Misfit]:
+        """Yield what does not fit, of the positions too."""
+        yield from super().check(space, width)
+        yield from below("position", self.position.check(space, width))
+
+    def build(self, space: Space, width: int) -> RegionEmbedding:
+        """Return the map."""
+        from .features import RegionEmbedding
+
+        assert isinstance(space, FeatureSpace)
+        position = self.position.build(space, width)
+        return RegionEmbedding(space.width, width, cls=self.cls, elements=self.elements, position=position)
+
+
+class NoPosition(PositionSpec):
+    """Positions are not told apart."""
+
+    name: ClassVar[str] = "none"
+
+    def build(self, space: Space, width: int) -> NoPositions:
+        """Return zeros."""
+        from .positions import NoPositions
+
+        return NoPositions(width)
+
+
+class Sinusoid(PositionSpec):
+    """Cosines and sines of the index of a position (Vaswani et al., 2017)."""
+
+    name: ClassVar[str] = "sinusoid"
+    max_period: float = Field(10_000.0, gt=1, le=1e9)
+    """The longest period is 2 pi times this; that of the original GET model is 300."""
+    layout: Layout = "interleaved"
+    """Order of the numbers: all cosines before all sines, all sines before all cosines, or sine and cosine by turns."""
+
+    def build(self, space: Space, width: int) -> SinusoidPositions:
+        """Return the sinusoids."""
+        from .positions import SinusoidPositions
+
+        return SinusoidPositions(width, max_period=self.max_period, layout=self.layout)
+
+
+class LearnedPosition(PositionSpec):
+    """A learned vector for each position of the sample."""
+
+    name: ClassVar[str] = "learned"
+    std: float = Field(0.02, gt=0, le=100)
+    """Standard deviation of the vectors at the start."""
+
+    def build(self, space: Space, width: int) -> LearnedPositions:
+        """Return the table."""
+        from .positions import LearnedPositions
+
+        return LearnedPositions(space.length, width, std=self.std)
+
+
+class Level(ConditionSpec):
+    """The noise level: cosines and sines of it, then two linear maps with a SiLU between them (DiT)."""
+
+    name: ClassVar[str] = "level"
+    frequencies: int = Field(256, ge=2)
+    """How many cosines and sines there are; an odd number is filled up with a 0."""
+    max_period: float = Field(10_000.0, gt=1, le=1e9)
+    """The longest period is 2 pi times this."""
+    layout: Layout = "cos-sin"
+    """Order of the numbers: all cosines before all sines, all sines before all cosines, or sine and cosine by turns."""
+    freq_shift: Literal[0, 1] = 0
+    """1 makes the slowest frequency exactly 1 / max_period (DDPM); with 0 it is one step above (DiT)."""
+    time_scale: float = Field(1.0, gt=0, le=1e6)
+    """What the level is multiplied with first. Levels between 0 and 1 are hard to tell apart as they are: use 1000."""
+
+    def check(self, width: int) -> Iterator[Misfit]:
+        """Yield too few frequencies for the shift."""
+        yield from misfit_frequencies(self.frequencies, self.freq_shift)
+
+    def build(self, width: int) -> LevelEmbedding:
+        """Return the maps."""
+        from .level import LevelEmbedding
+
+        return LevelEmbedding(width, **self.model_dump())
+
+
+def misfit_frequencies(frequencies: int, freq_shift: int) -> Iterator[Misfit]:
+    """Yield too few frequencies for the shift: a slowest one needs a fastest one beside it."""
+    if freq_shift and frequencies < 4:
+        yield Misfit(f"freq_shift = 1 needs at least 4 frequencies, not {frequencies}", ("frequencies",))
+
+
+class TokenLogits(HeadSpec):
+    """One number per id: a linear map for each field."""
+
+    name: ClassVar[str] = "tokens"
+    serves = TOKENS
+    zero: bool = True
+    """Whether the maps start at zero, so that every id is as likely as any other."""
+    bias: bool = True
+    """Whether the maps have a bias."""
+
+    def build(self, space: Space, width: int) -> TokenHead:
+        """Return the maps."""
+        from .heads import TokenHead
+
+        assert isinstance(space, TokenSpace)
+        return TokenHead(space, width, zero=self.zero, bias=self.bias)
+
+
+class FeatureValues(HeadSpec):
+    """A linear map back to the features."""
+
+    name: ClassVar[str] = "features"
+    serves = FEATURES
+    zero: bool = False
+    """Whether the map starts at zero."""
+    bias: bool = True
+    """Whether the map has a bias."""
+
+    def build(self, space: Space, width: int) -> nn.Linear:
+        """Return the map."""
+        from .heads import make_map
+
+        assert isinstance(space, FeatureSpace)
+        return make_map(width, space.width, zero=self.zero, bias=self.bias)
+
+
+@hookimpl
+def register_components() -> list[type[Spec]]:
+    """Offer what this package makes."""
+    return [Tokens, Graph, Regions, NoPosition, Sinusoid, LearnedPosition, Level, TokenLogits, FeatureValues]

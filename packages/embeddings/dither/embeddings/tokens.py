@@ -1,0 +1,64 @@
+"""Ids in. Letters: B batch, L length, D width."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from dither.registry.flow import State
+from dither.registry.spaces import TokenSpace
+
+from .specs import Start
+
+__all__ = ["TokenEmbedding", "make_table"]
+
+
+def make_table(rows: int, width: int, init: Start = "normal") -> nn.Embedding:
+    """Return a table of vectors.
+
+    Args:
+        rows: Number of vectors.
+        width: Size of a vector.
+        init: "normal" has standard deviation 1; "kaiming" is even between -1/sqrt(width) and 1/sqrt(width), which is
+            `kaiming_uniform_` with a = sqrt(5) over (rows, width); a number is the standard deviation.
+
+    Raises:
+        ValueError: The way to start is unknown.
+    """
+    table = nn.Embedding(rows, width)
+    if init == "kaiming":
+        nn.init.uniform_(table.weight, -(width**-0.5), width**-0.5)
+    elif isinstance(init, int | float):
+        nn.init.normal_(table.weight, std=init)
+    elif init != "normal":
+        raise ValueError(f'init may be "normal", "kaiming" or a standard deviation, not "{init}"')
+    return table
+
+
+class TokenEmbedding(nn.Module):
+    """One table per field, and positions.
+
+    Args:
+        space: The fields.
+        width: Size of a vector.
+        init: How the tables start; see `make_table`.
+        position: (start, length, cond) -> what is added, or None.
+    """
+
+    def __init__(
+        self, space: TokenSpace, width: int, *, init: Start = "normal", position: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        self.space, self.position = space, position
+        self.tables = nn.ModuleList(make_table(field.size, width, init) for field in space.fields)
+
+    def forward(self, state: State, cond: Mapping[str, Tensor], start: int = 0) -> tuple[Float[Tensor, "B L D"], int]:
+        """Look every id up in the table of its field; there are no extra tokens."""
+        parts = self.space.split(state.x).values()
+        h = torch.cat([table(ids) for table, ids in zip(self.tables, parts, strict=True)], 1)
+        if self.position is not None:
+            h = h + self.position(start, h.shape[1], cond)
+        return h, 0

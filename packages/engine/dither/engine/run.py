@@ -1,0 +1,230 @@
+"""Start a run, go on with one, or use what it made; and the exit codes.
+
+0 done, 2 refused (raised as `Refused`), 3 no intact checkpoint left, 4 loss or gradient no number, 5 out of space or
+memory, 75 stopped by a signal with a checkpoint saved.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from dither.registry.problems import Refused
+
+from .checkpoint import Checkpoints, Damaged, load_weights, weights_of
+from .drawing import make_drawing, write_drawing
+from .environment import choose_device, differences, environment, manifest
+from .evaluation import evaluate
+from .experiment import Loaded, load_experiment
+from .finite import NonFinite
+from .log import Log
+from .progress import say
+from .rundir import RunDirectory
+from .signals import Stop, stop_on_signals
+from .summary import introduce, show_figures, summarise
+from .system import Diffusion
+from .trainer import Trainer
+from .training import Run, resume_from
+
+__all__ = ["DAMAGED", "DONE", "EXHAUSTED", "NON_FINITE", "STOPPED", "evaluate_run", "load_run", "run", "sample_run"]
+
+DONE, DAMAGED, NON_FINITE, EXHAUSTED, STOPPED = 0, 3, 4, 5, 75
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def run(
+    loaded: Loaded, runs: Path, argv: Sequence[str] = (), resume: Path | None = None, console: Console | None = None
+) -> int:
+    """Train, evaluate, draw and sum up what an experiment names; return the exit code.
+
+    Args:
+        loaded: The experiment.
+        runs: The folder in which a run directory is made.
+        argv: The command line, for the manifest.
+        resume: The directory of a run to go on with, instead of a new one.
+        console: Where it is shown.
+
+    Raises:
+        Refused: It cannot be run as it was given; nothing was overwritten.
+    """
+    errors = console or Console(stderr=True)
+    console = console or Console()
+    try:
+        with stop_on_signals() as stop:
+            if resume is not None:
+                return _go_on(loaded, argv, resume, console, stop)
+            return _begin(loaded, runs, argv, console, stop)
+    except Damaged as error:
+        say(errors, error, "red")
+        return DAMAGED
+    except NonFinite as error:
+        say(errors, _reason(error), "red")
+        return NON_FINITE
+    except (MemoryError, RuntimeError, OSError) as error:
+        if not _exhausted(error):
+            raise
+        say(errors, _reason(error), "red")
+        return EXHAUSTED
+
+
+def _reason(error: BaseException) -> str:
+    return "\n".join([f"stopped: {str(error) or 'out of memory'}", *getattr(error, "__notes__", ())])
+
+
+def _exhausted(error: BaseException) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in FULL
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)
+
+
+def _build(loaded: Loaded) -> tuple[Diffusion, torch.device]:
+    """Build an experiment on its device."""
+    train = loaded.experiment.train
+    if train.threads is not None:
+        torch.set_num_threads(train.threads)
+    device = choose_device(train.device)
+    return Diffusion.build(loaded.experiment).to(device), device
+
+
+def _begin(loaded: Loaded, runs: Path, argv: Sequence[str], console: Console, stop: Stop) -> int:
+    system, device = _build(loaded)
+    trainer = Trainer(system, loaded.experiment.train, loaded.experiment.seed)
+    with RunDirectory.create(runs) as directory:
+        counts = system.parameter_counts()
+        directory.record(loaded, manifest(list(argv), loaded.plugins, device, loaded.experiment.seed, counts))
+        log = Log(directory.path, console, loaded.experiment.train.steps)
+        return _train(_run(loaded, directory, trainer, log, stop), console)
+
+
+def _go_on(loaded: Loaded, argv: Sequence[str], path: Path, console: Console, stop: Stop) -> int:
+    with RunDirectory.open(path) as directory:
+        changes = directory.changes(loaded)
+        system, device = _build(loaded)
+        trainer = Trainer(system, loaded.experiment.train, loaded.experiment.seed)
+        checkpoints = Checkpoints(path / "checkpoints", loaded.experiment.train.keep)
+        newest, damaged = checkpoints.newest()
+        for damage in damaged:
+            say(console, damage, "yellow")
+        checkpoints.clear(damaged)
+        offset = 0 if newest is None else resume_from(newest, trainer)
+        steps = trainer.train.steps
+        if trainer.step > steps:
+            raise Refused(f"the run in {path} has done {trainer.step} steps, which is more than train.steps = {steps}")
+        for change in changes:
+            say(console, f"changed: {change}")
+        directory.accept(loaded)
+        _note_resumption(directory, argv, trainer.step, device, console)
+        log = Log(path, console, steps, trainer.step, offset)
+        run = _run(loaded, directory, trainer, log, stop)
+        run.saved = None if newest is None else trainer.step
+        return _train(run, console)
+
+
+def _note_resumption(
+    directory: RunDirectory, argv: Sequence[str], step: int, device: torch.device, console: Console
+) -> None:
+    """Write into the manifest that the run goes on, and say what is not as it was."""
+    path = directory.path / "manifest.json"
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Refused(f"{path} cannot be read: {error}") from None
+    now = environment(device)
+    for difference in differences(before.get("environment", {}), now):
+        say(console, f"not as it was, so the result may differ in the last bits: {difference}", "yellow")
+    entry = {"argv": list(argv), "step": step, "environment": now}
+    directory.write_json("manifest.json", before | {"resumed": [*before.get("resumed", []), entry]})
+    say(console, f"going on after step {step}")
+
+
+def _run(loaded: Loaded, directory: RunDirectory, trainer: Trainer, log: Log, stop: Stop) -> Run:
+    checkpoints = Checkpoints(directory.path / "checkpoints", loaded.experiment.train.keep)
+    return Run(loaded.experiment, loaded.plugins, directory, trainer.system, trainer, checkpoints, log, stop)
+
+
+def _train(run: Run, console: Console) -> int:
+    """Train, and say how it went."""
+    for line in introduce(run.experiment, run.system):
+        say(console, line)
+    device = f"{run.trainer.device}, {torch.get_num_threads()} threads"
+    say(console, f"{device}; {run.directory.path}")
+    try:
+        run.call("before_run")
+        run.log.display.start()
+        finished = run.fit()
+    except BaseException as error:
+        kept = "no checkpoint was written yet" if run.saved is None else f"the checkpoint of step {run.saved} is kept"
+        error.add_note(kept)
+        run.call("on_run_error", error=error)
+        raise
+    finally:
+        run.log.close()
+    if not finished:
+        say(console, f"stopped by {run.stop.requested} after step {run.trainer.step}, which is saved")
+        say(console, f"go on with --resume {run.directory.path}")
+        return STOPPED
+    summary = summarise(run)
+    run.directory.write_json("summary.json", summary)
+    show_figures(console, summary)
+    run.call("after_run", summary=summary)
+    return DONE
+
+
+def load_run(run_directory: Path, console: Console | None = None) -> tuple[Loaded, Diffusion, int]:
+    """Return a run's experiment, its system with the weights of the newest intact checkpoint, and their step.
+
+    Damaged checkpoints that are passed over are named on the console.
+
+    Raises:
+        Refused: It is no run directory; Damaged: it has no intact checkpoint.
+    """
+    path = run_directory / "resolved.toml"
+    if not path.is_file():
+        raise Refused(f"{run_directory} is no run directory: it has no resolved.toml")
+    loaded = load_experiment(path)
+    newest, damaged = Checkpoints(run_directory / "checkpoints").newest()
+    for damage in damaged:
+        say(console or Console(stderr=True), damage, "yellow")
+    if newest is None:
+        raise Damaged(f"{run_directory} has no checkpoint yet")
+    system, _ = _build(loaded)
+    load_weights(weights_of(newest), system.model)
+    return loaded, system.eval(), int(newest.name.removeprefix("step-"))
+
+
+def evaluate_run(run_directory: Path) -> dict[str, float]:
+    """Measure the newest intact checkpoint of a run as the run itself does.
+
+    Raises:
+        Refused: It is no run directory; Damaged: it has no intact checkpoint.
+    """
+    loaded, system, _ = load_run(run_directory)
+    settings = loaded.experiment.evaluate
+    size = settings.batch_size or loaded.experiment.train.batch_size
+    return evaluate(system, settings.samples, size, settings.repeats, loaded.experiment.seed) or {}
+
+
+def sample_run(
+    run_directory: Path, count: int, seed: int = 0, out: Path | None = None, console: Console | None = None
+) -> int:
+    """Draw samples from the newest intact checkpoint of a run into a folder, by default one inside the run.
+
+    Raises:
+        Refused: It is no run directory, or the folder has something in it; Damaged: it has no intact checkpoint.
+    """
+    errors, console = console, console or Console()
+    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise Refused(f"{out} exists and is not an empty folder; nothing is overwritten")
+    loaded, system, step = load_run(run_directory, errors)
+    folder = out or run_directory / "samples" / f"step-{step:08d}-seed-{seed}-count-{count}"
+    drawing = make_drawing(system, count, seed, loaded.experiment.sample.batch_size)
+    assert drawing is not None
+    for file in write_drawing(drawing, folder):
+        say(console, file)
+    show_figures(console, {"figures": {"sample": drawing.figures}, "baselines": {}})
+    return DONE

@@ -1,0 +1,66 @@
+"""What is said before a run and after it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from .environment import peak_memory
+from .experiment import Experiment
+from .progress import say
+from .system import Diffusion
+from .training import Run
+
+__all__ = ["introduce", "show_figures", "summarise"]
+
+
+def introduce(experiment: Experiment, system: Diffusion) -> list[str]:
+    """Return lines on what is about to be run: parts, parameters, data."""
+    parts = (experiment.task, experiment.process, experiment.model, experiment.loss, experiment.sampler)
+    counts = system.parameter_counts()
+    sizes = {split: system.task.size(split) for split in ("train", "valid", "test")}
+    return [
+        f"{experiment.name}: " + ", ".join(f"{part.kind} {part.name}" for part in parts),
+        f"{sum(counts.values()):,} parameters: " + ", ".join(f"{name} {count:,}" for name, count in counts.items()),
+        "samples: " + ", ".join(f"{size:,} {split}" for split, size in sizes.items()),
+        f"each is {system.task.space}",
+    ]
+
+
+def summarise(run: Run) -> dict[str, Any]:
+    """Return the results of a run: figures, baselines, speed and memory."""
+    done = run.trainer.step - run.first - 1
+    return {
+        "name": run.experiment.name,
+        "step": run.trainer.step,
+        "figures": run.figures,
+        "baselines": run.system.task.baselines(),
+        "steps_per_second": done / run.seconds if run.seconds else None,
+        "peak_memory_bytes": peak_memory(),
+    }
+
+
+def show_figures(console: Console, summary: Mapping[str, Any]) -> None:
+    """Print the figures of the validation split, each with its baselines beside it, then the others."""
+    figures, baselines = summary["figures"], dict(summary["baselines"])
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("figure", "model", "baseline"):
+        table.add_column(column, justify="right" if column == "model" else "left", overflow="fold")
+    for kind, measured in figures.items():
+        for name, value in measured.items():
+            beside = _of(name, baselines) if kind == "valid" else {}
+            shown = ", ".join(f"{baseline} {number:.4g}" for baseline, number in beside.items())
+            table.add_row(f"{kind} {name}", f"{value:.4g}", shown)
+    if table.row_count:
+        console.print(table)
+    measured = figures.get("valid", {})
+    for key in [key for key in baselines if key.partition("/")[0] not in measured]:
+        say(console, f"baseline {key} {baselines[key]:.4g}")
+
+
+def _of(metric: str, baselines: Mapping[str, float]) -> dict[str, float]:
+    split = ((key.partition("/"), value) for key, value in baselines.items())
+    return {name: value for (of, _, name), value in split if of == metric}

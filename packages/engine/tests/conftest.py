@@ -1,0 +1,82 @@
+"""An experiment over the toy plugin beside this file."""
+
+import io
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from dither.engine.experiment import load_experiment
+
+HERE = Path(__file__).parent
+TEXT = """
+plugins = ["toy_plugin.py"]
+seed = 3
+task = "toy-words"
+process = "toy-mask"
+model = "toy-net"
+loss = "toy-ce"
+sampler = "toy-walk"
+
+[train]
+steps = 20
+batch_size = 8
+accumulate = 2
+log_every = 4
+checkpoint_every = 5
+optimizer = { use = "adamw", lr = 0.02 }
+lr_schedule = { use = "cosine", warmup = 3 }
+ema = 0.9
+device = "cpu"
+
+[evaluate]
+every = 7
+samples = 13
+
+[sample]
+count = 5
+"""
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def experiment_file(tmp_path):
+    """The experiment as a file, with its plugin beside it."""
+    folder = tmp_path / "given"
+    folder.mkdir()
+    shutil.copy(HERE / "toy_plugin.py", folder)
+    path = folder / "exp.toml"
+    path.write_text(TEXT)
+    return path
+
+
+@pytest.fixture
+def load(experiment_file):
+    """Load the experiment, with changes as after --set."""
+
+    def loaded(*changes, path=None):
+        return load_experiment(path or experiment_file, changes, select=["engine"])
+
+    return loaded
+
+
+@pytest.fixture
+def events():
+    """What the hooks of the toy plugin saw; call it after an experiment was loaded."""
+    return lambda: sys.modules["dither_file_plugin_toy_plugin"].EVENTS
+
+
+@pytest.fixture
+def console():
+    """A console that keeps what it prints."""
+    return Console(record=True, force_terminal=False, width=100, file=io.StringIO())

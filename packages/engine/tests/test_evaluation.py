@@ -1,0 +1,60 @@
+import itertools
+
+import pytest
+import torch
+
+from dither.engine.evaluation import evaluate
+from dither.engine.system import Diffusion
+from dither.registry.flow import Measured
+
+
+@pytest.fixture
+def system(load):
+    return Diffusion.build(load("model.dropout=0.5").experiment)
+
+
+def test_the_same_weights_give_the_same_figures(system):
+    torch.manual_seed(1)
+    first = evaluate(system, 13, 4)
+    torch.manual_seed(2)
+    assert evaluate(system, 13, 4) == first
+    assert set(first) == {"loss", "accuracy"}
+    assert evaluate(system, 13, 4, seed=1) != first
+    assert evaluate(system, 13, 4, repeats=2) != first
+    assert system.training, "the mode is put back"
+    with torch.no_grad():
+        system.model.head.bias[0] += 1
+    assert evaluate(system, 13, 4) != first
+
+
+def test_every_sample_counts_once_and_times_cover_the_range(system, monkeypatch):
+    seen, times = [], []
+    batch, corrupt = system.task.batch, system.process.corrupt
+    monkeypatch.setattr(system.task, "batch", lambda split, rows: seen.append((split, *rows)) or batch(split, rows))
+    monkeypatch.setattr(system.process, "corrupt", lambda clean, t: times.extend(t.tolist()) or corrupt(clean, t))
+    evaluate(system, 100, 5)
+    assert seen == [("valid", 0, 1, 2, 3, 4), ("valid", 5, 6, 7, 8, 9), ("valid", 10, 11, 12)]
+    ordered = sorted(times)
+    gaps = [b - a for a, b in itertools.pairwise(ordered)]
+    assert max(gaps) == pytest.approx(1 / 13, rel=1e-3), "one time in each stratum of the whole set"
+    assert times != ordered, "dealt out at random"
+    evaluate(system, 2, 5)
+    assert seen[-1] == ("valid", 0, 1)
+
+
+def test_the_loss_is_the_weighted_mean_over_all_batches(system):
+    large = Measured(torch.full((4, 6), 2.0), torch.ones(4, 6))
+    values = {4: large, 1: Measured(torch.tensor([[8.0]]), torch.tensor([[3.0]]))}
+    system.loss = lambda prediction, noised: values[len(noised.x0)]
+    assert evaluate(system, 5, 4)["loss"] == pytest.approx((2 * 24 + 8 * 3) / 27)
+
+
+def test_an_empty_split_has_no_figures(system):
+    system.task.sizes["valid"] = 0
+    assert evaluate(system, 5, 4) == {}
+
+
+def test_it_stops_when_asked(system):
+    asked = iter([False, True])
+    assert evaluate(system, 13, 4, stopped=lambda: next(asked)) is None
+    assert system.training

@@ -1,0 +1,109 @@
+import math
+
+import pytest
+
+from dither.engine.board import Board
+from dither.engine.log import Log
+from dither.engine.metrics_file import MetricsFile, read_metrics
+from dither.registry.parts import Picture
+
+
+def test_lines_are_cut_back_to_the_offset(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    file = MetricsFile(path)
+    file.write(1, "train", {"loss": 0.1 + 0.2})
+    offset = file.offset
+    file.write(2, "train", {"loss": math.nan, "other": math.inf})
+    file.close()
+    first = {"step": 1, "kind": "train", "loss": 0.1 + 0.2}
+    assert read_metrics(path) == [first, {"step": 2, "kind": "train", "loss": None, "other": None}]
+    again = MetricsFile(path, offset)
+    again.write(3, "valid", {"loss": 1.0})
+    assert again.offset == path.stat().st_size
+    again.close()
+    assert read_metrics(path) == [first, {"step": 3, "kind": "valid", "loss": 1.0}]
+
+
+def test_a_line_that_does_not_fit_is_taken_back(tmp_path, monkeypatch):
+    file = MetricsFile(tmp_path / "metrics.jsonl")
+    file.write(1, "train", {"loss": 1.0})
+    import os
+
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda handle, data: write(handle, data[:5]))
+    with pytest.raises(OSError, match="No space left"):
+        file.write(2, "train", {"loss": 2.0})
+    file.close()
+    assert len(read_metrics(tmp_path / "metrics.jsonl")) == 1
+
+
+def test_tensorboard_gets_scalars_pictures_and_text(tmp_path, load, events):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    load()
+    warnings = []
+    board = Board(tmp_path, 0, warnings.append)
+    board.scalars(3, "valid", {"loss": 2.5})
+    png = events.__globals__["sys"].modules["dither_file_plugin_toy_plugin"].PNG
+    board.pictures(3, [Picture("dot", png=png, text="also"), Picture("words", text="a\nb")])
+    board.close()
+    assert warnings == []
+    seen = EventAccumulator(str(tmp_path)).Reload()
+    (scalar,) = seen.Scalars("valid/loss")
+    assert (scalar.step, scalar.value) == (3, 2.5)
+    (image,) = seen.Images("dot")
+    assert (image.width, image.height) == (1, 1)
+    assert "words/text_summary" in seen.Tags()["tensors"]
+
+
+def test_a_failing_tensorboard_is_said_once_and_stops_nothing(tmp_path, console):
+    (tmp_path / "tensorboard").write_text("in the way")
+    log = Log(tmp_path, console, 10)
+    for step in (1, 2):
+        log.figures(step, "train", {"loss": 1.0})
+        log.pictures(step, [Picture("broken", png=b"no picture")])
+    log.close()
+    assert console.export_text().count("TensorBoard is off") == 1
+    assert len(read_metrics(tmp_path / "metrics.jsonl")) == 2
+
+
+def test_a_picture_that_cannot_be_read_stops_nothing(tmp_path):
+    warnings = []
+    board = Board(tmp_path, 0, warnings.append)
+    board.pictures(1, [Picture("broken", png=b"no picture")])
+    board.scalars(1, "train", {"loss": 1.0})
+    board.close()
+    assert len(warnings) == 1
+
+
+def test_without_a_terminal_lines_are_plain_and_few(tmp_path, console):
+    log = Log(tmp_path, console, 100)
+    log.display.start()
+    for step in range(1, 101):
+        log.display.step(step)
+        if step % 2 == 0:
+            log.figures(step, "train", {"loss": 1.5})
+    log.figures(100, "valid", {"loss": 1.25, "accuracy": 0.5})
+    log.close()
+    lines = console.export_text().splitlines()
+    assert len(lines) == 3
+    assert "step 100/100  loss 1.5" in lines[1]
+    assert "steps/s" in lines[1]
+    assert lines[2] == "step 100  valid: loss 1.25, accuracy 0.5"
+    assert "\x1b" not in "".join(lines)
+
+
+def test_on_a_terminal_there_is_a_bar(tmp_path):
+    import io
+
+    from rich.console import Console
+
+    out = io.StringIO()
+    log = Log(tmp_path, Console(file=out, force_terminal=True, width=100), 10)
+    log.display.start()
+    log.figures(1, "train", {"loss": 1.5})
+    log.display._shown = 0.0
+    log.display.step(7)
+    log.close()
+    assert "7/10" in out.getvalue()
+    assert "loss 1.5" in out.getvalue()

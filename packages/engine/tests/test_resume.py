@@ -1,0 +1,184 @@
+"""A run that was stopped and resumed equals one that never was, bit for bit: weights, average, optimizer, metrics."""
+
+import hashlib
+
+import pytest
+
+from dither.engine import run as module
+from dither.engine.run import run
+from dither.engine.signals import Stop
+
+COMPARED = ("model.safetensors", "average.safetensors", "optimizer.safetensors", "state.json")
+
+
+def fingerprint(directory, step=20):
+    files = {name: directory / "checkpoints" / f"step-{step:08d}" / name for name in COMPARED}
+    files |= {"metrics": directory / "metrics.jsonl"}
+    files |= {"samples": directory / "samples" / f"step-{step:08d}" / "samples.safetensors"}
+    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
+
+
+@pytest.fixture
+def runs(tmp_path):
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def start(load, runs, console):
+    """Run, and return exit code and directory."""
+
+    def started(*changes):
+        before = set(runs.iterdir()) if runs.exists() else set()
+        code = run(load(*changes), runs, ["test"], console=console)
+        (directory,) = set(runs.iterdir()) - before
+        return code, directory
+
+    return started
+
+
+@pytest.fixture
+def go_on(load, runs, console):
+    def resumed(directory, *changes):
+        return run(load(*changes, path=directory / "resolved.toml"), runs, ["test"], directory, console)
+
+    return resumed
+
+
+class StopAfter(Stop):
+    """Asks to stop once it has been asked so often whether to."""
+
+    def __init__(self, polls):
+        super().__init__()
+        self.polls = polls
+
+    def __call__(self):
+        self.polls -= 1
+        if self.polls < 0:
+            self.requested = "SIGTERM"
+        return super().__call__()
+
+
+@pytest.fixture
+def stop_after(monkeypatch):
+    """Let a signal arrive between the given poll and the next."""
+    import contextlib
+
+    def arrange(polls):
+        @contextlib.contextmanager
+        def signals():
+            yield StopAfter(polls)
+
+        monkeypatch.setattr(module, "stop_on_signals", signals)
+
+    return arrange
+
+
+CHANGES = ("sample.every=6", "train.log_every=3")
+
+
+@pytest.fixture
+def whole(start):
+    code, directory = start(*CHANGES)
+    assert code == 0
+    return fingerprint(directory)
+
+
+def test_the_same_twice(start, whole):
+    assert fingerprint(start(*CHANGES)[1]) == whole
+    assert fingerprint(start(*CHANGES, "seed=4")[1])["metrics"] != whole["metrics"]
+
+
+def test_stopped_at_every_poll_and_resumed(start, go_on, stop_after, whole, monkeypatch):
+    """At a step, within an evaluation, within a drawing: a run is stopped at each place where it asks, and goes on."""
+    steps = set()
+    for polls in range(0, 200, 9):
+        with monkeypatch.context():
+            stop_after(polls)
+            code, directory = start(*CHANGES)
+            stop_after(10**9)
+            if code == 0:
+                break
+            assert code == 75
+            names = [path.name for path in (directory / "checkpoints").glob("step-*")]
+            steps.add(max(names))
+            assert go_on(directory) == 0
+            assert fingerprint(directory) == whole, f"stopped after {polls} polls"
+    assert len(steps) > 6
+
+
+def test_stopped_again_and_again(start, go_on, stop_after, whole):
+    stop_after(5)
+    code, directory = start(*CHANGES)
+    for _ in range(30):
+        if code != 75:
+            break
+        stop_after(14)  # one step with an evaluation and a drawing asks 11 times
+        code = go_on(directory)
+    assert code == 0
+    assert fingerprint(directory) == whole
+
+
+@pytest.mark.parametrize("moment", ["step", "log", "save", "evaluate", "draw"])
+def test_killed_without_warning(start, go_on, whole, monkeypatch, moment, runs):
+    """What was done since the last checkpoint is done again, to the same end, and no line stands twice."""
+    from dither.engine.training import Run
+
+    name = {"step": "_train", "log": "_train"}.get(moment, moment)
+    original, calls = getattr(Run, name), []
+
+    def killed(self, *arguments):
+        calls.append(self.trainer.step)
+        result = original(self, *arguments) if moment != "step" else None
+        if len(calls) == (12 if name == "_train" else 2):
+            raise KeyboardInterrupt
+        return result if moment != "step" else original(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, name, killed)
+        with pytest.raises(KeyboardInterrupt):
+            start(*CHANGES)
+    (directory,) = [path for path in runs.iterdir() if not (path / "summary.json").exists()]
+    assert go_on(directory) == 0
+    assert fingerprint(directory) == whole
+
+
+def test_killed_before_the_first_checkpoint(start, go_on, whole, monkeypatch, runs):
+    from dither.engine.training import Run
+
+    original = Run._train
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "_train", lambda self, watched: original(self, watched) if self.trainer.step < 4 else 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            start(*CHANGES)
+    (directory,) = [path for path in runs.iterdir() if not (path / "summary.json").exists()]
+    assert not (directory / "checkpoints").exists()
+    assert go_on(directory) == 0
+    assert fingerprint(directory) == whole
+
+
+def test_a_damaged_newest_checkpoint_is_named_and_done_again(start, go_on, whole, console):
+    _, directory = start(*CHANGES)
+    weights = directory / "checkpoints" / "step-00000020" / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-3] ^= 16
+    weights.write_bytes(data)
+    assert go_on(directory) == 0
+    text = console.export_text()
+    assert "step-00000020 is damaged and is not used: model.safetensors is not what was written" in text
+    assert "going on after step 15" in text
+    assert fingerprint(directory) == whole
+
+
+def test_no_intact_checkpoint_is_exit_code_3(start, go_on, console):
+    _, directory = start()
+    for path in (directory / "checkpoints").glob("step-*"):
+        (path / "state.json").unlink()
+    assert go_on(directory) == 3
+    assert "state.json is missing" in console.export_text()
+
+
+def test_a_finished_run_may_be_made_longer(start, go_on, console):
+    _, directory = start()
+    assert go_on(directory, "train.steps=23") == 0
+    assert "changed: train.steps: 20 -> 23" in console.export_text()
+    assert (directory / "checkpoints" / "step-00000023").is_dir()

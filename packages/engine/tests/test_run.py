@@ -1,0 +1,245 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from dither.engine import checkpoint as checkpoint_module
+from dither.engine import run as module
+from dither.engine.metrics_file import read_metrics
+from dither.engine.run import evaluate_run, load_run, run, sample_run
+from dither.registry.problems import Refused
+
+
+@pytest.fixture
+def start(load, tmp_path, console):
+    def started(*changes):
+        code = run(load(*changes), tmp_path / "runs", ["dither", "run", "exp.toml"], console=console)
+        return code, max((tmp_path / "runs").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+
+    return started
+
+
+@pytest.fixture(autouse=True)
+def _plugins(monkeypatch):
+    monkeypatch.setenv("DITHER_PLUGINS", "engine")
+
+
+def test_a_run_from_start_to_end(start, console):
+    code, directory = start()
+    assert code == 0
+    names = {path.name for path in directory.iterdir()}
+    assert names == {
+        "checkpoints", "experiment.toml", "manifest.json", "metrics.jsonl", "plugins", "resolved.toml", "run.lock",
+        "samples", "summary.json", "tensorboard",
+    }  # fmt: skip
+    lines = [(line["step"], line["kind"]) for line in read_metrics(directory / "metrics.jsonl")]
+    assert lines == [
+        (4, "train"), (7, "valid"), (8, "train"), (12, "train"), (14, "valid"), (16, "train"), (20, "train"),
+        (20, "valid"), (20, "sample"),
+    ]  # fmt: skip
+    samples = directory / "samples" / "step-00000020"
+    assert {path.name for path in samples.iterdir()} == {"words.txt", "dot.png", "dot.svg", "samples.safetensors"}
+    assert len((samples / "words.txt").read_text().split()) == 5
+    summary = json.loads((directory / "summary.json").read_text())
+    assert summary["baselines"] == {"accuracy/chance": 0.25}
+    assert summary["figures"]["valid"]["accuracy"] == read_metrics(directory / "metrics.jsonl")[-2]["accuracy"]
+    assert summary["steps_per_second"] > 0
+    assert summary["peak_memory_bytes"] > 10_000_000
+    manifest = json.loads((directory / "manifest.json").read_text())
+    assert manifest["argv"] == ["dither", "run", "exp.toml"]
+    assert manifest["parameters"]["total"] == 285
+    assert len(manifest["plugins"]["toy-plugin"]["sha256"]) == 64
+    assert manifest["environment"]["threads"] == 1
+    text = console.export_text()
+    assert "285 parameters: own 48, table 40" in text
+    assert "40 train, 13 valid, 5 test" in text
+    assert "chance 0.25" in text
+
+
+def test_what_was_resolved_runs_again_to_the_same_end(start, load, tmp_path, console):
+    _, first = start("train.steps=6")
+    assert run(load(path=first / "resolved.toml"), tmp_path / "again", console=console) == 0
+    (second,) = (tmp_path / "again").iterdir()
+    assert (second / "metrics.jsonl").read_bytes() == (first / "metrics.jsonl").read_bytes()
+    assert (second / "resolved.toml").read_bytes() == (first / "resolved.toml").read_bytes()
+
+
+def test_hooks_are_called_in_their_order(start, events):
+    start("train.steps=3", "evaluate.every=2", "train.checkpoint_every=2")
+    assert [event[:2] for event in events()] == [
+        ("before_run", 0),
+        ("after_step", 1),
+        ("after_step", 2),
+        ("after_checkpoint", 2),
+        ("after_eval", 2),
+        ("after_step", 3),
+        ("after_checkpoint", 3),
+        ("after_eval", 3),
+        ("after_run", 3),
+    ]
+
+
+def test_no_steps_still_evaluates_and_draws(start):
+    code, directory = start("train.steps=0")
+    assert code == 0
+    assert [line["kind"] for line in read_metrics(directory / "metrics.jsonl")] == ["valid", "sample"]
+    assert (directory / "checkpoints" / "step-00000000").is_dir()
+
+
+def test_nan_keeps_the_last_good_checkpoint(start, console, events):
+    """Row 17 is met for the first time in step 2 of the second epoch at the latest."""
+    code, directory = start("task.poison=17", "train.checkpoint_every=1", "seed=5")
+    assert code == 4
+    text = console.export_text()
+    assert "the loss is nan" in text
+    assert "the training samples at fault are 17" in text
+    checkpoints = checkpoint_module.Checkpoints(directory / "checkpoints")
+    newest, damaged = checkpoints.newest()
+    assert damaged == []
+    tensors, plain = checkpoint_module.load_state(newest)
+    assert f"the checkpoint of step {plain['step']} is kept" in text
+    assert f"step {plain['step'] + 1}: " in text
+    assert all(tensor.isfinite().all() for tensor in tensors.values())
+    assert events()[-1] == ("on_run_error", "NonFinite")
+    assert not (directory / "summary.json").exists()
+
+
+def test_a_full_disk_is_exit_code_5(start, console, monkeypatch):
+    usage = checkpoint_module.shutil.disk_usage(".")
+    monkeypatch.setattr(checkpoint_module.shutil, "disk_usage", lambda path: usage._replace(free=10))
+    code, directory = start()
+    assert code == 5
+    text = console.export_text()
+    assert "bytes needed, 10 free" in text
+    assert "the checkpoint of step 5 is kept" in text
+    assert [path.name for path in (directory / "checkpoints").iterdir()] == ["step-00000005"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
+def test_no_memory_is_exit_code_5(start, monkeypatch, error):
+    def fail(self):
+        raise error
+
+    monkeypatch.setattr(module.Trainer, "advance", fail)
+    assert start()[0] == 5
+
+
+def test_any_other_error_is_not_hidden(start, monkeypatch, events):
+    monkeypatch.setattr(module.Trainer, "advance", lambda self: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        start()
+    assert events()[-1] == ("on_run_error", "ZeroDivisionError")
+
+
+def test_what_is_refused_leaves_no_directory(load, tmp_path, console):
+    with pytest.raises(Refused, match="no training samples"):
+        run(load("task.size=0"), tmp_path / "runs", console=console)
+    with pytest.raises(Refused, match="finds no such device"):
+        run(load("train.device=cuda:77"), tmp_path / "runs", console=console)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_that_is_held_is_refused(start, load, console):
+    _, directory = start("train.steps=1")
+    with module.RunDirectory.open(directory), pytest.raises(Refused, match="held by another process"):
+        run(load(path=directory / "resolved.toml"), directory.parent, resume=directory, console=console)
+
+
+def test_evaluating_a_run_gives_its_own_figures(start):
+    _, directory = start()
+    assert evaluate_run(directory) == json.loads((directory / "summary.json").read_text())["figures"]["valid"]
+
+
+def test_sampling_a_run(start, tmp_path, console):
+    _, directory = start()
+    ours = directory / "samples" / "step-00000020" / "words.txt"
+    assert sample_run(directory, 5, 0, tmp_path / "out", console) == 0
+    assert (tmp_path / "out" / "words.txt").read_bytes() == ours.read_bytes()
+    assert sample_run(directory, 3, 9, console=console) == 0
+    made = directory / "samples" / "step-00000020-seed-9-count-3" / "words.txt"
+    assert len(made.read_text().split()) == 3
+    with pytest.raises(Refused, match="nothing is overwritten"):
+        sample_run(directory, 5, 1, tmp_path / "out", console)
+    assert (tmp_path / "out" / "words.txt").read_bytes() == ours.read_bytes()
+
+
+def test_a_loaded_run_has_the_averaged_weights(start):
+    _, directory = start()
+    _, system, step = load_run(directory)
+    assert step == 20
+    assert not system.training
+    average = checkpoint_module.load_file(directory / "checkpoints" / "step-00000020" / "average.safetensors")
+    assert all((system.model.state_dict()[key] == value).all() for key, value in average.items())
+
+
+def test_what_is_no_run_is_refused(tmp_path, start):
+    for use in (evaluate_run, load_run, lambda path: sample_run(path, 1)):
+        with pytest.raises(Refused, match="no run directory"):
+            use(tmp_path)
+    _, directory = start("train.steps=1")
+    checkpoint_module.shutil.rmtree(directory / "checkpoints")
+    with pytest.raises(Refused, match="no checkpoint yet") as caught:
+        load_run(directory)
+    assert caught.value.exit_code == 3
+
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+from dither.engine.experiment import load_experiment
+from dither.engine.run import run
+from dither.engine.trainer import Trainer
+import torch
+torch.set_num_threads(1)
+advance = Trainer.advance
+def slow(self):
+    print("step", flush=True)
+    time.sleep(float(sys.argv[3]))
+    return advance(self)
+Trainer.advance = slow
+sys.exit(run(load_experiment(Path(sys.argv[1]), select=["engine"]), Path(sys.argv[2])))
+"""
+
+
+def launch(experiment_file, runs, pause):
+    script = experiment_file.with_name("script.py")
+    script.write_text(textwrap.dedent(SCRIPT))
+    command = [sys.executable, str(script), str(experiment_file), str(runs), str(pause)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
+    for line in process.stdout:
+        if line.strip() == "step":
+            return process
+    raise AssertionError(process.stderr.read())
+
+
+def test_signals(experiment_file, tmp_path):
+    """One signal: the step is finished and saved, code 75. A second one: ended at once."""
+    process = launch(experiment_file, tmp_path / "one", 0.3)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 75, err
+    assert "SIGTERM: finishing the step" in err
+    assert "go on with --resume" in out
+    (directory,) = (tmp_path / "one").iterdir()
+    assert [path.name for path in (directory / "checkpoints").iterdir()] == ["step-00000001"]
+
+    process = launch(experiment_file, tmp_path / "two", 60)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert time.monotonic() - began < 20
+    assert process.returncode == 128 + signal.SIGINT
+    assert "SIGINT again: ended at once" in err

@@ -1,0 +1,134 @@
+import fcntl
+import json
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+
+import pytest
+
+from dither.engine.environment import choose_device, differences, environment, git_state
+from dither.engine.rundir import RunDirectory, resolved
+from dither.registry.problems import Refused
+
+
+def test_directories_are_new_and_named_by_time(tmp_path):
+    runs = tmp_path / "a" / "runs"
+    with RunDirectory.create(runs) as one, RunDirectory.create(runs) as two:
+        assert one.path != two.path
+        assert re.fullmatch(r"\d{8}T\d{6}Z-[0-9a-f]{6}", one.path.name)
+
+
+def test_many_at_once_are_all_different(tmp_path):
+    made = [RunDirectory.create(tmp_path) for _ in range(200)]
+    assert len({directory.path for directory in made}) == 200
+    for directory in made:
+        os.close(directory._lock)
+
+
+def test_a_directory_that_exists_is_left_alone(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "precious").write_text("x")
+    with pytest.raises(FileExistsError):
+        RunDirectory.at(tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["precious"]
+
+
+def test_a_place_where_none_can_be_made_is_refused(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(Refused, match="cannot be made"):
+        RunDirectory.create(tmp_path / "file")
+    with pytest.raises(Refused, match="cannot be made"):
+        RunDirectory.create(tmp_path / "file" / "deeper")
+    with pytest.raises(Refused, match="cannot be made"):
+        RunDirectory.create(tmp_path / ("long" * 100))
+
+
+def test_a_directory_that_is_held_is_refused(tmp_path, load):
+    with RunDirectory.create(tmp_path) as directory:
+        directory.record(load(), {})
+        with pytest.raises(Refused, match=f"held by another process: process {os.getpid()} on "):
+            RunDirectory.open(directory.path)
+    with RunDirectory.open(directory.path):
+        pass  # given back; the lock file of a process that was killed does not hold it either
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
+    with pytest.raises(Refused, match=r"no run directory: it has no resolved\.toml"):
+        RunDirectory.open(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_recorded_loads_to_the_same_experiment(tmp_path, load, experiment_file):
+    child = experiment_file.with_name("child.toml")
+    child.write_text('extends = "exp.toml"\nname = "child"\n[model]\nuse = "toy-net"\nwidth = 4\n')
+    loaded = load("train.steps=9", path=child)
+    with RunDirectory.create(tmp_path / "runs") as directory:
+        directory.record(loaded, {"seed": 3})
+    path = directory.path
+    assert (path / "experiment.toml").read_bytes() == child.read_bytes()
+    assert (path / "extends" / "1-exp.toml").read_bytes() == experiment_file.read_bytes()
+    assert json.loads((path / "manifest.json").read_text()) == {"seed": 3}
+    written = tomllib.loads((path / "resolved.toml").read_text())
+    assert written["task"]["use"] == "toy-plugin/toy-words@1"
+    assert written["train"]["optimizer"]["use"] == "engine/adamw@1"
+    assert written["train"]["optimizer"]["betas"] == [0.9, 0.999]
+    experiment_file.with_name("toy_plugin.py").unlink()
+    again = load(path=path / "resolved.toml")
+    assert (
+        again.experiment.model_copy(update={"plugins": []}).model_dump()
+        == loaded.experiment.model_copy(update={"plugins": []}).model_dump()
+    )
+    assert resolved(again) == resolved(loaded) == written
+
+
+def test_a_run_goes_on_only_as_what_it_was(tmp_path, load):
+    with RunDirectory.create(tmp_path / "runs") as directory:
+        directory.record(load(), {})
+        before = (directory.path / "resolved.toml").read_bytes()
+        assert directory.changes(load()) == []
+        changed = load("train.steps=40", "sampler.steps=2", "evaluate.every=3")
+        notes = ["sampler.steps: 4 -> 2", "train.steps: 20 -> 40", "evaluate.every: 7 -> 3"]
+        assert sorted(directory.changes(changed)) == sorted(notes)
+        with pytest.raises(Refused) as caught:
+            directory.changes(load("seed=4", "model.width=9", "train.optimizer.lr=0.5", "train.steps=40"))
+        messages = [problem.message for problem in caught.value.problems]
+        assert len(messages) == 3
+        assert any("seed: 3 -> 4" in message for message in messages)
+        assert (directory.path / "resolved.toml").read_bytes() == before
+        directory.accept(changed)
+        assert directory.changes(changed) == []
+
+
+def test_the_lock_is_one_of_the_kernel(tmp_path):
+    """So that it is free when its holder is killed."""
+    with RunDirectory.create(tmp_path) as directory:
+        other = os.open(directory.path / "run.lock", os.O_RDWR)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(other)
+
+
+def test_a_device_that_is_not_there_is_refused():
+    assert choose_device("cpu").type == "cpu"
+    with pytest.raises(Refused, match='"cuda:99"'):
+        choose_device("cuda:99")
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_git_state(tmp_path):
+    assert git_state(tmp_path / "nowhere") is None
+    for command in ("init", "-c user.name=x -c user.email=x@x commit --allow-empty -m first"):
+        subprocess.run(["git", "-C", str(tmp_path), *command.split()], check=True, capture_output=True)
+    state = git_state(tmp_path)
+    assert re.fullmatch("[0-9a-f]{40,}", state["commit"])
+    assert state["clean"]
+    (tmp_path / "new").write_text("x")
+    assert git_state(tmp_path) == state | {"clean": False}
+
+
+def test_what_decides_bits_is_compared():
+    now = environment(choose_device("cpu"))
+    assert differences(now, now) == []
+    assert differences(now | {"threads": 99, "platform": "other"}, now) == [f"threads: 99 -> {now['threads']}"]

@@ -1,0 +1,193 @@
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from dither.engine.experiment import Train
+from dither.engine.finite import FiniteGuard, NonFinite
+from dither.engine.randomness import Stream, seed_generators
+from dither.engine.session import draw
+from dither.engine.specs import AdamW, Constant
+from dither.engine.system import Diffusion
+from dither.engine.trainer import Trainer, scale_gradients
+from dither.registry.problems import Refused
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def make(load):
+    def trainer(*changes):
+        experiment = load(*changes).experiment
+        return Trainer(Diffusion.build(experiment), experiment.train, experiment.seed)
+
+    return trainer
+
+
+def weights(trainer):
+    return [p.detach().clone() for p in trainer.system.model.parameters()]
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+def test_a_step_is_adamw_on_the_weighted_mean_of_the_whole_batch(make, parts):
+    """Also when the batch comes in parts, whose weights differ because the noise does."""
+    trainer = make(f"train.accumulate={parts}", "train.lr_schedule=constant", "train.clip=1e9")
+    model = copy.deepcopy(trainer.system.model)
+    reference = trainer.system.with_model(model)
+    figures = trainer.advance()
+
+    seed_generators(CPU, Stream.STEP, trainer.seed, 0, 0)
+    rows, size = trainer.rows(0), 8 // parts
+    measured = [reference(reference.task.batch("train", rows[i : i + size])) for i in range(0, 8, size)]
+    loss = sum(m.total() for m in measured) / sum(m.weights.sum() for m in measured)
+    loss.backward()
+    norm = math.sqrt(sum(p.grad.square().sum().item() for p in model.parameters()))
+    AdamW(lr=0.02).build(model).step()
+
+    assert figures["loss"].item() == pytest.approx(loss.item(), rel=1e-6)
+    assert figures["grad_norm"].item() == pytest.approx(norm, rel=1e-5)
+    for mine, expected in zip(weights(trainer), model.parameters(), strict=True):
+        torch.testing.assert_close(mine, expected.detach())
+
+
+def test_gradients_are_divided_then_clipped():
+    layers = nn.Linear(3, 2), nn.Linear(2, 2)
+    parameters = [p for layer in layers for p in layer.parameters()]
+    unused = nn.Parameter(torch.ones(2))
+    for p in parameters:
+        p.grad = torch.randn_like(p)
+    before = [p.grad / 4 for p in parameters]
+    norm = math.sqrt(sum(g.square().sum().item() for g in before))
+    assert scale_gradients([*parameters, unused], torch.tensor(4.0), norm / 2).item() == pytest.approx(norm)
+    for p, g in zip(parameters, before, strict=True):
+        torch.testing.assert_close(p.grad, g / 2)
+    assert scale_gradients(parameters, torch.tensor(1.0), None).item() == pytest.approx(norm / 2)
+    assert scale_gradients(parameters, torch.tensor(1.0), 10 * norm).item() == pytest.approx(norm / 2), "not lengthened"
+    torch.testing.assert_close(parameters[0].grad, before[0] / 2)
+
+
+def test_the_rate_follows_the_schedule(make):
+    trainer = make()
+    seen = []
+    for step in range(20):
+        trainer.advance()
+        seen.append(trainer.optimizer.param_groups[0]["lr"])
+        assert trainer.optimizer.param_groups[-1]["lr"] == seen[-1]
+        assert seen[-1] == pytest.approx(0.02 * trainer.factor(step))
+    assert seen[0] == pytest.approx(0.02 / 3)
+    assert max(seen) == 0.02
+
+
+def test_a_step_depends_on_nothing_drawn_before_it(make):
+    one, other = make(), make()
+    for trainer in (one, other):
+        trainer.advance()
+        if trainer is other:
+            torch.randn(5)
+            draw(trainer.system, trainer.system.task.like(2, 0), 0)
+        trainer.advance()
+    assert all(torch.equal(a, b) for a, b in zip(weights(one), weights(other), strict=True))
+    third = make("seed=4")
+    assert third.rows(0) != one.rows(0)
+
+
+def test_reading_gives_means_since_the_last_time(make):
+    trainer = make("train.accumulate=1")
+    totals = []
+    for _ in range(3):
+        figures = trainer.advance()
+        totals.append((trainer.sums.tolist(), figures["grad_norm"].item()))
+    sums, _ = totals[-1]
+    read = trainer.read()
+    assert read["loss"] == pytest.approx(sums[0] / sums[1])
+    assert read["grad_norm"] == pytest.approx(sum(norm for _, norm in totals) / 3)
+    figures = trainer.advance()
+    assert trainer.read()["loss"] == pytest.approx(figures["loss"].item(), rel=1e-6)
+
+
+def poisoned_step(trainer, row):
+    return next(step for step in range(100) if row in trainer.rows(step))
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_nan_stops_before_the_update_and_names_the_sample(make, parts):
+    trainer = make("task.poison=17", f"train.accumulate={parts}")
+    bad = poisoned_step(trainer, 17)
+    for _ in range(bad):
+        trainer.advance()
+    before, average = weights(trainer), copy.deepcopy(trainer.average.state_dict())
+    with pytest.raises(NonFinite) as caught:
+        trainer.advance()
+    assert all(torch.equal(a, b) for a, b in zip(before, weights(trainer), strict=True))
+    assert all(torch.equal(average[key], value) for key, value in trainer.average.state_dict().items())
+    assert trainer.step == bad
+    assert (caught.value.step, caught.value.rows, caught.value.certain) == (bad, [17], True)
+    assert f"step {bad + 1}: the loss is nan" in str(caught.value)
+    assert str(caught.value).endswith("at fault are 17")
+
+
+def test_an_infinite_gradient_alone_stops_too(make):
+    trainer = make()
+    trainer.system.model.head.weight.register_hook(lambda gradient: gradient * math.inf)
+    before = weights(trainer)
+    with pytest.raises(NonFinite) as caught:
+        trainer.advance()
+    assert all(torch.equal(a, b) for a, b in zip(before, weights(trainer), strict=True))
+    assert caught.value.rows == trainer.rows(0)
+    assert not caught.value.certain
+    assert math.isfinite(caught.value.loss)
+
+
+def test_where_waiting_is_dear_the_updates_are_made_void(make):
+    """As on a GPU: the host looks only now and then, and finds the weights as they were before the bad step."""
+    trainer = make("task.poison=17")
+    trainer.guard = FiniteGuard(trainer.optimizer, CPU, deferred=True)
+    bad = poisoned_step(trainer, 17)
+    for _ in range(bad):
+        trainer.advance()
+    trainer.check()
+    before = weights(trainer)
+    for _ in range(3):
+        trainer.advance()
+    assert all(torch.equal(a, b) for a, b in zip(before, weights(trainer), strict=True))
+    with pytest.raises(NonFinite) as caught:
+        trainer.read()
+    assert (caught.value.step, caught.value.rows) == (bad, [17])
+
+
+def test_making_void_changes_nothing_while_all_is_well(make):
+    plain, deferred = make(), make()
+    deferred.guard = FiniteGuard(deferred.optimizer, CPU, deferred=True)
+    for trainer in (plain, deferred):
+        for _ in range(4):
+            trainer.advance()
+    assert all(torch.equal(a, b) for a, b in zip(weights(plain), weights(deferred), strict=True))
+    assert plain.read() == deferred.read()
+
+
+def test_an_optimizer_that_cannot_be_made_void_is_waited_for():
+    net = nn.Linear(2, 2)
+    assert not FiniteGuard(torch.optim.SGD(net.parameters(), 0.1), torch.device("meta")).deferred
+    assert FiniteGuard(AdamW().build(net), torch.device("meta")).deferred
+    assert not FiniteGuard(AdamW().build(net), CPU).deferred
+
+
+def test_no_training_samples_is_refused(make):
+    with pytest.raises(Refused, match="no training samples"):
+        make("task.size=0")
+
+
+def test_training_learns(load):
+    experiment = load("model.dropout=0.0", "model.width=32").experiment
+    system = Diffusion.build(experiment)
+    train = Train(steps=150, batch_size=32, optimizer=AdamW(lr=0.02), lr_schedule=Constant(), ema=None)
+    trainer = Trainer(system, train, 0)
+    for _ in range(10):
+        trainer.advance()
+    early = trainer.read()["loss"]
+    for _ in range(140):
+        trainer.advance()
+    assert trainer.average is None
+    assert trainer.read()["loss"] < 0.9 * early

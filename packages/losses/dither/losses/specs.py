@@ -1,0 +1,93 @@
+"""The menu of this package. No torch at import."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
+
+from dither.registry import Misfit, Spec, hookimpl
+from dither.registry.kinds import FEATURES, TOKENS, LossSpec, ProcessFacts
+
+if TYPE_CHECKING:
+    from dither.registry.parts import Loss
+
+__all__ = ["MSE", "MaskedCE", "ScoreEntropy", "register_components"]
+
+INSTEAD = 'use loss "score-entropy", which is the bound of every token process and meaning'
+
+
+class MaskedCE(LossSpec):
+    """Weighted cross entropy on masked tokens: the NELBO of an absorbing process in closed form (MDLM).
+
+    In nats: the mean is a bound per token, over real tokens that are not known, masked or not.
+    """
+
+    name: ClassVar[str] = "masked-ce"
+    serves = TOKENS
+
+    def check(self, process: ProcessFacts) -> Iterable[Misfit]:
+        """Yield why the closed form does not hold for the process."""
+        yield from super().check(process)
+        if process.space.data == "tokens" and process.prior != "mask":
+            message = f'loss "masked-ce" is for an absorbing process, but "{process.name}" does not mask tokens'
+            yield Misfit(message, related=("process",), help=INSTEAD)
+        elif process.space.data == "tokens" and process.predict != "posterior":
+            message = f'loss "masked-ce" needs a model that predicts the posterior, not predict = "{process.predict}"'
+            yield Misfit(message, related=("process",), help=INSTEAD)
+
+    def build(self, process: ProcessFacts) -> Loss:
+        """Return the loss."""
+        from .tokens import masked_ce
+
+        return masked_ce
+
+
+class ScoreEntropy(LossSpec):
+    """Score entropy (SEDD): the NELBO of every token process, whatever the model predicts.
+
+    It is never negative, and 0 at the true score. In nats: the mean is a bound per token, over real tokens that are not
+    known.
+    """
+
+    name: ClassVar[str] = "score-entropy"
+    serves = TOKENS
+
+    def build(self, process: ProcessFacts) -> Loss:
+        """Return the loss."""
+        from .tokens import score_entropy
+
+        return score_entropy
+
+
+class MSE(LossSpec):
+    """Masked mean squared error, over what the process took away."""
+
+    name: ClassVar[str] = "mse"
+    serves = FEATURES
+    target: Literal["x0", "raw"] = "x0"
+    """What is compared: the clean sample, or what the process predicts (x0, eps or velocity)."""
+    reduction: Literal["element-mean", "region-sum", "zero-padded"] = "element-mean"
+    """The mean over wanted elements; the sum over features, mean over regions with any; or the mean over everything."""
+    min_snr: float | None = Field(None, gt=0)
+    """Bound on the weight of low Gaussian noise, about 5 (Min-SNR); by default every time counts the same."""
+
+    def check(self, process: ProcessFacts) -> Iterable[Misfit]:
+        """Yield why the options make no sense for the process."""
+        yield from super().check(process)
+        if self.min_snr is not None and process.prior != "gaussian":
+            message = f'min_snr has no effect under process "{process.name}", which adds no Gaussian noise'
+            yield Misfit(message, ("min_snr",), ("process",))
+
+    def build(self, process: ProcessFacts) -> Loss:
+        """Return the loss; `raw` becomes what the process predicts."""
+        from .features import SquaredError
+
+        return SquaredError("x0" if self.target == "x0" else process.predict, self.reduction, self.min_snr)
+
+
+@hookimpl
+def register_components() -> list[type[Spec]]:
+    """Offer what this package makes."""
+    return [MSE, MaskedCE, ScoreEntropy]

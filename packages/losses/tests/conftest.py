@@ -1,0 +1,36 @@
+"""Token processes over any space, for tests of losses."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from dither.processes.clock import Clock
+from dither.processes.schedules.curves import geometric
+from dither.processes.tokens import TokenProcess, even_prior, frequency_prior, mask_prior
+from dither.registry.parts import Schedule
+from dither.registry.spaces import Field, TokenSpace
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def process_of() -> Callable[..., TokenProcess]:
+    """A process by the name of its prior; marginal has frequencies 1, 3, 5 .. of the clean ids."""
+
+    def clean(field: Field) -> int:
+        return field.size - (field.mask is not None) - (field.pad is not None)
+
+    def build(
+        kind: str, space: TokenSpace, predict: str = "posterior", schedule: Schedule | None = None
+    ) -> TokenProcess:
+        space = space.with_mask() if kind == "absorbing" else space
+        odd = {field.name: [1.0 + 2 * i for i in range(clean(field))] for field in space.fields}
+        priors = {"absorbing": mask_prior, "uniform": even_prior, "marginal": lambda s: frequency_prior(s, odd)}
+        return TokenProcess(space, priors[kind](space), Clock(schedule or geometric(1e-4, 20)), predict)
+
+    return build

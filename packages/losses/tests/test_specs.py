@@ -1,0 +1,59 @@
+"""The menu: losses refuse processes whose bound they are not, and no torch is needed to say so."""
+
+import subprocess
+import sys
+
+import pytest
+
+from dither.losses.specs import MSE, MaskedCE, ScoreEntropy, register_components
+from dither.registry.kinds import ProcessFacts
+from dither.registry.spaces import FeatureSpace, Field, TokenSpace
+
+TEXT, REGIONS = TokenSpace((Field("text", 4, 9, mask=8),)), FeatureSpace(4, 5)
+FACTS = {
+    "absorbing": ProcessFacts("absorbing", TEXT, "posterior", "mask"),
+    "absorbing-score": ProcessFacts("absorbing", TEXT, "score", "mask"),
+    "absorbing-plug-in": ProcessFacts("absorbing", TEXT, "plug-in", "mask"),
+    "uniform": ProcessFacts("uniform", TEXT, "posterior", "uniform"),
+    "marginal": ProcessFacts("marginal", TEXT, "score", "frequencies"),
+    "gaussian": ProcessFacts("gaussian", REGIONS, "velocity", "gaussian"),
+    "masked-region": ProcessFacts("masked-region", REGIONS, "x0", "hidden"),
+}
+
+
+def test_no_torch_at_import() -> None:
+    code = "import sys, dither.losses.specs as s; s.register_components(); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("spec", register_components(), ids=lambda spec: spec.name)
+@pytest.mark.parametrize("name", FACTS)
+def test_who_serves_whom(spec, name: str) -> None:
+    allowed = {
+        MaskedCE: {"absorbing"},
+        ScoreEntropy: {"absorbing", "absorbing-score", "absorbing-plug-in", "uniform", "marginal"},
+        MSE: {"gaussian", "masked-region"},
+    }[spec]
+    loss, misfits = spec(), list(spec().check(FACTS[name]))
+    assert (not misfits) == (name in allowed)
+    if name in allowed:
+        assert callable(loss.build(FACTS[name]))
+    else:
+        assert len(misfits) == 1
+        assert misfits[0].related == ("process",)
+        assert spec.name in misfits[0].message
+        if spec is MaskedCE and FACTS[name].space is TEXT:
+            assert "score-entropy" in misfits[0].help
+    assert all(info.description for info in spec.model_fields.values())
+
+
+def test_the_target_follows_the_process() -> None:
+    assert MSE(target="raw").build(FACTS["gaussian"]).target == "velocity"
+    assert MSE(target="raw").build(FACTS["masked-region"]).target == "x0"
+    assert MSE().build(FACTS["gaussian"]).target == "x0"
+
+
+def test_min_snr_is_for_gaussian_noise() -> None:
+    assert not list(MSE(min_snr=5.0).check(FACTS["gaussian"]))
+    (misfit,) = MSE(min_snr=5.0).check(FACTS["masked-region"])
+    assert misfit.path == ("min_snr",)

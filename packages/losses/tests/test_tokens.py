@@ -1,0 +1,229 @@
+"""Losses on tokens: identities between published forms, the truth at 0, stability, gradients."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from dither.losses.tokens import masked_ce, score_entropy
+from dither.processes.schedules.curves import cosine, geometric, linear_beta, log_linear
+from dither.processes.tokens import TokenProcess
+from dither.registry.flow import Clean, Measured, Noise, Noised, State
+from dither.registry.spaces import Field, TokenSpace
+
+KINDS = ("absorbing", "uniform", "marginal")
+MEANINGS = ("posterior", "plug-in", "score")
+TWO = TokenSpace((Field("nodes", 2, 6, mask=4, pad=5), Field("edges", 3, 4, pad=0)))
+SCHEDULES = (geometric(1e-4, 20), log_linear(1e-3), cosine(1e-3), linear_beta())
+
+
+def text(length: int, ids: int) -> TokenSpace:
+    return TokenSpace((Field("text", length, ids),))
+
+
+def record(process: TokenProcess, x0: Tensor, x: Tensor, sigma: Tensor, rate: float = 1.0) -> Noised:
+    """The record that `corrupt` would make if the draw came out as x."""
+    prior = process.table.on("cpu")
+    wanted = prior.expand(x.shape[1], -1)[torch.arange(x.shape[1]), x] > 0
+    noise, fixed = Noise(sigma, torch.full_like(sigma, rate)), torch.zeros_like(wanted)
+    return Noised(x0, State.of(x), noise, wanted, ~fixed, fixed, prior)
+
+
+def clean_of(space: TokenSpace, rows: int) -> Clean:
+    """Random clean ids with random padding and known positions."""
+    odds = space.clean().double().expand(space.length, -1)
+    x0 = torch.stack([torch.multinomial(odds, 1)[:, 0] for _ in range(rows)])
+    valid, known = torch.rand(x0.shape) < 0.8, torch.rand(x0.shape) < 0.2
+    pads = torch.cat([torch.full((f.length,), f.pad or 0) for f in space.fields])
+    return Clean.of(torch.where(valid, x0, pads), valid, known)
+
+
+@pytest.mark.parametrize("space", [text(4, 5), TWO], ids=["one", "two"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_masked_ce_is_score_entropy_of_an_absorbing_process(process_of, schedule, space: TokenSpace) -> None:
+    """The closed form of MDLM, term by term, with padding, known positions and fields of their own."""
+    process = process_of("absorbing", space, "posterior", schedule)
+    clean = clean_of(process.space, 64)
+    noised = process.corrupt(clean, torch.linspace(1e-3, 1, 64, dtype=torch.float64))
+    raw = torch.randn(64, space.length, process.space.vocab, dtype=torch.float64, requires_grad=True)
+    pred = process.read(raw, noised.state, noised.noise)
+    closed, general = masked_ce(pred, noised), score_entropy(pred, noised)
+    torch.testing.assert_close(closed.values, general.values, rtol=1e-10, atol=1e-12)
+    assert torch.equal(closed.weights, general.weights)
+    assert torch.equal(closed.weights, (~clean.fixed).double())
+    assert (closed.values[~noised.wanted] == 0).all()
+    assert (closed.values[noised.wanted] > 0).all()
+    grads = [torch.autograd.grad(m.total(), raw, retain_graph=True)[0] for m in (closed, general)]
+    torch.testing.assert_close(grads[0], grads[1], rtol=1e-9, atol=1e-12)
+
+
+def test_masked_ce_weight_by_hand(process_of) -> None:
+    process = process_of("absorbing", text(2, 3), "posterior", log_linear(1e-3))
+    noised = record(process, torch.tensor([[0, 2]]), torch.tensor([[3, 2]]), torch.tensor([0.7]), rate=2.0)
+    raw = torch.tensor([[[1.0, 2.0, 0.5, 9.0], [0.0, 0.0, 0.0, 0.0]]])
+    measured = masked_ce(process.read(raw, noised.state, noised.noise), noised)
+    log_p = 1.0 - math.log(math.exp(1) + math.exp(2) + math.exp(0.5))  # MASK has no part in it
+    torch.testing.assert_close(measured.values, torch.tensor([[-log_p * 2.0 / math.expm1(0.7), 0.0]]))
+    assert measured.weights.tolist() == [[1, 1]]
+
+
+@pytest.mark.parametrize("ids", [2, 3, 7])
+def test_score_entropy_of_plug_in_is_the_integrand_of_udlm(process_of, ids: int) -> None:
+    """UDLM (Schiff et al. 2024, eq. 18), which is DUO's nll per token, written with xbar = V alpha x + 1 - alpha.
+
+    alpha' / (V alpha) [V / xbar_i - V / model_i - sum_j xbar_j / xbar_i log(model_i xbar_j / (model_j xbar_i))], where i is
+    x_t and -alpha' / alpha the rate. With s_j = model_j / model_i and r_j = xbar_j / xbar_i this is rate / V times the sum
+    of s - r - r log s + r log r, because both xbar and model sum to V.
+    """
+    process = process_of("uniform", text(1, ids), "plug-in")
+    for x0 in range(ids):
+        for x in range(ids):
+            for sigma in (1e-3, 0.4, 5.0):
+                alpha, p = math.exp(-sigma), torch.rand(ids, dtype=torch.float64)
+                p = p / p.sum()
+                bar = ids * alpha * torch.eye(ids, dtype=torch.float64)[x0] + 1 - alpha
+                model = ids * alpha * p + 1 - alpha
+                logs = (bar / bar[x] * (model[x] * bar / (model * bar[x])).log()).sum()
+                expected = -3.0 / ids * (ids / bar[x] - ids / model[x] - logs)
+                sigmas = torch.tensor([sigma], dtype=torch.float64)
+                noised = record(process, torch.tensor([[x0]]), torch.tensor([[x]]), sigmas, rate=3.0)
+                pred = process.read(p.log()[None, None], noised.state, noised.noise)
+                got = score_entropy(pred, noised).values[0, 0]
+                torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("ids", [2, 5])
+def test_score_entropy_is_the_formula_of_sedd(process_of, ids: int, moved: bool) -> None:
+    """mean_y s_y - s_x / V - (negative term) + (constant), as in the public code, with r = esigm1 / (esigm1 + V)."""
+    process = process_of("uniform", text(1, ids), "score")
+    x0, x, sigma = 0, int(moved), 0.9
+    log_s = torch.randn(ids, dtype=torch.float64)
+    log_s[x] = 0
+    e = math.expm1(sigma)
+    r = e / (e + ids)
+    positive = log_s.exp().mean() - 1 / ids
+    negative = log_s.mean() - log_s[x] / ids
+    negative = negative + log_s[x0] / e if moved else r * negative
+    constant = ((-math.log(r) - 1) / r - (ids - 2)) / ids if moved else (ids - 1) / ids * r * (math.log(r) - 1)
+    sigmas = torch.tensor([sigma], dtype=torch.float64)
+    noised = record(process, torch.tensor([[x0]]), torch.tensor([[x]]), sigmas, rate=2.0)
+    got = score_entropy(process.read(log_s[None, None], noised.state, noised.noise), noised).values
+    torch.testing.assert_close(got.squeeze(), 2.0 * (positive - negative + constant))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("vocab", [2, 15, 27, 4096, 50257])
+@pytest.mark.parametrize("sigma", [1e-4, 1e-3, 0.1, 1.0, 20.0])
+def test_zero_at_the_truth_and_never_nan(process_of, vocab: int, sigma: float, dtype: torch.dtype) -> None:
+    """Where public code has r = 1 - V / (exp(sigma) - 1 + V) = 0 and a NaN for most vocabularies."""
+    process = process_of("uniform", text(2, vocab), "score")
+    x0, x = torch.tensor([[0, 0]]), torch.tensor([[0, 1]])  # not moved, moved
+    e = math.expm1(sigma)
+    log_r = math.log(e) - math.log(e + vocab)
+    truth = torch.zeros(1, 2, vocab, dtype=torch.float64)
+    truth[0, 0, 1:], truth[0, 1, 0] = log_r, -log_r
+    noised = record(process, x0, x, torch.tensor([sigma], dtype=torch.float64))
+    assert math.isfinite(log_r)
+    raw = truth.to(dtype).requires_grad_()
+    at_truth = score_entropy(process.read(raw, noised.state, noised.noise), noised)
+    assert (at_truth.values >= 0).all()
+    assert at_truth.values.max() < (1e-6 if dtype == torch.float32 else 1e-14)
+    (grad,) = torch.autograd.grad(at_truth.total(), raw)
+    assert grad.isfinite().all()
+    push = 0.3 * torch.randn(truth.shape, dtype=torch.float64)
+    push[0, [0, 1], [0, 1]] = 0
+    off = score_entropy(process.read((truth + push).to(dtype), noised.state, noised.noise), noised).values
+    ratio = truth.exp()
+    expected = (ratio * (push.expm1() - push)).sum(-1) / vocab
+    torch.testing.assert_close(off.double(), expected, rtol=1e-3 if dtype == torch.float32 else 1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("meaning", MEANINGS)
+def test_gradcheck(process_of, kind: str, meaning: str) -> None:
+    process = process_of(kind, TWO, meaning)
+    clean = clean_of(process.space, 3)
+    noised = process.corrupt(clean, torch.tensor([0.2, 0.6, 0.9], dtype=torch.float64))
+    raw = torch.randn(3, 5, process.space.vocab, dtype=torch.float64, requires_grad=True)
+
+    def loss(raw: Tensor) -> Tensor:
+        return score_entropy(process.read(raw, noised.state, noised.noise), noised).values
+
+    assert torch.autograd.gradcheck(loss, raw)
+    if kind == "absorbing" and meaning == "posterior":
+        assert torch.autograd.gradcheck(
+            lambda raw: masked_ce(process.read(raw, noised.state, noised.noise), noised).values, raw
+        )
+
+
+@given(
+    st.sampled_from(KINDS),
+    st.sampled_from(MEANINGS),
+    st.sampled_from(SCHEDULES),
+    st.sampled_from([text(3, 2), text(1, 5), TWO]),
+    st.booleans(),
+    st.integers(0, 999),
+)
+def test_finite_positive_and_pure(process_of, kind, meaning, schedule, space, per_position, seed) -> None:
+    """For any space, process and noise: values finite and at least 0, nothing fixed counts, inputs are left alone."""
+    torch.manual_seed(seed)
+    process = process_of(kind, space, meaning, schedule)
+    clean = clean_of(process.space, 4)
+    t = torch.rand(clean.x0.shape if per_position else 4)
+    t.view(-1)[0] = 0.0
+    t.view(-1)[-1] = 1.0
+    noised = process.corrupt(clean, t)
+    raw = (3 * torch.randn(*clean.x0.shape, process.space.vocab)).requires_grad_()
+    before = [value.clone() for value in tensors(noised, raw)]
+    losses: list[Callable[..., Measured]] = [score_entropy]
+    if kind == "absorbing" and meaning == "posterior":
+        losses.append(masked_ce)
+    for loss in losses:
+        pred = process.read(raw, noised.state, noised.noise)
+        form = pred.log.detach().clone()
+        measured = loss(pred, noised)
+        assert measured.values.shape == measured.weights.shape == clean.x0.shape
+        assert measured.values.isfinite().all()
+        assert (measured.values >= 0).all()
+        assert (measured.weights == (~clean.fixed).float()).all()
+        assert (measured.values[clean.fixed] == 0).all()
+        (grad,) = torch.autograd.grad(measured.total(), raw)
+        assert grad.isfinite().all()
+        assert (grad[clean.fixed] == 0).all()
+        assert torch.equal(pred.log, form)
+    assert all(torch.equal(a, b) for a, b in zip(before, tensors(noised, raw), strict=True))
+
+
+def tensors(noised: Noised, raw: Tensor) -> list[Tensor]:
+    noise = noised.noise
+    assert noised.prior is not None
+    return [noised.x0, noised.state.x, noise.sigma, noise.rate, noised.wanted, noised.fixed, noised.prior, raw.detach()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_padding_and_known_values_are_inert(process_of, kind: str) -> None:
+    """Whatever the model says there, and whatever stands there, the mean is the same."""
+    process = process_of(kind, TWO)
+    clean = clean_of(process.space, 8)
+    noised = process.corrupt(clean, torch.rand(8))
+    raw = torch.randn(8, 5, process.space.vocab)
+    means = []
+    for said in (raw, torch.where(clean.fixed[..., None], 1e4 * torch.randn_like(raw), raw)):
+        means.append(score_entropy(process.read(said, noised.state, noised.noise), noised).mean())
+    assert means[0] == means[1]
+    nothing = score_entropy(process.read(raw, noised.state, noised.noise), noised)
+    empty = Measured(nothing.values, torch.zeros_like(nothing.weights))
+    assert empty.mean() == 0
+
+
+def test_features_have_no_score_entropy(process_of) -> None:
+    process = process_of("uniform", text(2, 3))
+    noised = process.corrupt(Clean.of(torch.zeros(1, 2, dtype=torch.long)), torch.rand(1))
+    pred = process.read(torch.randn(1, 2, 3), noised.state, noised.noise)
+    with pytest.raises(TypeError, match="needs a token process"):
+        score_entropy(pred, Noised(noised.x0, noised.state, noised.noise, noised.wanted, noised.valid, noised.fixed))

@@ -1,0 +1,1 @@
+"""Samplers walk a process back from t = 1 and yield every state on the way, the clean sample last."""

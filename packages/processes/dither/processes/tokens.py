@@ -1,0 +1,191 @@
+"""Token processes: with probability 1 - alpha a token is replaced by a draw from the prior.
+
+    q(x_t | x_0) = alpha [x_t = x_0] + (1 - alpha) prior(x_t)
+
+The prior names the process: all on MASK is absorbing (MDLM, Sahoo et al. 2024), even over the clean ids is uniform
+(SEDD, Lou et al. 2023; UDLM, Schiff et al. 2024), frequencies of the data are DiGress' marginal (Vignac et al. 2022).
+The arithmetic is the same. Letters: B batch, L length, V vocabulary, rows one per position or one for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dither.registry.flow import Clean, Noise, Noised, State, over
+from dither.registry.problems import nearest
+from dither.registry.spaces import Field, Space, TokenSpace
+
+from .clock import Clock
+from .draws import draw, draw_along
+from .evidence import Evidence, at
+from .precision import Constant, wide, wide_dtype
+
+__all__ = ["Meaning", "TokenProcess", "TokenReading", "even_prior", "frequency_prior", "mask_prior"]
+
+Meaning = Literal["posterior", "plug-in", "score"]
+
+
+class TokenReading:
+    """The raw output of a model under its meaning; a `TokenPrediction`.
+
+    Args:
+        log: What the model says, with ids that cannot be at -inf: log p(x_0 | x_t) normalised (posterior), log p(x_0 |
+            the other positions) normalised (plug-in), or log p_t(y) / p_t(x_t) with 0 at x_t (score).
+        meaning: Which of them it is.
+        evidence: x_t and its level.
+    """
+
+    def __init__(self, log: Float[Tensor, "B L V"], meaning: Meaning, evidence: Evidence) -> None:
+        self.log, self.meaning, self.evidence = log, meaning, evidence
+
+    def log_clean(self) -> Float[Tensor, "B L V"]:
+        """Return log p(x_0 | x_t), normalised; -inf on ids that cannot be."""
+        return self.log if self.meaning == "posterior" else self.evidence.posterior(self.log_context())
+
+    def log_context(self) -> Float[Tensor, "B L V"]:
+        """Return log p(x_0 | the other positions), normalised: the x_0 to plug into q(x_s | x_t, x_0)."""
+        if self.meaning == "posterior":
+            return self.evidence.context(self.log)
+        return self.log if self.meaning == "plug-in" else self.evidence.context_of_score(self.log)
+
+    def log_score(self) -> Float[Tensor, "B L V"]:
+        """Return log p_t(y) / p_t(x_t) with one position changed to y; 0 at y = x_t.
+
+        Under an absorbing prior it is exact at MASK, the only place where a reverse rate needs it.
+        """
+        return self.log if self.meaning == "score" else self.evidence.score(self.log_context())
+
+
+class TokenProcess:
+    """Absorbing, uniform, or any other prior.
+
+    Args:
+        space: What the model serves, MASK included.
+        prior: Where moved tokens land, one row per position or one for all; rows sum to 1.
+        clock: Schedule, level and training times.
+        predict: What the raw output of the model means.
+    """
+
+    def __init__(
+        self, space: TokenSpace, prior: Float[Tensor, "rows V"], clock: Clock, predict: Meaning = "posterior"
+    ) -> None:
+        if predict not in get_args(Meaning):
+            close = nearest(predict, get_args(Meaning))
+            hint = f'; did you mean "{close}"?' if close else ""
+            raise ValueError(f"predict must be one of {', '.join(get_args(Meaning))}, not {predict!r}{hint}")
+        prior, clean = wide(prior), space.clean()
+        sums_to_one = torch.allclose(prior.sum(-1), torch.ones_like(prior[:, 0]))
+        if prior.shape != clean.shape or bool((prior < 0).any()) or not sums_to_one:
+            raise ValueError(f"the prior must be a table of shape {tuple(clean.shape)} whose rows sum to 1")
+        self.space: Space = space
+        self.predict: Meaning = predict
+        self.schedule, self.times, self.level = clock.schedule, clock.times, clock.level
+        self.table, self.clean, self.reached = Constant(prior), Constant(clean), Constant(clean | (prior > 0))
+        self._cumulative = Constant(prior.cumsum(-1))
+
+    def corrupt(self, clean: Clean, t: Float[Tensor, "B *L"]) -> Noised:
+        """Draw x_t given x_0; fixed values stay as they are."""
+        x0, noise, fixed = clean.x0, self.schedule(t), clean.fixed
+        lost = -(-wide(over(noise.sigma, x0))).expm1()
+        moved = (_uniform(x0) < lost) & ~fixed
+        x = torch.where(moved, self._land(x0), x0)
+        prior = self.table.on(x.device)
+        wanted = ~fixed & (at(prior, x) > 0)
+        return Noised(x0, State.of(x), noise, wanted, clean.valid, fixed, prior)
+
+    def read(self, raw: Float[Tensor, "B L V"], state: State, noise: Noise) -> TokenReading:
+        """Give the raw output its meaning, in float32 at least."""
+        raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
+        evidence = self._evidence(state, noise)
+        if self.predict != "score":
+            return TokenReading(evidence.settle(raw), self.predict, evidence)
+        ratios = raw.masked_fill(~self.reached.on(raw.device), -torch.inf)
+        return TokenReading(ratios.scatter_(-1, state.x[..., None], 0.0), "score", evidence)
+
+    def prior(self, like: Clean) -> State:
+        """The state at t = 1: draws from the prior, with fixed values in place."""
+        return State.of(torch.where(like.fixed, like.x0, self._land(like.x0)))
+
+    def step(self, state: State, pred: Any, now: Noise, then: Noise, like: Clean) -> State:
+        """Draw x_s given x_t: from sum over x_0 of p(x_0 | x_t) q(x_s | x_t, x_0), exactly.
+
+        With the context m and alpha_ts = alpha_t / alpha_s it is a mixture, up to a factor: to stay, with weight
+        alpha_ts (alpha_s m(x) + (1 - alpha_s) prior(x)); a draw from m, (1 - alpha_ts) prior(x) alpha_s; and one from
+        the prior, (1 - alpha_ts) prior(x) (1 - alpha_s). Only positions whose lot is m need a draw over all ids.
+        """
+        x, evidence = state.x, self._evidence(state, now)
+        log_context = evidence.context(pred.log_clean())
+        m = log_context.gather(-1, x[..., None])[..., 0].exp()
+        landing = at(self.table.on(x.device), x)
+        log_kept, log_alpha = (-wide(over(noise.sigma, x)) for noise in (now.since(then), then))
+        stay = log_kept.exp() * (log_alpha.exp() * m - log_alpha.expm1() * landing)
+        move = -log_kept.expm1() * landing
+        leaves = ~like.fixed & ~evidence.sure & (_uniform(x) * (stay + move) >= stay)
+        believed = _uniform(x) < log_alpha.exp()
+        new = torch.where(leaves & ~believed, self._land(x), x)
+        chosen = leaves & believed
+        new[chosen] = draw(log_context[chosen].exp())
+        return State.of(new)
+
+    def finish(self, state: State, pred: Any, like: Clean) -> Int[Tensor, "B L"]:
+        """Draw clean ids from p(x_0 | x_t) wherever the id is in doubt."""
+        x = state.x.clone()
+        chosen = ~like.fixed & (at(self.table.on(x.device), x) > 0)
+        x[chosen] = draw(pred.log_clean()[chosen].exp())
+        return x
+
+    def _evidence(self, state: State, noise: Noise) -> Evidence:
+        device = state.x.device
+        return Evidence(state.x, noise, self.table.on(device), self.clean.on(device))
+
+    def _land(self, like: Int[Tensor, "B L"]) -> Int[Tensor, "B L"]:
+        """Draw from the prior at every position."""
+        return draw_along(self._cumulative.on(like.device), *like.shape)
+
+
+def _uniform(like: Tensor) -> Float[Tensor, "..."]:
+    return torch.rand(like.shape, dtype=wide_dtype(like.device), device=like.device)
+
+
+def mask_prior(space: TokenSpace) -> Float[Tensor, "rows V"]:
+    """All on MASK.
+
+    Raises:
+        ValueError: A field has no MASK id.
+    """
+
+    def row(field: Field) -> Tensor:
+        if field.mask is None:
+            raise ValueError(f'field "{field.name}" has no MASK id; use space.with_mask()')
+        return torch.nn.functional.one_hot(torch.tensor(field.mask), space.vocab).double()
+
+    return space.table(row)
+
+
+def even_prior(space: TokenSpace) -> Float[Tensor, "rows V"]:
+    """Even over the clean ids of each field."""
+    return frequency_prior(space, {})
+
+
+def frequency_prior(space: TokenSpace, frequencies: Mapping[str, Sequence[float]]) -> Float[Tensor, "rows V"]:
+    """In proportion to `frequencies` of each field by name, one per clean id in order; even where a field is not named.
+
+    Raises:
+        ValueError: The number of frequencies differs from the number of clean ids.
+    """
+
+    def row(field: Field) -> Tensor:
+        ids = [i for i in range(field.size) if i not in (field.mask, field.pad)]
+        odds = frequencies.get(field.name, [1.0] * len(ids))
+        if len(odds) != len(ids) or not sum(odds) > 0:
+            raise ValueError(f'field "{field.name}" needs {len(ids)} frequencies with a positive sum, not {list(odds)}')
+        table = torch.zeros(space.vocab, dtype=torch.float64)
+        table[ids] = torch.tensor(odds, dtype=torch.float64)
+        return table / table.sum()
+
+    return space.table(row)

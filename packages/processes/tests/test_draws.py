@@ -1,0 +1,110 @@
+"""Drawing ids and times: exact frequencies, nothing impossible, whatever the cut into chunks."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from dither.processes import draws
+from dither.processes.clock import Clock
+from dither.processes.draws import draw, draw_along
+from dither.processes.schedules.curves import geometric, log_linear
+
+
+def test_frequencies(likely) -> None:
+    weights = torch.tensor([0.0, 3.0, 0.5, 0.0, 1e-3, 7.0, 0.0])
+    assert likely(draw(weights.expand(400_000, -1)), weights) > 1e-3
+
+
+def test_rare_ids_are_not_lost(monkeypatch) -> None:
+    """Each of 100 ids has less than float32 can add to 1; together they must still come."""
+    weights = torch.tensor([1.0] + [4e-8] * 100)
+    for k in (1, 50, 99):
+        u = (1 + 4e-8 * (k - 0.5)) / (1 + 4e-6)
+        monkeypatch.setattr(torch, "rand", lambda *shape, u=u, **kw: torch.full(shape, u, dtype=kw["dtype"]))
+        assert draw(weights).item() == k
+        assert draw_along(weights[None].cumsum(-1, dtype=torch.float64), 1, 1).item() == k
+
+
+@pytest.mark.parametrize("u", [0.0, 1 - 2**-53])
+@pytest.mark.parametrize("scale", [1.0, 1 / 3, 1e-30, 1e30])
+def test_an_id_of_weight_zero_never_comes(monkeypatch, u: float, scale: float) -> None:
+    """Not at the ends of the random number either, where rounding u times the total reaches the total."""
+    monkeypatch.setattr(torch, "rand", lambda *shape, **kw: torch.full(shape, u, dtype=kw["dtype"]))
+    weights = scale * torch.tensor(
+        [[0, 0, 1.1, 0.3, 0, 0], [0, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1]], dtype=torch.float64
+    )
+    first, last = [2, 1, 5], [3, 1, 5]
+    assert draw(weights).tolist() == (first if u == 0 else last)
+    for row in range(3):
+        table = weights[row : row + 1].cumsum(-1)
+        assert draw_along(table, 1, 1).item() == (first if u == 0 else last)[row]
+
+
+def test_chunks_do_not_matter(monkeypatch) -> None:
+    weights = torch.rand(37, 11)
+    torch.manual_seed(3)
+    whole = draw(weights)
+    monkeypatch.setattr(draws, "CHUNK", 25)
+    torch.manual_seed(3)
+    assert torch.equal(draw(weights), whole)
+
+
+def test_shapes() -> None:
+    assert draw(torch.rand(2, 3, 5)).shape == (2, 3)
+    assert draw(torch.rand(0, 5)).shape == (0,)
+    assert draw(torch.rand(5)).shape == ()
+    assert draw_along(torch.rand(1, 5).cumsum(-1), 2, 3).shape == (2, 3)
+
+
+def test_rows_of_a_table(likely) -> None:
+    table = torch.tensor([[1.0, 3.0, 0.0], [0.0, 1.0, 1.0]], dtype=torch.float64)
+    drawn = draw_along(table.cumsum(-1), 100_000, 2)
+    assert likely(drawn[:, 0], table[0]) > 1e-3
+    assert likely(drawn[:, 1], table[1]) > 1e-3
+
+
+@pytest.mark.parametrize("row", [[0.0, 0.0], [float("nan"), 1.0], [float("inf"), 1.0]])
+def test_no_draw_from_nothing(row: list[float]) -> None:
+    with pytest.raises(ValueError, match="cannot draw"):
+        draw(torch.tensor([[1.0, 1.0], row]))
+
+
+def test_one_time_per_stratum() -> None:
+    clock = Clock(log_linear(), t_min=0.1)
+    for n in (1, 7, 64):
+        u = (clock.times(n).double() - 0.1) / 0.9 * n
+        assert u.shape == (n,)
+        assert torch.equal(u.clamp(1e-3, n - 1e-3).floor(), torch.arange(n).double())
+    many = torch.cat([clock.times(4) for _ in range(4_000)])
+    assert abs(many.mean().item() - 0.55) < 0.003
+    assert many.min() >= 0.1
+    assert many.max() <= 1
+
+
+def test_times_without_strata() -> None:
+    clock = Clock(log_linear(), t_min=0.0, stratified=False)
+    t = torch.stack([clock.times(8) for _ in range(2_000)])
+    counts = (t * 8).floor().long()
+    assert (counts.sort(1).values != torch.arange(8)).any(1).float().mean() > 0.9
+    assert abs(t.mean().item() - 0.5) < 0.01
+
+
+def test_levels() -> None:
+    t = torch.tensor([0.0, 0.0004, 0.0015, 0.5, 1.0])
+
+    def level(kind, schedule=None) -> Tensor:
+        return Clock(schedule or log_linear(1e-3), kind).level(t)
+
+    assert torch.equal(level("t"), t)
+    assert level("index").tolist() == [0, 0, 1, 500, 999]
+    torch.testing.assert_close(level("sigma"), -torch.log1p(-0.999 * t))
+    assert level("log-sigma").isfinite().all()  # sigma = 0 at t = 0
+    torch.testing.assert_close(level("log-sigma", geometric(1e-4, 20)), geometric(1e-4, 20)(t).sigma.log())
+    assert Clock(log_linear()).level(t.expand(2, -1)).shape == (2, 5)
+
+
+def test_clock_refuses() -> None:
+    with pytest.raises(ValueError, match="level must be one of"):
+        Clock(log_linear(), "log_sigma")
+    with pytest.raises(ValueError, match="t_min"):
+        Clock(log_linear(), t_min=1.0)

@@ -1,0 +1,159 @@
+"""Masked regions: how much is hidden, that it does not leak, and how it is filled in."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from dither.processes.clock import Clock
+from dither.processes.regions import MaskedRegionProcess, RegionReading, pick
+from dither.processes.schedules.curves import log_linear
+from dither.registry.flow import Clean, State
+from dither.registry.spaces import FeatureSpace, Group
+
+SPACE = FeatureSpace(6, 4, (Group("motifs", 0, 3), Group("open", 3, 4)))
+MASKS = ({"mask": "region"}, {"mask": "element"}, {"mask": "group", "group": "motifs"})
+
+
+def process_of(**options) -> MaskedRegionProcess:
+    return MaskedRegionProcess(SPACE, Clock(log_linear(1e-3)), **options)
+
+
+def whole(x: Tensor) -> Tensor:
+    """True where a position is hidden in all columns that can be."""
+    return x.any(-1)
+
+
+@pytest.mark.parametrize("options", MASKS)
+@pytest.mark.parametrize(("ratio", "share"), [(None, 0.3 * 0.999), (0.5, 0.5), (1.0, 1.0)])
+def test_share_and_shape_of_what_is_hidden(options, ratio: float | None, share: float) -> None:
+    n = 4_000
+    noised = process_of(ratio=ratio, **options).corrupt(Clean.of(torch.randn(n, 6, 4)), torch.full((n,), 0.3))
+    hidden = noised.state.hidden
+    columns = {"region": 4, "element": 4, "group": 3}[options["mask"]]
+    assert hidden[..., :columns].float().mean().item() == pytest.approx(share, abs=0.01)
+    assert not hidden[..., columns:].any()
+    per_position = hidden[..., :columns].float().mean(-1)
+    if options["mask"] == "element":
+        assert ratio == 1.0 or ((per_position > 0) & (per_position < 1)).float().mean() > 0.5
+    else:
+        assert ((per_position == 0) | (per_position == 1)).all()
+    counts = whole(hidden).sum(1).double()
+    if ratio != 1.0 and options["mask"] != "element":  # each by itself: a binomial count
+        assert counts.var().item() == pytest.approx(6 * share * (1 - share), rel=0.1)
+    assert torch.equal(noised.wanted, hidden)
+
+
+@given(st.sampled_from(MASKS), st.floats(0.05, 1), st.booleans(), st.booleans(), st.booleans(), st.integers(0, 99))
+def test_nothing_fixed_is_hidden_and_nothing_hidden_leaks(options, ratio, scheduled, exact, per_position, seed) -> None:
+    torch.manual_seed(seed)
+    process = process_of(ratio=None if scheduled else ratio, exact=exact, **options)
+    clean = Clean.of(torch.randn(3, 6, 4), torch.rand(3, 6) < 0.7, torch.rand(3, 6, 4) < 0.3)
+    t = torch.rand(3, 6) if per_position else torch.rand(3)
+    noised = process.corrupt(clean, t)
+    for state in (noised.state, process.prior(clean)):
+        assert not (state.hidden & clean.fixed).any()
+        assert (state.x[state.hidden] == 0).all()
+        assert torch.equal(state.x[~state.hidden], clean.x0[~state.hidden])
+        pred = process.read(torch.randn(3, 6, 4), state, noised.noise)
+        later = process.step(state, pred, noised.noise, process.schedule(0.5 * t), clean)
+        assert not (later.hidden & ~state.hidden).any()
+        assert (later.x[later.hidden] == 0).all()
+        last = process.finish(later, pred, clean)
+        assert torch.equal(last[~state.hidden], clean.x0[~state.hidden])
+        assert torch.equal(last[state.hidden], pred.x0[state.hidden])
+    other = Clean(torch.where(noised.state.hidden, 1e9, clean.x0), clean.valid, clean.known)
+    assert torch.equal(other.x0.masked_fill(noised.state.hidden, 0), noised.state.x)
+
+
+@pytest.mark.parametrize("options", MASKS)
+def test_exact_counts(options) -> None:
+    """The rounded expected number of units that may be hidden, whatever is padded or known."""
+    process = process_of(ratio=0.4, exact=True, **options)
+    valid = torch.ones(500, 6, dtype=torch.bool)
+    valid[::2, 4:] = False
+    hidden = process.corrupt(Clean.of(torch.randn(500, 6, 4), valid), torch.rand(500)).state.hidden
+    counts = hidden.flatten(1).sum(1) if options["mask"] == "element" else whole(hidden).sum(1)
+    units = 4 if options["mask"] == "element" else 1
+    assert (counts[::2] == round(0.4 * 4 * units)).all()
+    assert (counts[1::2] == round(0.4 * 6 * units)).all()
+    assert len(hidden.float().unique(dim=0)) > 5  # not always the same ones
+
+
+def test_pick_is_even() -> None:
+    units = torch.tensor([[True, False, True, True, True]]).expand(8_000, -1)
+    for exact in (False, True):
+        chosen = pick(units, torch.full((8_000, 5), 0.5), exact)
+        torch.testing.assert_close(chosen.float().mean(0), 0.5 * units[0].float(), rtol=0, atol=0.02)
+        assert (chosen.sum(1) == 2).all() == exact
+
+
+def test_prior_hides_all_or_a_share() -> None:
+    clean = Clean.of(torch.randn(2_000, 6, 4))
+    assert process_of().prior(clean).hidden.all()
+    assert process_of(ratio=0.3).prior(clean).hidden.float().mean().item() == pytest.approx(0.3, abs=0.01)
+    hidden = process_of(mask="group", group="open").prior(clean).hidden
+    assert hidden[..., 3].all()
+    assert not hidden[..., :3].any()
+
+
+@pytest.mark.parametrize("options", MASKS)
+def test_a_step_keeps_the_marginal(options) -> None:
+    """From the share hidden at t to that at s, and to nothing but what was said."""
+    n, process = 4_000, process_of(**options)
+    clean = Clean.of(torch.randn(n, 6, 4))
+    t, s = torch.full((n,), 0.8), torch.full((n,), 0.2)
+    noised = process.corrupt(clean, t)
+    pred = process.read(torch.full((n, 6, 4), 7.0), noised.state, noised.noise)
+    later = process.step(noised.state, pred, noised.noise, process.schedule(s), clean)
+    columns = 3 if options["mask"] == "group" else 4
+    assert later.hidden[..., :columns].float().mean().item() == pytest.approx(0.2 * 0.999, abs=0.01)
+    filled = noised.state.hidden & ~later.hidden
+    assert (later.x[filled] == 7).all()
+    if options["mask"] != "element":
+        assert torch.equal(later.hidden[..., :columns].any(-1), later.hidden[..., :columns].all(-1))
+
+
+def test_a_fixed_ratio_is_filled_in_at_once() -> None:
+    process = process_of(ratio=0.5)
+    clean = Clean.of(torch.randn(3, 6, 4))
+    start = process.prior(clean)
+    now, then = (process.schedule(torch.full((3,), t)) for t in (1.0, 0.1))
+    pred = process.read(torch.randn(3, 6, 4), start, now)
+    assert process.step(start, pred, now, then, clean) is start
+
+
+def test_reading_keeps_what_is_seen() -> None:
+    state = State(torch.randn(2, 6, 4), torch.rand(2, 6, 4) < 0.5)
+    raw = torch.randn(2, 6, 4)
+    reading = process_of().read(raw, state, process_of().schedule(torch.rand(2)))
+    assert isinstance(reading, RegionReading)
+    assert (reading.eps == 0).all()
+    assert torch.equal(reading.x0[state.hidden], raw[state.hidden])
+    assert torch.equal(reading.x0[~state.hidden], state.x[~state.hidden])
+
+
+def test_ancestral_fills_in_everything(part) -> None:
+    process = part("process", "masked-region").build(SPACE)
+    clean = Clean.of(torch.randn(2, 6, 4), known=torch.rand(2, 6, 4) < 0.3)
+
+    def session(state: State, t: Tensor) -> RegionReading:
+        return process.read(torch.full((2, 6, 4), 7.0), state, process.schedule(t))
+
+    *states, last = part("sampler", "ancestral", steps=5).build()(process, session, clean)
+    assert len(states) == 5
+    assert torch.equal(last, torch.where(clean.known, clean.x0, 7.0))
+
+
+def test_plain_construction_refuses() -> None:
+    with pytest.raises(ValueError, match="mask must be one of"):
+        process_of(mask="regions")
+    with pytest.raises(ValueError, match='did you mean "open"'):
+        process_of(mask="group", group="opn")
+    for options in ({"mask": "group"}, {"group": "open"}):
+        with pytest.raises(ValueError, match="a group is to be named"):
+            process_of(**options)
+    for ratio in (0.0, 1.1):
+        with pytest.raises(ValueError, match="ratio"):
+            process_of(ratio=ratio)

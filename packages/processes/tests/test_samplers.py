@@ -1,0 +1,270 @@
+"""Steps against brute force, and samplers with an exact denoiser: samples must have the law of the data."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from dither.processes.samplers.blocks import Blocks
+from dither.processes.samplers.first_hitting import FirstHitting, time_of
+from dither.processes.schedules.curves import cosine, geometric, log_linear
+from dither.processes.tokens import TokenProcess, TokenReading
+from dither.registry.flow import Clean, Noise, State
+from dither.registry.spaces import FeatureSpace, Field, TokenSpace
+
+KINDS = ("absorbing", "uniform", "marginal")
+
+
+def build(part: Any, kind: str, length: int, ids: int, **options: Any) -> TokenProcess:
+    if kind == "marginal":
+        options["frequencies"] = {"text": [1.0 + i for i in range(ids)]}
+    process: TokenProcess = part("process", kind, **options).build(TokenSpace((Field("text", length, ids),)))
+    return process
+
+
+def noise_of(sigma: float, rows: int) -> Noise:
+    return Noise(torch.full((rows,), sigma, dtype=torch.float64), torch.ones(rows, dtype=torch.float64))
+
+
+def transition(prior: Tensor, sigma: float) -> Tensor:
+    n = len(prior)
+    return torch.linalg.matrix_exp(sigma * (prior.expand(n, n) - torch.eye(n, dtype=torch.float64)))
+
+
+@pytest.mark.parametrize("meaning", ["posterior", "plug-in", "score"])
+@pytest.mark.parametrize(("sigma", "earlier"), [(1.2, 0.4), (0.05, 0.01), (9.0, 0.0)])
+@pytest.mark.parametrize("ids", [3, 5])
+@pytest.mark.parametrize("kind", KINDS)
+def test_step_and_finish_are_bayes(
+    part, likely, kind: str, ids: int, sigma: float, earlier: float, meaning: str
+) -> None:
+    """x_s has the law sum over x_0 of p(x_0 | x_t) q(x_s | x_t, x_0), with q from transition matrices alone."""
+    n = 8_000
+    process = build(part, kind, 1, ids, predict=meaning, schedule="log-linear")
+    prior, now, then = process.table.on("cpu")[0], noise_of(sigma, n), noise_of(earlier, n)
+    context = torch.zeros(process.space.vocab, dtype=torch.float64)
+    context[:ids] = torch.rand(ids, dtype=torch.float64) + 0.05
+    context /= context.sum()
+    whole, first, second = transition(prior, sigma), transition(prior, earlier), transition(prior, sigma - earlier)
+    like = Clean.of(torch.zeros(n, 1, dtype=torch.long))
+    for x_t in range(process.space.vocab):
+        joint = context * whole[:, x_t]
+        posterior = joint / joint.sum()
+        state = State.of(torch.full((n, 1), x_t))
+        ratio = (context @ whole) / (context @ whole)[x_t]
+        raw = {"posterior": posterior, "plug-in": context, "score": ratio}[meaning].log()
+        pred = process.read(raw.expand(n, 1, -1), state, now)
+        bridge = first * second[:, x_t] / whole[:, x_t, None]  # row x_0, column x_s
+        law = (posterior[:, None] * bridge.nan_to_num(0)).sum(0).clamp_min(0)
+        torch.testing.assert_close(law.sum().item(), 1.0)
+        law = law.where(law > 1e-12, 0)
+        assert likely(process.step(state, pred, now, then, like).x, law) > 1e-4
+        assert likely(process.finish(state, pred, like), posterior.where(posterior > 1e-12, 0)) > 1e-4
+
+
+def joint_of(*shape: int) -> Tensor:
+    """A joint in which neighbours agree more often than not."""
+    torch.manual_seed(1)
+    weights = torch.rand(*shape, dtype=torch.float64) + 0.1
+    for place in range(len(shape) - 1):
+        same = torch.eye(shape[0], dtype=torch.float64) * 3 + 0.2
+        weights = weights * same.reshape([1] * place + [shape[0]] * 2 + [1] * (len(shape) - place - 2))
+    return weights / weights.sum()
+
+
+def code(x: Tensor, ids: int) -> Tensor:
+    """Number sequences as their joint is flattened."""
+    number = torch.zeros(len(x), dtype=torch.long)
+    for place in range(x.shape[1]):
+        number = number * ids + x[:, place]
+    return number
+
+
+def sample(sampler: Any, process: TokenProcess, session: Any, like: Clean) -> Tensor:
+    *_, last = sampler(process, session, like)
+    return last
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ancestral_has_the_law_of_the_data(part, likely, oracle, kind: str) -> None:
+    joint, n = joint_of(3, 3), 5_000
+    process = build(part, kind, 2, 3, schedule="log-linear")
+    like = Clean.of(torch.zeros(n, 2, dtype=torch.long))
+    many, few = (
+        sample(part("sampler", "ancestral", steps=s).build(), process, oracle(process, joint), like) for s in (120, 2)
+    )
+    assert likely(code(many, 3), joint.flatten()) > 1e-3
+    assert likely(code(few, 3), joint.flatten()) < 1e-3  # the test sees the error of a coarse grid
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_position_is_exact_on_any_grid(part, likely, oracle, kind: str) -> None:
+    law = torch.tensor([0.05, 0.25, 0.7])
+    process = build(part, kind, 1, 3, schedule={"use": "geometric"})
+    like = Clean.of(torch.zeros(20_000, 1, dtype=torch.long))
+    for steps in (1, 3):
+        x = sample(part("sampler", "ancestral", steps=steps, t_min=0.3).build(), process, oracle(process, law), like)
+        assert likely(x, law) > 1e-3
+
+
+@pytest.mark.parametrize("steps", [1, 2, 8])
+def test_ancestral_absorbing_is_wrong_by_exactly_its_step(part, likely, oracle, steps: int) -> None:
+    """Of two equal bits, those unmasked in the same step are drawn apart: they differ half of the time."""
+    n, t_min = 20_000, 1e-3
+    process = build(part, "absorbing", 2, 2, schedule="log-linear")
+    session = oracle(process, torch.eye(2))
+    x = sample(
+        part("sampler", "ancestral", steps=steps, t_min=t_min).build(),
+        process,
+        session,
+        Clean.of(torch.zeros(n, 2).long()),
+    )
+    left = [
+        *torch.linspace(1, t_min, steps + 1).tolist(),
+        0.0,
+    ]  # share still masked: (1 - alpha(t)) / (1 - alpha(1)) = t
+    together = sum((a - b) ** 2 for a, b in pairwise(left))
+    assert session.calls == steps + 1
+    differs = (x[:, 0] != x[:, 1]).long()
+    assert likely(differs, torch.tensor([1 - together / 2, together / 2])) > 1e-3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_euler_has_the_law_of_the_data_with_many_steps(part, likely, oracle, kind: str) -> None:
+    joint = joint_of(3, 3)
+    process = build(part, kind, 2, 3, schedule={"use": "geometric", "sigma_max": 8.0})
+    like = Clean.of(torch.zeros(4_000, 2, dtype=torch.long))
+    many, few = (
+        sample(part("sampler", "euler", steps=s).build(), process, oracle(process, joint), like) for s in (200, 1)
+    )
+    assert likely(code(many, 3), joint.flatten()) > 1e-3
+    assert likely(code(few, 3), joint.flatten()) < 1e-3
+
+
+def test_euler_is_stable_where_plain_euler_is_not(part) -> None:
+    """At sigma = 20 and few steps the plain rule leaves with a probability above 1 (and scores may overflow exp)."""
+    process = build(part, "uniform", 4, 5, schedule={"use": "geometric"})
+    like = Clean.of(torch.randint(0, 5, (3, 4)), known=torch.rand(3, 4) < 0.5)
+
+    def session(state: State, t: Tensor) -> TokenReading:
+        return process.read(90.0 * torch.randn(3, 4, 5), state, process.schedule(t))
+
+    states = list(part("sampler", "euler", steps=4).build()(process, session, like))
+    assert len(states) == 5
+    for x in states:
+        assert torch.equal(x[like.known], like.x0[like.known])
+        assert x.min() >= 0
+        assert x.max() < 5
+
+
+def test_first_hitting_is_exact(part, likely, oracle) -> None:
+    joint, n = joint_of(3, 3, 3), 20_000
+    process = build(part, "absorbing", 3, 3)
+    session = oracle(process, joint)
+    x = sample(FirstHitting(), process, session, Clean.of(torch.zeros(n, 3, dtype=torch.long)))
+    assert likely(code(x, 3), joint.flatten()) > 1e-3
+    assert session.calls == 3
+
+
+def test_first_hitting_order_and_times(part) -> None:
+    """One position per call and row, evenly chosen, at the times of n exponential clocks; ragged rows finish early."""
+    n = 20_000
+    process = build(part, "absorbing", 3, 2, schedule="cosine")
+    known = torch.zeros(n, 3, dtype=torch.bool)
+    known[1::2, 0] = True
+    like = Clean.of(torch.zeros(n, 3, dtype=torch.long), known=known)
+    seen, times = [process.prior(like).x], []
+
+    def session(state: State, t: Tensor) -> TokenReading:
+        assert torch.equal(state.x, seen[-1])
+        times.append(t)
+        return process.read(torch.zeros(n, 3, 3), state, process.schedule(t))
+
+    for x in FirstHitting()(process, session, like):
+        seen.append(x)
+    masked = torch.stack([(x == 2).sum(1) for x in seen])
+    assert masked[:, 0].tolist() == [3, 2, 1, 0]
+    assert masked[:, 1].tolist() == [2, 1, 0, 0]
+    first = (seen[0] != seen[1])[0::2].float().mean(0)
+    torch.testing.assert_close(first, torch.full((3,), 1 / 3), rtol=0, atol=0.015)
+    assert (times[0] > times[1]).all()
+    assert (times[1] > times[2])[0::2].all()
+    # Three clocks ring at even levels 1 - alpha in [0, 1]: the first to ring has the law of their maximum.
+    lost = 1 - (-process.schedule(times[0][0::2].double()).sigma).exp()
+    for level in (0.5, 0.8, 0.95):
+        assert (lost < level).double().mean().item() == pytest.approx(level**3, abs=0.02)
+
+
+def test_first_hitting_with_nothing_to_do(part) -> None:
+    process = build(part, "absorbing", 2, 2)
+    x0 = torch.tensor([[0, 1]])
+    (last,) = FirstHitting()(process, None, Clean.of(x0, known=torch.ones(1, 2, dtype=torch.bool)))
+    assert torch.equal(last, x0)
+
+
+@pytest.mark.parametrize("schedule", [log_linear(1e-3), cosine(1e-3), geometric(1e-4, 20)])
+def test_time_of_inverts_the_schedule(schedule) -> None:
+    t = torch.tensor([0.01, 0.3, 0.9], dtype=torch.float64)
+    torch.testing.assert_close(time_of(schedule, -(-schedule(t).sigma).expm1()), t)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_blocks_have_the_law_of_the_data(part, likely, oracle, kind: str, size: int) -> None:
+    """Also with a ragged last block; the context is what was remembered."""
+    joint, n = joint_of(2, 2, 2), 4_000
+    inner = "first-hitting" if kind == "absorbing" else {"use": "ancestral", "steps": 100}
+    process = build(part, kind, 3, 2, schedule={"use": "geometric"})
+    session = oracle(process, joint)
+    sampler = part("sampler", "blocks", size=size, inner=inner).build()
+    states = list(sampler(process, session, Clean.of(torch.zeros(n, 3, dtype=torch.long))))
+    assert all(x.shape == (n, 3) for x in states)
+    assert likely(code(states[-1], 2), joint.flatten()) > 1e-3
+    assert torch.equal(session.context.expand(n, -1), states[-1][:, : {1: 2, 2: 2, 3: 0}[size]])
+
+
+def test_blocks_leave_finished_and_later_positions_alone(part, oracle) -> None:
+    process = build(part, "uniform", 5, 2)
+    like = Clean.of(torch.randint(0, 2, (4, 5)), known=torch.rand(4, 5) < 0.4)
+    states = torch.stack(
+        list(
+            Blocks(2, part("sampler", "ancestral", steps=3).build())(
+                process, oracle(process, torch.ones([2] * 5)), like
+            )
+        )
+    )
+    assert len(states) == 3 * 4
+    for start, first in ((0, 0), (2, 4), (4, 8)):
+        during = states[first : first + 4]
+        outside = [i for i in range(5) if not start <= i < start + 2]
+        assert (during[:, :, outside] == during[0, :, outside]).all()
+    assert (states[:, like.known] == like.x0[like.known]).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sampling_is_conditional_on_known_values(part, likely, oracle, kind: str) -> None:
+    joint = joint_of(3, 3)
+    process = build(part, kind, 2, 3, schedule={"use": "geometric"})
+    x0 = torch.tensor([[2, 0]]).expand(6_000, 2)
+    like = Clean.of(x0, known=torch.tensor([[True, False]]).expand(6_000, 2))
+
+    # A known value is clean at every time, so the model must be told: condition the joint.
+    given = torch.zeros_like(joint)
+    given[2] = joint[2]
+    x = sample(part("sampler", "ancestral", steps=50).build(), process, oracle(process, given), like)
+    assert (x[:, 0] == 2).all()
+    assert likely(x[:, 1], joint[2]) > 1e-3
+
+
+def test_samplers_refuse_what_they_cannot_walk(part) -> None:
+    gaussian = part("process", "gaussian").build(FeatureSpace(2, 3))
+    uniform = build(part, "uniform", 2, 3)
+    like = Clean.of(torch.zeros(1, 2, dtype=torch.long))
+    with pytest.raises(TypeError, match="euler walks a TokenProcess, not GaussianProcess"):
+        next(part("sampler", "euler").build()(gaussian, None, like))
+    with pytest.raises(TypeError, match="all on one id"):
+        next(FirstHitting()(uniform, None, like))
+    with pytest.raises(ValueError, match="at least 1 position"):
+        Blocks(0, FirstHitting())

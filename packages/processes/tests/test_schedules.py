@@ -1,0 +1,115 @@
+"""Schedules: the rate is the derivative, the ends are where the Specs say, and closed forms hold."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dither.processes.schedules import curves
+from dither.processes.schedules.specs import (
+    Cosine,
+    CosineSquared,
+    Geometric,
+    LinearBeta,
+    LinearSigma,
+    LogLinear,
+    Polynomial,
+)
+from dither.registry.kinds import ScheduleSpec
+
+EPS = st.floats(1e-9, 0.5)
+SPECS = st.one_of(
+    st.builds(Geometric, sigma_min=st.floats(1e-6, 0.1), sigma_max=st.floats(0.5, 100)),
+    st.builds(LogLinear, eps=EPS),
+    st.builds(Cosine, eps=EPS),
+    st.builds(CosineSquared, eps=EPS),
+    st.builds(LinearSigma, sigma_max=st.floats(0.1, 50)),
+    st.builds(Polynomial, power=st.floats(1, 8), eps=EPS),
+    st.builds(LinearBeta, first=st.floats(1e-5, 0.1), last=st.floats(1e-5, 0.5), steps=st.integers(1, 50)),
+)
+
+
+@given(SPECS, st.lists(st.floats(0.001, 0.999), min_size=1, max_size=5))
+def test_rate_is_the_derivative_of_sigma(spec: ScheduleSpec, times: list[float]) -> None:
+    t = torch.tensor(times, dtype=torch.float64, requires_grad=True)
+    noise = spec.build()(t)
+    (slope,) = torch.autograd.grad(noise.sigma.sum(), t)
+    torch.testing.assert_close(noise.rate, slope, rtol=1e-9, atol=1e-12)
+    assert (noise.rate >= 0).all()
+
+
+@given(SPECS)
+def test_ends_and_growth(spec: ScheduleSpec) -> None:
+    t = torch.linspace(0, 1, 101, dtype=torch.float64)
+    noise = spec.build()(t)
+    assert noise.sigma.isfinite().all()
+    assert noise.rate.isfinite().all()
+    assert (noise.sigma.diff() > 0).all()
+    start = spec.sigma_min if isinstance(spec, Geometric) else 0.0
+    assert noise.sigma[0].item() == pytest.approx(start, rel=1e-12)
+    assert noise.sigma[-1].item() == pytest.approx(spec.sigma_end(), rel=1e-6)
+
+
+@given(SPECS, st.sampled_from([torch.float32, torch.float64]), st.sampled_from([(3,), (2, 4), ()]))
+def test_shape_and_dtype_are_those_of_t(spec: ScheduleSpec, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    noise = spec.build()(torch.rand(shape, dtype=dtype))
+    assert noise.sigma.shape == noise.rate.shape == shape
+    assert noise.sigma.dtype == noise.rate.dtype == dtype
+
+
+@pytest.mark.parametrize("t", [1e-6, 1e-3, 0.3])
+def test_closed_forms(t: float) -> None:
+    at = torch.tensor([t], dtype=torch.float64)
+
+    def alpha(schedule) -> float:
+        return math.exp(-schedule(at).sigma.item())
+
+    assert alpha(curves.log_linear(0.01)) == pytest.approx(1 - 0.99 * t, rel=1e-14)
+    assert alpha(curves.cosine(0.01)) == pytest.approx(0.01 + 0.99 * math.cos(math.pi * t / 2), rel=1e-14)
+    assert alpha(curves.cosine_squared(0.01)) == pytest.approx(0.01 + 0.99 * math.cos(math.pi * t / 2) ** 2, rel=1e-14)
+    assert alpha(curves.polynomial(3, 0.01)) == pytest.approx(1 - 0.99 * t**3, rel=1e-14)
+    assert curves.geometric(1e-3, 2)(at).sigma.item() == pytest.approx(1e-3 ** (1 - t) * 2**t, rel=1e-12)
+    assert curves.linear_sigma(7)(at).sigma.item() == pytest.approx(7 * t, rel=1e-14)
+    for eps in (1e-6, 0.3):  # the weight of masked cross entropy does not depend on eps
+        noise = curves.log_linear(eps)(at)
+        assert (noise.rate / noise.sigma.expm1()).item() == pytest.approx(1 / t, rel=1e-9)
+
+
+def test_small_sigma_survives_float32() -> None:
+    """1 - alpha of a float32 time is right to float32, not lost in 1 - 0.9999999."""
+    t = torch.tensor([1e-7])
+    for schedule in (curves.log_linear(1e-3), curves.cosine(1e-3), curves.cosine_squared(1e-3), curves.polynomial(2)):
+        exact = schedule(t.double()).sigma.item()
+        assert schedule(t).sigma.item() == pytest.approx(exact, rel=1e-6)
+        assert exact > 0
+
+
+@pytest.mark.parametrize(("first", "last", "steps"), [(1e-4, 0.02, 1000), (0.1, 0.5, 4), (0.3, 0.3, 1)])
+def test_linear_beta_has_every_step_of_ddpm(first: float, last: float, steps: int) -> None:
+    product = np.cumprod(1 - np.linspace(first, last, steps))
+    t = torch.arange(1, steps + 1, dtype=torch.float64) / steps
+    alpha = (-curves.linear_beta(first, last, steps)(t).sigma).exp().numpy()
+    np.testing.assert_allclose(alpha, product, rtol=1e-12)
+    if steps == 1000:
+        assert alpha[0] == pytest.approx(0.9999)
+        assert alpha[-1] == pytest.approx(4.0358e-5, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: curves.geometric(1.0, 0.5),
+        lambda: curves.log_linear(0.0),
+        lambda: curves.cosine(1.0),
+        lambda: curves.polynomial(0.5),
+        lambda: curves.linear_sigma(0.0),
+        lambda: curves.linear_beta(0.0, 0.1, 3),
+        lambda: Geometric(sigma_min=2.0, sigma_max=1.0),
+    ],
+)
+def test_impossible_options_are_refused(call) -> None:
+    with pytest.raises(ValueError):
+        call()

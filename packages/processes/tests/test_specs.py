@@ -1,0 +1,151 @@
+"""The menu: every part from its defaults, misfits before anything is built, and no torch."""
+
+import subprocess
+import sys
+from collections.abc import Iterable
+
+import pytest
+
+from dither.processes.specs import register_components
+from dither.registry.kinds import ModelFacts
+from dither.registry.spaces import FeatureSpace, Field, Group, TokenSpace
+from dither.registry.spec import Misfit
+from dither.registry.validation import dump
+
+TOKENS = TokenSpace((Field("nodes", 2, 5, mask=3, pad=4), Field("edges", 3, 4)))
+TEXT = TokenSpace((Field("text", 8, 27),))
+FEATURES = FeatureSpace(4, 5, (Group("motifs", 0, 4), Group("accessibility", 4, 5)))
+SPACES = {"absorbing": TOKENS, "uniform": TOKENS, "marginal": TOKENS, "gaussian": FEATURES, "masked-region": FEATURES}
+
+
+def said(misfits: Iterable[Misfit]) -> list[tuple]:
+    return [(misfit.path, misfit.message, misfit.help) for misfit in misfits]
+
+
+def test_no_torch_at_import() -> None:
+    code = "import sys, dither.processes.specs as s; s.register_components(); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("spec", register_components(), ids=lambda spec: spec.name)
+def test_every_part_builds_from_its_defaults(part, spec) -> None:
+    made = part(spec.kind, spec.name)
+    tables = dump(made)
+    assert part(spec.kind, spec.name, **tables) == made
+    assert spec.__doc__
+    assert all(info.description for info in spec.model_fields.values())
+    if spec.kind == "process":
+        space = SPACES[spec.name]
+        assert not list(made.check(space))
+        process, facts = made.build(space), made.facts(space)
+        assert facts.space == process.space
+        assert facts.name == spec.name
+        assert facts.predict == getattr(made, "predict", "x0")
+    else:
+        made.build()
+
+
+def test_absorbing_appends_masks_and_uniform_does_not(part) -> None:
+    assert part("process", "absorbing").facts(TEXT).space == TEXT.with_mask()
+    assert part("process", "uniform").facts(TEXT).space == TEXT
+    priors = [part("process", name).facts(space).prior for name, space in SPACES.items()]
+    assert priors == ["mask", "uniform", "frequencies", "gaussian", "hidden"]
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_wrong_sort_of_data(part, name: str) -> None:
+    wrong = FEATURES if SPACES[name] is TOKENS else TOKENS
+    (misfit,) = part("process", name).check(wrong)
+    assert f'process "{name}" is for' in misfit.message
+    assert misfit.related == ("task",)
+    with pytest.raises(TypeError, match=f'process "{name}" is for'):
+        part("process", name).build(wrong)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "left", "fix"),
+    [
+        ({"use": "geometric", "sigma_max": 1.0}, "37 %", "sigma_max = 20"),
+        ({"use": "linear-sigma", "sigma_max": 2.0}, "14 %", "sigma_max = 20"),
+        ({"use": "log-linear", "eps": 0.2}, "20 %", "eps = 1e-3"),
+        ({"use": "linear-beta", "steps": 10}, "90 %", "log-linear"),
+    ],
+)
+def test_a_schedule_that_stops_early(part, schedule, left: str, fix: str) -> None:
+    for name in ("absorbing", "gaussian", "masked-region"):
+        (misfit,) = part("process", name, schedule=schedule).check(SPACES[name])
+        assert misfit.path == ("schedule",)
+        assert left in misfit.message
+        assert fix in misfit.help
+    assert not list(part("process", "uniform", schedule=schedule).check(TOKENS))  # the seed of the language model
+    assert not list(part("process", "masked-region", ratio=0.5, schedule=schedule).check(FEATURES))
+
+
+def test_frequencies_must_fit(part) -> None:
+    def check(**frequencies: list[float]) -> list[tuple]:
+        return said(part("process", "marginal", frequencies=frequencies).check(TOKENS))
+
+    assert not check(nodes=[1, 2, 0], edges=[0.1] * 4)
+    assert check(nodes=[1.0, 2.0]) == [
+        (("frequencies", "nodes"), "expected 3 frequencies with a positive sum, got [1.0, 2.0]", None)
+    ]
+    ((path, message, help_text),) = check(node=[1.0])
+    assert path == ("frequencies", "node")
+    assert "nodes, edges" in message
+    assert help_text == 'did you mean "nodes"?'
+    assert check(edges=[0.0] * 4)
+
+
+def test_groups_must_exist(part) -> None:
+    def check(**options: str) -> list[tuple]:
+        return said(part("process", "masked-region", **options).check(FEATURES))
+
+    assert not check(mask="group", group="accessibility")
+    ((path, message, help_text),) = check(mask="group", group="accessibilty")
+    assert path == ("group",)
+    assert "motifs, accessibility" in message
+    assert help_text == 'did you mean "accessibility"?'
+    ((path, message, _),) = check(mask="group")
+    assert path == ("mask",)
+    assert "needs the name of a group" in message
+    ((path, message, _),) = check(group="motifs")
+    assert path == ("group",)
+    assert "no effect" in message
+
+
+def test_a_field_without_clean_ids(part) -> None:
+    space = TokenSpace((Field("text", 8, 2, mask=0, pad=1),))
+    for name in ("absorbing", "uniform", "marginal"):
+        (misfit,) = part("process", name).check(space)
+        assert 'field "text" has no id besides MASK and PAD' in misfit.message
+
+
+def test_samplers_say_what_they_cannot_walk(part) -> None:
+    facts = {name: part("process", name).facts(space) for name, space in SPACES.items()}
+    for name, space in SPACES.items():
+        assert not list(part("sampler", "ancestral").check(facts[name], ModelFacts()))
+        assert bool(said(part("sampler", "euler").check(facts[name], ModelFacts()))) == (space is FEATURES)
+        assert bool(said(part("sampler", "first-hitting").check(facts[name], ModelFacts()))) == (name != "absorbing")
+
+
+def test_blocks_ask_for_block_causal_attention(part) -> None:
+    facts = part("process", "uniform").facts(TEXT)
+
+    def check(block_size: int | None, process=facts, **options) -> list[tuple]:
+        return said(part("sampler", "blocks", **options).check(process, ModelFacts(block_size)))
+
+    assert not check(8)
+    assert not check(16)
+    assert not check(4, size=12)
+    assert not check(None, approximate=True)
+    ((_, message, _),) = check(None)
+    assert message == "cached sampling is exact only for block-causal attention: set model.block_size"
+    ((path, message, _),) = check(8, size=12)
+    assert path == ("size",)
+    assert "12" in message
+    assert "8" in message
+    ((path, _, _),) = check(8, inner="first-hitting")
+    assert path == ("inner",)
+    assert "single field" in check(8, process=part("process", "uniform").facts(TOKENS))[0][1]
+    assert "single field" in check(8, process=part("process", "gaussian").facts(FEATURES))[0][1]
+    assert (("inner",), "a block cannot be drawn in blocks", None) in check(8, inner="blocks")

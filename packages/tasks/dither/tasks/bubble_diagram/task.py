@@ -1,0 +1,117 @@
+"""The task as the engine sees it: rows of tokens, figures, and pictures.
+
+Letters: B batch, N samples, L tokens (R room slots, then the pairs of slots).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from dither.registry.flow import Clean
+from dither.registry.parts import Picture, Split
+from dither.registry.problems import Refused
+from dither.registry.spaces import TokenSpace
+
+from .drawing import draw_diagram, draw_gallery
+from .frequencies import Frequencies
+from .jsonl import plan_line
+from .metrics import GraphMetrics, nats_figures, sample_figures
+from .page import to_png, to_svg
+from .plans import Diagram, PlanSplits, decode, real_edges
+from .vocabulary import EDGE_MASK, EDGE_PAD, NODE_MASK, NODE_PAD
+
+__all__ = ["BubbleDiagrams"]
+
+REFERENCE = 1024
+"""Real plans, and plans of the unigram predictor, whose figures stand beside those of samples."""
+
+GALLERY = 16
+"""Samples in the picture of many."""
+
+
+class BubbleDiagrams:
+    """Diagrams as tokens.
+
+    Args:
+        plans: The diagrams by split.
+        space: Fields "nodes" and "edges".
+    """
+
+    def __init__(self, plans: PlanSplits, space: TokenSpace) -> None:
+        self.space = space
+        self.rooms = space.fields[0].length
+        found = {"train": plans.train, "valid": plans.valid, "test": plans.test}
+        for split in ("train", "valid"):
+            if not len(found[split]):
+                raise Refused(f'the split "{split}" holds no plan')
+        tokens = {split: some.tokens(self.rooms) for split, some in found.items()}
+        self._frequencies = {split: Frequencies.of(rows, self.rooms) for split, rows in tokens.items()}
+        self._tokens = {split: torch.from_numpy(rows) for split, rows in tokens.items()}
+
+    def size(self, split: Split) -> int:
+        """Number of diagrams of a split."""
+        return len(self._tokens[split])
+
+    def batch(self, split: Split, rows: Sequence[int]) -> Clean:
+        """Return diagrams by number."""
+        numbers, size = np.asarray(rows, np.int64), self.size(split)
+        if numbers.size and not (numbers.min() >= 0 and numbers.max() < size):
+            raise IndexError(f"diagrams of {split} are numbered 0..{size - 1}, asked for {numbers.tolist()}")
+        x0 = self._tokens[split][torch.from_numpy(numbers)].long()
+        return Clean.of(x0, self._valid(x0[:, : self.rooms] != NODE_PAD))
+
+    def _valid(self, real: Tensor) -> Tensor:
+        return torch.cat([real, torch.from_numpy(real_edges(real.numpy()))], 1)
+
+    def like(self, n: int, seed: int) -> Clean:
+        """Return `n` empty diagrams, MASK throughout, with numbers of rooms as frequent as in the training split."""
+        shares = self._frequencies["train"].rooms / self.size("train")
+        rooms = np.random.default_rng(seed).choice(len(shares), n, p=shares)
+        valid = self._valid(torch.from_numpy(np.arange(self.rooms) < rooms[:, None]))
+        edges = self.space.length - self.rooms
+        mask, pad = (
+            torch.tensor([node] * self.rooms + [edge] * edges)
+            for node, edge in ((NODE_MASK, EDGE_MASK), (NODE_PAD, EDGE_PAD))
+        )
+        return Clean.of(torch.where(valid, mask, pad), valid)
+
+    def metrics(self) -> GraphMetrics:
+        """Return a fresh accumulator of nats per graph and per token."""
+        return GraphMetrics(self.space)
+
+    def baselines(self) -> dict[str, float]:
+        """Return the uniform and the unigram predictor; and figures of real plans and of unigram samples."""
+        train, held = self._frequencies["train"], self._frequencies["valid"]
+        count = held.tokens_per_graph()
+        figures = {
+            "uniform": nats_figures(held.uniform_nats(), count),
+            "unigram": nats_figures(train.unigram_nats(held), count),
+        }
+        figures["unigram"] |= sample_figures(train.draw(REFERENCE, 0), self.rooms, held)
+        figures["real"] = sample_figures(self._tokens["test"][:REFERENCE].numpy(), self.rooms, held)
+        return {f"{name}/{baseline}": value for baseline, some in figures.items() for name, value in some.items()}
+
+    def judge(self, samples: Int[Tensor, "N L"], like: Clean) -> dict[str, float]:
+        """Return how many samples hold together, how they differ from the validation split, and how many differ."""
+        return sample_figures(samples.cpu().numpy(), self.rooms, self._frequencies["valid"])
+
+    def show(self, samples: Int[Tensor, "N L"], like: Clean) -> Iterator[Picture]:
+        """Yield the first sample, many in a grid, all as lines of JSON, and what is wrong with those that are none."""
+        diagrams: list[Diagram] = []
+        wrong: list[str] = []
+        for number, row in enumerate(samples.cpu().numpy()):
+            try:
+                diagrams.append(decode(row, self.rooms))
+            except Refused as refused:
+                wrong += [f"sample {number}: {problem.message}" for problem in refused.problems]
+        if diagrams:
+            for name, page in (("diagram", draw_diagram(diagrams[0])), ("gallery", draw_gallery(diagrams[:GALLERY]))):
+                yield Picture(name, png=to_png(page), svg=to_svg(page))
+            yield Picture("diagrams", text="".join(plan_line(diagram) + "\n" for diagram in diagrams))
+        if wrong:
+            yield Picture("unreadable", text="".join(line + "\n" for line in wrong))

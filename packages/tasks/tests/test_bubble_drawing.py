@@ -1,0 +1,228 @@
+import struct
+import subprocess
+import sys
+import zlib
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from dither.tasks.bubble_diagram.drawing import draw_diagram, draw_gallery, room_names
+from dither.tasks.bubble_diagram.generator import make_plans
+from dither.tasks.bubble_diagram.layout import place_rooms
+from dither.tasks.bubble_diagram.page import Line, Page, Rectangle, Text, to_png, to_svg
+from dither.tasks.bubble_diagram.plans import Diagram, encode
+from dither.tasks.bubble_diagram.relations import NEAR, edges_of
+from dither.tasks.bubble_diagram.vocabulary import COLOURS, NO_EDGE, RELATIONS
+
+SVG = "{http://www.w3.org/2000/svg}"
+BROKEN = "#c8443c"
+
+
+def pixels(png):
+    """Width, height and bytes of the rows of a PNG, without its filters undone."""
+    assert png.startswith(b"\x89PNG\r\n\x1a\n")
+    data, at, size = b"", 8, (0, 0)
+    while at < len(png):
+        (length,), kind = struct.unpack(">I", png[at : at + 4]), png[at + 4 : at + 8]
+        if kind == b"IHDR":
+            size = struct.unpack(">II", png[at + 8 : at + 16])
+        data += png[at + 8 : at + 8 + length] if kind == b"IDAT" else b""
+        at += 12 + length
+    return size, zlib.decompress(data)
+
+
+def without_boxes(count, seed=11):
+    plans = make_plans(seed, 0, count)
+    return [replace(plans.diagram(row), boxes=None) for row in range(count)]
+
+
+@pytest.mark.parametrize("relation", range(10))
+def test_two_rooms_lie_as_their_relation_says(relation):
+    diagram = Diagram((0, 2), ((0, 1, relation),))
+    u, v = place_rooms(diagram)
+    assert edges_of(np.stack([u, v])).tolist() == [relation]
+    centre = (u + u[[2, 3, 0, 1]] - v - v[[2, 3, 0, 1]]) / 2
+    name = RELATIONS[relation]
+    assert ("above" in name) <= (centre[1] < 0), "above is drawn below"
+    assert ("below" in name) <= (centre[1] > 0), "below is drawn above"
+    assert ("left" in name) <= (centre[0] < 0), "left is drawn right"
+    assert ("right" in name) <= (centre[0] > 0), "right is drawn left"
+
+
+def test_rooms_without_a_relation_are_apart():
+    boxes = place_rooms(Diagram((0, 1, 2, 3), ()))
+    assert (edges_of(boxes) == NO_EDGE).all()
+    u, v = boxes[:, None], boxes[None]
+    gaps = np.maximum(u[..., :2], v[..., :2]) - np.minimum(u[..., 2:], v[..., 2:])
+    assert (gaps.max(-1)[~np.eye(4, dtype=bool)] > NEAR).all()
+
+
+def test_relations_of_real_plans_come_back_from_the_layout():
+    diagrams = without_boxes(100)
+    exact, straight, all_straight = 0, 0, 0
+    for diagram in diagrams:
+        boxes = place_rooms(diagram)
+        rooms = len(diagram.types)
+        assert boxes[:, :2].min(0).tolist() == [0, 0]
+        assert (boxes[:, 2:] > boxes[:, :2]).all()
+        exact += bool((edges_of(boxes) == encode(diagram, rooms)[rooms:]).all())
+        centre = boxes[:, :2] + boxes[:, 2:]
+        for i, j, relation in diagram.edges:
+            for word, axis, sign in (("left", 0, -1), ("right", 0, 1), ("above", 1, -1), ("below", 1, 1)):
+                if word in RELATIONS[relation]:
+                    all_straight += 1
+                    straight += sign * (centre[i, axis] - centre[j, axis]) > 0
+    assert exact >= 94, f"only {exact} of 100 plans are drawn as they are told"
+    assert straight >= 0.998 * all_straight
+
+
+def test_a_layout_is_always_found():
+    """Relations that contradict each other: as many as can be hold."""
+    above = RELATIONS.index("above")
+    circle = Diagram((0, 1, 2), ((0, 1, above), (1, 2, above), (0, 2, RELATIONS.index("below"))))
+    boxes = place_rooms(circle)
+    assert (edges_of(boxes) == [above, RELATIONS.index("below"), above]).sum() == 2
+    random = np.random.default_rng(0)
+    for rooms in (1, 2, 5, 9):
+        edges = [(i, j, int(random.integers(10))) for j in range(rooms) for i in range(j)]
+        boxes = place_rooms(Diagram(tuple(random.integers(0, 13, rooms).tolist()), tuple(sorted(edges))))
+        assert (boxes[:, 2:] > boxes[:, :2]).all()
+    assert (place_rooms(circle) == place_rooms(circle)).all()
+
+
+def shapes(page, kind):
+    return [shape for shape in page.shapes if isinstance(shape, kind)]
+
+
+def rooms_and_names(page, diagram):
+    """Boxes of the rooms by id, found by colour, and the bubbles of their names."""
+    coloured = [shape for shape in shapes(page, Rectangle) if shape.fill in COLOURS and shape.stroke_width > 1]
+    bubbles = [shape for shape in shapes(page, Rectangle) if shape.fill == "#ffffff"]
+    assert len(coloured) == len(bubbles) == len(diagram.types)
+    return coloured, bubbles
+
+
+def test_the_picture_has_rooms_links_names_and_a_legend():
+    diagram = Diagram.from_boxes(
+        (0, 7, 7, 3), [(50, 50, 110, 120), (114, 50, 160, 90), (50, 124, 90, 170), (200, 200, 230, 240)]
+    )
+    page = draw_diagram(diagram)
+    rooms, bubbles = rooms_and_names(page, diagram)
+    texts = [text.text for text in shapes(page, Text)]
+    assert room_names(diagram.types) == ["Living", "Second 1", "Second 2", "Bath"]
+    for name in (*room_names(diagram.types), "LivingRoom", "SecondRoom", "Bathroom"):
+        assert texts.count(name) == 1
+    assert "Living  left of  Second 1" in texts
+    assert "Living  above  Second 2" in texts
+    assert len(shapes(page, Line)) == len(diagram.edges)
+    assert not any(line.dashed for line in shapes(page, Line))
+    for shape in (*rooms, *bubbles):
+        assert shape.x >= 0
+        assert shape.y >= 0
+        assert shape.x + shape.width <= page.width
+        assert shape.y + shape.height <= page.height
+    by_colour = {room.fill: room for room in rooms}
+    scale = by_colour[COLOURS[0]].width / 60
+    assert by_colour[COLOURS[3]].x - by_colour[COLOURS[0]].x == pytest.approx(150 * scale)
+    assert by_colour[COLOURS[3]].y - by_colour[COLOURS[0]].y == pytest.approx(150 * scale)
+
+
+def test_names_stand_on_their_rooms_and_not_on_each_other():
+    plans = make_plans(4, 0, 40)
+    for row in range(40):
+        diagram = plans.diagram(row)
+        page = draw_diagram(diagram)
+        rooms, bubbles = rooms_and_names(page, diagram)
+        order = sorted(
+            range(len(rooms)), key=lambda k: -int(np.prod(np.subtract(diagram.boxes[k][2:], diagram.boxes[k][:2])))
+        )
+        for place, room in enumerate(order):
+            box, bubble = rooms[place], bubbles[room]
+            x, y = bubble.x + bubble.width / 2, bubble.y + bubble.height / 2
+            assert box.x < x < box.x + box.width
+            assert box.y < y < box.y + box.height
+            for later in rooms[place + 1 :]:
+                inside = later.x < x < later.x + later.width and later.y < y < later.y + later.height
+                assert not inside, "the name stands where another room covers this one"
+        for k, a in enumerate(bubbles):
+            for b in bubbles[k + 1 :]:
+                apart = max(abs(2 * (a.x - b.x) + a.width - b.width) - a.width - b.width,
+                            abs(2 * (a.y - b.y) + a.height - b.height) - a.height - b.height)  # fmt: skip
+                assert apart > -2, f"two names of plan {row} overlap"
+
+
+def test_what_the_boxes_do_not_show_is_dashed_and_counted():
+    above = RELATIONS.index("above")
+    circle = Diagram((0, 1, 2), ((0, 1, above), (0, 2, RELATIONS.index("below")), (1, 2, above)))
+    dashed = [line for line in shapes(draw_diagram(circle), Line) if line.dashed]
+    assert len(dashed) == 1
+    assert dashed[0].colour == BROKEN
+    assert sum(text.colour == BROKEN for text in shapes(draw_diagram(circle), Text)) == 1
+    captions = [
+        text.text for text in shapes(draw_gallery([circle, *without_boxes(2)]), Text) if "relations" in text.text
+    ]
+    assert captions[0] == "3 rooms, 3 relations, 1 not shown"
+    assert len(captions) == 3
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 5, 12])
+def test_a_gallery_keeps_its_pictures_apart(count):
+    page = draw_gallery(without_boxes(count), columns=4, size=100)
+    captions = [text for text in shapes(page, Text) if "relations" in text.text]
+    assert len({(text.x, text.y) for text in captions}) == count
+    columns = min(count, 4)
+    assert page.width == 14 + columns * 114
+    cells = [(int((s.x - 14) // 114), int((s.y - 14) // 132)) for s in shapes(page, Rectangle) if s.stroke_width > 1]
+    assert set(cells) == {(k % columns, k // columns) for k in range(count)}
+    rooms = [s for s in shapes(page, Rectangle) if s.stroke_width > 1]
+    for (column, row), room in zip(cells, rooms, strict=True):
+        assert room.x + room.width <= 14 + 114 * column + 100
+        assert room.y + room.height <= 14 + 132 * row + 100
+
+
+def test_svg_is_well_formed_and_says_what_the_page_says():
+    page = draw_gallery(without_boxes(3))
+    root = ElementTree.fromstring(to_svg(page))
+    assert root.tag == SVG + "svg"
+    assert float(root.get("width")) == pytest.approx(page.width, abs=0.01)
+    assert len(root.findall(SVG + "rect")) == 1 + len(shapes(page, Rectangle))
+    assert len(root.findall(SVG + "line")) == len(shapes(page, Line))
+    assert [element.text for element in root.findall(SVG + "text")] == [text.text for text in shapes(page, Text)]
+    odd = to_svg(Page(10, 10, (Text(1, 1, '<&"', 5, "#000000"),)))
+    assert ElementTree.fromstring(odd).find(SVG + "text").text == '<&"'
+
+
+def test_pictures_are_the_same_every_time():
+    diagrams = without_boxes(2)
+    assert to_svg(draw_gallery(diagrams)) == to_svg(draw_gallery(diagrams))
+    assert to_png(draw_gallery(diagrams), 1) == to_png(draw_gallery(diagrams), 1)
+
+
+def test_png_shows_the_shapes_where_they_are():
+    page = Page(40, 30, (Rectangle(10, 5, 20, 10, 0, "#ff0000", "#ff0000", 0), Line(0, 25, 40, 25, "#0000ff", 2)))
+    size, _ = pixels(to_png(page, 2))
+    assert size == (80, 60)
+    from io import BytesIO
+
+    from matplotlib.image import imread
+
+    image = np.round(255 * imread(BytesIO(to_png(page, 1)))).astype(int)[..., :3]
+    assert image[10, 20].tolist() == [255, 0, 0]
+    assert image[2, 20].tolist() == [255, 255, 255]
+    assert image[10, 5].tolist() == [255, 255, 255]
+    assert image[10, 35].tolist() == [255, 255, 255]
+    assert image[24:26, 20, 2].tolist() == [255, 255]
+    assert image[24:26, 20, 0].max() < 50
+
+
+def test_drawing_leaves_pyplot_alone():
+    code = (
+        "import sys\nfrom dither.tasks.bubble_diagram.drawing import draw_diagram\n"
+        "from dither.tasks.bubble_diagram.page import to_png\nfrom dither.tasks.bubble_diagram.plans import Diagram\n"
+        "assert 'matplotlib' not in sys.modules\n"
+        "to_png(draw_diagram(Diagram((0, 1), ((0, 1, 2),))))\nassert 'matplotlib.pyplot' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr

@@ -1,0 +1,202 @@
+import hashlib
+import time
+
+import numpy as np
+import pytest
+
+from dither.tasks.bubble_diagram import generator
+from dither.tasks.bubble_diagram.dissection import SHARED, cut_outlines, grow_living_rooms, shared_walls
+from dither.tasks.bubble_diagram.generator import BLOCK, make_plans
+from dither.tasks.bubble_diagram.programme import ROOM_COUNTS, draw_counts, draw_programmes
+from dither.tasks.bubble_diagram.relations import GRID, edges_of, labels_of
+from dither.tasks.bubble_diagram.specs import ProceduralPlans
+from dither.tasks.bubble_diagram.vocabulary import EDGE_PAD, INSIDE, NO_EDGE, NODE_PAD, ROOMS, SURROUNDING, pairs
+
+COUNT = 8192
+LIVING = ROOMS.index("LivingRoom")
+
+
+@pytest.fixture(scope="module")
+def plans():
+    return make_plans(0, 0, COUNT)
+
+
+def related(plans):
+    """True for pairs of rooms that have an edge."""
+    return (plans.edges != EDGE_PAD) & (plans.edges != NO_EDGE)
+
+
+def test_numbers_of_rooms_are_as_published(plans):
+    for rooms, share in ROOM_COUNTS.items():
+        found = (plans.rooms == rooms).mean()
+        assert abs(found - share) < 4 * np.sqrt(share * (1 - share) / COUNT), f"{rooms} rooms: {found}"
+    assert set(plans.rooms.tolist()) == set(ROOM_COUNTS)
+
+
+def test_edges_are_as_many_and_as_crooked_as_in_rplan(plans):
+    edges = related(plans)
+    assert abs(edges.sum() / COUNT - 10.2) < 0.6
+    i, j = np.array(pairs(8)).T
+    back = labels_of(plans.boxes[:, j], plans.boxes[:, i])
+    assert 0.60 < (back == 9 - plans.edges)[edges].mean() < 0.75
+    assert 0.05 < np.isin(plans.edges, [INSIDE, SURROUNDING])[edges].mean() < 0.08
+
+
+def test_every_plan_has_one_living_room_and_is_connected(plans):
+    assert ((plans.types == LIVING).sum(1) == 1).all()
+    edges = related(plans)
+    for row in range(0, COUNT, 7):
+        reached, near = {0}, [pair for pair, has in zip(pairs(8), edges[row], strict=True) if has]
+        for _ in range(8):
+            reached |= {b for a, b in near if a in reached} | {a for a, b in near if b in reached}
+        assert reached == set(range(plans.rooms[row])), f"plan {row} falls apart"
+
+
+def test_types_are_as_common_as_they_should_be(plans):
+    share = np.bincount(plans.types[plans.types != NODE_PAD], minlength=13) / COUNT
+    by_name = dict(zip(ROOMS, share, strict=True))
+    assert max(by_name, key=by_name.get) == "SecondRoom"
+    assert min(by_name, key=by_name.get) == "Entrance"
+    assert by_name["Entrance"] > 0
+    assert 0.97 < by_name["MasterRoom"] < 1
+    assert 0.97 < by_name["Kitchen"] < 1
+    assert by_name["Bathroom"] >= 1
+    most = (plans.types[:, :, None] == np.arange(13)).sum(1).max(0)
+    caps = {"SecondRoom": 3, "Balcony": 2, "Bathroom": 3}
+    assert all(most[kind] <= caps.get(name, 1) for kind, name in enumerate(ROOMS))
+
+
+def test_boxes_are_whole_and_on_the_grid(plans):
+    real = plans.types != NODE_PAD
+    boxes = plans.boxes[real]
+    assert boxes.min() >= 0
+    assert boxes.max() <= GRID
+    assert (boxes[:, 2:] - boxes[:, :2] >= 13).all()
+    assert not plans.boxes[~real].any()
+    assert (np.sort(~real, axis=1) == ~real).all(), "empty slots do not come last"
+    wanted = np.where(plans.edges == EDGE_PAD, EDGE_PAD, edges_of(plans.boxes))
+    assert (wanted == plans.edges).all()
+    assert (plans.edges == EDGE_PAD).sum() == 28 * COUNT - (plans.rooms * (plans.rooms - 1) // 2).sum()
+
+
+def test_rooms_do_not_overlap_but_for_the_box_of_the_living_room(plans):
+    i, j = np.array(pairs(8)).T
+    u, v = plans.boxes[:, i].astype(int), plans.boxes[:, j].astype(int)
+    overlap = (np.minimum(u[..., 2:], v[..., 2:]) - np.maximum(u[..., :2], v[..., :2])).min(-1) > 0
+    living = (plans.types[:, i] == LIVING) | (plans.types[:, j] == LIVING)
+    assert not (overlap & ~living).any()
+    assert (overlap & living).any(1).mean() > 0.3
+
+
+def test_plans_lie_in_every_direction(plans):
+    """Under rotation by quarters no side is preferred: left, right, above and below are equally frequent."""
+    edges = related(plans)
+    straight = np.array([(plans.edges[edges] == relation).sum() for relation in (2, 7, 3, 6)])
+    crooked = np.array([(plans.edges[edges] == relation).sum() for relation in (0, 1, 8, 9)])
+    for counts in (straight, crooked):
+        assert (abs(counts / counts.mean() - 1) < 0.05).all(), counts
+
+
+def test_order_of_rooms_says_nothing(plans):
+    place = (plans.types == LIVING).argmax(1)[plans.rooms == 7]
+    assert (abs(np.bincount(place, minlength=7) / len(place) * 7 - 1) < 0.15).all()
+
+
+def test_a_plan_follows_from_seed_and_number_alone(plans):
+    whole = plans.tokens(8)
+    generator._make_block.cache_clear()
+    for start, stop in ((0, 1), (BLOCK - 1, BLOCK + 1), (700, 731), (BLOCK, BLOCK), (1000, 3 * BLOCK)):
+        part = make_plans(0, start, stop)
+        assert len(part) == stop - start
+        assert (part.tokens(8) == whole[start:stop]).all()
+        assert (part.boxes == plans.boxes[start:stop]).all()
+    assert (make_plans(1, 0, 100).tokens(8) != whole[:100]).any(1).mean() > 0.9
+
+
+def test_plans_differ(plans):
+    assert len({row.tobytes() for row in plans.tokens(8)}) > 0.99 * COUNT
+
+
+@pytest.mark.parametrize("most", [4, 5, 6])
+def test_small_plans(most):
+    plans = make_plans(3, 0, 200, most)
+    assert plans.types.shape == (200, most)
+    assert plans.rooms.max() == most
+    assert plans.rooms.min() >= 4
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "most", "message"), [(0, 5, 9, "4 to 8"), (0, 5, 3, "4 to 8"), (5, 2, 8, "no range")]
+)
+def test_impossible_plans(start, stop, most, message):
+    with pytest.raises(ValueError, match=message):
+        make_plans(0, start, stop, most)
+
+
+def test_the_same_seed_gives_the_same_plans_for_ever():
+    """If this fails since plans are made in another way, raise `ProceduralPlans.rev` and take the new digest."""
+    digest = hashlib.sha256(make_plans(0, 0, 64).tokens(8).tobytes()).hexdigest()
+    assert (ProceduralPlans.rev, digest[:16]) == (1, "6bdcde028f8249e4")
+
+
+def test_it_is_fast():
+    generator._make_block.cache_clear()
+    start = time.perf_counter()
+    make_plans(7, 0, 2048)
+    assert 2048 / (time.perf_counter() - start) > 500
+
+
+def test_pieces_fill_the_outline():
+    random = np.random.default_rng(0)
+    pieces = random.integers(5, 11, 300)
+    boxes = cut_outlines(pieces, random)
+    sides = boxes[..., 2:] - boxes[..., :2]
+    assert ((sides > 0).all(-1).sum(1) == pieces).all()
+    assert (sides.prod(-1).sum(1) == boxes.max(1)[:, 2:].prod(1)).all()
+    u, v = boxes[:, :, None], boxes[:, None]
+    common = (np.minimum(u[..., 2:], v[..., 2:]) - np.maximum(u[..., :2], v[..., :2])).min(-1) > 0
+    assert (common.sum((1, 2)) == pieces).all(), "pieces overlap"
+
+
+def test_shared_walls():
+    boxes = np.array(
+        [[[0, 0, 20, 40], [20, 0, 60, SHARED], [20, SHARED, 60, 40], [60, 0, 80, SHARED - 1], [0, 0, 0, 0]]]
+    )
+    found = shared_walls(boxes)[0]
+    assert {(int(i), int(j)) for i, j in np.argwhere(found) if i < j} == {(0, 1), (0, 2), (1, 2)}
+    assert (found == found.T).all()
+
+
+def test_living_rooms_hang_together():
+    random = np.random.default_rng(1)
+    extra = np.repeat([0, 1, 2], 50)
+    boxes = cut_outlines(np.full(150, 9), random)
+    touching = shared_walls(boxes)
+    living = grow_living_rooms(boxes, touching, extra, random)
+    for near, chosen, more in zip(touching, living, extra, strict=True):
+        some = np.flatnonzero(chosen)
+        assert len(some) <= 1 + more
+        reached = {int(some[0])}
+        for _ in some:
+            reached |= {int(k) for k in some if any(near[k, r] for r in reached)}
+        assert reached == set(some.tolist())
+
+
+def test_programmes_draw_by_weight_without_putting_back():
+    random = np.random.default_rng(2)
+    rooms = np.full(20_000, 5)
+    types = draw_programmes(rooms, random)
+    assert types.shape == (20_000, 4)
+    names = {name: (types == kind).sum(1) for kind, name in enumerate(ROOMS)}
+    assert abs(names["MasterRoom"].mean() - 0.985) < 0.005
+    # One place is left where none of the usual rooms is: SecondRoom has 16.5 of the weights.
+    usual = (names["MasterRoom"] == 1) & (names["Kitchen"] == 1)
+    total = 12 + 4 + 0.5 + 6 + 0.6 + 1.6 + 0.12 + 1.1 + 0.7 + 0.45 + 0.35 + 0.25 + 0.15 + 0.08
+    assert abs((names["SecondRoom"][usual] == 1).mean() - 16.5 / total) < 0.015
+    assert (draw_programmes(np.array([4, 8]), random) == -1).sum(1).tolist() == [4, 0]
+
+
+def test_counts_are_cut_at_the_largest():
+    counts = draw_counts(20_000, 5, np.random.default_rng(0))
+    assert set(counts.tolist()) == {4, 5}
+    assert abs((counts == 4).mean() - 0.003 / 0.075) < 0.006

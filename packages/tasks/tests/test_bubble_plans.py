@@ -1,0 +1,128 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dither.registry.problems import Refused
+from dither.tasks.bubble_diagram.plans import Diagram, Plans, decode, encode, real_edges
+from dither.tasks.bubble_diagram.splits import hold_out
+from dither.tasks.bubble_diagram.vocabulary import EDGE_MASK, EDGE_PAD, NO_EDGE, NODE_MASK, NODE_PAD, pairs
+
+
+@st.composite
+def diagrams(draw, most=6):
+    rooms = draw(st.integers(1, most))
+    types = draw(st.lists(st.integers(0, 12), min_size=rooms, max_size=rooms))
+    labels = draw(st.lists(st.integers(0, 10), min_size=len(pairs(rooms)), max_size=len(pairs(rooms))))
+    edges = [(i, j, r) for (i, j), r in zip(pairs(rooms), labels, strict=True) if r != NO_EDGE]
+    return Diagram(tuple(types), tuple(edges))
+
+
+@given(diagrams(), st.integers(6, 9))
+def test_tokens_and_back(diagram, rooms):
+    tokens = encode(diagram, rooms)
+    assert tokens.shape == (rooms + rooms * (rooms - 1) // 2,)
+    assert decode(tokens, rooms) == diagram
+    real = np.arange(rooms) < len(diagram.types)
+    assert ((tokens[:rooms] == NODE_PAD) == ~real).all()
+    assert ((tokens[rooms:] == EDGE_PAD) == ~real_edges(real[None])[0]).all()
+    plans = Plans.from_diagrams([diagram, diagram], 6)
+    assert (plans.tokens(rooms) == tokens).all()
+    assert plans.diagram(1) == diagram
+
+
+def test_the_tokens_of_three_rooms_in_four_slots():
+    tokens = encode(Diagram((0, 2, 3), ((0, 1, 7), (1, 2, 4))), 4)
+    # pairs 01 02 03 12 13 23
+    assert tokens.tolist() == [0, 2, 3, NODE_PAD, 7, NO_EDGE, EDGE_PAD, 4, EDGE_PAD, EDGE_PAD]
+
+
+def wrong(tokens, rooms=3):
+    with pytest.raises(Refused) as caught:
+        decode(np.array(tokens), rooms)
+    return [problem.message for problem in caught.value.problems]
+
+
+def test_every_wrong_token_is_named():
+    assert wrong([0, NODE_MASK, 3, 1, EDGE_MASK, 2]) == ["room 1: MASK is left over", "pair 0, 2: MASK is left over"]
+    assert wrong([0, NODE_PAD, 3, 1, EDGE_PAD, 2]) == [
+        "room 1: PAD stands among the rooms",
+        "pair 0, 2: PAD stands among the rooms",
+    ]
+    assert wrong([0, 1, NODE_PAD, 1, EDGE_PAD, 2]) == ["pair 1, 2: 2 where there is no room 2, PAD = 12 is due"]
+    assert wrong([0, 1, 99, 1, 13, -1]) == [
+        "room 2: 99 is no id, they are 0..14",
+        "pair 0, 2: 13 is no id, they are 0..12",
+        "pair 1, 2: -1 is no id, they are 0..12",
+    ]
+    assert wrong([NODE_PAD] * 3 + [EDGE_PAD] * 3) == ["there is no room"]
+    with pytest.raises(ValueError, match="6 tokens, got 5"):
+        decode(np.zeros(5, int), 3)
+
+
+@given(st.lists(st.integers(-1, 15), min_size=6, max_size=6))
+def test_whatever_is_read_can_be_written(tokens):
+    try:
+        diagram = decode(np.array(tokens), 3)
+    except Refused:
+        return
+    assert encode(diagram, 3).tolist() == tokens
+
+
+@pytest.mark.parametrize(
+    ("types", "edges", "message"),
+    [
+        ((0, 13), (), "types of rooms are 0..12"),
+        ((0, 1), ((1, 0, 2),), "i < j < 2"),
+        ((0, 1), ((0, 0, 2),), "i < j < 2"),
+        ((0, 1), ((0, 1, 10),), "relation < 10"),
+        ((0, 1), ((0, 1, 3), (0, 1, 4)), "one relation, or none"),
+    ],
+)
+def test_a_diagram_that_cannot_be(types, edges, message):
+    with pytest.raises(ValueError, match=message):
+        Diagram(types, edges)
+
+
+def test_sizes_are_checked():
+    with pytest.raises(ValueError, match="2 rooms, but 1 boxes"):
+        Diagram((0, 1), (), ((0, 0, 1, 1),))
+    with pytest.raises(ValueError, match="3 rooms does not fit into 2"):
+        encode(Diagram((0, 1, 2), ()), 2)
+    with pytest.raises(ValueError, match="3 rooms do not fit into 2"):
+        Plans.from_diagrams([Diagram((0, 1, 2), ())], 3).tokens(2)
+
+
+def test_relations_follow_from_boxes():
+    diagram = Diagram.from_boxes((0, 2, 9), [(50, 50, 100, 100), (104, 60, 130, 90), (180, 50, 200, 70)], "a")
+    assert diagram.edges == ((0, 1, 2),)  # the third is too far away
+    plans = Plans.from_diagrams([diagram, Diagram((0, 1), ((0, 1, 3),))], 3)
+    assert plans.rooms.tolist() == [3, 2]
+    assert plans.diagram(0).boxes == diagram.boxes
+    assert plans.diagram(1).boxes is None
+    again = Plans.from_boxes(plans.types[:1], plans.boxes[:1])
+    assert (again.edges == plans.edges[:1]).all()
+
+
+def line_of(length, kind=0):
+    """A chain of rooms, each left of the next."""
+    return Diagram((kind,) * length, tuple((i, i + 1, 2) for i in range(length - 1)))
+
+
+def test_splits_depend_on_content_alone():
+    plans = [line_of(length, kind) for length in range(2, 9) for kind in range(10)]
+    first = hold_out(Plans.from_diagrams(plans, 8), valid=0.2, test=0.1)
+    second = hold_out(Plans.from_diagrams([*plans[::-1], *plans[:20]], 8), valid=0.2, test=0.1)
+    rows = [[{row.tobytes() for row in part.tokens(8)} for part in (s.train, s.valid, s.test)] for s in (first, second)]
+    assert rows[0] == rows[1], "order or copies moved a plan to another split"
+    assert [len(part) for part in rows[0]] == [49, 14, 7]
+    assert len(second.train) + len(second.valid) + len(second.test) == 90, "a plan was lost"
+
+
+def test_every_split_gets_a_plan():
+    three = Plans.from_diagrams([line_of(2), line_of(3), line_of(4)], 4)
+    assert [len(p) for p in vars(hold_out(three, valid=0.01, test=0.01)).values()] == [1, 1, 1]
+    assert [len(p) for p in vars(hold_out(three, valid=0.9, test=0.05)).values()] == [1, 1, 1]
+    assert [len(p) for p in vars(hold_out(three[:2], valid=0.1, test=0.0)).values()] == [1, 1, 0]
+    with pytest.raises(Refused, match="3 different plans or more, here are 1"):
+        hold_out(Plans.from_diagrams([line_of(2)] * 5, 4), valid=0.1, test=0.1)

@@ -1,0 +1,179 @@
+from itertools import permutations
+from math import log
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dither.tasks.bubble_diagram.frequencies import Frequencies, divergence
+from dither.tasks.bubble_diagram.generator import make_plans
+from dither.tasks.bubble_diagram.metrics import sample_figures
+from dither.tasks.bubble_diagram.plans import Diagram, encode
+from dither.tasks.bubble_diagram.structure import fingerprints, structure_of
+from dither.tasks.bubble_diagram.vocabulary import EDGE_PAD, NO_EDGE, NODE_MASK, NODE_PAD, RELATIONS, pairs
+
+NODE = st.sampled_from([0, 0, 1, 2, 10, NODE_MASK, NODE_PAD])
+EDGE = st.sampled_from([*range(11), NO_EDGE, NO_EDGE, EDGE_PAD])
+
+
+@st.composite
+def legal(draw):
+    """Tokens of a diagram of up to four rooms in four slots."""
+    rooms = draw(st.integers(1, 4))
+    types = draw(st.lists(st.sampled_from([0, 1, 10]), min_size=rooms, max_size=rooms))
+    edges = [
+        (i, j, r) for i, j in pairs(rooms) if (r := draw(st.sampled_from([*range(10), NO_EDGE, NO_EDGE]))) != NO_EDGE
+    ]
+    return encode(Diagram(tuple(types), tuple(edges)), 4)
+
+
+def slow_levels(tokens):
+    types, edges = tokens[:4].tolist(), dict(zip(pairs(4), tokens[4:].tolist(), strict=True))
+    rooms = sum(kind != NODE_PAD for kind in types)
+    good = rooms > 0 and all(kind < NODE_MASK for kind in types[:rooms]) and set(types[rooms:]) <= {NODE_PAD}
+    good = good and all((0 <= r <= NO_EDGE) if j < rooms else r == EDGE_PAD for (_, j), r in edges.items())
+    if not good:
+        return [False, False, False]
+    real = [(i, j, r) for (i, j), r in edges.items() if r < NO_EDGE]
+    reached = {0}
+    for _ in range(4):
+        reached |= {k for i, j, _ in real for k in (i, j) if i in reached or j in reached}
+    programme = types.count(0) == 1 and types.count(10) <= 1 and reached == set(range(rooms))
+
+    def sortable(before, behind):
+        """Whether some order of the centres satisfies every relation."""
+        return any(
+            all(
+                (before not in RELATIONS[r] or place[i] < place[j])
+                and (behind not in RELATIONS[r] or place[i] > place[j])
+                for i, j, r in real
+            )
+            for place in permutations(range(4))
+        )
+
+    return [True, programme, programme and sortable("left", "right") and sortable("above", "below")]
+
+
+@given(st.one_of(legal(), st.tuples(*[NODE] * 4, *[EDGE] * 6).map(np.array)))
+def test_levels_equal_a_search_through_all_orders(tokens):
+    found = structure_of(tokens[None], 4)
+    assert [found.tokens[0], found.programme[0], found.order[0]] == slow_levels(tokens)
+
+
+def test_a_circle_of_eight_is_found():
+    ring = [(i, i + 1, RELATIONS.index("left-of")) for i in range(7)]
+    for last, fine in (("left-of", True), ("right-of", False), ("above", True)):
+        tokens = encode(Diagram((0, *[1] * 7), (*ring, (0, 7, RELATIONS.index(last)))), 8)
+        found = structure_of(tokens[None], 8)
+        assert found.programme[0]
+        assert found.order[0] == fine
+    two = encode(Diagram((0, 1, 1), ((0, 1, 3), (1, 2, 3), (0, 2, 6))), 8)
+    assert not structure_of(two[None], 8).order[0], "above runs in a circle"
+
+
+def test_real_plans_hold_together_and_damaged_ones_do_not():
+    tokens = make_plans(0, 0, 1000).tokens(8)
+    found = structure_of(tokens, 8)
+    assert found.order.all()
+    damaged = tokens.copy()
+    damaged[:, 0] = NODE_MASK
+    assert not structure_of(damaged, 8).tokens.any()
+    damaged = np.where(tokens[:, 8:] < NO_EDGE, NO_EDGE, tokens[:, 8:])
+    alone = structure_of(np.concatenate([tokens[:, :8], damaged], 1), 8)
+    assert alone.tokens.all()
+    assert alone.one_living_room.all()
+    assert not alone.connected.any()
+    two = np.where(tokens == 1, 0, tokens)
+    assert not structure_of(two, 8).one_living_room[(tokens[:, :8] == 1).any(1)].any()
+
+
+def permuted(diagram, order):
+    """The same diagram with its rooms in another order; relations are turned to their opposites where needed."""
+    place = {room: new for new, room in enumerate(order)}
+    edges = [
+        (place[i], place[j], r) if place[i] < place[j] else (place[j], place[i], 9 - r) for i, j, r in diagram.edges
+    ]
+    return Diagram(tuple(diagram.types[room] for room in order), tuple(sorted(edges)))
+
+
+def test_fingerprints_know_a_diagram_in_any_order():
+    plans = make_plans(1, 0, 300)
+    random = np.random.default_rng(0)
+    for row in range(0, 300, 10):
+        diagram = plans.diagram(row)
+        order = random.permutation(len(diagram.types)).tolist()
+        both = np.stack([encode(diagram, 8), encode(permuted(diagram, order), 8)])
+        assert len(np.unique(fingerprints(both, 8))) == 1
+    marks = fingerprints(plans.tokens(8), 8)
+    assert len(np.unique(marks)) > 290
+    changed = plans.tokens(8).copy()
+    changed[:, 8] = np.where(changed[:, 8] == 3, 6, 3)
+    assert (fingerprints(changed, 8) != marks).all()
+
+
+def test_unigram_nats_are_what_a_loop_finds():
+    train, held = make_plans(0, 0, 400).tokens(8), make_plans(0, 400, 500).tokens(8)
+    fitted, counted = Frequencies.of(train, 8), Frequencies.of(held, 8)
+    counts = {"nodes": np.ones(13), "edges": np.ones(11)}
+    for row in train:
+        for place, token in enumerate(row):
+            if token != (NODE_PAD if place < 8 else EDGE_PAD):
+                counts["nodes" if place < 8 else "edges"][token] += 1
+    nats, tokens = {"nodes": 0.0, "edges": 0.0}, {"nodes": 0, "edges": 0}
+    for row in held:
+        for place, token in enumerate(row):
+            field = "nodes" if place < 8 else "edges"
+            if token != (NODE_PAD if place < 8 else EDGE_PAD):
+                nats[field] -= log(counts[field][token] / counts[field].sum()) / len(held)
+                tokens[field] += 1
+    assert fitted.unigram_nats(counted) == pytest.approx(nats)
+    assert counted.uniform_nats() == pytest.approx(
+        {"nodes": tokens["nodes"] * log(13) / 100, "edges": tokens["edges"] * log(11) / 100}
+    )
+    assert counted.tokens_per_graph() == pytest.approx({field: count / 100 for field, count in tokens.items()})
+
+
+def test_baselines_of_the_generator():
+    """What a model has to beat; about 49.15 and 65.59 nats per graph in the prototype of the generator."""
+    train, held = (Frequencies.of(make_plans(0, a, b).tokens(8), 8) for a, b in ((2000, 10_000), (0, 2000)))
+    assert abs(sum(train.unigram_nats(held).values()) - 48.4) < 0.6
+    assert abs(sum(held.uniform_nats().values()) - 65.3) < 0.6
+
+
+def test_divergence():
+    a, b = np.array([1, 1, 0, 0]), np.array([0, 0, 3, 1])
+    assert divergence(a, a * 7) == pytest.approx(0)
+    assert divergence(a, b) == pytest.approx(log(2))
+    half = np.array([1, 0])
+    even = np.array([5, 5])
+    expected = (log(1 / 0.75) + 0.5 * log(0.5 / 0.75) + 0.5 * log(0.5 / 0.25)) / 2
+    assert divergence(half, even) == divergence(even, half) == pytest.approx(expected)
+    assert np.isnan(divergence(np.zeros(3), np.ones(3)))
+
+
+def test_unigram_samples_have_its_frequencies_and_little_structure():
+    fitted = Frequencies.of(make_plans(0, 0, 2000).tokens(8), 8)
+    drawn = fitted.draw(5000, 0)
+    again = Frequencies.of(drawn, 8)
+    assert divergence(fitted.types, again.types) < 1e-3
+    assert divergence(fitted.edges, again.edges) < 1e-3
+    assert divergence(fitted.rooms, again.rooms) < 1e-3
+    found = sample_figures(drawn, 8, fitted)
+    assert found["level_0"] == 1
+    assert found["level_2"] < 0.4 < found["connected"]
+    assert (fitted.draw(5000, 0) == drawn).all()
+    assert (fitted.draw(5000, 1) != drawn).any()
+
+
+def test_figures_of_samples():
+    plans = make_plans(0, 0, 100).tokens(8)
+    reference = Frequencies.of(plans, 8)
+    found = sample_figures(np.concatenate([plans, plans]), 8, reference)
+    assert found["level_0"] == found["level_1"] == found["level_2"] == found["connected"] == 1
+    assert found["type_js"] == found["relation_js"] == pytest.approx(0, abs=1e-12)
+    assert found["unique"] == pytest.approx(0.5, abs=0.02)
+    half = plans.copy()
+    half[:50, 0] = NODE_MASK
+    assert sample_figures(half, 8, reference)["level_0"] == 0.5
+    assert sample_figures(plans[:0], 8, reference) == {}

@@ -1,0 +1,276 @@
+import subprocess
+import sys
+from math import log
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from dither.registry import FeatureSpace, TokenSpace
+from dither.registry.flow import Clean, Measured, Noise, Noised, State
+from dither.registry.kinds import DataSpec
+from dither.registry.parts import Metrics, Task
+from dither.registry.problems import Refused
+from dither.tasks.bubble_diagram.frequencies import Frequencies
+from dither.tasks.bubble_diagram.jsonl import plan_line, read_plans
+from dither.tasks.bubble_diagram.metrics import GraphMetrics
+from dither.tasks.bubble_diagram.plans import decode
+from dither.tasks.bubble_diagram.specs import BubbleDiagram, JsonPlans, ProceduralPlans
+from dither.tasks.bubble_diagram.structure import structure_of
+from dither.tasks.bubble_diagram.vocabulary import EDGE_MASK, EDGE_PAD, NODE_MASK, NODE_PAD, pairs
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def spec():
+    return BubbleDiagram(data=ProceduralPlans(train=600, valid=200, test=100))
+
+
+@pytest.fixture(scope="module")
+def task(spec):
+    return spec.build()
+
+
+def test_the_task_keeps_the_contract(spec, task):
+    assert isinstance(task, Task)
+    assert isinstance(task.metrics(), Metrics)
+    assert task.space == spec.space()
+    nodes, edges = task.space.fields
+    assert (nodes.name, nodes.length, nodes.size, nodes.mask, nodes.pad) == ("nodes", 8, 15, 13, 14)
+    assert (edges.name, edges.length, edges.size, edges.mask, edges.pad) == ("edges", 28, 13, 11, 12)
+    assert [task.size(split) for split in ("train", "valid", "test")] == [600, 200, 100]
+
+
+def test_batches_are_legal_and_depend_on_their_rows_alone(task):
+    clean = task.batch("train", [5, 0, 599, 5])
+    assert clean.x0.dtype == torch.int64
+    assert clean.x0.shape == (4, 36)
+    assert torch.equal(clean.x0[0], clean.x0[3])
+    assert torch.equal(task.batch("train", [599]).x0[0], clean.x0[2])
+    assert not clean.known.any()
+    allowed = task.space.clean().expand(4, -1, -1).gather(-1, clean.x0[..., None])[..., 0]
+    assert torch.equal(allowed, clean.valid)
+    pad = torch.tensor([NODE_PAD] * 8 + [EDGE_PAD] * 28).expand(4, -1)
+    assert torch.equal(clean.x0[~clean.valid], pad[~clean.valid])
+    assert structure_of(clean.x0.numpy(), 8).order.all()
+    assert task.batch("valid", []).x0.shape == (0, 36)
+    for rows in ([200], [-1]):
+        with pytest.raises(IndexError, match=r"numbered 0\.\.199"):
+            task.batch("valid", rows)
+
+
+def test_splits_share_no_plan_and_validation_stays(spec, task):
+    rows = {
+        split: {tuple(r) for r in task.batch(split, range(task.size(split))).x0.tolist()}
+        for split in ("train", "valid", "test")
+    }
+    assert not rows["train"] & rows["valid"]
+    assert not rows["train"] & rows["test"]
+    larger = BubbleDiagram(data=ProceduralPlans(train=900, valid=200, test=100)).build()
+    assert torch.equal(larger.batch("valid", range(200)).x0, task.batch("valid", range(200)).x0)
+    assert torch.equal(larger.batch("train", range(600)).x0, task.batch("train", range(600)).x0)
+
+
+def test_sampling_starts_from_rooms_as_frequent_as_in_training(task):
+    like = task.like(20_000, 3)
+    assert torch.equal(like.x0, task.like(20_000, 3).x0)
+    assert not torch.equal(like.x0, task.like(20_000, 4).x0)
+    real = like.valid[:, :8]
+    assert torch.equal(like.x0[:, :8], torch.where(real, NODE_MASK, NODE_PAD))
+    assert torch.equal(like.x0[:, 8:], torch.where(like.valid[:, 8:], EDGE_MASK, EDGE_PAD))
+    for place, (i, j) in enumerate(pairs(8)):
+        assert torch.equal(like.valid[:, 8 + place], real[:, i] & real[:, j])
+    train = task.batch("train", range(600)).valid[:, :8].sum(1).bincount(minlength=9) / 600
+    drawn = real.sum(1).bincount(minlength=9) / 20_000
+    assert (train - drawn).abs().max() < 0.02
+    assert not like.known.any()
+
+
+def predicted(clean, frequencies):
+    """What a loss measures of a model that knows the frequencies of single tokens only."""
+    types, edges = (torch.from_numpy(share) for share in frequencies.unigram())
+    nodes = -types[clean.x0[:, :8].clamp(max=12)].log()
+    values = torch.cat([nodes, -edges[clean.x0[:, 8:].clamp(max=10)].log()], 1)
+    return Measured(torch.where(clean.valid, values, 777.0), clean.valid.double())
+
+
+def noised(clean):
+    nothing = torch.zeros(len(clean.x0))
+    return Noised(clean.x0, State.of(clean.x0), Noise(nothing, nothing), clean.valid, clean.valid, clean.fixed)
+
+
+def test_metrics_find_the_figures_of_a_known_model_however_batches_are_cut(task):
+    fitted = Frequencies.of(task.batch("train", range(600)).x0.numpy(), 8)
+    found = []
+    for cuts in ([200], [1, 99, 100], [64, 64, 64, 8]):
+        metrics, start = task.metrics(), 0
+        for size in cuts:
+            clean = task.batch("valid", range(start, start + size))
+            metrics.update(clean, noised(clean), None, predicted(clean, fitted))
+            start += size
+        found.append(metrics.compute())
+    assert found[1] == pytest.approx(found[0])
+    assert found[2] == pytest.approx(found[0])
+    baselines = task.baselines()
+    assert {f"{name}/unigram": value for name, value in found[0].items()}.items() <= {
+        name: pytest.approx(value) for name, value in baselines.items()
+    }.items()
+    assert found[0]["nats_per_graph"] == pytest.approx(
+        found[0]["nodes_nats_per_graph"] + found[0]["edges_nats_per_graph"]
+    )
+
+
+def test_metrics_of_uniform_predictions_and_of_nothing(task):
+    clean = task.batch("valid", range(200))
+    values = torch.tensor([log(13)] * 8 + [log(11)] * 28).expand(200, -1)
+    metrics = task.metrics()
+    metrics.update(clean, noised(clean), None, Measured(values, clean.valid.float()))
+    baselines = task.baselines()
+    for name, value in metrics.compute().items():
+        assert value == pytest.approx(baselines[f"{name}/uniform"], rel=1e-6)
+    assert all(np.isnan(value) for value in GraphMetrics(task.space).compute().values())
+
+
+def test_known_tokens_cost_nothing(task):
+    clean = task.batch("valid", range(10))
+    known = torch.zeros_like(clean.known)
+    known[:, :8] = clean.valid[:, :8]
+    clean = Clean(clean.x0, clean.valid, known)
+    weights = (clean.valid & ~known).float()
+    metrics = task.metrics()
+    metrics.update(clean, noised(clean), None, Measured(torch.full((10, 36), 2.0), weights))
+    found = metrics.compute()
+    assert found["nodes_nats_per_graph"] == 0
+    assert found["nats_per_token"] == pytest.approx(2)
+
+
+def test_baselines_name_metrics_and_order_as_they_should(task):
+    found = task.baselines()
+    metrics = set(task.metrics().compute()) | set(task.judge(task.batch("valid", range(9)).x0, task.like(9, 0)))
+    assert {name.split("/")[0] for name in found} <= metrics
+    assert found["nats_per_graph/unigram"] < found["nats_per_graph/uniform"]
+    assert found["level_2/real"] == 1
+    assert found["level_2/unigram"] < 0.4
+
+
+def test_samples_are_judged_and_shown(task, tmp_path):
+    clean = task.batch("valid", range(20))
+    samples = clean.x0.clone()
+    samples[3, 0] = NODE_MASK
+    figures = task.judge(samples, clean)
+    assert figures["level_0"] == pytest.approx(0.95)
+    pictures = {picture.name: picture for picture in task.show(samples, clean)}
+    assert set(pictures) == {"diagram", "gallery", "diagrams", "unreadable"}
+    for name in ("diagram", "gallery"):
+        assert pictures[name].png.startswith(b"\x89PNG")
+        assert pictures[name].svg.startswith("<svg")
+    assert pictures["gallery"].svg.count("relations") == 16
+    assert pictures["unreadable"].text == "sample 3: room 0: MASK is left over\n"
+    path = tmp_path / "again.jsonl"
+    path.write_text(pictures["diagrams"].text, "utf-8")
+    assert read_plans(path, 8) == [decode(row, 8) for k, row in enumerate(samples.numpy()) if k != 3]
+
+
+def test_nothing_readable_is_said_in_words(task):
+    pictures = list(task.show(torch.full((2, 36), NODE_PAD), task.like(2, 0)))
+    assert [picture.name for picture in pictures] == ["unreadable"]
+    assert list(task.show(torch.zeros(0, 36, dtype=torch.int64), task.like(0, 0))) == []
+
+
+def test_fewer_and_more_slots():
+    small = BubbleDiagram(rooms=5, data=ProceduralPlans(train=50, valid=20, test=20, most=5))
+    assert not list(small.check())
+    assert small.build().batch("train", range(50)).x0.shape == (50, 15)
+    large = BubbleDiagram(rooms=14, data=ProceduralPlans(train=50, valid=20, test=20)).build()
+    clean = large.batch("train", range(50))
+    assert clean.x0.shape == (50, 14 + 91)
+    assert large.space.length == 105
+    assert structure_of(clean.x0.numpy(), 14).order.all()
+    assert "nats_per_graph/unigram" in large.baselines()
+
+
+def test_plans_of_a_file(tmp_path, task):
+    lines = [plan_line(decode(row, 8)) for row in task.batch("train", range(100)).x0.numpy()]
+    path = tmp_path / "mine.jsonl"
+    path.write_text("\n".join(lines))
+    spec = BubbleDiagram(data=JsonPlans(path=str(path), valid=0.2, test=0.1))
+    assert not list(spec.check())
+    mine = spec.build()
+    assert [mine.size(split) for split in ("train", "valid", "test")] == [70, 20, 10]
+    given = {tuple(row) for row in task.batch("train", range(100)).x0.tolist()}
+    held = {
+        tuple(row)
+        for split in ("train", "valid", "test")
+        for row in mine.batch(split, range(mine.size(split))).x0.tolist()
+    }
+    assert held == given
+    alone = BubbleDiagram(data=JsonPlans(path=str(path), valid=0.2, test=0.0)).build()
+    assert alone.size("test") == 0
+    assert "level_0/real" not in alone.baselines()
+
+
+def test_a_bad_file_is_refused_when_it_is_built(tmp_path):
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"types": ["Kitchen"]}\n')
+    with pytest.raises(Refused, match=r"bad\.jsonl:1"):
+        BubbleDiagram(data=JsonPlans(path=str(path))).build()
+    with pytest.raises(Refused, match="there is no file"):
+        BubbleDiagram(data=JsonPlans(path=str(tmp_path / "no.jsonl"))).build()
+
+
+class Words(DataSpec):
+    """Something else."""
+
+    name = "words"
+    gives = "text"
+
+    def build(self):
+        return None
+
+
+def test_sources_that_do_not_fit():
+    (misfit,) = BubbleDiagram(data=Words()).check()
+    assert misfit.path == ("data",)
+    assert "gives text" in misfit.message
+    (misfit,) = BubbleDiagram(rooms=6).check()
+    assert misfit.path == ("data", "most")
+    assert misfit.message == "plans of up to 8 rooms do not fit into 6 slots"
+    (misfit,) = BubbleDiagram(data=JsonPlans(path="missing.jsonl")).check()
+    assert misfit.path == ("data", "path")
+    assert "there is no file missing.jsonl" in misfit.message
+
+
+@pytest.mark.parametrize(
+    ("spec", "options"),
+    [
+        (BubbleDiagram, {"rooms": 1}),
+        (BubbleDiagram, {"rooms": 41}),
+        (ProceduralPlans, {"train": 0}),
+        (ProceduralPlans, {"most": 9}),
+        (ProceduralPlans, {"seed": -1}),
+        (JsonPlans, {"path": ""}),
+        (JsonPlans, {"path": "a", "valid": 0.0}),
+        (JsonPlans, {"path": "a", "valid": 0.6, "test": 0.4}),
+    ],
+)
+def test_impossible_options(spec, options):
+    with pytest.raises(ValidationError):
+        spec(**options)
+
+
+def test_the_menu_needs_neither_torch_nor_numpy():
+    code = (
+        "import sys\nfrom dither.tasks.bubble_diagram.specs import BubbleDiagram\n"
+        "spec = BubbleDiagram()\nlist(spec.check()), spec.space()\n"
+        "assert not {'torch', 'numpy', 'scipy', 'matplotlib'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
+
+
+def test_the_space_is_of_tokens(spec):
+    assert isinstance(spec.space(), TokenSpace)
+    assert not isinstance(spec.space(), FeatureSpace)
+    assert spec.space().with_mask() == spec.space(), "MASK is there already"

@@ -1,0 +1,91 @@
+"""Files that are whole are read, files that are not are named."""
+
+import json
+
+import numpy as np
+import pytest
+
+from dither.registry.problems import Refused
+from dither.tasks.get_region import archive
+from dither.tasks.get_region.human import PACKAGED, read_human
+
+ARRAYS = {"features": np.arange(600, dtype=np.uint8).reshape(30, 20), "motifs": np.array(["A", "BC"])}
+
+
+@pytest.fixture
+def path(tmp_path):
+    archive.write_archive(tmp_path / "x.npz", ARRAYS, {"source": "a test"})
+    return tmp_path / "x.npz"
+
+
+def test_what_was_written_is_read(path):
+    read = archive.read_archive(path, "")
+    assert {name: array.tolist() for name, array in read.items()} == {n: a.tolist() for n, a in ARRAYS.items()}
+    about = json.loads(path.with_suffix(".json").read_text())
+    assert about["source"] == "a test"
+    assert about["arrays"]["features"] == {"dtype": "|u1", "shape": [30, 20]}
+    assert sorted(file.name for file in path.parent.iterdir()) == ["x.json", "x.npz"]
+
+
+def test_every_flipped_bit_is_seen_and_the_file_is_named(path):
+    content = path.read_bytes()
+    for offset in range(0, len(content), 41):
+        path.write_bytes(content[:offset] + bytes([content[offset] ^ 4]) + content[offset + 1 :])
+        with pytest.raises(Refused, match=r"x\.npz: is damaged: its sha256"):
+            archive.read_archive(path, "")
+
+
+@pytest.mark.parametrize("name", ["x.npz", "x.json"])
+@pytest.mark.parametrize("damage", ["empty", "cut", "gone"])
+def test_missing_and_cut_files_are_named(path, name, damage):
+    file = path.with_name(name)
+    content = file.read_bytes()
+    file.unlink() if damage == "gone" else file.write_bytes(content[: 0 if damage == "empty" else len(content) // 2])
+    with pytest.raises(Refused) as refused:
+        archive.read_archive(path, "do this")
+    (problem,) = refused.value.problems
+    assert name in problem.message
+    assert problem.help == "do this"
+
+
+@pytest.mark.parametrize("sidecar", ["[]", "{}", '{"arrays": {"features": 1}, "sha256": "x"}', "null"])
+def test_a_sidecar_that_makes_no_sense_is_named(path, sidecar):
+    path.with_suffix(".json").write_text(sidecar)
+    with pytest.raises(Refused, match=r"x\.json: is damaged"):
+        archive.read_archive(path, "")
+
+
+def test_other_shapes_than_the_sidecar_says_are_refused(path):
+    sidecar = path.with_suffix(".json")
+    sidecar.write_text(sidecar.read_text().replace("20", "21"))
+    with pytest.raises(Refused, match=r"x\.json says"):
+        archive.read_archive(path, "")
+
+
+def test_a_file_too_large_for_memory_is_refused_before_it_is_read(path, monkeypatch):
+    monkeypatch.setattr(archive, "LIMIT", 500)
+    with pytest.raises(Refused, match="allowed are 500"):
+        archive.load_npz(path, path)
+
+
+def test_objects_are_never_unpickled(tmp_path):
+    np.savez(tmp_path / "y.npz", features=np.array([{"a": 1}], dtype=object))
+    with pytest.raises(Refused, match=r"y\.npz: is no intact npz file"):
+        archive.load_npz(tmp_path / "y.npz", tmp_path / "y.npz")
+
+
+@pytest.mark.parametrize("subset", ["whole", "chr21-22"])
+def test_the_packaged_tables_are_intact_and_say_where_they_are_from(subset):
+    about = json.loads((PACKAGED / f"{subset}.json").read_text())
+    assert [source["wheel"] for source in about["source"]] == ["dnadiffusion==0.0.0.dev0", "pyjaspar==4.0.0"]
+    assert all(len(source["sha256"]) == 64 and source["licence"] for source in about["source"])
+    matrix = read_human(subset)
+    assert matrix.features.shape == (47_872 if subset == "whole" else 1_426, 282)
+    assert matrix.features.min() == 0
+    assert matrix.features.max() <= 1
+
+
+def test_a_missing_built_matrix_says_how_to_build_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("DITHER_DATA", str(tmp_path / "nothing"))
+    with pytest.raises(Refused, match=r"(?s)matrix-1\.npz.*help: run: prepare human-dhs"):
+        read_human("built")

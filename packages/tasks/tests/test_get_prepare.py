@@ -1,0 +1,116 @@
+"""The builder from end to end: two small wheels in, a matrix out, every number checked by hand-written loops."""
+
+import sqlite3
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+
+from dither.registry.problems import Refused
+from dither.tasks.get_region import prepare
+from dither.tasks.get_region.archetypes import cluster, correlation
+from dither.tasks.get_region.archive import read_archive
+from dither.tasks.get_region.motifs import Motif
+from dither.tasks.get_region.scan import encode, scan
+from dither.tasks.get_region.wheels import CELLS, MOTIFS_FILE, REGIONS_FILE, read_counts, read_sequences
+
+torch.set_num_threads(1)
+RANDOM = np.random.default_rng(0)
+COUNTS = {f"MA{i:04d}": RANDOM.integers(0, 20, (4 + i % 3, 4)).astype(float) + 1 for i in range(8)}
+
+
+@pytest.fixture
+def region_wheel(tmp_path):
+    columns = ["chr", "start", "end", "sequence", *CELLS.values()]
+    lines = ["\t".join(columns)]
+    for i in range(60):
+        chromosome = ("chr10", "chr2", "chrX", "chr1")[i % 4]
+        sequence = "".join(RANDOM.choice(list("ACGT"), 30))
+        open_in = ["1" if i % 5 == k else "0" for k in range(4)]
+        lines.append("\t".join([chromosome, str(9_000 - 100 * i), str(9_050 - 100 * i), sequence, *open_in]))
+    path = tmp_path / "regions.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(REGIONS_FILE, "\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture
+def motif_wheel(tmp_path):
+    database = sqlite3.connect(tmp_path / "motifs.sqlite")
+    database.execute("CREATE TABLE MATRIX (ID, COLLECTION, BASE_ID, VERSION, NAME)")
+    database.execute("CREATE TABLE MATRIX_ANNOTATION (ID, TAG, VAL)")
+    database.execute("CREATE TABLE MATRIX_DATA (ID, row, col, val)")
+    entries = [(motif, 2, "CORE", "vertebrates", table) for motif, table in COUNTS.items()]
+    entries += [("MA0000", 1, "CORE", "vertebrates", np.ones((9, 4)))]  # an older version
+    entries += [("MA0000", 3, "UNVALIDATED", "vertebrates", np.ones((9, 4)))]  # newer, but of another collection
+    entries += [("MA0001", 2, "UNVALIDATED", "vertebrates", np.ones((9, 4)))]
+    entries += [("MA9999", 1, "CORE", "fungi", np.ones((5, 4)))]
+    for number, (motif, version, collection, group, table) in enumerate(entries):
+        database.execute("INSERT INTO MATRIX VALUES (?, ?, ?, ?, ?)", (number, collection, motif, version, f"N{motif}"))
+        database.execute("INSERT INTO MATRIX_ANNOTATION VALUES (?, 'tax_group', ?)", (number, group))
+        database.execute("INSERT INTO MATRIX_ANNOTATION VALUES (?, 'class', 'x')", (number,))
+        for (column, base), value in np.ndenumerate(table):
+            row = (number, "ACGT"[base], column + 1, value)
+            database.execute("INSERT INTO MATRIX_DATA VALUES (?, ?, ?, ?)", row)
+    database.commit()
+    database.close()
+    path = tmp_path / "motifs.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.write(tmp_path / "motifs.sqlite", MOTIFS_FILE)
+    return path
+
+
+def test_motifs_are_the_newest_of_the_core_vertebrates(motif_wheel):
+    read = read_counts(motif_wheel)
+    assert list(read) == sorted(COUNTS)
+    for motif, (name, table) in read.items():
+        assert name == f"N{motif}"
+        np.testing.assert_array_equal(table, COUNTS[motif])
+
+
+def test_regions_come_in_genome_order(region_wheel):
+    regions = read_sequences(region_wheel)
+    names = list(dict.fromkeys(regions.chromosome.tolist()))
+    assert names == ["chr1", "chr2", "chr10", "chrX"]
+    same = regions.chromosome[1:] == regions.chromosome[:-1]
+    assert (np.diff(regions.start)[same] > 0).all()
+    row = int(np.flatnonzero(regions.start == 9_000 - 100 * 7)[0])  # the eighth line: chr1, open in the third cell type
+    assert regions.chromosome[row] == "chr1"
+    assert regions.open[row].tolist() == [False, False, True, False]
+    assert regions.end[row] == regions.start[row] + 50
+
+
+def test_the_matrix_follows_the_recipe(region_wheel, motif_wheel):
+    regions, counts = read_sequences(region_wheel), read_counts(motif_wheel)
+    arrays = prepare.build_matrix(regions, counts, 5)
+    found = scan(encode(regions.sequence), [Motif.of(name, table) for name, table in counts.values()])
+    labels = cluster(correlation(found), 5)
+    train = [name not in ("chr1", "chr2") for name in regions.chromosome]
+    for archetype in range(5):
+        pooled = found[:, labels == archetype].sum(1)
+        top = pooled[train].max()
+        assert top > 0
+        np.testing.assert_allclose(arrays["features"][:, archetype], np.minimum(pooled / top, 1), rtol=1e-5)
+        assert arrays["scale"][archetype] == pytest.approx(top)
+    assert arrays["features"].max() == 1
+    assert arrays["cells"].tolist() == list(CELLS)
+
+
+def test_what_is_packaged_is_the_built_matrix_rounded(region_wheel, motif_wheel, tmp_path, monkeypatch):
+    arrays = prepare.build_matrix(read_sequences(region_wheel), read_counts(motif_wheel), 5)
+    monkeypatch.setitem(arrays, "chromosome", np.where(arrays["chromosome"] == "chrX", "chr21", arrays["chromosome"]))
+    prepare.write_packaged(arrays, tmp_path)
+    whole, part = read_archive(tmp_path / "whole.npz", ""), read_archive(tmp_path / "chr21-22.npz", "")
+    assert np.abs(whole["features"] / 255 - arrays["features"]).max() <= 0.5 / 255 + 1e-6
+    few = arrays["chromosome"] == "chr21"
+    np.testing.assert_array_equal(part["features"], whole["features"][few])
+    np.testing.assert_array_equal(part["start"], arrays["start"][few])
+    np.testing.assert_array_equal(part["motifs"], arrays["motifs"])
+
+
+def test_a_wheel_without_the_file_is_named(region_wheel, motif_wheel):
+    with pytest.raises(Refused, match=r"motifs\.whl: holds no dnadiffusion/data"):
+        read_sequences(motif_wheel)
+    with pytest.raises(Refused, match=r"regions\.whl: holds no pyjaspar"):
+        read_counts(region_wheel)

@@ -1,0 +1,123 @@
+"""Splits and windows: nothing leaks, nothing is lost, nothing crosses a chromosome."""
+
+import numpy as np
+import pytest
+
+from dither.registry.problems import Refused
+from dither.tasks.get_region.human import read_human
+from dither.tasks.get_region.regions import RegionMatrix, Standard, scale_to_largest
+
+
+def matrix(lengths, valid=("b",), test=("c",)):
+    names = np.concatenate([[name] * length for name, length in lengths.items()])
+    features = np.random.default_rng(0).random((len(names), 3), dtype=np.float32)
+    arrays = {
+        "features": features,
+        "motifs": np.array(["x", "y", "z"]),
+        "chromosome": names,
+        "start": np.arange(len(names)) * 10,
+        "end": np.arange(len(names)) * 10 + 5,
+        "open": features[:, :2] > 0.5,
+        "cells": np.array(["K562", "HepG2"]),
+    }
+    return RegionMatrix.of(arrays, valid, test)
+
+
+LENGTHS = {"a": 11, "b": 7, "c": 9, "d": 3, "e": 20}
+
+
+def test_each_region_is_in_one_split_and_chromosomes_stay_whole():
+    table = matrix(LENGTHS)
+    rows = np.stack([table.rows(split) for split in ("train", "valid", "test")])
+    assert (rows.sum(0) == 1).all()
+    assert {split: set(table.chromosome[row]) for split, row in zip("tvx", rows, strict=True)} == {
+        "t": {"a", "d", "e"},
+        "v": {"b"},
+        "x": {"c"},
+    }
+
+
+@pytest.mark.parametrize("regions", [1, 3, 4, 5, 9])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_windows_hold_one_chromosome_of_their_split(regions, stride):
+    table = matrix(LENGTHS)
+    for split in ("train", "valid", "test"):
+        inside = table.rows(split)
+        for window in table.windows(split, regions, stride):
+            rows = slice(window.first, window.first + window.count)
+            assert len(set(table.chromosome[rows])) == 1
+            assert inside[rows].all()
+            assert window.count == regions if split == "train" else 1 <= window.count <= regions
+
+
+@pytest.mark.parametrize("regions", [1, 3, 4, 7, 9, 100])
+def test_held_out_windows_hold_each_region_once(regions):
+    table = matrix(LENGTHS)
+    for split in ("valid", "test"):
+        times = np.zeros(len(table), int)
+        for window in table.windows(split, regions, 1):
+            times[window.first : window.first + window.count] += 1
+        assert (times == table.rows(split)).all()
+
+
+def test_training_windows_start_every_stride():
+    table = matrix(LENGTHS)
+    assert [window.first for window in table.windows("train", 4, 3)] == [0, 3, 6, 30, 33, 36, 39, 42, 45]
+
+
+def test_the_human_split_is_that_of_the_authors():
+    table = read_human("whole")
+    assert {split: int(table.rows(split).sum()) for split in ("train", "valid", "test")} == {
+        "train": 39_254,
+        "valid": 4_053,
+        "test": 4_565,
+    }
+    assert set(table.chromosome[table.rows("valid")]) == {"chr2"}
+    assert set(table.chromosome[table.rows("test")]) == {"chr1"}
+    assert len(table.windows("train", 900, 100)) == 218
+    assert len(table.windows("train", 200, 100)) == 362
+    assert table.open.sum(0).tolist() == [11_968] * 4
+    assert (table.open.sum(1) == 1).all()
+    same = table.chromosome[1:] == table.chromosome[:-1]
+    assert (np.diff(table.start)[same] > 0).all()
+    assert len(set(table.motifs)) == 282
+
+
+def test_the_test_table_is_a_part_of_the_whole():
+    whole, part = read_human("whole"), read_human("chr21-22")
+    few = np.isin(whole.chromosome, ("chr21", "chr22"))
+    np.testing.assert_array_equal(whole.features[few], part.features)
+    np.testing.assert_array_equal(whole.open[few], part.open)
+    assert part.rows("train").sum() == 859
+    assert not part.rows("test").any()
+
+
+def test_an_unknown_cell_type_is_named_with_the_nearest():
+    table = matrix(LENGTHS)
+    np.testing.assert_array_equal(table.labels("HepG2"), table.open[:, 1])
+    with pytest.raises(Refused, match=r'"Hepg" \(did you mean "HepG2"\?\); there are: K562, HepG2'):
+        table.labels("Hepg")
+
+
+def test_bytes_are_steps_of_1_255():
+    table = matrix({"a": 2})
+    arrays = {name: getattr(table, name) for name in ("chromosome", "start", "end", "open")}
+    arrays |= {"motifs": np.array(table.motifs), "cells": np.array(table.cells)}
+    read = RegionMatrix.of({**arrays, "features": np.array([[0, 51, 255]] * 2, np.uint8)}, ("b",), ())
+    np.testing.assert_allclose(read.features[0], [0, 0.2, 1], rtol=1e-6)
+
+
+def test_standard_columns_have_mean_0_and_deviation_1():
+    columns = np.random.default_rng(0).random((40, 3), dtype=np.float32) * 7 + 2
+    columns[:, 1] = 4
+    standard = Standard.of(columns)
+    changed = (columns - standard.mean) / standard.std
+    np.testing.assert_allclose(changed.mean(0), 0, atol=1e-6)
+    np.testing.assert_allclose(changed.std(0), [1, 0, 1], atol=1e-6)
+
+
+def test_scaling_looks_at_training_regions_only():
+    features = np.array([[1, 0], [4, 0], [8, 3]], np.float32)
+    scaled, divisor = scale_to_largest(features, np.array([True, True, False]))
+    assert divisor.tolist() == [4, 1]
+    assert scaled.tolist() == [[0.25, 0], [1, 0], [1, 1]]

