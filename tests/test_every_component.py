@@ -48,7 +48,6 @@ EXAMPLES = {
     "task:get-region": [
         {},
         {"data": REGIONS, "regions": 5, "stride": 2, "standardise": True},
-        {"data": REGIONS, "regions": 4, "given": "motifs", "fill": 1.0},
         {"data": REGIONS, "regions": 12, "accessibility": False},
     ],
     "task:bubble-diagram": [

@@ -75,9 +75,9 @@ def test_masked_ce_weight_by_hand(process_of) -> None:
 def test_score_entropy_of_plug_in_is_the_integrand_of_udlm(process_of, ids: int) -> None:
     """UDLM (Schiff et al. 2024, eq. 18), which is DUO's nll per token, written with xbar = V alpha x + 1 - alpha.
 
-    alpha' / (V alpha) [V / xbar_i - V / model_i - sum_j xbar_j / xbar_i log(model_i xbar_j / (model_j xbar_i))], where i is
-    x_t and -alpha' / alpha the rate. With s_j = model_j / model_i and r_j = xbar_j / xbar_i this is rate / V times the sum
-    of s - r - r log s + r log r, because both xbar and model sum to V.
+    alpha' / (V alpha) [V / xbar_i - V / model_i - sum_j xbar_j / xbar_i log(model_i xbar_j / (model_j xbar_i))], where
+    i is x_t and -alpha' / alpha the rate. With s_j = model_j / model_i and r_j = xbar_j / xbar_i this is rate / V times
+    the sum of s - r - r log s + r log r, because both xbar and model sum to V.
     """
     process = process_of("uniform", text(1, ids), "plug-in")
     for x0 in range(ids):

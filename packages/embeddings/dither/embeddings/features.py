@@ -1,4 +1,4 @@
-"""Vectors in. Letters: B batch, L length, M features, D width."""
+"""Vectors in. Letters: B batch, L length, K tokens (the class token too), M features, D width."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ class RegionEmbedding(nn.Module):
         if self.cls_token is not None:
             nn.init.trunc_normal_(self.cls_token, std=0.02)
 
-    def forward(
-        self, state: State, cond: Mapping[str, Tensor], start: int = 0
-    ) -> tuple[Float[Tensor, "B extra+L D"], int]:
+    def forward(self, state: State, cond: Mapping[str, Tensor], start: int = 0) -> tuple[Float[Tensor, "B K D"], int]:
         """Embed; the class token leads where the first position is that of the sample."""
         h = self.linear(state.x.masked_fill(state.hidden, 0.0))
         if self.elements is not None:

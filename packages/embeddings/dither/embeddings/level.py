@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import get_args
 
 import torch
 from einops import rearrange
@@ -15,7 +16,7 @@ from dither.registry.spec import unfit
 
 from .specs import Layout, misfit_frequencies
 
-__all__ = ["LevelEmbedding", "sinusoids"]
+__all__ = ["LevelEmbedding", "check_layout", "sinusoids"]
 
 
 def sinusoids(
@@ -40,6 +41,7 @@ def sinusoids(
     Raises:
         ValueError: The layout is unknown.
     """
+    check_layout(layout)
     values = values.to(torch.promote_types(values.dtype, torch.float32))
     half = size // 2
     step = math.log(max_period) / max(half - freq_shift, 1)
@@ -47,12 +49,20 @@ def sinusoids(
     angle = values[..., None] * frequency
     if layout == "interleaved":
         out = rearrange(torch.stack([angle.sin(), angle.cos()], -1), "... half two -> ... (half two)")
-    elif layout in ("cos-sin", "sin-cos"):
+    else:
         halves = [angle.cos(), angle.sin()]
         out = torch.cat(halves if layout == "cos-sin" else halves[::-1], -1)
-    else:
-        raise ValueError(f'layout may be "cos-sin", "sin-cos" or "interleaved", not "{layout}"')
     return functional.pad(out, (0, size % 2))
+
+
+def check_layout(layout: str) -> None:
+    """Refuse an unknown layout.
+
+    Raises:
+        ValueError: The layout is unknown.
+    """
+    if layout not in get_args(Layout):
+        raise ValueError(f'layout may be "cos-sin", "sin-cos" or "interleaved", not "{layout}"')
 
 
 class LevelEmbedding(nn.Module):
@@ -81,6 +91,7 @@ class LevelEmbedding(nn.Module):
         time_scale: float = 1.0,
     ) -> None:
         super().__init__()
+        check_layout(layout)
         unfit(misfit_frequencies(frequencies, freq_shift))
         self.frequencies, self.max_period, self.layout = frequencies, max_period, layout
         self.freq_shift, self.time_scale = freq_shift, time_scale

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .level import sinusoids
+from .level import check_layout, sinusoids
 from .specs import Layout
 
 __all__ = ["LearnedPositions", "NoPositions", "SinusoidPositions"]
@@ -39,12 +39,16 @@ class SinusoidPositions(nn.Module):
         width: Size of a vector.
         max_period: The longest period is 2 pi times this.
         layout: Their order; see `sinusoids`.
+
+    Raises:
+        ValueError: The layout is unknown.
     """
 
     anchor: Float[Tensor, "0"]
 
     def __init__(self, width: int, *, max_period: float = 10_000.0, layout: Layout = "interleaved") -> None:
         super().__init__()
+        check_layout(layout)
         self.width, self.max_period, self.layout = width, max_period, layout
         self.register_buffer("anchor", torch.empty(0), persistent=False)  # tells device and dtype
 

@@ -44,20 +44,19 @@ def summarise(run: Run) -> dict[str, Any]:
 
 
 def show_figures(console: Console, summary: Mapping[str, Any]) -> None:
-    """Print the figures of the validation split, each with its baselines beside it, then the others."""
+    """Print every figure with its baselines beside it, then the baselines of figures that were not measured."""
     figures, baselines = summary["figures"], dict(summary["baselines"])
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("figure", "model", "baseline"):
         table.add_column(column, justify="right" if column == "model" else "left", overflow="fold")
     for kind, measured in figures.items():
         for name, value in measured.items():
-            beside = _of(name, baselines) if kind == "valid" else {}
-            shown = ", ".join(f"{baseline} {number:.4g}" for baseline, number in beside.items())
+            shown = ", ".join(f"{baseline} {number:.4g}" for baseline, number in _of(name, baselines).items())
             table.add_row(f"{kind} {name}", f"{value:.4g}", shown)
     if table.row_count:
         console.print(table)
-    measured = figures.get("valid", {})
-    for key in [key for key in baselines if key.partition("/")[0] not in measured]:
+    names = {name for measured in figures.values() for name in measured}
+    for key in [key for key in baselines if key.partition("/")[0] not in names]:
         say(console, f"baseline {key} {baselines[key]:.4g}")
 
 

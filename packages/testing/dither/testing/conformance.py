@@ -33,6 +33,9 @@ from .situations import Situation, situations
 __all__ = ["Case", "cases", "parametrize", "pytest_terminal_summary"]
 
 EXAMPLES = 8
+"""Situations in which a check is run."""
+PATIENCE = 100
+"""Situations in which a check may have no meaning before it is given up."""
 ID = re.compile(r"\[([a-z0-9-]+:[a-z0-9-]+)-([a-z_]+)\]")
 
 
@@ -69,7 +72,7 @@ class Case:
 
     def _attempts(self, options: Mapping[str, Any] | None) -> set[str]:
         """Run the check with some options, or with drawn ones; return why it had no meaning, if it had none in any."""
-        reasons: set[str] = set()
+        ran, reasons = 0, list[str]()
         few = self.part.spec.kind in ("task", "data")  # they stand alone, and reading data takes time
 
         @settings(
@@ -81,21 +84,23 @@ class Case:
         )
         @given(situations(self.part, self.catalog, self.check.level, options))
         def attempt(situation: Situation) -> None:
+            nonlocal ran
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(situation.seed)
                 try:
                     self.check.run(situation)
+                    ran += 1
                 except NotApplicable as reason:
-                    reasons.add(str(reason))
-                    reject()
+                    reasons.append(str(reason))
+                    if len(reasons) < PATIENCE:
+                        reject()
 
         try:
             attempt()
         except Unsatisfiable:
             if not reasons:
                 raise AssertionError(f"{self.part.pinned} fits nowhere: no options and place were found") from None
-            return reasons
-        return set()
+        return set() if ran else set(reasons)
 
 
 def cases(

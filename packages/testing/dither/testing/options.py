@@ -18,8 +18,10 @@ from dither.registry.spec import Place
 
 __all__ = ["specs"]
 
-SMALL = (0, 1, 2, 3, 4, 6, 8, 16, 32)
+SMALL = (0, 1, 2, 3, 4, 6, 8, 16)
 """Whole numbers that make small parts; those within the bounds of an option are tried."""
+SIZES = (8, 16)
+"""The same for options whose default is large, such as widths, which other options must divide."""
 DEEPEST = 2
 """Levels of parts inside parts; below, only parts without places for others are drawn."""
 O = TypeVar("O", bound=Options)  # noqa: E741
@@ -39,16 +41,21 @@ class _Drawing:
         return _options(self, model)
 
     def keeps_default(self, info: FieldInfo) -> bool:
-        """Whether the default of an option may be drawn: not if it makes a part large."""
+        """Whether the default of an option may be drawn: not if it is large, or a part that does not fit."""
         if info.is_required():
             return False
         default = info.get_default(call_default_factory=True, validated_data={})
-        return not (self.small and type(default) is int and default > SMALL[-1])
+        if default is not None and any(isinstance(item, Place) for item in info.metadata):
+            kind: Any = info.annotation
+            return self.fits(default if isinstance(default, Spec) else self.catalog.parse(kind.kind, default))
+        return not (self.small and is_large(default))
 
     def field(self, info: FieldInfo) -> st.SearchStrategy[Any] | None:
         """Values of an option, or None where only its default makes sense, as for a path."""
         if not info.is_required() and str in _leaves(info.annotation):
             return None
+        if self.small and type(info.annotation) is type and is_large(info.default):
+            return _integers(info.metadata, SIZES)
         return self.values(info.annotation, info.metadata)
 
     def values(self, annotation: Any, metadata: Iterable[Any] = ()) -> st.SearchStrategy[Any]:
@@ -70,12 +77,19 @@ class _Drawing:
     def parts(self, kind: str) -> st.SearchStrategy[Spec]:
         """Parts of a kind, of any plugin, that fit."""
         deeper = _Drawing(self.catalog, self.small, self.fits, self.depth + 1)
-        found = [part.spec for part in self.catalog.parts(kind)]
+        found = [part.spec for part in self.catalog.parts(kind) if self._may_fit(part.spec)]
         if self.depth >= DEEPEST:
             found = [spec for spec in found if not any(_has_place(info) for info in spec.model_fields.values())]
         if not found:
             raise LookupError(f"no {kind} is registered that could be drawn")
         return st.sampled_from(found).flatmap(deeper.options).filter(self.fits)
+
+    def _may_fit(self, spec: type[Spec]) -> bool:
+        """Whether a part fits with its defaults, or has none to tell by."""
+        try:
+            return self.fits(spec.model_validate({}, context={"catalog": self.catalog}))
+        except ValidationError:
+            return True
 
     def _collection(self, origin: type, arguments: tuple[Any, ...], metadata: list[Any]) -> st.SearchStrategy[Any]:
         least = max((m.min_length for m in metadata if isinstance(m, MinLen)), default=0)
@@ -93,7 +107,7 @@ class _Drawing:
         if annotation is bool:
             return st.booleans()
         if annotation is int:
-            return _integers(metadata, self.small)
+            return _integers(metadata, SMALL if self.small else None)
         if annotation is float:
             return _numbers(metadata, self.small)
         if annotation is str:
@@ -133,16 +147,21 @@ def _bound(metadata: list[Any], closed: type, open_: type, key: str) -> tuple[An
     return None, False
 
 
-def _integers(metadata: list[Any], small: bool) -> st.SearchStrategy[int]:
+def is_large(default: Any) -> bool:
+    """Whether a default is a whole number that makes parts large."""
+    return type(default) is int and default > SMALL[-1]
+
+
+def _integers(metadata: list[Any], small: tuple[int, ...] | None) -> st.SearchStrategy[int]:
     low, above = _bound(metadata, Ge, Gt, "ge")
     high, under = _bound(metadata, Le, Lt, "le")
     low, high = None if low is None else low + above, None if high is None else high - under
     step: Any = next((item.multiple_of for item in metadata if isinstance(item, MultipleOf)), 1)
-    if not small:
+    if small is None:
         return st.integers(low, high).filter(lambda n: bool(n % step == 0))
     start = 0 if low is None else int(low)
     # From the lower bound up if that is not near zero, as for a year or a port.
-    candidates = [*SMALL, *(start + n for n in SMALL)] if start <= SMALL[-1] else [start + n * step for n in SMALL]
+    candidates = small if start <= small[-1] else [start + n * step for n in small]
     allowed = {n for n in candidates if n >= start and (high is None or n <= high) and n % step == 0}
     return st.sampled_from(sorted(allowed) or [start])
 

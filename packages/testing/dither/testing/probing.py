@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from dither.registry import Space, TokenSpace
@@ -18,6 +18,7 @@ from dither.registry.flow import State
 __all__ = [
     "NotApplicable",
     "alter",
+    "clean_ids",
     "close",
     "enlivened",
     "gradients_reach",
@@ -26,6 +27,7 @@ __all__ = [
     "snapshot",
     "state_of",
     "tensors_of",
+    "usable_ids",
 ]
 
 M = TypeVar("M", bound=nn.Module)
@@ -96,6 +98,21 @@ def raw_for(space: Space, valid: Bool[Tensor, "B L"], seed: int) -> Float[Tensor
         raw = torch.randn(*valid.shape, space.vocab, generator=generator)
         return raw.masked_fill(~space.usable(), -torch.inf)
     return torch.randn(*valid.shape, space.width, generator=generator)
+
+
+def clean_ids(space: TokenSpace, x: Int[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
+    """Return where ids are those that clean data may hold."""
+    return _among(space.clean(), x)
+
+
+def usable_ids(space: TokenSpace, x: Int[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
+    """Return where ids are inside the vocabulary of their field."""
+    return _among(space.usable(), x)
+
+
+def _among(table: Bool[Tensor, "rows V"], x: Int[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
+    known = (x >= 0) & (x < table.shape[-1])
+    return known & table.expand(*x.shape, -1).gather(-1, torch.where(known, x, 0)[..., None])[..., 0]
 
 
 def alter(space: Space, x: Tensor, where: Bool[Tensor, "B L"]) -> Tensor:

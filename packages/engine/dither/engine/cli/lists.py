@@ -48,7 +48,7 @@ def show_parts(plugins: Plugins, kind: str | None, as_json: bool) -> None:
     last = None
     for part in parts:
         shown = part.spec.kind if part.spec.kind != last else ""
-        table.add_row(shown, Text(part.spec.name, style="cyan"), part.plugin, part.summary)
+        table.add_row(shown, Text(part.spec.name, style="cyan"), part.plugin, Text(part.summary))
         last = part.spec.kind
     Console(soft_wrap=False).print(table)
 

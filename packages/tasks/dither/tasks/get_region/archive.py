@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -91,5 +92,5 @@ def load_npz(file: io.BytesIO | Path, path: Path) -> Arrays:
             return dict(archive)
     except OSError as error:
         raise Refused(f"{path}: {error.strerror or error}") from None
-    except (zipfile.BadZipFile, zipfile.zlib.error, ValueError, EOFError, KeyError, NotImplementedError) as error:  # type: ignore[attr-defined]
+    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, KeyError, NotImplementedError) as error:
         raise Refused(f"{path}: is no intact npz file ({error})") from None

@@ -91,7 +91,7 @@ def _panels(picture: WindowPicture) -> list[_Panel]:
     value, mask = "motif score (0 to 1)", ListedColormap(["#e9ecef", "#f08c00"])
     return [
         _Panel("truth", picture.truth, "Blues", "Greens", 0.0, high, value),
-        _Panel("mask", ~picture.given, mask, mask, 0.0, 1.0, "given        to draw"),
+        _Panel("mask", ~picture.given, mask, mask, 0.0, 1.0, "given        drawn"),
         _Panel("drawn", picture.drawn, "Blues", "Greens", 0.0, high, value),
         _Panel("drawn minus truth", error, "RdBu_r", "RdBu_r", -high, high, "difference"),
     ]

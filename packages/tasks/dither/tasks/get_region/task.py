@@ -24,9 +24,18 @@ from .metrics import RegionMetrics
 from .regions import RegionMatrix, Standard, Window
 from .specs import column_groups
 
-__all__ = ["RegionWindows"]
+__all__ = ["RegionWindows", "drawn"]
 
 PICTURES = 4
+
+
+def drawn(samples: Float[Tensor, "N L M"], like: Clean) -> Bool[Tensor, "N L M"]:
+    """Tell which values a sampler drew: those that were not given, nor left in sight. On the CPU.
+
+    A process that hides a fixed share of what it may hide leaves the rest as it is. Such a value equals the truth bit
+    for bit, as no drawn one does; to count it would lower every error for nothing.
+    """
+    return (~like.fixed & (samples != like.x0)).cpu()
 
 
 class RegionWindows:
@@ -146,7 +155,7 @@ class RegionWindows:
     def judge(self, samples: Float[Tensor, "N L M"], like: Clean) -> dict[str, float]:
         """Return the figures of `metrics`, over the values that were drawn."""
         figures = self.metrics()
-        figures.add(like.x0, samples, ~like.fixed)
+        figures.add(like.x0, samples, drawn(samples, like))
         return figures.compute()
 
     def show(self, samples: Float[Tensor, "N L M"], like: Clean) -> Iterator[Picture]:
@@ -154,12 +163,12 @@ class RegionWindows:
         for number in range(min(len(samples), PICTURES)):
             keep = like.valid[number].cpu()
             places = self._places(like, number)
-            given = like.fixed[number].cpu()[keep]
-            drawn = int((~given).any(1).sum())
+            asked = drawn(samples[number : number + 1], like[number : number + 1])[0, keep]
+            count = int(asked.any(1).sum())
             picture = WindowPicture(
-                title=f"{places[0]} to {places[-1]}: {len(places)} regions, {drawn} of them with something to draw",
+                title=f"{places[0]} to {places[-1]}: {len(places)} regions, something was drawn in {count} of them",
                 truth=self._plain(like.x0[number], keep),
-                given=given.numpy(),
+                given=(~asked).numpy(),
                 drawn=self._plain(samples[number], keep),
                 places=places,
                 motifs=self.matrix.motifs,

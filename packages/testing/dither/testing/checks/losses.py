@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from dither.registry.flow import Measured, Noised
 
-from ..probing import close, raw_for, same, snapshot
+from ..probing import NotApplicable, close, raw_for, same, snapshot
 from ..situations import Situation
 from .check import Check
 
@@ -45,7 +46,7 @@ def per_position(s: Situation) -> None:
 def extremes_are_finite(s: Situation) -> None:
     """A confident model that is wrong has a finite loss and finite gradients."""
     loss, process, raw, noised = _inputs(s)
-    raw = (raw * 50).requires_grad_()
+    raw = (raw * 20).requires_grad_()  # as the logarithm of a score, about the most whose exponential is finite
     measured = _measure(loss, process, raw, noised)
     assert measured.values.isfinite().all(), "a value is not finite"
     (slope,) = torch.autograd.grad(measured.mean(), raw)
@@ -84,15 +85,25 @@ def rows_apart(s: Situation) -> None:
         close(alone.weights[0], whole.weights[row], "the weights of a sample alone", atol=1e-6)
 
 
-def better_is_less(s: Situation) -> None:
-    """Following the gradient lowers the loss."""
+def truth_is_best(s: Situation) -> None:
+    """A model that says the truth has less loss than one that guesses."""
     loss, process, raw, noised = _inputs(s)
-    raw = raw.requires_grad_()
-    before = _measure(loss, process, raw, noised).mean()
-    (slope,) = torch.autograd.grad(before, raw)
-    if slope.any():
-        stepped = raw.detach() - 1e-3 * slope / slope.abs().max()
-        assert _measure(loss, process, stepped, noised).mean() < before, "a step against the gradient does not help"
+    predict, alpha, lost = s.given[0].predict, noised.noise.alpha(noised.x0), noised.noise.lost(noised.x0)
+    if predict in ("posterior", "plug-in", "score") and noised.prior is not None:
+        truth = one_hot(noised.x0, raw.shape[-1]).to(noised.prior)
+        q = alpha[..., None] * truth + lost[..., None] * noised.prior
+        scores = q.log() - q.gather(-1, noised.state.x[..., None]).log()
+        truth = scores.clamp_min(-30.0) if predict == "score" else 30.0 * truth
+    elif predict in ("x0", "eps", "velocity"):
+        eps = torch.zeros_like(noised.x0) if noised.eps is None else noised.eps
+        velocity = alpha.sqrt() * eps - lost.sqrt() * noised.x0
+        truth = {"x0": noised.x0, "eps": eps, "velocity": velocity}[predict]
+    else:
+        raise NotApplicable(f'what would be true is not known for predict = "{predict}"')
+    if not noised.wanted.any():
+        raise NotApplicable("nothing is wanted")
+    told, guessed = (_measure(loss, process, said, noised).mean().item() for said in (truth.float(), raw))
+    assert told < guessed, f"the truth has a loss of {told}, a guess one of {guessed}"
 
 
 def inputs_not_written(s: Situation) -> None:
@@ -112,7 +123,7 @@ CHECKS = tuple(
         positions_apart,
         counts_what_is_wanted,
         rows_apart,
-        better_is_less,
+        truth_is_best,
         inputs_not_written,
     )
 )

@@ -91,7 +91,7 @@ def gradients_reach_all(s: Situation) -> None:
 def cached_equals_full(s: Situation) -> None:
     """Under block-causal attention, a sample in blocks behind a cache gives what the whole gives."""
     size = s.spec.facts().block_size
-    if size is None or not isinstance(s.space, TokenSpace) or len(s.space.fields) > 1:
+    if size is None or size >= s.space.length or not isinstance(s.space, TokenSpace) or len(s.space.fields) > 1:
         raise NotApplicable("its attention is not block-causal, or the sample has several fields")
     model, state, level, valid = _inputs(s)
     valid = torch.ones_like(valid)

@@ -11,7 +11,7 @@ from torch import Tensor
 from dither.registry import TokenSpace
 from dither.registry.flow import Clean, State
 
-from ..probing import NotApplicable, raw_for, same
+from ..probing import NotApplicable, clean_ids, raw_for, same
 from ..situations import Situation
 from .check import Check
 
@@ -56,8 +56,7 @@ def ends_clean(s: Situation) -> None:
     """The last state holds clean ids, or finite features."""
     process, like, (*_, x) = _walk(s)
     if isinstance(process.space, TokenSpace):
-        allowed = process.space.clean().expand(*x.shape, -1).gather(-1, x[..., None])[..., 0]
-        assert allowed[~like.fixed].all(), "MASK, PAD or ids outside the vocabulary are left"
+        assert clean_ids(process.space, x)[~like.fixed].all(), "MASK, PAD or ids outside the vocabulary are left"
     else:
         assert x.isfinite().all(), "values are not finite"
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from dither.registry import FeatureSpace, TokenSpace
 from dither.registry.flow import Clean, Measured, over
 
-from ..probing import NotApplicable, raw_for, same, snapshot
+from ..probing import NotApplicable, clean_ids, raw_for, same, snapshot, usable_ids
 from ..situations import Situation, default_spec
 from .check import Check
 
@@ -52,10 +52,8 @@ def _satisfies(clean: Clean, task: Any, rows: int, what: str) -> None:
 
 
 def _ids_in_place(clean: Clean, space: TokenSpace, what: str) -> None:
-    sizes = space.table(lambda field: torch.tensor(field.size))
-    assert ((clean.x0 >= 0) & (clean.x0 < sizes)).all(), f"{what}: ids are outside the vocabulary of their field"
-    allowed = space.clean().expand(*clean.x0.shape, -1).gather(-1, clean.x0[..., None])[..., 0]
-    assert allowed[clean.valid].all(), f"{what}: MASK or PAD stands on a valid position"
+    assert usable_ids(space, clean.x0).all(), f"{what}: ids are outside the vocabulary of their field"
+    assert clean_ids(space, clean.x0)[clean.valid].all(), f"{what}: MASK or PAD stands on a valid position"
     for name, x in space.split(clean.x0).items():
         (field,) = (field for field in space.fields if field.name == name)
         padding = x[~space.split(clean.valid)[name]]

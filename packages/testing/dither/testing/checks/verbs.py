@@ -9,7 +9,7 @@ import torch
 from dither.registry import TokenSpace
 from dither.registry.flow import Clean
 
-from ..probing import raw_for, same, snapshot
+from ..probing import clean_ids, raw_for, same, snapshot, usable_ids
 from ..situations import Situation
 from .check import Check
 from .processes import corrupted, times
@@ -40,8 +40,7 @@ def stays_in_space(s: Situation) -> None:
     space = s.build().space
     for verb, state in _states(s):
         if isinstance(space, TokenSpace):
-            usable = space.usable().expand(*state.x.shape, -1)
-            assert usable.gather(-1, state.x[..., None]).all(), f"{verb} gives ids outside the vocabulary"
+            assert usable_ids(space, state.x).all(), f"{verb} gives ids outside the vocabulary"
         else:
             assert state.x.isfinite().all(), f"{verb} gives values that are not finite"
 
@@ -54,8 +53,7 @@ def finish_is_clean(s: Situation) -> None:
     x = process.finish(state, process.read(raw_for(process.space, clean.valid, s.seed), state, noise), clean)
     same(x[clean.fixed], clean.x0[clean.fixed], "finish on fixed values")
     if isinstance(process.space, TokenSpace):
-        allowed = process.space.clean().expand(*x.shape, -1).gather(-1, x[..., None])[..., 0]
-        assert allowed[~clean.fixed].all(), "finish leaves MASK, PAD or ids outside the vocabulary"
+        assert clean_ids(process.space, x)[~clean.fixed].all(), "finish leaves MASK, PAD or ids outside the vocabulary"
     else:
         assert x.isfinite().all(), "finish gives values that are not finite"
 

@@ -1,0 +1,432 @@
+"""Every check of the kit sees the defect that it is there for: good parts, found by name, are broken in one place."""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import hypothesis
+import pytest
+import torch
+from pydantic import ConfigDict, Field, field_validator
+from torch import nn
+
+from dither.registry import Catalog, Spec, default_catalog
+from dither.registry.flow import Clean, Measured, Noise, State
+from dither.registry.kinds import LRScheduleSpec
+from dither.registry.parts import Picture
+from dither.testing.checks import CHECKS
+from dither.testing.conformance import cases
+
+torch.set_num_threads(1)
+count = itertools.count()
+
+
+class Wrapped(nn.Module):
+    """A part with some of its methods replaced; each replacement is given the part first."""
+
+    def __init__(self, inner: Any, **changes: Callable) -> None:
+        super().__init__()
+        self.inner, self.changes = inner, changes
+
+    def __getattr__(self, name: str) -> Any:
+        changes = self.__dict__.get("changes", {})
+        if name in changes:
+            return lambda *args, **options: changes[name](self.inner, *args, **options)
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.inner, name)
+
+    def forward(self, *args, **options):
+        return self.changes.get("forward", lambda inner, *a, **o: inner(*a, **o))(self.inner, *args, **options)
+
+
+class Function:
+    """The same for what holds no weights."""
+
+    def __init__(self, inner: Any, **changes: Callable) -> None:
+        self.inner, self.changes = inner, changes
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.changes:
+            return lambda *args, **options: self.changes[name](self.inner, *args, **options)
+        return getattr(self.inner, name)
+
+    def __call__(self, *args, **options):
+        return self.changes["call"](self.inner, *args, **options)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """Which check is to see it, the part that is broken, and how."""
+
+    check: str
+    part: str
+    change: Callable[[type[Spec]], type[Spec]]
+    options: dict | None = None
+
+    @property
+    def id(self) -> str:
+        return f"{self.part}-{self.check}"
+
+
+def built(change: Callable[[Any], Any]) -> Callable[[type[Spec]], type[Spec]]:
+    """A Spec that builds something else."""
+
+    def changed(spec: type[Spec]) -> type[Spec]:
+        class Broken(spec):
+            def build(self, *given):
+                return change(super().build(*given))
+
+        return Broken
+
+    return changed
+
+
+def module(**changes: Callable) -> Callable[[type[Spec]], type[Spec]]:
+    return built(lambda inner: Wrapped(inner, **changes))
+
+
+def function(**changes: Callable) -> Callable[[type[Spec]], type[Spec]]:
+    return built(lambda inner: Function(inner, **changes))
+
+
+def process(**changes: Callable) -> Callable[[type[Spec]], type[Spec]]:
+    return function(**changes)
+
+
+def spec(**attributes: Any) -> Callable[[type[Spec]], type[Spec]]:
+    """A Spec with other methods."""
+
+    def changed(base: type[Spec]) -> type[Spec]:
+        class Broken(base):
+            pass
+
+        for name, attribute in attributes.items():
+            setattr(Broken, name, attribute)
+        return Broken
+
+    return changed
+
+
+def scaled(noise: Noise, sigma: float = 1.0, rate: float = 1.0) -> Noise:
+    return Noise(noise.sigma * sigma, noise.rate * rate)
+
+
+def walk(change: Callable) -> Callable[[type[Spec]], type[Spec]]:
+    """A sampler whose states are changed: change(x, process, like)."""
+
+    def walked(inner, proc, session, like):
+        for x in inner(proc, session, like):
+            yield change(x, proc, like)
+
+    return function(call=walked)
+
+
+def loss(change: Callable) -> Callable[[type[Spec]], type[Spec]]:
+    """A loss whose result is changed: change(measured, pred, noised)."""
+    return function(call=lambda inner, pred, noised: change(inner(pred, noised), pred, noised))
+
+
+def writes(inner, clean: Clean, t):
+    noised = inner.corrupt(clean, t)
+    clean.x0[~clean.fixed] = 0
+    return noised
+
+
+def unused(inner):
+    inner.register_parameter("unused", nn.Parameter(torch.ones(2)))
+    return inner
+
+
+def unsaved(inner):
+    inner.register_buffer("unsaved", torch.rand(3), persistent=False)
+    return inner
+
+
+def unseeded(inner):
+    inner.register_buffer("drawn", torch.full((1,), float(next(count))))
+    return inner
+
+
+def hobbled(optimizer, **changes):
+    for name, change in changes.items():
+        setattr(optimizer, name, change)
+    return optimizer
+
+
+def forgetful(optimizer):
+    del optimizer.param_groups[0]["params"][0]
+    return optimizer
+
+
+def all_known(clean: Clean) -> Clean:
+    return replace(clean, known=clean.valid)
+
+
+def padding_known(clean: Clean) -> Clean:
+    return replace(clean, known=~clean.valid)
+
+
+class Batches:
+    """It counts batches, which depends on how a split is cut."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def update(self, *given) -> None:
+        self.seen += 1
+
+    def compute(self) -> dict[str, float]:
+        return {"batches": float(self.seen)}
+
+
+class Doubling(LRScheduleSpec):
+    """An option that is not what was given."""
+
+    name: ClassVar[str] = "doubling"
+    factor: float = Field(1.0, gt=0)
+    """A factor."""
+
+    @field_validator("factor")
+    @classmethod
+    def _double(cls, value: float) -> float:
+        return 2 * value
+
+    def build(self, steps: int) -> Any:
+        return lambda step: self.factor
+
+
+class Loose(LRScheduleSpec):
+    """It takes any option."""
+
+    name: ClassVar[str] = "loose"
+    model_config = ConfigDict(extra="ignore")
+
+    def build(self, steps: int) -> Any: ...
+
+
+class Mute(LRScheduleSpec):
+    """An option without help, and one that no file can set."""
+
+    name: ClassVar[str] = "mute"
+    silent: int = 1
+    unset: int | None = 3
+    """None is out of reach."""
+
+    def build(self, steps: int) -> Any: ...
+
+
+class Choosy(LRScheduleSpec):
+    """An option whose example is no good."""
+
+    name: ClassVar[str] = "choosy"
+    word: str
+    """Not three points."""
+
+    @field_validator("word")
+    @classmethod
+    def _word(cls, value: str) -> str:
+        if "." in value:
+            raise ValueError("no word")
+        return value
+
+    def build(self, steps: int) -> Any: ...
+
+
+def of(part: str, **changes) -> list[Mutant]:
+    return [Mutant(check, part, change) for check, change in changes.items()]
+
+
+PLANS = {"data": {"use": "procedural-plans", "train": 40, "valid": 10, "test": 10}}
+MODULES = (
+    "model:denoiser",
+    "block:adaln-zero",
+    "embedding:regions",
+    "position:learned",
+    "condition:level",
+    "head:features",
+)
+MUTANTS = [
+    *of(
+        "schedule:log-linear",
+        grows=function(call=lambda inner, t: Noise(5 - inner(t).sigma, inner(t).rate)),
+        rate_is_derivative=function(call=lambda inner, t: scaled(inner(t), rate=1.01)),
+        precision=function(call=lambda inner, t: inner(t.float())),
+        any_shape=function(call=lambda inner, t: inner(t.flatten())),
+        sigma_end=spec(sigma_end=lambda self: 1.0),
+    ),
+    *of(
+        "process:absorbing",
+        facts_are_true=lambda base: spec(facts=lambda s, space: replace(base.facts(s, space), prior="uniform"))(base),
+        times_cover_the_range=process(times=lambda inner, n, device=None: inner.times(n) / 2),
+        rate_is_derivative=process(schedule=lambda inner, t: scaled(inner.schedule(t), rate=2)),
+        record_is_whole=process(corrupt=lambda inner, c, t: replace(inner.corrupt(c, t), valid=~c.valid)),
+        forward_law=process(corrupt=lambda inner, c, t: replace(inner.corrupt(c, t), noise=inner.schedule(t * 0.7))),
+        wanted_where_in_doubt=process(
+            corrupt=lambda inner, c, t: replace(inner.corrupt(c, t), wanted=torch.ones_like(c.known))
+        ),
+        time_per_position=process(corrupt=lambda inner, c, t: inner.corrupt(c, t / t.ndim)),
+        reads_a_prediction=process(
+            read=lambda inner, raw, state, noise: SimpleNamespace(
+                log_clean=lambda: raw, log_score=inner.read(raw, state, noise).log_score
+            )
+        ),
+        fixed_untouched=process(prior=lambda inner, like: inner.prior(Clean.of(like.x0))),
+        stays_in_space=process(step=lambda inner, *a: State.of(inner.step(*a).x + 7 * ~a[-1].fixed)),
+        finish_is_clean=process(finish=lambda inner, state, pred, like: state.x),
+        truth_unseen=process(finish=lambda inner, state, pred, like: like.x0),
+        seeded=process(prior=lambda inner, like: State.of(torch.where(like.fixed, like.x0, next(count) % 2))),
+        batch_not_written=process(corrupt=writes),
+    ),
+    *of(
+        "sampler:ancestral",
+        yields_samples=walk(lambda x, proc, like: x.double()),
+        ends_clean=walk(lambda x, proc, like: proc.prior(like).x),
+        fixed_untouched=walk(lambda x, proc, like: torch.ones_like(x)),
+        truth_unseen=walk(lambda x, proc, like: like.x0),
+        seeded=walk(lambda x, proc, like: torch.where(like.fixed, like.x0, next(count) % 2)),
+    ),
+    *of(
+        "loss:mse",
+        per_position=loss(lambda m, pred, noised: Measured(m.values.mean(), m.weights.mean())),
+        extremes_are_finite=loss(lambda m, pred, noised: Measured(m.values * m.values.exp(), m.weights)),
+        positions_apart=loss(lambda m, pred, noised: Measured(m.values - m.values.mean(), m.weights)),
+        counts_what_is_wanted=loss(
+            lambda m, pred, noised: Measured(pred.x0.square().sum(-1), torch.ones_like(m.weights))
+        ),
+        rows_apart=loss(lambda m, pred, noised: Measured(m.values * len(m.values), m.weights)),
+        truth_is_best=loss(lambda m, pred, noised: Measured(-m.values, m.weights)),
+        inputs_not_written=loss(lambda m, pred, noised: (noised.x0.add_(1.0), m)[1]),
+    ),
+    *of(
+        "model:denoiser",
+        raw_output=module(forward=lambda inner, *a, **o: inner(*a, **o).nan_to_num(neginf=0.0)[..., :1]),
+        head_of_trunk=module(forward=lambda inner, *a, **o: inner(*a, **o) * 2),
+        rows_independent=module(
+            forward=lambda inner, s, level, *a, **o: inner(s, level.mean(0, keepdim=True).expand(level.shape), *a, **o)
+        ),
+        padding_inert=module(forward=lambda inner, s, level, v, *a, **o: inner(s, level, torch.ones_like(v), *a, **o)),
+        level_per_position=module(forward=lambda inner, s, level, *a, **o: inner(s, level / level.ndim, *a, **o)),
+        state_matters=module(forward=lambda inner, s, level, *a, **o: inner(s, torch.zeros_like(level), *a, **o)),
+        gradients_reach_all=built(unused),
+        cached_equals_full=module(forward=lambda inner, *a, cache=None, keep=False: inner(*a)),
+    ),
+    *of(
+        "block:adaln-zero",
+        shape_and_range=module(forward=lambda inner, x, c, **o: x),
+        identity_at_init=module(forward=lambda inner, *a, **o: inner(*a, **o) + 0.01),
+        rows_independent=module(forward=lambda inner, x, c, **o: inner(x, c, **o) + x.mean(0)),
+        padding_inert=module(forward=lambda inner, x, c, mask=None: inner(x, c)),
+        condition_per_position=module(forward=lambda inner, x, c, **o: inner(x, c / c.ndim, **o)),
+        gradients_reach_all=built(unused),
+    ),
+    *of(
+        "embedding:tokens",
+        embeds_each_position=module(forward=lambda inner, *a: (inner(*a)[0][..., :1], 0)),
+        embeds_every_id=module(forward=lambda inner, s, *a: inner(State.of(s.x.clamp_max(1)), *a)),
+        embeds_apart=module(forward=lambda inner, *a: (inner(*a)[0] + inner(*a)[0].mean(1, keepdim=True), 0)),
+        pieces_equal_whole=module(forward=lambda inner, s, cond, start=0: (inner(s, cond, start)[0] + start, 0)),
+    ),
+    *of(
+        "embedding:regions",
+        hidden_says_nothing=module(forward=lambda inner, s, *a: inner(State.of(s.x), *a)),
+    ),
+    *of(
+        "position:sinusoid",
+        positions_shape=module(forward=lambda inner, *a: inner(*a)[..., :1]),
+        positions_start=module(forward=lambda inner, start, length, cond: inner(0, length, cond)),
+    ),
+    *of(
+        "condition:level",
+        condition_shape=module(forward=lambda inner, *a: inner(*a)[..., :1]),
+        condition_per_position=module(forward=lambda inner, level, cond: inner(level, cond) * level.ndim),
+    ),
+    *of(
+        "head:tokens",
+        head_shape=module(forward=lambda inner, h: inner(h).nan_to_num(neginf=0.0)),
+        head_per_position=module(forward=lambda inner, h: inner(h) + h.mean()),
+    ),
+    *(
+        Mutant(check, part, built(change))
+        for part in MODULES
+        for check, change in (("seeded_build", unseeded), ("state_dict_round_trip", unsaved))
+    ),
+    *of(
+        "optimizer:adamw",
+        step_changes_weights=built(lambda optimizer: hobbled(optimizer, step=lambda: None)),
+        knows_each_weight_once=built(forgetful),
+        resumes=built(lambda optimizer: hobbled(optimizer, load_state_dict=lambda state: None)),
+    ),
+    *of(
+        "lr-schedule:constant",
+        factor_is_sound=built(lambda inner: lambda step: float(next(count))),
+        summary=spec(__doc__=None),
+        builds=spec(build=lambda self, steps: 1 // 0),
+        menu_without_torch=spec(),
+        options_round_trip=lambda base: Doubling,
+        unknown_option_refused=lambda base: Loose,
+        options_documented=lambda base: Mute,
+        options_writable=lambda base: Mute,
+        described_snippet=lambda base: Choosy,
+    ),
+    *(
+        Mutant(check, "task:bubble-diagram", change, PLANS)
+        for check, change in {
+            "splits_not_empty": function(size=lambda inner, split: 0),
+            "space_is_true": function(batch=lambda inner, *a: padding_known(inner.batch(*a))),
+            "pure_in_rows": function(batch=lambda inner, *a: (torch.rand(1), inner.batch(*a))[1]),
+            "likes_are_seeded": function(like=lambda inner, n, seed: all_known(inner.batch("train", range(n)))),
+            "metrics_of_any_cut": function(metrics=lambda inner: Batches()),
+            "baselines_are_finite": function(baselines=lambda inner: {"nats": 1.0}),
+            "judges_and_shows": function(show=lambda inner, x, like: [Picture("a/b", text="x")]),
+        }.items()
+    ),
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def first_failure_is_enough():
+    """Hypothesis need not look for the smallest situation in which a broken part fails."""
+    hypothesis.settings.register_profile("broken", parent=hypothesis.settings(), phases=[hypothesis.Phase.generate])
+    before = hypothesis.settings.get_current_profile_name()
+    hypothesis.settings.load_profile("broken")
+    yield
+    hypothesis.settings.load_profile(before)
+
+
+def broken(mutant: Mutant) -> tuple[Catalog, type[Spec]]:
+    """All that is installed, and the mutant."""
+    catalog = Catalog()
+    everything = default_catalog()
+    for plugin in {part.plugin for part in everything.parts()}:
+        catalog.add(plugin, [part.spec for part in everything.parts() if part.plugin == plugin])
+    good = everything.find(*mutant.part.split(":")).spec
+    bad = mutant.change(good)
+    bad.name = f"broken-{mutant.check.replace('_', '-')}"
+    if bad.__doc__ is None and mutant.check != "summary":
+        bad.__doc__ = good.__doc__
+    bad.__module__ = __name__
+    catalog.add("broken", [bad])
+    return catalog, bad
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.id)
+def test_a_broken_part_is_caught(mutant):
+    catalog, bad = broken(mutant)
+    name = f"{bad.kind}:{bad.name}"
+    claims = {name: ["identity_at_init"]} if bad.kind == "block" else {}
+    examples = {name: [mutant.options]} if mutant.options else {}
+    (case,) = (case for case in cases("broken", catalog, claims, examples) if case.check.name == mutant.check)
+    with pytest.raises((AssertionError, ZeroDivisionError, pytest.fail.Exception, ValueError, IndexError)) as caught:
+        case.run()
+    assert "fits nowhere" not in str(caught.value), "the mutant was never tried"
+
+
+def test_every_check_has_a_mutant():
+    seen = {(mutant.part.partition(":")[0], mutant.check) for mutant in MUTANTS}
+    for check in CHECKS:
+        kinds = {kind for kind, name in seen if name == check.name}
+        assert check.kind in kinds or (check.kind == "any" and kinds), f"{check.kind} {check.name}"
