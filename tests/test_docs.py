@@ -55,7 +55,9 @@ def test_the_experiment_of_the_page_is_valid(tmp_path):
 def test_the_reference_of_components_is_up_to_date(capsys):
     ours = ["-p", "core-blocks", "-p", "embeddings", "-p", "engine", "-p", "losses", "-p", "processes", "-p", "tasks"]
     assert main(["list", "--markdown", *ours]) == 0
-    assert capsys.readouterr().out == (ROOT / "docs/components.md").read_text(), "dither list --markdown > docs/components.md"
+    assert capsys.readouterr().out == (ROOT / "docs/components.md").read_text(), (
+        "dither list --markdown > docs/components.md"
+    )
 
 
 def test_every_hook_is_documented():

@@ -63,7 +63,7 @@ def assemble(task: str, process: dict, loss: Any, **changes: Any) -> Experiment:
         "block": {"use": "adaln-zero", "heads": 2, "ratio": 2.0},
         "head": head,
     }
-    sampler = {"use": "ancestral", "steps": 3}
+    sampler = {"use": "ancestral", "steps": 3, "t_min": 0.3}
     tree = {"task": task, "process": process, "model": model, "loss": loss, "sampler": sampler, **changes}
     return Experiment.model_validate(tree, context={"catalog": catalog()})
 

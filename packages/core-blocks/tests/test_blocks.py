@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from dither.core_blocks.adaln import Final
 from dither.core_blocks.blocks import AdaLNZeroBlock
 from dither.core_blocks.specs import AdaLNZero
 
@@ -31,6 +32,17 @@ def test_equals_the_formula_of_dit(opened):
     h = x + gate1 * block.attention(functional.layer_norm(x, (12,), eps=1e-6) * (1 + scale1) + shift1)
     expected = h + gate2 * block.mlp(functional.layer_norm(h, (12,), eps=1e-6) * (1 + scale2) + shift2)
     torch.testing.assert_close(block(x, c), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("cond", [7, None])
+def test_final_norm_is_shifted_and_scaled_in_this_order(opened, cond):
+    x, c = inputs()
+    final = opened(Final(12, cond, eps=0.1))
+    expected = functional.layer_norm(x, (12,), eps=0.1)
+    if cond is not None:
+        vectors = c @ final.modulation.linear.weight.T + final.modulation.linear.bias
+        expected = expected * (1 + vectors[:, None, 12:]) + vectors[:, None, :12]
+    torch.testing.assert_close(final(x, c), expected, atol=1e-6, rtol=1e-5)
 
 
 def test_condition_per_position(opened):

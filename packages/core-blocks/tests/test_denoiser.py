@@ -125,9 +125,21 @@ def test_a_class_token_stands_in_the_first_block_and_all_see_it(model_of, region
     out = model(state, level, valid, {})
     x = state.x.clone()
     x[:, 4:] += 1.0
-    assert torch.equal(model(State.of(x), level, valid, {})[:, :4], out[:, :4]), (
-        "it carries later blocks into the first"
-    )
+    assert torch.equal(model(State.of(x), level, valid, {})[:, :4], out[:, :4]), "later blocks reach the first"
+    each = level[:, None].repeat(1, 9)
+    later = each + 0.5 * (torch.arange(9) >= 4)
+    same, changed = model(state, each, valid, {}), model(state, later, valid, {})
+    assert torch.equal(changed[:, :4], same[:, :4]), "it has the level of a later block"
+    inside = []
+    hook = model.blocks[0].register_forward_hook(lambda block, args, h: inside.append(h[:, 0]))
+    for position in (3, 4):
+        x = state.x.clone()
+        x[:, position] += 1.0
+        model(State.of(x), level, valid, {})
+    model(state, level, valid, {})
+    hook.remove()
+    assert not torch.equal(inside[0], inside[2]), "it does not see its own block"
+    assert torch.equal(inside[1], inside[2]), "it sees a later block"
     with torch.no_grad():
         model.embedding.cls_token += 1.0
     assert (model(state, level, valid, {}) != out).any(-1).all(), "some do not see it"

@@ -1,11 +1,14 @@
 """Positions: none, index sinusoids, learned."""
 
+from typing import ClassVar
+
 import pytest
 import torch
 
 from dither.embeddings.positions import LearnedPositions, NoPositions, SinusoidPositions
-from dither.embeddings.specs import LearnedPosition, NoPosition, Sinusoid
-from dither.registry import FeatureSpace, Field, TokenSpace
+from dither.embeddings.specs import LearnedPosition, NoPosition, Regions, Sinusoid, Tokens
+from dither.registry import FeatureSpace, Field, Misfit, TokenSpace
+from dither.registry.kinds import PositionSpec
 
 torch.set_num_threads(1)
 
@@ -55,3 +58,22 @@ def test_positions_follow_the_model_to_its_device_and_precision():
 def test_unknown_layouts_are_refused():
     with pytest.raises(ValueError, match='"cos-sin", "sin-cos" or "interleaved", not "both"'):
         SinusoidPositions(4, layout="both")
+
+
+class Picky(PositionSpec):
+    """Fits nowhere."""
+
+    name: ClassVar[str] = "picky"
+
+    def check(self, space, width):
+        yield Misfit("no", ("std",))
+
+    def build(self, space, width):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("embedding", "space"), [(Tokens, TokenSpace((Field("a", 3, 2),))), (Regions, FeatureSpace(3, 2))]
+)
+def test_what_does_not_fit_in_a_position_is_found_through_the_embedding(embedding, space):
+    assert [misfit.path for misfit in embedding(position=Picky()).check(space, 8)] == [("position", "std")]

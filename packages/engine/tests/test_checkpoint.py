@@ -122,6 +122,8 @@ def test_a_damaged_checkpoint_is_named_and_the_older_one_is_used(store, name, da
     assert [d.path for d in damaged] == [new]
     expected = "MANIFEST.json" if name == "MANIFEST.json" else name
     assert expected in damaged[0].reason
+    if damage is DAMAGES["truncated"] and name != "MANIFEST.json":
+        assert "bytes, it was written with" in damaged[0].reason
     store.clear(damaged)
     assert store.newest() == (old, [])
     assert len(list(store.folder.glob("damaged-step-00000002-*"))) == 1

@@ -22,6 +22,7 @@ def test_the_same_weights_give_the_same_figures(system):
     assert evaluate(system, 13, 4, seed=1) != first
     assert evaluate(system, 13, 4, repeats=2) != first
     assert system.training, "the mode is put back"
+    assert evaluate(system.eval(), 13, 4) == first, "dropout is off in any mode"
     with torch.no_grad():
         system.model.head.bias[0] += 1
     assert evaluate(system, 13, 4) != first
@@ -37,9 +38,26 @@ def test_every_sample_counts_once_and_times_cover_the_range(system, monkeypatch)
     ordered = sorted(times)
     gaps = [b - a for a, b in itertools.pairwise(ordered)]
     assert max(gaps) == pytest.approx(1 / 13, rel=1e-3), "one time in each stratum of the whole set"
-    assert times != ordered, "dealt out at random"
+    falls = sum(b < a for a, b in itertools.pairwise(times))
+    assert falls > 1, "dealt out at random, not in order from some point on"
     evaluate(system, 2, 5)
     assert seen[-1] == ("valid", 0, 1)
+
+
+def test_noise_does_not_depend_on_what_else_is_drawn(system, monkeypatch):
+    states, corrupt = [], system.process.corrupt
+    loss = system.loss
+
+    def corrupted(clean, t):
+        states.append(corrupt(clean, t))
+        return states[-1]
+
+    monkeypatch.setattr(system.process, "corrupt", corrupted)
+    evaluate(system, 13, 4)
+    monkeypatch.setattr(system, "loss", lambda *given: (torch.rand(7), loss(*given))[1])
+    evaluate(system, 13, 4)
+    assert len(states) == 8
+    assert all(torch.equal(a.state.x, b.state.x) for a, b in zip(states[:4], states[4:], strict=True))
 
 
 def test_the_loss_is_the_weighted_mean_over_all_batches(system):

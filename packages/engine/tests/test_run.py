@@ -109,6 +109,24 @@ def test_nan_keeps_the_last_good_checkpoint(start, console, events):
     assert not (directory / "summary.json").exists()
 
 
+@pytest.mark.parametrize(
+    "first", ["train.checkpoint_every=2", "evaluate.every=2", "sample.every=2", "train.log_every=2"]
+)
+def test_where_updates_are_made_void_nothing_is_kept_of_them(start, console, monkeypatch, first):
+    """As on a GPU: whichever comes first of a checkpoint, an evaluation, a drawing or a log line finds it out."""
+    guard = module.Trainer.__init__.__globals__["FiniteGuard"]
+    monkeypatch.setitem(module.Trainer.__init__.__globals__, "FiniteGuard", lambda *given: guard(*given, deferred=True))
+    late = ("train.checkpoint_every=99", "evaluate.every=99", "sample.every=99", "train.log_every=99")
+    others = [change for change in late if change.partition("=")[0] != first.partition("=")[0]]
+    row = module.Trainer.__init__.__globals__["Order"](40, 3).rows(8 * 4, 1)[0]  # met in the fifth step
+    code, directory = start(f"task.poison={row}", first, *others, "train.accumulate=1")
+    assert code == 4
+    assert "step 5: the loss is nan" in console.export_text()
+    assert not any(path.name > "step-00000004" for path in directory.glob("checkpoints/*"))
+    assert not any(line["step"] > 4 for line in read_metrics(directory / "metrics.jsonl"))
+    assert not (directory / "samples" / "step-00000006").exists()
+
+
 def test_a_full_disk_is_exit_code_5(start, console, monkeypatch):
     usage = checkpoint_module.shutil.disk_usage(".")
     monkeypatch.setattr(checkpoint_module.shutil, "disk_usage", lambda path: usage._replace(free=10))

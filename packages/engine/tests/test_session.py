@@ -71,7 +71,8 @@ def test_drawing_depends_on_nothing_drawn_before(load, block):
     torch.manual_seed(2)
     again = draw(system, like, seed=7, batch_size=2)
     assert first.shape == (5, 6)
-    assert torch.equal(first, again), "dropout is off and the seed decides"
+    assert torch.equal(first, again)
+    assert torch.equal(first, draw(system.eval(), like, seed=7, batch_size=2)), "dropout is off in any mode"
     assert not torch.equal(first, draw(system, like, seed=8, batch_size=2))
     assert torch.equal(first[:2], draw(system, like[:2], seed=7)), "the first batch is that of a shorter drawing"
     assert not torch.equal(first[:2], first[2:4]), "batches differ"

@@ -9,11 +9,15 @@ import torch
 from scipy.stats import chisquare
 from torch import Tensor
 
+from dither.processes.clock import Clock
 from dither.processes.evidence import Evidence
+from dither.processes.schedules.curves import log_linear
 from dither.processes.specs import register_components
-from dither.processes.tokens import TokenProcess, TokenReading
+from dither.processes.tokens import TokenProcess, TokenReading, even_prior, frequency_prior, mask_prior
 from dither.registry.catalog import Catalog
 from dither.registry.flow import State
+from dither.registry.parts import Schedule
+from dither.registry.spaces import TokenSpace
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +52,33 @@ def likely() -> Callable[[Tensor, Tensor], float]:
         return float(chisquare(counts[possible].numpy(), expected.numpy()).pvalue) if possible.sum() > 1 else 1.0
 
     return test
+
+
+@pytest.fixture(scope="session")
+def process_of() -> Callable[..., TokenProcess]:
+    """A process by the name of its prior; marginal has frequencies 1, 3, 5 .. of the clean ids."""
+
+    def build(
+        kind: str, space: TokenSpace, predict: str = "posterior", schedule: Schedule | None = None
+    ) -> TokenProcess:
+        space = space.with_mask() if kind == "absorbing" else space
+        counts = {f.name: f.size - (f.mask is not None) - (f.pad is not None) for f in space.fields}
+        odd = {name: [1.0 + 2 * i for i in range(count)] for name, count in counts.items()}
+        priors = {"absorbing": mask_prior, "uniform": even_prior, "marginal": lambda s: frequency_prior(s, odd)}
+        return TokenProcess(space, priors[kind](space), Clock(schedule or log_linear(1e-3), t_min=0.0), predict)
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def transition() -> Callable[[Tensor, float], Tensor]:
+    """exp(sigma (1 prior^T - I)), the definition as a Markov chain: row x_0, column x_t."""
+
+    def matrix(prior: Tensor, sigma: float) -> Tensor:
+        n = len(prior)
+        return torch.linalg.matrix_exp(sigma * (prior.double().expand(n, n) - torch.eye(n, dtype=torch.float64)))
+
+    return matrix
 
 
 class Oracle:

@@ -26,7 +26,7 @@ def test_rare_ids_are_not_lost(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("u", [0.0, 1 - 2**-53])
-@pytest.mark.parametrize("scale", [1.0, 1 / 3, 1e-30, 1e30])
+@pytest.mark.parametrize("scale", [1.0, 1 / 3, 1 + 2**-52, 1e-300, 1e300])
 def test_an_id_of_weight_zero_never_comes(monkeypatch, u: float, scale: float) -> None:
     """Not at the ends of the random number either, where rounding u times the total reaches the total."""
     monkeypatch.setattr(torch, "rand", lambda *shape, **kw: torch.full(shape, u, dtype=kw["dtype"]))
@@ -53,6 +53,7 @@ def test_shapes() -> None:
     assert draw(torch.rand(2, 3, 5)).shape == (2, 3)
     assert draw(torch.rand(0, 5)).shape == (0,)
     assert draw(torch.rand(5)).shape == ()
+    assert draw(torch.rand(5, 7).T).shape == (7,)
     assert draw_along(torch.rand(1, 5).cumsum(-1), 2, 3).shape == (2, 3)
 
 
@@ -63,10 +64,10 @@ def test_rows_of_a_table(likely) -> None:
     assert likely(drawn[:, 1], table[1]) > 1e-3
 
 
-@pytest.mark.parametrize("row", [[0.0, 0.0], [float("nan"), 1.0], [float("inf"), 1.0]])
+@pytest.mark.parametrize("row", [[0.0, 0.0], [1e-45, 0.0], [float("nan"), 1.0], [float("inf"), 1.0]])
 def test_no_draw_from_nothing(row: list[float]) -> None:
     with pytest.raises(ValueError, match="cannot draw"):
-        draw(torch.tensor([[1.0, 1.0], row]))
+        draw(torch.tensor([[1.0, 1.0], row]).double() * 1e-270)
 
 
 def test_one_time_per_stratum() -> None:

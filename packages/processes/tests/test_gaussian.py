@@ -99,6 +99,11 @@ def test_ddim_adds_no_noise_and_keeps_eps() -> None:
     assert spread.max() < 1e-9
 
 
+def test_eta_is_the_share_of_the_spread() -> None:
+    spreads = [moments(eta, 8, 3)[1].mean().item() for eta in (0.5, 1.0)]
+    assert spreads[0] / spreads[1] == pytest.approx(0.5, rel=0.02)
+
+
 @pytest.mark.parametrize("eta", [0.0, 0.5, 1.0])
 def test_a_step_keeps_the_marginal(eta: float) -> None:
     """With the true x_0, x_s is again sqrt(alpha_s) x_0 + sqrt(1 - alpha_s) noise: for every eta."""

@@ -28,9 +28,11 @@ def noise_of(sigma: float, rows: int) -> Noise:
     return Noise(torch.full((rows,), sigma, dtype=torch.float64), torch.ones(rows, dtype=torch.float64))
 
 
-def transition(prior: Tensor, sigma: float) -> Tensor:
-    n = len(prior)
-    return torch.linalg.matrix_exp(sigma * (prior.expand(n, n) - torch.eye(n, dtype=torch.float64)))
+class Foreign:
+    """A prediction of somebody else's, with no more than the protocol asks for."""
+
+    def __init__(self, pred: TokenReading) -> None:
+        self.log_clean, self.log_score = pred.log_clean, pred.log_score
 
 
 @pytest.mark.parametrize("meaning", ["posterior", "plug-in", "score"])
@@ -38,7 +40,7 @@ def transition(prior: Tensor, sigma: float) -> Tensor:
 @pytest.mark.parametrize("ids", [3, 5])
 @pytest.mark.parametrize("kind", KINDS)
 def test_step_and_finish_are_bayes(
-    part, likely, kind: str, ids: int, sigma: float, earlier: float, meaning: str
+    part, likely, transition, kind: str, ids: int, sigma: float, earlier: float, meaning: str
 ) -> None:
     """x_s has the law sum over x_0 of p(x_0 | x_t) q(x_s | x_t, x_0), with q from transition matrices alone."""
     n = 8_000
@@ -60,7 +62,8 @@ def test_step_and_finish_are_bayes(
         law = (posterior[:, None] * bridge.nan_to_num(0)).sum(0).clamp_min(0)
         torch.testing.assert_close(law.sum().item(), 1.0)
         law = law.where(law > 1e-12, 0)
-        assert likely(process.step(state, pred, now, then, like).x, law) > 1e-4
+        for said in (pred, Foreign(pred)):
+            assert likely(process.step(state, said, now, then, like).x, law) > 1e-4
         assert likely(process.finish(state, pred, like), posterior.where(posterior > 1e-12, 0)) > 1e-4
 
 
@@ -143,6 +146,21 @@ def test_euler_has_the_law_of_the_data_with_many_steps(part, likely, oracle, kin
     assert likely(code(few, 3), joint.flatten()) < 1e-3
 
 
+def test_euler_leaves_with_one_minus_exp_of_the_rate(part, likely) -> None:
+    """With scores 1, 2, 3 relative to x the rate is sigma(1) - sigma(t_min) times prior(x) times their sum."""
+    n, process = 20_000, build(part, "uniform", 1, 3, schedule={"use": "linear-sigma", "sigma_max": 1.5})
+    seen: list[Tensor] = []
+
+    def session(state: State, t: Tensor) -> TokenReading:
+        seen.append(state.x)
+        score = (1.0 + (torch.arange(3) - state.x[..., None]) % 3).log()
+        return process.read(score, state, process.schedule(t))
+
+    list(part("sampler", "euler", steps=1, t_min=0.0).build()(process, session, Clean.of(torch.zeros(n, 1).long())))
+    stay = torch.tensor(-1.5 / 3 * (2 + 3)).exp()
+    assert likely((seen[1] - seen[0]) % 3, torch.stack([stay, (1 - stay) * 2 / 5, (1 - stay) * 3 / 5])) > 1e-3
+
+
 def test_euler_is_stable_where_plain_euler_is_not(part) -> None:
     """At sigma = 20 and few steps the plain rule leaves with a probability above 1 (and scores may overflow exp)."""
     process = build(part, "uniform", 4, 5, schedule={"use": "geometric"})
@@ -199,7 +217,7 @@ def test_first_hitting_order_and_times(part) -> None:
 
 def test_first_hitting_with_nothing_to_do(part) -> None:
     process = build(part, "absorbing", 2, 2)
-    x0 = torch.tensor([[0, 1]])
+    x0 = torch.tensor([[0, 2]])  # a known value stays, even if it is MASK
     (last,) = FirstHitting()(process, None, Clean.of(x0, known=torch.ones(1, 2, dtype=torch.bool)))
     assert torch.equal(last, x0)
 

@@ -1,5 +1,6 @@
 import hashlib
 import time
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -88,6 +89,33 @@ def test_rooms_do_not_overlap_but_for_the_box_of_the_living_room(plans):
     assert (overlap & living).any(1).mean() > 0.3
 
 
+def test_rooms_have_the_walls_that_they_need(plans):
+    """Bedrooms, balconies and entrances are at the outside; all but baths and balconies touch the living room."""
+    real, boxes = plans.types != NODE_PAD, plans.boxes.astype(int)
+    low = np.where(real[..., None], boxes[..., :2], GRID).min(1, keepdims=True)
+    high = np.where(real[..., None], boxes[..., 2:], 0).max(1, keepdims=True)
+    outer = ((boxes[..., :2] == low) | (boxes[..., 2:] == high)).any(-1)
+    kinds = {name: kind for kind, name in enumerate(ROOMS)}
+    bedrooms = [kinds[name] for name in ("MasterRoom", "ChildRoom", "StudyRoom", "SecondRoom", "GuestRoom")]
+    assert outer[np.isin(plans.types, [*bedrooms, kinds["Balcony"], kinds["Entrance"]])].all()
+    u, v = boxes[:, :, None], boxes[:, None]
+    gap = np.maximum(u[..., :2], v[..., :2]) - np.minimum(u[..., 2:], v[..., 2:])
+    beside = (gap.max(-1) <= 4) & real[:, :, None] & real[:, None]
+    at_living = (beside & (plans.types == LIVING)[:, None]).any(2)
+    at_bedroom = (beside & np.isin(plans.types, bedrooms)[:, None]).any(2)
+    apart = np.isin(plans.types, [kinds["Bathroom"], kinds["Balcony"]])
+    assert at_living[real & ~apart].all()
+    assert (at_living | at_bedroom)[real].all()
+    assert 0.01 < (~at_living)[real & apart].mean() < 0.5, "no bath or balcony hangs on a bedroom"
+
+
+def test_the_living_room_is_the_largest(plans):
+    sides = (plans.boxes[..., 2:] - plans.boxes[..., :2]).astype(int)
+    area = sides.prod(-1)
+    living = np.where(plans.types == LIVING, area, 0).max(1)
+    assert (living >= 0.85 * area.max(1)).all()
+
+
 def test_plans_lie_in_every_direction(plans):
     """Under rotation by quarters no side is preferred: left, right, above and below are equally frequent."""
     edges = related(plans)
@@ -95,6 +123,31 @@ def test_plans_lie_in_every_direction(plans):
     crooked = np.array([(plans.edges[edges] == relation).sum() for relation in (0, 1, 8, 9)])
     for counts in (straight, crooked):
         assert (abs(counts / counts.mean() - 1) < 0.05).all(), counts
+
+
+class Turning:
+    """Random numbers that put a plan in the middle, and turn the one at each place by so many quarters."""
+
+    def random(self, shape):
+        return np.full(shape, 0.5) if isinstance(shape, tuple) else np.arange(shape) / 4
+
+
+def test_quarter_turns():
+    boxes = np.tile([[0, 0, 10, 30], [10, 0, 40, 60], [0, 0, 0, 0]], (4, 1, 1))
+    real = np.array([[True, True, False]] * 4)
+    placed = generator._place(boxes, real, np.array([[40, 60]] * 4), Turning())
+    assert placed[0].tolist() == [[108, 98, 118, 128], [118, 98, 148, 158], [0, 0, 0, 0]]
+    for before, after in pairwise(placed):
+        for (x0, y0, x1, y1), turned in zip(before[:2].tolist(), after[:2].tolist(), strict=True):
+            assert turned == [GRID - y1, x0, GRID - y0, x1]
+
+
+def test_turns_are_equally_frequent(plans):
+    """Outlines are wider than high before they are turned: a quarter turn that is missing shows in the mean."""
+    real = (plans.types != NODE_PAD)[..., None]
+    sides = np.where(real, plans.boxes[..., 2:], 0).max(1) - np.where(real, plans.boxes[..., :2], GRID).min(1)
+    difference = (sides[:, 0] - sides[:, 1]).astype(float)
+    assert abs(difference.mean()) < 4 * difference.std() / np.sqrt(COUNT)
 
 
 def test_order_of_rooms_says_nothing(plans):

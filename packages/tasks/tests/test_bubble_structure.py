@@ -149,7 +149,7 @@ def test_divergence():
     even = np.array([5, 5])
     expected = (log(1 / 0.75) + 0.5 * log(0.5 / 0.75) + 0.5 * log(0.5 / 0.25)) / 2
     assert divergence(half, even) == divergence(even, half) == pytest.approx(expected)
-    assert np.isnan(divergence(np.zeros(3), np.ones(3)))
+    assert np.isnan(divergence(np.zeros(3, int), np.ones(3, int)))
 
 
 def test_unigram_samples_have_its_frequencies_and_little_structure():

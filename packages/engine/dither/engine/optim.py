@@ -46,7 +46,7 @@ def parameter_groups(module: nn.Module, weight_decay: float, decay: Literal["mat
     kept: list[nn.Parameter] = []
     for parameter in module.parameters():
         if parameter.requires_grad:
-            matrix = sum(size > 1 for size in parameter.shape) > 1 
+            matrix = sum(size > 1 for size in parameter.shape) > 1 and id(parameter) not in tables
             (decayed if matrix or decay == "all" or not weight_decay else kept).append(parameter)
     groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": kept, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]

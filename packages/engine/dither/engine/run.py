@@ -33,7 +33,16 @@ from .training import Run, resume_from
 
 __all__ = ["DAMAGED", "DONE", "EXHAUSTED", "NON_FINITE", "STOPPED", "evaluate_run", "load_run", "run", "sample_run"]
 
-DONE, DAMAGED, NON_FINITE, EXHAUSTED, STOPPED = 0, 3, 4, 5, 75
+DONE = 0
+"""The run came to its end."""
+DAMAGED = 3
+"""No intact checkpoint is left."""
+NON_FINITE = 4
+"""A loss or a gradient was no number; the update was not made."""
+EXHAUSTED = 5
+"""Out of space or memory."""
+STOPPED = 75
+"""Stopped by a signal, with a checkpoint saved."""
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 

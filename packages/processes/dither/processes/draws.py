@@ -45,8 +45,7 @@ def draw_along(cumulative: Float[Tensor, "rows V"], batch: int, length: int) -> 
 def _pick(cumulative: Float[Tensor, "N V"], u: Float[Tensor, "N K"]) -> Int[Tensor, "N K"]:
     """Return the first id whose cumulative weight exceeds u times the total."""
     total = cumulative[:, -1:]
-    if not bool(((total > 0) & total.isfinite()).all()):
+    # u < 1, and of a normal number u times the total is below the total: some cumulative weight exceeds it.
+    if not bool(((total >= torch.finfo(total.dtype).tiny) & total.isfinite()).all()):
         raise ValueError("cannot draw: a row of weights is all 0, or holds a number that is not finite")
-    # u < 1, but u times the total may round up to the total, which no cumulative weight exceeds.
-    below = torch.minimum(u * total, torch.nextafter(total, torch.zeros_like(total)))
-    return torch.searchsorted(cumulative, below.contiguous(), right=True)
+    return torch.searchsorted(cumulative.contiguous(), (u * total).contiguous(), right=True)

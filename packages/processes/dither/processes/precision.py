@@ -37,5 +37,6 @@ class Constant:
         if device not in self._copies:
             value = self._copies[torch.device("cpu")]
             dtype = wide_dtype(device) if value.is_floating_point() else value.dtype
-            self._copies[device] = value.to(device, dtype)
+            with torch.inference_mode(False):  # the copy outlives the walk that first asked for it
+                self._copies[device] = value.to(device, dtype)
         return self._copies[device]

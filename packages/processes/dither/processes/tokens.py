@@ -119,7 +119,7 @@ class TokenProcess:
         the prior, (1 - alpha_ts) prior(x) (1 - alpha_s). Only positions whose lot is m need a draw over all ids.
         """
         x, evidence = state.x, self._evidence(state, now)
-        log_context = evidence.context(pred.log_clean())
+        log_context = pred.log_context() if isinstance(pred, TokenReading) else evidence.context(pred.log_clean())
         m = log_context.gather(-1, x[..., None])[..., 0].exp()
         landing = at(self.table.on(x.device), x)
         log_kept, log_alpha = (-wide(over(noise.sigma, x)) for noise in (now.since(then), then))

@@ -27,7 +27,7 @@ from dither.registry import Catalog, default_catalog
 from dither.registry.catalog import Part
 
 from .checks import CHECKS, Check
-from .probing import NotApplicable
+from .probing import NotApplicable, seed_cpu
 from .situations import Situation, situations
 
 __all__ = ["Case", "cases", "parametrize", "pytest_terminal_summary"]
@@ -86,7 +86,7 @@ class Case:
         def attempt(situation: Situation) -> None:
             nonlocal ran
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(situation.seed)
+                seed_cpu(situation.seed)
                 try:
                     self.check.run(situation)
                     ran += 1

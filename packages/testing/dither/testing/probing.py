@@ -24,6 +24,7 @@ __all__ = [
     "gradients_reach",
     "raw_for",
     "same",
+    "seed_cpu",
     "snapshot",
     "state_of",
     "tensors_of",
@@ -45,6 +46,14 @@ def close(actual: Tensor, expected: Tensor, what: str, atol: float = 1e-4) -> No
 def same(actual: Tensor, expected: Tensor, what: str) -> None:
     """Refuse two tensors that differ in a single bit."""
     torch.testing.assert_close(actual, expected, atol=0, rtol=0, equal_nan=True, msg=lambda text: f"{what}: {text}")
+
+
+def seed_cpu(seed: int) -> None:
+    """Seed torch's generator on the CPU.
+
+    `torch.manual_seed` formats the stack for every sort of device there might be, and takes longer than most checks.
+    """
+    torch.default_generator.manual_seed(seed)
 
 
 def enlivened(module: M, seed: int = 0) -> M:

@@ -16,6 +16,7 @@ from dither.registry.catalog import Part
 from dither.registry.describe import describe
 from dither.registry.kinds import ModelFacts
 
+from .probing import seed_cpu
 from .strategies import cleans, feature_spaces, graph_spaces, specs, token_spaces
 
 __all__ = ["Situation", "default_spec", "situations"]
@@ -62,7 +63,7 @@ class Situation:
 
     def build(self) -> Any:
         """Return the part, built under the seed of the situation and ready for inference."""
-        torch.manual_seed(self.seed)
+        seed_cpu(self.seed)
         built = self.spec.build() if self.spec.kind == "sampler" else self.spec.build(*self.given)
         return built.eval() if isinstance(built, torch.nn.Module) else built
 
@@ -194,7 +195,7 @@ def _sampler(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
 
 
 def _optimizer(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
-    torch.manual_seed(s.seed)
+    seed_cpu(s.seed)
     module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 2))
     module[0].weight.requires_grad_(False)
     return _put(s, spec=draw(drawn(lambda inner: True)), given=(module,))

@@ -1,4 +1,4 @@
-"""Ancestral sampling: step back on an even grid of times. Letters: B batch, L length, M features."""
+"""Ancestral sampling: step back on an even grid of times. Letters: B batch, L length, M features, K times."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def check_grid(steps: int, t_min: float) -> None:
         raise ValueError(f"a walk needs at least 1 step and t_min in [0, 1), not steps = {steps}, t_min = {t_min}")
 
 
-def even_times(steps: int, t_min: float, device: Any) -> Float[Tensor, " steps+1"]:
-    """Return 1 down to t_min in equal steps."""
+def even_times(steps: int, t_min: float, device: Any) -> Float[Tensor, " K"]:
+    """Return the K = steps + 1 times from 1 down to t_min."""
     return torch.linspace(1, t_min, steps + 1, device=device)
 
 

@@ -44,10 +44,8 @@ assert len(RELATIONS) == NO_EDGE
 
 def nearby(u: Int[np.ndarray, "*n 4"], v: Int[np.ndarray, "*n 4"]) -> Bool[np.ndarray, "*n"]:
     """True where two boxes are at most `NEAR` pixels apart along both axes."""
-    near: Bool[np.ndarray, "*n"] = np.all(
-        (u[..., :2] - NEAR <= v[..., 2:]) & (v[..., :2] <= u[..., 2:] + NEAR), axis=-1
-    )
-    return near
+    close = (u[..., :2] - NEAR <= v[..., 2:]) & (v[..., :2] <= u[..., 2:] + NEAR)
+    return np.asarray(close.all(-1))
 
 
 def labels_of(u: Int[np.ndarray, "*n 4"], v: Int[np.ndarray, "*n 4"]) -> Int[np.ndarray, "*n"]:

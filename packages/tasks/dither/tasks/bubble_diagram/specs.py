@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field as Option
 from pydantic import model_validator
@@ -97,7 +97,7 @@ class JsonPlans(DataSpec):
     """Share that is held out for testing."""
 
     @model_validator(mode="after")
-    def _leaves_some(self) -> Self:
+    def _leaves_some(self) -> JsonPlans:
         if self.valid + self.test >= 1:
             raise ValueError(f"valid = {self.valid} and test = {self.test} leave nothing to train on")
         return self

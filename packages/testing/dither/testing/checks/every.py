@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from dither.registry import Options
 from dither.registry.validation import dump
 
-from ..probing import NotApplicable, same
+from ..probing import NotApplicable, same, seed_cpu
 from ..situations import Situation, default_spec
 from .check import Check
 
@@ -108,7 +108,7 @@ def seeded_build(s: Situation) -> None:
 def state_dict_round_trip(s: Situation) -> None:
     """The state dict holds all that differs between two builds."""
     first = _module(s)
-    torch.manual_seed(s.seed + 1)
+    seed_cpu(s.seed + 1)
     second = s.spec.build(*s.given)
     second.load_state_dict(first.state_dict())
     for key, tensor in _tensors(first).items():

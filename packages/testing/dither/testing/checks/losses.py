@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot
 
 from dither.registry.flow import Measured, Noised
 
-from ..probing import NotApplicable, close, raw_for, same, snapshot
+from ..probing import NotApplicable, close, raw_for, same, seed_cpu, snapshot
 from ..situations import Situation
 from .check import Check
 
@@ -20,7 +20,7 @@ __all__ = ["CHECKS"]
 
 def _inputs(s: Situation) -> tuple[Any, Any, Float[Tensor, "B L V"], Noised]:
     """Return a loss, its process, raw output and the record that it is about."""
-    torch.manual_seed(s.seed)
+    seed_cpu(s.seed)
     process: Any = s.process.build(s.space)
     noised = process.corrupt(s.clean, 0.05 + 0.9 * torch.rand(len(s.clean.valid)))
     return s.build(), process, raw_for(process.space, s.clean.valid, s.seed), noised

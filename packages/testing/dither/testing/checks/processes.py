@@ -15,7 +15,7 @@ from torch.nn.functional import one_hot
 from dither.registry import TokenSpace
 from dither.registry.flow import Clean, Noised
 
-from ..probing import close, raw_for, same
+from ..probing import close, raw_for, same, seed_cpu
 from ..situations import Situation
 from .check import Check
 
@@ -151,7 +151,7 @@ def time_per_position(s: Situation) -> None:
     process, clean = s.build(), s.clean
     t, records = times(s), []
     for given in (t, t[:, None].expand(clean.valid.shape)):
-        torch.manual_seed(s.seed)
+        seed_cpu(s.seed)
         records.append(process.corrupt(clean, given))
     same(records[1].state.x, records[0].state.x, "a constant time per position")
     assert process.level(t[:, None].expand(clean.valid.shape)).shape == clean.valid.shape, "the level per position"

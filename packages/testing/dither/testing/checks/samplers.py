@@ -11,7 +11,7 @@ from torch import Tensor
 from dither.registry import TokenSpace
 from dither.registry.flow import Clean, State
 
-from ..probing import NotApplicable, clean_ids, raw_for, same
+from ..probing import NotApplicable, clean_ids, raw_for, same, seed_cpu
 from ..situations import Situation
 from .check import Check
 
@@ -38,7 +38,7 @@ def _walk(s: Situation, like: Clean | None = None) -> tuple[Any, Clean, list[Ten
     process: Any = s.process.build(s.space)
     like = s.clean if like is None else like
     sampler = s.build()
-    torch.manual_seed(s.seed)
+    seed_cpu(s.seed)
     states = [x.clone() for x in sampler(process, StandIn(process, s.seed), like)]
     assert states, "nothing is yielded"
     return process, like, states

@@ -12,7 +12,7 @@ from torch import Tensor
 from dither.registry import FeatureSpace, TokenSpace
 from dither.registry.flow import Clean, Measured, over
 
-from ..probing import NotApplicable, clean_ids, raw_for, same, snapshot, usable_ids
+from ..probing import NotApplicable, clean_ids, raw_for, same, seed_cpu, snapshot, usable_ids
 from ..situations import Situation, default_spec
 from .check import Check
 
@@ -81,11 +81,11 @@ def pure_in_rows(s: Situation) -> None:
     """A sample is a function of its number: not of its neighbours, the order, or the seed."""
     task = _task(s)
     rows = [i % task.size("train") for i in (2, 0, 1)]
-    torch.manual_seed(s.seed)
+    seed_cpu(s.seed)
     random = torch.get_rng_state()
     together = task.batch("train", rows)
     assert torch.equal(torch.get_rng_state(), random), "a batch draws from the global generator"
-    torch.manual_seed(s.seed + 1)
+    seed_cpu(s.seed + 1)
     for place, row in enumerate(rows):
         for a, b in zip(snapshot(task.batch("train", [row])), snapshot(together[place : place + 1]), strict=True):
             same(a, b, f"sample {row} alone")
@@ -96,7 +96,7 @@ def likes_are_seeded(s: Situation) -> None:
     task = _task(s)
     like = task.like(ROWS, s.seed)
     _satisfies_start(like, task)
-    torch.manual_seed(s.seed)
+    seed_cpu(s.seed)
     for a, b in zip(snapshot(task.like(ROWS, s.seed)), snapshot(like), strict=True):
         same(a, b, "the same seed again")
     assert (~like.fixed).any(), "nothing is left to draw"
@@ -119,7 +119,7 @@ def _evaluated(s: Situation) -> tuple[Any, Clean, Any, Tensor, Any]:
         if not list(spec.check(task.space)):
             process = spec.build(task.space)
             clean = task.batch("valid", range(min(ROWS, task.size("valid"))))
-            torch.manual_seed(s.seed)
+            seed_cpu(s.seed)
             noised = process.corrupt(clean, torch.rand(len(clean.valid)) * 0.8 + 0.1)
             return task, clean, process, raw_for(process.space, clean.valid, s.seed), noised
     raise NotApplicable("no process is installed that fits the space")

@@ -9,7 +9,7 @@ import torch
 from dither.registry import TokenSpace
 from dither.registry.flow import Clean
 
-from ..probing import clean_ids, raw_for, same, snapshot, usable_ids
+from ..probing import clean_ids, raw_for, same, seed_cpu, snapshot, usable_ids
 from ..situations import Situation
 from .check import Check
 from .processes import corrupted, times
@@ -61,13 +61,13 @@ def finish_is_clean(s: Situation) -> None:
 def truth_unseen(s: Situation) -> None:
     """On the way back, the truth of what is not given plays no part."""
     process, clean = s.build(), s.clean
-    torch.manual_seed(s.seed)
+    seed_cpu(s.seed)
     start = process.prior(clean)
     given = ~start.hidden if s.spec.facts(s.space).prior == "hidden" else clean.fixed
     other = Clean(torch.where(given, clean.x0, torch.zeros_like(clean.x0)), clean.valid, clean.known, clean.cond)
     drawn = []
     for like in (clean, other):
-        torch.manual_seed(s.seed)
+        seed_cpu(s.seed)
         state, ones = process.prior(like), torch.ones(len(clean.valid))
         pred = process.read(raw_for(process.space, clean.valid, s.seed), state, process.schedule(ones))
         step = process.step(state, pred, process.schedule(ones), process.schedule(ones / 2), like)
