@@ -198,7 +198,7 @@ def test_no_training_samples_is_refused(make):
 def test_training_learns(load):
     experiment = load("model.dropout=0.0", "model.width=32").experiment
     system = Diffusion.build(experiment)
-    train = Train(steps=150, batch_size=32, optimizer=AdamW(lr=0.02), lr_schedule=Constant(), ema=None)
+    train = Train(steps=150, batch_size=32, optimizer=AdamW(lr=0.02), lr_schedule=Constant(), ema=0.0)
     trainer = Trainer(system, train, 0)
     for _ in range(10):
         trainer.advance()

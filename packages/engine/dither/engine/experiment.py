@@ -39,10 +39,11 @@ class Train(Options):
     """Parts in which a batch is taken, to save memory; batch_size is divided by it."""
     optimizer: Slot[OptimizerSpec] = named("adamw")
     lr_schedule: Slot[LRScheduleSpec] = named("cosine")
-    clip: float | None = Field(1.0, gt=0)
-    """Largest gradient norm."""
-    ema: float | None = Field(0.999, ge=0, lt=1)
-    """Decay of the averaged weights, which evaluation and sampling use. It warms up as (1 + step) / (10 + step)."""
+    clip: float = Field(1.0, ge=0)
+    """Largest gradient norm; 0 for none."""
+    ema: float = Field(0.999, ge=0, lt=1)
+    """Decay of the averaged weights, which evaluation and sampling use; it warms up as (1 + step) / (10 + step). 0
+    keeps no average."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16 runs the model under autocast; weights, losses and optimizer stay in float32."""
     compile: bool = False

@@ -51,7 +51,7 @@ class Trainer:
         self.optimizer = train.optimizer.build(system.model)
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
         self.factor = train.lr_schedule.build(train.steps)
-        self.average = None if train.ema is None else MovingAverage(system.model, train.ema)
+        self.average = MovingAverage(system.model, train.ema) if train.ema else None
         self.guard = FiniteGuard(self.optimizer, self.device)
         self.step = 0
         self.counted = 0
@@ -172,10 +172,10 @@ class Trainer:
             self.average.n_averaged.fill_(int(plain["averaged"]))
 
 
-def scale_gradients(parameters: Sequence[Tensor], weight: Float[Tensor, ""], clip: float | None) -> Float[Tensor, ""]:
-    """Divide the gradients by `weight`, then shorten them to the norm `clip`; return the norm before shortening."""
+def scale_gradients(parameters: Sequence[Tensor], weight: Float[Tensor, ""], clip: float) -> Float[Tensor, ""]:
+    """Divide the gradients by `weight`, then shorten them to the norm `clip` (0: do not); return the norm before."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     factor = weight.reciprocal()
-    torch._foreach_mul_(gradients, factor if clip is None else torch.minimum(factor, clip / norm))
+    torch._foreach_mul_(gradients, torch.minimum(factor, clip / norm) if clip else factor)
     return norm * factor

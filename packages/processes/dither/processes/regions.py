@@ -18,7 +18,7 @@ from dither.registry.problems import nearest
 from dither.registry.spaces import FeatureSpace, Space
 
 from .clock import Clock
-from .precision import Constant, wide, wide_dtype
+from .precision import Constant, wide
 
 __all__ = ["Mask", "MaskedRegionProcess", "RegionReading", "pick"]
 
@@ -90,9 +90,8 @@ class MaskedRegionProcess:
         return RegionReading(torch.where(state.hidden, raw, state.x), torch.zeros_like(raw))
 
     def prior(self, like: Clean) -> State:
-        """The state at t = 1: all that may be hidden is, or a random `ratio` of it; the rest is as in `like`."""
-        whole = torch.ones((), dtype=wide_dtype(like.x0.device), device=like.x0.device)
-        hidden = self._hide(like, whole)
+        """The state that sampling starts from: all that may be hidden is, whatever the ratio; `like.known` is given."""
+        hidden = self._maskable(like)
         return State(like.x0.masked_fill(hidden, 0.0), hidden)
 
     def step(self, state: State, pred: Any, now: Noise, then: Noise, like: Clean) -> State:
@@ -112,8 +111,11 @@ class MaskedRegionProcess:
         """Choose what to hide."""
         if self.ratio is not None:
             share = torch.full_like(share, self.ratio)
-        maskable = ~clean.fixed & self._columns.on(clean.x0.device)
+        maskable = self._maskable(clean)
         return maskable & self._spread(pick(self._units(maskable), self._shares(share, clean.x0), self.exact))
+
+    def _maskable(self, clean: Clean) -> Bool[Tensor, "B L M"]:
+        return ~clean.fixed & self._columns.on(clean.x0.device)
 
     def _units(self, elements: Bool[Tensor, "B L M"]) -> Bool[Tensor, "B U"]:
         return rearrange(elements, "b l m -> b (l m)") if self.by_element else elements.any(-1)

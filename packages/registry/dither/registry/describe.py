@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic.fields import FieldInfo
 
 from .catalog import Catalog, Part
@@ -39,8 +39,10 @@ def describe(part: Part, catalog: Catalog) -> dict[str, Any]:
 
 
 def _source(spec: type[Spec]) -> str:
-    path = Path(inspect.getsourcefile(spec) or "?")
-    return f"{path}:{inspect.getsourcelines(spec)[1]}"
+    try:
+        return f"{Path(inspect.getsourcefile(spec) or '?')}:{inspect.getsourcelines(spec)[1]}"
+    except (OSError, TypeError):  # made at run time, without a file
+        return "?"
 
 
 def _type(info: FieldInfo) -> str:
@@ -116,5 +118,8 @@ def _example(info: FieldInfo) -> Any:
             return item.ge
         if isinstance(item, Gt):
             return item.gt + 1  # type: ignore[operator]
-    options = get_args(info.annotation) if get_origin(info.annotation) is Literal else ()
-    return options[0] if options else {int: 1, float: 0.5, bool: True, str: "..."}.get(info.annotation, [])  # type: ignore[arg-type]
+    if get_origin(info.annotation) is Literal:
+        return get_args(info.annotation)[0]
+    if get_origin(info.annotation) in (list, tuple):
+        return ["..."] if any(isinstance(item, MinLen) for item in info.metadata) else []
+    return {int: 1, float: 0.5, bool: True, str: "..."}.get(info.annotation, "...")  # type: ignore[arg-type]

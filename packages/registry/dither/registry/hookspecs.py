@@ -13,8 +13,11 @@ from .spec import Misfit, Spec
 __all__ = ["PROJECT", "Hooks", "hookimpl", "hookspec"]
 
 PROJECT = "dither"
+"""What pluggy knows our hooks by."""
 hookspec = pluggy.HookspecMarker(PROJECT)
+"""Marks a hook."""
 hookimpl = pluggy.HookimplMarker(PROJECT)
+"""Marks an implementation of a hook."""
 
 
 class Hooks:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from .facts import ModelFacts, ProcessFacts
 from .spaces import Data, Space
 from .spec import Misfit, Path, Spec
 
@@ -45,34 +45,6 @@ TOKENS: frozenset[Data] = frozenset({"tokens"})
 FEATURES: frozenset[Data] = frozenset({"features"})
 
 
-@dataclass(frozen=True)
-class ProcessFacts:
-    """What a loss or a sampler may ask of a process before anything is built.
-
-    Attributes:
-        name: Registered name of the process.
-        space: What the model serves under this process, MASK included.
-        predict: What the raw output means: posterior, plug-in, score; x0, eps, velocity.
-        prior: Where everything has gone at t = 1.
-    """
-
-    name: str
-    space: Space
-    predict: str
-    prior: Literal["mask", "uniform", "frequencies", "gaussian", "hidden"]
-
-
-@dataclass(frozen=True)
-class ModelFacts:
-    """What a sampler may ask of a model before anything is built.
-
-    Attributes:
-        block_size: Positions per block under block-causal attention, or None where every position sees every other.
-    """
-
-    block_size: int | None = None
-
-
 class TaskSpec(Spec):
     """What the data is, how well a model does on it, and how it looks."""
 
@@ -99,6 +71,10 @@ class DataSpec(Spec):
 
     kind: ClassVar[str] = "data"
     gives: ClassVar[str]
+
+    def check(self) -> Iterable[Misfit]:
+        """Yield what is wrong with the options taken together, such as a file that is not there."""
+        return ()
 
     @abstractmethod
     def build(self) -> Any:

@@ -10,7 +10,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> int:
-    """Run a command and return its exit code: 2 where what was given cannot be used.
+    """Run a command and return its exit code: 2 where what was given cannot be used, 3 for a damaged run.
 
     Args:
         arguments: As in sys.argv[1:], which is the default.
@@ -41,10 +41,10 @@ def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> 
 
 def _refuse(refused: Exception) -> int:
     problems = getattr(refused, "problems", ())
-    print("\n\n".join(map(str, problems)), file=sys.stderr)  # noqa: T201
+    print("\n\n".join(map(str, problems)) or refused, file=sys.stderr)  # noqa: T201
     if len(problems) > 1:
         print(f"\n{len(problems)} problems", file=sys.stderr)  # noqa: T201
-    return 2
+    return int(getattr(refused, "exit_code", 2))
 
 
 def _hint(first: list[str]) -> None:

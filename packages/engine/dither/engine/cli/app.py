@@ -19,6 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+"""The command line as typer has it; `main` is what to call."""
 
 Experiment = Annotated[Path, typer.Argument(help="The experiment file (TOML).", show_default=False)]
 Changes = Annotated[

@@ -39,8 +39,7 @@ class BubbleDiagram(TaskSpec):
         if isinstance(self.data, ProceduralPlans | JsonPlans) and self.data.most > self.rooms:
             what = f"plans of up to {self.data.most} rooms do not fit into {self.rooms} slots"
             yield Misfit(what, ("data", "most"), ("task", "rooms"), help="raise rooms, or lower most")
-        if isinstance(self.data, JsonPlans):
-            yield from below("data", self.data.check())
+        yield from below("data", self.data.check())
 
     def space(self) -> TokenSpace:
         """Two fields: "nodes", one for each room slot, and "edges", one for each pair of slots."""

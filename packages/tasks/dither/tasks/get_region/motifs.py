@@ -15,7 +15,9 @@ from jaxtyping import Float, Integer
 __all__ = ["BASES", "UNITS_PER_BIT", "Motif", "log_odds", "score_distribution", "threshold"]
 
 BASES = "ACGT"
+"""Order of the bases in every matrix and sequence."""
 UNITS_PER_BIT = 100
+"""Integer scores per bit."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pydantic import model_validator
 from dither.registry.kinds import DataSpec, TaskSpec
 from dither.registry.problems import Refused, nearest
 from dither.registry.spaces import FeatureSpace, Group
-from dither.registry.spec import Misfit, Slot, named
+from dither.registry.spec import Misfit, Slot, below, named
 
 if TYPE_CHECKING:
     from .regions import RegionMatrix
@@ -75,6 +75,7 @@ class GetRegion(TaskSpec):
         if self.data.gives != "regions":
             yield Misfit(f'"{self.data.name}" gives {self.data.gives}, but get-region needs regions', ("data",))
             return
+        yield from below("data", self.data.check())
         if self.stride is not None and self.stride > self.regions:
             what = f"a stride of {self.stride} leaves regions between windows of {self.regions} unused"
             yield Misfit(what, ("stride",), help=f"at most regions = {self.regions}")

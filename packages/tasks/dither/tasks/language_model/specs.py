@@ -54,8 +54,7 @@ class LanguageModel(TaskSpec):
         """Yield a source that gives something else than text, files that are not there, and too long a prompt."""
         if self.data.gives != "text":
             yield Misfit(f'"{self.data.name}" gives {self.data.gives}, but language-model needs text', ("data",))
-        if isinstance(self.data, TextFiles):
-            yield from below("data", self.data.check())
+        yield from below("data", self.data.check())
         if self.tokenizer == "bytes" and len(self.prompt.encode()) >= self.length:
             what = f"a prompt of {len(self.prompt.encode())} bytes leaves nothing to write in a window of {self.length}"
             yield Misfit(what, ("prompt",))
