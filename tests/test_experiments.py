@@ -111,7 +111,7 @@ def test_a_loss_for_masks_is_refused_under_a_uniform_process():
 
 
 def test_a_schedule_that_leaves_tokens_unmasked_is_refused():
-    assert "36" in refused("process.schedule={use='geometric', sigma_max=1.0}")
+    assert "37 %" in refused("process.schedule={use='geometric', sigma_max=1.0}")
 
 
 def test_a_missing_part_is_named():

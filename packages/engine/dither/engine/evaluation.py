@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 import torch
 
-from dither.registry.parts import Split
+from dither.registry.flow import Clean, Measured
+from dither.registry.parts import BoundedProcess, Split
 
 from .randomness import Stream, seed_generators
 from .system import Diffusion
@@ -28,7 +29,7 @@ def evaluate(
     split: Split = "valid",
     stopped: Callable[[], bool] = lambda: False,
 ) -> dict[str, float] | None:
-    """Measure the loss and the figures of the task.
+    """Measure the loss and the figures of the task, which are given the whole bound where the loss is a part of one.
 
     Times are stratified over the whole set and dealt out at random. Times and noise follow from the seed, the number
     of samples and the batch size, so that evaluations of one run differ by the weights alone.
@@ -68,9 +69,16 @@ def evaluate(
                 noised = system.process.corrupt(clean, t)
                 prediction = system.denoise(noised.state, t, clean)
                 measured = system.loss(prediction, noised)
-                metrics.update(clean, noised, prediction, measured)
                 total += measured.total().item()
                 weight += measured.weights.sum().item()
+                metrics.update(clean, noised, prediction, _bounded(system, clean, measured))
     finally:
         system.train(was_training)
     return {"loss": total / weight if weight else math.nan, **metrics.compute()}
+
+
+def _bounded(system: Diffusion, clean: Clean, measured: Measured) -> Measured:
+    """Make a bound on -log p(x_0) out of a loss that is the diffusion part of one; leave any other as it is."""
+    if not (system.bound and isinstance(system.process, BoundedProcess)):
+        return measured
+    return system.process.bound(clean, measured, lambda state, t: system.denoise(state, t, clean))

@@ -31,6 +31,7 @@ class Diffusion(nn.Module):
         loss: What training minimises.
         sampler: How samples are drawn.
         precision: bfloat16 runs the model, and only the model, under autocast.
+        bound: Whether the loss is the diffusion part of a bound on -log p(x_0).
     """
 
     def __init__(
@@ -41,10 +42,12 @@ class Diffusion(nn.Module):
         loss: Loss,
         sampler: Sampler,
         precision: Literal["float32", "bfloat16"] = "float32",
+        bound: bool = False,
     ) -> None:
         super().__init__()
         self.task, self.process, self.model, self.loss, self.sampler = task, process, model, loss, sampler
         self.precision: Literal["float32", "bfloat16"] = precision
+        self.bound = bound
 
     @classmethod
     def build(cls, experiment: Experiment) -> Self:
@@ -55,11 +58,11 @@ class Diffusion(nn.Module):
         seed_generators(torch.device("cpu"), Stream.WEIGHTS, experiment.seed)
         model = experiment.model.build(process.space)
         loss, sampler = experiment.loss.build(facts), experiment.sampler.build()
-        return cls(task, process, model, loss, sampler, experiment.train.precision)
+        return cls(task, process, model, loss, sampler, experiment.train.precision, experiment.loss.bound)
 
     def with_model(self, model: nn.Module) -> Diffusion:
         """Return the same system around another model, such as an average of its weights."""
-        other = Diffusion(self.task, self.process, model, self.loss, self.sampler, self.precision)
+        other = Diffusion(self.task, self.process, model, self.loss, self.sampler, self.precision, self.bound)
         return other.train(model.training)
 
     def forward(self, clean: Clean, t: Float[Tensor, "B *L"] | None = None) -> Measured:

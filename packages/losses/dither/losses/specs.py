@@ -26,6 +26,7 @@ class MaskedCE(LossSpec):
 
     name: ClassVar[str] = "masked-ce"
     serves = TOKENS
+    bound = True
 
     def check(self, process: ProcessFacts) -> Iterable[Misfit]:
         """Yield why the closed form does not hold for the process."""
@@ -53,6 +54,7 @@ class ScoreEntropy(LossSpec):
 
     name: ClassVar[str] = "score-entropy"
     serves = TOKENS
+    bound = True
 
     def build(self, process: ProcessFacts) -> Loss:
         """Return the loss."""

@@ -16,10 +16,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dither.registry.flow import Clean, Noise, Noised, State, over
+from dither.registry.flow import Clean, Measured, Noise, Noised, State, over
 from dither.registry.problems import nearest
 from dither.registry.spaces import Field, Space, TokenSpace
 
+from .bound import Denoise, whole_bound
 from .clock import Clock
 from .draws import draw, draw_along
 from .evidence import Evidence, at
@@ -84,6 +85,7 @@ class TokenProcess:
             raise ValueError(f"the prior must be a table of shape {tuple(clean.shape)} whose rows sum to 1")
         self.space: Space = space
         self.predict: Meaning = predict
+        self.t_min = clock.t_min
         self.schedule, self.times, self.level = clock.schedule, clock.times, clock.level
         self.table, self.clean, self.reached = Constant(prior), Constant(clean), Constant(clean | (prior > 0))
         self._cumulative = Constant(prior.cumsum(-1))
@@ -138,6 +140,10 @@ class TokenProcess:
         chosen = ~like.fixed & (at(self.table.on(x.device), x) > 0)
         x[chosen] = draw(pred.log_clean()[chosen].exp())
         return x
+
+    def bound(self, clean: Clean, measured: Measured, denoise: Denoise) -> Measured:
+        """Add to a measured loss what it leaves out of the bound on -log p(x_0), per position."""
+        return whole_bound(self, self.t_min, clean, measured, denoise)
 
     def _evidence(self, state: State, noise: Noise) -> Evidence:
         device = state.x.device

@@ -147,6 +147,8 @@ class LossSpec(_OverSpace):
     """What training minimises: (Prediction, Noised) -> Measured."""
 
     kind: ClassVar[str] = "loss"
+    bound: ClassVar[bool] = False
+    """Whether the mean over t is the diffusion part of a bound on -log p(x_0), in nats; evaluation adds the rest."""
 
     def check(self, process: ProcessFacts) -> Iterable[Misfit]:
         """Yield why the loss is wrong for the process."""

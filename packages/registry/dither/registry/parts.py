@@ -17,6 +17,7 @@ from .flow import Clean, Measured, Noise, Noised, State
 from .spaces import Space
 
 __all__ = [
+    "BoundedProcess",
     "Denoiser",
     "KeyValueCache",
     "Loss",
@@ -76,6 +77,15 @@ class Process(Protocol):
 
     def finish(self, state: State, pred: Any, like: Clean) -> Shaped[Tensor, "B L *M"]:
         """Go from the last state straight to a clean sample."""
+        ...
+
+
+@runtime_checkable
+class BoundedProcess(Protocol):
+    """A process that knows what a loss leaves out of the bound on -log p(x_0)."""
+
+    def bound(self, clean: Clean, measured: Measured, denoise: Callable[[State, Float[Tensor, " B"]], Any]) -> Measured:
+        """Add to a measured loss, per position and in nats, what happens before the smallest t and after t = 1."""
         ...
 
 
