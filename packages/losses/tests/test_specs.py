@@ -48,9 +48,9 @@ def test_who_serves_whom(spec, name: str) -> None:
 
 
 def test_the_target_follows_the_process() -> None:
-    assert MSE(target="raw").build(FACTS["gaussian"]).target == "velocity"
-    assert MSE(target="raw").build(FACTS["masked-region"]).target == "x0"
-    assert MSE().build(FACTS["gaussian"]).target == "x0"
+    assert MSE().build(FACTS["gaussian"]).target == "velocity"
+    assert MSE().build(FACTS["masked-region"]).target == "x0"
+    assert MSE(target="x0").build(FACTS["gaussian"]).target == "x0"
 
 
 def test_min_snr_is_for_gaussian_noise() -> None:

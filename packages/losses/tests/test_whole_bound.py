@@ -43,16 +43,17 @@ def exact(process: TokenProcess):
     return denoise
 
 
-@pytest.mark.parametrize("t_min", [0.05, 1e-3])
+@pytest.mark.parametrize("t_min", [0.05, 1e-3, 0.0])
 @pytest.mark.parametrize(
     ("prior", "schedule"),
     [
         ("absorbing", log_linear(1e-3)),
         ("uniform", geometric(1e-3, 1.0)),
         ("uniform", geometric(1e-4, 20.0)),
+        ("uniform", geometric(0.1, 1.0)),
         ("marginal", log_linear(0.2)),
     ],
-    ids=["absorbing", "uniform-to-1", "uniform-to-20", "marginal"],
+    ids=["absorbing", "uniform-to-1", "uniform-to-20", "uniform-from-0.1", "marginal"],
 )
 def test_the_mean_of_the_whole_bound_is_entropy_plus_what_the_prior_misses(prior, schedule, t_min):
     torch.manual_seed(0)

@@ -1,5 +1,7 @@
 """Masked regions: how much is hidden, that it does not leak, and how it is filled in."""
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given
@@ -157,3 +159,17 @@ def test_plain_construction_refuses() -> None:
     for ratio in (0.0, 1.1):
         with pytest.raises(ValueError, match="ratio"):
             process_of(ratio=ratio)
+
+
+@pytest.mark.parametrize("options", MASKS)
+def test_small_exact_steps_hide_as_many_as_training_does(options) -> None:
+    """Rounding a part of what is hidden now would never let a small step fill in anything."""
+    process, steps = process_of(exact=True, **options), 64
+    clean = Clean.of(torch.randn(2, 6, 4))
+    state = process.prior(clean)
+    times = torch.linspace(1, 0, steps + 1)
+    for t, s in itertools.pairwise(times):
+        now, then = process.schedule(t.expand(2)), process.schedule(s.expand(2))
+        state = process.step(state, process.read(torch.randn(2, 6, 4), state, now), now, then, clean)
+        trained = process.corrupt(clean, s.expand(2)).state.hidden
+        assert torch.equal(state.hidden.flatten(1).sum(1), trained.flatten(1).sum(1))

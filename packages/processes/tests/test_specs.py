@@ -149,3 +149,14 @@ def test_blocks_ask_for_block_causal_attention(part) -> None:
     assert "single field" in check(8, process=part("process", "uniform").facts(TOKENS))[0][1]
     assert "single field" in check(8, process=part("process", "gaussian").facts(FEATURES))[0][1]
     assert (("inner",), "a block cannot be drawn in blocks", None) in check(8, inner="blocks")
+
+
+def test_eps_is_not_divided_by_nothing(part) -> None:
+    """x_0 = (x_t - sqrt(1 - alpha) eps) / sqrt(alpha) is beyond float32 where alpha is."""
+    from dither.registry.spaces import FeatureSpace
+
+    space, long = FeatureSpace(3, 2), {"use": "geometric", "sigma_max": 100.0}
+    (misfit,) = part("process", "gaussian", predict="eps", schedule=long).check(space)
+    assert "exp(-sigma / 2)" in misfit.message
+    assert not list(part("process", "gaussian", predict="velocity", schedule=long).check(space))
+    assert not list(part("process", "gaussian", predict="eps").check(space))

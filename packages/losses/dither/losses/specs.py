@@ -68,8 +68,9 @@ class MSE(LossSpec):
 
     name: ClassVar[str] = "mse"
     serves = FEATURES
-    target: Literal["x0", "raw"] = "x0"
-    """What is compared: the clean sample, or what the process predicts (x0, eps or velocity)."""
+    target: Literal["raw", "x0"] = "raw"
+    """What is compared: what the process predicts (x0, eps or velocity), or the clean sample. The error of an x0 that
+    was worked out from eps is that of eps divided by the signal-to-noise ratio, and so nearly all at large t."""
     reduction: Literal["element-mean", "region-sum", "zero-padded"] = "element-mean"
     """The mean over wanted elements; the sum over features, mean over regions with any; or the mean over everything."""
     min_snr: float | None = Field(None, gt=0)

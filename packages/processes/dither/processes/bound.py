@@ -39,11 +39,10 @@ def whole_bound(process: TokenProcess, t_min: float, clean: Clean, measured: Mea
         denoise: State and time -> prediction.
     """
     n, device = len(clean.x0), clean.x0.device
+    t = torch.full((n,), t_min, device=device)
+    noised = process.corrupt(clean, t)
     rest = _prior_gap(process, clean, denoise)
-    if t_min > 0:
-        t = torch.full((n,), t_min, device=device)
-        noised = process.corrupt(clean, t)
-        rest = rest + _missing(denoise(noised.state, t), clean).where(noised.wanted, 0.0)
+    rest = rest + _missing(denoise(noised.state, t), clean).where(noised.wanted, 0.0)
     values = (1 - t_min) * measured.values + rest.to(measured.values.dtype).where(~clean.fixed, 0.0)
     return Measured(values, measured.weights)
 

@@ -99,8 +99,13 @@ class MaskedRegionProcess:
         if self.ratio is not None:
             return state
         before, after = lost(now, state.x), lost(then, state.x)
-        share = after / torch.where(before > 0, before, 1.0)
-        hidden = state.hidden & self._spread(pick(self._units(state.hidden), self._shares(share, state.x), self.exact))
+        units = self._units(state.hidden)
+        share = self._shares(after / torch.where(before > 0, before, 1.0), state.x)
+        if self.exact:  # as many as `corrupt` would hide then, not a rounded part of what is hidden now
+            every = self._units(self._maskable(like))
+            count = (self._shares(after, state.x) * every).sum(1, keepdim=True).round()
+            share = (count / units.sum(1, keepdim=True).clamp_min(1)).clamp_max(1).expand(units.shape)
+        hidden = state.hidden & self._spread(pick(units, share, self.exact))
         return State(torch.where(state.hidden & ~hidden, pred.x0, state.x), hidden)
 
     def finish(self, state: State, pred: Any, like: Clean) -> Float[Tensor, "B L M"]:

@@ -24,6 +24,9 @@ __all__ = ["Absorbing", "Clocked", "Gaussian", "Marginal", "MaskedRegion", "Unif
 
 Share = Annotated[float, Field(ge=0)]
 
+MOST_DIVIDED = 30
+"""Largest sigma at which x_0 may be worked out from eps: there 1 / sqrt(alpha) is 3e6, about what float32 can bear."""
+
 MOST_LEFT = 0.01
 """Largest alpha at t = 1 from which a walk may start as if nothing were left."""
 
@@ -170,6 +173,10 @@ class Gaussian(Clocked):
         """Yield why the process cannot act on the space, or would not end in noise."""
         yield from super().check(space)
         yield from self.lasting("of the variance would still be signal")
+        end = self.schedule.sigma_end()
+        if self.predict == "eps" and end is not None and end > MOST_DIVIDED:
+            message = f'predict = "eps" divides by exp(-sigma / 2), and the schedule goes on to sigma = {end:.3g}'
+            yield Misfit(message, ("schedule",), help=f'end at sigma = {MOST_DIVIDED}, or set predict = "velocity"')
 
     def facts(self, space: Space) -> ProcessFacts:
         """Tell what losses and samplers need to know."""

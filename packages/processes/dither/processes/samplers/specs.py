@@ -80,7 +80,8 @@ class FirstHitting(SamplerSpec):
 class Blocks(SamplerSpec):
     """Block after block from left to right, each drawn by another sampler; finished blocks are remembered as context.
 
-    With a model under block-causal attention (BD3-LM) remembered keys and values equal those of a full pass.
+    With a model under block-causal attention (BD3-LM) remembered keys and values equal those of a full pass. Training
+    noises all blocks of a sample alike, so a clean context is not what the model was trained on.
     """
 
     name: ClassVar[str] = "blocks"
