@@ -90,7 +90,7 @@ def refused(*changes: str, removals=()) -> str:
 def test_parts_that_do_not_fit_are_refused_with_both_places():
     text = refused("process=gaussian")
     assert 'process "gaussian" is for features, but here a sample is tokens' in text
-    assert "--set 1" in text
+    assert "--set process=gaussian" in text
     assert "the task comes from" in text
     assert "quick.toml:" in text
 

@@ -124,7 +124,7 @@ def test_set_and_unset(tmp_path):
         "t": {"use": "y"},
         "new": {},
     }
-    assert str(document.origins["t", "use"]).startswith("--set 4")
+    assert str(document.origins["t", "use"]).startswith("--set t.use=y")
     with pytest.raises(Refused, match='did you mean "block"'):
         Document.load(tmp_path / "e.toml", (), ["blok"])
     with pytest.raises(Refused, match="expected key=value"):

@@ -93,6 +93,8 @@ class Checkpoints:
         Raises:
             Damaged: There are checkpoints, and none is intact.
         """
+        if self.folder.exists() and not self.folder.is_dir():
+            raise Damaged(f"{self.folder} is not a folder")
         damaged: list[Damage] = []
         for _, path in self.steps():
             reason = verify(path)

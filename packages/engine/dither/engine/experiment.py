@@ -153,7 +153,8 @@ def load_experiment(
         Refused: Everything that is wrong, each with its place.
     """
     document = Document.load(path, changes, removals)
-    plugins = load_plugins(select, _file_plugins(document), find_policy(path.parent))
+    plugins = load_plugins(select, policy=find_policy(path.parent))
+    _load_files(plugins, document)
     experiment = validate(Experiment, document, plugins.catalog)
     try:
         misfits = list(experiment.check())
@@ -173,16 +174,15 @@ def _placed(problem: Problem, document: Document) -> Problem:
     return Problem(problem.message, path, document.origin(path), problem.help)
 
 
-def _file_plugins(document: Document) -> list[Path]:
+def _load_files(plugins: Plugins, document: Document) -> None:
+    """Load the one-file plugins that an experiment names, each relative to the file that names it."""
     names = document.at(("plugins",)) or []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        return []  # validation says what is wrong with it
-    paths = []
+        return  # validation says what is wrong with it
     for index, name in enumerate(names):
         origin = document.origin(("plugins", index))
         folder = Path(origin.file).parent if origin is not None and not origin.file.startswith("--") else Path()
-        path = folder / name
-        if not path.is_file():
-            raise Refused(Problem(f"plugin file {path} does not exist", ("plugins", index), origin))
-        paths.append(path)
-    return paths
+        try:
+            plugins.load_file(folder / name)
+        except Refused as refused:
+            raise Refused(Problem(refused.problems[0].message, ("plugins", index), origin)) from None

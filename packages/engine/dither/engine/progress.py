@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -9,12 +11,23 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-__all__ = ["ProgressDisplay", "say"]
+__all__ = ["ProgressDisplay", "Screen", "say"]
 
 REDRAW = 0.1
 """Seconds between two updates of the bar."""
 PATIENCE = 10.0
 """Seconds between two plain lines."""
+
+
+class Screen(Console):
+    """A console that falls silent when its reader goes away: a closed pipe or terminal never ends a run."""
+
+    def on_broken_pipe(self) -> None:
+        """Go on without output; metrics.jsonl holds the figures."""
+        self.quiet = True
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, (sys.stderr if self.stderr else sys.stdout).fileno())
+        os.close(nowhere)
 
 
 def say(console: Console, text: object, style: str | None = None) -> None:

@@ -7,9 +7,10 @@ memory, 75 stopped by a signal with a checkpoint saved.
 from __future__ import annotations
 
 import errno
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import count as count_up
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -23,8 +24,8 @@ from .evaluation import evaluate
 from .experiment import Loaded, load_experiment
 from .finite import NonFinite
 from .log import Log
-from .progress import say
-from .rundir import RunDirectory
+from .progress import Screen, say
+from .rundir import RunDirectory, read_manifest
 from .signals import Stop, stop_on_signals
 from .summary import introduce, show_figures, summarise
 from .system import Diffusion
@@ -61,8 +62,8 @@ def run(
     Raises:
         Refused: It cannot be run as it was given; nothing was overwritten.
     """
-    errors = console or Console(stderr=True)
-    console = console or Console()
+    errors = console or Screen(stderr=True)
+    console = console or Screen()
     try:
         with stop_on_signals() as stop:
             if resume is not None:
@@ -75,10 +76,12 @@ def run(
         say(errors, _reason(error), "red")
         return NON_FINITE
     except (MemoryError, RuntimeError, OSError) as error:
-        if not _exhausted(error):
-            raise
-        say(errors, _reason(error), "red")
-        return EXHAUSTED
+        if _exhausted(error):
+            say(errors, _reason(error), "red")
+            return EXHAUSTED
+        if isinstance(error, OSError) and error.filename is not None:
+            raise Refused(_reason(error)) from None
+        raise
 
 
 def _reason(error: BaseException) -> str:
@@ -119,15 +122,16 @@ def _go_on(loaded: Loaded, argv: Sequence[str], path: Path, console: Console, st
         newest, damaged = checkpoints.newest()
         for damage in damaged:
             say(console, damage, "yellow")
-        checkpoints.clear(damaged)
+        before = read_manifest(path)
         offset = 0 if newest is None else resume_from(newest, trainer)
         steps = trainer.train.steps
         if trainer.step > steps:
             raise Refused(f"the run in {path} has done {trainer.step} steps, which is more than train.steps = {steps}")
         for change in changes:
             say(console, f"changed: {change}")
+        checkpoints.clear(damaged)
         directory.accept(loaded)
-        _note_resumption(directory, argv, trainer.step, device, console)
+        _note_resumption(directory, before, argv, trainer.step, device, console)
         log = Log(path, console, steps, trainer.step, offset)
         run = _run(loaded, directory, trainer, log, stop)
         run.saved = None if newest is None else trainer.step
@@ -135,19 +139,19 @@ def _go_on(loaded: Loaded, argv: Sequence[str], path: Path, console: Console, st
 
 
 def _note_resumption(
-    directory: RunDirectory, argv: Sequence[str], step: int, device: torch.device, console: Console
+    directory: RunDirectory,
+    before: Mapping[str, Any],
+    argv: Sequence[str],
+    step: int,
+    device: torch.device,
+    console: Console,
 ) -> None:
     """Write into the manifest that the run goes on, and say what is not as it was."""
-    path = directory.path / "manifest.json"
-    try:
-        before = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise Refused(f"{path} cannot be read: {error}") from None
     now = environment(device)
-    for difference in differences(before.get("environment", {}), now):
+    for difference in differences(before["environment"], now):
         say(console, f"not as it was, so the result may differ in the last bits: {difference}", "yellow")
     entry = {"argv": list(argv), "step": step, "environment": now}
-    directory.write_json("manifest.json", before | {"resumed": [*before.get("resumed", []), entry]})
+    directory.write_json("manifest.json", {**before, "resumed": [*before["resumed"], entry]})
     say(console, f"going on after step {step}")
 
 
@@ -198,7 +202,7 @@ def load_run(run_directory: Path, console: Console | None = None) -> tuple[Loade
     loaded = load_experiment(path)
     newest, damaged = Checkpoints(run_directory / "checkpoints").newest()
     for damage in damaged:
-        say(console or Console(stderr=True), damage, "yellow")
+        say(console or Screen(stderr=True), damage, "yellow")
     if newest is None:
         raise Damaged(f"{run_directory} has no checkpoint yet")
     system, _ = _build(loaded)
@@ -226,14 +230,24 @@ def sample_run(
     Raises:
         Refused: It is no run directory, or the folder has something in it; Damaged: it has no intact checkpoint.
     """
-    errors, console = console, console or Console()
+    errors, console = console, console or Screen()
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Refused(f"{out} exists and is not an empty folder; nothing is overwritten")
     loaded, system, step = load_run(run_directory, errors)
-    folder = out or run_directory / "samples" / f"step-{step:08d}-seed-{seed}-count-{count}"
+    folder = out or _unused(run_directory / "samples" / f"step-{step:08d}-seed-{seed}-count-{count}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Refused(f"{folder} cannot be made: {error.strerror}") from None
     drawing = make_drawing(system, count, seed, loaded.experiment.sample.batch_size)
     assert drawing is not None
     for file in write_drawing(drawing, folder):
         say(console, file)
     show_figures(console, {"figures": {"sample": drawing.figures}, "baselines": {}})
     return DONE
+
+
+def _unused(folder: Path) -> Path:
+    """Return the folder, or the first of folder-2, folder-3 .. that does not exist."""
+    names = (folder.name if number == 1 else f"{folder.name}-{number}" for number in count_up(1))
+    return next(path for path in map(folder.with_name, names) if not path.exists())

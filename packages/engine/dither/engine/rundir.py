@@ -30,7 +30,7 @@ from dither.registry.validation import dump
 from .experiment import Loaded
 from .metrics_file import as_json
 
-__all__ = ["RunDirectory"]
+__all__ = ["RunDirectory", "read_manifest"]
 
 TRIES = 100
 
@@ -194,3 +194,22 @@ def _locked(path: Path) -> int:
     os.ftruncate(descriptor, 0)
     os.write(descriptor, who.encode())
     return descriptor
+
+
+def read_manifest(run_directory: Path) -> dict[str, Any]:
+    """Return manifest.json of a run, with tables where tables should be.
+
+    Raises:
+        Refused: It is missing or damaged.
+    """
+    path = run_directory / "manifest.json"
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Refused(f"{path} cannot be read: {error}") from None
+    if not isinstance(manifest, dict):
+        raise Refused(f"{path} is damaged: it holds no table")
+    manifest = {"environment": {}, "resumed": []} | manifest
+    if not isinstance(manifest["environment"], dict) or not isinstance(manifest["resumed"], list):
+        raise Refused(f"{path} is damaged: environment should be a table, and resumed a list")
+    return manifest

@@ -12,7 +12,7 @@ from typing import Any
 
 from dither.registry.plugins import Plugins
 
-from .checkpoint import Checkpoints, Contents, load_state, load_weights
+from .checkpoint import Checkpoints, Contents, Damaged, load_state, load_weights
 from .drawing import make_drawing, write_drawing
 from .evaluation import evaluate
 from .experiment import Experiment
@@ -149,13 +149,20 @@ class Run:
 
 
 def resume_from(checkpoint: Path, trainer: Trainer) -> int:
-    """Put a trainer where it was when a checkpoint was written; return the bytes of metrics.jsonl at that time."""
-    load_weights(checkpoint / "model.safetensors", trainer.system.model)
-    if trainer.average is not None:
-        load_weights(checkpoint / "average.safetensors", trainer.average.module)
-    tensors, plain = load_state(checkpoint)
-    trainer.load_state(tensors, plain)
-    return int(plain["metrics_bytes"])
+    """Put a trainer where it was when a checkpoint was written; return the bytes of metrics.jsonl at that time.
+
+    Raises:
+        Damaged: The checkpoint is of another version, or was changed by hand.
+    """
+    try:
+        load_weights(checkpoint / "model.safetensors", trainer.system.model)
+        if trainer.average is not None:
+            load_weights(checkpoint / "average.safetensors", trainer.average.module)
+        tensors, plain = load_state(checkpoint)
+        trainer.load_state(tensors, plain)
+        return int(plain["metrics_bytes"])
+    except (KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
+        raise Damaged(f"{checkpoint} is whole, but does not hold what this run needs: {error!r}") from error
 
 
 @contextmanager

@@ -18,6 +18,9 @@ __all__ = ["Document"]
 LARGEST = 256 * 1024
 """Bytes of an experiment file: far above any real one."""
 DEEPEST = 32
+"""Parts of a key."""
+SHOWN = 80
+"""Characters of a change that are shown where it is at fault."""
 LONG_KEY = re.compile(rf"(?:[\w\"'-]+[ \t]*\.[ \t]*){{{DEEPEST}}}")
 
 
@@ -65,8 +68,8 @@ class Document:
         return document
 
     def _change(self, changes: Iterable[str]) -> None:
-        for number, change in enumerate(changes, 1):
-            self._set(change, Origin(f"--set {number}"))
+        for change in changes:
+            self._set(change)
 
     @classmethod
     def _with_parents(cls, path: FilePath, children: tuple[FilePath, ...]) -> Document:
@@ -101,7 +104,7 @@ class Document:
                 raise Refused(f"file {path} does not exist" if not path.exists() else f"{path} is not a file")
             if path.stat().st_size > LARGEST:
                 raise Refused(f"{path} has {path.stat().st_size:,} bytes; an experiment file has at most {LARGEST:,}")
-            text = path.read_bytes().decode("utf-8").replace("\r\n", "\n")
+            text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
         except OSError as error:
             raise Refused(f"cannot read {path}: {error.strerror or error}") from None
         except UnicodeDecodeError as error:
@@ -162,16 +165,16 @@ class Document:
         for known in [p for p in self.origins if p[: len(path)] == path]:
             del self.origins[known]
 
-    def _set(self, change: str, origin: Origin) -> None:
+    def _set(self, change: str) -> None:
+        origin = Origin(f"--set {change if len(change) <= SHOWN else change[:SHOWN] + '...'}")
         key, equals, text = change.partition("=")
         if not equals or not key.strip():
-            raise Refused(f'{origin}: expected key=value, got "{change}"')
-        path: Path = tuple(_split(key, str(origin)))
+            raise Refused(f"{origin}: expected key=value")
+        path: Path = tuple(_split(key, "--set"))
         try:
             value = tomllib.loads(f"value = {text}")["value"]
         except (tomllib.TOMLDecodeError, ValueError, RecursionError):
             value = text
-        origin = Origin(str(origin), 1, 1, change)
         for part in reversed(path):
             value = {part: value}
         self._merge(self.tree, value, (), dict.fromkeys(_paths(value), origin))

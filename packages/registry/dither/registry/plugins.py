@@ -11,6 +11,7 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,6 +96,9 @@ class Plugins:
             report = PluginReport(name, "loaded", source, version, sha256=sha256)
         except (Exception, SystemExit) as error:
             reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<")]
+            if frames and Path(frames[-1].filename) != Path(__file__):
+                reason += f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})"
             report = PluginReport(name, "failed", source, version, reason, sha256)
             self.catalog.notes.append(f'plugin "{name}" ({source}) failed to load and may offer it ({reason})')
         self.reports.append(report)
@@ -114,6 +118,8 @@ class Plugins:
         self.load(name, str(path), "", lambda: _import_file(path, name), sha256)
         if self.reports[-1].state == "failed":
             raise Refused(f"plugin file {path} failed to load: {self.reports[-1].reason}")
+        if not self.manager.get_hookcallers(self.manager.get_plugin(name)):
+            raise Refused(f"plugin file {path} has no function that is marked with @hookimpl")
 
     def called(self, name: str, **arguments: Any) -> Iterable[tuple[str, Any]]:
         """Call a hook plugin by plugin, with only the arguments each asks for; yield (plugin, result)."""

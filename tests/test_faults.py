@@ -1,0 +1,154 @@
+"""What happens to a run when something around it breaks."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dither.engine.cli import main
+
+ROOT = Path(__file__).parents[1]
+QUICK = str(ROOT / "experiments/bubble_diagram/quick.toml")
+TINY = """
+extends = "{quick}"
+task = {{ use = "bubble-diagram", data = {{ use = "procedural-plans", train = 64, valid = 16 }} }}
+model = {{ width = 16, depth = 1, block = {{ heads = 2 }} }}
+train = {{ steps = 3, batch_size = 8, checkpoint_every = 2, threads = 1 }}
+evaluate = {{ samples = 16 }}
+sample = {{ count = 2 }}
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """An experiment file and a finished run of it."""
+    folder = tmp_path_factory.mktemp("faults")
+    (folder / "tiny.toml").write_text(TINY.format(quick=QUICK))
+    assert main(["run", str(folder / "tiny.toml"), "--runs", str(folder / "runs")]) == 0
+    (run,) = (folder / "runs").iterdir()
+    return folder / "tiny.toml", run
+
+
+@pytest.fixture
+def copy(made, tmp_path):
+    """A copy of the run, to be broken."""
+    return Path(shutil.copytree(made[1], tmp_path / "run"))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != "run.lock"
+    }
+
+
+@pytest.mark.parametrize("text", ["[1]", "\\xff{", '{"environment": 3}', '{"resumed": 5}'])
+def test_a_damaged_manifest_is_refused_and_nothing_has_changed(copy, text, capsys):
+    (copy / "manifest.json").write_text(text)
+    before = contents(copy)
+    assert main(["run", "--resume", str(copy), "--set", "train.steps=4"]) == 2
+    assert "manifest.json" in capsys.readouterr().err
+    assert contents(copy) == before
+
+
+def test_checkpoints_that_are_a_file_are_told_before_training(copy, capsys):
+    shutil.rmtree(copy / "checkpoints")
+    (copy / "checkpoints").write_text("x")
+    assert main(["run", "--resume", str(copy), "--set", "train.steps=4"]) == 3
+    assert "is not a folder" in capsys.readouterr().err
+
+
+def test_the_newest_intact_checkpoint_is_used_and_the_damaged_one_named(copy, capsys):
+    newest = max((copy / "checkpoints").iterdir())
+    data = bytearray((newest / "model.safetensors").read_bytes())
+    data[-5] ^= 1
+    (newest / "model.safetensors").write_bytes(data)
+    assert main(["run", "--resume", str(copy)]) == 0
+    printed = capsys.readouterr()
+    assert newest.name in printed.out + printed.err
+    assert "going on after step 2" in printed.out
+    for checkpoint in (copy / "checkpoints").iterdir():
+        (checkpoint / "MANIFEST.json").write_text("")
+    assert main(["run", "--resume", str(copy)]) == 3
+    assert main(["evaluate", str(copy)]) == 3
+
+
+def test_a_checkpoint_with_right_hashes_and_wrong_contents_is_named(copy, capsys):
+    import hashlib
+
+    newest = max((copy / "checkpoints").iterdir())
+    (newest / "state.json").write_text("{}")
+    manifest = json.loads((newest / "MANIFEST.json").read_text())
+    manifest["files"]["state.json"] = {"size": 2, "sha256": hashlib.sha256(b"{}").hexdigest()}
+    (newest / "MANIFEST.json").write_text(json.dumps(manifest))
+    assert main(["run", "--resume", str(copy), "--set", "train.steps=4"]) == 3
+    assert "does not hold what this run needs" in capsys.readouterr().err
+
+
+def test_samples_are_never_drawn_over_others(copy, tmp_path, capsys):
+    for _ in range(2):
+        assert main(["sample", str(copy), "--count", "2"]) == 0
+    names = sorted(path.name for path in (copy / "samples").iterdir())
+    assert [name for name in names if "seed-0" in name] == [
+        "step-00000003-seed-0-count-2",
+        "step-00000003-seed-0-count-2-2",
+    ]
+    assert main(["sample", str(copy), "--out", str(copy / "samples")]) == 2
+    (tmp_path / "file").write_text("")
+    assert main(["sample", str(copy), "--out", str(tmp_path / "file" / "inner")]) == 2
+    assert "cannot be made" in capsys.readouterr().err
+
+
+def test_a_reader_that_goes_away_ends_nothing(made, tmp_path):
+    line = (
+        f"{sys.executable} -m experiments.run {made[0]} --runs {tmp_path / 'runs'} | head -1; echo ${{PIPESTATUS[0]}}"
+    )
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.stdout.splitlines()[-1] == "0", done.stderr
+    (run,) = (tmp_path / "runs").iterdir()
+    assert (run / "checkpoints" / "step-00000003").is_dir()
+
+
+def test_a_loss_that_is_no_number_stops_the_run_before_the_update(made, tmp_path, capsys):
+    (tmp_path / "nan.py").write_text(
+        "from typing import ClassVar\n"
+        "from dither.registry import hookimpl\n"
+        "from dither.registry.kinds import LossSpec\n"
+        "class Nan(LossSpec):\n"
+        "    '''No number.'''\n"
+        "    name: ClassVar[str] = 'nan'\n"
+        "    def build(self, process):\n"
+        "        from dither.registry.flow import Measured\n"
+        "        def loss(pred, noised):\n"
+        "            values = pred.log_clean().clamp_min(-9).sum(-1) * float('nan')\n"
+        "            return Measured(values, noised.valid.to(values))\n"
+        "        return loss\n"
+        "@hookimpl\n"
+        "def register_components():\n"
+        "    return [Nan]\n"
+    )
+    (tmp_path / "e.toml").write_text(f'extends = "{made[0]}"\nplugins = ["./nan.py"]\nloss = "nan"\n')
+    assert main(["run", str(tmp_path / "e.toml"), "--runs", str(tmp_path / "runs")]) == 4
+    assert "step 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [("import nosuchmod", "p.py:1"), ("x = 1", "@hookimpl"), ("def f(:\n", "p.py")],
+)
+def test_a_plugin_file_at_fault_is_named_with_its_line_and_that_of_the_experiment(
+    made, tmp_path, code, message, capsys
+):
+    (tmp_path / "p.py").write_text(code)
+    (tmp_path / "e.toml").write_text(f'extends = "{made[0]}"\nplugins = ["./p.py"]\n')
+    assert main(["validate", str(tmp_path / "e.toml")]) == 2
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert "e.toml:2:12" in printed
+
+
+def test_a_file_with_a_byte_order_mark_is_read(made, tmp_path):
+    (tmp_path / "bom.toml").write_bytes(b"\xef\xbb\xbf" + made[0].read_bytes())
+    assert main(["validate", str(tmp_path / "bom.toml")]) == 0
