@@ -260,3 +260,11 @@ def test_the_menu_imports_neither_torch_nor_numpy():
     code = "import sys, dither.tasks.language_model.specs; print([m for m in ('torch', 'numpy') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_text_shorter_than_a_window_is_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("a few words, and a few more of them\n")
+    data = TextFiles(paths=[str(tmp_path / "a.txt")])
+    assert LanguageModel(data=data, length=8).build().size("train") > 1
+    with pytest.raises(Refused, match="less than one window of 64"):
+        LanguageModel(data=data, length=64).build()

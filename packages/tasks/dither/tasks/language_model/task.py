@@ -60,6 +60,10 @@ class LanguageModelling:
         for split in ("train", "valid"):
             if not len(self.ids[split]):
                 raise Refused(f'{corpus.name}: the split "{split}" holds no text')
+        if len(self.ids["train"]) < length:
+            given = len(self.ids["train"])
+            what = f"{corpus.name}: the training text is {given} ids long, less than one window of {length}"
+            raise Refused(Problem(what, path=("task", "length"), help="lower length, or give more text"))
         self.prompt = _prompt_ids(prompt, tokenizer, length)
 
     def size(self, split: Split) -> int:
