@@ -176,7 +176,7 @@ def test_a_write_that_breaks_off_leaves_what_was_there(store, monkeypatch, momen
 
         return call
 
-    monkeypatch.setattr(module, "_sync", failing(module._sync))
+    monkeypatch.setattr(module, "sync", failing(module.sync))
     monkeypatch.setattr(module, "save_file", failing(module.save_file))
     with pytest.raises(OSError, match="No space left"):
         store.save(2, contents(2))
@@ -186,8 +186,8 @@ def test_a_write_that_breaks_off_leaves_what_was_there(store, monkeypatch, momen
 
 def test_everything_is_on_disk_before_the_name(store, monkeypatch):
     seen = []
-    sync, rename = module._sync, module.Path.rename
-    monkeypatch.setattr(module, "_sync", lambda path: seen.append(path.name) or sync(path))
+    sync, rename = module.sync, module.Path.rename
+    monkeypatch.setattr(module, "sync", lambda path: seen.append(path.name) or sync(path))
     monkeypatch.setattr(module.Path, "rename", lambda path, to: seen.append(f"-> {to.name}") or rename(path, to))
     store.save(1, contents())
     at = seen.index("-> step-00000001")

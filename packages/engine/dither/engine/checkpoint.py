@@ -24,7 +24,7 @@ from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import Tensor, nn
 
 from dither.registry.problems import Refused
-from dither.registry.storage import sha256_of
+from dither.registry.storage import sha256_of, sync
 
 __all__ = ["Checkpoints", "Contents", "Damage", "Damaged", "load_state", "load_weights", "verify", "weights_of"]
 
@@ -131,7 +131,7 @@ class Checkpoints:
         except BaseException:
             shutil.rmtree(aside, ignore_errors=True)
             raise
-        _sync(self.folder)
+        sync(self.folder)
         for _, path in self.steps()[self.keep :]:
             self._drop(path)
         return final
@@ -211,13 +211,13 @@ def _write(folder: Path, step: int, contents: Contents) -> None:
     for name, write in files.items():
         with _disk_errors(folder / name):
             write(folder / name)
-            _sync(folder / name)
+            sync(folder / name)
         entries[name] = {"size": (folder / name).stat().st_size, "sha256": sha256_of(folder / name)}
     manifest = {"format": FORMAT, "step": step, "files": entries}
     with _disk_errors(folder / MANIFEST):
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=2))
-        _sync(folder / MANIFEST)
-        _sync(folder)
+        sync(folder / MANIFEST)
+        sync(folder)
 
 
 @contextmanager
@@ -229,11 +229,3 @@ def _disk_errors(path: Path) -> Iterator[None]:
         known = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
         number = next((number for number in known if f"os error {number})" in str(error)), errno.EIO)
         raise OSError(number, f"{os.strerror(number)} ({error})", str(path)) from None
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from .problems import Problem, Refused
 
-__all__ = ["cache_folder", "fetch_wheel", "read_member", "sha256_of", "write_aside"]
+__all__ = ["cache_folder", "fetch_wheel", "read_member", "sha256_of", "sync", "write_aside"]
 
 
 def cache_folder() -> Path:
@@ -46,14 +46,15 @@ def write_aside(path: Path) -> Iterator[Path]:
     beside = path.with_name(f".{path.stem}-{secrets.token_hex(4)}{path.suffix}")
     try:
         yield beside
-        _sync(beside)
+        sync(beside)
         beside.replace(path)
-        _sync(path.parent)
+        sync(path.parent)
     finally:
         beside.unlink(missing_ok=True)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
