@@ -1,0 +1,74 @@
+"""run, validate, resolve: what an experiment file is for."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .root import Changes, Experiment, Removals, Runs, Selected, app
+
+__all__: list[str] = []
+
+
+@app.command()
+def run(
+    experiment: Annotated[Path | None, typer.Argument(help="The experiment file (TOML).", show_default=False)] = None,
+    changes: Changes = None,
+    removals: Removals = None,
+    selected: Selected = None,
+    runs: Runs = Path("runs"),
+    resume: Annotated[
+        Path | None, typer.Option("--resume", metavar="RUN", help="Go on with the run in this directory.")
+    ] = None,
+) -> int:
+    """Train, evaluate, sample and draw what an experiment file names."""
+    from dither.engine.experiment import load_experiment
+    from dither.registry.problems import Refused
+
+    if (experiment is None) == (resume is None):
+        raise Refused("give an experiment file, or --resume with the directory of a run, and not both")
+    path = experiment or _resolved(resume)
+    loaded = load_experiment(path, changes or (), removals or (), selected)
+    from dither.engine.run import run as start
+
+    return start(loaded, runs, ["dither", *sys.argv[1:]], resume)
+
+
+def _resolved(run_directory: Path | None) -> Path:
+    from dither.registry.problems import Refused
+
+    assert run_directory is not None
+    path = run_directory / "resolved.toml"
+    if not path.is_file():
+        raise Refused(f"{run_directory} is no run directory: it has no resolved.toml")
+    return path
+
+
+@app.command()
+def validate(
+    experiment: Experiment, changes: Changes = None, removals: Removals = None, selected: Selected = None
+) -> None:
+    """Check an experiment file: names, types, bounds, and whether the parts fit. Imports no torch."""
+    from dither.engine.experiment import load_experiment
+
+    loaded = load_experiment(experiment, changes or (), removals or (), selected)
+    e = loaded.experiment
+    parts = (e.task, e.process, e.model, e.loss, e.sampler)
+    typer.echo(f"{experiment}: valid ({', '.join(f'{part.kind} {part.name}' for part in parts)})")
+
+
+@app.command()
+def resolve(
+    experiment: Experiment, changes: Changes = None, removals: Removals = None, selected: Selected = None
+) -> None:
+    """Print an experiment with every default written out and every name pinned. It runs as it is."""
+    import tomlkit
+
+    from dither.engine.experiment import load_experiment
+    from dither.registry.validation import dump
+
+    loaded = load_experiment(experiment, changes or (), removals or (), selected)
+    typer.echo(tomlkit.dumps(dump(loaded.experiment, loaded.plugins.catalog)), nl=False)

@@ -1,0 +1,34 @@
+"""The command line as typer has it, and the options that more than one verb takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["Changes", "Experiment", "Json", "Removals", "RunDirectory", "Runs", "Selected", "app"]
+
+app = typer.Typer(
+    name="dither",
+    help="Diffusion transformers assembled from named parts.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+"""The command line as typer has it; `main` is what to call."""
+
+Experiment = Annotated[Path, typer.Argument(help="The experiment file (TOML).", show_default=False)]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a value; VALUE is TOML, or else a string."),
+]
+Removals = Annotated[list[str] | None, typer.Option("--unset", metavar="KEY", help="Drop a value that the file gives.")]
+Selected = Annotated[
+    list[str] | None,
+    typer.Option("-p", metavar="NAME", help="Load only this plugin (repeat), or all but one: no:NAME."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Runs = Annotated[Path, typer.Option("--runs", help="The folder in which run directories are made.")]
+RunDirectory = Annotated[Path, typer.Argument(help="The directory of a run.", show_default=False)]
