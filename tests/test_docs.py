@@ -31,7 +31,7 @@ def test_the_plugin_of_the_readme_works_and_has_fifteen_lines(tmp_path):
     (tmp_path / "mine.toml").write_text(toml.replace(base[1], str(ROOT / base[1])))
     loaded = load_experiment(tmp_path / "mine.toml")
     schedule = loaded.experiment.process.schedule
-    assert type(schedule).__module__.startswith("dither_file_plugin_")
+    assert type(schedule).__module__.startswith("dither.registry.files.")
     import torch
 
     t = torch.linspace(0.01, 0.99, 9, dtype=torch.float64, requires_grad=True)

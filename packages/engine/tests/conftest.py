@@ -73,7 +73,12 @@ def load(experiment_file):
 @pytest.fixture
 def events():
     """What the hooks of the toy plugin saw; call it after an experiment was loaded."""
-    return lambda: sys.modules["dither_file_plugin_toy_plugin"].EVENTS
+    return lambda: toy_plugin().EVENTS
+
+
+def toy_plugin():
+    """The toy plugin as it was imported last."""
+    return [module for name, module in sys.modules.items() if name.startswith("dither.registry.files.toy_plugin_")][-1]
 
 
 @pytest.fixture

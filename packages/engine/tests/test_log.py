@@ -44,7 +44,7 @@ def test_tensorboard_gets_scalars_pictures_and_text(tmp_path, load, events):
     warnings = []
     board = Board(tmp_path, 0, warnings.append)
     board.scalars(3, "valid", {"loss": 2.5})
-    png = events.__globals__["sys"].modules["dither_file_plugin_toy_plugin"].PNG
+    png = events.__globals__["toy_plugin"]().PNG
     board.pictures(3, [Picture("dot", png=png, text="also"), Picture("words", text="a\nb")])
     board.close()
     assert warnings == []

@@ -55,6 +55,10 @@ class AdaLNZero(BlockSpec):
     attention: Implementation = "auto"
     """How attention is computed. auto: plain matrix products for up to 64 keys on a CPU, a fused kernel otherwise."""
 
+    def traits(self) -> frozenset[str]:
+        """Promise to start as the identity, to work behind a cache, and to know no positions without RoPE."""
+        return frozenset({"zero-init", "cache"} if self.rope else {"zero-init", "cache", "equivariant"})
+
     def check(self, width: int, cond: int) -> Iterator[Misfit]:
         """Yield why heads or hidden width do not go with the width."""
         yield from misfit_heads(width, self.heads, rope=self.rope)

@@ -13,8 +13,10 @@ from typing import Any
 
 import torch
 
-from dither.registry.plugins import Plugins
 from dither.registry.problems import Refused
+
+from .experiment import Loaded
+from .parts_record import parts_record, plugins_record
 
 __all__ = ["choose_device", "differences", "git_state", "manifest", "peak_memory"]
 
@@ -39,19 +41,17 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def manifest(
-    argv: list[str], plugins: Plugins, device: torch.device, seed: int, counts: Mapping[str, int]
-) -> dict[str, Any]:
+def manifest(argv: list[str], loaded: Loaded, device: torch.device, counts: Mapping[str, int]) -> dict[str, Any]:
     """Return what manifest.json holds."""
-    used = [report for report in plugins.reports if report.state == "loaded"]
     return {
         "format": 1,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "argv": argv,
-        "seed": seed,
+        "seed": loaded.experiment.seed,
         "environment": environment(device),
         "git": git_state(Path.cwd()),
-        "plugins": {r.name: {"from": Path(r.source).name, "version": r.version, "sha256": r.sha256} for r in used},
+        "plugins": plugins_record(loaded),
+        "parts": parts_record(loaded),
         "parameters": {**counts, "total": sum(counts.values())},
     }
 

@@ -22,10 +22,15 @@ from dither.registry.kinds import (
 from dither.registry.plugins import Plugins, load_plugins
 from dither.registry.policy import find_policy
 from dither.registry.problems import Problem, Refused
+from dither.registry.renames import renamed
+from dither.registry.reports import PluginError
 from dither.registry.spec import Misfit, Options, Slot, below, named
 from dither.registry.validation import problems_of, validate
 
-__all__ = ["Evaluate", "Experiment", "Loaded", "Sample", "Train", "load_experiment"]
+from .named_plugins import load_named
+from .sweep.tables import Sweep
+
+__all__ = ["Evaluate", "Experiment", "Loaded", "Sample", "Train", "check_experiment", "load_experiment", "open_experiment"]
 
 
 class Train(Options):
@@ -94,7 +99,7 @@ class Experiment(Options):
     seed: int = Field(0, ge=0, lt=2**31)
     """Every random draw of a run follows from this number."""
     plugins: list[str] = []
-    """One-file plugins, as paths relative to the experiment file."""
+    """Plugins to load although no part of theirs is named: installed ones by name, files (./x.py) beside this file."""
     task: Slot[TaskSpec]
     process: Slot[ProcessSpec]
     model: Slot[ModelSpec]
@@ -103,6 +108,8 @@ class Experiment(Options):
     train: Train = Field(default_factory=Train)
     evaluate: Evaluate = Field(default_factory=Evaluate)
     sample: Sample = Field(default_factory=Sample)
+    sweep: Sweep | None = None
+    """Values to try: what `dither sweep` makes many runs of."""
 
     def check(self) -> Iterator[Misfit]:
         """Yield why the parts do not fit each other. Reads data where a space depends on it, but imports no torch."""
@@ -131,6 +138,7 @@ class Loaded:
     experiment: Experiment
     document: Document
     plugins: Plugins
+    warnings: tuple[Problem, ...] = ()
 
     @property
     def path(self) -> Path:
@@ -152,19 +160,43 @@ def load_experiment(
     Raises:
         Refused: Everything that is wrong, each with its place.
     """
+    return check_experiment(*open_experiment(path, changes, removals, select))
+
+
+def open_experiment(
+    path: Path, changes: Iterable[str] = (), removals: Iterable[str] = (), select: Sequence[str] | None = None
+) -> tuple[Document, Plugins]:
+    """Read an experiment file, and the plugins that it names; arguments as for `load_experiment`.
+
+    Raises:
+        Refused: It cannot be read, or a plugin cannot be loaded.
+    """
     document = Document.load(path, changes, removals)
     plugins = load_plugins(select, policy=find_policy(path.parent))
-    _load_files(plugins, document)
+    plugins.require()
+    load_named(plugins, document)
+    return document, plugins
+
+
+def check_experiment(document: Document, plugins: Plugins) -> Loaded:
+    """Check what was read: names, types, bounds, and whether the parts fit.
+
+    Raises:
+        Refused: Everything that is wrong, each with its place.
+    """
     experiment = validate(Experiment, document, plugins.catalog)
     try:
         misfits = list(experiment.check())
     except Refused as refused:  # data at fault: say which part asked for it
         raise Refused([_placed(problem, document) for problem in refused.problems]) from None
-    for _, found in plugins.called("check_experiment", experiment=experiment):
-        misfits += found
+    try:
+        for _, found in plugins.called("check_experiment", experiment=experiment):
+            misfits += found
+    except PluginError as error:
+        raise Refused(str(error)) from error
     if misfits:
         raise Refused(problems_of(misfits, document))
-    return Loaded(experiment, document, plugins)
+    return Loaded(experiment, document, plugins, tuple(renamed(experiment, document)))
 
 
 def _placed(problem: Problem, document: Document) -> Problem:
@@ -172,17 +204,3 @@ def _placed(problem: Problem, document: Document) -> Problem:
         return problem
     path: Any = ("task", "data") if ("task", "data") in document.origins else ("task",)
     return Problem(problem.message, path, document.origin(path), problem.help)
-
-
-def _load_files(plugins: Plugins, document: Document) -> None:
-    """Load the one-file plugins that an experiment names, each relative to the file that names it."""
-    names = document.at(("plugins",)) or []
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        return  # validation says what is wrong with it
-    for index, name in enumerate(names):
-        origin = document.origin(("plugins", index))
-        folder = Path(origin.file).parent if origin is not None and not origin.file.startswith("--") else Path()
-        try:
-            plugins.load_file(folder / name)
-        except Refused as refused:
-            raise Refused(Problem(refused.problems[0].message, ("plugins", index), origin)) from None

@@ -1,12 +1,13 @@
 """Start a run, go on with one, or use what it made; and the exit codes.
 
-0 done, 2 refused (raised as `Refused`), 3 no intact checkpoint left, 4 loss or gradient no number, 5 out of space or
+0 done, 1 a plugin's hook failed, 2 refused (raised as `Refused`), 3 no intact checkpoint left, 4 loss or gradient no number, 5 out of space or
 memory, 75 stopped by a signal with a checkpoint saved.
 """
 
 from __future__ import annotations
 
 import errno
+import traceback
 from collections.abc import Mapping, Sequence
 from itertools import count as count_up
 from pathlib import Path
@@ -15,7 +16,8 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from dither.registry.problems import Refused
+from dither.registry.problems import Problem, Refused
+from dither.registry.reports import PluginError
 
 from .checkpoint import Checkpoints, Damaged, load_weights, weights_of
 from .drawing import make_drawing, write_drawing
@@ -24,6 +26,7 @@ from .evaluation import evaluate
 from .experiment import Loaded, load_experiment
 from .finite import NonFinite
 from .log import Log
+from .parts_record import changed_parts
 from .progress import Screen, say
 from .rundir import RunDirectory, read_manifest
 from .signals import Stop, stop_on_signals
@@ -32,10 +35,23 @@ from .system import Diffusion
 from .trainer import Trainer
 from .training import Run, resume_from
 
-__all__ = ["DAMAGED", "DONE", "EXHAUSTED", "NON_FINITE", "STOPPED", "evaluate_run", "load_run", "run", "sample_run"]
+__all__ = [
+    "DAMAGED",
+    "DONE",
+    "EXHAUSTED",
+    "FAILED",
+    "NON_FINITE",
+    "STOPPED",
+    "evaluate_run",
+    "load_run",
+    "run",
+    "sample_run",
+]
 
 DONE = 0
 """The run came to its end."""
+FAILED = 1
+"""A run hook of a plugin failed."""
 DAMAGED = 3
 """No intact checkpoint is left."""
 NON_FINITE = 4
@@ -48,7 +64,12 @@ FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def run(
-    loaded: Loaded, runs: Path, argv: Sequence[str] = (), resume: Path | None = None, console: Console | None = None
+    loaded: Loaded,
+    runs: Path,
+    argv: Sequence[str] = (),
+    resume: Path | None = None,
+    console: Console | None = None,
+    accept_changes: bool = False,
 ) -> int:
     """Train, evaluate, draw and sum up what an experiment names; return the exit code.
 
@@ -58,17 +79,26 @@ def run(
         argv: The command line, for the manifest.
         resume: The directory of a run to go on with, instead of a new one.
         console: Where it is shown.
+        accept_changes: Go on although parts or their plugins are not what the run was started with.
 
     Raises:
         Refused: It cannot be run as it was given; nothing was overwritten.
     """
     errors = console or Screen(stderr=True)
     console = console or Screen()
+    for warning in loaded.warnings:
+        say(errors, str(warning).replace("error: ", "warning: ", 1), "yellow")
+    loaded.plugins.warn = lambda line: say(errors, line, "yellow")
+    loaded.plugins.observe()
     try:
         with stop_on_signals() as stop:
             if resume is not None:
-                return _go_on(loaded, argv, resume, console, stop)
+                return _go_on(loaded, argv, resume, console, stop, accept_changes)
             return _begin(loaded, runs, argv, console, stop)
+    except PluginError as error:
+        say(errors, "".join(traceback.format_exception(error.__cause__)).rstrip())
+        say(errors, _reason(error), "red")
+        return FAILED
     except Damaged as error:
         say(errors, error, "red")
         return DAMAGED
@@ -108,21 +138,21 @@ def _begin(loaded: Loaded, runs: Path, argv: Sequence[str], console: Console, st
     trainer = Trainer(system, loaded.experiment.train, loaded.experiment.seed)
     with RunDirectory.create(runs) as directory:
         counts = system.parameter_counts()
-        directory.record(loaded, manifest(list(argv), loaded.plugins, device, loaded.experiment.seed, counts))
+        directory.record(loaded, manifest(list(argv), loaded, device, counts))
         log = Log(directory.path, console, loaded.experiment.train.steps)
         return _train(_run(loaded, directory, trainer, log, stop), console)
 
 
-def _go_on(loaded: Loaded, argv: Sequence[str], path: Path, console: Console, stop: Stop) -> int:
+def _go_on(loaded: Loaded, argv: Sequence[str], path: Path, console: Console, stop: Stop, accept_changes: bool) -> int:
     with RunDirectory.open(path) as directory:
-        changes = directory.changes(loaded)
+        before = read_manifest(path)
+        changes = directory.changes(loaded) + _same_parts(before, loaded, path, accept_changes)
         system, device = _build(loaded)
         trainer = Trainer(system, loaded.experiment.train, loaded.experiment.seed)
         checkpoints = Checkpoints(path / "checkpoints", loaded.experiment.train.keep)
         newest, damaged = checkpoints.newest()
         for damage in damaged:
             say(console, damage, "yellow")
-        before = read_manifest(path)
         offset = 0 if newest is None else resume_from(newest, trainer)
         steps = trainer.train.steps
         if trainer.step > steps:
@@ -136,6 +166,15 @@ def _go_on(loaded: Loaded, argv: Sequence[str], path: Path, console: Console, st
         run = _run(loaded, directory, trainer, log, stop)
         run.saved = None if newest is None else trainer.step
         return _train(run, console)
+
+
+def _same_parts(before: Mapping[str, Any], loaded: Loaded, path: Path, accept_changes: bool) -> list[str]:
+    """Return which parts are not what the run was started with; refuse them unless that is accepted."""
+    changes = changed_parts(before, loaded)
+    if changes and not accept_changes:
+        hint = "start a new run, bring back what it was started with, or accept it with --accept-changes"
+        raise Refused([Problem(f"the run in {path} cannot go on as it was: {change}", help=hint) for change in changes])
+    return changes
 
 
 def _note_resumption(
@@ -173,7 +212,10 @@ def _train(run: Run, console: Console) -> int:
     except BaseException as error:
         kept = "no checkpoint was written yet" if run.saved is None else f"the checkpoint of step {run.saved} is kept"
         error.add_note(kept)
-        run.call("on_run_error", error=error)
+        try:
+            run.call("on_run_error", error=error)
+        except PluginError as another:
+            error.add_note(str(another))
         raise
     finally:
         run.log.close()

@@ -103,10 +103,9 @@ class RunDirectory:
         for number, parent in enumerate(parents, 1):
             (self.path / "extends").mkdir(exist_ok=True)
             shutil.copyfile(parent, self.path / "extends" / f"{number}-{parent.name}")
-        for report in loaded.plugins.reports:
-            if report.sha256 and report.state == "loaded":  # a one-file plugin
-                (self.path / "plugins").mkdir(exist_ok=True)
-                shutil.copyfile(report.source, self.path / "plugins" / Path(report.source).name)
+        for path in loaded.plugins.files:
+            (self.path / "plugins").mkdir(exist_ok=True)
+            shutil.copyfile(path, self.path / "plugins" / path.name)
         self.write_json("manifest.json", manifest)
         self._write_text("resolved.toml", tomlkit.dumps(resolved(loaded)))  # last: it makes this a run directory
 
@@ -142,6 +141,7 @@ class RunDirectory:
 
 CHANGEABLE = (
     "name",
+    "plugins",
     "evaluate.",
     "sample.",
     "sampler",
@@ -159,8 +159,8 @@ CHANGEABLE = (
 def resolved(loaded: Loaded) -> dict[str, Any]:
     """Return the experiment with every default, parts pinned, and one-file plugins as they lie in the run directory."""
     tree = dump(loaded.experiment, loaded.plugins.catalog)
-    if loaded.experiment.plugins:
-        tree["plugins"] = [f"plugins/{Path(name).name}" for name in loaded.experiment.plugins]
+    files = [f"plugins/{path.name}" for path in loaded.plugins.files]
+    tree["plugins"] = files + loaded.plugins.asked
     return tree
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any
 
+from packaging.version import Version
 from pydantic_core import PydanticCustomError
 
 from .kinds import KINDS
+from .offers import Offer, offer_of
 from .problems import Refused, nearest
-from .spec import Spec, summary_of
+from .spec import Spec
 
 __all__ = ["Catalog", "Part", "default_catalog"]
 
@@ -22,20 +24,49 @@ REFERENCE = re.compile(r"(?:(?P<plugin>[^/@]+)/)?(?P<name>[^/@]+)(?:@(?P<rev>\d+
 
 @dataclass(frozen=True)
 class Part:
-    """One registered Spec class and the plugin that offers it."""
+    """One part of a plugin, known by what the menu says of it; its Spec class comes when it is asked for.
 
-    spec: type[Spec]
+    Attributes:
+        offer: Its line on the menu.
+        plugin: The plugin that offers it.
+        load: Returns the Spec class, for which it may import the plugin; raises `Refused` where that fails.
+        loaded: Whether the plugin is imported.
+    """
+
+    offer: Offer
     plugin: str
+    load: Callable[[], type[Spec]] = field(repr=False, compare=False)
+    loaded: bool = True
+
+    @property
+    def spec(self) -> type[Spec]:
+        """The Spec class; its plugin is imported if it is not yet."""
+        return self.load()
+
+    @property
+    def kind(self) -> str:
+        """The kind of part."""
+        return self.offer.kind
+
+    @property
+    def name(self) -> str:
+        """The name in its kind."""
+        return self.offer.name
+
+    @property
+    def rev(self) -> int:
+        """Raised when its options or its results change."""
+        return self.offer.rev
 
     @property
     def summary(self) -> str:
         """The first line of its docstring."""
-        return summary_of(self.spec)
+        return self.offer.summary
 
     @property
     def pinned(self) -> str:
         """The name that means this part and no other: `plugin/name@rev`."""
-        return f"{self.plugin}/{self.spec.name}@{self.spec.rev}"
+        return f"{self.plugin}/{self.name}@{self.rev}"
 
 
 class Catalog:
@@ -53,12 +84,13 @@ class Catalog:
 
     def __init__(self, prefer: Mapping[str, str] | None = None, known: Mapping[str, str] | None = None) -> None:
         self._parts: dict[tuple[str, str], list[Part]] = {}
+        self._versions: dict[str, Version | None] = {}
         self.prefer = dict(prefer or {})
         self.known = dict(known or {})
         self.notes: list[str] = []
 
     def add(self, plugin: str, specs: Iterable[type[Spec]]) -> None:
-        """Take in what a plugin offers, as a whole or not at all.
+        """Take in what a plugin offers, as a whole or not at all, in place of what its menu said.
 
         Raises:
             ValueError: One of the classes is no part, lacks a name, or is offered twice by the same plugin.
@@ -66,11 +98,39 @@ class Catalog:
         accepted: dict[tuple[str, str], Part] = {}
         for spec in specs:
             key = self._key(plugin, spec)
-            if key in accepted or any(part.plugin == plugin for part in self._parts.get(key, ())):
+            if key in accepted:
                 raise ValueError(f'plugin "{plugin}" offers {key[0]} "{key[1]}" twice')
-            accepted[key] = Part(spec, plugin)
-        for key, part in accepted.items():
+            accepted[key] = Part(offer_of(spec), plugin, lambda spec=spec: spec)  # type: ignore[misc]
+        self._replace(plugin, accepted)
+
+    def offer(
+        self, plugin: str, offers: Iterable[Offer], activate: Callable[[], None], version: Version | None = None
+    ) -> None:
+        """Take in the menu of a plugin that is not imported.
+
+        Args:
+            plugin: Its name.
+            offers: Its menu.
+            activate: Imports it, upon which it adds its Spec classes here; raises `Refused` where that fails.
+            version: Of its distribution, which decides how long earlier names are accepted.
+        """
+
+        def load(offer: Offer) -> type[Spec]:
+            activate()
+            for part in self._parts.get((offer.kind, offer.name), ()):
+                if part.plugin == plugin and part.loaded:
+                    return part.spec
+            raise Refused(f'plugin "{plugin}" does not offer {offer.kind} "{offer.name}" any more')
+
+        self._versions[plugin] = version
+        self._replace(plugin, {(o.kind, o.name): Part(o, plugin, partial(load, o), loaded=False) for o in offers})
+
+    def _replace(self, plugin: str, parts: Mapping[tuple[str, str], Part]) -> None:
+        for key, old in list(self._parts.items()):
+            self._parts[key] = [part for part in old if part.plugin != plugin]
+        for key, part in parts.items():
             self._parts.setdefault(key, []).append(part)
+        self._parts = {key: found for key, found in self._parts.items() if found}
 
     @staticmethod
     def _key(plugin: str, spec: Any) -> tuple[str, str]:
@@ -95,26 +155,43 @@ class Catalog:
         return sorted(name for k, name in self._parts if k == kind)
 
     def find(self, kind: str, reference: str) -> Part:
-        """Return the part that `name`, `plugin/name` or `plugin/name@rev` means.
+        """Return the part that `name`, `plugin/name` or `plugin/name@rev` means, by its present or an earlier name.
 
         Raises:
             Refused: No part or more than one part has the name; the message says what is meant or allowed.
         """
         match = REFERENCE.fullmatch(reference)
-        found = self._parts.get((kind, match["name"]), []) if match else []
-        if match and match["plugin"]:
-            found = [part for part in found if part.plugin == match["plugin"]]
-        elif match and len(found) > 1:
-            preferred = self.prefer.get(f"{kind}:{match['name']}")
-            found = [part for part in found if part.plugin == preferred] or found
-        if not found or match is None:
+        if match is None:
+            raise Refused(self._unknown(kind, reference))
+        name, plugin = match["name"], match["plugin"]
+        found = self._parts.get((kind, name)) or self._renamed(kind, name)
+        if plugin:
+            found = [part for part in found if part.plugin == plugin]
+        elif len(found) > 1:
+            found = [part for part in found if part.plugin == self.prefer.get(f"{kind}:{name}")] or found
+        if not found:
             raise Refused(self._unknown(kind, reference))
         if len(found) > 1:
-            forms = ", ".join(f'"{part.plugin}/{part.spec.name}"' for part in found)
+            forms = ", ".join(f'"{part.plugin}/{name}"' for part in found)
             raise Refused(f'{len(found)} plugins offer {kind} "{reference}"; write one of {forms}')
-        if match["rev"] and int(match["rev"]) != found[0].spec.rev:
+        if match["rev"] and int(match["rev"]) != found[0].rev:
             raise Refused(f'{kind} "{reference}" is asked for, but plugin "{found[0].plugin}" has {found[0].pinned}')
+        self._not_removed(found[0], name)
         return found[0]
+
+    def _renamed(self, kind: str, name: str) -> list[Part]:
+        """Return the parts that were called so earlier."""
+        parts = (part for found in self._parts.values() for part in found if part.kind == kind)
+        return [part for part in parts if any(alias == name for alias, _ in part.offer.aliases)]
+
+    def _not_removed(self, part: Part, name: str) -> None:
+        version = self._versions.get(part.plugin)
+        for alias, removed_in in part.offer.aliases:
+            if alias == name != part.name and version is not None and version >= Version(removed_in):
+                raise Refused(
+                    f'{part.kind} "{alias}" is called "{part.name}" now; '
+                    f"the earlier name was removed in version {removed_in} of {part.plugin}"
+                )
 
     def _unknown(self, kind: str, reference: str) -> str:
         name = reference.rpartition("/")[2].partition("@")[0]
@@ -145,16 +222,20 @@ class Catalog:
                 {"kind": kind, "names": ", ".join(self.names(kind))},
             )
         try:
-            part = self.find(kind, table["use"])
+            spec = self.find(kind, table["use"]).spec
         except Refused as error:
             raise PydanticCustomError("unknown_part", "{text}", {"text": error.problems[0].message}) from None
         options = {key: inner for key, inner in table.items() if key != "use"}
-        return part.spec.model_validate(options, context={"catalog": self})
+        name = table["use"].rpartition("/")[2].partition("@")[0]
+        for alias in spec.aliases:
+            if alias.name == name != spec.name and alias.migrate is not None:
+                options = alias.migrate(options)
+        return spec.model_validate(options, context={"catalog": self})
 
     def pin(self, spec: Spec) -> str:
         """Return the pinned name of a parsed Spec, or its short name if it is not registered here."""
         for part in self._parts.get((spec.kind, spec.name), ()):
-            if part.spec is type(spec):
+            if part.loaded and part.spec is type(spec):
                 return part.pinned
         return spec.name
 

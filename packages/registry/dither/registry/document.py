@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import re
-import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path as FilePath
 from typing import Any
 
-from .positions import key_positions
+from .layers import Layer
+from .limits import LARGEST
 from .problems import Origin, Problem, Refused, dotted, nearest
 from .spec import Path
 
-__all__ = ["Document"]
+__all__ = ["Document", "paths"]
 
-LARGEST = 256 * 1024
-"""Bytes of an experiment file: far above any real one."""
-DEEPEST = 32
-"""Parts of a key."""
-SHOWN = 80
-"""Characters of a change that are shown where it is at fault."""
-LONG_KEY = re.compile(rf"(?:[\w\"'-]+[ \t]*\.[ \t]*){{{DEEPEST}}}")
+MOST_FILES = 32
+"""Files that one experiment may be laid together from."""
 
 
 @dataclass
@@ -30,17 +25,19 @@ class Document:
 
     Attributes:
         tree: Tables as dictionaries.
-        origins: Path -> origin, for every table, key and array element.
         files: The files that went in, the experiment itself last.
+        given: Path -> the layers that gave it, the newest last; for tables, keys, and values that were dropped again.
     """
 
     tree: dict[str, Any] = field(default_factory=dict)
-    origins: dict[Path, Origin] = field(default_factory=dict)
     files: list[FilePath] = field(default_factory=list)
+    given: dict[Path, tuple[Layer, ...]] = field(default_factory=dict)
 
     @classmethod
     def load(cls, path: FilePath, changes: Iterable[str] = (), removals: Iterable[str] = ()) -> Document:
         """Read a file, what it extends, and changes on top.
+
+        A file that is reached on two ways counts once, where it is reached first.
 
         Args:
             path: The TOML file.
@@ -50,10 +47,24 @@ class Document:
         Raises:
             Refused: A file is missing, too large, no TOML, or extends itself; a change is no `key=value`.
         """
-        document = cls._with_parents(path, ())
-        document._change(changes)
+        document = cls()
+        for layer in _Files().read(path):
+            document.lay(layer)
+        for change in changes:
+            document.lay(Layer.change(change))
         for removal in removals:
             document._unset(removal)
+        return document
+
+    @classmethod
+    def read(cls, path: FilePath) -> Document:
+        """Read one file without what it extends.
+
+        Raises:
+            Refused: The file is missing, too large, not UTF-8, or not TOML.
+        """
+        document = cls()
+        document.lay(Layer.read(path))
         return document
 
     @classmethod
@@ -64,120 +75,48 @@ class Document:
             Refused: A change is no `key=value`.
         """
         document = cls()
-        document._change(changes)
+        for change in changes:
+            document.lay(Layer.change(change))
         return document
 
-    def _change(self, changes: Iterable[str]) -> None:
-        for change in changes:
-            self._set(change)
+    def lay(self, layer: Layer) -> None:
+        """Put values on top of these."""
+        self._merge(self.tree, layer.tree, (), layer)
+        if layer.file is not None:
+            self.files.append(layer.file)
 
-    @classmethod
-    def _with_parents(cls, path: FilePath, children: tuple[FilePath, ...]) -> Document:
-        real = path.resolve()
-        if real in children:
-            chain = " extends ".join(str(p) for p in (*children[children.index(real) :], real))
-            raise Refused(f"experiment files extend each other in a circle: {chain}")
-        own = cls.read(path)
-        parents = own.tree.pop("extends", [])
-        origin = own.origins.get(("extends",))
-        names = [parents] if isinstance(parents, str) else parents
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise Refused(Problem("expected the name of a file, or a list of names", ("extends",), origin))
-        base = cls()
-        for name in names:
-            parent = path.parent / name
-            if not parent.is_file():
-                raise Refused(Problem(f"file {parent} does not exist", ("extends",), origin))
-            base.lay(cls._with_parents(parent, (*children, real)))
-        base.lay(own)
-        return base
-
-    @classmethod
-    def read(cls, path: FilePath) -> Document:
-        """Read one file without what it extends.
-
-        Raises:
-            Refused: The file is missing, too large, not UTF-8, or not TOML.
-        """
-        try:
-            if not path.is_file():
-                raise Refused(f"file {path} does not exist" if not path.exists() else f"{path} is not a file")
-            if path.stat().st_size > LARGEST:
-                raise Refused(f"{path} has {path.stat().st_size:,} bytes; an experiment file has at most {LARGEST:,}")
-            text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
-        except OSError as error:
-            raise Refused(f"cannot read {path}: {error.strerror or error}") from None
-        except UnicodeDecodeError as error:
-            raise Refused(f"{path} is not UTF-8 text: byte {error.start} cannot be read") from None
-        return cls._parse(text, path)
-
-    @classmethod
-    def _parse(cls, text: str, path: FilePath) -> Document:
-        lines = text.split("\n")
-        if LONG_KEY.search(text):
-            raise Refused(f"{path}: a key has more than {DEEPEST} parts")
-        try:
-            tree = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, ValueError) as error:
-            match = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
-            line = int(match[1]) if match else (len(lines) if "end of document" in str(error) else None)
-            column = int(match[2]) if match else 1
-            origin = Origin(str(path), line, column, lines[line - 1]) if line else Origin(str(path))
-            message = re.sub(r" \(at .*\)$", "", str(error))
-            raise Refused(Problem(f"not valid TOML: {message}", (), origin)) from None
-        except RecursionError:
-            raise Refused(f"{path}: tables and arrays are nested too deeply") from None
-        origins = {}
-        starts = [0]
-        for line_text in lines:
-            starts.append(starts[-1] + len(line_text) + 1)
-        row = 0
-        for key, offset in sorted(key_positions(text).items(), key=lambda item: item[1]):
-            while starts[row + 1] <= offset:
-                row += 1
-            origins[key] = Origin(str(path), row + 1, offset - starts[row] + 1, lines[row])
-        return cls(tree, origins, [path])
-
-    def lay(self, other: Document) -> None:
-        """Put another document on top of this one."""
-        self._merge(self.tree, other.tree, (), other.origins)
-        self.files += other.files
-
-    def _merge(self, old: dict[str, Any], new: Mapping[str, Any], path: Path, origins: Mapping[Path, Origin]) -> None:
+    def _merge(self, old: dict[str, Any], new: Mapping[str, Any], path: Path, layer: Layer) -> None:
         for key, value in new.items():
             here = (*path, key)
             before = old.get(key)
-            if isinstance(before, str) and isinstance(value, dict) and "use" not in value:
+            if isinstance(before, str) and isinstance(value, dict):  # a part by its bare name
                 before = old[key] = {"use": before}
-                self.origins[*here, "use"] = self.origins[here]
-            if (
-                isinstance(before, dict)
-                and isinstance(value, dict)
-                and value.get("use", before.get("use")) == before.get("use")
-            ):
-                self._merge(before, value, here, origins)
-                continue
-            self._forget(here)
-            old[key] = value
-            self.origins.update({p: o for p, o in origins.items() if p[: len(here)] == here})
+                self.given[*here, "use"] = self.given.get(here, ())
+            if isinstance(before, dict) and not (isinstance(value, dict) and _same_use(before, value)):
+                self._forget(before, here)
+                before = None
+            self.given[here] = (*self.given.get(here, ()), layer)
+            if isinstance(value, dict):
+                table = old[key] = before if isinstance(before, dict) else {}
+                self._merge(table, value, here, layer)
+            else:
+                old[key] = value
 
-    def _forget(self, path: Path) -> None:
-        for known in [p for p in self.origins if p[: len(path)] == path]:
-            del self.origins[known]
+    def _forget(self, table: Mapping[str, Any], path: Path) -> None:
+        """Drop what is known of values that go; which part there was before is still worth telling."""
+        for inner in paths(table, path):
+            if inner != (*path, "use"):
+                self.given.pop(inner, None)
 
-    def _set(self, change: str) -> None:
-        origin = Origin(f"--set {change if len(change) <= SHOWN else change[:SHOWN] + '...'}")
-        key, equals, text = change.partition("=")
-        if not equals or not key.strip():
-            raise Refused(f"{origin}: expected key=value")
-        path: Path = tuple(_split(key, "--set"))
-        try:
-            value = tomllib.loads(f"value = {text}")["value"]
-        except (tomllib.TOMLDecodeError, ValueError, RecursionError):
-            value = text
-        for part in reversed(path):
-            value = {part: value}
-        self._merge(self.tree, value, (), dict.fromkeys(_paths(value), origin))
+    def _unset(self, key: str) -> None:
+        layer, path = Layer.removal(key)
+        table = self.at(path[:-1])
+        if not isinstance(table, dict) or path[-1] not in table:
+            close = nearest(key, map(dotted, paths(self.tree)))
+            raise Refused(Problem(f"{layer.name}: no such key", help=f'did you mean "{close}"?' if close else None))
+        value = table.pop(path[-1])
+        self._forget(value if isinstance(value, dict) else {}, path)
+        self.given[path] = (*self.given.get(path, ()), layer)
 
     @staticmethod
     def value_of(tree: Any, path: Iterable[str | int]) -> Any:
@@ -195,33 +134,89 @@ class Document:
         """Return the value at a path, or None."""
         return self.value_of(self.tree, path)
 
-    def _unset(self, key: str) -> None:
-        path = tuple(_split(key, "--unset"))
-        table = self.at(path[:-1])
-        if not isinstance(table, dict) or path[-1] not in table:
-            known = [dotted(p) for p in self.origins]
-            close = nearest(key, known)
-            raise Refused(Problem(f"--unset {key}: no such key", help=f'did you mean "{close}"?' if close else None))
-        del table[path[-1]]
-        self._forget(path)
-
-    def origin(self, path: Path) -> Origin | None:
-        """Return where the value at a path was given; for a value that was not, its nearest table."""
+    def origin(self, path: Path, value: bool = False) -> Origin | None:
+        """Return where the key at a path was given, or its value; for one that was not, its nearest table."""
         for end in range(len(path), 0, -1):
-            if path[:end] in self.origins:
-                return self.origins[path[:end]]
+            if layers := self.given.get(path[:end]):
+                return layers[-1].origin(path, value)
         return Origin(str(self.files[-1])) if self.files else None
 
+    def history(self, path: Path) -> list[Origin]:
+        """Return where the value at a path was given: the place that holds, then those that it overrides."""
+        layers = self.given.get(path)
+        if layers is None and len(path) > 1 and (path[-1] == "use" or isinstance(path[-1], int)):
+            layers = self.given.get(path[:-1])  # a bare name, or an element of a list
+        return [layer.origin(path, value=True) for layer in reversed(layers or ())]
 
-def _split(key: str, who: str) -> list[str]:
-    parts = [part.strip() for part in key.strip().split(".")]
-    if not all(parts) or len(parts) > DEEPEST:
-        raise Refused(f'{who}: "{key[:100]}" is no key; write it as table.key')
-    return parts
+
+def _same_use(before: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
+    return bool(value.get("use", before.get("use")) == before.get("use"))
 
 
-def _paths(tree: Any, path: Path = ()) -> Iterable[Path]:
+class _Files:
+    """Reads an experiment file and what it extends, each file once, parents first."""
+
+    def __init__(self) -> None:
+        self.room = LARGEST
+        self.done: set[FilePath] = set()
+        self.open: list[FilePath] = []
+
+    def read(self, path: FilePath) -> Iterator[Layer]:
+        layer = Layer.read(path, self.room)
+        self.room -= len((layer.text or "").encode())
+        self.open.append(path)
+        if len(self.done) + len(self.open) > MOST_FILES:
+            raise Refused(f"{self.open[0]} extends more than {MOST_FILES} files, with those that they extend")
+        for origin, parent in self.parents(layer):
+            yield from self.parent(parent, origin)
+        self.done.add(self.open.pop().resolve())
+        yield layer
+
+    @staticmethod
+    def parents(layer: Layer) -> Iterator[tuple[Origin, FilePath]]:
+        given = layer.tree.pop("extends", [])
+        names = [given] if isinstance(given, str) else given
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            origin = layer.origin(("extends",), value=True)
+            raise Refused(Problem("expected the name of a file, or a list of names", ("extends",), origin, given=given))
+        for index, name in enumerate(names):
+            place: Path = ("extends",) if isinstance(given, str) else ("extends", index)
+            yield layer.origin(place, value=True), (layer.file or FilePath()).parent / name
+
+    def parent(self, path: FilePath, origin: Origin) -> Iterator[Layer]:
+        try:
+            real = path.resolve()
+            opened = [file.resolve() for file in self.open]
+            if real in opened:
+                chain = " extends ".join(map(str, (*self.open[opened.index(real) :], path)))
+                raise Refused(f"experiment files extend each other in a circle: {chain}")
+            if real not in self.done:
+                yield from self.read(path)
+        except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: links in a circle
+            raise Refused(Problem(f"file {path} cannot be read: {error}", ("extends",), origin)) from None
+        except Refused as refused:
+            raise Refused([self.placed(problem, path, origin) for problem in refused.problems]) from None
+
+    @staticmethod
+    def placed(problem: Problem, path: FilePath, origin: Origin) -> Problem:
+        """Say where a file is named that cannot be read."""
+        if problem.origin is not None:
+            return problem
+        missing = problem.message.endswith("does not exist")
+        close = nearest(path.name, _neighbours(path)) if missing else None
+        return replace(problem, path=("extends",), origin=origin, help=f'did you mean "{close}"?' if close else None)
+
+
+def _neighbours(path: FilePath) -> list[str]:
+    try:
+        return sorted(file.name for file in islice(path.parent.iterdir(), 1000) if file.suffix == ".toml")
+    except OSError:
+        return []
+
+
+def paths(tree: Any, path: Path = ()) -> Iterator[Path]:
+    """Yield the path of every key, table and array element of a tree."""
     items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
     for key, value in items:
         yield (*path, key)
-        yield from _paths(value, (*path, key))
+        yield from paths(value, (*path, key))

@@ -10,9 +10,12 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from .costs import Cost
 from .facts import ModelFacts, ProcessFacts
-from .spaces import Data, Space
-from .spec import Misfit, Path, Spec
+from .model_kinds import BlockSpec, ConditionSpec, EmbeddingSpec, HeadSpec, ModelSpec, PositionSpec
+from .serving import ANY, FEATURES, TOKENS, OverSpace, serves_not
+from .spaces import Space
+from .spec import Misfit, Spec
 
 if TYPE_CHECKING:
     from torch import nn
@@ -21,7 +24,10 @@ if TYPE_CHECKING:
     from .parts import Loss, Process, Sampler, Schedule, Task
 
 __all__ = [
+    "ANY",
+    "FEATURES",
     "KINDS",
+    "TOKENS",
     "BlockSpec",
     "ConditionSpec",
     "DataSpec",
@@ -39,10 +45,6 @@ __all__ = [
     "ScheduleSpec",
     "TaskSpec",
 ]
-
-ANY: frozenset[Data] = frozenset({"tokens", "features"})
-TOKENS: frozenset[Data] = frozenset({"tokens"})
-FEATURES: frozenset[Data] = frozenset({"features"})
 
 
 class TaskSpec(Spec):
@@ -99,30 +101,26 @@ class ScheduleSpec(Spec):
         """Return t -> Noise."""
 
 
-def _serves(spec: Spec, serves: frozenset[Data], space: Space, related: Path) -> Iterable[Misfit]:
-    if space.data not in serves:
-        (wanted,) = serves
-        yield Misfit(f'{spec.kind} "{spec.name}" is for {wanted}, but here a sample is {space}', related=related)
-
-
-class _OverSpace(Spec):
-    """A part that is built for a space, and may serve one sort of data only."""
-
-    serves: ClassVar[frozenset[Data]] = ANY
-
-
-class ProcessSpec(_OverSpace):
+class ProcessSpec(OverSpace):
     """Noise on the way in, steps on the way back."""
 
     kind: ClassVar[str] = "process"
 
     def check(self, space: Space) -> Iterable[Misfit]:
         """Yield why the process cannot act on the task's space."""
-        yield from _serves(self, self.serves, space, ("task",))
+        yield from serves_not(self, self.serves, space, ("task",))
 
     @abstractmethod
     def facts(self, space: Space) -> ProcessFacts:
         """Tell what the parts built after the process need to know; `facts.space` is what the model must serve."""
+
+    def warn(self, space: Space) -> Iterable[Misfit]:
+        """Yield what is allowed, and should be known before a long run."""
+        return ()
+
+    def cost(self, space: Space) -> Cost:
+        """What noising a sample and reading the model's output take; by default it does not say."""
+        return Cost.unsaid(self.kind, self.name)
 
     @abstractmethod
     def build(self, space: Space) -> Process:
@@ -138,12 +136,16 @@ class SamplerSpec(Spec):
         """Yield why this walk is not possible with this process and model."""
         return ()
 
+    def warn(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
+        """Yield what is allowed, and should be known before a long run."""
+        return ()
+
     @abstractmethod
     def build(self) -> Sampler:
         """Return the walk."""
 
 
-class LossSpec(_OverSpace):
+class LossSpec(OverSpace):
     """What training minimises: (Prediction, Noised) -> Measured."""
 
     kind: ClassVar[str] = "loss"
@@ -152,105 +154,23 @@ class LossSpec(_OverSpace):
 
     def check(self, process: ProcessFacts) -> Iterable[Misfit]:
         """Yield why the loss is wrong for the process."""
-        yield from _serves(self, self.serves, process.space, ("process",))
+        yield from serves_not(self, self.serves, process.space, ("process",))
+
+    def cost(self, process: ProcessFacts) -> Cost:
+        """What measuring a prediction takes, the way back included; by default it does not say."""
+        return Cost.unsaid(self.kind, self.name)
 
     @abstractmethod
     def build(self, process: ProcessFacts) -> Loss:
         """Return the loss as a pure function."""
 
 
-class ModelSpec(_OverSpace):
-    """Raw output per position; an nn.Module with the methods of `parts.Denoiser`."""
-
-    kind: ClassVar[str] = "model"
-
-    def check(self, space: Space) -> Iterable[Misfit]:
-        """Yield why the model cannot serve the space."""
-        yield from _serves(self, self.serves, space, ("process",))
-
-    def facts(self) -> ModelFacts:
-        """Tell what samplers need to know."""
-        return ModelFacts()
-
-    @abstractmethod
-    def build(self, space: Space) -> nn.Module:
-        """Return the model."""
-
-
-class BlockSpec(Spec):
-    """One layer: forward(x `B L D`, c `B C` or `B L C`, mask=, cache=, layer=, keep=) -> `B L D`."""
-
-    kind: ClassVar[str] = "block"
-
-    def check(self, width: int, cond: int) -> Iterable[Misfit]:
-        """Yield why the block cannot have these widths."""
-        return ()
-
-    @abstractmethod
-    def build(self, width: int, cond: int) -> nn.Module:
-        """Return one layer."""
-
-
-class EmbeddingSpec(_OverSpace):
-    """Into the model: forward(state, cond, start) -> (`B extra+L D`, extra); `start` is the first position's index."""
-
-    kind: ClassVar[str] = "embedding"
-
-    def check(self, space: Space, width: int) -> Iterable[Misfit]:
-        """Yield why the space cannot be embedded."""
-        yield from _serves(self, self.serves, space, ("process",))
-
-    @abstractmethod
-    def build(self, space: Space, width: int) -> nn.Module:
-        """Return the embedding."""
-
-
-class PositionSpec(_OverSpace):
-    """What a position is: forward(start, length, cond) -> `1 L D` or `B L D`, added to the embedded values."""
-
-    kind: ClassVar[str] = "position"
-
-    def check(self, space: Space, width: int) -> Iterable[Misfit]:
-        """Yield why positions of this space cannot be told."""
-        yield from _serves(self, self.serves, space, ("process",))
-
-    @abstractmethod
-    def build(self, space: Space, width: int) -> nn.Module:
-        """Return the positions."""
-
-
-class ConditionSpec(Spec):
-    """Noise level and conditions: forward(level `B` or `B L`, cond) -> `B C` or `B L C`."""
-
-    kind: ClassVar[str] = "condition"
-
-    def check(self, width: int) -> Iterable[Misfit]:
-        """Yield why the condition cannot have this width."""
-        return ()
-
-    @abstractmethod
-    def build(self, width: int) -> nn.Module:
-        """Return the embedding of the condition."""
-
-
-class HeadSpec(_OverSpace):
-    """Out of the model: forward(h `B L D`) -> `B L M` or `B L V`, ids outside a field's vocabulary at -inf."""
-
-    kind: ClassVar[str] = "head"
-
-    def check(self, space: Space, width: int) -> Iterable[Misfit]:
-        """Yield why the head cannot serve the space."""
-        yield from _serves(self, self.serves, space, ("process",))
-
-    @abstractmethod
-    def build(self, space: Space, width: int) -> nn.Module:
-        """Return the head."""
-
-
 class OptimizerSpec(Spec):
     """Changes the weights."""
 
     kind: ClassVar[str] = "optimizer"
+    moments: ClassVar[int | None] = None
+    """Numbers that it keeps for each weight, as the two of Adam; None where it does not say."""
 
     @abstractmethod
     def build(self, module: nn.Module) -> Optimizer:

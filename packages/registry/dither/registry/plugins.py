@@ -1,67 +1,71 @@
-"""Loading of plugins: sorted, each one guarded, registered as a whole or not at all, and reported.
+"""Plugins: known by their menus, each imported only when it is used, guarded, as a whole or not at all, and reported.
 
-pluggy's own loader lets one broken plugin stop every command and drops a second plugin of the same name without a word;
-this one does neither.
+pluggy's own loader imports everything at once, lets one broken plugin stop every command, and drops a second plugin of
+the same name without a word; this one does none of it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
-import importlib.util
 import os
 import sys
-import traceback
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pluggy
+from packaging.version import InvalidVersion, Version
 
 from .catalog import Catalog
-from .hookspecs import PROJECT, Hooks
+from .hookspecs import PROJECT, REGISTRATION, RUN_HOOKS, Hooks
+from .installed import GROUP, Installed, installed_plugins
+from .menus import menus_of
+from .offers import Menu, offer_of
 from .policy import Policy
 from .problems import Problem, Refused, nearest
+from .reports import PluginError, PluginReport, why
+from .selection import STRICT, select_plugins
 
-__all__ = ["GROUP", "PluginReport", "Plugins", "load_plugins"]
-
-GROUP = "dither.plugins"
-"""The entry-point group, ours and a stranger's alike."""
+__all__ = ["GROUP", "PluginReport", "Plugins", "load_plugins", "why"]
 
 
-@dataclass(frozen=True)
-class PluginReport:
-    """What became of one plugin.
+class Plugins:
+    """The plugins of one session: the hooks, the catalogue, and what became of each.
 
     Attributes:
-        name: Its entry-point name, or the stem of its file.
-        state: loaded, failed, blocked, or clash (a second plugin of the same name; neither is loaded).
-        source: The distribution with its version, or the file.
-        reason: Why it is not loaded.
-        sha256: Of a one-file plugin.
+        catalog: The parts of all plugins that may be used; naming one imports its plugin.
+        manager: The plugins that are imported.
+        policy: What registry.toml says.
+        asked: The installed plugins that were asked for by name.
+        warn: Called with one line where a run hook failed and the policy is to go on.
     """
 
-    name: str
-    state: Literal["loaded", "failed", "blocked", "clash"]
-    source: str
-    version: str = ""
-    reason: str = ""
-    sha256: str = ""
-
-
-@dataclass
-class Plugins:
-    """The plugins of one session: the hooks, the catalogue, and what became of each."""
-
-    catalog: Catalog
-    manager: pluggy.PluginManager
-    reports: list[PluginReport] = field(default_factory=list)
+    def __init__(self, policy: Policy | None = None) -> None:
+        self.policy = policy or Policy()
+        self.catalog = Catalog(self.policy.prefer, self.policy.known_parts())
+        self.manager = pluggy.PluginManager(PROJECT)
+        self.manager.add_hookspecs(Hooks)
+        self.warn: Callable[[str], None] = lambda line: print(line, file=sys.stderr)  # noqa: T201
+        self.asked: list[str] = []
+        self._reports: dict[str, PluginReport] = {}
+        self._points: dict[str, importlib.metadata.EntryPoint] = {}
+        self._quiet: set[str] = set()
 
     @property
-    def hook(self) -> Any:
-        """The hook caller, for run hooks and checks."""
-        return self.manager.hook
+    def reports(self) -> list[PluginReport]:
+        """What became of each plugin."""
+        return list(self._reports.values())
+
+    @property
+    def files(self) -> dict[Path, PluginReport]:
+        """The one-file plugins by where they lie."""
+        return {Path(report.source).resolve(): report for report in self.reports if report.sha256}
+
+    @property
+    def active(self) -> list[PluginReport]:
+        """The plugins that are imported here: those of which a part was used, and those that were asked for."""
+        return [report for report in self.reports if report.active]
 
     def register(self, name: str, plugin: Any) -> None:
         """Take in a plugin object, as a whole or not at all.
@@ -73,13 +77,16 @@ class Plugins:
         try:
             self._no_unknown_hooks(plugin)
             for caller in self.manager.get_hookcallers(plugin) or []:
-                if caller.name == "register_components":
+                if caller.name == REGISTRATION:
                     (impl,) = (impl for impl in caller.get_hookimpls() if impl.plugin is plugin)
                     offered: Any = impl.function()
                     self.catalog.add(name, offered)
         except BaseException:
             self.manager.unregister(plugin)
             raise
+        menu = self.menu(name)
+        before = self._reports.get(name, PluginReport(name, "loaded", type(plugin).__name__))
+        self._reports[name] = replace(before, hooks=menu.hooks, parts=len(menu.offers), active=True)
 
     def _no_unknown_hooks(self, plugin: Any) -> None:
         known = {hook for hook in vars(Hooks) if not hook.startswith("_")}
@@ -89,19 +96,74 @@ class Plugins:
                 close = nearest(attribute, known)
                 raise ValueError(f'"{attribute}" is no hook' + (f', did you mean "{close}"?' if close else ""))
 
-    def load(self, name: str, source: str, version: str, get: Callable[[], Any], sha256: str = "") -> None:
-        """Load one plugin; whatever it does at import, this call comes back with a report."""
+    def menu(self, name: str) -> Menu:
+        """Return what a registered plugin offers."""
+        callers = self.manager.get_hookcallers(self.manager.get_plugin(name)) or []
+        offers = tuple(offer_of(part.spec) for part in self.catalog.parts() if part.plugin == name)
+        return Menu(offers, tuple(sorted(caller.name for caller in callers)))
+
+    def expect(self, plugin: Installed, menu: Menu) -> None:
+        """Take in the menu of an installed plugin, which is imported when one of its parts is used."""
+        name = plugin.name
+        report = PluginReport(
+            name,
+            "failed" if menu.failure else "loaded",
+            plugin.distribution,
+            plugin.version,
+            menu.failure,
+            hooks=menu.hooks,
+            parts=len(menu.offers),
+            imports_torch=menu.imports_torch,
+            seconds=menu.seconds,
+        )
+        self._reports[name] = report
+        if menu.failure:
+            self.catalog.notes.append(
+                f'plugin "{name}" ({report.origin}) failed to load and may offer it ({menu.failure})'
+            )
+        else:
+            self._points[name] = plugin.point
+            self.catalog.offer(name, menu.offers, lambda: self.activate(name), _version(plugin.version))
+
+    def refuse(self, name: str, plugins: Sequence[Installed], state: str, reason: str) -> None:
+        """Note a plugin that may not be used."""
+        source, version = (
+            ", ".join(values) for values in zip(*((p.distribution, p.version) for p in plugins), strict=True)
+        )
+        blocked = state == "blocked"
+        self._reports[name] = PluginReport(name, "blocked" if blocked else "clash", source, version, reason)
+        if not blocked:
+            self.catalog.notes.append(f'plugin "{name}" is not loaded: {source} all use this name')
+
+    def activate(self, name: str) -> None:
+        """Import a plugin into this process, unless that was done.
+
+        Raises:
+            Refused: There is none of this name that may be used, or its import fails here.
+        """
+        report = self._reports.get(name)
+        if report is None:
+            close = nearest(name, self._reports)
+            raise Refused(f'no plugin is named "{name}"' + (f'; did you mean "{close}"?' if close else ""))
+        if report.state != "loaded":
+            raise Refused(f'plugin "{name}" ({report.origin}) cannot be used: {report.state}, {report.reason}')
+        if report.active:
+            return
         try:
-            self.register(name, get())
-            report = PluginReport(name, "loaded", source, version, sha256=sha256)
+            self.register(name, self._points[name].load())
         except (Exception, SystemExit) as error:
-            reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<")]
-            if frames and Path(frames[-1].filename) != Path(__file__):
-                reason += f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})"
-            report = PluginReport(name, "failed", source, version, reason, sha256)
-            self.catalog.notes.append(f'plugin "{name}" ({source}) failed to load and may offer it ({reason})')
-        self.reports.append(report)
+            self._reports[name] = replace(report, state="failed", reason=why(error))
+            raise Refused(f'plugin "{name}" ({report.origin}) failed to load: {why(error)}') from error
+
+    def ask(self, name: str) -> None:
+        """Import a plugin although no part of it is named, such as one that observes.
+
+        Raises:
+            Refused: As `activate`.
+        """
+        self.activate(name)
+        if name not in self.asked:
+            self.asked.append(name)
 
     def load_file(self, path: Path) -> None:
         """Load a one-file plugin; its name is the stem of the file.
@@ -109,102 +171,136 @@ class Plugins:
         Raises:
             Refused: The file is missing, or fails at import.
         """
+        from .files import import_file
+
         name = path.stem.replace("_", "-")
         if not path.is_file():
             raise Refused(f"plugin file {path} does not exist")
-        if any(report.name == name and report.state == "loaded" for report in self.reports):
+        if name in self._reports and self._reports[name].state == "loaded":
             raise Refused(f'plugin file {path} would be called "{name}", and a plugin of that name is loaded already')
-        sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-        self.load(name, str(path), "", lambda: _import_file(path, name), sha256)
-        if self.reports[-1].state == "failed":
-            raise Refused(f"plugin file {path} failed to load: {self.reports[-1].reason}")
-        if not self.manager.get_hookcallers(self.manager.get_plugin(name)):
+        try:
+            module, sha256 = import_file(path)
+            self._reports[name] = PluginReport(name, "loaded", str(path), sha256=sha256)
+            self.register(name, module)
+        except (Exception, SystemExit) as error:
+            self._reports[name] = PluginReport(name, "failed", str(path), reason=why(error))
+            raise Refused(f"plugin file {path} failed to load: {why(error)}") from error
+        if not self._reports[name].hooks:
             raise Refused(f"plugin file {path} has no function that is marked with @hookimpl")
 
+    def observe(self) -> None:
+        """Import the installed plugins that have run hooks, where registry.toml lets plugins load by themselves.
+
+        Raises:
+            Refused: The import of one fails.
+        """
+        for report in self.reports:
+            if report.state == "loaded" and self.policy.plugins.autoload and set(report.hooks) & RUN_HOOKS:
+                self.activate(report.name)
+
+    def require(self) -> None:
+        """Import what registry.toml requires.
+
+        Raises:
+            Refused: Something required is missing, blocked, broken, or of another version; every one is named.
+        """
+        problems: list[Problem] = []
+        for text, name in self._required():
+            try:
+                if name is None:
+                    raise Refused(f'registry.toml requires "{text}", which is not installed, or in another version')
+                self.activate(name)
+            except Refused as refused:
+                problems += refused.problems
+        if problems:
+            raise Refused(problems)
+
+    def _required(self) -> Iterable[tuple[str, str | None]]:
+        for text in self.policy.plugins.require:
+            alone = Policy.model_validate({"plugins": {"require": [text]}})
+            names = [
+                report.name
+                for report in self.reports
+                if (wanted := alone.requirement(report.name, report.source)) is not None
+                and wanted.specifier.contains(report.version or "0", prereleases=True)
+            ]
+            yield text, names[0] if names else None
+
     def called(self, name: str, **arguments: Any) -> Iterable[tuple[str, Any]]:
-        """Call a hook plugin by plugin, with only the arguments each asks for; yield (plugin, result)."""
+        """Call a hook plugin by plugin, with only the arguments each asks for; yield (plugin, result).
+
+        Raises:
+            PluginError: A plugin raised, and registry.toml does not say to go on without it.
+        """
         caller: pluggy.HookCaller = getattr(self.manager.hook, name)
         for impl in caller.get_hookimpls():
-            yield impl.plugin_name, impl.function(*(arguments[argument] for argument in impl.argnames))
+            if impl.plugin_name in self._quiet:
+                continue
+            try:
+                yield impl.plugin_name, impl.function(*(arguments[argument] for argument in impl.argnames))
+            except Refused:
+                raise
+            except (Exception, SystemExit) as error:
+                failed = PluginError(self._reports[impl.plugin_name], name, error)
+                if self.policy.plugins.on_observer_error == "raise" or name not in RUN_HOOKS:
+                    raise failed from error
+                self._quiet.add(impl.plugin_name)
+                self.warn(f"{failed}; its hooks are not called again in this run")
 
 
-def _import_file(path: Path, name: str) -> Any:
-    """Import a file as a module of its own, found again by its classes' `__module__`."""
-    module_name = f"dither_file_plugin_{name.replace('-', '_')}"
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module
+def _version(text: str) -> Version | None:
     try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[module_name]
-        raise
-    return module
+        return Version(text)
+    except InvalidVersion:
+        return None
 
 
 def load_plugins(
-    select: Sequence[str] | None = None, files: Iterable[Path] = (), policy: Policy | None = None
+    select: Sequence[str] | None = None,
+    files: Iterable[Path] = (),
+    policy: Policy | None = None,
+    fresh: bool = False,
 ) -> Plugins:
-    """Load the installed plugins, and one-file plugins.
+    """Find the installed plugins and what each offers, and load one-file plugins; nothing else is imported.
 
     Args:
-        select: As after -p: `no:NAME` blocks a plugin; any NAME without `no:` loads only those named. By default the
-            environment variable DITHER_PLUGINS, split at commas (empty: no plugin at all).
+        select: As after -p: NAME loads a plugin although no part of it is named, `no:NAME` blocks it, and a path that
+            ends in .py is a one-file plugin.
         files: One-file plugins to load as well.
         policy: What registry.toml says; by default nothing.
+        fresh: Ask every plugin anew what it offers, instead of the cache.
 
     Raises:
-        Refused: A selected plugin is not installed, or a file fails.
+        Refused: A selected plugin is not installed, or a file fails; under DITHER_STRICT_PLUGINS=1, any one fails.
     """
-    policy = policy or Policy()
-    found = _entry_points()
-    wanted, blocked = _selection(select, set(found), policy)
-    manager = pluggy.PluginManager(PROJECT)
-    manager.add_hookspecs(Hooks)
-    plugins = Plugins(Catalog(policy.prefer, policy.known_parts()), manager)
-    for name, points in sorted(found.items()):
-        source = ", ".join(point.dist.name if point.dist else "?" for point in points)
-        version = ", ".join(point.dist.version if point.dist else "?" for point in points)
-        if name in blocked or (wanted is not None and name not in wanted):
-            plugins.reports.append(PluginReport(name, "blocked", source, version, blocked.get(name, "not selected")))
+    plugins = Plugins(policy)
+    found = installed_plugins()
+    selection = select_plugins(select or (), found, plugins.policy, _required(found, plugins.policy))
+    usable = {}
+    for name, points in found.items():
+        if name in selection.blocked:
+            plugins.refuse(name, points, "blocked", selection.blocked[name])
         elif len(points) > 1:
-            reason = "more than one distribution has an entry point of this name"
-            plugins.reports.append(PluginReport(name, "clash", source, version, reason))
-            plugins.catalog.notes.append(f'plugin "{name}" is not loaded: {source} all use this name')
+            plugins.refuse(name, points, "clash", "more than one distribution has an entry point of this name")
         else:
-            plugins.load(name, source, version, points[0].load)
-    for path in files:
+            usable[name] = points[0]
+    menus = menus_of(list(usable.values()), fresh)
+    for name, plugin in usable.items():
+        plugins.expect(plugin, menus[name])
+    _strict(plugins.reports)
+    for name in selection.asked:
+        plugins.ask(name)
+    for path in (*selection.files, *files):
         plugins.load_file(path)
     return plugins
 
 
-def _entry_points() -> dict[str, list[importlib.metadata.EntryPoint]]:
-    found: dict[str, list[importlib.metadata.EntryPoint]] = {}
-    for point in importlib.metadata.entry_points(group=GROUP):
-        same = found.setdefault(point.name, [])
-        if all((p.value, p.dist and p.dist.name) != (point.value, point.dist and point.dist.name) for p in same):
-            same.append(point)
-    return found
+def _required(found: Mapping[str, Sequence[Installed]], policy: Policy) -> set[str]:
+    return {name for name, points in found.items() if any(policy.requirement(name, p.distribution) for p in points)}
 
 
-def _selection(select: Sequence[str] | None, known: set[str], policy: Policy) -> tuple[set[str] | None, dict[str, str]]:
-    """Return the plugins to load (None: all), and the blocked ones with the reason."""
-    origin = "-p"
-    if select is None:
-        origin, given = "DITHER_PLUGINS", os.environ.get("DITHER_PLUGINS")
-        select = [] if given is None else [name.strip() for name in given.split(",")]
-    blocked = {name: "registry.toml" for name in policy.block}
-    blocked |= {name.removeprefix("no:"): f"{origin} {name}" for name in select if name.startswith("no:")}
-    wanted = {name for name in select if not name.startswith("no:")}
-    problems = []
-    for name in sorted((wanted | set(blocked)) - known - {""} - set(policy.block)):
-        close = nearest(name, known)
-        hint = f'did you mean "{close}"? ' if close else ""
-        problems.append(
-            Problem(f'{origin}: no plugin is named "{name}"', help=f"{hint}installed: {', '.join(sorted(known))}")
-        )
-    if problems:
-        raise Refused(problems)
-    return (wanted if wanted else None), blocked
+def _strict(reports: Iterable[PluginReport]) -> None:
+    if os.environ.get(STRICT, "") not in ("", "0"):
+        wrong = [report for report in reports if report.state in ("failed", "clash")]
+        if wrong:
+            raise Refused([Problem(f'plugin "{r.name}" ({r.origin}): {r.state}, {r.reason}') for r in wrong])

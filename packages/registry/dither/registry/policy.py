@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
-from pydantic import Field
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from pydantic import Field, field_validator
 
 from .spec import Options
 
-__all__ = ["Known", "Policy", "find_policy"]
+__all__ = ["Entry", "Known", "PluginPolicy", "Policy", "find_policy", "policy_file", "read_policy"]
 
 
 class Known(Options):
@@ -23,8 +26,39 @@ class Known(Options):
 class PluginPolicy(Options):
     """Which plugins may load."""
 
+    autoload: bool = True
+    """Whether every installed plugin may be used; without it, only those that are required or asked for by name."""
+    require: list[str] = []
+    """Plugins without which nothing runs, by their own or their distribution's name, with versions: `wavelet>=0.2`."""
     block: list[str] = []
     """Plugins that are never imported."""
+    on_observer_error: Literal["raise", "warn-once"] = "raise"
+    """What a run does where a run hook raises: stop, or say so once and go on without that plugin's hooks."""
+
+    @field_validator("require")
+    @classmethod
+    def _requirements(cls, value: list[str]) -> list[str]:
+        for text in value:
+            try:
+                Requirement(text)
+            except InvalidRequirement:
+                raise ValueError(
+                    f'"{text}" is no requirement; write a name with versions, as in "wavelet>=0.2"'
+                ) from None
+        return value
+
+
+class Entry(Options):
+    """One part in the generated catalogue."""
+
+    plugin: str
+    """The plugin that offers it."""
+    rev: int = Field(ge=1)
+    """Its rev."""
+    since: str = ""
+    """Version of the plugin in which it was first seen."""
+    options: str
+    """Fingerprint of its options."""
 
 
 class Policy(Options):
@@ -35,17 +69,49 @@ class Policy(Options):
     """Which plugin a short name means: `"block:adaln-zero" = "core-blocks"`."""
     known: dict[str, Known] = {}
     """Plugins by name that may be not installed."""
+    components: dict[str, dict[str, Entry]] = {}
+    """The catalogue by kind and name, written by `dither registry sync`."""
 
     @property
     def block(self) -> list[str]:
         """Plugins that are never imported."""
         return self.plugins.block
 
+    def requirement(self, plugin: str, distribution: str) -> Requirement | None:
+        """Return what is required of a plugin, by its own or its distribution's name."""
+        names = {canonicalize_name(plugin), canonicalize_name(distribution)}
+        required = map(Requirement, self.plugins.require)
+        return next((r for r in required if canonicalize_name(r.name) in names), None)
+
     def known_parts(self) -> dict[str, str]:
-        """Return `{"kind:name": how to install the plugin that provides it}`."""
-        return {
+        """Return `{"kind:name": how to get the plugin that provides it}`."""
+        catalogued = {
+            f"{kind}:{name}": f'plugin "{entry.plugin}", which is not loaded here (dither plugins says why)'
+            for kind, entries in self.components.items()
+            for name, entry in entries.items()
+        }
+        return catalogued | {
             part: f'plugin "{name}": {known.install}' for name, known in self.known.items() for part in known.provides
         }
+
+
+def policy_file(start: Path) -> Path | None:
+    """Return the nearest registry.toml at or above a folder, if there is one."""
+    folder = start.resolve()
+    paths = (above / "registry.toml" for above in (folder, *folder.parents))
+    return next((path for path in paths if path.is_file()), None)
+
+
+def read_policy(path: Path) -> Policy:
+    """Read a registry.toml.
+
+    Raises:
+        Refused: The file has mistakes; each is named with its line.
+    """
+    from .document import Document
+    from .validation import validate
+
+    return validate(Policy, Document.load(path))
 
 
 def find_policy(start: Path) -> Policy:
@@ -54,11 +120,5 @@ def find_policy(start: Path) -> Policy:
     Raises:
         Refused: The file has mistakes; each is named with its line.
     """
-    from .document import Document
-    from .validation import validate
-
-    for folder in (start.resolve(), *start.resolve().parents):
-        path = folder / "registry.toml"
-        if path.is_file():
-            return validate(Policy, Document.load(path))
-    return Policy()
+    path = policy_file(start)
+    return Policy() if path is None else read_policy(path)

@@ -3,25 +3,68 @@
 from __future__ import annotations
 
 import difflib
+import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import Any
 
 from .spec import Path
 
-__all__ = ["Origin", "Problem", "Refused", "dotted", "nearest"]
+__all__ = ["Origin", "Problem", "Refused", "dotted", "nearest", "plain"]
+
+WIDEST = 160
+"""Characters of a source line that are shown."""
+LONGEST = 4000
+"""Characters of a message that are shown."""
+LONGEST_KEY = 60
+"""Characters of a key that are shown."""
+BARE = re.compile(r"[A-Za-z0-9_-]+")
+CANDIDATES = 500
+"""Names among which the nearest one is looked for."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a value was given: a file with line and column (from 1), and the line; or a name such as `--set 1`."""
+    """Where a value was given: a place in a file, or a name such as `--set train.lr=1`.
+
+    Attributes:
+        file: The file, or the name.
+        line: From 1.
+        column: From 1, in characters.
+        source: The text of the line.
+        width: Characters at fault, from the column on.
+    """
 
     file: str
     line: int | None = None
     column: int | None = None
     source: str | None = None
+    width: int = 1
+
+    @classmethod
+    def within(cls, file: str, text: str, start: int, end: int) -> Origin:
+        """Say where the characters from `start` to `end` of a file's text stand."""
+        first = text.rfind("\n", 0, start) + 1
+        last = text.find("\n", start)
+        source = text[first : last if last >= 0 else len(text)]
+        width = max(1, min(end - start, len(source) - (start - first)))
+        return cls(file, text.count("\n", 0, start) + 1, start - first + 1, source, width)
 
     def __str__(self) -> str:
         return ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
+
+    def excerpt(self) -> list[str]:
+        """Return the line with a caret under what is at fault, cut to where that is."""
+        if self.source is None or self.line is None:
+            return []
+        column, number = (self.column or 1) - 1, str(self.line)
+        first = 0 if column < WIDEST * 3 // 4 else column - WIDEST // 2
+        shown = ("... " if first else "") + plain(self.source[first : first + WIDEST]).replace("\n", " ")
+        caret = " " * (column - first + 4 * bool(first)) + "^" * max(1, min(self.width, first + WIDEST - column))
+        margin = " " * len(number)
+        return [f"  {margin} |", f"  {number} | {shown}".rstrip(), f"  {margin} | {caret}"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +77,8 @@ class Problem:
         origin: Where the value was given.
         help: What to do about it.
         related: Other places that matter, each with a word on why.
+        given: The value at fault, if there is one.
+        level: "error", or "warning" for what works all the same.
     """
 
     message: str
@@ -41,20 +86,17 @@ class Problem:
     origin: Origin | None = None
     help: str | None = None
     related: tuple[tuple[str, Origin], ...] = ()
+    given: Any = None
+    level: str = "error"
 
     def __str__(self) -> str:
-        lines = ["error: " + (f"{dotted(self.path)}: " if self.path else "") + self.message]
+        lines = [f"{self.level}: " + (f"{dotted(self.path)}: " if self.path else "") + self.message]
         if self.origin is not None:
-            lines.append(f"  --> {self.origin}")
-            if self.origin.source is not None and self.origin.line is not None:
-                number = str(self.origin.line)
-                text = self.origin.source.replace("\t", " ")[:200]
-                caret = " " * (min(self.origin.column or 1, 200) - 1)
-                lines += [f"  {' ' * len(number)} |", f"  {number} | {text}", f"  {' ' * len(number)} | {caret}^"]
+            lines += [f"  --> {self.origin}", *self.origin.excerpt()]
         lines += [f"  note: {word} {origin}" for word, origin in self.related]
         if self.help:
-            lines.append(f"  help: {self.help}")
-        return "\n".join(lines)
+            lines.append("  help: " + self.help.replace("\n", "\n        "))
+        return plain("\n".join(lines))
 
 
 class Refused(Exception):  # noqa: N818 - it is no error of the program
@@ -67,16 +109,26 @@ class Refused(Exception):  # noqa: N818 - it is no error of the program
         super().__init__("\n".join(map(str, self.problems)))
 
 
+def plain(text: str) -> str:
+    """Return a text as a terminal may show it: not endless, and without characters that would steer the terminal."""
+    text = text if len(text) <= LONGEST else text[:LONGEST] + " ..."
+    return "".join(c if c.isprintable() or c == "\n" else " " if c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
 def nearest(word: object, allowed: Iterable[str]) -> str | None:
     """Return the allowed name closest to `word`, or None if none is close."""
-    folded = {name.replace("_", "-").lower(): name for name in allowed}
-    close = difflib.get_close_matches(str(word).replace("_", "-").lower(), folded, 1, 0.6)
+    folded = {name.replace("_", "-").lower(): name for name in islice(allowed, CANDIDATES)}
+    close = difflib.get_close_matches(str(word)[:LONGEST_KEY].replace("_", "-").lower(), folded, 1, 0.6)
     return folded[close[0]] if close else None
 
 
 def dotted(path: Path) -> str:
-    """Write a path as it is written after --set: `model.block.heads`, `plugins[0]`."""
+    """Write a path as a key of TOML is written, with the number of an element after it: `model.block.heads`, `plugins[0]`."""
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else ("." * bool(text)) + part
+        if isinstance(part, int):
+            text += f"[{part}]"
+            continue
+        shown = part if len(part) <= LONGEST_KEY else part[: LONGEST_KEY - 3] + "..."
+        text += ("." * bool(text)) + (shown if BARE.fullmatch(shown) else json.dumps(shown, ensure_ascii=False))
     return text

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationInfo
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-__all__ = ["Misfit", "Options", "Path", "Place", "Slot", "Spec", "below", "named", "summary_of", "unfit"]
+__all__ = ["Alias", "Misfit", "Options", "Path", "Place", "Slot", "Spec", "below", "named", "summary_of", "unfit"]
 
 Path = tuple[str | int, ...]
 
@@ -31,6 +31,21 @@ class Options(BaseModel):
     )
 
 
+@dataclass(frozen=True)
+class Alias:
+    """An earlier name of a part, which still works and says so.
+
+    Attributes:
+        name: The earlier name.
+        removed_in: Version of the plugin's distribution from which on the earlier name is refused.
+        migrate: From the options as the earlier name took them to those of today; by default they are the same.
+    """
+
+    name: str
+    removed_in: str
+    migrate: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+
+
 class Spec(Options):
     """Options of one part. Subclass a kind from `dither.registry.kinds`, give it a `name`, and write `build`.
 
@@ -41,7 +56,13 @@ class Spec(Options):
     kind: ClassVar[str]
     name: ClassVar[str]
     rev: ClassVar[int] = 1
-    """Raise it when the same options begin to give other results."""
+    """Raise it when the same options begin to give other results, or when the options change."""
+    aliases: ClassVar[tuple[Alias, ...]] = ()
+    """Earlier names of the part."""
+
+    def traits(self) -> frozenset[str]:
+        """Tell what these options promise beyond the kind, such as "zero-init"; the conformance kit checks each."""
+        return frozenset()
 
 
 @dataclass(frozen=True)
@@ -98,8 +119,14 @@ class Place:
             return {"use": spec.name, **spec.model_dump()}
 
         return core_schema.with_info_plain_validator_function(
-            parse, serialization=core_schema.plain_serializer_function_ser_schema(dump)
+            parse,
+            serialization=core_schema.plain_serializer_function_ser_schema(dump),
+            metadata={"kind": source.kind},
         )
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Say which kind of part goes here; `schema.schema_of` writes out what that means."""
+        return {"kind": schema["metadata"]["kind"]}
 
 
 S = TypeVar("S", bound=Spec)

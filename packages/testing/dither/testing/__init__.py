@@ -1,8 +1,55 @@
-"""The conformance kit: what a part must keep to, as checks that any plugin can run over its own parts."""
+"""The conformance kit: what a part must keep to, as checks that any plugin can run over its own parts.
 
-from .checks import CHECKS, Check
-from .conformance import Case, parametrize
-from .situations import Situation
-from .strategies import cleans, spaces, specs
+    from dither.testing import conformance
 
-__all__ = ["CHECKS", "Case", "Check", "Situation", "cleans", "parametrize", "spaces", "specs"]
+    @conformance.parametrize(plugin="my-plugin")
+    def test_conformance(case):
+        case.run()
+
+Importing it changes nothing in pytest and imports neither pytest nor torch; names are looked up when they are used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import conformance, strategies
+    from .checks import CHECKS, Check
+    from .conformance import Case, parametrize
+    from .situations import Situation
+    from .strategies import cleans, spaces, specs
+
+__all__ = [
+    "CHECKS",
+    "Case",
+    "Check",
+    "Situation",
+    "cleans",
+    "conformance",
+    "parametrize",
+    "spaces",
+    "specs",
+    "strategies",
+]
+
+HOMES = {
+    "CHECKS": "checks",
+    "Case": "conformance",
+    "Check": "checks",
+    "Situation": "situations",
+    "cleans": "strategies",
+    "parametrize": "conformance",
+    "spaces": "strategies",
+    "specs": "strategies",
+}
+"""The module of each name."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in HOMES:
+        return getattr(importlib.import_module(f"{__name__}.{HOMES[name]}"), name)
+    if name in __all__:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

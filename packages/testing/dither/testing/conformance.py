@@ -1,42 +1,58 @@
 """One test case per part and check, for the parts of any plugin.
 
-    from dither.testing import parametrize
+    from dither.testing import conformance
 
-    @parametrize(plugin="my-blocks", claims={"block:wavelet": ["identity_at_init"]})
+    @conformance.parametrize(
+        plugin="tp-wavelet",
+        expected_failures={("block:wavelet", "rows_independent"): "mixes the batch on purpose"},
+    )
     def test_conformance(case):
         case.run()
 
-To see in the summary how many checks ran, put `from dither.testing.conformance import pytest_terminal_summary` into
-conftest.py.
+Which checks a part gets follows from its kind and from the traits that it declares. One that is declared and that no
+check could look at is a failure. At the end pytest says how many checks ran, and why the others did not.
 """
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import pytest
 import torch
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis.errors import Unsatisfiable
 
 from dither.registry import Catalog, default_catalog
 from dither.registry.catalog import Part
+from dither.registry.problems import nearest
 
 from .checks import CHECKS, Check
 from .probing import NotApplicable, seed_cpu
 from .situations import Situation, situations
+from .summary import attach
+from .traits import may_have, traits_of
 
-__all__ = ["Case", "cases", "parametrize", "pytest_terminal_summary"]
+if TYPE_CHECKING:
+    import pytest
+
+__all__ = ["Case", "cases", "parametrize"]
 
 EXAMPLES = 8
 """Situations in which a check is run."""
 PATIENCE = 100
 """Situations in which a check may have no meaning before it is given up."""
-ID = re.compile(r"\[([a-z0-9-]+:[a-z0-9-]+)-([a-z_]+)\]")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass
+class _Tally:
+    """How often a check ran, and why it did not: traits that were not declared, or else no meaning."""
+
+    ran: int = 0
+    undeclared: set[str] = field(default_factory=set)
+    meaningless: list[str] = field(default_factory=list)
+    turned_down: int = 0
 
 
 @dataclass(frozen=True)
@@ -48,12 +64,16 @@ class Case:
         check: The property.
         catalog: Where other parts come from.
         options: Tables of options to check with, in place of drawn ones.
+        strict: Whether a recommended check has to pass too.
+        examples: Situations in which it is run.
     """
 
     part: Part
     check: Check
     catalog: Catalog = field(repr=False)
     options: Sequence[Mapping[str, Any]] = ()
+    strict: bool = False
+    examples: int = EXAMPLES
 
     @property
     def name(self) -> str:
@@ -64,74 +84,100 @@ class Case:
         """Run the check in a few situations, the simplest first; skip if it has no meaning in any.
 
         Raises:
-            AssertionError: The property does not hold; hypothesis says in which situation.
+            AssertionError: The property does not hold, and hypothesis says in which situation; or the part declares
+                what the check needs, and yet there was no situation to check it in.
         """
-        reasons = [self._attempts(options) for options in self.options or (None,)]
-        if all(reasons):
-            pytest.skip("; ".join(sorted(set().union(*reasons))))
+        import pytest
 
-    def _attempts(self, options: Mapping[str, Any] | None) -> set[str]:
-        """Run the check with some options, or with drawn ones; return why it had no meaning, if it had none in any."""
-        ran, reasons = 0, list[str]()
+        tally = _Tally()
+        try:
+            for options in self.options or (None,):
+                self._attempt(options, tally)
+        except AssertionError as error:
+            if self.check.level == "required" or self.strict:
+                raise
+            pytest.xfail(f"recommended: {str(error).partition(chr(10))[0]}")
+        if tally.ran:
+            return
+        if self.check.needs and tally.meaningless:
+            needs = ", ".join(sorted(self.check.needs))
+            raise AssertionError(f"{self.name} declares {needs}, but this never ran: {'; '.join(_once(tally))}")
+        pytest.skip("; ".join(_once(tally)) or "it fits nowhere")
+
+    def _attempt(self, options: Mapping[str, Any] | None, tally: _Tally) -> None:
+        """Run the check with some options, or with drawn ones."""
         few = self.part.spec.kind in ("task", "data")  # they stand alone, and reading data takes time
 
         @settings(
-            max_examples=1 if few else EXAMPLES,
+            max_examples=1 if few else self.examples,
             deadline=None,
             derandomize=True,
             database=None,
+            report_multiple_bugs=False,
             suppress_health_check=list(HealthCheck),
         )
-        @given(situations(self.part, self.catalog, self.check.level, options))
+        @given(situations(self.part, self.catalog, self.check.place, options))
         def attempt(situation: Situation) -> None:
-            nonlocal ran
             with torch.random.fork_rng(devices=[]):
                 seed_cpu(situation.seed)
-                try:
-                    self.check.run(situation)
-                    ran += 1
-                except NotApplicable as reason:
-                    reasons.append(str(reason))
-                    if len(reasons) < PATIENCE:
-                        reject()
+                if not self._counts(situation, tally):
+                    reject()
 
+        before = tally.ran + tally.turned_down
         try:
             attempt()
         except Unsatisfiable:
-            if not reasons:
+            if tally.ran + tally.turned_down == before:
                 raise AssertionError(f"{self.part.pinned} fits nowhere: no options and place were found") from None
-        return set() if ran else set(reasons)
+
+    def _counts(self, situation: Situation, tally: _Tally) -> bool:
+        """Run the check in a situation; return False where it has no meaning and others are to be tried."""
+        missing = self.check.needs - traits_of(situation.spec, situation.space)
+        try:
+            if not missing:
+                self.check.run(situation)
+                tally.ran += 1
+                return True
+            tally.undeclared |= missing
+        except NotApplicable as reason:
+            tally.meaningless.append(str(reason))
+        tally.turned_down += 1
+        return tally.turned_down >= PATIENCE
+
+
+def _once(tally: _Tally) -> list[str]:
+    """Each reason once; what is not declared only where nothing else was in the way."""
+    undeclared = [f"does not declare {trait}" for trait in sorted(tally.undeclared)]
+    return sorted(set(tally.meaningless)) or undeclared
 
 
 def cases(
     plugin: str,
     catalog: Catalog,
-    claims: Mapping[str, Collection[str]],
-    examples: Mapping[str, Sequence[Mapping[str, Any]]],
+    examples: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+    *,
+    strict: bool = False,
 ) -> list[Case]:
     """Return every check that concerns a part of a plugin, by part.
 
     Raises:
-        ValueError: The plugin offers nothing, or a claim is of no part or check.
+        ValueError: The plugin offers nothing, or an example is of no part.
     """
-    parts = [part for part in catalog.parts() if part.plugin == plugin]
+    examples = examples or {}
+    every = catalog.parts()
+    parts = [part for part in every if part.plugin == plugin]
     if not parts:
-        known = sorted({part.plugin for part in catalog.parts()})
-        raise ValueError("\n".join([f'plugin "{plugin}" offers nothing; plugins: {", ".join(known)}', *catalog.notes]))
+        raise ValueError(f'plugin "{plugin}" offers nothing{_hint(plugin, {part.plugin for part in every})}')
     found = [
-        Case(part, check, catalog, examples.get(f"{part.spec.kind}:{part.spec.name}", ()))
+        Case(part, check, catalog, examples.get(f"{part.spec.kind}:{part.spec.name}", ()), strict)
         for part in parts
         for check in CHECKS
-        if check.kind in ("any", part.spec.kind)
-        and (not check.claimed or check.name in claims.get(f"{part.spec.kind}:{part.spec.name}", ()))
+        if check.kind in ("any", part.spec.kind) and may_have(part.spec, check.needs)
     ]
     names = {case.name for case in found}
-    for name in (*claims, *examples):
+    for name in examples:
         if name not in names:
-            raise ValueError(f'plugin "{plugin}" offers no {name}')
-    for name, claimed in claims.items():
-        for check in set(claimed) - {c.name for c in CHECKS if c.claimed and c.kind == name.partition(":")[0]}:
-            raise ValueError(f'{name} claims "{check}", which is no claim that the kit can check')
+            raise ValueError(f'plugin "{plugin}" offers no {name}{_hint(name, names)}')
     return found
 
 
@@ -139,47 +185,65 @@ def parametrize(
     plugin: str,
     *,
     expected_failures: Mapping[tuple[str, str], str] | None = None,
-    claims: Mapping[str, Collection[str]] | None = None,
     examples: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+    strict: bool = False,
     catalog: Catalog | None = None,
-) -> pytest.MarkDecorator:
-    """Give a test function one `case` per part and check of a plugin.
+) -> Callable[[F], F]:
+    """Give a test function one `case` per part and check of a plugin, with ids such as `block:wavelet-identity_at_init`.
 
     Args:
         plugin: Name of the plugin, as its entry point has it.
         expected_failures: `{("block:wavelet", "rows_independent"): "mixes the batch on purpose"}`. One that does not
             fail is a failure.
-        claims: What parts claim beyond their kind: `{"block:wavelet": ["identity_at_init"]}`.
         examples: Options to check a part with where they cannot be drawn, such as paths:
             `{"data:text-files": [{"paths": ["a.txt"]}]}`.
+        strict: Whether a recommended check that fails is a failure, and not only reported.
         catalog: By default all that is installed.
 
     Raises:
-        ValueError: A name in the arguments is not known.
+        ValueError: A name in the arguments is not known; the message has the nearest one.
     """
+    import pytest
+
+    found = cases(plugin, catalog or default_catalog(), examples, strict=strict)
     expected = dict(expected_failures or {})
-    marked = []
-    for case in cases(plugin, catalog or default_catalog(), claims or {}, examples or {}):
-        reason = expected.pop((case.name, case.check.name), None)
-        marks = [pytest.mark.xfail(reason=reason, strict=True)] if reason else []
-        marked.append(pytest.param(case, marks=marks, id=f"{case.name}-{case.check.name}"))
-    if expected:
-        unknown = ", ".join(f"{name} {check}" for name, check in expected)
-        raise ValueError(f'expected failures of plugin "{plugin}" name no part and check: {unknown}')
-    return pytest.mark.parametrize("case", marked)
+    _refuse_unknown(plugin, expected, found)
+    marked = [_param(case, expected.get((case.name, case.check.name))) for case in found]
+
+    def decorate(test: F) -> F:
+        attach(test)
+        decorated: F = pytest.mark.parametrize("case", marked)(test)
+        return decorated
+
+    return decorate
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say how many checks ran, and why the others did not."""
-    ran, parts, skipped = 0, set[str](), Counter[str]()
-    for outcome in ("passed", "failed", "xfailed", "xpassed", "skipped"):
-        for report in terminalreporter.stats.get(outcome, ()):
-            match = ID.search(getattr(report, "nodeid", ""))
-            if match and outcome == "skipped":
-                skipped[str(report.longrepr[2]).removeprefix("Skipped: ")] += 1
-            elif match:
-                ran, parts = ran + 1, parts | {match[1]}
-    if ran or skipped:
-        terminalreporter.write_line(f"conformance: {ran} checks ran over {len(parts)} parts, {skipped.total()} skipped")
-        for reason, count in sorted(skipped.items()):
-            terminalreporter.write_line(f"  {count} skipped: {reason}")
+def _param(case: Case, reason: str | None) -> Any:
+    import pytest
+
+    marks: list[pytest.MarkDecorator] = []
+    if reason is not None:
+        marks.append(pytest.mark.xfail(reason=reason, strict=True))
+    return pytest.param(case, marks=marks, id=f"{case.name}-{case.check.name}")
+
+
+def _refuse_unknown(plugin: str, expected: Mapping[tuple[str, str], str], found: Sequence[Case]) -> None:
+    """Refuse expected failures of no part, of no check, or without a reason; all of them at once."""
+    checks: dict[str, set[str]] = {}
+    for case in found:
+        checks.setdefault(case.name, set()).add(case.check.name)
+    wrong = []
+    for (name, check), reason in expected.items():
+        if name not in checks:
+            wrong.append(f'plugin "{plugin}" offers no {name}{_hint(name, checks)}')
+        elif check not in checks[name]:
+            wrong.append(f'{name} has no check "{check}"{_hint(check, checks[name])}')
+        elif not reason.strip():
+            wrong.append(f"{name} {check} is expected to fail for no reason: say why")
+    if wrong:
+        raise ValueError("expected failures: " + "; ".join(wrong))
+
+
+def _hint(name: str, allowed: Iterable[str]) -> str:
+    close = nearest(name, allowed)
+    return f'; did you mean "{close}"?' if close else f"; there is {', '.join(sorted(allowed)) or 'nothing'}"

@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
 from dither.registry import Space, TokenSpace
-from dither.registry.flow import State
+from dither.registry.flow import Noised, State
 
 __all__ = [
     "NotApplicable",
@@ -28,6 +29,7 @@ __all__ = [
     "snapshot",
     "state_of",
     "tensors_of",
+    "truth_for",
     "usable_ids",
 ]
 
@@ -107,6 +109,26 @@ def raw_for(space: Space, valid: Bool[Tensor, "B L"], seed: int) -> Float[Tensor
         raw = torch.randn(*valid.shape, space.vocab, generator=generator)
         return raw.masked_fill(~space.usable(), -torch.inf)
     return torch.randn(*valid.shape, space.width, generator=generator)
+
+
+def truth_for(predict: str, noised: Noised, vocab: int) -> Float[Tensor, "B L V"]:
+    """Return the raw output of a model that knows x_0, under what raw output means.
+
+    Raises:
+        NotApplicable: The meaning is none of the house's.
+    """
+    alpha, lost = noised.noise.alpha(noised.x0), noised.noise.lost(noised.x0)
+    if predict in ("posterior", "plug-in") and noised.prior is not None:
+        return 30.0 * one_hot(noised.x0, vocab).float()
+    if predict == "score" and noised.prior is not None:
+        q = alpha[..., None] * one_hot(noised.x0, vocab) + lost[..., None] * noised.prior
+        scores = q.log() - q.gather(-1, noised.state.x[..., None]).log()
+        return scores.clamp_min(-30.0).float()
+    if predict in ("x0", "eps", "velocity"):
+        eps = torch.zeros_like(noised.x0) if noised.eps is None else noised.eps
+        velocity = alpha.sqrt() * eps - lost.sqrt() * noised.x0
+        return {"x0": noised.x0, "eps": eps, "velocity": velocity}[predict].float()
+    raise NotApplicable(f'what would be true is not known for predict = "{predict}"')
 
 
 def clean_ids(space: TokenSpace, x: Int[Tensor, "B L"]) -> Bool[Tensor, "B L"]:

@@ -15,6 +15,7 @@ from dither.registry import Catalog, Misfit, Space, Spec
 from dither.registry.catalog import Part
 from dither.registry.describe import describe
 from dither.registry.kinds import ModelFacts
+from dither.registry.spec import Place
 
 from .probing import seed_cpu
 from .strategies import cleans, feature_spaces, graph_spaces, specs, token_spaces
@@ -42,6 +43,7 @@ class Situation:
         clean: A batch of the space.
         seed: For whatever else a check draws.
         catalog: The other parts.
+        home: Spec of a block-causal model around a block, at the place "home".
     """
 
     part: Part
@@ -52,9 +54,11 @@ class Situation:
     seed: int = 0
     clean: Any = field(default=None, repr=False)
     catalog: Catalog = field(default_factory=Catalog, repr=False)
+    home: Any = None
 
     def __repr__(self) -> str:
         process = "" if self.process in (None, self.spec) else f", process={self.process!r}"
+        process += "" if self.home is None else f", home={self.home!r}"
         return f"{self.part.pinned}: {self.spec!r}{process}, given={self.given}, seed={self.seed}, clean={self.clean}"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
@@ -75,28 +79,28 @@ def default_spec(part: Part, catalog: Catalog) -> Spec:
 
 
 def situations(
-    part: Part, catalog: Catalog, level: str, options: Mapping[str, Any] | None = None
+    part: Part, catalog: Catalog, place: str, options: Mapping[str, Any] | None = None
 ) -> st.SearchStrategy[Situation]:
     """Places in which a part may stand.
 
     Args:
         part: What is tested.
         catalog: Where other parts come from.
-        level: `options` draws options from their whole range and no place; `part` small options in a fitting place;
-            `default` the defaults in a fitting place.
+        place: `options` draws options from their whole range and no place; `part` small options in a fitting place;
+            `default` the defaults in a fitting place; `home` a block inside a block-causal model.
         options: To be taken in place of drawn ones. Where there are none, tasks and data keep to their defaults.
     """
     kind, known = part.spec.kind, None
     if options is not None:
         known = st.just(catalog.parse(kind, {"use": part.pinned, **options}))
-    elif level == "default" or (kind in ("task", "data") and level != "options"):
+    elif place == "default" or (kind in ("task", "data") and place != "options"):
         known = st.just(default_spec(part, catalog))
 
     def drawn(fits: Fits) -> st.SearchStrategy[Any]:
-        return specs(part.spec, catalog, small=level != "options", fits=fits) if known is None else known
+        return specs(part.spec, catalog, small=place != "options", fits=fits) if known is None else known
 
-    place = _nowhere if level == "options" else PLACES.get(kind, _nowhere)
-    return _placed(place, drawn, Situation(part, None, catalog=catalog))
+    put = {"options": _nowhere, "home": _home}.get(place, PLACES.get(kind, _nowhere))
+    return _placed(put, drawn, Situation(part, None, catalog=catalog))
 
 
 @st.composite
@@ -121,6 +125,33 @@ def _block(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     pairs = [(width, cond) for cond in CONDITIONS for width in WIDTHS if _no(spec.check(width, cond))]
     assume(pairs)
     return _put(s, spec=spec, given=draw(st.sampled_from(pairs)))
+
+
+def _home(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
+    """A block in a block-causal model over a single field."""
+    block, space = draw(drawn(lambda inner: True)), draw(token_spaces(most=1))
+    homes = [(part.spec, key) for part in s.catalog.parts("model") for key in _slots(part.spec, "block")]
+    if not homes:
+        return _put(s, spec=block, space=space)
+
+    def fits(inner: Any) -> bool:
+        places = {"condition": (16,)} | dict.fromkeys(("embedding", "position", "head"), (space, 16))
+        return inner.kind not in places or _no(inner.check(*places[inner.kind]))
+
+    kind, key = draw(st.sampled_from(homes))
+    model = draw(specs(kind, s.catalog, fits=fits)).model_copy(update={key: block})
+    size = model.facts().block_size
+    assume(size is not None and size < space.length and _no(model.check(space)))
+    return _put(s, spec=block, space=space, clean=draw(cleans(space)), home=model)
+
+
+def _slots(spec: Any, kind: str) -> list[str]:
+    """Return the options of a Spec that take a part of a kind."""
+    return [
+        key
+        for key, info in spec.model_fields.items()
+        if any(isinstance(item, Place) for item in info.metadata) and info.annotation.kind == kind
+    ]
 
 
 def _condition(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:

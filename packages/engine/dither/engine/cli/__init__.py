@@ -16,8 +16,6 @@ def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> 
         arguments: As in sys.argv[1:], which is the default.
         verb: What is meant when the first argument is no verb.
     """
-    from dither.registry.problems import Refused
-
     from .app import app, verbs
 
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -26,7 +24,7 @@ def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> 
         given.insert(0, verb)
     try:
         result = app(given, standalone_mode=False)
-    except Refused as refused:
+    except _refused() as refused:
         return _refuse(refused)
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -37,6 +35,13 @@ def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> 
     except Exception as error:
         return _usage(error)
     return result if isinstance(result, int) else 0
+
+
+def _refused() -> type[Exception]:
+    """Return the class of refusals. It comes with pydantic, so only once something is raised: help does without."""
+    from dither.registry.problems import Refused
+
+    return Refused
 
 
 def _refuse(refused: Exception) -> int:

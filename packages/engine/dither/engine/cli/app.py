@@ -2,16 +2,45 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 # isort: off
 from . import experiments  # noqa: F401 - importing a module registers its verbs
+from . import authoring  # noqa: F401
 from . import catalogue  # noqa: F401
 from . import data  # noqa: F401
+from . import doctor  # noqa: F401
 from . import runs  # noqa: F401
+from . import schema  # noqa: F401
 from .root import app
 
 # isort: on
 
-__all__ = ["app", "verbs"]
+__all__ = ["PANELS", "app", "verbs"]
+
+PANELS = {
+    "experiments": ("run", "sweep", "validate", "check", "explain", "resolve", "prepare"),
+    "parts and plugins": ("list", "describe", "plugins", "doctor", "registry"),
+    "runs": ("report", "sample", "evaluate", "diff", "bench"),
+    "authoring": ("new", "test-plugin", "schema"),
+}
+"""The verbs as help groups and orders them."""
+
+
+def _arrange() -> None:
+    order = [verb for panel in PANELS.values() for verb in panel]
+    panel_of = {verb: panel for panel, verbs in PANELS.items() for verb in verbs}
+
+    def name(entry: Any) -> str:
+        return str(entry.name or getattr(entry.callback, "__name__", ""))
+
+    for entries in (app.registered_commands, app.registered_groups):
+        entries.sort(key=lambda entry: order.index(name(entry)) if name(entry) in order else len(order))
+        for entry in entries:
+            entry.rich_help_panel = panel_of.get(name(entry), entry.rich_help_panel)
+
+
+_arrange()
 
 
 def verbs() -> set[str]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from .completion import complete_kind, complete_name, complete_plugin
 from .root import Json, Selected, app
 
 __all__ = ["visible_plugins"]
@@ -14,31 +15,52 @@ __all__ = ["visible_plugins"]
 
 @app.command("list")
 def list_parts(
-    kind: Annotated[str | None, typer.Argument(help="Only this kind, such as block.", show_default=False)] = None,
+    kind: Annotated[
+        str | None,
+        typer.Argument(help="Only this kind, such as block.", show_default=False, autocompletion=complete_kind),
+    ] = None,
+    names: Annotated[
+        str | None, typer.Option("--filter", metavar="GLOB", help="Only names like this, such as 'log-*'.")
+    ] = None,
+    offered_by: Annotated[
+        list[str] | None,
+        typer.Option("--plugin", metavar="NAME", help="Only of this plugin (repeat).", autocompletion=complete_plugin),
+    ] = None,
     selected: Selected = None,
     as_json: Json = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the reference page.")] = False,
 ) -> None:
     """List the parts that an experiment may name. Imports no torch."""
-    from .lists import show_parts, show_reference
+    from .lists import chosen_parts, show_parts, show_reference
 
+    plugins = visible_plugins(selected)
+    parts = chosen_parts(plugins, kind, names, offered_by)
     if as_markdown:
-        show_reference(visible_plugins(selected), kind)
+        show_reference(plugins, parts)
     else:
-        show_parts(visible_plugins(selected), kind, as_json)
+        show_parts(parts, as_json)
 
 
 @app.command()
 def describe(
-    kind: Annotated[str, typer.Argument(help="A kind, such as block.")],
-    name: Annotated[str, typer.Argument(help="The name of a part, such as adaln-zero.")],
+    kind: Annotated[
+        str, typer.Argument(help="A kind, such as block, or the name alone.", autocompletion=complete_kind)
+    ],
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="The name of a part, such as adaln-zero.", autocompletion=complete_name, show_default=False
+        ),
+    ] = None,
     selected: Selected = None,
     as_json: Json = False,
 ) -> None:
-    """Describe one part: what it does, its options, where it comes from, and how to write it. Imports no torch."""
-    from .lists import show_part
+    """Describe one part: what it does, its options, what it fits, where it comes from, and how to write it."""
+    from .lists import find_part
+    from .part_page import show_part
 
-    show_part(visible_plugins(selected), kind, name, as_json)
+    plugins = visible_plugins(selected)
+    show_part(plugins, find_part(plugins, kind, name), as_json)
 
 
 @app.command()

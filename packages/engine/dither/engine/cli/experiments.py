@@ -23,6 +23,9 @@ def run(
     resume: Annotated[
         Path | None, typer.Option("--resume", metavar="RUN", help="Go on with the run in this directory.")
     ] = None,
+    accept_changes: Annotated[
+        bool, typer.Option("--accept-changes", help="Go on although parts or plugins are not what they were.")
+    ] = False,
 ) -> int:
     """Train, evaluate, sample and draw what an experiment file names."""
     from dither.engine.experiment import load_experiment
@@ -34,7 +37,7 @@ def run(
     loaded = load_experiment(path, changes or (), removals or (), selected)
     from dither.engine.run import run as start
 
-    return start(loaded, runs, ["dither", *sys.argv[1:]], resume)
+    return start(loaded, runs, ["dither", *sys.argv[1:]], resume, accept_changes=accept_changes)
 
 
 def _resolved(run_directory: Path | None) -> Path:

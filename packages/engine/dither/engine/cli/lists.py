@@ -1,8 +1,10 @@
-"""What list, describe and plugins print."""
+"""What list and plugins print, and how a part is found by the words that were given."""
 
 from __future__ import annotations
 
+import fnmatch
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,18 @@ from dither.registry.plugins import Plugins
 from dither.registry.problems import Refused, nearest
 from dither.registry.spec import summary_of
 
-__all__ = ["show_part", "show_parts", "show_plugins", "show_reference"]
+__all__ = ["chosen_parts", "find_part", "show_parts", "show_plugins", "show_reference", "table"]
 
 
-def _kind(kind: str) -> str:
+def table(*columns: str) -> Table:
+    """Return an empty table in the style of this command line; long cells go on in the next line."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        made.add_column(column, overflow="fold")
+    return made
+
+
+def _known_kind(kind: str) -> str:
     if kind not in KINDS:
         close = nearest(kind, KINDS)
         raise Refused(
@@ -30,39 +40,79 @@ def _kind(kind: str) -> str:
     return kind
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
+def chosen_parts(
+    plugins: Plugins, kind: str | None, names: str | None = None, offered_by: Sequence[str] | None = None
+) -> list[Part]:
+    """Return the parts of a kind whose names are like a pattern, and which certain plugins offer.
+
+    Raises:
+        Refused: There is no such kind or plugin, or no part is named so.
+    """
+    known = [report.name for report in plugins.reports]
+    for plugin in offered_by or ():
+        if plugin not in known:
+            close = nearest(plugin, known)
+            hint = f'; did you mean "{close}"?' if close else f"; installed: {', '.join(known) or 'none'}"
+            raise Refused(f'no plugin is named "{plugin}"{hint}')
+    parts = plugins.catalog.parts(_known_kind(kind) if kind else None)
+    if offered_by:
+        parts = [part for part in parts if part.plugin in offered_by]
+    if names is None:
+        return parts
+    found = [part for part in parts if fnmatch.fnmatchcase(part.name, names)]
+    if not found:
+        close = nearest(names, {part.name for part in parts})
+        raise Refused(f'no name is like "{names}"' + (f'; did you mean "{close}"?' if close else ""))
+    return found
 
 
-def show_parts(plugins: Plugins, kind: str | None, as_json: bool) -> None:
-    """Print every part (of a kind), one a line."""
-    parts = plugins.catalog.parts(_kind(kind) if kind else None)
+def find_part(plugins: Plugins, word: str, name: str | None) -> Part:
+    """Return the part that a kind and a name mean, or a name alone where it is that of one kind only.
+
+    Raises:
+        Refused: There is none, or more than one.
+    """
+    catalog = plugins.catalog
+    if name is not None:
+        return catalog.find(_known_kind(word), name)
+    if word in KINDS:
+        raise Refused(f"give the name of a {word} as well: {', '.join(catalog.names(word)) or 'there is none'}")
+    short = word.rpartition("/")[2].partition("@")[0]
+    kinds = [kind for kind in KINDS if short in catalog.names(kind)]
+    if len(kinds) == 1:
+        return catalog.find(kinds[0], word)
+    if kinds:
+        forms = " or ".join(f"`describe {kind} {word}`" for kind in kinds)
+        raise Refused(f'"{word}" is the name of several kinds of part; write {forms}')
+    close = nearest(short, [*(part.name for part in catalog.parts()), *KINDS])
+    raise Refused(f'no part is named "{word}"' + (f'; did you mean "{close}"?' if close else "; see `dither list`"))
+
+
+def show_parts(parts: Iterable[Part], as_json: bool) -> None:
+    """Print parts, one a line."""
     if as_json:
-        rows = [{"kind": p.spec.kind, "name": p.spec.name, "plugin": p.plugin, "summary": p.summary} for p in parts]
+        rows = [{"kind": p.kind, "name": p.name, "rev": p.rev, "plugin": p.plugin, "summary": p.summary} for p in parts]
         typer.echo(json.dumps(rows, indent=2))
         return
-    table = _table("kind", "name", "plugin", "what it does")
+    made = table("kind", "name", "plugin", "what it does")
     last = None
     for part in parts:
-        shown = part.spec.kind if part.spec.kind != last else ""
-        table.add_row(shown, Text(part.spec.name, style="cyan"), part.plugin, Text(part.summary))
-        last = part.spec.kind
-    Console(soft_wrap=False).print(table)
+        shown = part.kind if part.kind != last else ""
+        made.add_row(shown, Text(part.name, style="cyan"), Text(part.plugin), Text(part.summary))
+        last = part.kind
+    Console().print(made)
 
 
-def show_reference(plugins: Plugins, kind: str | None) -> None:
-    """Print the reference of every part (of a kind) as Markdown."""
+def show_reference(plugins: Plugins, parts: Iterable[Part]) -> None:
+    """Print the reference of parts as Markdown."""
     lines = ["# Components", "", "Made from the Specs by `dither list --markdown`; do not edit.", ""]
     last = None
-    for part in plugins.catalog.parts(_kind(kind) if kind else None):
+    for part in parts:
         facts = describe(part, plugins.catalog)
-        if part.spec.kind != last:
-            lines += [f"## {part.spec.kind}", "", summary_of(KINDS[part.spec.kind]), ""]
-        last = part.spec.kind
-        lines += [f"### {part.spec.name}", "", facts["doc"], "", f"From `{part.plugin}`.", ""]
+        if part.kind != last:
+            lines += [f"## {part.kind}", "", summary_of(KINDS[part.kind]), ""]
+        last = part.kind
+        lines += [f"### {part.name}", "", facts["doc"], "", f"From `{part.plugin}`.", ""]
         lines += ["```toml", facts["snippet"], "```", ""]
         if facts["options"]:
             lines += ["| option | type | default | what it is |", "|---|---|---|---|"]
@@ -73,46 +123,38 @@ def show_reference(plugins: Plugins, kind: str | None) -> None:
     typer.echo("\n".join(lines).rstrip())
 
 
-def show_part(plugins: Plugins, kind: str, name: str, as_json: bool) -> None:
-    """Print all there is to know of one part."""
-    part: Part = plugins.catalog.find(_kind(kind), name)
-    facts = describe(part, plugins.catalog)
-    if as_json:
-        typer.echo(json.dumps(facts, indent=2))
-        return
-    console = Console()
-    console.print(Text(f"{kind} {part.spec.name}", style="bold"), Text(f"  {part.pinned}", style="dim"))
-    console.print(Text(facts["doc"]), "\n")
-    table = _table("option", "type", "default", "what it is")
-    for option in facts["options"]:
-        table.add_row(
-            Text(option["name"], style="cyan"), Text(option["type"]), Text(option["default"]), Text(option["doc"])
-        )
-    console.print(table if facts["options"] else "It has no options.")
-    console.print(Text(f"\n{facts['snippet']}"))
-    console.print(Text(f"source: {facts['source']}", style="dim"))
-
-
 def show_plugins(plugins: Plugins, as_json: bool) -> None:
     """Print what became of every plugin."""
-    rows: list[dict[str, Any]] = []
-    for report in plugins.reports:
-        parts = [p for p in plugins.catalog.parts() if p.plugin == report.name]
-        row = {"name": report.name, "state": report.state, "source": report.source, "version": report.version}
-        rows.append(row | {"parts": len(parts), "reason": report.reason})
+    rows: list[dict[str, Any]] = [
+        {
+            "name": report.name,
+            "state": report.state,
+            "source": report.source,
+            "version": report.version,
+            "parts": report.parts,
+            "hooks": list(report.hooks),
+            "imports_torch": report.imports_torch,
+            "seconds": round(report.seconds, 3),
+            "sha256": report.sha256,
+            "reason": report.reason,
+        }
+        for report in plugins.reports
+    ]
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
         return
-    table = _table("plugin", "state", "from", "version", "parts", "reason")
+    made = table("plugin", "state", "from", "version", "parts", "run hooks and checks")
     for row in rows:
         colour = "green" if row["state"] == "loaded" else "red"
-        source = Path(row["source"]).name if "/" in row["source"] else row["source"]
-        table.add_row(
-            row["name"],
-            Text(row["state"], style=colour),
-            source,
-            row["version"],
-            str(row["parts"]),
-            Text(row["reason"]),
-        )
-    Console().print(table)
+        source = Path(row["source"]).name if row["sha256"] else row["source"]
+        hooks = ", ".join(hook for hook in row["hooks"] if hook != "register_components")
+        parts = str(row["parts"]) if row["state"] == "loaded" else ""
+        cells = (source, row["version"], parts, hooks)
+        made.add_row(Text(row["name"]), Text(row["state"], style=colour), *map(Text, cells))
+    console = Console()
+    console.print(made)
+    for row in rows:
+        if row["reason"]:
+            console.print(Text(f"{row['name']}: {row['state']}: {row['reason']}"), soft_wrap=True)
+        elif row["imports_torch"]:
+            console.print(Text(f"{row['name']}: its import pulls in torch ({row['seconds']} s)"), soft_wrap=True)

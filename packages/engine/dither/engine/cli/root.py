@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from .completion import complete_experiment
+
 __all__ = ["Changes", "Experiment", "Json", "Removals", "RunDirectory", "Runs", "Selected", "app"]
 
 app = typer.Typer(
@@ -19,7 +21,10 @@ app = typer.Typer(
 )
 """The command line as typer has it; `main` is what to call."""
 
-Experiment = Annotated[Path, typer.Argument(help="The experiment file (TOML).", show_default=False)]
+Experiment = Annotated[
+    Path,
+    typer.Argument(help="The experiment file (TOML).", show_default=False, autocompletion=complete_experiment),
+]
 Changes = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a value; VALUE is TOML, or else a string."),

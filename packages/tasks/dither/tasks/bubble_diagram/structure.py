@@ -19,7 +19,7 @@ from jaxtyping import Bool, Int, UInt
 from .plans import real_edges
 from .vocabulary import EDGE_PAD, NO_EDGE, NODE_MASK, NODE_PAD, ROOMS, pairs
 
-__all__ = ["Structure", "fingerprints", "structure_of"]
+__all__ = ["Structure", "fingerprints", "mixed", "structure_of"]
 
 _LIVING, _ENTRANCE = ROOMS.index("LivingRoom"), ROOMS.index("Entrance")
 _LEFT, _RIGHT, _ABOVE, _BELOW = (0, 1, 2), (7, 8, 9), (0, 3, 8), (1, 6, 9)
@@ -114,15 +114,15 @@ def fingerprints(tokens: Int[np.ndarray, "N L"], rooms: int) -> Int[np.ndarray, 
     label[:, i, j] = edges
     label[:, j, i] = np.where(edges < NO_EDGE, NO_EDGE - 1 - edges, edges)
     label[:, np.arange(rooms), np.arange(rooms)] = EDGE_PAD
-    colour = _mixed(types.astype(np.uint64))
+    colour = mixed(types.astype(np.uint64))
     for _ in range(3):
-        seen = _mixed(colour[:, None, :] + _mixed(label.astype(np.uint64)))
-        colour = _mixed(colour + seen.sum(2, dtype=np.uint64))
-    marks: Int[np.ndarray, " N"] = _mixed(colour.sum(1, dtype=np.uint64)).astype(np.int64)
+        seen = mixed(colour[:, None, :] + mixed(label.astype(np.uint64)))
+        colour = mixed(colour + seen.sum(2, dtype=np.uint64))
+    marks: Int[np.ndarray, " N"] = mixed(colour.sum(1, dtype=np.uint64)).astype(np.int64)
     return marks
 
 
-def _mixed(value: UInt[np.ndarray, "*n"]) -> UInt[np.ndarray, "*n"]:
+def mixed(value: UInt[np.ndarray, "*n"]) -> UInt[np.ndarray, "*n"]:
     """Scramble 64 bits (the finish of SplitMix64, Steele and others 2014)."""
     value = value + np.uint64(0x9E3779B97F4A7C15)
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from . import blocks, every, inside, losses, models, optimization, processes, samplers, schedules, tasks, verbs
+from . import blocks, builds, every, inside, laws, losses, models, optimization, processes, samplers, schedules, tasks
+from . import verbs
 from .check import Check
 
 __all__ = ["CHECKS", "Check"]
 
 CHECKS: tuple[Check, ...] = (
     *every.CHECKS,
+    *builds.CHECKS,
     *schedules.CHECKS,
     *processes.CHECKS,
+    *laws.CHECKS,
     *verbs.CHECKS,
     *samplers.CHECKS,
     *losses.CHECKS,

@@ -8,9 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..probing import close, enlivened, gradients_reach
+from ..probing import NotApplicable, close, enlivened, gradients_reach
 from ..situations import Situation
-from .check import Check
+from .check import checks_of
+from .models import pieces_behind_cache
 
 __all__ = ["CHECKS"]
 
@@ -37,6 +38,9 @@ def shape_and_range(s: Situation) -> None:
     assert y.dtype == x.dtype, f"{x.dtype} became {y.dtype}"
     assert y.isfinite().all(), "values are not finite"
     assert not torch.equal(x, y), "the block changes nothing, whatever its weights"
+    wide = block.double()(x.double(), c.double())
+    assert wide.dtype == torch.float64, f"in float64 it gives {wide.dtype}"
+    close(wide.float(), y, "float64 beside float32", atol=1e-3)
 
 
 def identity_at_init(s: Situation) -> None:
@@ -72,9 +76,36 @@ def gradients_reach_all(s: Situation) -> None:
     gradients_reach(block, block(x, c))
 
 
-PLAIN = (shape_and_range, rows_independent, padding_inert, condition_per_position, gradients_reach_all)
+def permutation_equivariant(s: Situation) -> None:
+    """What is permuted before the block is permuted behind it, conditions and mask along."""
+    block, x, c = _inputs(s)
+    generator = torch.Generator().manual_seed(s.seed)
+    order = torch.randperm(LENGTH, generator=generator)
+    c = c[:, None] + torch.randn(BATCH, LENGTH, c.shape[-1], generator=generator)
+    mask = torch.rand(BATCH, 1, LENGTH, LENGTH, generator=generator) < 0.7
+    mask |= torch.eye(LENGTH, dtype=torch.bool)
+    permuted = block(x[:, order], c[:, order], mask=mask[:, :, order][..., order])
+    close(permuted, block(x, c, mask=mask)[:, order], "positions in another order")
+
+
+def cached_equals_full(s: Situation) -> None:
+    """In a model whose attention is block-causal, a sample in pieces behind a cache gives what the whole gives."""
+    if s.home is None:
+        raise NotApplicable("no model is installed that takes a block and can be block-causal")
+    pieces_behind_cache(s, enlivened(s.home.build(s.space), s.seed), s.home.facts().block_size)
+
+
 CHECKS = (
-    *(Check(check.__name__, "block", check) for check in PLAIN),
-    Check("identity_at_init", "block", identity_at_init, claimed=True),
+    *checks_of(
+        "block",
+        shape_and_range,
+        rows_independent,
+        padding_inert,
+        condition_per_position,
+        gradients_reach_all,
+    ),
+    *checks_of("block", identity_at_init, needs="zero-init"),
+    *checks_of("block", permutation_equivariant, needs="equivariant"),
+    *checks_of("block", cached_equals_full, needs="cache", place="home"),
 )
 """The checks for blocks."""

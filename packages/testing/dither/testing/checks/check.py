@@ -8,7 +8,12 @@ from typing import Literal
 
 from ..situations import Situation
 
-__all__ = ["Check"]
+__all__ = ["Check", "Level", "Place", "checks_of"]
+
+Level = Literal["required", "recommended"]
+"""Whether a part that fails is wrong, or could be better; the latter is reported and fails only under `strict`."""
+Place = Literal["options", "part", "default", "home"]
+"""Which situations a check asks for, see `dither.testing.situations`."""
 
 
 @dataclass(frozen=True)
@@ -19,12 +24,30 @@ class Check:
         name: What holds, in snake case.
         kind: The kind of part it is about, or "any".
         run: Raises AssertionError where the property does not hold, `NotApplicable` where it has no meaning.
-        level: Which situations it asks for, see `dither.testing.situations`.
-        claimed: Whether it holds only for parts that claim it.
+        level: Whether a part has to pass.
+        needs: Traits that a part must declare for the question to have a meaning, see `dither.testing.traits`.
+        place: Which situations it asks for.
     """
 
     name: str
     kind: str
     run: Callable[[Situation], None]
-    level: Literal["options", "part", "default"] = "part"
-    claimed: bool = False
+    level: Level = "required"
+    needs: frozenset[str] = frozenset()
+    place: Place = "part"
+
+    @property
+    def summary(self) -> str:
+        """The first line of what the function says of itself."""
+        return (self.run.__doc__ or "").strip().partition("\n")[0]
+
+
+def checks_of(
+    kind: str,
+    *functions: Callable[[Situation], None],
+    needs: str = "",
+    level: Level = "required",
+    place: Place = "part",
+) -> tuple[Check, ...]:
+    """Make checks of one kind from functions, named as they are; `needs` lists traits with spaces between them."""
+    return tuple(Check(f.__name__, kind, f, level, frozenset(needs.split()), place) for f in functions)

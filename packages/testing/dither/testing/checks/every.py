@@ -1,7 +1,8 @@
-"""Checks for parts of every kind."""
+"""Checks for the options of every kind of part."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tomllib
@@ -10,18 +11,18 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, Union, get_args, get_origin
 
-import pytest
 import tomlkit
-import torch
 from pydantic import ValidationError
+from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
 
 from dither.registry import Options
 from dither.registry.validation import dump
 
-from ..probing import NotApplicable, same, seed_cpu
+from ..probing import NotApplicable
 from ..situations import Situation, default_spec
-from .check import Check
+from ..traits import stray_promises
+from .check import checks_of
 
 __all__ = ["CHECKS"]
 
@@ -37,8 +38,12 @@ def options_round_trip(s: Situation) -> None:
 
 def unknown_option_refused(s: Situation) -> None:
     """A mistyped option is an error."""
-    with pytest.raises(ValidationError, match="no-such-option"):
+    try:
         s.catalog.parse(s.spec.kind, {"use": s.part.pinned, "no-such-option": 1})
+    except ValidationError as error:
+        assert "no-such-option" in str(error), f"the error does not name the option: {error}"
+    else:
+        raise AssertionError(f"{s.part.pinned} takes any option")
 
 
 def summary(s: Situation) -> None:
@@ -93,52 +98,84 @@ def described_snippet(s: Situation) -> None:
     default_spec(s.part, s.catalog)
 
 
-def builds(s: Situation) -> None:
-    """The defaults can be built, with a value for each option that must be given."""
-    s.build()
+def json_schema(s: Situation) -> None:
+    """The options have a JSON Schema, so that editors can help with them."""
+    try:
+        schema = s.part.spec.model_json_schema()
+    except PydanticUserError as error:
+        raise AssertionError(f"{s.part.pinned} has an option of a type that no JSON Schema tells: {error}") from None
+    told = schema.get("properties", {})
+    untold = [key for key in s.part.spec.model_fields if not told.get(key)]
+    assert not untold, f"the JSON Schema says nothing of {', '.join(untold)}"
+    json.dumps(schema, allow_nan=False)
 
 
-def seeded_build(s: Situation) -> None:
-    """The global seed decides the initial weights, and nothing else does."""
-    first, second = _module(s), _module(s)
-    for (key, a), (_, b) in zip(_tensors(first).items(), _tensors(second).items(), strict=True):
-        same(a, b, f"{key}, built twice under one seed")
+def options_frozen(s: Situation) -> None:
+    """Options cannot be changed once they are read, and equal options have one hash wherever they can have one."""
+    for key in type(s.spec).model_fields:
+        before = getattr(s.spec, key)
+        try:
+            setattr(s.spec, key, before)
+        except (ValidationError, TypeError, AttributeError):
+            continue
+        raise AssertionError(f"{key} can be set after reading: {s.part.pinned} is not frozen")
+    again = s.catalog.parse(s.spec.kind, {"use": s.part.pinned, **dump(s.spec, s.catalog)})
+    if _hash(s.spec) is not None:
+        assert _hash(again) == _hash(s.spec), "equal options have different hashes"
 
 
-def state_dict_round_trip(s: Situation) -> None:
-    """The state dict holds all that differs between two builds."""
-    first = _module(s)
-    seed_cpu(s.seed + 1)
-    second = s.spec.build(*s.given)
-    second.load_state_dict(first.state_dict())
-    for key, tensor in _tensors(first).items():
-        same(_tensors(second)[key], tensor, f"{key}, after loading the state dict")
+def _hash(spec: Any) -> int | None:
+    try:
+        return hash(spec)
+    except TypeError:  # an option is a list or a table
+        return None
 
 
-def _module(s: Situation) -> torch.nn.Module:
-    built = s.build()
-    if not isinstance(built, torch.nn.Module):
-        raise NotApplicable("it holds no weights")
-    return built
+def defaults_apart(s: Situation) -> None:
+    """Two parts with their defaults share no list and no table, which one could change for the other."""
+    first, second = (default_spec(s.part, s.catalog) for _ in range(2))
+    shared = [
+        key
+        for key in type(first).model_fields
+        if _mutable(getattr(first, key)) and getattr(first, key) is getattr(second, key)
+    ]
+    assert not shared, f"two default {s.part.pinned} share one {', '.join(shared)}"
+    held = [name for name, value in vars(s.part.spec).items() if not name.startswith("_") and _mutable(value)]
+    held = [name for name in held if name not in ("model_config", "model_fields", "model_computed_fields")]
+    assert not held, f"every {s.part.pinned} shares {', '.join(held)} of its class, which can be changed"
 
 
-def _tensors(module: torch.nn.Module) -> dict[str, Any]:
-    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+def _mutable(value: Any) -> bool:
+    return isinstance(value, list | dict | set | bytearray)
+
+
+def promises_checked(s: Situation) -> None:
+    """Every trait that the Spec promises is one that a check looks after."""
+    stray = stray_promises(s.spec)
+    assert not stray, "; ".join(stray)
+
+
+def revision(s: Situation) -> None:
+    """The revision is a whole number from 1 on, and earlier names are not those of today."""
+    rev = s.part.spec.rev
+    assert type(rev) is int, f"rev is {rev!r}"
+    assert rev >= 1, f"rev is {rev}"
 
 
 CHECKS = (
-    Check("options_round_trip", "any", options_round_trip, "options"),
-    Check("unknown_option_refused", "any", unknown_option_refused, "options"),
-    Check("summary", "any", summary, "options"),
-    Check("options_documented", "any", options_documented, "options"),
-    Check("options_writable", "any", options_writable, "options"),
-    Check("menu_without_torch", "any", menu_without_torch, "options"),
-    Check("described_snippet", "any", described_snippet, "options"),
-    Check("builds", "any", builds, "default"),
-    *(
-        Check(check.__name__, kind, check)
-        for kind in ("model", "block", "embedding", "position", "condition", "head")
-        for check in (seeded_build, state_dict_round_trip)
+    *checks_of(
+        "any",
+        options_round_trip,
+        unknown_option_refused,
+        menu_without_torch,
+        described_snippet,
+        json_schema,
+        options_frozen,
+        defaults_apart,
+        promises_checked,
+        revision,
+        place="options",
     ),
+    *checks_of("any", summary, options_documented, options_writable, level="recommended", place="options"),
 )
-"""The checks for any kind of part."""
+"""The checks for the options of any kind of part."""

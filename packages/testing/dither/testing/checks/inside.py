@@ -11,12 +11,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dither.registry import FeatureSpace, TokenSpace
+from dither.registry import TokenSpace
 from dither.registry.flow import State
 
-from ..probing import NotApplicable, alter, close, enlivened, same, state_of
+from ..probing import alter, close, enlivened, gradients_reach, same, state_of
 from ..situations import Situation
-from .check import Check
+from .check import checks_of
 
 __all__ = ["CHECKS"]
 
@@ -44,8 +44,6 @@ def embeds_each_position(s: Situation) -> None:
 
 def embeds_every_id(s: Situation) -> None:
     """Every id of a field, MASK and PAD too, has a vector of its own."""
-    if not isinstance(s.space, TokenSpace):
-        raise NotApplicable("it embeds no ids")
     embedding, _ = _embedding(s)
     sizes = s.space.table(lambda field: torch.tensor(field.size))
     x = torch.minimum(torch.arange(s.space.vocab)[:, None], sizes - 1).expand(-1, s.space.length)
@@ -57,8 +55,6 @@ def embeds_every_id(s: Situation) -> None:
 
 def hidden_says_nothing(s: Situation) -> None:
     """What stands in x where it is hidden does not matter; that it is hidden does."""
-    if not isinstance(s.space, FeatureSpace):
-        raise NotApplicable("nothing is hidden in tokens")
     embedding, state = _embedding(s)
     shown = _embed(embedding, state)
     other = State(torch.where(state.hidden, state.x + 1.0, state.x), state.hidden)
@@ -81,8 +77,6 @@ def embeds_apart(s: Situation) -> None:
 def pieces_equal_whole(s: Situation) -> None:
     """A sample embedded in two pieces is the sample embedded at once."""
     embedding, state = _embedding(s)
-    if isinstance(s.space, TokenSpace) and len(s.space.fields) > 1:
-        raise NotApplicable("several fields do not come in pieces")
     cut = state.x.shape[1] // 2
     if not cut:
         raise NotApplicable("a single position cannot be cut")
@@ -148,16 +142,33 @@ def head_per_position(s: Situation) -> None:
     same(torch.nan_to_num(head(other)[where]), torch.nan_to_num(head(h)[where]), "a change at one position")
 
 
+def gradients_reach_all(s: Situation) -> None:
+    """Every weight takes part, with a finite gradient."""
+    if s.spec.kind == "embedding":
+        module, state = _embedding(s)
+        out, _ = module(state, {}, 0)
+    elif s.spec.kind == "condition":
+        module, level = _condition(s)
+        out = module(level, {})
+    else:
+        module, h = _head(s)
+        out = torch.nan_to_num(module(h), neginf=0.0)
+    gradients_reach(module, out)
+
+
 def _head(s: Situation) -> tuple[Any, Float[Tensor, "B L D"]]:
     generator = torch.Generator().manual_seed(s.seed)
     return enlivened(s.build(), s.seed), torch.randn(*s.clean.valid.shape, s.given[1], generator=generator)
 
 
-EMBEDDING = (embeds_each_position, embeds_every_id, hidden_says_nothing, embeds_apart, pieces_equal_whole)
 CHECKS = (
-    *(Check(check.__name__, "embedding", check) for check in EMBEDDING),
-    *(Check(check.__name__, "position", check) for check in (positions_shape, positions_start)),
-    *(Check(check.__name__, "condition", check) for check in (condition_shape, condition_per_position)),
-    *(Check(check.__name__, "head", check) for check in (head_shape, head_per_position)),
+    *checks_of("embedding", embeds_each_position, embeds_apart),
+    *checks_of("embedding", pieces_equal_whole, needs="one-field"),
+    *checks_of("embedding", embeds_every_id, needs="tokens"),
+    *checks_of("embedding", hidden_says_nothing, needs="features"),
+    *checks_of("position", positions_shape, positions_start),
+    *checks_of("condition", condition_shape, condition_per_position),
+    *checks_of("head", head_shape, head_per_position),
+    *(check for kind in ("embedding", "condition", "head") for check in checks_of(kind, gradients_reach_all)),
 )
 """The checks for embeddings, positions, conditions and heads."""

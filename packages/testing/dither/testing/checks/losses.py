@@ -7,13 +7,12 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from dither.registry.flow import Measured, Noised
 
-from ..probing import NotApplicable, close, raw_for, same, seed_cpu, snapshot
+from ..probing import NotApplicable, close, raw_for, same, seed_cpu, snapshot, truth_for
 from ..situations import Situation
-from .check import Check
+from .check import checks_of
 
 __all__ = ["CHECKS"]
 
@@ -85,25 +84,59 @@ def rows_apart(s: Situation) -> None:
         close(alone.weights[0], whole.weights[row], "the weights of a sample alone", atol=1e-6)
 
 
-def truth_is_best(s: Situation) -> None:
-    """A model that says the truth has less loss than one that guesses."""
-    loss, process, raw, noised = _inputs(s)
-    predict, alpha, lost = s.given[0].predict, noised.noise.alpha(noised.x0), noised.noise.lost(noised.x0)
-    if predict in ("posterior", "plug-in", "score") and noised.prior is not None:
-        truth = one_hot(noised.x0, raw.shape[-1]).to(noised.prior)
-        q = alpha[..., None] * truth + lost[..., None] * noised.prior
-        scores = q.log() - q.gather(-1, noised.state.x[..., None]).log()
-        truth = scores.clamp_min(-30.0) if predict == "score" else 30.0 * truth
-    elif predict in ("x0", "eps", "velocity"):
-        eps = torch.zeros_like(noised.x0) if noised.eps is None else noised.eps
-        velocity = alpha.sqrt() * eps - lost.sqrt() * noised.x0
-        truth = {"x0": noised.x0, "eps": eps, "velocity": velocity}[predict]
-    else:
-        raise NotApplicable(f'what would be true is not known for predict = "{predict}"')
+def _truth(s: Situation, raw: Tensor, noised: Noised) -> Tensor:
     if not noised.wanted.any():
         raise NotApplicable("nothing is wanted")
-    told, guessed = (_measure(loss, process, said, noised).mean().item() for said in (truth.float(), raw))
+    return truth_for(s.given[0].predict, noised, raw.shape[-1])
+
+
+def truth_is_best(s: Situation) -> None:
+    """A model that says the truth has less loss than one that guesses, and no more than one that is nearly right."""
+    loss, process, raw, noised = _inputs(s)
+    truth = _truth(s, raw, noised)
+    told, guessed = (_measure(loss, process, said, noised).mean().item() for said in (truth, raw))
     assert told < guessed, f"the truth has a loss of {told}, a guess one of {guessed}"
+    for part in (0.3, -0.3):
+        near = _measure(loss, process, truth + part * torch.randn(raw.shape).clamp(-2, 2), noised).mean().item()
+        assert told <= near + 1e-5, f"the truth has a loss of {told}, and one that is off by some {part} has {near}"
+
+
+def bound_is_zero_at_truth(s: Situation) -> None:
+    """The diffusion part of a bound is never negative, and 0 for a model that knows x_0."""
+    loss, process, raw, noised = _inputs(s)
+    for name, said in (("a guess", raw), ("the truth", _truth(s, raw, noised))):
+        values = _measure(loss, process, said, noised).values
+        assert (values >= -1e-5).all(), f"{name} has a value of {values.min()}"
+        if name == "the truth":
+            assert (values <= 1e-3).all(), f"the truth has a value of {values.max()}"
+
+
+def gradcheck(s: Situation) -> None:
+    """In float64 the gradient is the slope of the loss."""
+    loss, process, raw, noised = _inputs(s)
+    wide = noised.apply(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor)
+    finite = raw.isfinite()
+
+    def total(values: Tensor) -> Tensor:
+        return _measure(loss, process, raw.double().masked_scatter(finite, values), wide).total()
+
+    values = raw[finite].double().requires_grad_()
+    try:
+        torch.autograd.gradcheck(total, values, fast_mode=True, rtol=1e-3, atol=1e-5)
+    except RuntimeError as error:
+        raise AssertionError(f"the gradient of the loss: {error}") from None
+
+
+def finite_at_both_ends(s: Situation) -> None:
+    """Next to t = 0 and at t = 1 values and gradients are finite."""
+    loss, process, raw, _ = _inputs(s)
+    for t in (0.0, 1e-4, 1.0):
+        noised = process.corrupt(s.clean, torch.full((len(s.clean.valid),), t))
+        said = raw.clone().requires_grad_()
+        measured = _measure(loss, process, said, noised)
+        assert measured.values.isfinite().all(), f"a value is not finite at t = {t}"
+        (slope,) = torch.autograd.grad(measured.mean(), said)
+        assert slope.isfinite().all(), f"a gradient is not finite at t = {t}"
 
 
 def inputs_not_written(s: Situation) -> None:
@@ -115,16 +148,19 @@ def inputs_not_written(s: Situation) -> None:
         same(new, old, "the inputs afterwards")
 
 
-CHECKS = tuple(
-    Check(check.__name__, "loss", check)
-    for check in (
+CHECKS = (
+    *checks_of(
+        "loss",
         per_position,
         extremes_are_finite,
+        finite_at_both_ends,
         positions_apart,
         counts_what_is_wanted,
         rows_apart,
         truth_is_best,
+        gradcheck,
         inputs_not_written,
-    )
+    ),
+    *checks_of("loss", bound_is_zero_at_truth, needs="bound"),
 )
 """The checks for losses."""

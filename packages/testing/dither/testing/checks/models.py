@@ -13,9 +13,9 @@ from dither.registry.flow import State
 
 from ..probing import NotApplicable, alter, close, enlivened, gradients_reach, state_of
 from ..situations import Situation
-from .check import Check
+from .check import checks_of
 
-__all__ = ["CHECKS"]
+__all__ = ["CHECKS", "pieces_behind_cache"]
 
 
 def _inputs(s: Situation) -> tuple[Any, State, Float[Tensor, " B"], Tensor]:
@@ -88,20 +88,39 @@ def gradients_reach_all(s: Situation) -> None:
     gradients_reach(model, _plain(model(state, level, valid, {})))
 
 
+def runs_on_meta(s: Situation) -> None:
+    """Under the meta device the model runs, and says the shape of its output without computing it."""
+    _, state, level, valid = _inputs(s)
+    with torch.device("meta"):
+        model = s.spec.build(*s.given)
+        inputs = (state.to("meta"), level.to("meta"), valid.to("meta"))
+        out = model(*inputs, {})
+    wanted = (*valid.shape, s.space.vocab if isinstance(s.space, TokenSpace) else s.space.width)
+    assert out.is_meta, "the output is computed"
+    assert tuple(out.shape) == wanted, f"{tuple(out.shape)} on meta instead of {wanted}"
+
+
 def cached_equals_full(s: Situation) -> None:
     """Under block-causal attention, a sample in blocks behind a cache gives what the whole gives."""
-    size = s.spec.facts().block_size
-    if size is None or size >= s.space.length or not isinstance(s.space, TokenSpace) or len(s.space.fields) > 1:
-        raise NotApplicable("its attention is not block-causal, or the sample has several fields")
-    model, state, level, valid = _inputs(s)
-    valid = torch.ones_like(valid)
+    pieces_behind_cache(s, enlivened(s.build(), s.seed), s.spec.facts().block_size)
+
+
+def pieces_behind_cache(s: Situation, model: Any, size: int) -> None:
+    """Compare a sample at once with the same block by block; samples of two blocks or more have something to say."""
+    if size >= s.space.length:
+        raise NotApplicable("the sample is no longer than a block")
+    valid = torch.ones_like(s.clean.valid)
+    state = state_of(s.space, valid, s.seed)
+    level = torch.rand(len(valid), generator=torch.Generator().manual_seed(s.seed))
     cache, blocks = model.new_cache(), []
-    for start in range(0, valid.shape[1], size):
-        stop = min(start + size, valid.shape[1])
-        piece = State(state.x[:, start:stop], state.hidden[:, start:stop])
-        blocks.append(model(piece, level, valid[:, start:stop], {}, cache=cache))
-        model.trunk(piece, level, valid[:, start:stop], {}, cache=cache, keep=True)
-    close(_plain(torch.cat(blocks, 1)), _plain(model(state, level, valid, {})), "block by block behind a cache")
+    with torch.no_grad():
+        whole = model(state, level, valid, {})
+        for start in range(0, valid.shape[1], size):
+            stop = min(start + size, valid.shape[1])
+            piece = State(state.x[:, start:stop], state.hidden[:, start:stop])
+            blocks.append(model(piece, level, valid[:, start:stop], {}, cache=cache))
+            model.trunk(piece, level, valid[:, start:stop], {}, cache=cache, keep=True)
+    close(_plain(torch.cat(blocks, 1)), _plain(whole), "block by block behind a cache")
 
 
 def _plain(out: Tensor) -> Tensor:
@@ -109,9 +128,9 @@ def _plain(out: Tensor) -> Tensor:
     return out.masked_fill(out == -torch.inf, 0.0)
 
 
-CHECKS = tuple(
-    Check(check.__name__, "model", check)
-    for check in (
+CHECKS = (
+    *checks_of(
+        "model",
         raw_output,
         head_of_trunk,
         rows_independent,
@@ -119,7 +138,8 @@ CHECKS = tuple(
         level_per_position,
         state_matters,
         gradients_reach_all,
-        cached_equals_full,
-    )
+        runs_on_meta,
+    ),
+    *checks_of("model", cached_equals_full, needs="block-causal tokens one-field"),
 )
 """The checks for models."""

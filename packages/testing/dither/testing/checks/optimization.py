@@ -8,7 +8,7 @@ import torch
 
 from ..probing import same
 from ..situations import Situation
-from .check import Check
+from .check import checks_of
 
 __all__ = ["CHECKS"]
 
@@ -75,7 +75,7 @@ def factor_is_sound(s: Situation) -> None:
 
 
 CHECKS = (
-    *(Check(c.__name__, "optimizer", c) for c in (step_changes_weights, knows_each_weight_once, resumes)),
-    Check("factor_is_sound", "lr-schedule", factor_is_sound),
+    *checks_of("optimizer", step_changes_weights, knows_each_weight_once, resumes),
+    *checks_of("lr-schedule", factor_is_sound),
 )
 """The checks for optimizers and learning-rate schedules."""

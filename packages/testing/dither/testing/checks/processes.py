@@ -17,7 +17,7 @@ from dither.registry.flow import Clean, Noised
 
 from ..probing import close, raw_for, same, seed_cpu
 from ..situations import Situation
-from .check import Check
+from .check import checks_of
 
 __all__ = ["CHECKS", "corrupted", "times"]
 
@@ -157,17 +157,14 @@ def time_per_position(s: Situation) -> None:
     assert process.level(t[:, None].expand(clean.valid.shape)).shape == clean.valid.shape, "the level per position"
 
 
-CHECKS = tuple(
-    Check(check.__name__, "process", check)
-    for check in (
-        facts_are_true,
-        times_cover_the_range,
-        rate_is_derivative,
-        record_is_whole,
-        forward_law,
-        wanted_where_in_doubt,
-        reads_a_prediction,
-        time_per_position,
-    )
-)
+CHECKS = checks_of(
+    "process",
+    facts_are_true,
+    rate_is_derivative,
+    record_is_whole,
+    forward_law,
+    wanted_where_in_doubt,
+    reads_a_prediction,
+    time_per_position,
+) + checks_of("process", times_cover_the_range, level="recommended")
 """The checks for what processes say."""

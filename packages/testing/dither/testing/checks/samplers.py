@@ -8,14 +8,20 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from dither.registry import TokenSpace
+from dither.registry import FeatureSpace, TokenSpace
+from dither.registry.facts import ModelFacts
 from dither.registry.flow import Clean, State
 
-from ..probing import NotApplicable, clean_ids, raw_for, same, seed_cpu
-from ..situations import Situation
-from .check import Check
+from ..chances import follows, is_normal
+from ..oracle import LAW, SPACE, NormalSession, OracleSession, blank, clean_law
+from ..probing import NotApplicable, clean_ids, close, raw_for, same, seed_cpu
+from ..situations import Situation, default_spec
+from .check import checks_of
 
 __all__ = ["CHECKS", "StandIn"]
+
+ROWS = 1500
+NUMBERS = FeatureSpace(2, 2)
 
 
 class StandIn:
@@ -85,8 +91,56 @@ def seeded(s: Situation) -> None:
     same(second[-1], first[-1], "samples under one seed")
 
 
-CHECKS = tuple(
-    Check(check.__name__, "sampler", check)
-    for check in (yields_samples, ends_clean, fixed_untouched, truth_unseen, seeded)
+def oracle_law(s: Situation) -> None:
+    """Told the truth of a tiny law, the defaults draw from that law, or nearly so."""
+    _oracle(s, ROWS)
+
+
+def oracle_law_exact(s: Situation) -> None:
+    """Told the truth of a tiny law, it draws from that law with any options."""
+    _oracle(s, ROWS)
+
+
+def _oracle(s: Situation, rows: int) -> None:
+    """Walk every installed process that suits the sampler, and compare what comes out with what is true."""
+    ran = 0
+    for part in s.catalog.parts("process"):
+        spec: Any = default_spec(part, s.catalog)
+        if not list(spec.check(SPACE)) and not list(s.spec.check(spec.facts(SPACE), ModelFacts(1))):
+            _oracle_of_tokens(s, spec, rows)
+            ran += 1
+        elif not list(spec.check(NUMBERS)) and not list(s.spec.check(spec.facts(NUMBERS), ModelFacts(1))):
+            _oracle_of_numbers(s, spec, rows)
+            ran += 1
+    if not ran:
+        raise NotApplicable("no process is installed that it could walk back over a tiny law")
+
+
+def _oracle_of_tokens(s: Situation, spec: Any, rows: int) -> None:
+    process, facts, like = spec.build(SPACE), spec.facts(SPACE), blank(rows)
+    seed_cpu(s.seed)
+    prior = process.corrupt(like, torch.ones(rows)).prior
+    (*_, x) = s.spec.build()(process, OracleSession(process, facts.predict, prior), like)
+    drawn = clean_law(x)
+    assert (drawn >= 0).all(), f'ids that are not clean are left under "{spec.name}"'
+    follows(drawn, LAW, f'samples under "{spec.name}", told the truth')
+
+
+def _oracle_of_numbers(s: Situation, spec: Any, rows: int) -> None:
+    """Numbers that are normal about 2 with standard deviation 0.5; a model that knows so."""
+    process, facts = spec.build(NUMBERS), spec.facts(NUMBERS)
+    like = Clean.of(torch.zeros(rows, NUMBERS.length, NUMBERS.width))
+    seed_cpu(s.seed)
+    (*_, x) = s.spec.build()(process, NormalSession(process, facts.predict, 2.0, 0.5), like)
+    if facts.prior == "hidden":  # filled in with the mean: no law is drawn from
+        close(x, torch.full_like(x, 2.0), f'what is filled in under "{spec.name}"')
+    else:
+        is_normal(x.flatten(), f'samples under "{spec.name}", told the truth', mean=2.0, std=0.5, slack=0.1)
+
+
+CHECKS = (
+    *checks_of("sampler", yields_samples, ends_clean, fixed_untouched, truth_unseen, seeded),
+    *checks_of("sampler", oracle_law, place="default"),
+    *checks_of("sampler", oracle_law_exact, needs="exact-law"),
 )
 """The checks for samplers."""

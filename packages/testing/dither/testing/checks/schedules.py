@@ -12,7 +12,7 @@ from dither.registry.flow import Noise
 
 from ..probing import close, same, snapshot
 from ..situations import Situation
-from .check import Check
+from .check import checks_of
 
 __all__ = ["CHECKS"]
 
@@ -72,7 +72,5 @@ def sigma_end(s: Situation) -> None:
         assert math.isclose(sigma, end, rel_tol=1e-5, abs_tol=1e-6), f"sigma(1) is {sigma}, the Spec says {end}"
 
 
-CHECKS = tuple(
-    Check(check.__name__, "schedule", check) for check in (grows, rate_is_derivative, precision, any_shape, sigma_end)
-)
+CHECKS = checks_of("schedule", grows, rate_is_derivative, precision, any_shape, sigma_end)
 """The checks for schedules."""

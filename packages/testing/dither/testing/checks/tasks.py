@@ -14,11 +14,12 @@ from dither.registry.flow import Clean, Measured, over
 
 from ..probing import NotApplicable, clean_ids, raw_for, same, seed_cpu, snapshot, usable_ids
 from ..situations import Situation, default_spec
-from .check import Check
+from .check import checks_of
 
 __all__ = ["CHECKS"]
 
 ROWS = 3
+CHUNK = 256
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _built: dict[str, Any] = {}
 
@@ -162,9 +163,13 @@ def judges_and_shows(s: Situation) -> None:
     task = _task(s)
     like, samples = task.like(ROWS, s.seed), task.batch("valid", [i % task.size("valid") for i in range(ROWS)]).x0
     samples = torch.where(like.fixed, like.x0, samples)
-    for name, value in task.judge(samples, like).items():
+    figures = task.judge(samples, like)
+    for name, value in figures.items():
         assert math.isfinite(value), f"{name} is {value}"
-    pictures = list(task.show(samples, like))
+    assert task.judge(samples, like) == figures, "figures differ when they are asked for again"
+    seed_cpu(s.seed)
+    pictures, again = list(task.show(samples, like)), list(task.show(samples, like))
+    assert pictures == again, "what is shown differs when it is shown again"
     assert pictures, "nothing is shown"
     names = [picture.name for picture in pictures]
     assert len(set(names)) == len(names), f"two pictures have one name: {names}"
@@ -175,16 +180,35 @@ def judges_and_shows(s: Situation) -> None:
         assert picture.svg is None or "<svg" in picture.svg[:500], f"{picture.name} is no SVG"
 
 
-CHECKS = tuple(
-    Check(check.__name__, "task", check)
-    for check in (
+def splits_disjoint(s: Situation) -> None:
+    """No sample of one split is in another."""
+    task = _task(s)
+    seen: dict[bytes, str] = {}
+    for split in ("train", "valid", "test"):
+        size = task.size(split)
+        for start in range(0, size, CHUNK):
+            clean = task.batch(split, range(start, min(start + CHUNK, size)))
+            for row in range(len(clean.valid)):
+                key = _bytes_of(clean, row)
+                first = seen.setdefault(key, split)
+                assert first == split, f"sample {start + row} of {split} is also in {first}"
+
+
+def _bytes_of(clean: Clean, row: int) -> bytes:
+    return b"".join(part[row].contiguous().numpy().tobytes() for part in (clean.x0, clean.valid))
+
+
+CHECKS = (
+    *checks_of(
+        "task",
         splits_not_empty,
         space_is_true,
         pure_in_rows,
         likes_are_seeded,
         metrics_of_any_cut,
-        baselines_are_finite,
         judges_and_shows,
-    )
+    ),
+    *checks_of("task", splits_disjoint, needs="disjoint-splits"),
+    *checks_of("task", baselines_are_finite, level="recommended"),
 )
 """The checks for tasks."""

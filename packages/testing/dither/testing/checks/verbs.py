@@ -11,7 +11,7 @@ from dither.registry.flow import Clean
 
 from ..probing import clean_ids, raw_for, same, seed_cpu, snapshot, usable_ids
 from ..situations import Situation
-from .check import Check
+from .check import checks_of
 from .processes import corrupted, times
 
 __all__ = ["CHECKS"]
@@ -92,8 +92,5 @@ def batch_not_written(s: Situation) -> None:
         same(new, old, "the batch afterwards")
 
 
-CHECKS = tuple(
-    Check(check.__name__, "process", check)
-    for check in (fixed_untouched, stays_in_space, finish_is_clean, truth_unseen, seeded, batch_not_written)
-)
+CHECKS = checks_of("process", fixed_untouched, stays_in_space, finish_is_clean, truth_unseen, seeded, batch_not_written)
 """The checks for what processes do."""

@@ -1,0 +1,70 @@
+"""What parts take: weights, and memory for each sample. Closed forms, so that nothing is built to know them.
+
+A number is one of 4 bytes (float32). A part that says nothing counts as 0, and is named wherever the sum is shown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+__all__ = ["Cost", "Stage"]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a part takes, in numbers of 4 bytes.
+
+    Attributes:
+        parameters: Weights, exactly.
+        kept: Numbers per sample that training keeps from the way there to the way back.
+        passing: Most numbers per sample that are there for a moment besides, on either way.
+        silent: Parts that do not say what they take.
+    """
+
+    parameters: int = 0
+    kept: int = 0
+    passing: int = 0
+    silent: tuple[str, ...] = ()
+
+    @classmethod
+    def unsaid(cls, kind: str, name: str) -> Cost:
+        """What a part takes that does not say."""
+        return cls(silent=(f'{kind} "{name}"',))
+
+    def __add__(self, other: Cost) -> Cost:
+        """One part after the other: moments do not add up."""
+        return Cost(
+            self.parameters + other.parameters,
+            self.kept + other.kept,
+            max(self.passing, other.passing),
+            tuple(dict.fromkeys(self.silent + other.silent)),
+        )
+
+    def recomputed(self, entering: int) -> Cost:
+        """The same part where only what enters is kept, and all else is computed again on the way back."""
+        return replace(self, kept=entering, passing=self.passing + self.kept)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part, or several alike, at its place in the order of the forward pass.
+
+    Attributes:
+        name: What it is, such as "blocks".
+        cost: Of one of them.
+        times: How many there are, one after the other.
+    """
+
+    name: str
+    cost: Cost
+    times: int = 1
+
+    @property
+    def parameters(self) -> int:
+        """Weights of all of them."""
+        return self.cost.parameters * self.times
+
+    @property
+    def kept(self) -> int:
+        """Numbers per sample that all of them keep."""
+        return self.cost.kept * self.times

@@ -1,0 +1,109 @@
+"""What may be read at all: a regular file of text, not too large, whose tables, keys and numbers are not endless.
+
+Some texts that tomllib would read cost it seconds and gigabytes: one key of 20,000 parts takes 10 s and 1.5 GB. They
+are refused by their looks, before they are parsed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from .problems import Origin, Problem, Refused
+
+__all__ = ["DEEPEST", "LARGEST", "check_text", "read_text"]
+
+LARGEST = 256 * 1024
+"""Bytes of an experiment file with all that it extends: far above any real one."""
+DEEPEST = 32
+"""Parts of a key, and tables or arrays inside each other."""
+MOST_VALUES = 20_000
+"""Keys, headers and elements of arrays in a file."""
+MOST_DIGITS = 4300
+"""Digits of a decimal number that Python reads."""
+
+STRINGS = (
+    r'"""(?:[^"\\]++|\\.|"{1,2}(?!"))*+(?:"{3,5}|\\?\Z)',
+    r"'''(?:[^']++|'{1,2}(?!'))*+(?:'{3,5}|\Z)",
+)
+PART = r"""(?:[\w-]++|"(?:[^"\\\n]++|\\.)*+"?|'[^'\n]*+'?)"""
+TOKEN = re.compile(
+    rf"#[^\n]*+|{'|'.join(STRINGS)}|(?P<open>[\[{{])|(?P<close>[\]}}])|(?P<key>{PART}(?:[ \t]*+\.[ \t]*+{PART})*+)",
+    re.DOTALL,
+)
+"""What matters in a text that may be no TOML at all. No two alternatives overlap, so the search never goes back."""
+KEY_PART = re.compile(PART, re.DOTALL)
+NUMBER = re.compile(rf"(?<![\w.])[+-]?\d[\d_]{{{MOST_DIGITS},}}")
+
+
+def read_text(path: Path, room: int = LARGEST) -> str:
+    """Return the text of a regular file of at most `room` bytes.
+
+    Raises:
+        Refused: It is missing, too large, not UTF-8, or a folder, pipe or device, of which nothing is read.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb", buffering=0) as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise Refused(f"{path} is not a file")
+            content = b"".join(_chunks(file.read, room + 1))
+            size = max(os.fstat(descriptor).st_size, len(content))
+    except FileNotFoundError:
+        raise Refused(f"file {path} does not exist") from None
+    except (OSError, ValueError) as error:  # ValueError: the path holds a zero byte
+        raise Refused(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    if len(content) > room:
+        among = "" if room == LARGEST else " with all that it extends"
+        raise Refused(f"{path} has {size:,} bytes; an experiment file{among} has at most {LARGEST:,}")
+    try:
+        return content.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise Refused(f"{path}:{line} is not UTF-8 text: byte {error.start} cannot be read") from None
+
+
+def _chunks(read: object, room: int) -> Iterator[bytes]:
+    while room > 0 and (chunk := read(room)):  # type: ignore[operator]
+        room -= len(chunk)
+        yield chunk
+
+
+def check_text(text: str, name: str) -> None:
+    """Refuse a text that would take too long to parse, or that no person wrote.
+
+    Raises:
+        Refused: With the place in the text, which is called `name`.
+    """
+    values = sum(map(text.count, "=,["))
+    if values > MOST_VALUES:
+        raise Refused(f"{name} has about {values:,} keys and elements; at most {MOST_VALUES:,} are read")
+    if text.count("[") + text.count("{") > DEEPEST or any(line.count(".") >= DEEPEST for line in text.split("\n")):
+        _check_depth(text, name)
+    if len(text) > MOST_DIGITS and (number := NUMBER.search(text)):
+        digits = sum(map(str.isdigit, number[0]))
+        raise _refusal(f"a number of {digits:,} digits cannot be read", name, text, *number.span())
+
+
+def _check_depth(text: str, name: str) -> None:
+    depth = 0
+    for token in TOKEN.finditer(text):
+        if token["open"]:
+            depth += 1
+            if depth > DEEPEST:
+                message = f"more than {DEEPEST} tables or arrays stand inside each other"
+                raise _refusal(message, name, text, *token.span())
+        elif token["close"]:
+            depth = max(depth - 1, 0)
+        elif token["key"] and token["key"].count(".") >= DEEPEST:
+            parts = sum(1 for _ in KEY_PART.finditer(token["key"]))
+            if parts > DEEPEST:
+                message = f"a key has {parts:,} parts; at most {DEEPEST} are read"
+                raise _refusal(message, name, text, *token.span())
+
+
+def _refusal(message: str, name: str, text: str, start: int, end: int) -> Refused:
+    return Refused(Problem(message, (), Origin.within(name, text, start, end)))

@@ -1,0 +1,134 @@
+"""The kinds of part that make up a model; `kinds` offers them beside all others."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from .costs import Cost, Stage
+from .facts import ModelFacts
+from .serving import OverSpace, serves_not
+from .spaces import Space
+from .spec import Misfit, Spec
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["BlockSpec", "ConditionSpec", "EmbeddingSpec", "HeadSpec", "ModelSpec", "PositionSpec"]
+
+
+class ModelSpec(OverSpace):
+    """Raw output per position; an nn.Module with the methods of `parts.Denoiser`."""
+
+    kind: ClassVar[str] = "model"
+
+    def check(self, space: Space) -> Iterable[Misfit]:
+        """Yield why the model cannot serve the space."""
+        yield from serves_not(self, self.serves, space, ("process",))
+
+    def facts(self) -> ModelFacts:
+        """Tell what samplers need to know."""
+        return ModelFacts()
+
+    def stages(self, space: Space) -> Sequence[Stage]:
+        """What its parts take, in the order of the forward pass; by default it does not say."""
+        return (Stage("model", Cost.unsaid(self.kind, self.name)),)
+
+    @abstractmethod
+    def build(self, space: Space) -> nn.Module:
+        """Return the model."""
+
+
+class BlockSpec(Spec):
+    """One layer: forward(x `B L D`, c `B C` or `B L C`, mask=, cache=, layer=, keep=) -> `B L D`."""
+
+    kind: ClassVar[str] = "block"
+
+    def check(self, width: int, cond: int) -> Iterable[Misfit]:
+        """Yield why the block cannot have these widths."""
+        return ()
+
+    def cost(self, width: int, cond: int, length: int) -> Cost:
+        """What one layer takes for `length` positions; by default it does not say."""
+        return Cost.unsaid(self.kind, self.name)
+
+    @abstractmethod
+    def build(self, width: int, cond: int) -> nn.Module:
+        """Return one layer."""
+
+
+class EmbeddingSpec(OverSpace):
+    """Into the model: forward(state, cond, start) -> (`B extra+L D`, extra); `start` is the first position's index."""
+
+    kind: ClassVar[str] = "embedding"
+
+    def check(self, space: Space, width: int) -> Iterable[Misfit]:
+        """Yield why the space cannot be embedded."""
+        yield from serves_not(self, self.serves, space, ("process",))
+
+    def extra(self) -> int:
+        """Tokens that it puts in front of the positions, such as a class token."""
+        return 0
+
+    def cost(self, space: Space, width: int) -> Cost:
+        """What it takes; by default it does not say."""
+        return Cost.unsaid(self.kind, self.name)
+
+    @abstractmethod
+    def build(self, space: Space, width: int) -> nn.Module:
+        """Return the embedding."""
+
+
+class PositionSpec(OverSpace):
+    """What a position is: forward(start, length, cond) -> `1 L D` or `B L D`, added to the embedded values."""
+
+    kind: ClassVar[str] = "position"
+
+    def check(self, space: Space, width: int) -> Iterable[Misfit]:
+        """Yield why positions of this space cannot be told."""
+        yield from serves_not(self, self.serves, space, ("process",))
+
+    def cost(self, space: Space, width: int) -> Cost:
+        """What it takes; by default it does not say."""
+        return Cost.unsaid(self.kind, self.name)
+
+    @abstractmethod
+    def build(self, space: Space, width: int) -> nn.Module:
+        """Return the positions."""
+
+
+class ConditionSpec(Spec):
+    """Noise level and conditions: forward(level `B` or `B L`, cond) -> `B C` or `B L C`."""
+
+    kind: ClassVar[str] = "condition"
+
+    def check(self, width: int) -> Iterable[Misfit]:
+        """Yield why the condition cannot have this width."""
+        return ()
+
+    def cost(self, width: int) -> Cost:
+        """What it takes; by default it does not say."""
+        return Cost.unsaid(self.kind, self.name)
+
+    @abstractmethod
+    def build(self, width: int) -> nn.Module:
+        """Return the embedding of the condition."""
+
+
+class HeadSpec(OverSpace):
+    """Out of the model: forward(h `B L D`) -> `B L M` or `B L V`, ids outside a field's vocabulary at -inf."""
+
+    kind: ClassVar[str] = "head"
+
+    def check(self, space: Space, width: int) -> Iterable[Misfit]:
+        """Yield why the head cannot serve the space."""
+        yield from serves_not(self, self.serves, space, ("process",))
+
+    def cost(self, space: Space, width: int) -> Cost:
+        """What it takes; by default it does not say."""
+        return Cost.unsaid(self.kind, self.name)
+
+    @abstractmethod
+    def build(self, space: Space, width: int) -> nn.Module:
+        """Return the head."""

@@ -1,0 +1,88 @@
+"""What a plugin offers, in words that outlive its import: the menu of each plugin, readable without loading it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from .fingerprint import fingerprint
+from .spec import Place, Spec, summary_of
+
+__all__ = ["Menu", "Offer", "offer_of"]
+
+
+@dataclass(frozen=True)
+class Offer:
+    """One part on a menu.
+
+    Attributes:
+        kind: Its kind.
+        name: Its name.
+        rev: Raised when its options or its results change.
+        summary: The first line of its docstring.
+        options: Fingerprint of its options: names, types, bounds and defaults.
+        aliases: Earlier names, each with the version from which on it is refused.
+        mutable: Options whose default is a list, a table or a set.
+    """
+
+    kind: str
+    name: str
+    rev: int
+    summary: str
+    options: str
+    aliases: tuple[tuple[str, str], ...] = ()
+    mutable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Menu:
+    """What is known of a plugin: what it offers, or why it cannot be loaded.
+
+    Attributes:
+        offers: Its parts.
+        hooks: The hooks that it implements.
+        failure: Why it cannot be loaded, empty where it can.
+        imports_torch: Whether its import pulls torch in, which makes every start slow.
+        seconds: What its import takes.
+    """
+
+    offers: tuple[Offer, ...] = ()
+    hooks: tuple[str, ...] = ()
+    failure: str = ""
+    imports_torch: bool = False
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values that `from_json` reads."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Read what `to_json` wrote.
+
+        Raises:
+            KeyError, TypeError, ValueError: It is something else.
+        """
+        offers = tuple(
+            Offer(
+                **{
+                    **offer,
+                    "aliases": tuple((str(name), str(version)) for name, version in offer["aliases"]),
+                    "mutable": tuple(map(str, offer["mutable"])),
+                }
+            )
+            for offer in values["offers"]
+        )
+        return cls(**{**values, "offers": offers, "hooks": tuple(map(str, values["hooks"]))})
+
+
+def offer_of(spec: type[Spec]) -> Offer:
+    """Write a Spec class on the menu."""
+    aliases = tuple((alias.name, alias.removed_in) for alias in spec.aliases)
+    mutable = tuple(
+        key
+        for key, info in spec.model_fields.items()
+        if isinstance(info.default, list | dict | set | bytearray) and not any(type(m) is Place for m in info.metadata)
+    )
+    return Offer(spec.kind, spec.name, spec.rev, summary_of(spec), fingerprint(spec), aliases, mutable)

@@ -1,0 +1,131 @@
+"""How far diagrams hold together, from legal tokens up to boxes that prove that they can be built.
+
+Five levels, each on top of the one before:
+
+    0  tokens      every token is an id of clean data or PAD, and PAD stands behind the rooms
+    1  programme   exactly one living room, at most one entrance, and from every room there is a way to every other
+    2  order       "left of" runs in no circle, and neither does "above"
+    3  edges       some boxes show every relation that is there
+    4  realisable  some boxes show every relation that is there, and no other
+
+The first three are read off (`structure`), the last two searched for (`realisability`). What the search gave up on
+counts as not reached, and is counted apart. Letters: N diagrams, R room slots, L tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from typing import Final
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from .demands import Canvas
+from .plans import real_edges
+from .realisability import LIMIT, Verdict, realise
+from .relations import edges_of
+from .structure import Structure, structure_of
+from .vocabulary import NODE_PAD
+
+__all__ = ["Levels", "levels_of", "realise_all"]
+
+Found = tuple[Verdict, Verdict, Int[np.ndarray, "R 4"] | None]
+"""Levels 3 and 4 of a diagram, and the witness of level 4."""
+
+_CHUNK: Final = 16
+
+
+@dataclass(frozen=True)
+class Levels:
+    """What holds of each diagram.
+
+    Attributes:
+        structure: Levels 0 to 2.
+        edges: Level 3.
+        realisable: Level 4.
+        unknown: The search gave up before level 3 or level 4 was decided.
+        boxes: The witness of level 4 in pixels, (x0, y0, x1, y1); zeros where there is none, and in empty slots.
+    """
+
+    structure: Structure
+    edges: Bool[np.ndarray, " N"]
+    realisable: Bool[np.ndarray, " N"]
+    unknown: Bool[np.ndarray, " N"]
+    boxes: Int[np.ndarray, "N R 4"]
+
+    def rates(self) -> dict[str, float]:
+        """Return the share of the diagrams that reach each level, and of those that are unknown."""
+        reached = (self.structure.tokens, self.structure.programme, self.structure.order, self.edges, self.realisable)
+        rates = {f"level_{level}": float(found.mean()) for level, found in enumerate(reached)}
+        return rates | {"unknown": float(self.unknown.mean())}
+
+
+def levels_of(
+    tokens: Int[np.ndarray, "N L"],
+    rooms: int,
+    *,
+    boxes: Int[np.ndarray, "N R 4"] | None = None,
+    limit: int = LIMIT,
+    processes: int = 1,
+) -> Levels:
+    """Find the levels of diagrams of `rooms` room slots.
+
+    Args:
+        tokens: The diagrams.
+        rooms: Room slots of each.
+        boxes: Where the rooms are, if that is known; boxes that prove their diagram spare the search.
+        limit: Most linear programs for one level of one diagram.
+        processes: Processes to search in; with more than one they are started afresh, which takes about a second.
+    """
+    structure = structure_of(tokens, rooms)
+    witness = np.zeros((len(tokens), rooms, 4), np.int16)
+    given = np.zeros(len(tokens), bool) if boxes is None else _proved(tokens, rooms, boxes)
+    if boxes is not None:
+        witness[given] = boxes[given]
+    edges, realisable = structure.order & given, structure.order & given
+    unknown = np.zeros(len(tokens), bool)
+    rows = np.flatnonzero(structure.order & ~given)
+    distinct, where = np.unique(tokens[rows], axis=0, return_inverse=True)
+    real = distinct[:, :rooms] != NODE_PAD
+    jobs = [(row[both], int(count)) for row, both, count in zip(distinct[:, rooms:], real_edges(real), real.sum(1), strict=True)]
+    found = realise_all(jobs, limit=limit, processes=processes)
+    for row, place in zip(rows.tolist(), where.reshape(-1).tolist(), strict=True):
+        third, fourth, walls = found[place]
+        edges[row], realisable[row] = third == "realisable", fourth == "realisable"
+        unknown[row] = "unknown" in (third, fourth)
+        if walls is not None:
+            witness[row, : len(walls)] = walls
+    return Levels(structure, edges, realisable, unknown, witness)
+
+
+def realise_all(
+    diagrams: Sequence[tuple[Int[np.ndarray, " E"], int]], *, limit: int = LIMIT, processes: int = 1
+) -> list[Found]:
+    """Find levels 3 and 4 of diagrams, given as relations and number of rooms; the order is kept."""
+    search = partial(_search, limit=limit)
+    if processes == 1 or len(diagrams) <= _CHUNK:
+        return [search(diagram) for diagram in diagrams]
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        found: Iterable[Found] = pool.map(search, diagrams, chunksize=_CHUNK)
+        return list(found)
+
+
+def _search(diagram: tuple[Int[np.ndarray, " E"], int], limit: int) -> Found:
+    whole = realise(*diagram, limit=limit)
+    if whole.boxes is not None:
+        return "realisable", "realisable", whole.boxes
+    return realise(*diagram, apart=False, limit=limit).verdict, whole.verdict, None
+
+
+def _proved(tokens: Int[np.ndarray, "N L"], rooms: int, boxes: Int[np.ndarray, "N R 4"]) -> Bool[np.ndarray, " N"]:
+    """True where boxes, drawn again by the rule, give the diagram."""
+    canvas, real = Canvas(), tokens[:, :rooms] != NODE_PAD
+    fits = (boxes.min(-1) >= 0) & (boxes.max(-1) <= canvas.side)
+    fits &= (boxes[..., 2:] - boxes[..., :2]).min(-1) >= canvas.smallest
+    shown = (edges_of(boxes) == tokens[:, rooms:]) | ~real_edges(real)
+    proved: Bool[np.ndarray, " N"] = (fits | ~real).all(1) & shown.all(1)
+    return proved

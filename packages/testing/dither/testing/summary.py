@@ -1,0 +1,64 @@
+"""How many checks ran, and why the others did not, at the end of a test run. No torch here.
+
+`parametrize` arranges for it. Under pytest-xdist, whose controller sees no test file, put
+`from dither.testing.summary import pytest_terminal_summary` into conftest.py.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+__all__ = ["attach", "lines", "pytest_terminal_summary"]
+
+ID = re.compile(r"\[([a-z0-9-]+:[a-z0-9-]+)-([a-z_0-9]+)\]")
+NAME = "dither-conformance"
+
+
+def lines(stats: dict[str, list[Any]]) -> list[str]:
+    """Return what there is to say of the reports of a test run, by outcome; nothing if no check is among them."""
+    outcomes, parts, reasons = Counter[str](), set[str](), Counter[str]()
+    for outcome in ("passed", "failed", "xfailed", "xpassed", "skipped"):
+        for report in stats.get(outcome, ()):
+            match = ID.search(getattr(report, "nodeid", ""))
+            if match and (outcome != "passed" or report.when == "call"):
+                parts.add(match[1])
+                outcomes[outcome] += 1
+                if outcome == "skipped":
+                    reasons[f"skipped: {_reason(report)}"] += 1
+                elif outcome == "xfailed":
+                    reasons[f"failed as expected: {match[1]} {match[2]}: {getattr(report, 'wasxfail', '')}"] += 1
+    if not outcomes:
+        return []
+    ran = outcomes.total() - outcomes["skipped"]
+    head = f"conformance: {ran} checks ran over {len(parts)} parts, {outcomes['skipped']} skipped"
+    return [head, *(f"  {count} {reason}" for reason, count in sorted(reasons.items()))]
+
+
+def _reason(report: Any) -> str:
+    return str(report.longrepr[2]).removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else ""
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Write the lines, once."""
+    if not getattr(terminalreporter, "conformance_written", False):
+        terminalreporter.conformance_written = True
+        for line in lines(terminalreporter.stats):
+            terminalreporter.write_line(line)
+
+
+def attach(test: Callable[..., Any]) -> None:
+    """Put a fixture into the module of a test that lets pytest call the hook above, without a conftest or a plugin."""
+    import pytest
+
+    @pytest.fixture(autouse=True, scope="session")
+    def conformance_summary(request: Any) -> Iterator[None]:
+        manager = request.config.pluginmanager
+        if not manager.has_plugin(NAME):
+            manager.register(sys.modules[__name__], NAME)
+        yield
+
+    test.__globals__["conformance_summary"] = conformance_summary

@@ -1,0 +1,68 @@
+"""What parts promise, and who has which trait. No torch here.
+
+A trait is declared, never guessed: by `Spec.traits()`, or by what the kind has a place for, such as `serves`, `bound`
+and `facts()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from dither.registry import Space, Spec, TokenSpace
+from dither.registry.problems import nearest
+
+__all__ = ["PROMISES", "TRAITS", "may_have", "stray_promises", "traits_of"]
+
+PROMISES = {
+    ("block", "zero-init"): "as it is built, it hands on what it is given",
+    ("block", "equivariant"): "it knows no positions: what is permuted before it is permuted behind it",
+    ("block", "cache"): "behind the cache of a block-causal model, pieces give what the whole gives",
+    ("sampler", "exact-law"): "told the truth, it draws from the truth, however its options stand",
+    ("task", "disjoint-splits"): "no sample is in two of its splits",
+}
+"""What a Spec of a kind may promise in `traits()`."""
+TRAITS = {
+    "tokens": "a sample is ids (`serves`)",
+    "features": "a sample is numbers (`serves`)",
+    "one-field": "all positions of a sample are of one sort, so that it may come in pieces",
+    "block-causal": "a model whose `facts()` name a block size",
+    "bound": "a loss whose mean is the diffusion part of a bound on -log p(x_0) (`bound`)",
+}
+"""What the kind of a part has a place for."""
+
+
+def traits_of(spec: Any, space: Space | None) -> frozenset[str]:
+    """Return what a part declares where it stands."""
+    found = set(spec.traits())
+    if space is not None:
+        found.add(space.data)
+        if not isinstance(space, TokenSpace) or len(space.fields) == 1:
+            found.add("one-field")
+    if spec.kind == "model" and spec.facts().block_size is not None:
+        found.add("block-causal")
+    if spec.kind == "loss" and spec.bound:
+        found.add("bound")
+    return frozenset(found)
+
+
+def may_have(spec: type[Spec], needs: Iterable[str]) -> bool:
+    """Whether a class declares, with some options, all that a check needs."""
+    every = {"tokens", "features"}
+    absent = every - set(getattr(spec, "serves", every))
+    if not getattr(spec, "bound", False):
+        absent.add("bound")
+    if spec.traits is Spec.traits:
+        absent |= {trait for kind, trait in PROMISES if kind == spec.kind}
+    return absent.isdisjoint(needs)
+
+
+def stray_promises(spec: Spec) -> list[str]:
+    """Return a sentence for each trait that a Spec promises and no check looks after."""
+    known = [trait for kind, trait in PROMISES if kind == spec.kind]
+    found = []
+    for trait in sorted(spec.traits() - set(known)):
+        close = nearest(trait, known)
+        hint = f'; did you mean "{close}"?' if close else f"; a {spec.kind} may promise {', '.join(known) or 'nothing'}"
+        found.append(f'"{trait}" is promised, but no check of a {spec.kind} looks after it{hint}')
+    return found
