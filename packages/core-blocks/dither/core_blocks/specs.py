@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
 from dither.registry import Misfit, Slot, Space, Spec, below, hookimpl, named
+from dither.registry.costs import Cost, Stage
 from dither.registry.kinds import BlockSpec, ConditionSpec, EmbeddingSpec, HeadSpec, ModelFacts, ModelSpec
+
+from .costs import block_cost, linear, norm_cost
 
 if TYPE_CHECKING:
     from .blocks import AdaLNZeroBlock
     from .denoiser import Denoiser
 
-__all__ = ["AdaLNZero", "Affine", "DenoiserModel", "Implementation", "MLPName", "NormName", "register_components"]
+__all__ = [
+    "FEW",
+    "AdaLNZero",
+    "Affine",
+    "DenoiserModel",
+    "Implementation",
+    "MLPName",
+    "NormName",
+    "register_components",
+]
+
+FEW = 64
+"""Up to so many keys, plain matrix products beat the fused kernel on a CPU."""
+MOST_LISTED = 1024
+"""Up to so many heads, a message lists what is possible."""
 
 NormName = Literal["layer", "rms"]
 Affine = bool | Literal["scale"]
@@ -65,6 +83,10 @@ class AdaLNZero(BlockSpec):
         if int(self.ratio * width) < 1:
             yield Misfit(f"a ratio of {self.ratio:g} leaves an MLP of width {width} without a hidden layer", ("ratio",))
 
+    def cost(self, width: int, cond: int, length: int) -> Cost:
+        """What the block takes."""
+        return block_cost(self, width, cond, length)
+
     def build(self, width: int, cond: int) -> AdaLNZeroBlock:
         """Return one block."""
         from .blocks import AdaLNZeroBlock
@@ -74,12 +96,13 @@ class AdaLNZero(BlockSpec):
 
 def misfit_heads(width: int, heads: int, *, rope: bool) -> Iterator[Misfit]:
     """Yield why a width cannot be split into this many heads; the message lists the numbers that are possible."""
-    possible = [n for n in range(1, width + 1) if width % n == 0 and not (rope and width // n % 2)]
-    if heads in possible:
+    if width % heads == 0 and not (rope and width // heads % 2):
         return
-    if not possible:
+    if rope and width % 2:
         yield Misfit(f"rotary positions turn pairs of numbers, and width {width} is odd", ("rope",))
         return
+    listed = range(1, min(width, MOST_LISTED) + 1)
+    possible = [n for n in listed if width % n == 0 and not (rope and width // n % 2)]
     even = " of an even width, as rotary positions need" if rope and width % heads == 0 else ""
     allowed = ", ".join(map(str, possible))
     yield Misfit(f"width {width} does not split into {heads} equal heads{even}; heads may be {allowed}", ("heads",))
@@ -135,6 +158,28 @@ class DenoiserModel(ModelSpec):
     def facts(self) -> ModelFacts:
         """Tell whether block by block sampling is exact."""
         return ModelFacts(self.block_size)
+
+    def stages(self, space: Space) -> Sequence[Stage]:
+        """What embedding, condition, blocks, final norm and head take."""
+        extra = self.embedding.extra()
+        length, state = extra + space.length, (extra + space.length) * self.width
+        block = self.block.cost(self.width, self._cond, length)
+        if self.block_size is not None:
+            block += Cost(kept=length * length)  # which positions each one sees
+        if self.checkpointing:
+            block = block.recomputed(state)
+        final = norm_cost(self.norm, self.affine, self.width, length)
+        if self.final == "adaln":
+            final += Cost(linear(self._cond, 2 * self.width), 3 * self.width)
+        else:
+            final = replace(final, kept=final.kept - state)  # what goes out is kept by the head
+        return (
+            Stage("embedding", self.embedding.cost(space, self.width)),
+            Stage("condition", self.condition.cost(self._cond)),
+            Stage("blocks", block, self.depth),
+            Stage("final", final),
+            Stage("head", self.head.cost(space, self.width)),
+        )
 
     def build(self, space: Space) -> Denoiser:
         """Return the model for a space."""

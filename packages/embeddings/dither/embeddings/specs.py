@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from dither.registry import FeatureSpace, Misfit, Slot, Space, Spec, TokenSpace, below, hookimpl, named
+from dither.registry.costs import Cost
 from dither.registry.kinds import FEATURES, TOKENS, ConditionSpec, EmbeddingSpec, HeadSpec, PositionSpec
 
 if TYPE_CHECKING:
@@ -57,12 +58,23 @@ class Tokens(EmbeddingSpec):
         yield from super().check(space, width)
         yield from below("position", self.position.check(space, width))
 
+    def cost(self, space: Space, width: int) -> Cost:
+        """What tables and positions take."""
+        return token_tables(space, width) + self.position.cost(space, width)
+
     def build(self, space: Space, width: int) -> TokenEmbedding:
         """Return the tables."""
         from .tokens import TokenEmbedding
 
         assert isinstance(space, TokenSpace)
         return TokenEmbedding(space, width, init=self.init, position=self.position.build(space, width))
+
+
+def token_tables(space: Space, width: int) -> Cost:
+    """One vector per id of each field; the ids are kept, in 8 bytes each."""
+    assert isinstance(space, TokenSpace)
+    rows = sum(field.size for field in space.fields)
+    return Cost(rows * width, 2 * space.length, space.length * width)
 
 
 class Graph(EmbeddingSpec):
@@ -82,6 +94,13 @@ class Graph(EmbeddingSpec):
         if isinstance(space, TokenSpace) and not is_graph(space):
             wanted = "two fields, n nodes and then their n(n-1)/2 pairs"
             yield Misfit(f'embedding "graph" is for {wanted}, but here a sample is {space}', related=("process",))
+
+    def cost(self, space: Space, width: int) -> Cost:
+        """What the tables of ids, of nodes, of their ends, and of the two sorts of position take."""
+        assert isinstance(space, TokenSpace)
+        tables = {"shared": 2, "directed": 3, "tied": 1}[self.endpoint]
+        places = (2 + tables * space.fields[0].length) * width
+        return token_tables(space, width) + Cost(places)
 
     def build(self, space: Space, width: int) -> GraphEmbedding:
         """Return the tables."""
@@ -116,6 +135,17 @@ class Regions(EmbeddingSpec):
         yield from super().check(space, width)
         yield from below("position", self.position.check(space, width))
 
+    def extra(self) -> int:
+        """The class token."""
+        return int(self.cls)
+
+    def cost(self, space: Space, width: int) -> Cost:
+        """What maps, tokens and positions take; what goes into a map is kept."""
+        assert isinstance(space, FeatureSpace)
+        maps, tokens, state = 1 + self.elements, 1 + self.cls, space.length * width
+        own = Cost((maps * space.width + 1 + tokens) * width, maps * space.length * space.width, 3 * state)
+        return own + self.position.cost(space, width)
+
     def build(self, space: Space, width: int) -> RegionEmbedding:
         """Return the map."""
         from .features import RegionEmbedding
@@ -129,6 +159,10 @@ class NoPosition(PositionSpec):
     """Positions are not told apart."""
 
     name: ClassVar[str] = "none"
+
+    def cost(self, space: Space, width: int) -> Cost:
+        """Nothing."""
+        return Cost()
 
     def build(self, space: Space, width: int) -> NoPositions:
         """Return zeros."""
@@ -146,6 +180,10 @@ class Sinusoid(PositionSpec):
     layout: Layout = "interleaved"
     """Order of the numbers: all cosines before all sines, all sines before all cosines, or sine and cosine by turns."""
 
+    def cost(self, space: Space, width: int) -> Cost:
+        """Nothing that is learned, and nothing that grows with the batch."""
+        return Cost()
+
     def build(self, space: Space, width: int) -> SinusoidPositions:
         """Return the sinusoids."""
         from .positions import SinusoidPositions
@@ -159,6 +197,10 @@ class LearnedPosition(PositionSpec):
     name: ClassVar[str] = "learned"
     std: float = Field(0.02, gt=0, le=100)
     """Standard deviation of the vectors at the start."""
+
+    def cost(self, space: Space, width: int) -> Cost:
+        """What the table takes."""
+        return Cost(space.length * width)
 
     def build(self, space: Space, width: int) -> LearnedPositions:
         """Return the table."""
@@ -186,6 +228,10 @@ class Level(ConditionSpec):
         """Yield too few frequencies for the shift."""
         yield from misfit_frequencies(self.frequencies, self.freq_shift)
 
+    def cost(self, width: int) -> Cost:
+        """What the two maps take."""
+        return Cost((self.frequencies + 1 + width + 1) * width, self.frequencies + 3 * width)
+
     def build(self, width: int) -> LevelEmbedding:
         """Return the maps."""
         from .level import LevelEmbedding
@@ -209,6 +255,12 @@ class TokenLogits(HeadSpec):
     bias: bool = True
     """Whether the maps have a bias."""
 
+    def cost(self, space: Space, width: int) -> Cost:
+        """What the maps take; what goes in is kept, and what comes out is there for a moment."""
+        assert isinstance(space, TokenSpace)
+        parameters = sum(field.size for field in space.fields) * (width + self.bias)
+        return Cost(parameters, space.length * width, space.length * space.vocab)
+
     def build(self, space: Space, width: int) -> TokenHead:
         """Return the maps."""
         from .heads import TokenHead
@@ -226,6 +278,11 @@ class FeatureValues(HeadSpec):
     """Whether the map starts at zero."""
     bias: bool = True
     """Whether the map has a bias."""
+
+    def cost(self, space: Space, width: int) -> Cost:
+        """What the map takes; what goes in is kept, and what comes out is there for a moment."""
+        assert isinstance(space, FeatureSpace)
+        return Cost(space.width * (width + self.bias), space.length * width, space.length * space.width)
 
     def build(self, space: Space, width: int) -> nn.Linear:
         """Return the map."""

@@ -30,7 +30,16 @@ from dither.registry.validation import problems_of, validate
 from .named_plugins import load_named
 from .sweep.tables import Sweep
 
-__all__ = ["Evaluate", "Experiment", "Loaded", "Sample", "Train", "check_experiment", "load_experiment", "open_experiment"]
+__all__ = [
+    "Evaluate",
+    "Experiment",
+    "Loaded",
+    "Sample",
+    "Train",
+    "check_experiment",
+    "load_experiment",
+    "open_experiment",
+]
 
 
 class Train(Options):
@@ -202,5 +211,5 @@ def check_experiment(document: Document, plugins: Plugins) -> Loaded:
 def _placed(problem: Problem, document: Document) -> Problem:
     if problem.path or problem.origin:
         return problem
-    path: Any = ("task", "data") if ("task", "data") in document.origins else ("task",)
+    path: Any = ("task", "data") if document.at(("task", "data")) is not None else ("task",)
     return Problem(problem.message, path, document.origin(path), problem.help)

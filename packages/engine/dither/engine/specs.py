@@ -23,6 +23,7 @@ class AdamW(OptimizerSpec):
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019), in one fused kernel where there is one."""
 
     name: ClassVar[str] = "adamw"
+    moments = 2
     lr: float = Field(1e-3, gt=0)
     """Learning rate, which the schedule multiplies."""
     betas: list[Beta] = Field([0.9, 0.999], min_length=2, max_length=2)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from dither.registry import Misfit, Spec, hookimpl
+from dither.registry import Misfit, Space, Spec, TokenSpace, hookimpl
+from dither.registry.costs import Cost
 from dither.registry.kinds import FEATURES, TOKENS, LossSpec, ProcessFacts
 
 if TYPE_CHECKING:
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
 __all__ = ["MSE", "MaskedCE", "ScoreEntropy", "register_components"]
 
 INSTEAD = 'use loss "score-entropy", which is the bound of every token process and meaning'
+
+
+def table_size(space: Space) -> int:
+    """Numbers that a model gives for one sample."""
+    return space.length * (space.vocab if isinstance(space, TokenSpace) else space.width)
 
 
 class MaskedCE(LossSpec):
@@ -38,6 +44,10 @@ class MaskedCE(LossSpec):
             message = f'loss "masked-ce" needs a model that predicts the posterior, not predict = "{process.predict}"'
             yield Misfit(message, related=("process",), help=INSTEAD)
 
+    def cost(self, process: ProcessFacts) -> Cost:
+        """The gradient of the logarithms, before and after normalising."""
+        return Cost(passing=2 * table_size(process.space))
+
     def build(self, process: ProcessFacts) -> Loss:
         """Return the loss."""
         from .tokens import masked_ce
@@ -55,6 +65,12 @@ class ScoreEntropy(LossSpec):
     name: ClassVar[str] = "score-entropy"
     serves = TOKENS
     bound = True
+
+    def cost(self, process: ProcessFacts) -> Cost:
+        """Scores are kept; five more tables of their size pass. Scores of a model of clean ids are worked out first."""
+        table = table_size(process.space)
+        steps = {"score": 0, "plug-in": 2, "posterior": 3}[process.predict]
+        return Cost(kept=(1 + steps) * table, passing=21 * table // 4)
 
     def build(self, process: ProcessFacts) -> Loss:
         """Return the loss."""
@@ -82,6 +98,11 @@ class MSE(LossSpec):
         if self.min_snr is not None and process.prior != "gaussian":
             message = f'min_snr has no effect under process "{process.name}", which adds no Gaussian noise'
             yield Misfit(message, ("min_snr",), ("process",))
+
+    def cost(self, process: ProcessFacts) -> Cost:
+        """Errors and their squares."""
+        size = table_size(process.space)
+        return Cost(kept=2 * size, passing=2 * size)
 
     def build(self, process: ProcessFacts) -> Loss:
         """Return the loss; `raw` becomes what the process predicts."""

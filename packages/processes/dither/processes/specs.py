@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from dither.registry import FeatureSpace, Misfit, Slot, Space, Spec, TokenSpace, hookimpl, named
+from dither.registry.costs import Cost
 from dither.registry.kinds import FEATURES, TOKENS, ProcessFacts, ProcessSpec, ScheduleSpec
 from dither.registry.problems import nearest
 
+from .costs import reading_cost
 from .samplers.specs import Ancestral, Blocks, Euler, FirstHitting
 from .schedules.specs import Cosine, CosineSquared, Geometric, LinearBeta, LinearSigma, LogLinear, Polynomial
 
@@ -42,6 +44,10 @@ class Clocked(ProcessSpec):
     """Smallest training time."""
     stratified: bool = True
     """Draw one training time in each of batch-size equal strata, which lowers the variance of the loss."""
+
+    def cost(self, space: Space) -> Cost:
+        """What noising and reading take."""
+        return reading_cost(self.facts(space))
 
     def clock(self) -> Clock:
         """Build what keeps the time."""
@@ -107,6 +113,10 @@ class Uniform(Clocked):
         yield from super().check(space)
         yield from _clean_ids(space)
 
+    def warn(self, space: Space) -> Iterable[Misfit]:
+        """Yield if much is left at t = 1. It is allowed, since published models (SEDD) were trained to sigma = 1."""
+        yield from self.lasting("of the tokens would still be clean")
+
     def facts(self, space: Space) -> ProcessFacts:
         """Tell what losses and samplers need to know."""
         return ProcessFacts(self.name, _tokens(self, space), self.predict, "uniform")
@@ -133,6 +143,7 @@ class Marginal(Clocked):
         """Yield why the process cannot act on the space, or its frequencies do not fit it."""
         yield from super().check(space)
         yield from _clean_ids(space)
+        yield from self.lasting("of the tokens would still be clean")
         if not isinstance(space, TokenSpace):
             return
         counts = {field.name: len(_clean_of(field.size, field.mask, field.pad)) for field in space.fields}

@@ -164,9 +164,11 @@ class Catalog:
         if match is None:
             raise Refused(self._unknown(kind, reference))
         name, plugin = match["name"], match["plugin"]
-        found = self._parts.get((kind, name)) or self._renamed(kind, name)
+        found = self._parts.get((kind, name), [])
         if plugin:
-            found = [part for part in found if part.plugin == plugin]
+            found = [part for part in found + self._renamed(kind, name) if part.plugin == plugin]
+        elif not found:
+            found = self._renamed(kind, name)
         elif len(found) > 1:
             found = [part for part in found if part.plugin == self.prefer.get(f"{kind}:{name}")] or found
         if not found:

@@ -48,8 +48,11 @@ class Document:
             Refused: A file is missing, too large, no TOML, or extends itself; a change is no `key=value`.
         """
         document = cls()
-        for layer in _Files().read(path):
-            document.lay(layer)
+        try:
+            for layer in _Files().read(path):
+                document.lay(layer)
+        except Refused as refused:
+            raise Refused([_with_neighbour(problem, path) for problem in refused.problems]) from None
         for change in changes:
             document.lay(Layer.change(change))
         for removal in removals:
@@ -143,10 +146,11 @@ class Document:
 
     def history(self, path: Path) -> list[Origin]:
         """Return where the value at a path was given: the place that holds, then those that it overrides."""
-        layers = self.given.get(path)
-        if layers is None and len(path) > 1 and (path[-1] == "use" or isinstance(path[-1], int)):
-            layers = self.given.get(path[:-1])  # a bare name, or an element of a list
-        return [layer.origin(path, value=True) for layer in reversed(layers or ())]
+        for end in range(len(path), 0, -1):
+            if layers := self.given.get(path[:end]):
+                whole = end == len(path) or not isinstance(self.at(path[:end]), dict)  # a list, or a bare name
+                return [layer.origin(path, value=True) for layer in reversed(layers)] if whole else []
+        return []
 
 
 def _same_use(before: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
@@ -202,9 +206,15 @@ class _Files:
         """Say where a file is named that cannot be read."""
         if problem.origin is not None:
             return problem
-        missing = problem.message.endswith("does not exist")
-        close = nearest(path.name, _neighbours(path)) if missing else None
-        return replace(problem, path=("extends",), origin=origin, help=f'did you mean "{close}"?' if close else None)
+        return replace(_with_neighbour(problem, path), path=("extends",), origin=origin)
+
+
+def _with_neighbour(problem: Problem, path: FilePath) -> Problem:
+    """Say which file may be meant where there is none of this name."""
+    if problem.origin is not None or problem.help or not problem.message.endswith("does not exist"):
+        return problem
+    close = nearest(path.name, _neighbours(path))
+    return replace(problem, help=f'did you mean "{close}"?' if close else None)
 
 
 def _neighbours(path: FilePath) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from .limits import DEEPEST, LARGEST, check_text, read_text
 from .positions import Span, key_positions
-from .problems import Origin, Problem, Refused, dotted
+from .problems import Origin, Problem, Refused
 from .spec import Path
 
 __all__ = ["Layer"]
@@ -21,6 +21,7 @@ SHOWN = 80
 PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 INTEGERS = range(-(2**63), 2**63)
 """The integers of TOML."""
+TOO_LARGE = "the number is too large: integers have at most 64 bits"
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,8 @@ class Layer:
         """
         text = read_text(path, room)
         layer = cls(str(path), _parsed(text, str(path)), text, path)
-        for number in _huge_integers(layer.tree):
-            message = "the number is too large: integers have at most 64 bits"
-            raise Refused(Problem(message, number, layer.origin(number, value=True)))
+        if huge := _huge_integers(layer.tree):
+            raise Refused([Problem(TOO_LARGE, number, layer.origin(number, value=True)) for number in huge[:3]])
         return layer
 
     @classmethod
@@ -71,8 +71,8 @@ class Layer:
             value = found["value"] if len(found) == 1 else text
         except (tomllib.TOMLDecodeError, ValueError, RecursionError):
             value = text
-        for number in _huge_integers(value if isinstance(value, dict | list) else [value]):
-            raise Refused(Problem("the number is too large: integers have at most 64 bits", path, Origin(name))) from None
+        if _huge_integers([value]):
+            raise Refused(Problem(TOO_LARGE, path, Origin(name)))
         for part in reversed(path):
             value = {part: value}
         return cls(name, value)
@@ -135,10 +135,7 @@ def _parsed(text: str, name: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, ValueError) as error:
         place, end = PLACE.search(str(error)), len(text.rstrip())
-        if place and place[1]:
-            start = _offset(text, int(place[1]), int(place[2]))
-        else:
-            start = end
+        start = _offset(text, int(place[1]), int(place[2])) if place and place[1] else end
         message = PLACE.sub("", str(error))
         message = f"not valid TOML: {message}" + (" at the end of the file" if place and not place[1] else "")
         raise Refused(Problem(message, (), Origin.within(name, text, start, start + 1))) from None

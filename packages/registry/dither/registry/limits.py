@@ -10,6 +10,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from io import RawIOBase
 from pathlib import Path
 
 from .problems import Origin, Problem, Refused
@@ -46,19 +47,20 @@ def read_text(path: Path, room: int = LARGEST) -> str:
         Refused: It is missing, too large, not UTF-8, or a folder, pipe or device, of which nothing is read.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb", buffering=0) as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise Refused(f"{path} is not a file")
-            content = b"".join(_chunks(file.read, room + 1))
-            size = max(os.fstat(descriptor).st_size, len(content))
+        with open(path, "rb", buffering=0, opener=_without_waiting) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise Refused(f"{path} is a pipe or a device, not a file")
+            content = b"".join(_chunks(file, room + 1))
     except FileNotFoundError:
         raise Refused(f"file {path} does not exist") from None
+    except IsADirectoryError:
+        raise Refused(f"{path} is a folder, not a file") from None
     except (OSError, ValueError) as error:  # ValueError: the path holds a zero byte
         raise Refused(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
     if len(content) > room:
         among = "" if room == LARGEST else " with all that it extends"
-        raise Refused(f"{path} has {size:,} bytes; an experiment file{among} has at most {LARGEST:,}")
+        raise Refused(f"{path} has {max(status.st_size, len(content)):,} bytes; an experiment file{among} has at most {LARGEST:,}")
     try:
         return content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
@@ -66,8 +68,13 @@ def read_text(path: Path, room: int = LARGEST) -> str:
         raise Refused(f"{path}:{line} is not UTF-8 text: byte {error.start} cannot be read") from None
 
 
-def _chunks(read: object, room: int) -> Iterator[bytes]:
-    while room > 0 and (chunk := read(room)):  # type: ignore[operator]
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file; a pipe that nobody writes to would else be waited for."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _chunks(file: RawIOBase, room: int) -> Iterator[bytes]:
+    while room > 0 and (chunk := file.read(room)):
         room -= len(chunk)
         yield chunk
 

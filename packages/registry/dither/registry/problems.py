@@ -62,7 +62,7 @@ class Origin:
         column, number = (self.column or 1) - 1, str(self.line)
         first = 0 if column < WIDEST * 3 // 4 else column - WIDEST // 2
         shown = ("... " if first else "") + plain(self.source[first : first + WIDEST]).replace("\n", " ")
-        caret = " " * (column - first + 4 * bool(first)) + "^" * max(1, min(self.width, first + WIDEST - column))
+        caret = " " * (column - first + 4 * bool(first)) + "^" * max(1, min(self.width, WIDEST // 2, first + WIDEST - column))
         margin = " " * len(number)
         return [f"  {margin} |", f"  {number} | {shown}".rstrip(), f"  {margin} | {caret}"]
 
@@ -112,7 +112,9 @@ class Refused(Exception):  # noqa: N818 - it is no error of the program
 def plain(text: str) -> str:
     """Return a text as a terminal may show it: not endless, and without characters that would steer the terminal."""
     text = text if len(text) <= LONGEST else text[:LONGEST] + " ..."
-    return "".join(c if c.isprintable() or c == "\n" else " " if c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return "".join(
+        c if c.isprintable() or c == "\n" else " " if c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in text
+    )
 
 
 def nearest(word: object, allowed: Iterable[str]) -> str | None:
@@ -123,7 +125,7 @@ def nearest(word: object, allowed: Iterable[str]) -> str | None:
 
 
 def dotted(path: Path) -> str:
-    """Write a path as a key of TOML is written, with the number of an element after it: `model.block.heads`, `plugins[0]`."""
+    """Write a path as TOML writes a key, with numbers of elements after it: `model.block.heads`, `plugins[0]`."""
     text = ""
     for part in path:
         if isinstance(part, int):

@@ -95,7 +95,7 @@ def _settled(schema: Any) -> Any:
     if schema.get("default", ...) is None:
         del schema["default"]
     if "prefixItems" in schema:
-        schema |= {"items": [_settled(item) for item in schema.pop("prefixItems")], "additionalItems": False}
+        schema["items"] = [_settled(item) for item in schema.pop("prefixItems")]  # beside them stands maxItems
     if "description" in schema:
         schema["description"] = " ".join(schema["description"].split())
     if "anyOf" in schema:

@@ -189,7 +189,7 @@ def parametrize(
     strict: bool = False,
     catalog: Catalog | None = None,
 ) -> Callable[[F], F]:
-    """Give a test function one `case` per part and check of a plugin, with ids such as `block:wavelet-identity_at_init`.
+    """Give a test function one `case` per part and check of a plugin: `block:wavelet-identity_at_init`, and so on.
 
     Args:
         plugin: Name of the plugin, as its entry point has it.

@@ -74,7 +74,9 @@ class Situation:
 
 def default_spec(part: Part, catalog: Catalog) -> Spec:
     """Parse the snippet that `describe` shows: the defaults, and a value for each option that must be given."""
-    (table,) = tomllib.loads(describe(part, catalog)["snippet"]).values()
+    table = tomllib.loads(describe(part, catalog)["snippet"])
+    while "use" not in table:  # the tables of an experiment file around it
+        (table,) = table.values()
     return catalog.parse(part.spec.kind, table | {"use": part.pinned})
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 __all__ = ["attach", "lines", "pytest_terminal_summary"]
@@ -55,10 +55,9 @@ def attach(test: Callable[..., Any]) -> None:
     import pytest
 
     @pytest.fixture(autouse=True, scope="session")
-    def conformance_summary(request: Any) -> Iterator[None]:
+    def conformance_summary(request: Any) -> None:
         manager = request.config.pluginmanager
         if not manager.has_plugin(NAME):
             manager.register(sys.modules[__name__], NAME)
-        yield
 
     test.__globals__["conformance_summary"] = conformance_summary

@@ -17,13 +17,14 @@ def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> 
         verb: What is meant when the first argument is no verb.
     """
     from .app import app, verbs
+    from .output import hoisted
 
     given = list(sys.argv[1:] if arguments is None else arguments)
     if verb is not None and not (given and (given[0] in verbs() or given[0] in ("--help", "-h"))):
         _hint(given[:1])
         given.insert(0, verb)
     try:
-        result = app(given, standalone_mode=False)
+        result = app(hoisted(given), standalone_mode=False)
     except _refused() as refused:
         return _refuse(refused)
     except BrokenPipeError:  # the reader of our output went away, as `head` does

@@ -10,8 +10,10 @@ from . import authoring  # noqa: F401
 from . import catalogue  # noqa: F401
 from . import data  # noqa: F401
 from . import doctor  # noqa: F401
+from . import registry  # noqa: F401
 from . import runs  # noqa: F401
 from . import schema  # noqa: F401
+from . import sweeps  # noqa: F401
 from .root import app
 
 # isort: on

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from .completion import complete_experiment
 from .root import Changes, Experiment, Removals, Runs, Selected, app
 
 __all__: list[str] = []
@@ -15,7 +16,10 @@ __all__: list[str] = []
 
 @app.command()
 def run(
-    experiment: Annotated[Path | None, typer.Argument(help="The experiment file (TOML).", show_default=False)] = None,
+    experiment: Annotated[
+        Path | None,
+        typer.Argument(help="The experiment file (TOML).", show_default=False, autocompletion=complete_experiment),
+    ] = None,
     changes: Changes = None,
     removals: Removals = None,
     selected: Selected = None,
@@ -29,12 +33,15 @@ def run(
 ) -> int:
     """Train, evaluate, sample and draw what an experiment file names."""
     from dither.engine.experiment import load_experiment
-    from dither.registry.problems import Refused
+    from dither.registry.problems import Problem, Refused
 
     if (experiment is None) == (resume is None):
         raise Refused("give an experiment file, or --resume with the directory of a run, and not both")
     path = experiment or _resolved(resume)
     loaded = load_experiment(path, changes or (), removals or (), selected)
+    if loaded.experiment.sweep is not None:
+        hint = f"dither sweep {path} runs all of its points; --unset sweep runs the file as if it had none"
+        raise Refused(Problem(f"{path} is a sweep, not one run", ("sweep",), loaded.document.origin(("sweep",)), hint))
     from dither.engine.run import run as start
 
     return start(loaded, runs, ["dither", *sys.argv[1:]], resume, accept_changes=accept_changes)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dither.registry.document import Document
-from dither.registry.problems import Origin, Problem, Refused, dotted, nearest
+from dither.registry.layers import Layer
+from dither.registry.problems import Problem, Refused, dotted, nearest
 from dither.registry.spec import Path
 
 __all__ = ["Axis", "leaves", "read_axes", "with_sweeps"]
@@ -45,13 +46,11 @@ def with_sweeps(document: Document, sweeps: list[str]) -> None:
     """
     for text in sweeps:
         try:
-            tree = Document.changed([text]).tree
+            tree = Layer.change(text).tree
         except Refused as refused:
             raise Refused(str(refused.problems[0].message).replace("--set", "--sweep")) from None
-        origin = Origin(f"--sweep {text}"[:100])
         for path, (_, values) in leaves(tree, ()):
-            key = dotted(path)
-            document.lay(Document({"sweep": {"grid": {key: values}}}, {("sweep", "grid", key): origin}))
+            document.lay(Layer(f"--sweep {text}"[:100], {"sweep": {"grid": {dotted(path): values}}}))
 
 
 def read_axes(document: Document) -> list[list[Axis]]:

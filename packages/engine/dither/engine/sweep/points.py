@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dither.registry.document import Document
+from dither.registry.layers import Layer
 from dither.registry.problems import Origin, Refused, dotted
 from dither.registry.spec import Path
 
@@ -47,25 +48,39 @@ class Point:
         """The values as a person writes them."""
         return ", ".join(f"{dotted(path)} = {short(value)}" for path, value, _ in self.values)
 
-    def tree(self, base: dict[str, Any]) -> dict[str, Any]:
+    def tree(self, base: Mapping[str, Any]) -> dict[str, Any]:
         """Return the tables of the experiment at this point."""
-        return self._laid(Document(deepcopy(base), {}), {}).tree
+        document = Document(deepcopy(dict(base)))
+        for path, value, _ in self.values:
+            document.lay(Layer("", _nested(path, value)))
+        return document.tree
 
     def document(self, base: Document) -> Document:
         """Return the experiment at this point; a swept value keeps its place in the sweep as its origin."""
         rest = {key: value for key, value in base.tree.items() if key != "sweep"}
-        own = Document(deepcopy(rest), dict(base.origins), list(base.files))
-        return self._laid(own, {place: base.origin(place) for _, _, place in self.values if place is not None})
-
-    def _laid(self, document: Document, origins: Mapping[Path, Origin | None]) -> Document:
+        document = Document(deepcopy(rest), list(base.files), dict(base.given))
         for path, value, place in self.values:
-            table: Any = deepcopy(value)
-            for part in reversed(path):
-                table = {part: table}
-            origin = origins.get(place) if place is not None else None
-            ends = range(1, len(path) + 1) if origin is not None else ()
-            document.lay(Document(table, {path[:end]: origin for end in ends if origin is not None}))
+            origin = base.origin(place, value=True) if place is not None else None
+            document.lay(_Swept(dotted(path), _nested(path, value), given=origin))
         return document
+
+
+@dataclass(frozen=True)
+class _Swept(Layer):
+    """One swept value; wherever one looks in it, it was given in the sweep."""
+
+    given: Origin | None = None
+
+    def origin(self, path: Path, value: bool = False) -> Origin:
+        """Return its place in the sweep."""
+        return self.given or Origin(self.name)
+
+
+def _nested(path: Path, value: Any) -> dict[str, Any]:
+    tree = deepcopy(value)
+    for part in reversed(path):
+        tree = {part: tree}
+    return dict(tree)
 
 
 def expand(groups: Sequence[Sequence[Axis]]) -> list[Point]:

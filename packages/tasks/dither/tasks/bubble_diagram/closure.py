@@ -16,6 +16,7 @@ from .demands import END, MIDDLE, START, Canvas
 
 __all__ = ["close", "impose", "start"]
 
+
 @lru_cache(maxsize=64)
 def start(rooms: int, canvas: Canvas) -> Int[np.ndarray, "2 M M"]:
     """Return what is known of the marks of rooms that stand on a canvas.

@@ -1,9 +1,9 @@
 """What a diagram demands of the walls of its rooms, as bounds on differences of marks; nothing is solved here.
 
-Along each axis a room has three marks: where it starts, its middle, where it ends, all in half pixels, so that each is a
-whole number. Graph2Plan's rule (see `relations`) speaks of nothing but which of two marks comes first, and by how much.
-So all it says is a `Bound`: on one axis, one mark is at most so far behind another. A pair of rooms fixes some bounds,
-and offers choices between others: two rooms that are not near are apart on the left, above, on the right, or below.
+Along each axis a room has three marks: where it starts, its middle, and where it ends, all in half pixels, so that each
+is a whole number. Graph2Plan's rule (see `relations`) speaks of nothing but which of two marks comes first, and by how
+much. So all it says is a `Bound`: on one axis, one mark is at most so far behind another. A pair of rooms fixes some
+bounds, and offers choices between others: rooms that are not near are apart on the left, above, on the right, or below.
 
 Letters: R rooms, C choices, A alternatives of a choice, B bounds of an alternative; M = 3 R + 1 marks.
 """
@@ -95,8 +95,8 @@ def demands_of(edges: Int[np.ndarray, " E"], rooms: int, *, apart: bool = True) 
     offered = np.zeros((len(choices), _ALTERNATIVES), bool)
     for number, choice in enumerate(choices):
         offered[number, : len(choice)] = True
-        for place, bounds in enumerate(choice):
-            table[number, place, : len(bounds)] = bounds
+        for place, alternative in enumerate(choice):
+            table[number, place, : len(alternative)] = alternative
     edges = np.asarray(edges)
     return Demands(rooms, edges, apart | (edges != NO_EDGE), np.array(fixed, np.int64).reshape(-1, 4), table, offered)
 
@@ -117,9 +117,7 @@ def _apart(i: int, j: int) -> Choice:
 @lru_cache(maxsize=32768)
 def _related(i: int, j: int, relation: int) -> tuple[list[Bound], list[Choice]]:
     """Bounds and choices of a relation of room i to room j."""
-    beyond = [
-        [(axis, 3 * i + START, 3 * j + START, -2), (axis, 3 * j + END, 3 * i + END, -2)] for axis in (0, 1)
-    ]
+    beyond = [[(axis, 3 * i + START, 3 * j + START, -2), (axis, 3 * j + END, 3 * i + END, -2)] for axis in (0, 1)]
     if relation == SURROUNDING:
         return [bound for both in beyond for bound in both], []
     near = [(axis, 3 * u + START, 3 * v + END, 2 * NEAR) for axis in (0, 1) for u, v in ((i, j), (j, i))]
@@ -148,7 +146,7 @@ def _places(i: int, j: int, rows: tuple[int, int], columns: tuple[int, int]) -> 
 @lru_cache(maxsize=16)
 def _hull(relation: int) -> tuple[tuple[int, int], tuple[int, int]]:
     """The first and last row, and the first and last column, of the cells of a relation."""
-    rows, columns = np.nonzero(RULE == relation)
+    rows, columns = np.nonzero(np.equal(RULE, relation))
     return (int(rows.min()), int(rows.max())), (int(columns.min()), int(columns.max()))
 
 

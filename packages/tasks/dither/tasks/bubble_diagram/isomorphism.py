@@ -38,7 +38,9 @@ class Library:
         boxes: Where the rooms are, if that is known; zeros where it is not.
     """
 
-    def __init__(self, tokens: Int[np.ndarray, "N L"], rooms: int, boxes: Int[np.ndarray, "N R 4"] | None = None) -> None:
+    def __init__(
+        self, tokens: Int[np.ndarray, "N L"], rooms: int, boxes: Int[np.ndarray, "N R 4"] | None = None
+    ) -> None:
         self._rooms = rooms
         self._marks = room_marks(tokens, rooms)
         self._told = _told(tokens, rooms, boxes)
@@ -50,11 +52,11 @@ class Library:
         """True for diagrams that are one of these in some order of their rooms."""
         marks = room_marks(tokens, self._rooms)
         told = _told(tokens, self._rooms, None)
-        found = [
-            any(_same(marks[row], told[row], self._marks[other], self._told[other]) for other in self._shelf.get(mark, ()))
-            for row, mark in enumerate(_summed(marks))
-        ]
-        return np.array(found, bool)
+        found = np.zeros(len(tokens), bool)
+        for row, mark in enumerate(_summed(marks)):
+            shelf = self._shelf.get(mark, ())
+            found[row] = any(_same(marks[row], told[row], self._marks[k], self._told[k]) for k in shelf)
+        return found
 
 
 def first_of_their_kind(tokens: Int[np.ndarray, "N L"], rooms: int) -> Bool[np.ndarray, " N"]:
@@ -81,7 +83,8 @@ def room_marks(tokens: Int[np.ndarray, "N L"], rooms: int) -> Int[np.ndarray, "N
     colour = mixed(tokens[:, :rooms].astype(np.uint64)) * real
     for _ in range(3):
         colour = mixed(colour + mixed(colour[:, None, :] * near).sum(2, dtype=np.uint64)) * real
-    return colour.astype(np.int64)
+    marks: Int[np.ndarray, "N R"] = colour.astype(np.int64)
+    return marks
 
 
 def _summed(marks: Int[np.ndarray, "N R"]) -> list[int]:
@@ -97,7 +100,7 @@ def _told(
     edges = tokens[:, rooms:]
     back = np.where(edges < NO_EDGE, _UNTOLD, edges)
     if boxes is not None:
-        known = boxes.reshape(len(boxes), -1).any(1)[:, None] & (edges < NO_EDGE)
+        known = boxes.any((1, 2))[:, None] & (edges < NO_EDGE)
         back = np.where(known, labels_of(boxes[:, j], boxes[:, i]), back)
     told = np.full((len(tokens), rooms, rooms), EDGE_PAD, np.int8)
     told[:, i, j], told[:, j, i] = edges, back

@@ -91,7 +91,8 @@ def levels_of(
     rows = np.flatnonzero(structure.order & ~given)
     distinct, where = np.unique(tokens[rows], axis=0, return_inverse=True)
     real = distinct[:, :rooms] != NODE_PAD
-    jobs = [(row[both], int(count)) for row, both, count in zip(distinct[:, rooms:], real_edges(real), real.sum(1), strict=True)]
+    edges_of_each = [row[both] for row, both in zip(distinct[:, rooms:], real_edges(real), strict=True)]
+    jobs = list(zip(edges_of_each, real.sum(1).tolist(), strict=True))
     found = realise_all(jobs, limit=limit, processes=processes)
     for row, place in zip(rows.tolist(), where.reshape(-1).tolist(), strict=True):
         third, fourth, walls = found[place]

@@ -13,14 +13,14 @@ from jaxtyping import Int
 from dither.registry.flow import Clean, Measured, Noised
 from dither.registry.spaces import TokenSpace
 
-from .frequencies import Frequencies, divergence
-from .structure import fingerprints, structure_of
+from .denoising import Accuracy
+from .reference import Reference
 
 __all__ = ["GraphMetrics", "nats_figures", "sample_figures"]
 
 
 class GraphMetrics:
-    """Nats per graph, for nodes and edges apart, and per token; exact however a split is cut into batches.
+    """Nats per graph, for nodes and edges apart, and per token, and accuracy by noise; exact however a split is cut.
 
     The loss is weighed as it says itself; where it is a NELBO, these are upper bounds of the true figures.
     """
@@ -30,6 +30,7 @@ class GraphMetrics:
         self._nats = dict.fromkeys((field.name for field in space.fields), 0.0)
         self._weight, self._tokens = dict(self._nats), dict(self._nats)
         self._graphs = 0
+        self._accuracy = Accuracy(space)
 
     def update(self, clean: Clean, noised: Noised, pred: Any, measured: Measured) -> None:
         """Take in one batch."""
@@ -42,6 +43,8 @@ class GraphMetrics:
             for name, part in self._space.split(positions).items():
                 sums[name] += float(part.sum())
         self._graphs += len(clean.valid)
+        if pred is not None:
+            self._accuracy.update(noised, pred)
 
     def compute(self) -> dict[str, float]:
         """Return the figures; nan where nothing was measured."""
@@ -52,7 +55,7 @@ class GraphMetrics:
             name: total / self._weight[name] * tokens[name] if self._weight[name] else 0.0
             for name, total in self._nats.items()
         }
-        return nats_figures(nats, tokens)
+        return nats_figures(nats, tokens) | self._accuracy.compute()
 
 
 def nats_figures(nats: dict[str, float], tokens: dict[str, float]) -> dict[str, float]:
@@ -65,24 +68,14 @@ def nats_figures(nats: dict[str, float], tokens: dict[str, float]) -> dict[str, 
     }
 
 
-def sample_figures(samples: Int[np.ndarray, "N L"], rooms: int, reference: Frequencies) -> dict[str, float]:
-    """Return shares of the samples that reach levels 0, 1 and 2, how they differ from a reference set, how many differ.
+def sample_figures(samples: Int[np.ndarray, "N L"], reference: Reference) -> dict[str, float]:
+    """Return what `Reference.figures` says of samples, and beside each `name` the noise floor `name_floor`.
 
-    `level_0` .. `level_2` are those of `structure`, each on top of the one before. `type_js` and `relation_js` are
-    Jensen-Shannon divergences in nats between the frequencies of types and of relations, "no edge" among them; with few
-    samples they do not reach zero even for real plans. `unique` is the number of different diagrams, whatever the order
-    of their rooms, as a share of all.
+    The floor is what as many real plans score: no model can be told from the truth below it. With few samples it is
+    far from zero. Rates of the levels have none: real plans reach them all.
     """
     if not len(samples):
         return {}
-    found, counted = structure_of(samples, rooms), Frequencies.of(samples, rooms)
-    return {
-        "level_0": float(found.tokens.mean()),
-        "level_1": float(found.programme.mean()),
-        "level_2": float(found.order.mean()),
-        "connected": float(found.connected.mean()),
-        "one_living_room": float(found.one_living_room.mean()),
-        "type_js": divergence(counted.types, reference.types),
-        "relation_js": divergence(counted.edges, reference.edges),
-        "unique": len(np.unique(fingerprints(samples, rooms))) / len(samples),
-    }
+    found, floor = reference.figures(samples), reference.floor(len(samples))
+    bare = {name for name in found if name.startswith("level_")} | {"unknown", "connected", "one_living_room"}
+    return found | {f"{name}_floor": value for name, value in floor.items() if name in found.keys() - bare}

@@ -1,4 +1,4 @@
-"""Whether a diagram can be built: boxes that, drawn by Graph2Plan's rule, give exactly its relations; or a proof of none.
+"""Whether a diagram can be built: boxes that give exactly its relations by Graph2Plan's rule, or a proof of none.
 
 `realise` is exact over boxes of whole pixels. Choices between bounds are decided one after the other: what follows from
 the bounds so far is worked out (`closure`), then a linear program finds boxes (`witness`), and the first choice these
@@ -18,7 +18,7 @@ from jaxtyping import Bool, Int
 
 from . import closure
 from .demands import Canvas, Demands, demands_of, mark_values
-from .witness import Undecided, find_walls, is_witness
+from .witness import UndecidedError, find_walls, is_witness
 
 __all__ = ["LIMIT", "Realisation", "Verdict", "realise"]
 
@@ -62,7 +62,7 @@ def realise(
     search = _Search(demands_of(edges, rooms, apart=apart), canvas, limit)
     try:
         boxes = search.run()
-    except Undecided:
+    except UndecidedError:
         return Realisation("unknown", None, search.programs)
     return Realisation("impossible" if boxes is None else "realisable", boxes, search.programs)
 
@@ -165,7 +165,7 @@ class _Search:
     def boxes(self, node: _Node, *, whole: bool = False) -> Int[np.ndarray, "R 4"] | None:
         """Return boxes that keep the bounds of a node, but for rounding; None if there are none."""
         if self.programs >= self.limit:
-            raise Undecided
+            raise UndecidedError(f"{self.limit} programs did not do")
         self.programs += 1
         walls = find_walls(node.bounds, self.demands.rooms, self.canvas, whole=whole)
         return None if walls is None else np.round(walls).astype(np.int64)
@@ -174,12 +174,14 @@ class _Search:
         """How far boxes are from each alternative, in half pixels; 0 if they keep it."""
         marks = mark_values(boxes)
         over = marks[self.axis, self.first] - marks[self.axis, self.second] - self.bound
-        return np.maximum(over, 0).sum(-1)
+        far: Int[np.ndarray, "C A"] = np.maximum(over, 0).sum(-1)
+        return far
 
     def open(self, node: _Node, boxes: Int[np.ndarray, "R 4"]) -> Bool[np.ndarray, " C"]:
         """True for choices that are not decided, and none of whose alternatives boxes keep."""
         kept = (self.slack(boxes) == 0) & self.demands.offered
-        return ~node.decided & ~kept.any(1)
+        still: Bool[np.ndarray, " C"] = ~node.decided & ~kept.any(1)
+        return still
 
     def proved(self, boxes: Int[np.ndarray, "R 4"]) -> bool:
         """Whether boxes are a witness."""

@@ -18,17 +18,18 @@ from dither.registry.problems import Refused
 from dither.registry.spaces import TokenSpace
 
 from .drawing import draw_diagram, draw_gallery
-from .frequencies import Frequencies
+from .frequencies import Frequencies, shuffled
 from .jsonl import plan_line
 from .metrics import GraphMetrics, nats_figures, sample_figures
 from .page import to_png, to_svg
 from .plans import Diagram, PlanSplits, decode, real_edges
+from .reference import Reference
 from .vocabulary import EDGE_MASK, EDGE_PAD, NODE_MASK, NODE_PAD
 
 __all__ = ["BubbleDiagrams"]
 
 REFERENCE = 1024
-"""Real plans, and plans of the unigram predictor, whose figures stand beside those of samples."""
+"""Plans of each baseline whose figures stand beside those of samples."""
 
 GALLERY = 16
 """Samples in the picture of many."""
@@ -52,6 +53,7 @@ class BubbleDiagrams:
         tokens = {split: some.tokens(self.rooms) for split, some in found.items()}
         self._frequencies = {split: Frequencies.of(rows, self.rooms) for split, rows in tokens.items()}
         self._tokens = {split: torch.from_numpy(rows) for split, rows in tokens.items()}
+        self._reference = Reference(plans, self.rooms)
 
     def size(self, split: Split) -> int:
         """Number of diagrams of a split."""
@@ -85,20 +87,26 @@ class BubbleDiagrams:
         return GraphMetrics(self.space)
 
     def baselines(self) -> dict[str, float]:
-        """Return the uniform and the unigram predictor; and figures of real plans and of unigram samples."""
+        """Return the uniform and the unigram predictor; and figures of unigram samples, real plans, and a mixture.
+
+        "real" are test plans: the noise floor. "shuffled" are test plans whose relations are dealt anew among them.
+        """
         train, held = self._frequencies["train"], self._frequencies["valid"]
         count = held.tokens_per_graph()
         figures = {
             "uniform": nats_figures(held.uniform_nats(), count),
             "unigram": nats_figures(train.unigram_nats(held), count),
         }
-        figures["unigram"] |= sample_figures(train.draw(REFERENCE, 0), self.rooms, held)
-        figures["real"] = sample_figures(self._tokens["test"][:REFERENCE].numpy(), self.rooms, held)
+        figures["unigram"] |= self._reference.figures(train.draw(REFERENCE, 0))
+        real = self._tokens["test"][:REFERENCE].numpy()
+        if len(real):
+            figures["shuffled"] = self._reference.figures(shuffled(real, self.rooms, 0))
+            figures["real"] = self._reference.floor(len(real))
         return {f"{name}/{baseline}": value for baseline, some in figures.items() for name, value in some.items()}
 
     def judge(self, samples: Int[Tensor, "N L"], like: Clean) -> dict[str, float]:
-        """Return how many samples hold together, how they differ from the validation split, and how many differ."""
-        return sample_figures(samples.cpu().numpy(), self.rooms, self._frequencies["valid"])
+        """Return what holds of samples and how they differ from the validation split, with the noise floor."""
+        return sample_figures(samples.cpu().numpy(), self._reference)
 
     def show(self, samples: Int[Tensor, "N L"], like: Clean) -> Iterator[Picture]:
         """Yield the first sample, many in a grid, all as lines of JSON, and what is wrong with those that are none."""

@@ -105,4 +105,5 @@ def _histograms(
     place = np.minimum((values / most * bins).round(9).astype(int), bins - 1)
     rows = np.broadcast_to(np.arange(len(values))[:, None], values.shape)
     counts = np.bincount((rows * bins + place)[real], minlength=len(values) * bins).reshape(-1, bins)
-    return counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    shares: Float[np.ndarray, "N K"] = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    return shares

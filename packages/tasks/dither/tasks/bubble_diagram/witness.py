@@ -16,7 +16,7 @@ from scipy.sparse import csc_array
 from .demands import END, START, Canvas, Demands
 from .relations import edges_of
 
-__all__ = ["Undecided", "find_walls", "is_witness"]
+__all__ = ["UndecidedError", "find_walls", "is_witness"]
 
 _ROOM = 40.0
 """What it is worth that rounding keeps every bound, against pixels of wall."""
@@ -26,7 +26,7 @@ _ROUNDING = 2.0
 """Farthest, in half pixels, that rounding moves the difference of two marks."""
 
 
-class Undecided(Exception):
+class UndecidedError(Exception):
     """The solver gave up."""
 
 
@@ -41,7 +41,9 @@ def is_witness(boxes: Int[np.ndarray, "R 4"], demands: Demands, canvas: Canvas) 
 def find_walls(
     bounds: Int[np.ndarray, "F 4"], rooms: int, canvas: Canvas, *, whole: bool = False
 ) -> Float[np.ndarray, "R 4"] | None:
-    """Return walls in pixels that keep the bounds, or None if there are none; rooms small, and bounds with room to spare.
+    """Return walls in pixels that keep the bounds, or None if there are none.
+
+    If they can be, the bounds are kept with so much to spare that rounding does not break them; rooms are small.
 
     Args:
         bounds: See `demands.Bound`.
@@ -50,7 +52,7 @@ def find_walls(
         whole: Ask for whole pixels; slower.
 
     Raises:
-        Undecided: The solver gave up.
+        UndecidedError: The solver gave up.
     """
     matrix, most = _program(bounds, rooms, canvas.smallest)
     found = milp(
@@ -63,7 +65,7 @@ def find_walls(
     if found.status == 2:
         return None
     if found.x is None:
-        raise Undecided(found.message)
+        raise UndecidedError(found.message)
     walls: Float[np.ndarray, "R 4"] = found.x[:-1].reshape(rooms, 4)
     return walls
 

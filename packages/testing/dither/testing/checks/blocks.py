@@ -92,7 +92,7 @@ def cached_equals_full(s: Situation) -> None:
     """In a model whose attention is block-causal, a sample in pieces behind a cache gives what the whole gives."""
     if s.home is None:
         raise NotApplicable("no model is installed that takes a block and can be block-causal")
-    pieces_behind_cache(s, enlivened(s.home.build(s.space), s.seed), s.home.facts().block_size)
+    pieces_behind_cache(s, enlivened(s.home.build(s.space).eval(), s.seed), s.home.facts().block_size)
 
 
 CHECKS = (

@@ -12,7 +12,7 @@ __all__ = ["Check", "Level", "Place", "checks_of"]
 
 Level = Literal["required", "recommended"]
 """Whether a part that fails is wrong, or could be better; the latter is reported and fails only under `strict`."""
-Place = Literal["options", "part", "default", "home"]
+Place = Literal["options", "part", "default", "alone", "home", "few"]
 """Which situations a check asks for, see `dither.testing.situations`."""
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from dither.registry import TokenSpace
 from dither.registry.flow import State
 
-from ..probing import alter, close, enlivened, gradients_reach, same, state_of
+from ..probing import NotApplicable, alter, close, enlivened, gradients_reach, same, state_of
 from ..situations import Situation
 from .check import checks_of
 

@@ -100,9 +100,8 @@ def prior_at_one(s: Situation) -> None:
                 law = noised.prior.expand(many.x0.shape[1], -1)[place].double()
                 seen = torch.bincount(state.x[:, place], minlength=len(law)).double() / DRAWS
                 off = (seen - law).abs().max().item()
-                assert off <= slack + 5 * (0.25 / DRAWS) ** 0.5 * bool((law < 1).all()), (
-                    f"{name}: ids {seen.tolist()}, the prior says {law.tolist()}"
-                )
+                allowed = slack + 5 * ((slack + float((law * (1 - law)).max())) / DRAWS) ** 0.5
+                assert off <= allowed, f"{name}: ids {seen.tolist()}, the prior says {law.tolist()}"
         elif noised.eps is not None:
             is_normal(state.x[~noised.fixed], name, slack=4 * left**0.5)
         else:

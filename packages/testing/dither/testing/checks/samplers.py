@@ -93,54 +93,55 @@ def seeded(s: Situation) -> None:
 
 def oracle_law(s: Situation) -> None:
     """Told the truth of a tiny law, the defaults draw from that law, or nearly so."""
-    _oracle(s, ROWS)
+    _oracle(s)
 
 
 def oracle_law_exact(s: Situation) -> None:
     """Told the truth of a tiny law, it draws from that law with any options."""
-    _oracle(s, ROWS)
+    _oracle(s)
 
 
-def _oracle(s: Situation, rows: int) -> None:
+def _oracle(s: Situation) -> None:
     """Walk every installed process that suits the sampler, and compare what comes out with what is true."""
     ran = 0
     for part in s.catalog.parts("process"):
         spec: Any = default_spec(part, s.catalog)
         if not list(spec.check(SPACE)) and not list(s.spec.check(spec.facts(SPACE), ModelFacts(1))):
-            _oracle_of_tokens(s, spec, rows)
+            _oracle_of_tokens(s, spec)
             ran += 1
         elif not list(spec.check(NUMBERS)) and not list(s.spec.check(spec.facts(NUMBERS), ModelFacts(1))):
-            _oracle_of_numbers(s, spec, rows)
+            _oracle_of_numbers(s, spec)
             ran += 1
     if not ran:
         raise NotApplicable("no process is installed that it could walk back over a tiny law")
 
 
-def _oracle_of_tokens(s: Situation, spec: Any, rows: int) -> None:
-    process, facts, like = spec.build(SPACE), spec.facts(SPACE), blank(rows)
+def _oracle_of_tokens(s: Situation, spec: Any) -> None:
+    process, facts, like = spec.build(SPACE), spec.facts(SPACE), blank(ROWS)
     seed_cpu(s.seed)
-    prior = process.corrupt(like, torch.ones(rows)).prior
+    prior = process.corrupt(like, torch.ones(ROWS)).prior
     (*_, x) = s.spec.build()(process, OracleSession(process, facts.predict, prior), like)
     drawn = clean_law(x)
     assert (drawn >= 0).all(), f'ids that are not clean are left under "{spec.name}"'
     follows(drawn, LAW, f'samples under "{spec.name}", told the truth')
 
 
-def _oracle_of_numbers(s: Situation, spec: Any, rows: int) -> None:
+def _oracle_of_numbers(s: Situation, spec: Any) -> None:
     """Numbers that are normal about 2 with standard deviation 0.5; a model that knows so."""
     process, facts = spec.build(NUMBERS), spec.facts(NUMBERS)
-    like = Clean.of(torch.zeros(rows, NUMBERS.length, NUMBERS.width))
+    like = Clean.of(torch.zeros(ROWS, NUMBERS.length, NUMBERS.width))
     seed_cpu(s.seed)
     (*_, x) = s.spec.build()(process, NormalSession(process, facts.predict, 2.0, 0.5), like)
     if facts.prior == "hidden":  # filled in with the mean: no law is drawn from
         close(x, torch.full_like(x, 2.0), f'what is filled in under "{spec.name}"')
     else:
-        is_normal(x.flatten(), f'samples under "{spec.name}", told the truth', mean=2.0, std=0.5, slack=0.1)
+        # Few steps lose some variance: each takes x_0 for its mean.
+        is_normal(x.flatten(), f'samples under "{spec.name}", told the truth', mean=2.0, std=0.5, slack=0.3)
 
 
 CHECKS = (
     *checks_of("sampler", yields_samples, ends_clean, fixed_untouched, truth_unseen, seeded),
-    *checks_of("sampler", oracle_law, place="default"),
-    *checks_of("sampler", oracle_law_exact, needs="exact-law"),
+    *checks_of("sampler", oracle_law, place="alone"),
+    *checks_of("sampler", oracle_law_exact, needs="exact-law", place="few"),
 )
 """The checks for samplers."""

@@ -1,0 +1,60 @@
+"""What blocks and norms take, in closed form. No torch here.
+
+What training keeps is what autograd saves: the input of a linear map, the output of a softmax. Counts are of numbers
+for one sample; letters: L positions, D width, M hidden width of the MLP, H heads.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dither.registry.costs import Cost
+
+if TYPE_CHECKING:
+    from .specs import AdaLNZero, Affine, NormName
+
+__all__ = ["block_cost", "linear", "norm_cost"]
+
+
+def linear(width: int, out: int, bias: bool = True) -> int:
+    """Weights of a linear map."""
+    return width * out + out * bias
+
+
+def norm_cost(norm: NormName, affine: Affine, width: int, length: int) -> Cost:
+    """A norm keeps what comes in and what goes out; RMS norm also what its learned scale is multiplied with."""
+    vectors = bool(affine) + (affine is True and norm == "layer")
+    tensors = 3 if norm == "rms" and affine else 2
+    return Cost(vectors * width, tensors * length * width + 2 * length)
+
+
+def block_cost(block: AdaLNZero, width: int, cond: int, length: int) -> Cost:
+    """An adaLN-Zero block."""
+    norms = norm_cost(block.norm, block.affine, width, length)
+    modulation = Cost(linear(cond, 6 * width), 8 * width)
+    return norms + norms + modulation + _attention(block, width, length) + _mlp(block, width, length)
+
+
+def _attention(block: AdaLNZero, width: int, length: int) -> Cost:
+    """Input, queries, keys, values, what is gathered, what goes out; and weights `H L L` unless a kernel is fused."""
+    from .specs import FEW
+
+    biases = [block.bias if own is None else own for own in (block.qkv_bias, block.out_bias)]
+    parameters = linear(width, 3 * width, biases[0]) + linear(width, width, biases[1])
+    rate = block.dropout if block.attention_dropout is None else block.attention_dropout
+    plain = block.attention == "math" or (block.attention == "auto" and length <= FEW)
+    state, weights = length * width, block.heads * length * length
+    if plain or rate:  # the fused kernel of the CPU knows no dropout
+        kept, passing = 6 * state + (3 if rate else 1) * weights, 5 * state + 2 * weights
+    else:
+        kept, passing = (9 if block.rope else 7) * state + block.heads * length, 7 * state
+    return Cost(parameters, kept + (state if block.dropout else 0), passing)
+
+
+def _mlp(block: AdaLNZero, width: int, length: int) -> Cost:
+    """Input, hidden values before and after the nonlinearity, what goes out."""
+    hidden, gated = int(block.ratio * width), block.mlp == "swiglu"
+    bias = block.bias if block.mlp_bias is None else block.mlp_bias
+    parameters = linear(width, hidden, bias) * (2 if gated else 1) + linear(hidden, width, bias)
+    inner, state = (4 if gated else 2) * hidden * length, length * width
+    return Cost(parameters, inner + (3 if block.dropout else 2) * state, inner + 2 * state)

@@ -1,0 +1,156 @@
+"""How much memory an experiment takes, worked out from its options alone. No torch.
+
+A step of training walks through the stages of the model and back. On the way there each leaves what its gradient will
+need; on the way back that goes, and gradients of its weights come. The largest moment of this walk is the estimate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dither.registry.costs import Stage
+from dither.registry.spec import Misfit
+
+from .machine import available_memory, gpu_memory, size, total_memory
+
+if TYPE_CHECKING:
+    from .experiment import Experiment
+
+__all__ = ["Budget", "budgets", "misfit_memory", "stages", "warn_memory"]
+
+NUMBER = 4
+"""Bytes of a number."""
+PROGRAM = 330 * 2**20
+"""Bytes of Python, torch and a small task, before there is a model."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The largest moment of a phase.
+
+    Attributes:
+        phase: training, evaluation or sampling.
+        terms: Bytes by what they are for.
+        certain: Whether the phase really takes this much; evaluation has no more samples than the data.
+    """
+
+    phase: str
+    terms: dict[str, int]
+    certain: bool = True
+
+    @property
+    def total(self) -> int:
+        """All terms."""
+        return sum(self.terms.values())
+
+    @property
+    def largest(self) -> str:
+        """The three largest terms."""
+        first = sorted(self.terms.items(), key=lambda term: -term[1])[:3]
+        return ", ".join(f"{name} {size(count)}" for name, count in first)
+
+
+def stages(experiment: Experiment) -> list[Stage]:
+    """Return what the model is made of, then the reading of its output, then the loss."""
+    space = experiment.task.space()
+    facts = experiment.process.facts(space)
+    reading, loss = experiment.process.cost(space), experiment.loss.cost(facts)
+    return [*experiment.model.stages(facts.space), Stage("reading", reading), Stage("loss", loss)]
+
+
+def budgets(experiment: Experiment) -> list[Budget]:
+    """Estimate training, evaluation and sampling."""
+    e, parts = experiment, stages(experiment)
+    weights = NUMBER * sum(stage.parameters for stage in parts)
+    standing = {"Python and torch": PROGRAM, "weights": weights}
+    standing["optimizer moments"] = (e.train.optimizer.moments or 0) * weights
+    standing["average of the weights"] = weights if e.train.ema else 0
+    measured = min(e.evaluate.batch_size or e.train.batch_size, e.evaluate.samples)
+    drawn = min(e.sample.batch_size or e.sample.count, e.sample.count)
+    idle = standing | {"gradients": weights}
+    found = [Budget("training", standing | _training(parts, e.train.batch_size // e.train.accumulate, e))]
+    found.append(Budget("evaluation", idle | _forward(parts, measured), certain=False))
+    if e.sample.count:
+        found.append(Budget("sampling", idle | _forward(parts, drawn)))
+    return found
+
+
+def _training(parts: Sequence[Stage], samples: int, e: Experiment) -> dict[str, int]:
+    """The largest moment of a step, for the `samples` that are taken at once."""
+    every = NUMBER * sum(stage.parameters for stage in parts)
+    moments = [{"gradients": every}]
+    for there in _moments(parts, samples):
+        moments.append(there | {"gradients": every} if e.train.accumulate > 1 else there)
+    return max(moments, key=lambda moment: sum(moment.values()))
+
+
+def _moments(parts: Sequence[Stage], samples: int) -> Iterator[dict[str, int]]:
+    """Yield what is there at the first and last of each stage, on the way back."""
+    kept: dict[str, int] = {}
+    behind = NUMBER * sum(stage.parameters for stage in parts)
+    for stage in parts:
+        own, each = NUMBER * stage.cost.parameters, NUMBER * samples * stage.cost.kept
+        passing = {f"passing through {stage.name}": NUMBER * samples * stage.cost.passing}
+        label = _activations(stage, samples)
+        for number in {1, stage.times}:
+            gradients = behind - own * number
+            yield kept | {label: each * number, "gradients": gradients} | passing
+            yield kept | {label: each * (number - 1), "gradients": gradients + own} | passing
+        kept[label] = each * stage.times
+        behind -= NUMBER * stage.parameters
+
+
+def _activations(stage: Stage, samples: int) -> str:
+    many = f"{stage.times:,} {stage.name}" if stage.times > 1 else stage.name
+    return f"activations of {many} for {samples:,} samples"
+
+
+def _forward(parts: Sequence[Stage], samples: int) -> dict[str, int]:
+    """Without a way back only what passes through the widest stage is there."""
+    widest = max(parts, key=lambda stage: stage.cost.passing)
+    return {f"{samples:,} samples passing through {widest.name}": NUMBER * samples * widest.cost.passing}
+
+
+def misfit_memory(experiment: Experiment) -> Iterator[Misfit]:
+    """Yield phases that need more memory than the machine has in total, used or not."""
+    for budget in budgets(experiment):
+        room = _room(experiment, budget.total)
+        if budget.certain and budget.total > room:
+            message = f"{budget.phase} needs {size(budget.total)}, this machine has {size(room)}: {budget.largest}"
+            yield Misfit(message, _driver(experiment, budget.phase))
+            return
+
+
+def warn_memory(experiment: Experiment) -> Iterator[Misfit]:
+    """Yield phases that need more than is free now, or may need more than there is; and parts that do not say."""
+    room = min(available_memory(), total_memory())
+    for budget in budgets(experiment):
+        if budget.total > (room if gpu_memory() is None else _room(experiment, budget.total)):
+            yield Misfit(f"{budget.phase} may need {size(budget.total)}, {size(room)} are free now: {budget.largest}")
+    silent = dict.fromkeys(name for stage in stages(experiment) for name in stage.cost.silent)
+    if experiment.train.optimizer.moments is None:
+        silent[f'optimizer "{experiment.train.optimizer.name}"'] = None
+    if silent:
+        yield Misfit(f"{', '.join(silent)} does not say what it takes, and counts as 0 here")
+
+
+def _room(experiment: Experiment, need: int) -> int:
+    """Return the memory of where the experiment runs: of the machine, or of a GPU that it may take."""
+    room = total_memory()
+    if need > room and experiment.train.device != "cpu":
+        room = max(room, gpu_memory() or 0)
+    return room
+
+
+def _driver(experiment: Experiment, phase: str) -> tuple[str | int, ...]:
+    """Return the path of the number that, brought down to 1, would save the most."""
+
+    def need(changed: Experiment) -> int:
+        try:
+            return next((b.total for b in budgets(changed) if b.phase == phase), 0)
+        except Exception:  # noqa: BLE001 - a size of 1 may be nonsense to a part; then it is not this one
+            return budgets(experiment)[0].total
+
+    return min(_sizes(experiment), key=lambda path: need(_with_one(experiment, path)))

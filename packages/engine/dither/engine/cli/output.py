@@ -1,0 +1,169 @@
+"""In which form problems are told: as text for a person, as JSON for a program, or as annotations for GitHub."""
+
+from __future__ import annotations
+
+import enum
+import json
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .root import app
+
+if TYPE_CHECKING:
+    from dither.engine.experiment import Loaded
+    from dither.registry.problems import Origin, Problem, Refused
+
+__all__ = ["Format", "Output", "chosen", "everywhere", "hoisted", "say_valid", "tell"]
+
+
+class Format(enum.StrEnum):
+    """The forms."""
+
+    TEXT = "text"
+    JSON = "json"
+    GITHUB = "github"
+
+
+@dataclass
+class Output:
+    """What the options that every verb takes say."""
+
+    format: Format = Format.TEXT
+    traceback: bool = False
+
+
+chosen = Output()
+"""What holds for the command that runs; `everywhere` sets it from the options."""
+
+
+@app.callback()
+def everywhere(
+    form: Annotated[
+        Format, typer.Option("--format", help="How problems are told; this and the next go anywhere on the line.")
+    ] = Format.TEXT,
+    with_traceback: Annotated[
+        bool, typer.Option("--traceback", help="Show where in the code something was refused, for authors of plugins.")
+    ] = False,
+) -> None:
+    """Take the options that every verb has."""
+    chosen.format, chosen.traceback = form, with_traceback
+
+
+def hoisted(arguments: Sequence[str]) -> list[str]:
+    """Move the options that every verb takes to the front, where they are read."""
+    front: list[str] = []
+    rest: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        if word == "--format":
+            front += [word, *([value] if (value := next(words, None)) is not None else [])]
+        elif word.startswith("--format=") or word == "--traceback":
+            front.append(word)
+        else:
+            rest.append(word)
+    return front + rest
+
+
+def tell(refused: Refused) -> None:
+    """Print every problem in the form that is asked for."""
+    if chosen.traceback:
+        print("".join(traceback.format_exception(_with_causes(refused))), file=sys.stderr)  # noqa: T201
+    _TELLERS[chosen.format](refused.problems)
+
+
+def say_valid(loaded: Loaded) -> None:
+    """Print that an experiment is valid, and which parts it names."""
+    e = loaded.experiment
+    parts = {part.kind: part.name for part in (e.task, e.process, e.model, e.loss, e.sampler)}
+    if chosen.format is Format.JSON:
+        _print_document(True, loaded.warnings, file=str(loaded.path), parts=parts)
+    else:
+        if loaded.warnings:
+            _TELLERS[chosen.format](loaded.warnings)
+        typer.echo(f"{loaded.path}: valid ({', '.join(f'{kind} {name}' for kind, name in parts.items())})")
+
+
+def _with_causes(error: BaseException) -> BaseException:
+    """Let an error show what it came from, which a person who only uses a plugin is spared."""
+    inner: BaseException | None = error
+    while inner is not None:
+        inner.__suppress_context__ = False
+        inner = inner.__cause__ or inner.__context__
+    return error
+
+
+def _tell_as_text(problems: Sequence[Problem]) -> None:
+    print("\n\n".join(map(str, problems)), file=sys.stderr)  # noqa: T201
+    if len(problems) > 1:
+        print(f"\n{len(problems)} problems", file=sys.stderr)  # noqa: T201
+
+
+def _tell_as_json(problems: Sequence[Problem]) -> None:
+    _print_document(False, problems)
+
+
+def _print_document(valid: bool, problems: Sequence[Problem], **facts: Any) -> None:
+    typer.echo(json.dumps({"valid": valid, **facts, "problems": list(map(_record, problems))}, indent=2))
+
+
+def _record(problem: Problem) -> dict[str, Any]:
+    from dither.registry.problems import dotted, plain
+
+    record: dict[str, Any] = {"level": problem.level, "message": plain(problem.message), "path": dotted(problem.path)}
+    record |= _place(problem.origin)
+    if problem.given is not None:
+        record["given"] = _given(problem.given)
+    record["help"] = problem.help
+    record["related"] = [{"message": word, **_place(origin)} for word, origin in problem.related]
+    return record
+
+
+def _place(origin: Origin | None) -> dict[str, Any]:
+    if origin is None:
+        return {"file": None, "line": None, "column": None}
+    return {"file": origin.file, "line": origin.line, "column": origin.column}
+
+
+def _given(value: Any) -> Any:
+    """Return a value as JSON has it; what it does not have, and what is long, as the beginning of a text."""
+    try:
+        if len(json.dumps(value, allow_nan=False)) <= 200:
+            return value
+    except (TypeError, ValueError, RecursionError):
+        pass
+    return str(value)[:200]
+
+
+def _tell_for_github(problems: Sequence[Problem]) -> None:
+    from dither.registry.problems import dotted, plain
+
+    for problem in problems:
+        path = f"{dotted(problem.path)}: " if problem.path else ""
+        lines = [path + plain(problem.message), *([problem.help] if problem.help else [])]
+        origin = problem.origin
+        place = {}
+        if origin is not None and origin.line is not None and origin.column is not None:
+            place = {"file": origin.file, "line": origin.line, "endLine": origin.line, "col": origin.column}
+            place |= {"endColumn": origin.column + origin.width}
+        elif origin is not None:
+            lines[0] += f" ({origin})"
+        where = ",".join(f"{key}={_escaped(str(value), ',:')}" for key, value in place.items())
+        typer.echo(f"::{problem.level}{' ' * bool(where)}{where}::{_escaped(chr(10).join(lines))}")
+
+
+def _escaped(text: str, more: str = "") -> str:
+    for letter in ("%", "\r", "\n", *more):
+        text = text.replace(letter, f"%{ord(letter):02X}")
+    return text
+
+
+_TELLERS: dict[Format, Callable[[Sequence[Problem]], None]] = {
+    Format.TEXT: _tell_as_text,
+    Format.JSON: _tell_as_json,
+    Format.GITHUB: _tell_for_github,
+}

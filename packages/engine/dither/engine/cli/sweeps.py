@@ -1,0 +1,110 @@
+"""sweep: many runs from one file, and how they stand."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from .root import Changes, Json, Removals, Runs, Selected, app
+
+__all__: list[str] = []
+
+
+class _Sweep(TyperGroup):
+    """`dither sweep FILE` means `dither sweep start FILE`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put in the word that may be left out."""
+        if args and args[0] not in {*self.commands, "-h", "--help"}:
+            args = ["start", *args]
+        return super().parse_args(ctx, args)
+
+
+sweeps = typer.Typer(
+    name="sweep",
+    cls=_Sweep,
+    help="Run what an experiment file sweeps over: sweep FILE; sweep --resume DIR; sweep status DIR.",
+    no_args_is_help=True,
+)
+app.add_typer(sweeps, name="sweep")
+
+Directory = Annotated[Path, typer.Argument(help="The directory of a sweep.", show_default=False)]
+SortKey = Annotated[
+    str | None, typer.Option("--sort", metavar="FIGURE", help="Sort by this, such as valid/loss or a swept key.")
+]
+
+
+@sweeps.command()
+def start(
+    experiment: Annotated[Path | None, typer.Argument(help="The experiment file (TOML).", show_default=False)] = None,
+    values: Annotated[
+        list[str] | None,
+        typer.Option("--sweep", metavar="KEY=[VALUES]", help="Cross these values with what the file sweeps."),
+    ] = None,
+    changes: Changes = None,
+    removals: Removals = None,
+    selected: Selected = None,
+    runs: Runs = Path("runs"),
+    resume: Annotated[
+        Path | None, typer.Option("--resume", metavar="SWEEP", help="Go on with what is unfinished there.")
+    ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Runs at a time.")] = 1,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going/--stop", help="Go on, or stop, when a point fails.")
+    ] = True,
+    executor: Annotated[
+        str, typer.Option("--executor", help="processes; or through submitit: slurm, local, debug.")
+    ] = "processes",
+    options: Annotated[
+        list[str] | None, typer.Option("--job", metavar="KEY=VALUE", help="An option of submitit.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check all points and name them; run nothing.")] = False,
+) -> int:
+    """Check every point of a sweep, then run them all; "start" may be left out."""
+    from dither.engine.sweep.start import Settings, resume_sweep, start_sweep
+    from dither.registry.problems import Refused
+
+    if (experiment is None) == (resume is None):
+        raise Refused("give an experiment file, or --resume with the directory of a sweep, and not both")
+    argv = ["dither", *sys.argv[1:]]
+    settings = Settings(jobs, keep_going, executor, tuple(options or ()), tuple(selected or ()), dry_run)
+    if resume is not None:
+        if values or changes or removals:
+            raise Refused("a sweep goes on with its own points: --sweep, --set and --unset are for a new one")
+        return resume_sweep(resume, settings)
+    assert experiment is not None
+    return start_sweep(experiment, changes or (), removals or (), values or (), runs, argv, settings)
+
+
+@sweeps.command()
+def status(
+    directory: Directory,
+    sort: SortKey = None,
+    descending: Annotated[bool | None, typer.Option("--most/--least", help="Which way is better.")] = None,
+    as_json: Json = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    page: Annotated[Path | None, typer.Option("--page", metavar="FILE", help="Write a page, too.")] = None,
+) -> None:
+    """Show every point of a sweep with its newest figures, the best first. Imports no torch."""
+    from rich.console import Console
+
+    from dither.engine.sweep import summary
+    from dither.engine.sweep.directory import SweepDirectory
+
+    sweep = SweepDirectory.open(directory)
+    rows = summary.rows_of(sweep, sort, descending)
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+    elif as_csv:
+        typer.echo(summary.as_csv(rows), nl=False)
+    else:
+        summary.show_rows(Console(), rows, sort)
+    if page is not None:
+        from dither.engine.report.sweeps import write_sweep_page
+
+        typer.echo(write_sweep_page(sweep, page, rows), err=True)

@@ -1,0 +1,96 @@
+"""One point of a sweep in a process of its own: `python -m dither.engine.sweep.point FOLDER`.
+
+It goes on with the point's run where there is one, and writes down how it ended.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from dither.registry.problems import Refused
+
+from .directory import PointFolder, now
+
+__all__ = ["BUSY", "ENDS", "main", "run_point"]
+
+BUSY = 11
+"""Exit code where another process has the point."""
+CRASHED = 1
+REFUSED = 2
+ENDS = {
+    0: "done",
+    1: "an error of the program, see output.txt",
+    2: "refused, see output.txt",
+    3: "no intact checkpoint is left",
+    4: "the loss or the gradient was no number",
+    5: "out of space or memory",
+    75: "stopped",
+}
+"""What the exit codes of a run say."""
+
+
+def run_point(folder: Path, select: Sequence[str] | None = None, *, held: bool = False) -> int:
+    """Run a point, or go on with it; return the exit code of its run.
+
+    Args:
+        folder: Of the point.
+        select: Plugins as after -p.
+        held: Whether the caller holds the point's lock.
+    """
+    point = PointFolder(folder, {})
+    lock = None if held else point.claim()
+    if not held and lock is None:
+        print(f"{folder} is worked on by another process", file=sys.stderr)  # noqa: T201
+        return BUSY
+    try:
+        return _attempt(point, select)
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def _attempt(point: PointFolder, select: Sequence[str] | None) -> int:
+    before = point.status()
+    facts = {"pid": os.getpid(), "host": socket.gethostname(), "started": before.get("started") or now()}
+    facts["attempts"] = int(before.get("attempts") or 0) + 1
+    point.write_status("running", **facts)
+    code = CRASHED
+    try:
+        code = _run(point, select)
+    except Refused as refused:
+        code = REFUSED
+        print("\n\n".join(map(str, refused.problems)), file=sys.stderr)  # noqa: T201
+    except Exception:
+        traceback.print_exc()
+    finally:
+        state = {0: "done", 75: "stopped"}.get(code, "failed")
+        reason = None if code == 0 else ENDS.get(code, "")
+        point.write_status(state, exit_code=code, reason=reason, **facts, ended=now())
+    return code
+
+
+def _run(point: PointFolder, select: Sequence[str] | None) -> int:
+    from ..experiment import load_experiment
+    from ..run import run
+
+    begun = point.run_directory()
+    file = (begun or point.path) / ("resolved.toml" if begun else "experiment.toml")
+    loaded = load_experiment(file, select=select or None)
+    given = ["--resume", str(begun)] if begun else [str(file), "--runs", str(point.path)]
+    return run(loaded, point.path, ["dither", "run", *given], begun)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Read the command line: `[--held] FOLDER [PLUGIN ...]`."""
+    held = "--held" in arguments
+    folder, *select = [argument for argument in arguments if argument != "--held"]
+    return run_point(Path(folder), select, held=held)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

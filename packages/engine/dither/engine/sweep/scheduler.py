@@ -1,0 +1,225 @@
+"""Runs points as local processes, so many at a time; a signal stops all of them, each with a checkpoint."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from rich.console import Console
+
+from ..progress import say
+from .directory import UNFINISHED, PointFolder, now
+from .point import BUSY, ENDS
+
+__all__ = ["FAILED", "STOPPED", "Listed", "Source", "run_points"]
+
+FAILED = 1
+"""Exit code where a point failed."""
+STOPPED = 75
+"""Exit code where a signal stopped the sweep, and it can go on."""
+PAUSE = 0.1
+"""Seconds between two looks at the processes."""
+
+
+class Source(Protocol):
+    """Where points come from."""
+
+    def take(self) -> PointFolder | None:
+        """Return the next point, or None where there is none (at present)."""
+
+    def hopeless(self, point: PointFolder) -> bool:
+        """Tell whether a running point should be ended early."""
+
+    def settle(self, point: PointFolder, state: str) -> str:
+        """Take note that a point has come to its end; return its state, which may become "pruned"."""
+
+
+class Listed:
+    """The points of a list that are not finished, in order.
+
+    Args:
+        folders: All of them.
+    """
+
+    def __init__(self, folders: Sequence[PointFolder]) -> None:
+        self._left = [folder for folder in folders if folder.status()["state"] in UNFINISHED]
+        self.total = len(self._left)
+
+    def take(self) -> PointFolder | None:
+        """Return the next point."""
+        return self._left.pop(0) if self._left else None
+
+    def hopeless(self, point: PointFolder) -> bool:
+        """Every point of a list is run to its end."""
+        return False
+
+    def settle(self, point: PointFolder, state: str) -> str:
+        """Keep the state as it is."""
+        return state
+
+
+@dataclass
+class _Job:
+    point: PointFolder
+    process: subprocess.Popen[bytes]
+    slot: int
+    ended_early: bool = False
+
+
+@dataclass
+class _Work:
+    """What is under way.
+
+    Attributes:
+        asked: Times that a signal, or a failing point, asked to stop.
+        told: Times that the processes were told.
+    """
+
+    source: Source
+    jobs: int
+    select: Sequence[str]
+    keep_going: bool
+    console: Console
+    running: list[_Job] = field(default_factory=list)
+    states: dict[str, int] = field(default_factory=dict)
+    asked: int = 0
+    told: int = 0
+    signalled: bool = False
+
+    def go(self) -> None:
+        more = True
+        while more or self.running:
+            more = self._fill() if not self.asked else False
+            if self.asked > self.told:
+                self._tell()
+            for job in [job for job in self.running if job.process.poll() is not None]:
+                self.running.remove(job)
+                self._settle(job)
+            for job in self.running:
+                if not job.ended_early and self.source.hopeless(job.point):
+                    job.ended_early = True
+                    job.process.terminate()
+            if self.running:
+                time.sleep(PAUSE)
+
+    def _fill(self) -> bool:
+        """Start as many points as there is room for; tell whether there may be more."""
+        while len(self.running) < self.jobs and not self.asked:
+            point = self.source.take()
+            if point is None:
+                return False
+            lock = point.claim()
+            if lock is None:
+                say(self.console, f"passed over  {point.name}: another process works on it")
+                continue
+            slot = min(set(range(self.jobs)) - {job.slot for job in self.running})
+            try:
+                self.running.append(_Job(point, self._start(point, lock, slot), slot))
+            finally:
+                os.close(lock)  # the process has it now
+            say(self.console, f"started      {point.name}")
+        return True
+
+    def _start(self, point: PointFolder, lock: int, slot: int) -> subprocess.Popen[bytes]:
+        # A session of its own: Ctrl-C on the terminal would reach the point too, and count as a second signal.
+        command = [sys.executable, "-m", "dither.engine.sweep.point", "--held", str(point.path), *self.select]
+        with (point.path / "output.txt").open("ab") as output:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=(lock,),
+                env=_surroundings(self.jobs, slot),
+            )
+
+    def _tell(self) -> None:
+        """Hand a signal on; the third one kills."""
+        self.told += 1
+        for job in self.running:
+            if self.told > 2:
+                job.process.kill()
+            else:
+                job.process.terminate()
+        if self.running:
+            hint = "once more to end them at once" if self.told == 1 else "once more to kill them"
+            say(self.console, f"stopping {len(self.running)} points, each with a checkpoint; {hint}")
+
+    def _settle(self, job: _Job) -> None:
+        point, code = job.point, int(job.process.returncode)
+        status = point.status()
+        state = str(status["state"])
+        if state in ("running", "waiting", "lost"):  # it had no time to say how it ended
+            state = "stopped" if self.asked or job.ended_early else "failed"
+            number = -code
+            how = f"ended by {signal.Signals(number).name}" if code < 0 else ENDS.get(code, f"exit code {code}")
+            facts = {key: status.get(key) for key in ("pid", "host", "started", "attempts")}
+            point.write_status(state, exit_code=code, reason=how, **facts, ended=now())
+        settled = "pruned" if job.ended_early and state == "stopped" else state
+        settled = self.source.settle(point, settled)
+        if settled != point.status()["state"]:
+            point.write_status(settled, **{k: v for k, v in point.status().items() if k != "state"})
+        self.states[settled] = self.states.get(settled, 0) + 1
+        reason = point.status().get("reason") if settled == "failed" else None
+        say(self.console, f"{settled:12} {point.name}" + (f": {reason}" if reason else ""))
+        if settled == "failed" and code != BUSY and not self.keep_going and not self.asked:
+            self.asked = 1
+
+
+def run_points(
+    source: Source, jobs: int, console: Console, select: Sequence[str] = (), keep_going: bool = True
+) -> int:
+    """Run every point that a source gives; return the exit code: 0 all done, 1 some failed, 75 stopped.
+
+    Args:
+        source: Where points come from.
+        jobs: Processes at a time; they share the CPU threads, and CUDA_VISIBLE_DEVICES where it names several.
+        console: Where it is shown.
+        select: Plugins as after -p.
+        keep_going: Whether to go on after a point has failed; otherwise the others are stopped, each with a checkpoint.
+    """
+    work = _Work(source, jobs, select, keep_going, console)
+    with _signals(work):
+        try:
+            work.go()
+        finally:
+            for job in work.running:
+                job.process.terminate()
+    if work.signalled:
+        return STOPPED
+    return FAILED if work.states.get("failed") else 0
+
+
+@contextmanager
+def _signals(work: _Work) -> Iterator[None]:
+    def handle(number: int, frame: Any) -> None:
+        work.asked += 1
+        work.signalled = True
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    former = {number: signal.signal(number, handle) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+def _surroundings(jobs: int, slot: int) -> dict[str, str]:
+    """Return the environment of a process: its share of the threads, and one device where several are named."""
+    variables = dict(os.environ)
+    share = max(1, len(os.sched_getaffinity(0)) // jobs) if hasattr(os, "sched_getaffinity") else 1
+    if jobs > 1:
+        variables.setdefault("OMP_NUM_THREADS", str(share))
+    devices = [device for device in variables.get("CUDA_VISIBLE_DEVICES", "").split(",") if device.strip()]
+    if len(devices) > 1 and jobs > 1:
+        variables["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
+    return variables

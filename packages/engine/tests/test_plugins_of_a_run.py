@@ -1,0 +1,146 @@
+"""What a run does with plugins: it names them, blames them, and goes on with the same ones only."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from dither.engine.experiment import load_experiment
+from dither.engine.run import DONE, FAILED, run
+from dither.registry.problems import Refused
+
+WATCH = """
+from dither.registry import hookimpl
+SEEN = []
+@hookimpl
+def before_run(run): SEEN.append("before_run")
+@hookimpl
+def after_step(step):
+    assert step != FAIL, "cannot count on"
+@hookimpl
+def on_run_error(error): raise RuntimeError("and this too")
+"""
+
+
+@pytest.fixture
+def watch(experiment_file):
+    """Put an observer beside the experiment and name it there."""
+
+    def watch(fail, policy=""):
+        (experiment_file.parent / "watch.py").write_text(WATCH.replace("FAIL", str(fail)))
+        text = experiment_file.read_text().replace('["toy_plugin.py"]', '["toy_plugin.py", "./watch.py"]')
+        experiment_file.write_text(text)
+        (experiment_file.parent / "registry.toml").write_text(policy)
+        return experiment_file
+
+    return watch
+
+
+def finished(load_path, tmp_path, console, **more):
+    runs = tmp_path / "runs"
+    code = run(load_experiment(load_path, ["train.steps=6"]), runs, console=console, **more)
+    return code, next(iter(runs.iterdir())) if runs.exists() else None
+
+
+def test_a_hook_that_raises_is_named_and_the_run_ends_with_what_was_saved(watch, tmp_path, console):
+    code, directory = finished(watch(6), tmp_path, console)
+    text = console.export_text()
+    assert code == FAILED
+    assert 'plugin "watch"' in text
+    assert "failed in after_step: AssertionError: cannot count on (watch.py:8)" in " ".join(text.split())
+    assert "and this too" in text
+    assert "the checkpoint of step 5 is kept" in text
+    assert (directory / "checkpoints").is_dir()
+
+
+def test_under_warn_once_the_run_goes_on_without_it(watch, tmp_path, console):
+    code, _ = finished(watch(2, '[plugins]\non_observer_error = "warn-once"\n'), tmp_path, console)
+    assert code == DONE
+    assert console.export_text().count("its hooks are not called again") == 1
+
+
+def test_the_manifest_names_parts_and_the_plugins_used(watch, tmp_path, console):
+    _, directory = finished(watch(99), tmp_path, console)
+    manifest = json.loads((directory / "manifest.json").read_text())
+    assert set(manifest["plugins"]) == {"toy-plugin", "watch", "engine"}
+    assert len(manifest["plugins"]["watch"]["sha256"]) == 64
+    assert manifest["parts"]["process"]["part"] == "toy-plugin/toy-mask@1"
+    assert manifest["parts"]["train.optimizer"]["part"] == "engine/adamw@1"
+    resolved = tomllib.loads((directory / "resolved.toml").read_text())
+    assert resolved["plugins"] == ["plugins/toy_plugin.py", "plugins/watch.py"]
+
+
+def changed_manifest(directory, change):
+    path = directory / "manifest.json"
+    manifest = json.loads(path.read_text())
+    change(manifest)
+    path.write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda m: m["parts"]["process"].update(options="sha256:0"),
+            "process: the options of toy-plugin/toy-mask@1 are others than they were",
+        ),
+        (lambda m: m["plugins"]["engine"].update(version="0.0.7"), 'plugin "engine" (dither-engine): version 0.0.7 ->'),
+        (
+            lambda m: m["plugins"]["toy-plugin"].update(sha256="0" * 64),
+            'plugin file toy_plugin.py of plugin "toy-plugin" has another content than it had',
+        ),
+    ],
+)
+def test_a_run_goes_on_with_the_parts_it_was_started_with(experiment_file, tmp_path, console, change, message):
+    _, directory = finished(experiment_file, tmp_path, console)
+    changed_manifest(directory, change)
+    longer = load_experiment(directory / "resolved.toml", ["train.steps=8"])
+    with pytest.raises(Refused) as refused:
+        run(longer, tmp_path, resume=directory, console=console)
+    (problem,) = refused.value.problems
+    assert message in problem.message
+    assert "--accept-changes" in problem.help
+    assert run(longer, tmp_path, resume=directory, console=console, accept_changes=True) == DONE
+    assert message in " ".join(console.export_text().split())
+
+
+def test_another_rev_is_refused_by_its_pin(experiment_file, tmp_path, console):
+    _, directory = finished(experiment_file, tmp_path, console)
+    copy = directory / "plugins" / "toy_plugin.py"
+    copy.write_text(
+        copy.read_text().replace(
+            'name: ClassVar[str] = "toy-mask"', 'name: ClassVar[str] = "toy-mask"\n    rev: ClassVar[int] = 2'
+        )
+    )
+    with pytest.raises(
+        Refused, match=r'"toy-plugin/toy-mask@1" is asked for, but plugin "toy-plugin" has toy-plugin/toy-mask@2'
+    ):
+        load_experiment(directory / "resolved.toml")
+
+
+def test_a_plugin_file_from_elsewhere_must_be_named_on_the_command_line(experiment_file, tmp_path):
+    other = tmp_path / "other.py"
+    other.write_text(WATCH.replace("FAIL", "3"))
+    named = experiment_file.read_text().replace('["toy_plugin.py"]', '["toy_plugin.py", "../other.py", "none.py"]')
+    experiment_file.write_text(named)
+    with pytest.raises(Refused) as refused:
+        load_experiment(experiment_file)
+    outside, missing = refused.value.problems
+    assert "does not lie beside the experiment file" in outside.message
+    assert (outside.origin.line, outside.path) == (2, ("plugins", 1))
+    assert "-p" in outside.help
+    assert "does not exist" in missing.message
+    experiment_file.write_text(named.replace(', "../other.py", "none.py"', ""))
+    assert "other" in {report.name for report in load_experiment(experiment_file, select=[str(other)]).plugins.active}
+
+
+def test_an_installed_plugin_is_named_by_its_name(experiment_file):
+    experiment_file.write_text(experiment_file.read_text().replace('["toy_plugin.py"]', '["toy_plugin.py", "losses"]'))
+    loaded = load_experiment(experiment_file)
+    assert {"losses", "toy-plugin", "engine"} == {report.name for report in loaded.plugins.active}
+    assert loaded.plugins.asked == ["losses"]
+    experiment_file.write_text(experiment_file.read_text().replace('"losses"', '"loses"'))
+    with pytest.raises(Refused, match=r'no plugin is named "loses"; did you mean "losses"(.|\n)*exp.toml:2'):
+        load_experiment(experiment_file)
+    assert Path(experiment_file).is_file()

@@ -1,0 +1,12 @@
+"""Our own parts pass the kit that every plugin can run, recommended checks included."""
+
+import torch
+
+from dither.testing import conformance
+
+torch.set_num_threads(1)
+
+
+@conformance.parametrize(plugin="losses", strict=True)
+def test_conformance(case):
+    case.run()

@@ -1,0 +1,95 @@
+"""An earlier name works, says so, takes the options of then, and ends."""
+
+from typing import ClassVar
+
+import pytest
+from packaging.version import Version
+from pydantic import Field
+
+from dither.registry.catalog import Catalog
+from dither.registry.document import Document
+from dither.registry.kinds import BlockSpec
+from dither.registry.offers import Menu, offer_of
+from dither.registry.problems import Refused
+from dither.registry.renames import renamed
+from dither.registry.spec import Alias, Options, Slot
+from dither.registry.validation import validate
+
+
+class New(BlockSpec):
+    """A block."""
+
+    name: ClassVar[str] = "new"
+    aliases: ClassVar[tuple[Alias, ...]] = (
+        Alias("old", "0.4", migrate=lambda options: {"heads": options.pop("num_heads", 2), **options}),
+        Alias("older", "0.3"),
+    )
+    heads: int = Field(4, ge=1)
+
+    def build(self, width, cond):
+        """Nothing."""
+
+
+class File(Options):
+    """A file with blocks."""
+
+    block: Slot[BlockSpec]
+    more: list[Slot[BlockSpec]] = []
+
+
+def catalog(version="0.2"):
+    catalog = Catalog()
+
+    def activate():
+        catalog.add("ours", [New])
+
+    catalog.offer("ours", [offer_of(New)], activate, Version(version))
+    return catalog
+
+
+def read(tmp_path, text, catalog):
+    path = tmp_path / "exp.toml"
+    path.write_text(text)
+    document = Document.load(path)
+    return validate(File, document, catalog), document
+
+
+def test_an_earlier_name_takes_its_own_options_and_is_told_where_it_stands(tmp_path):
+    text = 'more = ["new", "ours/older"]\n[block]\nuse = "old"\nnum_heads = 7\n'
+    file, document = read(tmp_path, text, catalog())
+    assert (file.block.name, file.block.heads, file.more[1].heads) == ("new", 7, 4)
+    first, second = renamed(file, document)
+    assert first.message == 'block "old" is called "new" now, and version 0.4 refuses "old"'
+    assert (first.origin.line, first.help) == (3, 'write "new"')
+    assert (second.path, second.origin.line) == (("more", 1), 1)
+    assert catalog().find("block", "old").pinned == "ours/new@1"
+
+
+def test_today_s_name_takes_today_s_options_only(tmp_path):
+    file, document = read(tmp_path, "block = 'new'", catalog())
+    assert renamed(file, document) == []
+    with pytest.raises(Refused, match=r'did you mean "heads"|unknown key'):
+        read(tmp_path, 'block = { use = "new", num_heads = 7 }', catalog())
+
+
+def test_an_earlier_name_ends_with_the_version_that_was_said(tmp_path):
+    assert read(tmp_path, "block = 'older'", catalog("0.2.9"))
+    with pytest.raises(
+        Refused, match=r'"older" is called "new" now; the earlier name was removed in version 0.3 of ours'
+    ):
+        read(tmp_path, "block = 'older'", catalog("0.3"))
+    assert read(tmp_path, "block = 'old'", catalog("0.3"))
+
+
+def test_a_name_of_today_goes_before_an_earlier_one():
+    other = type("Other", (BlockSpec,), {"name": "old", "__doc__": "Another.", "build": lambda self, width, cond: None})
+    found = catalog()
+    found.add("theirs", [other])
+    assert found.find("block", "old").spec is other
+    assert found.find("block", "ours/old").spec is New
+
+
+def test_menus_survive_json():
+    menu = Menu((offer_of(New),), ("before_run",), "", imports_torch=True, seconds=0.5)
+    assert Menu.from_json(menu.to_json()) == menu
+    assert offer_of(New).aliases == (("old", "0.4"), ("older", "0.3"))

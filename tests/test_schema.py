@@ -1,0 +1,386 @@
+"""The schemas that editors read: up to date, exact about mistakes, and of one mind with the program."""
+
+import json
+import re
+import subprocess
+import sysconfig
+import tomllib
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+import pytest
+from pydantic import Field
+
+from dither.engine.cli import main
+from dither.engine.cli.schema_files import schema_text
+from dither.engine.experiment import Experiment
+from dither.registry import Catalog, Options, Slot, named
+from dither.registry.describe import describe
+from dither.registry.document import Document
+from dither.registry.kinds import BlockSpec, ScheduleSpec
+from dither.registry.plugins import load_plugins
+from dither.registry.schema import schema_of
+from dither.registry.spec import Alias
+from dither.registry.validation import validate
+
+jsonschema = pytest.importorskip("jsonschema")
+
+ROOT = Path(__file__).parents[1]
+FILES = sorted((ROOT / "experiments").rglob("*.toml"))
+OURS = "core-blocks,embeddings,engine,losses,processes,tasks"
+SCHEMA = ROOT / "docs/schema/experiment.schema.json"
+
+
+def tool(name: str) -> str:
+    path = Path(sysconfig.get_path("scripts")) / name
+    if not path.exists():
+        pytest.skip(f"{name} is not installed")
+    return str(path)
+
+
+def problems(schema: dict, tree: dict) -> list[tuple[str, str]]:
+    errors = jsonschema.Draft7Validator(schema).iter_errors(tree)
+    return sorted((".".join(map(str, error.absolute_path)), error.message) for error in errors)
+
+
+def paths(schema: dict, tree: dict) -> list[str]:
+    return [path for path, _ in problems(schema, tree)]
+
+
+@pytest.fixture(scope="module")
+def ours() -> dict:
+    return json.loads(SCHEMA.read_text())
+
+
+@pytest.mark.parametrize("of", ["experiment", "registry"])
+def test_the_schemas_are_up_to_date(of, monkeypatch):
+    monkeypatch.setenv("DITHER_PLUGINS", OURS)
+    file = ROOT / f"docs/schema/{of}.schema.json"
+    assert schema_text(of) == file.read_text(encoding="utf-8"), (
+        f"DITHER_PLUGINS={OURS} dither schema --of {of} --out docs/schema/{of}.schema.json"
+    )
+
+
+@pytest.mark.parametrize("of", ["experiment", "registry"])
+def test_the_schemas_are_draft_07_without_alternatives(of):
+    text = (ROOT / f"docs/schema/{of}.schema.json").read_text()
+    jsonschema.Draft7Validator.check_schema(json.loads(text))
+    assert '"oneOf"' not in text
+    assert '"anyOf"' not in text
+    assert '"default": null' not in text
+    for reference in set(re.findall(r'"\$ref": "#/definitions/([^"]+)"', text)):
+        assert reference in json.loads(text)["definitions"], reference
+
+
+def test_every_experiment_says_where_its_schema_is():
+    for file in FILES:
+        first = file.read_text().splitlines()[0]
+        assert first.startswith("#:schema "), file
+        assert not Path(first.split()[1]).is_absolute()
+        assert (file.parent / first.split()[1]).resolve() == SCHEMA, file
+
+
+def test_the_program_prints_it_or_writes_it(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("DITHER_PLUGINS", OURS)
+    assert main(["schema"]) == 0
+    assert capsys.readouterr().out == SCHEMA.read_text()
+    assert main(["schema", "--of", "registry", "--out", str(tmp_path / "r.json")]) == 0
+    assert json.loads((tmp_path / "r.json").read_text())["title"] == "registry.toml of dither"
+    assert main(["schema", "--out", str(tmp_path / "no/such/folder.json")]) == 2
+    assert "cannot write" in capsys.readouterr().err
+
+
+GOOD = """\
+name = "x"
+task = { use = "bubble-diagram", data = "procedural-plans" }
+process = { use = "absorbing", schedule = "log-linear" }
+loss = "masked-ce"
+sampler = "first-hitting"
+
+[model]
+use = "denoiser"
+width = 64
+embedding = "graph"
+block = { use = "adaln-zero", heads = 4, affine = true }
+head = { use = "core-blocks/tokens@1" }
+
+[train]
+steps = 1500
+optimizer = { use = "adamw", lr = 3e-3 }
+"""
+
+# What is written instead of what, the key that is at fault, and the text at which a tool must point.
+BROKEN = {
+    "unknown key at the top": ('name = "x"', 'nmae = "x"', "nmae", '"x"'),
+    "unknown key of a table": ("steps = 1500", "stpes = 1500", "train.stpes", "1500"),
+    "unknown option": ("heads = 4", "heds = 4", "model.block.heds", "4"),
+    "option of another part": ('"first-hitting"', '{ use = "first-hitting", steps = 3 }', "sampler.steps", "3"),
+    "unknown option without use": ('use = "adaln-zero", heads = 4', "heds = 4", "model.block.heds", "4"),
+    "unknown bare name": ('"log-linear"', '"log-liner"', "process.schedule", '"log-liner"'),
+    "unknown name after use": ('"adaln-zero"', '"adaln-zer"', "model.block.use", '"adaln-zer"'),
+    "part of another kind": ('loss = "masked-ce"', 'loss = "absorbing"', "loss", '"absorbing"'),
+    "another rev": ('"adaln-zero"', '"core-blocks/adaln-zero@9"', "model.block.use", '"core-blocks/adaln-zero@9"'),
+    "another plugin": ('"adaln-zero"', '"tasks/adaln-zero"', "model.block.use", '"tasks/adaln-zero"'),
+    "below its bound": ("heads = 4", "heads = 0", "model.block.heads", "0"),
+    "at an open bound": ("lr = 3e-3", "lr = -1.5", "train.optimizer.lr", "-1.5"),
+    "wrong type": ("steps = 1500", 'steps = "many"', "train.steps", '"many"'),
+    "fraction for an integer": ("width = 64", "width = 64.5", "model.width", "64.5"),
+    "no such choice": ("affine = true", 'affine = "scal"', "model.block.affine", '"scal"'),
+    "number for a part": ('embedding = "graph"', "embedding = 3", "model.embedding", "3"),
+    "value of a part without use": ('use = "adaln-zero", heads = 4', 'heads = "4"', "model.block.heads", '"4"'),
+    "deep in a nested part": ('"log-linear"', '{ use = "log-linear", eps = 2 }', "process.schedule.eps", "2"),
+}
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("broken")
+    files = {}
+    for index, (name, (old, new, _, _)) in enumerate(BROKEN.items()):
+        good = GOOD.replace('"core-blocks/tokens@1"', '"embeddings/tokens@1"')
+        assert good.count(old) == 1, name
+        files[name] = folder / f"{index}.toml"
+        files[name].write_text(good.replace(old, new))
+    return files
+
+
+def test_the_file_that_is_broken_below_is_good(ours):
+    assert problems(ours, tomllib.loads(GOOD.replace("core-blocks/tokens", "embeddings/tokens"))) == []
+    assert paths(ours, tomllib.loads(GOOD)) == ["model.head.use"]
+
+
+def test_check_jsonschema_names_the_key_of_every_mistake(broken):
+    command = [tool("check-jsonschema"), "-o", "json", "--schemafile", str(SCHEMA), *map(str, broken.values())]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    found: dict[str, list[str]] = {}
+    for error in json.loads(done.stdout)["errors"]:
+        found.setdefault(error["filename"], []).append(error["path"].removeprefix("$."))
+    assert {name: found.get(str(file)) for name, file in broken.items()} == {
+        name: [path] for name, (_, _, path, _) in BROKEN.items()
+    }
+
+
+def test_taplo_points_at_every_mistake(broken):
+    command = [tool("taplo"), "lint", "--colors", "never", "--schema", SCHEMA.as_uri(), *map(str, broken.values())]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    found = re.findall(r"┌─ (.+):(\d+):(\d+)$", done.stdout + done.stderr, re.MULTILINE)
+    for name, file in broken.items():
+        _, new, _, pointed = BROKEN[name]
+        text = file.read_text()
+        start = text.index(new) + new.rindex(pointed)
+        place = (text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start))
+        assert {(int(line), int(column)) for path, line, column in found if path == str(file)} == {place}, name
+
+
+def test_both_tools_accept_our_files_and_what_they_resolve_to(tmp_path, capsys):
+    resolved = []
+    for file in FILES:
+        assert main(["resolve", str(file)]) == 0
+        resolved.append(tmp_path / f"{file.parent.name}-{file.name}")
+        resolved[-1].write_text(capsys.readouterr().out)
+    assert "@1" in resolved[0].read_text()
+    every = [*map(str, FILES), *map(str, resolved)]
+    lint = [tool("taplo"), "lint", "--schema", SCHEMA.as_uri(), *every]
+    done = subprocess.run(lint, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    done = subprocess.run([tool("taplo"), "lint", *map(str, FILES)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    check = [tool("check-jsonschema"), "--schemafile", str(SCHEMA), *every]
+    done = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    policy = [tool("check-jsonschema"), "--schemafile", str(SCHEMA.with_name("registry.schema.json"))]
+    done = subprocess.run([*policy, str(ROOT / "registry.toml")], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_schema_and_program_agree_on_the_bounds_of_every_option(monkeypatch):
+    monkeypatch.setenv("DITHER_PLUGINS", OURS)
+    catalog = load_plugins().catalog
+    schema = json.loads(schema_text("experiment"))
+    tried = 0
+    for part in catalog.parts():
+        definition = {**schema, "$ref": f"#/definitions/{part.kind}"}
+        for key, info in part.spec.model_fields.items():
+            for item in info.metadata:
+                for bound, beyond in (("ge", -1), ("gt", 0), ("le", 1), ("lt", 0)):
+                    if (limit := getattr(item, bound, None)) is None:
+                        continue
+                    options = {key: limit + beyond}
+                    with pytest.raises(ValueError, match=key):
+                        part.spec.model_validate(options, context={"catalog": catalog})
+                    assert key in paths(definition, {"use": part.name, **options}), (part.pinned, options)
+                    tried += 1
+    assert tried > 50
+
+
+def test_the_snippet_of_every_part_is_valid_at_its_place(ours, tmp_path):
+    catalog = load_plugins().catalog
+    (tmp_path / "base.toml").write_text(
+        GOOD.replace("core-blocks/tokens", "embeddings/tokens").replace('"graph"', '"tokens"')
+    )
+    ours_by_plugin = [part for part in catalog.parts() if part.plugin in OURS.split(",")]
+    assert len(ours_by_plugin) > 40
+    for part in ours_by_plugin:
+        snippet = describe(part, catalog)["snippet"]
+        file = tmp_path / "snippet.toml"
+        file.write_text(f'extends = "base.toml"\n{snippet}\n')
+        experiment = validate(Experiment, Document.load(file), catalog)
+        assert f'"{part.name}"' in snippet
+        assert part.name in json.dumps(tomllib.loads(snippet))
+        assert type_of(experiment, part.kind) is part.spec, snippet
+        assert problems(ours, tomllib.loads(file.read_text())) == [], snippet
+
+
+def type_of(experiment: Experiment, kind: str) -> type:
+    """The class of the part of a kind in an experiment, wherever it stands."""
+    waiting, seen = [experiment], []
+    while waiting:
+        options = waiting.pop(0)
+        if getattr(options, "kind", None) == kind:
+            return type(options)
+        seen.append(options)
+        waiting += [value for key in type(options).model_fields if isinstance(value := getattr(options, key), Options)]
+    raise AssertionError(f"{kind} stands nowhere")
+
+
+# The rules on small parts of our own.
+
+
+class Inside(Options):
+    """A table inside."""
+
+    size: int = Field(1, ge=1)
+    """How large."""
+
+
+class Plain(BlockSpec):
+    """A block with every sort of option."""
+
+    name: ClassVar[str] = "plain"
+    aliases: ClassVar[tuple[Alias, ...]] = (
+        Alias("simple", "9"),
+        Alias("basic", "9", lambda options: {"width": options["size"]}),
+    )
+    width: int = Field(ge=1)
+    """Words that agree."""
+    shape: Literal["a", "b"] | Annotated[float, Field(gt=0)] = "a"
+    maybe: int | None = Field(None, ge=2)
+    inside: Inside = Field(default_factory=Inside)
+    pair: tuple[int, float] = (1, 2.0)
+    table: dict[str, Annotated[int, Field(ge=0)]] = {}
+    schedule: Slot[ScheduleSpec] = named("none-here")
+
+
+class Other(BlockSpec):
+    """A block that understands one option in another way."""
+
+    name: ClassVar[str] = "other"
+    width: int = Field(1, ge=1)
+    """Other words."""
+    shape: bool = False
+
+
+class Holder(Options):
+    """A file."""
+
+    block: Slot[BlockSpec]
+    blocks: list[Slot[BlockSpec]] = []
+
+
+@pytest.fixture(scope="module")
+def small() -> dict:
+    catalog = Catalog()
+    catalog.add("mine", [Plain, Other])
+    made = schema_of(Holder, catalog, title="t", extends=True)
+    jsonschema.Draft7Validator.check_schema(made)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("block", "wrong"),
+    [
+        ("plain", []),
+        ("mine/plain@1", []),
+        ("simple", []),
+        ("basic", []),
+        ("plane", [""]),
+        ({"use": "plain", "width": 3, "shape": 2.5, "maybe": 2, "inside": {"size": 4}, "pair": [1, 2]}, []),
+        ({"use": "plain", "width": 0}, ["width"]),
+        ({"use": "simple", "widht": 3}, ["widht"]),
+        ({"use": "basic", "size": 3}, []),
+        ({"use": "plain", "shape": "c"}, ["shape"]),
+        ({"use": "plain", "shape": 0}, ["shape"]),
+        ({"use": "plain", "shape": True}, ["shape"]),
+        ({"use": "other", "shape": True}, []),
+        ({"use": "other", "shape": "a"}, ["shape"]),
+        ({"use": "other", "maybe": 2}, ["maybe"]),
+        ({"use": "plain", "maybe": 1}, ["maybe"]),
+        ({"use": "plain", "maybe": "x"}, ["maybe"]),
+        ({"use": "plain", "inside": {"sise": 4}}, ["inside.sise"]),
+        ({"use": "plain", "inside": {"size": 0}}, ["inside.size"]),
+        ({"use": "plain", "pair": [1, "x"]}, ["pair.1"]),
+        ({"use": "plain", "pair": [1, 2, 3]}, ["pair"]),
+        ({"use": "plain", "table": {"k": -1}}, ["table.k"]),
+        ({"use": "plain", "schedule": "anything, as no schedule is known"}, []),
+        ({"maybe": 3}, []),
+        ({"maybe": 1}, ["maybe"]),
+        ({"inside": {"size": 0}, "nothing": 1}, ["inside.size", "nothing"]),
+        ({"use": "plane", "nothing": 1}, ["use"]),
+        (["plain"], [""]),
+        (True, [""]),
+    ],
+    ids=str,
+)
+def test_a_part_is_checked_at_its_key(small, block, wrong):
+    assert paths(small, {"block": block}) == [f"block.{key}".removesuffix(".") for key in wrong]
+    assert paths(small, {"blocks": [block]}) == [f"blocks.0.{key}".removesuffix(".") for key in wrong]
+
+
+def test_help_and_defaults_are_where_editors_look_for_them(small):
+    kind = small["definitions"]["block"]
+    assert kind["properties"]["use"]["enum"][:3] == ["basic", "other", "plain"]
+    assert kind["properties"]["maybe"] == {"type": "integer", "minimum": 2}
+    assert kind["properties"]["width"] == {"description": "Other words. / Words that agree."}
+    assert small["definitions"]["block.mine.plain"]["description"] == "A block with every sort of option."
+    assert small["definitions"]["block.mine.plain"]["properties"]["width"]["description"] == "Words that agree."
+    assert kind["properties"]["schedule"] == {"default": "none-here", "allOf": [{"$ref": "#/definitions/schedule"}]}
+    assert small["definitions"]["block.mine.plain.Inside"]["properties"]["size"]["default"] == 1
+
+
+def test_what_must_be_given_is_said_only_of_files_that_extend_no_other(small):
+    assert paths(small, {}) == []
+    catalog = Catalog()
+    catalog.add("mine", [Plain, Other])
+    whole = schema_of(Holder, catalog, title="t")
+    assert problems(whole, {}) == [("", "'block' is a required property")]
+    assert problems(whole, {"block": {"use": "plain"}}) == [("block", "'width' is a required property")]
+    assert "extends" not in whole["properties"]
+
+
+def test_a_name_of_two_plugins_must_be_written_with_its_plugin():
+    catalog = Catalog()
+    catalog.add("mine", [Other])
+    catalog.add("yours", [type("Yours", (Plain,), {"name": "other", "aliases": ()})])
+    made = schema_of(Holder, catalog, title="t")
+    assert paths(made, {"block": "other"}) == ["block"]
+    assert paths(made, {"block": {"use": "mine/other", "shape": True}}) == []
+    assert paths(made, {"block": {"use": "yours/other", "width": 1, "shape": True}}) == ["block.shape"]
+    settled = Catalog(prefer={"block:other": "mine"})
+    settled.add("mine", [Other])
+    settled.add("yours", [type("Yours", (Plain,), {"name": "other", "aliases": ()})])
+    made = schema_of(Holder, settled, title="t")
+    assert paths(made, {"block": {"use": "other", "shape": True}}) == []
+
+
+def test_a_table_that_holds_itself_ends():
+    class Nest(Options):
+        """A table in a table."""
+
+        depth: int = 0
+        inner: "Nest | None" = None
+
+    Nest.model_rebuild(_types_namespace={"Nest": Nest})
+    made = schema_of(Nest, Catalog(), title="t")
+    assert paths(made, {"inner": {"inner": {"depth": "x"}}}) == ["inner.inner.depth"]
