@@ -1,15 +1,25 @@
 """What the pages say is done here as they say it."""
 
+import contextlib
+import inspect
+import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from dither.engine.cli import main
 from dither.engine.experiment import load_experiment
+from dither.registry.hookspecs import Hooks
+from dither.registry.kinds import KINDS
 from dither.registry.plugins import load_plugins
+from dither.testing.conformance import cases
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -60,20 +70,100 @@ def test_the_reference_of_components_is_up_to_date(capsys):
     )
 
 
-def test_every_hook_is_documented():
-    from dither.registry.hookspecs import Hooks
-
-    page = (ROOT / "docs/plugins.md").read_text()
-    for hook in (name for name in vars(Hooks) if not name.startswith("_")):
-        assert f"`{hook}(" in page, hook
+def sections(page: str) -> dict[str, str]:
+    """The text under each heading of the second level."""
+    parts = re.split(r"^## (.+)\n", (ROOT / page).read_text(), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-def test_every_kind_is_documented():
-    from dither.registry.kinds import KINDS
+def signature(name: str, function: Callable[..., Any]) -> str:
+    found = inspect.signature(function)
+    return f"{name}{found.replace(parameters=list(found.parameters.values())[1:])}".replace("'", "")
 
-    page = (ROOT / "docs/plugins.md").read_text()
-    for kind in KINDS:
-        assert f"| `{kind}` |" in page, kind
+
+HOOKS = {name: hook for name, hook in vars(Hooks).items() if not name.startswith("_")}
+
+
+def examples(page: str, folder: Path) -> dict[str, Path]:
+    """Save the one example of each section as a plugin of its own."""
+    files = {}
+    for name, text in sections(page).items():
+        (code,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+        files[name] = folder / f"example-{name.replace('_', '-')}.py"
+        files[name].write_text(code)
+    return files
+
+
+def test_every_hook_is_documented_with_its_exact_arguments():
+    page, overview = sections("docs/hooks.md"), (ROOT / "docs/plugins.md").read_text()
+    assert list(page) == list(HOOKS)
+    for name, hook in HOOKS.items():
+        exact, short = signature(name, hook), f"{name}({', '.join(list(inspect.signature(hook).parameters)[1:])})"
+        assert f"\n`{exact}`\n" in page[name], exact
+        assert f"@hookimpl\ndef {name}(" in page[name], f"the example of {name} implements something else"
+        assert f"| `{short}` |" in overview, short
+
+
+def test_every_kind_is_documented_with_its_exact_arguments():
+    page, overview = sections("docs/kinds.md"), (ROOT / "docs/plugins.md").read_text()
+    assert list(page) == list(KINDS)
+    for kind, spec in KINDS.items():
+        methods = {name: method for name, method in vars(spec).items() if inspect.isfunction(method)}
+        exact = {name: signature(name, method) for name, method in methods.items() if not name.startswith("_")}
+        assert "build" in exact, kind
+        for text in exact.values():
+            assert f"- `{text}`: " in page[kind], f"{kind}: {text}"
+        assert f"| `{kind}` |" in overview, kind
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_example_of_a_kind_passes_the_kit(kind, tmp_path):
+    """Every check, each in one situation; but a single file may import torch at its top, as the README's does."""
+    file = examples("docs/kinds.md", tmp_path)[kind]
+    catalog = load_plugins(files=[file]).catalog
+    found = [case for case in cases(file.stem, catalog) if case.check.name != "menu_without_torch"]
+    assert {case.part.kind for case in found} == {kind}
+    for case in found:
+        with contextlib.suppress(pytest.skip.Exception, pytest.xfail.Exception):
+            replace(case, check=replace(case.check, examples=1)).run()
+
+
+TINY = """
+task = { use = "bubble-diagram", data = { use = "procedural-plans", train = 64, valid = 16, test = 16 } }
+process = "absorbing"
+loss = "masked-ce"
+model = { use = "denoiser", width = 16, depth = 1, embedding = "graph" }
+train = { steps = 12, batch_size = 8, checkpoint_every = 6, lr_schedule = "triangle" }
+evaluate = { every = 6, samples = 16 }
+sample = { count = 0 }
+"""
+
+
+def test_the_examples_of_the_hooks_do_what_the_page_says(tmp_path, capsys):
+    files = examples("docs/hooks.md", tmp_path)
+    (tmp_path / "tiny.toml").write_text(f"plugins = {[f'./{file.name}' for file in files.values()]}\n{TINY}")
+    runs = ["--runs", str(tmp_path / "runs")]
+    assert main(["run", str(tmp_path / "tiny.toml"), *runs]) == 0
+    (run,) = (tmp_path / "runs").iterdir()
+    assert (run / "frozen.txt").read_text() == "0 parameters are frozen\n"
+    assert re.fullmatch(r"10 \d\.\d{4}\n", (run / "losses.txt").read_text())
+    figures = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in figures if line.get("split", line.get("kind")) == "valid"]
+    assert len(losses) == 2
+    assert float((run / "best.txt").read_text()) == pytest.approx(min(losses))
+    newest = json.loads((run / "newest.json").read_text())
+    assert newest["step"] == 12
+    assert newest["bytes"] > 1000
+    assert (run / "done.txt").read_text().startswith("experiment: {'loss': ")
+    assert not (run / "error.txt").exists()
+    capsys.readouterr()
+    assert main(["validate", str(tmp_path / "tiny.toml"), "--set", "train.batch_size=8192"]) == 2
+    assert "train.batch_size: this project allows 4096" in capsys.readouterr().err
+    error = FloatingPointError("a test")
+    directory = SimpleNamespace(path=tmp_path)
+    stopped = SimpleNamespace(directory=directory, trainer=SimpleNamespace(step=3))
+    list(load_plugins(files=[files["on_run_error"]]).called("on_run_error", run=stopped, error=error))
+    assert (tmp_path / "error.txt").read_text() == "step 3: FloatingPointError: a test\n"
 
 
 def test_the_commands_of_the_pages_exist():

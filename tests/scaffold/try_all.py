@@ -30,7 +30,8 @@ START = time.monotonic()
 
 
 def say(what: str) -> None:
-    print(f"-- {what} ({time.monotonic() - START:.0f}s)", flush=True)
+    sys.stdout.write(f"-- {what} ({time.monotonic() - START:.0f}s)\n")
+    sys.stdout.flush()
 
 
 def fresh_environment(folder: Path) -> Path:

@@ -4,12 +4,12 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import hypothesis
 import pytest
 import torch
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field, PlainValidator, field_validator
 from torch import nn
 
 from dither.registry import Catalog, Spec, default_catalog
@@ -17,7 +17,7 @@ from dither.registry.flow import Clean, Measured, Noise, State
 from dither.registry.kinds import LRScheduleSpec
 from dither.registry.parts import Picture
 from dither.testing.checks import CHECKS
-from dither.testing.conformance import cases
+from dither.testing.conformance import Case, cases
 
 torch.set_num_threads(1)
 count = itertools.count()
@@ -66,6 +66,8 @@ class Mutant:
     part: str
     change: Callable[[type[Spec]], type[Spec]]
     options: dict | None = None
+    sound: Callable[[type[Spec]], type[Spec]] | None = None
+    """What the twin needs besides, such as a promise."""
 
     @property
     def id(self) -> str:
@@ -115,6 +117,19 @@ def scaled(noise: Noise, sigma: float = 1.0, rate: float = 1.0) -> Noise:
     return Noise(noise.sigma * sigma, noise.rate * rate)
 
 
+def rated(noised, share: float):
+    return replace(noised, prior=noised.prior * share)
+
+
+def stretched(noised):
+    return replace(noised, state=State.of(torch.where(noised.fixed, noised.x0, noised.state.x * 1.1)))
+
+
+def sigma_of(noised):
+    sigma = noised.noise.sigma
+    return sigma if sigma.ndim == 2 else sigma[:, None]
+
+
 def walk(change: Callable) -> Callable[[type[Spec]], type[Spec]]:
     """A sampler whose states are changed: change(x, process, like)."""
 
@@ -151,6 +166,42 @@ def unseeded(inner):
     return inner
 
 
+def held(inner):
+    inner.register_buffer("held", torch.zeros(3, device="cpu"))
+    return inner
+
+
+def gradless(inner):
+    torch.set_grad_enabled(False)
+    return inner
+
+
+def promising(*traits: str) -> Callable[[type[Spec]], type[Spec]]:
+    """A Spec that promises something; nothing else is changed."""
+    return spec(traits=lambda self: frozenset(traits))
+
+
+def both(*changes: Callable[[type[Spec]], type[Spec]]) -> Callable[[type[Spec]], type[Spec]]:
+    """One change upon another."""
+
+    def changed(base: type[Spec]) -> type[Spec]:
+        for change in changes:
+            base = change(base)
+        return base
+
+    return changed
+
+
+def shuffled(x, proc, like):
+    """Positions that no longer depend on each other."""
+    return torch.cat([x[:, :1], x[:, 1:].roll(1, 0)], 1)
+
+
+def behind(inner, x, c, cache=None, **options):
+    """Wrong as soon as something is remembered."""
+    return inner(x, c, cache=cache, **options) + (0.1 if cache is not None and cache.length else 0.0)
+
+
 def hobbled(optimizer, **changes):
     for name, change in changes.items():
         setattr(optimizer, name, change)
@@ -181,6 +232,40 @@ class Batches:
 
     def compute(self) -> dict[str, float]:
         return {"batches": float(self.seen)}
+
+
+SHARED: list = []
+
+
+class Keeper:
+    """A schedule that writes down every step, in a list that all have."""
+
+    def __init__(self) -> None:
+        self.log = SHARED
+
+    def __call__(self, step: int) -> float:
+        return 1.0
+
+
+class Opaque(LRScheduleSpec):
+    """An option that no editor can be told of."""
+
+    name: ClassVar[str] = "opaque"
+    word: Annotated[int, PlainValidator(lambda value: value)] = 1
+    """Anything."""
+
+    def build(self, steps: int) -> Any: ...
+
+
+class Fluid(LRScheduleSpec):
+    """An option that can be changed later."""
+
+    name: ClassVar[str] = "fluid"
+    model_config = ConfigDict(frozen=False)
+    factor: float = 1.0
+    """A factor."""
+
+    def build(self, steps: int) -> Any: ...
 
 
 class Doubling(LRScheduleSpec):
@@ -241,6 +326,7 @@ def of(part: str, **changes) -> list[Mutant]:
 
 
 PLANS = {"data": {"use": "procedural-plans", "train": 40, "valid": 10, "test": 10}}
+FEW_PLANS = {"data": {"use": "procedural-plans", "train": 12, "valid": 4, "test": 4}}
 MODULES = (
     "model:denoiser",
     "block:adaln-zero",
@@ -280,6 +366,33 @@ MUTANTS = [
         truth_unseen=process(finish=lambda inner, state, pred, like: like.x0),
         seeded=process(prior=lambda inner, like: State.of(torch.where(like.fixed, like.x0, next(count) % 2))),
         batch_not_written=process(corrupt=writes),
+        q_normalised=process(corrupt=lambda inner, c, t: rated(inner.corrupt(c, t), 0.9)),
+        clean_at_zero=process(corrupt=lambda inner, c, t: inner.corrupt(c, 0.5 + t / 2)),
+        prior_at_one=process(corrupt=lambda inner, c, t: inner.corrupt(c, t / 2)),
+        chapman_kolmogorov=process(step=lambda inner, state, pred, now, then, like: state),
+        reverse_step=process(step=lambda inner, state, pred, now, then, like: State.of(inner.finish(state, pred, like))),
+        meaning_is_exact=process(read=lambda inner, raw, *a: inner.read(raw / 2, *a)),
+    ),
+    *of(
+        "process:uniform",  # a posterior taken for a score has the right shape and no error
+        meaning_is_exact=process(read=lambda inner, raw, *a: inner.read(raw.log_softmax(-1) * 0.7, *a)),
+        reverse_step=process(
+            step=lambda inner, state, pred, now, then, like: inner.step(state, pred, now, scaled(then, 0.5), like)
+        ),
+    ),
+    *of(
+        "process:gaussian",
+        chapman_kolmogorov=process(
+            step=lambda inner, state, pred, now, then, like: inner.step(state, pred, now, scaled(then, 0.5), like)
+        ),
+        clean_at_zero=process(corrupt=lambda inner, c, t: inner.corrupt(c, 0.5 + t / 2)),
+        prior_at_one=process(prior=lambda inner, like: State.of(torch.where(like.fixed, like.x0, 0.0))),
+        forward_law=process(corrupt=lambda inner, c, t: stretched(inner.corrupt(c, t))),
+    ),
+    *of(
+        "process:masked-region",
+        chapman_kolmogorov=process(step=lambda inner, state, pred, now, then, like: state),
+        prior_at_one=process(prior=lambda inner, like: inner.corrupt(like, torch.full((len(like.x0),), 0.5)).state),
     ),
     *of(
         "sampler:ancestral",
@@ -288,6 +401,16 @@ MUTANTS = [
         fixed_untouched=walk(lambda x, proc, like: torch.ones_like(x)),
         truth_unseen=walk(lambda x, proc, like: like.x0),
         seeded=walk(lambda x, proc, like: torch.where(like.fixed, like.x0, next(count) % 2)),
+        oracle_law=walk(shuffled),
+    ),
+    *of("sampler:first-hitting", oracle_law=walk(shuffled), oracle_law_exact=walk(shuffled)),
+    *of(
+        "sampler:euler",  # the inner walk made only half the way: too much is left to the last jump
+        oracle_law=function(
+            call=lambda inner, proc, session, like: inner(
+                proc, lambda state, t: session(state, (t * 0.4).clamp_min(1e-3)), like
+            )
+        ),
     ),
     *of(
         "loss:mse",
@@ -300,6 +423,19 @@ MUTANTS = [
         rows_apart=loss(lambda m, pred, noised: Measured(m.values * len(m.values), m.weights)),
         truth_is_best=loss(lambda m, pred, noised: Measured(-m.values, m.weights)),
         inputs_not_written=loss(lambda m, pred, noised: (noised.x0.add_(1.0), m)[1]),
+        gradcheck=loss(lambda m, pred, noised: Measured(m.values * (1 + m.values.detach()), m.weights)),
+        finite_at_both_ends=loss(lambda m, pred, noised: Measured(m.values / sigma_of(noised), m.weights)),
+    ),
+    *of(
+        "loss:masked-ce",
+        bound_is_zero_at_truth=loss(lambda m, pred, noised: Measured(m.values + 0.1, m.weights)),
+        truth_is_best=loss(lambda m, pred, noised: Measured((m.values - 0.2).square(), m.weights)),
+        gradcheck=loss(lambda m, pred, noised: Measured(m.values.detach() + m.values - m.values.exp(), m.weights)),
+    ),
+    *of(
+        "loss:score-entropy",
+        bound_is_zero_at_truth=loss(lambda m, pred, noised: Measured(m.values - 0.1, m.weights)),
+        finite_at_both_ends=loss(lambda m, pred, noised: Measured(m.values / sigma_of(noised), m.weights)),
     ),
     *of(
         "model:denoiser",
@@ -313,6 +449,7 @@ MUTANTS = [
         state_matters=module(forward=lambda inner, s, level, *a, **o: inner(s, torch.zeros_like(level), *a, **o)),
         gradients_reach_all=built(unused),
         cached_equals_full=module(forward=lambda inner, *a, cache=None, keep=False: inner(*a)),
+        runs_on_meta=module(forward=lambda inner, s, *a, **o: inner(s, *a, **o) * (1 + 0 * s.x.sum().item())),
     ),
     *of(
         "block:adaln-zero",
@@ -320,6 +457,8 @@ MUTANTS = [
         identity_at_init=module(forward=lambda inner, *a, **o: inner(*a, **o) + 0.01),
         rows_independent=module(forward=lambda inner, x, c, **o: inner(x, c, **o) + x.mean(0)),
         padding_inert=module(forward=lambda inner, x, c, mask=None: inner(x, c)),
+        permutation_equivariant=module(forward=lambda inner, x, c, **o: inner(x, c, **o) + torch.arange(x.shape[1])[:, None]),
+        cached_equals_full=module(forward=behind),
         condition_per_position=module(forward=lambda inner, x, c, **o: inner(x, c / c.ndim, **o)),
         gradients_reach_all=built(unused),
     ),
@@ -329,6 +468,7 @@ MUTANTS = [
         embeds_every_id=module(forward=lambda inner, s, *a: inner(State.of(s.x.clamp_max(1)), *a)),
         embeds_apart=module(forward=lambda inner, *a: (inner(*a)[0] + inner(*a)[0].mean(1, keepdim=True), 0)),
         pieces_equal_whole=module(forward=lambda inner, s, cond, start=0: (inner(s, cond, start)[0] + start, 0)),
+        gradients_reach_all=built(unused),
     ),
     *of(
         "embedding:regions",
@@ -343,16 +483,18 @@ MUTANTS = [
         "condition:level",
         condition_shape=module(forward=lambda inner, *a: inner(*a)[..., :1]),
         condition_per_position=module(forward=lambda inner, level, cond: inner(level, cond) * level.ndim),
+        gradients_reach_all=built(unused),
     ),
     *of(
         "head:tokens",
         head_shape=module(forward=lambda inner, h: inner(h).nan_to_num(neginf=0.0)),
         head_per_position=module(forward=lambda inner, h: inner(h) + h.mean()),
+        gradients_reach_all=built(unused),
     ),
     *(
         Mutant(check, part, built(change))
         for part in MODULES
-        for check, change in (("seeded_build", unseeded), ("state_dict_round_trip", unsaved))
+        for check, change in (("seeded_build", unseeded), ("state_dict_round_trip", unsaved), ("builds_on_meta", held))
     ),
     *of(
         "optimizer:adamw",
@@ -371,6 +513,20 @@ MUTANTS = [
         options_documented=lambda base: Mute,
         options_writable=lambda base: Mute,
         described_snippet=lambda base: Choosy,
+        json_schema=lambda base: Opaque,
+        options_frozen=lambda base: Fluid,
+        defaults_apart=spec(notes=[]),
+        promises_checked=promising("zero-init"),
+        revision=spec(rev=0),
+        built_apart=spec(build=lambda self, steps: Keeper()),
+        torch_left_alone=built(gradless),
+    ),
+    Mutant(
+        "splits_disjoint",
+        "task:bubble-diagram",
+        both(promising("disjoint-splits"), function(batch=lambda inner, split, rows: inner.batch("train", rows))),
+        FEW_PLANS,
+        promising("disjoint-splits"),
     ),
     *(
         Mutant(check, "task:bubble-diagram", change, PLANS)
@@ -397,32 +553,46 @@ def first_failure_is_enough():
     hypothesis.settings.load_profile(before)
 
 
-def broken(mutant: Mutant) -> tuple[Catalog, type[Spec]]:
-    """All that is installed, and the mutant."""
-    catalog = Catalog()
-    everything = default_catalog()
-    for plugin in {part.plugin for part in everything.parts()}:
-        catalog.add(plugin, [part.spec for part in everything.parts() if part.plugin == plugin])
+def catalog_with(mutant: Mutant, change: Callable[[type[Spec]], type[Spec]], plugin: str) -> Catalog:
+    """All that is installed, and a changed part under a name of its own."""
+    catalog, everything = Catalog(), default_catalog()
+    for name in {part.plugin for part in everything.parts()}:
+        catalog.add(name, [part.spec for part in everything.parts() if part.plugin == name])
     good = everything.find(*mutant.part.split(":")).spec
-    bad = mutant.change(good)
-    bad.name = f"broken-{mutant.check.replace('_', '-')}"
-    if bad.__doc__ is None and mutant.check != "summary":
-        bad.__doc__ = good.__doc__
-    bad.__module__ = __name__
-    catalog.add("broken", [bad])
-    return catalog, bad
+    changed = change(good)
+    changed.name = f"{plugin}-{mutant.check.replace('_', '-')}"
+    if changed.__doc__ is None and not (mutant.check == "summary" and plugin == "broken"):
+        changed.__doc__ = good.__doc__
+    changed.__module__ = __name__ if plugin == "broken" else good.__module__
+    catalog.add(plugin, [changed])
+    return catalog
+
+
+def case_of(mutant: Mutant, change: Callable[[type[Spec]], type[Spec]], plugin: str) -> Case:
+    catalog = catalog_with(mutant, change, plugin)
+    (part,) = (part for part in catalog.parts() if part.plugin == plugin)
+    examples = {f"{part.kind}:{part.name}": [mutant.options]} if mutant.options else {}
+    (case,) = (case for case in cases(plugin, catalog, examples, strict=True) if case.check.name == mutant.check)
+    return case
+
+
+def unchanged(base: type[Spec]) -> type[Spec]:
+    return type(base.__name__, (base,), {"__module__": base.__module__, "__doc__": base.__doc__})
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.id)
 def test_a_broken_part_is_caught(mutant):
-    catalog, bad = broken(mutant)
-    name = f"{bad.kind}:{bad.name}"
-    claims = {name: ["identity_at_init"]} if bad.kind == "block" else {}
-    examples = {name: [mutant.options]} if mutant.options else {}
-    (case,) = (case for case in cases("broken", catalog, claims, examples) if case.check.name == mutant.check)
-    with pytest.raises((AssertionError, ZeroDivisionError, pytest.fail.Exception, ValueError, IndexError)) as caught:
+    case = case_of(mutant, mutant.change, "broken")
+    with pytest.raises((AssertionError, ZeroDivisionError, ValueError, IndexError)) as caught:
         case.run()
+    torch.set_grad_enabled(True)
     assert "fits nowhere" not in str(caught.value), "the mutant was never tried"
+    assert "never ran" not in str(caught.value), "the mutant was never tried"
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.id)
+def test_its_unbroken_twin_passes(mutant):
+    replace(case_of(mutant, mutant.sound or unchanged, "sound"), most=2).run()
 
 
 def test_every_check_has_a_mutant():
@@ -430,3 +600,4 @@ def test_every_check_has_a_mutant():
     for check in CHECKS:
         kinds = {kind for kind, name in seen if name == check.name}
         assert check.kind in kinds or (check.kind == "any" and kinds), f"{check.kind} {check.name}"
+    assert {mutant.check for mutant in MUTANTS} <= {check.name for check in CHECKS}

@@ -230,7 +230,7 @@ class Level(ConditionSpec):
 
     def cost(self, width: int) -> Cost:
         """What the two maps take."""
-        return Cost((self.frequencies + 1 + width + 1) * width, self.frequencies + 3 * width)
+        return Cost((self.frequencies + 1 + width + 1) * width, self.frequencies + 2 * width)
 
     def build(self, width: int) -> LevelEmbedding:
         """Return the maps."""

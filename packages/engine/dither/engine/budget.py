@@ -6,12 +6,15 @@ need; on the way back that goes, and gradients of its weights come. The largest 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from dither.registry.costs import Stage
-from dither.registry.spec import Misfit
+from dither.registry.spaces import Space
+from dither.registry.spec import Misfit, Options, Path
 
 from .machine import available_memory, gpu_memory, size, total_memory
 
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Budget", "budgets", "misfit_memory", "stages", "warn_memory"]
 
+O = TypeVar("O", bound=Options)  # noqa: E741
+PLACES = {"task", "model", "train", "sample"}
+"""Tables whose numbers may drive what an experiment takes."""
 NUMBER = 4
 """Bytes of a number."""
 PROGRAM = 330 * 2**20
@@ -52,17 +58,16 @@ class Budget:
         return ", ".join(f"{name} {size(count)}" for name, count in first)
 
 
-def stages(experiment: Experiment) -> list[Stage]:
+def stages(experiment: Experiment, space: Space) -> list[Stage]:
     """Return what the model is made of, then the reading of its output, then the loss."""
-    space = experiment.task.space()
     facts = experiment.process.facts(space)
     reading, loss = experiment.process.cost(space), experiment.loss.cost(facts)
     return [*experiment.model.stages(facts.space), Stage("reading", reading), Stage("loss", loss)]
 
 
-def budgets(experiment: Experiment) -> list[Budget]:
-    """Estimate training, evaluation and sampling."""
-    e, parts = experiment, stages(experiment)
+def budgets(experiment: Experiment, space: Space) -> list[Budget]:
+    """Estimate training, evaluation and sampling over the space of the task."""
+    e, parts = experiment, stages(experiment, space)
     weights = NUMBER * sum(stage.parameters for stage in parts)
     standing = {"Python and torch": PROGRAM, "weights": weights}
     standing["optimizer moments"] = (e.train.optimizer.moments or 0) * weights
@@ -113,23 +118,23 @@ def _forward(parts: Sequence[Stage], samples: int) -> dict[str, int]:
     return {f"{samples:,} samples passing through {widest.name}": NUMBER * samples * widest.cost.passing}
 
 
-def misfit_memory(experiment: Experiment) -> Iterator[Misfit]:
+def misfit_memory(experiment: Experiment, space: Space) -> Iterator[Misfit]:
     """Yield phases that need more memory than the machine has in total, used or not."""
-    for budget in budgets(experiment):
+    for budget in budgets(experiment, space):
         room = _room(experiment, budget.total)
         if budget.certain and budget.total > room:
             message = f"{budget.phase} needs {size(budget.total)}, this machine has {size(room)}: {budget.largest}"
-            yield Misfit(message, _driver(experiment, budget.phase))
+            yield Misfit(message, _driver(experiment, space, budget.phase))
             return
 
 
-def warn_memory(experiment: Experiment) -> Iterator[Misfit]:
+def warn_memory(experiment: Experiment, space: Space) -> Iterator[Misfit]:
     """Yield phases that need more than is free now, or may need more than there is; and parts that do not say."""
     room = min(available_memory(), total_memory())
-    for budget in budgets(experiment):
+    for budget in budgets(experiment, space):
         if budget.total > (room if gpu_memory() is None else _room(experiment, budget.total)):
             yield Misfit(f"{budget.phase} may need {size(budget.total)}, {size(room)} are free now: {budget.largest}")
-    silent = dict.fromkeys(name for stage in stages(experiment) for name in stage.cost.silent)
+    silent = dict.fromkeys(name for stage in stages(experiment, space) for name in stage.cost.silent)
     if experiment.train.optimizer.moments is None:
         silent[f'optimizer "{experiment.train.optimizer.name}"'] = None
     if silent:
@@ -144,13 +149,31 @@ def _room(experiment: Experiment, need: int) -> int:
     return room
 
 
-def _driver(experiment: Experiment, phase: str) -> tuple[str | int, ...]:
+def _driver(experiment: Experiment, space: Space, phase: str) -> Path:
     """Return the path of the number that, brought down to 1, would save the most."""
 
-    def need(changed: Experiment) -> int:
-        try:
-            return next((b.total for b in budgets(changed) if b.phase == phase), 0)
-        except Exception:  # noqa: BLE001 - a size of 1 may be nonsense to a part; then it is not this one
-            return budgets(experiment)[0].total
+    def need(path: Path) -> float:
+        changed = _with_one(experiment, path)
+        with suppress(Exception):  # a size of 1 may make no sense to a part: then it is another number
+            found = budgets(changed, changed.task.space() if path[0] == "task" else space)
+            return next((budget.total for budget in found if budget.phase == phase), 0)
+        return math.inf
 
-    return min(_sizes(experiment), key=lambda path: need(_with_one(experiment, path)))
+    return min((path for path in _numbers(experiment, ()) if path[0] in PLACES), key=need)
+
+
+def _numbers(options: Options, path: Path) -> Iterator[Path]:
+    """Yield the paths of all whole numbers among options, and among the parts in them."""
+    for key in type(options).model_fields:
+        value = getattr(options, key)
+        if isinstance(value, Options):
+            yield from _numbers(value, (*path, key))
+        elif isinstance(value, int) and not isinstance(value, bool):
+            yield (*path, key)
+
+
+def _with_one(options: O, path: Path) -> O:
+    """Return options with a 1 in one place."""
+    key = str(path[0])
+    value = _with_one(getattr(options, key), path[1:]) if path[1:] else 1
+    return options.model_copy(update={key: value})

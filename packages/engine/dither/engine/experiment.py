@@ -26,7 +26,9 @@ from dither.registry.renames import renamed
 from dither.registry.reports import PluginError
 from dither.registry.spec import Misfit, Options, Slot, below, named
 from dither.registry.validation import problems_of, validate
+from dither.registry.wording import SENTENCE
 
+from .budget import misfit_memory, warn_memory
 from .named_plugins import load_named
 from .sweep.tables import Sweep
 
@@ -68,7 +70,11 @@ class Train(Options):
     """Steps between checkpoints; the last step always writes one."""
     keep: int = Field(2, ge=1, le=10_000)
     """Newest checkpoints that are kept."""
-    device: str = Field("auto", pattern=r"auto|cpu|cuda(:\d+)?|mps")
+    device: str = Field(
+        "auto",
+        pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?|mps)$",
+        json_schema_extra={SENTENCE: '"auto", "cpu", "cuda", "cuda:1" or "mps"'},
+    )
     """Where to run; auto takes a GPU if there is one."""
     threads: int | None = Field(None, ge=1, le=1024)
     """CPU threads; by default torch decides."""
@@ -103,7 +109,11 @@ class Sample(Options):
 class Experiment(Options):
     """One experiment, as it stands in its TOML file."""
 
-    name: str = Field("experiment", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
+    name: str = Field(
+        "experiment",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$",
+        json_schema_extra={SENTENCE: "at most 64 letters, digits, dots, dashes and underscores, the first no mark"},
+    )
     """What runs of it are called."""
     seed: int = Field(0, ge=0, lt=2**31)
     """Every random draw of a run follows from this number."""
@@ -135,9 +145,18 @@ class Experiment(Options):
         if wrong:
             return
         process = self.process.facts(space)
-        yield from below("model", self.model.check(process.space))
-        yield from below("loss", self.loss.check(process))
+        wrong = [*below("model", self.model.check(process.space)), *below("loss", self.loss.check(process))]
+        yield from wrong
         yield from below("sampler", self.sampler.check(process, self.model.facts()))
+        if not wrong:
+            yield from misfit_memory(self, space)
+
+    def warn(self) -> Iterator[Misfit]:
+        """Yield what is allowed, and should be known before a long run. For experiments that `check` finds nothing in."""
+        space = self.task.space()
+        yield from below("process", self.process.warn(space))
+        yield from below("sampler", self.sampler.warn(self.process.facts(space), self.model.facts()))
+        yield from warn_memory(self, space)
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ class MSE(LossSpec):
     def cost(self, process: ProcessFacts) -> Cost:
         """Errors and their squares."""
         size = table_size(process.space)
-        return Cost(kept=2 * size, passing=2 * size)
+        return Cost(kept=5 * size // 4, passing=2 * size)
 
     def build(self, process: ProcessFacts) -> Loss:
         """Return the loss; `raw` becomes what the process predicts."""

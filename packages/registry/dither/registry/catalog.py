@@ -174,7 +174,7 @@ class Catalog:
         if not found:
             raise Refused(self._unknown(kind, reference))
         if len(found) > 1:
-            forms = ", ".join(f'"{part.plugin}/{name}"' for part in found)
+            forms = ", ".join(sorted(f'"{part.plugin}/{name}"' for part in found))
             raise Refused(f'{len(found)} plugins offer {kind} "{reference}"; write one of {forms}')
         if match["rev"] and int(match["rev"]) != found[0].rev:
             raise Refused(f'{kind} "{reference}" is asked for, but plugin "{found[0].plugin}" has {found[0].pinned}')

@@ -148,9 +148,14 @@ class Document:
         """Return where the value at a path was given: the place that holds, then those that it overrides."""
         for end in range(len(path), 0, -1):
             if layers := self.given.get(path[:end]):
-                whole = end == len(path) or not isinstance(self.at(path[:end]), dict)  # a list, or a bare name
-                return [layer.origin(path, value=True) for layer in reversed(layers)] if whole else []
+                known = end == len(path) or self._holds_whole(path, end)
+                return [layer.origin(path, value=True) for layer in reversed(layers)] if known else []
         return []
+
+    def _holds_whole(self, path: Path, end: int) -> bool:
+        """Whether a path leads into a list, or to the name in a bare name."""
+        value = self.at(path[:end])
+        return isinstance(value, list) or (isinstance(value, str) and path[end:] == ("use",))
 
 
 def _same_use(before: Mapping[str, Any], value: Mapping[str, Any]) -> bool:

@@ -60,7 +60,9 @@ def read_text(path: Path, room: int = LARGEST) -> str:
         raise Refused(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
     if len(content) > room:
         among = "" if room == LARGEST else " with all that it extends"
-        raise Refused(f"{path} has {max(status.st_size, len(content)):,} bytes; an experiment file{among} has at most {LARGEST:,}")
+        raise Refused(
+            f"{path} has {max(status.st_size, len(content)):,} bytes; an experiment file{among} has at most {LARGEST:,}"
+        )
     try:
         return content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:

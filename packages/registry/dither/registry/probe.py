@@ -20,10 +20,12 @@ from typing import Any
 
 from .offers import Menu
 
-__all__ = ["SECONDS", "answer", "probe"]
+__all__ = ["LIMIT", "SECONDS", "answer", "probe"]
 
 SECONDS = 10.0
 """Time that a plugin has for its import, which takes a tenth of a second where it does not import torch."""
+LIMIT = "DITHER_PLUGIN_SECONDS"
+"""The environment variable with another limit, for a slow file system."""
 CHILD = """
 import json, sys
 job = json.load(sys.stdin)
@@ -33,15 +35,23 @@ answer(job)
 """
 
 
-def probe(plugins: Sequence[tuple[str, str]], seconds: float = SECONDS) -> list[Menu]:
+def probe(plugins: Sequence[tuple[str, str]], seconds: float | None = None) -> list[Menu]:
     """Import plugins, each in its own process, and return their menus.
 
     Args:
         plugins: Name and entry-point value (`package.module` or `package.module:object`) of each.
-        seconds: Time limit for each.
+        seconds: Time limit for each; by default that of DITHER_PLUGIN_SECONDS, or 10.
     """
+    limit = _limit() if seconds is None else seconds
     with ThreadPoolExecutor(max(1, min(len(plugins), os.cpu_count() or 1))) as pool:
-        return list(pool.map(lambda plugin: _ask(plugin[0], plugin[1], seconds), plugins))
+        return list(pool.map(lambda plugin: _ask(plugin[0], plugin[1], limit), plugins))
+
+
+def _limit() -> float:
+    try:
+        return max(0.1, float(os.environ.get(LIMIT, SECONDS)))
+    except ValueError:
+        return SECONDS
 
 
 def _ask(name: str, module: str, seconds: float) -> Menu:

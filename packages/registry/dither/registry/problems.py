@@ -62,7 +62,9 @@ class Origin:
         column, number = (self.column or 1) - 1, str(self.line)
         first = 0 if column < WIDEST * 3 // 4 else column - WIDEST // 2
         shown = ("... " if first else "") + plain(self.source[first : first + WIDEST]).replace("\n", " ")
-        caret = " " * (column - first + 4 * bool(first)) + "^" * max(1, min(self.width, WIDEST // 2, first + WIDEST - column))
+        caret = " " * (column - first + 4 * bool(first)) + "^" * max(
+            1, min(self.width, WIDEST // 2, first + WIDEST - column)
+        )
         margin = " " * len(number)
         return [f"  {margin} |", f"  {number} | {shown}".rstrip(), f"  {margin} | {caret}"]
 

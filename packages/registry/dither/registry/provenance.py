@@ -65,9 +65,7 @@ def _is_below(name: str, key: str) -> bool:
     return name == key or name.startswith((f"{key}.", f"{key}["))
 
 
-def _below(
-    value: Any, path: Path, owner: str, document: Document, catalog: Catalog | None
-) -> Iterator[Setting]:
+def _below(value: Any, path: Path, owner: str, document: Document, catalog: Catalog | None) -> Iterator[Setting]:
     if isinstance(value, Spec):
         pinned = catalog.pin(value) if catalog is not None else value.name
         yield _setting(pinned, (*path, "use"), owner, document)

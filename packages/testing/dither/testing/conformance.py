@@ -28,6 +28,7 @@ from dither.registry.catalog import Part
 from dither.registry.problems import nearest
 
 from .checks import CHECKS, Check
+from .checks.check import EXAMPLES
 from .probing import NotApplicable, seed_cpu
 from .situations import Situation, situations
 from .summary import attach
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Case", "cases", "parametrize"]
 
-EXAMPLES = 8
-"""Situations in which a check is run."""
 PATIENCE = 100
 """Situations in which a check may have no meaning before it is given up."""
 F = TypeVar("F", bound=Callable[..., Any])
@@ -65,7 +64,7 @@ class Case:
         catalog: Where other parts come from.
         options: Tables of options to check with, in place of drawn ones.
         strict: Whether a recommended check has to pass too.
-        examples: Situations in which it is run.
+        most: Situations in which it is run at most.
     """
 
     part: Part
@@ -73,7 +72,7 @@ class Case:
     catalog: Catalog = field(repr=False)
     options: Sequence[Mapping[str, Any]] = ()
     strict: bool = False
-    examples: int = EXAMPLES
+    most: int = EXAMPLES
 
     @property
     def name(self) -> str:
@@ -109,7 +108,7 @@ class Case:
         few = self.part.spec.kind in ("task", "data")  # they stand alone, and reading data takes time
 
         @settings(
-            max_examples=1 if few else self.examples,
+            max_examples=1 if few else min(self.most, self.check.examples),
             deadline=None,
             derandomize=True,
             database=None,

@@ -89,19 +89,19 @@ def situations(
         part: What is tested.
         catalog: Where other parts come from.
         place: `options` draws options from their whole range and no place; `part` small options in a fitting place;
-            `default` the defaults in a fitting place; `home` a block inside a block-causal model.
+            `default` the defaults in a fitting place, `alone` in none; `home` a block inside a block-causal model.
         options: To be taken in place of drawn ones. Where there are none, tasks and data keep to their defaults.
     """
     kind, known = part.spec.kind, None
     if options is not None:
         known = st.just(catalog.parse(kind, {"use": part.pinned, **options}))
-    elif place == "default" or (kind in ("task", "data") and place != "options"):
+    elif place in ("default", "alone") or (kind in ("task", "data") and place != "options"):
         known = st.just(default_spec(part, catalog))
 
     def drawn(fits: Fits) -> st.SearchStrategy[Any]:
         return specs(part.spec, catalog, small=place != "options", fits=fits) if known is None else known
 
-    put = {"options": _nowhere, "home": _home}.get(place, PLACES.get(kind, _nowhere))
+    put = {"options": _nowhere, "alone": _nowhere, "home": _home}.get(place, PLACES.get(kind, _nowhere))
     return _placed(put, drawn, Situation(part, None, catalog=catalog))
 
 

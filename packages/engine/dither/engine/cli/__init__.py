@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 __all__ = ["main"]
 
@@ -17,14 +18,15 @@ def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> 
         verb: What is meant when the first argument is no verb.
     """
     from .app import app, verbs
-    from .output import hoisted
+    from .output import everywhere, hoisted
 
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    everywhere()  # no option holds over from an earlier call
+    options, given = hoisted(sys.argv[1:] if arguments is None else arguments)
     if verb is not None and not (given and (given[0] in verbs() or given[0] in ("--help", "-h"))):
         _hint(given[:1])
         given.insert(0, verb)
     try:
-        result = app(hoisted(given), standalone_mode=False)
+        result = app([*options, *given], standalone_mode=False)
     except _refused() as refused:
         return _refuse(refused)
     except BrokenPipeError:  # the reader of our output went away, as `head` does
@@ -45,11 +47,10 @@ def _refused() -> type[Exception]:
     return Refused
 
 
-def _refuse(refused: Exception) -> int:
-    problems = getattr(refused, "problems", ())
-    print("\n\n".join(map(str, problems)) or refused, file=sys.stderr)  # noqa: T201
-    if len(problems) > 1:
-        print(f"\n{len(problems)} problems", file=sys.stderr)  # noqa: T201
+def _refuse(refused: Any) -> int:
+    from .output import tell
+
+    tell(refused)
     return int(getattr(refused, "exit_code", 2))
 
 
@@ -65,10 +66,15 @@ def _hint(first: list[str]) -> None:
             print(f'note: "{word}" is no command; did you mean "{close}"?', file=sys.stderr)  # noqa: T201
 
 
-def _usage(error: Exception) -> int:
+def _usage(error: Any) -> int:
     """Say what is wrong with the command line; anything else is a mistake of ours and keeps its traceback."""
     show = getattr(error, "show", None)  # of click's exceptions, which typer may carry in a copy of its own
     if show is None or not hasattr(error, "format_message"):
         raise error
-    show()
+    from .output import Format, chosen, tell
+
+    if chosen.format is Format.TEXT:
+        show()
+    else:
+        tell(_refused()(error.format_message()))
     return 2

@@ -10,6 +10,7 @@ from . import authoring  # noqa: F401
 from . import catalogue  # noqa: F401
 from . import data  # noqa: F401
 from . import doctor  # noqa: F401
+from . import explaining  # noqa: F401
 from . import registry  # noqa: F401
 from . import runs  # noqa: F401
 from . import schema  # noqa: F401

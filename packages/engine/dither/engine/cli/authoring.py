@@ -46,7 +46,7 @@ def new_plugin(
 
 
 @app.command("test-plugin")
-def test_plugin(
+def check_plugin(
     name: Annotated[
         str, typer.Argument(help="An installed plugin.", show_default=False, autocompletion=complete_plugin)
     ],

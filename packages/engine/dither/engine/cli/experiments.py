@@ -64,10 +64,9 @@ def validate(
     """Check an experiment file: names, types, bounds, and whether the parts fit. Imports no torch."""
     from dither.engine.experiment import load_experiment
 
-    loaded = load_experiment(experiment, changes or (), removals or (), selected)
-    e = loaded.experiment
-    parts = (e.task, e.process, e.model, e.loss, e.sampler)
-    typer.echo(f"{experiment}: valid ({', '.join(f'{part.kind} {part.name}' for part in parts)})")
+    from .output import say_valid
+
+    say_valid(load_experiment(experiment, changes or (), removals or (), selected))
 
 
 @app.command()

@@ -94,12 +94,13 @@ def show_parts(parts: Iterable[Part], as_json: bool) -> None:
         rows = [{"kind": p.kind, "name": p.name, "rev": p.rev, "plugin": p.plugin, "summary": p.summary} for p in parts]
         typer.echo(json.dumps(rows, indent=2))
         return
-    made = table("kind", "name", "plugin", "what it does")
+    made = table("kind, name", "plugin", "what it does")
     last = None
     for part in parts:
-        shown = part.kind if part.kind != last else ""
-        made.add_row(shown, Text(part.name, style="cyan"), Text(part.plugin), Text(part.summary))
+        if part.kind != last:
+            made.add_row(Text(part.kind, style="bold"))
         last = part.kind
+        made.add_row(Text(f"  {part.name}", style="cyan"), Text(part.plugin), Text(part.summary))
     Console().print(made)
 
 

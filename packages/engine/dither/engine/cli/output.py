@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dither.engine.experiment import Loaded
     from dither.registry.problems import Origin, Problem, Refused
 
-__all__ = ["Format", "Output", "chosen", "everywhere", "hoisted", "say_valid", "tell"]
+__all__ = ["Format", "Output", "as_place", "chosen", "everywhere", "hoisted", "say_valid", "tell", "wants_json"]
 
 
 class Format(enum.StrEnum):
@@ -54,8 +54,8 @@ def everywhere(
     chosen.format, chosen.traceback = form, with_traceback
 
 
-def hoisted(arguments: Sequence[str]) -> list[str]:
-    """Move the options that every verb takes to the front, where they are read."""
+def hoisted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the options that every verb takes, which are read before the verb, and the rest of the line."""
     front: list[str] = []
     rest: list[str] = []
     words = iter(arguments)
@@ -66,7 +66,12 @@ def hoisted(arguments: Sequence[str]) -> list[str]:
             front.append(word)
         else:
             rest.append(word)
-    return front + rest
+    return front, rest
+
+
+def wants_json() -> bool:
+    """Whether the output is for a program."""
+    return chosen.format is Format.JSON
 
 
 def tell(refused: Refused) -> None:
@@ -115,15 +120,16 @@ def _record(problem: Problem) -> dict[str, Any]:
     from dither.registry.problems import dotted, plain
 
     record: dict[str, Any] = {"level": problem.level, "message": plain(problem.message), "path": dotted(problem.path)}
-    record |= _place(problem.origin)
+    record |= as_place(problem.origin)
     if problem.given is not None:
         record["given"] = _given(problem.given)
     record["help"] = problem.help
-    record["related"] = [{"message": word, **_place(origin)} for word, origin in problem.related]
+    record["related"] = [{"message": word, **as_place(origin)} for word, origin in problem.related]
     return record
 
 
-def _place(origin: Origin | None) -> dict[str, Any]:
+def as_place(origin: Origin | None) -> dict[str, Any]:
+    """Return where something stands, as JSON has it."""
     if origin is None:
         return {"file": None, "line": None, "column": None}
     return {"file": origin.file, "line": origin.line, "column": origin.column}

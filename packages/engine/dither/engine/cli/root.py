@@ -32,7 +32,7 @@ Changes = Annotated[
 Removals = Annotated[list[str] | None, typer.Option("--unset", metavar="KEY", help="Drop a value that the file gives.")]
 Selected = Annotated[
     list[str] | None,
-    typer.Option("-p", metavar="NAME", help="Load only this plugin (repeat), or all but one: no:NAME."),
+    typer.Option("-p", metavar="NAME", help="Load this plugin too, by name or file (repeat); no:NAME: without it."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Runs = Annotated[Path, typer.Option("--runs", help="The folder in which run directories are made.")]

@@ -54,9 +54,7 @@ def start(
         Path | None, typer.Option("--resume", metavar="SWEEP", help="Go on with what is unfinished there.")
     ] = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Runs at a time.")] = 1,
-    keep_going: Annotated[
-        bool, typer.Option("--keep-going/--stop", help="Go on, or stop, when a point fails.")
-    ] = True,
+    keep_going: Annotated[bool, typer.Option("--keep-going/--stop", help="Go on, or stop, when a point fails.")] = True,
     executor: Annotated[
         str, typer.Option("--executor", help="processes; or through submitit: slurm, local, debug.")
     ] = "processes",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dither.registry.plugins import Plugins, load_plugins
 from dither.registry.policy import Policy, find_policy
-from dither.registry.problems import Refused
+from dither.registry.problems import Refused, dotted
 
 from . import machine, parts, project
 from .findings import Check, Finding, Scene
@@ -47,18 +47,25 @@ def examine(folder: Path, runs: Path, select: Sequence[str] | None = None) -> It
     try:
         policy = find_policy(folder)
     except Refused as refused:
-        for problem in refused.problems:
-            place = f" ({problem.origin})" if problem.origin else ""
-            message = f"{'.'.join(map(str, problem.path))}: {problem.message}".removeprefix(": ")
-            yield Finding("registry.toml", "broken", message + place, problem.help or "mend the file")
+        yield from _findings("registry.toml", refused)
     try:
         plugins = load_plugins(select, policy=policy)
     except Refused as refused:
-        for problem in refused.problems:
-            yield Finding("plugins", "broken", problem.message, problem.help or "")
+        yield from _findings("plugins", refused)
+    except Exception as error:
+        yield Finding(
+            "plugins", "broken", f"they cannot be listed: {type(error).__name__}: {error}", "please report it"
+        )
     scene = Scene(folder, runs, policy, plugins)
     for check in CHECKS:
         yield from _guarded(check, scene)
+
+
+def _findings(topic: str, refused: Refused) -> Iterator[Finding]:
+    for problem in refused.problems:
+        key = f"{dotted(problem.path)}: " if problem.path else ""
+        place = f" ({problem.origin})" if problem.origin else ""
+        yield Finding(topic, "broken", f"{key}{problem.message}{place}", problem.help or "")
 
 
 def _guarded(check: Check, scene: Scene) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
-from dither.registry.installed import GROUP
+from dither.registry.installed import GROUP, installed_plugins
 
 from .findings import Finding, Scene
 
@@ -35,7 +35,7 @@ def states(scene: Scene) -> Iterator[Finding]:
             loaded.append(f"{report.name} {report.version}".strip())
     if loaded:
         yield Finding("plugins", "ok", f"{len(loaded)} loaded: {', '.join(loaded)}")
-    elif not scene.plugins.reports:
+    elif not installed_plugins():
         yield Finding("plugins", "broken", "none is installed", "python -m pip install -r requirements.txt")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from packaging.requirements import Requirement
 
 from dither.engine.mentions import mentions_below
+from dither.registry.catalogue_file import check_catalogue
 from dither.registry.policy import policy_file
 
 from .findings import Finding, Scene
@@ -45,19 +46,10 @@ def required(scene: Scene) -> Iterator[Finding]:
 
 def catalogue(scene: Scene) -> Iterator[Finding]:
     """Whether the parts are those that registry.toml lists."""
-    entries = {(k, n): entry for k, parts in scene.policy.components.items() for n, entry in parts.items()}
-    if not entries:
-        return
-    known = {entry.plugin for entry in entries.values()}
-    parts = {(p.kind, p.name): p for p in scene.plugins.catalog.parts() if p.plugin in known}
-    stale = [f"{kind} {name}" for kind, name in sorted(entries.keys() ^ parts.keys())]
-    for key in sorted(entries.keys() & parts.keys()):
-        entry, part = entries[key], parts[key]
-        if (entry.plugin, entry.rev, entry.options) != (part.plugin, part.rev, part.offer.options):
-            stale.append(" ".join(key))
-    if stale:
-        shown = ", ".join(stale[:5]) + (f" and {len(stale) - 5} more" if len(stale) > 5 else "")
-        yield Finding("catalogue", "note", f"registry.toml is out of date: {shown}", "dither registry sync")
+    problems = check_catalogue(scene.policy, scene.plugins) if any(scene.policy.components.values()) else []
+    if problems:
+        more = f"; and {len(problems) - 1} more" if len(problems) > 1 else ""
+        yield Finding("catalogue", "note", problems[0].message + more, "dither registry check tells all")
 
 
 def earlier_names(scene: Scene) -> Iterator[Finding]:

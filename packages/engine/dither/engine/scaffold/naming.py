@@ -81,7 +81,9 @@ def _wrong_form(name: str) -> Iterator[Problem]:
     folded = re.sub(r"[^a-z0-9]+", "-", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()).strip("-")
     folded = folded.removeprefix("dither-")
     if not NAME.fullmatch(name):
-        message = f"a plugin is named in kebab-case, lower-case words joined by -, the first letter no digit: not {name!r}"
+        message = (
+            f"a plugin is named in kebab-case, lower-case words joined by -, the first letter no digit: not {name!r}"
+        )
         yield Problem(message, help=f"write {folded}" if NAME.fullmatch(folded) else None)
     elif name == "dither" or name.startswith("dither-"):
         help_text = f"write {folded}" if folded and folded != "dither" else None
@@ -96,7 +98,9 @@ def _taken(names: Names, plugins: Collection[str], parts: Collection[str]) -> It
     if names.name in plugins:
         yield Problem(f'a plugin named "{names.name}" is installed already', help="see: dither plugins")
     elif names.name in parts:
-        message = f'a {names.kind} named "{names.name}" is registered already, and short names of both would be ambiguous'
+        message = (
+            f'a {names.kind} named "{names.name}" is registered already, and short names of both would be ambiguous'
+        )
         yield Problem(message, help=f"see: dither describe {names.kind} {names.name}")
     elif _is_installed(names.distribution):
         yield Problem(f'a distribution named "{names.distribution}" is installed already')

@@ -8,14 +8,22 @@ from typing import Any
 
 from dither.registry.document import Document
 from dither.registry.layers import Layer
-from dither.registry.problems import Problem, Refused, dotted, nearest
-from dither.registry.spec import Path
+from dither.registry.problems import Problem, Refused, dotted
+from dither.registry.spec import Options, Path
+from dither.registry.validation import validate
 
-__all__ = ["Axis", "leaves", "read_axes", "with_sweeps"]
+from .tables import Sweep
+
+__all__ = ["Axis", "leaves", "read_axes", "sweep_of", "with_sweeps"]
 
 FIXED = {"sweep", "plugins", "extends", "name"}
 """Keys at the top of an experiment that are the same for all points."""
-PARTS = ("grid", "zip", "search")
+
+
+class _Swept(Options):
+    """What of an experiment a sweep is read from."""
+
+    sweep: Sweep
 
 
 @dataclass(frozen=True)
@@ -63,21 +71,31 @@ def read_axes(document: Document) -> list[list[Axis]]:
     if not isinstance(table, dict) or not (table.get("grid") or table.get("zip")):
         example = "[sweep.grid] with a line such as \"train.optimizer.lr\" = [1e-4, 3e-4], or --sweep 'KEY=[VALUES]'"
         raise Refused(Problem("the file has no sweep", help=f"write {example}"))
+    sweep = sweep_of(document)
     problems: list[Problem] = []
-    groups = [[axis] for axis in _axes(table.get("grid", {}), ("sweep", "grid"), document, problems)]
-    zipped = table.get("zip", [])
-    for index, inner in enumerate(zipped if isinstance(zipped, list) else []):
+    groups = [[axis] for axis in _axes(sweep.grid, ("sweep", "grid"), document, problems)]
+    for index, inner in enumerate(sweep.zip):
         place: Path = ("sweep", "zip", index)
-        group = _axes(inner if isinstance(inner, dict) else {}, place, document, problems)
+        group = _axes(inner, place, document, problems)
         lengths = {axis.key: len(axis.values) for axis in group}
         if len(set(lengths.values())) > 1:
             said = ", ".join(f"{key} has {length}" for key, length in lengths.items())
             problems.append(Problem(f"lists of one table are of equal length: {said}", place, document.origin(place)))
         groups += [group] if group else []
-    problems += _unknown(table, document) + _twice(groups, document)
+    problems += _twice(groups, document)
     if problems:
         raise Refused(problems)
     return groups
+
+
+def sweep_of(document: Document) -> Sweep:
+    """Return the sweep of a document, whatever else is right or wrong with it.
+
+    Raises:
+        Refused: The table is wrong.
+    """
+    alone = Document({"sweep": document.at(("sweep",))}, list(document.files), document.given)
+    return validate(_Swept, alone).sweep
 
 
 def leaves(tree: Mapping[str, Any], place: Path, path: Path = ()) -> Iterator[tuple[Path, tuple[Path, Any]]]:
@@ -109,18 +127,6 @@ def _wrong(path: Path, values: Any) -> str | None:
     if not isinstance(values, list):
         return f"expected a list of values, got {values!r}"
     return None if values else "the list of values is empty"
-
-
-def _unknown(table: Mapping[str, Any], document: Document) -> list[Problem]:
-    problems = []
-    for key in table:
-        if key not in PARTS:
-            close = nearest(key, PARTS)
-            hint = (f'did you mean "{close}"? ' if close else "") + "swept keys stand in [sweep.grid] or [[sweep.zip]]"
-            problems.append(Problem("unknown key", ("sweep", key), document.origin(("sweep", key)), hint))
-    if table.get("search"):
-        problems.append(Problem("a sweep lists its points or searches, not both", ("sweep", "search")))
-    return problems
 
 
 def _twice(groups: list[list[Axis]], document: Document) -> list[Problem]:

@@ -20,6 +20,7 @@ from typing import Any
 import tomlkit
 
 from dither.registry.document import Document
+from dither.registry.plugins import Plugins
 from dither.registry.problems import Refused
 from dither.registry.storage import write_aside
 
@@ -174,6 +175,15 @@ class SweepDirectory:
             shutil.copyfile(file, folder.path / "plugins" / file.name)
         (folder.path / "experiment.toml").write_text(tomlkit.dumps(resolved(loaded)), encoding="utf-8")
         return folder
+
+    def copy_base(self, document: Document, plugins: Plugins) -> None:
+        """Keep what a search varies, with all that it extends laid together, so that other points can be made of it."""
+        folder = self.path / "base"
+        (folder / "plugins").mkdir(parents=True)
+        for file in plugins.files:
+            shutil.copyfile(file, folder / "plugins" / file.name)
+        tree = {**document.tree, "plugins": [*(f"plugins/{file.name}" for file in plugins.files), *plugins.asked]}
+        (folder / "experiment.toml").write_text(tomlkit.dumps(tree), encoding="utf-8")
 
     def record(self, folders: Iterable[PointFolder]) -> None:
         """Write sweep.json, which makes this a sweep directory."""

@@ -26,6 +26,8 @@ STOPPED = 75
 """Exit code where a signal stopped the sweep, and it can go on."""
 PAUSE = 0.1
 """Seconds between two looks at the processes."""
+LOOK = 1.0
+"""Seconds between two looks at what they have measured."""
 
 
 class Source(Protocol):
@@ -92,6 +94,7 @@ class _Work:
     asked: int = 0
     told: int = 0
     signalled: bool = False
+    look: float = 0.0
 
     def go(self) -> None:
         more = True
@@ -102,12 +105,17 @@ class _Work:
             for job in [job for job in self.running if job.process.poll() is not None]:
                 self.running.remove(job)
                 self._settle(job)
-            for job in self.running:
-                if not job.ended_early and self.source.hopeless(job.point):
-                    job.ended_early = True
-                    job.process.terminate()
+            if time.monotonic() > self.look:
+                self._end_early()
             if self.running:
                 time.sleep(PAUSE)
+
+    def _end_early(self) -> None:
+        self.look = time.monotonic() + LOOK
+        for job in self.running:
+            if not job.ended_early and self.source.hopeless(job.point):
+                job.ended_early = True
+                job.process.terminate()
 
     def _fill(self) -> bool:
         """Start as many points as there is room for; tell whether there may be more."""
@@ -174,9 +182,7 @@ class _Work:
             self.asked = 1
 
 
-def run_points(
-    source: Source, jobs: int, console: Console, select: Sequence[str] = (), keep_going: bool = True
-) -> int:
+def run_points(source: Source, jobs: int, console: Console, select: Sequence[str] = (), keep_going: bool = True) -> int:
     """Run every point that a source gives; return the exit code: 0 all done, 1 some failed, 75 stopped.
 
     Args:

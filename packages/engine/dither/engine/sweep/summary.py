@@ -18,13 +18,11 @@ from dither.registry.storage import write_aside
 
 from ..metrics_file import as_json, read_metrics
 from .directory import PointFolder, SweepDirectory
-from .points import short
+from .points import short, short_keys
 
 __all__ = ["as_csv", "columns_of", "row_of", "rows_of", "show_rows", "write_summary"]
 
 COLOURS = {"done": "green", "failed": "red", "lost": "red", "running": "cyan", "stopped": "yellow"}
-SHOWN = 6
-"""Figures that a table on the terminal shows."""
 
 
 def row_of(point: PointFolder) -> dict[str, Any]:
@@ -85,19 +83,27 @@ def columns_of(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[str]]:
 
 
 def show_rows(console: Console, rows: Sequence[dict[str, Any]], metric: str | None = None) -> None:
-    """Print the rows as a table, and how many points are in which state."""
+    """Print the rows as a table with as many figures as there is room for, and how many points are in which state."""
     keys, figures = columns_of(rows)
     if metric in figures:
         figures = [metric, *(name for name in figures if name != metric)]
+    columns = [["point", *(row["name"].partition("-")[0] for row in rows)]]
+    columns.append(["state", *(row["state"] for row in rows)])
+    columns.append(["step", *("" if row["step"] is None else str(row["step"]) for row in rows)])
+    for key, header in zip(keys, short_keys([tuple(key.split(".")) for key in keys]), strict=True):
+        columns.append([header, *(short(row["values"][key]) if key in row["values"] else "" for row in rows)])
+    room = console.width - sum(2 + max(map(len, column)) for column in columns)
+    for name in figures:
+        column = [name, *(_number(row["figures"].get(name)) for row in rows)]
+        room -= 2 + max(map(len, column))
+        if room < 0 and name != figures[0]:
+            break
+        columns.append(column)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("point", "state", "step", *keys, *figures[:SHOWN]):
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        state = Text(row["state"], style=COLOURS.get(row["state"], ""))
-        values = [short(row["values"][key]) if key in row["values"] else "" for key in keys]
-        numbers = [_number(row["figures"].get(name)) for name in figures[:SHOWN]]
-        step = "" if row["step"] is None else str(row["step"])
-        table.add_row(row["name"].partition("-")[0], state, step, *map(Text, values), *numbers)
+    for header, *_ in columns:
+        table.add_column(header, overflow="fold")
+    for cells in list(zip(*columns, strict=True))[1:]:
+        table.add_row(*(Text(cell, style=COLOURS.get(cell, "")) for cell in cells))
     console.print(table)
     states = [row["state"] for row in rows]
     console.print(", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)), highlight=False)

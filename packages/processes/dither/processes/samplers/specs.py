@@ -64,6 +64,10 @@ class FirstHitting(SamplerSpec):
 
     name: ClassVar[str] = "first-hitting"
 
+    def traits(self) -> frozenset[str]:
+        """Promise to draw from what the model says, exactly."""
+        return frozenset({"exact-law"})
+
     def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
         """Yield unless positions are unmasked once and for all."""
         if process.prior != "mask":
@@ -91,6 +95,10 @@ class Blocks(SamplerSpec):
     """How a block is drawn."""
     approximate: bool = False
     """Allow a model without block-causal attention: what is remembered of a block then lacks the later ones."""
+
+    def traits(self) -> frozenset[str]:
+        """Promise to be as exact as what draws a block."""
+        return self.inner.traits() & {"exact-law"}
 
     def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
         """Yield why sequences cannot be cut into blocks, or the memory would not be exact."""

@@ -9,17 +9,18 @@ Letters: R rooms.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Final
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Int, UInt
 
-from .plans import Diagram, Plans
+from .plans import Plans
 from .relations import labels_of
-from .vocabulary import EDGE_MASK, NO_EDGE
+from .vocabulary import EDGE_MASK, NO_EDGE, pairs
 
-__all__ = ["canonical_form", "known_labels", "plan_groups"]
+__all__ = ["canonical_forms", "plan_groups"]
 
 _UNSAID: Final = EDGE_MASK
 """How the second room of a pair lies to the first, where only the other way round is known."""
@@ -27,31 +28,86 @@ _UNSAID: Final = EDGE_MASK
 _Matrix = Int[np.ndarray, "R R"]
 
 
-def known_labels(diagram: Diagram, *, both: bool) -> _Matrix:
-    """Return how each room lies to each other; `NO_EDGE` where they are not related.
+def plan_groups(plans: Plans) -> list[bytes]:
+    """Return a digest for each plan; plans that a model could not or should not tell apart have the same.
 
-    Args:
-        diagram: The plan.
-        both: Work out both ways from the boxes, where there are boxes; else the second way counts as not said.
+    The same are plans with the same form, where both ways of each relation are known from boxes, and plans with the
+    same form of what the tokens alone say. Both ways, since in one case of three neither follows from the other.
     """
-    rooms = len(diagram.types)
-    matrix = np.full((rooms, rooms), NO_EDGE, np.int8)
-    for i, j, relation in diagram.edges:
-        matrix[i, j], matrix[j, i] = relation, _UNSAID
-    if both and diagram.boxes is not None:
-        boxes = np.array(diagram.boxes)
-        every = labels_of(boxes[:, None], boxes[None])
-        matrix = np.where(matrix == NO_EDGE, NO_EDGE, every).astype(np.int8)
+    leader: dict[bytes, bytes] = {}
+
+    def first_of(mark: bytes) -> bytes:
+        while leader.setdefault(mark, mark) != mark:
+            mark = leader[mark]
+        return mark
+
+    marks = [b""] * len(plans)
+    for rooms in np.unique(plans.rooms).tolist():
+        rows = np.flatnonzero(plans.rooms == rooms)
+        types, said = plans.types[rows, :rooms], _said(plans, rows, rooms)
+        placed = plans.boxes[rows].any((1, 2))
+        for row, form in zip(rows.tolist(), canonical_forms(types, said), strict=True):
+            marks[row] = b"s" + blake2b(form, digest_size=16).digest()
+        boxes = plans.boxes[rows[placed], :rooms]
+        every = labels_of(boxes[:, :, None], boxes[:, None])
+        both = np.where(said[placed] == NO_EDGE, NO_EDGE, every)
+        for row, form in zip(rows[placed].tolist(), canonical_forms(types[placed], both), strict=True):
+            mark = b"b" + blake2b(form, digest_size=16).digest()
+            # "b" comes before "s": the name of a group does not follow from the order of rooms, if boxes are known.
+            one, other = sorted((first_of(marks[row]), first_of(mark)))
+            leader[other] = one
+    return [first_of(mark) for mark in marks]
+
+
+def _said(plans: Plans, rows: Int[np.ndarray, " N"], rooms: int) -> Int[np.ndarray, "N R R"]:
+    """What the tokens say: how each room lies to those behind it."""
+    slots = plans.types.shape[1]
+    i, j = np.array(pairs(slots), int).reshape(-1, 2).T
+    real = j < rooms
+    matrix = np.full((len(rows), rooms, rooms), NO_EDGE, np.int64)
+    edges = plans.edges[rows][:, real]
+    matrix[:, i[real], j[real]] = edges
+    matrix[:, j[real], i[real]] = np.where(edges == NO_EDGE, NO_EDGE, _UNSAID)
     return matrix
 
 
-def canonical_form(types: tuple[int, ...], labels: _Matrix) -> bytes:
-    """Return what is the same for all orders of the rooms, and for no other plan."""
-    rooms = len(types)
+def canonical_forms(types: Int[np.ndarray, "N R"], labels: Int[np.ndarray, "N R R"]) -> Iterator[bytes]:
+    """Yield for each plan what is the same for all orders of its rooms, and for no other plan.
+
+    Args:
+        types: Type of each room; all plans have R rooms.
+        labels: How room u (row) lies to room v; the diagonal is not looked at.
+    """
+    rooms = types.shape[1]
     # One number says both how u lies to v and v to u; the diagonal carries the type.
-    pairs = labels.astype(np.int64) * 16 + labels.T
-    pairs[np.arange(rooms), np.arange(rooms)] = np.asarray(types, np.int64) + 256
-    return bytes([rooms]) + _smallest(pairs, _refine(pairs, np.zeros(rooms, np.int64)))
+    both = labels.astype(np.int64) * 16 + np.swapaxes(labels, 1, 2)
+    both[:, np.arange(rooms), np.arange(rooms)] = types.astype(np.int64) + 256
+    colours = _scrambled_colours(both)
+    order = np.argsort(colours, 1)
+    told_apart: Bool[np.ndarray, " N"] = (np.diff(np.take_along_axis(colours, order, 1), axis=1) > 0).all(1)
+    sorted_rooms = np.take_along_axis(np.take_along_axis(both, order[:, :, None], 1), order[:, None], 2)
+    for plan, apart in enumerate(told_apart.tolist()):
+        if apart:
+            yield b"a" + sorted_rooms[plan].astype(np.int16).tobytes()
+        else:
+            yield b"b" + _smallest(both[plan], _refine(both[plan], np.zeros(rooms, np.int64)))
+
+
+def _scrambled_colours(both: Int[np.ndarray, "N R R"]) -> UInt[np.ndarray, "N R"]:
+    """Three rounds of refinement of all plans together, each colour a scrambled number; most rooms are told apart."""
+    labels = _scrambled(both.astype(np.uint64))
+    colours = labels.sum(2, dtype=np.uint64) + labels.diagonal(axis1=1, axis2=2)
+    for _ in range(2):
+        colours = _scrambled(colours) + _scrambled(labels + _scrambled(colours)[:, None]).sum(2, dtype=np.uint64)
+    return colours
+
+
+def _scrambled(value: UInt[np.ndarray, "*n"]) -> UInt[np.ndarray, "*n"]:
+    """Scramble 64 bits (MurmurHash3's last step, Appleby)."""
+    value = (value + np.uint64(0x9E3779B97F4A7C15)) * np.uint64(0xFF51AFD7ED558CCD)
+    value = (value ^ (value >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
+    mixed: UInt[np.ndarray, "*n"] = value ^ (value >> np.uint64(33))
+    return mixed
 
 
 def _refine(pairs: _Matrix, colours: Int[np.ndarray, " R"]) -> Int[np.ndarray, " R"]:
@@ -92,32 +148,3 @@ def _twins(pairs: _Matrix, first: int, second: int) -> bool:
     order = np.arange(len(pairs))
     order[[first, second]] = second, first
     return bool((pairs[np.ix_(order, order)] == pairs).all())
-
-
-def plan_groups(plans: Plans) -> list[bytes]:
-    """Return a digest for each plan; plans that a model could not or should not tell apart have the same.
-
-    The same are plans with the same form, where both ways of each relation are known from boxes, and plans with the
-    same form of what the tokens alone say.
-    """
-    leader: dict[bytes, bytes] = {}
-
-    def first_of(mark: bytes) -> bytes:
-        while leader.setdefault(mark, mark) != mark:
-            mark = leader[mark]
-        return mark
-
-    marks = []
-    for row in range(len(plans)):
-        diagram = plans.diagram(row)
-        said = _digest(diagram, both=False)
-        marks.append(said)
-        if diagram.boxes is not None:
-            one, other = sorted((first_of(said), first_of(_digest(diagram, both=True))))
-            leader[other] = one
-    return [first_of(mark) for mark in marks]
-
-
-def _digest(diagram: Diagram, *, both: bool) -> bytes:
-    form = canonical_form(diagram.types, known_labels(diagram, both=both))
-    return blake2b(form, digest_size=16, person=b"both" if both else b"said").digest()

@@ -100,7 +100,7 @@ def _told(
     edges = tokens[:, rooms:]
     back = np.where(edges < NO_EDGE, _UNTOLD, edges)
     if boxes is not None:
-        known = boxes.any((1, 2))[:, None] & (edges < NO_EDGE)
+        known = np.asarray(boxes.any((1, 2)))[:, None] & (edges < NO_EDGE)
         back = np.where(known, labels_of(boxes[:, j], boxes[:, i]), back)
     told = np.full((len(tokens), rooms, rooms), EDGE_PAD, np.int8)
     told[:, i, j], told[:, j, i] = edges, back

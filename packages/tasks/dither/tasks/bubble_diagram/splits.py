@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+from jaxtyping import Int
 
 from dither.registry.problems import Refused
 
+from .canonical import plan_groups
 from .plans import Plans, PlanSplits
-from .structure import fingerprints
 
-__all__ = ["hold_out"]
+__all__ = ["divide", "hold_out"]
 
 
 def hold_out(plans: Plans, *, valid: float, test: float) -> PlanSplits:
@@ -23,15 +26,28 @@ def hold_out(plans: Plans, *, valid: float, test: float) -> PlanSplits:
     Raises:
         Refused: There are fewer different plans than splits.
     """
-    marks, group = np.unique(
-        fingerprints(plans.tokens(plans.types.shape[1]), plans.types.shape[1]), return_inverse=True
-    )
-    splits = 2 + (test > 0)
-    if len(marks) < splits:
-        raise Refused(f"{splits} splits need {splits} different plans or more, here are {len(marks)}")
-    # Fingerprints are as good as random, so their order is a fair one.
-    tested = max(1, round(test * len(marks))) if test else 0
-    validated = min(max(1, round(valid * len(marks))), len(marks) - tested - 1)
-    tested = min(tested, len(marks) - validated - 1)
-    places = (group >= tested + validated, (group >= tested) & (group < tested + validated), group < tested)
-    return PlanSplits(*(plans[np.flatnonzero(place)] for place in places))
+    split = divide(plan_groups(plans), valid=valid, test=test)
+    return PlanSplits(*(plans[np.flatnonzero(split == place)] for place in range(3)))
+
+
+def divide(groups: Sequence[bytes], *, valid: float, test: float) -> Int[np.ndarray, " N"]:
+    """Return the split of each plan: 0 to train on, 1 validation, 2 testing; a group stays together.
+
+    Args:
+        groups: Which plans are the same; see `plan_groups`.
+        valid: Share of the groups for validation, above 0; at least one.
+        test: Share for testing; at least one, or none if it is 0.
+
+    Raises:
+        Refused: There are fewer groups than splits.
+    """
+    number = {mark: place for place, mark in enumerate(sorted(set(groups)))}
+    splits, different = 2 + (test > 0), len(number)
+    if different < splits:
+        raise Refused(f"{splits} splits need {splits} different plans or more, here are {different}")
+    # Digests are as good as random, so their order is a fair one.
+    tested = max(1, round(test * different)) if test else 0
+    validated = min(max(1, round(valid * different)), different - tested - 1)
+    tested = min(tested, different - validated - 1)
+    place = np.array([number[mark] for mark in groups], np.int64)
+    return ((place < tested + validated).astype(np.int8) + (place < tested)).astype(np.int8)

@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
-from . import blocks, builds, every, inside, laws, losses, models, optimization, processes, samplers, schedules, tasks
-from . import verbs
+from . import (
+    blocks,
+    builds,
+    every,
+    inside,
+    laws,
+    losses,
+    models,
+    optimization,
+    processes,
+    samplers,
+    schedules,
+    tasks,
+    verbs,
+)
 from .check import Check
 
 __all__ = ["CHECKS", "Check"]

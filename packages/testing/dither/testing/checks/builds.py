@@ -63,7 +63,7 @@ def builds_on_meta(s: Situation) -> None:
     assert made.keys() == real.keys(), f"on meta: {sorted(made)}, else {sorted(real)}"
     for name, tensor in made.items():
         assert tensor.is_meta, f"{name} is allocated on {tensor.device} under the meta device"
-        told, found = (tuple(t.shape) + (t.dtype,) for t in (real[name], tensor))
+        told, found = ((*t.shape, t.dtype) for t in (real[name], tensor))
         assert told == found, f"{name} is {found} on meta, else {told}"
 
 

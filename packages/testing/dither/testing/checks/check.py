@@ -10,9 +10,11 @@ from ..situations import Situation
 
 __all__ = ["Check", "Level", "Place", "checks_of"]
 
+EXAMPLES = 8
+"""Situations in which a check is run."""
 Level = Literal["required", "recommended"]
 """Whether a part that fails is wrong, or could be better; the latter is reported and fails only under `strict`."""
-Place = Literal["options", "part", "default", "alone", "home", "few"]
+Place = Literal["options", "part", "default", "alone", "home"]
 """Which situations a check asks for, see `dither.testing.situations`."""
 
 
@@ -27,6 +29,7 @@ class Check:
         level: Whether a part has to pass.
         needs: Traits that a part must declare for the question to have a meaning, see `dither.testing.traits`.
         place: Which situations it asks for.
+        examples: In how many of them it is run; few where it draws a lot in each.
     """
 
     name: str
@@ -35,6 +38,7 @@ class Check:
     level: Level = "required"
     needs: frozenset[str] = frozenset()
     place: Place = "part"
+    examples: int = EXAMPLES
 
     @property
     def summary(self) -> str:
@@ -48,6 +52,7 @@ def checks_of(
     needs: str = "",
     level: Level = "required",
     place: Place = "part",
+    examples: int = EXAMPLES,
 ) -> tuple[Check, ...]:
     """Make checks of one kind from functions, named as they are; `needs` lists traits with spaces between them."""
-    return tuple(Check(f.__name__, kind, f, level, frozenset(needs.split()), place) for f in functions)
+    return tuple(Check(f.__name__, kind, f, level, frozenset(needs.split()), place, examples) for f in functions)

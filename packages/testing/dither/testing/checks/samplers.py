@@ -141,7 +141,7 @@ def _oracle_of_numbers(s: Situation, spec: Any) -> None:
 
 CHECKS = (
     *checks_of("sampler", yields_samples, ends_clean, fixed_untouched, truth_unseen, seeded),
-    *checks_of("sampler", oracle_law, place="alone"),
-    *checks_of("sampler", oracle_law_exact, needs="exact-law", place="few"),
+    *checks_of("sampler", oracle_law, place="alone", examples=1),
+    *checks_of("sampler", oracle_law_exact, needs="exact-law", place="options", examples=3),
 )
 """The checks for samplers."""

@@ -1,0 +1,238 @@
+"""A search with Optuna. Its journal lies in the sweep directory, so that several processes can work on one search."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from dither.registry.document import Document
+from dither.registry.plugins import Plugins
+from dither.registry.problems import Problem, Refused
+from dither.registry.storage import write_aside
+from dither.registry.validation import validate
+
+from ..experiment import Experiment, check_experiment
+from ..metrics_file import as_json, read_metrics
+from ..progress import say
+from .axes import sweep_of
+from .directory import UNFINISHED, PointFolder, SweepDirectory
+from .points import Point, make_point
+from .space import Choice, Range, read_space
+from .start import Settings, carry_out
+from .tables import Search
+
+__all__ = ["Trials", "resume_search", "start_search"]
+
+JOURNAL = "journal.log"
+TRIES = 100
+"""Points that do not fit together and are drawn anew, before the search gives up."""
+
+
+def start_search(
+    document: Document,
+    plugins: Plugins,
+    runs: Path,
+    argv: Sequence[str],
+    settings: Settings,
+    console: Console,
+) -> int:
+    """Check the ends of every range and every choice, then search; return the exit code as `start_sweep` does.
+
+    Raises:
+        Refused: The search is wrong, or optuna is not installed.
+    """
+    _optuna()
+    if settings.executor != "processes":
+        hint = "start the same search on several machines: dither sweep --resume DIR, on a file system that they share"
+        raise Refused(Problem("a search runs its points as local processes", help=hint))
+    search, space = read_search(document, plugins)
+    say(console, f"{search.trials} points, to {search.direction} {search.metric} over {len(space)} keys")
+    if settings.dry_run:
+        return 0
+    sweep = SweepDirectory.create(runs, document, argv, search=search.model_dump())
+    sweep.copy_base(document, plugins)
+    sweep.record([])
+    return _search(sweep, document, plugins, settings, console)
+
+
+def resume_search(sweep: SweepDirectory, settings: Settings, console: Console) -> int:
+    """Go on with a search, or help another process with it; return the exit code as `start_sweep` does."""
+    _optuna()
+    from ..experiment import open_experiment
+
+    document, plugins = open_experiment(sweep.path / "base" / "experiment.toml", select=settings.select or None)
+    return _search(sweep, document, plugins, settings, console)
+
+
+def read_search(document: Document, plugins: Plugins) -> tuple[Search, list[Choice | Range]]:
+    """Return the search of a document and its space, checked.
+
+    Raises:
+        Refused: With everything that is wrong; a combination that does not fit together is no mistake.
+    """
+    space = read_space(document)
+    problems: dict[str, Problem] = {}
+    for index, key in enumerate(space):
+        for value in key.ends():
+            rest = [(k.path, k.ends()[0], None) for i, k in enumerate(space) if i != index]
+            point = Point("", tuple(sorted(((key.path, value, key.place), *rest), key=lambda item: len(item[0]))))
+            try:
+                validate(Experiment, point.document(document), plugins.catalog)
+            except Refused as refused:
+                problems |= {str(problem): problem for problem in refused.problems}
+    if problems:
+        raise Refused(list(problems.values()))
+    search = sweep_of(document).search
+    assert search is not None, "its space was read"
+    return search, space
+
+
+def _search(sweep: SweepDirectory, document: Document, plugins: Plugins, settings: Settings, console: Console) -> int:
+    trials = Trials(sweep, document, plugins, console)
+    code = carry_out(sweep, trials, settings, console)
+    best = trials.best()
+    if best is not None:
+        say(console, f"best: {trials.search.metric} = {best[1]:.6g} at {best[0]}")
+    return code
+
+
+class Trials:
+    """The points of a search, as the scheduler takes them.
+
+    Args:
+        sweep: Its directory.
+        base: The experiment that is varied.
+        plugins: Loaded for it.
+        console: Where it is said what was drawn in vain.
+    """
+
+    def __init__(self, sweep: SweepDirectory, base: Document, plugins: Plugins, console: Console) -> None:
+        optuna = _optuna()
+        self.sweep, self.base, self.plugins, self.console = sweep, base, plugins, console
+        self.search, self.space = read_search(base, plugins)
+        backend = optuna.storages.journal.JournalFileBackend(str(sweep.path / JOURNAL))
+        self.study = optuna.create_study(
+            storage=optuna.storages.JournalStorage(backend),
+            study_name="search",
+            direction=self.search.direction,
+            sampler=_sampler(self.search, len(sweep.folders())),
+            pruner=_pruner(self.search),
+            load_if_exists=True,
+        )
+        self.left = [folder for folder in sweep.folders() if folder.status()["state"] in UNFINISHED]
+        self.running: dict[str, Any] = {}
+        self.seen: dict[str, int] = {}
+
+    def take(self) -> PointFolder | None:
+        """Return an unfinished point of an earlier process, or else a new one while there are trials left."""
+        while self.left:
+            point = self.left.pop(0)
+            number = _number(point)
+            if not point.held() and number is not None and self._open(number):
+                self.running[point.name] = self._trial(number)
+                return point
+        for _ in range(TRIES):
+            states = _optuna().trial.TrialState
+            if sum(trial.state != states.FAIL for trial in self.study.get_trials(deepcopy=False)) >= self.search.trials:
+                return None
+            trial = self.study.ask()
+            values = [(key.path, key.suggest(trial), None) for key in self.space]
+            point = make_point(f"{trial.number:0{len(str(self.search.trials))}}", values)
+            try:
+                loaded = check_experiment(point.document(self.base), self.plugins)
+            except Refused as refused:
+                self.study.tell(trial, state=states.FAIL)
+                say(self.console, f"does not fit  {point.name}: {refused.problems[0].message}")
+                continue
+            folder = self.sweep.add(point.name, point.by_key, loaded)
+            with write_aside(folder.path / "point.json") as beside:
+                beside.write_text(as_json({"trial": trial.number, "values": point.by_key}), encoding="utf-8")
+            self.running[folder.name] = trial
+            return folder
+        raise Refused(f"{TRIES} points in a row do not fit together; see the messages above")
+
+    def hopeless(self, point: PointFolder) -> bool:
+        """Hand new evaluations on, and tell whether the point should be pruned."""
+        trial = self.running[point.name]
+        fresh = [line for line in self._values(point) if line[0] > self.seen.get(point.name, -1)]
+        for step, value in fresh:
+            trial.report(value, step)
+            self.seen[point.name] = step
+        return bool(fresh) and bool(trial.should_prune())
+
+    def settle(self, point: PointFolder, state: str) -> str:
+        """Tell the study how a point ended; one that was only stopped stays open."""
+        trial, states = self.running.pop(point.name), _optuna().trial.TrialState
+        values = self._values(point)
+        if state == "done" and values:
+            self.study.tell(trial, values[-1][1])
+        elif state == "pruned":
+            self.study.tell(trial, state=states.PRUNED)
+        elif state == "done":
+            self.study.tell(trial, state=states.FAIL)
+            say(self.console, f"{point.name}: the run has no {self.search.metric}")
+            return "failed"
+        elif state == "failed":
+            self.study.tell(trial, state=states.FAIL)
+        return state
+
+    def best(self) -> tuple[str, float] | None:
+        """Return name and value of the best point so far."""
+        states = _optuna().trial.TrialState
+        done = [t for t in self.study.get_trials(deepcopy=False) if t.state == states.COMPLETE]
+        if not done:
+            return None
+        names = {_number(folder): folder.name for folder in self.sweep.folders()}
+        number = self.study.best_trial.number
+        return names.get(number, str(number)), float(self.study.best_value)
+
+    def _values(self, point: PointFolder) -> list[tuple[int, float]]:
+        """Return step and value of the metric at every evaluation so far."""
+        run = point.run_directory()
+        kind, _, name = self.search.metric.partition("/")
+        try:
+            lines: Sequence[Mapping[str, Any]] = read_metrics(run / "metrics.jsonl") if run is not None else ()
+        except (OSError, ValueError):  # not there yet, or a line is being written
+            return []
+        found = ((line.get("step"), line.get(name)) for line in lines if line.get("kind") == kind)
+        return [(int(s), float(v)) for s, v in found if isinstance(s, int) and isinstance(v, int | float)]
+
+    def _open(self, number: int) -> bool:
+        trials = self.study.get_trials(deepcopy=False)
+        return number < len(trials) and not trials[number].state.is_finished()
+
+    def _trial(self, number: int) -> Any:
+        return _optuna().trial.Trial(self.study, self.study.get_trials(deepcopy=False)[number]._trial_id)
+
+
+def _number(point: PointFolder) -> int | None:
+    head = point.name.partition("-")[0]
+    return int(head) if head.isdigit() else None
+
+
+def _sampler(search: Search, begun: int) -> Any:
+    optuna = _optuna()
+    kind = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}[search.sampler]
+    with warnings.catch_warnings(action="ignore"):  # of options that may yet change
+        return kind(seed=search.seed + begun)  # another process must not draw the same points again
+
+
+def _pruner(search: Search) -> Any:
+    pruners = _optuna().pruners
+    return pruners.MedianPruner(n_startup_trials=search.warmup) if search.pruner == "median" else pruners.NopPruner()
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError:
+        hint = "python -m pip install 'dither-engine[search]'"
+        raise Refused(
+            Problem("a search needs optuna, which is not installed", ("sweep", "search"), help=hint)
+        ) from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
