@@ -17,11 +17,12 @@ from typing import Any
 
 from dither.registry.problems import Origin, Problem, Refused, nearest
 
+from .formats.reading import Entry, Fault, Unfit, entry_of
 from .plans import Diagram
 from .relations import GRID
 from .vocabulary import RELATIONS, ROOMS
 
-__all__ = ["find_file", "plan_line", "read_plans"]
+__all__ = ["find_file", "plan_line", "read_plans", "scan_plans"]
 
 KEYS = ("name", "types", "boxes", "edges")
 SHOWN = 20
@@ -29,10 +30,13 @@ SHOWN = 20
 
 
 def plan_line(diagram: Diagram) -> str:
-    """Return a diagram as one line, without its end."""
+    """Return a diagram as one line, without its end.
+
+    Boxes are left out where the relations do not follow from them, as in a diagram of doors: they would win.
+    """
     plan: dict[str, Any] = {"name": diagram.name} if diagram.name else {}
     plan["types"] = [ROOMS[kind] for kind in diagram.types]
-    if diagram.boxes is not None:
+    if diagram.boxes is not None and Diagram.from_boxes(diagram.types, diagram.boxes).edges == diagram.edges:
         plan["boxes"] = diagram.boxes
     plan["edges"] = [[i, j, RELATIONS[relation]] for i, j, relation in diagram.edges]
     return json.dumps(plan, ensure_ascii=False)
@@ -51,13 +55,11 @@ def read_plans(path: Path, most: int) -> list[Diagram]:
     """
     plans: list[Diagram] = []
     wrong: list[Problem] = []
-    for number, line in enumerate(_lines(path), 1):
-        if not line.strip():
-            continue
-        try:
-            plans.append(_parse(line, most))
-        except ValueError as error:
-            wrong += [Problem(message, origin=Origin(str(path), number)) for message in error.args]
+    for number, entry in _scan(path, most):
+        if entry.diagram is None:
+            wrong += [Problem(fault.message, origin=Origin(str(path), number)) for fault in entry.faults]
+        else:
+            plans.append(entry.diagram)
     if wrong:
         lines = list(dict.fromkeys(str(problem.origin) for problem in wrong))
         shown = [problem for problem in wrong if str(problem.origin) in lines[:SHOWN]]
@@ -66,6 +68,21 @@ def read_plans(path: Path, most: int) -> list[Diagram]:
     if not plans:
         raise Refused(f"{path} holds no plan")
     return plans
+
+
+def scan_plans(path: Path, most: int) -> Iterator[Entry]:
+    """Yield each line of a file of plans as a diagram, or with all that is wrong with it.
+
+    Raises:
+        Refused: The file cannot be read.
+    """
+    return (entry for _, entry in _scan(path, most))
+
+
+def _scan(path: Path, most: int) -> Iterator[tuple[int, Entry]]:
+    for number, line in enumerate(_lines(path), 1):
+        if line.strip():
+            yield number, entry_of(path, f"line {number}", lambda line=line: _parse(line, most))
 
 
 def find_file(path: Path) -> None:
@@ -95,21 +112,22 @@ def _parse(line: bytes, most: int) -> Diagram:
     """Read one line.
 
     Raises:
-        ValueError: Its arguments are all that is wrong.
+        Unfit: With all that is wrong.
     """
     try:
         plan = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise ValueError(f"is not UTF-8: byte 0x{error.object[error.start]:02x} at column {error.start + 1}") from None
+        where = f"byte 0x{error.object[error.start]:02x} at column {error.start + 1}"
+        raise Unfit(Fault("text", f"is not UTF-8: {where}")) from None
     except json.JSONDecodeError as error:
-        raise ValueError(f"is not JSON: {error.msg} at column {error.colno}") from None
+        raise Unfit(Fault("text", f"is not JSON: {error.msg} at column {error.colno}")) from None
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"is not JSON that can be read: {error}") from None
+        raise Unfit(Fault("text", f"is not JSON that can be read: {error}")) from None
     if not isinstance(plan, dict):
-        raise ValueError('is no table; expected {"types": [...], "boxes": [...]}')
+        raise Unfit(Fault("text", 'is no table; expected {"types": [...], "boxes": [...]}'))
     wrong = list(_problems(plan, most))
     if wrong:
-        raise ValueError(*wrong)
+        raise Unfit(*wrong)
     types = tuple(ROOMS.index(kind) for kind in plan["types"])
     name = plan.get("name", "")
     if "boxes" in plan:
@@ -118,64 +136,67 @@ def _parse(line: bytes, most: int) -> Diagram:
     return Diagram(types, tuple(edges), name=name)
 
 
-def _problems(plan: dict[str, Any], most: int) -> Iterator[str]:
+def _problems(plan: dict[str, Any], most: int) -> Iterator[Fault]:
     for key in plan:
         if key not in KEYS:
-            yield f'unknown key "{key}"; {_instead(key, KEYS)}'
+            yield Fault("text", f'unknown key "{key}"; {_instead(key, KEYS)}')
     if not isinstance(plan.get("name", ""), str):
-        yield f"name: expected a string, got {_short(plan['name'])}"
+        yield Fault("text", f"name: expected a string, got {_short(plan['name'])}")
     types = plan.get("types")
     if not isinstance(types, list):
-        yield "types: missing" if types is None else f"types: expected a list of room types, got {_short(types)}"
+        missing = "missing" if types is None else f"expected a list of room types, got {_short(types)}"
+        yield Fault("types", f"types: {missing}")
         return
     if not 2 <= len(types) <= most:
-        yield f"types: a plan has 2 to {most} rooms here, this one has {len(types)}"
+        yield Fault("rooms", f"types: a plan has 2 to {most} rooms here, this one has {len(types)}")
     for room, kind in enumerate(types):
         if kind not in ROOMS:
-            yield f"types[{room}]: {_short(kind)} is no type of room; {_instead(kind, ROOMS)}"
+            yield Fault("types", f"types[{room}]: {_short(kind)} is no type of room; {_instead(kind, ROOMS)}")
     if "boxes" in plan:
         yield from _box_problems(plan["boxes"], len(types))
     elif "edges" in plan:
         yield from _edge_problems(plan["edges"], len(types))
     else:
-        yield "there are neither boxes nor edges"
+        yield Fault("boxes", "there are neither boxes nor edges")
 
 
-def _box_problems(boxes: Any, rooms: int) -> Iterator[str]:
+def _box_problems(boxes: Any, rooms: int) -> Iterator[Fault]:
     if not isinstance(boxes, list) or len(boxes) != rooms:
         count = f"{len(boxes)} boxes" if isinstance(boxes, list) else _short(boxes)
-        yield f"boxes: expected a list of {rooms} boxes, one for each room, got {count}"
+        yield Fault("boxes", f"boxes: expected a list of {rooms} boxes, one for each room, got {count}")
         return
     for room, box in enumerate(boxes):
         if not (isinstance(box, list) and len(box) == 4 and all(type(wall) is int for wall in box)):
-            yield f"boxes[{room}]: expected four whole numbers x0, y0, x1, y1, got {_short(box)}"
+            yield Fault("boxes", f"boxes[{room}]: expected four whole numbers x0, y0, x1, y1, got {_short(box)}")
         elif not all(0 <= wall <= GRID for wall in box):
-            yield f"boxes[{room}]: {_short(box)} reaches beyond the {GRID} x {GRID} grid"
+            yield Fault("boxes", f"boxes[{room}]: {_short(box)} reaches beyond the {GRID} x {GRID} grid")
         elif box[0] >= box[2] or box[1] >= box[3]:
-            yield f"boxes[{room}]: {_short(box)} is empty or inverted, x0 < x1 and y0 < y1 is expected"
+            yield Fault("boxes", f"boxes[{room}]: {_short(box)} is empty or inverted, x0 < x1 and y0 < y1 is expected")
 
 
-def _edge_problems(edges: Any, rooms: int) -> Iterator[str]:
+def _edge_problems(edges: Any, rooms: int) -> Iterator[Fault]:
     if not isinstance(edges, list):
-        yield f"edges: expected a list of [i, j, relation], got {_short(edges)}"
+        yield Fault("edges", f"edges: expected a list of [i, j, relation], got {_short(edges)}")
         return
     seen: set[tuple[int, int]] = set()
     for place, edge in enumerate(edges):
         where = f"edges[{place}]"
         if not (isinstance(edge, list) and len(edge) == 3 and type(edge[0]) is int and type(edge[1]) is int):
-            yield f"{where}: expected [i, j, relation], got {_short(edge)}"
+            yield Fault("edges", f"{where}: expected [i, j, relation], got {_short(edge)}")
             continue
         i, j, relation = edge
         if relation not in RELATIONS:
-            yield f"{where}: {_short(relation)} is no relation; {_instead(relation, RELATIONS)}"
+            yield Fault("edges", f"{where}: {_short(relation)} is no relation; {_instead(relation, RELATIONS)}")
         if not (0 <= i < rooms and 0 <= j < rooms):
-            yield f"{where}: rooms are numbered 0..{rooms - 1}, got {_short(edge)}"
+            yield Fault("edges", f"{where}: rooms are numbered 0..{rooms - 1}, got {_short(edge)}")
         elif i == j:
-            yield f"{where}: room {i} has no relation to itself"
+            yield Fault("edges", f"{where}: room {i} has no relation to itself")
         elif i > j:
-            yield f"{where}: give how room {j} lies to room {i}; it does not follow from how {i} lies to {j}"
+            yield Fault(
+                "edges", f"{where}: give how room {j} lies to room {i}; it does not follow from how {i} lies to {j}"
+            )
         elif (i, j) in seen:
-            yield f"{where}: rooms {i} and {j} have a relation already"
+            yield Fault("edges", f"{where}: rooms {i} and {j} have a relation already")
         seen.add((i, j))
 
 

@@ -108,7 +108,9 @@ def prepare_plans(
         split = divide(groups, valid=valid, test=test)
     except Refused as refused:
         why = "\n".join(_grouped(left_out))
-        raise Refused(f"{refused.problems[0].message}" + (f"; {len(left_out)} left out:\n{why}" if why else "")) from None
+        raise Refused(
+            f"{refused.problems[0].message}" + (f"; {len(left_out)} left out:\n{why}" if why else "")
+        ) from None
     return Preparation(plans, names, split, left_out, noted)
 
 

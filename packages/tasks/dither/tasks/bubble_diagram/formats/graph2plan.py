@@ -68,13 +68,17 @@ def _matlab(file: Path) -> Iterator[Mapping[str, Any]]:
         raise Unfit(Fault("file", "is of MATLAB 7.3 (HDF5); save it again with -v7")) from None
     except (OSError, ValueError, TypeError, KeyError, EOFError, IndexError, MatReadError, zlib.error, struct.error,
             OverflowError, MemoryError, AttributeError, UnicodeError) as error:  # fmt: skip
-        raise Unfit(Fault("file", f"is no MATLAB file that can be read: {str(error) or type(error).__name__}")) from None
+        raise Unfit(
+            Fault("file", f"is no MATLAB file that can be read: {str(error) or type(error).__name__}")
+        ) from None
     if "data" not in found:
         names = [name for name in given.split(", ") if not name.startswith("__")]
         raise Unfit(Fault("file", f"holds no variable data; it holds {', '.join(names) or 'nothing'}"))
     data = np.asarray(found["data"])
     if data.dtype.names is None:
-        raise Unfit(Fault("file", f"its variable data is {data.dtype} of shape {data.shape}; an array of structs is due"))
+        raise Unfit(
+            Fault("file", f"its variable data is {data.dtype} of shape {data.shape}; an array of structs is due")
+        )
     return ({key: plan[key] for key in data.dtype.names} for plan in data.ravel())
 
 

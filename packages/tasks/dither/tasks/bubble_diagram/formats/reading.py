@@ -127,9 +127,7 @@ def read_json(file: Path) -> Any:
         byte = error.object[error.start]
         raise Unfit(Fault("text", f"is not UTF-8: byte 0x{byte:02x} at place {error.start}")) from None
     except json.JSONDecodeError as error:
-        raise Unfit(
-            Fault("text", f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}")
-        ) from None
+        raise Unfit(Fault("text", f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}")) from None
     except (ValueError, RecursionError) as error:
         raise Unfit(Fault("text", f"is not JSON that can be read: {error}")) from None
 
