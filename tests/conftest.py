@@ -2,7 +2,7 @@
 
 import torch
 
-from dither.testing.conformance import pytest_terminal_summary
+from dither.testing.summary import pytest_terminal_summary
 
 __all__ = ["pytest_terminal_summary"]
 

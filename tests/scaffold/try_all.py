@@ -1,84 +1,133 @@
-"""Write a plugin of every kind, install them all into one fresh environment, run their tests and their experiments.
+"""Write a plugin of every kind, install them into a fresh environment, run tests and experiments; then the tutorial.
 
     python tests/scaffold/try_all.py [FOLDER]
 
-The environment is new, but sees the site-packages of the Python that runs this: torch and the packages of dither are
-not installed again. It needs flit_core there. Everything happens in FOLDER, by default a temporary one, outside the
-repository.
+Everything happens in FOLDER, which is new, by default a temporary one outside the repository. The environment is new, but sees the
+site-packages of the Python that runs this, so that torch and the packages of dither are not installed again; flit_core,
+ruff and mypy have to be there too.
 """
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import time
 import venv
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 KINDS = (
     "task", "data", "process", "schedule", "sampler", "loss", "model", "block",
     "embedding", "position", "condition", "head", "optimizer", "lr-schedule",
 )  # fmt: skip
+TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.md"
+STEP = re.compile(r"Write `(?P<path>.+)`:\n\n```python\n(?P<text>[\s\S]*?)^```|^    (?P<command>.+)", re.M)
+"""What the tutorial tells its reader to do: write a file, or give a command."""
+SCRIPT = """#!{python}
+import sys
+from {module} import main
+sys.exit(main())
+"""
+NEW_EACH = """
+import sys
+from dither.engine.cli import main
+sys.exit(max(main(["new", "plugin", f"trial-{kind}", "--kind", kind, "--into", "plugins"]) for kind in sys.argv[1:]))
+"""
 RUN_EACH = """
 import sys
 from dither.engine.cli import main
-codes = {path: main(["run", path, "--runs", sys.argv[1]]) for path in sys.argv[2:]}
+codes = {path: main(["run", path, "--runs", "runs"]) for path in sys.argv[1:]}
 sys.exit(f"failed: {codes}" if any(codes.values()) else 0)
 """
 START = time.monotonic()
 
 
 def say(what: str) -> None:
-    sys.stdout.write(f"-- {what} ({time.monotonic() - START:.0f}s)\n")
+    sys.stdout.write(f"-- {time.monotonic() - START:.0f}s {what}\n")
     sys.stdout.flush()
 
 
-def fresh_environment(folder: Path) -> Path:
-    """Make a virtual environment that sees our packages; return its Python."""
+def do(folder: Path, environment: dict[str, str], *command: object, expected: int = 0) -> None:
+    """Run a command; show what it printed only if it does not end as it should."""
+    words = [str(word) for word in command]
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != expected:
+        shown = " ".join(words[-1:] if words[0] == "bash" else words)[:300]
+        raise RuntimeError(f"{shown}: exit code {done.returncode}, not {expected}\n{done.stdout}\n{done.stderr}")
+    for line in done.stdout.splitlines():
+        if line.startswith("conformance: "):
+            say(line)
+
+
+def fresh_environment(folder: Path) -> dict[str, str]:
+    """Make a virtual environment that sees our packages; return the variables of a shell in which it is active."""
     venv.create(folder, with_pip=False)
-    python = folder / "bin" / "python"
     (site,) = folder.glob("lib/python*/site-packages")
     # `addsitedir` and not a bare path: it reads the .pth files there, by which editable packages are found.
     (site / "shared.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
-    return python
+    for name, module in (("dither", "dither.engine.cli"), ("pytest", "pytest")):
+        (folder / "bin" / name).write_text(SCRIPT.format(python=folder / "bin" / "python", module=module))
+        (folder / "bin" / name).chmod(0o755)
+    path = f"{folder / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    own = {"PATH": path, "VIRTUAL_ENV": str(folder), "DITHER_DATA": str(folder / "data"), "OMP_NUM_THREADS": "1"}
+    return {**os.environ, **own, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_QUIET": "1"}
+
+
+def try_style(folder: Path, environment: dict[str, str], packages: list[Path]) -> None:
+    for package in packages:  # each under its own configuration
+        do(package, environment, sys.executable, "-m", "ruff", "check", "-q", "--no-cache", ".")
+        do(package, environment, sys.executable, "-m", "ruff", "format", "-q", "--no-cache", "--check", ".")
+    modules = [next(package.glob("dither_*")) for package in packages]
+    do(folder, environment, sys.executable, "-m", "mypy", "--strict", "--cache-dir", folder / "mypy", *modules)
+    say("style and types: done")
+
+
+def try_kit(folder: Path, environment: dict[str, str], packages: list[Path]) -> None:
+    options = ["-q", "-p", "no:cacheprovider", "--import-mode=importlib", "-c", os.devnull, f"--rootdir={folder}"]
+    do(folder, environment, "python", "-m", "pytest", *options, *(package / "tests" for package in packages))
+    say("their own tests: done")
+
+
+def try_experiments(folder: Path, environment: dict[str, str], packages: list[Path]) -> None:
+    do(folder, environment, "python", "-c", RUN_EACH, *(package / "experiment.toml" for package in packages))
+    say("their experiments: done")
+
+
+def try_tutorial(folder: Path) -> None:
+    environment, where = fresh_environment(folder / "venv"), folder
+    for step in STEP.finditer(TUTORIAL.read_text()):
+        if step["path"]:
+            (where / step["path"]).write_text(step["text"])
+            continue
+        command, _, remark = (part.strip() for part in step["command"].partition("  #"))
+        if command.startswith("cd "):
+            where = where / command.removeprefix("cd ")
+        elif "twine" not in command:
+            expected = int(remark.rpartition(" ")[2]) if remark.startswith("exits with") else 0
+            do(where, environment, "bash", "-c", command, expected=expected)
+    say("the tutorial: done")
 
 
 def main(folder: Path) -> None:
-    environment = {
-        "PATH": f"{folder / 'venv' / 'bin'}:{os.environ['PATH']}",
-        "VIRTUAL_ENV": str(folder / "venv"),
-        "DITHER_DATA": os.environ.get("DITHER_DATA", str(folder / "data")),
-        **{key: os.environ[key] for key in os.environ if key.startswith(("PIP_", "OMP_", "HOME", "XDG_", "CI_"))},
-    }
-
-    def run(*command: object) -> None:
-        subprocess.run([str(word) for word in command], cwd=folder, env=environment, check=True)
-
-    python = fresh_environment(folder / "venv")
-    say("write")
-    (folder / "plugins").mkdir()
-    new = "import sys; from dither.engine.cli import main; sys.exit(max(main(['new', 'plugin', f'trial-{kind}', "
-    run(python, "-c", f"{new}'--kind', kind, '--into', 'plugins']) for kind in sys.argv[1:]))", *KINDS)
-    packages = [folder / "plugins" / f"dither-trial-{kind}" for kind in KINDS]
-    say("install")
-    install = [sys.executable, "-m", "pip", "--python", python, "install", "-q", "--disable-pip-version-check"]
-    run(*install, "--no-deps", "--no-build-isolation", *(word for package in packages for word in ("-e", package)))
-    say("check style and types")
-    for package in packages:
-        run(sys.executable, "-m", "ruff", "check", "-q", "--no-cache", package)
-        run(sys.executable, "-m", "ruff", "format", "-q", "--no-cache", "--check", package)
-    say("run the conformance kit over all of them")
-    run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib", "-c", os.devnull,
-        f"--rootdir={folder}", *(package / "tests" for package in packages))  # fmt: skip
-    say("run their experiments")
-    run(python, "-c", RUN_EACH, folder / "runs", *(package / "experiment.toml" for package in packages))
+    environment, plugins = fresh_environment(folder / "venv"), folder / "plugins"
+    plugins.mkdir()
+    do(folder, environment, "python", "-c", NEW_EACH, *KINDS)
+    packages = [plugins / f"dither-trial-{kind}" for kind in KINDS]
+    every = [word for package in packages for word in ("-e", package)]
+    do(folder, environment, "python", "-m", "pip", "install", "--no-deps", "--no-build-isolation", *every)
+    say(f"{len(packages)} plugins: written and installed")
+    with ThreadPoolExecutor(2) as pool:  # of processes that each take one core
+        jobs = [pool.submit(try_tutorial, folder / "tutorial")]
+        jobs += [pool.submit(job, folder, environment, packages) for job in (try_kit, try_experiments, try_style)]
+        for job in jobs:
+            job.result()
     say("done")
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        Path(sys.argv[1]).mkdir(parents=True)
         main(Path(sys.argv[1]).resolve())
     else:
         with tempfile.TemporaryDirectory(prefix="dither-scaffold-") as name:

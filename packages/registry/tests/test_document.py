@@ -181,7 +181,7 @@ def test_every_value_keeps_the_places_that_it_overrides(tmp_path):
         ]
 
     assert places("lr") == ["--set lr=4", "--set lr=3", "child.toml:2:6", "base.toml:1:6"]
-    assert places("list", 1) == ["base.toml:2:8"]
+    assert places("list", 1) == ["base.toml:2:12"]
     assert places("model", "use") == ["middle.toml:2:17", "base.toml:4:7"]
     assert places("model", "heads") == ["--unset model.heads", "middle.toml:2:30"]
     assert places("model", "head", "zero") == ["child.toml:3:19"]

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dither.tasks.bubble_diagram.frequencies import Frequencies, divergence
+from dither.tasks.bubble_diagram.frequencies import Frequencies
 from dither.tasks.bubble_diagram.generator import make_plans
-from dither.tasks.bubble_diagram.metrics import sample_figures
 from dither.tasks.bubble_diagram.plans import Diagram, encode
 from dither.tasks.bubble_diagram.structure import fingerprints, structure_of
 from dither.tasks.bubble_diagram.vocabulary import EDGE_PAD, NO_EDGE, NODE_MASK, NODE_PAD, RELATIONS, pairs
@@ -139,41 +138,3 @@ def test_baselines_of_the_generator():
     train, held = (Frequencies.of(make_plans(0, a, b).tokens(8), 8) for a, b in ((2000, 10_000), (0, 2000)))
     assert abs(sum(train.unigram_nats(held).values()) - 48.4) < 0.6
     assert abs(sum(held.uniform_nats().values()) - 65.3) < 0.6
-
-
-def test_divergence():
-    a, b = np.array([1, 1, 0, 0]), np.array([0, 0, 3, 1])
-    assert divergence(a, a * 7) == pytest.approx(0)
-    assert divergence(a, b) == pytest.approx(log(2))
-    half = np.array([1, 0])
-    even = np.array([5, 5])
-    expected = (log(1 / 0.75) + 0.5 * log(0.5 / 0.75) + 0.5 * log(0.5 / 0.25)) / 2
-    assert divergence(half, even) == divergence(even, half) == pytest.approx(expected)
-    assert np.isnan(divergence(np.zeros(3, int), np.ones(3, int)))
-
-
-def test_unigram_samples_have_its_frequencies_and_little_structure():
-    fitted = Frequencies.of(make_plans(0, 0, 2000).tokens(8), 8)
-    drawn = fitted.draw(5000, 0)
-    again = Frequencies.of(drawn, 8)
-    assert divergence(fitted.types, again.types) < 1e-3
-    assert divergence(fitted.edges, again.edges) < 1e-3
-    assert divergence(fitted.rooms, again.rooms) < 1e-3
-    found = sample_figures(drawn, 8, fitted)
-    assert found["level_0"] == 1
-    assert found["level_2"] < 0.4 < found["connected"]
-    assert (fitted.draw(5000, 0) == drawn).all()
-    assert (fitted.draw(5000, 1) != drawn).any()
-
-
-def test_figures_of_samples():
-    plans = make_plans(0, 0, 100).tokens(8)
-    reference = Frequencies.of(plans, 8)
-    found = sample_figures(np.concatenate([plans, plans]), 8, reference)
-    assert found["level_0"] == found["level_1"] == found["level_2"] == found["connected"] == 1
-    assert found["type_js"] == found["relation_js"] == pytest.approx(0, abs=1e-12)
-    assert found["unique"] == pytest.approx(0.5, abs=0.02)
-    half = plans.copy()
-    half[:50, 0] = NODE_MASK
-    assert sample_figures(half, 8, reference)["level_0"] == 0.5
-    assert sample_figures(plans[:0], 8, reference) == {}

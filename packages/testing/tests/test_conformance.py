@@ -1,8 +1,11 @@
 """The kit by itself: what it draws, which cases it makes, and what it says. Its parts are small and of this file."""
 
 import math
+import os
+import re
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
@@ -12,11 +15,14 @@ from hypothesis import strategies as st
 from pydantic import Field, model_validator
 from torch import nn
 
-from dither.registry import Catalog, FeatureSpace, Options, Slot, Spec, TokenSpace, named
+import dither.testing as kit
+from dither.registry import Catalog, FeatureSpace, Misfit, Options, Slot, Spec, TokenSpace, named
 from dither.registry.flow import Noise
 from dither.registry.kinds import BlockSpec, HeadSpec, ModelSpec, ScheduleSpec
-from dither.testing import cleans, parametrize, spaces, specs
-from dither.testing.conformance import Case, cases
+from dither.testing import CHECKS, Case, cleans, parametrize, spaces, specs
+from dither.testing.conformance import cases
+from dither.testing.summary import lines
+from dither.testing.traits import PROMISES, TRAITS
 
 torch.set_num_threads(1)
 
@@ -42,6 +48,9 @@ class Mix(BlockSpec):
     name: ClassVar[str] = "mix"
     heads: int = Field(1, ge=1, le=1)
     """Number of heads."""
+
+    def traits(self) -> frozenset[str]:
+        return frozenset({"zero-init", "equivariant"})
 
     def build(self, width: int, cond: int) -> Any:
         return Mixing(width, cond)
@@ -71,7 +80,7 @@ OURS = catalog_of(Mix, Straight)
 TORCH = {(name, "menu_without_torch"): "Spec and module share this file" for name in ("block:mix", "schedule:straight")}
 
 
-@parametrize("ours", catalog=OURS, claims={"block:mix": ["identity_at_init"]}, expected_failures=TORCH)
+@parametrize("ours", catalog=OURS, expected_failures=TORCH, strict=True)
 def test_good_parts_pass_every_check(case):
     case.run()
 
@@ -170,21 +179,87 @@ def test_batches_are_of_their_space():
     assert seen == {("known", True), ("known", False), ("padded", True), ("padded", False), 1, 2, 3}
 
 
-def test_names_that_are_not_known_are_refused():
+def test_names_that_are_not_known_are_refused_with_the_nearest():
     for wrong, message in (
-        ({"plugin": "theirs"}, 'plugin "theirs" offers nothing; plugins: ours'),
-        ({"expected_failures": {("block:mix", "identity"): "x"}}, "block:mix identity"),
-        ({"expected_failures": {("block:mux", "summary"): "x"}}, "block:mux summary"),
-        ({"claims": {"block:mux": ["identity_at_init"]}}, "offers no block:mux"),
-        ({"claims": {"block:mix": ["rows_independent"]}}, "no claim that the kit can check"),
-        ({"examples": {"data:files": [{}]}}, "offers no data:files"),
+        ({"plugin": "theirs"}, 'plugin "theirs" offers nothing; there is ours'),
+        ({"plugin": "our"}, 'did you mean "ours"'),
+        ({"expected_failures": {("block:mix", "identity_at_start"): "x"}}, 'did you mean "identity_at_init"'),
+        ({"expected_failures": {("block:mux", "summary"): "x"}}, 'offers no block:mux; did you mean "block:mix"'),
+        ({"expected_failures": {("schedule:straight", "cached_equals_full"): "x"}}, "has no check"),
+        ({"expected_failures": {("block:mix", "summary"): " "}}, "for no reason"),
+        ({"examples": {"block:mux": [{}]}}, 'did you mean "block:mix"'),
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=re.escape(message)):
             parametrize(**{"plugin": "ours", "catalog": OURS, **wrong})
 
 
-def test_a_claim_is_checked_only_where_it_is_made():
-    assert "identity_at_init" not in {case.check.name for case in cases("ours", OURS, {}, {})}
+def case_of(spec: type[Spec], check: str, *others: type[Spec], **options) -> Case:
+    name = f"{spec.kind}:{spec.name}"
+    (case,) = (
+        c for c in cases("ours", catalog_of(spec, *others), **options) if (c.name, c.check.name) == (name, check)
+    )
+    return case
+
+
+def test_checks_follow_from_what_is_declared():
+    class Plain(Mix):
+        """It promises nothing."""
+
+        name: ClassVar[str] = "plain"
+        traits = Spec.traits
+
+    def names(spec):
+        return {case.check.name for case in cases("ours", catalog_of(spec))}
+
+    promised = {"identity_at_init", "permutation_equivariant", "cached_equals_full"}
+    assert promised <= names(Mix)
+    assert not promised & names(Plain)
+    assert names(Mix) - names(Plain) == promised
+    with pytest.raises(pytest.skip.Exception, match="does not declare cache"):
+        case_of(Mix, "cached_equals_full").run()
+
+
+def test_what_is_declared_and_cannot_be_checked_is_a_failure():
+    class Keeping(Mix):
+        """It promises to work behind a cache, and there is no model to try it in."""
+
+        name: ClassVar[str] = "keeping"
+
+        def traits(self) -> frozenset[str]:
+            return frozenset({"cache"})
+
+    class Misspelt(Mix):
+        """It promises what nobody knows."""
+
+        name: ClassVar[str] = "misspelt"
+
+        def traits(self) -> frozenset[str]:
+            return frozenset({"zero-int"})
+
+    with pytest.raises(AssertionError, match="declares cache, but this never ran: no model is installed"):
+        case_of(Keeping, "cached_equals_full").run()
+    with pytest.raises(AssertionError, match='"zero-int" is promised.*did you mean "zero-init"'):
+        case_of(Misspelt, "promises_checked").run()
+
+
+def test_every_trait_has_a_check_and_every_check_a_known_trait():
+    assert {(check.kind, trait) for check in CHECKS for trait in check.needs} >= set(PROMISES)
+    known = {*TRAITS, *(trait for _, trait in PROMISES)}
+    for check in CHECKS:
+        assert check.needs <= known
+        assert check.summary.endswith("."), check.name
+    assert len({(check.kind, check.name) for check in CHECKS}) == len(CHECKS)
+
+
+def test_a_recommended_check_fails_only_under_strict():
+    class Silent(Straight):
+        name: ClassVar[str] = "silent"
+
+    Silent.__doc__ = None
+    with pytest.raises(pytest.xfail.Exception, match="recommended: .*has no docstring"):
+        case_of(Silent, "summary").run()
+    with pytest.raises(AssertionError, match="has no docstring"):
+        case_of(Silent, "summary", strict=True).run()
 
 
 def test_a_part_that_fits_nowhere_fails():
@@ -194,13 +269,10 @@ def test_a_part_that_fits_nowhere_fails():
         name: ClassVar[str] = "picky"
 
         def check(self, width, cond):
-            from dither.registry import Misfit
-
             yield Misfit("never")
 
-    (case,) = (c for c in cases("ours", catalog_of(Picky), {}, {}) if c.check.name == "builds")
     with pytest.raises(AssertionError, match="fits nowhere"):
-        case.run()
+        case_of(Picky, "builds").run()
 
 
 def test_a_model_without_parts_to_draw_is_said_to_lack_them():
@@ -213,52 +285,111 @@ def test_a_model_without_parts_to_draw_is_said_to_lack_them():
 
         def build(self, space) -> Any: ...
 
-    found = {case.check.name: case for case in cases("ours", catalog_of(Net), {}, {})}
     with pytest.raises(LookupError, match="no head is registered"):
-        found["raw_output"].run()
+        case_of(Net, "raw_output").run()
 
 
-PLUGIN_TEST = """
-import sys
-sys.path.insert(0, {folder!r})
-import test_conformance as ours
-from dither.testing import parametrize
+THEIRS = """
+from typing import ClassVar
 
-@parametrize("ours", catalog=ours.catalog_of(ours.Straight), expected_failures={expected})
-def test_parts(case):
+import torch
+from pydantic import Field
+
+from dither.registry import hookimpl
+from dither.registry.flow import Noise
+from dither.registry.kinds import ScheduleSpec
+
+
+class Straight(ScheduleSpec):
+    \"\"\"Sigma in a straight line.\"\"\"
+
+    name: ClassVar[str] = "straight"
+    end: float = Field(4.0, gt=0)
+    \"\"\"Sigma at t = 1.\"\"\"
+
+    def build(self):
+        return lambda t: Noise(self.end * t, torch.full_like(t, self.end))
+"""
+TEST = """
+import theirs
+from dither.registry import Catalog
+from dither.testing import conformance
+
+catalog = Catalog()
+catalog.add("theirs", [theirs.Straight])
+
+
+@conformance.parametrize(plugin="theirs", catalog=catalog, expected_failures={expected})
+def test_conformance(case):
+    case.run()
+"""
+OUTSIDE = """
+from dither.testing import conformance
+
+
+@conformance.parametrize(plugin="{plugin}")
+def test_conformance(case):
     case.run()
 """
 
 
-def run_outside(tmp_path, expected: dict) -> str:
-    from pathlib import Path
-
-    (tmp_path / "test_theirs.py").write_text(PLUGIN_TEST.format(folder=str(Path(__file__).parent), expected=expected))
-    (tmp_path / "conftest.py").write_text("from dither.testing.conformance import pytest_terminal_summary\n")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:xdist",
-        "--rootdir",
-        ".",
-        "test_theirs.py",
-    ]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+def pytest_in(folder, *arguments: str) -> str:
+    """Run pytest in a folder that is not of this repository, where our conftest and settings are not."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    there = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "PYTHONPATH"))}
+    done = subprocess.run(
+        [*command, "--rootdir", ".", *arguments], cwd=folder, capture_output=True, text=True, check=False, env=there
+    )
     return done.stdout + done.stderr
 
 
 def test_a_stranger_runs_the_kit_and_expected_failures_are_strict(tmp_path):
-    torch_there = ("schedule:straight", "menu_without_torch")
-    expected = {torch_there: TORCH[torch_there], ("schedule:straight", "grows"): "it does not fail"}
-    said = run_outside(tmp_path, expected)
-    assert "1 failed, 11 passed, 1 xfailed" in said
+    (tmp_path / "theirs.py").write_text(THEIRS)
+    expected = {
+        ("schedule:straight", "menu_without_torch"): "Spec and module share a file",
+        ("schedule:straight", "grows"): "it does not fail",
+    }
+    (tmp_path / "test_theirs.py").write_text(TEST.format(expected=expected))
+    said = pytest_in(tmp_path, "test_theirs.py")
+    checks = sum(check.kind in ("any", "schedule") for check in CHECKS)
+    assert f"1 failed, {checks - 2} passed, 1 xfailed" in said
     assert "[XPASS(strict)] it does not fail" in said
     assert "schedule:straight-grows" in said
-    assert "conformance: 13 checks ran over 1 parts, 0 skipped" in said
+    assert f"conformance: {checks} checks ran over 1 parts, 0 skipped" in said
+    assert "1 failed as expected: schedule:straight menu_without_torch: Spec and module share a file" in said
+
+
+def test_the_kit_runs_outside_this_repository(tmp_path):
+    (tmp_path / "test_ours.py").write_text(OUTSIDE.format(plugin="engine"))
+    said = pytest_in(tmp_path, "test_ours.py")
+    assert " passed" in said, said
+    assert "failed" not in said, said
+    assert re.search(r"conformance: \d+ checks ran over 3 parts, \d+ skipped", said), said
+
+
+def test_the_summary_counts_and_gives_reasons():
+    def report(check, when="call", longrepr=None, **more):
+        return SimpleNamespace(nodeid=f"test_x.py::test_y[block:mix-{check}]", when=when, longrepr=longrepr, **more)
+
+    skipped = report("cached_equals_full", longrepr=("x.py", 3, "Skipped: does not declare cache"))
+    stats = {"passed": [report("summary"), report("summary", "setup")], "skipped": [skipped], "error": [object()]}
+    assert lines(stats) == [
+        "conformance: 1 checks ran over 1 parts, 1 skipped",
+        "  1 skipped: does not declare cache",
+    ]
+    assert lines({"passed": [SimpleNamespace(nodeid="test_x.py::test_z[1-2]", when="call")]}) == []
+
+
+def test_importing_the_kit_imports_neither_pytest_nor_torch():
+    code = "import sys, dither.testing; print([m for m in ('pytest', 'torch', 'hypothesis') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    code = "import sys; sys.modules['pytest'] = None; from dither.testing import CHECKS, specs, spaces, cleans"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    for name in kit.__all__:
+        assert getattr(kit, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'conform'"):
+        _ = kit.conform
 
 
 def test_reasons_of_skipped_checks_are_kept():
@@ -269,7 +400,5 @@ def test_reasons_of_skipped_checks_are_kept():
 
     Alone.__module__ = "dither_file_plugin_alone"
     sys.modules["dither_file_plugin_alone"] = sys.modules[__name__]
-    (case,) = (c for c in cases("ours", catalog_of(Alone), {}, {}) if c.check.name == "menu_without_torch")
-    assert isinstance(case, Case)
     with pytest.raises(pytest.skip.Exception, match="is a file"):
-        case.run()
+        case_of(Alone, "menu_without_torch").run()

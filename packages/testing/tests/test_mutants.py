@@ -125,6 +125,10 @@ def stretched(noised):
     return replace(noised, state=State.of(torch.where(noised.fixed, noised.x0, noised.state.x * 1.1)))
 
 
+def clean_step(inner, state, pred, like):
+    return State.of(inner.finish(state, pred, like))
+
+
 def sigma_of(noised):
     sigma = noised.noise.sigma
     return sigma if sigma.ndim == 2 else sigma[:, None]
@@ -370,7 +374,7 @@ MUTANTS = [
         clean_at_zero=process(corrupt=lambda inner, c, t: inner.corrupt(c, 0.5 + t / 2)),
         prior_at_one=process(corrupt=lambda inner, c, t: inner.corrupt(c, t / 2)),
         chapman_kolmogorov=process(step=lambda inner, state, pred, now, then, like: state),
-        reverse_step=process(step=lambda inner, state, pred, now, then, like: State.of(inner.finish(state, pred, like))),
+        reverse_step=process(step=lambda inner, state, pred, now, then, like: clean_step(inner, state, pred, like)),
         meaning_is_exact=process(read=lambda inner, raw, *a: inner.read(raw / 2, *a)),
     ),
     *of(
@@ -457,7 +461,9 @@ MUTANTS = [
         identity_at_init=module(forward=lambda inner, *a, **o: inner(*a, **o) + 0.01),
         rows_independent=module(forward=lambda inner, x, c, **o: inner(x, c, **o) + x.mean(0)),
         padding_inert=module(forward=lambda inner, x, c, mask=None: inner(x, c)),
-        permutation_equivariant=module(forward=lambda inner, x, c, **o: inner(x, c, **o) + torch.arange(x.shape[1])[:, None]),
+        permutation_equivariant=module(
+            forward=lambda inner, x, c, **o: inner(x, c, **o) + torch.arange(x.shape[1])[:, None]
+        ),
         cached_equals_full=module(forward=behind),
         condition_per_position=module(forward=lambda inner, x, c, **o: inner(x, c / c.ndim, **o)),
         gradients_reach_all=built(unused),

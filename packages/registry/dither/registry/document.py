@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -167,7 +168,7 @@ class _Files:
 
     def __init__(self) -> None:
         self.room = LARGEST
-        self.done: set[FilePath] = set()
+        self.done: set[str] = set()
         self.open: list[FilePath] = []
 
     def read(self, path: FilePath) -> Iterator[Layer]:
@@ -178,7 +179,7 @@ class _Files:
             raise Refused(f"{self.open[0]} extends more than {MOST_FILES} files, with those that they extend")
         for origin, parent in self.parents(layer):
             yield from self.parent(parent, origin)
-        self.done.add(self.open.pop().resolve())
+        self.done.add(os.path.realpath(self.open.pop()))
         yield layer
 
     @staticmethod
@@ -188,21 +189,26 @@ class _Files:
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             origin = layer.origin(("extends",), value=True)
             raise Refused(Problem("expected the name of a file, or a list of names", ("extends",), origin, given=given))
+        if len(names) > MOST_FILES:
+            origin = layer.origin(("extends",))
+            raise Refused(
+                Problem(f"{len(names):,} files are named; at most {MOST_FILES} are read", ("extends",), origin)
+            )
         for index, name in enumerate(names):
             place: Path = ("extends",) if isinstance(given, str) else ("extends", index)
             yield layer.origin(place, value=True), (layer.file or FilePath()).parent / name
 
     def parent(self, path: FilePath, origin: Origin) -> Iterator[Layer]:
         try:
-            real = path.resolve()
-            opened = [file.resolve() for file in self.open]
+            real = os.path.realpath(path)
+            opened = list(map(os.path.realpath, self.open))
             if real in opened:
                 chain = " extends ".join(map(str, (*self.open[opened.index(real) :], path)))
                 raise Refused(f"experiment files extend each other in a circle: {chain}")
             if real not in self.done:
                 yield from self.read(path)
-        except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: links in a circle
-            raise Refused(Problem(f"file {path} cannot be read: {error}", ("extends",), origin)) from None
+        except ValueError as error:  # the name holds a zero byte
+            raise Refused(Problem(f"cannot read {str(path)!r}: {error}", ("extends",), origin)) from None
         except Refused as refused:
             raise Refused([self.placed(problem, path, origin) for problem in refused.problems]) from None
 

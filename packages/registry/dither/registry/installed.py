@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
@@ -41,7 +41,7 @@ class Installed:
     def stamp(self) -> str:
         """Changes when the plugin is installed anew, and when a file of an editable one is saved."""
         top = self.module.partition(":")[0].partition(".")[0]
-        facts = [sys.version, self.name, self.module, self.distribution, self.version, *_file_facts(top)]
+        facts = [sys.version, self.name, self.module, self.distribution, self.version, _own_stamp(), *_file_facts(top)]
         if (dist := self.point.dist) is not None:
             facts += _folder_facts(dist)
         return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:20]
@@ -69,6 +69,12 @@ def _folder_facts(dist: importlib.metadata.Distribution) -> list[str]:
     except (OSError, ValueError, KeyError, AttributeError):
         pass
     return facts
+
+
+@cache
+def _own_stamp() -> str:
+    """What reads the menus changes what stands on them."""
+    return _newest_source(str(Path(__file__).parent))
 
 
 def _newest_source(folder: str) -> str:

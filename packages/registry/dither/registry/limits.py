@@ -87,11 +87,11 @@ def check_text(text: str, name: str) -> None:
     Raises:
         Refused: With the place in the text, which is called `name`.
     """
+    if text.count("[") + text.count("{") > DEEPEST or any(line.count(".") >= DEEPEST for line in text.split("\n")):
+        _check_depth(text, name)
     values = sum(map(text.count, "=,["))
     if values > MOST_VALUES:
         raise Refused(f"{name} has about {values:,} keys and elements; at most {MOST_VALUES:,} are read")
-    if text.count("[") + text.count("{") > DEEPEST or any(line.count(".") >= DEEPEST for line in text.split("\n")):
-        _check_depth(text, name)
     if len(text) > MOST_DIGITS and (number := NUMBER.search(text)):
         digits = sum(map(str.isdigit, number[0]))
         raise _refusal(f"a number of {digits:,} digits cannot be read", name, text, *number.span())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -33,9 +34,9 @@ def problems_in(
     return problems
 
 
-def _place(problem: Problem) -> tuple[str, int, int]:
+def _place(problem: Problem) -> tuple[str, float, float]:
     origin = problem.origin
-    return ("", 0, 0) if origin is None else (origin.file, origin.line or 0, origin.column or 0)
+    return ("", 0, 0) if origin is None else (origin.file, origin.line or math.inf, origin.column or 0)
 
 
 class _Reader:
@@ -75,10 +76,14 @@ class _Reader:
         return self._accepted[table]
 
     def unknown_key(self, path: Path, detail: Detail) -> tuple[Problem, str | None]:
-        allowed = sorted(self.accepted(path[:-1]))
+        table = path[:-1]
+        told = table in self._accepted
+        allowed = sorted(self.accepted(table))
         close = nearest(path[-1], allowed)
-        hint = (f'did you mean "{close}"? ' if close else "") + f"accepted: {', '.join(allowed)}"
-        return Problem("unknown key", path, self.document.origin(path), hint, given=detail["input"]), close
+        hints = [f'did you mean "{close}"?'] if close else []
+        hints += [] if told else [f"accepted: {', '.join(allowed)}"]
+        origin = self.document.origin(path)
+        return Problem("unknown key", path, origin, " ".join(hints) or None, given=detail["input"]), close
 
     def missing(self, table: Path, keys: list[str]) -> Problem:
         lines = []

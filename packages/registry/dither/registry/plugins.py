@@ -24,7 +24,7 @@ from .menus import menus_of
 from .offers import Menu, offer_of
 from .policy import Policy
 from .problems import Problem, Refused, nearest
-from .reports import PluginError, PluginReport, why
+from .reports import PluginError, PluginReport, refuse_failures, why
 from .selection import STRICT, select_plugins
 
 __all__ = ["GROUP", "PluginReport", "Plugins", "load_plugins", "why"]
@@ -287,7 +287,8 @@ def load_plugins(
     menus = menus_of(list(usable.values()), fresh)
     for name, plugin in usable.items():
         plugins.expect(plugin, menus[name])
-    _strict(plugins.reports)
+    if os.environ.get(STRICT, "") not in ("", "0"):
+        refuse_failures(plugins.reports)
     for name in selection.asked:
         plugins.ask(name)
     for path in (*selection.files, *files):
@@ -297,10 +298,3 @@ def load_plugins(
 
 def _required(found: Mapping[str, Sequence[Installed]], policy: Policy) -> set[str]:
     return {name for name, points in found.items() if any(policy.requirement(name, p.distribution) for p in points)}
-
-
-def _strict(reports: Iterable[PluginReport]) -> None:
-    if os.environ.get(STRICT, "") not in ("", "0"):
-        wrong = [report for report in reports if report.state in ("failed", "clash")]
-        if wrong:
-            raise Refused([Problem(f'plugin "{r.name}" ({r.origin}): {r.state}, {r.reason}') for r in wrong])

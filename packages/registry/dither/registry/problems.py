@@ -12,12 +12,12 @@ from typing import Any
 
 from .spec import Path
 
-__all__ = ["Origin", "Problem", "Refused", "dotted", "nearest", "plain"]
+__all__ = ["Origin", "Problem", "Refused", "dotted", "nearest", "plain", "shortened"]
 
 WIDEST = 160
 """Characters of a source line that are shown."""
-LONGEST = 4000
-"""Characters of a message that are shown."""
+LONGEST = 2000
+"""Characters of a message that are shown: its beginning and its end."""
 LONGEST_KEY = 60
 """Characters of a key that are shown."""
 BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -92,7 +92,7 @@ class Problem:
     level: str = "error"
 
     def __str__(self) -> str:
-        lines = [f"{self.level}: " + (f"{dotted(self.path)}: " if self.path else "") + self.message]
+        lines = [f"{self.level}: " + (f"{dotted(self.path)}: " if self.path else "") + shortened(self.message)]
         if self.origin is not None:
             lines += [f"  --> {self.origin}", *self.origin.excerpt()]
         lines += [f"  note: {word} {origin}" for word, origin in self.related]
@@ -112,11 +112,15 @@ class Refused(Exception):  # noqa: N818 - it is no error of the program
 
 
 def plain(text: str) -> str:
-    """Return a text as a terminal may show it: not endless, and without characters that would steer the terminal."""
-    text = text if len(text) <= LONGEST else text[:LONGEST] + " ..."
+    """Return a text as a terminal may show it: without characters that would steer the terminal."""
     return "".join(
         c if c.isprintable() or c == "\n" else " " if c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in text
     )
+
+
+def shortened(text: str) -> str:
+    """Return a text that is not endless; what goes is its middle."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
 
 
 def nearest(word: object, allowed: Iterable[str]) -> str | None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["PluginError", "PluginReport", "why"]
+from .problems import Problem, Refused
+
+__all__ = ["PluginError", "PluginReport", "refuse_failures", "why"]
 
 
 @dataclass(frozen=True)
@@ -61,3 +64,14 @@ def why(error: BaseException) -> str:
     if frames and Path(frames[-1].filename).parent != Path(__file__).parent:
         reason += f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})"
     return reason
+
+
+def refuse_failures(reports: Iterable[PluginReport]) -> None:
+    """Stop where any plugin cannot be used for a reason other than that it was blocked.
+
+    Raises:
+        Refused: With one problem for each.
+    """
+    wrong = [report for report in reports if report.state in ("failed", "clash")]
+    if wrong:
+        raise Refused([Problem(f'plugin "{r.name}" ({r.origin}): {r.state}, {r.reason}') for r in wrong])

@@ -2,7 +2,7 @@
 
 from dither.registry import Spec, hookimpl
 
-from .bubble_diagram.specs import BubbleDiagram, JsonPlans, ProceduralPlans
+from .bubble_diagram.specs import BubbleDiagram, JsonPlans, PlanFiles, ProceduralPlans
 from .get_region.specs import GetRegion, HumanDHS, RegionFile
 from .language_model.specs import LanguageModel, Shakespeare, StdlibText, TextFiles
 
@@ -18,6 +18,7 @@ def register_components() -> list[type[Spec]]:
         HumanDHS,
         JsonPlans,
         LanguageModel,
+        PlanFiles,
         ProceduralPlans,
         RegionFile,
         Shakespeare,

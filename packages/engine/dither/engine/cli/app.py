@@ -7,11 +7,13 @@ from typing import Any
 # isort: off
 from . import experiments  # noqa: F401 - importing a module registers its verbs
 from . import authoring  # noqa: F401
+from . import benching  # noqa: F401
 from . import catalogue  # noqa: F401
 from . import data  # noqa: F401
 from . import doctor  # noqa: F401
 from . import explaining  # noqa: F401
 from . import registry  # noqa: F401
+from . import reports  # noqa: F401
 from . import runs  # noqa: F401
 from . import schema  # noqa: F401
 from . import sweeps  # noqa: F401

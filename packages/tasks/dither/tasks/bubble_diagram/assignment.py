@@ -30,6 +30,7 @@ _APART: Final = np.isin(np.arange(len(ROOMS)), [_ID["Bathroom"], _ID["Balcony"]]
 
 _SIZE, _NOISE, _TAKES_PLACE = 12.0, 0.25, 0.3
 _IMPOSSIBLE = 100.0
+_USUAL = 8
 _POOR = 0.85
 """Cost per room beyond which a plan is not worth keeping."""
 
@@ -74,7 +75,8 @@ def _costs(
     """Cost of each room of the programme in each piece."""
     apart, outside = _APART[programme][..., None], _OUTSIDE[programme][..., None]
     reached, outer = reached[:, None], outer[:, None]
-    size = _SIZE * np.abs(share[:, None] - _WANTED[programme][..., None])
+    crowded = np.minimum(_USUAL / (1 + (programme >= 0).sum(1)), 1.0)[:, None, None]  # many rooms are smaller ones
+    size = _SIZE * np.abs(share[:, None] - crowded * _WANTED[programme][..., None])
     access = np.where(apart, np.where(reached, _TAKES_PLACE, 0.0), np.where(reached, 0.0, _IMPOSSIBLE))
     total: Float[np.ndarray, "P M K"] = size + access + np.where(outside & ~outer, _IMPOSSIBLE, 0.0)
     return total

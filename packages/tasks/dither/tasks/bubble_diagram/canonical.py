@@ -1,8 +1,8 @@
-"""One form for all orders of a plan's rooms, exact: two plans have the same form if and only if they are the same plan.
+"""One form for all orders of a plan's rooms, exact: two plans have the same form if and only if they are the same.
 
-Rooms are told apart by type, then by how they lie to rooms already told apart, until nothing changes (colour refinement,
-Weisfeiler and Lehman 1968). Where some rooms still look alike, each of them is tried in turn as the next, and the
-smallest form counts; rooms that can be exchanged with each other need one trial only (twins).
+Rooms are told apart by type, then by how they lie to rooms already told apart, until nothing changes (colour
+refinement, Weisfeiler and Lehman 1968). Where some rooms still look alike, each of them is tried in turn as the next,
+and the smallest form counts; rooms that can be exchanged with each other need one trial only (twins).
 
 Letters: R rooms.
 """
@@ -84,7 +84,7 @@ def canonical_forms(types: Int[np.ndarray, "N R"], labels: Int[np.ndarray, "N R 
     both[:, np.arange(rooms), np.arange(rooms)] = types.astype(np.int64) + 256
     colours = _scrambled_colours(both)
     order = np.argsort(colours, 1)
-    told_apart: Bool[np.ndarray, " N"] = (np.diff(np.take_along_axis(colours, order, 1), axis=1) > 0).all(1)
+    told_apart: Bool[np.ndarray, " N"] = np.all(np.diff(np.take_along_axis(colours, order, 1), axis=1) > 0, axis=1)
     sorted_rooms = np.take_along_axis(np.take_along_axis(both, order[:, :, None], 1), order[:, None], 2)
     for plan, apart in enumerate(told_apart.tolist()):
         if apart:
@@ -96,7 +96,7 @@ def canonical_forms(types: Int[np.ndarray, "N R"], labels: Int[np.ndarray, "N R 
 def _scrambled_colours(both: Int[np.ndarray, "N R R"]) -> UInt[np.ndarray, "N R"]:
     """Three rounds of refinement of all plans together, each colour a scrambled number; most rooms are told apart."""
     labels = _scrambled(both.astype(np.uint64))
-    colours = labels.sum(2, dtype=np.uint64) + labels.diagonal(axis1=1, axis2=2)
+    colours: UInt[np.ndarray, "N R"] = labels.sum(2, dtype=np.uint64) + labels.diagonal(axis1=1, axis2=2)
     for _ in range(2):
         colours = _scrambled(colours) + _scrambled(labels + _scrambled(colours)[:, None]).sum(2, dtype=np.uint64)
     return colours

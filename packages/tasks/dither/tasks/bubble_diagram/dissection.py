@@ -17,15 +17,17 @@ SHARED: Final = 13
 
 _NARROWEST: Final = 17
 _LONGEST: Final = 3.6
+_USUAL: Final = 10
 
 
 def cut_outlines(pieces: Int[np.ndarray, " P"], random: np.random.Generator) -> Int[np.ndarray, "P K 4"]:
     """Draw outlines of 110..180 x 100..175 pixels and cut each into so many pieces, one straight cut after the other.
 
-    A large piece is the likeliest to be cut next, mostly across its longer side. Zeros behind the last piece.
+    Outlines for more than `_USUAL` pieces are larger, so that a piece is as large as elsewhere. A large piece is the likeliest to be cut next, mostly across its longer side. Zeros behind the last piece.
     """
     plans, most = len(pieces), int(pieces.max())
-    sides = np.stack([110 + 71 * random.random(plans), 100 + 76 * random.random(plans)], 1).astype(np.int64)
+    sides = np.stack([110 + 71 * random.random(plans), 100 + 76 * random.random(plans)], 1)
+    sides = (sides * np.sqrt(np.maximum(pieces / _USUAL, 1.0))[:, None]).astype(np.int64)
     boxes = np.zeros((plans, most, 4), np.int64)
     boxes[:, 0, 2:] = sides
     every = np.arange(plans)

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Int
 from .assignment import LIVING, give_types
 from .dissection import cut_outlines, grow_living_rooms, shared_walls, well_shaped
 from .plans import Plans
-from .programme import ROOM_COUNTS, draw_counts, draw_programmes
+from .programme import LARGER_COUNTS, ROOM_COUNTS, draw_counts, draw_programmes
 from .relations import GRID
 from .vocabulary import NODE_PAD
 
@@ -30,11 +30,14 @@ BLOCK: Final = 512
 _EXTRA_PIECES: Final = (0.22, 0.46, 0.32)
 """Share of the plans whose living room is made of 1, 2 or 3 pieces."""
 
+_REACH: Final = 3
+"""One more piece of living room for so many rooms beyond RPLAN's largest plans, or not all could be reached from it."""
+
 _WALL: Final = 2
 """Half the thickness of a wall in pixels."""
 
 _SHIFT: Final = 15
-"""Farthest that a plan lies from the middle of the canvas, in pixels along an axis."""
+"""Farthest that a plan lies from the middle of the canvas, in pixels along an axis, if there is room."""
 
 
 def make_plans(seed: int, start: int, stop: int, most: int = 8) -> Plans:
@@ -46,10 +49,11 @@ def make_plans(seed: int, start: int, stop: int, most: int = 8) -> Plans:
         seed: Which row of plans, at least 0.
         start: Number of the first.
         stop: Number behind the last.
-        most: Rooms of the largest plans, 4..8, and the number of room slots.
+        most: Rooms of the largest plans, 4..14, and the number of room slots.
     """
-    if not min(ROOM_COUNTS) <= most <= max(ROOM_COUNTS):
-        raise ValueError(f"plans have {min(ROOM_COUNTS)} to {max(ROOM_COUNTS)} rooms, so most cannot be {most}")
+    least, largest = min(ROOM_COUNTS), max(LARGER_COUNTS)
+    if not least <= most <= largest:
+        raise ValueError(f"plans have {least} to {largest} rooms, so most cannot be {most}")
     if not 0 <= start <= stop:
         raise ValueError(f"plans are numbered from 0, {start} to {stop} is no range of them")
     first = start // BLOCK
@@ -79,6 +83,7 @@ def _draw(
 ) -> tuple[Int[np.ndarray, "P R"], Int[np.ndarray, "P R 4"], Bool[np.ndarray, " P"]]:
     """Draw one plan for each number of rooms, and say which came out well."""
     extra = np.searchsorted(np.cumsum(_EXTRA_PIECES)[:-1], random.random(len(rooms)), side="right")
+    extra += np.maximum(rooms - max(ROOM_COUNTS), 0) // _REACH
     pieces = cut_outlines(rooms + extra, random)
     touching = shared_walls(pieces)
     living = grow_living_rooms(pieces, touching, extra, random)
@@ -115,7 +120,8 @@ def _place(
 ) -> Int[np.ndarray, "P R 4"]:
     """Put plans somewhere about the middle of the canvas, and turn each by a random number of quarters."""
     plans = len(boxes)
-    shift = ((GRID - outline) / 2 + _SHIFT * (2 * random.random((plans, 2)) - 1)).astype(np.int64)
+    spare = (GRID - outline) / 2
+    shift = (spare + np.minimum(_SHIFT, spare) * (2 * random.random((plans, 2)) - 1)).astype(np.int64)
     boxes = boxes + np.tile(shift, 2)[:, None]
     turns = (4 * random.random(plans)).astype(np.int64)
     for turn in (1, 2, 3):

@@ -71,18 +71,18 @@ def read_plans(path: Path, most: int) -> list[Diagram]:
 
 
 def scan_plans(path: Path, most: int) -> Iterator[Entry]:
-    """Yield each line of a file of plans as a diagram, or with all that is wrong with it.
-
-    Raises:
-        Refused: The file cannot be read.
-    """
-    return (entry for _, entry in _scan(path, most))
+    """Yield each line of a file as a diagram or with all that is wrong with it; so too a file that cannot be read."""
+    try:
+        for _, entry in _scan(path, most):
+            yield entry
+    except Refused as refused:
+        yield Entry(path, faults=tuple(Fault("file", problem.message) for problem in refused.problems))
 
 
 def _scan(path: Path, most: int) -> Iterator[tuple[int, Entry]]:
     for number, line in enumerate(_lines(path), 1):
         if line.strip():
-            yield number, entry_of(path, f"line {number}", lambda line=line: _parse(line, most))
+            yield number, entry_of(path, f"line {number}", _parse, line, most)
 
 
 def find_file(path: Path) -> None:

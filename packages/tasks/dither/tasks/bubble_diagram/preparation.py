@@ -1,4 +1,4 @@
-"""From files of any layout to plans that a task can take: read, checked, freed of copies, divided, and accounted for."""
+"""From files of any layout to plans that a task can take: checked, freed of copies, divided, and accounted for."""
 
 from __future__ import annotations
 

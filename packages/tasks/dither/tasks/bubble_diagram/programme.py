@@ -1,6 +1,7 @@
 """Which rooms a made-up plan has. Letters: P plans, M other rooms than the living room.
 
-The counts of rooms are those published for RPLAN; the weights of the types are guesses, since RPLAN's are not public.
+The counts of rooms up to 8 are those published for RPLAN; those beyond, and the weights of the types, are guesses, since
+RPLAN has no larger plans and its types are not public.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ from jaxtyping import Float, Int
 
 from .vocabulary import ROOMS
 
-__all__ = ["ROOM_COUNTS", "draw_counts", "draw_programmes"]
+__all__ = ["LARGER_COUNTS", "ROOM_COUNTS", "draw_counts", "draw_programmes"]
 
 ROOM_COUNTS: Final = {4: 0.003, 5: 0.072, 6: 0.311, 7: 0.362, 8: 0.252}
 """Share of the plans with so many rooms."""
+
+LARGER_COUNTS: Final = {9: 0.2, 10: 0.15, 11: 0.1, 12: 0.06, 13: 0.03, 14: 0.015}
+"""Plans with more rooms, where they are asked for, as a multiple of all smaller ones together."""
 
 _TYPE = {name: index for index, name in enumerate(ROOMS)}
 
@@ -39,8 +43,8 @@ _EXTRA: Final = (
 
 def draw_counts(count: int, most: int, random: np.random.Generator) -> Int[np.ndarray, " P"]:
     """Draw numbers of rooms, from 4 to `most`."""
-    sizes = np.array([size for size in ROOM_COUNTS if size <= most])
-    shares = np.cumsum([ROOM_COUNTS[int(size)] for size in sizes])
+    wanted = {size: share for size, share in {**ROOM_COUNTS, **LARGER_COUNTS}.items() if size <= most}
+    sizes, shares = np.array(list(wanted)), np.cumsum(list(wanted.values()))
     drawn: Int[np.ndarray, " P"] = sizes[np.searchsorted(shares, random.random(count) * shares[-1], side="right")]
     return drawn
 

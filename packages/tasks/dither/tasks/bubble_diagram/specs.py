@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field as Option
 from pydantic import model_validator
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from .plans import PlanSplits
     from .task import BubbleDiagrams
 
-__all__ = ["BubbleDiagram", "JsonPlans", "ProceduralPlans"]
+__all__ = ["BubbleDiagram", "JsonPlans", "PlanFiles", "ProceduralPlans"]
 
 
 class BubbleDiagram(TaskSpec):
@@ -36,7 +38,7 @@ class BubbleDiagram(TaskSpec):
         """Yield a source that gives something else than plans, or plans that are too large."""
         if self.data.gives != "plans":
             yield Misfit(f'"{self.data.name}" gives {self.data.gives}, but bubble-diagram needs plans', ("data",))
-        if isinstance(self.data, ProceduralPlans | JsonPlans) and self.data.most > self.rooms:
+        if isinstance(self.data, ProceduralPlans | JsonPlans | PlanFiles) and self.data.most > self.rooms:
             what = f"plans of up to {self.data.most} rooms do not fit into {self.rooms} slots"
             yield Misfit(what, ("data", "most"), ("task", "rooms"), help="raise rooms, or lower most")
         yield from below("data", self.data.check())
@@ -66,8 +68,8 @@ class ProceduralPlans(DataSpec):
     """Plans held out for validation; they do not depend on the number of plans to train on."""
     test: int = Option(2_000, ge=1, le=1_000_000)
     """Plans held out for testing."""
-    most: int = Option(8, ge=4, le=8)
-    """Rooms of the largest plans; the smallest have 4."""
+    most: int = Option(8, ge=4, le=14)
+    """Rooms of the largest plans; the smallest have 4. RPLAN has none with more than 8."""
     seed: int = Option(0, ge=0, lt=2**31)
     """Other seeds give other plans."""
 
@@ -85,6 +87,7 @@ class JsonPlans(DataSpec):
     """Plans of yours, one a line: {"types": ["Kitchen", ...], "boxes": [[x0, y0, x1, y1], ...]}, or edges for boxes."""
 
     name: ClassVar[str] = "plans-jsonl"
+    rev: ClassVar[int] = 2
     gives: ClassVar[str] = "plans"
     path: str = Option(min_length=1)
     """The file, from the working directory; UTF-8."""
@@ -118,3 +121,64 @@ class JsonPlans(DataSpec):
 
         plans = Plans.from_diagrams(read_plans(Path(self.path).expanduser(), self.most), self.most)
         return hold_out(plans, valid=self.valid, test=self.test)
+
+
+class PlanFiles(DataSpec):
+    """Plans as RPLAN, Graph2Plan, HouseGAN++, ResPlan or MSD keep them; converted once by `prepare plans`."""
+
+    name: ClassVar[str] = "plans"
+    gives: ClassVar[str] = "plans"
+    source: str = Option(min_length=1)
+    """The file, or the folder with the files, from the working directory."""
+    format: Literal["auto", "rplan-png", "graph2plan", "housegan", "resplan", "msd", "jsonl"] = "auto"
+    """How the plans are stored; auto goes by the endings of the files, and takes .json for HouseGAN++'s."""
+    destination: str = ""
+    """Folder for the converted plans; without it a folder in the cache, named after source and options."""
+    most: int = Option(8, ge=2, le=40)
+    """Rooms that a plan may have; larger ones are left out."""
+    adjacency: Literal["proximity", "door"] = "proximity"
+    """Related are rooms near each other, or those joined by a door, which only HouseGAN++'s files know."""
+    bedrooms: Literal["largest-is-master", "all-second"] = "largest-is-master"
+    """What bedrooms become, where the files know one sort of bedroom only."""
+    duplicates: Literal["drop", "keep"] = "drop"
+    """Whether one of several equal plans is taken, or all; the order of rooms does not matter."""
+    pickles: bool = False
+    """Read the plain data in pickles (ResPlan, MSD). Nothing in them is run: a pickle is a program, and can do harm."""
+    valid: float = Option(0.1, gt=0, lt=1)
+    """Share of the plans that is held out for validation; equal plans stay together."""
+    test: float = Option(0.1, ge=0, lt=1)
+    """Share that is held out for testing."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> PlanFiles:
+        if self.valid + self.test >= 1:
+            raise ValueError(f"valid = {self.valid} and test = {self.test} leave nothing to train on")
+        if self.adjacency == "door" and self.format not in ("auto", "housegan"):
+            raise ValueError(f'adjacency = "door" is for HouseGAN++\'s files, {self.format} knows no doors')
+        return self
+
+    def check(self) -> Iterator[Misfit]:
+        """Yield that the plans have not been prepared yet."""
+        from .convert import converted
+
+        if not (found := converted(self)).is_file():
+            what = f"these plans have not been prepared: there is no {found}"
+            yield Misfit(what, ("source",), help=f"run: {self.command()}")
+
+    def command(self) -> str:
+        """Return the command that prepares the plans."""
+        given = self.model_dump(exclude_defaults=True, exclude={"use"})
+        changes = (shlex.quote(f"{key}={json.dumps(value, ensure_ascii=False)}") for key, value in given.items())
+        return " ".join(["dither prepare plans", *(f"--set {change}" for change in changes)])
+
+    def build(self) -> PlanSplits:
+        """Read the prepared plans."""
+        from .convert import read_converted
+
+        return read_converted(self)
+
+    def prepare(self) -> str:
+        """Convert the files, and say what was taken, and what was left out and why."""
+        from .convert import convert
+
+        return convert(self)

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dither.registry import Refused
+
 from ..probing import NotApplicable, same, seed_cpu
 from ..situations import Situation
 from .check import checks_of
@@ -19,12 +21,12 @@ MODULES = ("model", "block", "embedding", "position", "condition", "head")
 
 def builds(s: Situation) -> None:
     """The defaults can be built, with a value for each option that must be given."""
-    s.build()
+    _built(s)
 
 
 def built_apart(s: Situation) -> None:
     """Two parts built from the same options share no tensor, list or table, which one could change for the other."""
-    first, second = _state(s.build()), _state(s.build())
+    first, second = _state(_built(s)), _state(_built(s))
     shared = [name for name, value in first.items() if any(value is other for other in second.values())]
     assert not shared, f"two built parts share {', '.join(shared)}"
 
@@ -70,13 +72,23 @@ def builds_on_meta(s: Situation) -> None:
 def torch_left_alone(s: Situation) -> None:
     """Building leaves the default type of numbers and the gradient mode as they were."""
     before = (torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_default_device())
-    s.build()
+    _built(s)
     after = (torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_default_device())
     if before != after:
         torch.set_default_dtype(before[0])
         torch.set_grad_enabled(before[1])
         torch.set_default_device(before[2])
     assert before == after, f"building changed torch from {before} to {after}"
+
+
+def _built(s: Situation) -> Any:
+    """Build a part; data may have to be fetched or named first, and says so."""
+    try:
+        return s.build()
+    except Refused as error:
+        if s.spec.kind != "data":
+            raise
+        raise NotApplicable(f"its data is not at hand: {error.problems[0].message}") from None
 
 
 def _module(s: Situation) -> nn.Module:

@@ -26,6 +26,9 @@ from .check import checks_of
 
 __all__ = ["CHECKS"]
 
+SAYS = frozenset({"type", "$ref", "anyOf", "allOf", "oneOf", "enum", "const", "kind"})
+"""Keys of a JSON Schema that say what a value may be; `kind` is how a slot says it."""
+
 
 def options_round_trip(s: Situation) -> None:
     """Options come back from tables, and from TOML text."""
@@ -106,7 +109,7 @@ def json_schema(s: Situation) -> None:
     except PydanticUserError as error:
         raise AssertionError(f"{s.part.pinned} has an option of a type that no JSON Schema tells: {error}") from None
     told = schema.get("properties", {})
-    untold = [key for key in s.part.spec.model_fields if not told.get(key)]
+    untold = [key for key in s.part.spec.model_fields if not SAYS & told.get(key, {}).keys()]
     assert not untold, f"the JSON Schema says nothing of {', '.join(untold)}"
     json.dumps(schema, allow_nan=False)
 

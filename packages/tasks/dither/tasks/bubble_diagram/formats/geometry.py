@@ -104,4 +104,5 @@ def on_grid(boxes: Sequence[Sequence[float]], scale: float, *, upwards: bool = F
     if not len(walls):
         return walls
     middle = (walls[:, :2].min(0) + walls[:, 2:].max(0)) / 2
-    return np.rint(walls - np.tile(middle, 2) + GRID / 2)
+    pixels: Float[np.ndarray, "R 4"] = np.rint(walls - np.tile(middle, 2) + GRID / 2)
+    return pixels

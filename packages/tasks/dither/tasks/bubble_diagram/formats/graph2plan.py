@@ -54,7 +54,7 @@ def read_graph2plan(file: Path, choices: Choices) -> Iterator[Entry]:
     for number, plan in enumerate(plans):
         name = _name(plan)
         shown = f"plan {number}" + (f' "{name}"' if name else "")
-        yield entry_of(file, shown, lambda plan=plan, name=name: _read(plan, name, choices))
+        yield entry_of(file, shown, _read, plan, name, choices)
 
 
 def _matlab(file: Path) -> Iterator[Mapping[str, Any]]:

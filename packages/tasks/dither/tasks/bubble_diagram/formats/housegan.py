@@ -52,10 +52,11 @@ TO_HOUSEGAN: Final = {
 
 def read_housegan(file: Path, choices: Choices) -> Iterator[Entry]:
     """Yield the plan of a file."""
-    yield entry_of(file, "", lambda: _read(read_json(file), file.stem, choices))
+    yield entry_of(file, "", _read, file, choices)
 
 
-def _read(plan: Any, name: str, choices: Choices) -> Diagram:
+def _read(file: Path, choices: Choices) -> Diagram:
+    plan, name = read_json(file), file.stem
     if not isinstance(plan, dict):
         raise Unfit(Fault("text", 'is no table; expected {"room_type": [...], "boxes": [...], "ed_rm": [...]}'))
     wanted = ("room_type", "boxes", *(("ed_rm",) if choices.adjacency == "door" else ()))

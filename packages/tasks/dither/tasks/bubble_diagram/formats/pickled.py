@@ -1,9 +1,9 @@
 """The plain data in a pickle, without running anything of it.
 
-A pickle is a program: its own reader imports what the file names and calls it, so a file from elsewhere can do anything.
-Here the program is looked at, never obeyed: numbers, text, lists and tables come out as they are, and where it asks for
-something to be made (a polygon, a graph) there stands a `Made` that says what and from what. The standard library takes
-the file apart into its instructions (`pickletools.genops`).
+A pickle is a program: its own reader imports what the file names and calls it, so a file from elsewhere can do
+anything. Here the program is looked at, never obeyed: numbers, text, lists and tables come out as they are, and where
+it asks for something to be made (a polygon, a graph) there stands a `Made` that says what and from what. The standard
+library takes the file apart into its instructions (`pickletools.genops`).
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from typing import Any, Final
 __all__ = ["Made", "NotPlain", "read_plain"]
 
 _MARK: Final = object()
-_VALUES: Final = frozenset(
-    "INT BININT BININT1 BININT2 LONG LONG1 LONG4 STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES BINBYTES8 "
-    "BYTEARRAY8 UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8 FLOAT BINFLOAT".split()
-)
+_VALUES: Final = frozenset((
+    "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "STRING", "BINSTRING",
+    "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8", "UNICODE", "BINUNICODE",
+    "SHORT_BINUNICODE", "BINUNICODE8",
+))  # fmt: skip
+"""Instructions that put their value on the stack."""
 _FIXED: Final[dict[str, Any]] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
 _IDLE: Final = frozenset(("PROTO", "FRAME"))
 
 
-class NotPlain(ValueError):
+class NotPlain(ValueError):  # noqa: N818 - it is no error of the program
     """A file that is no pickle, or one that does what plain data needs not."""
 
 

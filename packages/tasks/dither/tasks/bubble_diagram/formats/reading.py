@@ -54,7 +54,7 @@ class Fault(NamedTuple):
     message: str
 
 
-class Unfit(ValueError):
+class Unfit(ValueError):  # noqa: N818 - it is no error of the program
     """A plan that cannot be taken, with all that is wrong with it."""
 
     def __init__(self, *faults: Fault) -> None:
@@ -105,10 +105,10 @@ class Entry:
         return replace(self, diagram=None, faults=faults)
 
 
-def entry_of(file: Path, plan: str, read: Callable[[], Diagram]) -> Entry:
-    """Return what `read` returns, or what it finds wrong (`Unfit`)."""
+def entry_of(file: Path, plan: str, read: Callable[..., Diagram], *given: Any) -> Entry:
+    """Return what `read` makes of what it is given, or what it finds wrong (`Unfit`)."""
     try:
-        return Entry(file, plan, read())
+        return Entry(file, plan, read(*given))
     except Unfit as unfit:
         return Entry(file, plan, faults=unfit.faults)
 

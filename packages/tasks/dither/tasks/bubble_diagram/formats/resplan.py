@@ -47,8 +47,8 @@ MSD_ROOMS: Final = (
 """Type of room by number: bedroom, living room, kitchen, dining, corridor, stairs, storeroom, bathroom, balcony."""
 
 WHY_NO_PICKLES: Final = (
-    "is a pickle. A pickle is a program that runs when it is opened, so it is not opened here; pickles = true reads the "
-    "plain data in it without running any of it"
+    "is a pickle. A pickle is a program that runs when it is opened, so it is not opened here; pickles = true reads "
+    "the plain data in it without running any of it"
 )
 """What is said of a pickle that was not asked for."""
 
@@ -64,12 +64,12 @@ def read_resplan(file: Path, choices: Choices) -> Iterator[Entry]:
         return
     for number, plan in enumerate(plans):
         name = str(plan.get("id", number)) if isinstance(plan, dict) else str(number)
-        yield entry_of(file, f"plan {number}", lambda plan=plan, name=name: _read_resplan(plan, name, choices))
+        yield entry_of(file, f"plan {number}", _read_resplan, plan, name, choices)
 
 
 def read_msd(file: Path, choices: Choices) -> Iterator[Entry]:
     """Yield the plan of a graph of MSD."""
-    yield entry_of(file, "", lambda: _read_msd(_open(file, choices), file.stem, choices))
+    yield entry_of(file, "", _read_msd, file, choices)
 
 
 def _open(file: Path, choices: Choices) -> Any:
@@ -103,16 +103,17 @@ def _read_resplan(plan: Any, name: str, choices: Choices) -> Diagram:
     return _diagram(types, on_grid(boxes, 1.0), name, choices)
 
 
-def _read_msd(graph: Any, name: str, choices: Choices) -> Diagram:
+def _read_msd(file: Path, choices: Choices) -> Diagram:
+    graph = _open(file, choices)
     state = graph.state if isinstance(graph, Made) else None
     nodes = state.get("_node") if isinstance(state, dict) else None
     if not isinstance(nodes, dict):
         raise Unfit(Fault("file", "holds no graph of networkx"))
     types, boxes = [], []
-    for node, said in nodes.items():
-        said = said if isinstance(said, dict) else {}
+    for node, given in nodes.items():
+        said = given if isinstance(given, dict) else {}
         number = said.get("room_type")
-        if number not in range(len(MSD_ROOMS)):
+        if not isinstance(number, int) or number not in range(len(MSD_ROOMS)):
             raise Unfit(Fault("types", f"node {node}: room_type {number!r} is none of 0..{len(MSD_ROOMS) - 1}"))
         try:
             outline = np.asarray(said.get("geometry"), np.float64)
@@ -122,7 +123,7 @@ def _read_msd(graph: Any, name: str, choices: Choices) -> Diagram:
             raise Unfit(Fault("boxes", f"node {node}: geometry is no list of points"))
         types.append(ROOMS.index(MSD_ROOMS[number]))
         boxes.append(_around(outline))
-    return _diagram(types, on_grid(boxes, PIXELS_PER_METRE, upwards=True), name, choices)
+    return _diagram(types, on_grid(boxes, PIXELS_PER_METRE, upwards=True), file.stem, choices)
 
 
 def _around(outline: Float[np.ndarray, "n 2"]) -> list[float]:

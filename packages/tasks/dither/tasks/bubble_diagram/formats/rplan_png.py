@@ -1,8 +1,8 @@
 """RPLAN as it is handed out: one picture of 256 x 256 pixels a plan, `floorplan_dataset/{id}.png`.
 
-Four channels of 8 bits: boundary, category (0..12 the types of room, above that walls and doors), instance (1, 2, ... for
-each room, 0 elsewhere), inside. A room is an instance; its type is the commonest category in it and its box the smallest
-around it. Source: Wu et al., RPLAN, SIGGRAPH Asia 2019.
+Four channels of 8 bits: boundary, category (0..12 the types of room, above that walls and doors), instance (1, 2, ...
+for each room, 0 elsewhere), inside. A room is an instance; its type is the commonest category in it and its box the
+smallest around it. Source: Wu et al., RPLAN, SIGGRAPH Asia 2019.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DAMAGED: Final = (OSError, SyntaxError, ValueError, EOFError, struct.error, zli
 
 def read_rplan_picture(file: Path, choices: Choices) -> Iterator[Entry]:
     """Yield the plan of a picture."""
-    yield entry_of(file, "", lambda: _read(file, choices))
+    yield entry_of(file, "", _read, file, choices)
 
 
 def _read(file: Path, choices: Choices) -> Diagram:

@@ -1,0 +1,117 @@
+from itertools import permutations
+
+import numpy as np
+
+from dither.tasks.bubble_diagram.generator import make_plans
+from dither.tasks.bubble_diagram.isomorphism import Library, first_of_their_kind, room_marks
+from dither.tasks.bubble_diagram.plans import Plans
+from dither.tasks.bubble_diagram.relations import labels_of
+from dither.tasks.bubble_diagram.vocabulary import NO_EDGE, NODE_PAD, pairs
+
+
+def reordered(plans, random):
+    """The same plans with their rooms in another order; relations follow from the boxes."""
+    slots = plans.types.shape[1]
+    order = np.argsort(np.where(plans.types != NODE_PAD, random.random(plans.types.shape), 2), 1)[:, :slots]
+    boxes = np.take_along_axis(plans.boxes, order[..., None], 1)
+    return Plans.from_boxes(np.take_along_axis(plans.types, order, 1), boxes)
+
+
+def random_boxes(random):
+    low = random.integers(0, 30, (100_000, 2, 2))
+    boxes = np.concatenate([low, low + random.integers(1, 30, low.shape)], -1)
+    return boxes[:, 0], boxes[:, 1]
+
+
+def small_plans(count, random):
+    """Plans of three rooms of few types, so that many are alike in some order."""
+    types = random.integers(0, 2, (count, 3)).astype(np.int8)
+    low = random.integers(0, 3, (count, 3, 2)) * 12
+    return Plans.from_boxes(types, np.concatenate([low, low + 10], -1).astype(np.int16))
+
+
+def test_a_library_with_boxes_holds_exactly_the_diagrams_of_all_orders():
+    random = np.random.default_rng(0)
+    plans, asked = small_plans(40, random), small_plans(300, random)
+    everything = set()
+    for order in permutations(range(3)):
+        turned = Plans.from_boxes(plans.types[:, order], plans.boxes[:, order])
+        everything |= {tuple(row) for row in turned.tokens(3).tolist()}
+    expected = [tuple(row) in everything for row in asked.tokens(3).tolist()]
+    assert 20 < sum(expected) < 280
+    assert Library(plans.tokens(3), 3, plans.boxes).holds(asked.tokens(3)).tolist() == expected
+
+
+def test_without_boxes_two_orders_of_one_plan_are_never_told_apart():
+    random = np.random.default_rng(1)
+    back = np.zeros((10, 10), bool)
+    u, v = random_boxes(random)
+    back[labels_of(u, v), labels_of(v, u)] = True
+    plans, asked = small_plans(25, random), small_plans(120, random)
+
+    def same(one, other):
+        """Slow: some order in which no pair speaks against it."""
+        edges, others = (dict(zip(pairs(3), row[3:].tolist(), strict=True)) for row in (one, other))
+        for order in permutations(range(3)):
+            fits = all(one[room] == other[order[room]] for room in range(3))
+            for (i, j), relation in edges.items():
+                a, b = order[i], order[j]
+                told = others[min(a, b), max(a, b)]
+                if a < b or NO_EDGE in (told, relation):
+                    fits = fits and told == relation
+                else:
+                    fits = fits and back[relation, told]
+            if fits:
+                return True
+        return False
+
+    rows, tokens = plans.tokens(3), asked.tokens(3)
+    expected = [any(same(one, other) for other in rows) for one in tokens]
+    assert 10 < sum(expected) < 110
+    assert Library(rows, 3).holds(tokens).tolist() == expected
+    assert (Library(rows, 3, plans.boxes).holds(tokens) <= Library(rows, 3).holds(tokens)).all()
+    kept = []
+    for row, one in enumerate(tokens):
+        if not any(same(one, tokens[other]) for other in kept):
+            kept.append(row)
+    assert np.flatnonzero(first_of_their_kind(tokens, 3)).tolist() == kept
+
+
+def test_real_plans_are_found_in_any_order_and_held_out_ones_are_not():
+    plans, random = make_plans(0, 0, 1500), np.random.default_rng(0)
+    train, held = plans[:1000], plans[1000:]
+    library = Library(train.tokens(8), 8, train.boxes)
+    other = reordered(train, random)
+    assert (other.tokens(8) != train.tokens(8)).any(1).mean() > 0.99
+    assert library.holds(train.tokens(8)).all()
+    assert library.holds(other.tokens(8)).all()
+    assert library.holds(held.tokens(8)).mean() < 0.05
+    changed = other.tokens(8).copy()
+    changed[:, 8] = np.where(changed[:, 8] == NO_EDGE, NO_EDGE, (changed[:, 8] + 5) % 10)
+    told = other.edges[:, 0] != NO_EDGE
+    assert library.holds(changed)[told].mean() < 0.05
+    both = np.concatenate([train.tokens(8), other.tokens(8)])
+    first = first_of_their_kind(both, 8)
+    assert not (first[:1000] & first[1000:]).any()
+    assert first_of_their_kind(train.tokens(8), 8).mean() > 0.97
+
+
+def test_marks_depend_on_the_room_and_not_on_its_place():
+    plans, random = make_plans(1, 0, 200), np.random.default_rng(0)
+    order = np.argsort(np.where(plans.types != NODE_PAD, random.random(plans.types.shape), 2), 1)
+    other = Plans.from_boxes(
+        np.take_along_axis(plans.types, order, 1), np.take_along_axis(plans.boxes, order[..., None], 1)
+    )
+    marks = room_marks(plans.tokens(8), 8)
+    assert (np.take_along_axis(marks, order, 1) == room_marks(other.tokens(8), 8)).all()
+    assert ((marks == 0) == (plans.types == NODE_PAD)).all()
+    without = plans.tokens(8).copy()
+    first = (without[:, 8:] < NO_EDGE).argmax(1) + 8
+    without[np.arange(200), first] = NO_EDGE
+    assert (room_marks(without, 8) != marks).any(1).all(), "who is near whom counts"
+
+
+def test_nothing_is_in_an_empty_library():
+    tokens = make_plans(0, 0, 5).tokens(8)
+    assert not Library(tokens[:0], 8).holds(tokens).any()
+    assert first_of_their_kind(tokens[:0], 8).shape == (0,)

@@ -1,0 +1,218 @@
+from collections import Counter
+from math import exp, log
+
+import networkx
+import numpy as np
+import pytest
+import torch
+
+from dither.registry import TokenSpace
+from dither.registry.flow import Clean, Noise, Noised, State
+from dither.tasks.bubble_diagram.archetypes import Archetypes
+from dither.tasks.bubble_diagram.denoising import Accuracy
+from dither.tasks.bubble_diagram.frequencies import Frequencies, divergence, shuffled, variation
+from dither.tasks.bubble_diagram.generator import make_plans
+from dither.tasks.bubble_diagram.metrics import sample_figures
+from dither.tasks.bubble_diagram.plans import Diagram, PlanSplits, encode
+from dither.tasks.bubble_diagram.reference import Reference
+from dither.tasks.bubble_diagram.specs import BubbleDiagram
+from dither.tasks.bubble_diagram.topology import Topology, mmd
+from dither.tasks.bubble_diagram.vocabulary import EDGE_PAD, NO_EDGE, NODE_MASK, NODE_PAD, pairs
+
+
+@pytest.fixture(scope="module")
+def plans():
+    return make_plans(0, 0, 2200)
+
+
+@pytest.fixture(scope="module")
+def reference(plans):
+    return Reference(PlanSplits(plans[600:], plans[:400], plans[400:600]), 8)
+
+
+def test_divergence_and_variation_of_counts():
+    a, b = np.array([1, 1, 0, 0]), np.array([0, 0, 3, 1])
+    assert divergence(a, a * 7) == variation(a, a * 7) == pytest.approx(0)
+    assert divergence(a, b) == pytest.approx(log(2))
+    assert variation(a, b) == 1
+    half, even = np.array([1, 0]), np.array([5, 5])
+    expected = (log(1 / 0.75) + 0.5 * log(0.5 / 0.75) + 0.5 * log(0.5 / 0.25)) / 2
+    assert divergence(half, even) == divergence(even, half) == pytest.approx(expected)
+    assert variation(half, even) == pytest.approx(0.5)
+    assert np.isnan(divergence(np.zeros(3, int), np.ones(3, int)))
+    rows, others = np.array([[1, 0], [0, 0], [9, 1], [3, 3]]), np.array([[5, 5], [2, 0], [9, 1], [0, 0]])
+    assert variation(rows, others) == pytest.approx((10 * 0.5 + 2 * 1 + 10 * 0) / 22), "what is missing differs wholly"
+    assert divergence(rows, others) == pytest.approx((10 * expected + 2 * log(2)) / 22)
+
+
+def test_distances_equal_a_slow_count(plans):
+    tokens = plans.tokens(8)
+    first, second = tokens[:150], tokens[150:400]
+    found = Frequencies.of(first, 8).distances(Frequencies.of(second, 8))
+
+    def told(rows):
+        for row in rows:
+            for place, (i, j) in enumerate(pairs(8), start=8):
+                if row[place] < NO_EDGE:
+                    yield (row[i], row[j]), row[place]
+
+    one, other = Counter(told(first)), Counter(told(second))
+    ours, theirs = (Counter(pair for pair, _ in told(rows)) for rows in (first, second))
+    total = 0.0
+    for pair, times in theirs.items():
+        apart = sum(abs(one[pair, r] / ours[pair] - other[pair, r] / times) for r in range(10)) / 2 if ours[pair] else 1
+        total += apart * times / theirs.total()
+    assert found["conditional_edge_tv"] == pytest.approx(total)
+    edges = [Counter(relation for _, relation in told(rows)) for rows in (first, second)]
+    shares = [[counted[r] / counted.total() for r in range(10)] for counted in edges]
+    assert found["edge_tv"] == pytest.approx(sum(abs(p - q) for p, q in zip(*shares, strict=True)) / 2)
+    types = [Counter(kind for row in rows for kind in row[:8] if kind != NODE_PAD) for rows in (first, second)]
+    assert found["type_tv"] == pytest.approx(
+        sum(abs(types[0][k] / types[0].total() - types[1][k] / types[1].total()) for k in range(13)) / 2
+    )
+    assert found["relation_js"] < found["conditional_edge_js"]
+
+
+def test_topology_equals_networkx(plans):
+    tokens = plans.tokens(8)[:60]
+    alone = encode(Diagram((0, 1, 2), ((0, 1, 2),)), 8)
+    tokens = np.concatenate([tokens, alone[None]])
+    found = Topology.of(tokens, 8)
+    for row, tokens_of_one in enumerate(tokens):
+        rooms = int((tokens_of_one[:8] != NODE_PAD).sum())
+        graph = networkx.empty_graph(rooms)
+        graph.add_edges_from(pair for pair, r in zip(pairs(8), tokens_of_one[8:], strict=True) if r < NO_EDGE)
+        degrees = np.bincount([degree for _, degree in graph.degree()], minlength=8) / rooms
+        assert found.degree[row] == pytest.approx(degrees)
+        clustering = list(networkx.clustering(graph).values())
+        bins = [min(int(round(100 * share, 6)), 99) for share in clustering]
+        assert found.clustering[row] == pytest.approx(np.bincount(bins, minlength=100) / rooms)
+        values = np.linalg.eigvalsh(networkx.normalized_laplacian_matrix(graph).toarray())
+        bins = np.minimum((np.clip(np.round(values, 9), 0, 2) * 100).round(9).astype(int), 199)
+        assert found.spectral[row] == pytest.approx(np.bincount(bins, minlength=200) / rooms)
+
+
+def test_mmd_equals_the_sum_over_all_pairs():
+    random = np.random.default_rng(0)
+    first, second = (np.round(random.dirichlet(np.ones(4) * 0.4, n), 1) for n in (30, 50))
+
+    def mean(one, other):
+        return np.mean([[exp(-((np.abs(p - q).sum() / 2) ** 2) / (2 * 0.3**2)) for q in other] for p in one])
+
+    expected = mean(first, first) + mean(second, second) - 2 * mean(first, second)
+    assert mmd(first, second, 0.3) == pytest.approx(expected)
+    assert mmd(first, first[::-1], 0.3) == pytest.approx(0, abs=1e-12)
+    ends = np.eye(2)
+    assert mmd(ends[:1], ends[1:], 1.0) == pytest.approx(2 - 2 * exp(-0.5))
+    assert np.isnan(mmd(first[:0], second, 1.0))
+
+
+def test_archetypes():
+    rows = np.array([encode(Diagram(types, ()), 4) for types in ((0, 1), (1, 0), (0, 1, 2), (0, 3))])
+    found = Archetypes.of(rows, 4)
+    assert sorted(found.times.tolist()) == [1, 1, 2]
+    some = Archetypes.of(rows[:2], 4).figures(found)
+    assert some == pytest.approx(
+        {"archetypes": 1, "archetype_coverage": 1 / 3, "archetype_coverage_weighted": 1 / 2, "diversity": 0}
+    )
+    assert found.figures(found)["diversity"] == pytest.approx(1 - 2 / 12)
+    assert found.figures(found)["archetype_coverage_weighted"] == 1
+
+
+def test_shuffled_keeps_every_frequency_and_spoils_the_rest(plans, reference):
+    tokens = plans.tokens(8)[400:600]
+    dealt = shuffled(tokens, 8, 0)
+    assert (dealt[:, :8] == tokens[:, :8]).all()
+    assert ((dealt == EDGE_PAD) == (tokens == EDGE_PAD)).all()
+    assert (np.sort(dealt, 0) == np.sort(tokens, 0)).all()
+    assert (dealt == shuffled(tokens, 8, 0)).all()
+    real, spoilt = reference.floor(200), reference.figures(dealt)
+    for name in ("level_1", "level_2", "level_3", "level_4", "valid_unique_novel"):
+        assert spoilt[name] < 0.95 * real[name], name
+    for name in ("conditional_edge_js", "conditional_edge_tv", "mmd_degree", "mmd_clustering", "mmd_spectral"):
+        assert spoilt[name] > 1.3 * real[name], name
+    assert spoilt["type_js"] == pytest.approx(real["type_js"])
+
+
+def test_the_reference_itself_is_at_no_distance_and_nonsense_is_far(plans, reference):
+    valid = plans.tokens(8)[:400]
+    found = reference.figures(valid)
+    far = {name: value for name, value in found.items() if name.endswith(("_js", "_tv")) or name.startswith("mmd_")}
+    assert len(far) == 11
+    assert all(value == pytest.approx(0, abs=1e-12) for value in far.values())
+    assert found["archetype_coverage"] == found["level_4"] == 1
+    train = reference.figures(plans.tokens(8)[600:700])
+    assert train["novel"] == train["valid_unique_novel"] == 0
+    copies = reference.figures(np.concatenate([valid[:50]] * 4))
+    assert copies["unique"] <= 0.25
+    lonely = np.array([encode(Diagram((12, 12), ((0, 1, 4),)), 8)] * 3)
+    nonsense = reference.figures(lonely)
+    assert nonsense["archetype_coverage"] == nonsense["level_1"] == 0
+    assert nonsense["conditional_edge_tv"] > 0.99
+    assert nonsense["type_tv"] > 0.98
+
+
+def test_the_floor_stands_beside_the_figures_and_is_of_as_many_plans(plans, reference):
+    samples = plans.tokens(8)[:120]
+    found = sample_figures(samples, reference)
+    floors = {name.removesuffix("_floor"): value for name, value in found.items() if name.endswith("_floor")}
+    bare = {*(f"level_{level}" for level in range(5)), "unknown", "connected", "one_living_room"}
+    assert floors.keys() == {name for name in found if not name.endswith("_floor")} - bare
+    again = reference.figures(plans.tokens(8)[400:520])
+    assert floors == pytest.approx({name: again[name] for name in floors})
+    fewer = sample_figures(samples[:20], reference)
+    assert fewer["type_js_floor"] > found["type_js_floor"] > 0
+    without = Reference(PlanSplits(plans[600:], plans[:400], plans[:0]), 8)
+    assert not any(name.endswith("_floor") for name in sample_figures(samples[:20], without))
+    assert sample_figures(samples[:0], reference) == {}
+
+
+def test_samples_that_are_no_diagrams(plans, reference):
+    broken = plans.tokens(8)[:20].copy()
+    broken[:10, 0] = NODE_MASK
+    found = sample_figures(broken, reference)
+    assert found["level_0"] == found["level_4"] == 0.5
+    assert found["unique"] <= 0.5
+    broken[:, 0] = NODE_MASK
+    found = sample_figures(broken, reference)
+    assert found["level_0"] == found["unique"] == found["novel"] == 0
+    assert "type_js" not in found
+    assert all(np.isfinite(value) for value in found.values())
+
+
+class Told:
+    """A prediction that is sure of given ids."""
+
+    def __init__(self, ids):
+        self.ids = ids
+
+    def log_clean(self):
+        return torch.nn.functional.one_hot(self.ids, 15).float().log()
+
+
+def test_accuracy_by_noise_counts_what_is_in_doubt():
+    space = BubbleDiagram().space()
+    assert isinstance(space, TokenSpace)
+    tokens = torch.from_numpy(make_plans(0, 0, 64).tokens(8)).long()
+    valid = torch.cat([tokens[:, :8] != NODE_PAD, tokens[:, 8:] != EDGE_PAD], 1)
+    clean = Clean.of(tokens, valid)
+    random = torch.Generator().manual_seed(0)
+    sigma = torch.rand(64, generator=random) * 3
+    wanted = valid & (torch.rand(tokens.shape, generator=random) < 0.5)
+    guess = torch.where(torch.rand(tokens.shape, generator=random) < 0.3, tokens, (tokens + 1) % 11)
+    noised = Noised(tokens, State.of(tokens), Noise(sigma, sigma), wanted, valid, clean.fixed)
+    whole, cut = Accuracy(space), Accuracy(space)
+    whole.update(noised, Told(guess))
+    for start in range(0, 64, 7):
+        cut.update(noised[start : start + 7], Told(guess[start : start + 7]))
+    found = whole.compute()
+    assert found == cut.compute()
+    lost = 1 - (-sigma).exp()
+    for field, columns in (("nodes", slice(0, 8)), ("edges", slice(8, 36))):
+        for low in (0, 25, 50, 75):
+            rows = (lost >= low / 100) & (lost < (low + 25) / 100)
+            asked = wanted[rows][:, columns]
+            right = (guess == tokens)[rows][:, columns][asked]
+            assert found[f"{field}_accuracy_{low}_{low + 25}"] == pytest.approx(right.double().mean().item())
+    assert len(found) == 8
+    assert Accuracy(space).compute() == {}

@@ -1,0 +1,223 @@
+from itertools import combinations, pairwise, product
+
+import numpy as np
+import pytest
+
+from dither.tasks.bubble_diagram.demands import Canvas, demands_of, mark_values
+from dither.tasks.bubble_diagram.generator import make_plans
+from dither.tasks.bubble_diagram.levels import levels_of, realise_all
+from dither.tasks.bubble_diagram.realisability import realise
+from dither.tasks.bubble_diagram.relations import GRID, NEAR, edges_of
+from dither.tasks.bubble_diagram.vocabulary import EDGE_PAD, INSIDE, NO_EDGE, RELATIONS, SURROUNDING, pairs
+from dither.tasks.bubble_diagram.witness import is_witness
+
+LEFT, RIGHT, ABOVE, BELOW = (RELATIONS.index(name) for name in ("left-of", "right-of", "above", "below"))
+
+
+def along_an_axis(side, smallest):
+    """Walls of three rooms along one axis, one example for each way in which they can lie to each other."""
+    walls = np.array([(a, b) for a in range(side + 1) for b in range(a + smallest, side + 1)])
+    every = np.stack(np.meshgrid(*[walls[:, 0] * 100 + walls[:, 1]] * 3, indexing="ij"), -1).reshape(-1, 3)
+    low, high = every // 100, every % 100
+    ways = []
+    for i, j in pairs(3):
+        middle, start, end = low[:, i] + high[:, i], 2 * low[:, j], 2 * high[:, j]
+        place = (middle >= start) * 1 + (middle > start) + (middle >= end) + (middle > end)
+        near = (low[:, i] - NEAR <= high[:, j]) & (low[:, j] <= high[:, i] + NEAR)
+        ways.append(place * 4 + near * 2 + ((low[:, i] < low[:, j]) & (high[:, i] > high[:, j])))
+    _, first = np.unique(np.stack(ways, 1), axis=0, return_index=True)
+    return low[first], high[first]
+
+
+def possible_diagrams(side, smallest):
+    """True for each diagram of three rooms that some boxes of whole pixels give: all of them are tried."""
+    low, high = along_an_axis(side, smallest)
+    found = np.zeros((NO_EDGE + 1,) * 3, bool)
+    for x0, x1 in zip(low, high, strict=True):
+        boxes = np.stack([np.broadcast_to(x0, low.shape), low, np.broadcast_to(x1, high.shape), high], -1)
+        found[tuple(edges_of(boxes).T)] = True
+    return found
+
+
+@pytest.mark.parametrize(("side", "smallest"), [(11, 1), (14, 3)])
+def test_three_rooms_on_a_small_canvas_equal_a_search_through_all_boxes(side, smallest):
+    """Every diagram of three rooms, at both levels; ties and whole pixels matter on so small a canvas."""
+    possible, canvas = possible_diagrams(side, smallest), Canvas(side, smallest)
+    assert 0.3 < possible.mean() < 0.7
+    for edges in product(range(NO_EDGE + 1), repeat=3):
+        found = realise(np.array(edges), 3, canvas=canvas)
+        assert found.verdict == ("realisable" if possible[edges] else "impossible"), edges
+        if NO_EDGE not in edges[:2]:  # a third of them is enough here
+            shown = possible[tuple(slice(None) if edge == NO_EDGE else edge for edge in edges)].any()
+            loose = realise(np.array(edges), 3, canvas=canvas, apart=False)
+            assert loose.verdict == ("realisable" if shown else "impossible"), edges
+
+
+def drawn(plans, row):
+    rooms = int(plans.rooms[row])
+    return edges_of(plans.boxes[row, :rooms]), rooms
+
+
+def test_made_plans_are_realisable_and_the_witness_redraws_them():
+    plans = make_plans(2, 0, 250)
+    for row in range(250):
+        edges, rooms = drawn(plans, row)
+        found = realise(edges, rooms)
+        assert found.verdict == "realisable"
+        assert (edges_of(found.boxes) == edges).all()
+        assert found.boxes.min() >= 0
+        assert found.boxes.max() <= GRID
+        assert (found.boxes[:, 2:] - found.boxes[:, :2]).min() >= Canvas().smallest
+
+
+def turned(edges):
+    """Relations after the plan is turned by a quarter."""
+    walls = [(low, high) for low in range(6) for high in range(low + 1, 6)]
+    boxes = np.array([(x0, y0, x1, y1) for x0, x1 in walls for y0, y1 in walls])
+    both = np.stack(np.broadcast_arrays(boxes[:, None], boxes[None]), -2).reshape(-1, 2, 4)
+    x0, y0, x1, y1 = np.moveaxis(both, -1, 0)
+    after = np.full(NO_EDGE + 1, NO_EDGE)
+    after[edges_of(both)[:, 0]] = edges_of(np.stack([6 - y1, x0, 6 - y0, x1], -1))[:, 0]
+    return after[edges]
+
+
+def test_damaged_plans_are_judged_the_same_however_they_are_turned():
+    plans, random = make_plans(3, 0, 60), np.random.default_rng(0)
+    verdicts = []
+    for row in range(60):
+        edges, rooms = drawn(plans, row)
+        place = random.choice(np.flatnonzero(edges < NO_EDGE))
+        edges = edges.copy()
+        edges[place] = (edges[place] + random.integers(1, 10)) % 10
+        found = realise(edges, rooms)
+        verdicts.append(found.verdict)
+        assert realise(turned(edges), rooms).verdict == found.verdict
+        if found.verdict == "realisable":  # what is left of a plan when a room goes can be built, too
+            assert (edges_of(found.boxes) == edges).all()
+            assert realise(edges, rooms, apart=False).verdict == "realisable"
+            index = {pair: number for number, pair in enumerate(pairs(rooms))}
+            for part in combinations(range(rooms), rooms - 1):
+                rest = edges[[index[pair] for pair in combinations(part, 2)]]
+                assert realise(rest, rooms - 1).verdict == "realisable"
+    assert 10 < verdicts.count("impossible") < 50
+    assert "unknown" not in verdicts
+
+
+def chain(rooms, relation, last):
+    """Each room lies so to the next, and the first to the last."""
+    edges = dict.fromkeys(pairs(rooms), NO_EDGE) | {(i, i + 1): relation for i in range(rooms - 1)}
+    return np.array(list((edges | {(0, rooms - 1): last}).values()))
+
+
+@pytest.mark.parametrize(("relation", "back"), [(LEFT, RIGHT), (RIGHT, LEFT), (ABOVE, BELOW), (BELOW, ABOVE)])
+@pytest.mark.parametrize("rooms", [3, 5, 8])
+def test_order_runs_in_no_circle(rooms, relation, back):
+    assert realise(chain(rooms, relation, back), rooms).verdict == "impossible"
+    assert realise(chain(rooms, relation, back), rooms, apart=False).verdict == "impossible"
+    assert realise(chain(rooms, relation, NO_EDGE), rooms).verdict == "realisable"
+
+
+def test_contradictory_triples():
+    for last in range(NO_EDGE + 1):
+        verdict = realise(np.array([SURROUNDING, last, SURROUNDING]), 3).verdict
+        assert verdict == ("realisable" if last == SURROUNDING else "impossible"), "what surrounds, surrounds all of it"
+    held = np.array([SURROUNDING, NO_EDGE, LEFT])
+    assert realise(held, 3).verdict == "impossible", "near what is inside is near"
+    assert realise(held, 3, apart=False).verdict == "realisable", "level 3 asks nothing of rooms without a relation"
+    circle = realise(np.array([INSIDE, SURROUNDING, INSIDE]), 3)
+    assert circle.verdict == "realisable", "middles may lie within each other in a circle: boxes overlap"
+    assert (edges_of(circle.boxes) == [INSIDE, SURROUNDING, INSIDE]).all()
+
+
+def test_the_canvas_and_the_smallest_room_count():
+    apart = np.array([NO_EDGE])
+    assert realise(apart, 2, canvas=Canvas(22, 6)).verdict == "realisable"
+    assert realise(apart, 2, canvas=Canvas(21, 6)).verdict == "impossible"
+    row = chain(12, LEFT, NO_EDGE)
+    assert realise(row, 12).verdict == "realisable"
+    assert realise(row, 12, canvas=Canvas(256, 20)).verdict == "realisable"
+    assert realise(row, 12, canvas=Canvas(256, 60)).verdict == "impossible", "rooms overlap by no more than a half"
+
+
+def test_what_is_given_up_is_unknown_and_never_valid():
+    plans = make_plans(2, 0, 40)
+    tokens = plans.tokens(8)
+    assert realise(*drawn(plans, 0), limit=0).verdict == "unknown"
+    assert realise(chain(5, LEFT, RIGHT), 5, limit=0).verdict == "impossible", "a proof needs no program"
+    found = levels_of(tokens, 8, limit=1)
+    assert 0 < found.unknown.sum() < 40
+    assert not (found.unknown & found.realisable).any()
+    assert (found.unknown | found.realisable).all()
+    assert not found.boxes[found.unknown].any()
+    rates = found.rates()
+    assert rates["unknown"] == found.unknown.mean()
+    assert rates["level_4"] == found.realisable.mean()
+
+
+def test_a_witness_is_checked_not_believed():
+    plans = make_plans(2, 0, 1)
+    edges, rooms = drawn(plans, 0)
+    found = realise(edges, rooms)
+    demands, canvas = demands_of(edges, rooms), Canvas()
+    assert is_witness(found.boxes, demands, canvas)
+    assert not is_witness(found.boxes - found.boxes.min() - 1, demands, canvas), "off the canvas"
+    assert not is_witness(found.boxes, demands, Canvas(smallest=200))
+    other = edges.copy()
+    other[np.flatnonzero(edges < NO_EDGE)[0]] = NO_EDGE
+    assert not is_witness(found.boxes, demands_of(other, rooms), canvas)
+    assert is_witness(found.boxes, demands_of(other, rooms, apart=False), canvas)
+
+
+def test_demands_hold_of_boxes_that_show_the_diagram_and_of_no_others():
+    """Bounds and choices say what the rule says: nothing that random boxes contradict, and no less."""
+    random = np.random.default_rng(0)
+    low = random.integers(0, 24, (4000, 2, 2))
+    boxes = np.concatenate([low, low + random.integers(1, 12, low.shape)], -1)
+    found = edges_of(boxes)[:, 0]
+    for relation in range(NO_EDGE + 1):
+        demands = demands_of(np.array([relation]), 2)
+
+        def kept(marks, bounds):
+            axis, first, second, most = np.moveaxis(bounds, -1, 0)
+            return (marks[axis, first] - marks[axis, second] <= most).all(-1)
+
+        for box, shown in zip(boxes, found, strict=True):
+            marks = mark_values(box)
+            choices = (kept(marks, demands.choices) & demands.offered).any(1).all()
+            assert (kept(marks, demands.fixed) and choices) == (shown == relation)
+
+
+def test_levels_stand_on_each_other_and_equal_diagrams_are_found_alike():
+    plans = make_plans(4, 0, 60)
+    tokens = plans.tokens(8)
+    damaged = tokens.copy()
+    random = np.random.default_rng(0)
+    for row in damaged:
+        place = random.choice(np.flatnonzero(row[8:] < EDGE_PAD)) + 8
+        row[place] = random.integers(0, NO_EDGE + 1)
+    broken = tokens[:5].copy()
+    broken[:, 0] = 13
+    rows = np.concatenate([tokens, damaged, tokens, broken])
+    found = levels_of(rows, 8)
+    steps = [found.structure.tokens, found.structure.programme, found.structure.order, found.edges, found.realisable]
+    for lower, upper in pairwise(steps):
+        assert (upper <= lower).all()
+    assert found.realisable[:60].all()
+    assert found.realisable[120:180].all()
+    assert not found.structure.tokens[180:].any()
+    assert 0 < found.realisable[60:120].sum() < 60
+    assert (found.boxes[:60] == found.boxes[120:180]).all()
+    given = levels_of(tokens, 8, boxes=plans.boxes)
+    assert given.realisable.all()
+    assert (given.boxes == plans.boxes).all(), "boxes that are known are the witness"
+    moved = levels_of(tokens, 8, boxes=plans.boxes[::-1])
+    assert moved.realisable.all(), "wrong boxes prove nothing and are not taken"
+    assert (moved.boxes != plans.boxes[::-1]).any()
+
+
+def test_processes_find_what_one_finds():
+    plans = make_plans(5, 0, 40)
+    diagrams = [drawn(plans, row) for row in range(40)]
+    for one, two in zip(realise_all(diagrams), realise_all(diagrams, processes=2), strict=True):
+        assert one[:2] == two[:2]
+        assert (one[2] == two[2]).all()
