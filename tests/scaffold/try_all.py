@@ -2,7 +2,7 @@
 
     python tests/scaffold/try_all.py [FOLDER]
 
-Everything happens in FOLDER, which is new, by default a temporary one outside the repository. The environment is new, but sees the
+Everything happens in FOLDER, by default a temporary one, outside the repository. The environment is new, but sees the
 site-packages of the Python that runs this, so that torch and the packages of dither are not installed again; flit_core,
 ruff and mypy have to be there too.
 """
@@ -128,6 +128,7 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
+        Path(sys.argv[1]).mkdir(parents=True)
         main(Path(sys.argv[1]).resolve())
     else:
         with tempfile.TemporaryDirectory(prefix="dither-scaffold-") as name:

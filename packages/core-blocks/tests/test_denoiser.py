@@ -249,3 +249,54 @@ def test_check_collects_what_is_wrong_in_every_part(regions):
     assert paths == [("embedding",), ("condition", "frequencies"), ("block", "heads")]
     assert spec.facts().block_size is None
     assert default_catalog().parse("model", {"use": "denoiser", "block_size": 4}).facts().block_size == 4
+
+
+def padded(space, sizes):
+    """Graphs with the first `size` nodes, and the pairs between them."""
+    n = space.fields[0].length
+    pairs = torch.triu_indices(n, n, 1)
+    sizes = torch.tensor(sizes)[:, None]
+    return torch.cat([torch.arange(n) < sizes, pairs[1] < sizes], 1)
+
+
+@pytest.mark.parametrize("options", [{}, {"block": {"attention": "sdpa"}}, {"checkpointing": True}], ids=str)
+@pytest.mark.parametrize("level", ["sample", "position"])
+def test_leaving_padding_out_is_masking_it(model_of, graph, opened, options, level):
+    """The same values and the same gradients, whatever the order of the rows; padding itself is free to differ."""
+    model = opened(model_of(graph, embedding="graph", **options)).double().train()
+    assert model.skip_padding
+    valid = padded(graph, [3, 4, 2, 3, 2, 3])
+    state = tokens(graph, len(valid))
+    times = torch.rand(len(valid), *([graph.length] if level == "position" else []), dtype=torch.float64)
+    weight = torch.randn(len(valid), graph.length, 6, dtype=torch.float64)
+
+    def values_and_gradients():
+        model.zero_grad()
+        out = finite(model(state, times, valid, {})) * weight * valid[..., None]
+        out.sum().backward()
+        return [out.detach(), *(p.grad.clone() for p in model.parameters())]
+
+    without = values_and_gradients()
+    calls = []
+    handle = model.blocks[0].register_forward_pre_hook(lambda _, args: calls.append(args[0].shape[:2]))
+    values_and_gradients()
+    handle.remove()
+    assert sorted(set(calls)) == [(1, 10), (2, 3), (3, 6)]
+    model.skip_padding = False
+    for one, other in zip(without, values_and_gradients(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+
+
+def test_padding_is_left_out_only_where_blocks_know_no_positions(model_of, graph):
+    assert not model_of(graph, embedding="graph", block={"rope": True}).skip_padding
+    model = model_of(graph, embedding="graph", block_size=2)
+    assert model._groups(padded(graph, [2, 3]), None) is None
+
+
+def test_without_padding_there_is_no_mask(model_of, graph):
+    model = model_of(graph, embedding="graph")
+    masks = []
+    model.blocks[0].register_forward_pre_hook(lambda _, args, kwargs: masks.append(kwargs["mask"]), with_kwargs=True)
+    state = tokens(graph)
+    model(state, LEVEL, everywhere(state), {})
+    assert masks == [None]

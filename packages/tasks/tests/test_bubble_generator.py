@@ -8,9 +8,10 @@ import pytest
 from dither.tasks.bubble_diagram import generator
 from dither.tasks.bubble_diagram.dissection import SHARED, cut_outlines, grow_living_rooms, shared_walls
 from dither.tasks.bubble_diagram.generator import BLOCK, make_plans
-from dither.tasks.bubble_diagram.programme import ROOM_COUNTS, draw_counts, draw_programmes
+from dither.tasks.bubble_diagram.programme import LARGER_COUNTS, ROOM_COUNTS, draw_counts, draw_programmes
 from dither.tasks.bubble_diagram.relations import GRID, edges_of, labels_of
-from dither.tasks.bubble_diagram.specs import ProceduralPlans
+from dither.tasks.bubble_diagram.specs import BubbleDiagram, ProceduralPlans
+from dither.tasks.bubble_diagram.structure import structure_of
 from dither.tasks.bubble_diagram.vocabulary import EDGE_PAD, INSIDE, NO_EDGE, NODE_PAD, ROOMS, SURROUNDING, pairs
 
 COUNT = 8192
@@ -155,6 +156,33 @@ def test_order_of_rooms_says_nothing(plans):
     assert (abs(np.bincount(place, minlength=7) / len(place) * 7 - 1) < 0.15).all()
 
 
+def test_plans_with_up_to_fourteen_rooms():
+    generator._make_block.cache_clear()
+    start = time.process_time()
+    plans = make_plans(5, 0, 1024, 14)
+    assert 1024 / (time.process_time() - start) > 500
+    shares = {**ROOM_COUNTS, **LARGER_COUNTS}
+    total = sum(shares.values())
+    for rooms, share in shares.items():
+        found = (plans.rooms == rooms).mean()
+        assert abs(found - share / total) < 4 * np.sqrt(share / total / 1024), f"{rooms} rooms: {found}"
+    real = plans.types != NODE_PAD
+    assert plans.types.shape == (1024, 14)
+    assert plans.edges.shape == (1024, 91)
+    assert plans.boxes.min() >= 0
+    assert plans.boxes.max() <= GRID
+    sides = (plans.boxes[..., 2:] - plans.boxes[..., :2])[real]
+    assert sides.min() >= 13
+    found = structure_of(plans.tokens(14), 14)
+    assert found.order.all(), "a plan is not in one piece, or has two living rooms"
+    assert (np.where(plans.edges == EDGE_PAD, EDGE_PAD, edges_of(plans.boxes)) == plans.edges).all()
+    task = BubbleDiagram(data={"use": "procedural-plans"}, rooms=14)
+    assert [(field.name, field.length, field.size) for field in task.space().fields] == [
+        ("nodes", 14, 15),
+        ("edges", 91, 13),
+    ]
+
+
 def test_a_plan_follows_from_seed_and_number_alone(plans):
     whole = plans.tokens(8)
     generator._make_block.cache_clear()
@@ -179,7 +207,7 @@ def test_small_plans(most):
 
 
 @pytest.mark.parametrize(
-    ("start", "stop", "most", "message"), [(0, 5, 9, "4 to 8"), (0, 5, 3, "4 to 8"), (5, 2, 8, "no range")]
+    ("start", "stop", "most", "message"), [(0, 5, 15, "4 to 14"), (0, 5, 3, "4 to 14"), (5, 2, 8, "no range")]
 )
 def test_impossible_plans(start, stop, most, message):
     with pytest.raises(ValueError, match=message):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dither.registry.problems import Refused
 from dither.tasks.bubble_diagram.generator import make_plans
-from dither.tasks.bubble_diagram.jsonl import plan_line, read_plans
+from dither.tasks.bubble_diagram.jsonl import plan_line, read_plans, scan_plans
 from dither.tasks.bubble_diagram.plans import Diagram
 
 GOOD = '{"types": ["LivingRoom", "Kitchen"], "edges": [[0, 1, "left-of"]]}'
@@ -58,6 +58,27 @@ def test_blank_lines_marks_and_line_ends(tmp_path):
 
 BOX = '"boxes": [[0, 0, 5, 5], [6, 0, 9, 9]]'
 TWO = '"types": ["LivingRoom", "Kitchen"]'
+
+
+def test_a_diagram_of_doors_comes_back(tmp_path):
+    """Boxes would win over the relations, so they are left out where they say something else."""
+    door = Diagram((0, 2), (), ((0, 0, 50, 50), (50, 0, 90, 50)), "two rooms without a door")
+    assert "boxes" not in plan_line(door)
+    (found,) = read(tmp_path, plan_line(door))
+    assert (found.types, found.edges, found.name) == (door.types, door.edges, door.name)
+
+
+def test_a_scan_goes_on_behind_a_wrong_line(tmp_path):
+    (tmp_path / "plans.jsonl").write_text(f"{GOOD}\nnonsense\n\n{GOOD}\n")
+    found = list(scan_plans(tmp_path / "plans.jsonl", 8))
+    assert [(entry.plan, entry.diagram is None) for entry in found] == [
+        ("line 1", False),
+        ("line 2", True),
+        ("line 4", False),
+    ]
+    assert found[1].faults[0].sort == "text"
+    (missing,) = scan_plans(tmp_path / "other.jsonl", 8)
+    assert "there is no file" in missing.faults[0].message
 
 
 @pytest.mark.parametrize(

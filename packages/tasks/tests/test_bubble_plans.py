@@ -1,11 +1,16 @@
+import time
+from itertools import permutations
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dither.registry.problems import Refused
+from dither.tasks.bubble_diagram.canonical import canonical_forms, plan_groups
+from dither.tasks.bubble_diagram.generator import make_plans
 from dither.tasks.bubble_diagram.plans import Diagram, Plans, decode, encode, real_edges
-from dither.tasks.bubble_diagram.splits import hold_out
+from dither.tasks.bubble_diagram.splits import divide, hold_out
 from dither.tasks.bubble_diagram.vocabulary import EDGE_MASK, EDGE_PAD, NO_EDGE, NODE_MASK, NODE_PAD, pairs
 
 
@@ -117,6 +122,78 @@ def test_splits_depend_on_content_alone():
     assert rows[0] == rows[1], "order or copies moved a plan to another split"
     assert [len(part) for part in rows[0]] == [49, 14, 7]
     assert len(second.train) + len(second.valid) + len(second.test) == 90, "a plan was lost"
+
+
+def shuffled(diagram, random):
+    """The same plan, its rooms in another order."""
+    order = random.permutation(len(diagram.types))
+    return Diagram.from_boxes([diagram.types[r] for r in order], [diagram.boxes[r] for r in order])
+
+
+def test_groups_do_not_depend_on_the_order_of_rooms():
+    random = np.random.default_rng(0)
+    plans = make_plans(2, 0, 300)
+    some = [plans.diagram(row) for row in range(300)]
+    other = [shuffled(diagram, random) for diagram in some]
+    assert sum(a.types != b.types for a, b in zip(some, other, strict=True)) > 250
+    groups = plan_groups(Plans.from_diagrams([*some, *other], 8))
+    assert groups[:300] == groups[300:]
+    assert len(set(groups)) > 290, "different plans fell together"
+
+
+def matrix_of(rooms, relations):
+    labels = np.full((rooms, rooms), NO_EDGE)
+    for (u, v), relation in relations.items():
+        labels[u, v] = relation
+    return labels
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 6), st.integers(1, 2), st.integers(1, 2))
+def test_canonical_forms_are_exact(seed, rooms, kinds, relations):
+    """Against all orders of the rooms, on graphs that are so alike that refinement alone cannot tell them apart."""
+    random = np.random.default_rng(seed)
+    types = random.integers(0, kinds, (2, rooms))
+    labels = np.where(random.random((2, rooms, rooms)) < 0.5, random.integers(0, relations, (2, rooms, rooms)), NO_EDGE)
+    order = random.permutation(rooms)
+    if seed % 2:
+        types[1], labels[1] = types[0, order], labels[0][np.ix_(order, order)]
+    labels[:, range(rooms), range(rooms)] = NO_EDGE
+    first, second = canonical_forms(types, labels)
+    same = any(
+        (types[0, list(p)] == types[1]).all() and (labels[0][np.ix_(p, p)] == labels[1]).all()
+        for p in permutations(range(rooms))
+    )
+    assert (first == second) == same
+
+
+def test_forms_of_plans_that_are_alike_throughout():
+    ring = matrix_of(6, {(k, (k + 1) % 6): 2 for k in range(6)})
+    triangles = matrix_of(6, {(k, 3 * (k // 3) + (k + 1) % 3): 2 for k in range(6)})
+    turned = np.roll(np.roll(ring, 2, 0), 2, 1)
+    types = np.ones((3, 6), int)
+    one, two, three = canonical_forms(types, np.stack([ring, triangles, turned]))
+    assert one == three
+    assert one != two
+    start = time.perf_counter()
+    list(canonical_forms(np.ones((1, 40), int), np.full((1, 40, 40), NO_EDGE)))
+    assert time.perf_counter() - start < 2, "rooms that can be exchanged are all tried"
+
+
+def test_copies_in_another_order_go_into_the_same_split():
+    random = np.random.default_rng(1)
+    plans = make_plans(3, 0, 200)
+    some = [plans.diagram(row) for row in range(200)]
+    both = Plans.from_diagrams([*some, *(shuffled(diagram, random) for diagram in some)], 8)
+    split = divide(plan_groups(both), valid=0.2, test=0.2)
+    assert (split[:200] == split[200:]).all()
+    assert np.bincount(split).tolist() == [240, 80, 80]
+
+
+def test_a_plan_without_boxes_goes_with_its_copy():
+    boxed = [make_plans(3, 0, 60).diagram(row) for row in range(60)]
+    bare = [Diagram(d.types, d.edges) for d in boxed]
+    groups = plan_groups(Plans.from_diagrams([*boxed, *bare], 8))
+    assert groups[:60] == groups[60:]
 
 
 def test_every_split_gets_a_plan():

@@ -4,8 +4,12 @@ import numpy as np
 import pytest
 
 from dither.tasks.bubble_diagram.demands import Canvas, demands_of, mark_values
+from dither.tasks.bubble_diagram.drawing import draw_gallery
 from dither.tasks.bubble_diagram.generator import make_plans
+from dither.tasks.bubble_diagram.layout import place_rooms
 from dither.tasks.bubble_diagram.levels import levels_of, realise_all
+from dither.tasks.bubble_diagram.page import to_svg
+from dither.tasks.bubble_diagram.plans import Diagram
 from dither.tasks.bubble_diagram.realisability import realise
 from dither.tasks.bubble_diagram.relations import GRID, NEAR, edges_of
 from dither.tasks.bubble_diagram.vocabulary import EDGE_PAD, INSIDE, NO_EDGE, RELATIONS, SURROUNDING, pairs
@@ -221,3 +225,20 @@ def test_processes_find_what_one_finds():
     for one, two in zip(realise_all(diagrams), realise_all(diagrams, processes=2), strict=True):
         assert one[:2] == two[:2]
         assert (one[2] == two[2]).all()
+
+
+def test_pictures_show_every_diagram_that_can_be_shown():
+    """Where placing rooms well breaks a relation, they stand as in the witness, and nothing is drawn red."""
+    plans, random = make_plans(6, 0, 40), np.random.default_rng(0)
+    badly = 0
+    for row in range(40):
+        edges, rooms = drawn(plans, row)
+        place = random.choice(np.flatnonzero(edges < NO_EDGE))
+        edges = edges.copy()
+        edges[place] = (edges[place] + random.integers(1, 10)) % 10
+        told = tuple((i, j, r) for (i, j), r in zip(pairs(rooms), edges.tolist(), strict=True) if r != NO_EDGE)
+        diagram = Diagram(tuple(plans.types[row, :rooms].tolist()), told)
+        if realise(edges, rooms).verdict == "realisable":
+            badly += bool((edges_of(place_rooms(diagram)) != edges).any())
+            assert "not shown" not in to_svg(draw_gallery([diagram]))
+    assert badly > 0, "without the witness some relations would not be shown"

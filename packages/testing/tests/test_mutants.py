@@ -569,7 +569,8 @@ def catalog_with(mutant: Mutant, change: Callable[[type[Spec]], type[Spec]], plu
     changed.name = f"{plugin}-{mutant.check.replace('_', '-')}"
     if changed.__doc__ is None and not (mutant.check == "summary" and plugin == "broken"):
         changed.__doc__ = good.__doc__
-    changed.__module__ = __name__ if plugin == "broken" else good.__module__
+    pulls = mutant.check == "menu_without_torch" and plugin == "broken"
+    changed.__module__ = "dither.registry.flow" if pulls else good.__module__
     catalog.add(plugin, [changed])
     return catalog
 

@@ -20,6 +20,9 @@ from .cache import KVCache
 
 __all__ = ["Denoiser", "start_trunc_normal"]
 
+MOST_PATTERNS = 8
+"""Up to so many patterns of padding, a batch is taken apart by them."""
+
 
 class Denoiser(nn.Module):
     """A diffusion transformer over tokens or features.
@@ -32,6 +35,8 @@ class Denoiser(nn.Module):
         head: `B L D` -> raw values per position.
         block_size: With block-causal attention, the number of positions per block.
         checkpointing: Compute each block again in the backward pass instead of keeping its activations.
+        skip_padding: On a CPU, leave padding out of the blocks instead of masking it. Exact for blocks that know no
+            positions: rows of one pattern of real positions are taken together, and only these positions.
     """
 
     def __init__(
@@ -44,11 +49,12 @@ class Denoiser(nn.Module):
         *,
         block_size: int | None = None,
         checkpointing: bool = False,
+        skip_padding: bool = False,
     ) -> None:
         super().__init__()
         self.embedding, self.condition, self.blocks = embedding, condition, nn.ModuleList(blocks)
         self.final, self.head = final, head
-        self.block_size, self.checkpointing = block_size, checkpointing
+        self.block_size, self.checkpointing, self.skip_padding = block_size, checkpointing, skip_padding
 
     def forward(
         self,
@@ -88,9 +94,13 @@ class Denoiser(nn.Module):
         c = functional.silu(self.condition(level, cond))
         c_all = c if c.ndim == 2 else torch.cat([c[:, :1].expand(-1, extra, -1), c], 1)
         tokens = functional.pad(valid, (extra, 0), value=True)
-        mask = self._mask(tokens, extra, cache)
-        for layer, block in enumerate(self.blocks):
-            h = self._run(block, h, c_all, mask=mask, cache=cache, layer=layer, keep=keep)
+        groups = self._groups(tokens, cache)
+        if groups is None:
+            h = self._layers(h, c_all, self._mask(tokens, extra, cache), cache, keep)
+        elif groups:
+            h = self._without_padding(h, c_all, groups)
+        else:
+            h = self._layers(h, c_all, None, cache, keep)
         if cache is not None and keep:
             cache.advance(tokens, extra)
         out: Tensor = self.final(h[:, extra:], c)
@@ -99,6 +109,48 @@ class Denoiser(nn.Module):
     def new_cache(self) -> KVCache:
         """Return an empty cache. Sampling with one is exact under block-causal attention, whole blocks at a time."""
         return KVCache()
+
+    def _groups(self, tokens: Bool[Tensor, "B L"], cache: KVCache | None) -> list[tuple[Tensor, Tensor]] | None:
+        """Return rows and real positions of each pattern of padding; [] where nothing is padded, None to mask it.
+
+        On an accelerator, looking at the pattern would make the host wait, and shapes would change from step to step.
+        """
+        if self.block_size is not None or cache is not None or tokens.device.type != "cpu":
+            return None
+        if torch.compiler.is_compiling() or tokens.is_meta:
+            return None
+        if bool(tokens.all()):
+            return []
+        patterns, which = torch.unique(tokens, dim=0, return_inverse=True)
+        if not self.skip_padding or len(patterns) > MOST_PATTERNS or not bool(patterns.any(1).all()):
+            return None
+        return [(torch.where(which == number)[0], torch.where(real)[0]) for number, real in enumerate(patterns)]
+
+    def _without_padding(
+        self, h: Float[Tensor, "B L D"], c: Float[Tensor, "B *L C"], groups: list[tuple[Tensor, Tensor]]
+    ) -> Float[Tensor, "B L D"]:
+        """Run the blocks over each group of rows by itself, on its real positions; the others come out as zeros."""
+        length, parts = h.shape[1], []
+        real = torch.cat([(rows[:, None] * length + places).flatten() for rows, places in groups])
+        sizes = [len(rows) * len(places) for rows, places in groups]
+        taken = torch.split(h.flatten(0, 1).index_select(0, real), sizes)
+        for (rows, places), group in zip(groups, taken, strict=True):
+            c_group = c[rows] if c.ndim == 2 else c[rows[:, None], places]
+            out = self._layers(group.unflatten(0, (len(rows), len(places))), c_group, None, None, False)
+            parts.append(out.flatten(0, 1))
+        return torch.zeros_like(h).flatten(0, 1).index_copy(0, real, torch.cat(parts)).view_as(h)
+
+    def _layers(
+        self,
+        h: Float[Tensor, "B L D"],
+        c: Float[Tensor, "B *L C"],
+        mask: Bool[Tensor, "B 1 #L K"] | None,
+        cache: KVCache | None,
+        keep: bool,
+    ) -> Float[Tensor, "B L D"]:
+        for layer, block in enumerate(self.blocks):
+            h = self._run(block, h, c, mask=mask, cache=cache, layer=layer, keep=keep)
+        return h
 
     def _run(self, block: nn.Module, *args: Any, **options: Any) -> Float[Tensor, "B L D"]:
         again = self.checkpointing and self.training and torch.is_grad_enabled()

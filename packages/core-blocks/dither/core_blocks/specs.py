@@ -200,6 +200,7 @@ class DenoiserModel(ModelSpec):
             head=self.head.build(space, self.width),
             block_size=self.block_size,
             checkpointing=self.checkpointing,
+            skip_padding="equivariant" in self.block.traits(),
         )
         if self.init == "trunc-normal":
             start_trunc_normal(model.condition, model.blocks)

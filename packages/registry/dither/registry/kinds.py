@@ -60,6 +60,10 @@ class TaskSpec(Spec):
     def space(self) -> Space:
         """What one sample looks like. May read data, without torch; raises `Refused` where the data is at fault."""
 
+    def held(self) -> int:
+        """Bytes of the data while a run has them, as far as they are known without reading; by default not counted."""
+        return 0
+
     @abstractmethod
     def build(self) -> Task:
         """Read the data and return the task."""

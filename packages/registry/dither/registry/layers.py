@@ -13,12 +13,12 @@ from .limits import DEEPEST, LARGEST, check_text, read_text
 from .positions import Span, key_positions
 from .problems import Origin, Problem, Refused
 from .spec import Path
+from .syntax import syntax_problem
 
 __all__ = ["Layer"]
 
 SHOWN = 80
 """Characters of a change that are shown where it is at fault."""
-PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 INTEGERS = range(-(2**63), 2**63)
 """The integers of TOML."""
 TOO_LARGE = "the number is too large: integers have at most 64 bits"
@@ -134,20 +134,9 @@ def _parsed(text: str, name: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, ValueError) as error:
-        place, end = PLACE.search(str(error)), len(text.rstrip())
-        start = _offset(text, int(place[1]), int(place[2])) if place and place[1] else end
-        message = PLACE.sub("", str(error))
-        message = f"not valid TOML: {message}" + (" at the end of the file" if place and not place[1] else "")
-        raise Refused(Problem(message, (), Origin.within(name, text, start, start + 1))) from None
+        raise Refused(syntax_problem(str(error), text, name)) from None
     except RecursionError:
         raise Refused(f"{name}: more than {DEEPEST} tables or arrays stand inside each other") from None
-
-
-def _offset(text: str, line: int, column: int) -> int:
-    start = 0
-    for _ in range(line - 1):
-        start = text.find("\n", start) + 1
-    return start + column - 1
 
 
 def _huge_integers(tree: Any, path: Path = ()) -> list[Path]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
+from unicodedata import combining, east_asian_width
 
 from .spec import Path
 
@@ -61,9 +62,10 @@ class Origin:
             return []
         column, number = (self.column or 1) - 1, str(self.line)
         first = 0 if column < WIDEST * 3 // 4 else column - WIDEST // 2
-        shown = ("... " if first else "") + plain(self.source[first : first + WIDEST]).replace("\n", " ")
-        caret = " " * (column - first + 4 * bool(first)) + "^" * max(
-            1, min(self.width, WIDEST // 2, first + WIDEST - column)
+        end = min(column + min(self.width, WIDEST // 2), first + WIDEST)
+        shown = ("... " if first else "") + plain(self.source[first : first + WIDEST])
+        caret = " " * (_cells(self.source[first:column]) + 4 * bool(first)) + "^" * max(
+            1, _cells(self.source[column:end])
         )
         margin = " " * len(number)
         return [f"  {margin} |", f"  {number} | {shown}".rstrip(), f"  {margin} | {caret}"]
@@ -108,11 +110,22 @@ class Refused(Exception):  # noqa: N818 - it is no error of the program
         if isinstance(problems, str):
             problems = Problem(problems)
         self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
-        super().__init__("\n".join(map(str, self.problems)))
+        super().__init__(self.problems)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.problems))
+
+
+def _cells(text: str) -> int:
+    """Return how wide a text is in a terminal."""
+    wide = sum(east_asian_width(c) in "WF" for c in text)
+    return len(text) + wide - sum(combining(c) > 0 for c in text)
 
 
 def plain(text: str) -> str:
     """Return a text as a terminal may show it: without characters that would steer the terminal."""
+    if all(map(str.isprintable, text.split("\n"))):
+        return text
     return "".join(
         c if c.isprintable() or c == "\n" else " " if c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in text
     )

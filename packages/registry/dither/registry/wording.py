@@ -89,6 +89,8 @@ def shown(value: Any) -> str:
         text = str(value).lower()
     elif isinstance(value, str):
         text = '"' + repr(value[:80])[1:-1] + '"'
+    elif isinstance(value, list) and len(repr(value[:20])) > 60:
+        return f"a list of {len(value):,} elements"
     else:
         text = repr(value)[:80] if not isinstance(value, datetime.date | datetime.time) else str(value)
     return f"{word} {text}".strip()

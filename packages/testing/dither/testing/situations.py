@@ -141,7 +141,7 @@ def _home(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
         return inner.kind not in places or _no(inner.check(*places[inner.kind]))
 
     kind, key = draw(st.sampled_from(homes))
-    model = draw(specs(kind, s.catalog, fits=fits)).model_copy(update={key: block})
+    model: Any = draw(specs(kind, s.catalog, fits=fits)).model_copy(update={key: block})
     size = model.facts().block_size
     assume(size is not None and size < space.length and _no(model.check(space)))
     return _put(s, spec=block, space=space, clean=draw(cleans(space)), home=model)

@@ -1,5 +1,17 @@
 """Hypothesis strategies: options of any Spec, spaces, and batches. Everything is small.
 
+    from hypothesis import given, strategies as st
+    from dither.registry import default_catalog
+    from dither.testing.strategies import cleans, spaces, specs
+
+    @given(specs(MySpec, default_catalog()))
+    def test_options(spec):
+        spec.build(16, 16)
+
+    @given(st.data(), spaces())
+    def test_batches(data, space):
+        clean = data.draw(cleans(space))
+
 Letters: B batch, L length, M features.
 """
 

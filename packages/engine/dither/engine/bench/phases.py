@@ -33,7 +33,7 @@ class Marks:
         """Say that a phase ended now, whichever began at the mark before."""
         moment: Any = time.perf_counter()
         if self._on_gpu:
-            moment = torch.cuda.Event(enable_timing=True)
+            moment = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             moment.record(torch.cuda.current_stream(self._device))
         self._moments.append((phase, moment))
 
@@ -71,11 +71,11 @@ def marked(trainer: Trainer) -> Iterator[Callable[[], dict[str, float]]]:
     """Yield a function that does one step and returns the seconds in each of its phases."""
     marks = Marks(trainer.device)
     system, task = trainer.system, trainer.system.task
-    handles = [
+    handles: list[Any] = [
         system.register_forward_pre_hook(lambda *_: marks.mark("data")),
         system.register_forward_hook(lambda *_: marks.mark("forward")),
     ]
-    last = _last_gradient(trainer)
+    last: Any = _last_gradient(trainer)
     handles.append(last.register_post_accumulate_grad_hook(lambda _: marks.mark("backward")))
     system.task = _MarkedTask(task, marks.mark)
 
@@ -96,9 +96,10 @@ def marked(trainer: Trainer) -> Iterator[Callable[[], dict[str, float]]]:
 def _last_gradient(trainer: Trainer) -> torch.Tensor:
     """Return the parameter whose gradient is ready last, which ends the backward pass."""
     order: list[int] = []
+    parameters: list[Any] = list(trainer.parameters)
     handles = [
         parameter.register_post_accumulate_grad_hook(lambda _, index=index: order.append(index))
-        for index, parameter in enumerate(trainer.parameters)
+        for index, parameter in enumerate(parameters)
     ]
     trainer.advance()
     for handle in handles:

@@ -150,7 +150,7 @@ def _metrics(record: RunRecord) -> None:
 
 
 def _pictures(record: RunRecord) -> None:
-    """Take in the pictures of the newest drawing that has any; of several forms of a picture, the first that there is."""
+    """Take in the pictures of the newest drawing that has any; of several forms of one, the first that there is."""
     folders = sorted((path for path in (record.path / "samples").glob("*") if path.is_dir()), reverse=True)
     for folder in folders:
         names: dict[str, Path] = {}

@@ -14,15 +14,18 @@ from markupsafe import Markup
 from dither.registry.problems import Refused
 from dither.registry.storage import write_aside
 
+from ..sweep.points import short, short_keys
 from .curves import curve
 from .gather import PictureFile, RunRecord, gather
 
-__all__ = ["compare_page", "flat", "render", "run_page", "write_page", "write_report"]
+__all__ = ["charts_of", "compare_page", "differences", "flat", "render", "run_page", "write_page", "write_report"]
 
 FIRST = ("valid/loss", "train/loss")
 """Curves that come first."""
 LAST = ("train/lr", "train/grad_norm", "train/steps_per_second")
 """Curves that come last."""
+MOST_KEYS = 3
+"""Keys that name a run."""
 MOST_CURVES = 60
 """Curves on a page; further figures have their last value in the table."""
 
@@ -70,27 +73,34 @@ def run_page(record: RunRecord) -> str:
         parts=flat_parts(record.resolved),
         figures=_figures([record]),
         baselines=_baselines(record),
-        charts=_charts([record]),
+        charts=charts_of([record]),
         pictures=[_picture(file) for file in record.pictures],
     )
 
 
 def compare_page(records: Sequence[RunRecord]) -> str:
     """Return the page that compares runs as HTML."""
-    configs = [flat(record.resolved) for record in records]
-    keys = dict.fromkeys(key for config in configs for key in config)
-    changed = [(key, [config.get(key) for config in configs]) for key in keys]
-    changed = [(key, values) for key, values in changed if any(value != values[0] for value in values[1:])]
     return render(
         "compare.html",
         title=f"{len(records)} runs",
         records=records,
         names=_names(records),
         figures=_figures(records),
-        changed=changed,
-        charts=_charts(records),
+        changed=differences(records),
+        problems=[
+            f"{name}: {text}" for name, record in zip(_names(records), records, strict=True) for text in record.problems
+        ],
+        charts=charts_of(records),
         pictures=[[_picture(file) for file in record.pictures[:2]] for record in records],
     )
+
+
+def differences(records: Sequence[RunRecord]) -> list[tuple[str, list[Any]]]:
+    """Return every key that runs have otherwise, with its value in each, or None where a run has none."""
+    configs = [flat(record.resolved) for record in records]
+    keys = dict.fromkeys(key for config in configs for key in config)
+    values = ((key, [config.get(key) for config in configs]) for key in keys)
+    return [(key, found) for key, found in values if any(value != found[0] for value in found[1:])]
 
 
 def render(template: str, **values: Any) -> str:
@@ -100,6 +110,8 @@ def render(template: str, **values: Any) -> str:
         lstrip_blocks=True,
     )  # fmt: skip
     environment.filters["figure"] = _number
+    environment.filters["short"] = short
+    environment.filters["exact"] = lambda value: f"{value:.12g}" if isinstance(value, float) else str(value)
     return environment.get_template(template).render(**values)
 
 
@@ -157,9 +169,10 @@ def _baselines(record: RunRecord) -> dict[str, dict[str, float]]:
     return found
 
 
-def _charts(records: Sequence[RunRecord]) -> list[tuple[str, Markup]]:
+def charts_of(records: Sequence[RunRecord], names: Sequence[str] | None = None) -> list[tuple[str, Markup]]:
     """Return name and SVG of every curve that has at least two points in some run."""
-    names = dict.fromkeys(f"{kind}/{name}" for record in records for kind, f in record.curves.items() for name in f)
+    labels = _names(records) if names is None else names
+    found = dict.fromkeys(f"{kind}/{name}" for record in records for kind, f in record.curves.items() for name in f)
 
     def rank(name: str) -> tuple[int, int]:
         if name in FIRST:
@@ -167,26 +180,37 @@ def _charts(records: Sequence[RunRecord]) -> list[tuple[str, Markup]]:
         return (2, LAST.index(name)) if name in LAST else (1, name.startswith("train/"))
 
     charts = []
-    for name in sorted(names, key=rank):
+    for name in sorted(found, key=rank):
         kind, _, figure = name.partition("/")
         all_points = [record.curves.get(kind, {}).get(figure, []) for record in records]
-        series = {f"{label} {name}": points for label, points in zip(_names(records), all_points, strict=True)}
+        series = {f"{label} {name}": points for label, points in zip(labels, all_points, strict=True)}
         if len(records) == 1:
             series = {name: all_points[0]}
         if max(map(len, all_points)) < 2:
             continue
         levels = _baselines(records[0]).get(figure, {}) if kind != "train" and len(records) == 1 else {}
-        charts.append((name, Markup(curve(series, baselines=levels))))  # noqa: S704 - curve escapes every name
+        charts.append((name, Markup(curve(series, baselines=levels))))  # curve escapes every name
     return [chart for chart in charts[:MOST_CURVES] if chart[1]]
 
 
 def _names(records: Sequence[RunRecord]) -> list[str]:
-    """Return a name for each run: its own, with the end of its directory's where two are the same."""
+    """Return a name for each run: its own; where two have the same, by what differs, or by their directories."""
     names = [record.name for record in records]
     if len(set(names)) == len(names):
         return names
+    changed = differences(records)
+    if 0 < len(changed) <= MOST_KEYS:
+        keys = short_keys([tuple(key.split(".")) for key, _ in changed])
+        columns = [[f"{key}={_short(v)}" for v in values] for key, (_, values) in zip(keys, changed, strict=True)]
+        names = [", ".join(words) for words in zip(*columns, strict=True)]
+        if len(set(names)) == len(names):
+            return names
     ends = [record.path.resolve().name for record in records]
-    return [f"{name} {end[-6:]}" for name, end in zip(names, ends, strict=True)]
+    return [f"{record.name} {end[-6:]}" for record, end in zip(records, ends, strict=True)]
+
+
+def _short(value: Any) -> str:
+    return "none" if value is None else short(value)
 
 
 def _picture(file: PictureFile) -> dict[str, Any]:

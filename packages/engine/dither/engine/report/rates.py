@@ -1,8 +1,11 @@
-"""How fast a run went: metrics.jsonl has nothing from a clock, but the lines for TensorBoard are stamped with the time."""
+"""How fast a run went: metrics.jsonl has nothing from a clock, but the events for TensorBoard are stamped with one."""
 
 from __future__ import annotations
 
+from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 __all__ = ["read_rates"]
 
@@ -14,13 +17,12 @@ def read_rates(folder: Path) -> list[tuple[int, float]]:
     """
     if not any(folder.glob("*tfevents*")):
         return []
-    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+    loader: Any = import_module("tensorboard.backend.event_processing.event_file_loader").EventFileLoader
 
     stamps: dict[int, float] = {}
     for path in sorted(folder.glob("*tfevents*")):
-        for event in EventFileLoader(str(path)).Load():
+        for event in loader(str(path)).Load():
             if any(value.tag == "train/loss" for value in event.summary.value):
                 stamps[event.step] = event.wall_time
     steps = sorted(stamps)
-    pairs = zip(steps[:-1], steps[1:], strict=True)
-    return [(b, (b - a) / (stamps[b] - stamps[a])) for a, b in pairs if stamps[b] > stamps[a]]
+    return [(b, (b - a) / (stamps[b] - stamps[a])) for a, b in pairwise(steps) if stamps[b] > stamps[a]]

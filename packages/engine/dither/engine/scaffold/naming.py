@@ -81,10 +81,8 @@ def _wrong_form(name: str) -> Iterator[Problem]:
     folded = re.sub(r"[^a-z0-9]+", "-", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()).strip("-")
     folded = folded.removeprefix("dither-")
     if not NAME.fullmatch(name):
-        message = (
-            f"a plugin is named in kebab-case, lower-case words joined by -, the first letter no digit: not {name!r}"
-        )
-        yield Problem(message, help=f"write {folded}" if NAME.fullmatch(folded) else None)
+        message = f"{name!r} is no name for a plugin: lower-case words, joined by -, that begin with a letter"
+        yield Problem(message, help=f"write {folded}" if name.isascii() and NAME.fullmatch(folded) else None)
     elif name == "dither" or name.startswith("dither-"):
         help_text = f"write {folded}" if folded and folded != "dither" else None
         yield Problem(f'the package is called "dither-NAME" anyway: leave the prefix out of "{name}"', help=help_text)

@@ -18,12 +18,14 @@ from ..progress import say
 from .directory import UNFINISHED, PointFolder, now
 from .point import BUSY, ENDS
 
-__all__ = ["FAILED", "STOPPED", "Listed", "Source", "run_points"]
+__all__ = ["FAILED", "POINT_COMMAND", "STOPPED", "Listed", "Source", "run_points"]
 
 FAILED = 1
 """Exit code where a point failed."""
 STOPPED = 75
 """Exit code where a signal stopped the sweep, and it can go on."""
+POINT_COMMAND = (sys.executable, "-m", "dither.engine.sweep.point")
+"""What runs a point; its folder comes after it."""
 PAUSE = 0.1
 """Seconds between two looks at the processes."""
 LOOK = 1.0
@@ -137,10 +139,9 @@ class _Work:
 
     def _start(self, point: PointFolder, lock: int, slot: int) -> subprocess.Popen[bytes]:
         # A session of its own: Ctrl-C on the terminal would reach the point too, and count as a second signal.
-        command = [sys.executable, "-m", "dither.engine.sweep.point", "--held", str(point.path), *self.select]
         with (point.path / "output.txt").open("ab") as output:
             return subprocess.Popen(
-                command,
+                [*POINT_COMMAND, "--held", str(point.path), *self.select],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

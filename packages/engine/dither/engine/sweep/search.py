@@ -130,30 +130,37 @@ class Trials:
     def take(self) -> PointFolder | None:
         """Return an unfinished point of an earlier process, or else a new one while there are trials left."""
         while self.left:
-            point = self.left.pop(0)
-            number = _number(point)
-            if not point.held() and number is not None and self._open(number):
-                self.running[point.name] = self._trial(number)
-                return point
+            folder = self.left.pop(0)
+            number = _number(folder)
+            if not folder.held() and number is not None and self._open(number):
+                self.running[folder.name] = self._trial(number)
+                return folder
+        states = _optuna().trial.TrialState
         for _ in range(TRIES):
-            states = _optuna().trial.TrialState
-            if sum(trial.state != states.FAIL for trial in self.study.get_trials(deepcopy=False)) >= self.search.trials:
+            begun = [trial for trial in self.study.get_trials(deepcopy=False) if trial.state != states.FAIL]
+            if len(begun) >= self.search.trials:
                 return None
-            trial = self.study.ask()
-            values = [(key.path, key.suggest(trial), None) for key in self.space]
-            point = make_point(f"{trial.number:0{len(str(self.search.trials))}}", values)
-            try:
-                loaded = check_experiment(point.document(self.base), self.plugins)
-            except Refused as refused:
-                self.study.tell(trial, state=states.FAIL)
-                say(self.console, f"does not fit  {point.name}: {refused.problems[0].message}")
-                continue
-            folder = self.sweep.add(point.name, point.by_key, loaded)
-            with write_aside(folder.path / "point.json") as beside:
-                beside.write_text(as_json({"trial": trial.number, "values": point.by_key}), encoding="utf-8")
-            self.running[folder.name] = trial
-            return folder
+            drawn = self._draw()
+            if drawn is not None:
+                return drawn
         raise Refused(f"{TRIES} points in a row do not fit together; see the messages above")
+
+    def _draw(self) -> PointFolder | None:
+        """Draw a point and make its folder; None where its values do not fit together."""
+        trial = self.study.ask()
+        values = [(key.path, key.suggest(trial), None) for key in self.space]
+        point = make_point(f"{trial.number:0{len(str(self.search.trials))}}", values)
+        try:
+            loaded = check_experiment(point.document(self.base), self.plugins)
+        except Refused as refused:
+            self.study.tell(trial, state=_optuna().trial.TrialState.FAIL)
+            say(self.console, f"does not fit {point.name}: {refused.problems[0].message}")
+            return None
+        folder = self.sweep.add(point.name, point.by_key, loaded)
+        with write_aside(folder.path / "point.json") as beside:
+            beside.write_text(as_json({"trial": trial.number, "values": point.by_key}), encoding="utf-8")
+        self.running[folder.name] = trial
+        return folder
 
     def hopeless(self, point: PointFolder) -> bool:
         """Hand new evaluations on, and tell whether the point should be pruned."""

@@ -130,8 +130,11 @@ def as_csv(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def write_summary(sweep: SweepDirectory, metric: str | None = None) -> list[dict[str, Any]]:
-    """Write summary.csv and summary.json into the sweep directory, and return the rows."""
+    """Write summary.csv, summary.json and report.html into the sweep directory, and return the rows."""
+    from ..report.sweeps import write_sweep_page
+
     rows = rows_of(sweep, metric)
+    write_sweep_page(sweep, sweep.path / "report.html", rows)
     for name, text in (("summary.csv", as_csv(rows)), ("summary.json", as_json(rows, indent=2) + "\n")):
         with write_aside(sweep.path / name) as beside:
             beside.write_text(text, encoding="utf-8")

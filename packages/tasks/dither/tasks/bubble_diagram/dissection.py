@@ -23,7 +23,8 @@ _USUAL: Final = 10
 def cut_outlines(pieces: Int[np.ndarray, " P"], random: np.random.Generator) -> Int[np.ndarray, "P K 4"]:
     """Draw outlines of 110..180 x 100..175 pixels and cut each into so many pieces, one straight cut after the other.
 
-    Outlines for more than `_USUAL` pieces are larger, so that a piece is as large as elsewhere. A large piece is the likeliest to be cut next, mostly across its longer side. Zeros behind the last piece.
+    Outlines for more than `_USUAL` pieces are larger, so that a piece is as large as elsewhere. A large piece is the
+    likeliest to be cut next, mostly across its longer side. Zeros behind the last piece.
     """
     plans, most = len(pieces), int(pieces.max())
     sides = np.stack([110 + 71 * random.random(plans), 100 + 76 * random.random(plans)], 1)

@@ -17,7 +17,8 @@ from scipy.ndimage import distance_transform_edt
 
 from .layout import place_rooms
 from .page import Line, Page, Rectangle, Shape, Text
-from .plans import Diagram
+from .plans import Diagram, encode
+from .realisability import realise
 from .relations import edges_of
 from .vocabulary import COLOURS, RELATIONS, ROOMS, SHORT, pairs
 
@@ -91,7 +92,7 @@ class _Placed:
     @classmethod
     def of(cls, diagram: Diagram) -> _Placed:
         """Take the boxes of the diagram, or find some; move them to the corner."""
-        boxes = place_rooms(diagram) if diagram.boxes is None else np.array(diagram.boxes, np.int64)
+        boxes = _find_boxes(diagram) if diagram.boxes is None else np.array(diagram.boxes, np.int64)
         drawn = dict(zip(pairs(len(boxes)), edges_of(boxes).tolist(), strict=True))
         holds = [drawn[i, j] == relation for i, j, relation in diagram.edges]
         return cls(diagram, boxes - np.tile(boxes[:, :2].min(0), 2), holds)
@@ -121,6 +122,16 @@ class _Placed:
             ends = (labels[i].x, labels[i].y, labels[j].x, labels[j].y)
             shapes.append(Line(*ends, _LINK if holds else _BROKEN, 1.1, dashed=not holds))
         return shapes + [shape for name, label in zip(names, labels, strict=True) for shape in _bubble(name, label)]
+
+
+def _find_boxes(diagram: Diagram) -> Int[np.ndarray, "R 4"]:
+    """Place the rooms well; if that breaks a relation, as the witness has them, if there is one."""
+    boxes, rooms = place_rooms(diagram), len(diagram.types)
+    wanted = encode(diagram, rooms)[rooms:]
+    if (edges_of(boxes) == wanted).all():
+        return boxes
+    witness = realise(wanted, rooms).boxes
+    return boxes if witness is None else witness
 
 
 def _label(boxes: Int[np.ndarray, "R 4"], order: Sequence[int], room: int, name: str, scale: float) -> _Label:

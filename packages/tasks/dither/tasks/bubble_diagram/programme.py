@@ -1,7 +1,7 @@
 """Which rooms a made-up plan has. Letters: P plans, M other rooms than the living room.
 
-The counts of rooms up to 8 are those published for RPLAN; those beyond, and the weights of the types, are guesses, since
-RPLAN has no larger plans and its types are not public.
+The counts of rooms up to 8 are those published for RPLAN; those beyond, and the weights of the types, are guesses,
+since RPLAN has no larger plans and its types are not public.
 """
 
 from __future__ import annotations

@@ -32,11 +32,13 @@ class RegionFacts:
         motifs: Number of motif columns.
         cells: Cell types whose accessibility is known.
         longest: Regions of the largest training chromosome; None where that asks for reading everything.
+        rows: Regions of all chromosomes; 0 where that asks for reading everything.
     """
 
     motifs: int
     cells: tuple[str, ...]
     longest: int | None = None
+    rows: int = 0
 
 
 def column_groups(motifs: int, accessibility: bool) -> tuple[Group, ...]:
@@ -114,6 +116,11 @@ class GetRegion(TaskSpec):
         motifs = self._facts().motifs
         return FeatureSpace(self.regions, motifs + self.accessibility, column_groups(motifs, self.accessibility))
 
+    def held(self) -> int:
+        """The table as it was read, scaled, and with the accessibility behind it."""
+        facts = self._facts()
+        return 3 * 4 * facts.rows * (facts.motifs + 1)
+
     def build(self) -> RegionWindows:
         """Read the regions and cut them into windows."""
         from .task import RegionWindows
@@ -143,7 +150,8 @@ class HumanDHS(DataSpec):
 
     def facts(self) -> RegionFacts:
         """Tell what the table holds; a test compares it with the table."""
-        return RegionFacts(282, ("K562", "HepG2", "GM12878", "hESC"), 859 if self.subset == "chr21-22" else 3217)
+        longest, rows = (859, 1426) if self.subset == "chr21-22" else (3217, 47_872)
+        return RegionFacts(282, ("K562", "HepG2", "GM12878", "hESC"), longest, rows)
 
     def build(self) -> RegionMatrix:
         """Read the table, its checksum verified."""

@@ -103,7 +103,11 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
 
 
 CHECKS = (
-    *checks_of("any", builds, built_apart, torch_left_alone, place="default"),
-    *(check for kind in MODULES for check in checks_of(kind, seeded_build, state_dict_round_trip, builds_on_meta)),
+    *checks_of("any", builds, built_apart, torch_left_alone, place="default", examples=2),
+    *(
+        check
+        for kind in MODULES
+        for check in checks_of(kind, seeded_build, state_dict_round_trip, builds_on_meta, examples=4)
+    ),
 )
 """The checks for building a part of any kind."""

@@ -33,7 +33,8 @@ POSITIONS = 4
 
 def _many(s: Situation) -> Clean:
     """Return the first sample of the batch, many times."""
-    return s.clean[:1].apply(lambda tensor: tensor.expand(DRAWS, *tensor.shape[1:]).clone())
+    many: Clean = s.clean[:1].apply(lambda tensor: tensor.expand(DRAWS, *tensor.shape[1:]).clone())
+    return many
 
 
 def _at(t: float) -> Float[Tensor, " N"]:
@@ -183,8 +184,8 @@ def meaning_is_exact(s: Situation) -> None:
 
 
 CHECKS = (
-    *checks_of("process", q_normalised, reverse_step, meaning_is_exact, needs="tokens"),
-    *checks_of("process", chapman_kolmogorov),
-    *checks_of("process", clean_at_zero, prior_at_one, place="default"),
+    *checks_of("process", q_normalised, reverse_step, meaning_is_exact, needs="tokens", examples=5),
+    *checks_of("process", chapman_kolmogorov, examples=5),
+    *checks_of("process", clean_at_zero, prior_at_one, place="default", examples=4),
 )
 """The checks for the law of processes."""

@@ -141,8 +141,8 @@ CHECKS = (
         level_per_position,
         state_matters,
         gradients_reach_all,
-        runs_on_meta,
     ),
+    *checks_of("model", runs_on_meta, examples=3),
     *checks_of("model", cached_equals_full, needs="block-causal tokens one-field"),
 )
 """The checks for models."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ import numpy as np
 
 from ..plans import Diagram
 from ..vocabulary import ROOMS
+from .matlab import read_structs
 from .reading import (
     Choices,
     Entry,
@@ -47,7 +48,7 @@ _EDGES = ("rEdge", "edge")
 def read_graph2plan(file: Path, choices: Choices) -> Iterator[Entry]:
     """Yield the plans of a file."""
     try:
-        plans = {".mat": _matlab, ".npz": _arrays, ".json": _tables}[file.suffix.lower()](file)
+        plans = _READERS[file.suffix.lower()](file)
     except Unfit as unfit:
         yield Entry(file, faults=unfit.faults)
         return
@@ -57,32 +58,7 @@ def read_graph2plan(file: Path, choices: Choices) -> Iterator[Entry]:
         yield entry_of(file, shown, _read, plan, name, choices)
 
 
-def _matlab(file: Path) -> Iterator[Mapping[str, Any]]:
-    from scipy.io import loadmat
-    from scipy.io.matlab import MatReadError
-
-    try:
-        found = loadmat(file, variable_names=["data"], appendmat=False, verify_compressed_data_integrity=True)
-        given = ", ".join(key for key in loadmat(file, appendmat=False)) if "data" not in found else ""
-    except NotImplementedError:
-        raise Unfit(Fault("file", "is of MATLAB 7.3 (HDF5); save it again with -v7")) from None
-    except (OSError, ValueError, TypeError, KeyError, EOFError, IndexError, MatReadError, zlib.error, struct.error,
-            OverflowError, MemoryError, AttributeError, UnicodeError) as error:  # fmt: skip
-        raise Unfit(
-            Fault("file", f"is no MATLAB file that can be read: {str(error) or type(error).__name__}")
-        ) from None
-    if "data" not in found:
-        names = [name for name in given.split(", ") if not name.startswith("__")]
-        raise Unfit(Fault("file", f"holds no variable data; it holds {', '.join(names) or 'nothing'}"))
-    data = np.asarray(found["data"])
-    if data.dtype.names is None:
-        raise Unfit(
-            Fault("file", f"its variable data is {data.dtype} of shape {data.shape}; an array of structs is due")
-        )
-    return ({key: plan[key] for key in data.dtype.names} for plan in data.ravel())
-
-
-def _tables(file: Path) -> Iterator[Mapping[str, Any]]:
+def _tables(file: Path) -> Iterable[Mapping[str, Any]]:
     found = read_json(file)
     plans = found.get("data") if isinstance(found, dict) else found
     if not isinstance(plans, list):
@@ -90,7 +66,7 @@ def _tables(file: Path) -> Iterator[Mapping[str, Any]]:
     return (plan if isinstance(plan, dict) else {} for plan in plans)
 
 
-def _arrays(file: Path) -> Iterator[Mapping[str, Any]]:
+def _arrays(file: Path) -> Iterable[Mapping[str, Any]]:
     try:
         with np.load(file, allow_pickle=False) as found:
             arrays = {key: found[key] for key in ("name", "rooms", "box") if key in found.files}
@@ -152,3 +128,10 @@ def _types(numbers: Any) -> list[int]:
     if faults:
         raise Unfit(*faults)
     return [int(number) for number in numbers]
+
+
+_READERS: dict[str, Callable[[Path], Iterable[Mapping[str, Any]]]] = {
+    ".mat": read_structs,
+    ".npz": _arrays,
+    ".json": _tables,
+}

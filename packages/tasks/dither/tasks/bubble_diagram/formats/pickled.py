@@ -178,8 +178,11 @@ class _Machine:
         self.stack.append(Made(f"{module}.{name}"))
 
     def _reduce(self, _: Any) -> None:
-        given, what = self.stack.pop(), self.stack.pop()
-        self.stack.append(Made(_named(what), given))
+        given, what = self.stack.pop(), _named(self.stack.pop())
+        if what == "_codecs.encode" and isinstance(given, tuple) and given[1:] == ("latin1",):
+            self.stack.append(given[0].encode("latin-1"))  # how the oldest protocols write bytes
+        else:
+            self.stack.append(Made(what, given))
 
     _newobj = _reduce
 
