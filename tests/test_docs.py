@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 
 from dither.engine.cli import main
+from dither.engine.cli.app import verbs
 from dither.engine.experiment import load_experiment
 from dither.registry.hookspecs import Hooks
 from dither.registry.kinds import KINDS
 from dither.registry.plugins import load_plugins
+from dither.registry.policy import PluginPolicy, read_policy
 from dither.testing.conformance import cases
 
 ROOT = Path(__file__).parents[1]
@@ -104,15 +106,23 @@ def test_every_hook_is_documented_with_its_exact_arguments():
         assert f"| `{short}` |" in overview, short
 
 
-def test_every_kind_is_documented_with_its_exact_arguments():
-    page, overview = sections("docs/kinds.md"), (ROOT / "docs/plugins.md").read_text()
-    assert list(page) == list(KINDS)
+def with_methods(page: str) -> str:
+    """Put the methods of each kind, as they are, under its heading."""
     for kind, spec in KINDS.items():
-        methods = {name: method for name, method in vars(spec).items() if inspect.isfunction(method)}
-        exact = {name: signature(name, method) for name, method in methods.items() if not name.startswith("_")}
-        assert "build" in exact, kind
-        for text in exact.values():
-            assert f"- `{text}`: " in page[kind], f"{kind}: {text}"
+        methods = {name: method for name, method in vars(spec).items() if inspect.isfunction(method) and name[0] != "_"}
+        assert "build" in methods, kind
+        lines = [f"- `{signature(name, m)}`: {inspect.getdoc(m).partition(chr(10))[0]}" for name, m in methods.items()]
+        new = f"## {kind}\n\n" + "\n".join(lines) + "\n\n"
+        page, found = re.subn(rf"^## {kind}\n\n(?:- `.*\n)*\n?", lambda _, new=new: new, page, flags=re.MULTILINE)
+        assert found == 1, kind
+    return page
+
+
+def test_every_kind_is_documented_with_its_exact_arguments():
+    page, overview = (ROOT / "docs/kinds.md").read_text(), (ROOT / "docs/plugins.md").read_text()
+    assert list(sections("docs/kinds.md")) == list(KINDS)
+    assert page == with_methods(page), "python tests/test_docs.py"
+    for kind in KINDS:
         assert f"| `{kind}` |" in overview, kind
 
 
@@ -166,16 +176,36 @@ def test_the_examples_of_the_hooks_do_what_the_page_says(tmp_path, capsys):
     assert (tmp_path / "error.txt").read_text() == "step 3: FloatingPointError: a test\n"
 
 
+def test_the_part_that_was_renamed_is_found_by_its_earlier_name(tmp_path):
+    (code,) = blocks(ROOT / "docs/plugins.md", "python")
+    (tmp_path / "renamed.py").write_text(code)
+    catalog = load_plugins(files=[tmp_path / "renamed.py"]).catalog
+    spec = catalog.parse("schedule", {"use": "line", "half": 5.0})
+    assert (spec.name, spec.end, catalog.pin(spec)) == ("straight", 10.0, "renamed/straight@2")
+
+
+def test_the_policies_of_the_pages_are_policies(tmp_path):
+    shown = [text for page in ("docs/plugins.md", "docs/tutorial.md") for text in blocks(ROOT / page, "toml")]
+    policies = [text for text in shown if "entry-points" not in text]
+    assert len(policies) == 2
+    for number, text in enumerate(policies):
+        (tmp_path / f"{number}.toml").write_text(text)
+    policy = read_policy(tmp_path / "0.toml")
+    assert policy.plugins.on_observer_error == "warn-once"
+    assert set(PluginPolicy.model_fields) == policy.plugins.model_fields_set, "the page leaves out a key"
+    assert read_policy(tmp_path / "1.toml").known_parts().keys() == {"schedule:slow-start"}
+
+
 def test_the_commands_of_the_pages_exist():
-    verbs = {"run", "validate", "resolve", "list", "describe", "plugins", "prepare", "sample", "evaluate"}
+    known = verbs()
     for page in PAGES:
         for line in re.findall(r"^    (?:python -m experiments\.run|dither) (.*)$", page.read_text(), re.MULTILINE):
             word = line.split()[0]
-            assert word in verbs or word.endswith(".toml") or word == "--resume", line
+            assert word in known or word.endswith(".toml") or word == "--resume", line
     done = subprocess.run(
         [sys.executable, "-m", "experiments.run", "--help"], capture_output=True, text=True, cwd=ROOT, check=True
     )
-    for verb in verbs:
+    for verb in known:
         assert verb in done.stdout
 
 
@@ -192,3 +222,8 @@ def test_the_example_plugin_is_the_package_that_the_page_shows():
     else:
         raise AssertionError("the page shows no entry point")
     assert "docs/examples/dither-sigmoid" in page or "examples/dither-sigmoid" in page
+
+
+if __name__ == "__main__":
+    kinds = ROOT / "docs/kinds.md"
+    kinds.write_text(with_methods(kinds.read_text()))

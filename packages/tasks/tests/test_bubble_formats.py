@@ -521,6 +521,7 @@ def test_plans_come_to_the_middle_of_the_grid():
     assert on_grid([(0, 0, 10, 20)], 2.0).tolist() == [[118, 108, 138, 148]]
     upwards = on_grid([(0, 0, 10, 20), (0, 20, 10, 30)], 1.0, upwards=True)
     assert upwards.tolist() == [[123, 123, 133, 143], [123, 113, 133, 123]]
+    assert on_grid([(0, 0, 100, 40), (100, 0, 200, 40)], 2.56).tolist() == [[0, 102, 128, 154], [128, 102, 256, 154]]
 
 
 # which files

@@ -136,7 +136,7 @@ class Denoiser(nn.Module):
         taken = torch.split(h.flatten(0, 1).index_select(0, real), sizes)
         for (rows, places), group in zip(groups, taken, strict=True):
             c_group = c[rows] if c.ndim == 2 else c[rows[:, None], places]
-            out = self._layers(group.unflatten(0, (len(rows), len(places))), c_group, None, None, False)
+            out = self._layers(group.view(len(rows), len(places), -1), c_group, None, None, False)
             parts.append(out.flatten(0, 1))
         return torch.zeros_like(h).flatten(0, 1).index_copy(0, real, torch.cat(parts)).view_as(h)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from dither.registry.costs import Stage
@@ -30,6 +30,8 @@ NUMBER = 4
 """Bytes of a number."""
 PROGRAM = 350 * 2**20
 """Bytes of Python, torch and its kernels, before there is a model; measured."""
+HALVED = 0.7
+"""Share of a model's activations that is left under bfloat16, which keeps some of them in float32; measured."""
 SLACK = 6
 """One part in so many of what comes and goes is lost between the pieces that the allocator keeps; measured."""
 
@@ -63,8 +65,9 @@ class Budget:
 def stages(experiment: Experiment, space: Space) -> list[Stage]:
     """Return what the model is made of, then the reading of its output, then the loss."""
     facts = experiment.process.facts(space)
-    reading, loss = experiment.process.cost(space), experiment.loss.cost(facts)
-    return [*experiment.model.stages(facts.space), Stage("reading", reading), Stage("loss", loss)]
+    share = HALVED if experiment.train.precision == "bfloat16" else 1
+    model = [replace(stage, cost=stage.cost.scaled(share)) for stage in experiment.model.stages(facts.space)]
+    return [*model, Stage("reading", experiment.process.cost(space)), Stage("loss", experiment.loss.cost(facts))]
 
 
 def budgets(experiment: Experiment, space: Space) -> list[Budget]:

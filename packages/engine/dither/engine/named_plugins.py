@@ -32,8 +32,9 @@ def load_named(plugins: Plugins, document: Document) -> None:
         except Refused as refused:
             first = refused.problems[0]
             problems.append(Problem(first.message, ("plugins", index), origin, first.help))
+            cause = refused
     if problems:
-        raise Refused(problems)
+        raise Refused(problems) from cause
 
 
 def _load(plugins: Plugins, name: str, folder: Path | None) -> None:

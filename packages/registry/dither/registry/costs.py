@@ -40,6 +40,10 @@ class Cost:
             tuple(dict.fromkeys(self.silent + other.silent)),
         )
 
+    def scaled(self, share: float) -> Cost:
+        """The same part where what is kept and what passes takes a share of it."""
+        return replace(self, kept=int(self.kept * share), passing=int(self.passing * share))
+
     def recomputed(self, entering: int) -> Cost:
         """The same part where only what enters is kept, and all else is computed again on the way back."""
         return replace(self, kept=entering, passing=self.passing + self.kept)

@@ -117,6 +117,8 @@ class _Reader:
         return Problem(message, path, origin, help_text, given=value)
 
     def of_no_type(self, path: Path, details: Sequence[Detail]) -> Problem:
+        near = [d for d in details if not d["type"].endswith(("_type", "no_name"))]  # of the right type at least
+        details = near or details
         expected = [(expectation(detail, None) or (_lowered(detail["msg"]), None))[0] for detail in details]
         words = listed(list(dict.fromkeys(text.removeprefix("expected ") for text in expected)))
         value = details[0]["input"]

@@ -20,7 +20,7 @@ WORDS: tuple[tuple[str, str, str | None], ...] = (
     ("Illegal character '\\n'", "the string does not end on its line", 'close it with a quote, or open it with """'),
     (
         "Invalid value",
-        "no TOML value",
+        "expected a value",
         'a value is a number, true, false, a "string" in quotes, a [list] or a { table }',
     ),
     ("Expected newline or end", "expected the end of the line", None),

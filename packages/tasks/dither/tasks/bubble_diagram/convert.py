@@ -37,7 +37,7 @@ def convert(spec: PlanFiles) -> str:
         Refused: There are no files, or nothing in them can be taken.
     """
     source, folder = _source(spec), converted(spec).parent
-    layout, files = find_source(source, spec.format)
+    layout, files = find_source(source, spec.format, folder)
     choices = Choices(most=spec.most, adjacency=spec.adjacency, bedrooms=spec.bedrooms, pickles=spec.pickles)
     if choices.adjacency == "door" and layout != "housegan":
         raise Refused(f'{source}: adjacency = "door" is for HouseGAN++\'s files, {layout} knows no doors')
@@ -59,10 +59,10 @@ def read_converted(spec: PlanFiles) -> PlanSplits:
     Raises:
         Refused: They are not there, damaged, or no longer what source and options say.
     """
-    source, made = _source(spec), _options(spec)
+    source, folder, made = _source(spec), converted(spec).parent, _options(spec)
     if source.exists():
-        made["files"] = describe_files(find_source(source, spec.format)[1], source)
-    return read_prepared(converted(spec).parent, made, spec.command())
+        made["files"] = describe_files(find_source(source, spec.format, folder)[1], source)
+    return read_prepared(folder, made, spec.command())
 
 
 def _source(spec: PlanFiles) -> Path:

@@ -76,7 +76,7 @@ def read_prepared(folder: Path, made: Mapping[str, Any], command: str) -> PlanSp
     """
     file, remedy = folder / ARRAYS, f"run: {command}"
     try:
-        with np.load(file, allow_pickle=False) as found:
+        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as found:
             arrays = {key: found[key] for key in _ARRAYS}
     except FileNotFoundError:
         raise Refused(Problem(f"these plans have not been prepared: there is no {file}", help=remedy)) from None

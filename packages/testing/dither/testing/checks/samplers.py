@@ -140,7 +140,7 @@ def _oracle_of_numbers(s: Situation, spec: Any) -> None:
 
 
 CHECKS = (
-    *checks_of("sampler", yields_samples, ends_clean, fixed_untouched, truth_unseen, seeded),
+    *checks_of("sampler", yields_samples, ends_clean, fixed_untouched, truth_unseen, seeded, examples=5),
     *checks_of("sampler", oracle_law, place="alone", examples=1),
     *checks_of("sampler", oracle_law_exact, needs="exact-law", place="options", examples=3),
 )

@@ -91,7 +91,7 @@ def _polygon(content: bytes, at: int, order: str, numbers: int) -> tuple[list[Fl
 
 
 def on_grid(boxes: Sequence[Sequence[float]], scale: float, *, upwards: bool = False) -> Float[np.ndarray, "R 4"]:
-    """Return boxes in pixels, the plan in the middle of the grid.
+    """Return boxes in pixels, the plan in the middle of the grid; one that is larger than the grid is drawn smaller.
 
     Args:
         boxes: x0, y0, x1, y1 of each room in any unit.
@@ -103,6 +103,7 @@ def on_grid(boxes: Sequence[Sequence[float]], scale: float, *, upwards: bool = F
         walls = walls[:, [0, 3, 2, 1]] * [1, -1, 1, -1]
     if not len(walls):
         return walls
-    middle = (walls[:, :2].min(0) + walls[:, 2:].max(0)) / 2
-    pixels: Float[np.ndarray, "R 4"] = np.rint(walls - np.tile(middle, 2) + GRID / 2)
+    low, high = walls[:, :2].min(0), walls[:, 2:].max(0)
+    smaller = min(1.0, GRID / max((high - low).max(), 1.0))
+    pixels: Float[np.ndarray, "R 4"] = np.rint((walls - np.tile((low + high) / 2, 2)) * smaller + GRID / 2)
     return pixels

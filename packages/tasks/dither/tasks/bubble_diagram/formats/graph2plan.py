@@ -68,7 +68,7 @@ def _tables(file: Path) -> Iterable[Mapping[str, Any]]:
 
 def _arrays(file: Path) -> Iterable[Mapping[str, Any]]:
     try:
-        with np.load(file, allow_pickle=False) as found:
+        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as found:
             arrays = {key: found[key] for key in ("name", "rooms", "box") if key in found.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, struct.error, NotImplementedError) as error:
         raise Unfit(Fault("file", f"holds no arrays that can be read: {error}")) from None

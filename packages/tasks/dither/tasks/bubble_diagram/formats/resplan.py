@@ -2,7 +2,8 @@
 
 ResPlan: one list of 17,000 tables, a shape for each sort of room (living, kitchen, bedroom, bathroom, balcony), of one
 or more parts. MSD: a graph a file, its nodes with `room_type` and `geometry`. Nothing of a pickle is run here, and even
-its data is looked at only if that is asked for (`pickles`). Relations follow from the boxes around the rooms.
+its data is looked at only if that is asked for (`pickles`). Relations follow from the boxes around the rooms. Whole
+floors of MSD are wider than the grid and are drawn smaller, so rooms are near each other there at more than 0.6 metres.
 Source: Abouagour and Garyfallidis, ResPlan, 2025 (arXiv 2508.14006); van Engelenburg et al., MSD, ECCV 2024.
 """
 

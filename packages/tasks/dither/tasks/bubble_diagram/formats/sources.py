@@ -48,17 +48,18 @@ _BY_ENDING: Final = {
 """What an ending says of the layout; .json and pickles may be of two."""
 
 
-def find_source(source: Path, given: Format) -> tuple[str, list[Path]]:
+def find_source(source: Path, given: Format, apart: Path | None = None) -> tuple[str, list[Path]]:
     """Return the layout, and the files that hold plans, in order of their names (numbers by value).
 
     Args:
         source: A file, or a folder with files; folders in it are looked into as well.
         given: The layout, or auto.
+        apart: A folder that is not looked into, where converted plans are kept.
 
     Raises:
         Refused: There is no such file, none with the right ending, or it is not clear which layout it is.
     """
-    files = _files(source)
+    files = _files(source, apart)
     endings = {file.suffix.lower() for file in files}
     layout: str = given if given != "auto" else _recognise(source, files, endings)
     wanted = FORMATS[layout].endings
@@ -78,12 +79,13 @@ def read_source(layout: str, files: list[Path], choices: Choices) -> Iterator[En
         yield from read(file, choices)
 
 
-def _files(source: Path) -> list[Path]:
+def _files(source: Path, apart: Path | None) -> list[Path]:
     if source.is_file():
         return [source]
     if source.is_dir():
         # Names that begin with a dot are of no concern: what a file manager or an unfinished copy left.
-        return [file for file in source.rglob("*") if not file.name.startswith(".") and file.is_file()]
+        found = (file for file in source.rglob("*") if not file.name.startswith(".") and file.is_file())
+        return [file for file in found if apart is None or apart.absolute() not in file.absolute().parents]
     folder = source.parent
     close = nearest(source.name, (other.name for other in folder.glob("*"))) if folder.is_dir() else None
     hint = f'did you mean "{close}"?' if close else None

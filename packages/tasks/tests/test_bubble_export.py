@@ -1,0 +1,153 @@
+import json
+import re
+from pathlib import Path
+
+import networkx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dither.tasks.bubble_diagram.export import (
+    EXPORTS,
+    from_networkx,
+    to_dot,
+    to_graphml,
+    to_networkx,
+    write_diagrams,
+    write_samples,
+)
+from dither.tasks.bubble_diagram.formats.housegan import FROM_HOUSEGAN, TO_HOUSEGAN, read_housegan
+from dither.tasks.bubble_diagram.formats.reading import Choices
+from dither.tasks.bubble_diagram.generator import make_plans
+from dither.tasks.bubble_diagram.housegan_layout import housegan_plan
+from dither.tasks.bubble_diagram.jsonl import read_plans
+from dither.tasks.bubble_diagram.plans import Diagram, encode
+from dither.tasks.bubble_diagram.vocabulary import NODE_MASK, ROOMS
+
+PLANS = make_plans(0, 0, 60)
+DIAGRAMS = [PLANS.diagram(row) for row in range(60)]
+BARE = [Diagram(d.types, d.edges, name=f"n{k}") for k, d in enumerate(DIAGRAMS[:10])]
+ODD = Diagram((0, 2), ((0, 1, 4),), ((0, 0, 9, 9), (3, 3, 12, 12)), 'a "quoted" \\ name\n<&> № 5')
+
+
+@pytest.mark.parametrize("diagram", [*DIAGRAMS[:5], *BARE[:3], ODD, Diagram((3,), ())])
+def test_networkx_and_back(diagram):
+    graph = to_networkx(diagram)
+    assert from_networkx(graph) == diagram
+    assert graph.number_of_nodes() == len(diagram.types)
+    again = networkx.parse_graphml(to_graphml(diagram))
+    assert from_networkx(again) == diagram
+    assert from_networkx(networkx.node_link_graph(json.loads(json.dumps(networkx.node_link_data(graph))))) == diagram
+
+
+def test_what_a_graph_says():
+    graph = to_networkx(ODD)
+    assert graph.nodes[1] == {"type": "Kitchen", "x0": 3, "y0": 3, "x1": 12, "y1": 12}
+    assert list(graph.edges(data=True)) == [(0, 1, {"relation": "inside"})]
+    assert graph.graph["name"] == ODD.name
+
+
+@given(st.text(max_size=20))
+def test_any_name_can_be_written(name):
+    diagram = Diagram((0, 2), ((0, 1, 2),), name=name)
+    networkx.parse_graphml(to_graphml(diagram))
+    dot = to_dot(diagram)
+    assert dot.count("\n") == 6
+    assert "\0" not in dot
+
+
+def test_dot():
+    lines = to_dot(ODD).splitlines()
+    assert lines[0] == 'digraph "a \\"quoted\\" \\\\ name\\n<&> № 5" {'
+    assert lines[2:] == [
+        '  0 [label="LivingRoom", fillcolor="#f6dfa4", pos="4.5,-4.5!"];',
+        '  1 [label="Kitchen", fillcolor="#c3d98b", pos="7.5,-7.5!"];',
+        '  0 -> 1 [label="inside"];',
+        "}",
+    ]
+    for diagram in DIAGRAMS[:10]:
+        found = [(int(i), int(j)) for i, j in re.findall(r"^  (\d+) -> (\d+) \[", to_dot(diagram), re.M)]
+        assert found == [edge[:2] for edge in diagram.edges]
+
+
+def one_bedroom(types):
+    """Types as they come back from HouseGAN++'s layout, if all bedrooms are taken for second ones."""
+    return tuple(ROOMS.index(FROM_HOUSEGAN[TO_HOUSEGAN[ROOMS[kind]]]) for kind in types)
+
+
+@pytest.mark.parametrize("adjacency", ["proximity", "door"])
+def test_housegan_and_back(tmp_path, adjacency):
+    """Exact but for the sorts of bedroom, which the layout does not know; by nearness and by doors."""
+    for number, diagram in enumerate(DIAGRAMS):
+        (tmp_path / f"{number}.json").write_text(json.dumps(housegan_plan(diagram)))
+        choices = Choices(adjacency=adjacency, bedrooms="all-second")
+        (entry,) = read_housegan(tmp_path / f"{number}.json", choices)
+        expected = Diagram(one_bedroom(diagram.types), diagram.edges, diagram.boxes, str(number))
+        assert entry.diagram == expected
+
+
+def test_relations_without_places_come_back_as_doors(tmp_path):
+    """Which rooms are related is exact even where places had to be found."""
+    for diagram in BARE:
+        (tmp_path / "a.json").write_text(json.dumps(housegan_plan(diagram)))
+        (entry,) = read_housegan(tmp_path / "a.json", Choices(adjacency="door"))
+        assert [edge[:2] for edge in entry.diagram.edges] == [edge[:2] for edge in diagram.edges]
+
+
+def test_the_layout_of_housegan():
+    """As in its published files: closed outlines, node after node, and each wall with the rooms on both sides."""
+    for diagram in [*DIAGRAMS, *BARE]:
+        plan = housegan_plan(diagram)
+        rooms, nodes = len(diagram.types), len(plan["room_type"])
+        assert plan["room_type"][rooms:] == [17] * len(diagram.edges)
+        assert len(plan["boxes"]) == nodes
+        assert len(plan["edges"]) == len(plan["ed_rm"])
+        assert [ends[0] for ends in plan["ed_rm"]] == sorted(ends[0] for ends in plan["ed_rm"])
+        for node in range(nodes):
+            walls = [wall for wall, ends in zip(plan["edges"], plan["ed_rm"], strict=True) if ends[0] == node]
+            assert all(wall[2:4] == after[:2] for wall, after in zip(walls, walls[1:] + walls[:1], strict=True))
+            assert all(wall[4] == plan["room_type"][node] for wall in walls)
+            x, y = [wall[0] for wall in walls], [wall[1] for wall in walls]
+            assert [min(x), min(y), max(x), max(y)] == plan["boxes"][node]
+            assert min(x + y) >= 0
+            assert max(x + y) <= 255
+        for wall, ends in zip(plan["edges"], plan["ed_rm"], strict=True):
+            assert wall[5] == (plan["room_type"][ends[1]] if len(ends) == 2 else 0)
+        pairs = {tuple(sorted(ends)) for ends in plan["ed_rm"] if len(ends) == 2 and max(ends) < rooms}
+        assert pairs == {edge[:2] for edge in diagram.edges}
+        for door, (i, j, _) in enumerate(diagram.edges, rooms):
+            assert sorted(ends[1] for ends in plan["ed_rm"] if ends[0] == door and len(ends) == 2) == [i, j]
+        assert all(len(plan[key]) for key in plan)
+
+
+def test_files(tmp_path):
+    names = {
+        "jsonl": ["plans.jsonl"],
+        "housegan": ["0.json", "1.json"],
+        "graphml": ["0.graphml", "1.graphml"],
+        "dot": ["0.dot", "1.dot"],
+    }
+    assert set(names) == set(EXPORTS)
+    for form, expected in names.items():
+        files = write_diagrams(DIAGRAMS[:2], tmp_path / form, form)
+        assert [file.name for file in files] == expected
+        assert {file.name for file in (tmp_path / form).iterdir()} == {*expected} | (
+            {"list.txt"} if form == "housegan" else set()
+        )
+    assert (tmp_path / "housegan" / "list.txt").read_text() == "0.json\n1.json\n"
+    found = read_plans(tmp_path / "jsonl" / "plans.jsonl", 8)
+    assert found == DIAGRAMS[:2]
+    assert from_networkx(networkx.read_graphml(tmp_path / "graphml" / "1.graphml")) == DIAGRAMS[1]
+
+
+def test_samples(tmp_path):
+    samples = np.stack([encode(diagram, 8) for diagram in DIAGRAMS[:3]])
+    samples[1, 0] = NODE_MASK
+    files, wrong = write_samples(samples, 8, tmp_path, "jsonl")
+    assert wrong == ["sample 1: room 0: MASK is left over"]
+    first, last = read_plans(Path(files[0]), 8)
+    assert (first.types, first.edges, first.name) == (DIAGRAMS[0].types, DIAGRAMS[0].edges, "sample 0")
+    assert (last.types, last.name) == (DIAGRAMS[2].types, "sample 2")
+    placed, _ = write_samples(samples, 8, tmp_path, "jsonl", [np.array(DIAGRAMS[0].boxes), None, None])
+    assert [diagram.boxes for diagram in read_plans(placed[0], 8)] == [DIAGRAMS[0].boxes, None]
