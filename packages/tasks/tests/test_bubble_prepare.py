@@ -170,6 +170,20 @@ def test_without_a_destination_it_is_the_cache(tmp_path, monkeypatch):
     assert list(PlanFiles(source=str(path), most=7).check()), "other options have a place of their own"
 
 
+def test_where_converted_plans_may_go(tmp_path):
+    """Beside the source, in it, around it; not on it."""
+    source = tmp_path / "source"
+    source.mkdir()
+    write_plans(source / "a.jsonl", some_plans(20))
+    for folder in (tmp_path / "out", source / "out", tmp_path):
+        part = PlanFiles(source=str(source), destination=str(folder), format="jsonl")
+        for _ in range(2):
+            assert part.prepare().startswith("1 file of")
+        assert len(part.build().train) == 16
+    with pytest.raises(Refused, match="need a folder of their own"):
+        PlanFiles(source=str(source), destination=str(source)).prepare()
+
+
 def test_damaged_arrays_are_named(tmp_path):
     part = PlanFiles(source=str(write_plans(tmp_path / "a.jsonl", some_plans(20))), destination=str(tmp_path / "out"))
     part.prepare()

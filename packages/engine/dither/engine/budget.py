@@ -21,7 +21,7 @@ from .machine import available_memory, gpu_memory, size, total_memory
 if TYPE_CHECKING:
     from .experiment import Experiment
 
-__all__ = ["Budget", "budgets", "misfit_memory", "stages", "warn_memory"]
+__all__ = ["Budget", "budgets", "misfit_here", "misfit_memory", "stages", "warn_memory"]
 
 O = TypeVar("O", bound=Options)  # noqa: E741
 PLACES = {"task", "model", "train", "sample"}
@@ -30,6 +30,8 @@ NUMBER = 4
 """Bytes of a number."""
 PROGRAM = 350 * 2**20
 """Bytes of Python, torch and its kernels, before there is a model; measured."""
+LARGEST_GPU = 288 * 2**30
+"""Bytes of the largest GPU on the market; a run takes one."""
 HALVED = 0.7
 """Share of a model's activations that is left under bfloat16, which keeps some of them in float32; measured."""
 SLACK = 6
@@ -122,41 +124,50 @@ def _with_slack(moment: dict[str, int]) -> dict[str, int]:
 
 
 def _forward(parts: Sequence[Stage], samples: int) -> dict[str, int]:
-    """Without a way back only what passes through the widest stage is there."""
-    widest = max(parts, key=lambda stage: stage.cost.passing)
-    label = f"{samples:,} samples passing through {widest.name}"
-    return _with_slack({label: NUMBER * samples * widest.cost.passing})
+    """The largest moment without a way back: what passes through a stage, and at the end the tables of all ids."""
+    last = parts[-2:]
+    ends = [sum(stage.cost.kept for stage in last) if stage in last else 0 for stage in parts]
+    most, name = max((stage.cost.passing + end, stage.name) for stage, end in zip(parts, ends, strict=True))
+    return _with_slack({f"{samples:,} samples passing through {name}": NUMBER * samples * most})
 
 
-def misfit_memory(experiment: Experiment, space: Space) -> Iterator[Misfit]:
-    """Yield phases that need more memory than the machine has in total, used or not."""
+def misfit_memory(experiment: Experiment, space: Space, room: int | None = None) -> Iterator[Misfit]:
+    """Yield the first phase that needs more memory than there can be.
+
+    Args:
+        experiment: What is to be run, all else being right.
+        space: Of its task.
+        room: Bytes there are; by default those of this machine, or of the largest GPU if that is more, since a file may
+            be written for another machine.
+    """
     for budget in budgets(experiment, space):
-        room = _room(experiment, budget.total)
-        if budget.certain and budget.total > room:
-            message = f"{budget.phase} needs {size(budget.total)}, this machine has {size(room)}: {budget.largest}"
+        most = max(total_memory(), LARGEST_GPU) if room is None else room
+        if budget.certain and budget.total > most:
+            have = size(total_memory() if room is None else room)
+            message = f"{budget.phase} needs {size(budget.total)}, this machine has {have}: {budget.largest}"
             yield Misfit(message, _driver(experiment, space, budget.phase))
             return
 
 
+def misfit_here(experiment: Experiment) -> list[Misfit]:
+    """Return why the experiment cannot be run on this machine, whose memory is that of the GPU if it may take one."""
+    room = total_memory()
+    if experiment.train.device != "cpu":
+        room = max(room, gpu_memory() or 0)
+    return list(misfit_memory(experiment, experiment.task.space(), room))
+
+
 def warn_memory(experiment: Experiment, space: Space) -> Iterator[Misfit]:
-    """Yield phases that need more than is free now, or may need more than there is; and parts that do not say."""
-    room = min(available_memory(), total_memory())
+    """Yield phases that may need more than is free now, and parts that do not say what they take."""
+    room = max(available_memory(), (gpu_memory() or 0) if experiment.train.device != "cpu" else 0)
     for budget in budgets(experiment, space):
-        if budget.total > (room if gpu_memory() is None else _room(experiment, budget.total)):
+        if budget.total > room:
             yield Misfit(f"{budget.phase} may need {size(budget.total)}, {size(room)} are free now: {budget.largest}")
     silent = dict.fromkeys(name for stage in stages(experiment, space) for name in stage.cost.silent)
     if experiment.train.optimizer.moments is None:
         silent[f'optimizer "{experiment.train.optimizer.name}"'] = None
     if silent:
-        yield Misfit(f"{', '.join(silent)} does not say what it takes, and counts as 0 here")
-
-
-def _room(experiment: Experiment, need: int) -> int:
-    """Return the memory of where the experiment runs: of the machine, or of a GPU that it may take."""
-    room = total_memory()
-    if need > room and experiment.train.device != "cpu":
-        room = max(room, gpu_memory() or 0)
-    return room
+        yield Misfit(f"memory is not told by {', '.join(silent)}, and counts as 0 there")
 
 
 def _driver(experiment: Experiment, space: Space, phase: str) -> Path:

@@ -37,6 +37,8 @@ def convert(spec: PlanFiles) -> str:
         Refused: There are no files, or nothing in them can be taken.
     """
     source, folder = _source(spec), converted(spec).parent
+    if folder.absolute() == source.absolute():
+        raise Refused(f"{source} is the source; converted plans need a folder of their own")
     layout, files = find_source(source, spec.format, folder)
     choices = Choices(most=spec.most, adjacency=spec.adjacency, bedrooms=spec.bedrooms, pickles=spec.pickles)
     if choices.adjacency == "door" and layout != "housegan":

@@ -85,7 +85,9 @@ def _files(source: Path, apart: Path | None) -> list[Path]:
     if source.is_dir():
         # Names that begin with a dot are of no concern: what a file manager or an unfinished copy left.
         found = (file for file in source.rglob("*") if not file.name.startswith(".") and file.is_file())
-        return [file for file in found if apart is None or apart.absolute() not in file.absolute().parents]
+        if apart is None or source.absolute() not in apart.absolute().parents:
+            return list(found)
+        return [file for file in found if apart.absolute() not in file.absolute().parents]
     folder = source.parent
     close = nearest(source.name, (other.name for other in folder.glob("*"))) if folder.is_dir() else None
     hint = f'did you mean "{close}"?' if close else None

@@ -1,0 +1,51 @@
+"""What walks that unmask tokens have in common. Letters: B batch, L length, V vocabulary."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from dither.registry.flow import Clean
+from dither.registry.parts import Process
+
+from ..draws import draw
+from ..evidence import at
+from ..precision import wide_dtype
+from ..tokens import TokenProcess
+
+__all__ = ["all_masked", "best", "fill", "gumbel"]
+
+
+def all_masked(process: Process, like: Clean, sampler: str) -> tuple[Int[Tensor, "B L"], Bool[Tensor, "B L"]]:
+    """Return the state at t = 1, and where it is to be unmasked: everywhere but at padding and known ids.
+
+    Raises:
+        TypeError: The process does not mask tokens.
+    """
+    if not isinstance(process, TokenProcess) or not process.masks:
+        raise TypeError(f"{sampler} walks a TokenProcess whose prior is all on one id, as in absorbing")
+    x = process.prior(like).x
+    return x, (at(process.table.on(x.device), x) > 0) & ~like.fixed
+
+
+def fill(x: Int[Tensor, "B L"], log_p: Float[Tensor, "B L V"], where: Bool[Tensor, "B L"]) -> Int[Tensor, "B L"]:
+    """Return x with ids drawn in some places."""
+    new = x.clone()
+    new[where] = draw(log_p[where].exp())
+    return new
+
+
+def best(score: Float[Tensor, "B L"], among: Bool[Tensor, "B L"], count: Int[Tensor, " B"]) -> Bool[Tensor, "B L"]:
+    """Return the `count` places of the highest score in each row, of those in `among`; ties are settled by lot."""
+    score = score.clamp_min(torch.finfo(score.dtype).min).masked_fill(~among, -torch.inf)
+    lot = torch.rand(score.shape, device=score.device).argsort(1)
+    falling = lot.gather(1, score.gather(1, lot).argsort(1, descending=True, stable=True))
+    first = torch.arange(score.shape[1], device=score.device) < count[:, None]
+    return torch.zeros_like(among).scatter_(1, falling, first) & among
+
+
+def gumbel(like: Tensor) -> Float[Tensor, "..."]:
+    """Draw from the standard Gumbel distribution, in float64: in float32 its tail would be cut."""
+    u = torch.rand(like.shape, dtype=wide_dtype(like.device), device=like.device)
+    return -(-u.log()).log()
