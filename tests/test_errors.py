@@ -73,7 +73,7 @@ def under_caret(text: str) -> list[str]:
         ("steps = 1500", "steps 1500", 'expected "=" after the key', "1"),
         ("steps = 1500", "steps = 1500\nsteps = 3", "the key was given before", "steps"),
         ("[sample]", "[train]", "the table was opened before", "train"),
-        ("[sample]", "[sample]\n日本 = 1", 'not valid TOML', "日"),
+        ("[sample]", "[sample]\n日本 = 1", "neither a key nor", "日本"),
         ("[sample]", '[sample]\n"日本" = "日本"', 'sample."日本": unknown key', '"日本" ='),
     ],
 )  # fmt: skip
@@ -197,6 +197,15 @@ def test_github_annotations_stand_at_the_key(refused):
     assert text.count("\n") == 1
     text = refused("", "", "--set", "train.steps=-1", "--format", "github")
     assert text.startswith("::error::train.steps: expected at least 0, got the integer -1 (--set train.steps=-1)")
+
+
+@pytest.mark.parametrize("name", ["a\\u0000.py", "./round.py", "./folder.py", "../elsewhere.py"])
+def test_plugin_files_that_cannot_be_read_are_refused_where_they_are_named(refused, tmp_path, name):
+    (tmp_path / "round.py").symlink_to("round.py")
+    (tmp_path / "folder.py").mkdir()
+    text = refused('name = "bubble-quick"', f'plugins = ["{name}"]')
+    assert text.startswith("error: plugins[0]: plugin file")
+    assert under_caret(text) == [f'"{name}"']
 
 
 def test_an_unknown_format_and_a_wrong_option_are_told(refused, capsys):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from dither.registry import default_catalog
 from dither.registry.kinds import KINDS
+from dither.tasks.bubble_diagram.specs import PlanFiles
 from dither.testing import conformance
 from dither.testing.checks import CHECKS
 
@@ -37,12 +38,15 @@ def write_files() -> None:
 
 
 write_files()
+PREPARED = {"source": str(FILES / "plans.jsonl"), "destination": str(FILES / "prepared")}
+PlanFiles(**PREPARED).prepare()
 REGIONS = {"use": "region-file", "path": str(FILES / "regions.csv")}
 PLANS = {"use": "plans-jsonl", "path": str(FILES / "plans.jsonl"), "most": 4}
 TEXTS = {"use": "text-files", "paths": [str(FILES / "*.txt")]}
 EXAMPLES = {
     "data:region-file": [{"path": REGIONS["path"]}],
     "data:plans-jsonl": [{"path": PLANS["path"]}],
+    "data:plans": [PREPARED],
     "data:text-files": [{"paths": TEXTS["paths"]}],
     "data:procedural-plans": [{"train": 50, "valid": 20, "test": 20}],
     "data:human-dhs": [{}, {"subset": "chr21-22"}],

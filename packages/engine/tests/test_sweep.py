@@ -8,7 +8,6 @@ import sys
 import textwrap
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -25,8 +24,7 @@ from dither.registry.problems import Refused
 
 CHILD = """
     import json, os, sys, time, tomllib
-    from pathlib import Path
-    folder = Path([word for word in sys.argv[1:] if word != "--held"][0])
+        folder = Path([word for word in sys.argv[1:] if word != "--held"][0])
     lr = tomllib.loads((folder / "experiment.toml").read_text())["train"]["optimizer"]["lr"]
     with open(folder.parent / "log.txt", "a") as log:
         log.write(f"begin {folder.name}\\n")
@@ -155,9 +153,8 @@ def test_everything_wrong_with_the_table_is_said_at_once(points):
 
 @pytest.mark.parametrize("table", ["[sweep.gird]\nseed = [1]", "sweep = 3", "[sweep]\ngrid = [1]"])
 def test_a_table_of_another_shape_is_refused(experiment_file, table):
-    experiment_file.write_text(
-        f"{table}\n" + experiment_file.read_text() if table[0] != "[" else experiment_file.read_text() + table
-    )
+    text = experiment_file.read_text()
+    experiment_file.write_text(f"{text}\n{table}\n" if table[0] == "[" else f"{table}\n{text}")
     (problem,) = refused(lambda: load_sweep(experiment_file))
     assert problem.path[0] == "sweep" or "no sweep" in problem.message
 
@@ -177,14 +174,14 @@ def test_every_bad_point_is_named_with_its_values_where_they_are_written(points,
             -1.0,
         ]
     """
-    problems = {problem.message: problem for problem in refused(lambda: points(text))}
+    problems = {problem.path: problem for problem in refused(lambda: points(text))}
     assert len(problems) == 2
-    rate = next(p for message, p in problems.items() if "greater than 0" in message)
+    rate = problems["train", "optimizer", "lr"]
     lines = experiment_file.read_text().splitlines()
     assert lines[rate.origin.line - 1].strip() == "-1.0,"
     assert "2 of 4 points" in rate.help
     assert "point 1: train.batch_size = 8, train.optimizer.lr = -1" in rate.help
-    size = next(p for message, p in problems.items() if "equal parts" in message)
+    size = problems["train", "accumulate"]
     assert "point 2: train.batch_size = 7, train.optimizer.lr = 0.1" in size.help  # point 3 is wrong before that
     assert not (tmp_path / "runs").exists()
 
@@ -310,7 +307,7 @@ def test_a_damaged_sweep_directory_is_refused(tmp_path, text, capsys):
 @pytest.mark.slow
 def test_real_runs_stop_resume_and_end_as_if_they_had_never_stopped(experiment_file, tmp_path):
     """The whole way, in processes of its own: SIGINT in the middle, then --resume."""
-    text = experiment_file.read_text().replace("steps = 20", "steps = 1000").replace("every = 7", "every = 500")
+    text = experiment_file.read_text().replace("steps = 20", "steps = 400").replace("every = 7", "every = 200")
     experiment_file.write_text(
         text + '\n[sweep.grid]\n"train.optimizer.lr" = [0.01, -0.0]\n'.replace(", -0.0", ", 0.02")
     )
@@ -336,6 +333,117 @@ def test_real_runs_stop_resume_and_end_as_if_they_had_never_stopped(experiment_f
     assert whole.wait(120) == 0
     output.close()
     for folder in stopped.folders():
-        (other,) = Path(tmp_path / "whole").glob(f"*/{folder.name}/*/metrics.jsonl")
-        assert (folder.run_directory() / "metrics.jsonl").read_bytes() == other.read_bytes()
+        (other,) = (path.parent for path in (tmp_path / "whole").glob(f"*/{folder.name}/*/resolved.toml"))
+        weights = [run / "checkpoints/step-00000400/model.safetensors" for run in (folder.run_directory(), other)]
+        assert weights[0].read_bytes() == weights[1].read_bytes()
         assert folder.status()["attempts"] == 2
+
+
+SPACE = """
+[sweep.search]
+trials = 8
+warmup = 100
+[sweep.search.space]
+"train.optimizer.lr" = { low = 0.01, high = 0.49 }
+train.lr_schedule = ["cosine", { use = "linear", final = 0.5 }]
+train.accumulate = { low = 1, high = 3 }
+"""
+
+
+@pytest.fixture
+def search(experiment_file, tmp_path, console):
+    """Start a search over a space; return its exit code and directory."""
+    pytest.importorskip("optuna")
+
+    def started(text=SPACE, **settings):
+        experiment_file.write_text(experiment_file.read_text() + text)
+        code = start_sweep(experiment_file, (), (), (), tmp_path / "runs", [], Settings(**settings), console)
+        (path,) = (tmp_path / "runs").iterdir()
+        return code, SweepDirectory.open(path)
+
+    return started
+
+
+def test_a_search_tries_so_many_points_and_names_the_best(search, child, console):
+    code, sweep = search(jobs=3)
+    assert code == 0
+    rows = rows_of(sweep)
+    assert [row["state"] for row in rows] == ["done"] * 8
+    losses = [row["figures"]["valid/loss"] for row in rows]
+    assert losses == sorted(losses)
+    assert {row["values"]["train.accumulate"] for row in rows} <= {1, 2}, "8 is not divided by 3"
+    said = console.export_text()
+    assert f"best: valid/loss = {losses[0]:.6g} at {rows[0]['name']}" in said.replace("\n", "")
+    assert (sweep.path / "journal.log").is_file()
+
+
+def test_a_search_goes_on_to_its_number_of_trials(search, child, console, monkeypatch):
+    monkeypatch.setenv("CHILD_SECONDS", "60")
+    timer = threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.start()
+    code, sweep = search(jobs=2)
+    assert code == 75
+    begun = {folder.name: folder.status()["state"] for folder in sweep.folders()}
+    assert list(begun.values()) == ["stopped", "stopped"]
+    monkeypatch.setenv("CHILD_SECONDS", "0")
+    assert resume_sweep(sweep.path, Settings(jobs=2), console) == 0
+    states = {folder.name: folder.status()["state"] for folder in sweep.folders()}
+    assert set(states.values()) == {"done"}
+    assert len(states) == 8
+    assert set(begun) <= set(states)
+
+
+def test_a_search_prunes_by_the_metric_of_the_run(search, child, console, monkeypatch):
+    monkeypatch.setenv("CHILD_SECONDS", "3")
+    text = SPACE.replace("warmup = 100", "warmup = 1").replace("low = 0.01, high = 0.49", "low = 0.3, high = 0.4")
+    code, sweep = search(text.replace("trials = 8", "trials = 4"), jobs=1)
+    rows = {row["name"]: row for row in rows_of(sweep)}
+    states = [row["state"] for row in rows.values()]
+    assert code == 0
+    assert "pruned" in states
+    done = [row["figures"]["valid/loss"] for row in rows.values() if row["state"] == "done"]
+    pruned = [row["figures"]["valid/loss"] for row in rows.values() if row["state"] == "pruned"]
+    assert min(done) <= min(pruned)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("low = 0.01, high = 0.49", "low = -1.0, high = 0.49"),
+        ("low = 0.01, high = 0.49", "low = 0.5, high = 0.49"),
+        ("low = 0.01, high = 0.49", "low = 0.0, high = 0.49, log = true"),
+        ("low = 0.01, high = 0.49", "low = 0.01"),
+        ('"cosine"', '"cosinus"'),
+        ("trials = 8", "trails = 8"),
+        ("[sweep.search]", "[sweep.grid]\nseed = [1]\n[sweep.search]"),
+    ],
+)
+def test_a_wrong_space_is_refused_before_anything_starts(search, tmp_path, change, said):
+    assert change in SPACE
+    problems = refused(lambda: search(SPACE.replace(change, said)))
+    assert problems[0].origin.line
+    assert not (tmp_path / "runs").exists()
+
+
+def test_without_optuna_a_search_says_what_to_install(search, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    (problem,) = refused(search)
+    assert "dither-engine[search]" in problem.help
+
+
+def test_without_submitit_a_cluster_says_what_to_install(begin, monkeypatch):
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    (problem,) = refused(lambda: begin(executor="slurm"))
+    assert "dither-engine[slurm]" in problem.help
+
+
+@pytest.mark.slow
+def test_points_run_as_jobs_of_submitit(begin, console, monkeypatch):
+    pytest.importorskip("submitit")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    code, sweep = begin("[0.01, 0.02]", executor="local", options=("timeout_min=5",))
+    assert code == 0
+    deadline = time.monotonic() + 120
+    while {folder.status()["state"] for folder in sweep.folders()} != {"done"} and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert [folder.status()["state"] for folder in sweep.folders()] == ["done", "done"]

@@ -69,6 +69,7 @@ def test_every_key_of_a_nasty_text_is_found_where_it_stands():
     }.items():
         assert NASTY[slice(*found[path].value)] == text
     assert NASTY[slice(*found["a", "b", "c"].key)] == "c"
+    assert found["points",].key[0] == NASTY.index("points") == found["points", 0].key[0] < found["points", 1].key[0]
 
 
 KEYS = st.text("ab-_1", min_size=1, max_size=4) | st.sampled_from(['"x.y"', "'#'"])
@@ -97,7 +98,13 @@ def test_positions_agree_with_tomllib_on_any_text(lines):
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
         return
-    assert set(key_positions(text)) == set(paths(tree))
+    found = key_positions(text)
+    assert set(found) == set(paths(tree))
+    for path, span in found.items():
+        if span.key != span.value:
+            value = tomllib.loads(f"k = {text[slice(*span.value)]}")["k"]
+            assert value == Document.value_of(tree, path)
+            assert tomllib.loads(f"{text[slice(*span.key)]} = 1") == {path[-1]: 1}
 
 
 def test_extends_merges_and_a_changed_use_drops_the_other_keys(tmp_path):

@@ -13,19 +13,21 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from dither.registry.costs import Stage
+from dither.registry.problems import Refused
 from dither.registry.spaces import Space
 from dither.registry.spec import Misfit, Options, Path
+from dither.registry.validation import problems_of
 
 from .machine import available_memory, gpu_memory, size, total_memory
 
 if TYPE_CHECKING:
-    from .experiment import Experiment
+    from .experiment import Experiment, Loaded
 
-__all__ = ["Budget", "budgets", "misfit_here", "misfit_memory", "stages", "warn_memory"]
+__all__ = ["Budget", "budgets", "misfit_memory", "require_memory", "stages", "warn_memory"]
 
 O = TypeVar("O", bound=Options)  # noqa: E741
-PLACES = {"task", "model", "train", "sample"}
-"""Tables whose numbers may drive what an experiment takes."""
+PLACES = ("train", "sample", "model", "task")
+"""Tables whose numbers may drive what an experiment takes, the easiest to change first."""
 NUMBER = 4
 """Bytes of a number."""
 PROGRAM = 350 * 2**20
@@ -145,16 +147,22 @@ def misfit_memory(experiment: Experiment, space: Space, room: int | None = None)
         if budget.certain and budget.total > most:
             have = size(total_memory() if room is None else room)
             message = f"{budget.phase} needs {size(budget.total)}, this machine has {have}: {budget.largest}"
-            yield Misfit(message, _driver(experiment, space, budget.phase))
+            yield Misfit(message, _driver(experiment, space, budget.phase, most))
             return
 
 
-def misfit_here(experiment: Experiment) -> list[Misfit]:
-    """Return why the experiment cannot be run on this machine, whose memory is that of the GPU if it may take one."""
-    room = total_memory()
+def require_memory(loaded: Loaded) -> None:
+    """Refuse to run on this machine what needs more than it has in total, or than its GPU has if one may be taken.
+
+    Raises:
+        Refused: With the estimate and its largest terms.
+    """
+    experiment, room = loaded.experiment, total_memory()
     if experiment.train.device != "cpu":
         room = max(room, gpu_memory() or 0)
-    return list(misfit_memory(experiment, experiment.task.space(), room))
+    misfits = list(misfit_memory(experiment, experiment.task.space(), room))
+    if misfits:
+        raise Refused(problems_of(misfits, loaded.document))
 
 
 def warn_memory(experiment: Experiment, space: Space) -> Iterator[Misfit]:
@@ -170,17 +178,18 @@ def warn_memory(experiment: Experiment, space: Space) -> Iterator[Misfit]:
         yield Misfit(f"memory is not told by {', '.join(silent)}, and counts as 0 there")
 
 
-def _driver(experiment: Experiment, space: Space, phase: str) -> Path:
-    """Return the path of the number that, brought down to 1, would save the most."""
+def _driver(experiment: Experiment, space: Space, phase: str, room: int) -> Path:
+    """Return the path of the number to bring down: with a 1 there the phase fits, or takes the least of all."""
 
-    def need(path: Path) -> float:
+    def rank(path: Path) -> tuple[bool, int, float]:
         changed = _with_one(experiment, path)
+        need = math.inf
         with suppress(Exception):  # a size of 1 may make no sense to a part: then it is another number
             found = budgets(changed, changed.task.space() if path[0] == "task" else space)
-            return next((budget.total for budget in found if budget.phase == phase), 0)
-        return math.inf
+            need = next((budget.total for budget in found if budget.phase == phase), 0)
+        return need > room, PLACES.index(str(path[0])) if need <= room else 0, need
 
-    return min((path for path in _numbers(experiment, ()) if path[0] in PLACES), key=need)
+    return min((path for path in _numbers(experiment, ()) if path[0] in PLACES), key=rank)
 
 
 def _numbers(options: Options, path: Path) -> Iterator[Path]:

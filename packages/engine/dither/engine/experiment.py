@@ -154,8 +154,10 @@ class Experiment(Options):
     def warn(self) -> Iterator[Misfit]:
         """Yield what is allowed, and should be known before a long run. For experiments that `check` finds nothing in."""
         space = self.task.space()
+        process = self.process.facts(space)
         yield from below("process", self.process.warn(space))
-        yield from below("sampler", self.sampler.warn(self.process.facts(space), self.model.facts()))
+        yield from below("loss", self.loss.warn(process))
+        yield from below("sampler", self.sampler.warn(process, self.model.facts()))
         yield from warn_memory(self, space)
 
 

@@ -24,6 +24,7 @@ def load_named(plugins: Plugins, document: Document) -> None:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         return  # validation says what is wrong with it
     problems: list[Problem] = []
+    cause: Exception | None = None
     for index, name in enumerate(names):
         origin = document.origin(("plugins", index))
         folder = None if origin is None or origin.file.startswith("--") else Path(origin.file).parent
@@ -33,6 +34,9 @@ def load_named(plugins: Plugins, document: Document) -> None:
             first = refused.problems[0]
             problems.append(Problem(first.message, ("plugins", index), origin, first.help))
             cause = refused
+        except (OSError, ValueError, RuntimeError) as error:  # a zero byte in the name, or links in a circle
+            problems.append(Problem(f"plugin file {name!r} cannot be read: {error}", ("plugins", index), origin))
+            cause = error
     if problems:
         raise Refused(problems) from cause
 

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from dither.registry.flow import Clean, Measured, State
-from dither.registry.parts import Loss, Process, Sampler, Task
+from dither.registry.flow import Clean, Measured, Noised, State
+from dither.registry.parts import EstimatingProcess, Loss, Process, Sampler, Task
 
 from .experiment import Experiment
 from .randomness import Stream, seed_generators
@@ -68,8 +68,14 @@ class Diffusion(nn.Module):
     def forward(self, clean: Clean, t: Float[Tensor, "B *L"] | None = None) -> Measured:
         """Clean batch -> loss per position, at random times unless they are given."""
         t = self.process.times(len(clean.valid), clean.valid.device) if t is None else t
-        noised = self.process.corrupt(clean, t)
+        t, noised = self.noise(clean, t)
         return self.loss(self.denoise(noised.state, t, clean), noised)
+
+    def noise(self, clean: Clean, t: Float[Tensor, "B *L"]) -> tuple[Float[Tensor, "B *L"], Noised]:
+        """Draw what the loss is measured with, and the times to tell the model: as the process estimates, if it does."""
+        if isinstance(self.process, EstimatingProcess) and t.ndim == 1:
+            return self.process.estimate(clean, t)
+        return t, self.process.corrupt(clean, t)
 
     def denoise(self, state: State, t: Float[Tensor, "B *L"], clean: Clean, cache: Any = None) -> Any:
         """State and time -> prediction, in float32 outside the model. Of `clean` only valid and cond are looked at."""

@@ -14,7 +14,7 @@ from dither.registry.kinds import FEATURES, TOKENS, LossSpec, ProcessFacts
 if TYPE_CHECKING:
     from dither.registry.parts import Loss
 
-__all__ = ["MSE", "MaskedCE", "ScoreEntropy", "register_components"]
+__all__ = ["MSE", "MaskedCE", "MaskedCEActive", "ScoreEntropy", "register_components"]
 
 INSTEAD = 'use loss "score-entropy", which is the bound of every token process and meaning'
 
@@ -33,16 +33,13 @@ class MaskedCE(LossSpec):
     name: ClassVar[str] = "masked-ce"
     serves = TOKENS
     bound = True
+    reduction: Literal["token", "sample"] = "token"
+    """What training sees: the sum of a batch over its tokens, or over its samples (nats per graph). Both are the bound."""
 
     def check(self, process: ProcessFacts) -> Iterable[Misfit]:
         """Yield why the closed form does not hold for the process."""
         yield from super().check(process)
-        if process.space.data == "tokens" and process.prior != "mask":
-            message = f'loss "masked-ce" is for an absorbing process, but "{process.name}" does not mask tokens'
-            yield Misfit(message, related=("process",), help=INSTEAD)
-        elif process.space.data == "tokens" and process.predict != "posterior":
-            message = f'loss "masked-ce" needs a model that predicts the posterior, not predict = "{process.predict}"'
-            yield Misfit(message, related=("process",), help=INSTEAD)
+        yield from _not_closed(self.name, process)
 
     def cost(self, process: ProcessFacts) -> Cost:
         """The gradient of the logarithms, before and after normalising."""
@@ -52,7 +49,39 @@ class MaskedCE(LossSpec):
         """Return the loss."""
         from .tokens import masked_ce
 
-        return masked_ce
+        return _reduced(masked_ce, self.reduction)
+
+
+class MaskedCEActive(LossSpec):
+    """Weighted cross entropy divided by the number of masked tokens of the sample, as Davis/BD_Generation has it.
+
+    Kept to compare with that system. It is no bound: with even logits it is log V (1 + 1/2 + .. + 1/N), not log V per
+    token.
+    """
+
+    name: ClassVar[str] = "masked-ce-active"
+    serves = TOKENS
+
+    def check(self, process: ProcessFacts) -> Iterable[Misfit]:
+        """Yield why the weights do not hold for the process."""
+        yield from super().check(process)
+        yield from _not_closed(self.name, process)
+
+    def warn(self, process: ProcessFacts) -> Iterable[Misfit]:
+        """Yield that its figures are no likelihood."""
+        message = 'loss "masked-ce-active" is no bound on -log p(x_0): its nats compare with those of no other loss'
+        yield Misfit(message, help='use loss "masked-ce"')
+
+    def cost(self, process: ProcessFacts) -> Cost:
+        """The gradient of the logarithms, before and after normalising."""
+        return Cost(passing=2 * table_size(process.space))
+
+    def build(self, process: ProcessFacts) -> Loss:
+        """Return the loss."""
+        from .reductions import PerActive
+        from .tokens import masked_ce
+
+        return PerActive(masked_ce)
 
 
 class ScoreEntropy(LossSpec):
@@ -65,6 +94,8 @@ class ScoreEntropy(LossSpec):
     name: ClassVar[str] = "score-entropy"
     serves = TOKENS
     bound = True
+    reduction: Literal["token", "sample"] = "token"
+    """What training sees: the sum of a batch over its tokens, or over its samples (nats per graph). Both are the bound."""
 
     def cost(self, process: ProcessFacts) -> Cost:
         """Scores are kept; five more tables of their size pass. Scores of a model of clean ids are worked out first."""
@@ -76,7 +107,7 @@ class ScoreEntropy(LossSpec):
         """Return the loss."""
         from .tokens import score_entropy
 
-        return score_entropy
+        return _reduced(score_entropy, self.reduction)
 
 
 class MSE(LossSpec):
@@ -111,7 +142,26 @@ class MSE(LossSpec):
         return SquaredError("x0" if self.target == "x0" else process.predict, self.reduction, self.min_snr)
 
 
+def _not_closed(name: str, process: ProcessFacts) -> Iterable[Misfit]:
+    """Yield why the closed form of an absorbing process does not hold."""
+    if process.space.data == "tokens" and process.prior != "mask":
+        message = f'loss "{name}" is for an absorbing process, but "{process.name}" does not mask tokens'
+        yield Misfit(message, related=("process",), help=INSTEAD)
+    elif process.space.data == "tokens" and process.predict != "posterior":
+        message = f'loss "{name}" needs a model that predicts the posterior, not predict = "{process.predict}"'
+        yield Misfit(message, related=("process",), help=INSTEAD)
+
+
+def _reduced(loss: Loss, reduction: str) -> Loss:
+    """Return a loss per token with its weights, or one per sample."""
+    if reduction == "token":
+        return loss
+    from .reductions import PerSample
+
+    return PerSample(loss)
+
+
 @hookimpl
 def register_components() -> list[type[Spec]]:
     """Offer what this package makes."""
-    return [MSE, MaskedCE, ScoreEntropy]
+    return [MSE, MaskedCE, MaskedCEActive, ScoreEntropy]

@@ -35,16 +35,20 @@ def whole_bound(process: TokenProcess, t_min: float, clean: Clean, measured: Mea
         process: Whose bound it is.
         t_min: Smallest time at which the loss is measured.
         clean: The batch.
-        measured: A loss whose mean over t in [t_min, 1] is the diffusion part over that range, divided by 1 - t_min.
+        measured: A loss whose values times weights, in the mean over t in [t_min, 1], are the diffusion part of each
+            position over that range, divided by 1 - t_min.
         denoise: State and time -> prediction.
+
+    Returns:
+        Nats per position, with weight 1 on real positions that are not known, however the loss was reduced.
     """
     n, device = len(clean.x0), clean.x0.device
     t = torch.full((n,), t_min, device=device)
     noised = process.corrupt(clean, t)
     rest = _prior_gap(process, clean, denoise)
     rest = rest + _missing(denoise(noised.state, t), clean).where(noised.wanted, 0.0)
-    values = (1 - t_min) * measured.values + rest.to(measured.values.dtype).where(~clean.fixed, 0.0)
-    return Measured(values, measured.weights)
+    nats = (1 - t_min) * measured.values * measured.weights
+    return Measured(nats + rest.to(nats.dtype).where(~clean.fixed, 0.0), (~clean.fixed).to(nats.dtype))
 
 
 def _missing(pred: Any, clean: Clean) -> Float[Tensor, "B L"]:

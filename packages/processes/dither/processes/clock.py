@@ -14,9 +14,12 @@ from torch import Tensor
 
 from dither.registry.parts import Schedule
 
-__all__ = ["Clock", "Level"]
+__all__ = ["Clock", "Level", "time_of"]
 
 Level = Literal["t", "sigma", "log-sigma", "index"]
+
+HALVINGS = 50
+"""Steps of bisection: enough for float64."""
 
 TINY_SIGMA = 1e-6
 """log-sigma says this much where sigma is 0, as on clean context."""
@@ -59,3 +62,13 @@ class Clock:
             return (1000 * t).floor().clamp(max=999)
         sigma = self.schedule(t).sigma
         return sigma if self.kind == "sigma" else sigma.clamp_min(TINY_SIGMA).log()
+
+
+def time_of(schedule: Schedule, lost: Float[Tensor, " *B"]) -> Float[Tensor, " *B"]:
+    """Return the time in [0, 1] at which 1 - alpha is `lost`, by bisection; an end of the range if none is."""
+    low, high = torch.zeros_like(lost), torch.ones_like(lost)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        early = -(-schedule(middle).sigma).expm1() < lost
+        low, high = torch.where(early, middle, low), torch.where(early, high, middle)
+    return high

@@ -14,7 +14,8 @@ from dither.registry.kinds import FEATURES, TOKENS, ProcessFacts, ProcessSpec, S
 from dither.registry.problems import nearest
 
 from .costs import reading_cost
-from .samplers.specs import Ancestral, Blocks, Euler, FirstHitting
+from .samplers.order_specs import FirstHitting, Ordered, ReMDM
+from .samplers.specs import Ancestral, Blocks, Euler, PredictorCorrector
 from .schedules.specs import Cosine, CosineSquared, Geometric, LinearBeta, LinearSigma, LogLinear, Polynomial
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ Share = Annotated[float, Field(ge=0)]
 
 MOST_DIVIDED = 30
 """Largest sigma at which x_0 may be worked out from eps: there 1 / sqrt(alpha) is 3e6, about what float32 can bear."""
+
+MOST_POSITIONS = 12
+"""Positions of a sample whose masks may all be taken; `enumeration` refuses more."""
 
 MOST_LEFT = 0.01
 """Largest alpha at t = 1 from which a walk may start as if nothing were left."""
@@ -79,12 +83,22 @@ class Absorbing(Clocked):
     serves = TOKENS
     predict: Literal["posterior", "plug-in", "score"] = "posterior"
     """What the raw output means: logits of p(x_0 | x_t), of the x_0 to plug in, or log ratios p_t(y) / p_t(x_t)."""
+    estimator: Literal["time", "importance", "mask-count", "exact"] = "time"
+    """How noise is drawn to measure the loss, whose mean stays the same. time: at even times. importance: evenly in
+    log(1 - alpha), so that all times weigh alike. mask-count: one token is masked for sure, so that k of N masked is
+    even in 1..N and weighs N / k, which varies least. exact: evaluation takes every mask of at most 12 positions."""
 
     def check(self, space: Space) -> Iterable[Misfit]:
         """Yield why the process cannot act on the space, or would not mask enough."""
         yield from super().check(space)
         yield from _clean_ids(space)
         yield from self.lasting("of the tokens would stay unmasked")
+        if self.estimator == "importance" and self.t_min == 0:
+            message = 'estimator "importance" draws log(1 - alpha), which has no end at t_min = 0'
+            yield Misfit(message, ("estimator",), help="set t_min = 1e-3")
+        if self.estimator == "exact" and space.length > MOST_POSITIONS:
+            message = f'estimator "exact" takes every mask of at most {MOST_POSITIONS} positions, not of {space.length}'
+            yield Misfit(message, ("estimator",), ("task",), 'use estimator "mask-count"')
 
     def facts(self, space: Space) -> ProcessFacts:
         """Tell what losses and samplers need to know."""
@@ -95,7 +109,7 @@ class Absorbing(Clocked):
         from .tokens import TokenProcess, mask_prior
 
         masked = _tokens(self, space).with_mask()
-        return TokenProcess(masked, mask_prior(masked), self.clock(), self.predict)
+        return TokenProcess(masked, mask_prior(masked), self.clock(), self.predict, self.estimator)
 
 
 class Uniform(Clocked):
@@ -273,4 +287,4 @@ def register_components() -> list[type[Spec]]:
     """Offer what this package makes."""
     schedules: list[type[Spec]] = [Cosine, CosineSquared, Geometric, LinearBeta, LinearSigma, LogLinear, Polynomial]
     processes: list[type[Spec]] = [Absorbing, Gaussian, Marginal, MaskedRegion, Uniform]
-    return [*schedules, *processes, Ancestral, Blocks, Euler, FirstHitting]
+    return [*schedules, *processes, Ancestral, Blocks, Euler, FirstHitting, Ordered, PredictorCorrector, ReMDM]

@@ -9,11 +9,11 @@ The arithmetic is the same. Letters: B batch, L length, V vocabulary, rows one p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dither.registry.flow import Clean, Measured, Noise, Noised, State, over
@@ -23,6 +23,8 @@ from dither.registry.spaces import Field, Space, TokenSpace
 from .bound import Denoise, whole_bound
 from .clock import Clock
 from .draws import draw, draw_along
+from .enumeration import exact_bound
+from .estimators import Estimator, one_for_sure, placed
 from .evidence import Evidence, at
 from .precision import Constant, wide, wide_dtype
 
@@ -61,6 +63,10 @@ class TokenReading:
         """
         return self.log if self.meaning == "score" else self.evidence.score(self.log_context())
 
+    def sharpened(self, sharpen: Callable[[Tensor], Tensor]) -> TokenReading:
+        """Return another reading, in which what the model believes of x_0 before it sees x_t was changed."""
+        return TokenReading(sharpen(self.log_context()), "plug-in", self.evidence)
+
 
 class TokenProcess:
     """Absorbing, uniform, or any other prior.
@@ -70,10 +76,19 @@ class TokenProcess:
         prior: Where moved tokens land, one row per position or one for all; rows sum to 1.
         clock: Schedule, level and training times.
         predict: What the raw output of the model means.
+        estimator: How the noise is drawn that a loss is measured with; other than "time" only where the prior is a MASK.
+
+    Attributes:
+        masks: Whether the prior is all on one id.
     """
 
     def __init__(
-        self, space: TokenSpace, prior: Float[Tensor, "rows V"], clock: Clock, predict: Meaning = "posterior"
+        self,
+        space: TokenSpace,
+        prior: Float[Tensor, "rows V"],
+        clock: Clock,
+        predict: Meaning = "posterior",
+        estimator: Estimator = "time",
     ) -> None:
         if predict not in get_args(Meaning):
             close = nearest(predict, get_args(Meaning))
@@ -83,22 +98,38 @@ class TokenProcess:
         sums_to_one = torch.allclose(prior.sum(-1), torch.ones_like(prior[:, 0]))
         if prior.shape != clean.shape or bool((prior < 0).any()) or not sums_to_one:
             raise ValueError(f"the prior must be a table of shape {tuple(clean.shape)} whose rows sum to 1")
+        self.masks = bool((prior.max(-1).values == 1).all())
+        if estimator != "time" and not self.masks:
+            raise ValueError(f'estimator "{estimator}" is for a prior that is all on one id')
         self.space: Space = space
+        self.estimator: Estimator = estimator
         self.predict: Meaning = predict
-        self.t_min = clock.t_min
+        self.clock = clock
         self.schedule, self.times, self.level = clock.schedule, clock.times, clock.level
         self.table, self.clean, self.reached = Constant(prior), Constant(clean), Constant(clean | (prior > 0))
         self._cumulative = Constant(prior.cumsum(-1))
 
     def corrupt(self, clean: Clean, t: Float[Tensor, "B *L"]) -> Noised:
         """Draw x_t given x_0; fixed values stay as they are."""
-        x0, noise, fixed = clean.x0, self.schedule(t), clean.fixed
-        lost = -(-wide(over(noise.sigma, x0))).expm1()
-        moved = (_uniform(x0) < lost) & ~fixed
-        x = torch.where(moved, self._land(x0), x0)
-        prior = self.table.on(x.device)
-        wanted = ~fixed & (at(prior, x) > 0)
-        return Noised(x0, State.of(x), noise, wanted, clean.valid, fixed, prior)
+        noise = self.schedule(t)
+        return self._noised(clean, noise, self._moves(clean.x0, noise) & ~clean.fixed)
+
+    def estimate(self, clean: Clean, t: Float[Tensor, " B"]) -> tuple[Float[Tensor, " B"], Noised]:
+        """Draw what a loss is measured with: for times even in [t_min, 1], the mean of the loss is that over q.
+
+        Returns:
+            The times of the states, which the model is to be told, and the states.
+        """
+        t, noise = placed(self.clock, self.estimator, t)
+        moved = self._moves(clean.x0, noise) & ~clean.fixed
+        if self.estimator == "mask-count":
+            moved, noise = one_for_sure(moved, ~clean.fixed, noise)
+        return t, self._noised(clean, noise, moved)
+
+    def renoise(self, state: State, gap: Noise, like: Clean) -> State:
+        """Draw x_t given x_s, for t > s, with the noise between them; fixed values stay as they are."""
+        moved = self._moves(state.x, gap) & ~like.fixed
+        return State.of(torch.where(moved, self._land(state.x), state.x))
 
     def read(self, raw: Float[Tensor, "B L V"], state: State, noise: Noise) -> TokenReading:
         """Give the raw output its meaning, in float32 at least."""
@@ -142,8 +173,21 @@ class TokenProcess:
         return x
 
     def bound(self, clean: Clean, measured: Measured, denoise: Denoise) -> Measured:
-        """Add to a measured loss what it leaves out of the bound on -log p(x_0), per position."""
-        return whole_bound(self, self.t_min, clean, measured, denoise)
+        """Return the bound on -log p(x_0) in nats per position, by adding to a measured loss what it leaves out."""
+        if self.estimator == "exact":
+            return exact_bound(self, clean, denoise)
+        return whole_bound(self, self.clock.t_min, clean, measured, denoise)
+
+    def _moves(self, x: Int[Tensor, "B L"], noise: Noise) -> Bool[Tensor, "B L"]:
+        """Draw which tokens are replaced."""
+        return _uniform(x) < -(-wide(over(noise.sigma, x))).expm1()
+
+    def _noised(self, clean: Clean, noise: Noise, moved: Bool[Tensor, "B L"]) -> Noised:
+        x0, fixed = clean.x0, clean.fixed
+        x = torch.where(moved, self._land(x0), x0)
+        prior = self.table.on(x.device)
+        wanted = ~fixed & (at(prior, x) > 0)
+        return Noised(x0, State.of(x), noise, wanted, clean.valid, fixed, prior)
 
     def _evidence(self, state: State, noise: Noise) -> Evidence:
         device = state.x.device

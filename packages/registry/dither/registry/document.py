@@ -97,7 +97,7 @@ class Document:
                 before = old[key] = {"use": before}
                 self.given[*here, "use"] = self.given.get(here, ())
             if isinstance(before, dict) and not (isinstance(value, dict) and _same_use(before, value)):
-                self._forget(before, here)
+                self._forget(before, here, but_use=isinstance(value, dict))
                 before = None
             self.given[here] = (*self.given.get(here, ()), layer)
             if isinstance(value, dict):
@@ -106,10 +106,10 @@ class Document:
             else:
                 old[key] = value
 
-    def _forget(self, table: Mapping[str, Any], path: Path) -> None:
-        """Drop what is known of values that go; which part there was before is still worth telling."""
+    def _forget(self, table: Mapping[str, Any], path: Path, but_use: bool = False) -> None:
+        """Drop what is known of values that go; which part stood there before another is still worth telling."""
         for inner in paths(table, path):
-            if inner != (*path, "use"):
+            if not (but_use and inner == (*path, "use")):
                 self.given.pop(inner, None)
 
     def _unset(self, key: str) -> None:

@@ -33,6 +33,8 @@ class ModelFacts:
 
     Attributes:
         block_size: Positions per block under block-causal attention, or None where every position sees every other.
+        cache: Whether it can remember finished positions (`new_cache`, and `cache=` of its forward).
     """
 
     block_size: int | None = None
+    cache: bool = True

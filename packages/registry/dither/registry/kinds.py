@@ -160,6 +160,10 @@ class LossSpec(OverSpace):
         """Yield why the loss is wrong for the process."""
         yield from serves_not(self, self.serves, process.space, ("process",))
 
+    def warn(self, process: ProcessFacts) -> Iterable[Misfit]:
+        """Yield what is allowed, and should be known before a long run."""
+        return ()
+
     def cost(self, process: ProcessFacts) -> Cost:
         """What measuring a prediction takes, the way back included; by default it does not say."""
         return Cost.unsaid(self.kind, self.name)

@@ -68,7 +68,7 @@ class Layer:
         try:
             check_text(text, name)
             found = tomllib.loads(f"value = {text}")
-            value = found["value"] if len(found) == 1 else text
+            value: Any = found["value"] if len(found) == 1 else text
         except (tomllib.TOMLDecodeError, ValueError, RecursionError):
             value = text
         if _huge_integers([value]):

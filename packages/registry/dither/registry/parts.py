@@ -19,6 +19,7 @@ from .spaces import Space
 __all__ = [
     "BoundedProcess",
     "Denoiser",
+    "EstimatingProcess",
     "KeyValueCache",
     "Loss",
     "Metrics",
@@ -86,6 +87,18 @@ class BoundedProcess(Protocol):
 
     def bound(self, clean: Clean, measured: Measured, denoise: Callable[[State, Float[Tensor, " B"]], Any]) -> Measured:
         """Add to a measured loss, per position and in nats, what happens before the smallest t and after t = 1."""
+        ...
+
+
+@runtime_checkable
+class EstimatingProcess(Protocol):
+    """A process that may draw what a loss is measured with otherwise than from q(x_t | x_0) at even times."""
+
+    def estimate(self, clean: Clean, t: Float[Tensor, " B"]) -> tuple[Float[Tensor, " B"], Noised]:
+        """Return the times of the states and the states; over even t the mean of any loss is the same as with `corrupt`.
+
+        What a state weighs beyond that goes into the rate of its noise.
+        """
         ...
 
 

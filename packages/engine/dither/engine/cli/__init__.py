@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dither.registry.problems import Refused
 
 __all__ = ["main"]
 
@@ -40,7 +43,7 @@ def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> 
     return result if isinstance(result, int) else 0
 
 
-def _refused() -> type[Exception]:
+def _refused() -> type[Refused]:
     """Return the class of refusals. It comes with pydantic, so only once something is raised: help does without."""
     from dither.registry.problems import Refused
 

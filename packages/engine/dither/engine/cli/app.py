@@ -9,6 +9,7 @@ from . import experiments  # noqa: F401 - importing a module registers its verbs
 from . import authoring  # noqa: F401
 from . import benching  # noqa: F401
 from . import catalogue  # noqa: F401
+from . import checking  # noqa: F401
 from . import data  # noqa: F401
 from . import doctor  # noqa: F401
 from . import explaining  # noqa: F401

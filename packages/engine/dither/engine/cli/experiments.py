@@ -42,6 +42,9 @@ def run(
     if loaded.experiment.sweep is not None:
         hint = f"dither sweep {path} runs all of its points; --unset sweep runs the file as if it had none"
         raise Refused(Problem(f"{path} is a sweep, not one run", ("sweep",), loaded.document.origin(("sweep",)), hint))
+    from dither.engine.budget import require_memory
+
+    require_memory(loaded)
     from dither.engine.run import run as start
 
     return start(loaded, runs, ["dither", *sys.argv[1:]], resume, accept_changes=accept_changes)

@@ -14,6 +14,8 @@ from torch import Tensor
 from dither.registry.flow import Clean
 from dither.registry.parts import Process, Session
 
+from .choice import AS_SAID, Choice
+
 __all__ = ["Ancestral", "check_grid", "even_times"]
 
 
@@ -38,6 +40,7 @@ class Ancestral:
 
     steps: int = 64
     t_min: float = 1e-3
+    choice: Choice = AS_SAID
 
     def __post_init__(self) -> None:
         check_grid(self.steps, self.t_min)
@@ -47,6 +50,6 @@ class Ancestral:
         state = process.prior(like)
         times = even_times(self.steps, self.t_min, like.valid.device)[:, None].expand(-1, len(like.valid))
         for t, s in pairwise(times):
-            state = process.step(state, session(state, t), process.schedule(t), process.schedule(s), like)
+            state = process.step(state, self.choice(session(state, t)), process.schedule(t), process.schedule(s), like)
             yield state.x
-        yield process.finish(state, session(state, times[-1]), like)
+        yield process.finish(state, self.choice(session(state, times[-1])), like)

@@ -19,6 +19,7 @@ from ..evidence import at
 from ..precision import wide
 from ..tokens import TokenProcess
 from .ancestral import check_grid, even_times
+from .choice import AS_SAID, Choice
 
 __all__ = ["Euler"]
 
@@ -33,6 +34,7 @@ class Euler:
 
     steps: int = 128
     t_min: float = 1e-3
+    choice: Choice = AS_SAID
 
     def __post_init__(self) -> None:
         check_grid(self.steps, self.t_min)
@@ -49,9 +51,9 @@ class Euler:
         times = even_times(self.steps, self.t_min, like.valid.device)[:, None].expand(-1, len(like.valid))
         for t, s in pairwise(times):
             gap = process.schedule(t).since(process.schedule(s))
-            state = _jump(process, state, session(state, t), gap, like)
+            state = _jump(process, state, self.choice(session(state, t)), gap, like)
             yield state.x
-        yield process.finish(state, session(state, times[-1]), like)
+        yield process.finish(state, self.choice(session(state, times[-1])), like)
 
 
 def _jump(process: TokenProcess, state: State, pred: Any, gap: Noise, like: Clean) -> State:

@@ -38,7 +38,7 @@ def largest_sigma(shown: float, later: float) -> float:
 
 def unmasking_chance(shown: float, later: float, sigma: float) -> float:
     """Return the chance of a masked token to be unmasked (eq. 6): the share shown goes from `shown` to `later`."""
-    return min(1.0, max(0.0, (later - (1 - sigma) * shown) / (1 - shown)))
+    return min(1.0, max(0.0, (later - (1 - sigma) * shown) / (1 - shown))) if shown < 1 else 1.0
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ class ReMDM:
         check_grid(self.steps, self.t_min)
         if self.strategy not in get_args(Strategy):
             raise ValueError(f"strategy must be one of {', '.join(get_args(Strategy))}, not {self.strategy!r}")
-        if not 0 <= self.t_off < self.t_on <= 1 or not 0 < self.alpha_on < 1:
+        if not 0 < self.t_off < self.t_on <= 1 or not 0 < self.alpha_on < 1:
             given = f"{self.t_off}, {self.t_on} and {self.alpha_on}"
-            raise ValueError(f"a loop needs 0 <= t_off < t_on <= 1 and alpha_on between 0 and 1, not {given}")
+            raise ValueError(f"a loop needs 0 < t_off < t_on <= 1 and alpha_on between 0 and 1, not {given}")
 
     def __call__(self, process: Process, session: Session, like: Clean) -> Iterator[Int[Tensor, "B L"]]:
         """Yield every state, the clean sample last.
@@ -92,11 +92,12 @@ class ReMDM:
         shown, told = self._plan(process.schedule, grid)
         for i, (now, then) in enumerate(pairwise(shown.tolist())):
             pred = session(State.of(x), told[i].expand(len(x)))
+            belief, law = pred.log_clean(), self.choice(pred).log_clean()
             remask, unmask = self._chances(i, now, then, grid, masked, free, sureness)
             lot = torch.rand_like(sureness)
             back, out = free & ~masked & (lot < remask), masked & (lot < unmask)
-            x = fill(torch.where(back, blank, x), self.choice(pred).log_clean(), out)
-            chance = wide(pred.log_clean().gather(-1, x[..., None])[..., 0]).exp()
+            x = fill(torch.where(back, blank, x), law, out)
+            chance = wide(belief.gather(-1, x[..., None])[..., 0]).exp()
             sureness = torch.where(out, chance, sureness)
             masked = (masked | back) & ~out
             yield x

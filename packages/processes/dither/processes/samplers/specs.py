@@ -10,13 +10,15 @@ from pydantic import Field
 from dither.registry import Misfit, Slot, TokenSpace, below, named
 from dither.registry.kinds import ModelFacts, ProcessFacts, SamplerSpec
 
+from .choosing import Choosing
+
 if TYPE_CHECKING:
     from dither.registry.parts import Sampler
 
-__all__ = ["Ancestral", "Blocks", "Euler", "FirstHitting"]
+__all__ = ["Ancestral", "Blocks", "Euler", "PredictorCorrector"]
 
 
-class Ancestral(SamplerSpec):
+class Ancestral(Choosing):
     """Step back on an even grid of times, then go straight to clean data. For every process.
 
     A step draws from p(x_s | x_t) as the process has it: DDPM or DDIM, the exact posterior of tokens, or filling in.
@@ -32,10 +34,10 @@ class Ancestral(SamplerSpec):
         """Return the walk."""
         from .ancestral import Ancestral
 
-        return Ancestral(self.steps, self.t_min)
+        return Ancestral(self.steps, self.t_min, self.choice())
 
 
-class Euler(SamplerSpec):
+class Euler(Choosing):
     """Small jumps at the reverse rates of a token process (SEDD), in a form that is stable for any step."""
 
     name: ClassVar[str] = "euler"
@@ -46,6 +48,7 @@ class Euler(SamplerSpec):
 
     def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
         """Yield unless there are tokens to jump between."""
+        yield from super().check(process, model)
         if process.space.data != "tokens":
             yield Misfit(f'sampler "euler" is for tokens, but process "{process.name}" is not', related=("process",))
 
@@ -53,32 +56,35 @@ class Euler(SamplerSpec):
         """Return the walk."""
         from .euler import Euler
 
-        return Euler(self.steps, self.t_min)
+        return Euler(self.steps, self.t_min, self.choice())
 
 
-class FirstHitting(SamplerSpec):
-    """One masked position per call, chosen evenly, at the time when it would be next (Zheng et al. 2024).
+class PredictorCorrector(Choosing):
+    """Ancestral sampling of tokens whose steps are taken again: noise back up, and the step once more.
 
-    It has the law of ancestral sampling with infinitely many steps, with as many calls as there are masked positions.
+    A correction leaves the law of the data as it is, and brings what a coarse step got wrong nearer to it.
     """
 
-    name: ClassVar[str] = "first-hitting"
-
-    def traits(self) -> frozenset[str]:
-        """Promise to draw from what the model says, exactly."""
-        return frozenset({"exact-law"})
+    name: ClassVar[str] = "predictor-corrector"
+    steps: int = Field(64, ge=1, le=1_000_000)
+    """Steps; the model is called steps (corrections + 1) + 1 times."""
+    corrections: int = Field(1, ge=0, le=1000)
+    """How often each step is taken again."""
+    t_min: float = Field(1e-3, ge=0, lt=1)
+    """Time of the last state; from there the sample is drawn clean."""
 
     def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
-        """Yield unless positions are unmasked once and for all."""
-        if process.prior != "mask":
-            message = f'sampler "first-hitting" unmasks tokens, but process "{process.name}" does not mask them'
+        """Yield unless there are tokens to move."""
+        yield from super().check(process, model)
+        if process.space.data != "tokens":
+            message = f'sampler "predictor-corrector" is for tokens, but process "{process.name}" is not'
             yield Misfit(message, related=("process",), help='use sampler "ancestral"')
 
     def build(self) -> Sampler:
         """Return the walk."""
-        from .first_hitting import FirstHitting
+        from .corrector import PredictorCorrector
 
-        return FirstHitting()
+        return PredictorCorrector(self.steps, self.corrections, self.t_min, self.choice())
 
 
 class Blocks(SamplerSpec):
@@ -105,15 +111,24 @@ class Blocks(SamplerSpec):
         space = process.space
         if not isinstance(space, TokenSpace) or len(space.fields) > 1:
             yield Misfit(f'sampler "blocks" needs a single field of tokens, not {space}', related=("task",))
-        if model.block_size is None and not self.approximate:
+        if not model.cache:
+            yield Misfit('sampler "blocks" remembers finished blocks, and the model has no cache', related=("model",))
+        elif model.block_size is None and not self.approximate:
             message = "cached sampling is exact only for block-causal attention: set model.block_size"
             yield Misfit(message, related=("model",), help="or set sampler.approximate = true")
         if model.block_size is not None and self.size % model.block_size:
             message = f"size = {self.size} is no multiple of the model's block_size = {model.block_size}"
-            yield Misfit(message, ("size",), ("model",))
+            yield Misfit(message, ("size",), ("model", "block_size"))
         if self.inner.name == self.name:
             yield Misfit("a block cannot be drawn in blocks", ("inner",))
         yield from below("inner", self.inner.check(process, model))
+
+    def warn(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
+        """Yield if what is remembered is not what a full pass would give."""
+        if model.block_size is None:
+            message = "without model.block_size a remembered block lacks what comes after it: samples are approximate"
+            yield Misfit(message, ("approximate",), ("model",))
+        yield from below("inner", self.inner.warn(process, model))
 
     def build(self) -> Sampler:
         """Return the walk."""
