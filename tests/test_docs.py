@@ -139,10 +139,10 @@ def test_the_example_of_a_kind_passes_the_kit(kind, tmp_path):
 
 
 TINY = """
-task = { use = "bubble-diagram", data = { use = "procedural-plans", train = 64, valid = 16, test = 16 } }
+task = { use = "language-model", length = 16, tokenizer = "chars" }
 process = "absorbing"
 loss = "masked-ce"
-model = { use = "denoiser", width = 16, depth = 1, embedding = "graph" }
+model = { use = "denoiser", width = 16, depth = 1 }
 train = { steps = 12, batch_size = 8, checkpoint_every = 6, lr_schedule = "triangle" }
 evaluate = { every = 6, samples = 16 }
 sample = { count = 0 }

@@ -156,7 +156,8 @@ def test_a_table_of_another_shape_is_refused(experiment_file, table):
     text = experiment_file.read_text()
     experiment_file.write_text(f"{text}\n{table}\n" if table[0] == "[" else f"{table}\n{text}")
     (problem,) = refused(lambda: load_sweep(experiment_file))
-    assert problem.path[0] == "sweep" or "no sweep" in problem.message
+    assert problem.path[0] == "sweep"
+    assert problem.origin.line
 
 
 def test_a_file_without_a_sweep_and_one_too_large_are_refused(points):

@@ -23,7 +23,7 @@ from dither.tasks.bubble_diagram.generator import make_plans
 from dither.tasks.bubble_diagram.housegan_layout import housegan_plan
 from dither.tasks.bubble_diagram.jsonl import read_plans
 from dither.tasks.bubble_diagram.plans import Diagram, encode
-from dither.tasks.bubble_diagram.vocabulary import NODE_MASK, ROOMS
+from dither.tasks.bubble_diagram.vocabulary import COLOURS, NODE_MASK, ROOMS
 
 PLANS = make_plans(0, 0, 60)
 DIAGRAMS = [PLANS.diagram(row) for row in range(60)]
@@ -61,8 +61,8 @@ def test_dot():
     lines = to_dot(ODD).splitlines()
     assert lines[0] == 'digraph "a \\"quoted\\" \\\\ name\\n<&> № 5" {'
     assert lines[2:] == [
-        '  0 [label="LivingRoom", fillcolor="#f6dfa4", pos="4.5,-4.5!"];',
-        '  1 [label="Kitchen", fillcolor="#c3d98b", pos="7.5,-7.5!"];',
+        f'  0 [label="LivingRoom", fillcolor="{COLOURS[0]}", pos="4.5,-4.5!"];',
+        f'  1 [label="Kitchen", fillcolor="{COLOURS[2]}", pos="7.5,-7.5!"];',
         '  0 -> 1 [label="inside"];',
         "}",
     ]

@@ -154,9 +154,6 @@ class DenoiserModel(ModelSpec):
         )
         for key, misfits in parts:
             yield from (replace(misfit, related=misfit.related or ("model", "width")) for misfit in below(key, misfits))
-        if self.block_size is not None and self.block_size > space.length:
-            message = f"block_size = {self.block_size} is more than the {space.length} positions of a sample"
-            yield Misfit(message, ("block_size",), ("task",), "leave it out: every position then sees every other")
 
     def facts(self) -> ModelFacts:
         """Tell whether block by block sampling is exact."""

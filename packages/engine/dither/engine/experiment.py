@@ -152,7 +152,7 @@ class Experiment(Options):
             yield from misfit_memory(self, space)
 
     def warn(self) -> Iterator[Misfit]:
-        """Yield what is allowed, and should be known before a long run. For experiments that `check` finds nothing in."""
+        """Yield what is allowed, and should be known before a long run; only where `check` finds nothing."""
         space = self.task.space()
         process = self.process.facts(space)
         yield from below("process", self.process.warn(space))

@@ -13,6 +13,7 @@ __all__ = ["available_memory", "gpu_memory", "size", "total_memory"]
 
 UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB")
 CONTROL = Path("/sys/fs/cgroup")
+PROCESSES = Path("/proc")
 
 
 @cache
@@ -24,7 +25,7 @@ def total_memory() -> int:
 def available_memory() -> int:
     """Return the bytes that are free now, or could be made free; all there are where the system does not say."""
     with suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/meminfo").read_text().splitlines():
+        for line in (PROCESSES / "meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 return min(int(line.split()[1]) * 1024, total_memory())
     return total_memory()
@@ -34,7 +35,7 @@ def _limits() -> Iterator[int]:
     """Yield the limits of the control groups that this process is in, of either version, and of those around them."""
     groups: list[tuple[Path, str]] = []
     with suppress(OSError, ValueError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
+        for line in (PROCESSES / "self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
             if not controllers:
                 groups.append((CONTROL / path.lstrip("/"), "memory.max"))

@@ -87,7 +87,7 @@ def run(
     errors = console or Screen(stderr=True)
     console = console or Screen()
     for warning in loaded.warnings:
-        say(errors, str(warning).replace("error: ", "warning: ", 1), "yellow")
+        say(errors, warning, "yellow")
     loaded.plugins.warn = lambda line: say(errors, line, "yellow")
     loaded.plugins.observe()
     try:

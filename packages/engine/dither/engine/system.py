@@ -72,7 +72,7 @@ class Diffusion(nn.Module):
         return self.loss(self.denoise(noised.state, t, clean), noised)
 
     def noise(self, clean: Clean, t: Float[Tensor, "B *L"]) -> tuple[Float[Tensor, "B *L"], Noised]:
-        """Draw what the loss is measured with, and the times to tell the model: as the process estimates, if it does."""
+        """Return the times to tell the model, and states to measure the loss with; `t` as `process.times` draws it."""
         if isinstance(self.process, EstimatingProcess) and t.ndim == 1:
             return self.process.estimate(clean, t)
         return t, self.process.corrupt(clean, t)

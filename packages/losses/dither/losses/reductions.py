@@ -31,7 +31,7 @@ class PerSample:
 class PerActive:
     """The mean over samples of the sum over their tokens divided by the number that is in doubt, k of N.
 
-    A public system calls this its ELBO. It is no bound: with even logits over V ids it is log V times the sum of 1/n to N.
+    A public system calls this its ELBO. It is no bound: with even logits over V ids it is log V (1 + 1/2 + .. + 1/N).
     """
 
     loss: Loss

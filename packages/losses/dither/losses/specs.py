@@ -34,7 +34,7 @@ class MaskedCE(LossSpec):
     serves = TOKENS
     bound = True
     reduction: Literal["token", "sample"] = "token"
-    """What training sees: the sum of a batch over its tokens, or over its samples (nats per graph). Both are the bound."""
+    """What training sees: nats per token, or per sample (graph). Evaluation gives the bound per token either way."""
 
     def check(self, process: ProcessFacts) -> Iterable[Misfit]:
         """Yield why the closed form does not hold for the process."""
@@ -95,7 +95,7 @@ class ScoreEntropy(LossSpec):
     serves = TOKENS
     bound = True
     reduction: Literal["token", "sample"] = "token"
-    """What training sees: the sum of a batch over its tokens, or over its samples (nats per graph). Both are the bound."""
+    """What training sees: nats per token, or per sample (graph). Evaluation gives the bound per token either way."""
 
     def cost(self, process: ProcessFacts) -> Cost:
         """Scores are kept; five more tables of their size pass. Scores of a model of clean ids are worked out first."""

@@ -4,12 +4,12 @@
 
 - time         t even in [t_min, 1], every token masked by itself with chance m.
 - importance   log m even, so that w is the same at every t (MDLM, Sahoo et al. 2024, appendix).
-- mask-count   m even, one token masked for sure and the others with chance m: of N tokens the number k that is masked is
-               then even in 1 .. N, and the weight is N / k. At any m, w E[sum CE] = m' E[(N / k) sum CE] exactly, also
-               for a model that is told the time.
+- mask-count   m even, one token masked for sure and the others with chance m: the number k of N tokens that is masked
+               is then even in 1 .. N, and the weight is N / k. At any m, w E[sum CE] = m' E[(N / k) sum CE] exactly,
+               also for a model that is told the time.
 - exact        drawn as time; the bound itself is a sum over all masks, by `enumeration`.
 
-What a draw weighs beyond an even one goes into the rate, with which every loss multiplies; so losses know nothing of it.
+What a draw weighs beyond an even one goes into the rate, with which token losses multiply: they know nothing of it.
 Letters: B batch, L length.
 """
 

@@ -14,7 +14,7 @@ from dither.registry.kinds import FEATURES, TOKENS, ProcessFacts, ProcessSpec, S
 from dither.registry.problems import nearest
 
 from .costs import reading_cost
-from .samplers.order_specs import FirstHitting, Ordered, ReMDM
+from .samplers.order_specs import FirstHitting, Guided, Ordered, ReMDM
 from .samplers.specs import Ancestral, Blocks, Euler, PredictorCorrector
 from .schedules.specs import Cosine, CosineSquared, Geometric, LinearBeta, LinearSigma, LogLinear, Polynomial
 
@@ -287,4 +287,4 @@ def register_components() -> list[type[Spec]]:
     """Offer what this package makes."""
     schedules: list[type[Spec]] = [Cosine, CosineSquared, Geometric, LinearBeta, LinearSigma, LogLinear, Polynomial]
     processes: list[type[Spec]] = [Absorbing, Gaussian, Marginal, MaskedRegion, Uniform]
-    return [*schedules, *processes, Ancestral, Blocks, Euler, FirstHitting, Ordered, PredictorCorrector, ReMDM]
+    return [*schedules, *processes, Ancestral, Blocks, Euler, FirstHitting, Guided, Ordered, PredictorCorrector, ReMDM]

@@ -76,7 +76,7 @@ class TokenProcess:
         prior: Where moved tokens land, one row per position or one for all; rows sum to 1.
         clock: Schedule, level and training times.
         predict: What the raw output of the model means.
-        estimator: How the noise is drawn that a loss is measured with; other than "time" only where the prior is a MASK.
+        estimator: How noise is drawn to measure a loss with; other than "time" only where the prior is a MASK.
 
     Attributes:
         masks: Whether the prior is all on one id.

@@ -19,7 +19,7 @@ from .spec import Spec
 __all__ = ["Catalog", "Part", "default_catalog"]
 
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-REFERENCE = re.compile(r"(?:(?P<plugin>[^/@]+)/)?(?P<name>[^/@]+)(?:@(?P<rev>\d+))?")
+REFERENCE = re.compile(r"(?:(?P<plugin>[^/@]+)/)?(?P<name>[^/@]+)(?:@(?P<rev>\d{1,9}))?")
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ class Catalog:
         try:
             spec = self.find(kind, table["use"]).spec
         except Refused as error:
-            raise PydanticCustomError("unknown_part", "{text}", {"text": error.problems[0].message}) from None
+            raise PydanticCustomError("unknown_part", "{text}", {"text": error.problems[0].message}) from error
         options = {key: inner for key, inner in table.items() if key != "use"}
         name = table["use"].rpartition("/")[2].partition("@")[0]
         for alias in spec.aliases:

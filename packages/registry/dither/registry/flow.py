@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-__all__ = ["Clean", "FeaturePrediction", "Measured", "Noise", "Noised", "Prediction", "State", "TokenPrediction"]
+__all__ = ["Clean", "FeaturePrediction", "Goal", "Measured", "Noise", "Noised", "Prediction", "State", "TokenPrediction"]
 
 
 class _Moves:
@@ -52,12 +52,14 @@ class Clean(_Moves):
         valid: True on real positions, False on padding. `B L`.
         known: True where the value is given: never noised, never changed by a sampler. The shape of x0.
         cond: Conditions by name, each with the batch first.
+        goal: What samples must fulfil beyond what is known, the same for all of the batch; None for nothing.
     """
 
     x0: Shaped[Tensor, "B L *M"]
     valid: Bool[Tensor, "B L"]
     known: Bool[Tensor, "B L *M"]
     cond: dict[str, Tensor] = field(default_factory=dict)
+    goal: Goal | None = None
 
     @classmethod
     def of(cls, x0: Tensor, valid: Tensor | None = None, known: Tensor | None = None, **cond: Tensor) -> Clean:
@@ -72,9 +74,25 @@ class Clean(_Moves):
         return ~over(self.valid, self.x0) | self.known
 
     def columns(self, start: int, stop: int) -> Clean:
-        """Return the positions `start` to `stop` (exclusive); conditions stay whole."""
+        """Return the positions `start` to `stop` (exclusive); conditions stay whole. A goal is of whole samples only."""
         part = slice(start, stop)
         return Clean(self.x0[:, part], self.valid[:, part], self.known[:, part], self.cond)
+
+
+@runtime_checkable
+class Goal(Protocol):
+    """What samples must fulfil, such as constraints of a person: to be judged afterwards, and to be led to."""
+
+    def held(self, x: Shaped[Tensor, "B L"]) -> dict[str, Bool[Tensor, " B"]]:
+        """Return by name which parts of the goal finished samples meet."""
+        ...
+
+    def log_chance(self, log_clean: Float[Tensor, "B L V"], at: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
+        """Return how likely the goal is met if the token `at` becomes v and the others are drawn from `log_clean`.
+
+        It may be an estimate, but not once all other tokens are certain; -inf only where the goal is out of reach.
+        """
+        ...
 
 
 @dataclass(frozen=True)

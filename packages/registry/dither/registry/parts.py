@@ -95,7 +95,7 @@ class EstimatingProcess(Protocol):
     """A process that may draw what a loss is measured with otherwise than from q(x_t | x_0) at even times."""
 
     def estimate(self, clean: Clean, t: Float[Tensor, " B"]) -> tuple[Float[Tensor, " B"], Noised]:
-        """Return the times of the states and the states; over even t the mean of any loss is the same as with `corrupt`.
+        """Return times and the states at them; over even t the mean of a token loss is the same as with `corrupt`.
 
         What a state weighs beyond that goes into the rate of its noise.
         """

@@ -41,5 +41,5 @@ def renamed(options: Options, document: Document) -> list[Problem]:
                     f'{spec.kind} "{name}" is called "{spec.name}" now, and version {alias.removed_in} refuses "{name}"'
                 )
                 origin = document.origin((*path, "use"))
-                warnings.append(Problem(text, path, origin, f'write "{spec.name}"'))
+                warnings.append(Problem(text, path, origin, f'write "{spec.name}"', level="warning"))
     return warnings

@@ -67,11 +67,10 @@ def read_axes(document: Document) -> list[list[Axis]]:
     Raises:
         Refused: With every problem of the table.
     """
-    table = document.at(("sweep",))
-    if not isinstance(table, dict) or not (table.get("grid") or table.get("zip")):
+    sweep = sweep_of(document) if document.at(("sweep",)) is not None else Sweep()
+    if not (sweep.grid or sweep.zip):
         example = "[sweep.grid] with a line such as \"train.optimizer.lr\" = [1e-4, 3e-4], or --sweep 'KEY=[VALUES]'"
         raise Refused(Problem("the file has no sweep", help=f"write {example}"))
-    sweep = sweep_of(document)
     problems: list[Problem] = []
     groups = [[axis] for axis in _axes(sweep.grid, ("sweep", "grid"), document, problems)]
     for index, inner in enumerate(sweep.zip):

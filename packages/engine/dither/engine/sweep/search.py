@@ -78,7 +78,7 @@ def read_search(document: Document, plugins: Plugins) -> tuple[Search, list[Choi
     problems: dict[str, Problem] = {}
     for index, key in enumerate(space):
         for value in key.ends():
-            rest = [(k.path, k.ends()[0], None) for i, k in enumerate(space) if i != index]
+            rest = [(k.path, k.ends()[0], k.place) for i, k in enumerate(space) if i != index]
             point = Point("", tuple(sorted(((key.path, value, key.place), *rest), key=lambda item: len(item[0]))))
             try:
                 validate(Experiment, point.document(document), plugins.catalog)
@@ -135,10 +135,8 @@ class Trials:
             if not folder.held() and number is not None and self._open(number):
                 self.running[folder.name] = self._trial(number)
                 return folder
-        states = _optuna().trial.TrialState
         for _ in range(TRIES):
-            begun = [trial for trial in self.study.get_trials(deepcopy=False) if trial.state != states.FAIL]
-            if len(begun) >= self.search.trials:
+            if len(self.sweep.folders()) >= self.search.trials:  # those that failed count, or a search might never end
                 return None
             drawn = self._draw()
             if drawn is not None:

@@ -15,7 +15,7 @@ from .choosing import Unmasking
 if TYPE_CHECKING:
     from dither.registry.parts import Sampler
 
-__all__ = ["FirstHitting", "Ordered", "ReMDM"]
+__all__ = ["FirstHitting", "Guided", "Ordered", "ReMDM"]
 
 
 class FirstHitting(Unmasking):
@@ -35,6 +35,28 @@ class FirstHitting(Unmasking):
         from .first_hitting import FirstHitting
 
         return FirstHitting(self.choice())
+
+
+class Guided(Unmasking):
+    """First-hitting, led to what samples must fulfil: the constraints of the task. Without any it is first-hitting.
+
+    Each id is drawn in proportion to its chance times the chance that the constraints will then be met. The particles
+    of a sample correct for what one step cannot see (sequential Monte Carlo); with many the law is the conditional one.
+    """
+
+    name: ClassVar[str] = "guided"
+    particles: int = Field(4, ge=1, le=1024)
+    """Candidates that are drawn for each sample, one of which is kept; each costs as much as a sample."""
+
+    def traits(self) -> frozenset[str]:
+        """Promise to draw from what the model says, exactly, where there are no constraints."""
+        return frozenset({"exact-law"}) if self.as_said() else frozenset()
+
+    def build(self) -> Sampler:
+        """Return the walk."""
+        from .guided import Guided
+
+        return Guided(self.particles, self.choice())
 
 
 class Ordered(Unmasking):
@@ -75,8 +97,8 @@ class ReMDM(Unmasking):
 
     name: ClassVar[str] = "remdm"
     strategy: Literal["cap", "rescale", "conf", "conf-compensated", "loop"] = "cap"
-    """How sigma, the chance to be masked again, is set. cap: at most eta. rescale: eta times the most there can be. conf:
-    that dealt out to the tokens drawn with the least chance; as published, less is then shown than the schedule says.
+    """How sigma, the chance to be masked again, is set. cap: at most eta. rescale: eta times the most there can be.
+    conf: that, dealt out to the tokens drawn with the least chance; as published, less is shown than the schedule says.
     conf-compensated: the same, made up for. loop: eta between t_on and t_off, while a share alpha_on is shown."""
     steps: int = Field(128, ge=1, le=1_000_000)
     """Steps; the model is called once more, at the end."""

@@ -49,10 +49,10 @@ class ReMDM:
     for it. What is known is never masked.
 
     Attributes:
-        strategy: cap: sigma = min(eta, the largest possible). rescale: eta times the largest possible. conf: that, dealt
-            out over the tokens shown by the softmax of minus the chance each had when it was drawn; as published, masked
-            tokens do not make up for it, so that fewer are shown than the schedule says. conf-compensated: they do.
-            loop: sigma = eta between t_on and t_off, where the share shown rests at alpha_on, and 0 elsewhere.
+        strategy: cap: sigma = min(eta, the largest possible). rescale: eta times the largest possible. conf: that,
+            dealt out over the tokens shown by the softmax of minus the chance each had when it was drawn; as published,
+            masked tokens do not make up for it, so that fewer are shown than the schedule says. conf-compensated: they
+            do. loop: sigma = eta between t_on and t_off, where the share shown rests at alpha_on, and 0 elsewhere.
         steps: Steps; the model is called once more, at the end.
         t_min: Time of the last state; from there the sample is drawn clean.
         eta: How much is remasked; by default that of the strategy.

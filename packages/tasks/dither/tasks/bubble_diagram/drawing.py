@@ -1,179 +1,217 @@
 """Pictures of diagrams: rooms where their relations put them, a line between neighbours, a legend.
 
 Rooms are drawn as boxes with rounded corners, large ones first, so that the living room, whose box often reaches behind
-other rooms, shows as the rest. Letters: R rooms, H and W rows and columns of a raster.
+other rooms, shows as the rest. What the boxes do not show of the relations is red. Letters: R rooms.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final
 
 import numpy as np
-from jaxtyping import Bool, Int
-from scipy.ndimage import distance_transform_edt
+from jaxtyping import Float
 
-from .layout import place_rooms
+from .arrangement import Arrangement, arrange, room_names
+from .labels import Label, Surface
+from .lettering import fit_text, text_width
 from .page import Line, Page, Rectangle, Shape, Text
-from .plans import Diagram, encode
-from .realisability import realise
-from .relations import edges_of
-from .vocabulary import COLOURS, RELATIONS, ROOMS, SHORT, pairs
+from .plans import Diagram
+from .vocabulary import COLOURS, RELATIONS, ROOMS
 
-__all__ = ["draw_diagram", "draw_gallery", "room_names"]
+__all__ = [
+    "BROKEN",
+    "INK",
+    "PALE",
+    "Scene",
+    "draw_bubbles",
+    "draw_diagram",
+    "draw_gallery",
+    "draw_legend",
+    "label_shapes",
+    "room_names",
+    "tag_of",
+]
 
-_WHITE, _INK, _PALE, _LINK, _BROKEN = "#ffffff", "#2b2f36", "#6f7782", "#4a515c", "#c8443c"
-_SMALLEST, _LARGEST = 6.0, 11.5
-"""Sizes of type on a room."""
-_LETTER: Final = 0.62
-"""Width of a letter as a share of the size of the type."""
+INK: Final = "#2b2f36"
+PALE: Final = "#6f7782"
+BROKEN: Final = "#c8443c"
+"""Colours of names and walls, of remarks, and of what does not hold."""
+
+_WHITE, _LINK = "#ffffff", "#4a515c"
+_SIZES: Final = (12.5, 11.5, 10.5, 9.5, 8.5, 7.5)
+_TAG: Final = 8.0
+"""Sizes of type: of names, and of the letters on a line that say the relation."""
+
+_PLACES: Final = (0.5, 0.42, 0.58, 0.34, 0.66, 0.27, 0.73)
+"""Where along a line its letters may stand, the best first."""
 
 
-@dataclass(frozen=True)
-class _Label:
-    x: float
-    y: float
-    size: float
-    upright: bool
+def tag_of(relation: int) -> str:
+    """Return the letters for a relation: LA for left-above."""
+    return "".join(word[0] for word in RELATIONS[relation].split("-") if word != "of").upper()
 
 
-def room_names(types: Sequence[int]) -> list[str]:
-    """Return a short name for each room; rooms of one type are numbered."""
-    return [
-        f"{SHORT[kind]} {list(types[: place + 1]).count(kind)}" if list(types).count(kind) > 1 else SHORT[kind]
-        for place, kind in enumerate(types)
-    ]
+class Scene:
+    """An arrangement scaled into a rectangle, with the places of the names.
+
+    Args:
+        arrangement: What is shown.
+        x: Left side of the rectangle.
+        y: Upper side of the rectangle.
+        width: Of the rectangle.
+        height: Of the rectangle.
+        words: Lines to stand on each room; by default its name.
+        turn: Whether words may stand upright.
+    """
+
+    def __init__(
+        self,
+        arrangement: Arrangement,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        words: Sequence[tuple[str, ...]] | None = None,
+        *,
+        turn: bool = True,
+    ) -> None:
+        self.arrangement, self.x, self.y = arrangement, x, y
+        boxes = arrangement.boxes
+        wide, high = boxes[:, 2:].max(0).tolist()
+        self.scale = min(width / wide, height / high)
+        corner = np.array([(width - wide * self.scale) / 2, (height - high * self.scale) / 2])
+        within = boxes * self.scale + np.tile(corner, 2)
+        self.boxes: Float[np.ndarray, "R 4"] = within + np.array([x, y, x, y])
+        self.order: list[int] = np.argsort(-(boxes[:, 2:] - boxes[:, :2]).prod(1), kind="stable").tolist()
+        self.surface = Surface(width, height, within, self.order)
+        self.names = room_names(arrangement.diagram)
+        self._labels = self.surface.name(words or [(name,) for name in self.names], _SIZES, turn=turn)
+
+    @property
+    def labels(self) -> list[Label]:
+        """Places of the names, in the order of the rooms."""
+        return [self.out(label) for label in self._labels]
+
+    def out(self, label: Label) -> Label:
+        """Move a label from the surface to where the rectangle is on the page."""
+        spot = None if label.spot is None else (label.spot[0] + self.x, label.spot[1] + self.y)
+        return Label(label.x + self.x, label.y + self.y, label.size, label.lines, label.upright, spot)
+
+    def anchor(self, room: int) -> tuple[float, float]:
+        """Return where lines to a room end."""
+        label = self.labels[room]
+        return label.spot or (label.x, label.y)
+
+    def tag(self, ends: tuple[float, float, float, float], words: str) -> Label | None:
+        """Return the place of letters on a line, and take it; None if there is none."""
+        x0, y0, x1, y1 = ends
+        for share in _PLACES:
+            x, y = x0 + share * (x1 - x0), y0 + share * (y1 - y0)
+            label = Label(x - self.x, y - self.y, _TAG, (words,))
+            if self.surface.free(label):
+                self.surface.take(label)
+                return self.out(label)
+        return None
 
 
-def draw_diagram(diagram: Diagram, *, size: float = 420.0) -> Page:
+def draw_diagram(diagram: Diagram, *, size: float = 420.0, arrangement: Arrangement | None = None) -> Page:
     """Draw one diagram, with its relations in words beside it. Relations that the boxes do not show are red."""
-    margin, line, letters = 24.0, 17.0, 11.5
-    placed = _Placed.of(diagram)
-    sentences = placed.sentences()
+    margin, line, letters = 24.0, 16.0, 11.0
+    arrangement = arrangement or arrange(diagram)
+    sentences = arrangement.sentences()
     height = max(size, line * (len(sentences) + 1) + 2 * margin)
-    shapes = placed.draw(margin, margin, size - 2 * margin, height - 2 * margin)
+    shapes = draw_bubbles(Scene(arrangement, margin, margin, size - 2 * margin, height - 2 * margin), tags=True)
     top = (height - line * (len(sentences) - 1)) / 2
-    for row, (sentence, holds) in enumerate(zip(sentences, placed.holds, strict=True)):
-        shapes.append(Text(size + 8, top + line * row, sentence, letters, _INK if holds else _BROKEN, left=True))
-    width = size + 8 + max(map(len, sentences), default=0) * letters * _LETTER + margin
-    legend, legend_height = _legend([diagram], width, height)
-    return Page(width, height + legend_height, (*shapes, *legend))
+    for row, (sentence, holds) in enumerate(zip(sentences, arrangement.holds, strict=True)):
+        shapes.append(Text(size + 8, top + line * row, sentence, letters, INK if holds else BROKEN, left=True))
+    width = size + 8 + max((text_width(sentence, letters) for sentence in sentences), default=0.0) + margin
+    words = f"{_summary(arrangement)}. Letters on a line say how the room with the dot lies to the other."
+    shapes.append(Text(margin, height, fit_text(words, 9.5, width - 2 * margin), 9.5, PALE, left=True))
+    legend, legend_height = draw_legend([diagram], width, height + 10)
+    return Page(width, height + 10 + legend_height, (*shapes, *legend))
 
 
-def draw_gallery(diagrams: Sequence[Diagram], *, columns: int = 4, size: float = 230.0) -> Page:
+def _summary(arrangement: Arrangement) -> str:
+    words = f"{len(arrangement.diagram.types)} rooms, {len(arrangement.diagram.edges)} relations"
+    return words + f", {arrangement.broken} not shown" * bool(arrangement.broken)
+
+
+def draw_gallery(
+    diagrams: Sequence[Diagram],
+    *,
+    columns: int = 4,
+    size: float = 230.0,
+    arrangements: Sequence[Arrangement] | None = None,
+) -> Page:
     """Draw many diagrams in a grid, with one legend."""
     columns = max(1, min(columns, len(diagrams)))
     gap, caption = 14.0, 18.0
     shapes: list[Shape] = []
-    for place, diagram in enumerate(diagrams):
+    for place, arrangement in enumerate(arrangements or map(arrange, diagrams)):
         row, column = divmod(place, columns)
         x, y = gap + column * (size + gap), gap + row * (size + caption + gap)
-        placed = _Placed.of(diagram)
-        shapes += placed.draw(x + 6, y + 6, size - 12, size - 12)
-        broken = placed.holds.count(False)
-        words = f"{len(diagram.types)} rooms, {len(diagram.edges)} relations" + f", {broken} not shown" * bool(broken)
-        shapes.append(Text(x + size / 2, y + size + caption / 2 - 2, words, 9.5, _BROKEN if broken else _PALE))
+        shapes += draw_bubbles(Scene(arrangement, x + 6, y + 6, size - 12, size - 12))
+        colour = BROKEN if arrangement.broken else PALE
+        shapes.append(Text(x + size / 2, y + size + caption / 2 - 2, _summary(arrangement), 9.5, colour))
     width = gap + columns * (size + gap)
     height = gap + ceil(len(diagrams) / columns) * (size + caption + gap)
-    legend, legend_height = _legend(diagrams, width, height)
+    legend, legend_height = draw_legend(diagrams, width, height)
     return Page(width, height + legend_height, (*shapes, *legend))
 
 
-@dataclass(frozen=True)
-class _Placed:
-    """A diagram, the boxes it is drawn with, and whether they show each of its relations."""
-
-    diagram: Diagram
-    boxes: Int[np.ndarray, "R 4"]
-    holds: list[bool]
-
-    @classmethod
-    def of(cls, diagram: Diagram) -> _Placed:
-        """Take the boxes of the diagram, or find some; move them to the corner."""
-        boxes = _find_boxes(diagram) if diagram.boxes is None else np.array(diagram.boxes, np.int64)
-        drawn = dict(zip(pairs(len(boxes)), edges_of(boxes).tolist(), strict=True))
-        holds = [drawn[i, j] == relation for i, j, relation in diagram.edges]
-        return cls(diagram, boxes - np.tile(boxes[:, :2].min(0), 2), holds)
-
-    def sentences(self) -> list[str]:
-        """Return the relations in words."""
-        names = room_names(self.diagram.types)
-        return [f"{names[i]}  {RELATIONS[r].replace('-', ' ')}  {names[j]}" for i, j, r in self.diagram.edges]
-
-    def draw(self, x: float, y: float, width: float, height: float) -> list[Shape]:
-        """Draw rooms, links and names into a rectangle, as large as they fit."""
-        types, (wide, high) = self.diagram.types, self.boxes[:, 2:].max(0).tolist()
-        scale = min(width / wide, height / high)
-        left, top = x + (width - wide * scale) / 2, y + (height - high * scale) / 2
-        sizes = (self.boxes[:, 2:] - self.boxes[:, :2]).prod(1)
-        order = np.argsort(-sizes, kind="stable").tolist()
-        shapes: list[Shape] = []
-        for room in order:
-            x0, y0, x1, y1 = (self.boxes[room] * scale).tolist()
-            radius = min(7.0, (x1 - x0) / 4, (y1 - y0) / 4)
-            colour = COLOURS[types[room]]
-            shapes.append(Rectangle(left + x0, top + y0, x1 - x0, y1 - y0, radius, colour, _INK, 1.3))
-        names = room_names(types)
-        labels = [_label(self.boxes, order, room, name, scale) for room, name in enumerate(names)]
-        labels = [replace(label, x=left + label.x, y=top + label.y) for label in labels]
-        for (i, j, _), holds in zip(self.diagram.edges, self.holds, strict=True):
-            ends = (labels[i].x, labels[i].y, labels[j].x, labels[j].y)
-            shapes.append(Line(*ends, _LINK if holds else _BROKEN, 1.1, dashed=not holds))
-        return shapes + [shape for name, label in zip(names, labels, strict=True) for shape in _bubble(name, label)]
+def draw_bubbles(scene: Scene, *, tags: bool = False) -> list[Shape]:
+    """Draw rooms, links and names, and with `tags` the letters of the relations where there is room for them."""
+    arrangement, shapes = scene.arrangement, [_room(scene, room) for room in scene.order]
+    letters: list[Shape] = []
+    sentences = arrangement.sentences()
+    for (i, j, relation), holds, sentence in zip(arrangement.diagram.edges, arrangement.holds, sentences, strict=True):
+        ends, colour = (*scene.anchor(i), *scene.anchor(j)), _LINK if holds else BROKEN
+        shapes.append(Line(*ends, colour, 1.1, dashed=not holds, title=" ".join(sentence.split())))
+        label = scene.tag(ends, tag_of(relation)) if tags else None
+        if label is not None:
+            letters += [_dot(scene.labels[i], ends, colour), *_tag(label, colour)]
+    return shapes + letters + [shape for label in scene.labels for shape in label_shapes(label)]
 
 
-def _find_boxes(diagram: Diagram) -> Int[np.ndarray, "R 4"]:
-    """Place the rooms well; if that breaks a relation, as the witness has them, if there is one."""
-    boxes, rooms = place_rooms(diagram), len(diagram.types)
-    wanted = encode(diagram, rooms)[rooms:]
-    if (edges_of(boxes) == wanted).all():
-        return boxes
-    witness = realise(wanted, rooms).boxes
-    return boxes if witness is None else witness
+def _room(scene: Scene, room: int) -> Shape:
+    x0, y0, x1, y1 = scene.boxes[room].tolist()
+    kind, radius = scene.arrangement.diagram.types[room], min(7.0, (x1 - x0) / 4, (y1 - y0) / 4)
+    return Rectangle(x0, y0, x1 - x0, y1 - y0, radius, COLOURS[kind], INK, 1.3, scene.names[room])
 
 
-def _label(boxes: Int[np.ndarray, "R 4"], order: Sequence[int], room: int, name: str, scale: float) -> _Label:
-    """Find the place in the part of a room that shows where its name can be written largest."""
-    shown = _shown(boxes, order, room)
-    aspect = (_LETTER * len(name) + 0.9) / 1.6
-    x, y = ((boxes[room, :2] + boxes[room, 2:]) * scale / 2).tolist()
-    best = _Label(x, y, 0.0, False)  # stays if the room does not show at all
-    for upright, sampling in ((False, (1.0, 1 / aspect)), (True, (1 / aspect, 1.0))):
-        space = distance_transform_edt(np.pad(shown, 1), sampling=sampling)[1:-1, 1:-1]
-        size = min(_LARGEST, 1.15 * float(space.max()) * scale)
-        if size > best.size * (1.25 if upright else 1.0):
-            rows, columns = np.nonzero(space >= 0.98 * space.max())
-            middle = np.argmin((rows - rows.mean()) ** 2 + (columns - columns.mean()) ** 2)
-            best = _Label((columns[middle] + 0.5) * scale, (rows[middle] + 0.5) * scale, size, upright)
-    return replace(best, size=max(best.size, _SMALLEST))
+def _dot(label: Label, ends: tuple[float, float, float, float], colour: str) -> Shape:
+    """Return a dot where a line leaves the name that it begins at."""
+    x0, y0, x1, y1 = ends
+    half_width, half_height = (0.0, 0.0) if label.spot else (side / 2 + 2.5 for side in label.extent)
+    share = min(half_width / max(abs(x1 - x0), 1e-9), half_height / max(abs(y1 - y0), 1e-9), 1.0)
+    x, y = x0 + share * (x1 - x0), y0 + share * (y1 - y0)
+    return Rectangle(x - 2.2, y - 2.2, 4.4, 4.4, 2.2, colour, colour, 0.0)
 
 
-def _bubble(name: str, label: _Label) -> list[Shape]:
-    """Return a name on a white bubble."""
-    long, short = len(name) * label.size * _LETTER + 0.9 * label.size, 1.6 * label.size
-    width, height = (short, long) if label.upright else (long, short)
+def _tag(label: Label, colour: str) -> list[Shape]:
+    """Return letters on a small white ground."""
+    width, height = label.extent
     x, y = label.x - width / 2, label.y - height / 2
-    ground = Rectangle(x, y, width, height, short / 2, _WHITE, _LINK, 0.9)
-    return [ground, Text(label.x, label.y, name, label.size, _INK, label.upright)]
+    ground = Rectangle(x, y, width, height, 3.0, _WHITE, _WHITE, 0.0)
+    return [ground, Text(label.x, label.y, label.lines[0], label.size, PALE if colour == _LINK else colour)]
 
 
-def _shown(boxes: Int[np.ndarray, "R 4"], order: Sequence[int], room: int) -> Bool[np.ndarray, "H W"]:
-    """True for the pixels of a room that no later room covers."""
-    shown = np.zeros(boxes[:, [3, 2]].max(0), bool)
-    for other in order[order.index(room) :]:
-        x0, y0, x1, y1 = boxes[other]
-        shown[y0:y1, x0:x1] = other == room
-    return shown
+def label_shapes(label: Label) -> list[Shape]:
+    """Return words on a white bubble, and a line to the spot that they speak of."""
+    width, height = label.extent
+    ground = Rectangle(label.x - width / 2, label.y - height / 2, width, height, min(width, height) / 2, _WHITE, _LINK, 0.9)
+    shapes: list[Shape] = [Line(label.x, label.y, *label.spot, _LINK, 0.9)] if label.spot else []
+    return [*shapes, ground, Text(label.x, label.y, label.lines[0], label.size, INK, label.upright)]
 
 
-def _legend(diagrams: Sequence[Diagram], width: float, top: float) -> tuple[list[Shape], float]:
+def draw_legend(diagrams: Sequence[Diagram], width: float, top: float) -> tuple[list[Shape], float]:
     """Return a legend of the types that occur, and its height."""
     kinds = sorted({kind for diagram in diagrams for kind in diagram.types})
     size, line = 10.5, 20.0
     shapes: list[Shape] = []
-    widths = [len(ROOMS[kind]) * size * _LETTER + 34 for kind in kinds]
+    widths = [text_width(ROOMS[kind], size) + 34 for kind in kinds]
     rows: list[list[int]] = [[]]
     for place, one in enumerate(widths):
         if rows[-1] and sum(widths[k] for k in rows[-1]) + one > width - 30:
@@ -183,7 +221,7 @@ def _legend(diagrams: Sequence[Diagram], width: float, top: float) -> tuple[list
         x = (width - sum(widths[place] for place in row)) / 2
         y = top + 12 + line * number
         for place in row:
-            shapes.append(Rectangle(x, y - 6, 12, 12, 3, COLOURS[kinds[place]], _INK, 0.9))
-            shapes.append(Text(x + 18, y, ROOMS[kinds[place]], size, _INK, left=True))
+            shapes.append(Rectangle(x, y - 6, 12, 12, 3, COLOURS[kinds[place]], INK, 0.9))
+            shapes.append(Text(x + 18, y, ROOMS[kinds[place]], size, INK, left=True))
             x += widths[place]
     return shapes, 12 + line * len(rows)

@@ -11,19 +11,18 @@ Letters: R rooms.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.optimize import linprog
-from scipy.sparse import csr_array
 
 from .assignment import LIVING
 from .plans import Diagram, encode
 from .relations import NEAR, edges_of
 from .vocabulary import INSIDE, NO_EDGE, ROOMS, SURROUNDING, pair_index, pairs
+from .walls import WallProgram
 
-__all__ = ["place_rooms"]
+__all__ = ["Told", "liked_sides", "place_rooms", "tell", "wishes"]
 
 _SIDES: Final = dict(zip(ROOMS, (84, 60, 44, 36, 46, 50, 46, 54, 50, 38, 34, 34, 32), strict=True))
 """Side that a room would like to have, in pixels."""
@@ -31,6 +30,9 @@ _SIDES: Final = dict(zip(ROOMS, (84, 60, 44, 36, 46, 50, 46, 54, 50, 38, 34, 34,
 _SMALLEST, _GAP, _ROUNDING = 18, 4, 1
 _MUST, _SHOULD, _TOUCH, _LIKES, _COMPACT = 1.0, 0.5, 0.15, 0.02, 0.005
 """Prices per pixel: relations; walls between neighbours; that neighbours touch; sizes; that the whole is small."""
+_TIGHT, _CRAMPED = 0.7, 0.1
+"""Share of the side that it would like to have below which a room is cramped, and the price of that per pixel."""
+
 _ROUNDS: Final = 6
 
 _DIRECTION: Final = {0: (-1, -1), 1: (-1, 1), 2: (-1, 0), 3: (0, -1), 6: (0, 1), 7: (1, 0), 8: (1, -1), 9: (1, 1)}
@@ -39,71 +41,59 @@ _DIRECTION: Final = {0: (-1, -1), 1: (-1, 1), 2: (-1, 0), 3: (0, -1), 6: (0, 1),
 _SIDE_OF: Final = ((-1, 0), (0, -1), (1, 0), (0, 1))
 """Sides of a room, in the order of its walls: left, above, right, below."""
 
-_Told = dict[tuple[str, int, int], int]
+Told = dict[tuple[str, int, int], int]
 """The wall of room u that stands before or behind all of room v ("apart"), or not beyond that of v ("within")."""
-
-_Wall = tuple[int, float]
-"""Number and factor."""
 
 
 def place_rooms(diagram: Diagram) -> Int[np.ndarray, "R 4"]:
     """Return boxes in pixels in which as many relations hold as could be made to; the least x and y are 0."""
     rooms = len(diagram.types)
     wanted = encode(diagram, rooms)[rooms:]
-    told: _Told = {}
+    told: Told = {}
     best, fewest = np.zeros((rooms, 4), np.int64), len(wanted) + 1
     for _ in range(_ROUNDS):
-        walls = _program(diagram.types, wanted, told).solve()
+        walls = wishes(diagram.types, wanted, told, liked_sides(diagram.types)).solve()
+        assert walls is not None, "wishes never contradict each other"
         boxes = np.round(walls - np.tile(walls[:, :2].min(0), 2)).astype(np.int64)
         boxes[:, 2:] = np.maximum(boxes[:, 2:], boxes[:, :2] + 1)
         broken = int((edges_of(boxes) != wanted).sum())
         if broken < fewest:
             best, fewest = boxes, broken
-        before, told = told, _tell(walls, wanted, told)
+        before, told = told, tell(walls, wanted, told)
         if told == before:
             break
     return best
 
 
-class _Program:
-    """A linear program over walls; room r has the walls 4r .. 4r+3: x0, y0, x1, y1."""
-
-    def __init__(self, rooms: int) -> None:
-        self.walls = 4 * rooms
-        self.sums: list[Sequence[_Wall]] = []
-        self.bounds: list[float] = []
-        self.prices: list[float] = []
-
-    def ask(self, total: Sequence[_Wall], most: float, price: float) -> None:
-        """Ask that a sum of walls times factors be at most `most`; each pixel beyond costs `price`."""
-        self.sums.append(total)
-        self.bounds.append(most)
-        self.prices.append(price)
-
-    def order(self, first: int, second: int, gap: float, price: float) -> None:
-        """Ask that one wall be at least `gap` before another."""
-        self.ask([(first, 1.0), (second, -1.0)], -gap, price)
-
-    def solve(self) -> Float[np.ndarray, "R 4"]:
-        """Return the walls at the least price. They are at least 0; what is asked too much is paid for."""
-        count = len(self.sums)
-        entries = [(row, *wall) for row, total in enumerate(self.sums) for wall in total]
-        entries += [(row, self.walls + row, -1.0) for row in range(count)]
-        row, column, factor = zip(*entries, strict=True)
-        matrix: Any = csr_array((factor, (row, column)), shape=(count, self.walls + count))
-        found = linprog([0.0] * self.walls + self.prices, matrix, self.bounds, method="highs-ds")
-        assert found.x is not None, found.message
-        walls: Float[np.ndarray, "R 4"] = found.x[: self.walls].reshape(-1, 4)
-        return walls
+def liked_sides(types: Sequence[int]) -> Float[np.ndarray, "R 2"]:
+    """Return the width and the height, in pixels, that rooms would like to have."""
+    return np.array([[_SIDES[ROOMS[kind]]] * 2 for kind in types], float)
 
 
-def _program(types: Sequence[int], wanted: Int[np.ndarray, " E"], told: _Told) -> _Program:
-    program = _Program(len(types))
+def wishes(
+    types: Sequence[int],
+    wanted: Int[np.ndarray, " E"],
+    told: Told,
+    sides: Float[np.ndarray, "R 2"],
+    canvas: float | None = None,
+) -> WallProgram:
+    """Return what rooms of these types would like, as a programme without demands.
+
+    Args:
+        types: Of the rooms.
+        wanted: Their relations.
+        told: On which side rooms are to be apart.
+        sides: Width and height that the rooms would like to have.
+        canvas: Side of the square that they must stay on; None where there is none.
+    """
+    program = WallProgram(len(types), canvas)
     for room, kind in enumerate(types):
-        side, likes = _SIDES[ROOMS[kind]], _LIKES * (2 if kind == LIVING else 1)
-        for low, high in ((4 * room, 4 * room + 2), (4 * room + 1, 4 * room + 3)):
+        likes = _LIKES * (2 if kind == LIVING else 1)
+        for axis, side in enumerate(sides[room].tolist()):
+            low, high = 4 * room + axis, 4 * room + axis + 2
             program.order(low, high, _SMALLEST, 10 * _MUST)
             program.order(low, high, side, likes)
+            program.order(low, high, _TIGHT * side, _CRAMPED)
             program.order(high, low, -side, likes)
             program.ask([(high, 1.0)], 0.0, _COMPACT)
     for (u, v), relation in zip(pairs(len(types)), wanted.tolist(), strict=True):
@@ -123,7 +113,7 @@ def _program(types: Sequence[int], wanted: Int[np.ndarray, " E"], told: _Told) -
     return program
 
 
-def _relate(program: _Program, u: int, v: int, relation: int, axis: int) -> None:
+def _relate(program: WallProgram, u: int, v: int, relation: int, axis: int) -> None:
     """Ask for a relation along one axis; `u` and `v` are the walls where the two rooms begin."""
     for low, high in ((u, v + 2), (v, u + 2)):
         program.order(low, high, _ROUNDING - NEAR, _MUST)
@@ -146,7 +136,7 @@ def _relate(program: _Program, u: int, v: int, relation: int, axis: int) -> None
         program.order(u + 2, v + 2, 0.0, _LIKES)
 
 
-def _tell(walls: Float[np.ndarray, "R 4"], wanted: Int[np.ndarray, " E"], told: _Told) -> _Told:
+def tell(walls: Float[np.ndarray, "R 4"] | Int[np.ndarray, "R 4"], wanted: Int[np.ndarray, " E"], told: Told) -> Told:
     """Choose the nearest side for pairs that have none, and the next for those that are not apart on theirs."""
     told = dict(told)
     for (u, v), relation in zip(pairs(len(walls)), wanted.tolist(), strict=True):

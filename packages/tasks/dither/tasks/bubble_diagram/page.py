@@ -1,25 +1,29 @@
-"""A page of shapes, and its two forms: SVG text and PNG bytes. Lengths are in pixels, y grows downwards."""
+"""A page of shapes, and its form as SVG text. Lengths are in pixels, y grows downwards. `painting` makes PNGs of pages."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
-from io import BytesIO
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from .lettering import text_width
 
-__all__ = ["Line", "Page", "Rectangle", "Shape", "Text", "to_png", "to_svg"]
+__all__ = ["DASHES", "Line", "Page", "Rectangle", "Shape", "Text", "elements", "svg_head", "to_svg"]
+
+DASHES: Final = (3.0, 3.0)
+"""Length of a dash, and of the gap behind it."""
 
 _FONT: Final = "DejaVu Sans, Verdana, Arial, sans-serif"
 _WHITE: Final = "#ffffff"
-_DASHES: Final = (3.0, 3.0)
+_UNPRINTABLE: Final = re.compile("[^\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What XML cannot hold, or what is no letter in a line."""
 
 
 @dataclass(frozen=True)
 class Rectangle:
-    """A box with rounded corners."""
+    """A box with rounded corners; a browser shows `title` to whoever points at it."""
 
     x: float
     y: float
@@ -29,11 +33,12 @@ class Rectangle:
     fill: str
     stroke: str
     stroke_width: float = 1.0
+    title: str = ""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A straight line."""
+    """A straight line; a browser shows `title` to whoever points at it."""
 
     x0: float
     y0: float
@@ -42,6 +47,7 @@ class Line:
     colour: str
     width: float = 1.0
     dashed: bool = False
+    title: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,11 @@ class Text:
     colour: str
     upright: bool = False
     left: bool = False
+
+    @property
+    def width(self) -> float:
+        """Length of the line."""
+        return text_width(self.text, self.size)
 
 
 Shape = Rectangle | Line | Text
@@ -71,69 +82,48 @@ class Page:
 
 def to_svg(page: Page) -> str:
     """Return the page as an SVG document."""
-    size = f'width="{page.width:g}" height="{page.height:g}" viewBox="0 0 {page.width:g} {page.height:g}"'
+    return "\n".join([svg_head(page.width, page.height), *elements(page.shapes), "</svg>", ""])
+
+
+def svg_head(width: float, height: float) -> str:
+    """Return how an SVG document begins, with the white ground."""
+    size = f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="{_FONT}">'
-    ground = f'<rect width="100%" height="100%" fill="{_WHITE}"/>'
-    return "\n".join([head, ground, *map(_element, page.shapes), "</svg>", ""])
+    return f'{head}\n<rect width="100%" height="100%" fill="{_WHITE}"/>'
+
+
+def elements(shapes: Iterable[Shape]) -> list[str]:
+    """Return the SVG of each shape."""
+    return [_element(shape) for shape in shapes]
 
 
 def _element(shape: Shape) -> str:
     match shape:
         case Rectangle():
             place = f'x="{shape.x:.1f}" y="{shape.y:.1f}" width="{shape.width:.1f}" height="{shape.height:.1f}"'
-            line = f'stroke="{shape.stroke}" stroke-width="{shape.stroke_width:g}"'
-            return f'<rect {place} rx="{shape.radius:.1f}" fill="{shape.fill}" {line}/>'
+            line = f' stroke="{shape.stroke}" stroke-width="{shape.stroke_width:g}"' if shape.stroke_width else ""
+            return _titled("rect", f'{place} rx="{shape.radius:.1f}" fill="{shape.fill}"{line}', shape.title)
         case Line():
             place = f'x1="{shape.x0:.1f}" y1="{shape.y0:.1f}" x2="{shape.x1:.1f}" y2="{shape.y1:.1f}"'
-            dashes = f' stroke-dasharray="{_DASHES[0]:g} {_DASHES[1]:g}"' if shape.dashed else ""
-            line = f'stroke="{shape.colour}" stroke-width="{shape.width:g}" stroke-linecap="round"'
-            return f"<line {place} {line}{dashes}/>"
+            dashes = f' stroke-dasharray="{DASHES[0]:g} {DASHES[1]:g}"' if shape.dashed else ""
+            look = f'stroke="{shape.colour}" stroke-width="{shape.width:g}" stroke-linecap="round"{dashes}'
+            return _titled("line", f"{place} {look}", shape.title)
         case Text():
             return _text_element(shape)
 
 
+def _titled(kind: str, attributes: str, title: str) -> str:
+    return f"<{kind} {attributes}><title>{_plain(title)}</title></{kind}>" if title else f"<{kind} {attributes}/>"
+
+
 def _text_element(text: Text) -> str:
-    place = f'x="{text.x:.1f}" y="{text.y:.1f}" dominant-baseline="central"'
+    """Text of a set length, so that another typeface takes no more room."""
+    place = f'x="{text.x:.1f}" y="{text.y:.1f}" dominant-baseline="central" textLength="{text.width:.1f}"'
     turn = f' transform="rotate(-90 {text.x:.1f} {text.y:.1f})"' if text.upright else ""
     anchor = "" if text.left else ' text-anchor="middle"'
-    look = f'font-size="{text.size:.1f}" fill="{text.colour}"'
-    return f"<text {place} {look}{anchor}{turn}>{escape(text.text)}</text>"
+    look = f'font-size="{text.size:.1f}" fill="{text.colour}" lengthAdjust="spacingAndGlyphs"'
+    return f"<text {place} {look}{anchor}{turn}>{_plain(text.text)}</text>"
 
 
-def to_png(page: Page, scale: float = 2.0) -> bytes:
-    """Return the page as a PNG of `scale` dots per pixel."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    with rc_context({"font.family": "DejaVu Sans"}):
-        figure = Figure((page.width / 72, page.height / 72), facecolor=_WHITE)
-        axes = figure.add_axes((0, 0, 1, 1))
-        axes.set(xlim=(0, page.width), ylim=(page.height, 0))
-        axes.set_axis_off()
-        for order, shape in enumerate(page.shapes):
-            _paint(axes, shape, order)
-        written = BytesIO()
-        figure.savefig(written, format="png", dpi=72 * scale, metadata={"Software": None})
-    return written.getvalue()
-
-
-def _paint(axes: Axes, shape: Shape, order: int) -> None:
-    """Put a shape on axes in which one unit is one point, so that widths and sizes carry over."""
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import FancyBboxPatch
-
-    match shape:
-        case Rectangle():
-            style = f"round,pad=0,rounding_size={shape.radius}"
-            box = FancyBboxPatch((shape.x, shape.y), shape.width, shape.height, style, zorder=order)
-            box.set(facecolor=shape.fill, edgecolor=shape.stroke, linewidth=shape.stroke_width)
-            axes.add_patch(box)
-        case Line():
-            line = Line2D([shape.x0, shape.x1], [shape.y0, shape.y1], zorder=order)
-            line.set(color=shape.colour, linewidth=shape.width, solid_capstyle="round", dash_capstyle="round")
-            line.set_linestyle((0, [dash / shape.width for dash in _DASHES]) if shape.dashed else "solid")
-            axes.add_line(line)
-        case Text():
-            text = axes.text(shape.x, shape.y, shape.text, fontsize=shape.size, color=shape.colour, zorder=order)
-            text.set(ha="left" if shape.left else "center", va="center", rotation=90 if shape.upright else 0)
-            text.set(rotation_mode="anchor", parse_math=False)
+def _plain(text: str) -> str:
+    return escape(_UNPRINTABLE.sub("\ufffd", text))

@@ -16,6 +16,7 @@ from dither.registry.problems import Refused
 from dither.registry.spaces import Field, TokenSpace
 from dither.registry.spec import Misfit, Slot, below, named
 
+from .constraints.table import Constraints
 from .vocabulary import EDGE_MASK, EDGE_PAD, EDGE_SIZE, NODE_MASK, NODE_PAD, NODE_SIZE
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class BubbleDiagram(TaskSpec):
     """Where the plans come from."""
     rooms: int = Option(8, ge=2, le=40)
     """Room slots; smaller plans are padded."""
+    constraints: Constraints | None = None
+    """What samples must fulfil; training does not see it."""
 
     def check(self) -> Iterator[Misfit]:
         """Yield a source that gives something else than plans, or plans that are too large."""
@@ -42,6 +45,8 @@ class BubbleDiagram(TaskSpec):
             what = f"plans of up to {self.data.most} rooms do not fit into {self.rooms} slots"
             yield Misfit(what, ("data", "most"), ("task", "rooms"), help="raise rooms, or lower most")
         yield from below("data", self.data.check())
+        if self.constraints is not None:
+            yield from below("constraints", self.constraints.check(self.rooms))
 
     def space(self) -> TokenSpace:
         """Two fields: "nodes", one for each room slot, and "edges", one for each pair of slots."""
@@ -54,7 +59,7 @@ class BubbleDiagram(TaskSpec):
         from .task import BubbleDiagrams
 
         plans: PlanSplits = self.data.build()
-        return BubbleDiagrams(plans, self.space())
+        return BubbleDiagrams(plans, self.space(), self.constraints)
 
 
 class ProceduralPlans(DataSpec):

@@ -17,6 +17,7 @@ from dither.registry.parts import Picture, Split
 from dither.registry.problems import Refused
 from dither.registry.spaces import TokenSpace
 
+from .constraints.table import Constraints
 from .drawing import draw_diagram, draw_gallery
 from .frequencies import Frequencies, shuffled
 from .jsonl import plan_line
@@ -41,9 +42,10 @@ class BubbleDiagrams:
     Args:
         plans: The diagrams by split.
         space: Fields "nodes" and "edges".
+        constraints: What samples must fulfil.
     """
 
-    def __init__(self, plans: PlanSplits, space: TokenSpace) -> None:
+    def __init__(self, plans: PlanSplits, space: TokenSpace, constraints: Constraints | None = None) -> None:
         self.space = space
         self.rooms = space.fields[0].length
         found = {"train": plans.train, "valid": plans.valid, "test": plans.test}
@@ -54,6 +56,9 @@ class BubbleDiagrams:
         self._frequencies = {split: Frequencies.of(rows, self.rooms) for split, rows in tokens.items()}
         self._tokens = {split: torch.from_numpy(rows) for split, rows in tokens.items()}
         self._reference = Reference(plans, self.rooms)
+        self._goal = None if constraints is None else constraints.goal(self.rooms)
+        counts = self._frequencies["train"].rooms
+        self._counts = counts if self._goal is None else self._goal.room_counts(counts)
 
     def size(self, split: Split) -> int:
         """Number of diagrams of a split."""
@@ -71,8 +76,11 @@ class BubbleDiagrams:
         return torch.cat([real, torch.from_numpy(real_edges(real.numpy()))], 1)
 
     def like(self, n: int, seed: int) -> Clean:
-        """Return `n` empty diagrams, MASK throughout, with numbers of rooms as frequent as in the training split."""
-        shares = self._frequencies["train"].rooms / self.size("train")
+        """Return `n` empty diagrams, MASK throughout, with numbers of rooms as frequent as in the training split.
+
+        Under constraints these are the numbers that can meet them, and what has one way to be is known.
+        """
+        shares = self._counts / self._counts.sum()
         rooms = np.random.default_rng(seed).choice(len(shares), n, p=shares)
         valid = self._valid(torch.from_numpy(np.arange(self.rooms) < rooms[:, None]))
         edges = self.space.length - self.rooms
@@ -80,7 +88,8 @@ class BubbleDiagrams:
             torch.tensor([node] * self.rooms + [edge] * edges)
             for node, edge in ((NODE_MASK, EDGE_MASK), (NODE_PAD, EDGE_PAD))
         )
-        return Clean.of(torch.where(valid, mask, pad), valid)
+        empty = Clean.of(torch.where(valid, mask, pad), valid)
+        return empty if self._goal is None else self._goal.begin(empty)
 
     def metrics(self) -> GraphMetrics:
         """Return a fresh accumulator of nats per graph and per token."""

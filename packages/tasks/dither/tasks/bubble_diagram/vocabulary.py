@@ -93,21 +93,22 @@ SHORT: Final = (
 """What stands on a room in a picture."""
 
 COLOURS: Final = (
-    "#f6dfa4",  # LivingRoom
-    "#f2a48f",  # MasterRoom
-    "#c3d98b",  # Kitchen
-    "#9fd3e6",  # Bathroom
-    "#e8c26a",  # DiningRoom
-    "#f5bccb",  # ChildRoom
-    "#c4b1e1",  # StudyRoom
-    "#f4c095",  # SecondRoom
-    "#dba7c9",  # GuestRoom
-    "#a3dcc0",  # Balcony
-    "#cfc6b8",  # Entrance
-    "#b9c4cf",  # Storage
-    "#d8d3a6",  # Wall-in
+    "#f6ecd2",  # LivingRoom
+    "#e4888e",  # MasterRoom
+    "#d0b86c",  # Kitchen
+    "#b0e0fe",  # Bathroom
+    "#9fa23b",  # DiningRoom
+    "#b9b3ff",  # ChildRoom
+    "#488eb2",  # StudyRoom
+    "#8493e6",  # SecondRoom
+    "#aa6d80",  # GuestRoom
+    "#cbe48d",  # Balcony
+    "#52b6bc",  # Entrance
+    "#708539",  # Storage
+    "#82d7b7",  # Wall-in
 )
-"""Fill of a room in a picture, by type."""
+"""Fill of a room in a picture, by type: as far from each other as muted colours can be, for eyes that see all colours
+and for those that lack one of the three kinds of cone."""
 
 
 def pairs(rooms: int) -> list[tuple[int, int]]:

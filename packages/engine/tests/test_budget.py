@@ -1,0 +1,172 @@
+"""The estimate of memory: the largest moment of a step, the limits of the machine, and what is said of both."""
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dither.engine import budget, machine
+from dither.engine.budget import budgets, misfit_memory, require_memory
+from dither.engine.machine import size, total_memory
+from dither.registry import Refused
+from dither.registry.costs import Cost, Stage
+
+GIB = 2**30
+numbers = st.integers(0, 1000)
+costs = st.builds(Cost, numbers, numbers, numbers)
+models = st.lists(st.builds(Stage, st.uuids().map(str), costs, st.integers(1, 3)), min_size=1, max_size=4)
+
+
+def experiment(stages, reading=Cost(), loss=Cost(), batch=4, accumulate=1, moments=2, ema=0.9, held=0):  # noqa: B008
+    return SimpleNamespace(
+        task=SimpleNamespace(held=lambda: held),
+        process=SimpleNamespace(cost=lambda _: reading, facts=lambda space: SimpleNamespace(space=space)),
+        model=SimpleNamespace(stages=lambda _: stages),
+        loss=SimpleNamespace(cost=lambda _: loss),
+        train=SimpleNamespace(
+            batch_size=batch,
+            accumulate=accumulate,
+            optimizer=SimpleNamespace(moments=moments, name="toy"),
+            ema=ema,
+            precision="float32",
+            device="cpu",
+        ),
+        evaluate=SimpleNamespace(batch_size=None, samples=7),
+        sample=SimpleNamespace(count=3, batch_size=None),
+    )
+
+
+def walked(stages, samples, *, gradients_stay):
+    """The largest moment of a step, stage by stage and part by part, as a machine would go through it."""
+    parts = [stage.cost for stage in stages for _ in range(stage.times)]
+    weights = sum(part.parameters for part in parts)
+    gradients, largest = weights if gradients_stay else 0, 4 * weights
+    kept = 0
+    for part in parts:
+        kept += part.kept
+    for part in reversed(parts):
+        now = samples * (kept + part.passing)
+        largest = max(largest, 4 * gradients + 4 * now + 4 * now // budget.SLACK)
+        gradients += 0 if gradients_stay else part.parameters
+        kept -= part.kept
+        now = samples * (kept + part.passing)
+        largest = max(largest, 4 * gradients + 4 * now + 4 * now // budget.SLACK)
+    return largest
+
+
+@given(models, costs, st.integers(1, 3), st.integers(1, 3), st.booleans())
+def test_training_is_the_largest_moment_of_a_walk_there_and_back(stages, reading, batch, accumulate, ema):
+    found = budgets(experiment(stages, reading, batch=batch * accumulate, accumulate=accumulate, ema=ema), None)
+    training = found[0]
+    weights = 4 * sum(stage.parameters for stage in stages)
+    standing = budget.PROGRAM + weights * (4 if ema else 3)
+    every = [*stages, Stage("reading", reading)]
+    assert training.total == standing + walked(every, batch, gradients_stay=accumulate > 1)
+    assert training.phase == "training"
+
+
+def test_terms_by_name():
+    found = budgets(experiment([Stage("blocks", Cost(10, 100, 50), 3)], Cost(kept=7), Cost(passing=9), held=5), None)
+    training, evaluation, sampling = found
+    assert training.terms["data"] == 5
+    assert training.terms["weights"] == 4 * 30
+    assert training.terms["optimizer moments"] == 2 * 4 * 30
+    assert training.terms["average of the weights"] == 4 * 30
+    assert training.terms["activations of 3 blocks for 4 samples"] == 4 * 4 * 300
+    assert evaluation.terms["4 samples passing through blocks"] == 4 * 4 * 50
+    assert not evaluation.certain
+    assert sampling.terms["3 samples passing through blocks"] == 4 * 3 * 50
+    assert training.largest.startswith("Python and torch 350.0 MiB, activations of 3 blocks for 4 samples 4.7 KiB")
+
+
+def test_refused_above_the_memory_there_is_and_not_below(monkeypatch):
+    e = experiment([Stage("blocks", Cost(GIB), 2)])
+    need = budgets(e, None)[0].total
+    assert not list(misfit_memory(with_numbers(e, monkeypatch), None, need))
+    (misfit,) = misfit_memory(with_numbers(e, monkeypatch), None, need - 1)
+    assert misfit.message.startswith("training needs 40.3 GiB, this machine has 40.3 GiB: optimizer moments 16.0 GiB")
+    assert misfit.path == ("train", "batch_size")
+
+
+def with_numbers(e, monkeypatch):
+    """Let a stand-in for an experiment name what drives it."""
+    monkeypatch.setattr(budget, "_numbers", lambda options, path: iter([("train", "batch_size")]))
+    monkeypatch.setattr(budget, "_with_one", lambda options, path: e)
+    return e
+
+
+def test_a_file_for_a_large_gpu_is_valid_here(monkeypatch):
+    monkeypatch.setattr(budget, "total_memory", lambda: GIB)
+    for need, refused in ((200, False), (300, True)):
+        e = with_numbers(experiment([Stage("blocks", Cost(need * GIB // 20))]), monkeypatch)
+        assert bool(list(misfit_memory(e, None))) == refused
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 bytes"),
+        (1023, "1023 bytes"),
+        (1024, "1.0 KiB"),
+        (1536, "1.5 KiB"),
+        (2**30 - 1, "1024.0 MiB"),
+        (int(3.2 * 2**40), "3.2 TiB"),
+        (2**80, "1.0 YiB"),
+        (2**4000, "over a thousand YiB"),
+    ],
+)
+def test_bytes_as_a_person_reads_them(count, text):
+    assert size(count) == text
+
+
+def machine_with(monkeypatch, tmp_path, cgroup, limits):
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/cgroup").write_text(cgroup)
+    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:    2048 kB\n")
+    for name, limit in limits.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(limit)
+    monkeypatch.setattr(machine, "PROCESSES", tmp_path)
+    monkeypatch.setattr(machine, "CONTROL", tmp_path / "control")
+    total_memory.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "limits", "expected"),
+    [
+        ("0::/a/b\n", {"control/a/b/memory.max": "max\n", "control/a/memory.max": "4096000\n"}, 4096000),
+        ("0::/a\n", {"control/a/memory.max": "5000\n", "control/memory.max": "9000\n"}, 5000),
+        ("9:name=systemd:/\n4:memory:/x\n", {"control/memory/x/memory.limit_in_bytes": "7000\n"}, 7000),
+        ("4:memory:/elsewhere\n", {"control/memory/memory.limit_in_bytes": "8000\n"}, 8000),
+        ("0::/\n", {}, None),
+    ],
+)
+def test_control_groups_limit_the_memory(monkeypatch, tmp_path, cgroup, limits, expected):
+    total = total_memory()
+    machine_with(monkeypatch, tmp_path, cgroup, limits)
+    try:
+        assert total_memory() == (expected or total)
+        assert machine.available_memory() == min(2048 * 1024, total_memory())
+    finally:
+        total_memory.cache_clear()
+
+
+def test_a_part_that_says_nothing_counts_as_nothing_and_is_named(load):
+    e = load().experiment
+    training = budgets(e, e.task.space())[0]
+    assert training.terms["weights"] == 0
+    assert training.total == budget.PROGRAM
+    (warning,) = [misfit.message for misfit in e.warn()]
+    assert warning.startswith("memory is not told by")
+    for name in ('model "toy-net"', 'process "toy-mask"', 'loss "toy-ce"'):
+        assert name in warning
+    assert "adamw" not in warning
+
+
+def test_a_run_is_refused_where_it_cannot_fit(load, monkeypatch):
+    loaded = load()
+    require_memory(loaded)
+    monkeypatch.setattr(budget, "total_memory", lambda: budget.PROGRAM - 1)
+    with pytest.raises(Refused, match=r"training needs 350\.0 MiB, this machine has 350\.0 MiB"):
+        require_memory(loaded)
