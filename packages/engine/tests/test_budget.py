@@ -59,9 +59,9 @@ def walked(stages, samples, *, gradients_stay):
 def test_training_is_the_largest_moment_of_a_walk_there_and_back(stages, reading, batch, accumulate, ema):
     found = budgets(experiment(stages, reading, batch=batch * accumulate, accumulate=accumulate, ema=ema), None)
     training = found[0]
-    weights = 4 * sum(stage.parameters for stage in stages)
-    standing = budget.PROGRAM + weights * (4 if ema else 3)
     every = [*stages, Stage("reading", reading)]
+    weights = 4 * sum(stage.parameters for stage in every)
+    standing = budget.PROGRAM + weights * (4 if ema else 3)
     assert training.total == standing + walked(every, batch, gradients_stay=accumulate > 1)
     assert training.phase == "training"
 

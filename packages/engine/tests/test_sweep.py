@@ -24,7 +24,8 @@ from dither.registry.problems import Refused
 
 CHILD = """
     import json, os, sys, time, tomllib
-        folder = Path([word for word in sys.argv[1:] if word != "--held"][0])
+    from pathlib import Path
+    folder = Path([word for word in sys.argv[1:] if word != "--held"][0])
     lr = tomllib.loads((folder / "experiment.toml").read_text())["train"]["optimizer"]["lr"]
     with open(folder.parent / "log.txt", "a") as log:
         log.write(f"begin {folder.name}\\n")

@@ -77,8 +77,8 @@ def catalog_of(*parts: type[Spec]) -> Catalog:
     return catalog
 
 
-sys.modules["dither_file_plugin_kit"] = sys.modules[__name__]
-Mix.__module__ = Straight.__module__ = "dither_file_plugin_kit"  # as the parts of a file are, whose Specs may use torch
+sys.modules["dither.registry.files.kit"] = sys.modules[__name__]
+Mix.__module__ = Straight.__module__ = "dither.registry.files.kit"  # as the parts of a file are, whose Specs may use torch
 OURS = catalog_of(Mix, Straight)
 
 
@@ -400,7 +400,7 @@ def test_parts_of_a_file_need_no_menu_without_torch():
 
         name: ClassVar[str] = "alone"
 
-    Alone.__module__ = "dither_file_plugin_kit"
+    Alone.__module__ = "dither.registry.files.kit"
     with pytest.raises(pytest.skip.Exception, match="is a file"):
         case_of(Alone, "menu_without_torch").run()
     Alone.__module__ = "dither.registry.flow"

@@ -15,6 +15,7 @@ from dither.registry.flow import Clean
 from dither.registry.parts import Picture
 from dither.registry.storage import write_aside
 
+from .meeting import Met, draw_until_met
 from .session import draw
 from .system import Diffusion
 
@@ -34,14 +35,33 @@ class Drawing:
 
 
 def make_drawing(
-    system: Diffusion, count: int, seed: int, batch_size: int | None = None, stopped: Callable[[], bool] = lambda: False
+    system: Diffusion,
+    count: int,
+    seed: int,
+    batch_size: int | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+    tries: int = 64,
 ) -> Drawing | None:
-    """Draw and judge samples; None where it was stopped. See `draw` for what the samples depend on."""
+    """Draw and judge samples; None where it was stopped. See `draw` for what the samples depend on.
+
+    Where the task has a goal, samples are drawn up to `tries` times to meet it; those that do not are left out.
+    """
     like = system.task.like(count, seed)
+    if like.goal is not None:
+        return _meeting(system, draw_until_met(system, like, seed, batch_size, tries, stopped))
     samples = draw(system, like, seed, batch_size, stopped)
     if samples is None:
         return None
     return Drawing(samples, like, system.task.judge(samples, like), list(system.task.show(samples, like)))
+
+
+def _meeting(system: Diffusion, met: Met | None) -> Drawing | None:
+    if met is None:
+        return None
+    if not len(met.samples):
+        return Drawing(met.samples, met.like, met.figures, [])
+    figures = {**met.figures, **system.task.judge(met.samples, met.like)}
+    return Drawing(met.samples, met.like, figures, list(system.task.show(met.samples, met.like)))
 
 
 def write_drawing(drawing: Drawing, folder: Path) -> list[Path]:

@@ -104,6 +104,8 @@ class Sample(Options):
     """Samples at a time; by default all."""
     seed: int = Field(0, ge=0, lt=2**31)
     """Seed of the drawing."""
+    tries: int = Field(64, ge=1, le=1_000_000)
+    """Times that a sample is drawn, at most, until it meets the constraints of the task."""
 
 
 class Experiment(Options):

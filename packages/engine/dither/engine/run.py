@@ -20,6 +20,7 @@ from dither.registry.problems import Problem, Refused
 from dither.registry.reports import PluginError
 
 from .checkpoint import Checkpoints, Damaged, load_weights, weights_of
+from .constraining import load_constrained
 from .drawing import make_drawing, write_drawing
 from .environment import choose_device, differences, environment, manifest
 from .evaluation import evaluate
@@ -230,10 +231,12 @@ def _train(run: Run, console: Console) -> int:
     return DONE
 
 
-def load_run(run_directory: Path, console: Console | None = None) -> tuple[Loaded, Diffusion, int]:
+def load_run(
+    run_directory: Path, console: Console | None = None, constraints: Path | None = None
+) -> tuple[Loaded, Diffusion, int]:
     """Return a run's experiment, its system with the weights of the newest intact checkpoint, and their step.
 
-    Damaged checkpoints that are passed over are named on the console.
+    A file of constraints takes the place of the run's own. Damaged checkpoints that are passed over are named on the console.
 
     Raises:
         Refused: It is no run directory; Damaged: it has no intact checkpoint.
@@ -241,7 +244,7 @@ def load_run(run_directory: Path, console: Console | None = None) -> tuple[Loade
     path = run_directory / "resolved.toml"
     if not path.is_file():
         raise Refused(f"{run_directory} is no run directory: it has no resolved.toml")
-    loaded = load_experiment(path)
+    loaded = load_experiment(path) if constraints is None else load_constrained(path, constraints)
     newest, damaged = Checkpoints(run_directory / "checkpoints").newest()
     for damage in damaged:
         say(console or Screen(stderr=True), damage, "yellow")
@@ -265,7 +268,12 @@ def evaluate_run(run_directory: Path) -> dict[str, float]:
 
 
 def sample_run(
-    run_directory: Path, count: int, seed: int = 0, out: Path | None = None, console: Console | None = None
+    run_directory: Path,
+    count: int,
+    seed: int = 0,
+    out: Path | None = None,
+    console: Console | None = None,
+    constraints: Path | None = None,
 ) -> int:
     """Draw samples from the newest intact checkpoint of a run into a folder, by default one inside the run.
 
@@ -275,13 +283,14 @@ def sample_run(
     errors, console = console, console or Screen()
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Refused(f"{out} exists and is not an empty folder; nothing is overwritten")
-    loaded, system, step = load_run(run_directory, errors)
+    loaded, system, step = load_run(run_directory, errors, constraints)
     folder = out or _unused(run_directory / "samples" / f"step-{step:08d}-seed-{seed}-count-{count}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise Refused(f"{folder} cannot be made: {error.strerror}") from None
-    drawing = make_drawing(system, count, seed, loaded.experiment.sample.batch_size)
+    settings = loaded.experiment.sample
+    drawing = make_drawing(system, count, seed, settings.batch_size, tries=settings.tries)
     assert drawing is not None
     for file in write_drawing(drawing, folder):
         say(console, file)

@@ -115,7 +115,8 @@ class Run:
         self.trainer.check()
         if not settings.count:
             return
-        drawing = make_drawing(self.averaged, settings.count, settings.seed, settings.batch_size, self.stop)
+        count, seed, size = settings.count, settings.seed, settings.batch_size
+        drawing = make_drawing(self.averaged, count, seed, size, self.stop, settings.tries)
         if drawing is not None:
             write_drawing(drawing, self.directory.path / "samples" / f"step-{step:08d}")
             self.figures["sample"] = drawing.figures

@@ -121,9 +121,24 @@ Sampler = Callable[[Process, Session, Clean], Iterator[Shaped[Tensor, "B L *M"]]
 
 @runtime_checkable
 class KeyValueCache(Protocol):
-    """Keys and values of finished positions."""
+    """Keys and values of finished positions.
+
+    Attributes:
+        length: Finished positions of the sample.
+    """
 
     length: int
+
+    @property
+    def held(self) -> int:
+        """Finished tokens, those of no position included: the index of the next one."""
+        ...
+
+    def join(
+        self, layer: int, k: Float[Tensor, "B H L E"], v: Float[Tensor, "B H L E"]
+    ) -> tuple[Float[Tensor, "B H K E"], Float[Tensor, "B H K E"]]:
+        """Write what a block made of new tokens behind the finished ones of its layer, and return them all."""
+        ...
 
 
 @runtime_checkable

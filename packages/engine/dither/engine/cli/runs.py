@@ -21,11 +21,15 @@ def sample(
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for the samples; by default inside the run.")
     ] = None,
+    constraints: Annotated[
+        Path | None,
+        typer.Option("--constraints", metavar="FILE", help="What samples must fulfil: TOML with [task.constraints]."),
+    ] = None,
 ) -> int:
     """Draw samples from the newest intact checkpoint of a run."""
     from dither.engine.run import sample_run
 
-    return sample_run(run_directory, count, seed, out)
+    return sample_run(run_directory, count, seed, out, constraints=constraints)
 
 
 @app.command()

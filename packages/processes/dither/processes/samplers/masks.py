@@ -40,7 +40,7 @@ def best(score: Float[Tensor, "B L"], among: Bool[Tensor, "B L"], count: Int[Ten
     """Return the `count` places of the highest score in each row, of those in `among`; ties are settled by lot."""
     score = score.clamp_min(torch.finfo(score.dtype).min).masked_fill(~among, -torch.inf)
     lot = torch.rand(score.shape, device=score.device).argsort(1)
-    falling = lot.gather(1, score.gather(1, lot).argsort(1, descending=True, stable=True))
+    falling = lot.gather(1, score.gather(1, lot).argsort(dim=1, descending=True, stable=True))
     first = torch.arange(score.shape[1], device=score.device) < count[:, None]
     return torch.zeros_like(among).scatter_(1, falling, first) & among
 

@@ -7,6 +7,7 @@ other rooms, shows as the rest. What the boxes do not show of the relations is r
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import ceil
 from typing import Final
 
@@ -54,7 +55,7 @@ def tag_of(relation: int) -> str:
 
 
 class Scene:
-    """An arrangement scaled into a rectangle, with the places of the names.
+    """An arrangement scaled into a rectangle of a page, with places for words.
 
     Args:
         arrangement: What is shown.
@@ -62,21 +63,9 @@ class Scene:
         y: Upper side of the rectangle.
         width: Of the rectangle.
         height: Of the rectangle.
-        words: Lines to stand on each room; by default its name.
-        turn: Whether words may stand upright.
     """
 
-    def __init__(
-        self,
-        arrangement: Arrangement,
-        x: float,
-        y: float,
-        width: float,
-        height: float,
-        words: Sequence[tuple[str, ...]] | None = None,
-        *,
-        turn: bool = True,
-    ) -> None:
+    def __init__(self, arrangement: Arrangement, x: float, y: float, width: float, height: float) -> None:
         self.arrangement, self.x, self.y = arrangement, x, y
         boxes = arrangement.boxes
         wide, high = boxes[:, 2:].max(0).tolist()
@@ -87,17 +76,18 @@ class Scene:
         self.order: list[int] = np.argsort(-(boxes[:, 2:] - boxes[:, :2]).prod(1), kind="stable").tolist()
         self.surface = Surface(width, height, within, self.order)
         self.names = room_names(arrangement.diagram)
-        self._labels = self.surface.name(words or [(name,) for name in self.names], _SIZES, turn=turn)
+        self.labels: list[Label] = []
 
-    @property
-    def labels(self) -> list[Label]:
-        """Places of the names, in the order of the rooms."""
-        return [self.out(label) for label in self._labels]
+    def write(self, words: Sequence[tuple[str, ...]] | None = None, *, turn: bool = True) -> list[Label]:
+        """Find places for words on each room, by default its name; without `turn` none stand upright."""
+        placed = self.surface.name(words or [(name,) for name in self.names], _SIZES, turn=turn)
+        self.labels = [self._out(label) for label in placed]
+        return self.labels
 
-    def out(self, label: Label) -> Label:
+    def _out(self, label: Label) -> Label:
         """Move a label from the surface to where the rectangle is on the page."""
         spot = None if label.spot is None else (label.spot[0] + self.x, label.spot[1] + self.y)
-        return Label(label.x + self.x, label.y + self.y, label.size, label.lines, label.upright, spot)
+        return replace(label, x=label.x + self.x, y=label.y + self.y, spot=spot)
 
     def anchor(self, room: int) -> tuple[float, float]:
         """Return where lines to a room end."""
@@ -112,7 +102,7 @@ class Scene:
             label = Label(x - self.x, y - self.y, _TAG, (words,))
             if self.surface.free(label):
                 self.surface.take(label)
-                return self.out(label)
+                return self._out(label)
         return None
 
 
@@ -163,6 +153,7 @@ def draw_gallery(
 
 def draw_bubbles(scene: Scene, *, tags: bool = False) -> list[Shape]:
     """Draw rooms, links and names, and with `tags` the letters of the relations where there is room for them."""
+    scene.write()
     arrangement, shapes = scene.arrangement, [_room(scene, room) for room in scene.order]
     letters: list[Shape] = []
     sentences = arrangement.sentences()

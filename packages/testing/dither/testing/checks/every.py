@@ -84,7 +84,7 @@ def _options(model: type[Options], prefix: str = "") -> Iterator[tuple[str, Fiel
 def menu_without_torch(s: Situation) -> None:
     """The module of the Spec does not import torch."""
     module = type(s.spec).__module__
-    if getattr(sys.modules[module], "__spec__", None) is None or module.startswith("dither_file_plugin_"):
+    if getattr(sys.modules[module], "__spec__", None) is None or module.startswith("dither.registry.files."):
         raise NotApplicable(f"{module} is a file, not an installed module")
     imported = _imports_torch(module)
     if imported is None:

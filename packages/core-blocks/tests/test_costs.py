@@ -1,0 +1,160 @@
+"""What a model says it takes, against what it takes: weights on the meta device, and what autograd keeps."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dither.core_blocks.specs import AdaLNZero, DenoiserModel
+from dither.registry import FeatureSpace, Field, TokenSpace, default_catalog
+
+TEXT = TokenSpace((Field("text", 12, 7),))
+PLANS = TokenSpace((Field("nodes", 4, 5, 3, 4), Field("edges", 6, 3)))
+REGIONS = FeatureSpace(5, 3)
+AFFINE = st.sampled_from([True, False, "scale"])
+POSITIONS = st.sampled_from(["none", "sinusoid", "learned"])
+
+blocks = st.fixed_dictionaries(
+    {"use": st.just("adaln-zero"), "heads": st.sampled_from([1, 2, 4])},
+    optional={
+        "ratio": st.floats(0.2, 5),
+        "norm": st.sampled_from(["layer", "rms"]),
+        "affine": AFFINE,
+        "mlp": st.sampled_from(["gelu", "gelu-tanh", "swiglu"]),
+        "bias": st.booleans(),
+        "qkv_bias": st.booleans(),
+        "out_bias": st.booleans(),
+        "mlp_bias": st.booleans(),
+        "rope": st.booleans(),
+    },
+)
+ends = {
+    TEXT: (st.fixed_dictionaries({"use": st.just("tokens"), "position": POSITIONS}), "tokens"),
+    PLANS: (
+        st.one_of(
+            st.fixed_dictionaries({"use": st.just("tokens"), "position": POSITIONS}),
+            st.fixed_dictionaries(
+                {"use": st.just("graph"), "endpoint": st.sampled_from(["shared", "directed", "tied"])}
+            ),
+        ),
+        "tokens",
+    ),
+    REGIONS: (
+        st.fixed_dictionaries(
+            {"use": st.just("regions"), "cls": st.booleans(), "elements": st.booleans(), "position": POSITIONS}
+        ),
+        "features",
+    ),
+}
+
+
+@st.composite
+def systems(draw):
+    space = draw(st.sampled_from(list(ends)))
+    embedding, head = ends[space]
+    options = {
+        "width": 8 * draw(st.integers(1, 4)),
+        "depth": draw(st.integers(1, 3)),
+        "cond": draw(st.none() | st.integers(1, 20)),
+        "final": draw(st.sampled_from(["adaln", "norm"])),
+        "norm": draw(st.sampled_from(["layer", "rms"])),
+        "affine": draw(AFFINE),
+        "block": draw(blocks),
+        "embedding": draw(embedding),
+        "condition": {"use": "level", "frequencies": draw(st.integers(4, 20))},
+        "head": {"use": head, "bias": draw(st.booleans())},
+    }
+    return space, {key: value for key, value in options.items() if value is not None}
+
+
+@settings(max_examples=60)
+@given(systems())
+def test_weights_are_exact_part_by_part(system):
+    space, options = system
+    spec = default_catalog().parse("model", {"use": "denoiser", **options})
+    with torch.device("meta"):
+        model = spec.build(space)
+    said = {stage.name: stage.parameters for stage in spec.stages(space)}
+    assert said == {name: sum(p.numel() for p in child.parameters()) for name, child in model.named_children()}
+
+
+def saved(module, *inputs, **options):
+    """Numbers of 4 bytes that autograd keeps for a way back, weights apart, each storage once."""
+    own = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
+    kept = {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        module(*inputs, **options).sum().backward()
+    return sum(storage.nbytes() for storage in kept.values()) / 4
+
+
+BLOCKS = [
+    {},
+    {"attention": "math"},
+    {"affine": True, "mlp": "swiglu"},
+    {"norm": "rms"},
+    {"norm": "rms", "affine": True, "mlp": "swiglu", "rope": True},
+    {"rope": True, "attention": "math"},
+    {"dropout": 0.1},
+    {"attention_dropout": 0.1},
+    {"dropout": 0.1, "attention_dropout": 0.0},
+]
+
+
+@pytest.mark.parametrize("length", [40, 90])
+@pytest.mark.parametrize("options", BLOCKS, ids=str)
+def test_a_block_keeps_what_it_says(options, length):
+    width, batch = 48, 3
+    spec = AdaLNZero(heads=4, **options)
+    block = spec.build(width, 16)
+    x, c = torch.randn(batch, length, width, requires_grad=True), torch.randn(batch, 16)
+    mask = torch.ones(batch, 1, 1, length, dtype=torch.bool)
+    kept = saved(block, x, c, mask=mask) - c.numel()  # the condition is that of all blocks
+    assert spec.cost(width, 16, length).kept == pytest.approx(kept / batch, rel=0.01)
+
+
+def test_recomputed_blocks_keep_what_enters_and_pass_the_rest():
+    plain, again = (
+        DenoiserModel(width=16, depth=3, checkpointing=checkpointing).stages(TEXT)[2] for checkpointing in (False, True)
+    )
+    assert again.cost.kept == 12 * 16
+    assert again.cost.passing == plain.cost.passing + plain.cost.kept
+    assert again.parameters == plain.parameters
+
+
+def test_block_causal_attention_keeps_who_sees_whom():
+    plain, causal = (DenoiserModel(block_size=size).stages(TEXT)[2].cost.kept for size in (None, 4))
+    assert causal - plain == 12 * 12
+
+
+def test_a_class_token_is_one_position_more():
+    longer, shorter = (
+        default_catalog()
+        .parse("model", {"use": "denoiser", "head": "features", "embedding": {"use": "regions", "cls": cls}})
+        .stages(REGIONS)[2]
+        .cost.kept
+        for cls in (True, False)
+    )
+    assert longer == AdaLNZero().cost(128, 128, 6).kept
+    assert shorter == AdaLNZero().cost(128, 128, 5).kept
+
+
+def test_no_size_is_too_large_to_be_estimated():
+    spec = DenoiserModel(width=2**40, depth=2**40)
+    assert sum(stage.parameters for stage in spec.stages(TEXT)) > 2**120
+    assert not list(spec.check(TEXT))
+    (misfit,) = AdaLNZero(heads=10**9).check(128, 128)
+    assert misfit.message.endswith("heads may be 1, 2, 4, 8, 16, 32, 64, 128")
+    (misfit,) = AdaLNZero(heads=10**9 + 7).check(10**9, 128)
+    assert "heads may be 1, 2, 4, 5, 8, 10," in misfit.message
+
+
+def test_a_misfit_of_a_block_names_the_width_too():
+    misfits = list(DenoiserModel(width=10, block=AdaLNZero(heads=4)).check(TEXT))
+    assert [(misfit.path, misfit.related) for misfit in misfits] == [(("block", "heads"), ("model", "width"))]

@@ -1,0 +1,56 @@
+"""A run's experiment with other constraints on what is drawn from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dither.registry.document import Document
+from dither.registry.layers import Layer
+from dither.registry.problems import Problem, Refused
+
+from .experiment import Loaded, check_experiment, open_experiment
+
+__all__ = ["load_constrained"]
+
+ALLOWED = (("task", "constraints"), ("sampler",), ("sample", "tries"))
+"""What a file of constraints may say: nothing that the weights depend on."""
+
+
+def load_constrained(experiment: Path, constraints: Path) -> Loaded:
+    """Read the experiment of a run with the constraints of a file in place of its own.
+
+    Args:
+        experiment: What was trained.
+        constraints: A TOML file with the table [task.constraints] as it would stand in an experiment file, and a
+            [sampler] if it is to be another.
+
+    Raises:
+        Refused: Everything that is wrong, each with its place.
+    """
+    document, plugins = open_experiment(experiment)
+    layer = Layer.read(constraints)
+    if wrong := list(_others(layer)):
+        raise Refused(wrong)
+    _drop(document, ("task", "constraints"))
+    document.lay(layer)
+    return check_experiment(document, plugins)
+
+
+def _others(layer: Layer) -> list[Problem]:
+    """Return a problem for every key that says something else, and one where there are no constraints."""
+    allowed = "a file of constraints has [task.constraints], and sampler or sample.tries if these are to be others"
+    keys = []
+    for key, value in layer.tree.items():
+        inner = (key,) in ALLOWED or not isinstance(value, dict)
+        keys += [(key,)] if inner else [(key, below) for below in value]
+    wrong = [Problem("has no place here", key, layer.origin(key), allowed) for key in keys if key not in ALLOWED]
+    if not wrong and ("task", "constraints") not in keys:
+        wrong.append(Problem("there is no table [task.constraints]", (), layer.origin(()), allowed))
+    return wrong
+
+
+def _drop(document: Document, path: tuple[str, str]) -> None:
+    table = document.at(path[:1])
+    if isinstance(table, dict) and path[1] in table:
+        document.lay(Layer("", {path[0]: {path[1]: {}}}))
+        del table[path[1]]

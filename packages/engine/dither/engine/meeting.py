@@ -1,0 +1,100 @@
+"""Drawing until samples meet the goal of their task: exact rejection, with any sampler. Letters: N samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Shaped
+from torch import Tensor, nn
+
+from dither.registry.flow import Clean, Goal
+
+from .randomness import mixed
+from .session import draw
+from .system import Diffusion
+
+__all__ = ["Met", "draw_until_met"]
+
+
+@dataclass(frozen=True)
+class Met:
+    """Samples that meet their goal, those for which none was found left out.
+
+    Attributes:
+        samples: All of them meet the goal.
+        like: What each was drawn from.
+        figures: How often the goal was met before anything was rejected ("satisfied", and "satisfied/NAME" for each
+            part of it), and what it took: "drawings_per_sample", "model_calls_per_sample" (a call is one row through
+            the model), and "undelivered", samples that are missing.
+    """
+
+    samples: Shaped[Tensor, "N L *M"]
+    like: Clean
+    figures: dict[str, float]
+
+
+def draw_until_met(
+    system: Diffusion,
+    like: Clean,
+    seed: int,
+    batch_size: int | None = None,
+    tries: int = 64,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Met | None:
+    """Draw samples, and those that do not meet the goal of `like` again, up to `tries` times; None where stopped.
+
+    What is kept has the law of the sampler given that the goal is met: for each row by itself, so that what the rows
+    differ in, such as their length, keeps its frequencies.
+    """
+    goal = like.goal
+    assert goal is not None, "there is a goal to meet"
+    open_rows = torch.arange(len(like.valid))
+    samples, figures, drawn = like.x0.clone(), dict[str, float](), 0
+    with _rows_through(system.model) as through:
+        for round_ in range(tries):
+            if not len(open_rows):
+                break
+            rows = open_rows
+            some = like.apply(lambda value, rows=rows: value[rows.to(value.device)])  # type: ignore[misc]
+            new = draw(system, some, mixed(seed, round_) if round_ else seed, batch_size, stopped)
+            if new is None:
+                return None
+            drawn += len(rows)
+            held, met = _judged(goal, new)
+            figures = figures or {"satisfied": _share(met), **{f"satisfied/{k}": _share(v) for k, v in held.items()}}
+            samples[rows[met]] = new[met].to(samples)
+            open_rows = rows[~met]
+    done = torch.ones(len(like.valid), dtype=torch.bool).index_fill(0, open_rows, False)
+    delivered = max(int(done.sum()), 1)
+    figures["drawings_per_sample"] = drawn / delivered
+    figures["model_calls_per_sample"] = through[0] / delivered
+    figures["undelivered"] = float(len(open_rows))
+    return Met(samples[done], like.apply(lambda value: value[done.to(value.device)]), figures)
+
+
+def _judged(goal: Goal, x: Tensor) -> tuple[dict[str, Bool[Tensor, " N"]], Bool[Tensor, " N"]]:
+    held = goal.held(x)
+    return held, torch.stack([torch.ones(len(x), dtype=torch.bool), *held.values()]).all(0)
+
+
+def _share(met: Bool[Tensor, " N"]) -> float:
+    return float(met.double().mean()) if len(met) else float("nan")
+
+
+@contextmanager
+def _rows_through(model: nn.Module) -> Iterator[list[int]]:
+    """Count the rows that the model is given."""
+    count = [0]
+
+    def see(_: nn.Module, given: tuple[Any, ...]) -> None:
+        count[0] += len(given[0].x)
+
+    handle = model.register_forward_pre_hook(see)
+    try:
+        yield count
+    finally:
+        handle.remove()

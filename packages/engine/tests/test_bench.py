@@ -1,0 +1,110 @@
+"""What bench measures is what it says: phases, operations, rates."""
+
+import json
+import time
+
+import pytest
+import torch
+
+from dither.engine.bench.flops import step_flops
+from dither.engine.bench.measure import bench
+from dither.engine.bench.peak import matmul_peak
+from dither.engine.bench.phases import marked
+from dither.engine.cli import main
+from dither.engine.system import Diffusion
+from dither.engine.trainer import Trainer
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def trainer(load):
+    experiment = load().experiment
+    return Trainer(Diffusion.build(experiment), experiment.train, experiment.seed)
+
+
+def slow(work, seconds):
+    def slowed(*arguments, **named):
+        time.sleep(seconds)
+        return work(*arguments, **named)
+
+    return slowed
+
+
+def test_time_is_booked_where_it_is_spent(trainer, monkeypatch):
+    """Each phase is made longer in turn, by an amount that no other one has."""
+    task, loss = trainer.system.task, trainer.system.loss
+    monkeypatch.setattr(task, "batch", slow(task.batch, 0.01))
+    monkeypatch.setattr(type(loss), "__call__", slow(type(loss).__call__, 0.02))
+    trainer.parameters[0].register_hook(lambda gradient: time.sleep(0.03))
+    trainer.optimizer.step = slow(trainer.optimizer.step, 0.05)
+    with marked(trainer) as step:
+        parts = [step() for _ in range(3)]
+    least = {phase: min(part[phase] for part in parts) for phase in parts[0]}
+    assert set(least) == {"data", "forward", "backward", "optimizer"}  # two parts of a batch: twice all but the last
+    for phase, seconds in {"data": 0.02, "forward": 0.04, "backward": 0.06, "optimizer": 0.05}.items():
+        assert seconds <= least[phase] < seconds + 0.02, phase
+
+
+def test_a_marked_trainer_trains_as_ever_and_is_left_as_it_was(trainer, load):
+    other = Trainer(Diffusion.build(load().experiment), trainer.train, trainer.seed)
+    task = trainer.system.task
+    with marked(trainer) as step:
+        for _ in range(4):
+            step()
+    for _ in range(trainer.step):
+        other.advance()
+    for mine, theirs in zip(trainer.parameters, other.parameters, strict=True):
+        assert torch.equal(mine, theirs)
+    assert trainer.system.task is task
+    assert not trainer.system._forward_hooks
+    assert not trainer.system._forward_pre_hooks
+
+
+def test_operations_are_those_of_the_matrix_products(trainer):
+    model = trainer.system.model
+    seen = []
+    for module in model.modules():
+        if isinstance(module, torch.nn.Linear):
+            module.register_forward_hook(
+                lambda m, given, out: seen.append(
+                    2 * out.numel() * m.in_features * (3 if given[0].requires_grad else 2)
+                )
+            )
+    before = [parameter.grad for parameter in trainer.parameters]
+    counted = step_flops(trainer.system, [0, 1, 2], CPU)
+    assert seen
+    assert counted == sum(seen)
+    assert [parameter.grad for parameter in trainer.parameters] == before
+
+
+def test_the_peak_is_that_of_a_product_of_matrices():
+    peak = matmul_peak(CPU, torch.float32, 0.05)
+    a = torch.randn(512, 512)
+    began = time.perf_counter()
+    for _ in range(5):
+        a @ a
+    rate = 5 * 2 * 512**3 / (time.perf_counter() - began)
+    assert 0.2 < peak / rate < 20
+    assert peak > 1e9
+
+
+def test_bench_of_an_experiment_adds_up(load):
+    result = bench(load("train.accumulate=1"), steps=4, repeats=2, warmup=1)
+    assert result["step_seconds_least"] <= result["step_seconds"] <= result["step_seconds_most"]
+    assert result["samples_per_second"] == pytest.approx(8 / result["step_seconds"])
+    assert result["positions_per_second"] == pytest.approx(48 / result["step_seconds"])
+    assert result["utilisation"] == pytest.approx(result["step_flops"] / result["step_seconds"] / result["matmul_peak"])
+    assert 0 < result["utilisation"] < 1
+    assert set(result["phases"]) == {"data", "forward", "backward", "optimizer", "logging"}
+    assert all(seconds > 0 for seconds in result["phases"].values())
+    assert result["memory"]["weights"] == 285 * 4 == result["memory"]["average"]
+    assert result["memory"]["peak_rss"] > 1e7
+
+
+def test_the_verb_prints_json(experiment_file, capsys, monkeypatch):
+    monkeypatch.setenv("DITHER_PLUGINS", "engine")
+    assert main(["bench", str(experiment_file), "--steps", "2", "--repeats", "1", "--warmup", "0", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["batch_size"] == 8
+    assert main(["bench", str(experiment_file), "--steps", "2", "--repeats", "1"]) == 0
+    assert "of a matrix product here" in capsys.readouterr().out

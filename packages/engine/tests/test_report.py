@@ -1,0 +1,219 @@
+"""Pages of runs: all there is on one page, nothing from elsewhere, nothing that runs, and damage is named."""
+
+import json
+import re
+import shutil
+import struct
+import subprocess
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+
+import pytest
+
+from dither.engine.cli import main
+from dither.engine.report.curves import curve, ticks
+from dither.engine.report.page import write_report
+from dither.engine.report.sweeps import sweep_page
+from dither.engine.run import run
+from dither.engine.sweep.directory import SweepDirectory
+from dither.registry.problems import Refused
+
+EVIL = "<script>alert(1)</script>"
+FILES = ["experiment.toml", "manifest.json", "metrics.jsonl", "resolved.toml", "summary.json"]
+
+
+class Seen(HTMLParser):
+    """Tags, and addresses that a browser would fetch."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.addresses, self.events = [], [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.addresses += [value for name, value in attrs if name in ("src", "href", "action", "data", "srcset")]
+        self.events += [name for name, _ in attrs if name.startswith("on")]
+
+
+def seen(page):
+    found = Seen(page)
+    assert not {"script", "iframe", "object", "embed", "link", "base", "form"} & set(found.tags)
+    assert not found.events
+    assert all(address.startswith("data:image/") for address in found.addresses)
+    assert "url(" not in page
+    assert "@import" not in page
+    return found
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two short runs, made once."""
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture
+def two(runs, load, console, monkeypatch):
+    monkeypatch.setenv("DITHER_PLUGINS", "engine")
+    if not any(runs.iterdir()):
+        for rate in ("0.02", "0.03"):
+            assert run(load(f"train.optimizer.lr={rate}"), runs, ["dither", "run", EVIL], console=console) == 0
+    return sorted(runs.iterdir())
+
+
+@pytest.fixture
+def copy(two, tmp_path):
+    """A run that a test may damage."""
+    return shutil.copytree(two[0], tmp_path / "copy")
+
+
+def test_a_page_has_all_of_a_run_and_needs_nothing_else(two, tmp_path):
+    page = write_report([two[0]], tmp_path / "page.html").read_text()
+    found = seen(page)
+    assert found.tags.count("img") == 1
+    for said in ("toy-words@1", "chance 0.25", "285", "warmup = 3", "samples", "steps per second"):
+        assert said in page
+    for name in ("train/loss", "train/lr", "train/grad_norm", "train/steps_per_second", "valid/accuracy"):
+        assert f"<figcaption>{name}</figcaption>" in page
+    metrics = [json.loads(line) for line in (two[0] / "metrics.jsonl").read_text().splitlines()]
+    last = [line for line in metrics if line["kind"] == "valid"][-1]
+    assert f"{last['accuracy']:.5g}" in page
+    assert "Missing or damaged" not in page
+
+
+def test_names_from_files_are_escaped(copy, tmp_path):
+    text = (copy / "resolved.toml").read_text()
+    (copy / "resolved.toml").write_text(text.replace('name = "experiment"', f'name = "{EVIL}"'))
+    with (copy / "metrics.jsonl").open("a") as file:
+        for step in (21, 22):
+            file.write(json.dumps({"step": step, "kind": f"{EVIL}'\"", EVIL: 1.5}) + "\n")
+    samples = next((copy / "samples").iterdir())
+    (samples / "words.txt").write_text(f"{EVIL}</pre>")
+    page = write_report([copy], tmp_path / "page.html").read_text()
+    seen(page)
+    assert page.count("&lt;script&gt;") >= 6
+    seen(write_report([copy, samples.parents[1]], tmp_path / "both.html").read_text())
+
+
+def test_a_picture_that_holds_a_script_is_only_an_image(copy, tmp_path):
+    samples = next((copy / "samples").iterdir())
+    (samples / "dot.png").unlink()
+    (samples / "dot.svg").write_text(f'<svg xmlns="http://www.w3.org/2000/svg">{EVIL}</svg>')
+    page = write_report([copy], tmp_path / "page.html").read_text()
+    assert any(address.startswith("data:image/svg+xml;base64,") for address in seen(page).addresses)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", ["gone", "empty", "garbage", "cut", "folder"])
+def test_a_damaged_file_is_named_and_the_rest_is_shown(copy, tmp_path, name, damage):
+    path = copy / name
+    whole = path.read_bytes()
+    path.unlink()
+    if damage == "folder":
+        path.mkdir()
+    elif damage != "gone":
+        path.write_bytes({"empty": b"", "garbage": b"\xff\x00[1", "cut": whole[: len(whole) // 2]}[damage])
+    page = write_report([copy], tmp_path / "page.html").read_text()
+    seen(page)
+    silent = {
+        ("experiment.toml", "empty"),
+        ("experiment.toml", "cut"),
+        ("resolved.toml", "empty"),
+        ("metrics.jsonl", "empty"),
+    }
+    if (name, damage) not in silent:  # a text that is shorter is still a text
+        assert re.search(rf"<li>.*{re.escape(name)}", page), page[:3000]
+    assert "285" in page or name == "manifest.json"
+
+
+def test_what_is_no_run_is_refused(tmp_path, capsys):
+    assert main(["report", str(tmp_path)]) == 2
+    assert "no run directory" in capsys.readouterr().err
+
+
+def test_a_page_is_written_whole_or_not_at_all(two, tmp_path):
+    (tmp_path / "page.html").write_text("before")
+    with pytest.raises(Refused):
+        write_report([two[0]], tmp_path)
+    write_report([two[0]], tmp_path / "page.html")
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["page.html"]
+
+
+def test_the_page_of_several_runs_says_what_differs(two, tmp_path):
+    page = write_report(two, tmp_path / "page.html").read_text()
+    seen(page)
+    differs = page[page.index("What differs") : page.index("Curves")]
+    assert re.findall(r'<td class="k">(.*?)</td>', differs) == ["train.optimizer.lr"]
+    assert "<span>lr=0.02</span>" in page
+    assert 'class="c0"' in page
+    assert 'class="c1"' in page
+    assert page.count("<polyline") == 2 * page.count("<svg")
+
+
+def test_the_page_of_a_sweep_has_every_point(two, tmp_path):
+    sweep = SweepDirectory(tmp_path, {"name": EVIL, "points": []})
+    for number, path in enumerate(two):
+        shutil.copytree(path, tmp_path / f"{number}-x" / path.name)
+    rows = [
+        {
+            "name": f"{n}-x",
+            "state": "done",
+            "reason": None,
+            "run": path.name,
+            "step": 20,
+            "values": {"lr": n},
+            "figures": {},
+        }
+        for n, path in enumerate(two)
+    ]
+    page = sweep_page(sweep, [*rows, rows[0] | {"name": "2-y", "state": "failed", "reason": EVIL, "run": None}])
+    seen(page)
+    assert "2 done, 1 failed" in page
+    assert "Curves of the best 2" in page
+
+
+def test_curves_are_valid_svg_and_show_what_they_should():
+    points = [(step, 1.0 + (step == 500)) for step in range(1000)]
+    svg = ET.fromstring(curve({"a<b": points}))  # noqa: S314
+    (line,) = svg.iter("polyline")
+    heights = [float(place.split(",")[1]) for place in line.get("points").split()]
+    assert len(heights) < 500
+    assert min(heights) < max(heights) - 100, "no spike is lost when there are many points"
+    gaps = curve({"x": [(0, 1.0), (1, float("nan")), (2, 3.0)]})
+    assert "nan" not in gaps
+    assert curve({"x": [(0, float("inf"))]}) == ""
+    assert ">1e4<" not in curve({"x": [(0, 1.0), (1, 2.0)]})
+    decades = curve({"x": [(0, 1.0), (1, 1e4)]})
+    assert ">100<" in decades, "values over many sizes get a logarithmic axis"
+    assert "unigram 2" in curve({"x": [(0, 1.0), (1, 3.0)]}, baselines={"unigram": 2.0})
+    assert "far" not in curve({"x": [(0, 1.0), (1, 3.0)]}, baselines={"far": 2000.0})
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (3, 3), (-5, 1e6), (1e-9, 2e-9)])
+def test_ticks_are_few_round_and_inside(low, high):
+    found = ticks(low, high, 5)
+    assert 1 <= len(found) <= 7
+    assert all(low - 1e-12 <= value <= high + 1e-12 for value in found)
+
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_browser_shows_the_page(two, tmp_path, dark):
+    page = write_report(two, tmp_path / "page.html")
+    shot = tmp_path / "page.png"
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=900,1600"]
+    options += ["--force-dark-mode"] * dark
+    command = [BROWSER, *options, f"--user-data-dir={tmp_path / 'browser'}", f"--screenshot={shot}", page.as_uri()]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    data = shot.read_bytes()
+    assert struct.unpack(">II", data[16:24]) == (900, 1600)
+    from PIL import Image
+
+    with Image.open(shot) as picture:
+        corner = picture.convert("RGB").getpixel((2, 2))
+        colours = picture.convert("RGB").getcolors(1 << 24)
+    assert (sum(corner) < 200) == dark
+    assert len(colours) > 50, "there is something on it"

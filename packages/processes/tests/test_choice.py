@@ -1,0 +1,113 @@
+"""Temperature, top_k and top_p: closed forms, exact draws, and one mechanism for every sampler of tokens."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from dither.processes.samplers.choice import AS_SAID, Choice
+from dither.processes.tokens import TokenProcess
+from dither.registry.facts import ModelFacts
+from dither.registry.flow import Clean, State
+from dither.registry.spaces import FeatureSpace, Field, TokenSpace
+
+LAW = torch.tensor([0.1, 0.4, 0.2, 0.3, 0.0], dtype=torch.float64)
+
+
+def sharpened(**options: Any) -> Tensor:
+    return Choice(**options).sharpen(LAW.log()).exp()
+
+
+def test_closed_forms() -> None:
+    torch.testing.assert_close(sharpened(temperature=0.5), LAW**2 / (LAW**2).sum())
+    torch.testing.assert_close(sharpened(temperature=0.0), torch.tensor([0.0, 1, 0, 0, 0]).double())
+    torch.testing.assert_close(sharpened(top_k=2), torch.tensor([0, 4, 0, 3, 0]).double() / 7)
+    torch.testing.assert_close(sharpened(top_k=9), LAW)
+    squares = LAW[[1, 3]] ** 2
+    both = sharpened(temperature=0.5, top_k=2)
+    torch.testing.assert_close(both[[1, 3]], squares / squares.sum())
+
+
+@pytest.mark.parametrize(
+    ("top_p", "kept"), [(0.01, [1]), (0.39, [1]), (0.41, [1, 3]), (0.71, [1, 2, 3]), (0.999, [0, 1, 2, 3])]
+)
+def test_the_nucleus_is_the_least_set_of_that_chance(top_p: float, kept: list[int]) -> None:
+    law = torch.zeros_like(LAW)
+    law[kept] = LAW[kept]
+    torch.testing.assert_close(sharpened(top_p=top_p), law / law.sum())
+
+
+def test_top_k_comes_before_top_p() -> None:
+    """Of the two likeliest, 4/7 and 3/7, a nucleus of 0.55 is one; of all five it would be two."""
+    torch.testing.assert_close(sharpened(top_k=2, top_p=0.55), torch.tensor([0.0, 1, 0, 0, 0]).double())
+
+
+def test_ties_leave_exactly_k() -> None:
+    assert (Choice(top_k=2).sharpen(torch.zeros(3, 5)) > -torch.inf).sum(-1).tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "sampler"),
+    [
+        ("absorbing", {"use": "ancestral", "steps": 3}),
+        ("absorbing", {"use": "first-hitting"}),
+        ("absorbing", {"use": "ordered", "steps": 2}),
+        ("absorbing", {"use": "remdm", "steps": 3}),
+        ("absorbing", {"use": "predictor-corrector", "steps": 2}),
+        ("absorbing", {"use": "euler", "steps": 3}),
+        ("uniform", {"use": "ancestral", "steps": 60}),
+        ("marginal", {"use": "predictor-corrector", "steps": 40}),
+    ],
+)
+def test_every_sampler_draws_from_the_sharpened_law(part, likely, oracle, kind: str, sampler: dict[str, Any]) -> None:
+    """With independent positions the belief is the law itself, so that samples have the sharpened one."""
+    options = {"frequencies": {"text": [1.0, 2, 3, 4]}} if kind == "marginal" else {}
+    process: TokenProcess = part("process", kind, schedule="log-linear", **options).build(
+        TokenSpace((Field("text", 2, 4),))
+    )
+    law, n = LAW[:4], 4_000
+    walk = part("sampler", sampler["use"], temperature=0.5, top_k=3, **{k: v for k, v in sampler.items() if k != "use"})
+    (*_, x) = walk.build()(process, oracle(process, law[:, None] * law), Clean.of(torch.zeros(n, 2).long()))
+    expected = Choice(0.5, 3).sharpen(law.log()).exp()
+    for place in range(2):
+        assert likely(x[:, place], expected) > 1e-3
+        assert likely(x[:, place], law) < 1e-6
+
+
+def test_a_prediction_of_another_make_cannot_be_sharpened() -> None:
+    foreign = object()
+    assert AS_SAID(foreign) is foreign
+    with pytest.raises(TypeError, match="need a TokenReading, not object"):
+        Choice(top_p=0.9)(foreign)
+
+
+@pytest.mark.parametrize(
+    "options", [{"temperature": -1.0}, {"top_p": 0.0}, {"top_k": 0}, {"temperature": float("nan")}]
+)
+def test_impossible_choices_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="a choice takes"):
+        Choice(**options)
+
+
+def test_options_about_ids_are_refused_on_features(part) -> None:
+    facts = part("process", "gaussian").facts(FeatureSpace(2, 3))
+    (misfit,) = part("sampler", "ancestral", top_p=0.9).check(facts, ModelFacts())
+    assert misfit.path == ("top_p",)
+    assert not list(part("sampler", "ancestral").check(facts, ModelFacts()))
+
+
+def test_the_promise_of_an_exact_law_ends_with_sharpening(part) -> None:
+    assert part("sampler", "first-hitting").traits() == {"exact-law"}
+    assert not part("sampler", "first-hitting", top_k=4).traits()
+
+
+def test_sharpening_keeps_what_is_sure(part) -> None:
+    """Known and padded positions say what they are, and nan comes from nowhere."""
+    space = TokenSpace((Field("text", 3, 5, pad=4),))
+    process = part("process", "uniform", schedule="log-linear").build(space)
+    state, t = State.of(torch.tensor([[0, 4, 2]])), torch.tensor([0.5])
+    pred = Choice(0.3, 2, 0.8)(process.read(torch.randn(1, 3, 5), state, process.schedule(t)))
+    assert not pred.log_clean().isnan().any()
+    assert not pred.log_score().isnan().any()
+    assert pred.log_clean()[0, 1].argmax() == 4

@@ -1,0 +1,192 @@
+"""Unmasking the surest first: how many, when, which, and what law comes out."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from dither.processes.clock import time_of
+from dither.processes.samplers.masks import best, gumbel
+from dither.processes.samplers.ordered import Ordered
+from dither.processes.tokens import TokenProcess, TokenReading
+from dither.registry.facts import ModelFacts
+from dither.registry.flow import Clean, State
+from dither.registry.spaces import Field, TokenSpace
+
+ORDERS = ("confidence", "drawn", "margin", "entropy", "random")
+
+
+def build(part: Any, length: int, ids: int, **options: Any) -> TokenProcess:
+    process: TokenProcess = part("process", "absorbing", **options).build(TokenSpace((Field("text", length, ids),)))
+    return process
+
+
+class Fixed:
+    """A session whose model always says the same logits, and that keeps what it was asked."""
+
+    def __init__(self, process: TokenProcess, logits: Tensor) -> None:
+        self.process, self.logits = process, logits
+        self.states: list[Tensor] = []
+        self.times: list[Tensor] = []
+
+    def __call__(self, state: State, t: Tensor) -> TokenReading:
+        self.states.append(state.x)
+        self.times.append(t)
+        return self.process.read(self.logits.expand(len(state.x), -1, -1), state, self.process.schedule(t))
+
+
+@pytest.mark.parametrize("by", ORDERS)
+@pytest.mark.parametrize("schedule", ["log-linear", "cosine", "geometric"])
+def test_counts_and_times_match(part, by: str, schedule: str) -> None:
+    """After each step round(N (1 - alpha)) are masked; the model is told when that share would be expected."""
+    length, steps = 36, 10
+    process = build(part, length, 3, schedule=schedule)
+    session = Fixed(process, torch.randn(1, length, 4))
+    known = torch.zeros(5, length, dtype=torch.bool)
+    known[1, :7] = known[2, :] = True
+    like = Clean.of(torch.zeros(5, length).long(), known=known)
+    states = list(Ordered(by, steps)(process, session, like))
+    total = (~known).sum(1)
+    lost = -(-process.schedule(torch.linspace(1, 0, steps + 1).double()).sigma).expm1()
+    lost[-1] = 0
+    expected = (total[:, None] * lost).round().long()
+    masked = torch.stack([(x == 3).sum(1) for x in states], 1)
+    shown = [step for step in range(1, steps + 1) if (expected[:, step] < expected[:, :step].amin(1)).any()]
+    assert masked.tolist() == expected[:, shown].tolist()
+    assert masked[:, -1].tolist() == [0] * 5
+    for x, t in zip(session.states, session.times, strict=True):
+        share = (x == 3).sum(1) / total.clamp_min(1)
+        torch.testing.assert_close(t.double(), time_of(process.schedule, share.double()), atol=1e-6, rtol=1e-6)
+        assert torch.equal(x[known], like.x0[known])  # in sight of the very first call
+    for before, after in zip(states, states[1:], strict=False):
+        assert torch.equal(after[before != 3], before[before != 3])  # what is shown stays
+
+
+def test_more_steps_than_tokens_make_no_more_calls(part) -> None:
+    process = build(part, 4, 3)
+    session = Fixed(process, torch.zeros(1, 4, 4))
+    assert len(list(Ordered(steps=100)(process, session, Clean.of(torch.zeros(2, 4).long())))) == 4
+    assert len(session.times) == 4
+
+
+def test_with_nothing_to_do_the_sample_is_what_is_known(part) -> None:
+    x0 = torch.tensor([[0, 2]])
+    (x,) = Ordered()(build(part, 2, 2), None, Clean.of(x0, known=torch.ones(1, 2, dtype=torch.bool)))
+    assert torch.equal(x, x0)
+
+
+LAWS = torch.tensor([[0.5, 0.25, 0.25], [0.45, 0.45, 0.10], [0.42, 0.29, 0.29]])
+"""The first is the likeliest and furthest ahead, the second has the least entropy."""
+
+
+@pytest.mark.parametrize(("by", "order"), [("confidence", [0, 1, 2]), ("margin", [0, 2, 1]), ("entropy", [1, 0, 2])])
+def test_which_comes_first(part, by: str, order: list[int]) -> None:
+    process = build(part, 3, 3)
+    logits = torch.cat([LAWS.log(), torch.zeros(3, 1)], 1)[None]
+    found = [Clean.of(torch.zeros(8, 3).long())]
+    states = [torch.full((8, 3), 3), *Ordered(by, 3)(process, Fixed(process, logits), found[0])]
+    for before, after, place in zip(states, states[1:], order, strict=False):
+        assert ((before != after).nonzero()[:, 1] == place).all()
+
+
+def test_random_order_is_even(part, likely) -> None:
+    process = build(part, 3, 3)
+    first, *_ = Ordered("random", 3)(
+        process, Fixed(process, torch.zeros(1, 3, 4)), Clean.of(torch.zeros(6000, 3).long())
+    )
+    assert likely((first != 3).nonzero()[:, 1], torch.ones(3) / 3) > 1e-3
+
+
+def test_equal_scores_are_settled_by_lot(part, likely) -> None:
+    """An untrained model is not read from left to right."""
+    process = build(part, 4, 3)
+    first, *_ = Ordered("margin", 4)(
+        process, Fixed(process, torch.zeros(1, 4, 4)), Clean.of(torch.zeros(6000, 4).long())
+    )
+    assert likely((first != 3).nonzero()[:, 1], torch.ones(4) / 4) > 1e-3
+
+
+def test_drawn_prefers_what_is_likely_by_a_known_amount(part, likely) -> None:
+    """Of two tokens with law p, 1 - p the surer draw is shown first: the likely id unless both came out unlikely."""
+    p, n = 0.7, 20_000
+    process = build(part, 2, 2)
+    logits = torch.tensor([p, 1 - p, 1.0]).log().expand(1, 2, 3)
+    first, last = Ordered("drawn", 2)(process, Fixed(process, logits), Clean.of(torch.zeros(n, 2).long()))
+    shown = first[first != 2]
+    assert likely(shown, torch.tensor([1 - (1 - p) ** 2, (1 - p) ** 2])) > 1e-3
+    assert likely(last[first == 2], torch.tensor([p, 1 - p])) > 1e-3
+
+
+def test_noise_is_gumbel_and_falls_with_the_share_masked(part, likely) -> None:
+    """Scores log p with Gumbel noise of scale c choose among positions with odds p^(1/c): Plackett and Luce."""
+    process, n, scale = build(part, 3, 3), 20_000, 2.0
+    logits = torch.cat([LAWS.log(), torch.zeros(3, 1)], 1)[None]
+    first, second, _ = Ordered("confidence", 3, scale)(
+        process, Fixed(process, logits), Clean.of(torch.zeros(n, 3).long())
+    )
+    strength = LAWS.amax(1).double()
+    odds = strength ** (1 / scale)
+    assert likely((first != 3).nonzero()[:, 1], odds / odds.sum()) > 1e-3
+    assert likely((first != 3).nonzero()[:, 1], torch.ones(3) / 3) < 1e-3
+    rows = (first != 3)[:, 0]  # the first position came first: of the others, at two thirds of the scale
+    odds = strength[1:] ** (1.5 / scale)
+    assert likely(((second != 3) & (first == 3))[rows][:, 1:].nonzero()[:, 1], odds / odds.sum()) > 1e-3
+
+
+def test_gumbel_has_its_law() -> None:
+    drawn = gumbel(torch.zeros(200_000))
+    assert drawn.dtype == torch.float64
+    for place in (-1.0, 0.0, 2.0, 5.0):
+        assert (drawn < place).double().mean().item() == pytest.approx(math.exp(-math.exp(-place)), abs=5e-3)
+
+
+def test_best_takes_exactly_as_many_even_where_scores_are_infinite() -> None:
+    score = torch.full((2, 4), -torch.inf)
+    among = torch.tensor([[True, False, True, True], [True, True, False, False]])
+    chosen = best(score, among, torch.tensor([2, 5]))
+    assert chosen.sum(1).tolist() == [2, 2]
+    assert not (chosen & ~among).any()
+
+
+@pytest.mark.parametrize("by", [order for order in ORDERS if order != "drawn"])
+def test_an_independent_law_is_kept(part, likely, oracle, by: str) -> None:
+    """However many are unmasked at once."""
+    one, two, n = torch.tensor([0.7, 0.2, 0.1]).double(), torch.tensor([0.3, 0.3, 0.4]).double(), 8_000
+    joint = one[:, None, None] * two[:, None] * one
+    process = build(part, 3, 3)
+    (*_, x) = Ordered(by, 2, noise=0.5 * (by != "random"))(
+        process, oracle(process, joint), Clean.of(torch.zeros(n, 3).long())
+    )
+    assert likely(x[:, 0] * 9 + x[:, 1] * 3 + x[:, 2], joint.flatten()) > 1e-3
+
+
+@pytest.mark.parametrize("by", [order for order in ORDERS if order != "drawn"])
+def test_one_at_a_time_any_law_is_kept(part, likely, oracle, by: str) -> None:
+    torch.manual_seed(3)
+    joint, n = torch.rand(3, 3, 3).double() ** 2, 8_000
+    process = build(part, 3, 3)
+    many, few = (
+        list(Ordered(by, steps)(process, oracle(process, joint), Clean.of(torch.zeros(n, 3).long())))[-1]
+        for steps in (3, 1)
+    )
+    code = torch.tensor([9, 3, 1])
+    assert likely((many * code).sum(1), joint.flatten() / joint.sum()) > 1e-3
+    assert likely((few * code).sum(1), joint.flatten() / joint.sum()) < 1e-3
+
+
+def test_other_processes_are_refused(part) -> None:
+    space = TokenSpace((Field("text", 2, 3),))
+    facts = part("process", "uniform").facts(space)
+    for sampler in ("ordered", "remdm", "first-hitting"):
+        (misfit,) = part("sampler", sampler).check(facts, ModelFacts())
+        assert misfit.message == f'sampler "{sampler}" unmasks tokens, but process "uniform" does not mask them'
+    (misfit,) = part("sampler", "ordered", by="random", noise=1.0).check(
+        part("process", "absorbing").facts(space), ModelFacts()
+    )
+    assert misfit.path == ("noise",)
+    with pytest.raises(TypeError, match="all on one id"):
+        next(Ordered()(part("process", "uniform").build(space), None, Clean.of(torch.zeros(1, 2).long())))
+    with pytest.raises(ValueError, match="by must be one of"):
+        Ordered("size")

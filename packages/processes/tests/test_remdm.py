@@ -1,0 +1,163 @@
+"""Remasking: the two-branch posterior, the share of tokens shown, and the law of the samples."""
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from dither.processes.samplers.remdm import ReMDM, largest_sigma, unmasking_chance
+from dither.processes.tokens import TokenProcess, TokenReading
+from dither.registry.facts import ModelFacts
+from dither.registry.flow import Clean, State
+from dither.registry.spaces import Field, TokenSpace
+
+STRATEGIES = ("cap", "rescale", "conf", "conf-compensated", "loop")
+
+
+def build(part: Any, length: int, ids: int, **options: Any) -> TokenProcess:
+    process: TokenProcess = part("process", "absorbing", **options).build(TokenSpace((Field("text", length, ids),)))
+    return process
+
+
+class Told:
+    """A session that always says the same logits, and keeps what it was asked."""
+
+    def __init__(self, process: TokenProcess, logits: Tensor) -> None:
+        self.process, self.logits = process, logits
+        self.states: list[Tensor] = []
+        self.times: list[float] = []
+
+    def __call__(self, state: State, t: Tensor) -> TokenReading:
+        self.states.append(state.x)
+        self.times.append(float(t[0]))
+        return self.process.read(self.logits.expand(len(state.x), -1, -1), state, self.process.schedule(t))
+
+
+def test_the_posterior_keeps_the_marginal_in_closed_form() -> None:
+    """alpha_t (1 - sigma) + (1 - alpha_t) P(unmask) = alpha_s for every sigma up to the largest, and none above."""
+    for shown, later in itertools.combinations(torch.linspace(0, 1, 21).tolist(), 2):
+        most = largest_sigma(shown, later)
+        assert 0 <= most <= 1
+        for sigma in (0.0, 0.3 * most, most):
+            chance = unmasking_chance(shown, later, sigma)
+            assert shown * (1 - sigma) + (1 - shown) * chance == pytest.approx(later, abs=1e-12)
+            assert 0 <= chance <= 1
+        if most < 1:
+            above = min(1.0, most + 0.05)
+            assert shown * (1 - above) + (1 - shown) * unmasking_chance(shown, later, above) < later - 1e-9
+
+
+def shares(part: Any, rows: int, length: int, **options: Any) -> tuple[Tensor, Told, TokenProcess]:
+    """Share of tokens shown after each step, over many rows."""
+    process = build(part, length, 3)
+    session = Told(process, torch.randn(1, length, 4))
+    states = list(ReMDM(**options)(process, session, Clean.of(torch.zeros(rows, length).long())))
+    return torch.stack([(x != 3).double().mean() for x in states]), session, process
+
+
+@pytest.mark.parametrize(
+    ("strategy", "eta"),
+    [("cap", 0.3), ("rescale", 0.5), ("rescale", 1.0), ("conf-compensated", 1.0), ("conf-compensated", 0.4)],
+)
+def test_the_share_shown_is_that_of_the_schedule(part, strategy: str, eta: float) -> None:
+    rows, length, steps = 3_000, 12, 12
+    found, session, process = shares(part, rows, length, strategy=strategy, eta=eta, steps=steps)
+    assert len(found) == steps + 1 == len(session.times)
+    alpha = 1 - (torch.linspace(1, 1e-3, steps + 1).double())  # log-linear, as if alpha(1) were 0
+    torch.testing.assert_close(found[:-1], alpha[1:], rtol=0, atol=5 * 0.5 / (rows * length) ** 0.5)
+    assert found[-1] == 1
+    remasked = sum(((a != 3) & (b == 3)).sum().item() for a, b in itertools.pairwise(session.states)) / rows
+    assert remasked > 0.3  # it really does
+
+
+def test_conf_as_published_lags_behind(part) -> None:
+    steps = 40
+    found, session, _ = shares(part, 500, 36, strategy="conf", steps=steps)
+    alpha = 1 - torch.linspace(1, 1e-3, steps + 1).double()
+    assert (alpha[1:] - found[:-1]).max() > 0.1
+    kept, _, _ = shares(part, 500, 36, strategy="conf-compensated", steps=steps)
+    assert (alpha[1:] - kept[:-1]).abs().max() < 0.02
+
+
+def test_conf_masks_one_token_per_step_and_the_least_sure_most(part) -> None:
+    """The chances over tokens shown sum to the largest sigma, with odds exp(-p) of the chance when drawn."""
+    process, walk = build(part, 4, 3), ReMDM("conf", steps=4)
+    masked = torch.tensor([[False, False, False, True], [True] * 4])
+    free = torch.ones_like(masked)
+    sureness = torch.tensor([[0.9, 0.5, 0.1, 0.7], [0.0] * 4]).double()
+    grid = torch.linspace(1, 0, 5)
+    sigma, unmask = walk._chances(1, 0.25, 0.5, grid, masked, free, sureness)
+    odds = (-sureness[0, :3]).exp()
+    torch.testing.assert_close(sigma[0, :3], odds / odds.sum())
+    assert not sigma[0, 3:].any()
+    assert not sigma[1].any()
+    assert unmask == pytest.approx(1 / 3)
+    assert process.masks
+
+
+def test_loop_rests_at_alpha_on(part) -> None:
+    """It goes to alpha_on by t_on, rests there while tokens are drawn anew, and then finishes; the model is told so."""
+    rows, length, steps = 2_000, 12, 40
+    found, session, process = shares(part, rows, length, strategy="loop", steps=steps, eta=0.05)
+    u = torch.linspace(1, 1e-3, steps + 1).double()
+    expected = torch.where(u > 0.55, 0.9 * (1 - u) / 0.45, torch.where(u > 0.05, 0.9, 1 - 0.1 * u / 0.05))
+    torch.testing.assert_close(found[:-1], expected[1:], rtol=0, atol=5 * 0.5 / (rows * length) ** 0.5)
+    alpha = (-process.schedule(torch.tensor(session.times).double()).sigma).exp()
+    torch.testing.assert_close(alpha, expected, rtol=0, atol=1.1e-3)  # to eps, the signal left at t = 1
+    back = [((a != 3) & (b == 3)).double().mean().item() for a, b in itertools.pairwise(session.states)]
+    assert all((change > 0) == (0.05 <= u[i + 1] and u[i] <= 0.55) for i, change in enumerate(back))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_known_and_padded_positions_never_change(part, strategy: str) -> None:
+    space = TokenSpace((Field("text", 8, 4, pad=3),))
+    process = part("process", "absorbing").build(space)
+    x0 = torch.randint(0, 3, (50, 8))
+    valid = torch.arange(8) < torch.randint(2, 9, (50, 1))
+    x0[~valid] = 3
+    like = Clean.of(x0, valid, valid & (torch.rand(50, 8) < 0.4))
+    session = Told(process, torch.randn(1, 8, 5))
+    states = list(ReMDM(strategy, steps=10, eta=0.5)(process, session, like))
+    for x in [*session.states, *states]:
+        assert torch.equal(x[like.fixed], x0[like.fixed])
+    assert (states[-1][~like.fixed] < 3).all()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_samples_have_the_law_of_the_data(part, likely, oracle, strategy: str) -> None:
+    torch.manual_seed(1)
+    joint = torch.rand(3, 3).double() + 2 * torch.eye(3)
+    process, n = build(part, 2, 3), 4_000
+    eta = {"cap": 0.1, "rescale": 0.2, "loop": 0.1}.get(strategy)
+    walk = ReMDM(strategy, steps=100, eta=eta)
+    (*_, x) = walk(process, oracle(process, joint), Clean.of(torch.zeros(n, 2).long()))
+    assert likely(x[:, 0] * 3 + x[:, 1], joint.flatten() / joint.sum()) > 1e-3
+
+
+def test_without_remasking_it_is_ancestral(part, likely, oracle) -> None:
+    """Two equal bits, unmasked together or not, differ exactly as often as ancestral sampling says."""
+    process, n, steps = build(part, 2, 2), 20_000, 2
+    walk = ReMDM("rescale", steps=steps, eta=0.0)
+    (*_, x) = walk(process, oracle(process, torch.eye(2)), Clean.of(torch.zeros(n, 2).long()))
+    left = [*torch.linspace(1, 1e-3, steps + 1).tolist(), 0.0]
+    together = sum((a - b) ** 2 for a, b in itertools.pairwise(left))
+    assert likely((x[:, 0] != x[:, 1]).long(), torch.tensor([1 - together / 2, together / 2])) > 1e-3
+
+
+def test_what_has_no_effect_or_misleads_is_said(part) -> None:
+    facts = part("process", "absorbing").facts(TokenSpace((Field("text", 2, 3),)))
+    assert [m.path for m in part("sampler", "remdm", t_on=0.4).check(facts, ModelFacts())] == [("t_on",)]
+    assert not list(part("sampler", "remdm", strategy="loop", t_on=0.4).check(facts, ModelFacts()))
+    late = part("sampler", "remdm", strategy="loop", t_min=0.05)
+    assert [m.path for m in late.check(facts, ModelFacts())] == [("t_min",)]
+    (warning,) = part("sampler", "remdm", strategy="conf").warn(facts, ModelFacts())
+    assert "fewer tokens are shown" in warning.message
+    assert not list(part("sampler", "remdm").warn(facts, ModelFacts()))
+    with pytest.raises(ValueError, match="must be below t_on"):
+        part("sampler", "remdm", t_on=0.1, t_off=0.2)
+    with pytest.raises(ValueError, match="strategy must be one of"):
+        ReMDM("caps")
+    with pytest.raises(ValueError, match="t_off < t_on"):
+        ReMDM(t_on=0.1, t_off=0.2)

@@ -1,0 +1,291 @@
+"""What cannot work is refused before torch is imported: parts that do not fit each other, sizes that no machine has."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dither.engine import budget
+from dither.engine.budget import budgets
+from dither.engine.cli import main
+from dither.engine.experiment import load_experiment
+from dither.registry import Refused
+
+EXPERIMENTS = Path(__file__).parents[1] / "experiments"
+TEXT, PLANS, REGIONS = (
+    EXPERIMENTS / task / "quick.toml" for task in ("language_model", "bubble_diagram", "get_region")
+)
+SEEDS = {
+    "get_region/seed.toml": (128_767_003, 4.41e12),
+    "bubble_diagram/seed_small.toml": (1_281_564, 11.6e9),
+    "bubble_diagram/seed_base.toml": (7_389_724, None),
+    "language_model/seed.toml": (79_245_137, 11.24e12),
+}
+SHORT = 'process.schedule={use="geometric",sigma_min=1e-3,sigma_max=1.0}'
+
+MISFITS = {
+    "process for tokens, task of features": (REGIONS, ["process=absorbing"], "process", 'is for tokens, but here', "task"),
+    "process for features, task of tokens": (TEXT, ["process=gaussian"], "process", "is for features, but here", "task"),
+    "embedding of another space": (TEXT, ["model.embedding=regions"], "model.embedding", "is for features", "process"),
+    "embedding of no graph": (TEXT, ["model.embedding=graph"], "model.embedding", "n nodes", "process"),
+    "head of another space": (PLANS, ["model.head=features"], "model.head", "is for features", "process"),
+    "loss of another space": (PLANS, ["loss=mse"], "loss", "is for features", "process"),
+    "heads": (TEXT, ["model.block.heads=3"], "model.block.heads", "heads may be 1, 2, 4, 8, 16", "width"),
+    "rope": (TEXT, ["model.block.heads=128"], "model.block.heads", "even width, as rotary positions need", "width"),
+    "frequencies": (
+        TEXT, ['model.condition={use="level",frequencies=3,freq_shift=1}'], "model.condition.frequencies",
+        "at least 4 frequencies", "width",
+    ),
+    "loss needs absorbing": (TEXT, ["process=uniform"], "loss", "is for an absorbing process", "process"),
+    "loss needs a posterior": (TEXT, ["process.predict=score"], "loss", "predicts the posterior", "process"),
+    "min-snr needs Gaussian noise": (REGIONS, ['loss={use="mse",min_snr=5}'], "loss.min_snr", "no effect", "process"),
+    "sampler needs masks": (
+        TEXT, ["process=uniform", "loss=score-entropy", "sampler=first-hitting"], "sampler", "does not mask", "process",
+    ),
+    "sampler needs tokens": (REGIONS, ["sampler=euler"], "sampler", "is for tokens", "process"),
+    "cache needs block-causal attention": (TEXT, ["sampler=blocks"], "sampler", "block-causal attention", "model"),
+    "cache needs one field": (
+        PLANS, ['sampler={use="blocks",approximate=true}'], "sampler", "a single field of tokens", "task",
+    ),
+    "blocks of sampler and model": (
+        TEXT, ["model.block_size=8", 'sampler={use="blocks",size=12}'], "sampler.size", "no multiple", "block_size",
+    ),
+    "absorbing stops early": (TEXT, [SHORT], "process.schedule", "37 % of the tokens", None),
+    "marginal stops early": (
+        TEXT, ["process=marginal", "loss=score-entropy", SHORT], "process.schedule", "37 % of the tokens", None,
+    ),
+    "gaussian stops early": (REGIONS, ["process=gaussian", SHORT], "process.schedule", "37 % of the variance", None),
+    "eps divided by nothing": (
+        REGIONS, ['process={use="gaussian",predict="eps",schedule={use="geometric",sigma_max=100.0}}'],
+        "process.schedule", "divides by exp(-sigma / 2)", None,
+    ),
+    "batch in unequal parts": (
+        TEXT, ["train.accumulate=5"], "train.accumulate", "cannot be taken in 5 equal parts", "batch_size",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("file", "changes", "key", "words", "other"), MISFITS.values(), ids=MISFITS)
+def test_parts_that_do_not_fit_name_both_places(file, changes, key, words, other):
+    with pytest.raises(Refused) as caught:
+        load_experiment(file, changes)
+    found = {".".join(map(str, problem.path)): problem for problem in caught.value.problems}
+    assert key in found, str(caught.value)
+    problem = found[key]
+    assert words in problem.message
+    assert problem.origin is not None
+    if other is not None:
+        assert any(other in word for word, _ in problem.related), problem.related
+
+
+def test_a_uniform_process_may_stop_early_and_that_is_said():
+    assert not list(load_experiment(TEXT).experiment.warn())
+    changes = ["process=uniform", "loss=score-entropy", SHORT]
+    (warning,) = load_experiment(TEXT, changes).experiment.warn()
+    assert warning.path == ("process", "schedule")
+    assert "37 % of the tokens would still be clean at t = 1" in warning.message
+
+
+def test_an_approximate_cache_is_said():
+    changes = ['sampler={use="blocks",approximate=true}']
+    (warning,) = load_experiment(TEXT, changes).experiment.warn()
+    assert warning.path == ("sampler", "approximate")
+    assert "approximate" in warning.message
+
+
+HUGE = [
+    (PLANS, "model.depth=1000000000", "model.depth", "activations of 1,000,000,000 blocks"),
+    (PLANS, "model.width=1000000000", "model.width", "optimizer moments"),
+    (PLANS, "train.batch_size=1000000", "train.batch_size", "for 1,000,000 samples"),
+    (PLANS, "sample.count=1000000", "sample.count", "sampling needs"),
+    (PLANS, "model.cond=1000000000", "model.cond", "weights"),
+    (PLANS, "model.condition.frequencies=1000000000", "model.condition.frequencies", "weights"),
+    (TEXT, "model.depth=1000000000", "model.depth", "activations of 1,000,000,000 blocks"),
+    (TEXT, "task.length=1048576", "task.length", "activations of 3 blocks"),
+    (REGIONS, "model.depth=9000000000000000000", "model.depth", "EiB"),
+    (REGIONS, "model.width=9000000000000000000", "model.width", "over a thousand YiB"),
+]
+
+
+@pytest.mark.parametrize(("file", "change", "key", "term"), HUGE, ids=lambda value: str(value).rpartition("/")[2])
+def test_what_no_machine_can_hold_is_refused_with_the_estimate(file, change, key, term, monkeypatch):
+    monkeypatch.setattr(budget, "total_memory", lambda: 24 * 2**30)
+    changes = [change, "model.block.heads=1"] if "width" in change else [change]
+    with pytest.raises(Refused) as caught:
+        load_experiment(file, changes)
+    (problem,) = caught.value.problems
+    assert ".".join(map(str, problem.path)) == key
+    assert re.search(r"needs .* [PTEZYG]iB, this machine has 24\.0 GiB: ", problem.message) or "YiB" in term
+    assert term in problem.message
+    assert problem.message.count("iB") >= 4 or "YiB" in term
+
+
+@pytest.mark.parametrize(
+    "change", [f"{key}=1000000000" for key in (
+        "train.steps", "train.log_every", "train.checkpoint_every", "evaluate.every", "evaluate.samples",
+        "evaluate.batch_size", "sample.every", "sample.batch_size", "model.block_size",
+    )]
+)  # fmt: skip
+def test_other_sizes_do_no_harm(change):
+    load_experiment(TEXT, [change])
+
+
+@pytest.mark.parametrize("change", ["model.depth=1000000000", "model.width=1000000000", "train.batch_size=1000000"])
+def test_a_refusal_is_quick_and_small(change):
+    code = (
+        "import sys; from dither.engine.cli import main\n"
+        f"code = main(['validate', {str(PLANS)!r}, '--set', {change!r}, '--set', 'model.block.heads=1'])\n"
+        "assert 'torch' not in sys.modules, 'torch'\n"
+        "import resource; used = resource.getrusage(resource.RUSAGE_SELF)\n"
+        "print(code, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)"
+    )
+    environment = {**os.environ, "COLUMNS": "200"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    exit_code, seconds, megabytes = map(float, done.stdout.split())
+    assert exit_code == 2
+    assert seconds < 2
+    assert megabytes < 500
+    assert "training needs" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("name", "figures"), SEEDS.items())
+def test_the_seeds_are_valid_and_counted_on_a_small_machine(name, figures, monkeypatch):
+    monkeypatch.setattr(budget, "total_memory", lambda: 2**30)
+    e = load_experiment(EXPERIMENTS / name).experiment
+    assert sum(stage.parameters for stage in budget.stages(e, e.task.space())) == figures[0]
+
+
+def test_a_run_is_refused_where_the_machine_is_too_small(monkeypatch, capsys):
+    monkeypatch.setattr(budget, "total_memory", lambda: 24 * 2**30)
+    monkeypatch.setattr(budget, "gpu_memory", lambda: None)
+    assert main(["run", str(EXPERIMENTS / "language_model/seed.toml")]) == 2
+    said = capsys.readouterr().err
+    assert "train.batch_size: training needs 6" in said
+    assert "this machine has 24.0 GiB: passing through loss" in said
+
+
+@pytest.mark.parametrize(("name", "figures"), SEEDS.items())
+def test_check_with_shapes_counts_parameters_and_arithmetic(name, figures, capsys):
+    assert main(["check", str(EXPERIMENTS / name), "--shapes", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    parameters, step = figures
+    look = told["shapes"]
+    rows = {row["name"]: row for row in look["rows"]}
+    assert told["parameters"] == look["parameters"] == parameters
+    outermost = [row for row in rows.values() if "." not in row["name"]]
+    assert sum(row["parameters"] for row in outermost) == parameters
+    assert sum(row["flops"] for row in outermost) == look["forward"]
+    assert 2.8 * look["forward"] < look["step"] <= 3 * look["forward"]
+    if step is not None:
+        assert look["step"] == pytest.approx(step, rel=0.01)
+    e = load_experiment(EXPERIMENTS / name).experiment
+    space = e.process.facts(e.task.space()).space
+    assert look["output"][:2] == [e.train.batch_size, space.length]
+    assert rows["head"]["output"] == look["output"]
+    assert rows["blocks"]["part"] == 'block "adaln-zero"'
+
+
+def test_check_prints_one_page(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(["check", str(PLANS), "--shapes", "--set", "train.accumulate=4"]) == 0
+    page = capsys.readouterr().out
+    for words in ("258,652", 'embedding "graph"', "16 x 36 x 64", "a training step", "activations of 3 blocks for 16"):
+        assert words in page
+    assert main(["check", str(PLANS)]) == 0
+    page = capsys.readouterr().out
+    assert "258,652 parameters" in page
+    assert "FLOPs" not in page
+
+
+def test_check_without_shapes_imports_no_torch():
+    code = f"import sys; from dither.engine.cli import main; main(['check', {str(PLANS)!r}]); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_steps_count_every_part_of_a_batch(capsys):
+    steps = []
+    for parts in (1, 4):
+        assert main(["check", str(PLANS), "--shapes", "--json", "--set", f"train.accumulate={parts}"]) == 0
+        steps.append(json.loads(capsys.readouterr().out)["shapes"]["step"])
+    assert steps[0] == steps[1]
+
+
+BROKEN = '''
+from torch import nn
+from dither.registry import hookimpl
+from dither.registry.kinds import BlockSpec
+
+class Net(nn.Module):
+    def forward(self, x, c, **options):
+        raise ValueError("the shapes of my block are wrong")
+
+class Broken(BlockSpec):
+    """Fails."""
+
+    name = "broken"
+    late: bool = True
+
+    def build(self, width, cond):
+        if not self.late:
+            raise RuntimeError("no such width")
+        return Net()
+
+@hookimpl
+def register_components():
+    return [Broken]
+'''
+
+
+@pytest.mark.parametrize(
+    ("late", "words"),
+    [
+        ("true", 'block "broken" cannot be run on a batch: ValueError: the shapes of my block are wrong'),
+        ("false", 'block "broken" cannot be built: RuntimeError: no such width'),
+    ],
+)
+def test_a_part_that_fails_is_named_without_our_traceback(late, words, tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(BROKEN)
+    text = PLANS.read_text().replace('name = "', 'plugins = ["./mine.py"]\nname = "', 1)
+    (tmp_path / "exp.toml").write_text(text)
+    changes = ["--set", f'model.block={{use="broken",late={late}}}']
+    assert main(["check", str(tmp_path / "exp.toml"), *changes]) == 0
+    assert 'memory is not told by block "broken"' in " ".join(capsys.readouterr().out.split())
+    assert main(["check", str(tmp_path / "exp.toml"), "--shapes", *changes]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert "mine.py:" in said
+    assert "Traceback" not in said
+
+
+STEP = """
+import resource, sys
+from pathlib import Path
+from dither.engine.experiment import load_experiment
+e = load_experiment(Path(sys.argv[1]), sys.argv[2:]).experiment
+torch.set_num_threads(1)
+from dither.engine.system import Diffusion
+from dither.engine.trainer import Trainer
+trainer = Trainer(Diffusion.build(e), e.train, 0)
+trainer.advance(), trainer.advance()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="the allowance for the allocator was measured on Linux"
+)
+@pytest.mark.parametrize(
+    ("file", "changes"),
+    [(TEXT, ["train.batch_size=64"]), (TEXT, ["train.batch_size=4", "task.tokenizer=gpt2"])],
+    ids=["blocks", "vocabulary"],
+)
+def test_the_estimate_is_near_the_real_peak(file, changes):
+    e = load_experiment(file, changes).experiment
+    said = budgets(e, e.task.space())[0].total
+    done = subprocess.run([sys.executable, "-c", STEP, file, *changes], capture_output=True, text=True, check=True)
+    assert said == pytest.approx(int(done.stdout), rel=0.12)
