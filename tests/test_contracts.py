@@ -28,8 +28,8 @@ SEEDS = {
 SHORT = 'process.schedule={use="geometric",sigma_min=1e-3,sigma_max=1.0}'
 
 MISFITS = {
-    "process for tokens, task of features": (REGIONS, ["process=absorbing"], "process", 'is for tokens, but here', "task"),
-    "process for features, task of tokens": (TEXT, ["process=gaussian"], "process", "is for features, but here", "task"),
+    "process for tokens": (REGIONS, ["process=absorbing"], "process", "is for tokens, but here", "task"),
+    "process for features": (TEXT, ["process=gaussian"], "process", "is for features, but here", "task"),
     "embedding of another space": (TEXT, ["model.embedding=regions"], "model.embedding", "is for features", "process"),
     "embedding of no graph": (TEXT, ["model.embedding=graph"], "model.embedding", "n nodes", "process"),
     "head of another space": (PLANS, ["model.head=features"], "model.head", "is for features", "process"),
@@ -101,12 +101,12 @@ HUGE = [
     (PLANS, "model.depth=1000000000", "model.depth", "activations of 1,000,000,000 blocks"),
     (PLANS, "model.width=1000000000", "model.width", "optimizer moments"),
     (PLANS, "train.batch_size=1000000", "train.batch_size", "for 1,000,000 samples"),
-    (PLANS, "sample.count=1000000", "sample.count", "sampling needs"),
+    (TEXT, "sample.count=1000000", "sample.count", "sampling needs"),
     (PLANS, "model.cond=1000000000", "model.cond", "weights"),
     (PLANS, "model.condition.frequencies=1000000000", "model.condition.frequencies", "weights"),
     (TEXT, "model.depth=1000000000", "model.depth", "activations of 1,000,000,000 blocks"),
     (TEXT, "task.length=1048576", "task.length", "activations of 3 blocks"),
-    (REGIONS, "model.depth=9000000000000000000", "model.depth", "EiB"),
+    (REGIONS, "model.depth=9000000000000000000", "model.depth", "YiB"),
     (REGIONS, "model.width=9000000000000000000", "model.width", "over a thousand YiB"),
 ]
 
@@ -165,8 +165,9 @@ def test_a_run_is_refused_where_the_machine_is_too_small(monkeypatch, capsys):
     monkeypatch.setattr(budget, "gpu_memory", lambda: None)
     assert main(["run", str(EXPERIMENTS / "language_model/seed.toml")]) == 2
     said = capsys.readouterr().err
-    assert "train.batch_size: training needs 6" in said
+    assert "task.length: training needs 6" in said
     assert "this machine has 24.0 GiB: passing through loss" in said
+    assert "help: lower task.length, or train.batch_size" in said
 
 
 @pytest.mark.parametrize(("name", "figures"), SEEDS.items())
@@ -203,7 +204,8 @@ def test_check_prints_one_page(capsys, monkeypatch):
 
 
 def test_check_without_shapes_imports_no_torch():
-    code = f"import sys; from dither.engine.cli import main; main(['check', {str(PLANS)!r}]); assert 'torch' not in sys.modules"
+    code = f"import sys; from dither.engine.cli import main; main(['check', {str(PLANS)!r}])"
+    code += "; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
@@ -267,6 +269,7 @@ import resource, sys
 from pathlib import Path
 from dither.engine.experiment import load_experiment
 e = load_experiment(Path(sys.argv[1]), sys.argv[2:]).experiment
+import torch
 torch.set_num_threads(1)
 from dither.engine.system import Diffusion
 from dither.engine.trainer import Trainer

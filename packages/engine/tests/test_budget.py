@@ -87,6 +87,7 @@ def test_refused_above_the_memory_there_is_and_not_below(monkeypatch):
     (misfit,) = misfit_memory(with_numbers(e, monkeypatch), None, need - 1)
     assert misfit.message.startswith("training needs 40.3 GiB, this machine has 40.3 GiB: optimizer moments 16.0 GiB")
     assert misfit.path == ("train", "batch_size")
+    assert misfit.help is None
 
 
 def with_numbers(e, monkeypatch):

@@ -39,7 +39,7 @@ def test_one_position_is_exact_with_any_corrections(part, likely, oracle, kind: 
     process, law = build(part, kind, 1, 3), torch.tensor([0.05, 0.25, 0.7])
     like = Clean.of(torch.zeros(10_000, 1).long())
     session = oracle(process, law)
-    states = list(PredictorCorrector(3, 2, t_min=0.2)(process, session, like))
+    states = list(PredictorCorrector(3, 2, 0.4, t_min=0.2)(process, session, like))
     assert session.calls == 3 * 3 + 1
     assert len(states) == 3 + 1
     assert likely(states[-1], law) > 1e-3
@@ -55,9 +55,11 @@ def far(x: torch.Tensor, joint: torch.Tensor) -> float:
 def test_corrections_bring_a_coarse_walk_nearer(part, oracle, kind: str) -> None:
     joint, n = torch.tensor([[0.48, 0.02], [0.02, 0.48]]).double(), 8_000
     process, like = build(part, kind, 2, 2), Clean.of(torch.zeros(n, 2).long())
-    wrong = [far(list(PredictorCorrector(6, c)(process, oracle(process, joint), like))[-1], joint) for c in (0, 4)]
-    assert wrong[1] < 0.8 * wrong[0]
-    assert wrong[0] > 0.02
+    walks = PredictorCorrector(6, 0), PredictorCorrector(6, 8, 0.25), PredictorCorrector(6, 8, 1.0)
+    wrong, short, long = (far(list(walk(process, oracle(process, joint), like))[-1], joint) for walk in walks)
+    assert short < 0.5 * wrong
+    assert short < long
+    assert wrong > 0.05
 
 
 def test_it_is_for_tokens(part) -> None:
@@ -69,3 +71,5 @@ def test_it_is_for_tokens(part) -> None:
         next(PredictorCorrector()(gaussian.build(FeatureSpace(2, 3)), None, Clean.of(torch.zeros(1, 2, 3))))
     with pytest.raises(ValueError, match="0 times or more"):
         PredictorCorrector(corrections=-1)
+    with pytest.raises(ValueError, match="at most 1, the whole step"):
+        PredictorCorrector(reach=1.5)

@@ -63,7 +63,7 @@ def shares(part: Any, rows: int, length: int, **options: Any) -> tuple[Tensor, T
 )
 def test_the_share_shown_is_that_of_the_schedule(part, strategy: str, eta: float) -> None:
     rows, length, steps = 3_000, 12, 12
-    found, session, process = shares(part, rows, length, strategy=strategy, eta=eta, steps=steps)
+    found, session, _ = shares(part, rows, length, strategy=strategy, eta=eta, steps=steps)
     assert len(found) == steps + 1 == len(session.times)
     alpha = 1 - (torch.linspace(1, 1e-3, steps + 1).double())  # log-linear, as if alpha(1) were 0
     torch.testing.assert_close(found[:-1], alpha[1:], rtol=0, atol=5 * 0.5 / (rows * length) ** 0.5)
@@ -74,7 +74,7 @@ def test_the_share_shown_is_that_of_the_schedule(part, strategy: str, eta: float
 
 def test_conf_as_published_lags_behind(part) -> None:
     steps = 40
-    found, session, _ = shares(part, 500, 36, strategy="conf", steps=steps)
+    found, _, _ = shares(part, 500, 36, strategy="conf", steps=steps)
     alpha = 1 - torch.linspace(1, 1e-3, steps + 1).double()
     assert (alpha[1:] - found[:-1]).max() > 0.1
     kept, _, _ = shares(part, 500, 36, strategy="conf-compensated", steps=steps)
@@ -107,7 +107,7 @@ def test_loop_rests_at_alpha_on(part) -> None:
     alpha = (-process.schedule(torch.tensor(session.times).double()).sigma).exp()
     torch.testing.assert_close(alpha, expected, rtol=0, atol=1.1e-3)  # to eps, the signal left at t = 1
     back = [((a != 3) & (b == 3)).double().mean().item() for a, b in itertools.pairwise(session.states)]
-    assert all((change > 0) == (0.05 <= u[i + 1] and u[i] <= 0.55) for i, change in enumerate(back))
+    assert all((change > 0) == (u[i + 1] >= 0.05 and u[i] <= 0.55) for i, change in enumerate(back))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -133,7 +133,9 @@ def test_samples_have_the_law_of_the_data(part, likely, oracle, strategy: str) -
     eta = {"cap": 0.1, "rescale": 0.2, "loop": 0.1}.get(strategy)
     walk = ReMDM(strategy, steps=100, eta=eta)
     (*_, x) = walk(process, oracle(process, joint), Clean.of(torch.zeros(n, 2).long()))
-    assert likely(x[:, 0] * 3 + x[:, 1], joint.flatten() / joint.sum()) > 1e-3
+    chance = likely(x[:, 0] * 3 + x[:, 1], joint.flatten() / joint.sum())
+    # As published, conf has much left for its last call, which draws it as if independent.
+    assert chance < 1e-3 if strategy == "conf" else chance > 1e-3
 
 
 def test_without_remasking_it_is_ancestral(part, likely, oracle) -> None:

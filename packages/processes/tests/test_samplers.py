@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from dither.processes.samplers.blocks import Blocks
 from dither.processes.clock import time_of
+from dither.processes.samplers.blocks import Blocks
 from dither.processes.samplers.first_hitting import FirstHitting
 from dither.processes.schedules.curves import cosine, geometric, log_linear
 from dither.processes.tokens import TokenProcess, TokenReading

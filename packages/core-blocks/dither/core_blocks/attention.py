@@ -11,6 +11,7 @@ from torch.nn import functional
 from dither.registry.spec import unfit
 
 from .cache import KVCache
+from .dropout import Dropout, drop
 from .rope import Rotary
 from .specs import FEW, Implementation, misfit_heads
 
@@ -51,7 +52,7 @@ class Attention(nn.Module):
         if implementation not in ("auto", "sdpa", "math"):
             raise ValueError(f'attention may be "auto", "sdpa" or "math", not "{implementation}"')
         self.heads, self.implementation = heads, implementation
-        self.weight_dropout, self.dropout = weight_dropout, nn.Dropout(dropout)
+        self.weight_dropout, self.dropout = weight_dropout, Dropout(dropout)
         self.qkv = nn.Linear(width, 3 * width, qkv_bias)
         self.out = nn.Linear(width, width, out_bias)
         self.rotary = Rotary(width // heads) if rope else None
@@ -98,5 +99,5 @@ def attend(
         scores = (q * q.shape[-1] ** -0.5) @ k.mT
         if mask is not None:
             scores = scores.masked_fill(~mask, -torch.inf)
-        y = functional.dropout(scores.softmax(-1), dropout) @ v
+        y = drop(scores.softmax(-1), dropout) @ v
     return y if some is None else y.masked_fill(~some, 0.0)

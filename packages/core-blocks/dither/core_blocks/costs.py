@@ -45,10 +45,11 @@ def _attention(block: AdaLNZero, width: int, length: int) -> Cost:
     plain = block.attention == "math" or (block.attention == "auto" and length <= FEW)
     state, weights = length * width, block.heads * length * length
     if plain or rate:  # the fused kernel of the CPU knows no dropout
-        kept, passing = 6 * state + (3 if rate else 1) * weights, 5 * state + 2 * weights
+        masks = 0 if not rate else weights + (weights // 4 if plain else weights)  # ours takes a byte for each
+        kept, passing = 6 * state + weights + masks, 5 * state + 2 * weights
     else:
         kept, passing = (9 if block.rope else 7) * state + block.heads * length, 7 * state
-    return Cost(parameters, kept + (state if block.dropout else 0), passing)
+    return Cost(parameters, kept + (state // 4 if block.dropout else 0), passing)
 
 
 def _mlp(block: AdaLNZero, width: int, length: int) -> Cost:
@@ -57,4 +58,4 @@ def _mlp(block: AdaLNZero, width: int, length: int) -> Cost:
     bias = block.bias if block.mlp_bias is None else block.mlp_bias
     parameters = linear(width, hidden, bias) * (2 if gated else 1) + linear(hidden, width, bias)
     inner, state = (4 if gated else 2) * hidden * length, length * width
-    return Cost(parameters, inner + (3 if block.dropout else 2) * state, inner + 2 * state)
+    return Cost(parameters, inner + 2 * state + (state // 4 if block.dropout else 0), inner + 2 * state)

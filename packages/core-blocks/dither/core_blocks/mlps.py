@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from .dropout import Dropout
 from .specs import MLPName
 
 __all__ = ["GELUMLP", "SwiGLU", "make_mlp"]
@@ -35,7 +36,7 @@ class GELUMLP(nn.Module):
     ) -> None:
         super().__init__()
         self.up, self.down = nn.Linear(width, hidden, bias), nn.Linear(hidden, width, bias)
-        self.approximate, self.dropout = approximate, nn.Dropout(dropout)
+        self.approximate, self.dropout = approximate, Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
         """Apply to each position."""
@@ -57,7 +58,7 @@ class SwiGLU(nn.Module):
         super().__init__()
         self.gate, self.up = nn.Linear(width, hidden, bias), nn.Linear(width, hidden, bias)
         self.down = nn.Linear(hidden, width, bias)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
         """Apply to each position."""

@@ -6,14 +6,13 @@ need; on the way back that goes, and gradients of its weights come. The largest 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from dither.registry.costs import Stage
-from dither.registry.problems import Refused
+from dither.registry.problems import Refused, dotted
 from dither.registry.spaces import Space
 from dither.registry.spec import Misfit, Options, Path
 from dither.registry.validation import problems_of
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["Budget", "budgets", "misfit_memory", "require_memory", "stages", "warn_memory"]
 
 O = TypeVar("O", bound=Options)  # noqa: E741
-PLACES = ("train", "sample", "model", "task")
-"""Tables whose numbers may drive what an experiment takes, the easiest to change first."""
+PLACES = {"task", "model", "train", "sample"}
+"""Tables whose numbers may drive what an experiment takes."""
 NUMBER = 4
 """Bytes of a number."""
 PROGRAM = 350 * 2**20
@@ -147,7 +146,9 @@ def misfit_memory(experiment: Experiment, space: Space, room: int | None = None)
         if budget.certain and budget.total > most:
             have = size(total_memory() if room is None else room)
             message = f"{budget.phase} needs {size(budget.total)}, this machine has {have}: {budget.largest}"
-            yield Misfit(message, _driver(experiment, space, budget.phase, most))
+            needs = _drivers(experiment, space, budget.phase)
+            enough = ", or ".join(dotted(path) for path, need in needs.items() if need <= most)
+            yield Misfit(message, next(iter(needs), ()), help=f"lower {enough}" if enough else None)
             return
 
 
@@ -178,18 +179,16 @@ def warn_memory(experiment: Experiment, space: Space) -> Iterator[Misfit]:
         yield Misfit(f"memory is not told by {', '.join(silent)}, and counts as 0 there")
 
 
-def _driver(experiment: Experiment, space: Space, phase: str, room: int) -> Path:
-    """Return the path of the number to bring down: with a 1 there the phase fits, or takes the least of all."""
-
-    def rank(path: Path) -> tuple[bool, int, float]:
-        changed = _with_one(experiment, path)
-        need = math.inf
-        with suppress(Exception):  # a size of 1 may make no sense to a part: then it is another number
-            found = budgets(changed, changed.task.space() if path[0] == "task" else space)
-            need = next((budget.total for budget in found if budget.phase == phase), 0)
-        return need > room, PLACES.index(str(path[0])) if need <= room else 0, need
-
-    return min((path for path in _numbers(experiment, ()) if path[0] in PLACES), key=rank)
+def _drivers(experiment: Experiment, space: Space, phase: str) -> dict[Path, float]:
+    """Return what a phase would need with a 1 in place of each number, the least first."""
+    found: dict[Path, float] = {}
+    for path in _numbers(experiment, ()):
+        if path[0] in PLACES:
+            changed = _with_one(experiment, path)
+            with suppress(Exception):  # a size of 1 may make no sense to a part: then it is another number
+                each = budgets(changed, changed.task.space() if path[0] == "task" else space)
+                found[path] = next((budget.total for budget in each if budget.phase == phase), 0)
+    return dict(sorted(found.items(), key=lambda one: one[1]))
 
 
 def _numbers(options: Options, path: Path) -> Iterator[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count as count_up
 from pathlib import Path
 
 from jaxtyping import Shaped
@@ -19,7 +20,7 @@ from .meeting import Met, draw_until_met
 from .session import draw
 from .system import Diffusion
 
-__all__ = ["Drawing", "make_drawing", "write_drawing"]
+__all__ = ["Drawing", "make_drawing", "unused_folder", "write_drawing"]
 
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
@@ -84,6 +85,12 @@ def write_drawing(drawing: Drawing, folder: Path) -> list[Path]:
     with write_aside(folder / "samples.safetensors") as beside:
         save_file({name: tensor.contiguous().clone() for name, tensor in tensors.items()}, beside)
     return [*files, folder / "samples.safetensors"]
+
+
+def unused_folder(folder: Path) -> Path:
+    """Return the folder, or the first of folder-2, folder-3 .. that does not exist."""
+    names = (folder.name if number == 1 else f"{folder.name}-{number}" for number in count_up(1))
+    return next(path for path in map(folder.with_name, names) if not path.exists())
 
 
 def _write(path: Path, data: bytes) -> Path:

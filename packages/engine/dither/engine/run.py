@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import traceback
 from collections.abc import Mapping, Sequence
-from itertools import count as count_up
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from dither.registry.reports import PluginError
 
 from .checkpoint import Checkpoints, Damaged, load_weights, weights_of
 from .constraining import load_constrained
-from .drawing import make_drawing, write_drawing
+from .drawing import make_drawing, unused_folder, write_drawing
 from .environment import choose_device, differences, environment, manifest
 from .evaluation import evaluate
 from .experiment import Loaded, load_experiment
@@ -236,7 +235,8 @@ def load_run(
 ) -> tuple[Loaded, Diffusion, int]:
     """Return a run's experiment, its system with the weights of the newest intact checkpoint, and their step.
 
-    A file of constraints takes the place of the run's own. Damaged checkpoints that are passed over are named on the console.
+    Constraints of a file take the place of the run's own. Damaged checkpoints that are passed over are named on the
+    console.
 
     Raises:
         Refused: It is no run directory; Damaged: it has no intact checkpoint.
@@ -284,7 +284,7 @@ def sample_run(
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Refused(f"{out} exists and is not an empty folder; nothing is overwritten")
     loaded, system, step = load_run(run_directory, errors, constraints)
-    folder = out or _unused(run_directory / "samples" / f"step-{step:08d}-seed-{seed}-count-{count}")
+    folder = out or unused_folder(run_directory / "samples" / f"step-{step:08d}-seed-{seed}-count-{count}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -296,9 +296,3 @@ def sample_run(
         say(console, file)
     show_figures(console, {"figures": {"sample": drawing.figures}, "baselines": {}})
     return DONE
-
-
-def _unused(folder: Path) -> Path:
-    """Return the folder, or the first of folder-2, folder-3 .. that does not exist."""
-    names = (folder.name if number == 1 else f"{folder.name}-{number}" for number in count_up(1))
-    return next(path for path in map(folder.with_name, names) if not path.exists())

@@ -71,11 +71,11 @@ def marked(trainer: Trainer) -> Iterator[Callable[[], dict[str, float]]]:
     """Yield a function that does one step and returns the seconds in each of its phases."""
     marks = Marks(trainer.device)
     system, task = trainer.system, trainer.system.task
+    last: Any = _last_gradient(trainer)
     handles: list[Any] = [
         system.register_forward_pre_hook(lambda *_: marks.mark("data")),
         system.register_forward_hook(lambda *_: marks.mark("forward")),
     ]
-    last: Any = _last_gradient(trainer)
     handles.append(last.register_post_accumulate_grad_hook(lambda _: marks.mark("backward")))
     system.task = _MarkedTask(task, marks.mark)
 

@@ -94,6 +94,11 @@ def gather(path: Path) -> RunRecord:
         record.resolved = tomllib.loads(record.toml)
     except (ValueError, RecursionError) as error:
         record.problems.append(f"resolved.toml is damaged: {error}")
+    absent = [
+        key for key in ("task", "process", "model", "loss", "train", "evaluate", "sample") if key not in record.resolved
+    ]
+    if absent and not any("resolved.toml" in problem for problem in record.problems):
+        record.problems.append(f"resolved.toml is damaged: it has no {', '.join(absent)}")
     _metrics(record)
     _pictures(record)
     try:

@@ -133,7 +133,9 @@ class Trials:
             folder = self.left.pop(0)
             number = _number(folder)
             if not folder.held() and number is not None and self._open(number):
-                self.running[folder.name] = self._trial(number)
+                frozen = self.study.get_trials(deepcopy=False)[number]
+                self.seen[folder.name] = max(frozen.intermediate_values, default=-1)
+                self.running[folder.name] = _optuna().trial.Trial(self.study, frozen._trial_id)
                 return folder
         for _ in range(TRIES):
             if len(self.sweep.folders()) >= self.search.trials:  # those that failed count, or a search might never end
@@ -209,9 +211,6 @@ class Trials:
     def _open(self, number: int) -> bool:
         trials = self.study.get_trials(deepcopy=False)
         return number < len(trials) and not trials[number].state.is_finished()
-
-    def _trial(self, number: int) -> Any:
-        return _optuna().trial.Trial(self.study, self.study.get_trials(deepcopy=False)[number]._trial_id)
 
 
 def _number(point: PointFolder) -> int | None:

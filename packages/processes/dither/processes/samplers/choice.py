@@ -58,8 +58,8 @@ class Choice:
             log_p = (log_p / self.temperature).log_softmax(-1)
         if kept is None and self.top_p == 1:
             return log_p
-        falling, ids = log_p.sort(-1, descending=True, stable=True)
-        falling[..., kept:] = -torch.inf
+        falling, ids = log_p.sort(dim=-1, descending=True, stable=True)
+        falling[..., log_p.shape[-1] if kept is None else kept :] = -torch.inf
         p = wide(falling).softmax(-1)
         # The first id stays whatever top_p is: what comes before it has a chance of 0.
         falling = falling.masked_fill(p.cumsum(-1) - p >= self.top_p, -torch.inf)

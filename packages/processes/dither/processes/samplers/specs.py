@@ -60,16 +60,18 @@ class Euler(Choosing):
 
 
 class PredictorCorrector(Choosing):
-    """Ancestral sampling of tokens whose steps are taken again: noise back up, and the step once more.
+    """Ancestral sampling of tokens with corrections: after each step, noise part of the way back up and a step down.
 
-    A correction leaves the law of the data as it is, and brings what a coarse step got wrong nearer to it.
+    A correction leaves the law of the data as it is, more nearly the shorter it is; several mend what a step got wrong.
     """
 
     name: ClassVar[str] = "predictor-corrector"
     steps: int = Field(64, ge=1, le=1_000_000)
     """Steps; the model is called steps (corrections + 1) + 1 times."""
     corrections: int = Field(1, ge=0, le=1000)
-    """How often each step is taken again."""
+    """Corrections after each step."""
+    reach: float = Field(0.5, gt=0, le=1)
+    """How far a correction goes back up, as a share of the step."""
     t_min: float = Field(1e-3, ge=0, lt=1)
     """Time of the last state; from there the sample is drawn clean."""
 
@@ -84,7 +86,7 @@ class PredictorCorrector(Choosing):
         """Return the walk."""
         from .corrector import PredictorCorrector
 
-        return PredictorCorrector(self.steps, self.corrections, self.t_min, self.choice())
+        return PredictorCorrector(self.steps, self.corrections, self.reach, self.t_min, self.choice())
 
 
 class Blocks(SamplerSpec):

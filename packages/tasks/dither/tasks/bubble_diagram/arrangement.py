@@ -75,6 +75,11 @@ class Arrangement:
         names = room_names(self.diagram)
         return [f"{names[i]}  {RELATIONS[r].replace('-', ' ')}  {names[j]}" for i, j, r in self.diagram.edges]
 
+    def extra_names(self) -> list[str]:
+        """Return each pair of rooms that only the boxes relate, in words."""
+        names = room_names(self.diagram)
+        return [f"{names[i]} and {names[j]}" for i, j in self.extra]
+
 
 def room_names(diagram: Diagram) -> list[str]:
     """Return a short name for each room; rooms of one type are numbered."""

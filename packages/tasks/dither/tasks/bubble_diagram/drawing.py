@@ -78,9 +78,9 @@ class Scene:
         self.names = room_names(arrangement.diagram)
         self.labels: list[Label] = []
 
-    def write(self, words: Sequence[tuple[str, ...]] | None = None, *, turn: bool = True) -> list[Label]:
-        """Find places for words on each room, by default its name; without `turn` none stand upright."""
-        placed = self.surface.name(words or [(name,) for name in self.names], _SIZES, turn=turn)
+    def write(self, words: Sequence[tuple[str, ...]] | None = None) -> list[Label]:
+        """Find places for words on each room, by default its name."""
+        placed = self.surface.name(words or [(name,) for name in self.names], _SIZES)
         self.labels = [self._out(label) for label in placed]
         return self.labels
 

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from .arrangement import Arrangement
-from .drawing import BROKEN, INK, PALE, Scene, draw_legend
+from .drawing import BROKEN, INK, PALE, Scene
 from .labels import LINE, Label
 from .lettering import fit_text
 from .page import Line, Page, Rectangle, Shape, Text
@@ -25,7 +25,7 @@ __all__ = ["METRES", "draw_floorplan", "draw_floorplans", "room_areas"]
 METRES: Final = 18 / GRID
 """Metres per pixel: the canvas is 18 m wide."""
 
-_WALL: Final = "#3a3f47"
+_WALL, _AREA = "#3a3f47", "#4a515c"
 _OUTER: Final = NEAR / 2
 """How far walls reach out from a room, in pixels of its box: gaps between neighbours are walls all through."""
 
@@ -49,11 +49,9 @@ def room_areas(boxes: Int[np.ndarray, "R 4"], order: Sequence[int]) -> Float[np.
 
 
 def draw_floorplan(arrangement: Arrangement, *, size: float = 420.0) -> Page:
-    """Draw one floor plan, with a legend."""
-    margin = 20.0
-    shapes = draw_floorplans(arrangement, margin, margin, size - 2 * margin, size - 2 * margin)
-    legend, height = draw_legend([arrangement.diagram], size, size)
-    return Page(size, size + height, (*shapes, *legend))
+    """Draw one floor plan."""
+    margin = 10.0
+    return Page(size, size, tuple(draw_floorplans(arrangement, margin, margin, size - 2 * margin, size - 2 * margin)))
 
 
 def draw_floorplans(arrangement: Arrangement, x: float, y: float, width: float, height: float) -> list[Shape]:
@@ -62,7 +60,7 @@ def draw_floorplans(arrangement: Arrangement, x: float, y: float, width: float, 
     scene = Scene(arrangement, x + rim, y + rim, width - 2 * rim, height - 2 * rim - foot)
     areas = room_areas(arrangement.boxes, scene.order)
     words = [(name, f"{area:.1f} m²") for name, area in zip(scene.names, areas, strict=True)]
-    labels = scene.write(words, turn=False)
+    labels = scene.write(words)
     shapes = _walls(scene)
     for room in scene.order:
         shapes += _floor(scene, room)
@@ -96,10 +94,11 @@ def _words(label: Label) -> list[Shape]:
         width, height = label.extent
         shapes.append(Line(label.x, label.y, *label.spot, INK, 0.8))
         shapes.append(Rectangle(label.x - width / 2, label.y - height / 2, width, height, 2.0, "#ffffff", INK, 0.8))
-    top = label.y - (len(label.lines) - 1) * LINE * label.size / 2
     for row, line in enumerate(label.lines):
-        size, colour = (label.size, INK) if row == 0 else (0.92 * label.size, PALE if label.spot else "#4a515c")
-        shapes.append(Text(label.x, top + row * LINE * label.size, line, size, colour))
+        size, colour = (label.size, INK) if row == 0 else (0.92 * label.size, _AREA)
+        down = (row - (len(label.lines) - 1) / 2) * LINE * label.size
+        x, y = (label.x + down, label.y) if label.upright else (label.x, label.y + down)
+        shapes.append(Text(x, y, line, size, colour, label.upright))
     return shapes
 
 
@@ -108,7 +107,7 @@ def _foot(scene: Scene, area: float, x: float, y: float, width: float) -> list[S
     long = bar / METRES * scene.scale
     words = f"{bar} m     {area:.0f} m² in {len(scene.names)} rooms"
     broken = scene.arrangement.broken
-    words += f", {broken} relations not shown" * bool(broken)
+    words += f", {broken} not shown" * bool(broken)
     ticks = [Line(at, y - 3, at, y + 3, PALE, 1.2) for at in (x, x + long)]
     text = Text(x + long + 8, y, fit_text(words, 9.5, width - long - 8), 9.5, BROKEN if broken else PALE, left=True)
     return [Line(x, y, x + long, y, PALE, 1.2), *ticks, text]

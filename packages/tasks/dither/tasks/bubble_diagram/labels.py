@@ -72,17 +72,16 @@ class Surface:
             x0, y0, x1, y1 = np.round(boxes[room] / _CELL).astype(int)
             self.room[y0:y1, x0:x1] = room
 
-    def name(self, words: Sequence[tuple[str, ...]], sizes: Sequence[float], *, turn: bool = True) -> list[Label]:
+    def name(self, words: Sequence[tuple[str, ...]], sizes: Sequence[float]) -> list[Label]:
         """Return the places of the words of all rooms.
 
         Args:
             words: Lines for each room.
             sizes: Of the type, from the largest to the smallest.
-            turn: Whether words may stand upright.
         """
         found: list[Label | None] = []
         for room, lines in enumerate(words):
-            label = self._on_room(room, Label(0, 0, 0, lines), sizes, turn)
+            label = self._on_room(room, Label(0, 0, 0, lines), sizes)
             if label is not None:
                 self.take(label)
             found.append(label)
@@ -107,7 +106,7 @@ class Surface:
         width, height = width / _CELL / 2, height / _CELL / 2
         return int(np.floor(x - width)), int(np.floor(y - height)), ceil(x + width), ceil(y + height)
 
-    def _on_room(self, room: int, label: Label, sizes: Sequence[float], turn: bool) -> Label | None:
+    def _on_room(self, room: int, label: Label, sizes: Sequence[float]) -> Label | None:
         """Return the label as large as it fits on the part of its room that shows."""
         rows, columns = np.nonzero(self.room == room)
         if not len(rows):
@@ -115,7 +114,7 @@ class Surface:
         top, left = rows.min(), columns.min()
         shown = self.room[top : rows.max() + 1, left : columns.max() + 1] == room
         middle = ((rows.mean() - top + 0.5), (columns.mean() - left + 0.5))
-        ways = [(size, upright) for size in sizes for upright in (False, True)[: 1 + turn]]
+        ways = [(size, upright) for size in sizes for upright in (False, True)]
         for size, upright in sorted(ways, key=lambda way: -way[0] / (_UPRIGHT if way[1] else 1.0)):
             placed = _nearest(shown, replace(label, size=size, upright=upright), middle)
             if placed is not None:
