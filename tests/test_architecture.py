@@ -295,7 +295,8 @@ def test_dependencies_are_declared():
     wrong = []
     for name, package in PACKAGES.items():
         project = tomllib.loads((package.parents[1] / "pyproject.toml").read_text())["project"]
-        declared = {re.split(r"[<>=!~\[ ;]", item)[0].lower() for item in project["dependencies"]}
+        extras = [item for items in project.get("optional-dependencies", {}).values() for item in items]
+        declared = {re.split(r"[<>=!~\[ ;]", item)[0].lower() for item in [*project["dependencies"], *extras]}
         for path in package.rglob("*.py"):
             for found in imports(ast.parse(path.read_text()), module_name(path)):
                 top = found.split(".")[0]

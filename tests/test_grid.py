@@ -80,7 +80,10 @@ def may_stand(task: str, process: str, meaning: str | None, loss: str) -> bool:
     features = task == "toy-features"
     if features != (process in ("gaussian", "masked-region")):
         return False
-    if loss == "masked-ce":  # MDLM's closed form: an absorbing process and a model of the posterior
+    if loss in (
+        "masked-ce",
+        "masked-ce-active",
+    ):  # MDLM's closed form: an absorbing process and a model of the posterior
         return process == "absorbing" and meaning == "posterior"
     return features == (loss == "mse")
 
@@ -128,18 +131,21 @@ def fits(x: torch.Tensor, like, space, where: str) -> None:
 
 
 def test_no_combination_vanishes():
-    """Counted by hand: 7 schedules; on features 4 with 2 losses; on tokens, twice, 9 with 1 loss and 1 with another."""
+    """Counted by hand: 7 schedules; on features 4 with 2 losses; on tokens, twice, 9 with 1 loss, 1 with 2 others."""
     schedules = len(catalog().names("schedule"))
     every = list(itertools.product(TASKS, processes(), losses()))
     ran = sum(may_stand(task, *process, loss["use"]) for task, process, loss in every)
-    assert schedules * ran == 7 * (4 * 2 + 2 * (9 + 1)) == 196
-    assert schedules * len(every) == 7 * 3 * 13 * 4 == 1092
+    assert schedules * ran == 7 * (4 * 2 + 2 * (9 + 2)) == 210
+    assert schedules * len(every) == 7 * 3 * 13 * 5 == 1365
 
 
 SAMPLERS = {
     "ancestral": {"steps": 3},
     "euler": {"steps": 3},
     "first-hitting": {},
+    "ordered": {"steps": 3, "top_p": 0.9},
+    "predictor-corrector": {"steps": 2, "temperature": 0.7},
+    "remdm": {"steps": 3, "strategy": "conf-compensated", "top_k": 2},
     "blocks": {"size": 4, "inner": {"use": "ancestral", "steps": 2}},
 }
 
@@ -168,6 +174,8 @@ def test_samplers_walk_every_process_that_they_accept(sampler):
         like = system.task.like(4, 0)
         fits(draw(system, like, seed=1), like, system.process.space, where)
         walked.append(where)
-    # ancestral: 4 on features and 2 times 9 on tokens, with and without blocks; euler: tokens; first-hitting: absorbing
-    # with its 3 meanings on two tasks; blocks: the 9 on text, and only with block-causal attention.
-    assert len(walked) == {"ancestral": 44, "euler": 36, "first-hitting": 12, "blocks": 9}[sampler]
+    # ancestral: 4 on features and 2 times 9 on tokens, with and without blocks; euler and predictor-corrector: tokens;
+    # what unmasks: absorbing with its 3 meanings on two tasks; blocks: the 9 on text, only with block-causal attention.
+    tokens, masks = {"euler", "predictor-corrector"}, {"first-hitting", "ordered", "remdm"}
+    expected = {"ancestral": 44, "blocks": 9} | dict.fromkeys(tokens, 36) | dict.fromkeys(masks, 12)
+    assert len(walked) == expected[sampler]

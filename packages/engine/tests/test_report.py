@@ -41,6 +41,7 @@ def seen(page):
     assert not {"script", "iframe", "object", "embed", "link", "base", "form"} & set(found.tags)
     assert not found.events
     assert all(address.startswith("data:image/") for address in found.addresses)
+    assert "<script" not in page, "a title inside an SVG is no text to a browser"
     assert "url(" not in page
     assert "@import" not in page
     return found

@@ -396,7 +396,8 @@ def test_a_search_goes_on_to_its_number_of_trials(search, child, console, monkey
 
 
 def test_a_search_prunes_by_the_metric_of_the_run(search, child, console, monkeypatch):
-    monkeypatch.setenv("CHILD_SECONDS", "3")
+    monkeypatch.setenv("CHILD_SECONDS", "0.7")
+    monkeypatch.setattr(scheduler, "LOOK", 0.1)
     text = SPACE.replace("warmup = 100", "warmup = 1").replace("low = 0.01, high = 0.49", "low = 0.3, high = 0.4")
     code, sweep = search(text.replace("trials = 8", "trials = 4"), jobs=1)
     rows = {row["name"]: row for row in rows_of(sweep)}
@@ -440,6 +441,7 @@ def test_without_submitit_a_cluster_says_what_to_install(begin, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # submitit's
 def test_points_run_as_jobs_of_submitit(begin, console, monkeypatch):
     pytest.importorskip("submitit")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

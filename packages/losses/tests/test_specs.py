@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from dither.losses.specs import MSE, MaskedCE, ScoreEntropy, register_components
+from dither.losses.reductions import PerSample
+from dither.losses.specs import MSE, MaskedCE, MaskedCEActive, ScoreEntropy, register_components
 from dither.registry.kinds import ProcessFacts
 from dither.registry.spaces import FeatureSpace, Field, TokenSpace
 
@@ -31,6 +32,7 @@ def test_no_torch_at_import() -> None:
 def test_who_serves_whom(spec, name: str) -> None:
     allowed = {
         MaskedCE: {"absorbing"},
+        MaskedCEActive: {"absorbing"},
         ScoreEntropy: {"absorbing", "absorbing-score", "absorbing-plug-in", "uniform", "marginal"},
         MSE: {"gaussian", "masked-region"},
     }[spec]
@@ -42,9 +44,24 @@ def test_who_serves_whom(spec, name: str) -> None:
         assert len(misfits) == 1
         assert misfits[0].related == ("process",)
         assert spec.name in misfits[0].message
-        if spec is MaskedCE and FACTS[name].space is TEXT:
+        if spec in (MaskedCE, MaskedCEActive) and FACTS[name].space is TEXT:
             assert "score-entropy" in misfits[0].help
     assert all(info.description for info in spec.model_fields.values())
+
+
+def test_active_is_named_as_no_bound_and_says_so() -> None:
+    assert MaskedCE.bound
+    assert not MaskedCEActive.bound
+    (warning,) = MaskedCEActive().warn(FACTS["absorbing"])
+    assert "no bound" in warning.message
+    assert not list(MaskedCE().warn(FACTS["absorbing"]))
+
+
+@pytest.mark.parametrize("spec", [MaskedCE, ScoreEntropy])
+def test_reductions(spec) -> None:
+    token, sample = (spec(reduction=name).build(FACTS["absorbing"]) for name in ("token", "sample"))
+    assert isinstance(sample, PerSample)
+    assert sample.loss is token
 
 
 def test_the_target_follows_the_process() -> None:

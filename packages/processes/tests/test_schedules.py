@@ -78,6 +78,22 @@ def test_closed_forms(t: float) -> None:
         assert (noise.rate / noise.sigma.expm1()).item() == pytest.approx(1 / t, rel=1e-9)
 
 
+@pytest.mark.parametrize("t", [1e-6, 1e-3, 0.3, 0.97])
+@pytest.mark.parametrize("eps", [1e-12, 1e-3, 0.2])
+def test_weights_of_masked_cross_entropy(t: float, eps: float) -> None:
+    """w = -alpha' / (1 - alpha) = rate / (exp(sigma) - 1), in closed form."""
+    at, half = torch.tensor([t], dtype=torch.float64), math.pi / 2
+    for schedule, expected in (
+        (curves.log_linear(eps), 1 / t),
+        (curves.linear_sigma(10.0), 10 / math.expm1(10 * t)),
+        (curves.polynomial(3, eps), 3 / t),
+        (curves.cosine(eps), half * math.sin(half * t) / (2 * math.sin(half * t / 2) ** 2)),
+        (curves.cosine_squared(eps), half * math.sin(math.pi * t) / math.sin(half * t) ** 2),
+    ):
+        noise = schedule(at)
+        assert (noise.rate / noise.sigma.expm1()).item() == pytest.approx(expected, rel=1e-9)
+
+
 def test_small_sigma_survives_float32() -> None:
     """1 - alpha of a float32 time is right to float32, not lost in 1 - 0.9999999."""
     t = torch.tensor([1e-7])

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from dither.processes.enumeration import MOST_POSITIONS
 from dither.processes.specs import register_components
 from dither.registry.kinds import ModelFacts
 from dither.registry.spaces import FeatureSpace, Field, Group, TokenSpace
@@ -79,6 +80,23 @@ def test_a_schedule_that_stops_early(part, schedule, left: str, fix: str) -> Non
         assert fix in misfit.help
     assert not list(part("process", "uniform", schedule=schedule).check(TOKENS))  # the seed of the language model
     assert not list(part("process", "masked-region", ratio=0.5, schedule=schedule).check(FEATURES))
+
+
+def test_estimators_that_cannot_be(part) -> None:
+    def check(space: TokenSpace = TOKENS, **options) -> list[tuple]:
+        return said(part("process", "absorbing", **options).check(space))
+
+    for estimator in ("time", "importance", "mask-count", "exact"):
+        assert not check(estimator=estimator)
+        assert part("process", "absorbing", estimator=estimator).build(TOKENS).estimator == estimator
+    ((path, message, _),) = check(estimator="importance", t_min=0.0)
+    assert path == ("estimator",)
+    assert "no end at t_min = 0" in message
+    assert not check(TokenSpace((Field("text", MOST_POSITIONS, 3),)), estimator="exact")
+    ((path, message, help_text),) = check(TokenSpace((Field("text", 13, 3),)), estimator="exact")
+    assert path == ("estimator",)
+    assert "at most 12 positions, not of 13" in message
+    assert "mask-count" in help_text
 
 
 def test_frequencies_must_fit(part) -> None:

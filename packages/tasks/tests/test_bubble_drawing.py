@@ -8,10 +8,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from dither.tasks.bubble_diagram.arrangement import arrange
 from dither.tasks.bubble_diagram.drawing import draw_diagram, draw_gallery, room_names
 from dither.tasks.bubble_diagram.generator import make_plans
 from dither.tasks.bubble_diagram.layout import place_rooms
-from dither.tasks.bubble_diagram.page import Line, Page, Rectangle, Text, to_png, to_svg
+from dither.tasks.bubble_diagram.page import Line, Page, Rectangle, Text, to_svg
+from dither.tasks.bubble_diagram.painting import to_png
 from dither.tasks.bubble_diagram.plans import Diagram, encode
 from dither.tasks.bubble_diagram.relations import NEAR, edges_of
 from dither.tasks.bubble_diagram.vocabulary import COLOURS, NO_EDGE, RELATIONS
@@ -31,6 +33,11 @@ def pixels(png):
         data += png[at + 8 : at + 8 + length] if kind == b"IDAT" else b""
         at += 12 + length
     return size, zlib.decompress(data)
+
+
+def said(diagram):
+    placed = arrange(diagram)
+    return list(zip(placed.sentences(), placed.holds, strict=True))
 
 
 def without_boxes(count, seed=11):
@@ -74,7 +81,7 @@ def test_relations_of_real_plans_come_back_from_the_layout():
                 if word in RELATIONS[relation]:
                     all_straight += 1
                     straight += sign * (centre[i, axis] - centre[j, axis]) > 0
-    assert exact >= 94, f"only {exact} of 100 plans are drawn as they are told"
+    assert exact >= 98, f"only {exact} of 100 plans are drawn as they are told"
     assert straight >= 0.998 * all_straight
 
 
@@ -115,7 +122,7 @@ def shapes(page, kind):
 def rooms_and_names(page, diagram):
     """Boxes of the rooms by id, found by colour, and the bubbles of their names."""
     coloured = [shape for shape in shapes(page, Rectangle) if shape.fill in COLOURS and shape.stroke_width > 1]
-    bubbles = [shape for shape in shapes(page, Rectangle) if shape.fill == "#ffffff"]
+    bubbles = [shape for shape in shapes(page, Rectangle) if shape.fill == "#ffffff" and shape.stroke_width == 0.9]
     assert len(coloured) == len(bubbles) == len(diagram.types)
     return coloured, bubbles
 
@@ -127,8 +134,8 @@ def test_the_picture_has_rooms_links_names_and_a_legend():
     page = draw_diagram(diagram)
     rooms, bubbles = rooms_and_names(page, diagram)
     texts = [text.text for text in shapes(page, Text)]
-    assert room_names(diagram.types) == ["Living", "Second 1", "Second 2", "Bath"]
-    for name in (*room_names(diagram.types), "LivingRoom", "SecondRoom", "Bathroom"):
+    assert room_names(diagram) == ["Living", "Second 1", "Second 2", "Bath"]
+    for name in (*room_names(diagram), "LivingRoom", "SecondRoom", "Bathroom"):
         assert texts.count(name) == 1
     assert "Living  left of  Second 1" in texts
     assert "Living  above  Second 2" in texts
@@ -150,37 +157,15 @@ def test_the_picture_has_rooms_links_names_and_a_legend():
     assert by_colour[COLOURS[3]].y - by_colour[COLOURS[0]].y == pytest.approx(150 * scale)
 
 
-def test_names_stand_on_their_rooms_and_not_on_each_other():
-    plans = make_plans(4, 0, 40)
-    for row in range(40):
-        diagram = plans.diagram(row)
-        page = draw_diagram(diagram)
-        rooms, bubbles = rooms_and_names(page, diagram)
-        order = sorted(
-            range(len(rooms)), key=lambda k: -int(np.prod(np.subtract(diagram.boxes[k][2:], diagram.boxes[k][:2])))
-        )
-        for place, room in enumerate(order):
-            box, bubble = rooms[place], bubbles[room]
-            x, y = bubble.x + bubble.width / 2, bubble.y + bubble.height / 2
-            assert box.x < x < box.x + box.width
-            assert box.y < y < box.y + box.height
-            for later in rooms[place + 1 :]:
-                inside = later.x < x < later.x + later.width and later.y < y < later.y + later.height
-                assert not inside, "the name stands where another room covers this one"
-        for k, a in enumerate(bubbles):
-            for b in bubbles[k + 1 :]:
-                apart = max(abs(2 * (a.x - b.x) + a.width - b.width) - a.width - b.width,
-                            abs(2 * (a.y - b.y) + a.height - b.height) - a.height - b.height)  # fmt: skip
-                assert apart > -2, f"two names of plan {row} overlap"
-
-
 def test_what_the_boxes_do_not_show_is_dashed_and_counted():
     above = RELATIONS.index("above")
     circle = Diagram((0, 1, 2), ((0, 1, above), (0, 2, RELATIONS.index("below")), (1, 2, above)))
     dashed = [line for line in shapes(draw_diagram(circle), Line) if line.dashed]
     assert len(dashed) == 1
     assert dashed[0].colour == BROKEN
-    assert sum(text.colour == BROKEN for text in shapes(draw_diagram(circle), Text)) == 1
+    red = [text.text for text in shapes(draw_diagram(circle), Text) if text.colour == BROKEN]
+    assert len(red) == 2, "one in words, one as letters on the line"
+    assert [words for words in red if len(words) > 2] == [s for s, holds in said(circle) if not holds]
     captions = [
         text.text for text in shapes(draw_gallery([circle, *without_boxes(2)]), Text) if "relations" in text.text
     ]
@@ -241,9 +226,41 @@ def test_png_shows_the_shapes_where_they_are():
 def test_drawing_leaves_pyplot_alone():
     code = (
         "import sys\nfrom dither.tasks.bubble_diagram.drawing import draw_diagram\n"
-        "from dither.tasks.bubble_diagram.page import to_png\nfrom dither.tasks.bubble_diagram.plans import Diagram\n"
+        "from dither.tasks.bubble_diagram.painting import to_png\nfrom dither.tasks.bubble_diagram.plans import Diagram\n"
         "assert 'matplotlib' not in sys.modules\n"
         "to_png(draw_diagram(Diagram((0, 1), ((0, 1, 2),))))\nassert 'matplotlib.pyplot' not in sys.modules\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr
+
+
+def oklab(linear):
+    """Ottosson's OKLab of linear sRGB."""
+    cones = linear @ np.array(
+        [[0.4122214708, 0.5363325363, 0.0514459929], [0.2119034982, 0.6806995451, 0.1073969566],
+         [0.0883024619, 0.2817188376, 0.6299787005]]
+    ).T  # fmt: skip
+    return np.cbrt(np.maximum(cones, 0)) @ np.array(
+        [[0.2104542553, 0.7936177850, -0.0040720468], [1.9779984951, -2.4285922050, 0.4505937099],
+         [0.0259040371, 0.7827717662, -0.8086757660]]
+    ).T  # fmt: skip
+
+
+EYES = {
+    "all cones": np.eye(3),
+    "no long cones": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "no middle cones": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+    "no short cones": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
+}
+"""Linear sRGB as eyes without one kind of cone see it: Machado and others 2009, severity 1."""
+
+
+@pytest.mark.parametrize("eye", EYES)
+def test_colours_differ_for_all_eyes(eye):
+    """A just noticeable difference is about 0.02 in OKLab; colours of small boxes need more."""
+    coded = np.array([[int(colour[at : at + 2], 16) for at in (1, 3, 5)] for colour in COLOURS]) / 255
+    linear = np.where(coded <= 0.04045, coded / 12.92, ((coded + 0.055) / 1.055) ** 2.4)
+    seen = oklab(np.clip(linear @ np.array(EYES[eye]).T, 0, 1))
+    apart = np.linalg.norm(seen[:, None] - seen[None], axis=-1)[~np.eye(len(COLOURS), dtype=bool)]
+    assert apart.min() > 0.07
+    assert len(set(COLOURS)) == 13

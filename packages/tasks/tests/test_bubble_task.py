@@ -162,7 +162,7 @@ def test_samples_are_judged_and_shown(task, tmp_path):
     figures = task.judge(samples, clean)
     assert figures["level_0"] == pytest.approx(0.95)
     pictures = {picture.name: picture for picture in task.show(samples, clean)}
-    assert set(pictures) == {"diagram", "gallery", "diagrams", "unreadable"}
+    assert set(pictures) == {"diagram", "floorplan", "gallery", "diagrams", "unreadable"}
     for name in ("diagram", "gallery"):
         assert pictures[name].png.startswith(b"\x89PNG")
         assert pictures[name].svg.startswith("<svg")

@@ -2,6 +2,7 @@
 
 A step of training walks through the stages of the model and back. On the way there each leaves what its gradient will
 need; on the way back that goes, and gradients of its weights come. The largest moment of this walk is the estimate.
+Samples count as full, though on a CPU a model may leave padding out.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def load_constrained(experiment: Path, constraints: Path) -> Loaded:
 def _others(layer: Layer) -> list[Problem]:
     """Return a problem for every key that says something else, and one where there are no constraints."""
     allowed = "a file of constraints has [task.constraints], and sampler or sample.tries if these are to be others"
-    keys = []
+    keys: list[tuple[str, ...]] = []
     for key, value in layer.tree.items():
         inner = (key,) in ALLOWED or not isinstance(value, dict)
         keys += [(key,)] if inner else [(key, below) for below in value]

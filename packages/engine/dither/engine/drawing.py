@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from itertools import count as count_up
 from pathlib import Path
 
+import torch
 from jaxtyping import Shaped
 from safetensors.torch import save_file
 from torch import Tensor
 
 from dither.registry.flow import Clean
-from dither.registry.parts import Picture
+from dither.registry.parts import Picture, ShowsPaths
 from dither.registry.storage import write_aside
 
 from .meeting import Met, draw_until_met
@@ -21,6 +22,9 @@ from .session import draw
 from .system import Diffusion
 
 __all__ = ["Drawing", "make_drawing", "unused_folder", "write_drawing"]
+
+PATHS = 4
+"""Samples, the first ones, whose way is shown by tasks that can show it."""
 
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
@@ -50,10 +54,15 @@ def make_drawing(
     like = system.task.like(count, seed)
     if like.goal is not None:
         return _meeting(system, draw_until_met(system, like, seed, batch_size, tries, stopped))
-    samples = draw(system, like, seed, batch_size, stopped)
+    task, path = system.task, list[Tensor]()
+    watch = (lambda state: path.append(state[:PATHS].cpu())) if isinstance(task, ShowsPaths) else None
+    samples = draw(system, like, seed, batch_size, stopped, watch)
     if samples is None:
         return None
-    return Drawing(samples, like, system.task.judge(samples, like), list(system.task.show(samples, like)))
+    pictures = list(task.show(samples, like))
+    if isinstance(task, ShowsPaths) and path:
+        pictures += task.show_path(torch.stack(path), like[: len(path[0])])
+    return Drawing(samples, like, task.judge(samples, like), pictures)
 
 
 def _meeting(system: Diffusion, met: Met | None) -> Drawing | None:
@@ -66,7 +75,7 @@ def _meeting(system: Diffusion, met: Met | None) -> Drawing | None:
 
 
 def write_drawing(drawing: Drawing, folder: Path) -> list[Path]:
-    """Write pictures as .png, .svg and .txt, and the samples themselves as safetensors; return the files.
+    """Write pictures as .png, .svg, .txt, .gif and .html, and the samples themselves as safetensors; return the files.
 
     Raises:
         ValueError: A picture has a name that is no file name.
@@ -75,7 +84,13 @@ def write_drawing(drawing: Drawing, folder: Path) -> list[Path]:
     for picture in drawing.pictures:
         if not FILE_NAME.fullmatch(picture.name):
             raise ValueError(f"a picture is called {picture.name!r}, which is no file name")
-        forms = {"png": picture.png, "svg": picture.svg, "txt": picture.text}
+        forms = {
+            "png": picture.png,
+            "svg": picture.svg,
+            "txt": picture.text,
+            "gif": picture.gif,
+            "html": picture.html,
+        }
         for suffix, content in forms.items():
             if content is not None:
                 data = content.encode() if isinstance(content, str) else content

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ from .randomness import mixed
 from .session import draw
 from .system import Diffusion
 
-__all__ = ["Met", "draw_until_met"]
+__all__ = ["Met", "draw_until_met", "shortfall"]
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,19 @@ def draw_until_met(
     figures["model_calls_per_sample"] = through[0] / delivered
     figures["undelivered"] = float(len(open_rows))
     return Met(samples[done], like.apply(lambda value: value[done.to(value.device)]), figures)
+
+
+def shortfall(figures: Mapping[str, float]) -> list[str]:
+    """Return what to tell a person where samples are missing."""
+    missing = int(figures.get("undelivered", 0))
+    if not missing:
+        return []
+    shares = {key.partition("/")[2]: value for key, value in figures.items() if key.startswith("satisfied/")}
+    rarest = min(shares, key=lambda key: shares[key])
+    return [
+        f"{missing} samples are missing: as often as they were drawn, they did not meet the constraints",
+        f'the rarest is {rarest}, met by {shares[rarest]:.1%} at first; use sampler "guided", or raise sample.tries',
+    ]
 
 
 def _judged(goal: Goal, x: Tensor) -> tuple[dict[str, Bool[Tensor, " N"]], Bool[Tensor, " N"]]:

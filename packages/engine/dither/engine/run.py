@@ -26,6 +26,7 @@ from .evaluation import evaluate
 from .experiment import Loaded, load_experiment
 from .finite import NonFinite
 from .log import Log
+from .meeting import shortfall
 from .parts_record import changed_parts
 from .progress import Screen, say
 from .rundir import RunDirectory, read_manifest
@@ -289,10 +290,12 @@ def sample_run(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise Refused(f"{folder} cannot be made: {error.strerror}") from None
-    settings = loaded.experiment.sample
-    drawing = make_drawing(system, count, seed, settings.batch_size, tries=settings.tries)
+    size, tries = loaded.experiment.sample.batch_size, loaded.experiment.sample.tries
+    drawing = make_drawing(system, count, seed, size, tries=tries)
     assert drawing is not None
     for file in write_drawing(drawing, folder):
         say(console, file)
     show_figures(console, {"figures": {"sample": drawing.figures}, "baselines": {}})
+    for line in shortfall(drawing.figures):
+        say(console, line, "yellow")
     return DONE

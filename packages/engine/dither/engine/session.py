@@ -82,6 +82,7 @@ def draw(
     seed: int,
     batch_size: int | None = None,
     stopped: Callable[[], bool] = lambda: False,
+    watch: Callable[[Tensor], object] | None = None,
 ) -> Shaped[Tensor, "N L *M"] | None:
     """Draw samples.
 
@@ -94,6 +95,7 @@ def draw(
         seed: Of the drawing.
         batch_size: Samples at a time; by default all.
         stopped: Asked before every step; once it is true, drawing ends with nothing.
+        watch: Told of every state of the first batch.
 
     Returns:
         The samples on the CPU, or None where it was stopped.
@@ -108,6 +110,8 @@ def draw(
             if stopped():
                 return None
             x = state
+            if watch is not None and not index:
+                watch(state)
         assert x is not None, "a sampler yields the clean sample last"
         done.append(x.cpu())
     return torch.cat(done) if done else like.x0

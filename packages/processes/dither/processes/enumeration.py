@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dither.registry.flow import Clean, Measured, State
@@ -53,8 +52,7 @@ def exact_bound(process: TokenProcess, clean: Clean, denoise: Denoise) -> Measur
         raise ValueError(f"every mask of {length} positions: at most {MOST_POSITIONS} can be enumerated")
     free, total = ~clean.fixed, torch.zeros(clean.x0.shape, dtype=wide_dtype(device), device=device)
     blank, count = process.prior(clean).x, wide(free.sum(1))
-    place, share = (torch.from_numpy(part).to(device, total.dtype) for part in np.polynomial.legendre.leggauss(NODES))
-    lost, share = (1 + place) / 2, share / 2
+    lost, share = (part.to(device, total.dtype) for part in _nodes())
     times = time_of(process.schedule, lost).to(torch.get_default_dtype())
     for masked in _masks(free):
         x = torch.where(masked, blank, clean.x0)
@@ -64,6 +62,14 @@ def exact_bound(process: TokenProcess, clean: Clean, denoise: Denoise) -> Measur
             chance = part * m ** (k - 1) * (1 - m) ** (count - k)
             total -= torch.where(masked, wide(log_p), 0.0) * torch.where(k > 0, chance, 0.0)[:, None]
     return Measured(total, free.to(total.dtype))
+
+
+def _nodes() -> tuple[Float[Tensor, " Q"], Float[Tensor, " Q"]]:
+    """Return places and weights of Gauss and Legendre on [0, 1], from the eigenvectors of the Jacobi matrix."""
+    n = torch.arange(1, NODES, dtype=torch.float64)
+    beside = (n / (4 * n.square() - 1).sqrt()).diag(1)
+    place, vectors = torch.linalg.eigh(beside + beside.T)
+    return (1 + place) / 2, vectors[0].square()
 
 
 def _masks(free: Bool[Tensor, "B L"]) -> Iterator[Bool[Tensor, "B L"]]:

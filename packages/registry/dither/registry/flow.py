@@ -16,7 +16,17 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-__all__ = ["Clean", "FeaturePrediction", "Goal", "Measured", "Noise", "Noised", "Prediction", "State", "TokenPrediction"]
+__all__ = [
+    "Clean",
+    "FeaturePrediction",
+    "Goal",
+    "Measured",
+    "Noise",
+    "Noised",
+    "Prediction",
+    "State",
+    "TokenPrediction",
+]
 
 
 class _Moves:
@@ -74,7 +84,7 @@ class Clean(_Moves):
         return ~over(self.valid, self.x0) | self.known
 
     def columns(self, start: int, stop: int) -> Clean:
-        """Return the positions `start` to `stop` (exclusive); conditions stay whole. A goal is of whole samples only."""
+        """Return the positions `start` to `stop` (exclusive); conditions stay whole, a goal is dropped."""
         part = slice(start, stop)
         return Clean(self.x0[:, part], self.valid[:, part], self.known[:, part], self.cond)
 

@@ -28,6 +28,7 @@ __all__ = [
     "Sampler",
     "Schedule",
     "Session",
+    "ShowsPaths",
     "Split",
     "Task",
 ]
@@ -181,12 +182,14 @@ class Denoiser(Protocol):
 
 @dataclass(frozen=True)
 class Picture:
-    """Something to look at: any of a PNG, an SVG and a text, under a file name without suffix."""
+    """Something to look at: any of these forms, under a file name without suffix."""
 
     name: str
     png: bytes | None = None
     svg: str | None = None
     text: str | None = None
+    gif: bytes | None = None
+    html: str | None = None
 
 
 @runtime_checkable
@@ -240,4 +243,13 @@ class Task(Protocol):
 
     def show(self, samples: Shaped[Tensor, "N L *M"], like: Clean) -> Iterable[Picture]:
         """Pictures of drawn samples."""
+        ...
+
+
+@runtime_checkable
+class ShowsPaths(Protocol):
+    """A task that can show how samples came about."""
+
+    def show_path(self, path: Shaped[Tensor, "T N L *M"], like: Clean) -> Iterable[Picture]:
+        """Pictures of every state that a sampler yielded, the finished samples last; `like` is what it began with."""
         ...

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from dither.registry.problems import Refused
 from dither.registry.storage import write_aside
@@ -169,8 +168,8 @@ def _baselines(record: RunRecord) -> dict[str, dict[str, float]]:
     return found
 
 
-def charts_of(records: Sequence[RunRecord], names: Sequence[str] | None = None) -> list[tuple[str, Markup]]:
-    """Return name and SVG of every curve that has at least two points in some run."""
+def charts_of(records: Sequence[RunRecord], names: Sequence[str] | None = None) -> list[tuple[str, str]]:
+    """Return name and SVG, in which every name is escaped, of every curve with at least two points in some run."""
     labels = _names(records) if names is None else names
     found = dict.fromkeys(f"{kind}/{name}" for record in records for kind, f in record.curves.items() for name in f)
 
@@ -189,7 +188,7 @@ def charts_of(records: Sequence[RunRecord], names: Sequence[str] | None = None) 
         if max(map(len, all_points)) < 2:
             continue
         levels = _baselines(records[0]).get(figure, {}) if kind != "train" and len(records) == 1 else {}
-        charts.append((name, Markup(curve(series, baselines=levels))))  # curve escapes every name
+        charts.append((name, curve(series, baselines=levels)))
     return [chart for chart in charts[:MOST_CURVES] if chart[1]]
 
 

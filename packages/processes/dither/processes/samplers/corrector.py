@@ -24,8 +24,8 @@ class PredictorCorrector:
     """Each step of ancestral sampling from t to s, then corrections: noise from s up to r, and a step from r back to s.
 
     Noise and an exact step leave p_s as it is. A correction shorter than the step is more exact than the step, so that
-    several bring what the step got wrong nearer to p_s. Under an absorbing prior they mask again, under others they move
-    tokens anew.
+    several bring what the step got wrong nearer to p_s. Under an absorbing prior they mask again, under others they
+    move tokens anew.
     """
 
     steps: int = 64

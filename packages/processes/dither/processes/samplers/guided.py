@@ -75,7 +75,7 @@ class Guided:
     def _step(
         self, cloud: _Cloud, session: Session, t: Float[Tensor, " B"], chosen: Bool[Tensor, "B L"], goal: Goal
     ) -> _Cloud:
-        """Decide one token of every particle. In a row that is done `at` is 0, and what was decided there is certain."""
+        """Decide one token of every particle; in a row that is done `at` is 0, where the token is certain."""
         at, rows = chosen.long().argmax(1), torch.arange(len(chosen), device=chosen.device)
         said = [session(State.of(x), t).log_clean() for x in cloud.x]
         log_p = wide(torch.stack([one[rows, at] for one in said]))

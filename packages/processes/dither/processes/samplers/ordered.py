@@ -32,8 +32,9 @@ def _confidence(p: Tensor) -> Tensor:
 
 def _margin(p: Tensor) -> Tensor:
     """How far the likeliest id is ahead of the next."""
-    first, second = p.topk(2, -1).values.unbind(-1)
-    return first - second
+    falling = p.topk(2, -1).values
+    lead: Tensor = falling[..., 0] - falling[..., 1]
+    return lead
 
 
 def _certainty(p: Tensor) -> Tensor:

@@ -130,11 +130,11 @@ class ReMDM:
         most = largest_sigma(now, then)
         if self.strategy in ("conf", "conf-compensated"):
             seen = free & ~masked
-            sigma = eta * most * (-sureness).masked_fill(~seen, -torch.inf).softmax(1).nan_to_num(0.0)
+            each = eta * most * (-sureness).masked_fill(~seen, -torch.inf).softmax(1).nan_to_num(0.0)
             if self.strategy == "conf":
-                return sigma, unmasking_chance(now, then, 0.0)
-            missing = free.sum(1) * then - torch.where(seen, 1 - sigma, 0.0).sum(1)
-            return sigma, (missing / masked.sum(1).clamp_min(1)).clamp(0, 1)[:, None]
+                return each, unmasking_chance(now, then, 0.0)
+            missing = free.sum(1) * then - torch.where(seen, 1 - each, 0.0).sum(1)
+            return each, (missing / masked.sum(1).clamp_min(1)).clamp(0, 1)[:, None]
         resting = self.t_off <= float(grid[i + 1]) and float(grid[i]) <= self.t_on
         sigma = {"cap": min(eta, most), "rescale": eta * most, "loop": min(eta, most) * resting}[self.strategy]
         return sigma, unmasking_chance(now, then, sigma)

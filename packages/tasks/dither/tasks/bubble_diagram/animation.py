@@ -83,13 +83,12 @@ def film_of(path: Int[np.ndarray, "T K L"], arrangements: Sequence[Arrangement],
 
 def film_strip(path: Int[np.ndarray, "T K L"], arrangements: Sequence[Arrangement], *, size: float = 190.0) -> Page:
     """Return a page with a row of stages for each sample."""
-    states = _thinned(path, _STAGES)
     shapes: list[Shape] = []
     for row, arrangement in enumerate(arrangements):
-        for column, state in enumerate(states):
+        for column, state in enumerate(_thinned(path[:, [row]], _STAGES)):
             actor = _Actor(arrangement, column * size, row * size, size)
-            shapes += [shape for slot in actor.slots(state[row]) for shape in slot]
-    return Page(len(states) * size, len(arrangements) * size, tuple(shapes))
+            shapes += [shape for slot in actor.slots(state[0]) for shape in slot]
+    return Page(_STAGES * size, len(arrangements) * size, tuple(shapes))
 
 
 def _thinned(path: Int[np.ndarray, "T K L"], most: int) -> Int[np.ndarray, "t K L"]:

@@ -45,6 +45,9 @@ _SIZES: Final = (12.5, 11.5, 10.5, 9.5, 8.5, 7.5)
 _TAG: Final = 8.0
 """Sizes of type: of names, and of the letters on a line that say the relation."""
 
+_LARGEST: Final = 24
+"""Names are at most so much smaller than their picture is wide."""
+
 _PLACES: Final = (0.5, 0.42, 0.58, 0.34, 0.66, 0.27, 0.73)
 """Where along a line its letters may stand, the best first."""
 
@@ -66,7 +69,7 @@ class Scene:
     """
 
     def __init__(self, arrangement: Arrangement, x: float, y: float, width: float, height: float) -> None:
-        self.arrangement, self.x, self.y = arrangement, x, y
+        self.arrangement, self.x, self.y, self.width = arrangement, x, y, width
         boxes = arrangement.boxes
         wide, high = boxes[:, 2:].max(0).tolist()
         self.scale = min(width / wide, height / high)
@@ -80,7 +83,8 @@ class Scene:
 
     def write(self, words: Sequence[tuple[str, ...]] | None = None) -> list[Label]:
         """Find places for words on each room, by default its name."""
-        placed = self.surface.name(words or [(name,) for name in self.names], _SIZES)
+        sizes = [size for size in _SIZES if size <= max(self.width / _LARGEST, _SIZES[-1])]
+        placed = self.surface.name(words or [(name,) for name in self.names], sizes)
         self.labels = [self._out(label) for label in placed]
         return self.labels
 

@@ -105,7 +105,7 @@ def _words(label: Label) -> list[Shape]:
 def _foot(scene: Scene, area: float, x: float, y: float, width: float) -> list[Shape]:
     bar = next((metres for metres in _BARS if metres / METRES * scene.scale < 0.35 * width), _BARS[-1])
     long = bar / METRES * scene.scale
-    words = f"{bar} m     {area:.0f} m² in {len(scene.names)} rooms"
+    words = f"{bar} m · {area:.0f} m² in {len(scene.names)} rooms"
     broken = scene.arrangement.broken
     words += f", {broken} not shown" * bool(broken)
     ticks = [Line(at, y - 3, at, y + 3, PALE, 1.2) for at in (x, x + long)]

@@ -20,6 +20,9 @@ from .page import Page, to_svg
 __all__ = ["draw_page"]
 
 _SIZE: Final = 300.0
+_TAGGED: Final = 9
+"""Rooms of the largest diagrams with letters on their lines; in others there is no room for them."""
+
 _CHIPS: Final = ("#c8443c", "#b4632a", "#8a6d1a", "#5c6b2f", "#2f6f8f", "#1d6b45")
 """Colours of the verdicts, from unreadable to level 4; all dark enough for white words."""
 
@@ -30,7 +33,8 @@ h1 { font-size: 1.35rem; margin: .3rem 0 }
 header p { margin: .3rem 0; color: #565d68 }
 fieldset { display: inline-block; border: 1px solid #d5d8dd; border-radius: 8px; margin: .4rem .6rem .4rem 0; background: #fff }
 fieldset label { margin-right: .9rem; white-space: nowrap; cursor: pointer }
-.legend svg { max-width: 100%; height: auto }
+.legend { background: #fff; border: 1px solid #d5d8dd; border-radius: 8px; margin: .4rem 0 1rem; padding: 0 .5rem .4rem }
+.legend svg { max-width: 100%; height: auto; display: block; margin: auto }
 main { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(640px, 100%), 1fr)); gap: 1rem }
 article { background: #fff; border: 1px solid #d5d8dd; border-radius: 10px; padding: .7rem .9rem }
 h2 { font-size: 1rem; margin: 0 0 .3rem; font-weight: normal }
@@ -101,7 +105,8 @@ def _rooms(exhibit: Exhibit) -> int:
 
 
 def _pictures(arrangement: Arrangement) -> list[Page]:
-    bubbles = draw_bubbles(Scene(arrangement, 6, 6, _SIZE - 12, _SIZE - 12), tags=True)
+    tags = len(arrangement.diagram.types) <= _TAGGED
+    bubbles = draw_bubbles(Scene(arrangement, 6, 6, _SIZE - 12, _SIZE - 12), tags=tags)
     return [Page(_SIZE, _SIZE, tuple(shapes)) for shapes in (bubbles, draw_floorplans(arrangement, 0, 0, _SIZE, _SIZE))]
 
 

@@ -18,12 +18,10 @@ from dither.registry.problems import Refused
 from dither.registry.spaces import TokenSpace
 
 from .constraints.table import Constraints
-from .drawing import draw_diagram, draw_gallery
 from .frequencies import Frequencies, shuffled
-from .jsonl import plan_line
 from .metrics import GraphMetrics, nats_figures, sample_figures
-from .page import to_png, to_svg
-from .plans import Diagram, PlanSplits, decode, real_edges
+from .pictures import path_pictures, sample_pictures
+from .plans import PlanSplits, real_edges
 from .reference import Reference
 from .vocabulary import EDGE_MASK, EDGE_PAD, NODE_MASK, NODE_PAD
 
@@ -31,9 +29,6 @@ __all__ = ["BubbleDiagrams"]
 
 REFERENCE = 1024
 """Plans of each baseline whose figures stand beside those of samples."""
-
-GALLERY = 16
-"""Samples in the picture of many."""
 
 
 class BubbleDiagrams:
@@ -118,17 +113,9 @@ class BubbleDiagrams:
         return sample_figures(samples.cpu().numpy(), self._reference)
 
     def show(self, samples: Int[Tensor, "N L"], like: Clean) -> Iterator[Picture]:
-        """Yield the first sample, many in a grid, all as lines of JSON, and what is wrong with those that are none."""
-        diagrams: list[Diagram] = []
-        wrong: list[str] = []
-        for number, row in enumerate(samples.cpu().numpy()):
-            try:
-                diagrams.append(decode(row, self.rooms))
-            except Refused as refused:
-                wrong += [f"sample {number}: {problem.message}" for problem in refused.problems]
-        if diagrams:
-            for name, page in (("diagram", draw_diagram(diagrams[0])), ("gallery", draw_gallery(diagrams[:GALLERY]))):
-                yield Picture(name, png=to_png(page), svg=to_svg(page))
-            yield Picture("diagrams", text="".join(plan_line(diagram) + "\n" for diagram in diagrams))
-        if wrong:
-            yield Picture("unreadable", text="".join(line + "\n" for line in wrong))
+        """Yield pictures of samples, see `pictures`."""
+        yield from sample_pictures(samples.cpu().numpy(), self.rooms)
+
+    def show_path(self, path: Int[Tensor, "T N L"], like: Clean) -> Iterator[Picture]:
+        """Yield pictures of the way from nothing but MASK to samples."""
+        yield from path_pictures(torch.cat([like.x0[None].to(path), path]).cpu().numpy(), self.rooms)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -61,7 +62,7 @@ def circles(rules: Sequence[Rule]) -> list[list[Rule]]:
             TopologicalSorter(graph).prepare()
         except CycleError as error:
             rooms = error.args[1]
-            circle = [arrows[step] for step in zip(rooms, rooms[1:], strict=False)]
+            circle = [arrows[step] for step in pairwise(rooms)]
             found.append([rule for rule in rules if rule in circle])
     return found
 
@@ -158,7 +159,7 @@ class _Lines:
         matrix = coo_array((factors, (rows, columns)), shape=(self.rows, self.variables)).tocsr()
         answer = milp(
             np.zeros(self.variables),
-            integrality=np.ones(self.variables),
+            integrality=np.ones(self.variables, np.int64),
             bounds=Bounds(0, 1),
             constraints=LinearConstraint(matrix, np.array(self.low), np.array(self.high)),
             options={"time_limit": SECONDS},

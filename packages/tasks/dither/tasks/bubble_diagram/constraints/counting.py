@@ -72,7 +72,7 @@ class Counting:
     def _count(self, rooms: Float[Tensor, "N R kinds"]) -> Float[Tensor, "N *widths"]:
         shape = (len(rooms), *[1] * len(self.widths))
         counted = rooms.new_zeros(len(rooms), *self.widths)
-        counted[(slice(None), *[0] * len(self.widths))] = 1
+        counted.flatten(1)[:, 0] = 1
         for room in rooms.unbind(1):
             counted = sum(
                 (

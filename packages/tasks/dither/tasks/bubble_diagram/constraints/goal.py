@@ -17,7 +17,7 @@ from dither.registry.problems import dotted
 
 from ..vocabulary import EDGE_PAD, NO_EDGE, NODE_MASK, NODE_PAD, NODE_SIZE, pair_index, pairs
 from .contradictions import possible
-from .counting import countings
+from .counting import Counting, countings
 from .nearness import Nearness
 from .rules import Adjacency, Count, PairRelation, RoomType, Rule, Size, turned
 
@@ -40,7 +40,10 @@ class PlanGoal:
         self.ends = torch.tensor(pairs(slots)).T
         self.allowed = self._allowed()
         counts = countings([rule for rule in rules if isinstance(rule, Count)], slots)
-        self._parts = [*counts, *(Nearness(rule, slots) for rule in rules if isinstance(rule, Adjacency))]
+        self._parts: list[Counting | Nearness] = [
+            *counts,
+            *(Nearness(rule, slots) for rule in rules if isinstance(rule, Adjacency)),
+        ]
 
     def _allowed(self) -> Bool[Tensor, "L V"]:
         allowed = torch.zeros(self.slots + self.ends.shape[1], NODE_SIZE, dtype=torch.bool)

@@ -62,13 +62,16 @@ class Nearness:
         """Return the logarithm of the chance that none of the pairs that depend on `at` is as asked, by what it is."""
         (i, j), vocab = self.ends.to(at.device), believed.shape[-1]
         sorts, ways = self.sorts.to(room), self.ways.to(room)
-        kinds, place = sorts.unique(dim=0, return_inverse=True)
+        rows = sorts.tolist()
+        kinds = sorted(map(list, set(map(tuple, rows))))
         result = []
-        for kind in kinds:
+        for kind in sorts.new_tensor(kinds):
             first = torch.where((i == at[:, None])[..., None], kind, room[:, i])
             second = torch.where((j == at[:, None])[..., None], kind, room[:, j])
             result.append(torch.log1p(-_right(first, second, pair).masked_fill(~touched, 0)).sum(1))
-        by_type = torch.nn.functional.pad(torch.stack(result, 1)[:, place], (0, vocab - NODE_SIZE))
+        by_type = torch.nn.functional.pad(
+            torch.stack(result, 1)[:, [kinds.index(row) for row in rows]], (0, vocab - NODE_SIZE)
+        )
         own = (at - self.slots).clamp_min(0)
         first, second = _row(room, i[own]), _row(room, j[own])
         by_way = torch.log1p(-_right(first[:, None], second[:, None], ways))

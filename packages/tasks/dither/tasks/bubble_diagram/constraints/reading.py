@@ -17,7 +17,11 @@ __all__ = ["BEDROOMS", "Table", "read"]
 BEDROOMS: Final = ("MasterRoom", "ChildRoom", "StudyRoom", "SecondRoom", "GuestRoom")
 """Types of the group "bedrooms", as Graph2Plan counts them."""
 
-_WAYS: Final = {**{name: frozenset({r}) for r, name in enumerate(RELATIONS)}, "near": NEAR, "none": frozenset({NO_EDGE})}
+_WAYS: Final = {
+    **{name: frozenset({r}) for r, name in enumerate(RELATIONS)},
+    "near": NEAR,
+    "none": frozenset({NO_EDGE}),
+}
 _BOUND = re.compile(r"at (least|most) (\d{1,4})")
 
 

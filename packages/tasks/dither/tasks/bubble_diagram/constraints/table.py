@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dither.registry.problems import dotted
 from dither.registry.spec import Misfit, Options, Path, unfit
@@ -67,10 +68,10 @@ class Constraints(Options):
 
     def words(self, rule: Rule) -> str:
         """Return a constraint as it was written."""
-        value = self.model_dump()
+        value: Any = self.model_dump()
         for key in rule.path:
             value = value[key]
-        return f"{dotted(rule.path)} = {str(value).replace(chr(39), chr(34))}"
+        return f"{dotted(rule.path)} = {json.dumps(value, ensure_ascii=False)}"
 
     def goal(self, slots: int) -> PlanGoal:
         """Return what guides sampling, and says of samples whether they fulfil the constraints.

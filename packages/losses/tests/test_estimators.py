@@ -1,0 +1,241 @@
+"""Estimators of the bound of an absorbing process, against every mask of a tiny graph."""
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+from torch import Tensor
+
+from dither.losses.reductions import PerActive, PerSample
+from dither.losses.tokens import masked_ce, score_entropy
+from dither.processes.clock import Clock
+from dither.processes.enumeration import exact_bound
+from dither.processes.estimators import one_for_sure, placed
+from dither.processes.schedules.curves import cosine, log_linear, polynomial
+from dither.processes.tokens import TokenProcess, even_prior, mask_prior
+from dither.registry.flow import Clean, Noise, State
+from dither.registry.parts import Schedule
+from dither.registry.spaces import Field, TokenSpace
+
+GRAPH = TokenSpace((Field("nodes", 3, 5, mask=3, pad=4), Field("edges", 3, 4, mask=2, pad=3)))
+"""Three rooms of three types, and the relations 01, 02, 12 of two sorts."""
+
+X0 = torch.tensor([[0, 2, 1, 1, 0, 1], [1, 1, 4, 0, 3, 3]])
+"""A graph of three rooms and one of two, whose tokens are two rooms and one relation."""
+
+CLEAN = Clean.of(X0, torch.tensor([[True] * 6, [True, True, False, True, False, False]]))
+
+
+def process_of(estimator: Any = "time", schedule: Schedule | None = None, t_min: float = 1e-6) -> TokenProcess:
+    clock = Clock(schedule or log_linear(1e-6), t_min=t_min)
+    return TokenProcess(GRAPH, mask_prior(GRAPH), clock, "posterior", estimator)
+
+
+def denoiser(process: TokenProcess, looks_at_time: bool) -> Callable[[State, Tensor], Any]:
+    """A model: a fixed random function of the state, and of the time if it looks at it."""
+    generator = torch.Generator().manual_seed(5)
+    first, second = (torch.randn(30, 30, generator=generator, dtype=torch.float64) for _ in range(2))
+
+    def denoise(state: State, t: Tensor) -> Any:
+        hidden = torch.nn.functional.one_hot(state.x, 5).double().flatten(1) @ first
+        hidden = (hidden + looks_at_time * 3 * t.double()[:, None]).tanh()
+        return process.read((hidden @ second).unflatten(1, (6, 5)), state, process.schedule(t.double()))
+
+    return denoise
+
+
+def by_hand(process: TokenProcess, clean: Clean, row: int, looks_at_time: bool, nodes: int = 200) -> Tensor:
+    """The bound per position: the integral over 1 - alpha of sums over masks, straight from the definition."""
+    free = (~clean.fixed[row]).nonzero()[:, 0].tolist()
+    place, share = np.polynomial.legendre.leggauss(nodes if looks_at_time else 8)
+    m = torch.from_numpy((1 + place) / 2)
+    # log-linear with eps = 1e-6: 1 - alpha = (1 - eps) t
+    times, total = (m / (1 - 1e-6)).clamp_max(1), torch.zeros(6, dtype=torch.float64)
+    denoise, blank = denoiser(process, looks_at_time), process.prior(clean).x[row]
+    for k in range(1, len(free) + 1):
+        for chosen in itertools.combinations(free, k):
+            x = clean.x0[row].clone()
+            x[list(chosen)] = blank[list(chosen)]
+            log_p = denoise(State.of(x.expand(len(m), -1)), times).log_clean()
+            chance = torch.from_numpy(share / 2) * m ** (k - 1) * (1 - m) ** (len(free) - k)
+            for place_ in chosen:
+                total[place_] -= (chance * log_p[:, place_, clean.x0[row, place_]]).sum()
+    return total
+
+
+@pytest.mark.parametrize("looks_at_time", [False, True])
+def test_exact_is_the_sum_over_masks(looks_at_time: bool) -> None:
+    process = process_of()
+    measured = exact_bound(process, CLEAN, denoiser(process, looks_at_time))
+    for row in range(2):
+        torch.testing.assert_close(
+            measured.values[row], by_hand(process, CLEAN, row, looks_at_time), rtol=1e-4, atol=1e-6
+        )
+    assert torch.equal(measured.weights.bool(), ~CLEAN.fixed)
+    if not looks_at_time:  # the sum has a closed form
+        free, x0 = list(range(6)), X0[0]
+        blank, total = process.prior(CLEAN).x[0], 0.0
+        for k in range(1, 7):
+            for chosen in map(list, itertools.combinations(free, k)):
+                x = x0.clone()
+                x[chosen] = blank[chosen]
+                log_p = denoiser(process, False)(State.of(x[None]), torch.tensor([0.5])).log_clean()[0]
+                total -= float(log_p[chosen, x0[chosen]].sum()) / (k * math.comb(6, k))
+        assert float(measured.values[0].sum()) == pytest.approx(total, rel=1e-12)
+
+
+def test_exact_conditions_on_what_is_known() -> None:
+    process = process_of()
+    known = torch.zeros(2, 6, dtype=torch.bool)
+    known[0, [0, 3, 4]] = True
+    clean = Clean(X0, CLEAN.valid, known)
+    measured = exact_bound(process, clean, denoiser(process, False))
+    torch.testing.assert_close(measured.values[0], by_hand(process, clean, 0, False), rtol=1e-9, atol=1e-12)
+    assert not measured.values[0, [0, 3, 4]].any()
+
+
+@pytest.mark.parametrize("loss", [masked_ce, score_entropy, PerSample(masked_ce)])
+@pytest.mark.parametrize("estimator", ["time", "importance", "mask-count"])
+@pytest.mark.parametrize("schedule", [log_linear(1e-6), cosine(1e-6)])
+def test_estimators_agree_with_the_exact_bound(estimator: str, loss: Any, schedule: Schedule) -> None:
+    """Nodes and edges apart, in a batch of graphs of two sizes; all of the bound, ends included."""
+    n, t_min = 20_000, 1e-3
+    process = process_of(estimator, schedule, t_min)
+    denoise = denoiser(process, True)
+    exact = exact_bound(process, CLEAN, denoise).values
+    clean = CLEAN.apply(lambda value: value.repeat(n, 1))
+    times = process.times(2 * n)[torch.randperm(2 * n)]
+    t, noised = process.estimate(clean, times)
+    bound = process.bound(clean, loss(denoise(noised.state, t), noised), denoise)
+    assert torch.equal(bound.weights.bool(), ~clean.fixed)
+    parts = GRAPH.split(bound.values.double() * bound.weights)
+    for name, whole in GRAPH.split(exact).items():
+        per_graph = parts[name].sum(1)
+        for row in range(2):
+            error = float(per_graph[row::2].std()) / math.sqrt(n)
+            assert abs(float(per_graph[row::2].mean()) - float(whole[row].sum())) < 4 * error + 1e-4
+            assert error < 0.05 * float(whole[row].sum())
+
+
+def test_the_mask_count_varies_least() -> None:
+    """And its mean is the exact bound."""
+    n, spread = 60_000, {}
+    clean = CLEAN[:1].apply(lambda value: value.repeat(n, 1))
+    for estimator in ("time", "importance", "mask-count"):
+        process = process_of(estimator, t_min=1e-4)
+        denoise = denoiser(process, False)
+        t, noised = process.estimate(clean, process.times(n))
+        per_graph = masked_ce(denoise(noised.state, t), noised).values.sum(1)
+        spread[estimator] = float(per_graph.std())
+        if estimator == "mask-count":
+            exact = float(exact_bound(process, CLEAN, denoise).values[0].sum())
+            assert abs(float(per_graph.mean()) - exact) < 3 * spread[estimator] / math.sqrt(n)
+    assert spread["mask-count"] < 0.6 * min(spread["time"], spread["importance"])
+
+
+def test_masks_for_sure_have_their_law_and_weight() -> None:
+    """P(M) = (k / N) m^(k-1) (1 - m)^(N-k) for each of the 7 masks of 3 tokens, at weight N m / k."""
+    n, m = 70_000, 0.3
+    free = torch.tensor([True, False, True, True]).expand(n, 4)
+    noise = Noise(torch.full((n,), -math.log1p(-m)).double(), torch.full((n,), 2.0).double())
+    moved, weighed = one_for_sure((torch.rand(n, 4) < m) & free, free, noise)
+    assert not moved[:, 1].any()
+    code = (moved[:, [0, 2, 3]] * torch.tensor([1, 2, 4])).sum(1)
+    k = torch.tensor([number.bit_count() for number in range(1, 8)]).double()
+    expected = k / 3 * m ** (k - 1) * (1 - m) ** (3 - k)
+    counts = torch.bincount(code, minlength=8)
+    assert counts[0] == 0
+    assert expected.sum() == pytest.approx(1)
+    assert chisquare(counts[1:].numpy(), (n * expected).numpy()).pvalue > 1e-3
+    torch.testing.assert_close(weighed.rate, 2.0 * 3 * m / moved.sum(1).double())
+    torch.testing.assert_close(weighed.sigma, noise.sigma)
+
+
+def test_under_log_linear_the_count_is_even_in_one_to_n() -> None:
+    process, n = process_of("mask-count"), 30_000
+    clean = CLEAN[:1].apply(lambda value: value.repeat(n, 1))
+    _, noised = process.estimate(clean, process.times(n))
+    counts = torch.bincount(noised.wanted.sum(1), minlength=7)
+    assert counts[0] == 0
+    assert chisquare(counts[1:].numpy()).pvalue > 1e-3
+
+
+def test_nothing_to_mask_is_nothing_to_weigh() -> None:
+    free = torch.zeros(2, 3, dtype=torch.bool)
+    moved, noise = one_for_sure(free, free, Noise(torch.ones(2), torch.ones(2)))
+    assert not moved.any()
+    assert not noise.rate.any()
+
+
+@pytest.mark.parametrize("schedule", [log_linear(1e-3), cosine(1e-3), polynomial(2.0, 1e-3)])
+@pytest.mark.parametrize("estimator", ["time", "importance", "mask-count"])
+def test_times_are_weighed_by_their_density(estimator: str, schedule: Schedule) -> None:
+    """The mean over even t of rate f is the integral of f over sigma, divided by 1 - t_min, wherever times are put."""
+    t_min = 0.01
+    clock = Clock(schedule, t_min=t_min)
+    node, share = np.polynomial.legendre.leggauss(400)
+    even = torch.from_numpy(t_min + (1 - t_min) * (1 + node) / 2)
+    t, noise = placed(clock, estimator, even)
+    torch.testing.assert_close(noise.sigma, schedule(t).sigma)
+    mean = float((torch.from_numpy(share / 2) * noise.rate * (-noise.sigma).exp()).sum())
+    first, last = ((-schedule(torch.tensor([end]).double()).sigma).exp() for end in (t_min, 1.0))
+    assert mean * (1 - t_min) == pytest.approx(float(first - last), rel=1e-6)
+
+
+def test_importance_makes_the_weight_constant() -> None:
+    """f_T - f_0 of MDLM: 6.907255 between sigma = 0.001 and 6.907755, as log-linear with eps = 1e-3 has it."""
+    t_min = -math.expm1(-1e-3) / (1 - 1e-3)
+    clock = Clock(log_linear(1e-3), t_min=t_min)
+    even = torch.linspace(t_min, 1, 50).double()
+    t, noise = placed(clock, "importance", even)
+    weight = noise.rate / noise.sigma.expm1() * (1 - t_min)
+    torch.testing.assert_close(weight, torch.full_like(weight, 6.907255), rtol=1e-6, atol=0)
+    assert (t.diff() > 0).all()
+
+
+@pytest.mark.parametrize(("tokens", "harmonic"), [(10, 2.92897), (21, 3.64536), (36, 4.17456)])
+def test_active_is_no_bound(tokens: int, harmonic: float) -> None:
+    """With even logits over V ids it is log V H_N, where the bound per token is log V."""
+    ids = 13
+    space = TokenSpace((Field("nodes", tokens, ids + 2, mask=ids, pad=ids + 1),))
+    process = TokenProcess(space, mask_prior(space), Clock(log_linear(1e-12), t_min=0.0))
+    counts = torch.arange(1, tokens + 1)
+    x = torch.where(torch.arange(tokens) < counts[:, None], ids, 0)
+    node, share = np.polynomial.legendre.leggauss(64)
+    active = bound = 0.0
+    for m, part in zip((1 + node) / 2, share / 2, strict=True):
+        noise = process.schedule(torch.full((tokens,), m, dtype=torch.float64))
+        noised = process.corrupt(Clean.of(torch.zeros(tokens, tokens).long()), torch.full((tokens,), m).double())
+        noised = type(noised)(noised.x0, State.of(x), noise, x == ids, noised.valid, noised.fixed, noised.prior)
+        pred = process.read(torch.zeros(tokens, tokens, ids + 2, dtype=torch.float64), noised.state, noise)
+        chance = torch.tensor([math.comb(tokens, k) * m**k * (1 - m) ** (tokens - k) for k in counts.tolist()])
+        rows = [loss(pred, noised) for loss in (PerActive(masked_ce), masked_ce)]
+        active += part * float((chance * (rows[0].values * rows[0].weights).sum(1)).sum())
+        bound += part * float((chance * rows[1].values.mean(1)).sum())
+    assert active == pytest.approx(math.log(ids) * harmonic, rel=1e-5)
+    assert bound == pytest.approx(math.log(ids), rel=1e-5)
+
+
+def test_per_sample_is_the_mean_of_sums() -> None:
+    process = process_of(t_min=0.1)
+    noised = process.corrupt(CLEAN, torch.tensor([0.9, 0.8]))
+    pred = denoiser(process, False)(noised.state, torch.tensor([0.9, 0.8]))
+    token, sample = masked_ce(pred, noised), PerSample(masked_ce)(pred, noised)
+    assert float(sample.mean()) == pytest.approx(float(token.values.sum()) / 2)
+    assert float(token.mean()) == pytest.approx(float(token.values.sum()) / 9)
+    torch.testing.assert_close(sample.values * sample.weights, token.values * token.weights)
+
+
+def test_other_priors_have_no_masks_to_count() -> None:
+    with pytest.raises(ValueError, match="all on one id"):
+        TokenProcess(GRAPH, even_prior(GRAPH), Clock(log_linear(1e-3)), "posterior", "mask-count")
+    long = TokenSpace((Field("text", 13, 3),)).with_mask()
+    process = TokenProcess(long, mask_prior(long), Clock(log_linear(1e-3)), "posterior", "exact")
+    clean = Clean.of(torch.zeros(1, 13).long())
+    with pytest.raises(ValueError, match="at most 12"):
+        process.bound(clean, masked_ce, lambda state, t: None)

@@ -1,0 +1,129 @@
+"""Sampling led to a goal: the law is the conditional one, and every sample meets the goal."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dither.processes.samplers.choice import Choice
+from dither.processes.samplers.first_hitting import FirstHitting
+from dither.processes.samplers.guided import Guided, _resampled
+from dither.processes.specs import Absorbing, Uniform
+from dither.registry.flow import Clean
+from dither.testing.chances import follows
+from dither.testing.oracle import IDS, LAW, OUTCOMES, SPACE, OracleSession, blank, clean_law
+
+ROWS = 2500
+
+
+class Outcomes:
+    """The goal to come out as one of some outcomes of the tiny law; the chance is exact for independent tokens."""
+
+    def __init__(self, wanted):
+        self.wanted = wanted
+
+    def held(self, x):
+        number = clean_law(x)
+        return {"wanted": (number >= 0) & self.wanted[number.clamp_min(0)]}
+
+    def log_chance(self, log_clean, at):
+        p = log_clean.double().exp()
+        both = torch.stack([p[:, 0, OUTCOMES[:, 0]], p[:, 1, OUTCOMES[:, 1]]], -1)
+        rows = torch.arange(len(at))
+        rest = both[rows, :, 1 - at] * self.wanted
+        chance = torch.zeros(len(at), p.shape[-1], dtype=torch.float64)
+        for v in range(IDS):
+            chance[:, v] = (rest * (OUTCOMES.T[at] == v)).sum(1)
+        return chance.log()
+
+
+class Wrong(Outcomes):
+    """The same, with a poor idea of its chances until the end: anything that can still be counts as likely."""
+
+    def log_chance(self, log_clean, at):
+        return torch.where(super().log_chance(log_clean, at) > -torch.inf, 0.0, -torch.inf).double()
+
+
+ALLOWED = torch.isin(OUTCOMES[:, 0], torch.tensor([0, 2])) & torch.isin(OUTCOMES[:, 1], torch.tensor([1, 2]))
+UNEQUAL = OUTCOMES[:, 0] != OUTCOMES[:, 1]
+
+
+def conditional(wanted):
+    return LAW * wanted / (LAW * wanted).sum()
+
+
+def walk(sampler, like, process=None, session=OracleSession):
+    process = process or Absorbing().build(SPACE)
+    prior = process.corrupt(blank(1), torch.ones(1)).prior
+    torch.manual_seed(4)
+    return list(sampler(process, session(process, "posterior", prior), like))
+
+
+@pytest.mark.parametrize("goal", [Outcomes(ALLOWED), Outcomes(UNEQUAL), Wrong(ALLOWED), Wrong(UNEQUAL)])
+def test_many_particles_have_the_conditional_law(goal):
+    (*_, x) = walk(Guided(60), replace(blank(ROWS), goal=goal))
+    assert goal.held(x)["wanted"].all()
+    follows(clean_law(x), conditional(goal.wanted), "samples under a goal")
+
+
+def test_one_particle_meets_the_goal_but_has_another_law():
+    """So the test above can see whether weights are right."""
+    goal = Outcomes(ALLOWED)
+    (*_, x) = walk(Guided(1), replace(blank(ROWS), goal=goal))
+    assert goal.held(x)["wanted"].all()
+    with pytest.raises(AssertionError):
+        follows(clean_law(x), conditional(ALLOWED), "samples of one particle")
+
+
+@pytest.mark.parametrize("particles", [1, 3])
+def test_known_values_are_exact_with_any_number_of_particles_and_seen_from_the_first_call(particles):
+    seen = []
+
+    class Spy(OracleSession):
+        def __call__(self, state, t):
+            seen.append(state.x.clone())
+            return super().__call__(state, t)
+
+    known = torch.tensor([False, True]).expand(ROWS, 2)
+    like = Clean.of(torch.full((ROWS, 2), 2), known=known)
+    goal = Outcomes(OUTCOMES[:, 0] < 3)  # everything is allowed
+    states = walk(Guided(particles), replace(like, goal=goal), session=Spy)
+    assert all((x[:, 1] == 2).all() for x in [*seen, *states])
+    follows(clean_law(states[-1]), conditional(OUTCOMES[:, 1] == 2), "samples with a known token")
+
+
+def test_without_a_goal_it_is_first_hitting():
+    assert torch.equal(walk(Guided(8), blank(50))[-1], walk(FirstHitting(), blank(50))[-1])
+
+
+def test_a_goal_that_the_choice_would_exclude_is_met_all_the_same():
+    """The likeliest outcome by far is (0, 0); the nucleus of what is allowed is taken, not of what is not."""
+    goal = Outcomes(UNEQUAL)
+    for choice in (Choice(temperature=0), Choice(top_p=0.2)):
+        (*_, x) = walk(Guided(2, choice), replace(blank(200), goal=goal))
+        assert goal.held(x)["wanted"].all()
+
+
+def test_a_goal_out_of_reach_gives_clean_samples_that_do_not_meet_it():
+    goal = Outcomes(torch.zeros(9, dtype=torch.bool))
+    (*_, x) = walk(Guided(3), replace(blank(50), goal=goal))
+    assert (clean_law(x) >= 0).all()
+
+
+def test_particles_are_kept_as_often_as_they_weigh():
+    weight = torch.tensor([[0.7, 0.25], [0.2, 0.25], [0.1, 0.25], [0.0, 0.25]]).double()
+    times = torch.zeros(4)
+    for _ in range(2000):
+        fresh, kept = _resampled(weight.log())
+        times += torch.bincount(kept[:, 0], minlength=4)
+        assert kept[:, 1].tolist() == [0, 1, 2, 3]
+        assert fresh[:, 0].eq(0).all()
+    torch.testing.assert_close(times / 2000, 4 * weight[:, 0].float(), atol=0.05, rtol=0)
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(ValueError, match="at least 1 particle"):
+        Guided(0)
+    process = Uniform(predict="posterior").build(SPACE)
+    with pytest.raises(TypeError, match="guided walks a TokenProcess whose prior is all on one id"):
+        walk(Guided(2), replace(blank(2), goal=Outcomes(UNEQUAL)), process)

@@ -1,0 +1,344 @@
+"""Constraints on bubble diagrams: what is wrong is named, chances agree with brute force, samples meet them."""
+
+import itertools
+
+import pytest
+import torch
+
+from dither.registry.problems import dotted
+from dither.registry.spec import unfit
+from dither.tasks.bubble_diagram.constraints.contradictions import possible
+from dither.tasks.bubble_diagram.constraints.counting import Counting, countings
+from dither.tasks.bubble_diagram.constraints.goal import PlanGoal
+from dither.tasks.bubble_diagram.constraints.reading import BEDROOMS, read
+from dither.tasks.bubble_diagram.constraints.rules import Adjacency, Count, PairRelation, RoomType, Size, turned
+from dither.tasks.bubble_diagram.constraints.table import Constraints
+from dither.tasks.bubble_diagram.plans import Diagram, encode
+from dither.tasks.bubble_diagram.specs import BubbleDiagram, ProceduralPlans
+from dither.tasks.bubble_diagram.vocabulary import (
+    EDGE_PAD,
+    NO_EDGE,
+    NODE_MASK,
+    NODE_PAD,
+    NODE_SIZE,
+    RELATIONS,
+    ROOMS,
+    pairs,
+)
+
+torch.set_num_threads(1)
+
+LIVING, KITCHEN, BATH, BALCONY = map(ROOMS.index, ("LivingRoom", "Kitchen", "Bathroom", "Balcony"))
+LEFT, RIGHT = RELATIONS.index("left-of"), RELATIONS.index("right-of")
+
+
+def said(constraints, slots=8):
+    """What is wrong, by the key at fault."""
+    return {dotted(misfit.path): f"{misfit.message} {misfit.help or ''}" for misfit in constraints.check(slots)}
+
+
+def test_a_table_comes_down_to_rules():
+    table = Constraints(
+        rooms=[5, 7],
+        types={"0": "LivingRoom", "1": ["Kitchen", "wet"], "2": "bedrooms"},
+        relations=[[0, 1, "left-of"], [0, 2, ["near", "none"]]],
+        forbidden=[[1, 2, ["inside", "none"]]],
+        counts={"Kitchen": 1, "Bathroom": [1, 2], "Balcony": "at least 1", "bedrooms": "at most 3"},
+        adjacent=[["Kitchen", "LivingRoom", "left-of"]],
+        apart=[["Bathroom", "Kitchen"]],
+        groups={"wet": ["Bathroom", "Balcony"]},
+    )
+    rules, wrong = read(table, 8)
+    bedrooms = frozenset(map(ROOMS.index, BEDROOMS))
+    every = frozenset(range(NO_EDGE + 1))
+    assert not wrong
+    assert rules == [
+        Size(("rooms",), 5, 7),
+        RoomType(("types", "0"), 0, frozenset({LIVING})),
+        RoomType(("types", "1"), 1, frozenset({KITCHEN, BATH, BALCONY})),
+        RoomType(("types", "2"), 2, bedrooms),
+        PairRelation(("relations", 0), 0, 1, frozenset({LEFT})),
+        PairRelation(("relations", 1), 0, 2, every),
+        PairRelation(("forbidden", 0), 1, 2, every - {4, NO_EDGE}),
+        Count(("counts", "Kitchen"), frozenset({KITCHEN}), 1, 1),
+        Count(("counts", "Bathroom"), frozenset({BATH}), 1, 2),
+        Count(("counts", "Balcony"), frozenset({BALCONY}), 1, 8),
+        Count(("counts", "bedrooms"), bedrooms, 0, 3),
+        Adjacency(("adjacent", 0), frozenset({KITCHEN}), frozenset({LIVING}), frozenset({LEFT})),
+        Adjacency(("apart", 0), frozenset({BATH}), frozenset({KITCHEN}), wanted=False),
+    ]
+
+
+def test_everything_wrong_is_told_at_once_with_the_nearest_name():
+    table = Constraints(
+        rooms=[6, 5],
+        types={"0": "LivingRom", "9": "Kitchen", "x": "Kitchen"},
+        relations=[[0, 1, "left"], [2, 1, "above"], [0, 0, "above"], [0, 1], [1, 2, []]],
+        counts={"Kitchn": 1, "Balcony": "at lest 1", "Storage": -1},
+        adjacent=[["Kitchen"], ["Kitchen", "LivingRoom", "none"]],
+        groups={"bedrooms": ["Kitchen"], "wet": [], "dry": ["Kichen"]},
+    )
+    wrong = said(table)
+    for key, words in {
+        "rooms": "got 6 and 5",
+        "types.0": 'did you mean "LivingRoom"?',
+        "types.9": "rooms are numbered 0 to 7, got 9",
+        "types.x": "no number of a room",
+        "relations[0]": 'did you mean "left-of"?',
+        "relations[1]": "give how room 1 lies to room 2",
+        "relations[2]": "no relation to itself",
+        "relations[3]": "expected [i, j, relation]",
+        "relations[4]": "expected a relation, got none",
+        "counts.Kitchn": 'did you mean "Kitchen"?',
+        "counts.Balcony": '"at least 1" or "at most 2"; got "at lest 1"',
+        "counts.Storage": "got -1 and -1",
+        "adjacent[0]": "expected",
+        "adjacent[1]": '"none" cannot be asked of two types',
+        "groups.bedrooms": "a name already",
+        "groups.wet": "needs a type",
+        "groups.dry": 'did you mean "Kitchen"?',
+    }.items():
+        assert words in wrong.pop(key), key
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("options", "place", "others"),
+    [
+        ({"rooms": 4, "counts": {"bedrooms": 5}}, "counts.bedrooms", ["rooms = 4"]),
+        (
+            {"rooms": 4, "counts": {"bedrooms": 3, "Bathroom": 2, "Storage": 0}},
+            "counts.Bathroom",
+            ["rooms = 4", "counts.bedrooms = 3"],
+        ),
+        ({"counts": {"Kitchen": 0}, "adjacent": [["Kitchen", "LivingRoom"]]}, "adjacent[0]", ["counts.Kitchen = 0"]),
+        ({"types": {"1": "Storage"}, "counts": {"Storage": 0}}, "counts.Storage", ['types.1 = "Storage"']),
+        ({"types": {"5": "Storage"}, "rooms": 5}, "types.5", ["rooms = 5"]),
+        ({"relations": [[0, 1, "above"], [0, 1, "below"]]}, "relations[1]", ['relations[0] = [0, 1, "above"]']),
+        ({"relations": [[0, 1, "inside"]], "forbidden": [[0, 1, "near"]]}, "forbidden[0]", ["relations[0]"]),
+        ({"adjacent": [["Kitchen", "bedrooms"]], "apart": [["bedrooms", "Kitchen"]]}, "apart[0]", ["adjacent[0]"]),
+        (
+            {
+                "types": {"0": "Kitchen", "1": "Bathroom"},
+                "relations": [[0, 1, "near"]],
+                "apart": [["Bathroom", "Kitchen"]],
+            },
+            "apart[0]",
+            ["types.0", "types.1", "relations[0]"],
+        ),
+        ({"counts": {"Kitchen": 9}}, "counts.Kitchen", ["8 room slots"]),
+        (
+            {"counts": {"Kitchen": 2, "MasterRoom": 2, "bedrooms": "at most 1"}},
+            "counts.bedrooms",
+            ["counts.MasterRoom = 2"],
+        ),
+        ({"relations": [[0, 1, "left-of"], [1, 2, "left-above"], [0, 2, ["right-of", "right-above"]]]},
+         "relations[2]", ["closes a circle", "relations[0]", "relations[1]"]),
+    ],
+)  # fmt: skip
+def test_a_contradiction_is_named_with_all_that_takes_part(options, place, others):
+    constraints = Constraints(**options)
+    wrong = said(constraints)
+    assert list(wrong) == [place]
+    for other in others:
+        assert other in wrong[place]
+    for unrelated in ("counts.Kitchen = 2", "counts.Storage = 0"):
+        assert unrelated not in wrong[place], "what takes no part is not named"
+    with pytest.raises(ValueError, match="contradicts|circle|slots"):
+        constraints.goal(8)
+
+
+def test_several_contradictions_are_told_at_once():
+    wrong = said(Constraints(types={"0": "Kitchen"}, counts={"Kitchen": 0, "Storage": 9}))
+    assert sorted(wrong) == ["counts.Kitchen", "counts.Storage"]
+
+
+SOME_TYPES, SOME_WAYS = (LIVING, KITCHEN, BATH, BALCONY), (LEFT, RIGHT, 3, NO_EDGE)
+
+
+def some_rules(random):
+    """Rules about living room, kitchen and bathroom, left-of, near and none, of diagrams of up to three rooms."""
+
+    def pick(*choices):
+        return choices[int(torch.randint(len(choices), (), generator=random))]
+
+    sets = [frozenset({LIVING}), frozenset({KITCHEN}), frozenset({LIVING, BATH}), frozenset({KITCHEN, BATH})]
+    near = frozenset(range(NO_EDGE))
+    ways = [near, frozenset({LEFT}), frozenset({NO_EDGE}), near - {LEFT}]
+    makers = [
+        lambda at: Size((at,), *pick((1, 2), (3, 3), (2, 3))),
+        lambda at: RoomType((at,), pick(0, 1, 2), pick(*sets)),
+        lambda at: PairRelation((at,), *pick((0, 1), (1, 2), (0, 2)), pick(*ways)),
+        lambda at: Count((at,), pick(*sets), *pick((0, 0), (1, 1), (2, 3), (0, 1), (3, 3))),
+        lambda at: Adjacency((at,), pick(*sets), pick(*sets), pick(*ways[:2]), pick(True, False)),
+    ]
+    return [pick(*makers)(at) for at in range(int(torch.randint(2, 6, (), generator=random)))]
+
+
+def every_diagram():
+    """All diagrams of one to three rooms, of the types and relations that `some_rules` tells apart."""
+    rows = []
+    for rooms in (1, 2, 3):
+        real = [j < rooms for _, j in pairs(3)]
+        for types in itertools.product(SOME_TYPES, repeat=rooms):
+            for ways in itertools.product(SOME_WAYS, repeat=sum(real)):
+                left = iter(ways)
+                rows.append([*types, *[NODE_PAD] * (3 - rooms), *(next(left) if r else EDGE_PAD for r in real)])
+    return torch.tensor(rows)
+
+
+def test_what_is_possible_agrees_with_trying_everything():
+    random = torch.Generator().manual_seed(0)
+    every, answers = every_diagram(), []
+    for _ in range(60):
+        rules = some_rules(random)
+        held = PlanGoal(rules, 3).held(every)
+        answers.append(possible(rules, 3))
+        assert answers[-1] == bool(torch.stack(list(held.values())).all(0).any()), rules
+    assert 10 < sum(answers) < 50, "both answers are put to the test"
+
+
+def beliefs(rooms, seed):
+    """Chances of every token of diagrams of three slots; sparse, so that sums over all diagrams are short."""
+    random = torch.Generator().manual_seed(seed)
+    p = torch.zeros(6, NODE_SIZE, dtype=torch.float64)
+    for slot in range(3):
+        p[slot, list(SOME_TYPES)] = torch.rand(4, generator=random, dtype=torch.float64)
+    for place, (_, j) in enumerate(pairs(3)):
+        p[3 + place, list(SOME_WAYS)] = torch.rand(4, generator=random, dtype=torch.float64)
+        if j >= rooms:
+            p[3 + place] = torch.eye(NODE_SIZE)[EDGE_PAD]
+    p[rooms:3] = torch.eye(NODE_SIZE)[NODE_PAD]
+    return p / p.sum(1, keepdim=True)
+
+
+def truth(goal, p, at):
+    """The chance by what the token `at` is, by summing over everything."""
+    every = every_diagram()
+    met = torch.stack(list(goal.held(every).values())).all(0)
+    chances = p[torch.arange(6), every]
+    chances[:, at] = 1
+    weight = chances.prod(1) * met
+    return torch.zeros(NODE_SIZE, dtype=torch.float64).index_add(0, every[:, at], weight)
+
+
+@pytest.mark.parametrize("rooms", [2, 3])
+def test_chances_of_allowed_ids_and_counts_are_exact(rooms):
+    rules = [
+        RoomType(("a",), 1, frozenset({KITCHEN, BATH})),
+        PairRelation(("b",), 0, 1, frozenset({LEFT, NO_EDGE})),
+        Count(("c",), frozenset({LIVING, KITCHEN}), 1, 2),
+        Count(("d",), frozenset({KITCHEN}), 1, 3),
+        Count(("e",), frozenset({BATH, BALCONY}), 0, 1),
+    ]
+    goal, p = PlanGoal(rules, 3), beliefs(rooms, 1)
+    for at in (0, 1, 3):
+        found = goal.log_chance(p.log()[None], torch.tensor([at]))[0].exp()
+        expected = truth(goal, p, at)
+        some = p[at] > 0
+        torch.testing.assert_close(found[some], expected[some])
+        assert expected[some].max() > 0.01
+
+
+def test_chances_of_nearness_are_exact_for_one_pair_and_certain_at_the_end():
+    for rule in (
+        Adjacency(("a",), frozenset({LIVING, BATH}), frozenset({KITCHEN, BATH}), frozenset({LEFT, 3}), True),
+        Adjacency(("b",), frozenset({KITCHEN}), frozenset({LIVING}), frozenset({RIGHT}), False),
+    ):
+        goal, p = PlanGoal([rule], 3), beliefs(2, 2)
+        for at in (0, 1, 3):
+            found = goal.log_chance(p.log()[None], torch.tensor([at]))[0].exp()
+            some = p[at] > 0
+            torch.testing.assert_close(found[some], truth(goal, p, at)[some])
+        every = every_diagram()
+        certain = torch.nn.functional.one_hot(every, NODE_SIZE).double().log()
+        for at in range(6):
+            found = goal.log_chance(certain, torch.full((len(every),), at)).gather(1, every[:, at, None])[:, 0]
+            assert torch.equal(found.exp(), goal.held(every)[dotted(rule.path)].double())
+
+
+def test_chances_of_nearness_are_not_zero_while_it_can_be_met():
+    goal, p = (
+        PlanGoal([Adjacency(("a",), frozenset({KITCHEN}), frozenset({LIVING}), frozenset({LEFT}))], 3),
+        beliefs(3, 3),
+    )
+    for at in range(6):
+        found = goal.log_chance(p.log()[None], torch.tensor([at]))[0].exp()
+        some = p[at] > 0
+        assert torch.equal(found[some] > 0, truth(goal, p, at)[some] > 0)
+
+
+def test_many_counts_are_followed_in_groups():
+    rules = [Count((v,), frozenset({v}), 0, 2) for v in range(13)]
+    groups = countings(rules, 8)
+    assert [rule for group in groups for rule in group.rules] == rules
+    assert len(groups) == 3
+    assert isinstance(groups[0], Counting)
+
+
+def test_which_constraints_hold_of_a_plan():
+    boxes = [(20, 20, 100, 160), (104, 20, 160, 80), (104, 84, 160, 160)]
+    diagram = Diagram.from_boxes([LIVING, KITCHEN, BATH], boxes)
+    x = torch.from_numpy(encode(diagram, 8)).long()[None]
+    goal = Constraints(
+        rooms=[3, 5],
+        counts={"Kitchen": 1, "bedrooms": "at least 1"},
+        adjacent=[["LivingRoom", "Kitchen", "left-of"], ["Kitchen", "LivingRoom", "right-of"], ["Balcony", "Kitchen"]],
+        apart=[["Bathroom", "Kitchen"], ["Bathroom", "bedrooms"]],
+        relations=[[1, 2, "above"]],
+    ).goal(8)
+    held = {key: bool(value) for key, value in goal.held(x).items()}
+    assert held == {
+        "rooms": True,
+        "counts.Kitchen": True,
+        "counts.bedrooms": False,
+        "adjacent[0]": True,
+        "adjacent[1]": True,
+        "adjacent[2]": False,
+        "apart[0]": False,
+        "apart[1]": True,
+        "relations[0]": True,
+    }
+    x[0, 1] = NODE_MASK
+    assert not goal.held(x)["counts.Kitchen"]
+
+
+def test_relations_turn_round():
+    names = {RELATIONS[r]: RELATIONS[next(iter(turned(frozenset({r}))))] for r in range(NO_EDGE)}
+    assert names["left-of"] == "right-of"
+    assert names["left-above"] == "right-below"
+    assert names["inside"] == "surrounding"
+    assert turned(frozenset({NO_EDGE})) == {NO_EDGE}
+
+
+DATA = ProceduralPlans(train=600, valid=100, test=50)
+
+
+def test_sampling_starts_from_what_is_known():
+    constraints = Constraints(
+        types={"0": "LivingRoom", "5": ["Kitchen", "Bathroom"]}, relations=[[0, 1, "left-of"]], counts={"Storage": 0}
+    )
+    like = BubbleDiagram(data=DATA, constraints=constraints).build().like(200, 3)
+    free = BubbleDiagram(data=DATA).build().like(200, 3)
+    rooms = like.valid[:, :8].sum(1)
+    assert rooms.min() == 6, "room 5 exists, and the numbers of rooms are those of the data"
+    assert set(rooms.tolist()) == {6, 7, 8}
+    assert free.valid[:, :8].sum(1).min() < 6
+    assert like.known.sum(1).tolist() == [2] * 200
+    assert (like.x0[:, 0] == LIVING).all()
+    assert (like.x0[:, 8] == LEFT).all()
+    assert free.goal is None
+    assert like[3:5].to("cpu").goal is like.goal
+
+
+def test_numbers_of_rooms_that_no_plan_has_are_drawn_alike():
+    goal = Constraints(rooms=[2, 3]).goal(8)
+    assert goal.room_counts(torch.tensor([0, 0, 0, 0, 1, 2, 3, 4, 5]).numpy()).tolist() == [0, 0, 1, 1, 0, 0, 0, 0, 0]
+
+
+def test_a_contradiction_is_found_when_the_experiment_is_checked():
+    spec = BubbleDiagram(constraints=Constraints(rooms=4, counts={"bedrooms": 5}))
+    with pytest.raises(ValueError, match=r"constraints.counts.bedrooms: contradicts rooms = 4"):
+        unfit(spec.check())
+    (misfit,) = spec.check()
+    assert misfit.related == ("task", "constraints", "rooms")

@@ -1,0 +1,72 @@
+"""Constraints in an experiment file, and in a file of their own for a run that is there already."""
+
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from dither.engine.cli import main
+
+QUICK = Path(__file__).parents[1] / "experiments/bubble_diagram/quick.toml"
+TINY = [
+    "task.data={use='procedural-plans', train=64, valid=16, test=8}",
+    "model.width=16",
+    "model.depth=1",
+    "train.steps=2",
+    "train.batch_size=8",
+    "evaluate.samples=16",
+    "sample.count=2",
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    runs = tmp_path_factory.mktemp("runs")
+    changes = [word for change in TINY for word in ("--set", change)]
+    own = ["--set", "task.constraints={counts={Kitchen=0}}", "--set", "sampler='guided'"]
+    assert main(["run", str(QUICK), *changes, *own, "--runs", str(runs)]) == 0
+    (found,) = [path for path in runs.iterdir() if path.is_dir()]
+    return found
+
+
+def test_a_run_draws_under_its_own_constraints(run):
+    samples = load_file(next((run / "samples").rglob("samples.safetensors")))["samples"]
+    assert not (samples[:, :8] == 2).any()
+
+
+def test_a_file_of_constraints_takes_the_place_of_those_of_the_run(run, tmp_path, capsys):
+    path = tmp_path / "c.toml"
+    path.write_text(
+        """
+        sampler = { use = "guided", particles = 2 }
+        [task.constraints]
+        rooms = 6
+        types = { 0 = "LivingRoom" }
+        counts = { Kitchen = 2 }
+        """
+    )
+    assert main(["sample", str(run), "-n", "5", "--constraints", str(path), "--out", str(tmp_path / "out")]) == 0
+    samples = load_file(tmp_path / "out/samples.safetensors")["samples"]
+    assert samples.shape[0] == 5
+    assert (samples[:, 0] == 0).all()
+    assert ((samples[:, :8] == 2).sum(1) == 2).all()
+    assert (samples[:, 6:8] == 14).all()
+    assert "model_calls_per_sample" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[task.constraints]\nrooms = 4\ncounts = { bedrooms = 5 }", ["c.toml:3", "contradicts rooms = 4", "c.toml:2"]),
+        ("[task.constraints]\ncount = { Kitchen = 1 }", ["c.toml:2", "unknown key", 'did you mean "counts"?']),
+        ("[task]\nrooms = 3\n[train]\nsteps = 3", ["task.rooms: has no place here", "train.steps: has no place here"]),
+        ("sampler = 'guided'", ["there is no table [task.constraints]"]),
+    ],
+)
+def test_a_wrong_file_of_constraints_is_refused(run, tmp_path, capsys, text, said):
+    path = tmp_path / "c.toml"
+    path.write_text(text)
+    assert main(["sample", str(run), "--constraints", str(path)]) == 2
+    printed = capsys.readouterr().err
+    for words in said:
+        assert words in printed
