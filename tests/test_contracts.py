@@ -158,6 +158,9 @@ def test_the_seeds_are_valid_and_counted_on_a_small_machine(name, figures, monke
     monkeypatch.setattr(budget, "total_memory", lambda: 2**30)
     e = load_experiment(EXPERIMENTS / name).experiment
     assert sum(stage.parameters for stage in budget.stages(e, e.task.space())) == figures[0]
+    terms = budgets(e, e.task.space())[0].terms
+    assert terms["weights"] == terms["average of the weights"] == 4 * figures[0]
+    assert terms["optimizer moments"] == 2 * terms["weights"]  # those of Adam
 
 
 def test_a_run_is_refused_where_the_machine_is_too_small(monkeypatch, capsys):

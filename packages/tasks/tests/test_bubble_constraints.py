@@ -277,7 +277,7 @@ def test_many_counts_are_followed_in_groups():
 
 
 def test_which_constraints_hold_of_a_plan():
-    boxes = [(20, 20, 100, 160), (104, 20, 160, 80), (104, 84, 160, 160)]
+    boxes = [(20, 20, 100, 160), (104, 20, 160, 120), (104, 124, 160, 160)]
     diagram = Diagram.from_boxes([LIVING, KITCHEN, BATH], boxes)
     x = torch.from_numpy(encode(diagram, 8)).long()[None]
     goal = Constraints(

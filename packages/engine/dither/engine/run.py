@@ -236,8 +236,7 @@ def load_run(
 ) -> tuple[Loaded, Diffusion, int]:
     """Return a run's experiment, its system with the weights of the newest intact checkpoint, and their step.
 
-    Constraints of a file take the place of the run's own. Damaged checkpoints that are passed over are named on the
-    console.
+    Constraints from a file replace the run's own. Damaged checkpoints that are passed over are named on the console.
 
     Raises:
         Refused: It is no run directory; Damaged: it has no intact checkpoint.

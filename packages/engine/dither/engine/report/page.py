@@ -171,16 +171,17 @@ def _baselines(record: RunRecord) -> dict[str, dict[str, float]]:
 def charts_of(records: Sequence[RunRecord], names: Sequence[str] | None = None) -> list[tuple[str, str]]:
     """Return name and SVG, in which every name is escaped, of every curve with at least two points in some run."""
     labels = _names(records) if names is None else names
-    found = dict.fromkeys(f"{kind}/{name}" for record in records for kind, f in record.curves.items() for name in f)
+    found = dict.fromkeys((kind, name) for record in records for kind, f in record.curves.items() for name in f)
 
-    def rank(name: str) -> tuple[int, int]:
+    def rank(key: tuple[str, str]) -> tuple[int, int]:
+        name = "/".join(key)
         if name in FIRST:
             return 0, FIRST.index(name)
         return (2, LAST.index(name)) if name in LAST else (1, name.startswith("train/"))
 
     charts = []
-    for name in sorted(found, key=rank):
-        kind, _, figure = name.partition("/")
+    for kind, figure in sorted(found, key=rank):
+        name = f"{kind}/{figure}"
         all_points = [record.curves.get(kind, {}).get(figure, []) for record in records]
         series = {f"{label} {name}": points for label, points in zip(labels, all_points, strict=True)}
         if len(records) == 1:

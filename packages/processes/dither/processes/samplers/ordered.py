@@ -33,13 +33,13 @@ def _confidence(p: Tensor) -> Tensor:
 def _margin(p: Tensor) -> Tensor:
     """How far the likeliest id is ahead of the next."""
     falling = p.topk(2, -1).values
-    lead: Tensor = falling[..., 0] - falling[..., 1]
-    return lead
+    return falling[..., 0] - falling[..., 1]
 
 
 def _certainty(p: Tensor) -> Tensor:
     """Minus the entropy."""
-    return -torch.special.entr(p).sum(-1)
+    entropy: Tensor = torch.special.entr(p).sum(-1)
+    return -entropy
 
 
 SCORES: Mapping[str, Callable[[Float[Tensor, "B L V"]], Float[Tensor, "B L"]]] = {
