@@ -129,7 +129,11 @@ def overlap(a, b):
 def awkward():
     random = np.random.default_rng(3)
     good = unplaced(4, 20) + unplaced(5, 60, 14, 11)
-    return [*good, *(spoiled(one, random) for one in good), *(hopeless(random, rooms) for rooms in (1, 2, 5, 9, 14) * 3)]
+    return [
+        *good,
+        *(spoiled(one, random) for one in good),
+        *(hopeless(random, rooms) for rooms in (1, 2, 5, 9, 14) * 3),
+    ]
 
 
 @pytest.mark.parametrize("size", [130, 230, 420])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -165,7 +165,7 @@ class Experiment(Options):
 
 @dataclass(frozen=True)
 class Loaded:
-    """An experiment that is ready to be built, and what it was read from."""
+    """An experiment that is ready to be built, what it was read from, and what should be known before it runs."""
 
     experiment: Experiment
     document: Document
@@ -228,7 +228,8 @@ def check_experiment(document: Document, plugins: Plugins) -> Loaded:
         raise Refused(str(error)) from error
     if misfits:
         raise Refused(problems_of(misfits, document))
-    return Loaded(experiment, document, plugins, tuple(renamed(experiment, document)))
+    warnings = [replace(problem, level="warning") for problem in problems_of(experiment.warn(), document)]
+    return Loaded(experiment, document, plugins, (*renamed(experiment, document), *warnings))
 
 
 def _placed(problem: Problem, document: Document) -> Problem:

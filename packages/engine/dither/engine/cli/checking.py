@@ -36,11 +36,12 @@ def check(
     from dither.engine.budget import budgets, stages
     from dither.engine.experiment import load_experiment
 
-    e = load_experiment(experiment, changes or (), removals or (), selected).experiment
+    loaded = load_experiment(experiment, changes or (), removals or (), selected)
+    e = loaded.experiment
     space = e.task.space()
     found = budgets(e, space)
     parameters = sum(stage.parameters for stage in stages(e, space))
-    warnings = [misfit.message + (f"; {misfit.help}" if misfit.help else "") for misfit in e.warn()]
+    warnings = [f"{w.message}; {w.help}" if w.help else w.message for w in loaded.warnings]
     look = None
     if shapes:
         from dither.engine.shapes import look_at

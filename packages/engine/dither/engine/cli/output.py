@@ -105,7 +105,8 @@ def _with_causes(error: BaseException) -> BaseException:
 def _tell_as_text(problems: Sequence[Problem]) -> None:
     print("\n\n".join(map(str, problems)), file=sys.stderr)  # noqa: T201
     if len(problems) > 1:
-        print(f"\n{len(problems)} problems", file=sys.stderr)  # noqa: T201
+        word = "warnings" if all(problem.level == "warning" for problem in problems) else "problems"
+        print(f"\n{len(problems)} {word}", file=sys.stderr)  # noqa: T201
 
 
 def _tell_as_json(problems: Sequence[Problem]) -> None:

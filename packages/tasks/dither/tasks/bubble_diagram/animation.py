@@ -55,7 +55,9 @@ class Film:
 
     def pages(self) -> list[Page]:
         """Return the frames as pages."""
-        return [Page(self.width, self.height, tuple(shape for slot in frame for shape in slot)) for frame in self.frames]
+        return [
+            Page(self.width, self.height, tuple(shape for slot in frame for shape in slot)) for frame in self.frames
+        ]
 
 
 def film_of(path: Int[np.ndarray, "T K L"], arrangements: Sequence[Arrangement], *, size: float = 260.0) -> Film:

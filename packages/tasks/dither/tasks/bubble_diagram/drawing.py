@@ -196,7 +196,9 @@ def _tag(label: Label, colour: str) -> list[Shape]:
 def label_shapes(label: Label) -> list[Shape]:
     """Return words on a white bubble, and a line to the spot that they speak of."""
     width, height = label.extent
-    ground = Rectangle(label.x - width / 2, label.y - height / 2, width, height, min(width, height) / 2, _WHITE, _LINK, 0.9)
+    ground = Rectangle(
+        label.x - width / 2, label.y - height / 2, width, height, min(width, height) / 2, _WHITE, _LINK, 0.9
+    )
     shapes: list[Shape] = [Line(label.x, label.y, *label.spot, _LINK, 0.9)] if label.spot else []
     return [*shapes, ground, Text(label.x, label.y, label.lines[0], label.size, INK, label.upright)]
 

@@ -48,7 +48,9 @@ h2 { font-size: 1rem; margin: 0 0 .3rem; font-weight: normal }
 def draw_page(exhibits: Sequence[Exhibit], title: str = "Samples") -> str:
     """Return a page of samples: a summary, filters, a legend, and a card for each."""
     count = Counter(exhibit.level for exhibit in exhibits)
-    levels = {level: "unreadable" if level < 0 else f"L{level} {LEVELS[level]}" for level in sorted(count, reverse=True)}
+    levels = {
+        level: "unreadable" if level < 0 else f"L{level} {LEVELS[level]}" for level in sorted(count, reverse=True)
+    }
     rooms = Counter(_rooms(exhibit) for exhibit in exhibits if exhibit.arrangement)
     filters = _filter("Verdict", "level", {f"{level}": f"{name} ({count[level]})" for level, name in levels.items()})
     filters += _filter("Rooms", "rooms", {f"{size}": f"{size} ({rooms[size]})" for size in sorted(rooms)})
@@ -66,7 +68,9 @@ def draw_page(exhibits: Sequence[Exhibit], title: str = "Samples") -> str:
 
 
 def _summary(exhibits: Sequence[Exhibit]) -> str:
-    reached = [f"{sum(one.level >= level for one in exhibits)} reach L{level} {name}" for level, name in enumerate(LEVELS)]
+    reached = [
+        f"{sum(one.level >= level for one in exhibits)} reach L{level} {name}" for level, name in enumerate(LEVELS)
+    ]
     return f"{len(exhibits)} samples: {', '.join(reached)}. What the boxes do not show of a diagram is red."
 
 
