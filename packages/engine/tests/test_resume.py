@@ -106,6 +106,26 @@ def test_stopped_at_every_poll_and_resumed(start, go_on, stop_after, whole, monk
     assert len(steps) > 6
 
 
+@pytest.mark.parametrize("step", [3, 4, 12])
+def test_stopped_while_a_step_is_trained(start, go_on, whole, monkeypatch, step):
+    """What the step has written to the metrics belongs to it, also where it wrote a line."""
+    from dither.engine.training import Run
+
+    plain = Run._train
+
+    def train(self, watched):
+        plain(self, watched)
+        if self.trainer.step == step:
+            self.stop.requested = "SIGTERM"
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "_train", train)
+        code, directory = start(*CHANGES)
+    assert code == 75
+    assert go_on(directory) == 0
+    assert fingerprint(directory) == whole
+
+
 def test_stopped_again_and_again(start, go_on, stop_after, whole):
     stop_after(5)
     code, directory = start(*CHANGES)

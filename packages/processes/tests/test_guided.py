@@ -100,7 +100,7 @@ def test_a_goal_that_the_choice_would_exclude_is_met_all_the_same():
     """The likeliest outcome by far is (0, 0); the nucleus of what is allowed is taken, not of what is not."""
     goal = Outcomes(UNEQUAL)
     for choice in (Choice(temperature=0), Choice(top_p=0.2)):
-        (*_, x) = walk(Guided(2, choice), replace(blank(200), goal=goal))
+        (*_, x) = walk(Guided(2, choice=choice), replace(blank(200), goal=goal))
         assert goal.held(x)["wanted"].all()
 
 

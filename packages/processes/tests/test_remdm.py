@@ -97,6 +97,18 @@ def test_conf_masks_one_token_per_step_and_the_least_sure_most(part) -> None:
     assert process.masks
 
 
+def test_conf_remembers_how_sure_a_token_was_when_it_was_drawn(part) -> None:
+    """Once shown, a token is certain to the model; what it was drawn with decides: odds exp(0.95 - 0.35) here."""
+    process = build(part, 2, 3)
+    laws = torch.tensor([[0.95, 0.03, 0.02, 1.0], [0.35, 0.33, 0.32, 1.0]])
+    session = Told(process, laws.log()[None])
+    list(ReMDM("conf-compensated", steps=10)(process, session, Clean.of(torch.zeros(20_000, 2).long())))
+    back = [((a != 3).all(1, keepdim=True) & (b == 3)).sum(0) for a, b in itertools.pairwise(session.states)]
+    sure, unsure = torch.stack(back).sum(0).double()
+    mean = 0.95**2 + 0.03**2 + 0.02**2, 0.35**2 + 0.33**2 + 0.32**2  # of the chance of the id that was drawn
+    assert float(unsure / sure) == pytest.approx(float(torch.tensor(mean[0] - mean[1]).exp()), rel=0.1)
+
+
 def test_loop_rests_at_alpha_on(part) -> None:
     """It goes to alpha_on by t_on, rests there while tokens are drawn anew, and then finishes; the model is told so."""
     rows, length, steps = 2_000, 12, 40

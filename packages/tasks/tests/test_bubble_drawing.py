@@ -226,7 +226,8 @@ def test_png_shows_the_shapes_where_they_are():
 def test_drawing_leaves_pyplot_alone():
     code = (
         "import sys\nfrom dither.tasks.bubble_diagram.drawing import draw_diagram\n"
-        "from dither.tasks.bubble_diagram.painting import to_png\nfrom dither.tasks.bubble_diagram.plans import Diagram\n"
+        "from dither.tasks.bubble_diagram.painting import to_png\n"
+        "from dither.tasks.bubble_diagram.plans import Diagram\n"
         "assert 'matplotlib' not in sys.modules\n"
         "to_png(draw_diagram(Diagram((0, 1), ((0, 1, 2),))))\nassert 'matplotlib.pyplot' not in sys.modules\n"
     )

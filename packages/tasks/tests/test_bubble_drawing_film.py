@@ -117,7 +117,10 @@ def test_the_page_shows_every_sample_under_its_verdict():
     for name in sorted({name for card in cards for name in card}):
         assert sum(said.get("id") == name for _, said in tags) == 1, f"there is no button for {name}"
         assert f"body:has(#{name}:checked) article:not(.{name})" in page
-    assert sum(tag == "svg" for tag, _ in tags) == 2 * 4 + 1
+    assert sum(tag == "svg" for tag, _ in tags) == 2 * 4
+    kinds = {kind for one in shown if one.arrangement for kind in one.arrangement.diagram.types}
+    assert sum(tag == "i" for tag, _ in tags) == len(kinds)
+    assert all(f'{COLOURS[kind]}"></i>{ROOMS[kind]}<' in page for kind in kinds)
     assert "6 samples: 4 reach L0 tokens, 3 reach L1 programme, 2 reach L2 order" in page
     assert "MASK is left over" in page
     assert page.count("not shown: ") == 1

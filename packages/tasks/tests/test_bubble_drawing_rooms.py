@@ -72,7 +72,7 @@ def test_a_witness_is_spread_towards_the_sizes_that_rooms_like():
         assert is_witness(boxes, demands_of(wanted(diagram), rooms), Canvas())
         liked = liked_sides(diagram.types).prod(1)
         for found, ratios in ((witness, before), (boxes, after)):
-            ratios += np.abs(np.log((found[:, 2:] - found[:, :2]).prod(1) / liked)).tolist()
+            ratios.extend(np.abs(np.log((found[:, 2:] - found[:, :2]).prod(1) / liked)).tolist())
     assert np.median(after) < 0.2
     assert np.mean(after) < 0.3 * np.mean(before)
 

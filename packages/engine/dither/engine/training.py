@@ -66,10 +66,10 @@ class Run:
         """
         experiment, trainer = self.experiment, self.trainer
         watched = bool(self.plugins.manager.hook.after_step.get_hookimpls())
-        self.first = trainer.step
+        self.first, self.mark = trainer.step, self.log.metrics.offset
         with _no_pauses():
             while not self.stop():
-                step, self.mark = trainer.step, self.log.metrics.offset
+                step = trainer.step
                 if self._due(step, experiment.train.checkpoint_every):
                     self.save()
                 if self._due(step, experiment.evaluate.every):
@@ -79,6 +79,7 @@ class Run:
                 if step == experiment.train.steps or self.stop():
                     break
                 self._train(watched)
+                self.mark = self.log.metrics.offset
         if self.stop():
             self.save()
         return not self.stop()

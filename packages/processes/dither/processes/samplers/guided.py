@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from dither.registry.flow import Clean, Goal, State
 from dither.registry.parts import Process, Session
+from dither.registry.spaces import TokenSpace
 
 from ..clock import time_of
 from ..draws import draw
@@ -40,10 +42,13 @@ class Guided:
 
     Attributes:
         particles: K; with 1 nothing corrects for what a step cannot see.
+        order: "random" takes any position next; "fields" those of the first field before the next, so that what a goal
+            asks of tokens together, as of rooms and then of their relations, is decided from the top.
         choice: How an id is chosen by its odds.
     """
 
     particles: int = 4
+    order: Literal["random", "fields"] = "random"
     choice: Choice = AS_SAID
 
     def __post_init__(self) -> None:
@@ -61,16 +66,23 @@ class Guided:
             return
         x, masked = all_masked(process, like, "guided")
         lost = torch.ones(len(x), dtype=wide_dtype(x.device), device=x.device)
-        cloud = _Cloud.of(x, self.particles)
+        cloud, stage = _Cloud.of(x, self.particles), self._stages(process).to(x.device)
         for _ in range(int(masked.sum(1).max())):
             left = masked.sum(1)
             lost = lost * torch.rand_like(lost) ** (1 / left.clamp_min(1))
             t = time_of(process.schedule, lost).to(torch.get_default_dtype())
-            chosen = best(torch.zeros_like(masked, dtype=lost.dtype), masked, left.clamp_max(1))
+            chosen = best(-stage.expand_as(masked), masked, left.clamp_max(1))
             cloud = self._step(cloud, session, t, chosen, like.goal)
             masked = masked & ~chosen
             yield cloud.heaviest()
         yield cloud.drawn()
+
+    def _stages(self, process: Process) -> Float[Tensor, " L"]:
+        """Return a number per position; the smaller go first."""
+        space = process.space
+        assert isinstance(space, TokenSpace), "only tokens are masked"
+        fields = [float(number) * (self.order == "fields") for number, _ in enumerate(space.fields)]
+        return torch.cat([torch.full((f.length,), at) for f, at in zip(space.fields, fields, strict=True)])
 
     def _step(
         self, cloud: _Cloud, session: Session, t: Float[Tensor, " B"], chosen: Bool[Tensor, "B L"], goal: Goal

@@ -47,6 +47,9 @@ class Guided(Unmasking):
     name: ClassVar[str] = "guided"
     particles: int = Field(4, ge=1, le=1024)
     """Candidates that are drawn for each sample, one of which is kept; each costs as much as a sample."""
+    order: Literal["random", "fields"] = "random"
+    """Which position is next. random: any. fields: all of the first field, as the rooms, before the next, as relations;
+    constraints on both are then met more often. Under a perfect model the law is the same."""
 
     def traits(self) -> frozenset[str]:
         """Promise to draw from what the model says, exactly, where there are no constraints."""
@@ -56,7 +59,7 @@ class Guided(Unmasking):
         """Return the walk."""
         from .guided import Guided
 
-        return Guided(self.particles, self.choice())
+        return Guided(self.particles, self.order, self.choice())
 
 
 class Ordered(Unmasking):

@@ -1,7 +1,7 @@
 """The way of samples from noise to diagrams: an animated SVG without a script, a GIF, and a strip of stages.
 
-Rooms stand throughout where they stand in the finished diagram. Grey rooms are masked, and pale lines are pairs of rooms
-of which nothing is known yet. Letters: T states, K samples, L tokens (R room slots, then the pairs of slots).
+Rooms stand throughout where they stand in the finished diagram. Grey rooms are masked, and pale lines are pairs of
+rooms of which nothing is known yet. Letters: T states, K samples, L tokens (R room slots, then the pairs of slots).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from math import isqrt
 from typing import Final
 
 import numpy as np
@@ -159,7 +160,7 @@ class _Actor:
 
 def _slots(tokens: int) -> int:
     """Return the number of room slots of samples of so many tokens."""
-    return round(((8 * tokens + 1) ** 0.5 - 1) / 2)
+    return (isqrt(8 * tokens + 1) - 1) // 2
 
 
 def _fitted(label: Label, words: str) -> Label:

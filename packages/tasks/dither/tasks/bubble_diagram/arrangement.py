@@ -169,4 +169,5 @@ def _adapted(boxes: Int[np.ndarray, "R 4"], liked: Float[np.ndarray, "R 2"]) -> 
     """Return the liked sides, longer or shorter so that rooms which must be slim still get their area."""
     sides = (boxes[:, 2:] - boxes[:, :2]).astype(float)
     other = liked.prod(1, keepdims=True) / sides[:, ::-1]
-    return np.clip(other, liked / _SLIMMEST, liked * _SLIMMEST)
+    adapted: Float[np.ndarray, "R 2"] = np.clip(other, liked / _SLIMMEST, liked * _SLIMMEST)
+    return adapted

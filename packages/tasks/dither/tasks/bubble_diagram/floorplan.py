@@ -107,7 +107,7 @@ def _foot(scene: Scene, area: float, x: float, y: float, width: float) -> list[S
     long = bar / METRES * scene.scale
     words = f"{bar} m · {area:.0f} m² in {len(scene.names)} rooms"
     broken = scene.arrangement.broken
-    words += f", {broken} not shown" * bool(broken)
+    words += f", {broken} relation{'s' * (broken > 1)} not shown" * bool(broken)
     ticks = [Line(at, y - 3, at, y + 3, PALE, 1.2) for at in (x, x + long)]
     text = Text(x + long + 8, y, fit_text(words, 9.5, width - long - 8), 9.5, BROKEN if broken else PALE, left=True)
     return [Line(x, y, x + long, y, PALE, 1.2), *ticks, text]

@@ -12,10 +12,11 @@ from html import escape
 from typing import Final
 
 from .arrangement import Arrangement
-from .drawing import Scene, draw_bubbles, draw_legend
+from .drawing import Scene, draw_bubbles
 from .exhibits import LEVELS, Exhibit
 from .floorplan import draw_floorplans
 from .page import Page, to_svg
+from .vocabulary import COLOURS, ROOMS
 
 __all__ = ["draw_page"]
 
@@ -31,12 +32,15 @@ _STYLE: Final = """
 body { margin: 0 auto; padding: 1rem 1.25rem 3rem; max-width: 1980px }
 h1 { font-size: 1.35rem; margin: .3rem 0 }
 header p { margin: .3rem 0; color: #565d68 }
-fieldset { display: inline-block; border: 1px solid #d5d8dd; border-radius: 8px; margin: .4rem .6rem .4rem 0; background: #fff }
+fieldset, .legend, article { background: #fff; border: 1px solid #d5d8dd; border-radius: 8px }
+fieldset { display: inline-block; margin: .4rem .6rem .4rem 0 }
 fieldset label { margin-right: .9rem; white-space: nowrap; cursor: pointer }
-.legend { background: #fff; border: 1px solid #d5d8dd; border-radius: 8px; margin: .4rem 0 1rem; padding: 0 .5rem .4rem }
-.legend svg { max-width: 100%; height: auto; display: block; margin: auto }
+.legend { margin: .4rem 0 1rem; padding: .4rem .9rem; font-size: .85rem }
+.legend span { margin-right: 1.1rem; white-space: nowrap; display: inline-block }
+.legend i { display: inline-block; width: .8em; height: .8em; border: 1px solid #2b2f36; border-radius: 3px }
+.legend i { margin-right: .4em; vertical-align: -.05em }
 main { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(640px, 100%), 1fr)); gap: 1rem }
-article { background: #fff; border: 1px solid #d5d8dd; border-radius: 10px; padding: .7rem .9rem }
+article { padding: .7rem .9rem }
 h2 { font-size: 1rem; margin: 0 0 .3rem; font-weight: normal }
 .chip { color: #fff; border-radius: 999px; padding: .1rem .6rem; margin-left: .5rem; font-size: .85rem }
 .pictures { display: flex; flex-wrap: wrap; gap: .5rem }
@@ -85,11 +89,10 @@ def _filter(words: str, name: str, values: Mapping[str, str]) -> str:
 
 
 def _legend(exhibits: Iterable[Exhibit]) -> str:
-    diagrams = [exhibit.arrangement.diagram for exhibit in exhibits if exhibit.arrangement]
-    if not diagrams:
-        return ""
-    shapes, height = draw_legend(diagrams, 1300.0, 0.0)
-    return f'<div class="legend">{_inline(Page(1300.0, height, tuple(shapes)))}</div>'
+    shown = [exhibit.arrangement.diagram.types for exhibit in exhibits if exhibit.arrangement]
+    kinds = sorted({kind for types in shown for kind in types})
+    marks = (f'<span><i style="background:{COLOURS[kind]}"></i>{ROOMS[kind]}</span>' for kind in kinds)
+    return f'<div class="legend">{"".join(marks)}</div>' if kinds else ""
 
 
 def _card(exhibit: Exhibit) -> str:

@@ -1,4 +1,4 @@
-"""A page of shapes, and its form as SVG text. Lengths are in pixels, y grows downwards. `painting` makes PNGs of pages."""
+"""A page of shapes, and its form as SVG text; `painting` has the others. Lengths are in pixels, y grows downwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages as dots: PNG and GIF. Pages are painted larger than they are wanted and made smaller, which smooths the edges."""
+"""Pages as dots: PNG and GIF. Pages are painted too large and then made smaller, which smooths the edges."""
 
 from __future__ import annotations
 

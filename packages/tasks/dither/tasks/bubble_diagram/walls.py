@@ -65,7 +65,7 @@ class WallProgram:
         price = np.concatenate([np.zeros(self.walls), prices[paid]])
         most = np.full(unknowns, np.inf)
         most[: self.walls] = np.inf if self.side is None else self.side
-        limits = np.stack([np.zeros(unknowns), most], 1)
+        limits: Any = np.stack([np.zeros(unknowns), most], 1)
         found = linprog(price, matrix, self.bounds, bounds=limits, method="highs-ds")
         if found.x is None:
             return None

@@ -61,10 +61,12 @@ class PlanGoal:
 
         Where none of these is in `counts`, all that can be are drawn alike.
         """
-        sizes = range(min(len(counts), self.slots + 1))
-        can = np.array([n > 0 and possible([*self.rules, Size((), n, n)], self.slots) for n in sizes])
-        kept: Int[np.ndarray, " n"] = np.where(can, counts[: len(can)], 0)
-        return kept if kept.any() else can.astype(np.int64)
+
+        def can(n: int) -> bool:
+            return 0 < n <= self.slots and possible([*self.rules, Size((), n, n)], self.slots)
+
+        kept: Int[np.ndarray, " n"] = np.array([some if some and can(n) else 0 for n, some in enumerate(counts)])
+        return kept if kept.any() else np.array([int(can(n)) for n in range(len(counts))])
 
     def begin(self, empty: Clean) -> Clean:
         """Return what sampling starts from: tokens that have one way to be are known, and the rest has this goal."""
