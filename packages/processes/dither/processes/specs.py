@@ -85,8 +85,9 @@ class Absorbing(Clocked):
     """What the raw output means: logits of p(x_0 | x_t), of the x_0 to plug in, or log ratios p_t(y) / p_t(x_t)."""
     estimator: Literal["time", "importance", "mask-count", "exact"] = "time"
     """How noise is drawn to measure the loss, whose mean stays the same. time: at even times. importance: evenly in
-    log(1 - alpha), so that all times weigh alike (MDLM; it varies more on short samples). mask-count: one token is masked for sure, so that k of N masked is
-    even in 1..N and weighs N / k, which varies least. exact: evaluation takes every mask of at most 12 positions."""
+    log(1 - alpha), so that all times weigh alike (MDLM; on short samples it varies more). mask-count: one token is
+    masked for sure, so that k of N masked is even in 1..N and weighs N / k, which varies least. exact: evaluation takes
+    every mask of at most 12 positions."""
 
     def check(self, space: Space) -> Iterable[Misfit]:
         """Yield why the process cannot act on the space, or would not mask enough."""
