@@ -9,6 +9,7 @@ from dither.processes.samplers.choice import Choice
 from dither.processes.samplers.first_hitting import FirstHitting
 from dither.processes.samplers.guided import Guided, _resampled
 from dither.processes.specs import Absorbing, Uniform
+from dither.registry import Field, TokenSpace
 from dither.registry.flow import Clean
 from dither.testing.chances import follows
 from dither.testing.oracle import IDS, LAW, OUTCOMES, SPACE, OracleSession, blank, clean_law
@@ -54,7 +55,7 @@ def conditional(wanted):
 
 def walk(sampler, like, process=None, session=OracleSession):
     process = process or Absorbing().build(SPACE)
-    prior = process.corrupt(blank(1), torch.ones(1)).prior
+    prior = process.corrupt(like[:1], torch.ones(1)).prior
     torch.manual_seed(4)
     return list(sampler(process, session(process, "posterior", prior), like))
 
@@ -90,6 +91,26 @@ def test_known_values_are_exact_with_any_number_of_particles_and_seen_from_the_f
     states = walk(Guided(particles), replace(like, goal=goal), session=Spy)
     assert all((x[:, 1] == 2).all() for x in [*seen, *states])
     follows(clean_law(states[-1]), conditional(OUTCOMES[:, 1] == 2), "samples with a known token")
+
+
+def test_the_fields_may_be_decided_one_after_the_other():
+    space = TokenSpace((Field("first", 2, 3), Field("second", 2, 3)))
+    process = Absorbing().build(space)
+
+    class Same(OracleSession):
+        def __call__(self, state, t):
+            return self.process.read(torch.zeros(*state.x.shape, 4), state, self.process.schedule(t))
+
+    class Anything:
+        def log_chance(self, log_clean, at):
+            return torch.zeros(len(at), 4, dtype=torch.float64)
+
+    like = Clean.of(torch.zeros(200, 4, dtype=torch.long))
+    for order in ("fields", "random"):
+        states = walk(Guided(2, order), replace(like, goal=Anything()), process, Same)
+        halfway = (states[1] < 3)[:, :2]
+        assert bool(halfway.all()) == (order == "fields")
+        assert 40 < (states[0][:, 0] < 3).sum() < 120, "within a field any position may be next"
 
 
 def test_without_a_goal_it_is_first_hitting():

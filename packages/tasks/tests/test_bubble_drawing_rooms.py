@@ -11,6 +11,7 @@ import pytest
 from dither.tasks.bubble_diagram.arrangement import Arrangement, arrange, room_names, spread_rooms
 from dither.tasks.bubble_diagram.demands import Canvas, demands_of
 from dither.tasks.bubble_diagram.drawing import Scene, draw_bubbles, draw_diagram, draw_gallery
+from dither.tasks.bubble_diagram.exhibits import exhibits_of
 from dither.tasks.bubble_diagram.floorplan import METRES, draw_floorplan, room_areas
 from dither.tasks.bubble_diagram.generator import make_plans
 from dither.tasks.bubble_diagram.layout import liked_sides
@@ -86,15 +87,22 @@ def test_what_is_no_witness_is_not_spread():
 
 def test_a_witness_that_is_given_serves_without_a_search():
     """Rows of plans whose well placed rooms break a relation, so that only the witness shows them."""
-    random, served = np.random.default_rng(0), 0
+    random, served, grown = np.random.default_rng(0), 0, 0
     for diagram in unplaced(6, 120):
         changed = replace(diagram, edges=spoiled(diagram, random).edges[:1] + diagram.edges[1:])
         witness = realise(wanted(changed), len(changed.types)).boxes
         if witness is not None and not arrange(changed, search=False).exact:
             assert arrange(changed, witness, search=False).exact
             assert arrange(changed).exact
+            (exhibit,) = exhibits_of(encode(changed, 8)[None], 8)
+            assert exhibit.level == 4
+            assert exhibit.arrangement.exact
+            boxes = spread_rooms(changed, witness)
+            area, tight = ((some[:, 2:] - some[:, :2]).prod(1).sum() for some in (boxes, witness))
+            grown += bool(area > 2 * tight)
             served += 1
     assert served
+    assert grown == served, "a witness that is kept as it is, is tight"
 
 
 def test_boxes_that_relate_more_than_the_diagram_are_no_proof():

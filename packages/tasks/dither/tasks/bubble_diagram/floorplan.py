@@ -105,9 +105,9 @@ def _words(label: Label) -> list[Shape]:
 def _foot(scene: Scene, area: float, x: float, y: float, width: float) -> list[Shape]:
     bar = next((metres for metres in _BARS if metres / METRES * scene.scale < 0.35 * width), _BARS[-1])
     long = bar / METRES * scene.scale
-    words = f"{bar} m · {area:.0f} m² in {len(scene.names)} rooms"
-    broken = scene.arrangement.broken
-    words += f", {broken} relation{'s' * (broken > 1)} not shown" * bool(broken)
+    words, broken = f"{bar} m · {area:.0f} m² in {len(scene.names)} rooms", scene.arrangement.broken
+    if broken:
+        words = f"{bar} m · {area:.0f} m² · {broken} relation{'s' * (broken > 1)} not shown"
     ticks = [Line(at, y - 3, at, y + 3, PALE, 1.2) for at in (x, x + long)]
     text = Text(x + long + 8, y, fit_text(words, 9.5, width - long - 8), 9.5, BROKEN if broken else PALE, left=True)
     return [Line(x, y, x + long, y, PALE, 1.2), *ticks, text]
