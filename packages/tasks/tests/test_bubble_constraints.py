@@ -242,7 +242,7 @@ def test_chances_of_allowed_ids_and_counts_are_exact(rooms):
 
 def test_chances_of_nearness_are_exact_for_one_pair_and_certain_at_the_end():
     for rule in (
-        Adjacency(("a",), frozenset({LIVING, BATH}), frozenset({KITCHEN, BATH}), frozenset({LEFT, 3}), True),
+        Adjacency(("a",), frozenset({LIVING, BATH}), frozenset({KITCHEN, BATH}), frozenset({LEFT, RIGHT, 3}), True),
         Adjacency(("b",), frozenset({KITCHEN}), frozenset({LIVING}), frozenset({RIGHT}), False),
     ):
         goal, p = PlanGoal([rule], 3), beliefs(2, 2)

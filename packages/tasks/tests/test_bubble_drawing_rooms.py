@@ -78,6 +78,19 @@ def test_a_witness_is_spread_towards_the_sizes_that_rooms_like():
     assert np.mean(after) < 0.3 * np.mean(before)
 
 
+def test_any_witness_can_be_spread():
+    """Boxes anywhere, upon each other: what the rooms would like breaks the diagram, if nothing demands it."""
+    random = np.random.default_rng(5)
+    for _ in range(60):
+        rooms = int(random.integers(4, 9))
+        low = random.integers(0, 200, (rooms, 2))
+        witness = np.concatenate([low, np.minimum(low + random.integers(12, 120, (rooms, 2)), 256)], 1)
+        diagram = replace(Diagram.from_boxes(tuple(random.integers(0, 13, rooms).tolist()), witness), boxes=None)
+        boxes = spread_rooms(diagram, witness)
+        assert is_witness(boxes, demands_of(wanted(diagram), rooms), Canvas())
+        assert (boxes != witness).any()
+
+
 def test_what_is_no_witness_is_not_spread():
     (diagram,) = unplaced(23, 1)
     boxes = realise(wanted(diagram), len(diagram.types)).boxes

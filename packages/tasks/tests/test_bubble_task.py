@@ -248,7 +248,7 @@ def test_sources_that_do_not_fit():
         (BubbleDiagram, {"rooms": 1}),
         (BubbleDiagram, {"rooms": 41}),
         (ProceduralPlans, {"train": 0}),
-        (ProceduralPlans, {"most": 9}),
+        (ProceduralPlans, {"most": 15}),
         (ProceduralPlans, {"seed": -1}),
         (JsonPlans, {"path": ""}),
         (JsonPlans, {"path": "a", "valid": 0.0}),
@@ -274,3 +274,15 @@ def test_the_space_is_of_tokens(spec):
     assert isinstance(spec.space(), TokenSpace)
     assert not isinstance(spec.space(), FeatureSpace)
     assert spec.space().with_mask() == spec.space(), "MASK is there already"
+
+
+def test_buckets_are_numbers_of_rooms():
+    """Diagrams of one bucket have the same real positions."""
+    task = ProceduralPlans(train=40, valid=4, test=4)
+    task = BubbleDiagram(data=task).build()
+    buckets = task.buckets("train")
+    valid = task.batch("train", range(40)).valid
+    assert buckets == valid[:, : task.rooms].sum(1).tolist()
+    for bucket in set(buckets):
+        rows = [row for row, own in enumerate(buckets) if own == bucket]
+        assert len(valid[rows].unique(dim=0)) == 1

@@ -78,7 +78,9 @@ def catalog_of(*parts: type[Spec]) -> Catalog:
 
 
 sys.modules["dither.registry.files.kit"] = sys.modules[__name__]
-Mix.__module__ = Straight.__module__ = "dither.registry.files.kit"  # as the parts of a file are, whose Specs may use torch
+Mix.__module__ = Straight.__module__ = (
+    "dither.registry.files.kit"  # as the parts of a file are, whose Specs may use torch
+)
 OURS = catalog_of(Mix, Straight)
 
 

@@ -78,6 +78,10 @@ class Train(Options):
     """Where to run; auto takes a GPU if there is one."""
     threads: int | None = Field(None, ge=1, le=1024)
     """CPU threads; by default torch decides."""
+    buckets: bool = False
+    """Put samples with the same padding into one batch, where the task knows which: then none is computed."""
+    keep_memory: bool = False
+    """On a CPU under Linux, keep freed memory for the next step: faster, and the peak may rise."""
 
 
 class Evaluate(Options):

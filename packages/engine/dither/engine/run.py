@@ -1,7 +1,7 @@
 """Start a run, go on with one, or use what it made; and the exit codes.
 
-0 done, 1 a plugin's hook failed, 2 refused (raised as `Refused`), 3 no intact checkpoint left, 4 loss or gradient no number, 5 out of space or
-memory, 75 stopped by a signal with a checkpoint saved.
+0 done, 1 a plugin's hook failed, 2 refused (raised as `Refused`), 3 no intact checkpoint left, 4 loss or gradient no
+number, 5 out of space or memory, 75 stopped by a signal with a checkpoint saved.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from rich.console import Console
 from dither.registry.problems import Problem, Refused
 from dither.registry.reports import PluginError
 
+from .allocator import keep_freed_memory
 from .checkpoint import Checkpoints, Damaged, load_weights, weights_of
 from .constraining import load_constrained
 from .drawing import make_drawing, unused_folder, write_drawing
@@ -131,6 +132,8 @@ def _build(loaded: Loaded) -> tuple[Diffusion, torch.device]:
     if train.threads is not None:
         torch.set_num_threads(train.threads)
     device = choose_device(train.device)
+    if train.keep_memory and device.type == "cpu":
+        keep_freed_memory()
     return Diffusion.build(loaded.experiment).to(device), device
 
 

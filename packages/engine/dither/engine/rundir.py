@@ -151,6 +151,7 @@ CHANGEABLE = (
     "train.keep",
     "train.device",
     "train.threads",
+    "train.keep_memory",
     "train.compile",
 )
 """What a resumed run may have otherwise than before."""

@@ -10,8 +10,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dither.registry.flow import Clean
-from dither.registry.problems import Refused
+from dither.registry.parts import BucketedTask, Task
+from dither.registry.problems import Problem, Refused
 
+from .buckets import BucketOrder
 from .experiment import Train
 from .finite import FiniteGuard, NonFinite
 from .optim import MovingAverage
@@ -45,7 +47,7 @@ class Trainer:
         if size < 1:
             raise Refused("the task has no training samples")
         self.system, self.train, self.seed = system, train, seed
-        self.order = Order(size, seed)
+        self.order = make_order(system.task, train, seed)
         self.parameters = [p for p in system.model.parameters() if p.requires_grad]
         self.device = self.parameters[0].device
         self.optimizer = train.optimizer.build(system.model)
@@ -170,6 +172,23 @@ class Trainer:
         self.guard.start(self.step)
         if self.average is not None:
             self.average.n_averaged.fill_(int(plain["averaged"]))
+
+
+def make_order(task: Task, train: Train, seed: int) -> Order | BucketOrder:
+    """Return the order in which the samples of a task are taken.
+
+    Raises:
+        Refused: Buckets are asked for of a task that has none, or of fewer samples than a batch takes.
+    """
+    size = task.size("train")
+    if not train.buckets:
+        return Order(size, seed)
+    if not isinstance(task, BucketedTask):
+        raise Refused(Problem("the task does not say which samples have the same padding", ("train", "buckets")))
+    if size < train.batch_size:
+        message = f"{size} training samples do not fill a batch of {train.batch_size}"
+        raise Refused(Problem(message, ("train", "buckets")))
+    return BucketOrder(task.buckets("train"), train.batch_size, seed)
 
 
 def scale_gradients(parameters: Sequence[Tensor], weight: Float[Tensor, ""], clip: float) -> Float[Tensor, ""]:

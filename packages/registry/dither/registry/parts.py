@@ -18,6 +18,7 @@ from .spaces import Space
 
 __all__ = [
     "BoundedProcess",
+    "BucketedTask",
     "Denoiser",
     "EstimatingProcess",
     "KeyValueCache",
@@ -243,6 +244,15 @@ class Task(Protocol):
 
     def show(self, samples: Shaped[Tensor, "N L *M"], like: Clean) -> Iterable[Picture]:
         """Pictures of drawn samples."""
+        ...
+
+
+@runtime_checkable
+class BucketedTask(Protocol):
+    """A task that can say which samples have the same real positions."""
+
+    def buckets(self, split: Split) -> Sequence[int]:
+        """A number for each sample; samples of one number have the same real positions."""
         ...
 
 

@@ -67,6 +67,11 @@ class BubbleDiagrams:
         x0 = self._tokens[split][torch.from_numpy(numbers)].long()
         return Clean.of(x0, self._valid(x0[:, : self.rooms] != NODE_PAD))
 
+    def buckets(self, split: Split) -> list[int]:
+        """Return the number of rooms of each diagram."""
+        rooms: list[int] = (self._tokens[split][:, : self.rooms] != NODE_PAD).sum(1).tolist()
+        return rooms
+
     def _valid(self, real: Tensor) -> Tensor:
         return torch.cat([real, torch.from_numpy(real_edges(real.numpy()))], 1)
 

@@ -1,0 +1,55 @@
+"""Batches of one bucket: every sample once an epoch, the same order from the same seed."""
+
+import numpy as np
+import pytest
+
+from dither.engine.buckets import BucketOrder
+from dither.engine.trainer import Trainer
+from dither.registry.problems import Refused
+
+BUCKETS = np.random.default_rng(0).choice(3, 64 * 8 + 5, p=[0.02, 0.38, 0.6])
+
+
+def epoch(order, number):
+    count = len(BUCKETS) // 8
+    return [order.rows((number * count + batch) * 8, 8) for batch in range(count)]
+
+
+def test_an_epoch_takes_every_sample_once_but_those_of_an_unfilled_batch():
+    order = BucketOrder(BUCKETS, 8, 3)
+    taken = np.concatenate(epoch(order, 0))
+    assert len(taken) == len(set(taken)) == 64 * 8
+    left = {n: set(range(len(BUCKETS))) - set(np.concatenate(epoch(order, n))) for n in (0, 1)}
+    assert left[0] != left[1]
+
+
+def test_all_batches_are_of_one_bucket_but_what_is_left_over():
+    batches = epoch(BucketOrder(BUCKETS, 8, 3), 0)
+    mixed = [batch for batch in batches if len(set(BUCKETS[batch])) > 1]
+    assert len(mixed) <= 2
+    kinds = [BUCKETS[batch[0]] for batch in batches if len(set(BUCKETS[batch])) == 1]
+    assert kinds != sorted(kinds)
+
+
+def test_the_order_follows_from_seed_and_epoch():
+    order = BucketOrder(BUCKETS, 8, 3)
+    first = epoch(order, 0)
+    assert epoch(order, 1) != first
+    assert epoch(BucketOrder(BUCKETS.tolist(), 8, 3), 0) == first
+    assert epoch(BucketOrder(BUCKETS, 8, 4), 0) != first
+
+
+def test_only_whole_batches():
+    order = BucketOrder(BUCKETS, 8, 3)
+    with pytest.raises(ValueError, match="one by one"):
+        order.rows(4, 8)
+    with pytest.raises(ValueError, match="do not fill"):
+        BucketOrder([1, 2], 3, 0)
+
+
+def test_a_task_without_buckets_is_refused(load):
+    from dither.engine.system import Diffusion
+
+    experiment = load("train.buckets=true").experiment
+    with pytest.raises(Refused, match="does not say which samples"):
+        Trainer(Diffusion.build(experiment), experiment.train, 0)
