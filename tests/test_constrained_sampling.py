@@ -1,5 +1,6 @@
 """Constraints in an experiment file, and in a file of their own for a run that is there already."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,12 @@ def test_a_wrong_file_of_constraints_is_refused(run, tmp_path, capsys, text, sai
     printed = capsys.readouterr().err
     for words in said:
         assert words in printed
+
+
+def test_the_page_about_constraints_says_what_is_so(tmp_path, capsys):
+    page = (QUICK.parents[2] / "docs/constraints.md").read_text()
+    (toml,), (code,) = (re.findall(rf"^```{word}\n(.*?)^```", page, re.M | re.S) for word in ("toml", "python"))
+    (tmp_path / "flat.toml").write_text(f"extends = {str(QUICK)!r}\n{toml}")
+    assert main(["validate", str(tmp_path / "flat.toml")]) == 0
+    exec(code, {})
+    assert "tensor([1, 1, 1, 1])" in capsys.readouterr().out
