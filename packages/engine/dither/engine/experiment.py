@@ -80,8 +80,6 @@ class Train(Options):
     """CPU threads; by default torch decides."""
     buckets: bool = False
     """Put samples with the same padding into one batch, where the task knows which: then none is computed."""
-    keep_memory: bool = False
-    """On a CPU under Linux, keep freed memory for the next step: faster, and the peak may rise."""
 
 
 class Evaluate(Options):

@@ -18,7 +18,6 @@ from rich.console import Console
 from dither.registry.problems import Problem, Refused
 from dither.registry.reports import PluginError
 
-from .allocator import keep_freed_memory
 from .checkpoint import Checkpoints, Damaged, load_weights, weights_of
 from .constraining import load_constrained
 from .drawing import make_drawing, unused_folder, write_drawing
@@ -132,8 +131,6 @@ def _build(loaded: Loaded) -> tuple[Diffusion, torch.device]:
     if train.threads is not None:
         torch.set_num_threads(train.threads)
     device = choose_device(train.device)
-    if train.keep_memory and device.type == "cpu":
-        keep_freed_memory()
     return Diffusion.build(loaded.experiment).to(device), device
 
 

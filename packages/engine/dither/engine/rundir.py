@@ -151,7 +151,6 @@ CHANGEABLE = (
     "train.keep",
     "train.device",
     "train.threads",
-    "train.keep_memory",
     "train.compile",
 )
 """What a resumed run may have otherwise than before."""

@@ -1,0 +1,143 @@
+"""One training step of the small bubble model at batch 64: ours against a straightforward one, in turns, in one run.
+
+    python benchmarks/bubble_step.py [STEPS]
+
+The straightforward one is what a person would write from seed 001: torch's layers, scaled_dot_product_attention under a mask
+of PAD, dropout 0.1, masked cross-entropy over 1/t, clipping, an average of the weights, fused AdamW. Ours is the engine's
+step, with the same work and dropout: with PAD, without it, and with batches of one number of rooms. Printed are quartiles in
+milliseconds, and the ratio of the lower quartiles.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dither.engine.allocator import keep_freed_memory
+from dither.engine.experiment import load_experiment
+from dither.engine.system import Diffusion
+from dither.engine.trainer import Trainer
+
+FILE = Path(__file__).parent.parent / "experiments" / "bubble_diagram" / "seed_small.toml"
+CHANGES = ("task.data.train=20000", "task.data.valid=10", "task.data.test=10", "train.batch_size=64")
+WIDTH, HEADS, DEPTH, NODES, EDGES = 128, 4, 4, 8, 28
+
+
+class PlainBlock(nn.Module):
+    """A DiT block as the seed writes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.ffn = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH), nn.Dropout(0.1))
+        self.drop, self.adaln = nn.Dropout(0.1), nn.Linear(WIDTH, 6 * WIDTH)
+
+    def forward(self, x: Tensor, c: Tensor, mask: Tensor) -> Tensor:
+        """Attention and FFN, each shifted, scaled and gated."""
+        shift1, scale1, gate1, shift2, scale2, gate2 = self.adaln(c).unsqueeze(1).chunk(6, -1)
+        h = self.norm1(x) * (1 + scale1) + shift1
+        q, k, v = self.qkv(h).view(*h.shape[:2], 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4)
+        y = functional.scaled_dot_product_attention(q, k, v, mask, 0.1 if self.training else 0.0)
+        x = x + gate1 * self.drop(self.out(y.transpose(1, 2).reshape(h.shape)))
+        return x + gate2 * self.ffn(self.norm2(x) * (1 + scale2) + shift2)
+
+
+class PlainModel(nn.Module):
+    """Embeddings of rooms and relations, blocks, two heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.node, self.edge, self.place = (nn.Embedding(n, WIDTH) for n in (15, 13, NODES + EDGES))
+        self.time = nn.Sequential(nn.Linear(256, WIDTH), nn.SiLU(), nn.Linear(WIDTH, WIDTH), nn.SiLU())
+        self.blocks = nn.ModuleList(PlainBlock() for _ in range(DEPTH))
+        self.norm, self.adaln = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 2 * WIDTH)
+        self.node_head, self.edge_head = nn.Linear(WIDTH, 15), nn.Linear(WIDTH, 13)
+
+    def forward(self, x: Tensor, t: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits of rooms and of relations."""
+        angles = t[:, None] * torch.exp(-torch.arange(128) / 128 * 9.21)
+        c = self.time(torch.cat([angles.cos(), angles.sin()], 1))
+        h = torch.cat([self.node(x[:, :NODES]), self.edge(x[:, NODES:])], 1) + self.place.weight
+        for block in self.blocks:
+            h = block(h, c, valid[:, None, None])
+        shift, scale = self.adaln(c).unsqueeze(1).chunk(2, -1)
+        h = self.norm(h) * (1 + scale) + shift
+        return self.node_head(h[:, :NODES]), self.edge_head(h[:, NODES:])
+
+
+def straightforward(trainer: Trainer) -> Callable[[], None]:
+    """Return one step of the plain model on the batches of a trainer."""
+    model = PlainModel().train()
+    optimizer = torch.optim.AdamW(model.parameters(), 1.5e-3, fused=True)
+    average = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.999))
+    task, masks = trainer.system.task, torch.tensor([13] * NODES + [11] * EDGES)
+    step = iter(range(10**9))
+
+    def advance() -> None:
+        clean = task.batch("train", trainer.rows(next(step)))
+        t = (torch.rand(1) + torch.arange(64) / 64) % 1
+        hidden = (torch.rand(64, NODES + EDGES) < t[:, None]) & clean.valid
+        logits = model(torch.where(hidden, masks, clean.x0), t, clean.valid)
+        total = torch.zeros(())
+        for part, where, size in zip(logits, (slice(0, NODES), slice(NODES, None)), (13, 11), strict=True):
+            chosen = hidden[:, where]
+            ce = functional.cross_entropy(part[..., :size][chosen], clean.x0[:, where][chosen], reduction="none")
+            total = total + (ce / t[:, None].expand(-1, chosen.shape[1])[chosen].clamp_min(1e-3)).sum()
+        optimizer.zero_grad()
+        (total / clean.valid.sum()).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        average.update_parameters(model)
+
+    return advance
+
+
+def trainer(*changes: str) -> Trainer:
+    """Return the engine's trainer of the small model."""
+    experiment = load_experiment(FILE, [*CHANGES, *changes]).experiment
+    return Trainer(Diffusion.build(experiment).train(), experiment.train, 0)
+
+
+def measure(steps: int) -> dict[str, list[float]]:
+    """Take each step in turn; return milliseconds, sorted."""
+    padded = trainer()
+    padded.system.model.skip_padding = False
+    cases: dict[str, Callable[[], object]] = {
+        "straightforward, SDPA with PAD": straightforward(padded),
+        "engine, with PAD": padded.advance,
+        "engine, padding left out": trainer().advance,
+        "engine, buckets": trainer("train.buckets=true").advance,
+    }
+    times: dict[str, list[float]] = {name: [] for name in cases}
+    for number in range(steps + 3):
+        for name, advance in cases.items():
+            began = time.perf_counter()
+            advance()
+            if number >= 3:
+                times[name].append(1000 * (time.perf_counter() - began))
+    return {name: sorted(some) for name, some in times.items()}
+
+
+def main() -> None:
+    """Measure without and with kept memory; the baseline of both is the straightforward step without."""
+    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 60
+    baseline = 0.0
+    for kept in (False, True):
+        if kept:
+            keep_freed_memory()
+        for name, some in measure(steps).items():
+            quartiles = [some[len(some) * q // 4] for q in (1, 2, 3)]
+            baseline = baseline or quartiles[0]
+            text = " ".join(f"{q:7.1f}" for q in quartiles)
+            print(f"{name + ', kept memory' * kept:45} {text} ms   {baseline / quartiles[0]:.2f}x")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
