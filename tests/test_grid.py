@@ -143,6 +143,7 @@ SAMPLERS = {
     "ancestral": {"steps": 3},
     "euler": {"steps": 3},
     "first-hitting": {},
+    "guided": {"particles": 2},
     "ordered": {"steps": 3, "top_p": 0.9},
     "predictor-corrector": {"steps": 2, "temperature": 0.7},
     "remdm": {"steps": 3, "strategy": "conf-compensated", "top_k": 2},
@@ -176,6 +177,6 @@ def test_samplers_walk_every_process_that_they_accept(sampler):
         walked.append(where)
     # ancestral: 4 on features and 2 times 9 on tokens, with and without blocks; euler and predictor-corrector: tokens;
     # what unmasks: absorbing with its 3 meanings on two tasks; blocks: the 9 on text, only with block-causal attention.
-    tokens, masks = {"euler", "predictor-corrector"}, {"first-hitting", "ordered", "remdm"}
+    tokens, masks = {"euler", "predictor-corrector"}, {"first-hitting", "guided", "ordered", "remdm"}
     expected = {"ancestral": 44, "blocks": 9} | dict.fromkeys(tokens, 36) | dict.fromkeys(masks, 12)
     assert len(walked) == expected[sampler]

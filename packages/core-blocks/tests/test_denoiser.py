@@ -287,6 +287,38 @@ def test_leaving_padding_out_is_masking_it(model_of, graph, opened, options, lev
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("padding", [False, True])
+@pytest.mark.parametrize("space", ["graph", "regions"])
+def test_what_is_not_asked_is_left_out_of_the_last_block(request, model_of, opened, space, padding):
+    """The same values where they are asked, the same gradients of a loss over these, and fewer positions in the MLP."""
+    sort = request.getfixturevalue(space)
+    embedding = {"embedding": "graph"} if space == "graph" else {"embedding": {"use": "regions", "cls": True}}
+    model = opened(model_of(sort, **embedding)).double().train()
+    valid = padded(sort, [3, 4, 2, 3]) if padding and space == "graph" else torch.ones(4, sort.length, dtype=torch.bool)
+    state = (
+        tokens(sort, 4)
+        if space == "graph"
+        else features(sort, 4).apply(lambda v: v.double() if v.is_floating_point() else v)
+    )
+    asked = (torch.rand(valid.shape, generator=torch.Generator().manual_seed(3)) < 0.4) & valid
+    level = torch.rand(4, dtype=torch.float64)
+    seen = []
+    model.blocks[-1].mlp.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[:-1].numel()))
+
+    def values_and_gradients(asked):
+        model.zero_grad()
+        out = finite(model(State(state.x, state.hidden, asked), level, valid, {}))
+        assert out.isfinite().all()
+        out[where].square().sum().backward()
+        return [out[where].detach(), *(p.grad.clone() for p in model.parameters())]
+
+    where = asked
+    for one, other in zip(values_and_gradients(asked), values_and_gradients(None), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+    groups = 3 if padding and space == "graph" else 1
+    assert sum(seen[:groups]) == asked.sum()
+
+
 def test_padding_is_left_out_only_where_blocks_know_no_positions(model_of, graph):
     assert not model_of(graph, embedding="graph", block={"rope": True}).skip_padding
     model = model_of(graph, embedding="graph", block_size=2)

@@ -464,6 +464,9 @@ MUTANTS = [
         permutation_equivariant=module(
             forward=lambda inner, x, c, **o: inner(x, c, **o) + torch.arange(x.shape[1])[:, None]
         ),
+        asked_equals_full=module(
+            forward=lambda inner, x, c, asked=None, **o: inner(x, c, **o) if asked is None else inner(x, c, **o) * 1.1
+        ),
         cached_equals_full=module(forward=behind),
         condition_per_position=module(forward=lambda inner, x, c, **o: inner(x, c / c.ndim, **o)),
         gradients_reach_all=built(unused),

@@ -90,6 +90,7 @@ class AdaLNZeroBlock(nn.Module):
         cache: KVCache | None = None,
         layer: int = 0,
         keep: bool = False,
+        asked: Bool[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, "B L D"]:
         """Return x, changed as far as the gates are open.
 
@@ -100,9 +101,23 @@ class AdaLNZeroBlock(nn.Module):
             cache: Finished positions, which stand before x.
             layer: Number of this block in the cache.
             keep: Of no concern here: what a block writes into the cache stays once the model counts it in.
+            asked: Positions where the MLP is wanted; elsewhere it is left out. None for all.
         """
         shift, scale, gate, shift2, scale2, gate2 = self.modulation(c)
         y = self.attention(modulate(self.norm1(x), shift, scale), mask, cache, layer)
         x = torch.addcmul(x, gate, y)
-        y = self.mlp(modulate(self.norm2(x), shift2, scale2))
-        return torch.addcmul(x, gate2, y)
+        if asked is None:
+            return self._mix(x, shift2, scale2, gate2)
+        rows, places = torch.where(asked)
+        own = (v[rows, places] if v.shape[1] > 1 else v[rows, 0] for v in (shift2, scale2, gate2))
+        return x.index_put((rows, places), self._mix(x[rows, places], *own))
+
+    def _mix(
+        self,
+        x: Float[Tensor, "*S D"],
+        shift: Float[Tensor, "*#S D"],
+        scale: Float[Tensor, "*#S D"],
+        gate: Float[Tensor, "*#S D"],
+    ) -> Float[Tensor, "*S D"]:
+        """Add what the MLP makes of each position."""
+        return torch.addcmul(x, gate, self.mlp(modulate(self.norm2(x), shift, scale)))

@@ -37,6 +37,8 @@ class Denoiser(nn.Module):
         checkpointing: Compute each block again in the backward pass instead of keeping its activations.
         skip_padding: On a CPU, leave padding out of the blocks instead of masking it. Exact for blocks that know no
             positions: rows of one pattern of real positions are taken together, and only these positions.
+        skip_unasked: On a CPU, tell the last block (asked=) where the model's word is used. Elsewhere nothing follows
+            from what it does with each position by itself.
     """
 
     def __init__(
@@ -50,11 +52,13 @@ class Denoiser(nn.Module):
         block_size: int | None = None,
         checkpointing: bool = False,
         skip_padding: bool = False,
+        skip_unasked: bool = False,
     ) -> None:
         super().__init__()
         self.embedding, self.condition, self.blocks = embedding, condition, nn.ModuleList(blocks)
         self.final, self.head = final, head
-        self.block_size, self.checkpointing, self.skip_padding = block_size, checkpointing, skip_padding
+        self.block_size, self.checkpointing = block_size, checkpointing
+        self.skip_padding, self.skip_unasked = skip_padding, skip_unasked
 
     def forward(
         self,
@@ -94,13 +98,13 @@ class Denoiser(nn.Module):
         c = functional.silu(self.condition(level, cond))
         c_all = c if c.ndim == 2 else torch.cat([c[:, :1].expand(-1, extra, -1), c], 1)
         tokens = functional.pad(valid, (extra, 0), value=True)
-        groups = self._groups(tokens, cache)
+        groups, asked = self._groups(tokens, cache), self._asked(state, extra)
         if groups is None:
-            h = self._layers(h, c_all, self._mask(tokens, extra, cache), cache, keep)
+            h = self._layers(h, c_all, asked, self._mask(tokens, extra, cache), cache, keep)
         elif groups:
-            h = self._without_padding(h, c_all, groups)
+            h = self._without_padding(h, c_all, asked, groups)
         else:
-            h = self._layers(h, c_all, None, cache, keep)
+            h = self._layers(h, c_all, asked, None, cache, keep)
         if cache is not None and keep:
             cache.advance(tokens, extra)
         out: Tensor = self.final(h[:, extra:], c)
@@ -109,6 +113,15 @@ class Denoiser(nn.Module):
     def new_cache(self) -> KVCache:
         """Return an empty cache. Sampling with one is exact under block-causal attention, whole blocks at a time."""
         return KVCache()
+
+    def _asked(self, state: State, extra: int) -> Bool[Tensor, "B L"] | None:
+        """Return where the last block is to look at single positions; None for everywhere."""
+        asked = state.asked
+        if not self.skip_unasked or asked is None or asked.device.type != "cpu" or asked.is_meta:
+            return None
+        if torch.compiler.is_compiling() or bool(asked.all()):
+            return None
+        return functional.pad(asked, (extra, 0))
 
     def _groups(self, tokens: Bool[Tensor, "B L"], cache: KVCache | None) -> list[tuple[Tensor, Tensor]] | None:
         """Return rows and real positions of each pattern of padding; [] where nothing is padded, None to mask it.
@@ -127,7 +140,11 @@ class Denoiser(nn.Module):
         return [(torch.where(which == number)[0], torch.where(real)[0]) for number, real in enumerate(patterns)]
 
     def _without_padding(
-        self, h: Float[Tensor, "B L D"], c: Float[Tensor, "B *L C"], groups: list[tuple[Tensor, Tensor]]
+        self,
+        h: Float[Tensor, "B L D"],
+        c: Float[Tensor, "B *L C"],
+        asked: Bool[Tensor, "B L"] | None,
+        groups: list[tuple[Tensor, Tensor]],
     ) -> Float[Tensor, "B L D"]:
         """Run the blocks over each group of rows by itself, on its real positions; the others come out as zeros."""
         length, parts = h.shape[1], []
@@ -135,8 +152,10 @@ class Denoiser(nn.Module):
         sizes = [len(rows) * len(places) for rows, places in groups]
         taken = torch.split(h.flatten(0, 1).index_select(0, real), sizes)
         for (rows, places), group in zip(groups, taken, strict=True):
-            c_group = c[rows] if c.ndim == 2 else c[rows[:, None], places]
-            out = self._layers(group.view(len(rows), len(places), -1), c_group, None, None, False)
+            index = rows[:, None], places
+            c_group = c[rows] if c.ndim == 2 else c[index]
+            asked_group = None if asked is None else asked[index]
+            out = self._layers(group.view(len(rows), len(places), -1), c_group, asked_group, None, None, False)
             parts.append(out.flatten(0, 1))
         return torch.zeros_like(h).flatten(0, 1).index_copy(0, real, torch.cat(parts)).view_as(h)
 
@@ -144,12 +163,14 @@ class Denoiser(nn.Module):
         self,
         h: Float[Tensor, "B L D"],
         c: Float[Tensor, "B *L C"],
+        asked: Bool[Tensor, "B L"] | None,
         mask: Bool[Tensor, "B 1 #L K"] | None,
         cache: KVCache | None,
         keep: bool,
     ) -> Float[Tensor, "B L D"]:
         for layer, block in enumerate(self.blocks):
-            h = self._run(block, h, c, mask=mask, cache=cache, layer=layer, keep=keep)
+            last = {"asked": asked} if asked is not None and layer == len(self.blocks) - 1 else {}
+            h = self._run(block, h, c, mask=mask, cache=cache, layer=layer, keep=keep, **last)
         return h
 
     def _run(self, block: nn.Module, *args: Any, **options: Any) -> Float[Tensor, "B L D"]:

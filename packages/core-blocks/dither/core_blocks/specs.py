@@ -74,8 +74,8 @@ class AdaLNZero(BlockSpec):
     """How attention is computed. auto: plain matrix products for up to 64 keys on a CPU, a fused kernel otherwise."""
 
     def traits(self) -> frozenset[str]:
-        """Promise to start as the identity, to work behind a cache, and to know no positions without RoPE."""
-        return frozenset({"zero-init", "cache"} if self.rope else {"zero-init", "cache", "equivariant"})
+        """Promise to start as the identity, to work behind a cache, to heed what is asked, and to know no positions."""
+        return frozenset({"zero-init", "cache", "asked"} | (set() if self.rope else {"equivariant"}))
 
     def check(self, width: int, cond: int) -> Iterator[Misfit]:
         """Yield why heads or hidden width do not go with the width."""
@@ -201,6 +201,7 @@ class DenoiserModel(ModelSpec):
             block_size=self.block_size,
             checkpointing=self.checkpointing,
             skip_padding="equivariant" in self.block.traits(),
+            skip_unasked="asked" in self.block.traits(),
         )
         if self.init == "trunc-normal":
             start_trunc_normal(model.condition, model.blocks)

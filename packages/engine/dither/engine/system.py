@@ -6,6 +6,7 @@ Letters: B batch, L length, M features, V vocabulary.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 import torch
@@ -69,7 +70,10 @@ class Diffusion(nn.Module):
         """Clean batch -> loss per position, at random times unless they are given."""
         t = self.process.times(len(clean.valid), clean.valid.device) if t is None else t
         t, noised = self.noise(clean, t)
-        return self.loss(self.denoise(noised.state, t, clean), noised)
+        state = replace(
+            noised.state, asked=noised.wanted.flatten(2).any(2) if noised.wanted.ndim > 2 else noised.wanted
+        )
+        return self.loss(self.denoise(state, t, clean), noised)
 
     def noise(self, clean: Clean, t: Float[Tensor, "B *L"]) -> tuple[Float[Tensor, "B *L"], Noised]:
         """Return the times to tell the model, and states to measure the loss with; `t` as `process.times` draws it."""

@@ -17,6 +17,7 @@ __all__ = ["PROMISES", "TRAITS", "may_have", "stray_promises", "traits_of"]
 PROMISES = {
     ("block", "zero-init"): "as it is built, it hands on what it is given",
     ("block", "equivariant"): "it knows no positions: what is permuted before it is permuted behind it",
+    ("block", "asked"): "it takes asked=, and does there what it does without; elsewhere it may do less",
     ("block", "cache"): "behind the cache of a block-causal model, pieces give what the whole gives",
     ("sampler", "exact-law"): "told the truth, it draws from the truth, however its options stand",
     ("task", "disjoint-splits"): "no sample is in two of its splits",
