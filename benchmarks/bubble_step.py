@@ -2,10 +2,11 @@
 
     python benchmarks/bubble_step.py [STEPS]
 
-The straightforward one is what a person would write from seed 001: torch's layers, scaled_dot_product_attention under a mask
-of PAD, dropout 0.1, masked cross-entropy over 1/t, clipping, an average of the weights, fused AdamW. Ours is the engine's
-step, with the same work and dropout: with PAD, without it, and with batches of one number of rooms. Printed are quartiles in
-milliseconds, and the ratio of the lower quartiles.
+The straightforward one is what a person would write from seed 001: torch's layers, scaled_dot_product_attention under a
+mask of PAD, dropout 0.1, masked cross-entropy over 1/t, clipping, an average of the weights, fused AdamW. Ours is the
+engine's step, with the same work and dropout: with PAD, without it, and with batches of one number of rooms. Rooms are
+as frequent as the generator makes them (RPLAN's histogram), or evenly 4 to 8. Printed are mean and quartiles in
+milliseconds, and the ratio of the means: batches of one number of rooms differ in length.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean, quantiles
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dither.engine.allocator import keep_freed_memory
 from dither.engine.experiment import load_experiment
 from dither.engine.system import Diffusion
-from dither.engine.trainer import Trainer
+from dither.engine.trainer import Trainer, make_order
 
 FILE = Path(__file__).parent.parent / "experiments" / "bubble_diagram" / "seed_small.toml"
 CHANGES = ("task.data.train=20000", "task.data.valid=10", "task.data.test=10", "train.batch_size=64")
@@ -99,21 +101,30 @@ def straightforward(trainer: Trainer) -> Callable[[], None]:
     return advance
 
 
-def trainer(*changes: str) -> Trainer:
-    """Return the engine's trainer of the small model."""
+def trainer(rooms: str, *changes: str) -> Trainer:
+    """Return the engine's trainer of the small model; "even" takes as many plans of each number of rooms."""
     experiment = load_experiment(FILE, [*CHANGES, *changes]).experiment
-    return Trainer(Diffusion.build(experiment).train(), experiment.train, 0)
+    built = Trainer(Diffusion.build(experiment).train(), experiment.train, 0)
+    if rooms == "even":
+        task: Any = built.system.task
+        buckets = torch.tensor(task.buckets("train"))
+        generator = torch.Generator().manual_seed(0)
+        own = [torch.where(buckets == n)[0] for n in range(4, 9)]
+        rows = torch.cat([rows[torch.randint(len(rows), (640,), generator=generator)] for rows in own])
+        task._tokens["train"] = task._tokens["train"][rows]
+        built.order = make_order(task, experiment.train, 0)
+    return built
 
 
-def measure(steps: int) -> dict[str, list[float]]:
-    """Take each step in turn; return milliseconds, sorted."""
-    padded = trainer()
-    padded.system.model.skip_padding = False
+def measure(rooms: str, steps: int) -> dict[str, list[float]]:
+    """Take each step in turn; return milliseconds."""
+    padded, skipping, buckets = trainer(rooms), trainer(rooms), trainer(rooms, "train.buckets=true")
+    padded.system.model.skip_padding = padded.system.model.skip_unasked = False
     cases: dict[str, Callable[[], object]] = {
         "straightforward, SDPA with PAD": straightforward(padded),
         "engine, with PAD": padded.advance,
-        "engine, padding left out": trainer().advance,
-        "engine, buckets": trainer("train.buckets=true").advance,
+        "engine, padding left out": skipping.advance,
+        "engine, buckets": buckets.advance,
     }
     times: dict[str, list[float]] = {name: [] for name in cases}
     for number in range(steps + 3):
@@ -122,21 +133,19 @@ def measure(steps: int) -> dict[str, list[float]]:
             advance()
             if number >= 3:
                 times[name].append(1000 * (time.perf_counter() - began))
-    return {name: sorted(some) for name, some in times.items()}
+    return times
 
 
 def main() -> None:
-    """Measure without and with kept memory; the baseline of both is the straightforward step without."""
-    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 60
-    baseline = 0.0
-    for kept in (False, True):
-        if kept:
-            keep_freed_memory()
-        for name, some in measure(steps).items():
-            quartiles = [some[len(some) * q // 4] for q in (1, 2, 3)]
-            baseline = baseline or quartiles[0]
-            text = " ".join(f"{q:7.1f}" for q in quartiles)
-            print(f"{name + ', kept memory' * kept:45} {text} ms   {baseline / quartiles[0]:.2f}x")  # noqa: T201
+    """Measure with both histograms of rooms."""
+    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 100
+    for rooms in ("as generated", "even"):
+        found = measure(rooms, steps)
+        print(f"rooms {rooms}: {'mean':>27} {'quartiles':>17}")
+        baseline = fmean(found["straightforward, SDPA with PAD"])
+        for name, some in found.items():
+            text = " ".join(f"{q:7.1f}" for q in quantiles(some, n=4))
+            print(f"  {name:32} {fmean(some):7.1f} {text} ms   {baseline / fmean(some):.2f}x")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ HOSTILE = {
     "tp-exits": "import sys; sys.exit(0)",
     "tp-dies": "import os; os._exit(0)",
     "tp-sleeps": "import time; time.sleep(30)",
-    "tp-prints": "print('noise'); import sys; sys.stdout.close()",
+    "tp-prints": "print('noise'); import sys; sys.stdout.close()\n" + BLOCK.format(name="prints"),
     "tp-patches": "import builtins, json; builtins.open = json.loads = None\n" + BLOCK.format(name="patches"),
     "tp-lingers": "import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()\n"
     + BLOCK.format(name="lingers"),

@@ -1,6 +1,8 @@
 """What a run does with plugins: it names them, blames them, and goes on with the same ones only."""
 
+import importlib
 import json
+import sys
 import tomllib
 from pathlib import Path
 
@@ -144,3 +146,82 @@ def test_an_installed_plugin_is_named_by_its_name(experiment_file):
     with pytest.raises(Refused, match=r'no plugin is named "loses"; did you mean "losses"(.|\n)*exp.toml:2'):
         load_experiment(experiment_file)
     assert Path(experiment_file).is_file()
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Put a plugin on the path with real distribution metadata, as pip would."""
+    site = tmp_path / "site"
+    site.mkdir()
+    monkeypatch.syspath_prepend(site)
+
+    def install(name, source):
+        module = "test_plugin_" + name.replace("-", "_")
+        (site / f"{module}.py").write_text(source)
+        info = site / f"{module}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[dither.plugins]\n{name} = {module}\n")
+        importlib.invalidate_caches()
+
+    yield install
+    for name in [name for name in sys.modules if name.startswith("test_plugin_")]:
+        del sys.modules[name]
+
+
+def test_an_installed_observer_takes_part_and_a_broken_one_is_told(install, experiment_file, tmp_path, console):
+    install("tp-watch", WATCH.replace("FAIL", "99"))
+    install("tp-broken", "raise RuntimeError('no luck')")
+    code, directory = finished(experiment_file, tmp_path, console)
+    assert code == DONE
+    assert sys.modules["test_plugin_tp_watch"].SEEN == ["before_run"]
+    assert "tp-watch" in json.loads((directory / "manifest.json").read_text())["plugins"]
+    shown = " ".join(console.export_text().split())
+    assert 'plugin "tp-broken" (tp-broken 1.0) takes no part: failed, RuntimeError: no luck' in shown
+
+
+def test_a_run_made_with_an_observer_goes_on_where_plugins_do_not_load_by_themselves(
+    install, experiment_file, tmp_path, console, monkeypatch
+):
+    install("tp-watch", WATCH.replace("FAIL", "99"))
+    (experiment_file.parent / "registry.toml").write_text("[plugins]\nautoload = false\nrequire = ['engine']\n")
+    loaded = load_experiment(experiment_file, ["train.steps=6"], select=["tp-watch"])
+    assert run(loaded, tmp_path / "runs", console=console) == DONE
+    (directory,) = (tmp_path / "runs").iterdir()
+    again = load_experiment(directory / "resolved.toml")
+    assert again.plugins.asked == ["tp-watch"]
+    monkeypatch.setenv("DITHER_PLUGINS", "engine")
+    assert "tp-watch" in {report.name for report in load_experiment(directory / "resolved.toml").plugins.active}
+
+
+def test_what_the_project_requires_is_required_of_an_experiment(experiment_file):
+    (experiment_file.parent / "registry.toml").write_text("[plugins]\nrequire = ['nobody']\n")
+    with pytest.raises(Refused, match='requires "nobody", which is not installed'):
+        load_experiment(experiment_file)
+
+
+def test_a_file_that_is_named_twice_is_loaded_once(experiment_file):
+    toy = experiment_file.parent / "toy_plugin.py"
+    assert "toy-plugin" in {
+        report.name for report in load_experiment(experiment_file, select=[str(toy)]).plugins.active
+    }
+
+
+def test_a_check_of_a_plugin_that_raises_is_refused_with_its_name(watch):
+    path = watch(99)
+    file = path.parent / "watch.py"
+    file.write_text(file.read_text() + "\n@hookimpl\ndef check_experiment(experiment): yield experiment.none\n")
+    with pytest.raises(Refused, match=r'plugin "watch" .* failed in check_experiment: AttributeError'):
+        load_experiment(path)
+
+
+def test_a_refusal_of_an_observer_names_it(watch, tmp_path, console):
+    path = watch(99)
+    file = path.parent / "watch.py"
+    stopping = file.read_text().replace('SEEN.append("before_run")', "stop()")
+    file.write_text(stopping + "from dither.registry import Refused\ndef stop(): raise Refused('no disk')\n")
+    code, _ = finished(path, tmp_path, console)
+    shown = " ".join(console.export_text().split())
+    assert code == FAILED
+    assert "failed in before_run: no disk" in shown
+    assert "Traceback" not in shown

@@ -93,3 +93,58 @@ def test_menus_survive_json():
     menu = Menu((offer_of(New),), ("before_run",), "", imports_torch=True, seconds=0.5)
     assert Menu.from_json(menu.to_json()) == menu
     assert offer_of(New).aliases == (("old", "0.4"), ("older", "0.3"))
+
+
+def block(name, *aliases):
+    body = {"name": name, "__doc__": "A block.", "aliases": aliases, "build": lambda self, width, cond: None}
+    return type("Made", (BlockSpec,), body)
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ([block("new", Alias("old", "soon"))], "ends with 'soon', which is no version"),
+        ([block("new", Alias("old", None))], "ends with None, which is no version"),
+        ([block("new", Alias("Old", "0.4"))], "kebab-case"),
+        ([block("new", "old")], "kebab-case"),
+        ([block("new", Alias("new", "0.4"))], '"new" is taken'),
+        ([block("new", Alias("other", "0.4")), block("other")], '"other" is taken'),
+        ([block("new", Alias("old", "0.4")), block("other", Alias("old", "0.4"))], '"old" is taken'),
+    ],
+)
+def test_an_earlier_name_that_cannot_be_is_refused(parts, message):
+    found = Catalog()
+    with pytest.raises(ValueError, match=message):
+        found.add("ours", parts)
+    assert not found.parts()
+
+
+@pytest.mark.parametrize(
+    ("migrate", "reason"),
+    [
+        (lambda options: options["half"], "KeyError: 'half'"),
+        (lambda options: None, 'TypeError: migrate of "old" returns None'),
+        (lambda options: exit(0), "SystemExit: 0"),
+    ],
+)
+def test_a_migration_that_fails_is_told_with_its_plugin(tmp_path, migrate, reason):
+    found = Catalog()
+    found.add("ours", [block("new", Alias("old", "0.4", migrate=migrate))])
+    with pytest.raises(Refused, match=rf'block: block "new" of plugin "ours" failed: {reason}') as refused:
+        read(tmp_path, "[block]\nuse = 'old'", found)
+    assert refused.value.problems[0].origin.line
+
+
+def test_a_migration_does_not_touch_the_document(tmp_path):
+    class Nested(New):
+        """A block."""
+
+        aliases: ClassVar[tuple[Alias, ...]] = (
+            Alias("old", "0.4", migrate=lambda options: {"heads": options["table"].pop("heads")}),
+        )
+
+    found = Catalog()
+    found.add("ours", [Nested])
+    file, document = read(tmp_path, "[block]\nuse = 'old'\ntable = { heads = 5 }", found)
+    assert file.block.heads == 5
+    assert document.at(("block", "table")) == {"heads": 5}

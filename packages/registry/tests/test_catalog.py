@@ -3,7 +3,7 @@
 from typing import Any, ClassVar, Literal
 
 import pytest
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dither.registry.catalog import Catalog
 from dither.registry.describe import describe
@@ -209,3 +209,31 @@ def test_schedules_need_not_know_their_end():
         def build(self) -> Any: ...
 
     assert Bare().sigma_end() is None
+
+
+def test_a_forgotten_method_is_named(catalog):
+    class Unbuilt(BlockSpec):
+        """No build."""
+
+        name: ClassVar[str] = "unbuilt"
+
+    with pytest.raises(ValueError, match='Unbuilt of plugin "theirs" has no method build'):
+        catalog.add("theirs", [Unbuilt])
+
+
+@pytest.mark.parametrize("error", [KeyError("a"), SystemExit(0), ZeroDivisionError()])
+def test_a_validator_that_fails_is_told_with_its_plugin(tmp_path, catalog, error):
+    class Failing(Plain):
+        """Fails."""
+
+        name: ClassVar[str] = "failing"
+
+        @model_validator(mode="after")
+        def _fail(self) -> Any:
+            raise error
+
+    catalog.add("theirs", [Failing])
+    text = 'model = { use = "net", width = 1, other = "failing" }\nsteps = 0'
+    first, second = refused(tmp_path, catalog, text)
+    assert f'block "failing" of plugin "theirs" failed: {type(error).__name__}' in first.message
+    assert (first.path, second.path) == (("model", "other"), ("steps",))

@@ -1,5 +1,6 @@
 """registry.toml locks what parts are called, and what their options are."""
 
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -12,6 +13,7 @@ from dither.registry.kinds import BlockSpec, LossSpec
 from dither.registry.plugins import Plugins
 from dither.registry.policy import read_policy
 from dither.registry.problems import Refused
+from dither.registry.reports import PluginReport
 
 
 class Block(BlockSpec):
@@ -61,17 +63,15 @@ def told(path, *specs):
 
 
 def test_sync_keeps_the_policy_and_check_agrees(path):
-    assert sync_catalogue(path, plugins(Block, variant("more", base=LossSpec))) == [
-        "added block plain",
-        "added loss more",
-    ]
+    offered = plugins(Block, variant("more", base=LossSpec))
+    assert sync_catalogue(path, offered) == (["added block ours/plain", "added loss ours/more"], [])
     assert path.read_text().startswith('# by hand\n[plugins]\nblock = ["x"]\n\n# ----')
     policy = read_policy(path)
     assert policy.block == ["x"]
     assert policy.components["block"]["plain"].options == fingerprint(Block)
     assert told(path, Block, variant("more", base=LossSpec)) == []
     text = path.read_text()
-    assert sync_catalogue(path, plugins(Block, variant("more", base=LossSpec))) == []
+    assert sync_catalogue(path, plugins(Block, variant("more", base=LossSpec))) == ([], [])
     assert path.read_text() == text
 
 
@@ -86,19 +86,8 @@ def test_other_options_need_another_rev(path, other):
     assert path.read_text() == before
     other.rev = 2
     assert told(path, other) == ['block "plain" is ours@1 in the catalogue, but ours@2 here']
-    assert sync_catalogue(path, plugins(other)) == ["changed block plain"]
+    assert sync_catalogue(path, plugins(other)) == (["changed block ours/plain"], [])
     assert told(path, other) == []
-
-
-def test_a_fingerprint_does_not_depend_on_words_or_order():
-    class Same(BlockSpec):
-        """Said in another way."""
-
-        name: ClassVar[str] = "other"
-        heads: int = Field(4, ge=1, description="how many")
-
-    assert fingerprint(Same) == fingerprint(Block)
-    assert fingerprint(variant(default=5)) != fingerprint(Block)
 
 
 def test_a_part_that_is_renamed_missing_or_new_is_told(path):
@@ -117,5 +106,117 @@ def test_a_part_that_is_renamed_missing_or_new_is_told(path):
 def test_two_plugins_with_one_name_are_both_in_it(path):
     both = plugins(Block)
     both.register("theirs", type("P", (), {"register_components": hookimpl(lambda self: [variant()])})())
-    assert sync_catalogue(path, both) == ["added block ours/plain", "added block theirs/plain"]
+    assert sync_catalogue(path, both) == (["added block ours/plain", "added block theirs/plain"], [])
+    assert set(read_policy(path).components["block"]) == {"ours/plain", "theirs/plain"}
     assert check_catalogue(read_policy(path), both) == []
+
+
+def stranger(*specs, ours=(Block,), name="theirs"):
+    both = plugins(*ours)
+    both.register(name, type("P", (), {"register_components": hookimpl(lambda self: specs)})())
+    return both
+
+
+def test_a_stranger_of_the_same_name_changes_nothing_of_ours(path):
+    sync_catalogue(path, plugins(Block))
+    both = stranger(variant())
+    assert check_catalogue(read_policy(path), both) == []
+    assert sync_catalogue(path, both) == ([], ['left out plugin "theirs" (dither registry sync theirs takes it in)'])
+    assert sync_catalogue(path, both, named=["theirs"]) == (["added block theirs/plain"], [])
+    assert set(read_policy(path).components["block"]) == {"ours/plain", "theirs/plain"}
+    gone = plugins(Block)
+    kept = 'kept 1 of plugin "theirs", which is not installed here (dither registry sync theirs takes them out)'
+    assert sync_catalogue(path, gone) == ([], [kept])
+    assert sync_catalogue(path, gone, named=["theirs"]) == (["removed block theirs/plain"], [])
+    assert set(read_policy(path).components["block"]) == {"plain"}
+    with pytest.raises(Refused, match='no plugin is named "ous".*\n.*did you mean "ours"'):
+        sync_catalogue(path, both, named=["ous"])
+
+
+def versioned(*specs, version, state="loaded"):
+    found = plugins(*specs) if state == "loaded" else Plugins()
+    found._reports["ours"] = PluginReport("ours", state, "ours", version)
+    return found
+
+
+def test_since_is_the_version_in_which_a_part_was_first_seen(path):
+    sync_catalogue(path, versioned(Block, version="0.1"))
+    changed = variant(rev=2)
+    sync_catalogue(path, versioned(changed, variant("new"), version="0.2"))
+    entries = read_policy(path).components["block"]
+    assert (entries["plain"].rev, entries["plain"].since, entries["new"].since) == (2, "0.1", "0.2")
+
+
+@pytest.mark.parametrize("state", ["failed", "blocked", "clash"])
+def test_the_lock_outlives_a_plugin_that_is_not_loaded(path, state):
+    sync_catalogue(path, versioned(Block, version="0.1"))
+    before = path.read_bytes()
+    absent = versioned(version="0.1", state=state)
+    assert sync_catalogue(path, absent) == (
+        [],
+        [f'kept 1 of plugin "ours", which is {state} here (dither plugins says why)'],
+    )
+    assert path.read_bytes() == before
+    with pytest.raises(Refused, match=f'plugin "ours" is {state}'):
+        sync_catalogue(path, absent, named=["ours"])
+    with pytest.raises(Refused, match="raise its rev to 2"):
+        sync_catalogue(path, plugins(variant(default=5)))
+
+
+NASTY = 'a"b\\c'
+
+
+@pytest.mark.parametrize(
+    "by_hand", ["", "# x", '\ufeff# \u00fc\r\n[plugins]\r\nblock = ["x"]\r\n\r\n\r\n', "\n\n[prefer]\n\n\n"]
+)
+def test_the_policy_stays_byte_for_byte(path, by_hand):
+    path.write_bytes(by_hand.encode())
+    both = stranger(variant(), name=NASTY)
+    sync_catalogue(path, both)
+    first = path.read_bytes()
+    assert first.startswith(by_hand.encode())
+    assert (b"\r\n" in first) == (first.count(b"\n") == first.count(b"\r\n"))
+    assert read_policy(path).components["block"][f"{NASTY}/plain"].plugin == NASTY
+    sync_catalogue(path, both)
+    assert path.read_bytes() == first
+
+
+@pytest.mark.parametrize(
+    ("above", "below", "message"),
+    [
+        ("", '\n[known.x]\ninstall = "pip install x"\n', r"move \[known\] above the line"),
+        ("", '\n[prefer]\n"block:plain" = "ours"\n', r"move \[prefer\] above the line"),
+        ('[components.loss.x]\nplugin = "x"\nrev = 1\noptions = "x"\n', "", r"\[components\] without the line"),
+    ],
+)
+def test_what_stands_in_the_wrong_half_is_refused(path, above, below, message):
+    sync_catalogue(path, plugins(Block))
+    path.write_text(above + path.read_text() + below)
+    before = path.read_bytes()
+    with pytest.raises(Refused, match=message):
+        sync_catalogue(path, plugins(Block))
+    assert path.read_bytes() == before
+
+
+def test_a_catalogue_without_the_marker_is_refused(path):
+    sync_catalogue(path, plugins(Block))
+    path.write_text("".join(line for line in path.read_text().splitlines(True) if not line.startswith("# ----")))
+    with pytest.raises(Refused, match=r"\[components\] without the line"):
+        sync_catalogue(path, plugins(Block))
+
+
+@pytest.mark.parametrize("rev", ["2", 0, True, None])
+def test_a_rev_that_is_none_is_refused(path, rev):
+    wrong = plugins(Block)
+    (part,) = wrong.catalog.parts()
+    wrong.catalog._parts["block", "plain"] = [replace(part, offer=replace(part.offer, rev=rev))]
+    with pytest.raises(Refused, match="a rev is a whole number"):
+        sync_catalogue(path, wrong)
+
+
+def test_a_place_where_it_cannot_be_written_is_refused(tmp_path):
+    with pytest.raises(Refused, match="is a folder"):
+        sync_catalogue(tmp_path, plugins(Block))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Refused, match="cannot be written"):
+        sync_catalogue(tmp_path / "file" / "registry.toml", plugins(Block))

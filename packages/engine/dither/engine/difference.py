@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dither.registry.document import Document
-from dither.registry.problems import Refused, dotted
+from dither.registry.problems import dotted
 from dither.registry.validation import dump, validate
 
 from .experiment import Experiment, Loaded, open_experiment
@@ -66,11 +66,9 @@ def compare(first: Side, second: Side) -> dict[str, Rows]:
 
 
 def _of_run(path: Path) -> Side:
-    from .rundir import read_manifest
+    from .rundir import read_manifest, resolved_file
 
-    resolved = path / "resolved.toml"
-    if not resolved.is_file():
-        raise Refused(f"{path} is no run directory: it has no resolved.toml")
+    resolved = resolved_file(path)
     manifest = read_manifest(path)
     options = _flat(Document.read(resolved).tree)
     prints = {place: record.get("options") for place, record in _tables(manifest.get("parts")).items()}

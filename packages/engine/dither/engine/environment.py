@@ -17,6 +17,7 @@ from dither.registry.problems import Refused
 
 from .experiment import Loaded
 from .parts_record import parts_record, plugins_record
+from .run_policy import governing_policy_file
 
 __all__ = ["choose_device", "differences", "git_state", "manifest", "peak_memory"]
 
@@ -43,6 +44,7 @@ def choose_device(name: str) -> torch.device:
 
 def manifest(argv: list[str], loaded: Loaded, device: torch.device, counts: Mapping[str, int]) -> dict[str, Any]:
     """Return what manifest.json holds."""
+    registry = governing_policy_file(loaded.path)
     return {
         "format": 1,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -50,6 +52,7 @@ def manifest(argv: list[str], loaded: Loaded, device: torch.device, counts: Mapp
         "seed": loaded.experiment.seed,
         "environment": environment(device),
         "git": git_state(Path.cwd()),
+        "registry": None if registry is None else str(registry),
         "plugins": plugins_record(loaded),
         "parts": parts_record(loaded),
         "parameters": {**counts, "total": sum(counts.values())},

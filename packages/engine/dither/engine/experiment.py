@@ -20,16 +20,17 @@ from dither.registry.kinds import (
     TaskSpec,
 )
 from dither.registry.plugins import Plugins, load_plugins
-from dither.registry.policy import find_policy
 from dither.registry.problems import Problem, Refused
-from dither.registry.renames import renamed
+from dither.registry.renames import parts_in, renamed
 from dither.registry.reports import PluginError
 from dither.registry.spec import Misfit, Options, Slot, below, named
 from dither.registry.validation import problems_of, validate
 from dither.registry.wording import SENTENCE
 
+from .blame import PartFailed, blamed, title
 from .budget import misfit_memory, warn_memory
-from .named_plugins import load_named
+from .named_plugins import load_named, names_in
+from .run_policy import governing_policy
 from .sweep.tables import Sweep
 
 __all__ = [
@@ -139,30 +140,48 @@ class Experiment(Options):
         if self.train.batch_size % self.train.accumulate:
             message = f"batch_size = {self.train.batch_size} cannot be taken in {self.train.accumulate} equal parts"
             yield Misfit(message, ("train", "accumulate"), ("train", "batch_size"))
-        wrong = list(below("task", self.task.check()))
+        with blamed(self.task):
+            wrong = list(below("task", self.task.check()))
         yield from wrong
         if wrong:
             return
-        space = self.task.space()
-        wrong = list(below("process", self.process.check(space)))
+        with blamed(self.task):
+            space = self.task.space()
+        with blamed(self.process):
+            wrong = list(below("process", self.process.check(space)))
         yield from wrong
         if wrong:
             return
-        process = self.process.facts(space)
-        wrong = [*below("model", self.model.check(process.space)), *below("loss", self.loss.check(process))]
+        with blamed(self.process):
+            process = self.process.facts(space)
+            inner = process.space
+        with blamed(self.model):
+            wrong = list(below("model", self.model.check(inner)))
+            model = self.model.facts()
+        with blamed(self.loss):
+            wrong += below("loss", self.loss.check(process))
         yield from wrong
-        yield from below("sampler", self.sampler.check(process, self.model.facts()))
+        with blamed(self.sampler):
+            unfit = list(below("sampler", self.sampler.check(process, model)))
+        yield from unfit
         if not wrong:
-            yield from misfit_memory(self, space)
+            with blamed(self.model):  # others are asked as well, and named where they raise
+                unfit = list(misfit_memory(self, space))
+            yield from unfit
 
     def warn(self) -> Iterator[Misfit]:
         """Yield what is allowed, and should be known before a long run; only where `check` finds nothing."""
         space = self.task.space()
         process = self.process.facts(space)
-        yield from below("process", self.process.warn(space))
-        yield from below("loss", self.loss.warn(process))
-        yield from below("sampler", self.sampler.warn(process, self.model.facts()))
-        yield from warn_memory(self, space)
+        with blamed(self.process):
+            found = list(below("process", self.process.warn(space)))
+        with blamed(self.loss):
+            found += below("loss", self.loss.warn(process))
+        with blamed(self.sampler):
+            found += below("sampler", self.sampler.warn(process, self.model.facts()))
+        with blamed(self.model):
+            found += warn_memory(self, space)
+        yield from found
 
 
 @dataclass(frozen=True)
@@ -206,7 +225,7 @@ def open_experiment(
         Refused: It cannot be read, or a plugin cannot be loaded.
     """
     document = Document.load(path, changes, removals)
-    plugins = load_plugins(select, policy=find_policy(path.parent))
+    plugins = load_plugins(select, policy=governing_policy(path), named=names_in(document))
     plugins.require()
     load_named(plugins, document)
     return document, plugins
@@ -221,6 +240,11 @@ def check_experiment(document: Document, plugins: Plugins) -> Loaded:
     experiment = validate(Experiment, document, plugins.catalog)
     try:
         misfits = list(experiment.check())
+        warned = [] if misfits else list(experiment.warn())
+    except PartFailed as failed:
+        path = next((path for path, spec in parts_in(experiment) if spec is failed.spec), ())
+        text = f"{title(failed.spec, plugins.catalog)} failed: {failed.reason}"
+        raise Refused(Problem(text, path, document.origin(path))) from failed
     except Refused as refused:  # data at fault: say which part asked for it
         raise Refused([_placed(problem, document) for problem in refused.problems]) from None
     try:
@@ -230,7 +254,7 @@ def check_experiment(document: Document, plugins: Plugins) -> Loaded:
         raise Refused(str(error)) from error
     if misfits:
         raise Refused(problems_of(misfits, document))
-    warnings = [replace(problem, level="warning") for problem in problems_of(experiment.warn(), document)]
+    warnings = [replace(problem, level="warning") for problem in problems_of(warned, document)]
     return Loaded(experiment, document, plugins, (*renamed(experiment, document), *warnings))
 
 

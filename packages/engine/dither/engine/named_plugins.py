@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 from dither.registry.document import Document
 from dither.registry.plugins import Plugins
 from dither.registry.problems import Problem, Refused
 
-__all__ = ["load_named"]
+__all__ = ["load_named", "names_in"]
+
+
+def names_in(document: Document) -> list[str]:
+    """Return what `plugins = [...]` names; nothing where it is no list of names, which validation tells."""
+    names = document.at(("plugins",)) or []
+    return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else []
 
 
 def load_named(plugins: Plugins, document: Document) -> None:
@@ -20,12 +27,9 @@ def load_named(plugins: Plugins, document: Document) -> None:
     Raises:
         Refused: With a problem for each that cannot be loaded, where it is named.
     """
-    names = document.at(("plugins",)) or []
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        return  # validation says what is wrong with it
     problems: list[Problem] = []
     cause: Exception | None = None
-    for index, name in enumerate(names):
+    for index, name in enumerate(names_in(document)):
         origin = document.origin(("plugins", index))
         folder = None if origin is None or origin.file.startswith("--") else Path(origin.file).parent
         try:
@@ -49,5 +53,13 @@ def _load(plugins: Plugins, name: str, folder: Path | None) -> None:
     if folder is not None and not path.resolve().is_relative_to(folder.resolve()):
         help_text = f"to trust it, name it on the command line: -p {path}"
         raise Refused(Problem(f"plugin file {name} does not lie beside the experiment file, or below", help=help_text))
-    if path.resolve() not in plugins.files:
+    if path.resolve() not in plugins.files and not _same_file(plugins, path):
         plugins.load_file(path)
+
+
+def _same_file(plugins: Plugins, path: Path) -> bool:
+    """Whether a file of this name and content is loaded already, as where -p names the one a run has kept a copy of."""
+    if path.name not in {file.name for file in plugins.files} or not path.is_file():
+        return False
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    return any((file.name, report.sha256) == (path.name, sha256) for file, report in plugins.files.items())

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dither.registry.catalog import Catalog
 from dither.registry.fingerprint import fingerprint
-from dither.registry.problems import dotted
+from dither.registry.problems import Refused, dotted
 from dither.registry.renames import parts_in
 
 from .experiment import Loaded
@@ -35,20 +36,24 @@ def plugins_record(loaded: Loaded) -> dict[str, dict[str, str]]:
 
 
 def changed_parts(manifest: Mapping[str, Any], loaded: Loaded) -> list[str]:
-    """Say which parts, and which plugins that parts come from, are not what a run was started with.
+    """Say which parts, and which plugins that parts come from, are not what a run was started, or last resumed, with.
 
     Args:
         manifest: Of the run.
         loaded: What it would go on with.
     """
+    before_parts, before_plugins = (_newest(manifest, key) for key in ("parts", "plugins"))
     parts, plugins = parts_record(loaded), plugins_record(loaded)
     changes = []
-    for place, before in _table(manifest, "parts").items():
-        now = parts.get(place, {})
-        if now and now["part"] == before.get("part") and now["options"] != before.get("options"):
+    for path, spec in parts_in(loaded.experiment):
+        place = dotted(path)
+        before, now = before_parts.get(place, {}), parts[place]
+        if _meaning(loaded.plugins.catalog, spec.kind, before.get("part")) != now["part"]:
+            continue  # another part, which resolved.toml tells
+        if now["options"] != before.get("options"):
             changes.append(f"{place}: the options of {now['part']} are others than they were")
     used = {record["part"].partition("/")[0] for record in parts.values()}
-    for name, before in _table(manifest, "plugins").items():
+    for name, before in before_plugins.items():
         now = plugins.get(name, {})
         if name not in used or not now:
             continue
@@ -59,6 +64,16 @@ def changed_parts(manifest: Mapping[str, Any], loaded: Loaded) -> list[str]:
     return changes
 
 
-def _table(manifest: Mapping[str, Any], key: str) -> dict[str, Any]:
-    table = manifest.get(key)
-    return {k: v for k, v in table.items() if isinstance(v, dict)} if isinstance(table, dict) else {}
+def _meaning(catalog: Catalog, kind: str, part: Any) -> str | None:
+    """Return what a pinned name means today: a part may have been renamed."""
+    try:
+        return catalog.find(kind, str(part)).pinned
+    except Refused:
+        return None
+
+
+def _newest(manifest: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return what the run was made of when it last went on, or else when it was started."""
+    entries = [manifest, *(entry for entry in manifest.get("resumed", ()) if isinstance(entry, dict))]
+    tables = [entry[key] for entry in entries if isinstance(entry.get(key), dict)]
+    return {k: v for k, v in tables[-1].items() if isinstance(v, dict)} if tables else {}

@@ -7,29 +7,27 @@ number, 5 out of space or memory, 75 stopped by a signal with a checkpoint saved
 from __future__ import annotations
 
 import errno
-import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
 
-from dither.registry.problems import Problem, Refused
+from dither.registry.problems import Refused
 from dither.registry.reports import PluginError
 
 from .checkpoint import Checkpoints, Damaged, load_weights, weights_of
 from .constraining import load_constrained
 from .drawing import make_drawing, unused_folder, write_drawing
-from .environment import choose_device, differences, environment, manifest
+from .environment import choose_device, manifest
 from .evaluation import evaluate
 from .experiment import Loaded, load_experiment
 from .finite import NonFinite
 from .log import Log
 from .meeting import shortfall
-from .parts_record import changed_parts
 from .progress import Screen, say
-from .rundir import RunDirectory, read_manifest
+from .resuming import note_resumption, same_parts
+from .rundir import RunDirectory, read_manifest, resolved_file
 from .signals import Stop, stop_on_signals
 from .summary import introduce, show_figures, summarise
 from .system import Diffusion
@@ -97,7 +95,7 @@ def run(
                 return _go_on(loaded, argv, resume, console, stop, accept_changes)
             return _begin(loaded, runs, argv, console, stop)
     except PluginError as error:
-        say(errors, "".join(traceback.format_exception(error.__cause__)).rstrip())
+        say(errors, error.told)
         say(errors, _reason(error), "red")
         return FAILED
     except Damaged as error:
@@ -131,7 +129,7 @@ def _build(loaded: Loaded) -> tuple[Diffusion, torch.device]:
     if train.threads is not None:
         torch.set_num_threads(train.threads)
     device = choose_device(train.device)
-    return Diffusion.build(loaded.experiment).to(device), device
+    return Diffusion.build(loaded.experiment, loaded.plugins.catalog).to(device), device
 
 
 def _begin(loaded: Loaded, runs: Path, argv: Sequence[str], console: Console, stop: Stop) -> int:
@@ -147,7 +145,7 @@ def _begin(loaded: Loaded, runs: Path, argv: Sequence[str], console: Console, st
 def _go_on(loaded: Loaded, argv: Sequence[str], path: Path, console: Console, stop: Stop, accept_changes: bool) -> int:
     with RunDirectory.open(path) as directory:
         before = read_manifest(path)
-        changes = directory.changes(loaded) + _same_parts(before, loaded, path, accept_changes)
+        changes = directory.changes(loaded) + same_parts(before, loaded, path, accept_changes)
         system, device = _build(loaded)
         trainer = Trainer(system, loaded.experiment.train, loaded.experiment.seed)
         checkpoints = Checkpoints(path / "checkpoints", loaded.experiment.train.keep)
@@ -162,37 +160,12 @@ def _go_on(loaded: Loaded, argv: Sequence[str], path: Path, console: Console, st
             say(console, f"changed: {change}")
         checkpoints.clear(damaged)
         directory.accept(loaded)
-        _note_resumption(directory, before, argv, trainer.step, device, console)
+        entry = {"argv": list(argv), "step": trainer.step, "changes": changes}
+        note_resumption(directory, before, entry, loaded, device, console)
         log = Log(path, console, steps, trainer.step, offset)
         run = _run(loaded, directory, trainer, log, stop)
         run.saved = None if newest is None else trainer.step
         return _train(run, console)
-
-
-def _same_parts(before: Mapping[str, Any], loaded: Loaded, path: Path, accept_changes: bool) -> list[str]:
-    """Return which parts are not what the run was started with; refuse them unless that is accepted."""
-    changes = changed_parts(before, loaded)
-    if changes and not accept_changes:
-        hint = "start a new run, bring back what it was started with, or accept it with --accept-changes"
-        raise Refused([Problem(f"the run in {path} cannot go on as it was: {change}", help=hint) for change in changes])
-    return changes
-
-
-def _note_resumption(
-    directory: RunDirectory,
-    before: Mapping[str, Any],
-    argv: Sequence[str],
-    step: int,
-    device: torch.device,
-    console: Console,
-) -> None:
-    """Write into the manifest that the run goes on, and say what is not as it was."""
-    now = environment(device)
-    for difference in differences(before["environment"], now):
-        say(console, f"not as it was, so the result may differ in the last bits: {difference}", "yellow")
-    entry = {"argv": list(argv), "step": step, "environment": now}
-    directory.write_json("manifest.json", {**before, "resumed": [*before["resumed"], entry]})
-    say(console, f"going on after step {step}")
 
 
 def _run(loaded: Loaded, directory: RunDirectory, trainer: Trainer, log: Log, stop: Stop) -> Run:
@@ -241,9 +214,7 @@ def load_run(
     Raises:
         Refused: It is no run directory; Damaged: it has no intact checkpoint.
     """
-    path = run_directory / "resolved.toml"
-    if not path.is_file():
-        raise Refused(f"{run_directory} is no run directory: it has no resolved.toml")
+    path = resolved_file(run_directory)
     loaded = load_experiment(path) if constraints is None else load_constrained(path, constraints)
     newest, damaged = Checkpoints(run_directory / "checkpoints").newest()
     for damage in damaged:

@@ -14,7 +14,6 @@ import os
 import secrets
 import shutil
 import socket
-import tomllib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,14 +22,15 @@ from typing import Any, Self
 
 import tomlkit
 
+from dither.registry.document import Document
 from dither.registry.problems import Problem, Refused
 from dither.registry.storage import write_aside
-from dither.registry.validation import dump
+from dither.registry.validation import dump, validate
 
-from .experiment import Loaded
+from .experiment import Experiment, Loaded
 from .metrics_file import as_json
 
-__all__ = ["RunDirectory", "read_manifest"]
+__all__ = ["RunDirectory", "read_manifest", "resolved", "resolved_file"]
 
 TRIES = 100
 
@@ -84,8 +84,7 @@ class RunDirectory:
         Raises:
             Refused: It is no run directory, or another process holds it.
         """
-        if not (path / "resolved.toml").is_file():
-            raise Refused(f"{path} is no run directory: it has no resolved.toml")
+        resolved_file(path)
         return cls(path, _locked(path))
 
     def __enter__(self) -> Self:
@@ -103,11 +102,8 @@ class RunDirectory:
         for number, parent in enumerate(parents, 1):
             (self.path / "extends").mkdir(exist_ok=True)
             shutil.copyfile(parent, self.path / "extends" / f"{number}-{parent.name}")
-        for path in loaded.plugins.files:
-            (self.path / "plugins").mkdir(exist_ok=True)
-            shutil.copyfile(path, self.path / "plugins" / path.name)
         self.write_json("manifest.json", manifest)
-        self._write_text("resolved.toml", tomlkit.dumps(resolved(loaded)))  # last: it makes this a run directory
+        self.accept(loaded)  # last: it makes this a run directory
 
     def changes(self, loaded: Loaded) -> list[str]:
         """Return what an experiment has otherwise than this run.
@@ -115,8 +111,7 @@ class RunDirectory:
         Raises:
             Refused: There is something among it under which a run cannot go on.
         """
-        before = _flat(tomllib.loads((self.path / "resolved.toml").read_text(encoding="utf-8")))
-        after = _flat(resolved(loaded))
+        before, after = _flat(self._meant(loaded)), _flat(resolved(loaded))
         changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
         notes = {key: f"{key}: {_shown(before.get(key))} -> {_shown(after.get(key))}" for key in changed}
         fixed = [notes[key] for key in changed if not key.startswith(CHANGEABLE)]
@@ -126,8 +121,22 @@ class RunDirectory:
             raise Refused([Problem(message + note, help=hint) for note in fixed])
         return list(notes.values())
 
+    def _meant(self, loaded: Loaded) -> dict[str, Any]:
+        """Return the experiment of this run as it is read today: earlier names of parts mean the present ones."""
+        document = Document.read(self.path / "resolved.toml")
+        try:
+            tree = dump(validate(Experiment, document, loaded.plugins.catalog), loaded.plugins.catalog)
+        except Refused:  # it names what is not here any more, and which was replaced
+            return document.tree
+        return tree
+
     def accept(self, loaded: Loaded) -> None:
-        """Go on under these values."""
+        """Go on under these values, with the one-file plugins beside them."""
+        for path in loaded.plugins.files:
+            copy = self.path / "plugins" / path.name
+            if copy.resolve() != path:
+                with write_aside(copy) as beside:
+                    shutil.copyfile(path, beside)
         self._write_text("resolved.toml", tomlkit.dumps(resolved(loaded)))
 
     def write_json(self, name: str, values: Mapping[str, Any]) -> None:
@@ -194,6 +203,18 @@ def _locked(path: Path) -> int:
     os.ftruncate(descriptor, 0)
     os.write(descriptor, who.encode())
     return descriptor
+
+
+def resolved_file(run_directory: Path) -> Path:
+    """Return the experiment of a run.
+
+    Raises:
+        Refused: It is no run directory.
+    """
+    path = run_directory / "resolved.toml"
+    if not path.is_file():
+        raise Refused(f"{run_directory} is no run directory: it has no resolved.toml")
+    return path
 
 
 def read_manifest(run_directory: Path) -> dict[str, Any]:

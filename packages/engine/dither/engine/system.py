@@ -13,9 +13,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from dither.registry.catalog import Catalog
 from dither.registry.flow import Clean, Measured, Noised, State
 from dither.registry.parts import EstimatingProcess, Loss, Process, Sampler, Task
 
+from .blame import noted
 from .experiment import Experiment
 from .randomness import Stream, seed_generators
 
@@ -51,14 +53,18 @@ class Diffusion(nn.Module):
         self.bound = bound
 
     @classmethod
-    def build(cls, experiment: Experiment) -> Self:
-        """Build what an experiment names, on the CPU; the weights follow from its seed."""
-        task = experiment.task.build()
-        facts = experiment.process.facts(task.space)
-        process = experiment.process.build(task.space)
-        seed_generators(torch.device("cpu"), Stream.WEIGHTS, experiment.seed)
-        model = experiment.model.build(process.space)
-        loss, sampler = experiment.loss.build(facts), experiment.sampler.build()
+    def build(cls, experiment: Experiment, catalog: Catalog | None = None) -> Self:
+        """Build what an experiment names, on the CPU; the weights follow from its seed.
+
+        Where a part fails, a note says which, and whose it is if a catalogue is given.
+        """
+        with noted(catalog):
+            task = experiment.task.build()
+            facts = experiment.process.facts(task.space)
+            process = experiment.process.build(task.space)
+            seed_generators(torch.device("cpu"), Stream.WEIGHTS, experiment.seed)
+            model = experiment.model.build(process.space)
+            loss, sampler = experiment.loss.build(facts), experiment.sampler.build()
         return cls(task, process, model, loss, sampler, experiment.train.precision, experiment.loss.bound)
 
     def with_model(self, model: nn.Module) -> Diffusion:

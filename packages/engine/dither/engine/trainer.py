@@ -21,7 +21,7 @@ from .optimizer_state import flatten, restore
 from .randomness import Order, Stream, seed_generators
 from .system import Diffusion
 
-__all__ = ["Trainer"]
+__all__ = ["Trainer", "make_order"]
 
 TINY = 1e-30
 """Stands for the weight of a batch in which nothing is weighted."""

@@ -9,16 +9,19 @@ from functools import cache, partial
 from typing import Any
 
 from packaging.version import Version
+from pydantic import ValidationError
 from pydantic_core import PydanticCustomError
 
+from .accepting import key_of, require_aliases
 from .kinds import KINDS
 from .offers import Offer, offer_of
 from .problems import Refused, nearest
+from .renames import migrated
+from .reports import why
 from .spec import Spec
 
 __all__ = ["Catalog", "Part", "default_catalog"]
 
-NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 REFERENCE = re.compile(r"(?:(?P<plugin>[^/@]+)/)?(?P<name>[^/@]+)(?:@(?P<rev>\d{1,9}))?")
 
 
@@ -68,6 +71,11 @@ class Part:
         """The name that means this part and no other: `plugin/name@rev`."""
         return f"{self.plugin}/{self.name}@{self.rev}"
 
+    @property
+    def title(self) -> str:
+        """The part and whose it is, for a message."""
+        return f'{self.kind} "{self.name}" of plugin "{self.plugin}"'
+
 
 class Catalog:
     """Parts by kind and name.
@@ -80,6 +88,7 @@ class Catalog:
 
     Attributes:
         notes: Lines for the help of an unknown name, such as a plugin that failed to load.
+        absent: Plugins that may not be used, each with the reason.
     """
 
     def __init__(self, prefer: Mapping[str, str] | None = None, known: Mapping[str, str] | None = None) -> None:
@@ -88,16 +97,19 @@ class Catalog:
         self.prefer = dict(prefer or {})
         self.known = dict(known or {})
         self.notes: list[str] = []
+        self.absent: dict[str, str] = {}
 
     def add(self, plugin: str, specs: Iterable[type[Spec]]) -> None:
         """Take in what a plugin offers, as a whole or not at all, in place of what its menu said.
 
         Raises:
-            ValueError: One of the classes is no part, lacks a name, or is offered twice by the same plugin.
+            ValueError: One of the classes is no part, lacks a name or a method, is offered twice by the same plugin, or
+                has an earlier name that cannot be.
         """
+        offered = [(key_of(plugin, spec), spec) for spec in specs]
+        require_aliases([spec for _, spec in offered])
         accepted: dict[tuple[str, str], Part] = {}
-        for spec in specs:
-            key = self._key(plugin, spec)
+        for key, spec in offered:
             if key in accepted:
                 raise ValueError(f'plugin "{plugin}" offers {key[0]} "{key[1]}" twice')
             accepted[key] = Part(offer_of(spec), plugin, lambda spec=spec: spec)  # type: ignore[misc]
@@ -132,17 +144,6 @@ class Catalog:
             self._parts.setdefault(key, []).append(part)
         self._parts = {key: found for key, found in self._parts.items() if found}
 
-    @staticmethod
-    def _key(plugin: str, spec: Any) -> tuple[str, str]:
-        if not (isinstance(spec, type) and issubclass(spec, Spec)):
-            raise ValueError(f'plugin "{plugin}" offers {spec!r}, which is no Spec class')
-        kind, name = getattr(spec, "kind", None), getattr(spec, "name", None)
-        if kind not in KINDS or not issubclass(spec, KINDS[kind]):
-            raise ValueError(f'{spec.__name__} of plugin "{plugin}" must subclass a kind: {", ".join(KINDS)}')
-        if not isinstance(name, str) or not NAME.fullmatch(name):
-            raise ValueError(f'{spec.__name__} of plugin "{plugin}" needs a kebab-case name, not {name!r}')
-        return kind, name
-
     def parts(self, kind: str | None = None) -> list[Part]:
         """Return all parts (of a kind), in the order of kinds, then names, then plugins."""
         order = list(KINDS)
@@ -167,10 +168,8 @@ class Catalog:
         found = self._parts.get((kind, name), [])
         if plugin:
             found = [part for part in found + self._renamed(kind, name) if part.plugin == plugin]
-        elif not found:
-            found = self._renamed(kind, name)
-        elif len(found) > 1:
-            found = [part for part in found if part.plugin == self.prefer.get(f"{kind}:{name}")] or found
+        else:
+            found = self._preferred(kind, name, found or self._renamed(kind, name))
         if not found:
             raise Refused(self._unknown(kind, reference))
         if len(found) > 1:
@@ -180,6 +179,19 @@ class Catalog:
             raise Refused(f'{kind} "{reference}" is asked for, but plugin "{found[0].plugin}" has {found[0].pinned}')
         self._not_removed(found[0], name)
         return found[0]
+
+    def _preferred(self, kind: str, name: str, found: list[Part]) -> list[Part]:
+        """Return the part that registry.toml prefers, where it says so of a name that is there."""
+        wanted = self.prefer.get(f"{kind}:{name}")
+        if wanted is None or not found:
+            return found
+        chosen = [part for part in found if part.plugin == wanted]
+        if not chosen:
+            others = ", ".join(sorted(f'"{part.plugin}"' for part in found))
+            state = f"cannot be used: {self.absent[wanted]}" if wanted in self.absent else "offers none"
+            text = f'registry.toml prefers {kind} "{name}" of plugin "{wanted}", which {state}'
+            raise Refused(f"{text}; it is there from {others}")
+        return chosen
 
     def _renamed(self, kind: str, name: str) -> list[Part]:
         """Return the parts that were called so earlier."""
@@ -213,7 +225,7 @@ class Catalog:
         """Read a bare name or a table `{use = "name", ...}` as the Spec it names.
 
         Raises:
-            PydanticCustomError: The value names no part.
+            PydanticCustomError: The value names no part, or the part itself fails.
             ValidationError: The options do not fit.
         """
         table = {"use": value} if isinstance(value, str) else value
@@ -224,22 +236,29 @@ class Catalog:
                 {"kind": kind, "names": ", ".join(self.names(kind))},
             )
         try:
-            spec = self.find(kind, table["use"]).spec
+            part = self.find(kind, table["use"])
+            spec = part.spec
         except Refused as error:
             raise PydanticCustomError("unknown_part", "{text}", {"text": error.problems[0].message}) from error
         options = {key: inner for key, inner in table.items() if key != "use"}
         name = table["use"].rpartition("/")[2].partition("@")[0]
-        for alias in spec.aliases:
-            if alias.name == name != spec.name and alias.migrate is not None:
-                options = alias.migrate(options)
-        return spec.model_validate(options, context={"catalog": self})
+        try:
+            return spec.model_validate(migrated(spec, name, options), context={"catalog": self})
+        except (ValidationError, PydanticCustomError, Refused):
+            raise
+        except (Exception, SystemExit) as error:  # the code of a plugin: its migrate, its validators
+            text = f"{part.title} failed: {why(error)}"
+            raise PydanticCustomError("failed_part", "{text}", {"text": text}) from error
+
+    def part_of(self, spec: Spec) -> Part | None:
+        """Return the part that a parsed Spec is one of, if it is registered here."""
+        found = self._parts.get((spec.kind, spec.name), ())
+        return next((part for part in found if part.loaded and part.spec is type(spec)), None)
 
     def pin(self, spec: Spec) -> str:
         """Return the pinned name of a parsed Spec, or its short name if it is not registered here."""
-        for part in self._parts.get((spec.kind, spec.name), ()):
-            if part.loaded and part.spec is type(spec):
-                return part.pinned
-        return spec.name
+        part = self.part_of(spec)
+        return spec.name if part is None else part.pinned
 
 
 @cache

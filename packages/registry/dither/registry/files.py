@@ -44,8 +44,10 @@ def import_file(path: Path) -> tuple[ModuleType, str]:
     sys.modules.pop(name, None)
     try:
         return importlib.import_module(name), sha256
-    except BaseException:
+    except BaseException as error:
         os.environ.pop(KNOWN) if before is None else os.environ.__setitem__(KNOWN, before)
+        if isinstance(error, ImportError) and (error.name or "").startswith(__name__):
+            error.msg = "a one-file plugin is one file: it has no siblings to import"
         raise
 
 

@@ -10,12 +10,14 @@ import pluggy
 
 from .spec import Misfit, Spec
 
-__all__ = ["PROJECT", "REGISTRATION", "RUN_HOOKS", "Hooks", "hookimpl", "hookspec"]
+__all__ = ["CHECK", "PROJECT", "REGISTRATION", "RUN_HOOKS", "Hooks", "hookimpl", "hookspec"]
 
 PROJECT = "dither"
 """What pluggy knows our hooks by."""
 REGISTRATION = "register_components"
 """The hook by which parts arrive."""
+CHECK = "check_experiment"
+"""The hook that yields misfits."""
 RUN_HOOKS = frozenset({"before_run", "after_step", "after_eval", "after_checkpoint", "after_run", "on_run_error"})
 """The hooks of observers: an installed plugin that has one is imported when a run begins."""
 hookspec = pluggy.HookspecMarker(PROJECT)

@@ -108,7 +108,7 @@ class _Reader:
         help_text = None
         if words is not None:
             message, help_text = f"expected {words[0]}, got {shown(value)}", words[1]
-        elif detail["type"] in ("no_name", "unknown_part", "wrong_kind"):
+        elif detail["type"] in ("no_name", "unknown_part", "failed_part", "wrong_kind"):
             message = detail["msg"]
         else:
             message = _lowered(detail["msg"]) + ("" if isinstance(value, dict) else f", got {shown(value)}")

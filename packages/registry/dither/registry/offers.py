@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+
+from pydantic import TypeAdapter
 
 from .fingerprint import fingerprint
 from .spec import Place, Spec, summary_of
@@ -45,6 +45,7 @@ class Menu:
         failure: Why it cannot be loaded, empty where it can.
         imports_torch: Whether its import pulls torch in, which makes every start slow.
         seconds: What its import takes.
+        timed_out: Whether the failure is that it took too long, which may be otherwise next time.
     """
 
     offers: tuple[Offer, ...] = ()
@@ -52,29 +53,23 @@ class Menu:
     failure: str = ""
     imports_torch: bool = False
     seconds: float = 0.0
+    timed_out: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values that `from_json` reads."""
-        return asdict(self)
+    def to_json(self) -> bytes:
+        """Return JSON that `from_json` reads."""
+        return _MENU.dump_json(self)
 
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
+    @staticmethod
+    def from_json(text: bytes) -> Menu:
         """Read what `to_json` wrote.
 
         Raises:
-            KeyError, TypeError, ValueError: It is something else.
+            ValueError: It is something else.
         """
-        offers = tuple(
-            Offer(
-                **{
-                    **offer,
-                    "aliases": tuple((str(name), str(version)) for name, version in offer["aliases"]),
-                    "mutable": tuple(map(str, offer["mutable"])),
-                }
-            )
-            for offer in values["offers"]
-        )
-        return cls(**{**values, "offers": offers, "hooks": tuple(map(str, values["hooks"]))})
+        return _MENU.validate_json(text, strict=True)
+
+
+_MENU = TypeAdapter(Menu)
 
 
 def offer_of(spec: type[Spec]) -> Offer:

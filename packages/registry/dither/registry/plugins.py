@@ -9,23 +9,24 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pluggy
-from packaging.version import InvalidVersion, Version
 
+from .calling import call, require_hooks
 from .catalog import Catalog
 from .hookspecs import PROJECT, REGISTRATION, RUN_HOOKS, Hooks
 from .installed import GROUP, Installed, installed_plugins
 from .menus import menus_of
 from .offers import Menu, offer_of
-from .policy import Policy
-from .problems import Problem, Refused, nearest
+from .policy import Policy, is_called
+from .problems import Refused, nearest
 from .reports import PluginError, PluginReport, refuse_failures, why
-from .selection import STRICT, select_plugins
+from .selection import STRICT, misnamed, required_plugins, select_plugins, version_of
 
 __all__ = ["GROUP", "PluginReport", "Plugins", "load_plugins", "why"]
 
@@ -73,28 +74,21 @@ class Plugins:
         Raises:
             ValueError: What it offers is not right; TypeError, pluggy errors: its hooks are not right.
         """
-        self.manager.register(plugin, name)
         try:
-            self._no_unknown_hooks(plugin)
+            self.manager.register(plugin, name)
+            require_hooks(self.manager, plugin)
             for caller in self.manager.get_hookcallers(plugin) or []:
                 if caller.name == REGISTRATION:
                     (impl,) = (impl for impl in caller.get_hookimpls() if impl.plugin is plugin)
                     offered: Any = impl.function()
                     self.catalog.add(name, offered)
         except BaseException:
-            self.manager.unregister(plugin)
+            if self.manager.get_plugin(name) is plugin:
+                self.manager.unregister(plugin)
             raise
         menu = self.menu(name)
         before = self._reports.get(name, PluginReport(name, "loaded", type(plugin).__name__))
         self._reports[name] = replace(before, hooks=menu.hooks, parts=len(menu.offers), active=True)
-
-    def _no_unknown_hooks(self, plugin: Any) -> None:
-        known = {hook for hook in vars(Hooks) if not hook.startswith("_")}
-        for attribute in dir(plugin):
-            options = self.manager.parse_hookimpl_opts(plugin, attribute)
-            if options is not None and (options.get("specname") or attribute) not in known:
-                close = nearest(attribute, known)
-                raise ValueError(f'"{attribute}" is no hook' + (f', did you mean "{close}"?' if close else ""))
 
     def menu(self, name: str) -> Menu:
         """Return what a registered plugin offers."""
@@ -118,22 +112,25 @@ class Plugins:
         )
         self._reports[name] = report
         if menu.failure:
+            self.catalog.absent[name] = f"it failed to load, {menu.failure}"
             self.catalog.notes.append(
                 f'plugin "{name}" ({report.origin}) failed to load and may offer it ({menu.failure})'
             )
         else:
             self._points[name] = plugin.point
-            self.catalog.offer(name, menu.offers, lambda: self.activate(name), _version(plugin.version))
+            self.catalog.offer(name, menu.offers, lambda: self.activate(name), version_of(plugin.version))
 
-    def refuse(self, name: str, plugins: Sequence[Installed], state: str, reason: str) -> None:
+    def refuse(
+        self, name: str, plugins: Sequence[Installed], state: Literal["failed", "blocked", "clash"], reason: str
+    ) -> None:
         """Note a plugin that may not be used."""
         source, version = (
             ", ".join(values) for values in zip(*((p.distribution, p.version) for p in plugins), strict=True)
         )
-        blocked = state == "blocked"
-        self._reports[name] = PluginReport(name, "blocked" if blocked else "clash", source, version, reason)
-        if not blocked:
-            self.catalog.notes.append(f'plugin "{name}" is not loaded: {source} all use this name')
+        self._reports[name] = PluginReport(name, state, source, version, reason)
+        self.catalog.absent[name] = f"{state}, {reason}"
+        if state != "blocked":
+            self.catalog.notes.append(f'plugin "{name}" is not loaded: {reason} ({source})')
 
     def activate(self, name: str) -> None:
         """Import a plugin into this process, unless that was done.
@@ -150,7 +147,8 @@ class Plugins:
         if report.active:
             return
         try:
-            self.register(name, self._points[name].load())
+            with redirect_stdout(sys.stderr):  # standard output is for answers
+                self.register(name, self._points[name].load())
         except (Exception, SystemExit) as error:
             self._reports[name] = replace(report, state="failed", reason=why(error))
             raise Refused(f'plugin "{name}" ({report.origin}) failed to load: {why(error)}') from error
@@ -169,32 +167,40 @@ class Plugins:
         """Load a one-file plugin; its name is the stem of the file.
 
         Raises:
-            Refused: The file is missing, or fails at import.
+            Refused: The file is missing, cannot be called so, or fails at import.
         """
         from .files import import_file
 
         name = path.stem.replace("_", "-")
         if not path.is_file():
             raise Refused(f"plugin file {path} does not exist")
-        if name in self._reports and self._reports[name].state == "loaded":
-            raise Refused(f'plugin file {path} would be called "{name}", and a plugin of that name is loaded already')
+        if reason := misnamed(name):
+            raise Refused(f"plugin file {path}: {reason}")
+        if name in self._reports:
+            there = self._reports[name]
+            raise Refused(f'plugin file {path} would be called "{name}", as {there.origin} is, which is {there.state}')
+        if any(is_called(block, name) for block in self.policy.block):
+            raise Refused(f'plugin file {path} would be called "{name}", which registry.toml blocks')
         try:
-            module, sha256 = import_file(path)
-            self._reports[name] = PluginReport(name, "loaded", str(path), sha256=sha256)
-            self.register(name, module)
+            with redirect_stdout(sys.stderr):
+                module, sha256 = import_file(path)
+                self._reports[name] = PluginReport(name, "loaded", str(path), sha256=sha256)
+                self.register(name, module)
         except (Exception, SystemExit) as error:
             self._reports[name] = PluginReport(name, "failed", str(path), reason=why(error))
             raise Refused(f"plugin file {path} failed to load: {why(error)}") from error
-        if not self._reports[name].hooks:
-            raise Refused(f"plugin file {path} has no function that is marked with @hookimpl")
 
     def observe(self) -> None:
         """Import the installed plugins that have run hooks, where registry.toml lets plugins load by themselves.
+
+        Of one that cannot be used nobody knows whether it has any, so each of these is told in one line.
 
         Raises:
             Refused: The import of one fails.
         """
         for report in self.reports:
+            if report.state in ("failed", "clash"):
+                self.warn(f'plugin "{report.name}" ({report.origin}) takes no part: {report.state}, {report.reason}')
             if report.state == "loaded" and self.policy.plugins.autoload and set(report.hooks) & RUN_HOOKS:
                 self.activate(report.name)
 
@@ -204,55 +210,38 @@ class Plugins:
         Raises:
             Refused: Something required is missing, blocked, broken, or of another version; every one is named.
         """
-        problems: list[Problem] = []
-        for text, name in self._required():
+        names, problems = required_plugins(self.policy, self.reports)
+        for name in names:
             try:
-                if name is None:
-                    raise Refused(f'registry.toml requires "{text}", which is not installed, or in another version')
                 self.activate(name)
             except Refused as refused:
                 problems += refused.problems
         if problems:
             raise Refused(problems)
 
-    def _required(self) -> Iterable[tuple[str, str | None]]:
-        for text in self.policy.plugins.require:
-            alone = Policy.model_validate({"plugins": {"require": [text]}})
-            names = [
-                report.name
-                for report in self.reports
-                if (wanted := alone.requirement(report.name, report.source)) is not None
-                and wanted.specifier.contains(report.version or "0", prereleases=True)
-            ]
-            yield text, names[0] if names else None
-
     def called(self, name: str, **arguments: Any) -> Iterable[tuple[str, Any]]:
         """Call a hook plugin by plugin, with only the arguments each asks for; yield (plugin, result).
 
         Raises:
             PluginError: A plugin raised, and registry.toml does not say to go on without it.
+            Refused: A plugin raised it outside a run.
         """
         caller: pluggy.HookCaller = getattr(self.manager.hook, name)
-        for impl in caller.get_hookimpls():
+        for impl in reversed(caller.get_hookimpls()):  # as pluggy calls them: first those that are marked tryfirst
             if impl.plugin_name in self._quiet:
                 continue
             try:
-                yield impl.plugin_name, impl.function(*(arguments[argument] for argument in impl.argnames))
-            except Refused:
-                raise
+                result = call(impl, name, arguments)
             except (Exception, SystemExit) as error:
+                if isinstance(error, Refused) and name not in RUN_HOOKS:
+                    raise
                 failed = PluginError(self._reports[impl.plugin_name], name, error)
                 if self.policy.plugins.on_observer_error == "raise" or name not in RUN_HOOKS:
                     raise failed from error
                 self._quiet.add(impl.plugin_name)
                 self.warn(f"{failed}; its hooks are not called again in this run")
-
-
-def _version(text: str) -> Version | None:
-    try:
-        return Version(text)
-    except InvalidVersion:
-        return None
+            else:
+                yield impl.plugin_name, result
 
 
 def load_plugins(
@@ -260,6 +249,7 @@ def load_plugins(
     files: Iterable[Path] = (),
     policy: Policy | None = None,
     fresh: bool = False,
+    named: Collection[str] = (),
 ) -> Plugins:
     """Find the installed plugins and what each offers, and load one-file plugins; nothing else is imported.
 
@@ -269,19 +259,25 @@ def load_plugins(
         files: One-file plugins to load as well.
         policy: What registry.toml says; by default nothing.
         fresh: Ask every plugin anew what it offers, instead of the cache.
+        named: Plugins that the experiment asks for, which may be used though others may not.
 
     Raises:
         Refused: A selected plugin is not installed, or a file fails; under DITHER_STRICT_PLUGINS=1, any one fails.
     """
     plugins = Plugins(policy)
     found = installed_plugins()
-    selection = select_plugins(select or (), found, plugins.policy, _required(found, plugins.policy))
-    usable = {}
+    selection = select_plugins(select or (), found, plugins.policy, named)
+    usable: dict[str, Installed] = {}
+    modules: dict[str, str] = {}
     for name, points in found.items():
         if name in selection.blocked:
             plugins.refuse(name, points, "blocked", selection.blocked[name])
+        elif reason := misnamed(name):
+            plugins.refuse(name, points, "failed", reason)
         elif len(points) > 1:
             plugins.refuse(name, points, "clash", "more than one distribution has an entry point of this name")
+        elif (first := modules.setdefault(points[0].module, name)) != name:
+            plugins.refuse(name, points, "clash", f'plugin "{first}" is the same module, {points[0].module}')
         else:
             usable[name] = points[0]
     menus = menus_of(list(usable.values()), fresh)
@@ -294,7 +290,3 @@ def load_plugins(
     for path in (*selection.files, *files):
         plugins.load_file(path)
     return plugins
-
-
-def _required(found: Mapping[str, Sequence[Installed]], policy: Policy) -> set[str]:
-    return {name for name, points in found.items() if any(policy.requirement(name, p.distribution) for p in points)}

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 
 from .spec import Options
 
-__all__ = ["Entry", "Known", "PluginPolicy", "Policy", "find_policy", "policy_file", "read_policy"]
+__all__ = ["Entry", "Known", "PluginPolicy", "Policy", "find_policy", "is_called", "policy_file", "read_policy"]
 
 
 class Known(Options):
@@ -31,7 +31,7 @@ class PluginPolicy(Options):
     require: list[str] = []
     """Plugins without which nothing runs, by their own or their distribution's name, with versions: `wavelet>=0.2`."""
     block: list[str] = []
-    """Plugins that are never imported."""
+    """Plugins that are never imported, by their own or their distribution's name."""
     on_observer_error: Literal["raise", "warn-once"] = "raise"
     """What a run does where a run hook raises: stop, or say so once and go on without that plugin's hooks."""
 
@@ -40,11 +40,11 @@ class PluginPolicy(Options):
     def _requirements(cls, value: list[str]) -> list[str]:
         for text in value:
             try:
-                Requirement(text)
+                wanted = Requirement(text)
             except InvalidRequirement:
-                raise ValueError(
-                    f'"{text}" is no requirement; write a name with versions, as in "wavelet>=0.2"'
-                ) from None
+                wanted = None
+            if wanted is None or wanted.url or wanted.extras or wanted.marker:
+                raise ValueError(f'"{text}" is no requirement; write a name with versions, as in "wavelet>=0.2"')
         return value
 
 
@@ -77,11 +77,10 @@ class Policy(Options):
         """Plugins that are never imported."""
         return self.plugins.block
 
-    def requirement(self, plugin: str, distribution: str) -> Requirement | None:
-        """Return what is required of a plugin, by its own or its distribution's name."""
-        names = {canonicalize_name(plugin), canonicalize_name(distribution)}
-        required = map(Requirement, self.plugins.require)
-        return next((r for r in required if canonicalize_name(r.name) in names), None)
+    @property
+    def require(self) -> list[Requirement]:
+        """What nothing runs without."""
+        return [Requirement(text) for text in self.plugins.require]
 
     def known_parts(self) -> dict[str, str]:
         """Return `{"kind:name": how to get the plugin that provides it}`."""
@@ -93,6 +92,11 @@ class Policy(Options):
         return catalogued | {
             part: f'plugin "{name}": {known.install}' for name, known in self.known.items() for part in known.provides
         }
+
+
+def is_called(name: str, *names: str) -> bool:
+    """Whether a name is one of those of a plugin, its own and its distributions', however its words are joined."""
+    return canonicalize_name(name) in map(canonicalize_name, names)
 
 
 def policy_file(start: Path) -> Path | None:

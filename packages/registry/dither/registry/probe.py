@@ -6,6 +6,7 @@ It may raise, exit, kill its process, hang, print or patch other modules; the me
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -13,22 +14,25 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from .offers import Menu
 
-__all__ = ["LIMIT", "SECONDS", "answer", "probe"]
+__all__ = ["LIMIT", "SECONDS", "answer", "probe", "time_limit"]
 
 SECONDS = 10.0
 """Time that a plugin has for its import, which takes a tenth of a second where it does not import torch."""
 LIMIT = "DITHER_PLUGIN_SECONDS"
 """The environment variable with another limit, for a slow file system."""
+LARGEST = 16 << 20
+"""Bytes of the largest file that a plugin may write at import; what it prints goes to a file."""
 CHILD = """
 import json, sys
-job = json.load(sys.stdin)
+with open(sys.argv[1], encoding="utf-8") as file:
+    job = json.load(file)
 sys.path[:] = job["path"]
 from dither.registry.probe import answer
 answer(job)
@@ -36,45 +40,69 @@ answer(job)
 
 
 def probe(plugins: Sequence[tuple[str, str]], seconds: float | None = None) -> list[Menu]:
-    """Import plugins, each in its own process, and return their menus.
+    """Import plugins, each in its own process, and return their menus. When interrupted, no process is left.
 
     Args:
         plugins: Name and entry-point value (`package.module` or `package.module:object`) of each.
-        seconds: Time limit for each; by default that of DITHER_PLUGIN_SECONDS, or 10.
+        seconds: Time limit for each; by default `time_limit()`.
     """
-    limit = _limit() if seconds is None else seconds
-    with ThreadPoolExecutor(max(1, min(len(plugins), os.cpu_count() or 1))) as pool:
-        return list(pool.map(lambda plugin: _ask(plugin[0], plugin[1], limit), plugins))
+    limit = time_limit() if seconds is None else seconds
+    menus: dict[int, Menu] = {}
+    running: dict[int, _Child] = {}
+    with tempfile.TemporaryDirectory(prefix="dither-probe-", ignore_cleanup_errors=True) as folder:
+        try:
+            for number, (name, module) in enumerate(plugins):
+                _await(running, menus, (os.cpu_count() or 1) - 1)
+                running[number] = _start(Path(folder) / str(number), name, module, limit)
+            _await(running, menus, 0)
+        finally:
+            for child in running.values():
+                _end(child.process)
+    return [menus[number] for number in range(len(plugins))]
 
 
-def _limit() -> float:
+def time_limit() -> float:
+    """Return how many seconds a plugin has: DITHER_PLUGIN_SECONDS, or 10."""
     try:
-        return max(0.1, float(os.environ.get(LIMIT, SECONDS)))
+        seconds = float(os.environ.get(LIMIT, SECONDS))
     except ValueError:
         return SECONDS
+    return max(0.1, seconds) if math.isfinite(seconds) else SECONDS
 
 
-def _ask(name: str, module: str, seconds: float) -> Menu:
-    with tempfile.TemporaryDirectory(prefix="dither-probe-") as folder:
-        result = Path(folder) / "menu.json"
-        job = {"name": name, "module": module, "path": sys.path, "result": str(result)}
-        child = subprocess.Popen(
-            [sys.executable, "-c", CHILD],
-            stdin=subprocess.PIPE,
+@dataclass(frozen=True)
+class _Child:
+    process: subprocess.Popen[bytes]
+    folder: Path
+    limit: float
+    until: float
+
+
+def _start(folder: Path, name: str, module: str, limit: float) -> _Child:
+    folder.mkdir()
+    job = {"name": name, "module": module, "path": list(map(str, sys.path)), "limit": limit, "folder": str(folder)}
+    (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+    with (folder / "errors").open("wb") as errors:  # a file and no pipe: whoever keeps it open is not waited for
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", CHILD, str(folder / "job.json")],
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            stderr=errors,
             start_new_session=True,
         )
-        try:
-            _, errors = child.communicate(json.dumps(job).encode(), timeout=seconds)
-        except subprocess.TimeoutExpired:
-            _end(child)
-            return Menu(failure=f"its import took longer than {seconds:g} s")
-        except BaseException:
-            _end(child)
-            raise
-        _end(child)  # what it may have left running
-        return _read(result, child.returncode, errors.decode(errors="replace"))
+    return _Child(process, folder, limit, time.monotonic() + limit)
+
+
+def _await(running: dict[int, _Child], menus: dict[int, Menu], most: int) -> None:
+    """Take in menus until at most so many children are left. No threads: Ctrl-C is heard at once."""
+    while len(running) > most:
+        for number, child in list(running.items()):
+            if child.process.poll() is not None or time.monotonic() > child.until:
+                late = child.process.returncode is None
+                _end(child.process)  # and what it may have left running
+                del running[number]
+                menus[number] = _read(child, late)
+        time.sleep(0.003)
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
@@ -82,17 +110,26 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
-    if child.stderr is not None:
-        child.stderr.close()
 
 
-def _read(result: Path, code: int, errors: str) -> Menu:
+def _read(child: _Child, late: bool) -> Menu:
     try:
-        return Menu.from_json(json.loads(result.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError):
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        said = [line for line in errors.splitlines() if line.strip()]
-        return Menu(failure=f"its import {how}" + (f": {said[-1][:200]}" if said else ""))
+        return Menu.from_json((child.folder / "menu.json").read_bytes())
+    except (OSError, ValueError):
+        pass
+    code = child.process.returncode
+    if late or code == -signal.SIGALRM:
+        text = f"its import took longer than {child.limit:g} s"
+        return Menu(failure=f"{text}; {LIMIT} allows more, `dither plugins --fresh` tries again", timed_out=True)
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    said = [line for line in _tail(child.folder / "errors").splitlines() if line.strip()]
+    return Menu(failure=f"its import {how}" + (f": {said[-1][:200]}" if said else ""))
+
+
+def _tail(path: Path) -> str:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 4096))
+        return file.read(4096).decode(errors="replace")
 
 
 def answer(job: Mapping[str, Any]) -> None:
@@ -101,7 +138,8 @@ def answer(job: Mapping[str, Any]) -> None:
 
     from .plugins import Plugins, why
 
-    dumps, write, replace, leave = json.dumps, Path.write_text, Path.replace, os._exit  # before anyone patches them
+    _restrain(job["limit"])
+    write, rename, leave = Path.write_bytes, Path.replace, os._exit  # before anyone patches them
     plugins, menu = Plugins(), Menu()
     began = time.perf_counter()
     try:
@@ -110,8 +148,19 @@ def answer(job: Mapping[str, Any]) -> None:
         menu = plugins.menu(job["name"])
     except BaseException as error:
         menu = Menu(failure=why(error))
-    values = menu.to_json() | {"seconds": time.perf_counter() - began, "imports_torch": "torch" in sys.modules}
-    aside = Path(job["result"] + ".part")
-    write(aside, dumps(values), encoding="utf-8")
-    replace(aside, job["result"])
+    menu = replace(menu, seconds=time.perf_counter() - began, imports_torch="torch" in sys.modules)
+    aside = Path(job["folder"], "menu.json.part")
+    write(aside, menu.to_json())
+    rename(aside, Path(job["folder"], "menu.json"))
     leave(0)  # threads or handlers that the plugin left behind have no say
+
+
+def _restrain(seconds: float) -> None:
+    """End by itself, should nobody be there to end this process, and write no large files."""
+    import resource
+
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, seconds + 1)
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with suppress(ValueError, OSError):  # a lower limit was set
+        resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST, hard))

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from copy import deepcopy
 from typing import Any
 
 from .document import Document
 from .problems import Problem
 from .spec import Options, Path, Spec
 
-__all__ = ["parts_in", "renamed"]
+__all__ = ["migrated", "parts_in", "renamed"]
+
+
+def migrated(spec: type[Spec], name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Bring options that were given under an earlier name up to date.
+
+    Raises:
+        TypeError: Its `migrate` returns no options; or whatever it raises.
+    """
+    for alias in spec.aliases:
+        if alias.name == name != spec.name and alias.migrate is not None:
+            today: Any = alias.migrate(deepcopy(options))
+            if not isinstance(today, dict):
+                raise TypeError(f'migrate of "{name}" returns {today!r}, not the options of today')
+            return today
+    return options
 
 
 def parts_in(value: Any, path: Path = ()) -> Iterator[tuple[Path, Spec]]:

@@ -56,9 +56,18 @@ class PluginError(Exception):
         self.plugin, self.hook = report.name, hook
         super().__init__(f'plugin "{report.name}" ({report.origin}) failed in {hook}: {why(error)}')
 
+    @property
+    def told(self) -> str:
+        """What the cause has to say: its traceback, or the mistakes of a user."""
+        if isinstance(self.__cause__, Refused):
+            return str(self.__cause__)
+        return "".join(traceback.format_exception(self.__cause__)).rstrip()
+
 
 def why(error: BaseException) -> str:
     """Say what was raised, and in which line of which file."""
+    if isinstance(error, Refused):
+        return "; ".join(problem.message for problem in error.problems)
     reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<")]
     if frames and Path(frames[-1].filename).parent != Path(__file__).parent:

@@ -9,7 +9,20 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-__all__ = ["Alias", "Misfit", "Options", "Path", "Place", "Slot", "Spec", "below", "named", "summary_of", "unfit"]
+__all__ = [
+    "Alias",
+    "Misfit",
+    "Options",
+    "Path",
+    "Place",
+    "Slot",
+    "Spec",
+    "below",
+    "misfits_of",
+    "named",
+    "summary_of",
+    "unfit",
+]
 
 Path = tuple[str | int, ...]
 
@@ -82,9 +95,24 @@ class Misfit:
     help: str | None = None
 
 
+def misfits_of(answer: Any) -> list[Misfit]:
+    """List what a check yields.
+
+    Raises:
+        TypeError: It yields something else, or nothing that can be gone through.
+    """
+    if isinstance(answer, str) or not isinstance(answer, Iterable):
+        raise TypeError(f"a check yields Misfits, not {answer!r}")
+    found = list(answer)
+    for misfit in found:
+        if not isinstance(misfit, Misfit):
+            raise TypeError(f"a check yields Misfits, not {misfit!r}")
+    return found
+
+
 def below(key: str | int, misfits: Iterable[Misfit]) -> Iterator[Misfit]:
     """Say where misfits of an inner part are, seen from the outer one."""
-    for misfit in misfits:
+    for misfit in misfits_of(misfits):
         yield replace(misfit, path=(key, *misfit.path))
 
 

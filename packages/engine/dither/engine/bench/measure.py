@@ -45,7 +45,7 @@ def bench(loaded: Loaded, steps: int = 20, repeats: int = 3, warmup: int = 3) ->
     if train.threads is not None:
         torch.set_num_threads(train.threads)
     device = choose_device(train.device)
-    system = Diffusion.build(loaded.experiment).to(device)
+    system = Diffusion.build(loaded.experiment, loaded.plugins.catalog).to(device)
     trainer = Trainer(system, train, loaded.experiment.seed)
     first = _timed(trainer.advance, device)
     for _ in range(warmup):

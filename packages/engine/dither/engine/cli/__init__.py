@@ -20,6 +20,8 @@ def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> 
         arguments: As in sys.argv[1:], which is the default.
         verb: What is meant when the first argument is no verb.
     """
+    # pydantic reads the entry points of everything installed for plugins of its own, and stops at a broken one
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from .app import app, verbs
     from .output import everywhere, hoisted
 

@@ -64,16 +64,20 @@ def describe(
 
 
 @app.command()
-def plugins(selected: Selected = None, as_json: Json = False) -> None:
+def plugins(
+    selected: Selected = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Ask every plugin anew what it offers.")] = False,
+    as_json: Json = False,
+) -> None:
     """List the plugins: loaded, failed and why, blocked, clashing. Imports no torch."""
     from .lists import show_plugins
 
-    show_plugins(visible_plugins(selected), as_json)
+    show_plugins(visible_plugins(selected, fresh), as_json)
 
 
-def visible_plugins(selected: list[str] | None) -> Any:
-    """Return the plugins that the policy of the working directory lets us see."""
+def visible_plugins(selected: list[str] | None, fresh: bool = False) -> Any:
+    """Return the plugins that the policy of the working directory lets us see; `fresh` goes without the cache."""
     from dither.registry.plugins import load_plugins
     from dither.registry.policy import find_policy
 
-    return load_plugins(selected, policy=find_policy(Path()))
+    return load_plugins(selected, policy=find_policy(Path()), fresh=fresh)

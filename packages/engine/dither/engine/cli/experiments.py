@@ -33,11 +33,12 @@ def run(
 ) -> int:
     """Train, evaluate, sample and draw what an experiment file names."""
     from dither.engine.experiment import load_experiment
+    from dither.engine.rundir import resolved_file
     from dither.registry.problems import Problem, Refused
 
     if (experiment is None) == (resume is None):
         raise Refused("give an experiment file, or --resume with the directory of a run, and not both")
-    path = experiment or _resolved(resume)
+    path = experiment or resolved_file(resume or Path())
     loaded = load_experiment(path, changes or (), removals or (), selected)
     if loaded.experiment.sweep is not None:
         hint = f"dither sweep {path} runs all of its points; --unset sweep runs the file as if it had none"
@@ -48,16 +49,6 @@ def run(
     from dither.engine.run import run as start
 
     return start(loaded, runs, ["dither", *sys.argv[1:]], resume, accept_changes=accept_changes)
-
-
-def _resolved(run_directory: Path | None) -> Path:
-    from dither.registry.problems import Refused
-
-    assert run_directory is not None
-    path = run_directory / "resolved.toml"
-    if not path.is_file():
-        raise Refused(f"{run_directory} is no run directory: it has no resolved.toml")
-    return path
 
 
 @app.command()
@@ -76,11 +67,18 @@ def validate(
 def resolve(
     experiment: Experiment, changes: Changes = None, removals: Removals = None, selected: Selected = None
 ) -> None:
-    """Print an experiment with every default written out and every name pinned. It runs as it is."""
+    """Print an experiment with every default written out and every name pinned.
+
+    Saved in this folder, it runs as it is; only a plugin file from outside this folder must be named with -p again.
+    """
+    import os
+
     import tomlkit
 
     from dither.engine.experiment import load_experiment
     from dither.registry.validation import dump
 
     loaded = load_experiment(experiment, changes or (), removals or (), selected)
-    typer.echo(tomlkit.dumps(dump(loaded.experiment, loaded.plugins.catalog)), nl=False)
+    tree = dump(loaded.experiment, loaded.plugins.catalog)
+    tree["plugins"] = [os.path.relpath(path) for path in loaded.plugins.files] + loaded.plugins.asked
+    typer.echo(tomlkit.dumps(tree), nl=False)

@@ -21,19 +21,31 @@ File = Annotated[
 
 @registry.command()
 def sync(
+    plugins: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PLUGIN]...",
+            help="Plugins to take in beside those in the catalogue, or to take out once they are not installed any "
+            "more. By default none; all where the catalogue is empty.",
+            show_default=False,
+        ),
+    ] = None,
     file: File = None,
     accept: Annotated[
         bool, typer.Option("--accept", help="Take in options that changed although the rev of their part stayed.")
     ] = False,
 ) -> None:
-    """Write what every plugin offers below the policy. Imports no torch."""
+    """Write what the plugins offer below the policy. Imports no torch."""
     from dither.registry.catalogue_file import sync_catalogue
     from dither.registry.plugins import load_plugins
     from dither.registry.policy import Policy, policy_file, read_policy
 
     path = file or policy_file(Path()) or Path("registry.toml")
-    changes = sync_catalogue(path, load_plugins(policy=read_policy(path) if path.is_file() else Policy()), accept)
+    loaded = load_plugins(policy=read_policy(path) if path.is_file() else Policy())
+    changes, notes = sync_catalogue(path, loaded, accept, plugins or ())
     typer.echo("\n".join([*changes, f"{path}: {len(changes)} changes"]))
+    for note in notes:
+        typer.echo(note, err=True)
 
 
 @registry.command()

@@ -1,0 +1,59 @@
+"""Going on with a run: with the parts it was made of, and a note in its manifest of what is otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from dither.registry.problems import Problem, Refused
+
+from .environment import differences, environment
+from .experiment import Loaded
+from .parts_record import changed_parts, parts_record, plugins_record
+from .progress import say
+from .rundir import RunDirectory
+
+__all__ = ["note_resumption", "same_parts"]
+
+
+def same_parts(before: Mapping[str, Any], loaded: Loaded, path: Path, accept_changes: bool) -> list[str]:
+    """Return which parts are not what the run went on with last.
+
+    Raises:
+        Refused: There are some, and that is not accepted.
+    """
+    changes = changed_parts(before, loaded)
+    if changes and not accept_changes:
+        hint = "start a new run, bring back what it was started with, or accept it with --accept-changes"
+        raise Refused([Problem(f"the run in {path} cannot go on as it was: {change}", help=hint) for change in changes])
+    return changes
+
+
+def note_resumption(
+    directory: RunDirectory,
+    before: Mapping[str, Any],
+    entry: Mapping[str, Any],
+    loaded: Loaded,
+    device: torch.device,
+    console: Console,
+) -> None:
+    """Write into the manifest that the run goes on, and with what; say what is not as it was.
+
+    Args:
+        directory: Of the run.
+        before: Its manifest.
+        entry: The command line, the step, and the changes.
+        loaded: What it goes on with.
+        device: Where it goes on.
+        console: Where it is said.
+    """
+    now = environment(device)
+    for difference in differences(before["environment"], now):
+        say(console, f"not as it was, so the result may differ in the last bits: {difference}", "yellow")
+    made_of = {"environment": now, "parts": parts_record(loaded), "plugins": plugins_record(loaded)}
+    directory.write_json("manifest.json", {**before, "resumed": [*before["resumed"], {**entry, **made_of}]})
+    say(console, f"going on after step {entry['step']}")

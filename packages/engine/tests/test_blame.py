@@ -1,0 +1,84 @@
+"""A part that raises is named with its plugin, wherever it is asked."""
+
+import pytest
+
+from dither.engine.experiment import load_experiment
+from dither.engine.run import run
+from dither.engine.system import Diffusion
+from dither.registry.problems import Refused
+
+LOSS = """
+from typing import ClassVar
+from dither.registry import hookimpl
+from dither.registry.kinds import LossSpec
+
+class Broken(LossSpec):
+    '''Broken.'''
+    name: ClassVar[str] = "broken"
+    def check(self, process): return ()
+    def build(self, process): raise KeyError("build")
+    {method}
+
+@hookimpl
+def register_components(): return [Broken]
+"""
+REFUSING = """(self, process):
+        from dither.registry import Refused
+        raise Refused("no data")
+"""
+
+
+@pytest.fixture
+def broken(experiment_file):
+    """Put a loss beside the experiment that fails in one method."""
+
+    def broken(method="rev = 1"):
+        (experiment_file.parent / "broken.py").write_text(LOSS.format(method=method))
+        text = experiment_file.read_text().replace('["toy_plugin.py"]', '["toy_plugin.py", "broken.py"]')
+        experiment_file.write_text(text.replace('"toy-ce"', '"broken"'))
+        return experiment_file
+
+    return broken
+
+
+@pytest.mark.parametrize(
+    ("method", "reason"),
+    [
+        ("def check(self, process): raise KeyError('a')", "KeyError: 'a' (broken.py:11)"),
+        ("def check(self, process): yield 1 / 0", "ZeroDivisionError: division by zero (broken.py:11)"),
+        ("def check(self, process): exit(0)", "SystemExit: 0"),
+        ("def check(self, process): return None", "TypeError: a check yields Misfits, not None"),
+        ("def check(self, process): return ['text']", "TypeError: a check yields Misfits, not 'text'"),
+        ("def warn(self, process): raise KeyError('a')", "KeyError: 'a' (broken.py:11)"),
+        ("def cost(self, process): raise KeyError('a')", "KeyError: 'a' (broken.py:11)"),
+    ],
+)
+def test_a_part_that_fails_before_it_is_built_is_refused_at_its_place(broken, method, reason):
+    with pytest.raises(Refused) as refused:
+        load_experiment(broken(method))
+    (problem,) = refused.value.problems
+    assert problem.message.startswith(f'loss "broken" of plugin "broken" failed: {reason}')
+    assert (problem.path, problem.origin.line) == (("loss",), 7)
+
+
+def test_a_refusal_of_a_part_stays_as_it_is(broken):
+    with pytest.raises(Refused, match="error: task: no data"):
+        load_experiment(broken(f"def check{REFUSING}"))
+
+
+def test_an_error_in_a_build_says_whose_it_is(broken, tmp_path, console):
+    loaded = load_experiment(broken())
+    with pytest.raises(KeyError, match="build") as error:
+        run(loaded, tmp_path / "runs", console=console)
+    assert error.value.__notes__ == ['in build of loss "broken" of plugin "broken"']
+    with pytest.raises(KeyError) as error:
+        Diffusion.build(loaded.experiment)
+    assert error.value.__notes__ == ['in build of loss "broken"']
+
+
+def test_a_build_cannot_end_the_program(broken, tmp_path, console):
+    with pytest.raises(RuntimeError, match="SystemExit: 0") as error:
+        run(load_experiment(broken("def build(self, process): exit(0)")), tmp_path / "runs", console=console)
+    assert error.value.__notes__ == ['in build of loss "broken" of plugin "broken"']
+    with pytest.raises(Refused, match="no data"):
+        run(load_experiment(broken(f"def build{REFUSING}")), tmp_path / "runs", console=console)

@@ -1,0 +1,156 @@
+"""A run that is resumed: with which plugin files, under which policy, and with parts that are called otherwise now."""
+
+import json
+import tomllib
+
+import pytest
+import tomlkit
+
+from dither.engine.cli import main
+from dither.engine.experiment import load_experiment
+from dither.engine.run import DONE, evaluate_run, run
+from dither.engine.run_policy import governing_policy_file
+from dither.engine.rundir import resolved
+from dither.registry.problems import Refused
+
+WATCH = """
+from dither.registry import hookimpl
+@hookimpl
+def before_run(run): pass
+"""
+
+
+@pytest.fixture
+def directory(experiment_file, tmp_path, console):
+    """A finished run of the toy experiment."""
+    (experiment_file.parent / "registry.toml").write_text("")
+    loaded = load_experiment(experiment_file, ["train.steps=4"])
+    assert run(loaded, tmp_path / "elsewhere" / "runs", console=console) == DONE
+    (path,) = (tmp_path / "elsewhere" / "runs").iterdir()
+    return path
+
+
+@pytest.fixture
+def watch(tmp_path):
+    path = tmp_path / "watch.py"
+    path.write_text(WATCH)
+    return path
+
+
+@pytest.fixture
+def go_on(directory, tmp_path, console):
+    def go_on(steps, *select, accept_changes=False):
+        loaded = load_experiment(directory / "resolved.toml", [f"train.steps={steps}"], select=[*map(str, select)])
+        return run(loaded, tmp_path, resume=directory, console=console, accept_changes=accept_changes)
+
+    return go_on
+
+
+def manifest(directory):
+    return json.loads((directory / "manifest.json").read_text())
+
+
+def test_a_plugin_file_that_is_named_at_resume_stays_with_the_run(directory, go_on, watch):
+    assert go_on(6, watch) == DONE
+    assert (directory / "plugins" / "watch.py").read_text() == WATCH
+    assert not list((directory / "plugins").glob(".*"))
+    named = tomllib.loads((directory / "resolved.toml").read_text())["plugins"]
+    assert set(named) == {"plugins/toy_plugin.py", "plugins/watch.py"}
+    assert go_on(8) == DONE
+    assert evaluate_run(directory)
+    assert go_on(10, watch) == DONE, "the same file may be named again"
+    watch.write_text(WATCH + "# otherwise\n")
+    with pytest.raises(Refused, match='would be called "watch"'):
+        go_on(12, watch)
+
+
+def test_what_was_accepted_need_not_be_accepted_again(directory, go_on):
+    copy = directory / "plugins" / "toy_plugin.py"
+    copy.write_text(copy.read_text() + "# otherwise\n")
+    with pytest.raises(Refused, match="another content"):
+        go_on(6)
+    assert go_on(6, accept_changes=True) == DONE
+    assert go_on(8) == DONE
+    first, second = manifest(directory)["resumed"]
+    assert [change.partition(" of ")[0] for change in first["changes"]] == [
+        "train.steps: 4 -> 6",
+        "plugin file toy_plugin.py",
+    ]
+    assert second["changes"] == ["train.steps: 6 -> 8"]
+    assert first["parts"] == second["parts"] == manifest(directory)["parts"]
+    assert first["plugins"]["toy-plugin"] == second["plugins"]["toy-plugin"]
+    assert first["plugins"]["toy-plugin"] != manifest(directory)["plugins"]["toy-plugin"]
+    copy.write_text(copy.read_text() + "# again\n")
+    with pytest.raises(Refused, match="another content"):
+        go_on(10)
+
+
+def test_the_policy_under_which_a_run_was_started_holds_where_it_lies(directory, experiment_file):
+    policy = experiment_file.parent / "registry.toml"
+    assert manifest(directory)["registry"] == str(policy)
+    policy.write_text('[plugins]\nblock = ["engine"]\n')
+    with pytest.raises(Refused, match="engine"):
+        load_experiment(directory / "resolved.toml")
+    with pytest.raises(Refused, match="engine"):
+        evaluate_run(directory)
+    policy.unlink()
+    nearest = directory.parent / "registry.toml"
+    nearest.write_text("")
+    assert governing_policy_file(directory / "resolved.toml") == nearest
+    assert evaluate_run(directory)
+
+
+RENAMED = """name: ClassVar[str] = "toy-cover"
+    aliases: ClassVar[tuple[Alias, ...]] = (Alias("toy-mask", removed_in="9.0"),)"""
+
+
+def rename(directory):
+    copy = directory / "plugins" / "toy_plugin.py"
+    text = copy.read_text().replace('name: ClassVar[str] = "toy-mask"', RENAMED)
+    copy.write_text(text.replace("\nimport torch\n", "\nimport torch\nfrom dither.registry.spec import Alias\n", 1))
+
+
+def test_a_renamed_part_goes_on_under_its_name_of_today(directory, go_on):
+    rename(directory)
+    assert go_on(6, accept_changes=True) == DONE
+    assert tomllib.loads((directory / "resolved.toml").read_text())["process"]["use"] == "toy-plugin/toy-cover@1"
+    assert manifest(directory)["resumed"][0]["parts"]["process"]["part"] == "toy-plugin/toy-cover@1"
+    assert not any("process" in change for change in manifest(directory)["resumed"][0]["changes"])
+    assert go_on(8) == DONE
+
+
+def test_the_options_of_a_renamed_part_are_compared(directory, go_on):
+    rename(directory)
+    path = directory / "manifest.json"
+    kept = manifest(directory)
+    kept["parts"]["process"]["options"] = "sha256:0"
+    path.write_text(json.dumps(kept))
+    with pytest.raises(Refused, match="process: the options of toy-plugin/toy-cover@1 are others"):
+        go_on(6)
+
+
+def test_another_part_is_still_another_part(directory, experiment_file, tmp_path, console):
+    other = load_experiment(directory / "resolved.toml", ["train.lr_schedule=constant"])
+    with pytest.raises(Refused, match=r"train.lr_schedule.use: .*cosine@1.* -> .*constant@1"):
+        run(other, tmp_path, resume=directory, console=console)
+
+
+def test_installed_plugins_that_were_asked_for_are_written_down(experiment_file):
+    loaded = load_experiment(experiment_file, select=["losses"])
+    assert resolved(loaded)["plugins"] == ["plugins/toy_plugin.py", "losses"]
+
+
+def test_what_resolve_prints_runs_as_it_is(experiment_file, watch, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["resolve", str(experiment_file), "-p", "./watch.py", "-p", "losses"]) in (0, None)
+    text = capsys.readouterr().out
+    assert set(tomlkit.parse(text)["plugins"]) == {"given/toy_plugin.py", "watch.py", "losses"}
+    (tmp_path / "again.toml").write_text(text)
+    again = load_experiment(tmp_path / "again.toml")
+    assert {"toy-plugin", "watch", "losses"} <= {report.name for report in again.plugins.active}
+
+
+def test_a_folder_that_is_no_run_is_told_in_the_same_words_everywhere(tmp_path, capsys):
+    for command in (["run", "--resume"], ["evaluate"], ["sample"], ["diff", str(tmp_path)]):
+        assert main([*command, str(tmp_path)]) == 2
+        assert "is no run directory: it has no resolved.toml" in " ".join(capsys.readouterr().err.split()), command

@@ -1,0 +1,63 @@
+"""One-file plugins are modules here and in the processes started from here."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from dither.registry.files import KNOWN, import_file, module_name
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch):
+    monkeypatch.delenv(KNOWN, raising=False)
+    yield
+    for name in [name for name in sys.modules if name.startswith("dither.registry.files.tp_")]:
+        del sys.modules[name]
+
+
+def write(tmp_path, name, text):
+    path = tmp_path / f"{name}.py"
+    path.write_text(text)
+    return path
+
+
+def test_all_files_reach_the_processes_started_from_here(tmp_path):
+    paths = [write(tmp_path, f"tp_{number}", f"value = {number}") for number in range(3)]
+    for path in paths:
+        import_file(path)
+    code = "import importlib, sys; print([importlib.import_module(name).value for name in sys.argv[1:]])"
+    command = [sys.executable, "-c", "import dither.registry.files; " + code, *map(module_name, paths)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == "[0, 1, 2]\n", done.stderr
+
+
+def test_a_file_that_fails_is_not_handed_on(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        import_file(write(tmp_path, "tp_bad", "1 / 0"))
+    assert KNOWN not in os.environ
+    good = write(tmp_path, "tp_good", "")
+    import_file(good)
+    with pytest.raises(ZeroDivisionError):
+        import_file(write(tmp_path, "tp_bad", "1 / 0"))
+    assert list(json.loads(os.environ[KNOWN])) == [module_name(good)]
+
+
+def test_what_is_damaged_in_the_environment_is_done_without(tmp_path, monkeypatch):
+    for text in ("{", "[]"):
+        monkeypatch.setenv(KNOWN, text)
+        assert import_file(write(tmp_path, "tp_good", "value = 3"))[0].value == 3
+
+
+@pytest.mark.parametrize("line", ["from . import tp_sibling", "from .tp_sibling import x", "from ..files import tp_no"])
+def test_a_file_has_no_siblings(tmp_path, line):
+    write(tmp_path, "tp_sibling", "x = 1")
+    with pytest.raises(ImportError, match="one-file plugin is one file"):
+        import_file(write(tmp_path, "tp_main", line))
+
+
+def test_other_imports_that_fail_say_what_they_say(tmp_path):
+    with pytest.raises(ImportError, match="No module named 'not_there'"):
+        import_file(write(tmp_path, "tp_main", "import not_there"))
