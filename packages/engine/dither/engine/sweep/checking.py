@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from dither.registry.document import Document
 from dither.registry.plugins import Plugins
 from dither.registry.problems import Problem, Refused
+from dither.registry.reports import PluginError
 
 from ..experiment import Experiment, Loaded, check_experiment, open_experiment
 from .axes import read_axes, with_sweeps
@@ -111,8 +112,11 @@ class _QuickCheck:
             return False
 
     def _objections(self, experiment: Experiment) -> Iterable[bool]:
-        for _, found in self.plugins.called("check_experiment", experiment=experiment):
-            yield bool(list(found))
+        try:
+            for _, found in self.plugins.called("check_experiment", experiment=experiment):
+                yield bool(found)
+        except (PluginError, Refused):  # the whole check tells
+            yield True
 
 
 def _with_points(problem: Problem, wrong: Sequence[Point], count: int) -> Problem:
