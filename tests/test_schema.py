@@ -274,6 +274,9 @@ class Plain(BlockSpec):
     table: dict[str, Annotated[int, Field(ge=0)]] = {}
     schedule: Slot[ScheduleSpec] = named("none-here")
 
+    def build(self, width, cond):
+        """Nothing."""
+
 
 class Other(BlockSpec):
     """A block that understands one option in another way."""
@@ -282,6 +285,9 @@ class Other(BlockSpec):
     width: int = Field(1, ge=1)
     """Other words."""
     shape: bool = False
+
+    def build(self, width, cond):
+        """Nothing."""
 
 
 class Holder(Options):
