@@ -101,7 +101,7 @@ def completed(*words: str, shell: str = "bash") -> list[str]:
         (["list", "--plugin", "core"], ["core-blocks"]),
         (["validate", "experiments/bubble_diagram/q"], ["experiments/bubble_diagram/quick.toml"]),
         (["run", "experiments/bub"], [
-            f"experiments/bubble_diagram/{name}.toml" for name in ("quick", "seed_base", "seed_small")]),
+            f"experiments/bubble_diagram/{name}.toml" for name in ("quick", "seed_base", "seed_small", "small")]),
         (["describe", "nonsense", "a"], []),
         (["validate", "no/such/folder/"], []),
     ],

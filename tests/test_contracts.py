@@ -141,7 +141,9 @@ def test_a_refusal_is_quick_and_small(change):
         f"code = main(['validate', {str(PLANS)!r}, '--set', {change!r}, '--set', 'model.block.heads=1'])\n"
         "assert 'torch' not in sys.modules, 'torch'\n"
         "import resource; used = resource.getrusage(resource.RUSAGE_SELF)\n"
-        "print(code, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)"
+        "peak = used.ru_maxrss if not sys.platform.startswith('linux') else "
+        "int(open('/proc/self/status').read().partition('VmHWM:')[2].split()[0])\n"
+        "print(code, used.ru_utime + used.ru_stime, peak / 1024)"
     )
     environment = {**os.environ, "COLUMNS": "200"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
@@ -268,7 +270,7 @@ def test_a_part_that_fails_is_named_without_our_traceback(late, words, tmp_path,
 
 
 STEP = """
-import resource, sys
+import sys
 from pathlib import Path
 from dither.engine.experiment import load_experiment
 e = load_experiment(Path(sys.argv[1]), sys.argv[2:]).experiment
@@ -278,7 +280,8 @@ from dither.engine.system import Diffusion
 from dither.engine.trainer import Trainer
 trainer = Trainer(Diffusion.build(e), e.train, 0)
 trainer.advance(), trainer.advance()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+from dither.engine.environment import peak_memory
+print(peak_memory())
 """
 
 

@@ -215,7 +215,7 @@ def test_checks_follow_from_what_is_declared():
     def names(spec):
         return {case.check.name for case in cases("ours", catalog_of(spec))}
 
-    promised = {"identity_at_init", "permutation_equivariant", "cached_equals_full"}
+    promised = {"asked_equals_full", "cached_equals_full", "identity_at_init", "permutation_equivariant"}
     assert promised <= names(Mix)
     assert not promised & names(Plain)
     assert names(Mix) - names(Plain) == promised
