@@ -75,7 +75,8 @@ def test_help_is_quick():
         "print(time.process_time())"
     )
     runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(3)]
-    assert min(float(done.stdout.splitlines()[-1]) for done in runs) < 0.4
+    # 0.2 s on the machine of docs/figures.md; an unoptimised Python takes twice that
+    assert min(float(done.stdout.splitlines()[-1]) for done in runs) < 0.8
 
 
 def completed(*words: str, shell: str = "bash") -> list[str]:
