@@ -117,7 +117,7 @@ class Denoiser(nn.Module):
     def _asked(self, state: State, extra: int) -> Bool[Tensor, "B L"] | None:
         """Return where the last block is to look at single positions; None for everywhere."""
         asked = state.asked
-        if not self.skip_unasked or asked is None or asked.device.type != "cpu" or asked.is_meta:
+        if not self.skip_unasked or asked is None or asked.device.type != "cpu":
             return None
         if torch.compiler.is_compiling() or bool(asked.all()):
             return None
@@ -130,7 +130,7 @@ class Denoiser(nn.Module):
         """
         if self.block_size is not None or cache is not None or tokens.device.type != "cpu":
             return None
-        if torch.compiler.is_compiling() or tokens.is_meta:
+        if torch.compiler.is_compiling():
             return None
         if bool(tokens.all()):
             return []
