@@ -29,6 +29,7 @@ class Field:
         size: Number of ids, MASK and PAD included where the field has them.
         mask: The id that says "hidden", or None.
         pad: The id on positions that a sample does not use, or None.
+        end: The id after which nothing of a sample counts, such as the end of a text, or None. Clean data holds it.
     """
 
     name: str
@@ -36,11 +37,12 @@ class Field:
     size: int
     mask: int | None = None
     pad: int | None = None
+    end: int | None = None
 
     def __post_init__(self) -> None:
         if self.length < 1 or self.size < 1:
             raise ValueError(f'field "{self.name}" needs a length and a size of at least 1: {self.length}, {self.size}')
-        for special in ("mask", "pad"):
+        for special in ("mask", "pad", "end"):
             value = getattr(self, special)
             if value is not None and not 0 <= value < self.size:
                 raise ValueError(f'field "{self.name}": {special} = {value} is outside the ids 0..{self.size - 1}')
