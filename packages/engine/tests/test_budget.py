@@ -29,6 +29,7 @@ def experiment(stages, reading=Cost(), loss=Cost(), batch=4, accumulate=1, momen
             accumulate=accumulate,
             optimizer=SimpleNamespace(moments=moments, name="toy"),
             ema=ema,
+            async_save=False,
             precision="float32",
             device="cpu",
         ),

@@ -8,7 +8,8 @@ import tomlkit
 
 from dither.engine.cli import main
 from dither.engine.experiment import load_experiment
-from dither.engine.run import DONE, evaluate_run, run
+from dither.engine.reuse import evaluate_run
+from dither.engine.run import DONE, run
 from dither.engine.run_policy import governing_policy_file
 from dither.engine.rundir import resolved
 from dither.registry.problems import Refused

@@ -10,8 +10,10 @@ import pytest
 
 from dither.engine import checkpoint as checkpoint_module
 from dither.engine import run as module
+from dither.engine.loading import load_run
 from dither.engine.metrics_file import read_metrics
-from dither.engine.run import evaluate_run, load_run, run, sample_run
+from dither.engine.reuse import evaluate_run, sample_run
+from dither.engine.run import run
 from dither.registry.problems import Refused
 
 
@@ -35,7 +37,7 @@ def test_a_run_from_start_to_end(start, console):
     names = {path.name for path in directory.iterdir()}
     assert names == {
         "checkpoints", "experiment.toml", "manifest.json", "metrics.jsonl", "plugins", "resolved.toml", "run.lock",
-        "samples", "summary.json", "tensorboard",
+        "samples", "scores.json", "summary.json", "tensorboard",
     }  # fmt: skip
     lines = [(line["step"], line["kind"]) for line in read_metrics(directory / "metrics.jsonl")]
     assert lines == [

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .experiment import Experiment, Loaded, load_experiment
+    from .loading import load
+    from .session import draw
 
-__all__ = ["Experiment", "Loaded", "load_experiment"]
+__all__ = ["Experiment", "Loaded", "draw", "load", "load_experiment"]
+
+PLACES = {"load": "loading", "draw": "session"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import pydantic and the registry only for those who ask; the help of the command line does not."""
+    """Import pydantic, the registry and torch only for those who ask; the help of the command line does not."""
     if name in __all__:
-        from . import experiment
-
-        return getattr(experiment, name)
+        return getattr(import_module(f".{PLACES.get(name, 'experiment')}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

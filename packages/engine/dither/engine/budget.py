@@ -84,6 +84,8 @@ def budgets(experiment: Experiment, space: Space) -> list[Budget]:
     measured = min(e.evaluate.batch_size or e.train.batch_size, e.evaluate.samples)
     drawn = min(e.sample.batch_size or e.sample.count, e.sample.count)
     idle = standing | {"gradients": weights}
+    if e.train.async_save:
+        standing |= {"copy of a checkpoint": standing["optimizer moments"] + weights * (2 if e.train.ema else 1)}
     found = [Budget("training", standing | _training(parts, e.train.batch_size // e.train.accumulate, e))]
     found.append(Budget("evaluation", idle | _forward(parts, measured), certain=False))
     if e.sample.count:

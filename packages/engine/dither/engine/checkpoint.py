@@ -8,12 +8,13 @@ after everything is on disk, so a folder of that name is whole, or was damaged a
 
 from __future__ import annotations
 
+import copy
 import errno
 import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,11 +27,22 @@ from torch import Tensor, nn
 from dither.registry.problems import Refused
 from dither.registry.storage import sha256_of, sync
 
-__all__ = ["Checkpoints", "Contents", "Damage", "Damaged", "load_state", "load_weights", "verify", "weights_of"]
+__all__ = [
+    "MANIFEST",
+    "Checkpoints",
+    "Contents",
+    "Damage",
+    "Damaged",
+    "load_state",
+    "load_weights",
+    "verify",
+    "weights_of",
+]
 
 FORMAT = 1
 MANIFEST = "MANIFEST.json"
-NEEDED = {"model.safetensors", "optimizer.safetensors", "state.json"}
+"""Lists the files of a folder with size and sha256."""
+NEEDED = frozenset({"model.safetensors", "optimizer.safetensors", "state.json"})
 
 
 class Damaged(Refused):
@@ -61,10 +73,30 @@ class Contents:
         plain: Values that JSON holds.
     """
 
-    model: nn.Module
-    average: nn.Module | None
+    model: nn.Module | Weights
+    average: nn.Module | Weights | None
     tensors: Mapping[str, Tensor]
     plain: Mapping[str, Any]
+
+    def copied(self) -> Contents:
+        """Return a copy on the CPU, which stays as it is while training goes on."""
+        average = None if self.average is None else Weights(self.average.state_dict())
+        tensors = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self.tensors.items()}
+        return Contents(Weights(self.model.state_dict()), average, tensors, copy.deepcopy(self.plain))
+
+
+class Weights:
+    """A copy of weights on the CPU; those that were one tensor under several names still are."""
+
+    def __init__(self, weights: Mapping[str, Tensor]) -> None:
+        copies: dict[tuple[Any, ...], Tensor] = {}
+        for tensor in weights.values():
+            copies.setdefault(_place(tensor), tensor.detach().to("cpu", copy=True))
+        self._weights = {name: copies[_place(tensor)] for name, tensor in weights.items()}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the weights by name."""
+        return dict(self._weights)
 
 
 class Checkpoints:
@@ -73,10 +105,15 @@ class Checkpoints:
     Args:
         folder: Where they are; made when the first is written.
         keep: How many of the newest stay.
+        every: Those of each multiple of so many steps stay too; None for none.
+
+    Attributes:
+        spared: The step of another one that stays, such as the best; None for none.
     """
 
-    def __init__(self, folder: Path, keep: int = 2) -> None:
-        self.folder, self.keep = folder, keep
+    def __init__(self, folder: Path, keep: int = 2, every: int | None = None) -> None:
+        self.folder, self.keep, self.every = folder, keep, every
+        self.spared: int | None = None
 
     def steps(self) -> list[tuple[int, Path]]:
         """Return the named checkpoints, newest first."""
@@ -113,7 +150,7 @@ class Checkpoints:
             damage.path.rename(damage.path.with_name(f"damaged-{damage.path.name}-{secrets.token_hex(3)}"))
 
     def save(self, step: int, contents: Contents) -> Path:
-        """Write a checkpoint and drop the oldest beyond `keep`.
+        """Write a checkpoint and drop the older ones that need not stay.
 
         Raises:
             OSError: It cannot be written, ENOSPC where there is no space; what there was before is untouched.
@@ -132,8 +169,9 @@ class Checkpoints:
             shutil.rmtree(aside, ignore_errors=True)
             raise
         sync(self.folder)
-        for _, path in self.steps()[self.keep :]:
-            self._drop(path)
+        for older, path in self.steps()[self.keep :]:
+            if older != self.spared and not (self.every and older % self.every == 0):
+                self._drop(path)
         return final
 
     def _need_space(self) -> None:
@@ -150,6 +188,10 @@ class Checkpoints:
         aside = self.folder / f".tmp-old-{path.name}-{secrets.token_hex(3)}"
         path.rename(aside)
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _place(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
 
 
 def weights_of(path: Path) -> Path:
@@ -175,14 +217,14 @@ def load_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return load_file(path / "optimizer.safetensors"), json.loads((path / "state.json").read_text(encoding="utf-8"))
 
 
-def verify(path: Path) -> str | None:
-    """Return why a checkpoint cannot be used, or None if every file is as it was written."""
+def verify(path: Path, needed: Collection[str] = NEEDED) -> str | None:
+    """Return why a checkpoint cannot be used, or None if every file is as it was written, those `needed` among them."""
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT:
             return f"{MANIFEST} has the format {manifest['format']}, this version reads {FORMAT}"
         files = {str(name): (entry["size"], entry["sha256"]) for name, entry in manifest["files"].items()}
-        reasons = [f"{name} is not listed in {MANIFEST}" for name in sorted(NEEDED - set(files))]
+        reasons = [f"{name} is not listed in {MANIFEST}" for name in sorted(set(needed) - set(files))]
         reasons += [reason for name in files if (reason := _changed(path / name, *files[name]))]
     except OSError as error:
         return f"{Path(error.filename or MANIFEST).name} cannot be read: {error.strerror}"
@@ -201,12 +243,12 @@ def _changed(path: Path, size: int, sha256: str) -> str | None:
 
 def _write(folder: Path, step: int, contents: Contents) -> None:
     files: dict[str, Callable[[Path], Any]] = {
-        "model.safetensors": lambda path: save_model(contents.model, str(path)),
+        "model.safetensors": lambda path: _save_weights(contents.model, path),
         "optimizer.safetensors": lambda path: save_file({k: v.contiguous() for k, v in contents.tensors.items()}, path),
         "state.json": lambda path: path.write_text(json.dumps(contents.plain)),
     }
     if (average := contents.average) is not None:
-        files["average.safetensors"] = lambda path: save_model(average, str(path))
+        files["average.safetensors"] = lambda path: _save_weights(average, path)
     entries = {}
     for name, write in files.items():
         with _disk_errors(folder / name):
@@ -218,6 +260,10 @@ def _write(folder: Path, step: int, contents: Contents) -> None:
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=2))
         sync(folder / MANIFEST)
         sync(folder)
+
+
+def _save_weights(weights: nn.Module | Weights, path: Path) -> None:
+    save_model(weights, str(path))  # type: ignore[arg-type]  # it asks for no more than state_dict()
 
 
 @contextmanager

@@ -71,6 +71,12 @@ class Train(Options):
     """Steps between checkpoints; the last step always writes one."""
     keep: int = Field(2, ge=1, le=10_000)
     """Newest checkpoints that are kept."""
+    keep_every: int | None = Field(None, ge=1)
+    """Keep the checkpoints of every multiple of so many steps too; a multiple of checkpoint_every."""
+    keep_best: bool = False
+    """Keep the checkpoint of the best evaluation too, and write one for it."""
+    async_save: bool = False
+    """Write checkpoints while training goes on; that takes the memory of one more copy of everything in them."""
     device: str = Field(
         "auto",
         pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?|mps)$",
@@ -94,6 +100,12 @@ class Evaluate(Options):
     """Samples at a time; by default that of training."""
     repeats: int = Field(1, ge=1, le=1000)
     """Times each sample is noised anew; more make the figures steadier."""
+    best: str = Field("loss", min_length=1)
+    """The figure by which evaluations are compared."""
+    better: Literal["lower", "higher"] = "lower"
+    """Which values of it are better."""
+    patience: int | None = Field(None, ge=1)
+    """End the run once so many evaluations in a row were no better than the best (early stopping)."""
 
 
 class Sample(Options):
@@ -140,6 +152,10 @@ class Experiment(Options):
         if self.train.batch_size % self.train.accumulate:
             message = f"batch_size = {self.train.batch_size} cannot be taken in {self.train.accumulate} equal parts"
             yield Misfit(message, ("train", "accumulate"), ("train", "batch_size"))
+        if self.train.keep_every is not None and self.train.keep_every % self.train.checkpoint_every:
+            message = f"no checkpoint is written at most multiples of keep_every = {self.train.keep_every}"
+            hint = f"give a multiple of checkpoint_every = {self.train.checkpoint_every}"
+            yield Misfit(message, ("train", "keep_every"), ("train", "checkpoint_every"), hint)
         with blamed(self.task):
             wrong = list(below("task", self.task.check()))
         yield from wrong
@@ -163,6 +179,11 @@ class Experiment(Options):
         yield from wrong
         with blamed(self.sampler):
             unfit = list(below("sampler", self.sampler.check(process, model)))
+        blocks = model.trained_blocks(inner)
+        if blocks is not None and blocks < space.length and not self.sampler.blockwise:
+            message = f'sampler "{self.sampler.name}" draws whole samples, but the model is trained block by block'
+            hint = f'use sampler = {{ use = "blocks", size = {blocks}, inner = "{self.sampler.name}" }}'
+            unfit.append(Misfit(message, ("sampler",), ("model", "block_size"), hint))
         yield from unfit
         if not wrong:
             with blamed(self.model):  # others are asked as well, and named where they raise

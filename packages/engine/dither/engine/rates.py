@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Literal
 
-__all__ = ["cosine", "linear", "warmed_up"]
+__all__ = ["cosine", "linear", "stable_then_decay", "warmed_up"]
 
 
 def warmed_up(shape: Callable[[float], float], steps: int, warmup: int) -> Callable[[int], float]:
@@ -36,3 +37,9 @@ def cosine(progress: float, final: float) -> float:
 def linear(progress: float, final: float) -> float:
     """A straight line from 1 to `final`."""
     return 1 + (final - 1) * progress
+
+
+def stable_then_decay(progress: float, decay: float, final: float, shape: Literal["linear", "sqrt"]) -> float:
+    """Stay at 1 until a share `decay` of the way is left, then fall to `final`."""
+    fallen = max(0.0, 1 - (1 - progress) / decay)
+    return linear(math.sqrt(fallen) if shape == "sqrt" else fallen, final)

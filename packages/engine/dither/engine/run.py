@@ -1,4 +1,4 @@
-"""Start a run, go on with one, or use what it made; and the exit codes.
+"""Start a run, or go on with one; and the exit codes.
 
 0 done, 1 a plugin's hook failed, 2 refused (raised as `Refused`), 3 no intact checkpoint left, 4 loss or gradient no
 number, 5 out of space or memory, 75 stopped by a signal with a checkpoint saved.
@@ -16,21 +16,19 @@ from rich.console import Console
 from dither.registry.problems import Refused
 from dither.registry.reports import PluginError
 
-from .checkpoint import Checkpoints, Damaged, load_weights, weights_of
-from .constraining import load_constrained
-from .drawing import make_drawing, unused_folder, write_drawing
-from .environment import choose_device, manifest
-from .evaluation import evaluate
-from .experiment import Loaded, load_experiment
+from .checkpoint import Checkpoints, Damaged
+from .environment import manifest
+from .experiment import Loaded
 from .finite import NonFinite
+from .loading import build
 from .log import Log
-from .meeting import shortfall
 from .progress import Screen, say
 from .resuming import note_resumption, same_parts
-from .rundir import RunDirectory, read_manifest, resolved_file
+from .rundir import RunDirectory, read_manifest
+from .saving import Saver
+from .scores import Scores
 from .signals import Stop, stop_on_signals
 from .summary import introduce, show_figures, summarise
-from .system import Diffusion
 from .trainer import Trainer
 from .training import Run, resume_from
 
@@ -41,10 +39,7 @@ __all__ = [
     "FAILED",
     "NON_FINITE",
     "STOPPED",
-    "evaluate_run",
-    "load_run",
     "run",
-    "sample_run",
 ]
 
 DONE = 0
@@ -123,17 +118,8 @@ def _exhausted(error: BaseException) -> bool:
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)
 
 
-def _build(loaded: Loaded) -> tuple[Diffusion, torch.device]:
-    """Build an experiment on its device."""
-    train = loaded.experiment.train
-    if train.threads is not None:
-        torch.set_num_threads(train.threads)
-    device = choose_device(train.device)
-    return Diffusion.build(loaded.experiment, loaded.plugins.catalog).to(device), device
-
-
 def _begin(loaded: Loaded, runs: Path, argv: Sequence[str], console: Console, stop: Stop) -> int:
-    system, device = _build(loaded)
+    system, device = build(loaded)
     trainer = Trainer(system, loaded.experiment.train, loaded.experiment.seed)
     with RunDirectory.create(runs) as directory:
         counts = system.parameter_counts()
@@ -146,9 +132,9 @@ def _go_on(loaded: Loaded, argv: Sequence[str], path: Path, console: Console, st
     with RunDirectory.open(path) as directory:
         before = read_manifest(path)
         changes = directory.changes(loaded) + same_parts(before, loaded, path, accept_changes)
-        system, device = _build(loaded)
+        system, device = build(loaded)
         trainer = Trainer(system, loaded.experiment.train, loaded.experiment.seed)
-        checkpoints = Checkpoints(path / "checkpoints", loaded.experiment.train.keep)
+        checkpoints = Checkpoints(path / "checkpoints")
         newest, damaged = checkpoints.newest()
         for damage in damaged:
             say(console, damage, "yellow")
@@ -164,13 +150,17 @@ def _go_on(loaded: Loaded, argv: Sequence[str], path: Path, console: Console, st
         note_resumption(directory, before, entry, loaded, device, console)
         log = Log(path, console, steps, trainer.step, offset)
         run = _run(loaded, directory, trainer, log, stop)
-        run.saved = None if newest is None else trainer.step
+        run.saver.newest = None if newest is None else trainer.step
         return _train(run, console)
 
 
 def _run(loaded: Loaded, directory: RunDirectory, trainer: Trainer, log: Log, stop: Stop) -> Run:
-    checkpoints = Checkpoints(directory.path / "checkpoints", loaded.experiment.train.keep)
-    return Run(loaded.experiment, loaded.plugins, directory, trainer.system, trainer, checkpoints, log, stop)
+    train, settings = loaded.experiment.train, loaded.experiment.evaluate
+    checkpoints = Checkpoints(directory.path / "checkpoints", train.keep, train.keep_every)
+    scores = Scores(directory.path, settings.best, settings.better, trainer.step)
+    checkpoints.spared = scores.best if train.keep_best else None
+    saver = Saver(checkpoints, train.async_save)
+    return Run(loaded.experiment, loaded.plugins, directory, trainer.system, trainer, saver, scores, log, stop)
 
 
 def _train(run: Run, console: Console) -> int:
@@ -184,7 +174,8 @@ def _train(run: Run, console: Console) -> int:
         run.log.display.start()
         finished = run.fit()
     except BaseException as error:
-        kept = "no checkpoint was written yet" if run.saved is None else f"the checkpoint of step {run.saved} is kept"
+        saved = run.saver.newest
+        kept = "no checkpoint was written yet" if saved is None else f"the checkpoint of step {saved} is kept"
         error.add_note(kept)
         try:
             run.call("on_run_error", error=error)
@@ -192,6 +183,7 @@ def _train(run: Run, console: Console) -> int:
             error.add_note(str(another))
         raise
     finally:
+        run.saver.close()
         run.log.close()
     if not finished:
         say(console, f"stopped by {run.stop.requested} after step {run.trainer.step}, which is saved")
@@ -201,71 +193,4 @@ def _train(run: Run, console: Console) -> int:
     run.directory.write_json("summary.json", summary)
     show_figures(console, summary)
     run.call("after_run", summary=summary)
-    return DONE
-
-
-def load_run(
-    run_directory: Path, console: Console | None = None, constraints: Path | None = None
-) -> tuple[Loaded, Diffusion, int]:
-    """Return a run's experiment, its system with the weights of the newest intact checkpoint, and their step.
-
-    Constraints from a file replace the run's own. Damaged checkpoints that are passed over are named on the console.
-
-    Raises:
-        Refused: It is no run directory; Damaged: it has no intact checkpoint.
-    """
-    path = resolved_file(run_directory)
-    loaded = load_experiment(path) if constraints is None else load_constrained(path, constraints)
-    newest, damaged = Checkpoints(run_directory / "checkpoints").newest()
-    for damage in damaged:
-        say(console or Screen(stderr=True), damage, "yellow")
-    if newest is None:
-        raise Damaged(f"{run_directory} has no checkpoint yet")
-    system, _ = _build(loaded)
-    load_weights(weights_of(newest), system.model)
-    return loaded, system.eval(), int(newest.name.removeprefix("step-"))
-
-
-def evaluate_run(run_directory: Path) -> dict[str, float]:
-    """Measure the newest intact checkpoint of a run as the run itself does.
-
-    Raises:
-        Refused: It is no run directory; Damaged: it has no intact checkpoint.
-    """
-    loaded, system, _ = load_run(run_directory)
-    settings = loaded.experiment.evaluate
-    size = settings.batch_size or loaded.experiment.train.batch_size
-    return evaluate(system, settings.samples, size, settings.repeats, loaded.experiment.seed) or {}
-
-
-def sample_run(
-    run_directory: Path,
-    count: int,
-    seed: int = 0,
-    out: Path | None = None,
-    console: Console | None = None,
-    constraints: Path | None = None,
-) -> int:
-    """Draw samples from the newest intact checkpoint of a run into a folder, by default one inside the run.
-
-    Raises:
-        Refused: It is no run directory, or the folder has something in it; Damaged: it has no intact checkpoint.
-    """
-    errors, console = console, console or Screen()
-    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise Refused(f"{out} exists and is not an empty folder; nothing is overwritten")
-    loaded, system, step = load_run(run_directory, errors, constraints)
-    folder = out or unused_folder(run_directory / "samples" / f"step-{step:08d}-seed-{seed}-count-{count}")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Refused(f"{folder} cannot be made: {error.strerror}") from None
-    size, tries = loaded.experiment.sample.batch_size, loaded.experiment.sample.tries
-    drawing = make_drawing(system, count, seed, size, tries=tries)
-    assert drawing is not None
-    for file in write_drawing(drawing, folder):
-        say(console, file)
-    show_figures(console, {"figures": {"sample": drawing.figures}, "baselines": {}})
-    for line in shortfall(drawing.figures):
-        say(console, line, "yellow")
     return DONE

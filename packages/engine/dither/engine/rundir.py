@@ -30,7 +30,7 @@ from dither.registry.validation import dump, validate
 from .experiment import Experiment, Loaded
 from .metrics_file import as_json
 
-__all__ = ["RunDirectory", "read_manifest", "resolved", "resolved_file"]
+__all__ = ["RunDirectory", "held_by", "read_manifest", "resolved", "resolved_file"]
 
 TRIES = 100
 
@@ -158,6 +158,9 @@ CHANGEABLE = (
     "train.log_every",
     "train.checkpoint_every",
     "train.keep",
+    "train.keep_every",
+    "train.keep_best",
+    "train.async_save",
     "train.device",
     "train.threads",
     "train.compile",
@@ -203,6 +206,20 @@ def _locked(path: Path) -> int:
     os.ftruncate(descriptor, 0)
     os.write(descriptor, who.encode())
     return descriptor
+
+
+def held_by(path: Path) -> str | None:
+    """Return the process that holds a run directory, as it wrote itself down; None if none does.
+
+    The lock is looked up in the list of the kernel: to try it would take it away from a run that is just beginning.
+    """
+    lock = path / "run.lock"
+    try:
+        inode = f":{lock.stat().st_ino} "
+        held = any("FLOCK" in line and inode in line for line in Path("/proc/locks").read_text().splitlines())
+        return (lock.read_text(errors="replace").strip() or "unknown") if held else None
+    except OSError:
+        return None
 
 
 def resolved_file(run_directory: Path) -> Path:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-__all__ = ["AdamW", "Constant", "Cosine", "Linear", "register_components"]
+__all__ = ["WSD", "AdamW", "Constant", "Cosine", "Linear", "Muon", "register_components"]
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -40,6 +40,32 @@ class AdamW(OptimizerSpec):
         from .optim import adamw
 
         return adamw(module, self.lr, (self.betas[0], self.betas[1]), self.eps, self.weight_decay, self.decay)
+
+
+class Muon(OptimizerSpec):
+    """Muon for the matrices of the blocks, AdamW for tables, vectors and the head (Jordan et al. 2024).
+
+    Its steps are made as long as those of AdamW (Liu et al. 2025), so that one learning rate serves both.
+    """
+
+    name: ClassVar[str] = "muon"
+    moments = 2
+    lr: float = Field(1e-3, gt=0)
+    """Learning rate, which the schedule multiplies."""
+    momentum: float = Field(0.95, ge=0, lt=1)
+    """Memory of the mean of the gradients of matrices; Nesterov's."""
+    betas: list[Beta] = Field([0.9, 0.999], min_length=2, max_length=2)
+    """AdamW's memory of the mean of the gradients, and of their squares."""
+    eps: float = Field(1e-8, gt=0)
+    """Added to the root of AdamW's second moment."""
+    weight_decay: float = Field(0.01, ge=0)
+    """Share of a matrix that is taken away at each step, times the learning rate."""
+
+    def build(self, module: nn.Module) -> Optimizer:
+        """Return the optimizer over the parameters of `module` that want gradients."""
+        from .muon import Muon
+
+        return Muon(module, self.lr, self.momentum, (self.betas[0], self.betas[1]), self.eps, self.weight_decay)
 
 
 class _WarmedUp(LRScheduleSpec):
@@ -89,7 +115,28 @@ class Linear(_WarmedUp):
         return warmed_up(lambda progress: linear(progress, self.final), steps, self.warmup)
 
 
+class WSD(_WarmedUp):
+    """Warm-up, the full learning rate for most of the run, and a decay at its end (Hu et al. 2024).
+
+    A run may be resumed with more steps from a checkpoint before the decay as if it had been asked for them at once.
+    """
+
+    name: ClassVar[str] = "wsd"
+    decay: float = Field(0.2, gt=0, le=1)
+    """Share of the run, after the warm-up, in which the learning rate falls."""
+    final: float = Field(0.0, ge=0, le=1)
+    """Share of the learning rate that is left at the end."""
+    shape: Literal["linear", "sqrt"] = "linear"
+    """How it falls: evenly, or as 1 - sqrt of the way, which is faster at first (Haegele et al. 2024)."""
+
+    def build(self, steps: int) -> Callable[[int], float]:
+        """Return step -> factor."""
+        from .rates import stable_then_decay, warmed_up
+
+        return warmed_up(lambda p: stable_then_decay(p, self.decay, self.final, self.shape), steps, self.warmup)
+
+
 @hookimpl
 def register_components() -> list[type[Spec]]:
     """Offer the optimizers and the learning-rate schedules."""
-    return [AdamW, Constant, Cosine, Linear]
+    return [AdamW, Constant, Cosine, Linear, Muon, WSD]

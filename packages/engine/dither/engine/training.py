@@ -12,12 +12,14 @@ from typing import Any
 
 from dither.registry.plugins import Plugins
 
-from .checkpoint import Checkpoints, Contents, Damaged, load_state, load_weights
+from .checkpoint import Contents, Damaged, load_state, load_weights
 from .drawing import make_drawing, write_drawing
 from .evaluation import evaluate
 from .experiment import Experiment
 from .log import Log
 from .rundir import RunDirectory
+from .saving import Saver
+from .scores import Scores
 from .signals import Stop
 from .system import Diffusion
 from .trainer import Trainer
@@ -35,13 +37,13 @@ class Run:
         directory: Of this run, locked.
         system: Task, process, model, loss and sampler.
         trainer: Weights and optimizer.
-        checkpoints: Of this run.
+        saver: Writes the checkpoints.
+        scores: The evaluations so far, and which was best.
         log: Where figures go.
         stop: Whether a signal has asked to stop.
         figures: The newest figures by kind: valid, sample.
         seconds: Time spent in training steps after the first.
         first: The step at which this process began.
-        saved: The step of the newest checkpoint.
         mark: Bytes of metrics.jsonl before the evaluation of the present step.
     """
 
@@ -50,13 +52,13 @@ class Run:
     directory: RunDirectory
     system: Diffusion
     trainer: Trainer
-    checkpoints: Checkpoints
+    saver: Saver
+    scores: Scores
     log: Log
     stop: Stop = field(default_factory=Stop)
     figures: dict[str, dict[str, float]] = field(default_factory=dict)
     seconds: float = 0.0
     first: int = 0
-    saved: int | None = None
     mark: int = 0
 
     def fit(self) -> bool:
@@ -74,20 +76,30 @@ class Run:
                     self.save()
                 if self._due(step, experiment.evaluate.every):
                     self.evaluate()
-                if self._due(step, experiment.sample.every):
+                last = step == experiment.train.steps or self._no_better()
+                if last:
+                    self.save()
+                if last or self._due(step, experiment.sample.every):
                     self.draw()
-                if step == experiment.train.steps or self.stop():
+                if last or self.stop():
                     break
                 self._train(watched)
                 self.mark = self.log.metrics.offset
         if self.stop():
             self.save()
+        self.saver.wait()
         return not self.stop()
 
     def _due(self, step: int, every: int | None) -> bool:
         return step == self.experiment.train.steps or (every is not None and step > 0 and step % every == 0)
 
+    def _no_better(self) -> bool:
+        """Tell whether the evaluations have not become better for as long as they are given."""
+        patience = self.experiment.evaluate.patience
+        return patience is not None and self.scores.since >= patience
+
     def _train(self, watched: bool) -> None:
+        self.saver.poll()
         began, warm = time.perf_counter(), self.trainer.step > self.first  # the first step loads kernels and more
         figures = self.trainer.advance()
         step = self.trainer.step
@@ -109,6 +121,10 @@ class Run:
             self.figures["valid"] = figures
             self.log.figures(trainer.step, "valid", figures)
             self.call("after_eval", step=trainer.step, metrics=figures)
+            best = self.scores.add(trainer.step, figures)
+            if best and self.experiment.train.keep_best:
+                self.saver.checkpoints.spared = trainer.step
+                self.save()
 
     def draw(self) -> None:
         """Draw samples into the run directory, unless a signal asks to stop meanwhile."""
@@ -133,16 +149,17 @@ class Run:
     def save(self) -> None:
         """Write a checkpoint, unless the newest one is of this step."""
         trainer = self.trainer
-        if self.saved == trainer.step:
+        if self.saver.has(trainer.step):
             return
         trainer.check()
         tensors, plain = trainer.state()
         self.log.metrics.sync()
         plain["metrics_bytes"] = self.mark
         average = None if trainer.average is None else trainer.average.module
-        path = self.checkpoints.save(trainer.step, Contents(self.system.model, average, tensors, plain))
-        self.saved = trainer.step
-        self.call("after_checkpoint", step=trainer.step, path=path)
+        self.saver.save(trainer.step, Contents(self.system.model, average, tensors, plain))
+
+    def __post_init__(self) -> None:
+        self.saver.written = lambda step, path: self.call("after_checkpoint", step=step, path=path)
 
     def call(self, hook: str, **arguments: Any) -> None:
         """Call a hook of every plugin."""

@@ -15,6 +15,7 @@ from . import doctor  # noqa: F401
 from . import explaining  # noqa: F401
 from . import registry  # noqa: F401
 from . import reports  # noqa: F401
+from . import run_lists  # noqa: F401
 from . import runs  # noqa: F401
 from . import schema  # noqa: F401
 from . import sweeps  # noqa: F401
@@ -27,7 +28,7 @@ __all__ = ["PANELS", "app", "verbs"]
 PANELS = {
     "experiments": ("run", "sweep", "validate", "check", "explain", "resolve", "prepare"),
     "parts and plugins": ("list", "describe", "plugins", "doctor", "registry"),
-    "runs": ("report", "sample", "evaluate", "diff", "bench"),
+    "runs": ("runs", "report", "sample", "evaluate", "export", "diff", "bench"),
     "authoring": ("new", "test-plugin", "schema"),
 }
 """The verbs as help groups and orders them."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import typer
 
-__all__ = ["complete_experiment", "complete_kind", "complete_name", "complete_plugin"]
+__all__ = ["complete_experiment", "complete_form", "complete_kind", "complete_name", "complete_plugin"]
 
 
 def complete_experiment(incomplete: str) -> list[str]:
@@ -61,6 +61,17 @@ def complete_name(ctx: typer.Context, incomplete: str) -> list[str]:
 
         names = visible_plugins(None).catalog.names(str(ctx.params.get("kind")))
         return [name for name in names if name.startswith(incomplete)]
+    return []
+
+
+def complete_form(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the forms in which the task of a run exports samples."""
+    with contextlib.suppress(Exception):
+        from dither.engine.experiment import load_experiment
+        from dither.engine.rundir import resolved_file
+
+        task = load_experiment(resolved_file(Path(str(ctx.params.get("run_directory"))))).experiment.task
+        return [form for form in task.exports if form.startswith(incomplete)]
     return []
 
 

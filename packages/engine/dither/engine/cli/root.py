@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from .completion import complete_experiment
 
-__all__ = ["Changes", "Experiment", "Json", "Removals", "RunDirectory", "Runs", "Selected", "app"]
+__all__ = [
+    "Changes",
+    "Experiment",
+    "Json",
+    "Removals",
+    "RunDirectory",
+    "Runs",
+    "Selected",
+    "Which",
+    "app",
+    "which",
+]
 
 app = typer.Typer(
     name="dither",
@@ -37,3 +48,21 @@ Selected = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Runs = Annotated[Path, typer.Option("--runs", help="The folder in which run directories are made.")]
 RunDirectory = Annotated[Path, typer.Argument(help="The directory of a run.", show_default=False)]
+Which = Annotated[
+    str, typer.Option("--checkpoint", metavar="WHICH", help="Which checkpoint: newest, best, or the number of a step.")
+]
+
+
+def which(word: str) -> Any:
+    """Return the checkpoint that is meant: a word, or the number of a step.
+
+    Raises:
+        Refused: It is neither.
+    """
+    from dither.registry.problems import Refused
+
+    if word in ("newest", "best"):
+        return word
+    if not (word.isascii() and word.isdigit() and len(word) <= 12):
+        raise Refused(f'--checkpoint is "newest", "best" or the number of a step, not "{word}"')
+    return int(word)

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from .root import Json, RunDirectory, app
+from .completion import complete_form
+from .root import Json, RunDirectory, Which, app, which
 
 __all__: list[str] = []
 
@@ -25,19 +26,32 @@ def sample(
         Path | None,
         typer.Option("--constraints", metavar="FILE", help="What samples must fulfil: TOML with [task.constraints]."),
     ] = None,
+    export: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--export",
+            metavar="FORM",
+            help="Also write the samples for other programs, into a folder FORM (repeat). "
+            "The forms of a task: dither describe task NAME.",
+            autocompletion=complete_form,
+        ),
+    ] = None,
+    checkpoint: Which = "newest",
 ) -> int:
-    """Draw samples from the newest intact checkpoint of a run."""
-    from dither.engine.run import sample_run
+    """Draw samples from a checkpoint of a run."""
+    from dither.engine.reuse import sample_run
 
-    return sample_run(run_directory, count, seed, out, constraints=constraints)
+    return sample_run(
+        run_directory, count, seed, out, constraints=constraints, forms=export or (), checkpoint=which(checkpoint)
+    )
 
 
 @app.command()
-def evaluate(run_directory: RunDirectory, as_json: Json = False) -> None:
-    """Measure the newest intact checkpoint of a run on the validation split."""
-    from dither.engine.run import evaluate_run
+def evaluate(run_directory: RunDirectory, checkpoint: Which = "newest", as_json: Json = False) -> None:
+    """Measure a checkpoint of a run on the validation split."""
+    from dither.engine.reuse import evaluate_run
 
-    figures = evaluate_run(run_directory)
+    figures = evaluate_run(run_directory, which(checkpoint))
     if as_json:
         typer.echo(json.dumps(figures, indent=2))
     else:

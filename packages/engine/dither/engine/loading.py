@@ -1,0 +1,150 @@
+"""Weights and the experiment that made them, read back: from a run directory, or from a folder that `export` wrote.
+
+Three lines are enough:
+
+    from dither.engine import draw, load
+    system = load("runs/20260101T120000Z-abc123")
+    samples = draw(system, system.task.like(4, seed=0), seed=0)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Literal
+
+import torch
+from rich.console import Console
+
+from dither.registry.problems import Refused
+from dither.registry.storage import sha256_of, sync
+
+from .checkpoint import MANIFEST, Checkpoints, Damaged, load_weights, verify, weights_of
+from .constraining import load_constrained
+from .environment import choose_device
+from .experiment import Loaded, load_experiment
+from .progress import Screen, say
+from .rundir import resolved_file
+from .scores import best_step
+from .system import Diffusion
+
+__all__ = ["Which", "build", "export_run", "find_checkpoint", "load", "load_run"]
+
+Which = Literal["newest", "best"] | int
+"""A checkpoint: the newest intact one, that of the best evaluation, or that of a step."""
+WEIGHTS, EXPERIMENT = "weights.safetensors", "experiment.toml"
+
+
+def load(path: str | Path, checkpoint: Which = "newest", device: str = "auto") -> Diffusion:
+    """Return a trained system, ready to denoise and to draw from.
+
+    Args:
+        path: A run directory, or a folder that `dither export` wrote.
+        checkpoint: Which of a run.
+        device: As in the experiment: auto, cpu, cuda.
+
+    Raises:
+        Refused: It is neither of them; Damaged: what is there is not what was written.
+    """
+    path = Path(path)
+    if not (path / WEIGHTS).is_file():
+        return load_run(path, checkpoint=checkpoint)[1].to(choose_device(device))
+    if reason := verify(path, {WEIGHTS, EXPERIMENT}):
+        raise Damaged(f"{path} is damaged: {reason}")
+    system, _ = build(load_experiment(path / EXPERIMENT))
+    load_weights(path / WEIGHTS, system.model)
+    return system.eval().to(choose_device(device))
+
+
+def load_run(
+    run_directory: Path,
+    console: Console | None = None,
+    constraints: Path | None = None,
+    checkpoint: Which = "newest",
+) -> tuple[Loaded, Diffusion, int]:
+    """Return a run's experiment, its system with the weights of a checkpoint, and their step.
+
+    Constraints from a file replace the run's own. Damaged checkpoints that are passed over are named on the console.
+
+    Raises:
+        Refused: It is no run directory; Damaged: it has no such checkpoint that is intact.
+    """
+    path = resolved_file(run_directory)
+    loaded = load_experiment(path) if constraints is None else load_constrained(path, constraints)
+    found = find_checkpoint(run_directory, checkpoint, console)
+    system, _ = build(loaded)
+    load_weights(weights_of(found), system.model)
+    return loaded, system.eval(), int(found.name.removeprefix("step-"))
+
+
+def find_checkpoint(run_directory: Path, which: Which = "newest", console: Console | None = None) -> Path:
+    """Return a checkpoint of a run; damaged ones that are passed over are named on the console.
+
+    Raises:
+        Refused: There is none of this step; Damaged: there is none that is intact.
+    """
+    checkpoints = Checkpoints(run_directory / "checkpoints")
+    if which == "newest":
+        newest, damaged = checkpoints.newest()
+        for damage in damaged:
+            say(console or Screen(stderr=True), damage, "yellow")
+        if newest is None:
+            raise Damaged(f"{run_directory} has no checkpoint yet")
+        return newest
+    step = best_step(run_directory) if which == "best" else which
+    there = dict(checkpoints.steps())
+    if step not in there:
+        kept = ", ".join(map(str, sorted(there))) or "none"
+        hint = "; train.keep_best keeps that of the best evaluation" if which == "best" else ""
+        raise Refused(f"{run_directory} has no checkpoint of step {step}; there is: {kept}{hint}")
+    if reason := verify(there[step]):
+        raise Damaged(f"checkpoint {there[step]} is damaged: {reason}")
+    return there[step]
+
+
+def build(loaded: Loaded) -> tuple[Diffusion, torch.device]:
+    """Build an experiment on its device."""
+    train = loaded.experiment.train
+    if train.threads is not None:
+        torch.set_num_threads(train.threads)
+    device = choose_device(train.device)
+    return Diffusion.build(loaded.experiment, loaded.plugins.catalog).to(device), device
+
+
+def export_run(run_directory: Path, to: Path, checkpoint: Which = "newest") -> list[Path]:
+    """Write what others need to use the weights of a run, and nothing else, into a new folder.
+
+    Returns:
+        The files: the weights as safetensors, the experiment with every default, one-file plugins, and their hashes.
+
+    Raises:
+        Refused: It is no run directory, or the folder exists; Damaged: there is no such checkpoint that is intact.
+    """
+    experiment = resolved_file(run_directory)
+    found = find_checkpoint(run_directory, checkpoint)
+    if to.exists():
+        raise Refused(f"{to} exists; nothing is overwritten")
+    aside = to.with_name(f".{to.name}-{os.getpid()}")
+    try:
+        aside.mkdir(parents=True)
+        shutil.copyfile(weights_of(found), aside / WEIGHTS)
+        shutil.copyfile(experiment, aside / EXPERIMENT)
+        if (plugins := run_directory / "plugins").is_dir():
+            shutil.copytree(plugins, aside / "plugins", ignore=shutil.ignore_patterns("__pycache__"))
+        files = sorted(path for path in aside.rglob("*") if path.is_file())
+        for path in files:
+            sync(path)
+        listed = {
+            str(path.relative_to(aside)): {"size": path.stat().st_size, "sha256": sha256_of(path)} for path in files
+        }
+        manifest = {"format": 1, "step": int(found.name.removeprefix("step-")), "files": listed}
+        (aside / MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
+        sync(aside / MANIFEST)
+        aside.rename(to)
+    except OSError as error:
+        raise Refused(f"{to} cannot be written: {error.strerror}") from None
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return [to / path.relative_to(aside) for path in [*files, aside / MANIFEST]]

@@ -1,0 +1,76 @@
+"""Measure what a run made, and draw from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from dither.registry.problems import Refused
+
+from .drawing import make_drawing, unused_folder, write_drawing
+from .evaluation import evaluate
+from .experiment import load_experiment
+from .exporting import check_forms, export_drawing
+from .loading import Which, load_run
+from .meeting import shortfall
+from .progress import Screen, say
+from .rundir import resolved_file
+from .summary import show_figures
+
+__all__ = ["evaluate_run", "sample_run"]
+
+
+def evaluate_run(run_directory: Path, checkpoint: Which = "newest") -> dict[str, float]:
+    """Measure a checkpoint of a run as the run itself does.
+
+    Raises:
+        Refused: It is no run directory; Damaged: it has no such checkpoint that is intact.
+    """
+    loaded, system, _ = load_run(run_directory, checkpoint=checkpoint)
+    settings = loaded.experiment.evaluate
+    size = settings.batch_size or loaded.experiment.train.batch_size
+    return evaluate(system, settings.samples, size, settings.repeats, loaded.experiment.seed) or {}
+
+
+def sample_run(
+    run_directory: Path,
+    count: int,
+    seed: int = 0,
+    out: Path | None = None,
+    console: Console | None = None,
+    constraints: Path | None = None,
+    forms: Sequence[str] = (),
+    checkpoint: Which = "newest",
+) -> int:
+    """Draw samples from a checkpoint of a run into a folder, by default one inside the run; return the exit code.
+
+    In each of `forms`, which the task must offer, they are written for other programs as well.
+
+    Raises:
+        Refused: It is no run directory, or the folder has something in it, or the task has no such form; Damaged: it
+            has no intact checkpoint.
+    """
+    errors, console = console, console or Screen()
+    if forms:
+        check_forms(load_experiment(resolved_file(run_directory)).experiment.task, forms)
+    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise Refused(f"{out} exists and is not an empty folder; nothing is overwritten")
+    loaded, system, step = load_run(run_directory, errors, constraints, checkpoint)
+    folder = out or unused_folder(run_directory / "samples" / f"step-{step:08d}-seed-{seed}-count-{count}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Refused(f"{folder} cannot be made: {error.strerror}") from None
+    size, tries = loaded.experiment.sample.batch_size, loaded.experiment.sample.tries
+    drawing = make_drawing(system, count, seed, size, tries=tries)
+    assert drawing is not None
+    for file in write_drawing(drawing, folder):
+        say(console, file)
+    for line in export_drawing(system, drawing, forms, folder):
+        say(console, line)
+    show_figures(console, {"figures": {"sample": drawing.figures}, "baselines": {}})
+    for line in shortfall(drawing.figures):
+        say(console, line, "yellow")
+    return 0

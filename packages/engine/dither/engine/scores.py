@@ -1,0 +1,104 @@
+"""How a run did at each evaluation, by one figure: which was best, and how long ago that was.
+
+scores.json holds [step, value] of every evaluation. A resumed run makes the evaluation of its first step again, which
+changes nothing, and forgets those of later steps.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from dither.registry.problems import Problem, Refused, nearest
+from dither.registry.storage import write_aside
+
+__all__ = ["Scores", "best_step"]
+
+FILE = "scores.json"
+
+
+class Scores:
+    """The evaluations of a run.
+
+    Args:
+        folder: The run directory.
+        figure: Name of the figure that decides.
+        better: Which values of it are better.
+        step: Evaluations after this step are forgotten.
+    """
+
+    def __init__(self, folder: Path, figure: str, better: Literal["lower", "higher"], step: int = 0) -> None:
+        self._path, self.figure, self.better = folder / FILE, figure, better
+        self._values = {at: value for at, value in _read(self._path, figure, better).items() if at <= step}
+
+    @property
+    def best(self) -> int | None:
+        """The step of the best evaluation, the first of equals; None before there is one."""
+        return _best(self._values, self.better)
+
+    @property
+    def since(self) -> int:
+        """Evaluations made after the best one."""
+        return sum(self.best is not None and step > self.best for step in self._values)
+
+    def add(self, step: int, figures: Mapping[str, float]) -> bool:
+        """Take in an evaluation; tell whether it is the best so far.
+
+        Raises:
+            Refused: The figure is not among those that were measured.
+        """
+        if self.figure not in figures:
+            close = nearest(self.figure, figures)
+            hint = f'did you mean "{close}"?' if close else None
+            message = f'evaluation gives no figure "{self.figure}"; it gives {", ".join(figures)}'
+            raise Refused(Problem(message, ("evaluate", "best"), help=hint))
+        self._values[step] = figures[self.figure]
+        entries = [[at, value if math.isfinite(value) else None] for at, value in sorted(self._values.items())]
+        with write_aside(self._path) as beside:
+            kept = {"figure": self.figure, "better": self.better, "evaluations": entries}
+            beside.write_text(json.dumps(kept), encoding="utf-8")
+        return self.best == step
+
+
+def best_step(folder: Path) -> int:
+    """Return the step of the best evaluation of a run.
+
+    Raises:
+        Refused: None is known.
+    """
+    kept = _load(folder / FILE)
+    values = _values(kept)
+    best = _best(values, "higher" if kept.get("better") == "higher" else "lower")
+    if best is None:
+        raise Refused(f"{folder} knows no best checkpoint: {FILE} holds no evaluation")
+    return best
+
+
+def _best(values: Mapping[int, float], better: Literal["lower", "higher"]) -> int | None:
+    sign = 1 if better == "lower" else -1
+    finite = [(sign * value, step) for step, value in values.items() if math.isfinite(value)]
+    return min(finite)[1] if finite else None
+
+
+def _read(path: Path, figure: str, better: str) -> dict[int, float]:
+    """Return the evaluations that were judged in the same way."""
+    kept = _load(path)
+    return _values(kept) if (kept.get("figure"), kept.get("better")) == (figure, better) else {}
+
+
+def _values(kept: Mapping[str, object]) -> dict[int, float]:
+    entries = kept.get("evaluations")
+    return {int(step): math.nan if v is None else float(v) for step, v in entries} if isinstance(entries, list) else {}
+
+
+def _load(path: Path) -> dict[str, object]:
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise Refused(f"{path} cannot be read: {error}") from None
+    return kept if isinstance(kept, dict) else {}

@@ -1,0 +1,124 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from dither.engine.muon import Muon
+from dither.engine.optimizer_state import flatten, restore
+from dither.engine.specs import WSD
+from dither.engine.specs import Muon as MuonSpec
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(5, 4)
+        self.inner = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 5)
+
+    def forward(self, x):
+        return self.head(self.inner(self.table(x)).tanh())
+
+
+def made(seed=0):
+    torch.manual_seed(seed)
+    net = Net()
+    return net, MuonSpec(lr=0.02, weight_decay=0.1).build(net)
+
+
+def train(net, optimizer, steps, start=0):
+    for step in range(start, start + steps):
+        net.zero_grad()
+        torch.manual_seed(step)
+        x = torch.randint(5, (8,))
+        nn.functional.cross_entropy(net(x), (x + 1) % 5).backward()
+        for group in optimizer.param_groups:
+            group["lr"] = 0.02 / (1 + step)
+        optimizer.step()
+
+
+def test_only_matrices_inside_are_made_orthogonal():
+    net, optimizer = made()
+    muon, adamw = optimizer.parts
+    assert [id(p) for group in muon.param_groups for p in group["params"]] == [id(net.inner.weight)]
+    others = {id(p) for group in adamw.param_groups for p in group["params"]}
+    assert others == {id(p) for p in net.parameters()} - {id(net.inner.weight)}
+
+
+def test_each_part_does_what_torchs_own_optimizer_does():
+    net, optimizer = made()
+    twin, _ = made()
+    inner = torch.optim.Muon([twin.inner.weight], 0.02, 0.1, 0.95, adjust_lr_fn="match_rms_adamw")
+    table = torch.optim.AdamW([twin.table.weight], lr=0.02, weight_decay=0.0, fused=True)
+    for step in range(5):
+        net.zero_grad()
+        twin.zero_grad()
+        x = torch.tensor([step % 5, 2, 3])
+        for one in (net, twin):
+            nn.functional.cross_entropy(one(x), x).backward()
+        for group in [*optimizer.param_groups, *inner.param_groups, *table.param_groups]:
+            group["lr"] = 0.02 / (1 + step)
+        optimizer.step()
+        inner.step()
+        table.step()
+        torch.testing.assert_close(net.inner.weight, twin.inner.weight, rtol=0, atol=0)
+        torch.testing.assert_close(net.table.weight, twin.table.weight, rtol=0, atol=0)
+        with torch.no_grad():
+            for own, other in zip(net.parameters(), twin.parameters(), strict=True):
+                other.copy_(own)
+
+
+def test_a_step_turns_a_gradient_into_an_orthogonal_matrix():
+    linear = nn.Linear(16, 16, bias=False)
+    before = linear.weight.detach().clone()
+    linear.weight.grad = torch.randn(16, 16)
+    Muon(linear, lr=1.0, weight_decay=0.0).step()
+    change = (before - linear.weight.detach()) / (0.2 * math.sqrt(16))
+    values = torch.linalg.svdvals(change)
+    assert values.min() > 0.6, "Newton-Schulz brings singular values near 1"
+    assert values.max() < 1.25
+
+
+def test_going_on_from_a_stored_state_changes_no_bit():
+    net, optimizer = made()
+    train(net, optimizer, 6)
+    other, again = made(1)
+    half, first = made()
+    train(half, first, 3)
+    other.load_state_dict(half.state_dict())
+    restore(again, *flatten(first))
+    train(other, again, 3, start=3)
+    for one, two in zip(net.parameters(), other.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_a_module_without_parameters_is_refused():
+    with pytest.raises(ValueError, match="Sequential has no parameter"):
+        Muon(nn.Sequential())
+
+
+def test_it_learns():
+    net, optimizer = made()
+    for _ in range(100):
+        net.zero_grad()
+        x = torch.arange(5)
+        loss = nn.functional.cross_entropy(net(x), (x + 1) % 5)
+        loss.backward()
+        optimizer.step()
+    assert loss < 0.3
+
+
+def test_warm_up_stable_decay():
+    factor = WSD(warmup=10, decay=0.25, final=0.1).build(110)
+    assert [factor(step) for step in (0, 9, 10, 60, 84)] == pytest.approx([0.1, 1, 1, 1, 1])
+    assert factor(85) == pytest.approx(1)
+    assert factor(97) == pytest.approx(1 - 0.9 * 12 / 25)
+    assert factor(110) == pytest.approx(0.1)
+    bent = WSD(decay=0.5, shape="sqrt").build(100)
+    assert bent(75) == pytest.approx(1 - math.sqrt(0.5))
+
+
+def test_more_steps_leave_what_comes_before_the_decay():
+    short, long = (WSD(warmup=5, decay=0.2).build(steps) for steps in (100, 500))
+    assert [short(step) for step in range(80)] == [long(step) for step in range(80)]

@@ -1,0 +1,211 @@
+"""Checkpoints beside training, those that stay, the best one, and the end that patience brings."""
+
+import json
+import math
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from dither.engine import checkpoint as checkpoint_module
+from dither.engine.checkpoint import Checkpoints, Contents, load_weights, verify
+from dither.engine.listing import list_runs, verify_run
+from dither.engine.loading import export_run, find_checkpoint, load
+from dither.engine.reuse import evaluate_run
+from dither.engine.run import run
+from dither.engine.saving import Saver
+from dither.engine.scores import Scores, best_step
+from dither.engine.session import draw
+from dither.registry.problems import Refused
+
+
+@pytest.fixture
+def start(load, tmp_path, console):
+    def started(*changes):
+        before = set((tmp_path / "runs").glob("*"))
+        code = run(load(*changes), tmp_path / "runs", ["test"], console=console)
+        (directory,) = set((tmp_path / "runs").glob("*")) - before
+        return code, directory
+
+    return started
+
+
+@pytest.fixture
+def go_on(load, tmp_path, console):
+    return lambda path, *changes: run(
+        load(*changes, path=path / "resolved.toml"), tmp_path / "runs", ["test"], path, console
+    )
+
+
+def contents(value):
+    layer = nn.Linear(2, 2)
+    nn.init.constant_(layer.weight, value)
+    return layer, Contents(layer, None, {"moment": torch.full((3,), value)}, {"value": value})
+
+
+@pytest.fixture
+def slow_disk(monkeypatch):
+    """Writes wait until they are let go."""
+    go, write = threading.Event(), checkpoint_module._write
+
+    def waiting(*arguments):
+        assert go.wait(30)
+        write(*arguments)
+
+    monkeypatch.setattr(checkpoint_module, "_write", waiting)
+    return go
+
+
+def test_a_checkpoint_beside_training_holds_what_was_true_when_it_was_asked_for(tmp_path, slow_disk):
+    told = []
+    saver = Saver(Checkpoints(tmp_path), beside=True, written=lambda step, path: told.append(step))
+    layer, given = contents(1.0)
+    saver.save(7, given)
+    with torch.no_grad():
+        layer.weight.fill_(5.0)
+    given.tensors["moment"].fill_(5.0)
+    given.plain["value"] = 5.0
+    assert saver.has(7)
+    assert saver.newest is None
+    saver.poll()
+    assert told == []
+    assert Checkpoints(tmp_path).steps() == []
+    slow_disk.set()
+    saver.wait()
+    assert told == [7]
+    assert saver.newest == 7
+    path = find_path(tmp_path, 7)
+    load_weights(path / "model.safetensors", layer)
+    assert verify(path) is None
+    assert layer.weight.eq(1.0).all()
+    tensors, plain = checkpoint_module.load_state(path)
+    assert tensors["moment"].eq(1.0).all()
+    assert plain == {"value": 1.0}
+
+
+def find_path(folder, step):
+    return dict(Checkpoints(folder).steps())[step]
+
+
+def test_a_write_that_fails_beside_training_is_told_and_leaves_the_checkpoint_before(tmp_path, monkeypatch):
+    saver = Saver(Checkpoints(tmp_path), beside=True)
+    saver.save(1, contents(1.0)[1])
+    saver.wait()
+
+    def full(*arguments):
+        raise OSError(28, "No space left on device", "here")
+
+    monkeypatch.setattr(checkpoint_module, "_write", full)
+    saver.save(2, contents(2.0)[1])
+    with pytest.raises(OSError, match="No space left"):
+        saver.wait()
+    assert saver.newest == 1
+    assert [step for step, _ in Checkpoints(tmp_path).steps()] == [1]
+    assert not list(tmp_path.glob(".tmp-*"))
+
+
+def test_shared_weights_stay_shared_in_a_copy(tmp_path):
+    tied = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
+    tied[1].weight = tied[0].weight
+    Checkpoints(tmp_path).save(1, Contents(tied, None, {}, {}).copied())
+    assert (find_path(tmp_path, 1) / "model.safetensors").stat().st_size < 2 * 36 + 200
+
+
+def test_a_run_that_saves_beside_training_is_the_same_run(start):
+    plain, beside = start()[1], start("train.async_save=true")[1]
+    for name in ("model.safetensors", "average.safetensors", "optimizer.safetensors"):
+        one, other = (path / "checkpoints" / "step-00000020" / name for path in (plain, beside))
+        assert one.read_bytes() == other.read_bytes()
+    assert (plain / "metrics.jsonl").read_bytes() == (beside / "metrics.jsonl").read_bytes()
+
+
+def test_every_so_many_steps_and_the_best_stay(start):
+    changes = ("train.keep=1", "train.keep_every=10", "train.checkpoint_every=2", "train.keep_best=true")
+    _, path = start(*changes, "evaluate.every=3", "evaluate.better='higher'")
+    best = best_step(path)  # the loss falls, so that the first evaluation is the highest
+    assert best == 3
+    assert sorted(step for step, _ in Checkpoints(path / "checkpoints").steps()) == [3, 10, 20]
+    assert find_checkpoint(path, "best").name == "step-00000003"
+    assert evaluate_run(path, "best")["loss"] == json.loads((path / "scores.json").read_text())["evaluations"][0][1]
+
+
+def test_patience_ends_a_run_and_resuming_it_changes_nothing(start, go_on):
+    changes = ("evaluate.better='higher'", "evaluate.every=3", "evaluate.patience=2", "train.keep_best=true")
+    code, path = start(*changes)
+    assert code == 0
+    assert [step for step, _ in Checkpoints(path / "checkpoints").steps()] == [9, 5, 3]
+    metrics = (path / "metrics.jsonl").read_bytes()
+    assert go_on(path) == 0
+    assert (path / "metrics.jsonl").read_bytes() == metrics
+    assert json.loads((path / "summary.json").read_text())["step"] == 9
+
+
+def test_a_figure_that_is_not_measured_is_told_with_the_nearest(start):
+    with pytest.raises(Refused, match=r'no figure "los"; it gives .*loss.*') as refused:
+        start("evaluate.best='los'")
+    assert refused.value.problems[0].help == 'did you mean "loss"?'
+
+
+def test_scores_forget_what_was_not_reached(tmp_path):
+    scores = Scores(tmp_path, "f1", "higher")
+    values = {2: 0.1, 4: 0.5, 6: math.nan, 8: 0.5, 10: 0.7}
+    assert [scores.add(step, {"f1": value}) for step, value in values.items()] == [True, True, False, False, True]
+    assert best_step(tmp_path) == 10
+    again = Scores(tmp_path, "f1", "higher", step=8)
+    assert (again.best, again.since) == (4, 2)
+    assert Scores(tmp_path, "f1", "lower", step=8).best is None, "judged otherwise than before"
+
+
+def test_the_trained_system_in_three_lines(start, tmp_path):
+    _, path = start()
+    system = load(path, device="cpu")
+    samples = draw(system, system.task.like(4, seed=0), seed=0)
+    files = export_run(path, tmp_path / "given-away")
+    assert {file.name for file in files} == {
+        "weights.safetensors", "experiment.toml", "toy_plugin.py", "MANIFEST.json"
+    }  # fmt: skip
+    other = load(tmp_path / "given-away", device="cpu")
+    assert torch.equal(draw(other, other.task.like(4, seed=0), seed=0), samples)
+    with pytest.raises(Refused, match="exists; nothing is overwritten"):
+        export_run(path, tmp_path / "given-away")
+    weights = tmp_path / "given-away" / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
+    with pytest.raises(Refused, match=r"weights.safetensors is not what was written"):
+        load(tmp_path / "given-away")
+
+
+def test_a_step_that_is_not_kept_is_refused_with_those_that_are(start):
+    _, path = start("evaluate.better='higher'")
+    with pytest.raises(Refused, match="no checkpoint of step 3; there is: 15, 20"):
+        find_checkpoint(path, 3)
+    with pytest.raises(Refused, match=r"train\.keep_best"):
+        find_checkpoint(path, "best")
+
+
+def test_runs_are_listed_and_every_damage_is_found(start, tmp_path):
+    _, path = start()
+    (tmp_path / "runs" / "something else").mkdir()
+    (listed,) = list_runs(tmp_path / "runs")
+    assert (listed.path, listed.state, listed.step, listed.steps) == (path, "done", 20, 20)
+    assert listed.figures["valid/loss"] > 0
+    assert all(found.reason is None for found in verify_run(path))
+    files = ["resolved.toml", "manifest.json", "metrics.jsonl"]
+    files += [str(file.relative_to(path)) for file in (path / "checkpoints").rglob("*") if file.is_file()]
+    for name in files:
+        whole = (path / name).read_bytes()
+        for damaged in (b"", whole[: len(whole) // 2], whole[:-1] + bytes([whole[-1] ^ 1])):
+            (path / name).write_bytes(damaged)
+            found = [one.what for one in verify_run(path) if one.reason]
+            assert [name.startswith(one) for one in found] == [True], (name, found)
+        (path / name).write_bytes(whole)
+    assert all(found.reason is None for found in verify_run(path))
+
+
+def test_a_run_that_is_held_is_running(start, tmp_path):
+    from dither.engine.rundir import RunDirectory
+
+    _, path = start()
+    with RunDirectory.open(path):
+        assert next(list_runs(tmp_path / "runs")).state == "running"
+    assert next(list_runs(tmp_path / "runs")).state == "done"
