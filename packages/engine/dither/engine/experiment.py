@@ -85,6 +85,12 @@ class Train(Options):
     """Where to run; auto takes a GPU if there is one."""
     threads: int | None = Field(None, ge=1, le=1024)
     """CPU threads; by default torch decides."""
+    start_from: str | None = None
+    """Begin with the weights of a run (its directory), of an export, or of a .safetensors file."""
+    start_partial: bool = False
+    """Take what fits of those weights; what does not is named, and stays as it was."""
+    freeze: list[str] = []
+    """Names of weights that stay as they are, with * and ?, such as "embedding.*"."""
     buckets: bool = False
     """Put samples with the same padding into one batch, where the task knows which: then none is computed."""
 

@@ -17,7 +17,7 @@ from .parts_record import changed_parts, parts_record, plugins_record
 from .progress import say
 from .rundir import RunDirectory
 
-__all__ = ["note_resumption", "same_parts"]
+__all__ = ["lost_lines", "note_resumption", "same_parts"]
 
 
 def same_parts(before: Mapping[str, Any], loaded: Loaded, path: Path, accept_changes: bool) -> list[str]:
@@ -31,6 +31,17 @@ def same_parts(before: Mapping[str, Any], loaded: Loaded, path: Path, accept_cha
         hint = "start a new run, bring back what it was started with, or accept it with --accept-changes"
         raise Refused([Problem(f"the run in {path} cannot go on as it was: {change}", help=hint) for change in changes])
     return changes
+
+
+def lost_lines(path: Path, offset: int) -> list[str]:
+    """Return a line if metrics.jsonl of a run is shorter than its checkpoint says; the run can go on without."""
+    try:
+        size = (path / "metrics.jsonl").stat().st_size
+    except OSError:
+        size = 0
+    if size >= offset:
+        return []
+    return [f"{path / 'metrics.jsonl'} has lost {offset - size:,} bytes: figures of earlier steps are missing in it"]
 
 
 def note_resumption(

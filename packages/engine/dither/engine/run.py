@@ -23,14 +23,16 @@ from .finite import NonFinite
 from .loading import build
 from .log import Log
 from .progress import Screen, say
-from .resuming import note_resumption, same_parts
+from .resuming import lost_lines, note_resumption, same_parts
 from .rundir import RunDirectory, read_manifest
 from .saving import Saver
 from .scores import Scores
 from .signals import Stop, stop_on_signals
 from .summary import introduce, show_figures, summarise
+from .system import Diffusion
 from .trainer import Trainer
 from .training import Run, resume_from
+from .warm_start import start_from
 
 __all__ = [
     "DAMAGED",
@@ -64,6 +66,7 @@ def run(
     resume: Path | None = None,
     console: Console | None = None,
     accept_changes: bool = False,
+    profile: bool = False,
 ) -> int:
     """Train, evaluate, draw and sum up what an experiment names; return the exit code.
 
@@ -74,6 +77,7 @@ def run(
         resume: The directory of a run to go on with, instead of a new one.
         console: Where it is shown.
         accept_changes: Go on although parts or their plugins are not what the run was started with.
+        profile: Write a trace of a few steps into the run directory.
 
     Raises:
         Refused: It cannot be run as it was given; nothing was overwritten.
@@ -87,8 +91,8 @@ def run(
     try:
         with stop_on_signals() as stop:
             if resume is not None:
-                return _go_on(loaded, argv, resume, console, stop, accept_changes)
-            return _begin(loaded, runs, argv, console, stop)
+                return _go_on(loaded, argv, resume, console, stop, accept_changes, profile)
+            return _begin(loaded, runs, argv, console, stop, profile)
     except PluginError as error:
         say(errors, error.told)
         say(errors, _reason(error), "red")
@@ -118,49 +122,69 @@ def _exhausted(error: BaseException) -> bool:
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)
 
 
-def _begin(loaded: Loaded, runs: Path, argv: Sequence[str], console: Console, stop: Stop) -> int:
+def _begin(loaded: Loaded, runs: Path, argv: Sequence[str], console: Console, stop: Stop, profile: bool) -> int:
     system, device = build(loaded)
+    notes = _first_weights(loaded, system)
     trainer = Trainer(system, loaded.experiment.train, loaded.experiment.seed)
     with RunDirectory.create(runs) as directory:
         counts = system.parameter_counts()
         directory.record(loaded, manifest(list(argv), loaded, device, counts))
+        for note in notes:
+            say(console, note, "yellow")
         log = Log(directory.path, console, loaded.experiment.train.steps)
-        return _train(_run(loaded, directory, trainer, log, stop), console)
+        return _train(_run(loaded, directory, trainer, log, stop, profile), console)
 
 
-def _go_on(loaded: Loaded, argv: Sequence[str], path: Path, console: Console, stop: Stop, accept_changes: bool) -> int:
+def _go_on(
+    loaded: Loaded,
+    argv: Sequence[str],
+    path: Path,
+    console: Console,
+    stop: Stop,
+    accept_changes: bool,
+    profile: bool,
+) -> int:
     with RunDirectory.open(path) as directory:
         before = read_manifest(path)
         changes = directory.changes(loaded) + same_parts(before, loaded, path, accept_changes)
         system, device = build(loaded)
+        newest, damaged = Checkpoints(path / "checkpoints").newest()
+        if newest is None:
+            _first_weights(loaded, system)
         trainer = Trainer(system, loaded.experiment.train, loaded.experiment.seed)
-        checkpoints = Checkpoints(path / "checkpoints")
-        newest, damaged = checkpoints.newest()
-        for damage in damaged:
-            say(console, damage, "yellow")
         offset = 0 if newest is None else resume_from(newest, trainer)
         steps = trainer.train.steps
         if trainer.step > steps:
             raise Refused(f"the run in {path} has done {trainer.step} steps, which is more than train.steps = {steps}")
+        for warning in (*damaged, *lost_lines(path, offset)):
+            say(console, warning, "yellow")
         for change in changes:
             say(console, f"changed: {change}")
-        checkpoints.clear(damaged)
+        Checkpoints(path / "checkpoints").clear(damaged)
         directory.accept(loaded)
         entry = {"argv": list(argv), "step": trainer.step, "changes": changes}
         note_resumption(directory, before, entry, loaded, device, console)
         log = Log(path, console, steps, trainer.step, offset)
-        run = _run(loaded, directory, trainer, log, stop)
+        run = _run(loaded, directory, trainer, log, stop, profile)
         run.saver.newest = None if newest is None else trainer.step
         return _train(run, console)
 
 
-def _run(loaded: Loaded, directory: RunDirectory, trainer: Trainer, log: Log, stop: Stop) -> Run:
+def _first_weights(loaded: Loaded, system: Diffusion) -> list[str]:
+    """Put in the weights that the run is to start from; return what of them did not fit."""
+    train = loaded.experiment.train
+    return [] if train.start_from is None else start_from(system.model, Path(train.start_from), train.start_partial)
+
+
+def _run(loaded: Loaded, directory: RunDirectory, trainer: Trainer, log: Log, stop: Stop, profile: bool) -> Run:
     train, settings = loaded.experiment.train, loaded.experiment.evaluate
     checkpoints = Checkpoints(directory.path / "checkpoints", train.keep, train.keep_every)
     scores = Scores(directory.path, settings.best, settings.better, trainer.step)
     checkpoints.spared = scores.best if train.keep_best else None
     saver = Saver(checkpoints, train.async_save)
-    return Run(loaded.experiment, loaded.plugins, directory, trainer.system, trainer, saver, scores, log, stop)
+    run = Run(loaded.experiment, loaded.plugins, directory, trainer.system, trainer, saver, scores, log, stop)
+    run.traces = directory.path / "profile" if profile else None
+    return run
 
 
 def _train(run: Run, console: Console) -> int:

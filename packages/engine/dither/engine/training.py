@@ -17,6 +17,7 @@ from .drawing import make_drawing, write_drawing
 from .evaluation import evaluate
 from .experiment import Experiment
 from .log import Log
+from .profiling import profiled
 from .rundir import RunDirectory
 from .saving import Saver
 from .scores import Scores
@@ -45,6 +46,7 @@ class Run:
         seconds: Time spent in training steps after the first.
         first: The step at which this process began.
         mark: Bytes of metrics.jsonl before the evaluation of the present step.
+        traces: The folder in which a trace of a few steps is written; None for no trace.
     """
 
     experiment: Experiment
@@ -60,6 +62,7 @@ class Run:
     seconds: float = 0.0
     first: int = 0
     mark: int = 0
+    traces: Path | None = None
 
     def fit(self) -> bool:
         """Train to the last step; False if a signal asked to stop before, with a checkpoint saved.
@@ -69,7 +72,7 @@ class Run:
         experiment, trainer = self.experiment, self.trainer
         watched = bool(self.plugins.manager.hook.after_step.get_hookimpls())
         self.first, self.mark = trainer.step, self.log.metrics.offset
-        with _no_pauses():
+        with _no_pauses(), profiled(self.traces) as stepped:
             while not self.stop():
                 step = trainer.step
                 if self._due(step, experiment.train.checkpoint_every):
@@ -85,6 +88,7 @@ class Run:
                     break
                 self._train(watched)
                 self.mark = self.log.metrics.offset
+                stepped()
         if self.stop():
             self.save()
         self.saver.wait()

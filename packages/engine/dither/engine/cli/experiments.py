@@ -30,6 +30,9 @@ def run(
     accept_changes: Annotated[
         bool, typer.Option("--accept-changes", help="Go on although parts or plugins are not what they were.")
     ] = False,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Write a trace of a few steps into the run directory.")
+    ] = False,
 ) -> int:
     """Train, evaluate, sample and draw what an experiment file names."""
     from dither.engine.experiment import load_experiment
@@ -48,7 +51,7 @@ def run(
     require_memory(loaded)
     from dither.engine.run import run as start
 
-    return start(loaded, runs, ["dither", *sys.argv[1:]], resume, accept_changes=accept_changes)
+    return start(loaded, runs, ["dither", *sys.argv[1:]], resume, accept_changes=accept_changes, profile=profile)
 
 
 @app.command()

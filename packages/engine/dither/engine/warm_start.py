@@ -1,0 +1,79 @@
+"""Begin with the weights of another run instead of random ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from dither.registry.problems import Problem, Refused
+
+from .checkpoint import weights_of
+from .loading import WEIGHTS, find_checkpoint
+
+__all__ = ["start_from"]
+
+SHOWN = 12
+"""So many names are listed before "and N more"."""
+FROM = ("train", "start_from")
+
+
+@torch.no_grad()
+def start_from(model: nn.Module, source: Path, partial: bool = False) -> list[str]:
+    """Copy weights into a model.
+
+    Args:
+        model: Whose weights are overwritten; names and shapes decide what goes where.
+        source: A run directory (its newest intact checkpoint), a folder that `dither export` wrote, or a .safetensors
+            file.
+        partial: Allow weights that only one of the two has, or that differ in shape: those of the model stay as they
+            are.
+
+    Returns:
+        Lines on what did not fit, each naming the weights.
+
+    Raises:
+        Refused: It cannot be read, or does not fit; every weight at fault is named.
+    """
+    given, own = _read(source), model.state_dict()
+    fits = {name for name in given.keys() & own.keys() if given[name].shape == own[name].shape}
+    places = {own[name].data_ptr() for name in fits}  # weights under a second name come along
+    shapes = {
+        name: f"{name} {_shape(given[name])} for {_shape(own[name])}" for name in given.keys() & own.keys() - fits
+    }
+    lines = {
+        "without counterpart there": [name for name in own if name not in given and own[name].data_ptr() not in places],
+        "without counterpart here": [name for name in given if name not in own],
+        "of another shape": [shapes[name] for name in own if name in shapes],
+    }
+    notes = [f"{source}: {len(names)} weights {what}: {_listed(names)}" for what, names in lines.items() if names]
+    if notes and not (partial and fits):
+        hint = None if partial else "train.start_partial = true takes what fits, and leaves the others as they are"
+        raise Refused([Problem(note, FROM, help=hint if note is notes[-1] else None) for note in notes])
+    for name in fits:
+        own[name].copy_(given[name])
+    return notes
+
+
+def _read(source: Path) -> dict[str, Tensor]:
+    if (source / "checkpoints").is_dir():
+        path = weights_of(find_checkpoint(source))
+    else:
+        path = source / WEIGHTS if source.is_dir() else source
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise Refused(Problem(f"{path} cannot be read as safetensors: {error}", FROM)) from None
+
+
+def _shape(tensor: Tensor) -> str:
+    return "x".join(map(str, tensor.shape)) or "a number"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
