@@ -70,16 +70,16 @@ def test_an_epoch_takes_every_sample_once_and_noise_is_new_at_each_step(make, mo
 def test_gradients_are_divided_then_clipped():
     layers = nn.Linear(3, 2), nn.Linear(2, 2)
     parameters = [p for layer in layers for p in layer.parameters()]
-    unused = nn.Parameter(torch.ones(2))
     for p in parameters:
         p.grad = torch.randn_like(p)
     before = [p.grad / 4 for p in parameters]
     norm = math.sqrt(sum(g.square().sum().item() for g in before))
-    assert scale_gradients([*parameters, unused], torch.tensor(4.0), norm / 2).item() == pytest.approx(norm)
+    gradients = [p.grad for p in parameters]
+    assert scale_gradients(gradients, torch.tensor(4.0), norm / 2, torch.tensor(4 * norm)).item() == pytest.approx(norm)
     for p, g in zip(parameters, before, strict=True):
         torch.testing.assert_close(p.grad, g / 2)
-    assert scale_gradients(parameters, torch.tensor(1.0), None).item() == pytest.approx(norm / 2)
-    assert scale_gradients(parameters, torch.tensor(1.0), 10 * norm).item() == pytest.approx(norm / 2), "not lengthened"
+    for clip in (0, 10 * norm):  # 0 is no clipping, and a short gradient is not lengthened
+        assert scale_gradients(gradients, torch.tensor(1.0), clip, torch.tensor(norm / 2)).item() == pytest.approx(norm / 2)
     torch.testing.assert_close(parameters[0].grad, before[0] / 2)
 
 

@@ -85,6 +85,8 @@ class Train(Options):
     """Where to run; auto takes a GPU if there is one."""
     threads: int | None = Field(None, ge=1, le=1024)
     """CPU threads; by default torch decides."""
+    strategy: Literal["ddp", "fsdp"] = "ddp"
+    """Under torchrun: a copy of the model on every rank, or the model cut up among them (FSDP2)."""
     start_from: str | None = None
     """Begin with the weights of a run (its directory), of an export, or of a .safetensors file."""
     start_partial: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -13,7 +13,7 @@ from .board import Board
 from .metrics_file import MetricsFile
 from .progress import ProgressDisplay
 
-__all__ = ["Log"]
+__all__ = ["Log", "Silence"]
 
 
 class Log:
@@ -47,3 +47,24 @@ class Log:
         self.display.stop()
         self.board.close()
         self.metrics.close()
+
+
+class Silence:
+    """A log of a process that writes nothing, because another one writes for it; it has the methods of `Log`."""
+
+    class _Nothing:
+        offset = 0
+
+        def __getattr__(self, name: str) -> Callable[..., None]:
+            return lambda *arguments: None
+
+    display = metrics = board = _Nothing()
+
+    def figures(self, step: int, kind: str, figures: Mapping[str, float]) -> None:
+        """Leave it to the other one."""
+
+    def pictures(self, step: int, pictures: Iterable[Picture]) -> None:
+        """Leave it to the other one."""
+
+    def close(self) -> None:
+        """Do nothing."""

@@ -5,13 +5,18 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 from torch.optim.swa_utils import AveragedModel
 
-__all__ = ["MovingAverage", "adamw", "parameter_groups"]
+__all__ = ["MovingAverage", "adamw", "here", "parameter_groups"]
 
 FUSED = {"cpu", "cuda"}
+
+
+def here(value: Tensor) -> Tensor:
+    """Return what of a tensor lies on this rank; a view."""
+    return value.to_local() if hasattr(value, "to_local") else value
 
 
 def adamw(
@@ -70,12 +75,16 @@ class MovingAverage(AveragedModel):
         super().__init__(model)
         self.eval().requires_grad_(False)
         self.decay = decay
-        self._averaged = [parameter.detach() for parameter in self.module.parameters()]
-        self._followed = [parameter.detach() for parameter in model.parameters()]
+        self.follow(model)
         saved = model.state_dict(keep_vars=True)  # buffers that are not saved never change
         own = self.module.state_dict(keep_vars=True)
         names = [name for name, _ in model.named_buffers() if name in saved]
         self._buffers_of = [(own[name], saved[name]) for name in names]
+
+    def follow(self, model: nn.Module) -> None:
+        """Follow the parameters that a model has now: what lies on this rank, where they are cut up among several."""
+        self._averaged = [here(parameter.detach()) for parameter in self.module.parameters()]
+        self._followed = [here(parameter.detach()) for parameter in model.parameters()]
 
     def update_parameters(self, model: nn.Module | None = None) -> None:
         """Take the present weights into the average, and copy the buffers."""

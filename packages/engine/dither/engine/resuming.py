@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,15 @@ from rich.console import Console
 
 from dither.registry.problems import Problem, Refused
 
+from .checkpoint import Checkpoints, Damage
 from .environment import differences, environment
 from .experiment import Loaded
 from .parts_record import changed_parts, parts_record, plugins_record
 from .progress import say
-from .rundir import RunDirectory
+from .ranks import Ranks
+from .rundir import RunDirectory, read_manifest
 
-__all__ = ["lost_lines", "note_resumption", "same_parts"]
+__all__ = ["find_newest", "launched", "lost_lines", "note_resumption", "same_parts"]
 
 
 def same_parts(before: Mapping[str, Any], loaded: Loaded, path: Path, accept_changes: bool) -> list[str]:
@@ -31,6 +34,31 @@ def same_parts(before: Mapping[str, Any], loaded: Loaded, path: Path, accept_cha
         hint = "start a new run, bring back what it was started with, or accept it with --accept-changes"
         raise Refused([Problem(f"the run in {path} cannot go on as it was: {change}", help=hint) for change in changes])
     return changes
+
+
+def launched(runs: Path, ranks: Ranks) -> Path | None:
+    """Return the run that these ranks were at work on before one of them died; None if it had not begun."""
+    found = None
+    if ranks.chief:
+        for path in sorted(runs.iterdir(), reverse=True) if runs.is_dir() else ():
+            with suppress(Refused):
+                before = read_manifest(path)
+                if ranks.launch in (before.get("launch"), *(entry.get("launch") for entry in before["resumed"])):
+                    found = str(path)
+                    break
+    found = ranks.share(found)
+    return None if found is None else Path(found)
+
+
+def find_newest(path: Path, ranks: Ranks) -> tuple[Path | None, list[Damage]]:
+    """Return the newest intact checkpoint of a run, as the chief finds it, and the damaged ones passed over.
+
+    Raises:
+        Damaged: There are checkpoints, and none is intact.
+    """
+    newest, damaged = Checkpoints(path / "checkpoints").newest() if ranks.chief else (None, [])
+    found = ranks.share(None if newest is None else str(newest))
+    return None if found is None else Path(found), damaged
 
 
 def lost_lines(path: Path, offset: int) -> list[str]:

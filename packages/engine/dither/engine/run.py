@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -21,9 +22,10 @@ from .environment import manifest
 from .experiment import Loaded
 from .finite import NonFinite
 from .loading import build
-from .log import Log
+from .log import Log, Silence
 from .progress import Screen, say
-from .resuming import lost_lines, note_resumption, same_parts
+from .ranks import Ranks, together
+from .resuming import find_newest, launched, lost_lines, note_resumption, same_parts
 from .rundir import RunDirectory, read_manifest
 from .saving import Saver
 from .scores import Scores
@@ -84,15 +86,19 @@ def run(
     """
     errors = console or Screen(stderr=True)
     console = console or Screen()
-    for warning in loaded.warnings:
-        say(errors, warning, "yellow")
-    loaded.plugins.warn = lambda line: say(errors, line, "yellow")
-    loaded.plugins.observe()
     try:
-        with stop_on_signals() as stop:
-            if resume is not None:
-                return _go_on(loaded, argv, resume, console, stop, accept_changes, profile)
-            return _begin(loaded, runs, argv, console, stop, profile)
+        with stop_on_signals() as stop, together(loaded.experiment.train.device) as ranks:
+            if ranks.chief:
+                for warning in loaded.warnings:
+                    say(errors, warning, "yellow")
+                loaded.plugins.warn = lambda line: say(errors, line, "yellow")
+                loaded.plugins.observe()
+            else:
+                console.quiet = True
+            if ranks.restarts and resume is None:
+                resume = launched(runs, ranks)
+            start = Start(loaded, list(argv), console, stop, ranks, profile)
+            return _begin(start, runs) if resume is None else _go_on(start, resume, accept_changes)
     except PluginError as error:
         say(errors, error.told)
         say(errors, _reason(error), "red")
@@ -122,50 +128,60 @@ def _exhausted(error: BaseException) -> bool:
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)
 
 
-def _begin(loaded: Loaded, runs: Path, argv: Sequence[str], console: Console, stop: Stop, profile: bool) -> int:
+@dataclass(frozen=True)
+class Start:
+    """What a run is begun with."""
+
+    loaded: Loaded
+    argv: list[str]
+    console: Console
+    stop: Stop
+    ranks: Ranks
+    profile: bool
+
+
+def _begin(start: Start, runs: Path) -> int:
+    loaded, ranks = start.loaded, start.ranks
     system, device = build(loaded)
     notes = _first_weights(loaded, system)
-    trainer = Trainer(system, loaded.experiment.train, loaded.experiment.seed)
-    with RunDirectory.create(runs) as directory:
-        counts = system.parameter_counts()
-        directory.record(loaded, manifest(list(argv), loaded, device, counts))
+    counts = system.parameter_counts()
+    trainer = Trainer(system, loaded.experiment.train, loaded.experiment.seed, ranks)
+    with RunDirectory.create(runs) if ranks.chief else RunDirectory.elsewhere() as directory:
+        if ranks.chief:
+            directory.record(loaded, manifest(start.argv, loaded, device, counts) | {"launch": ranks.launch})
         for note in notes:
-            say(console, note, "yellow")
-        log = Log(directory.path, console, loaded.experiment.train.steps)
-        return _train(_run(loaded, directory, trainer, log, stop, profile), console)
+            say(start.console, note, "yellow")
+        log = Log(directory.path, start.console, loaded.experiment.train.steps) if ranks.chief else Silence()
+        return _train(_run(start, directory, trainer, log), start.console)
 
 
-def _go_on(
-    loaded: Loaded,
-    argv: Sequence[str],
-    path: Path,
-    console: Console,
-    stop: Stop,
-    accept_changes: bool,
-    profile: bool,
-) -> int:
-    with RunDirectory.open(path) as directory:
+def _go_on(start: Start, path: Path, accept_changes: bool) -> int:
+    loaded, ranks, console = start.loaded, start.ranks, start.console
+    with RunDirectory.open(path) if ranks.chief else RunDirectory.elsewhere() as directory:
         before = read_manifest(path)
-        changes = directory.changes(loaded) + same_parts(before, loaded, path, accept_changes)
+        changes = same_parts(before, loaded, path, accept_changes)
+        changes = directory.changes(loaded) + changes if ranks.chief else []
         system, device = build(loaded)
-        newest, damaged = Checkpoints(path / "checkpoints").newest()
+        newest, damaged = find_newest(path, ranks)
         if newest is None:
             _first_weights(loaded, system)
-        trainer = Trainer(system, loaded.experiment.train, loaded.experiment.seed)
+        trainer = Trainer(system, loaded.experiment.train, loaded.experiment.seed, ranks)
         offset = 0 if newest is None else resume_from(newest, trainer)
         steps = trainer.train.steps
         if trainer.step > steps:
             raise Refused(f"the run in {path} has done {trainer.step} steps, which is more than train.steps = {steps}")
-        for warning in (*damaged, *lost_lines(path, offset)):
-            say(console, warning, "yellow")
-        for change in changes:
-            say(console, f"changed: {change}")
-        Checkpoints(path / "checkpoints").clear(damaged)
-        directory.accept(loaded)
-        entry = {"argv": list(argv), "step": trainer.step, "changes": changes}
-        note_resumption(directory, before, entry, loaded, device, console)
-        log = Log(path, console, steps, trainer.step, offset)
-        run = _run(loaded, directory, trainer, log, stop, profile)
+        log: Log | Silence = Silence()
+        if ranks.chief:
+            for warning in (*damaged, *lost_lines(path, offset)):
+                say(console, warning, "yellow")
+            for change in changes:
+                say(console, f"changed: {change}")
+            Checkpoints(path / "checkpoints").clear(damaged)
+            directory.accept(loaded)
+            entry = {"argv": start.argv, "step": trainer.step, "changes": changes, "launch": ranks.launch}
+            note_resumption(directory, before, entry, loaded, device, console)
+            log = Log(path, console, steps, trainer.step, offset)
+        run = _run(start, directory, trainer, log)
         run.saver.newest = None if newest is None else trainer.step
         return _train(run, console)
 
@@ -176,14 +192,16 @@ def _first_weights(loaded: Loaded, system: Diffusion) -> list[str]:
     return [] if train.start_from is None else start_from(system.model, Path(train.start_from), train.start_partial)
 
 
-def _run(loaded: Loaded, directory: RunDirectory, trainer: Trainer, log: Log, stop: Stop, profile: bool) -> Run:
+def _run(start: Start, directory: RunDirectory, trainer: Trainer, log: Log | Silence) -> Run:
+    loaded, chief = start.loaded, start.ranks.chief
     train, settings = loaded.experiment.train, loaded.experiment.evaluate
     checkpoints = Checkpoints(directory.path / "checkpoints", train.keep, train.keep_every)
-    scores = Scores(directory.path, settings.best, settings.better, trainer.step)
+    scores = Scores(directory.path if chief else None, settings.best, settings.better, trainer.step)
+    scores.values = {int(step): value for step, value in start.ranks.share(list(scores.values.items()))}
     checkpoints.spared = scores.best if train.keep_best else None
     saver = Saver(checkpoints, train.async_save)
-    run = Run(loaded.experiment, loaded.plugins, directory, trainer.system, trainer, saver, scores, log, stop)
-    run.traces = directory.path / "profile" if profile else None
+    run = Run(loaded.experiment, loaded.plugins, directory, trainer.system, trainer, saver, scores, log, start.stop)
+    run.traces = directory.path / "profile" if start.profile and chief else None
     return run
 
 
@@ -191,7 +209,9 @@ def _train(run: Run, console: Console) -> int:
     """Train, and say how it went."""
     for line in introduce(run.experiment, run.system):
         say(console, line)
-    device = f"{run.trainer.device}, {torch.get_num_threads()} threads"
+    ranks = run.ranks
+    many = f"{ranks.size} ranks ({run.experiment.train.strategy}), " if ranks.size > 1 else ""
+    device = f"{many}{run.trainer.device}, {torch.get_num_threads()} threads"
     say(console, f"{device}; {run.directory.path}")
     try:
         run.call("before_run")
@@ -210,9 +230,11 @@ def _train(run: Run, console: Console) -> int:
         run.saver.close()
         run.log.close()
     if not finished:
-        say(console, f"stopped by {run.stop.requested} after step {run.trainer.step}, which is saved")
+        say(console, f"stopped by {run.stop.requested or 'another rank'} after step {run.trainer.step}, which is saved")
         say(console, f"go on with --resume {run.directory.path}")
         return STOPPED
+    if not ranks.chief:
+        return DONE
     summary = summarise(run)
     run.directory.write_json("summary.json", summary)
     show_figures(console, summary)

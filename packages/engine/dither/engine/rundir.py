@@ -87,13 +87,19 @@ class RunDirectory:
         resolved_file(path)
         return cls(path, _locked(path))
 
+    @classmethod
+    def elsewhere(cls) -> Self:
+        """Stand for one that another process holds, and writes."""
+        return cls(Path(), -1)
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.close(self._lock)
+        if self._lock >= 0:
+            os.close(self._lock)
 
     def record(self, loaded: Loaded, manifest: Mapping[str, Any]) -> None:
         """Write down what is about to be run: the files as given, every default, and the manifest."""
@@ -162,6 +168,7 @@ CHANGEABLE = (
     "train.keep_best",
     "train.async_save",
     "train.device",
+    "train.strategy",
     "train.threads",
     "train.compile",
 )

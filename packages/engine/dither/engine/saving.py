@@ -47,6 +47,10 @@ class Saver:
         else:
             self._under_way = step, self._pool.submit(self.checkpoints.save, step, contents.copied())
 
+    def leave(self, step: int) -> None:
+        """Take a checkpoint as written: another process writes it."""
+        self.newest = step
+
     def poll(self) -> None:
         """Take note of a write that has ended; waits for none.
 

@@ -24,25 +24,29 @@ class Scores:
     """The evaluations of a run.
 
     Args:
-        folder: The run directory.
+        folder: The run directory; None to write nothing.
         figure: Name of the figure that decides.
         better: Which values of it are better.
         step: Evaluations after this step are forgotten.
+
+    Attributes:
+        values: The figure by step.
     """
 
-    def __init__(self, folder: Path, figure: str, better: Literal["lower", "higher"], step: int = 0) -> None:
-        self._path, self.figure, self.better = folder / FILE, figure, better
-        self._values = {at: value for at, value in _read(self._path, figure, better).items() if at <= step}
+    def __init__(self, folder: Path | None, figure: str, better: Literal["lower", "higher"], step: int = 0) -> None:
+        self._path, self.figure, self.better = None if folder is None else folder / FILE, figure, better
+        before = {} if self._path is None else _read(self._path, figure, better)
+        self.values = {at: value for at, value in before.items() if at <= step}
 
     @property
     def best(self) -> int | None:
         """The step of the best evaluation, the first of equals; None before there is one."""
-        return _best(self._values, self.better)
+        return _best(self.values, self.better)
 
     @property
     def since(self) -> int:
         """Evaluations made after the best one."""
-        return sum(self.best is not None and step > self.best for step in self._values)
+        return sum(self.best is not None and step > self.best for step in self.values)
 
     def add(self, step: int, figures: Mapping[str, float]) -> bool:
         """Take in an evaluation; tell whether it is the best so far.
@@ -55,11 +59,12 @@ class Scores:
             hint = f'did you mean "{close}"?' if close else None
             message = f'evaluation gives no figure "{self.figure}"; it gives {", ".join(figures)}'
             raise Refused(Problem(message, ("evaluate", "best"), help=hint))
-        self._values[step] = figures[self.figure]
-        entries = [[at, value if math.isfinite(value) else None] for at, value in sorted(self._values.items())]
-        with write_aside(self._path) as beside:
+        self.values[step] = figures[self.figure]
+        if self._path is not None:
+            entries = [[at, value if math.isfinite(value) else None] for at, value in sorted(self.values.items())]
             kept = {"figure": self.figure, "better": self.better, "evaluations": entries}
-            beside.write_text(json.dumps(kept), encoding="utf-8")
+            with write_aside(self._path) as beside:
+                beside.write_text(json.dumps(kept), encoding="utf-8")
         return self.best == step
 
 

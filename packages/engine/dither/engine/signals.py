@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 __all__ = ["Stop", "stop_on_signals"]
 
+AGAIN = 3.0
+"""Seconds after which a signal under torchrun is another one."""
 SHOW_CURSOR = "\x1b[?25h"
 
 
@@ -33,17 +36,23 @@ class Stop:
 def stop_on_signals() -> Iterator[Stop]:
     """Yield a `Stop` that SIGINT, SIGTERM and SIGUSR1 set, and put the former handlers back at the end.
 
-    The handler only takes note: what is under way, a checkpoint above all, is not broken off.
+    The handler only takes note: what is under way, a checkpoint above all, is not broken off. Under torchrun one Ctrl-C
+    comes twice, from the terminal and from torchrun, so there a signal counts as another one only after a while.
     """
     stop = Stop()
+    first = 0.0
+    grace = AGAIN if "TORCHELASTIC_RUN_ID" in os.environ else 0.0
 
     def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal first
         name = signal.Signals(number).name
+        if stop.requested is not None and time.monotonic() - first < grace:
+            return
         if stop.requested is not None:
             restore = SHOW_CURSOR if sys.stdout.isatty() else ""
             os.write(2, f"{restore}\n{name} again: ended at once\n".encode())
             os._exit(128 + number)
-        stop.requested = name
+        stop.requested, first = name, time.monotonic()
         os.write(2, f"\n{name}: finishing the step, then writing a checkpoint; once more to end at once\n".encode())
 
     former = {}

@@ -16,9 +16,12 @@ from dither.registry.problems import Problem, Refused
 from .buckets import BucketOrder
 from .experiment import Train
 from .finite import FiniteGuard, NonFinite
-from .optim import MovingAverage
+from .freezing import freeze
+from .optim import MovingAverage, here
 from .optimizer_state import flatten, restore
 from .randomness import Order, Stream, seed_generators
+from .ranks import ALONE, Ranks
+from .sharing import Shared, whole
 from .system import Diffusion
 
 __all__ = ["Trainer", "make_order"]
@@ -34,6 +37,7 @@ class Trainer:
         system: What is trained, on its device already.
         train: The settings.
         seed: Of the run.
+        ranks: The processes that train together, each on its share of every batch.
 
     Attributes:
         step: Steps done.
@@ -42,24 +46,26 @@ class Trainer:
         counted: Steps in `sums`.
     """
 
-    def __init__(self, system: Diffusion, train: Train, seed: int) -> None:
+    def __init__(self, system: Diffusion, train: Train, seed: int, ranks: Ranks = ALONE) -> None:
         size = system.task.size("train")
         if size < 1:
             raise Refused("the task has no training samples")
-        self.system, self.train, self.seed = system, train, seed
+        self.system, self.train, self.seed, self.ranks = system, train, seed, ranks
         self.order = make_order(system.task, train, seed)
+        freeze(system.model, train.freeze)
+        self.average = MovingAverage(system.model, train.ema) if train.ema else None
+        if train.compile:
+            system.compile_model()
+        self.shared = Shared(system, self.average, train, ranks)
         self.parameters = [p for p in system.model.parameters() if p.requires_grad]
         self.device = self.parameters[0].device
         self.optimizer = train.optimizer.build(system.model)
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
         self.factor = train.lr_schedule.build(train.steps)
-        self.average = MovingAverage(system.model, train.ema) if train.ema else None
         self.guard = FiniteGuard(self.optimizer, self.device)
         self.step = 0
         self.counted = 0
         self.sums = torch.zeros(3, device=self.device)
-        if train.compile:
-            system.model.compile()
 
     def advance(self) -> dict[str, Tensor]:
         """Do one step and return its figures, as tensors on the device.
@@ -71,7 +77,9 @@ class Trainer:
         for parameter in self.parameters:
             parameter.grad = None
         total, weight = self._gradients()
-        norm = scale_gradients(self.parameters, weight, self.train.clip)
+        gradients = [here(p.grad) for p in self.parameters if p.grad is not None]
+        scale = self.shared.scale(weight)
+        norm = scale_gradients(gradients, scale, self.train.clip, self.shared.norm(gradients))
         figures = torch.stack((total, weight, norm))
         try:
             self.guard.look(self.step, figures)
@@ -92,13 +100,16 @@ class Trainer:
     def _gradients(self) -> tuple[Tensor, Tensor]:
         """Add up the gradients of the weighted losses of a batch; return the sum of the losses, and of the weights."""
         totals, weights = [], []
-        for clean in self._parts(self.step):
-            measured = self.system(clean)
-            total = measured.total()
-            total.backward()
+        for number, clean in enumerate(self._parts(self.step), 1):
+            with self.shared.step(last=number == self.train.accumulate) as measure:
+                measured = measure(clean)
+                total = measured.total()
+                total.backward()  # type: ignore[no-untyped-call]
             totals.append(total.detach())
             weights.append(measured.weights.detach().sum())
-        return sum(totals[1:], totals[0]), sum(weights[1:], weights[0]).clamp_min(TINY)
+        figures = torch.stack((sum(totals[1:], totals[0]), sum(weights[1:], weights[0])))
+        total, weight = self.ranks.add(figures).unbind()
+        return total, weight.clamp_min(TINY)
 
     def _parts(self, step: int) -> Iterator[Clean]:
         """Yield the batch of a step in `accumulate` equal parts."""
@@ -155,7 +166,7 @@ class Trainer:
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return what a resumed run needs beside the weights: tensors, and plain values."""
         tensors, plain = flatten(self.optimizer)
-        tensors["sums"] = self.sums
+        tensors = {name: whole(value) for name, value in tensors.items()} | {"sums": self.sums}
         averaged = 0 if self.average is None else int(self.average.n_averaged)
         return tensors, {"step": self.step, "counted": self.counted, "averaged": averaged, "optimizer": plain}
 
@@ -167,7 +178,8 @@ class Trainer:
         """
         rest = dict(tensors)
         self.sums.copy_(rest.pop("sums"))
-        restore(self.optimizer, rest, plain["optimizer"])
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        restore(self.optimizer, self.shared.spread(rest, parameters), plain["optimizer"])
         self.step, self.counted = int(plain["step"]), int(plain["counted"])
         self.guard.start(self.step)
         if self.average is not None:
@@ -191,10 +203,20 @@ def make_order(task: Task, train: Train, seed: int) -> Order | BucketOrder:
     return BucketOrder(task.buckets("train"), train.batch_size, seed)
 
 
-def scale_gradients(parameters: Sequence[Tensor], weight: Float[Tensor, ""], clip: float) -> Float[Tensor, ""]:
-    """Divide the gradients by `weight`, then shorten them to the norm `clip` (0: do not); return the norm before."""
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+def scale_gradients(
+    gradients: list[Tensor], weight: Float[Tensor, ""], clip: float, norm: Float[Tensor, ""]
+) -> Float[Tensor, ""]:
+    """Divide gradients by `weight`, then shorten them to the norm `clip` (0: do not).
+
+    Args:
+        gradients: Changed in place; on several ranks, what of them is here.
+        weight: What they are divided by.
+        clip: Their norm afterwards, at most.
+        norm: That of all of them now.
+
+    Returns:
+        The norm after the division, before it is shortened.
+    """
     factor = weight.reciprocal()
     torch._foreach_mul_(gradients, torch.minimum(factor, clip / norm) if clip else factor)
     return norm * factor

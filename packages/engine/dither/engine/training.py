@@ -12,12 +12,13 @@ from typing import Any
 
 from dither.registry.plugins import Plugins
 
-from .checkpoint import Contents, Damaged, load_state, load_weights
+from .checkpoint import Contents, Damaged, load_state
 from .drawing import make_drawing, write_drawing
 from .evaluation import evaluate
 from .experiment import Experiment
-from .log import Log
+from .log import Log, Silence
 from .profiling import profiled
+from .ranks import Ranks
 from .rundir import RunDirectory
 from .saving import Saver
 from .scores import Scores
@@ -56,13 +57,31 @@ class Run:
     trainer: Trainer
     saver: Saver
     scores: Scores
-    log: Log
+    log: Log | Silence
     stop: Stop = field(default_factory=Stop)
     figures: dict[str, dict[str, float]] = field(default_factory=dict)
     seconds: float = 0.0
     first: int = 0
     mark: int = 0
     traces: Path | None = None
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that run it together."""
+        return self.trainer.ranks
+
+    @property
+    def works(self) -> bool:
+        """Whether this process takes part in evaluation and drawing: the chief, and all that hold a part of a model."""
+        return self.ranks.chief or self.trainer.shared.sharded
+
+    def stopping(self) -> bool:
+        """Tell whether any of the processes was asked to stop."""
+        return self.ranks.any(self.stop())
+
+    def _stopping_here(self) -> bool:
+        """Tell the same where only those processes ask that take part."""
+        return self.stopping() if self.trainer.shared.sharded else self.stop()
 
     def fit(self) -> bool:
         """Train to the last step; False if a signal asked to stop before, with a checkpoint saved.
@@ -73,7 +92,7 @@ class Run:
         watched = bool(self.plugins.manager.hook.after_step.get_hookimpls())
         self.first, self.mark = trainer.step, self.log.metrics.offset
         with _no_pauses(), profiled(self.traces) as stepped:
-            while not self.stop():
+            while not self.stopping():
                 step = trainer.step
                 if self._due(step, experiment.train.checkpoint_every):
                     self.save()
@@ -84,15 +103,16 @@ class Run:
                     self.save()
                 if last or self._due(step, experiment.sample.every):
                     self.draw()
-                if last or self.stop():
+                if last or self.stopping():
                     break
                 self._train(watched)
                 self.mark = self.log.metrics.offset
                 stepped()
-        if self.stop():
+        stopped = self.stopping()
+        if stopped:
             self.save()
         self.saver.wait()
-        return not self.stop()
+        return not stopped
 
     def _due(self, step: int, every: int | None) -> bool:
         return step == self.experiment.train.steps or (every is not None and step > 0 and step % every == 0)
@@ -120,7 +140,12 @@ class Run:
         trainer.check()
         size = settings.batch_size or self.experiment.train.batch_size
         seed = self.experiment.seed
-        figures = evaluate(self.averaged, settings.samples, size, settings.repeats, seed, stopped=self.stop)
+        figures = None
+        if self.works:
+            figures = evaluate(
+                self.averaged, settings.samples, size, settings.repeats, seed, stopped=self._stopping_here
+            )
+        figures = self.ranks.share(figures)
         if figures is not None:
             self.figures["valid"] = figures
             self.log.figures(trainer.step, "valid", figures)
@@ -134,11 +159,11 @@ class Run:
         """Draw samples into the run directory, unless a signal asks to stop meanwhile."""
         settings, step = self.experiment.sample, self.trainer.step
         self.trainer.check()
-        if not settings.count:
+        if not (settings.count and self.works):
             return
         count, seed, size = settings.count, settings.seed, settings.batch_size
-        drawing = make_drawing(self.averaged, count, seed, size, self.stop, settings.tries)
-        if drawing is not None:
+        drawing = make_drawing(self.averaged, count, seed, size, self._stopping_here, settings.tries)
+        if drawing is not None and self.ranks.chief:
             write_drawing(drawing, self.directory.path / "samples" / f"step-{step:08d}")
             self.figures["sample"] = drawing.figures
             self.log.figures(step, "sample", drawing.figures)
@@ -157,16 +182,22 @@ class Run:
             return
         trainer.check()
         tensors, plain = trainer.state()
+        model = trainer.shared.weights(self.system.model)
+        average = None if trainer.average is None else trainer.shared.weights(trainer.average.module)
+        if not self.ranks.chief:
+            self.saver.leave(trainer.step)
+            return
         self.log.metrics.sync()
         plain["metrics_bytes"] = self.mark
-        average = None if trainer.average is None else trainer.average.module
-        self.saver.save(trainer.step, Contents(self.system.model, average, tensors, plain))
+        self.saver.save(trainer.step, Contents(model, average, tensors, plain))
 
     def __post_init__(self) -> None:
         self.saver.written = lambda step, path: self.call("after_checkpoint", step=step, path=path)
 
     def call(self, hook: str, **arguments: Any) -> None:
-        """Call a hook of every plugin."""
+        """Call a hook of every plugin, in the process that writes."""
+        if not self.ranks.chief:
+            return
         for _ in self.plugins.called(hook, run=self, **arguments):
             pass
 
@@ -178,9 +209,9 @@ def resume_from(checkpoint: Path, trainer: Trainer) -> int:
         Damaged: The checkpoint is of another version, or was changed by hand.
     """
     try:
-        load_weights(checkpoint / "model.safetensors", trainer.system.model)
+        trainer.shared.load(checkpoint / "model.safetensors", trainer.system.model)
         if trainer.average is not None:
-            load_weights(checkpoint / "average.safetensors", trainer.average.module)
+            trainer.shared.load(checkpoint / "average.safetensors", trainer.average.module)
         tensors, plain = load_state(checkpoint)
         trainer.load_state(tensors, plain)
         return int(plain["metrics_bytes"])

@@ -1,0 +1,148 @@
+"""One model on several ranks: a copy on each (DDP), or cut up among them (FSDP2).
+
+Each rank draws the noise of the whole batch and then keeps its rows, so that a run does not depend on how many ranks
+there are. Checkpoints hold whole tensors in either case, so that a run goes on with any number, and either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from dither.registry.flow import Clean, Measured
+from dither.registry.problems import Problem, Refused
+
+from .checkpoint import Weights, load_weights
+from .optim import MovingAverage
+from .ranks import Ranks
+
+if TYPE_CHECKING:
+    from .experiment import Train
+    from .system import Diffusion
+
+__all__ = ["Shared", "whole"]
+
+
+class Shared:
+    """What a trainer needs to know of its ranks.
+
+    Args:
+        system: What is trained. Cut up, its parameters become others, so this comes before the optimizer.
+        average: The average of its weights, which is cut up alike.
+        train: The settings.
+        ranks: The processes.
+
+    Raises:
+        Refused: A batch does not split into equal shares.
+    """
+
+    def __init__(self, system: Diffusion, average: MovingAverage | None, train: Train, ranks: Ranks) -> None:
+        self.system, self.ranks = system, ranks
+        self.sharded = ranks.size > 1 and train.strategy == "fsdp"
+        part = train.batch_size // train.accumulate
+        if part % ranks.size:
+            message = f"a part of {part} samples does not split into equal shares for {ranks.size} ranks"
+            raise Refused(Problem(message, ("train", "batch_size")))
+        share = part // ranks.size
+        self._rows = slice(ranks.rank * share, (ranks.rank + 1) * share) if ranks.size > 1 else None
+        self._copies: DistributedDataParallel | None = None
+        if self.sharded:
+            _cut_up(system.model, ranks)
+            if average is not None:
+                _cut_up(average.module, ranks)
+                average.follow(system.model)
+        elif ranks.size > 1:
+            self._copies = DistributedDataParallel(system, broadcast_buffers=False)
+
+    @contextmanager
+    def step(self, last: bool) -> Iterator[Callable[[Clean], Measured]]:
+        """Yield what measures this rank's share of a part of a batch; gradients meet in the `last` part only."""
+        if self._copies is not None:
+            measure = partial(self._copies, rows=self._rows)
+            if last:
+                yield measure
+            else:
+                with self._copies.no_sync():
+                    yield measure
+            return
+        if self.sharded:
+            self.system.model.set_requires_gradient_sync(last)  # type: ignore[operator]  # fully_shard made it one that can
+        yield partial(self.system, rows=self._rows) if self._rows else self.system
+
+    def scale(self, weight: Float[Tensor, ""]) -> Float[Tensor, ""]:
+        """Return what gradients are to be divided by: the ranks' means were taken where sums were meant."""
+        return weight / self.ranks.size
+
+    def norm(self, gradients: list[Tensor]) -> Float[Tensor, ""]:
+        """Return the norm of all gradients, of which a rank may hold a part only."""
+        norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        return self.ranks.add(norm.square()).sqrt() if self.sharded else norm
+
+    def weights(self, module: nn.Module) -> nn.Module | Weights:
+        """Return the weights of a module as a checkpoint holds them; every rank has to ask."""
+        if not self.sharded:
+            return module
+        return Weights({name: whole(value) for name, value in module.state_dict().items()})
+
+    @torch.no_grad()
+    def load(self, path: Path, module: nn.Module) -> None:
+        """Read the weights of a checkpoint into a module.
+
+        Raises:
+            Refused: They are of another model.
+        """
+        if not self.sharded:
+            load_weights(path, module)
+            return
+        given, own = load_file(path), module.state_dict()
+        if given.keys() - own.keys() or any(given[name].shape != own[name].shape for name in given):
+            raise Refused(f"{path} does not hold the weights of this model")
+        for name, value in given.items():
+            own[name].copy_(_spread(value, own[name]))
+
+    def spread(self, tensors: Mapping[str, Tensor], parameters: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Cut up the state of an optimizer, by `parameter.key`, as its parameters are."""
+        if not self.sharded:
+            return dict(tensors)
+
+        def cut(name: str, value: Tensor) -> Tensor:
+            where = name.partition(".")[0]
+            like = parameters[int(where)] if where.isdigit() else None
+            return value if like is None or value.shape != like.shape else _spread(value, like)
+
+        return {name: cut(name, value) for name, value in tensors.items()}
+
+
+def whole(value: Tensor) -> Tensor:
+    """Return a tensor that may be cut up as a whole; every rank has to ask."""
+    return value.full_tensor() if hasattr(value, "full_tensor") else value
+
+
+def _cut_up(model: nn.Module, ranks: Ranks) -> None:
+    """Cut the parameters up block by block: a block comes together only while it works."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
+    mesh = init_device_mesh(next(model.parameters()).device.type, (ranks.size,))
+    if hasattr(model, "skip_padding"):
+        model.skip_padding = False  # it calls blocks once per pattern of padding, and all ranks must call equally often
+    for block in getattr(model, "blocks", ()):
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    if hasattr(model, "trunk"):
+        register_fsdp_forward_method(model, "trunk")
+
+
+def _spread(value: Tensor, like: Any) -> Tensor:
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)

@@ -1,0 +1,168 @@
+"""Two processes that train one model under torchrun are the run of one: losses, weights, resumption, a death."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+ROOT = Path(__file__).parent.parent
+BASE = ROOT / "experiments" / "bubble_diagram" / "quick.toml"
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+EXPERIMENT = f"""
+extends = "{BASE}"
+task = {{ use = "bubble-diagram", data = {{ use = "procedural-plans", train = 64, valid = 16, test = 8 }} }}
+model.width = 16
+model.depth = 2
+[model.block]
+use = "adaln-zero"
+heads = 2
+dropout = 0.0
+[train]
+steps = 8
+batch_size = 8
+accumulate = 2
+log_every = 1
+checkpoint_every = 4
+lr_schedule = {{ use = "constant" }}
+device = "cpu"
+[evaluate]
+every = 4
+samples = 16
+[sample]
+count = 4
+"""
+
+
+@pytest.fixture
+def train(tmp_path):
+    """Run in the folder of the test, on one rank or on two, and return the run directory."""
+    (tmp_path / "exp.toml").write_text(EXPERIMENT)
+
+    def trained(*arguments, ranks, resume=None):
+        what = ["--resume", str(resume)] if resume else [str(tmp_path / "exp.toml")]
+        launch = TORCHRUN if ranks == 2 else []
+        command = [
+            sys.executable,
+            *launch,
+            "-m",
+            "experiments.run",
+            *what,
+            "--runs",
+            str(tmp_path / "runs"),
+            *arguments,
+        ]
+        before = set((tmp_path / "runs").glob("*"))
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=250, check=False
+        )
+        made = set((tmp_path / "runs").glob("*")) - before
+        path = resume or (made.pop() if made else None)
+        # Gloo may abort when all is done, so the summary decides, not the exit code.
+        assert path is not None and not made, done.stderr[-3000:]
+        return path, done
+
+    return trained
+
+
+def environment():
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+
+
+def lines(path, kind):
+    found = map(json.loads, (path / "metrics.jsonl").read_text().splitlines())
+    return {line["step"]: line["loss"] for line in found if line["kind"] == kind}
+
+
+def weights(path, step=8):
+    return load_file(path / "checkpoints" / f"step-{step:08d}" / "model.safetensors")
+
+
+def same(one, other, tolerance=1e-5):
+    for kind in ("train", "valid"):
+        assert lines(one, kind).keys() == lines(other, kind).keys()
+        assert lines(one, kind) == pytest.approx(lines(other, kind), rel=tolerance, abs=tolerance)
+    for name, tensor in weights(one).items():
+        assert (tensor - weights(other)[name]).abs().max() < 1e-4, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_two_ranks_are_the_run_of_one(train, strategy):
+    alone, _ = train(ranks=1)
+    both, done = train("--set", f"train.strategy={strategy}", ranks=2)
+    assert (both / "summary.json").is_file(), done.stderr[-3000:]
+    assert f"2 ranks ({strategy})" in done.stdout
+    same(alone, both)
+    assert (both / "samples" / "step-00000008" / "samples.safetensors").is_file()
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_another_number_of_ranks(train):
+    alone, _ = train(ranks=1)
+    half, _ = train("--set", "train.steps=4", ranks=2)
+    train("--set", "train.steps=8", ranks=1, resume=half)
+    same(alone, half)
+    other, _ = train("--set", "train.steps=4", ranks=1)
+    _, done = train("--set", "train.steps=8", "--set", "train.strategy=fsdp", ranks=2, resume=other)
+    assert json.loads((other / "summary.json").read_text())["step"] == 8, done.stderr[-3000:]
+    same(alone, other)
+
+
+@pytest.mark.slow
+def test_after_the_death_of_a_rank_all_start_again_from_the_checkpoint(train, tmp_path):
+    alone, _ = train("--set", "train.steps=400", "--set", "train.checkpoint_every=50", ranks=1)
+    changes = ["--set", "train.steps=400", "--set", "train.checkpoint_every=50", "--runs", str(tmp_path / "two")]
+    launch = [*TORCHRUN, "--max-restarts", "1", "-m", "experiments.run", str(tmp_path / "exp.toml"), *changes]
+    running = subprocess.Popen(
+        [sys.executable, *launch], cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True
+    )
+    try:
+        checkpoint = wait_for(lambda: next((tmp_path / "two").glob("*/checkpoints/step-00000050"), None))
+        os.kill(worker_of(running.pid), signal.SIGKILL)
+        _, told = running.communicate(timeout=200)
+    finally:
+        running.kill()
+    (path,) = (tmp_path / "two").iterdir()
+    assert path == checkpoint.parent.parent
+    assert json.loads((path / "summary.json").read_text())["step"] == 400, told[-3000:]
+    assert len(json.loads((path / "manifest.json").read_text())["resumed"]) == 1
+    assert lines(path, "train") == pytest.approx(lines(alone, "train"), rel=1e-3)
+
+
+def wait_for(found, seconds=120):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if (value := found()) is not None:
+            return value
+        time.sleep(0.05)
+    raise AssertionError("it did not come")
+
+
+def worker_of(agent):
+    """The second worker of torchrun."""
+    listed = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
+    return int(listed[-1])
+
+
+@pytest.mark.slow
+def test_a_batch_that_does_not_split_is_refused(train, tmp_path):
+    command = [
+        sys.executable,
+        *TORCHRUN,
+        "-m",
+        "experiments.run",
+        str(tmp_path / "exp.toml"),
+        "--set",
+        "train.batch_size=6",
+    ]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=200, check=False
+    )
+    assert "a part of 3 samples does not split into equal shares for 2 ranks" in done.stderr
+    assert not (tmp_path / "runs").exists()
