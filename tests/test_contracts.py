@@ -52,7 +52,17 @@ MISFITS = {
         PLANS, ['sampler={use="blocks",approximate=true}'], "sampler", "a single field of tokens", "task",
     ),
     "blocks of sampler and model": (
-        TEXT, ["model.block_size=8", 'sampler={use="blocks",size=12}'], "sampler.size", "no multiple", "block_size",
+        TEXT, ["model.block_size=8", 'sampler={use="blocks",size=12}'], "sampler.size", "blocks of block_size = 8",
+        "block_size",
+    ),
+    "blocks longer than a sample": (
+        TEXT, ["model.block_size=65", 'sampler={use="blocks",size=65}'], "model.block_size", "more than the 64", "task",
+    ),
+    "whole samples of a model of blocks": (
+        TEXT, ["model.block_size=8"], "sampler", "trained block by block", "block_size",
+    ),
+    "no end to stop at": (
+        TEXT, ["model.block_size=8", 'sampler={use="blocks",size=8,stop=true}'], "sampler.stop", "ends a text", "task",
     ),
     "absorbing stops early": (TEXT, [SHORT], "process.schedule", "37 % of the tokens", None),
     "marginal stops early": (

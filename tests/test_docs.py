@@ -58,8 +58,9 @@ def test_links_lead_somewhere(page):
         assert (page.parent / target).exists(), target
 
 
-def test_the_experiment_of_the_page_is_valid(tmp_path):
-    (toml,) = blocks(ROOT / "docs/experiments.md", "toml")
+@pytest.mark.parametrize("page", ["experiments", "language"])
+def test_the_experiment_of_the_page_is_valid(page, tmp_path):
+    (toml,) = blocks(ROOT / f"docs/{page}.md", "toml")
     (tmp_path / "my.toml").write_text(toml)
     load_experiment(tmp_path / "my.toml")
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from dither.core_blocks.specs import AdaLNZero, DenoiserModel
 from dither.registry import FeatureSpace, Field, TokenSpace, default_catalog
+from dither.registry.flow import Context, State
 
 TEXT = TokenSpace((Field("text", 12, 7),))
 PLANS = TokenSpace((Field("nodes", 4, 5, 3, 4), Field("edges", 6, 3)))
@@ -129,8 +130,28 @@ def test_recomputed_blocks_keep_what_enters_and_pass_the_rest():
 
 
 def test_block_causal_attention_keeps_who_sees_whom():
-    plain, causal = (DenoiserModel(block_size=size).stages(TEXT)[2].cost.kept for size in (None, 4))
-    assert causal - plain == 12 * 12
+    options = {"use": "denoiser", "head": "features", "embedding": "regions"}
+    parse = default_catalog().parse
+    plain, causal = (
+        parse("model", options | size).stages(REGIONS)[2].cost.kept for size in ({}, {"block_size": 4})
+    )  # fmt: skip
+    assert causal - plain == 6 * 6
+
+
+@pytest.mark.parametrize("options", [{}, {"rope": True, "norm": "rms", "mlp": "swiglu"}], ids=str)
+@pytest.mark.parametrize("length", [20, 100])
+def test_block_diffusion_keeps_two_samples(options, length):
+    """What a layer more takes, and the whole: within a tenth."""
+    space, batch, kept, said = TokenSpace((Field("text", length, 7),)), 3, [], []
+    ids, valid = torch.zeros(batch, length, dtype=torch.long), torch.ones(batch, length, dtype=torch.bool)
+    for depth in (2, 3):
+        spec = DenoiserModel(width=48, depth=depth, block_size=10, block=AdaLNZero(heads=4, **options))
+        context = Context(State.of(ids), torch.zeros(batch))
+        model = spec.build(space)
+        kept.append(saved(model.trunk, State.of(ids), torch.rand(batch, length), valid, {}, context=context) / batch)
+        said.append(sum(stage.kept for stage in spec.stages(space) if stage.name != "head"))
+    assert said[1] - said[0] == pytest.approx(kept[1] - kept[0], rel=0.1)
+    assert said == pytest.approx(kept, rel=0.1)
 
 
 def test_a_class_token_is_one_position_more():

@@ -7,6 +7,11 @@ from dither.testing import conformance
 torch.set_num_threads(1)
 
 
-@conformance.parametrize(plugin="losses", strict=True)
+LEAST_ELSEWHERE = "the loss of the seed is linear in its softmax, so that it is least where all is on x_0"
+
+
+@conformance.parametrize(
+    plugin="losses", strict=True, expected_failures={("loss:seed-004", "truth_is_best"): LEAST_ELSEWHERE}
+)
 def test_conformance(case):
     case.run()

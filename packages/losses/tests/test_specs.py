@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from dither.losses.reductions import PerSample
-from dither.losses.specs import MSE, MaskedCE, MaskedCEActive, ScoreEntropy, register_components
+from dither.losses.specs import MSE, MaskedCE, MaskedCEActive, ScoreEntropy, SeedLoss, register_components
 from dither.registry.kinds import ProcessFacts
 from dither.registry.spaces import FeatureSpace, Field, TokenSpace
 
@@ -16,6 +16,7 @@ FACTS = {
     "absorbing-score": ProcessFacts("absorbing", TEXT, "score", "mask"),
     "absorbing-plug-in": ProcessFacts("absorbing", TEXT, "plug-in", "mask"),
     "uniform": ProcessFacts("uniform", TEXT, "posterior", "uniform"),
+    "uniform-score": ProcessFacts("uniform", TEXT, "score", "uniform"),
     "marginal": ProcessFacts("marginal", TEXT, "score", "frequencies"),
     "gaussian": ProcessFacts("gaussian", REGIONS, "velocity", "gaussian"),
     "masked-region": ProcessFacts("masked-region", REGIONS, "x0", "hidden"),
@@ -33,8 +34,9 @@ def test_who_serves_whom(spec, name: str) -> None:
     allowed = {
         MaskedCE: {"absorbing"},
         MaskedCEActive: {"absorbing"},
-        ScoreEntropy: {"absorbing", "absorbing-score", "absorbing-plug-in", "uniform", "marginal"},
+        ScoreEntropy: set(FACTS) - {"gaussian", "masked-region"},
         MSE: {"gaussian", "masked-region"},
+        SeedLoss: {"uniform-score"},
     }[spec]
     loss, misfits = spec(), list(spec().check(FACTS[name]))
     assert (not misfits) == (name in allowed)

@@ -152,21 +152,37 @@ def test_blocks_ask_for_block_causal_attention(part) -> None:
     def check(block_size: int | None, process=facts, **options) -> list[tuple]:
         return said(part("sampler", "blocks", **options).check(process, ModelFacts(block_size)))
 
-    assert not check(8)
     assert not check(16)
-    assert not check(4, size=12)
+    assert not check(12, size=12)
+    assert not check(4, size=12, approximate=True)
     assert not check(None, approximate=True)
     ((_, message, _),) = check(None)
     assert message == "cached sampling is exact only for block-causal attention: set model.block_size"
-    ((path, message, _),) = check(8, size=12)
-    assert path == ("size",)
-    assert "12" in message
-    assert "8" in message
-    ((path, _, _),) = check(8, inner="first-hitting")
+    for size in (12, 16, 4):
+        ((path, message, hint),) = check(8, size=size)
+        assert path == ("size",)
+        assert message == f"the model was trained on blocks of block_size = 8, not of size = {size}"
+        assert hint == "set sampler.size = 8"
+    ((path, _, _),) = check(16, inner="first-hitting")
     assert path == ("inner",)
-    assert "single field" in check(8, process=part("process", "uniform").facts(TOKENS))[0][1]
-    assert "single field" in check(8, process=part("process", "gaussian").facts(FEATURES))[0][1]
-    assert (("inner",), "a block cannot be drawn in blocks", None) in check(8, inner="blocks")
+    assert "single field" in check(16, process=part("process", "uniform").facts(TOKENS))[0][1]
+    assert "single field" in check(16, process=part("process", "gaussian").facts(FEATURES))[0][1]
+    assert (("inner",), "a block cannot be drawn in blocks", None) in check(16, inner="blocks")
+
+
+def test_blocks_stop_only_where_there_is_an_end(part) -> None:
+    for end in (None, 3):
+        facts = part("process", "uniform").facts(TokenSpace((Field("text", 20, 5, end=end),)))
+        found = said(part("sampler", "blocks", stop=True).check(facts, ModelFacts(16)))
+        assert [path for path, *_ in found] == ([("stop",)] if end is None else [])
+        assert not said(part("sampler", "blocks").check(facts, ModelFacts(16)))
+
+
+def test_blocks_that_a_model_was_not_trained_on_are_named_approximate(part) -> None:
+    facts = part("process", "uniform").facts(TEXT)
+    for size, words in ((None, "lacks what comes after it"), (8, "not what the model was trained on"), (16, "")):
+        found = said(part("sampler", "blocks", approximate=True).warn(facts, ModelFacts(size)))
+        assert [words in message for _, message, _ in found] == [True] * bool(words)
 
 
 def test_eps_is_not_divided_by_nothing(part) -> None:

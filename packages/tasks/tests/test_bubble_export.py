@@ -5,9 +5,11 @@ from pathlib import Path
 import networkx
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dither.registry.parts import Exports
 from dither.tasks.bubble_diagram.export import (
     EXPORTS,
     from_networkx,
@@ -23,6 +25,7 @@ from dither.tasks.bubble_diagram.generator import make_plans
 from dither.tasks.bubble_diagram.housegan_layout import housegan_plan
 from dither.tasks.bubble_diagram.jsonl import read_plans
 from dither.tasks.bubble_diagram.plans import Diagram, encode
+from dither.tasks.bubble_diagram.specs import BubbleDiagram, ProceduralPlans
 from dither.tasks.bubble_diagram.vocabulary import COLOURS, NODE_MASK, ROOMS
 
 PLANS = make_plans(0, 0, 60)
@@ -125,10 +128,11 @@ def test_files(tmp_path):
     names = {
         "jsonl": ["plans.jsonl"],
         "housegan": ["0.json", "1.json"],
+        "networkx": ["0.json", "1.json"],
         "graphml": ["0.graphml", "1.graphml"],
         "dot": ["0.dot", "1.dot"],
     }
-    assert set(names) == set(EXPORTS)
+    assert list(names) == list(EXPORTS) == list(BubbleDiagram.exports)
     for form, expected in names.items():
         files = write_diagrams(DIAGRAMS[:2], tmp_path / form, form)
         assert [file.name for file in files] == expected
@@ -139,15 +143,63 @@ def test_files(tmp_path):
     found = read_plans(tmp_path / "jsonl" / "plans.jsonl", 8)
     assert found == DIAGRAMS[:2]
     assert from_networkx(networkx.read_graphml(tmp_path / "graphml" / "1.graphml")) == DIAGRAMS[1]
+    said = json.loads((tmp_path / "networkx" / "1.json").read_text())
+    assert from_networkx(networkx.node_link_graph(said, edges="edges")) == DIAGRAMS[1]
+
+
+SAMPLES = np.stack([encode(diagram, 8) for diagram in DIAGRAMS[:3]])
+CIRCLE = Diagram((0, 2, 3), ((0, 1, 2), (0, 2, 7), (1, 2, 2)))
+"""Each left of the next, the last left of the first: no boxes show that."""
 
 
 def test_samples(tmp_path):
-    samples = np.stack([encode(diagram, 8) for diagram in DIAGRAMS[:3]])
+    samples = SAMPLES.copy()
     samples[1, 0] = NODE_MASK
-    files, wrong = write_samples(samples, 8, tmp_path, "jsonl")
-    assert wrong == ["sample 1: room 0: MASK is left over"]
+    files, told = write_samples(samples, 8, tmp_path, "jsonl")
+    assert told == ["sample 1 is left out: room 0: MASK is left over"]
     first, last = read_plans(Path(files[0]), 8)
     assert (first.types, first.edges, first.name) == (DIAGRAMS[0].types, DIAGRAMS[0].edges, "sample 0")
     assert (last.types, last.name) == (DIAGRAMS[2].types, "sample 2")
-    placed, _ = write_samples(samples, 8, tmp_path, "jsonl", [np.array(DIAGRAMS[0].boxes), None, None])
-    assert [diagram.boxes for diagram in read_plans(placed[0], 8)] == [DIAGRAMS[0].boxes, None]
+    assert first.boxes is not None, "boxes that prove it"
+    files, _ = write_samples(samples, 8, tmp_path, "dot")
+    assert [file.name for file in files] == ["0.dot", "2.dot"], "a file is named by its sample"
+
+
+def test_a_sample_that_cannot_be_built_is_told(tmp_path):
+    samples = np.stack([SAMPLES[0], encode(CIRCLE, 8)])
+    files, told = write_samples(samples, 8, tmp_path, "jsonl")
+    assert told == ["1 of 2 samples have no boxes that show all of them; they are written without boxes"]
+    found = read_plans(files[0], 8)
+    assert found[0].boxes is not None
+    assert (found[1].edges, found[1].boxes) == (CIRCLE.edges, None)
+    files, told = write_samples(samples, 8, tmp_path / "housegan", "housegan")
+    assert told == ["1 of 2 samples have no boxes that show all of them; the boxes written break some relations"]
+    (entry,) = read_housegan(files[1], Choices(adjacency="door"))
+    assert [edge[:2] for edge in entry.diagram.edges] == [edge[:2] for edge in CIRCLE.edges]
+
+
+@pytest.mark.parametrize("adjacency", ["proximity", "door"])
+def test_samples_come_back_from_housegan_with_the_same_relations(tmp_path, adjacency):
+    """From tokens alone: the boxes are found, not given, and inside the grid."""
+    samples = np.stack([encode(diagram, 8) for diagram in DIAGRAMS[:12]])
+    files, told = write_samples(samples, 8, tmp_path, "housegan")
+    assert told == []
+    for file, diagram in zip(files, DIAGRAMS, strict=False):
+        (entry,) = read_housegan(file, Choices(adjacency=adjacency, bedrooms="all-second"))
+        assert (entry.diagram.types, entry.diagram.edges) == (one_bedroom(diagram.types), diagram.edges)
+
+
+def test_boxes_of_samples_stand_in_the_middle(tmp_path):
+    (file,), _ = write_samples(SAMPLES, 8, tmp_path, "jsonl")
+    for diagram in read_plans(file, 8):
+        walls = np.array(diagram.boxes)
+        assert abs(walls[:, :2].min(0) + walls[:, 2:].max(0) - 256).max() <= 1
+
+
+@pytest.mark.parametrize("form", list(EXPORTS))
+def test_the_task_exports_every_form(tmp_path, form):
+    task = BubbleDiagram(data=ProceduralPlans(train=8, valid=2, test=2)).build()
+    assert isinstance(task, Exports)
+    files, told = task.export(torch.from_numpy(SAMPLES), task.like(3, 0), form, tmp_path / form)
+    assert all(file.stat().st_size for file in files)
+    assert told == []

@@ -9,7 +9,6 @@ import torch
 from dither.registry import TokenSpace
 from dither.registry.flow import Clean, Noise, Noised, State
 from dither.tasks.bubble_diagram.archetypes import Archetypes
-from dither.tasks.bubble_diagram.denoising import Accuracy
 from dither.tasks.bubble_diagram.frequencies import Frequencies, divergence, shuffled, variation
 from dither.tasks.bubble_diagram.generator import make_plans
 from dither.tasks.bubble_diagram.metrics import sample_figures
@@ -17,7 +16,8 @@ from dither.tasks.bubble_diagram.plans import Diagram, PlanSplits, encode
 from dither.tasks.bubble_diagram.reference import Reference
 from dither.tasks.bubble_diagram.specs import BubbleDiagram
 from dither.tasks.bubble_diagram.topology import Topology, mmd
-from dither.tasks.bubble_diagram.vocabulary import EDGE_PAD, NO_EDGE, NODE_MASK, NODE_PAD, pairs
+from dither.tasks.bubble_diagram.vocabulary import EDGE_PAD, NO_EDGE, NODE_MASK, NODE_PAD, ROOMS, pairs
+from dither.tasks.denoising import Accuracy
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +130,19 @@ def test_archetypes():
     assert found.figures(found)["archetype_coverage_weighted"] == 1
 
 
+def test_type_counts_see_what_types_do_not():
+    """One bathroom in each of two diagrams, or two in one of them: as many bathrooms, other counts."""
+    bath, even, uneven = ROOMS.index("Bathroom"), ((0, 3), (0, 3)), ((0, 3, 3), (0,))
+    assert bath == 3
+    one, other = (Frequencies.of(np.array([encode(Diagram(t, ()), 4) for t in some]), 4) for some in (even, uneven))
+    assert one.counts[bath].tolist() == [0, 2, 0, 0, 0]
+    assert other.counts[bath].tolist() == [1, 0, 1, 0, 0]
+    found = one.distances(other)
+    assert found["type_tv"] == 0
+    assert found["type_count_tv"] == pytest.approx(1 / 13), "of 13 types one differs, wholly"
+    assert found["type_count_js"] == pytest.approx(np.log(2) / 13)
+
+
 def test_shuffled_keeps_every_frequency_and_spoils_the_rest(plans, reference):
     tokens = plans.tokens(8)[400:600]
     dealt = shuffled(tokens, 8, 0)
@@ -149,7 +162,7 @@ def test_the_reference_itself_is_at_no_distance_and_nonsense_is_far(plans, refer
     valid = plans.tokens(8)[:400]
     found = reference.figures(valid)
     far = {name: value for name, value in found.items() if name.endswith(("_js", "_tv")) or name.startswith("mmd_")}
-    assert len(far) == 11
+    assert len(far) == 13
     assert all(value == pytest.approx(0, abs=1e-12) for value in far.values())
     assert found["archetype_coverage"] == found["level_4"] == 1
     train = reference.figures(plans.tokens(8)[600:700])
@@ -168,13 +181,17 @@ def test_the_floor_stands_beside_the_figures_and_is_of_as_many_plans(plans, refe
     found = sample_figures(samples, reference)
     floors = {name.removesuffix("_floor"): value for name, value in found.items() if name.endswith("_floor")}
     bare = {*(f"level_{level}" for level in range(5)), "unknown", "connected", "one_living_room"}
-    assert floors.keys() == {name for name in found if not name.endswith("_floor")} - bare
+    assert floors.keys() == {name for name in found if not name.endswith("_floor")} - bare - {"floor_plans"}
     again = reference.figures(plans.tokens(8)[400:520])
     assert floors == pytest.approx({name: again[name] for name in floors})
     fewer = sample_figures(samples[:20], reference)
     assert fewer["type_js_floor"] > found["type_js_floor"] > 0
+    assert (fewer["floor_plans"], found["floor_plans"]) == (20, 120)
+    assert sample_figures(plans.tokens(8)[:500], reference)["floor_plans"] == 200, "as many as there are"
     without = Reference(PlanSplits(plans[600:], plans[:400], plans[:0]), 8)
-    assert not any(name.endswith("_floor") for name in sample_figures(samples[:20], without))
+    bare = sample_figures(samples[:20], without)
+    assert not any(name.endswith("_floor") for name in bare)
+    assert bare["floor_plans"] == 0
     assert sample_figures(samples[:0], reference) == {}
 
 

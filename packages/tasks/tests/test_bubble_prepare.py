@@ -1,5 +1,6 @@
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -87,7 +88,7 @@ def test_rooms_that_lie_in_each_other():
         ("line 12", "room 1 (Kitchen) and room 2 (Bathroom) overlap by more than half")
     ]
     assert len(done.plans) == 13
-    assert "1 taken that are odd:" in done.report()
+    assert "1 taken that are odd:\n  1 with rooms that lie in each other" in done.report()
 
 
 def test_too_little_to_divide():
@@ -95,6 +96,28 @@ def test_too_little_to_divide():
     with pytest.raises(Refused, match="3 splits need 3 different plans or more, here are 2") as caught:
         prepare_plans(entries([*some, some[0]]), most=8, valid=0.1, test=0.1)
     assert "line 3: is the same plan as" in str(caught.value)
+
+
+def test_where_nothing_can_be_taken_each_reason_is_told(tmp_path):
+    for number in range(5):
+        (tmp_path / f"{number}.pkl").write_bytes(b"no matter what")
+    with pytest.raises(Refused) as caught:
+        PlanFiles(source=str(tmp_path), format="msd", destination=str(tmp_path / "out")).prepare()
+    said = str(caught.value)
+    assert "no plan can be taken; 5 left out:" in said
+    assert f"{tmp_path / '0.pkl'}: is a pickle. A pickle is a program" in said
+    assert "... and 2 more" in said
+
+
+def test_few_plans_held_out_are_told():
+    done = prepare_plans(entries(some_plans(40)), most=8, valid=0.1, test=0.2)
+    assert done.report().splitlines()[1] == (
+        "few are held out: samples are compared with 4 plans, and their noise floor rests on 8; "
+        "below 500 these figures are coarse"
+    )
+    split = np.repeat([0, 1, 2], [1, 500, 500])
+    assert "few are held out" not in replace(done, split=split).report()
+    assert "few are held out" in replace(done, split=split[1:-1]).report()
 
 
 def test_from_files_to_plans(tmp_path):

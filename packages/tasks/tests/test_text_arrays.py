@@ -25,12 +25,12 @@ def files(folder, suffix):
 
 
 def test_documents_stand_one_after_the_other(tmp_path):
-    ids = encode_documents(DOCUMENTS, Bytes(), folder=tmp_path)
+    ids = encode_documents(DOCUMENTS, Bytes(), folder=tmp_path).ids
     assert not isinstance(ids, np.memmap)
     assert ids.dtype == np.uint8
     assert Bytes().decode(ids) == TEXT
     assert list(tmp_path.iterdir()) == []
-    assert len(encode_documents([], Bytes())) == 0
+    assert len(encode_documents([], Bytes()).ids) == 0
 
 
 @pytest.mark.parametrize(
@@ -40,13 +40,13 @@ def test_the_type_is_the_smallest_that_holds_every_id(size, dtype):
     tokenizer = Characters("".join(map(chr, [*range(32, 0xD800), *range(0xE000, 0x30000)][: size - 1])))
     assert tokenizer.size == size
     text = tokenizer.alphabet[-1] + "\x00"  # the largest id of a character, and <unk>
-    ids = encode_documents([Document.of("a", text)], tokenizer)
+    ids = encode_documents([Document.of("a", text)], tokenizer).ids
     assert ids.dtype == dtype
     assert ids.tolist() == [size - 2, size - 1]
 
 
 def test_a_large_corpus_is_mapped_and_described(tmp_path, small_memory):
-    ids = encode_documents(DOCUMENTS, Bytes(), folder=tmp_path)
+    ids = encode_documents(DOCUMENTS, Bytes(), folder=tmp_path).ids
     assert isinstance(ids, np.memmap)
     assert Bytes().decode(ids) == TEXT
     (array,), (sidecar,) = files(tmp_path, ".bin"), files(tmp_path, ".json")
@@ -63,13 +63,13 @@ def test_an_array_that_is_there_is_not_made_again(tmp_path, small_memory):
     def never():
         raise AssertionError("read again")
 
-    encode_documents(DOCUMENTS, Bytes(), folder=tmp_path)
+    encode_documents(DOCUMENTS, Bytes(), folder=tmp_path).ids
     unread = [Document(document.name, document.digest, document.size, never) for document in DOCUMENTS]
-    assert Bytes().decode(encode_documents(unread, Bytes(), folder=tmp_path)) == TEXT
+    assert Bytes().decode(encode_documents(unread, Bytes(), folder=tmp_path).ids) == TEXT
     with pytest.raises(AssertionError, match="read again"):  # another tokenizer, another array
-        encode_documents(unread, Characters("abc"), folder=tmp_path)
+        encode_documents(unread, Characters("abc"), folder=tmp_path).ids
     with pytest.raises(AssertionError, match="read again"):  # other documents as well
-        encode_documents(unread[:2], Bytes(), folder=tmp_path)
+        encode_documents(unread[:2], Bytes(), folder=tmp_path).ids
 
 
 def _flip(path):
@@ -93,15 +93,15 @@ def _flip(path):
     ],
 )
 def test_a_damaged_array_is_written_again(tmp_path, small_memory, damage):
-    encode_documents(DOCUMENTS, Bytes(), folder=tmp_path)
+    encode_documents(DOCUMENTS, Bytes(), folder=tmp_path).ids
     damage(*files(tmp_path, ".bin"), *files(tmp_path, ".json"))
-    assert Bytes().decode(encode_documents(DOCUMENTS, Bytes(), folder=tmp_path)) == TEXT
+    assert Bytes().decode(encode_documents(DOCUMENTS, Bytes(), folder=tmp_path).ids) == TEXT
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_many_may_write_the_same_array_at_once(tmp_path, small_memory):
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: encode_documents(DOCUMENTS, Bytes(), folder=tmp_path), range(32)))
+        found = list(pool.map(lambda _: encode_documents(DOCUMENTS, Bytes(), folder=tmp_path).ids, range(32)))
     assert {Bytes().decode(ids) for ids in found} == {TEXT}
     assert len(list(tmp_path.iterdir())) == 2
 
@@ -111,17 +111,17 @@ def test_an_array_that_is_cut_short_while_it_is_written_leaves_nothing(tmp_path,
         raise Refused("gone")
 
     with pytest.raises(Refused, match="gone"):
-        encode_documents([*DOCUMENTS, Document("d", "0", 1, fails)], Bytes(), folder=tmp_path)
+        encode_documents([*DOCUMENTS, Document("d", "0", 1, fails)], Bytes(), folder=tmp_path).ids
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path, small_memory):
     (tmp_path / "file").write_text("")
     with pytest.raises(Refused, match="file/tokens cannot be written.*DITHER_DATA"):
-        encode_documents(DOCUMENTS, Bytes(), folder=tmp_path / "file" / "tokens")
+        encode_documents(DOCUMENTS, Bytes(), folder=tmp_path / "file" / "tokens").ids
 
 
 def test_the_cache_folder_is_the_default(tmp_path, small_memory, monkeypatch):
     monkeypatch.setenv("DITHER_DATA", str(tmp_path))
-    encode_documents(DOCUMENTS, Bytes())
+    encode_documents(DOCUMENTS, Bytes()).ids
     assert len(files(tmp_path / "tokens", ".bin")) == 1

@@ -11,14 +11,17 @@ from dither.registry.flow import Clean, Measured, Noise, Noised, State
 from dither.registry.kinds import DataSpec
 from dither.registry.parts import Metrics, Task
 from dither.registry.problems import Refused
+from dither.registry.spaces import Field, TokenSpace
 from dither.tasks.language_model.corpora import Corpus, Document
-from dither.tasks.language_model.metrics import TextMetrics, distinct, sample_figures
+from dither.tasks.language_model.metrics import TextMetrics
 from dither.tasks.language_model.ngrams import WittenBell
 from dither.tasks.language_model.specs import LanguageModel, Shakespeare, StdlibText, TextFiles
 from dither.tasks.language_model.task import LanguageModelling
 from dither.tasks.language_model.tokenizers import Bytes, Characters
+from dither.tasks.language_model.variety import distinct, sample_figures
 
 torch.set_num_threads(1)
+SPACE = TokenSpace((Field("text", 8, 256),))
 LETTERS = Characters("\nabcdefghijklmnopqrstuvwxyz")
 
 
@@ -130,7 +133,7 @@ def test_figures_are_exact_however_the_split_is_cut():
 def test_known_positions_and_padding_do_not_count():
     valid, known = (torch.tensor([places]).bool() for places in ([1, 1, 1, 1, 0], [1, 1, 0, 0, 0]))
     clean = Clean.of(torch.tensor([list("éabc".encode())]), valid=valid, known=known)
-    metrics = TextMetrics(Bytes())
+    metrics = TextMetrics(Bytes(), SPACE)
     measured = Measured(torch.tensor([[9.0, 9.0, 1.0, 2.0, 9.0]]), torch.tensor([[0.0, 0.0, 1.0, 1.0, 0.0]]))
     metrics.update(clean, noised(clean), None, measured)
     assert metrics.compute()["nats_per_token"] == pytest.approx(1.5)
@@ -148,8 +151,8 @@ def test_the_uniform_model_scores_the_uniform_baseline():
 
 
 def test_nothing_measured_is_nan_and_a_bad_start_is_no_overflow():
-    assert np.isnan(TextMetrics(Bytes()).compute()["bits_per_char"])
-    metrics = TextMetrics(Bytes())
+    assert np.isnan(TextMetrics(Bytes(), SPACE).compute()["bits_per_char"])
+    metrics = TextMetrics(Bytes(), SPACE)
     clean = Clean.of(torch.zeros(1, 1, dtype=torch.int64))
     metrics.update(clean, noised(clean), None, Measured(torch.full((1, 1), 1e5), torch.ones(1, 1)))
     assert metrics.compute()["perplexity"] == float("inf")
@@ -195,7 +198,7 @@ def test_samples_are_shown_as_text_without_control_characters():
 
 def test_the_seed_has_its_sizes_and_reads_nothing_for_them(monkeypatch):
     monkeypatch.setattr(StdlibText, "build", lambda self: pytest.fail("the text was read"))
-    monkeypatch.setattr("dither.tasks.language_model.tokenizers.gpt2", lambda: pytest.fail("the tokenizer was fetched"))
+    monkeypatch.setattr("dither.tasks.language_model.learned.gpt2", lambda: pytest.fail("the tokenizer was fetched"))
     data = StdlibText()
     for tokenizer, size in (("gpt2", 50_257), ("bytes", 256)):
         (field,) = LanguageModel(data=data, tokenizer=tokenizer).space().fields

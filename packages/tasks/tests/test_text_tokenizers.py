@@ -8,10 +8,12 @@ from tokenizers import Tokenizer as Engine
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from dither.registry.problems import Refused
-from dither.tasks.language_model import tokenizers
+from dither.tasks.language_model import pieces
+from dither.tasks.language_model.choosing import load_tokenizer
 from dither.tasks.language_model.corpora import Corpus, Document
-from dither.tasks.language_model.specs import SIZES
-from dither.tasks.language_model.tokenizers import Bytes, Characters, Learned, gpt2, load_tokenizer
+from dither.tasks.language_model.learned import Learned, gpt2
+from dither.tasks.language_model.tokenizer_names import SIZES
+from dither.tasks.language_model.tokenizers import Bytes, Characters
 
 SENTENCES = [
     "Der Fluß fließt.\n\nThe river — 河 — flows;  two  blanks.\n",
@@ -83,15 +85,17 @@ def test_bytes_that_are_no_text_decode_to_a_mark():
     assert Bytes().decode(np.array([0x61, 0xFF, 0x62, 0xE2, 0x82])) == "a\ufffdb\ufffd"
 
 
-def test_an_empty_line_or_an_end_mark_stands_between_documents(byte_pairs):
-    assert Bytes().end == (10, 10)
-    assert Characters("\nab").end == (0, 0)
-    assert Characters("ab").end == ()
+def test_an_empty_line_stands_between_documents_or_an_id_ends_them(byte_pairs):
+    assert (Bytes().separator, Bytes().end) == ((10, 10), None)
+    assert Characters("\nab").separator == (0, 0)
+    assert Characters("ab").separator == ()
     learned = Learned("mine", byte_pairs)
-    assert learned.end == (byte_pairs.token_to_id("<|endoftext|>"),)
-    assert learned.characters(np.array(learned.end)) == 0
+    assert learned.end == byte_pairs.token_to_id("<|endoftext|>")
+    assert learned.separator == ()
+    end = np.array([learned.end])
+    assert learned.characters(end) == 0
     assert learned.characters(np.array([byte_pairs.token_to_id("<mask>")])) == 0
-    assert learned.decode(np.array(learned.end)) == "<|endoftext|>"
+    assert learned.decode(end) == "<|endoftext|>"
 
 
 def test_fingerprints_tell_tokenizers_apart(byte_pairs):
@@ -110,10 +114,10 @@ def test_a_long_text_is_encoded_in_pieces_as_if_it_were_one(byte_pairs, monkeypa
     rng = np.random.default_rng(0)
     text = "".join(rng.choice(list("ab c\n\n \n.é"), 4000))
     whole = byte_pairs.encode(text, add_special_tokens=False).ids
-    monkeypatch.setattr(tokenizers, "PIECE", 50)
-    pieces = list(tokenizers._pieces(text))
-    assert len(pieces) > 20
-    assert "".join(pieces) == text
+    monkeypatch.setattr(pieces, "PIECE", 50)
+    found = list(pieces.cut_pieces([text]))
+    assert len(found) > 20
+    assert "".join(found) == text
     assert Learned("mine", byte_pairs).encode(text).tolist() == whole
 
 
@@ -162,7 +166,7 @@ def test_an_empty_vocabulary_is_refused(tmp_path):
 def test_a_name_that_is_nothing_says_what_is_allowed_and_what_is_near():
     with pytest.raises(Refused) as refused:
         load_tokenizer("byte", lambda: corpus("x"))
-    assert "neither bytes, chars, gpt2 nor a file" in str(refused.value)
+    assert "neither bytes, chars, gpt2, bpe:N nor a file" in str(refused.value)
     assert 'did you mean "bytes"' in str(refused.value)
 
 
@@ -184,7 +188,7 @@ def test_gpt2_gives_the_published_ids():
         pytest.skip(f"the files of GPT-2's tokenizer cannot be had: {refused}")
     assert tokenizer.size == SIZES["gpt2"]
     assert tokenizer.encode("Hello world").tolist() == [15496, 995]
-    assert tokenizer.end == (50256,)
+    assert tokenizer.end == 50256
     assert tokenizer.characters(np.array([50256])) == 0
     assert 50256 not in tokenizer.encode("<|endoftext|>")  # in a text it is just letters
     for text in SENTENCES:

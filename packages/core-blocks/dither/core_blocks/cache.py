@@ -19,10 +19,12 @@ class KVCache:
         length: Finished positions of the sample.
         extra: Tokens that the embedding put before the first of them.
         valid: True on finished tokens that are real.
+        whole: Whether all of them are known to be; on an accelerator, which is not asked, that is so only of none.
     """
 
     def __init__(self) -> None:
         self.length = self.extra = 0
+        self.whole = True
         self.valid: Bool[Tensor, "B held"] | None = None
         self._buffers: dict[int, Tensor] = {}
 
@@ -47,6 +49,7 @@ class KVCache:
     def advance(self, valid: Bool[Tensor, "B L"], extra: int) -> None:
         """Count the tokens that every layer has just written as finished; `extra` of them belong to no position."""
         self.valid = self.with_finished(valid)
+        self.whole = self.whole and valid.device.type == "cpu" and bool(valid.all())
         self.length += valid.shape[1] - extra
         self.extra += extra
 

@@ -13,7 +13,7 @@ from dither.registry.costs import Cost
 if TYPE_CHECKING:
     from .specs import AdaLNZero, Affine, NormName
 
-__all__ = ["block_cost", "linear", "norm_cost"]
+__all__ = ["beside_cost", "block_cost", "linear", "norm_cost"]
 
 
 def linear(width: int, out: int, bias: bool = True) -> int:
@@ -33,6 +33,14 @@ def block_cost(block: AdaLNZero, width: int, cond: int, length: int) -> Cost:
     norms = norm_cost(block.norm, block.affine, width, length)
     modulation = Cost(linear(cond, 6 * width), 8 * width)
     return norms + norms + modulation + _attention(block, width, length) + _mlp(block, width, length)
+
+
+def beside_cost(block: Cost, width: int, length: int) -> Cost:
+    """A block over a noised sample and the clean one beside it.
+
+    The noised half has a modulation per position, and keys and values of both, under a mask.
+    """
+    return block.scaled(2) + Cost(kept=12 * length * width + 3 * length * length)
 
 
 def _attention(block: AdaLNZero, width: int, length: int) -> Cost:

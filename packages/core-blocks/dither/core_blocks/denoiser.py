@@ -5,7 +5,7 @@ Letters: B batch, L length, K keys, M features, V vocabulary, D width, C conditi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from dither.registry.flow import State
+from dither.registry.flow import Context, State
 
 from .cache import KVCache
+from .causal import Beside, number_blocks
 
 __all__ = ["Denoiser", "start_trunc_normal"]
 
@@ -67,6 +68,7 @@ class Denoiser(nn.Module):
         valid: Bool[Tensor, "B L"],
         cond: Mapping[str, Tensor],
         *,
+        context: Context | None = None,
         cache: KVCache | None = None,
         keep: bool = False,
     ) -> Float[Tensor, "B L V"]:
@@ -77,10 +79,15 @@ class Denoiser(nn.Module):
             level: What the process says of the noise, per sample or per position.
             valid: True on real positions. What stands elsewhere reaches no real position.
             cond: Conditions by name.
+            context: Under block-causal attention, the clean sample: each block of the state sees of other blocks the
+                earlier ones of the context, and none of the state. It is what a cache gives, for all blocks at once.
             cache: Finished positions, which stand before those of the state.
             keep: Whether to add the positions of the state to the cache.
+
+        Raises:
+            ValueError: A context is given to a model without blocks, or beside a cache.
         """
-        out: Tensor = self.head(self.trunk(state, level, valid, cond, cache=cache, keep=keep))
+        out: Tensor = self.head(self.trunk(state, level, valid, cond, context=context, cache=cache, keep=keep))
         return out
 
     def trunk(
@@ -90,6 +97,7 @@ class Denoiser(nn.Module):
         valid: Bool[Tensor, "B L"],
         cond: Mapping[str, Tensor],
         *,
+        context: Context | None = None,
         cache: KVCache | None = None,
         keep: bool = False,
     ) -> Float[Tensor, "B L D"]:
@@ -98,6 +106,11 @@ class Denoiser(nn.Module):
         c = functional.silu(self.condition(level, cond))
         c_all = c if c.ndim == 2 else torch.cat([c[:, :1].expand(-1, extra, -1), c], 1)
         tokens = functional.pad(valid, (extra, 0), value=True)
+        if context is not None:
+            if self.block_size is None or cache is not None:
+                raise ValueError("a context is for block-causal attention without a cache")
+            h = self._beside(context, cond, h, c_all, self._asked(state, extra), tokens)
+            return self._read(h, c, extra)
         groups, asked = self._groups(tokens, cache), self._asked(state, extra)
         if groups is None:
             h = self._layers(h, c_all, asked, self._mask(tokens, extra, cache), cache, keep)
@@ -107,6 +120,9 @@ class Denoiser(nn.Module):
             h = self._layers(h, c_all, asked, None, cache, keep)
         if cache is not None and keep:
             cache.advance(tokens, extra)
+        return self._read(h, c, extra)
+
+    def _read(self, h: Float[Tensor, "B L D"], c: Float[Tensor, "B *L C"], extra: int) -> Float[Tensor, "B L D"]:
         out: Tensor = self.final(h[:, extra:], c)
         return out
 
@@ -117,9 +133,7 @@ class Denoiser(nn.Module):
     def _asked(self, state: State, extra: int) -> Bool[Tensor, "B L"] | None:
         """Return where the last block is to look at single positions; None for everywhere."""
         asked = state.asked
-        if not self.skip_unasked or asked is None or asked.device.type != "cpu":
-            return None
-        if torch.compiler.is_compiling() or bool(asked.all()):
+        if not self.skip_unasked or asked is None or not _readable(asked) or bool(asked.all()):
             return None
         return functional.pad(asked, (extra, 0))
 
@@ -128,9 +142,7 @@ class Denoiser(nn.Module):
 
         On an accelerator, looking at the pattern would make the host wait, and shapes would change from step to step.
         """
-        if self.block_size is not None or cache is not None or tokens.device.type != "cpu":
-            return None
-        if torch.compiler.is_compiling():
+        if self.block_size is not None or cache is not None or not _readable(tokens):
             return None
         if bool(tokens.all()):
             return []
@@ -159,6 +171,28 @@ class Denoiser(nn.Module):
             parts.append(out.flatten(0, 1))
         return torch.zeros_like(h).flatten(0, 1).index_copy(0, real, torch.cat(parts)).view_as(h)
 
+    def _beside(
+        self,
+        context: Context,
+        cond: Mapping[str, Tensor],
+        h: Float[Tensor, "B L D"],
+        c: Float[Tensor, "B *L C"],
+        asked: Bool[Tensor, "B L"] | None,
+        tokens: Bool[Tensor, "B L"],
+    ) -> Float[Tensor, "B L D"]:
+        """Run the blocks over the noised sample and the clean one, of which the last layer needs only the keys."""
+        assert self.block_size is not None
+        clean, extra = self.embedding(context.state, cond, 0)
+        clean_c = functional.silu(self.condition(context.level, cond))
+        block = number_blocks(h.shape[1], extra, self.block_size, h.device)
+        halves = Beside.of(c, clean_c, block, None if _all(tokens) else tokens)
+        for layer, module in enumerate(self.blocks):
+            told: tuple[Tensor | None, ...] = ()
+            if layer == len(self.blocks) - 1:
+                told = asked, torch.zeros_like(tokens) if self.skip_unasked and _readable(tokens) else None
+            h, clean = self._run(halves.layer, module, layer, h, clean, *told)
+        return h
+
     def _layers(
         self,
         h: Float[Tensor, "B L D"],
@@ -173,24 +207,36 @@ class Denoiser(nn.Module):
             h = self._run(block, h, c, mask=mask, cache=cache, layer=layer, keep=keep, **last)
         return h
 
-    def _run(self, block: nn.Module, *args: Any, **options: Any) -> Float[Tensor, "B L D"]:
+    def _run(self, run: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
         again = self.checkpointing and self.training and torch.is_grad_enabled()
-        h: Tensor = checkpoint(block, *args, use_reentrant=False, **options) if again else block(*args, **options)
-        return h
+        return checkpoint(run, *args, use_reentrant=False, **options) if again else run(*args, **options)
 
-    def _mask(self, tokens: Bool[Tensor, "B L"], extra: int, cache: KVCache | None) -> Bool[Tensor, "B 1 #L K"]:
+    def _mask(self, tokens: Bool[Tensor, "B L"], extra: int, cache: KVCache | None) -> Bool[Tensor, "B 1 #L K"] | None:
         """A token looks at real ones, and under block-causal attention at none of a later block than its own.
 
-        Extra tokens stand in the first block, so that all see them.
+        Extra tokens stand in the first block, so that all see them. A single block behind a cache sees all there is;
+        on a CPU, where looking costs nothing, it has no mask if nothing is padded.
         """
+        single = self.block_size is None or tokens.shape[1] - extra <= self.block_size
+        if cache is not None and single and cache.whole and _all(tokens):
+            return None
         keys = tokens if cache is None else cache.with_finished(tokens)
         mask = keys[:, None, None, :]
         if self.block_size is None:
             return mask
         extra += 0 if cache is None else cache.extra
-        index = torch.arange(keys.shape[1], device=keys.device) - extra
-        block = index.clamp_min(0).div(self.block_size, rounding_mode="floor")
+        block = number_blocks(keys.shape[1], extra, self.block_size, keys.device)
         return mask & (block[-tokens.shape[1] :, None] >= block[None, :])
+
+
+def _readable(mask: Bool[Tensor, "..."]) -> bool:
+    """Whether a mask may be looked at: on an accelerator the host would wait, and a graph would break."""
+    return mask.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def _all(mask: Bool[Tensor, "..."]) -> bool:
+    """Whether a mask is known to be True everywhere."""
+    return _readable(mask) and bool(mask.all())
 
 
 def start_trunc_normal(*parts: nn.Module) -> None:

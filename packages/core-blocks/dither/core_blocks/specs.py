@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from dither.registry import Misfit, Slot, Space, Spec, below, hookimpl, named
+from dither.registry import Misfit, Slot, Space, Spec, TokenSpace, below, hookimpl, named
 from dither.registry.costs import Cost, Stage
 from dither.registry.kinds import BlockSpec, ConditionSpec, EmbeddingSpec, HeadSpec, ModelFacts, ModelSpec
 
-from .costs import block_cost, linear, norm_cost
+from .costs import beside_cost, block_cost, linear, norm_cost
 
 if TYPE_CHECKING:
     from .blocks import AdaLNZeroBlock
@@ -108,6 +108,18 @@ def misfit_heads(width: int, heads: int, *, rope: bool) -> Iterator[Misfit]:
     yield Misfit(f"width {width} does not split into {heads} equal heads{even}; heads may be {allowed}", ("heads",))
 
 
+def misfit_tied(embedding: EmbeddingSpec, head: HeadSpec) -> Iterator[Misfit]:
+    """Yield why a head cannot read with the tables of an embedding."""
+    path = ("tie_embeddings",)
+    if "tables" not in embedding.traits():
+        message = f'embedding "{embedding.name}" as it is set has no tables that a head could start with'
+        instead = 'set embedding = { use = "tokens", init = "kaiming" }'
+        yield Misfit(message, path, ("model", "embedding"), f"{instead}, or tie_embeddings = false")
+    if "maps" not in head.traits():
+        message = f'head "{head.name}" has no maps that could read with the tables of an embedding'
+        yield Misfit(message, path, ("model", "head"), 'set head = "tokens", or tie_embeddings = false')
+
+
 class DenoiserModel(ModelSpec):
     """A diffusion transformer: embedding, blocks under one condition, final norm, head."""
 
@@ -126,6 +138,8 @@ class DenoiserModel(ModelSpec):
     """What each layer is."""
     head: Slot[HeadSpec] = named("tokens")
     """How raw values come out."""
+    tie_embeddings: bool = False
+    """Whether the head reads with the tables of the embedding, which then start both: a matrix less for each field."""
     final: Literal["adaln", "norm"] = "adaln"
     """The norm before the head: shifted and scaled by the condition, or alone."""
     norm: NormName = "layer"
@@ -135,8 +149,9 @@ class DenoiserModel(ModelSpec):
     eps: float = Field(1e-6, ge=1e-12, le=0.1)
     """Added to the variance in the final norm."""
     block_size: int | None = Field(None, ge=1)
-    """Block-causal attention: a position sees its own block of so many positions and earlier ones, which makes sampling
-    block by block with a cache exact. By default every position sees every other."""
+    """Block-causal attention: a position sees its own block of so many positions and earlier ones. By default every
+    position sees every other. Over tokens of a single field it is block diffusion (BD3-LM): each block is noised at a
+    time of its own and predicted behind the clean blocks before it, and sampled so, with an exact cache."""
     init: Literal["torch", "trunc-normal"] = "torch"
     """How linear maps in condition and blocks start: as torch has it, or from a normal distribution of standard
     deviation 0.02 cut at +-2, with biases at 0. Maps that a part starts at zero stay at zero."""
@@ -146,6 +161,7 @@ class DenoiserModel(ModelSpec):
     def check(self, space: Space) -> Iterator[Misfit]:
         """Yield what does not fit in any of the parts."""
         yield from super().check(space)
+        yield from self._misfit_blocks(space)
         parts: tuple[tuple[str, Iterable[Misfit]], ...] = (
             ("embedding", self.embedding.check(space, self.width)),
             ("condition", self.condition.check(self._cond)),
@@ -154,6 +170,17 @@ class DenoiserModel(ModelSpec):
         )
         for key, misfits in parts:
             yield from (replace(misfit, related=misfit.related or ("model", "width")) for misfit in below(key, misfits))
+        if self.tie_embeddings:
+            yield from misfit_tied(self.embedding, self.head)
+
+    def _misfit_blocks(self, space: Space) -> Iterator[Misfit]:
+        size = self.block_size
+        if size is not None and size > space.length:
+            message = f"block_size = {size} is more than the {space.length} positions of a sample"
+            yield Misfit(message, ("block_size",), ("task",))
+        if self.facts().trained_blocks(space) is not None and "cache" not in self.block.traits():
+            message = f'block "{self.block.name}" does not say that it works behind a cache, as block_size asks for'
+            yield Misfit(message, ("block",), ("model", "block_size"))
 
     def facts(self) -> ModelFacts:
         """Tell whether block by block sampling is exact."""
@@ -164,27 +191,37 @@ class DenoiserModel(ModelSpec):
         extra = self.embedding.extra()
         length, state = extra + space.length, (extra + space.length) * self.width
         block = self.block.cost(self.width, self._cond, length)
-        if self.block_size is not None:
+        embedding, condition = self.embedding.cost(space, self.width), self.condition.cost(self._cond)
+        halves, levels = 1, 1
+        if self.facts().trained_blocks(space) is not None:  # the clean sample, with one level for all, and the noised
+            halves, levels = 2, length
+            block = beside_cost(block, self.width, length)
+            embedding, condition = embedding.scaled(2), condition.scaled(length + 1)
+        elif self.block_size is not None:
             block += Cost(kept=length * length)  # which positions each one sees
         if self.checkpointing:
-            block = block.recomputed(state)
+            block = block.recomputed(halves * state)
         final = norm_cost(self.norm, self.affine, self.width, length)
         if self.final == "adaln":
-            final += Cost(linear(self._cond, 2 * self.width), 3 * self.width)
+            final += Cost(linear(self._cond, 2 * self.width), 3 * self.width * levels)
         else:
             final = replace(final, kept=final.kept - state)  # what goes out is kept by the head
+        head = self.head.cost(space, self.width)
+        if self.tie_embeddings and isinstance(space, TokenSpace):
+            head = replace(head, parameters=head.parameters - self.width * sum(field.size for field in space.fields))
         return (
-            Stage("embedding", self.embedding.cost(space, self.width)),
-            Stage("condition", self.condition.cost(self._cond)),
+            Stage("embedding", embedding),
+            Stage("condition", condition),
             Stage("blocks", block, self.depth),
             Stage("final", final),
-            Stage("head", self.head.cost(space, self.width)),
+            Stage("head", head),
         )
 
     def build(self, space: Space) -> Denoiser:
         """Return the model for a space."""
         from .adaln import Final
         from .denoiser import Denoiser, start_trunc_normal
+        from .tying import tie
 
         model = Denoiser(
             embedding=self.embedding.build(space, self.width),
@@ -205,6 +242,8 @@ class DenoiserModel(ModelSpec):
         )
         if self.init == "trunc-normal":
             start_trunc_normal(model.condition, model.blocks)
+        if self.tie_embeddings:
+            tie(model.embedding, model.head)
         return model
 
     @property

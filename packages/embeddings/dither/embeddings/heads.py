@@ -37,6 +37,12 @@ class TokenHead(nn.Module):
         self.space = space
         self.maps = nn.ModuleList(make_map(width, field.size, zero=zero, bias=bias) for field in space.fields)
 
+    @property
+    def linear(self) -> nn.Linear | None:
+        """The map that is all of this head where there is a single field; else None."""
+        only = self.maps[0] if len(self.maps) == 1 else None
+        return only if type(only) is nn.Linear else None  # another module in its place does something else
+
     def forward(self, h: Float[Tensor, "B L D"]) -> Float[Tensor, "B L V"]:
         """Read each position with the map of its field."""
         if len(self.maps) == 1:  # spares copies of what may be the largest tensor of all

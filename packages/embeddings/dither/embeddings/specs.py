@@ -41,6 +41,9 @@ Start = Literal["normal", "kaiming"] | Annotated[float, Field(gt=0, le=100)]
 Layout = Literal["cos-sin", "sin-cos", "interleaved"]
 Endpoint = Literal["shared", "directed", "tied"]
 
+MOST_SHARED = 0.1
+"""Largest standard deviation at which a table may start that a head shares."""
+
 
 class Tokens(EmbeddingSpec):
     """A table of vectors for each field."""
@@ -52,6 +55,11 @@ class Tokens(EmbeddingSpec):
     a number is the standard deviation."""
     position: Slot[PositionSpec] = named("none")
     """What is added to say where a token stands."""
+
+    def traits(self) -> frozenset[str]:
+        """Promise tables that a head may share, if they start small: at 1, logits would start at sqrt(width)."""
+        small = self.init == "kaiming" or (isinstance(self.init, float) and self.init <= MOST_SHARED)
+        return frozenset({"tables"} if small else ())
 
     def check(self, space: Space, width: int) -> Iterator[Misfit]:
         """Yield what does not fit, of the positions too."""
@@ -254,6 +262,10 @@ class TokenLogits(HeadSpec):
     """Whether the maps start at zero, so that every id is as likely as any other."""
     bias: bool = True
     """Whether the maps have a bias."""
+
+    def traits(self) -> frozenset[str]:
+        """Promise maps that may share the tables of an embedding."""
+        return frozenset({"maps"})
 
     def cost(self, space: Space, width: int) -> Cost:
         """What the maps take; what goes in is kept, and what comes out is there for a moment."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count as count_up
 from pathlib import Path
@@ -14,12 +14,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from dither.registry.flow import Clean
-from dither.registry.parts import Picture, ShowsPaths
+from dither.registry.parts import Picture, ShowsPaths, Task
 from dither.registry.storage import write_aside
 
 from .meeting import Met, draw_until_met
 from .session import draw
 from .system import Diffusion
+from .watching import Watch
 
 __all__ = ["Drawing", "make_drawing", "unused_folder", "write_drawing"]
 
@@ -51,27 +52,31 @@ def make_drawing(
 
     Where the task has a goal, samples are drawn up to `tries` times to meet it; those that do not are left out.
     """
-    like = system.task.like(count, seed)
-    if like.goal is not None:
-        return _meeting(system, draw_until_met(system, like, seed, batch_size, tries, stopped))
-    task, path = system.task, list[Tensor]()
-    watch = (lambda state: path.append(state[:PATHS].cpu())) if isinstance(task, ShowsPaths) else None
-    samples = draw(system, like, seed, batch_size, stopped, watch)
-    if samples is None:
-        return None
-    pictures = list(task.show(samples, like))
-    if isinstance(task, ShowsPaths) and path:
-        pictures += task.show_path(torch.stack(path), like[: len(path[0])])
-    return Drawing(samples, like, task.judge(samples, like), pictures)
-
-
-def _meeting(system: Diffusion, met: Met | None) -> Drawing | None:
-    if met is None:
-        return None
+    task, like = system.task, system.task.like(count, seed)
+    watch = Watch(PATHS) if isinstance(task, ShowsPaths) else None
+    if like.goal is None:
+        samples = draw(system, like, seed, batch_size, stopped, watch)
+        if samples is None:
+            return None
+        if watch is not None:
+            watch.keep(torch.arange(count), torch.ones(count, dtype=torch.bool))
+        met = Met(samples, like, {})
+    else:
+        found = draw_until_met(system, like, seed, batch_size, tries, stopped, watch)
+        if found is None:
+            return None
+        met = found
     if not len(met.samples):
         return Drawing(met.samples, met.like, met.figures, [])
-    figures = {**met.figures, **system.task.judge(met.samples, met.like)}
-    return Drawing(met.samples, met.like, figures, list(system.task.show(met.samples, met.like)))
+    pictures = [*task.show(met.samples, met.like), *_ways(task, like, watch)]
+    return Drawing(met.samples, met.like, {**met.figures, **task.judge(met.samples, met.like)}, pictures)
+
+
+def _ways(task: Task, like: Clean, watch: Watch | None) -> Iterator[Picture]:
+    """Yield how the samples that were watched came about."""
+    path = None if watch is None else watch.path()
+    if watch is not None and path is not None and isinstance(task, ShowsPaths):
+        yield from task.show_path(path, like.apply(lambda value: value[watch.rows]))
 
 
 def write_drawing(drawing: Drawing, folder: Path) -> list[Path]:

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import torch
 
-from dither.registry.flow import Clean, Measured
-from dither.registry.parts import BoundedProcess, Split
+from dither.registry.parts import Split
 
+from .intervals import Intervals
 from .randomness import Stream, seed_generators
 from .system import Diffusion
 
@@ -44,21 +44,21 @@ def evaluate(
         stopped: Asked before every batch; once it is true, the evaluation ends with nothing.
 
     Returns:
-        "loss", the weighted mean over all positions, and the task's figures; an empty dict where the split is empty,
-        and None where it was stopped.
+        "loss", the weighted mean over all positions, and the task's figures, with half of a 95 % interval where the
+        task can tell what each sample adds; an empty dict where the split is empty, and None where it was stopped.
     """
     task, device = system.task, next(system.model.parameters()).device
     count = min(samples, task.size(split))
     if not count:
         return {}
-    metrics = task.metrics()
+    metrics, intervals = task.metrics(), Intervals(count)
     total = weight = 0.0
     was_training = system.training
     system.eval()
     try:
         for repeat in range(repeats):
             seed_generators(device, Stream.EVALUATION, seed, repeat)
-            times = system.process.times(count)[torch.randperm(count)]
+            times = system.times(count)[torch.randperm(count)]
             for start in range(0, count, batch_size):
                 if stopped():
                     return None
@@ -66,18 +66,12 @@ def evaluate(
                 clean = task.batch(split, rows).to(device)
                 seed_generators(device, Stream.EVALUATION, seed, repeat, start)
                 t, noised = system.noise(clean, times[start : start + batch_size].to(device))
-                prediction = system.denoise(noised.state, t, clean)
+                prediction = system.denoise(noised.state, t, clean, context=system.context(clean))
                 measured = system.loss(prediction, noised)
-                total += measured.total().item()
-                weight += measured.weights.sum().item()
-                metrics.update(clean, noised, prediction, _bounded(system, clean, measured))
+                total, weight = total + measured.total().item(), weight + measured.weights.sum().item()
+                bound = system.bounded(clean, measured)
+                metrics.update(clean, noised, prediction, bound)
+                intervals.update(rows, metrics, clean, bound)
     finally:
         system.train(was_training)
-    return {"loss": total / weight if weight else math.nan, **metrics.compute()}
-
-
-def _bounded(system: Diffusion, clean: Clean, measured: Measured) -> Measured:
-    """Make a bound on -log p(x_0) out of a loss that is the diffusion part of one; leave any other as it is."""
-    if not (system.bound and isinstance(system.process, BoundedProcess)):
-        return measured
-    return system.process.bound(clean, measured, lambda state, t: system.denoise(state, t, clean))
+    return {"loss": total / weight if weight else math.nan, **metrics.compute(), **intervals.compute()}

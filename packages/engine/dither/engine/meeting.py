@@ -16,6 +16,7 @@ from dither.registry.flow import Clean, Goal
 from .randomness import mixed
 from .session import draw
 from .system import Diffusion
+from .watching import Watch
 
 __all__ = ["Met", "draw_until_met", "shortfall"]
 
@@ -44,11 +45,12 @@ def draw_until_met(
     batch_size: int | None = None,
     tries: int = 64,
     stopped: Callable[[], bool] = lambda: False,
+    watch: Watch | None = None,
 ) -> Met | None:
     """Draw samples, and those that do not meet the goal of `like` again, up to `tries` times; None where stopped.
 
     What is kept has the law of the sampler given that the goal is met: for each row by itself, so that what the rows
-    differ in, such as their length, keeps its frequencies.
+    differ in, such as their length, keeps its frequencies. A watch is shown samples that are kept.
     """
     goal = like.goal
     assert goal is not None, "there is a goal to meet"
@@ -60,7 +62,7 @@ def draw_until_met(
                 break
             rows = open_rows
             some = like.apply(lambda value, rows=rows: value[rows.to(value.device)])  # type: ignore[misc]
-            new = draw(system, some, mixed(seed, round_) if round_ else seed, batch_size, stopped)
+            new = draw(system, some, mixed(seed, round_) if round_ else seed, batch_size, stopped, watch)
             if new is None:
                 return None
             drawn += len(rows)
@@ -68,6 +70,8 @@ def draw_until_met(
             figures = figures or {"satisfied": _share(met), **{f"satisfied/{k}": _share(v) for k, v in held.items()}}
             samples[rows[met]] = new[met].to(samples)
             open_rows = rows[~met]
+            if watch is not None:
+                watch.keep(rows, met)
     done = torch.ones(len(like.valid), dtype=torch.bool).index_fill(0, open_rows, False)
     delivered = max(int(done.sum()), 1)
     figures["drawings_per_sample"] = drawn / delivered

@@ -6,16 +6,19 @@ Letters: B batch, N samples, L length, M features. `X` is the shape of a sample:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Any, cast
+from weakref import ref
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from dither.registry.flow import Clean, State
-from dither.registry.parts import Denoiser
+from dither.registry.parts import Denoiser, PatientProcess
 from dither.registry.spaces import TokenSpace
 
+from .later import Later, RowHead, Spent
 from .randomness import Stream, seed_generators
 from .system import Diffusion
 
@@ -26,25 +29,41 @@ class Session:
     """The model, the meaning of its output, and its memory of finished positions, for one batch of samples.
 
     A state that is shorter than the sample stands behind the remembered positions. Only a sample with a single field
-    can come in pieces like that.
+    can come in pieces like that. Where the process can wait, the model is called when a prediction is first asked: a
+    step that moves nothing costs no call, and exactly the same comes out.
 
     Args:
         system: What denoises.
         like: Which positions are valid, and the conditions.
+        spent: Where calls are counted.
     """
 
-    def __init__(self, system: Diffusion, like: Clean) -> None:
-        self.system, self.like = system, like
+    def __init__(self, system: Diffusion, like: Clean, spent: Spent | None = None) -> None:
+        self.system, self.like, self.spent = system, like, spent or Spent()
         self.cache: Any = None
         self.start = 0
+        self._pending: Callable[[], Later | None] = lambda: None
+
+    @cached_property
+    def _head(self) -> RowHead | None:
+        return RowHead.of(self.system)
 
     def __call__(self, state: State, t: Float[Tensor, "B *L"]) -> Any:
         """Denoise: a state at time t -> a prediction."""
-        return self.system.denoise(state, t, self._piece(state.x), self.cache)
+        system, piece = self.system, self._piece(state.x)
+        if not isinstance(system.process, PatientProcess):
+            self.spent.rows += len(state.x)
+            return system.denoise(state, t, piece, self.cache)
+        raw = Later(system, state, t, piece, self.cache, self._head, self.spent)
+        self._pending = ref(raw)
+        return system.process.read_later(raw, raw.state, system.process.schedule(t))
 
     def remember(self, x: Shaped[Tensor, "B L *M"]) -> None:
         """Put finished positions behind those already remembered, at t = 0; later calls see them as context."""
         piece, system = self._piece(x), self.system
+        pending = self._pending()
+        if pending is not None:  # somebody may still ask it, and it is to see the memory as it was
+            pending.call()
         model = cast(Denoiser, system.model)
         if self.cache is None:
             self.cache = model.new_cache()
@@ -66,12 +85,12 @@ class Session:
 
 
 @torch.no_grad()
-def walk(system: Diffusion, like: Clean) -> Iterator[Shaped[Tensor, "B L *M"]]:
+def walk(system: Diffusion, like: Clean, spent: Spent | None = None) -> Iterator[Shaped[Tensor, "B L *M"]]:
     """Walk the process back for one batch; yield every state on the way, and the clean sample last."""
     was_training = system.training
     system.eval()
     try:
-        yield from system.sampler(system.process, Session(system, like), like)
+        yield from system.sampler(system.process, Session(system, like, spent), like)
     finally:
         system.train(was_training)
 
@@ -83,6 +102,7 @@ def draw(
     batch_size: int | None = None,
     stopped: Callable[[], bool] = lambda: False,
     watch: Callable[[Tensor], object] | None = None,
+    spent: Spent | None = None,
 ) -> Shaped[Tensor, "N L *M"] | None:
     """Draw samples.
 
@@ -96,6 +116,7 @@ def draw(
         batch_size: Samples at a time; by default all.
         stopped: Asked before every step; once it is true, drawing ends with nothing.
         watch: Told of every state of the first batch.
+        spent: Where calls of the model are counted.
 
     Returns:
         The samples on the CPU, or None where it was stopped.
@@ -106,7 +127,7 @@ def draw(
     for index, start in enumerate(range(0, len(like.valid), size)):
         seed_generators(device, Stream.DRAWING, seed, index)
         x = None
-        for state in walk(system, like[start : start + size].to(device)):
+        for state in walk(system, like[start : start + size].to(device), spent):
             if stopped():
                 return None
             x = state

@@ -44,14 +44,21 @@ def summarise(run: Run) -> dict[str, Any]:
 
 
 def show_figures(console: Console, summary: Mapping[str, Any]) -> None:
-    """Print every figure with its baselines beside it, then the baselines of figures that were not measured."""
+    """Print every figure with its baselines beside it, then the baselines of figures that were not measured.
+
+    A figure NAME_floor is the noise floor of NAME and stands beside that.
+    """
     figures, baselines = summary["figures"], dict(summary["baselines"])
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("figure", "model", "baseline"):
         table.add_column(column, justify="right" if column == "model" else "left", overflow="fold")
     for kind, measured in figures.items():
+        floors = {f"{name}_floor" for name in measured}
         for name, value in measured.items():
-            shown = ", ".join(f"{baseline} {number:.4g}" for baseline, number in _of(name, baselines).items())
+            if name in floors:
+                continue
+            beside = {"floor": measured.get(f"{name}_floor"), **_of(name, baselines)}
+            shown = ", ".join(f"{of} {number:.4g}" for of, number in beside.items() if number is not None)
             table.add_row(f"{kind} {name}", f"{value:.4g}", shown)
     if table.row_count:
         console.print(table)

@@ -5,20 +5,24 @@ Letters: B batch, L length, M features, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from dither.registry.catalog import Catalog
-from dither.registry.flow import Clean, Measured, Noised, State
-from dither.registry.parts import EstimatingProcess, Loss, Process, Sampler, Task
+from dither.registry.flow import Clean, Context, Measured, Noised, State
+from dither.registry.fused import FusedLoss
+from dither.registry.parts import BoundedProcess, EstimatingProcess, Loss, Process, Sampler, Task
 
 from .blame import noted
+from .blockwise import Blockwise
 from .experiment import Experiment
+from .fusing import fused_head
 from .randomness import Stream, seed_generators
 
 __all__ = ["Diffusion"]
@@ -35,6 +39,7 @@ class Diffusion(nn.Module):
         sampler: How samples are drawn.
         precision: bfloat16 runs the model, and only the model, under autocast.
         bound: Whether the loss is the diffusion part of a bound on -log p(x_0).
+        blocks: The blocks that the model is trained on, each behind the clean ones before it; None for whole samples.
     """
 
     def __init__(
@@ -46,11 +51,13 @@ class Diffusion(nn.Module):
         sampler: Sampler,
         precision: Literal["float32", "bfloat16"] = "float32",
         bound: bool = False,
+        blocks: Blockwise | None = None,
     ) -> None:
         super().__init__()
         self.task, self.process, self.model, self.loss, self.sampler = task, process, model, loss, sampler
         self.precision: Literal["float32", "bfloat16"] = precision
-        self.bound = bound
+        self.bound, self.blocks = bound, blocks
+        self._trunk: Callable[..., Tensor] | None = None
 
     @classmethod
     def build(cls, experiment: Experiment, catalog: Catalog | None = None) -> Self:
@@ -65,34 +72,106 @@ class Diffusion(nn.Module):
             seed_generators(torch.device("cpu"), Stream.WEIGHTS, experiment.seed)
             model = experiment.model.build(process.space)
             loss, sampler = experiment.loss.build(facts), experiment.sampler.build()
-        return cls(task, process, model, loss, sampler, experiment.train.precision, experiment.loss.bound)
+            blocks = Blockwise.of(facts.space, experiment.model.facts())
+        return cls(task, process, model, loss, sampler, experiment.train.precision, experiment.loss.bound, blocks)
 
     def with_model(self, model: nn.Module) -> Diffusion:
         """Return the same system around another model, such as an average of its weights."""
-        other = Diffusion(self.task, self.process, model, self.loss, self.sampler, self.precision, self.bound)
-        return other.train(model.training)
+        parts = self.task, self.process, model, self.loss, self.sampler
+        return Diffusion(*parts, self.precision, self.bound, self.blocks).train(model.training)
 
-    def forward(self, clean: Clean, t: Float[Tensor, "B *L"] | None = None) -> Measured:
-        """Clean batch -> loss per position, at random times unless they are given."""
-        t = self.process.times(len(clean.valid), clean.valid.device) if t is None else t
+    def forward(
+        self, clean: Clean, t: Float[Tensor, "B *L"] | None = None, rows: slice | None = None
+    ) -> Measured:
+        """Clean batch -> loss per position, at random times unless they are given; only of some `rows`, if they are.
+
+        Noise is drawn for all rows, so that those which are left out change nothing for the others.
+        """
+        t = self.times(len(clean.valid), clean.valid.device) if t is None else t
         t, noised = self.noise(clean, t)
+        if rows is not None:
+            clean, t, noised = clean[rows], t[rows], noised[rows]
         state = replace(
             noised.state, asked=noised.wanted.flatten(2).any(2) if noised.wanted.ndim > 2 else noised.wanted
         )
-        return self.loss(self.denoise(state, t, clean), noised)
+        linear, context = fused_head(self), self.context(clean)
+        if linear is None:
+            return self.loss(self.denoise(state, t, clean, context=context), noised)
+        h = self._trunk_of(state, t, clean, context)
+        half = self.precision == "bfloat16"
+        return cast(FusedLoss, self.loss).fused(h, linear, self.process, noised, t, half=half)
+
+    def compile_model(self) -> None:
+        """Compile the model, and its trunk by itself where training asks for no more."""
+        self.model.compile()
+        self._trunk = torch.compile(self.model.trunk) if fused_head(self) else None
+
+    def _trunk_of(
+        self, state: State, t: Float[Tensor, "B *L"], clean: Clean, context: Context | None
+    ) -> Float[Tensor, "B L D"]:
+        """Return what the head reads."""
+        behind = {} if context is None else {"context": context}
+        trunk = self._trunk or self.model.trunk
+        with self.autocast(state):
+            h: Tensor = trunk(state, self.process.level(t), clean.valid, clean.cond, **behind)
+        return h
+
+    def times(self, n: int, device: Any = None) -> Float[Tensor, "n *L"]:
+        """Draw random training times: one per sample, or one per block, which each of its positions is told."""
+        return self.process.times(n, device) if self.blocks is None else self.blocks.times(self.process, n, device)
 
     def noise(self, clean: Clean, t: Float[Tensor, "B *L"]) -> tuple[Float[Tensor, "B *L"], Noised]:
-        """Return the times to tell the model, and states to measure the loss with; `t` as `process.times` draws it."""
+        """Return the times to tell the model, and states to measure the loss with; `t` as `times` draws it."""
+        if self.blocks is not None:
+            return self.blocks.noise(self.process, clean, t)
         if isinstance(self.process, EstimatingProcess) and t.ndim == 1:
             return self.process.estimate(clean, t)
         return t, self.process.corrupt(clean, t)
 
-    def denoise(self, state: State, t: Float[Tensor, "B *L"], clean: Clean, cache: Any = None) -> Any:
+    def context(self, clean: Clean) -> Context | None:
+        """What each block looks back at: the clean sample, at t = 0. None for a model of whole samples."""
+        if self.blocks is None:
+            return None
+        return Context(State.of(clean.x0), self.process.level(torch.zeros(len(clean.x0), device=clean.x0.device)))
+
+    def denoise(
+        self,
+        state: State,
+        t: Float[Tensor, "B *L"],
+        clean: Clean,
+        cache: Any = None,
+        context: Context | None = None,
+    ) -> Any:
         """State and time -> prediction, in float32 outside the model. Of `clean` only valid and cond are looked at."""
+        return self.process.read(self.raw(state, t, clean, cache, context), state, self.process.schedule(t))
+
+    def raw(
+        self,
+        state: State,
+        t: Float[Tensor, "B *L"],
+        clean: Clean,
+        cache: Any = None,
+        context: Context | None = None,
+    ) -> Float[Tensor, "B L V"]:
+        """Return what the model says, in float32."""
+        behind = {} if context is None else {"context": context}
         with self.autocast(state):
-            raw = self.model(state, self.process.level(t), clean.valid, clean.cond, cache=cache)
-        raw = raw.float() if self.precision == "bfloat16" else raw
-        return self.process.read(raw, state, self.process.schedule(t))
+            raw: Tensor = self.model(state, self.process.level(t), clean.valid, clean.cond, cache=cache, **behind)
+        return raw.float() if self.precision == "bfloat16" else raw
+
+    def bounded(self, clean: Clean, measured: Measured) -> Measured:
+        """Make a bound on -log p(x_0) out of a loss that is the diffusion part of one; leave any other as it is."""
+        process, blocks, context = self.process, self.blocks, self.context(clean)
+        if not (self.bound and isinstance(process, BoundedProcess)):
+            return measured
+        if blocks is None:
+            return process.bound(clean, measured, lambda state, t: self.denoise(state, t, clean))
+
+        def denoise(state: State, t: Float[Tensor, " BN"]) -> Any:
+            raw = self.raw(blocks.state(state), blocks.spread(t), clean, context=context)
+            return process.read(blocks.rows(raw), state, process.schedule(t))
+
+        return blocks.bound(process, clean, measured, denoise)
 
     def autocast(self, state: State) -> AbstractContextManager[Any]:
         """The context in which the model runs."""

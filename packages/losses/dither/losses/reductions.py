@@ -1,12 +1,17 @@
-"""How a loss per token becomes one number. Letters: B batch, L length."""
+"""How a loss per token becomes one number. Letters: B batch, L length, D width."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
 from dither.registry.flow import Measured, Noised
-from dither.registry.parts import Loss
+from dither.registry.parts import Loss, Process
+
+from .fused import fused_form
 
 __all__ = ["PerActive", "PerSample"]
 
@@ -22,9 +27,21 @@ class PerSample:
 
     def __call__(self, pred: Any, noised: Noised) -> Measured:
         """Measure a prediction."""
-        measured = self.loss(pred, noised)
-        tokens = measured.weights.sum(1, keepdim=True).clamp_min(1)
-        return Measured(measured.values * tokens, measured.weights / tokens)
+        return _per_sample(self.loss(pred, noised))
+
+    def fused(
+        self,
+        h: Float[Tensor, "B L D"],
+        linear: nn.Linear,
+        process: Process,
+        noised: Noised,
+        t: Float[Tensor, "B *L"],
+        *,
+        half: bool = False,
+        share: Float[Tensor, "B #L"] | None = None,
+    ) -> Measured:
+        """Measure what the head would make of h; arguments as of `FusedLoss`."""
+        return _per_sample(fused_form(self.loss).fused(h, linear, process, noised, t, half=half, share=share))
 
 
 @dataclass(frozen=True)
@@ -39,5 +56,28 @@ class PerActive:
     def __call__(self, pred: Any, noised: Noised) -> Measured:
         """Measure a prediction."""
         measured = PerSample(self.loss)(pred, noised)
-        active = noised.wanted.sum(1, keepdim=True).clamp_min(1)
-        return Measured(measured.values / active, measured.weights)
+        return replace(measured, values=measured.values / _active(noised))
+
+    def fused(
+        self,
+        h: Float[Tensor, "B L D"],
+        linear: nn.Linear,
+        process: Process,
+        noised: Noised,
+        t: Float[Tensor, "B *L"],
+        *,
+        half: bool = False,
+        share: Float[Tensor, "B #L"] | None = None,
+    ) -> Measured:
+        """Measure what the head would make of h; arguments as of `FusedLoss`."""
+        each = (1.0 if share is None else share) / _active(noised).double()
+        return PerSample(self.loss).fused(h, linear, process, noised, t, half=half, share=each)
+
+
+def _per_sample(measured: Measured) -> Measured:
+    tokens = measured.weights.sum(1, keepdim=True).clamp_min(1)
+    return replace(measured, values=measured.values * tokens, weights=measured.weights / tokens)
+
+
+def _active(noised: Noised) -> Int[Tensor, "B 1"]:
+    return noised.wanted.sum(1, keepdim=True).clamp_min(1)

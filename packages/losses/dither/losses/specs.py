@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from dither.registry import Misfit, Space, Spec, TokenSpace, hookimpl
 from dither.registry.costs import Cost
 from dither.registry.kinds import FEATURES, TOKENS, LossSpec, ProcessFacts
+from dither.registry.problems import nearest
 
 if TYPE_CHECKING:
     from dither.registry.parts import Loss
 
-__all__ = ["MSE", "MaskedCE", "MaskedCEActive", "ScoreEntropy", "register_components"]
+__all__ = ["MSE", "MaskedCE", "MaskedCEActive", "ScoreEntropy", "SeedLoss", "register_components"]
+
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 INSTEAD = 'use loss "score-entropy", which is the bound of every token process and meaning'
 
@@ -47,9 +50,9 @@ class MaskedCE(LossSpec):
 
     def build(self, process: ProcessFacts) -> Loss:
         """Return the loss."""
-        from .tokens import masked_ce
+        from .fused import FusedMaskedCE
 
-        return _reduced(masked_ce, self.reduction)
+        return _reduced(FusedMaskedCE(), self.reduction)
 
 
 class MaskedCEActive(LossSpec):
@@ -61,11 +64,24 @@ class MaskedCEActive(LossSpec):
 
     name: ClassVar[str] = "masked-ce-active"
     serves = TOKENS
+    weights: dict[str, NotNegative | list[NotNegative]] = {}
+    """By name of the field: how much its tokens count (lambda), or one number per clean id, in order. Default 1."""
 
     def check(self, process: ProcessFacts) -> Iterable[Misfit]:
         """Yield why the weights do not hold for the process."""
         yield from super().check(process)
         yield from _not_closed(self.name, process)
+        if not isinstance(process.space, TokenSpace):
+            return
+        clean = {f.name: sum(i not in (f.mask, f.pad) for i in range(f.size)) for f in process.space.fields}
+        for name, said in self.weights.items():
+            if name not in clean:
+                what = f'no field is named "{name}"; fields: {", ".join(clean)}'
+                close = nearest(name, clean)
+                yield Misfit(what, ("weights", name), ("task",), f'did you mean "{close}"?' if close else None)
+            elif isinstance(said, list) and len(said) != clean[name]:
+                what = f'field "{name}" has {clean[name]} clean ids, but here are {len(said)} weights'
+                yield Misfit(what, ("weights", name), ("task",))
 
     def warn(self, process: ProcessFacts) -> Iterable[Misfit]:
         """Yield that its figures are no likelihood."""
@@ -78,10 +94,14 @@ class MaskedCEActive(LossSpec):
 
     def build(self, process: ProcessFacts) -> Loss:
         """Return the loss."""
+        from .fused import FusedMaskedCE
         from .reductions import PerActive
-        from .tokens import masked_ce
 
-        return PerActive(masked_ce)
+        if not (self.weights and isinstance(process.space, TokenSpace)):
+            return PerActive(FusedMaskedCE())
+        from .weighting import Weighted, weight_table
+
+        return Weighted(PerActive(FusedMaskedCE()), weight_table(process.space, self.weights))
 
 
 class ScoreEntropy(LossSpec):
@@ -105,9 +125,43 @@ class ScoreEntropy(LossSpec):
 
     def build(self, process: ProcessFacts) -> Loss:
         """Return the loss."""
-        from .tokens import score_entropy
+        from .fused import FusedScoreEntropy
 
-        return _reduced(score_entropy, self.reduction)
+        return _reduced(FusedScoreEntropy(), self.reduction)
+
+
+class SeedLoss(LossSpec):
+    """The score entropy of seed 004 as its document writes it: of a softmax, and without the rate. To compare with.
+
+    It is no bound, and the truth is not where it is least: docs/seed-004.md has what it costs.
+    """
+
+    name: ClassVar[str] = "seed-004"
+    serves = TOKENS
+
+    def check(self, process: ProcessFacts) -> Iterable[Misfit]:
+        """Yield unless the process is the seed's: uniform, with a model that gives the logarithms of scores."""
+        yield from super().check(process)
+        if process.space.data == "tokens" and (process.prior, process.predict) != ("uniform", "score"):
+            message = f'loss "seed-004" is for process "uniform" with predict = "score", not "{process.name}" with '
+            yield Misfit(f'{message}predict = "{process.predict}"', related=("process",), help=INSTEAD)
+
+    def warn(self, process: ProcessFacts) -> Iterable[Misfit]:
+        """Yield what is wrong with it."""
+        message = (
+            'loss "seed-004" takes a softmax for scores and leaves out the rate: it is least where all is on one id'
+        )
+        yield Misfit(f"{message}, falls below 0, and is no bound on -log p(x_0)", help='use loss "score-entropy"')
+
+    def cost(self, process: ProcessFacts) -> Cost:
+        """The softmax is kept, and passes once more with its gradient."""
+        return Cost(kept=table_size(process.space), passing=3 * table_size(process.space))
+
+    def build(self, process: ProcessFacts) -> Loss:
+        """Return the loss."""
+        from .seed_004 import seed_004
+
+        return seed_004
 
 
 class MSE(LossSpec):
@@ -164,4 +218,4 @@ def _reduced(loss: Loss, reduction: str) -> Loss:
 @hookimpl
 def register_components() -> list[type[Spec]]:
     """Offer what this package makes."""
-    return [MSE, MaskedCE, MaskedCEActive, ScoreEntropy]
+    return [MSE, MaskedCE, MaskedCEActive, ScoreEntropy, SeedLoss]

@@ -17,6 +17,9 @@ from dither.registry.flow import Measured, Noised, TokenPrediction, over
 
 __all__ = ["masked_ce", "score_entropy"]
 
+FAR = 40.0
+"""log s - log r from which on a term is s alone: what is left out is 41 exp(-40) of it."""
+
 
 def masked_ce(pred: TokenPrediction, noised: Noised) -> Measured:
     """-log p(x_0 | x_t) on masked positions, weighted by sigma' / (exp(sigma) - 1) (MDLM, Sahoo et al. 2024, eq. 10).
@@ -38,6 +41,10 @@ def score_entropy(pred: TokenPrediction, noised: Noised) -> Measured:
     with s(y) the model's p_t(y) / p_t(x_t) and r(y) = q(y | x_0) / q(x_t | x_0). Values are 0 where the prior cannot
     have put x_t. Weights are 1 on real positions that are not known, and 0 elsewhere.
 
+    In float32, values are within 1e-5 of the truth for any vocabulary and noise, near the true score and far from it. A
+    score above exp(88) is infinite there, and so are its loss and its gradient. They are not cut off: a guard that
+    stops the run and names the sample is worth more than a loss that no longer says where to go.
+
     Raises:
         TypeError: The record comes from no token process.
     """
@@ -47,8 +54,9 @@ def score_entropy(pred: TokenPrediction, noised: Noised) -> Measured:
     landing = _at(prior, x)
     active = ~noised.fixed & (landing > 0)
     log_score = torch.where(active[..., None], pred.log_score(), 0.0)
-    base, own = _log_ratios(noised, active)
-    divergence: Tensor = _Divergence.apply(log_score, base, own, prior.log(), x, x0)  # type: ignore[no-untyped-call]
+    log_prior = prior.log() - prior.amax(-1, keepdim=True).log()
+    base, own = _log_ratios(noised, log_prior, active)
+    divergence: Tensor = _Divergence.apply(log_score, base, own, log_prior, x, x0)  # type: ignore[no-untyped-call]
     weight = over(noised.noise.rate, x).to(landing.dtype) * landing
     values = torch.where(active, weight.to(log_score.dtype) * divergence, 0.0)
     return Measured(values, (~noised.fixed).to(values.dtype))
@@ -58,26 +66,34 @@ def _at(table: Shaped[Tensor, "rows V"], x: Int[Tensor, "B L"]) -> Shaped[Tensor
     return table.expand(x.shape[1], -1)[torch.arange(x.shape[1], device=x.device), x]
 
 
-def _log_ratios(noised: Noised, active: Bool[Tensor, "B L"]) -> tuple[Float[Tensor, "B L"], Float[Tensor, "B L"]]:
-    """Return log r(y) - log prior(y), the same for every y but x_0, and log r(x_0); 0 where not active.
+def _log_ratios(
+    noised: Noised, log_prior: Float[Tensor, "rows V"], active: Bool[Tensor, "B L"]
+) -> tuple[Float[Tensor, "B L"], Float[Tensor, "B L"]]:
+    """Return log r(y) - log_prior(y), the same for every y but x_0, and log r(x_0); 0 where not active.
 
     Written with logarithms of 1 - alpha, never as 1 - V / (exp(sigma) - 1 + V), which cancels to 0 for small sigma.
+
+    Args:
+        noised: The record.
+        log_prior: Logarithm of the prior, up to a number of each row.
+        active: Where a ratio is wanted.
     """
     assert noised.prior is not None
     x, x0 = noised.state.x, noised.x0
     log_alpha = -over(noised.noise.sigma, x).to(noised.prior.dtype)
     log_lost = (-log_alpha.expm1()).log()
     log_landing, log_landing_0 = (log_lost + _at(noised.prior, ids).log() for ids in (x, x0))
-    here = torch.where(x == x0, torch.logaddexp(log_alpha, log_landing), log_landing)
-    base, own = log_lost - here, torch.logaddexp(log_alpha, log_landing_0) - here
+    apart = torch.where(x == x0, torch.logaddexp(log_alpha - log_landing, torch.zeros_like(log_landing)), 0.0)
+    base, own = -apart - _at(log_prior, x), torch.logaddexp(log_alpha, log_landing_0) - log_landing - apart
     return torch.where(active, base, 0.0), torch.where(active, own, 0.0)
 
 
 class _Divergence(torch.autograd.Function):
     """Sum over y != x of s - r log s + r (log r - 1); its gradient in log s is s - r.
 
-    Each term is r (exp(d) - 1 - d) with d = log s - log r, which cannot be negative; s where r = 0. Written by hand
-    because of memory: only log s is kept for the way back, and both ways need few tensors of its size.
+    Each term is r (exp(d) - 1 - d) with d = log s - log r, which cannot be negative, and s where that is all of it: r =
+    0, or d > 40. Written by hand because of memory, for only log s is kept for the way back, and because of precision:
+    near the truth s - r is r (exp(d) - 1), not a difference of two exponentials.
     """
 
     @staticmethod
@@ -91,29 +107,53 @@ class _Divergence(torch.autograd.Function):
         x0: Int[Tensor, "B L"],
     ) -> Float[Tensor, "B L"]:
         ctx.save_for_backward(log_score, base, own, log_prior, x, x0)
-        log_ratio = _ratio_table(log_score, base, own, log_prior, x, x0)
-        absent = log_ratio == -torch.inf
-        gap = (log_score - log_ratio).masked_fill_(absent, 0.0)
-        terms = gap.expm1().sub_(gap).clamp_min_(0.0).mul_(log_ratio.exp_())
-        return terms.add_(log_score.exp().masked_fill_(~absent, 0.0)).sum(-1)
+        gap, ratio = _compare(log_score, base, own, log_prior, x, x0)
+        terms = _beyond_linear(gap).mul_(ratio)
+        del ratio
+        return torch.where(gap < FAR, terms, log_score.exp()).sum(-1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Float[Tensor, "B L"]) -> tuple[Tensor | None, ...]:
         log_score, *rest = ctx.saved_tensors
-        slope = log_score.exp().sub_(_ratio_table(log_score, *rest).exp_())
+        gap, ratio = _compare(log_score, *rest)
+        slope = torch.where(gap < FAR, gap.expm1().mul_(ratio), log_score.exp())
         return slope.mul_(grads[0][..., None]), None, None, None, None, None
 
 
-def _ratio_table(
+def _beyond_linear(d: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """Return exp(d) - 1 - d, also where that cancels: there it is d expm1(d) (1/2 - d/12), up to a share of d^3 / 360.
+
+    The difference is off by a share of eps / d. Where the two are as good, they are off by 2e-6 in float32.
+    """
+    rise = d.expm1()
+    series = (d * (-1 / 12)).add_(0.5).mul_(d).mul_(rise)
+    close = (360 * torch.finfo(d.dtype).eps) ** 0.25
+    return torch.where(d.abs() < close, series, rise.sub_(d))
+
+
+def _compare(
     log_score: Float[Tensor, "B L V"],
     base: Float[Tensor, "B L"],
     own: Float[Tensor, "B L"],
     log_prior: Float[Tensor, "rows V"],
     x: Int[Tensor, "B L"],
     x0: Int[Tensor, "B L"],
-) -> Float[Tensor, "B L V"]:
-    """Return log r(y); at y = x the score itself, so that this term is 0."""
-    table = base[..., None].to(log_score.dtype) + log_prior.to(log_score.dtype)
-    table.scatter_(-1, x0[..., None], own[..., None].to(table.dtype))
-    return table.scatter_(-1, x[..., None], log_score.gather(-1, x[..., None]))
+) -> tuple[Float[Tensor, "B L V"], Float[Tensor, "B L V"]]:
+    """Return d = log s - log r, and r; both 0 at y = x, so that this term is 0.
+
+    In float32 a log r of about -20 is off by 1e-6, which is 1 % of d = 1e-4. So its one part per position is taken away
+    in two pieces, what float32 holds of it and what that has lost; the other part is 0 where the prior is even. Where r
+    = 0, d is infinite or no number.
+    """
+    dtype = log_score.dtype
+    table, each = log_prior.to(dtype), base[..., None].to(dtype)
+    gap = (log_score - table).sub_(each)
+    if dtype != base.dtype:
+        gap.sub_((base[..., None] - each).to(dtype))
+    ratio = (table + each).exp_()
+    here = log_score.gather(-1, x0[..., None]) - own[..., None]
+    for ids, apart, odds in ((x0, here, own[..., None].exp()), (x, torch.zeros_like(here), torch.zeros_like(here))):
+        gap.scatter_(-1, ids[..., None], apart.to(dtype))
+        ratio.scatter_(-1, ids[..., None], odds.to(dtype))
+    return gap, ratio

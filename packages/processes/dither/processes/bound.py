@@ -40,15 +40,17 @@ def whole_bound(process: TokenProcess, t_min: float, clean: Clean, measured: Mea
         denoise: State and time -> prediction.
 
     Returns:
-        Nats per position, with weight 1 on real positions that are not known, however the loss was reduced.
+        Nats per position, with weight 1 on real positions that are not known, however the loss was reduced. The parts
+        "prior" and "reconstruction" are the two ends; the rest is the diffusion part.
     """
     n, device = len(clean.x0), clean.x0.device
     t = torch.full((n,), t_min, device=device)
     noised = process.corrupt(clean, t)
-    rest = _prior_gap(process, clean, denoise)
-    rest = rest + _missing(denoise(noised.state, t), clean).where(noised.wanted, 0.0)
     nats = (1 - t_min) * measured.values * measured.weights
-    return Measured(nats + rest.to(nats.dtype).where(~clean.fixed, 0.0), (~clean.fixed).to(nats.dtype))
+    missing = _missing(denoise(noised.state, t), clean).where(noised.wanted, 0.0)
+    ends = {"prior": _prior_gap(process, clean, denoise), "reconstruction": missing}
+    ends = {name: part.to(nats.dtype).where(~clean.fixed, 0.0) for name, part in ends.items()}
+    return Measured(sum(ends.values(), nats), (~clean.fixed).to(nats.dtype), parts=ends)
 
 
 def _missing(pred: Any, clean: Clean) -> Float[Tensor, "B L"]:

@@ -50,7 +50,7 @@ class Evidence:
         prior: Float[Tensor, "rows V"],
         clean: Bool[Tensor, "rows V"],
     ) -> None:
-        self.x, self.prior, self.clean = x, prior, clean
+        self.x, self.noise, self.prior, self.clean = x, noise, prior, clean
         self.log_alpha = -wide(over(noise.sigma, x))
         self.log_lost = (-self.log_alpha.expm1()).log()
         landed = self.log_lost + at(prior, x).log()
@@ -58,8 +58,23 @@ class Evidence:
         gain = torch.logaddexp(torch.zeros_like(landed), self.log_alpha - landed)
         self.gain = gain.masked_fill(self.sure, 0.0)
 
+    def rows(self, where: Bool[Tensor, "B L"]) -> Evidence:
+        """Return what is known of some positions, as if they were one sample of as many positions, `1 n`."""
+
+        def chosen(value: Tensor) -> Tensor:
+            return over(value, self.x).expand(self.x.shape)[where][None]
+
+        prior, clean = self.prior, self.clean
+        if len(prior) > 1:
+            place = where.nonzero()[:, 1]
+            prior, clean = prior[place], clean[place]
+        noise = Noise(chosen(self.noise.sigma), chosen(self.noise.rate))
+        return Evidence(self.x[where][None], noise, prior, clean)
+
     def settle(self, raw: Float[Tensor, "B L V"]) -> Float[Tensor, "B L V"]:
         """Normalise logits over the clean ids that can be; where x is sure, all is on x (SUBS of MDLM)."""
+        if raw.device.type == "cpu" and not self.sure.any():  # elsewhere the host would have to wait for the answer
+            return (raw if self.clean.all() else raw.masked_fill(~self.clean, -torch.inf)).log_softmax(-1)
         here = torch.arange(raw.shape[-1], device=raw.device) == self.x[..., None]
         sure = self.sure[..., None]
         logits = raw.masked_fill(torch.where(sure, ~here, ~self.clean), -torch.inf)

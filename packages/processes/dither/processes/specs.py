@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -14,8 +15,10 @@ from dither.registry.kinds import FEATURES, TOKENS, ProcessFacts, ProcessSpec, S
 from dither.registry.problems import nearest
 
 from .costs import reading_cost
+from .prior_cost import prior_cost_of
 from .samplers.order_specs import FirstHitting, Guided, Ordered, ReMDM
-from .samplers.specs import Ancestral, Blocks, Euler, PredictorCorrector
+from .samplers.seed_specs import SeedSampler
+from .samplers.specs import Analytic, Ancestral, Blocks, Euler, PredictorCorrector
 from .schedules.specs import Cosine, CosineSquared, Geometric, LinearBeta, LinearSigma, LogLinear, Polynomial
 
 if TYPE_CHECKING:
@@ -129,8 +132,11 @@ class Uniform(Clocked):
         yield from _clean_ids(space)
 
     def warn(self, space: Space) -> Iterable[Misfit]:
-        """Yield if much is left at t = 1. It is allowed, since published models (SEDD) were trained to sigma = 1."""
-        yield from self.lasting("of the tokens would still be clean")
+        """Yield if much is left at t = 1, and what it costs. It is allowed, as a seed and SEDD's class defaults end so."""
+        for misfit in self.lasting("of the tokens would still be clean"):
+            nats = prior_cost_of(_tokens(self, space), self.schedule.sigma_end() or 0.0)
+            cost = f"{misfit.message}: {nats:.3g} nats per token, KL(q(x_1|x_0) || even), are added to any bound"
+            yield replace(misfit, message=cost)
 
     def facts(self, space: Space) -> ProcessFacts:
         """Tell what losses and samplers need to know."""
@@ -288,4 +294,5 @@ def register_components() -> list[type[Spec]]:
     """Offer what this package makes."""
     schedules: list[type[Spec]] = [Cosine, CosineSquared, Geometric, LinearBeta, LinearSigma, LogLinear, Polynomial]
     processes: list[type[Spec]] = [Absorbing, Gaussian, Marginal, MaskedRegion, Uniform]
-    return [*schedules, *processes, Ancestral, Blocks, Euler, FirstHitting, Guided, Ordered, PredictorCorrector, ReMDM]
+    samplers: list[type[Spec]] = [Analytic, Ancestral, Blocks, Euler, FirstHitting, Guided, Ordered]
+    return [*schedules, *processes, *samplers, PredictorCorrector, ReMDM, SeedSampler]

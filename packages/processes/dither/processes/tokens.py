@@ -9,63 +9,28 @@ The arithmetic is the same. Letters: B batch, L length, V vocabulary, rows one p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dither.registry.flow import Clean, Measured, Noise, Noised, State, over
+from dither.registry.parts import RawLater
 from dither.registry.problems import nearest
 from dither.registry.spaces import Field, Space, TokenSpace
 
 from .bound import Denoise, whole_bound
 from .clock import Clock
-from .draws import draw, draw_along
+from .draws import draw_along, draw_log
 from .enumeration import exact_bound
 from .estimators import Estimator, one_for_sure, placed
 from .evidence import Evidence, at
 from .precision import Constant, wide, wide_dtype
+from .reading import LaterReading, Meaning, TokenReading, draw_clean, reading_of
 
 __all__ = ["Meaning", "TokenProcess", "TokenReading", "even_prior", "frequency_prior", "mask_prior"]
-
-Meaning = Literal["posterior", "plug-in", "score"]
-
-
-class TokenReading:
-    """The raw output of a model under its meaning; a `TokenPrediction`.
-
-    Args:
-        log: What the model says, with ids that cannot be at -inf: log p(x_0 | x_t) normalised (posterior), log p(x_0 |
-            the other positions) normalised (plug-in), or log p_t(y) / p_t(x_t) with 0 at x_t (score).
-        meaning: Which of them it is.
-        evidence: x_t and its level.
-    """
-
-    def __init__(self, log: Float[Tensor, "B L V"], meaning: Meaning, evidence: Evidence) -> None:
-        self.log, self.meaning, self.evidence = log, meaning, evidence
-
-    def log_clean(self) -> Float[Tensor, "B L V"]:
-        """Return log p(x_0 | x_t), normalised; -inf on ids that cannot be."""
-        return self.log if self.meaning == "posterior" else self.evidence.posterior(self.log_context())
-
-    def log_context(self) -> Float[Tensor, "B L V"]:
-        """Return log p(x_0 | the other positions), normalised: the x_0 to plug into q(x_s | x_t, x_0)."""
-        if self.meaning == "posterior":
-            return self.evidence.context(self.log)
-        return self.log if self.meaning == "plug-in" else self.evidence.context_of_score(self.log)
-
-    def log_score(self) -> Float[Tensor, "B L V"]:
-        """Return log p_t(y) / p_t(x_t) with one position changed to y; 0 at y = x_t.
-
-        Under an absorbing prior it is exact at MASK, the only place where a reverse rate needs it.
-        """
-        return self.log if self.meaning == "score" else self.evidence.score(self.log_context())
-
-    def sharpened(self, sharpen: Callable[[Tensor], Tensor]) -> TokenReading:
-        """Return another reading, in which what the model believes of x_0 before it sees x_t was changed."""
-        return TokenReading(sharpen(self.log_context()), "plug-in", self.evidence)
 
 
 class TokenProcess:
@@ -107,6 +72,7 @@ class TokenProcess:
         self.clock = clock
         self.schedule, self.times, self.level = clock.schedule, clock.times, clock.level
         self.table, self.clean, self.reached = Constant(prior), Constant(clean), Constant(clean | (prior > 0))
+        self._reaches_all = bool((clean | (prior > 0)).all())
         self._cumulative = Constant(prior.cumsum(-1))
 
     def corrupt(self, clean: Clean, t: Float[Tensor, "B *L"]) -> Noised:
@@ -134,11 +100,27 @@ class TokenProcess:
     def read(self, raw: Float[Tensor, "B L V"], state: State, noise: Noise) -> TokenReading:
         """Give the raw output its meaning, in float32 at least."""
         raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
-        evidence = self._evidence(state, noise)
+        evidence = self.evidence(state, noise)
         if self.predict != "score":
             return TokenReading(evidence.settle(raw), self.predict, evidence)
-        ratios = raw.masked_fill(~self.reached.on(raw.device), -torch.inf)
-        return TokenReading(ratios.scatter_(-1, state.x[..., None], 0.0), "score", evidence)
+        ratios = raw.scatter(-1, state.x[..., None], 0.0)
+        if not self._reaches_all:
+            ratios = ratios.masked_fill(~self.reached.on(raw.device), -torch.inf)
+            ratios = ratios.scatter_(-1, state.x[..., None], 0.0)
+        return TokenReading(ratios, "score", evidence)
+
+    def read_later(self, raw: RawLater, state: State, noise: Noise) -> LaterReading:
+        """Give raw output its meaning before there is any."""
+        return LaterReading(self.read, raw, state, self.evidence(state, noise), self.predict)
+
+    def support(self, device: Any) -> Bool[Tensor, "rows V"]:
+        """Return the ids of which the raw output says anything: elsewhere `read` puts -inf."""
+        return (self.reached if self.predict == "score" else self.clean).on(device)
+
+    def evidence(self, state: State, noise: Noise) -> Evidence:
+        """Return what a state at a noise level says by itself."""
+        device = state.x.device
+        return Evidence(state.x, noise, self.table.on(device), self.clean.on(device))
 
     def prior(self, like: Clean) -> State:
         """The state at t = 1: draws from the prior, with fixed values in place."""
@@ -149,27 +131,28 @@ class TokenProcess:
 
         With the context m and alpha_ts = alpha_t / alpha_s it is a mixture, up to a factor: to stay, with weight
         alpha_ts (alpha_s m(x) + (1 - alpha_s) prior(x)); a draw from m, (1 - alpha_ts) prior(x) alpha_s; and one from
-        the prior, (1 - alpha_ts) prior(x) (1 - alpha_s). Only positions whose lot is m need a draw over all ids.
+        the prior, (1 - alpha_ts) prior(x) (1 - alpha_s). Lots come first: they settle where the model need not be
+        asked, as it would have to stay even if m(x) were 0, or m(x) is 0 and what comes is from the prior.
         """
-        x, evidence = state.x, self._evidence(state, now)
-        log_context = pred.log_context() if isinstance(pred, TokenReading) else evidence.context(pred.log_clean())
-        m = log_context.gather(-1, x[..., None])[..., 0].exp()
+        x, evidence = state.x, self.evidence(state, now)
         landing = at(self.table.on(x.device), x)
         log_kept, log_alpha = (-wide(over(noise.sigma, x)) for noise in (now.since(then), then))
-        stay = log_kept.exp() * (log_alpha.exp() * m - log_alpha.expm1() * landing)
-        move = -log_kept.expm1() * landing
-        leaves = ~like.fixed & ~evidence.sure & (_uniform(x) * (stay + move) >= stay)
-        believed = _uniform(x) < log_alpha.exp()
+        least, move = -log_kept.exp() * log_alpha.expm1() * landing, -log_kept.expm1() * landing
+        lot, believed = _uniform(x), _uniform(x) < log_alpha.exp()
+        surplus = lot * (least + move) - least
+        leaves = ~like.fixed & ~evidence.sure & (surplus >= 0)
         new = torch.where(leaves & ~believed, self._land(x), x)
-        chosen = leaves & believed
-        new[chosen] = draw(log_context[chosen].exp())
+        asked = leaves & (believed | at(self.clean.on(x.device), x))
+        most = surplus / ((log_kept + log_alpha).exp() * (1 - lot)).clamp_min(torch.finfo(lot.dtype).tiny)
+        some = [value[asked] for value in (x, new, most, believed)]
+        new[asked] = _settled(reading_of(pred, evidence, "posterior"), asked, *some)
         return State.of(new)
 
     def finish(self, state: State, pred: Any, like: Clean) -> Int[Tensor, "B L"]:
         """Draw clean ids from p(x_0 | x_t) wherever the id is in doubt."""
         x = state.x.clone()
         chosen = ~like.fixed & (at(self.table.on(x.device), x) > 0)
-        x[chosen] = draw(pred.log_clean()[chosen].exp())
+        x[chosen] = draw_clean(pred, chosen)
         return x
 
     def bound(self, clean: Clean, measured: Measured, denoise: Denoise) -> Measured:
@@ -189,10 +172,6 @@ class TokenProcess:
         wanted = ~fixed & (at(prior, x) > 0)
         return Noised(x0, State.of(x), noise, wanted, clean.valid, fixed, prior)
 
-    def _evidence(self, state: State, noise: Noise) -> Evidence:
-        device = state.x.device
-        return Evidence(state.x, noise, self.table.on(device), self.clean.on(device))
-
     def _land(self, like: Int[Tensor, "B L"]) -> Int[Tensor, "B L"]:
         """Draw from the prior at every position."""
         return draw_along(self._cumulative.on(like.device), *like.shape)
@@ -200,6 +179,27 @@ class TokenProcess:
 
 def _uniform(like: Tensor) -> Float[Tensor, "..."]:
     return torch.rand(like.shape, dtype=wide_dtype(like.device), device=like.device)
+
+
+def _settled(
+    reading: TokenReading | LaterReading,
+    asked: Bool[Tensor, "B L"],
+    x: Int[Tensor, " N"],
+    landed: Int[Tensor, " N"],
+    most: Float[Tensor, " N"],
+    believed: Bool[Tensor, " N"],
+) -> Int[Tensor, " N"]:
+    """Return the ids of the positions asked: x where m(x) is above `most`, else what landed, or a draw from m."""
+    new, start = torch.where(believed, x, landed), 0
+    for piece in reading.pieces(asked):
+        log_m = piece.log_context()[0]
+        part = slice(start, start + len(log_m))
+        goes = wide(log_m.gather(-1, x[part, None])[:, 0]).exp() <= most[part]
+        drawn = goes & believed[part]
+        ids = torch.where(goes, landed[part], x[part])
+        ids[drawn] = draw_log(log_m[drawn])
+        new[part], start = ids, part.stop
+    return new
 
 
 def mask_prior(space: TokenSpace) -> Float[Tensor, "rows V"]:

@@ -81,6 +81,8 @@ def _contracts(spec: type[Spec]) -> Iterator[tuple[str, str]]:
         yield "serves", " and ".join(sorted(serves, reverse=True))
     if isinstance(gives := getattr(spec, "gives", None), str):
         yield "gives", gives
+    for form, what in getattr(spec, "exports", {}).items():
+        yield f"exports {form}", what
     if getattr(spec, "bound", False):
         yield "bound", "its mean is the diffusion part of a bound on -log p(x_0), in nats; evaluation adds the rest"
     check = getattr(spec, "check", None)

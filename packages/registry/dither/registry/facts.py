@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from .spaces import Space
+from .spaces import Space, TokenSpace
 
 __all__ = ["ModelFacts", "ProcessFacts"]
 
@@ -33,8 +33,17 @@ class ModelFacts:
 
     Attributes:
         block_size: Positions per block under block-causal attention, or None where every position sees every other.
+            A model that names one takes `context=`: over tokens of a single field it is trained block by block, each
+            behind the clean ones before it.
         cache: Whether it can remember finished positions (`new_cache`, and `cache=` of its forward).
     """
 
     block_size: int | None = None
     cache: bool = True
+
+    def trained_blocks(self, space: Space) -> int | None:
+        """Return the size of the blocks that a model over this space is trained on; None for whole samples.
+
+        Where a sample is not tokens of a single field, block-causal attention says only what a position sees.
+        """
+        return self.block_size if isinstance(space, TokenSpace) and len(space.fields) == 1 else None

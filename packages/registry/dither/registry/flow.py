@@ -18,6 +18,7 @@ from torch import Tensor
 
 __all__ = [
     "Clean",
+    "Context",
     "FeaturePrediction",
     "Goal",
     "Measured",
@@ -152,6 +153,19 @@ class State(_Moves):
 
 
 @dataclass(frozen=True)
+class Context(_Moves):
+    """A finished sample beside a noised one: under block-causal attention, what each block sees of the earlier ones.
+
+    Attributes:
+        state: The sample, of the shape of the noised one.
+        level: What the process says of its noise, per sample: that of t = 0.
+    """
+
+    state: State
+    level: Float[Tensor, " B"]
+
+
+@dataclass(frozen=True)
 class Noised(_Moves):
     """Everything a loss may need; losses hold no process.
 
@@ -219,14 +233,23 @@ class Measured(_Moves):
     Attributes:
         values: The loss of a position. Where the weight is 0 the value does not matter, but it is finite.
         weights: How much the position counts, at least 0.
+        summed: The sum of values times weights where it alone carries the gradient, and the values none; else None.
+        parts: Of what the values are made, by name, where that is worth knowing.
     """
 
     values: Float[Tensor, "B L"]
     weights: Float[Tensor, "B L"]
+    summed: Float[Tensor, ""] | None = None
+    parts: dict[str, Float[Tensor, "B L"]] = field(default_factory=dict)
+
+    def __getitem__(self, rows: slice) -> Self:
+        """Return some samples of the batch; of a sum that alone carries the gradient there is no part."""
+        parts = {name: part[rows] for name, part in self.parts.items()}
+        return replace(self, values=self.values[rows], weights=self.weights[rows], summed=None, parts=parts)
 
     def total(self) -> Float[Tensor, ""]:
         """Sum of values times weights."""
-        return (self.values * self.weights).sum()
+        return (self.values * self.weights).sum() if self.summed is None else self.summed
 
     def mean(self) -> Float[Tensor, ""]:
         """Weighted mean; 0 when nothing is weighted."""

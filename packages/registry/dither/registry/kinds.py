@@ -7,7 +7,7 @@ Sizes (width, condition width, vocabulary, length) are handed down by the parent
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .costs import Cost
@@ -51,6 +51,8 @@ class TaskSpec(Spec):
     """What the data is, how well a model does on it, and how it looks."""
 
     kind: ClassVar[str] = "task"
+    exports: ClassVar[Mapping[str, str]] = {}
+    """Forms in which other programs can read its samples, by name, and what each is; its tasks are `parts.Exports`."""
 
     def check(self) -> Iterable[Misfit]:
         """Yield what is wrong with the options taken together."""
@@ -135,6 +137,8 @@ class SamplerSpec(Spec):
     """A way to walk a process back."""
 
     kind: ClassVar[str] = "sampler"
+    blockwise: ClassVar[bool] = False
+    """Whether it draws block after block, each behind finished ones, as a model with a block_size is trained."""
 
     def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
         """Yield why this walk is not possible with this process and model."""

@@ -6,26 +6,41 @@ Letters: B batch, L length, M features, V vocabulary, D width, C condition width
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from .flow import Clean, Measured, Noise, Noised, State
+from .flow import Clean, Context, Measured, Noise, Noised, State
 from .spaces import Space
+from .task_parts import (
+    BucketedTask,
+    Exports,
+    Metrics,
+    Picture,
+    SampledMetrics,
+    SampleSums,
+    ShowsPaths,
+    Split,
+    Task,
+)
 
 __all__ = [
     "BoundedProcess",
     "BucketedTask",
     "Denoiser",
     "EstimatingProcess",
+    "Exports",
     "KeyValueCache",
     "Loss",
     "Metrics",
+    "PatientProcess",
     "Picture",
     "Process",
+    "RawLater",
+    "SampleSums",
+    "SampledMetrics",
     "Sampler",
     "Schedule",
     "Session",
@@ -33,8 +48,6 @@ __all__ = [
     "Split",
     "Task",
 ]
-
-Split = Literal["train", "valid", "test"]
 
 Schedule = Callable[[Float[Tensor, "B *L"]], Noise]
 """Time in [0, 1] -> Noise. sigma grows with t, and rate is its derivative."""
@@ -105,6 +118,35 @@ class EstimatingProcess(Protocol):
 
 
 @runtime_checkable
+class RawLater(Protocol):
+    """The raw output of a model that is called when it is first asked for.
+
+    Attributes:
+        by_rows: Whether `rows` never makes the output of all positions: there is much of it, and the head treats
+            positions alike.
+    """
+
+    by_rows: bool
+
+    def whole(self) -> Float[Tensor, "B L V"]:
+        """Return the output at every position."""
+        ...
+
+    def rows(self, where: Bool[Tensor, "B L"]) -> Iterator[Float[Tensor, "1 n V"]]:
+        """Yield the output at the chosen positions in order, some at a time."""
+        ...
+
+
+@runtime_checkable
+class PatientProcess(Protocol):
+    """A process that can give raw output its meaning before there is any, and ask for it only where it is needed."""
+
+    def read_later(self, raw: RawLater, state: State, noise: Noise) -> Any:
+        """Return a prediction as `read` does; from it a sampler may take single positions."""
+        ...
+
+
+@runtime_checkable
 class Session(Protocol):
     """What a sampler talks to: the model, the meaning of its output, and its memory of finished positions."""
 
@@ -154,12 +196,15 @@ class Denoiser(Protocol):
         valid: Bool[Tensor, "B L"],
         cond: Mapping[str, Tensor],
         *,
+        context: Context | None = None,
         cache: Any = None,
         keep: bool = False,
     ) -> Float[Tensor, "B L V"]:
         """Return raw values per position: `B L M` for features, one number per id `B L V` for tokens.
 
-        With a `cache` the positions given stand behind the cached ones; with `keep` they are added to it.
+        With a `context` each block of the state sees, of other blocks, the earlier ones of the context; only a model
+        whose facts name a block size is given one. With a `cache` the positions given stand behind the cached ones;
+        with `keep` they are added to it.
         """
         ...
 
@@ -170,6 +215,7 @@ class Denoiser(Protocol):
         valid: Bool[Tensor, "B L"],
         cond: Mapping[str, Tensor],
         *,
+        context: Context | None = None,
         cache: Any = None,
         keep: bool = False,
     ) -> Float[Tensor, "B L D"]:
@@ -178,88 +224,4 @@ class Denoiser(Protocol):
 
     def new_cache(self) -> KeyValueCache:
         """Return an empty cache for this model."""
-        ...
-
-
-@dataclass(frozen=True)
-class Picture:
-    """Something to look at: any of these forms, under a file name without suffix."""
-
-    name: str
-    png: bytes | None = None
-    svg: str | None = None
-    text: str | None = None
-    gif: bytes | None = None
-    html: str | None = None
-
-
-@runtime_checkable
-class Metrics(Protocol):
-    """Adds up over batches, so that the result does not depend on how a split was cut into batches."""
-
-    def update(self, clean: Clean, noised: Noised, pred: Any, measured: Measured) -> None:
-        """Take in one batch."""
-        ...
-
-    def compute(self) -> dict[str, float]:
-        """Return the figures by name; a name says its unit, as in `nats_per_graph`."""
-        ...
-
-
-@runtime_checkable
-class Task(Protocol):
-    """What the data is, how well a model does on it, and how it looks."""
-
-    @property
-    def space(self) -> Space:
-        """What one sample looks like."""
-        ...
-
-    def size(self, split: Split) -> int:
-        """Number of samples of a split."""
-        ...
-
-    def batch(self, split: Split, rows: Sequence[int]) -> Clean:
-        """Return the samples with these numbers, on the CPU: a pure function of its arguments."""
-        ...
-
-    def like(self, n: int, seed: int) -> Clean:
-        """What sampling starts from: which positions are valid and known, with the truth in x0 where there is one."""
-        ...
-
-    def metrics(self) -> Metrics:
-        """Return a fresh accumulator for one evaluation."""
-        ...
-
-    def baselines(self) -> dict[str, float]:
-        """Trivial predictors on the validation split, under the names of the metrics they are to be compared with.
-
-        A key is `metric/baseline`, as in `nats_per_graph/unigram`.
-        """
-        ...
-
-    def judge(self, samples: Shaped[Tensor, "N L *M"], like: Clean) -> dict[str, float]:
-        """Figures about drawn samples."""
-        ...
-
-    def show(self, samples: Shaped[Tensor, "N L *M"], like: Clean) -> Iterable[Picture]:
-        """Pictures of drawn samples."""
-        ...
-
-
-@runtime_checkable
-class BucketedTask(Protocol):
-    """A task that can say which samples have the same real positions."""
-
-    def buckets(self, split: Split) -> Sequence[int]:
-        """A number for each sample; samples of one number have the same real positions."""
-        ...
-
-
-@runtime_checkable
-class ShowsPaths(Protocol):
-    """A task that can show how samples came about."""
-
-    def show_path(self, path: Shaped[Tensor, "T N L *M"], like: Clean) -> Iterable[Picture]:
-        """Pictures of every state that a sampler yielded, the finished samples last; `like` is what it began with."""
         ...

@@ -4,6 +4,7 @@ from dither.registry import Spec, hookimpl
 
 from .bubble_diagram.specs import BubbleDiagram, JsonPlans, PlanFiles, ProceduralPlans
 from .get_region.specs import GetRegion, HumanDHS, RegionFile
+from .language_model.data_specs import ConvertedText, MarkovText, ShardFolder
 from .language_model.specs import LanguageModel, Shakespeare, StdlibText, TextFiles
 
 __all__ = ["register_components"]
@@ -14,14 +15,17 @@ def register_components() -> list[type[Spec]]:
     """Offer the tasks and their data."""
     return [
         BubbleDiagram,
+        ConvertedText,
         GetRegion,
         HumanDHS,
         JsonPlans,
         LanguageModel,
+        MarkovText,
         PlanFiles,
         ProceduralPlans,
         RegionFile,
         Shakespeare,
+        ShardFolder,
         StdlibText,
         TextFiles,
     ]

@@ -24,6 +24,8 @@ __all__ = ["Situation", "default_spec", "situations"]
 
 WIDTHS = (16, 8, 24, 32, 48, 6)
 CONDITIONS = (16, 8)
+MODELS = (ModelFacts(), ModelFacts(2), ModelFacts(16))
+"""What a sampler may stand before; 16 is what block samplers draw by default."""
 
 Fits = Callable[[Spec], bool]
 Drawn = Callable[[Fits], st.SearchStrategy[Any]]
@@ -222,7 +224,7 @@ def _loss(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
 
 
 def _sampler(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
-    spec, facts = draw(drawn(lambda inner: True)), draw(st.sampled_from([ModelFacts(), ModelFacts(2)]))
+    spec, facts = draw(drawn(lambda inner: True)), draw(st.sampled_from(MODELS))
     s = _with_process(draw, _put(s, spec=spec), lambda process, space: _no(spec.check(process.facts(space), facts)))
     return _put(s, given=(s.process.facts(s.space), facts))
 

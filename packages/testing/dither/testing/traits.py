@@ -19,6 +19,8 @@ PROMISES = {
     ("block", "equivariant"): "it knows no positions: what is permuted before it is permuted behind it",
     ("block", "asked"): "it takes asked=, and does there what it does without; elsewhere it may do less",
     ("block", "cache"): "behind the cache of a block-causal model, pieces give what the whole gives",
+    ("embedding", "tables"): "its `tables`, one for each field, may be the weights of a head",
+    ("head", "maps"): "its `maps`, one for each field, may have the tables of an embedding as weights",
     ("sampler", "exact-law"): "told the truth, it draws from the truth, however its options stand",
     ("task", "disjoint-splits"): "no sample is in two of its splits",
 }

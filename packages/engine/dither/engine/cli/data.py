@@ -12,9 +12,17 @@ from .root import Selected, app
 __all__: list[str] = []
 
 
-@app.command()
+@app.command(context_settings={"ignore_unknown_options": True})
 def prepare(
-    name: Annotated[str, typer.Argument(help="The name of a data part, such as human-dhs.")],
+    name: Annotated[str, typer.Argument(help="The name of a data part, such as human-dhs or text.")],
+    given: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PATHS] [--OPTION VALUE]...",
+            help="Files, for a part that takes any, and its options: dither describe NAME.",
+            show_default=False,
+        ),
+    ] = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the part.")
     ] = None,
@@ -25,9 +33,11 @@ def prepare(
     from dither.registry.problems import Refused
     from dither.registry.validation import validate as read
 
+    from .flags import changes_of
+
     catalog = visible_plugins(selected).catalog
     part = catalog.find("data", name)
-    document = Document.changed(changes or ())
+    document = Document.changed([*changes_of(given or (), part.spec), *(changes or ())])
     data: Any = read(part.spec, document, catalog)
     try:
         done = data.prepare()

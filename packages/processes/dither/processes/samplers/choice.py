@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..precision import wide
 
-__all__ = ["AS_SAID", "Choice"]
+__all__ = ["AS_SAID", "FEW", "Choice"]
+
+FEW = 1024
+"""Ids that are sorted whole; of more, so many of the likeliest are looked at first."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +61,30 @@ class Choice:
             log_p = (log_p / self.temperature).log_softmax(-1)
         if kept is None and self.top_p == 1:
             return log_p
-        falling, ids = log_p.sort(dim=-1, descending=True, stable=True)
-        falling[..., log_p.shape[-1] if kept is None else kept :] = -torch.inf
-        p = wide(falling).softmax(-1)
+        falling, ids = _falling(log_p, kept, self.top_p)
+        p = wide(falling).exp() if kept is None else wide(falling).softmax(-1)
         # The first id stays whatever top_p is: what comes before it has a chance of 0.
-        falling = falling.masked_fill(p.cumsum(-1) - p >= self.top_p, -torch.inf)
-        return torch.empty_like(log_p).scatter_(-1, ids, falling).log_softmax(-1)
+        falling = falling.masked_fill(p.cumsum(-1) - p >= self.top_p, -torch.inf).log_softmax(-1)
+        return torch.full_like(log_p, -torch.inf).scatter_(-1, ids, falling)
+
+
+def _falling(
+    log_p: Float[Tensor, "*B V"], kept: int | None, top_p: float
+) -> tuple[Float[Tensor, "*B K"], Int[Tensor, "*B K"]]:
+    """Return the likeliest ids from the top, `kept` of them, or at least as many as have the chance `top_p` together.
+
+    Of many ids a few are selected, instead of sorting all; more only where these few are not enough.
+    """
+    vocab = log_p.shape[-1]
+    count = vocab if vocab <= FEW and kept is None else min(kept or FEW, vocab)
+    if vocab <= FEW:
+        falling, ids = log_p.sort(dim=-1, descending=True, stable=True)
+        return falling[..., :count], ids[..., :count]
+    falling, ids = log_p.topk(count, -1)
+    while kept is None and count < vocab and bool((wide(falling).exp().sum(-1) < top_p).any()):
+        count = min(8 * count, vocab)
+        falling, ids = log_p.topk(count, -1)
+    return falling, ids
 
 
 AS_SAID = Choice()

@@ -14,9 +14,10 @@ from torch import Tensor
 from dither.registry.flow import Clean, Noise, State, over
 from dither.registry.parts import Process, Session
 
-from ..draws import draw
+from ..draws import draw_log
 from ..evidence import at
 from ..precision import wide
+from ..reading import reading_of
 from ..tokens import TokenProcess
 from .ancestral import check_grid, even_times
 from .choice import AS_SAID, Choice
@@ -50,17 +51,31 @@ class Euler:
         state = process.prior(like)
         times = even_times(self.steps, self.t_min, like.valid.device)[:, None].expand(-1, len(like.valid))
         for t, s in pairwise(times):
-            gap = process.schedule(t).since(process.schedule(s))
-            state = _jump(process, state, self.choice(session(state, t)), gap, like)
+            now = process.schedule(t)
+            gap = now.since(process.schedule(s))
+            state = _jump(process, state, self.choice(session(state, t)), now, gap, like)
             yield state.x
         yield process.finish(state, self.choice(session(state, times[-1])), like)
 
 
-def _jump(process: TokenProcess, state: State, pred: Any, gap: Noise, like: Clean) -> State:
-    x = state.x.clone()
-    log_score = pred.log_score().scatter(-1, x[..., None], -torch.inf)
-    rate = wide(over(gap.sigma, x)) * at(process.table.on(x.device), x) * wide(log_score.logsumexp(-1)).exp()
-    leaves = (torch.rand_like(rate) < -(-rate).expm1()) & ~like.fixed
-    # Odds relative to the largest: scores themselves may overflow.
-    x[leaves] = draw(log_score[leaves].softmax(-1))
-    return State.of(x)
+def _jump(process: TokenProcess, state: State, pred: Any, now: Noise, gap: Noise, like: Clean) -> State:
+    x, evidence = state.x, process.evidence(state, now)
+    reading = reading_of(pred, evidence, "score")
+    scale = wide(over(gap.sigma, x)) * at(process.table.on(x.device), x)
+    lot = torch.rand_like(scale)
+    asked = ~like.fixed & (scale > 0)
+    if reading.meaning != "score":  # what follows from a context: p_t(x) is (1 - alpha) prior(x) at least
+        least = evidence.log_lost.exp() * at(process.table.on(x.device), x)
+        asked &= lot < -(-scale * (1 - least) / least).expm1()
+    lots, scales, ids = lot[asked], scale[asked], x[asked]
+    start = 0
+    for piece in reading.pieces(asked):
+        part = slice(start, start + piece.evidence.x.shape[1])
+        leaves = lots[part] < -(-scales[part] * wide(piece.log_leaving()[0]).exp()).expm1()
+        for gone in piece.pieces(leaves[None]):
+            log_score = gone.log_score().scatter(-1, gone.evidence.x[..., None], -torch.inf)
+            ids[part] = ids[part].masked_scatter(leaves, draw_log(log_score[0]))
+        start = part.stop
+    new = x.clone()
+    new[asked] = ids
+    return State.of(new)

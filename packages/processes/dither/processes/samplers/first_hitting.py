@@ -44,7 +44,7 @@ class FirstHitting:
             lost = lost * torch.rand_like(lost) ** (1 / left.clamp_min(1))
             t = time_of(process.schedule, lost).to(torch.get_default_dtype())
             chosen = best(torch.zeros_like(masked, dtype=lost.dtype), masked, left.clamp_max(1))
-            x = fill(x, self.choice(session(State.of(x), t)).log_clean(), chosen)
+            x = fill(x, self.choice(session(State.of(x), t)), chosen)
             masked = masked & ~chosen
             yield x
         if not calls:

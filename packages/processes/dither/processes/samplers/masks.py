@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -9,12 +11,12 @@ from torch import Tensor
 from dither.registry.flow import Clean
 from dither.registry.parts import Process
 
-from ..draws import draw
 from ..evidence import at
-from ..precision import wide_dtype
+from ..precision import wide, wide_dtype
+from ..reading import clean_pieces, draw_clean
 from ..tokens import TokenProcess
 
-__all__ = ["all_masked", "best", "fill", "gumbel"]
+__all__ = ["all_masked", "best", "fill", "gumbel", "log_chance"]
 
 
 def all_masked(process: Process, like: Clean, sampler: str) -> tuple[Int[Tensor, "B L"], Bool[Tensor, "B L"]]:
@@ -29,11 +31,21 @@ def all_masked(process: Process, like: Clean, sampler: str) -> tuple[Int[Tensor,
     return x, (at(process.table.on(x.device), x) > 0) & ~like.fixed
 
 
-def fill(x: Int[Tensor, "B L"], log_p: Float[Tensor, "B L V"], where: Bool[Tensor, "B L"]) -> Int[Tensor, "B L"]:
-    """Return x with ids drawn in some places."""
+def fill(x: Int[Tensor, "B L"], pred: Any, where: Bool[Tensor, "B L"]) -> Int[Tensor, "B L"]:
+    """Return x with ids drawn in some places, as a prediction has them."""
     new = x.clone()
-    new[where] = draw(log_p[where].exp())
+    new[where] = draw_clean(pred, where)
     return new
+
+
+def log_chance(pred: Any, x: Int[Tensor, "B L"], where: Bool[Tensor, "B L"]) -> Float[Tensor, "B L"]:
+    """Return log p(x_0 = x | x_t) at the chosen positions, 0 elsewhere."""
+    ids, said = x[where], list[Tensor]()
+    for log_p in clean_pieces(pred, where):
+        said.append(log_p.gather(-1, ids[: len(log_p), None])[:, 0])
+        ids = ids[len(log_p) :]
+    zeros = torch.zeros(x.shape, dtype=wide_dtype(x.device), device=x.device)
+    return zeros.masked_scatter(where, torch.cat([zeros[:0, 0], *map(wide, said)]))
 
 
 def best(score: Float[Tensor, "B L"], among: Bool[Tensor, "B L"], count: Int[Tensor, " B"]) -> Bool[Tensor, "B L"]:

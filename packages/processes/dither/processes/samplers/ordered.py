@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -16,9 +16,10 @@ from dither.registry.parts import Process, Session
 
 from ..clock import time_of
 from ..precision import wide
+from ..reading import clean_pieces
 from .ancestral import check_grid, even_times
 from .choice import AS_SAID, Choice
-from .masks import all_masked, best, fill, gumbel
+from .masks import all_masked, best, fill, gumbel, log_chance
 
 __all__ = ["Order", "Ordered"]
 
@@ -42,11 +43,10 @@ def _certainty(p: Tensor) -> Tensor:
     return -entropy
 
 
-SCORES: Mapping[str, Callable[[Float[Tensor, "B L V"]], Float[Tensor, "B L"]]] = {
+SCORES: Mapping[str, Callable[[Float[Tensor, "N V"]], Float[Tensor, " N"]]] = {
     "confidence": _confidence,
     "margin": _margin,
     "entropy": _certainty,
-    "random": lambda p: torch.rand_like(p[..., 0]),
 }
 """What is unmasked first, by what the model says of a position: the highest score."""
 
@@ -109,13 +109,21 @@ class Ordered:
     ) -> tuple[Int[Tensor, "B L"], Tensor]:
         t = time_of(process.schedule, share).to(torch.get_default_dtype())
         pred = session(State.of(x), t)
-        belief, law = pred.log_clean(), self.choice(pred).log_clean()
+        law = self.choice(pred)
         if self.by == "drawn":
             drawn = fill(x, law, masked)
-            score = belief.gather(-1, drawn[..., None])[..., 0]
+            score = log_chance(pred, drawn, masked)
         else:
-            drawn, score = x, SCORES[self.by](belief.exp())
+            drawn, score = x, self._score(pred, masked)
         if self.noise:
             score = wide(score) + self.noise * share[:, None] * gumbel(score)
         chosen = best(score, masked, due)
         return (torch.where(chosen, drawn, x) if self.by == "drawn" else fill(x, law, chosen)), chosen
+
+    def _score(self, pred: Any, masked: Tensor) -> Float[Tensor, "B L"]:
+        """Return what is unmasked first, the highest; only masked positions are looked at."""
+        score = torch.zeros(masked.shape, device=masked.device)
+        if self.by == "random":
+            return torch.rand_like(score)
+        said = [SCORES[self.by](log_p.exp()) for log_p in clean_pieces(pred, masked)]
+        return score.masked_scatter(masked, torch.cat([score[:0, 0], *said]).to(score.dtype))

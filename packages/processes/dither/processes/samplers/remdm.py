@@ -21,7 +21,7 @@ from ..clock import time_of
 from ..precision import wide, wide_dtype
 from .ancestral import check_grid, even_times
 from .choice import AS_SAID, Choice
-from .masks import all_masked, fill
+from .masks import all_masked, fill, log_chance
 
 __all__ = ["ETA", "ReMDM", "Strategy", "largest_sigma", "unmasking_chance"]
 
@@ -92,13 +92,12 @@ class ReMDM:
         shown, told = self._plan(process.schedule, grid)
         for i, (now, then) in enumerate(pairwise(shown.tolist())):
             pred = session(State.of(x), told[i].expand(len(x)))
-            belief, law = pred.log_clean(), self.choice(pred).log_clean()
             remask, unmask = self._chances(i, now, then, grid, masked, free, sureness)
             lot = torch.rand_like(sureness)
             back, out = free & ~masked & (lot < remask), masked & (lot < unmask)
-            x = fill(torch.where(back, blank, x), law, out)
-            chance = wide(belief.gather(-1, x[..., None])[..., 0]).exp()
-            sureness = torch.where(out, chance, sureness)
+            x = fill(torch.where(back, blank, x), self.choice(pred), out)
+            if self.strategy in ("conf", "conf-compensated"):
+                sureness = torch.where(out, log_chance(pred, x, out).exp(), sureness)
             masked = (masked | back) & ~out
             yield x
         state = State.of(x)

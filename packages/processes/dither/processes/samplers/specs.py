@@ -15,7 +15,7 @@ from .choosing import Choosing
 if TYPE_CHECKING:
     from dither.registry.parts import Sampler
 
-__all__ = ["Ancestral", "Blocks", "Euler", "PredictorCorrector"]
+__all__ = ["Analytic", "Ancestral", "Blocks", "Euler", "PredictorCorrector"]
 
 
 class Ancestral(Choosing):
@@ -35,6 +35,32 @@ class Ancestral(Choosing):
         from .ancestral import Ancestral
 
         return Ancestral(self.steps, self.t_min, self.choice())
+
+
+class Analytic(Choosing):
+    """SEDD's analytic steps (Tweedie tau-leaping): the reverse of the noise of a step, applied to scores as they are.
+
+    Where the model speaks of clean ids (predict = "posterior" or "plug-in") it is ancestral sampling.
+    """
+
+    name: ClassVar[str] = "analytic"
+    steps: int = Field(128, ge=1, le=1_000_000)
+    """Steps; the model is called once more, at the end."""
+    t_min: float = Field(1e-3, ge=0, lt=1)
+    """Time of the last state; from there the sample is drawn clean."""
+
+    def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
+        """Yield unless there are tokens to move."""
+        yield from super().check(process, model)
+        if process.space.data != "tokens":
+            message = f'sampler "analytic" is for tokens, but process "{process.name}" is not'
+            yield Misfit(message, related=("process",), help='use sampler "ancestral"')
+
+    def build(self) -> Sampler:
+        """Return the walk."""
+        from .analytic import Analytic
+
+        return Analytic(self.steps, self.t_min, self.choice())
 
 
 class Euler(Choosing):
@@ -92,17 +118,20 @@ class PredictorCorrector(Choosing):
 class Blocks(SamplerSpec):
     """Block after block from left to right, each drawn by another sampler; finished blocks are remembered as context.
 
-    With a model under block-causal attention (BD3-LM) remembered keys and values equal those of a full pass. Training
-    noises all blocks of a sample alike, so a clean context is not what the model was trained on.
+    A model with a block_size is trained on just that, a noised block behind clean ones (BD3-LM): what it says behind
+    remembered keys and values is what it says in training. Blocks of which everything is known are not drawn.
     """
 
     name: ClassVar[str] = "blocks"
+    blockwise = True
     size: int = Field(16, ge=1)
-    """Positions per block; a multiple of the model's block_size. The last block may be shorter."""
+    """Positions per block: the model's block_size. The last block may be shorter."""
     inner: Slot[SamplerSpec] = named("ancestral")
     """How a block is drawn."""
     approximate: bool = False
-    """Allow a model without block-causal attention: what is remembered of a block then lacks the later ones."""
+    """Allow a model without block-causal attention, or blocks of another size than it was trained on."""
+    stop: bool = False
+    """Draw a sample until it holds the id that ends a text, and fill the rest with that id."""
 
     def traits(self) -> frozenset[str]:
         """Promise to be as exact as what draws a block."""
@@ -113,14 +142,17 @@ class Blocks(SamplerSpec):
         space = process.space
         if not isinstance(space, TokenSpace) or len(space.fields) > 1:
             yield Misfit(f'sampler "blocks" needs a single field of tokens, not {space}', related=("task",))
+        elif self.stop and space.fields[0].end is None:
+            message = f'stop = true needs an id that ends a text, and field "{space.fields[0].name}" has none'
+            yield Misfit(message, ("stop",), ("task",))
         if not model.cache:
             yield Misfit('sampler "blocks" remembers finished blocks, and the model has no cache', related=("model",))
         elif model.block_size is None and not self.approximate:
             message = "cached sampling is exact only for block-causal attention: set model.block_size"
             yield Misfit(message, related=("model",), help="or set sampler.approximate = true")
-        if model.block_size is not None and self.size % model.block_size:
-            message = f"size = {self.size} is no multiple of the model's block_size = {model.block_size}"
-            yield Misfit(message, ("size",), ("model", "block_size"))
+        if model.block_size not in (None, self.size) and not self.approximate:
+            message = f"the model was trained on blocks of block_size = {model.block_size}, not of size = {self.size}"
+            yield Misfit(message, ("size",), ("model", "block_size"), f"set sampler.size = {model.block_size}")
         if self.inner.name == self.name:
             yield Misfit("a block cannot be drawn in blocks", ("inner",))
         yield from below("inner", self.inner.check(process, model))
@@ -130,10 +162,13 @@ class Blocks(SamplerSpec):
         if model.block_size is None:
             message = "without model.block_size a remembered block lacks what comes after it: samples are approximate"
             yield Misfit(message, ("approximate",), ("model",))
+        elif model.block_size != self.size:
+            message = f"size = {self.size} is not what the model was trained on: samples are approximate"
+            yield Misfit(message, ("size",), ("model", "block_size"))
         yield from below("inner", self.inner.warn(process, model))
 
     def build(self) -> Sampler:
         """Return the walk."""
         from .blocks import Blocks
 
-        return Blocks(self.size, self.inner.build())
+        return Blocks(self.size, self.inner.build(), self.stop)

@@ -1,22 +1,27 @@
-"""Diagrams for other programs: networkx, GraphML, DOT, the JSON of HouseGAN++, and our own lines of JSON."""
+"""Diagrams for other programs: networkx, GraphML, DOT, the JSON of HouseGAN++, and our own lines of JSON.
+
+Letters: N samples, L tokens, R rooms.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 from jaxtyping import Int
 
-from dither.registry.problems import Refused
 from dither.registry.storage import write_aside
 
+from .exhibits import exhibits_of
 from .housegan_layout import housegan_plan
 from .jsonl import plan_line
-from .plans import Diagram, decode
+from .plans import Box, Diagram
+from .relations import GRID
 from .vocabulary import COLOURS, RELATIONS, ROOMS
 
 if TYPE_CHECKING:
@@ -33,7 +38,7 @@ __all__ = [
     "write_samples",
 ]
 
-Export = Literal["jsonl", "housegan", "graphml", "dot"]
+Export = Literal["jsonl", "housegan", "networkx", "graphml", "dot"]
 """Forms that diagrams can be written in."""
 
 _WALLS: Final = ("x0", "y0", "x1", "y1")
@@ -71,6 +76,13 @@ def from_networkx(graph: networkx.DiGraph) -> Diagram:
             (int(said["x0"]), int(said["y0"]), int(said["x1"]), int(said["y1"])) for _, said in graph.nodes(data=True)
         )
     return Diagram(types, tuple(edges), boxes, str(graph.graph.get("name", "")))
+
+
+def _node_link(diagram: Diagram) -> str:
+    """A diagram as networkx keeps graphs in JSON: `networkx.node_link_graph(json.load(file))` reads it."""
+    import networkx
+
+    return json.dumps(networkx.node_link_data(to_networkx(diagram), edges="edges"), ensure_ascii=False) + "\n"
 
 
 def to_graphml(diagram: Diagram) -> str:
@@ -112,16 +124,25 @@ def _housegan(diagram: Diagram) -> str:
 EXPORTS: Final[dict[str, tuple[str, Callable[[Diagram], str]]]] = {
     "jsonl": (".jsonl", lambda diagram: plan_line(diagram) + "\n"),
     "housegan": (".json", _housegan),
+    "networkx": (".json", _node_link),
     "graphml": (".graphml", to_graphml),
     "dot": (".dot", to_dot),
 }
 """For each form the ending of its files, and the text of one diagram; lines of JSON share one file."""
 
 
-def write_diagrams(diagrams: Iterable[Diagram], folder: Path, form: Export) -> list[Path]:
-    """Write diagrams into a folder, each file whole or not at all: `plans.jsonl`, or one file each, numbered from 0.
+def write_diagrams(
+    diagrams: Iterable[Diagram], folder: Path, form: Export, numbers: Iterable[int] | None = None
+) -> list[Path]:
+    """Write diagrams into a folder, each file whole or not at all: `plans.jsonl`, or one file each, by number.
 
     HouseGAN++ wants the list of its files as well: `list.txt`, one name a line.
+
+    Args:
+        diagrams: What is written.
+        folder: Where to.
+        form: In which form.
+        numbers: Of the diagrams; by default from 0.
 
     Returns:
         The files with diagrams, in order.
@@ -130,7 +151,8 @@ def write_diagrams(diagrams: Iterable[Diagram], folder: Path, form: Export) -> l
     if form == "jsonl":
         files = [(folder / f"plans{ending}", "".join(map(text, diagrams)))]
     else:
-        files = [(folder / f"{number}{ending}", text(diagram)) for number, diagram in enumerate(diagrams)]
+        named = zip(count() if numbers is None else numbers, diagrams, strict=False)
+        files = [(folder / f"{number}{ending}", text(diagram)) for number, diagram in named]
     listed = [(folder / "list.txt", "".join(f"{file.name}\n" for file, _ in files))] if form == "housegan" else []
     for file, content in [*files, *listed]:
         with write_aside(file) as beside:
@@ -139,32 +161,38 @@ def write_diagrams(diagrams: Iterable[Diagram], folder: Path, form: Export) -> l
 
 
 def write_samples(
-    samples: Int[np.ndarray, "N L"],
-    rooms: int,
-    folder: Path,
-    form: Export,
-    boxes: Sequence[Any] | None = None,
+    samples: Int[np.ndarray, "N L"], rooms: int, folder: Path, form: Export
 ) -> tuple[list[Path], list[str]]:
-    """Write samples of a model.
+    """Write samples of a model, rooms at boxes that prove the diagram wherever there are any (`arrange`).
+
+    Where there are none, samples have no boxes; only HouseGAN++'s layout cannot do without, see `housegan_plan`.
 
     Args:
         samples: Tokens.
         rooms: Room slots.
-        folder: Where to.
+        folder: Where to; a file is named by the number of its sample.
         form: In which form.
-        boxes: For each sample the boxes of its rooms, such as a witness, or None.
 
     Returns:
-        The files, and what is wrong with the samples that are no diagrams and were left out.
+        The files, and what to tell a person: samples that are no diagrams, and how many have no boxes.
     """
-    diagrams, wrong = [], []
-    for number, row in enumerate(samples):
-        try:
-            found = decode(row, rooms)
-        except Refused as refused:
-            wrong.append(f"sample {number}: {'; '.join(problem.message for problem in refused.problems)}")
+    diagrams: dict[int, Diagram] = {}
+    told, bare = [], 0
+    for shown in exhibits_of(samples, rooms):
+        if shown.arrangement is None:
+            told.append(f"sample {shown.number} is left out: {'; '.join(shown.wrong)}")
             continue
-        place = None if boxes is None or boxes[number] is None else np.asarray(boxes[number]).tolist()
-        walls = None if place is None else tuple((x0, y0, x1, y1) for x0, y0, x1, y1 in place)
-        diagrams.append(Diagram(found.types, found.edges, walls, f"sample {number}"))
-    return write_diagrams(diagrams, folder, form), wrong
+        found, proved = shown.arrangement.diagram, shown.arrangement.exact
+        walls = _centred(shown.arrangement.boxes) if proved else None
+        diagrams[shown.number] = Diagram(found.types, found.edges, walls, f"sample {shown.number}")
+        bare += not proved
+    if bare:
+        what = "the boxes written break some relations" if form == "housegan" else "they are written without boxes"
+        told.append(f"{bare:,} of {len(diagrams):,} samples have no boxes that show all of them; {what}")
+    return write_diagrams(diagrams.values(), folder, form, diagrams), told
+
+
+def _centred(boxes: Int[np.ndarray, "R 4"]) -> tuple[Box, ...]:
+    """Boxes in the middle of the grid, by whole pixels, so that all relations stay."""
+    moved = boxes + np.tile((GRID - boxes[:, 2:].max(0) - boxes[:, :2].min(0)) // 2, 2)
+    return tuple((x0, y0, x1, y1) for x0, y0, x1, y1 in moved.tolist())

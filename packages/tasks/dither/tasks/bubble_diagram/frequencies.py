@@ -33,12 +33,14 @@ class Frequencies:
         types: Rooms by type.
         edges: Pairs of rooms by relation, "no edge" last.
         given: Pairs of rooms by type of the first, type of the second, and relation.
+        counts: Diagrams by type and number of rooms of that type, from 0 on.
     """
 
     rooms: Int[np.ndarray, " R_1"]
     types: Int[np.ndarray, " 13"]
     edges: Int[np.ndarray, " 11"]
     given: Int[np.ndarray, "13 13 11"]
+    counts: Int[np.ndarray, "13 R_1"]
 
     @classmethod
     def of(cls, tokens: Int[np.ndarray, "N L"], rooms: int) -> Frequencies:
@@ -55,17 +57,20 @@ class Frequencies:
             np.bincount(types[known], minlength=TYPES),
             np.bincount(edges[found], minlength=LABELS),
             np.bincount(given, minlength=TYPES * TYPES * LABELS).reshape(TYPES, TYPES, LABELS),
+            np.stack([np.bincount((types == kind).sum(1), minlength=rooms + 1) for kind in range(TYPES)]),
         )
 
     def distances(self, reference: Frequencies) -> dict[str, float]:
         """Return how far these frequencies are from others.
 
-        `type`: types of room. `relation`: relations of pairs of rooms, "no edge" among them. `edge`: relations of the
-        pairs that have one. `conditional_edge`: the same for each two types of room, in the order in which they are
-        told, averaged by how often the reference has them; what never occurs here counts as wholly different.
+        `type`: types of room. `type_count`: how many rooms of a type a diagram has, mean of the types. `relation`:
+        relations of pairs of rooms, "no edge" among them. `edge`: relations of the pairs that have one.
+        `conditional_edge`: the same for each two types of room, in the order in which they are told, averaged by how
+        often the reference has them; what never occurs here counts as wholly different.
         """
         found = {
             "type": (self.types, reference.types),
+            "type_count": (self.counts, reference.counts),
             "relation": (self.edges, reference.edges),
             "edge": (self.edges[:NO_EDGE], reference.edges[:NO_EDGE]),
             "conditional_edge": (self.given[..., :NO_EDGE], reference.given[..., :NO_EDGE]),

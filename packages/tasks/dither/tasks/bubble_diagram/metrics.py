@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Int
 
 from dither.registry.flow import Clean, Measured, Noised
+from dither.registry.parts import SampleSums
 from dither.registry.spaces import TokenSpace
 
-from .denoising import Accuracy
+from ..denoising import Accuracy
 from .reference import Reference
 
 __all__ = ["GraphMetrics", "nats_figures", "sample_figures"]
@@ -46,6 +48,14 @@ class GraphMetrics:
         if pred is not None:
             self._accuracy.update(noised, pred)
 
+    def per_sample(self, clean: Clean, measured: Measured) -> dict[str, SampleSums]:
+        """Return what each graph adds to nats and to graphs or tokens; nothing where the loss weighs its positions."""
+        if not torch.equal(measured.weights, (~clean.fixed).to(measured.weights.dtype)):
+            return {}
+        nats = (measured.values.double() * measured.weights.double()).sum(1)
+        tokens = measured.weights.double().sum(1)
+        return {"nats_per_graph": (nats, torch.ones_like(nats)), "nats_per_token": (nats, tokens)}
+
     def compute(self) -> dict[str, float]:
         """Return the figures; nan where nothing was measured."""
         if not self._graphs:
@@ -72,10 +82,12 @@ def sample_figures(samples: Int[np.ndarray, "N L"], reference: Reference) -> dic
     """Return what `Reference.figures` says of samples, and beside each `name` the noise floor `name_floor`.
 
     The floor is what as many real plans score: no model can be told from the truth below it. With few samples it is
-    far from zero. Rates of the levels have none: real plans reach them all.
+    far from zero. Rates of the levels have none: real plans reach them all. `floor_plans` is the number of plans that
+    it rests on; where there are fewer than samples, it lies too high.
     """
     if not len(samples):
         return {}
     found, floor = reference.figures(samples), reference.floor(len(samples))
     bare = {name for name in found if name.startswith("level_")} | {"unknown", "connected", "one_living_room"}
-    return found | {f"{name}_floor": value for name, value in floor.items() if name in found.keys() - bare}
+    floors = {f"{name}_floor": value for name, value in floor.items() if name in found.keys() - bare}
+    return found | floors | {"floor_plans": float(reference.floor_plans(len(samples)))}

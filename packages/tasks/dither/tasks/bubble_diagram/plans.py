@@ -85,7 +85,8 @@ class Plans:
     @classmethod
     def from_diagrams(cls, diagrams: Sequence[Diagram], rooms: int) -> Plans:
         """Put diagrams of up to `rooms` rooms together."""
-        rows = np.array([encode(diagram, rooms) for diagram in diagrams], np.int8).reshape(len(diagrams), -1)
+        tokens = rooms + rooms * (rooms - 1) // 2
+        rows = np.array([encode(diagram, rooms) for diagram in diagrams], np.int8).reshape(len(diagrams), tokens)
         boxes = np.zeros((len(diagrams), rooms, 4), np.int16)
         for row, diagram in enumerate(diagrams):
             if diagram.boxes is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -22,6 +22,9 @@ __all__ = ["Duplicates", "Preparation", "prepare_plans"]
 
 Duplicates = Literal["drop", "keep"]
 """Whether one of several equal plans is taken, or all; all go into one split."""
+
+ENOUGH: Final = 500
+"""Held-out plans with which figures of samples, and the noise floor beside them, begin to say something."""
 
 _SHOWN: Final = 3
 """Places that are named for each fault."""
@@ -62,12 +65,15 @@ class Preparation:
         """Say what was taken, what was left out and why, and the first places of each fault."""
         train, valid, test = (int((self.split == place).sum()) for place in range(3))
         lines = [f"{len(self.plans):,} plans: {train:,} to train on, {valid:,} for validation, {test:,} for testing"]
+        if min(valid, test) < ENOUGH:
+            what = f"samples are compared with {valid:,} plans, and their noise floor rests on {test:,}"
+            lines.append(f"few are held out: {what}; below {ENOUGH:,} these figures are coarse")
         if self.left_out:
             lines.append(f"{len(self.left_out):,} left out:")
             lines += _grouped(self.left_out)
         if self.noted:
             lines.append(f"{len(self.noted):,} taken that are odd:")
-            lines += _grouped(self.noted)
+            lines += _grouped(self.noted, {"boxes": "with rooms that lie in each other"})
         return "\n".join(lines)
 
 
@@ -95,6 +101,8 @@ def prepare_plans(
         taken.append(entry)
         if odd := tuple(_odd(entry.diagram)):
             noted.append(entry.refused(*odd))
+    if not taken:
+        raise Refused("\n".join([f"no plan can be taken; {len(left_out):,} left out:", *_grouped(left_out)]))
     plans = Plans.from_diagrams([entry.diagram for entry in taken if entry.diagram], most)
     groups = plan_groups(plans)
     if duplicates == "drop":
@@ -146,11 +154,11 @@ def _odd(diagram: Diagram) -> Iterator[Fault]:
             yield Fault("boxes", f"{one} and {other} overlap by more than half")
 
 
-def _grouped(entries: list[Entry]) -> Iterator[str]:
+def _grouped(entries: list[Entry], words: Mapping[str, str] = _WORDS) -> Iterator[str]:
     """Yield for each sort of fault how many have it, and the first of them."""
     sorts = Counter(entry.faults[0].sort for entry in entries)
     for sort, count in sorts.most_common():
-        yield f"  {count:,} {_WORDS[sort]}"
+        yield f"  {count:,} {words[sort]}"
         some = [entry for entry in entries if entry.faults[0].sort == sort]
         for entry in some[:_SHOWN]:
             more = f" (and {len(entry.faults) - 1} more)" if len(entry.faults) > 1 else ""

@@ -67,7 +67,7 @@ class Reference:
 
     def floor(self, count: int) -> dict[str, float]:
         """Return what `count` test plans score, or all of them if there are fewer; nothing if there is none."""
-        plans = self._plans.test[: max(count, 0)]
+        plans = self._plans.test[: self.floor_plans(count)]
         if not len(plans):
             return {}
         if len(plans) not in self._floors:
@@ -76,6 +76,10 @@ class Reference:
             tokens = plans.tokens(rooms)
             self._floors[len(plans)] = self._figures(tokens, levels_of(tokens, rooms, boxes=boxes))
         return self._floors[len(plans)]
+
+    def floor_plans(self, count: int) -> int:
+        """Return on how many test plans the floor of `count` samples rests; with fewer plans it lies too high."""
+        return max(min(count, len(self._plans.test)), 0)
 
     def _figures(self, samples: Int[np.ndarray, "N L"], levels: Levels) -> dict[str, float]:
         legal = np.flatnonzero(levels.structure.tokens)

@@ -6,6 +6,8 @@ Letters: B batch, N samples, L tokens (R room slots, then the pairs of slots).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -18,6 +20,7 @@ from dither.registry.problems import Refused
 from dither.registry.spaces import TokenSpace
 
 from .constraints.table import Constraints
+from .export import Export, write_samples
 from .frequencies import Frequencies, shuffled
 from .metrics import GraphMetrics, nats_figures, sample_figures
 from .pictures import path_pictures, sample_pictures
@@ -120,6 +123,10 @@ class BubbleDiagrams:
     def show(self, samples: Int[Tensor, "N L"], like: Clean) -> Iterator[Picture]:
         """Yield pictures of samples, see `pictures`."""
         yield from sample_pictures(samples.cpu().numpy(), self.rooms)
+
+    def export(self, samples: Int[Tensor, "N L"], like: Clean, form: str, folder: Path) -> tuple[list[Path], list[str]]:
+        """Write samples for other programs, see `write_samples`; `form` is one of `EXPORTS`."""
+        return write_samples(samples.cpu().numpy(), self.rooms, folder, cast(Export, form))
 
     def show_path(self, path: Int[Tensor, "T N L"], like: Clean) -> Iterator[Picture]:
         """Yield pictures of the way from nothing but MASK to samples."""

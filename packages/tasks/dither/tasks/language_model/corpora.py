@@ -13,7 +13,11 @@ from dither.registry.problems import Refused
 if TYPE_CHECKING:
     from dither.registry.parts import Split
 
-__all__ = ["Corpus", "Document", "hold_out", "without_quotations"]
+    from .laws import Law
+    from .streams import Stream
+    from .tokenizers import Tokenizer
+
+__all__ = ["Corpus", "Document", "divide", "hold_out", "without_quotations"]
 
 QUOTATION = 40
 """A paragraph of at least this many characters that stands in two documents is a quotation."""
@@ -54,10 +58,12 @@ class Corpus:
     Attributes:
         name: Name of the source.
         splits: Documents of "train", "valid" and "test"; "test" may be empty.
+        law: The distribution of the text, where it is known.
     """
 
     name: str
     splits: Mapping[Split, Sequence[Document]]
+    law: Law | None = None
 
     def __post_init__(self) -> None:
         for split in ("train", "valid"):
@@ -67,6 +73,17 @@ class Corpus:
     def texts(self, split: Split) -> Iterable[str]:
         """Read the documents of a split one by one."""
         return (document.load() for document in self.splits[split])
+
+    def content(self, split: Split) -> str:
+        """Return a digest of the texts of a split."""
+        digests = "".join(document.digest for document in self.splits[split])
+        return hashlib.sha256(digests.encode()).hexdigest()
+
+    def encoded(self, tokenizer: Tokenizer) -> dict[Split, Stream]:
+        """Return the ids of every split."""
+        from .arrays import encode_documents
+
+        return {split: encode_documents(documents, tokenizer) for split, documents in self.splits.items()}
 
     def characters(self) -> str:
         """Every character of the training split once, sorted."""
@@ -94,25 +111,24 @@ def hold_out(documents: Iterable[Document], *, valid: float, test: float) -> dic
     if len(unique) < 2 + (test > 0):
         return _ends(unique, valid, test)
     pool = sorted(unique, key=lambda document: document.digest)
-    total = sum(document.size for document in pool)
-    tested = _take(pool, test * total, leave=2)
-    validated = _take(pool, valid * total, leave=1)
-    left = {document.digest for document in pool}
+    codes = divide([document.size for document in pool], valid=valid, test=test)
+    trained, validated, tested = ([d for d, code in zip(pool, codes, strict=True) if code == n] for n in range(3))
+    left = {document.digest for document in trained}
     return {"train": [document for document in unique if document.digest in left], "valid": validated, "test": tested}
 
 
-def _take(pool: list[Document], share: float, leave: int) -> list[Document]:
-    """Remove documents from the pool, in its order, up to a share; at least one unless the share is 0."""
-    taken: list[Document] = []
-    for document in list(pool):
-        if document.size <= share and len(pool) > leave:
-            share -= document.size
-            pool.remove(document)
-            taken.append(document)
-    if share > 0 and not taken:
-        taken = [min(pool, key=lambda document: document.size)]
-        pool.remove(taken[0])
-    return taken
+def divide(sizes: Sequence[int], *, valid: float, test: float) -> list[int]:
+    """Say of each document, given by size in the order of its digest, where it goes: 0 train, 1 valid, 2 test."""
+    codes, total, left = [0] * len(sizes), sum(sizes), len(sizes)
+    for code, share, leave in ((2, test * total, 2), (1, valid * total, 1)):
+        room, before = share, left
+        for place, size in enumerate(sizes):
+            if not codes[place] and size <= room and left > leave:
+                codes[place], room, left = code, room - size, left - 1
+        if share > 0 and left == before:
+            codes[min((p for p in range(len(sizes)) if not codes[p]), key=sizes.__getitem__)] = code
+            left -= 1
+    return codes
 
 
 def _ends(documents: list[Document], valid: float, test: float) -> dict[Split, list[Document]]:

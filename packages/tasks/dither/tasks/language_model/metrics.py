@@ -1,6 +1,6 @@
-"""How well a model predicts text, and what its samples are like.
+"""How well a model predicts text.
 
-Letters: B batch, L length, N samples.
+Letters: B batch, L length.
 """
 
 from __future__ import annotations
@@ -8,36 +8,60 @@ from __future__ import annotations
 from math import exp, log
 from typing import Any
 
-import numpy as np
-from jaxtyping import Bool, Integer
+import torch
 
 from dither.registry.flow import Clean, Measured, Noised
+from dither.registry.parts import SampleSums
+from dither.registry.spaces import TokenSpace
 
-from .baselines import entropy
+from ..denoising import Accuracy
 from .tokenizers import Tokenizer
 
-__all__ = ["TextMetrics", "distinct", "sample_figures"]
+__all__ = ["TextMetrics"]
 
 
 class TextMetrics:
-    """Nats per token, bits per character and perplexity of a split, exact however it is cut into batches.
+    """Nats per token, bits per character and perplexity of a split, and accuracy by noise, however it is cut.
 
-    The loss is weighed as it says itself; where it is a NELBO, these are upper bounds of the true figures. Characters
+    The loss is weighed as it says itself; where it is a NELBO, these are upper bounds of the true figures, and
+    `nats_per_token_prior` and `nats_per_token_reconstruction` are the parts of the bound at its two ends. Characters
     are those that the predicted ids decode to, so that figures of different tokenizers compare.
+
+    Args:
+        tokenizer: What counts characters.
+        space: Of the task.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, space: TokenSpace) -> None:
         self._tokenizer = tokenizer
         self._nats = self._weight = 0.0
+        self._parts: dict[str, float] = {}
         self._tokens = self._characters = 0
+        self._accuracy = Accuracy(space)
 
     def update(self, clean: Clean, noised: Noised, pred: Any, measured: Measured) -> None:
         """Take in one batch."""
-        self._nats += float((measured.values.double() * measured.weights.double()).sum())
-        self._weight += float(measured.weights.double().sum())
+        weights = measured.weights.double()
+        self._nats += float((measured.values.double() * weights).sum())
+        self._weight += float(weights.sum())
+        for name, part in measured.parts.items():
+            self._parts[name] = self._parts.get(name, 0.0) + float((part.double() * weights).sum())
         ids = clean.x0[~clean.fixed].cpu().numpy()
         self._tokens += len(ids)
         self._characters += self._tokenizer.characters(ids)
+        if pred is not None:
+            self._accuracy.update(noised, pred)
+
+    def per_sample(self, clean: Clean, measured: Measured) -> dict[str, SampleSums]:
+        """Return what each window adds to nats and tokens, and to bits and characters where all tokens weigh alike."""
+        weights = measured.weights.double()
+        nats, tokens = (measured.values.double() * weights).sum(1), weights.sum(1)
+        sums: dict[str, SampleSums] = {"nats_per_token": (nats, tokens)}
+        if torch.equal(measured.weights, (~clean.fixed).to(measured.weights.dtype)):
+            windows = zip(clean.x0.cpu().numpy(), (~clean.fixed).cpu().numpy(), strict=True)
+            characters = [self._tokenizer.characters(row[free]) for row, free in windows]
+            sums["bits_per_char"] = nats / log(2), torch.tensor(characters, dtype=torch.float64)
+        return sums
 
     def compute(self) -> dict[str, float]:
         """Return the figures; nan where nothing was predicted."""
@@ -47,31 +71,6 @@ class TextMetrics:
             "nats_per_token": nats,
             "bits_per_char": bits / self._characters if self._characters else float("nan"),
             "perplexity": exp(nats) if nats < 700 else float("inf"),
+            **{f"nats_per_token_{name}": part / self._weight for name, part in self._parts.items() if self._weight},
+            **self._accuracy.compute(),
         }
-
-
-def sample_figures(samples: Integer[np.ndarray, "N L"], valid: Bool[np.ndarray, "N L"]) -> dict[str, float]:
-    """Return how varied samples are: means over samples, each taken for itself.
-
-    `sample_unigram_bits` is the entropy of the ids of one sample in bits; `distinct_2` and `distinct_3` are the
-    different 2-grams and 3-grams as a share of all. A model that repeats itself is low in all three; the figures of
-    real text of the same length are printed beside them.
-    """
-    rows = [row[keep] for row, keep in zip(samples, valid, strict=True)]
-    return {
-        "sample_unigram_bits": _mean([entropy(np.unique(row, return_counts=True)[1]) / log(2) for row in rows]),
-        "distinct_2": _mean([distinct(row, 2) for row in rows]),
-        "distinct_3": _mean([distinct(row, 3) for row in rows]),
-    }
-
-
-def distinct(ids: Integer[np.ndarray, " L"], n: int) -> float:
-    """Return the number of different n-grams divided by the number of n-grams; 1 where there is no n-gram."""
-    if len(ids) < n:
-        return 1.0
-    grams = np.lib.stride_tricks.sliding_window_view(ids, n)
-    return len(np.unique(grams, axis=0)) / len(grams)
-
-
-def _mean(values: list[float]) -> float:
-    return float(np.mean(values)) if values else float("nan")

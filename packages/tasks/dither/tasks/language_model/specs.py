@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from pydantic import Field as Option
 from pydantic import model_validator
@@ -13,15 +14,16 @@ from dither.registry.problems import Refused
 from dither.registry.spaces import Field, TokenSpace
 from dither.registry.spec import Misfit, Slot, below, named
 
+from .tokenizer_names import ENDS, SIZES, byte_pair_ids
+
 if TYPE_CHECKING:
     from .corpora import Corpus
+    from .shards.reading import TokenShards
+    from .shards.record import FolderRecord
     from .task import LanguageModelling
     from .tokenizers import Tokenizer
 
 __all__ = ["LanguageModel", "Shakespeare", "StdlibText", "TextFiles"]
-
-SIZES = {"bytes": 256, "gpt2": 50_257}
-"""Tokenizers whose number of ids is known without reading anything."""
 
 Play = Literal[
     "a-midsummer-night-s-dream", "a-winter-s-tale", "all-s-well-that-ends-well", "antony-and-cleopatra",
@@ -38,42 +40,90 @@ class LanguageModel(TaskSpec):
     """Windows of text: documents one after the other, cut into pieces of equal length."""
 
     name: ClassVar[str] = "language-model"
+    rev: ClassVar[int] = 2
     data: Slot[DataSpec] = named("stdlib-text")
     """Where the text comes from."""
     length: int = Option(1024, ge=1, le=1_048_576)
     """Ids per window."""
-    tokenizer: str = Option("bytes", min_length=1)
-    """bytes (256 ids), chars (those of the training split, and one for all others), gpt2 (50,257 ids), or the path of a
-    tokenizer.json."""
+    tokenizer: str = Option("auto", min_length=1)
+    """bytes (256 ids), chars (those of the training split, and one for all others), gpt2 (50,257 ids), bpe:N (N byte
+    pairs learned from the training split), or the path of a tokenizer.json. auto: bytes, or the one that made the
+    shards."""
+    end_of_text: bool = False
+    """Add an id that ends a text to a tokenizer without one, such as bytes and chars; gpt2 and bpe:N have one."""
+    documents: Literal["stream", "separate"] = "stream"
+    """stream: windows run on across the borders of documents. separate: each document begins a window, its last window
+    is padded, and samples are as long as windows of the training split."""
     prompt: str = ""
     """A beginning that every drawn sample is given."""
     ngrams: int | None = Option(None, ge=2, le=8)
     """Longest n-gram to compare with: prints 2-grams up to it, and xz, beside the model, and lets it judge samples."""
+    judge: str | None = Option(None, min_length=1)
+    """Folder of a causal language model of Hugging Face that judges samples: config, safetensors, tokenizer. It wants
+    `pip install "dither-tasks[judge]"`."""
 
     def check(self) -> Iterator[Misfit]:
         """Yield a source that gives something else than text, files that are not there, and too long a prompt."""
-        if self.data.gives != "text":
+        if self.data.gives not in ("text", "token-ids"):
             yield Misfit(f'"{self.data.name}" gives {self.data.gives}, but language-model needs text', ("data",))
-        yield from below("data", self.data.check())
-        if self.tokenizer == "bytes" and len(self.prompt.encode()) >= self.length:
-            what = f"a prompt of {len(self.prompt.encode())} bytes leaves nothing to write in a window of {self.length}"
+        faults = [*below("data", self.data.check())]
+        yield from faults
+        shards = self.data.gives == "token-ids"
+        if not shards and self.tokenizer.startswith("bpe:") and byte_pair_ids(self.tokenizer) is None:
+            what = f'bpe:N wants a number of ids N from 257 to 1,000,000, such as bpe:4096; "{self.tokenizer}" has none'
+            yield Misfit(what, ("tokenizer",))
+        units = {"bytes": "bytes", "auto": "bytes", "chars": "characters"}.get("" if shards else self.tokenizer)
+        given = len(self.prompt if units == "characters" else self.prompt.encode("utf-8", "replace"))
+        if units is not None and given >= self.length:
+            what = f"a prompt of {given} {units} leaves nothing to write in a window of {self.length}"
             yield Misfit(what, ("prompt",))
+        if self.judge is not None:
+            from .judge import judge_problems
+
+            yield from (Misfit(text, ("judge",), help=fix) for text, fix in judge_problems(Path(self.judge)))
 
     def space(self) -> TokenSpace:
         """One field, `text`; its size asks for the data or a file only where the tokenizer depends on it."""
-        return TokenSpace((Field("text", self.length, SIZES.get(self.tokenizer) or self._load(None).size),))
+        size, end = self._known() or self._asked()
+        if self.end_of_text and end is None:
+            size, end = size + 1, size
+        return TokenSpace((Field("text", self.length, size, end=end),))
 
     def build(self) -> LanguageModelling:
-        """Read the text and encode it."""
+        """Read the text and encode it, or map its ids."""
         from .task import LanguageModelling
 
-        corpus: Corpus = self.data.build()
-        return LanguageModelling(corpus, self._load(corpus), length=self.length, prompt=self.prompt, ngrams=self.ngrams)
+        corpus: Corpus | TokenShards = self.data.build()
+        asked = self.model_dump(include={"length", "documents", "prompt", "ngrams", "judge"})
+        return LanguageModelling(corpus, self._load(corpus), **asked)
 
-    def _load(self, corpus: Corpus | None) -> Tokenizer:
-        from .tokenizers import load_tokenizer
+    def _known(self) -> tuple[int, int | None] | None:
+        """Number of ids and the one that ends a text, where the name of the tokenizer says them."""
+        if self.data.gives == "token-ids":
+            return None
+        pairs = byte_pair_ids(self.tokenizer)
+        if pairs is not None:
+            return pairs, pairs - 1
+        name = "bytes" if self.tokenizer == "auto" else self.tokenizer
+        return (SIZES[name], ENDS.get(name)) if name in SIZES else None
 
-        return load_tokenizer(self.tokenizer, lambda: corpus or self.data.build())
+    def _asked(self) -> tuple[int, int | None]:
+        """Return the same from the data or a file."""
+        if self.data.gives == "token-ids":
+            record: FolderRecord = cast(Any, self.data).record()
+            return record.vocabulary, record.tokenizer.end
+        found = self._load(None)
+        return found.size, found.end
+
+    def _load(self, corpus: Corpus | TokenShards | None) -> Tokenizer:
+        from .choosing import load_tokenizer
+        from .shards.reading import TokenShards
+        from .shards.tokenizer_file import choose_tokenizer
+
+        if isinstance(corpus, TokenShards):
+            return choose_tokenizer(self.tokenizer, corpus.tokenizer, end_of_text=self.end_of_text)
+        name = "bytes" if self.tokenizer == "auto" else self.tokenizer
+        return load_tokenizer(name, lambda: corpus or self.data.build(), end_of_text=self.end_of_text)
 
 
 class StdlibText(DataSpec):

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from math import log
+from math import exp, log
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -19,12 +20,16 @@ from dither.registry.parts import Picture, Split
 from dither.registry.problems import Problem, Refused
 from dither.registry.spaces import Field, TokenSpace
 
-from .arrays import encode_documents
 from .baselines import LIMIT, strong_baselines, trivial_baselines
 from .corpora import Corpus
-from .metrics import TextMetrics, sample_figures
+from .judge import FolderJudge
+from .laws import law_figures
+from .metrics import TextMetrics
 from .ngrams import WittenBell
+from .shards.reading import TokenShards
+from .streams import Documents, Windows
 from .tokenizers import Tokenizer
+from .variety import sample_figures
 
 __all__ = ["LanguageModelling"]
 
@@ -38,29 +43,46 @@ class LanguageModelling:
     """Windows of text.
 
     The documents of a split stand one after the other and are cut into windows of equal length; only the last window of
-    a split may be shorter, with id 0 on its padding.
+    a split may be shorter. With `documents = "separate"` each document begins a window, and the rest of its last window
+    is padding; drawn samples are as long as windows of the training split are. Padding is the id that ends a text,
+    or 0.
 
     Args:
-        corpus: The documents by split.
+        corpus: The documents by split, or shards of their ids.
         tokenizer: How they become ids.
         length: Ids per window.
+        documents: Whether windows run across the borders of documents.
         prompt: The beginning of every drawn sample.
         ngrams: Longest n-gram to compare with, at least 2; None for none.
+        judge: Folder of a language model that judges samples; None for none.
     """
 
     def __init__(
-        self, corpus: Corpus, tokenizer: Tokenizer, *, length: int, prompt: str = "", ngrams: int | None = None
+        self,
+        corpus: Corpus | TokenShards,
+        tokenizer: Tokenizer,
+        *,
+        length: int,
+        documents: Documents = "stream",
+        prompt: str = "",
+        ngrams: int | None = None,
+        judge: str | None = None,
     ) -> None:
         self.corpus = corpus
         self.tokenizer = tokenizer
         self.length = length
-        self.space = TokenSpace((Field("text", length, tokenizer.size),))
+        self.space = TokenSpace((Field("text", length, tokenizer.size, end=tokenizer.end),))
         self._order = ngrams
-        self.ids = {split: encode_documents(documents, tokenizer) for split, documents in corpus.splits.items()}
+        self._judge = None if judge is None else FolderJudge(Path(judge))
+        streams = corpus.encoded(tokenizer)
+        self.ids = {split: stream.ids for split, stream in streams.items()}
+        self._pad = tokenizer.end or 0
+        self._windows = {split: Windows(made, length, documents, self._pad) for split, made in streams.items()}
+        self._separate = documents == "separate"
         for split in ("train", "valid"):
             if not len(self.ids[split]):
                 raise Refused(f'{corpus.name}: the split "{split}" holds no text')
-        if len(self.ids["train"]) < length:
+        if len(self.ids["train"]) < length and not self._separate:
             given = len(self.ids["train"])
             what = f"{corpus.name}: the training text is {given} ids long, less than one window of {length}"
             raise Refused(Problem(what, path=("task", "length"), help="lower length, or give more text"))
@@ -68,32 +90,28 @@ class LanguageModelling:
 
     def size(self, split: Split) -> int:
         """Number of windows of a split."""
-        return -(-len(self.ids[split]) // self.length)
+        return len(self._windows[split])
 
     def batch(self, split: Split, rows: Sequence[int]) -> Clean:
         """Return windows by number."""
-        ids, numbers = self.ids[split], np.asarray(rows, np.int64)
-        if numbers.size and not (numbers.min() >= 0 and numbers.max() < self.size(split)):
-            raise IndexError(f"windows of {split} are numbered 0..{self.size(split) - 1}, asked for {numbers.tolist()}")
-        starts = numbers * self.length
-        x0 = np.zeros((len(numbers), self.length), np.int64)
-        valid = starts[:, None] + np.arange(self.length) < len(ids)
-        for row, start in enumerate(starts):
-            window = ids[start : start + self.length]
-            x0[row, : len(window)] = window
+        x0, valid = self._windows[split].take(rows)
         return Clean.of(torch.from_numpy(x0), torch.from_numpy(valid))
 
     def like(self, n: int, seed: int) -> Clean:
-        """Return `n` empty windows that begin with the prompt; nothing in them is random, so `seed` does not matter."""
-        x0 = torch.zeros(n, self.length, dtype=torch.int64)
+        """Return `n` empty windows that begin with the prompt; `seed` draws their lengths where documents have some."""
+        x0 = torch.full((n, self.length), self._pad)
         known = torch.zeros(n, self.length, dtype=torch.bool)
         x0[:, : len(self.prompt)] = torch.from_numpy(self.prompt)
         known[:, : len(self.prompt)] = True
-        return Clean.of(x0, known=known)
+        if not self._separate:
+            return Clean.of(x0, known=known)
+        rows = np.random.default_rng(seed).integers(self.size("train"), size=n)
+        sizes = np.maximum(self._windows["train"].spans(rows)[1], len(self.prompt) + 1)
+        return Clean.of(x0, torch.arange(self.length) < torch.from_numpy(sizes)[:, None], known=known)
 
     def metrics(self) -> TextMetrics:
         """Return a fresh accumulator of nats per token, bits per character and perplexity."""
-        return TextMetrics(self.tokenizer)
+        return TextMetrics(self.tokenizer, self.space)
 
     def baselines(self) -> dict[str, float]:
         """Return uniform, unigram, and on request n-grams and xz; and the variety of real windows."""
@@ -101,22 +119,28 @@ class LanguageModelling:
         found = trivial_baselines(train, held, self.tokenizer)
         if self._ngrams is not None:
             found |= strong_baselines(self._ngrams, train, held, self.tokenizer)
+        if self.corpus.law is not None:
+            cut = [held[start : start + self.length] for start in range(0, len(held), self.length)]
+            found |= law_figures(self.corpus.law, cut, self.tokenizer)
         windows = self.batch("valid", range(min(REFERENCE, self.size("valid"))))
         return found | {f"{name}/real": value for name, value in self.judge(windows.x0, windows).items()}
 
     def judge(self, samples: Int[Tensor, "N L"], like: Clean) -> dict[str, float]:
-        """Return how varied samples are and, with `ngrams`, how the longest n-gram likes them.
+        """Return how varied samples are and, as asked, how the longest n-gram and the judge in a folder like them.
 
         `ngram_bits_per_char` is low for text that resembles the training split, and lower still for text that repeats
-        itself: read it beside the figure of real text and beside `distinct_2`.
+        itself, as are all such figures: read them beside those of real text and beside `distinct_2`.
         """
         rows, valid = samples.cpu().numpy(), like.valid.cpu().numpy()
         figures = sample_figures(rows, valid)
-        if self._ngrams is not None:
-            kept = [row[keep] for row, keep in zip(rows, valid, strict=True)]
+        kept = self._texts(samples, like)
+        if self._ngrams is not None and kept:
             nats = sum(self._ngrams.nats(row)[-1] for row in kept)
             characters = sum(self.tokenizer.characters(row) for row in kept)
             figures["ngram_bits_per_char"] = nats / log(2) / max(characters, 1)
+            figures["ngram_perplexity"] = exp(nats / max(sum(map(len, kept)), 1))
+        if self._judge is not None:
+            figures |= self._judge.figures(self.tokenizer.decode(row) for row in kept)
         return figures
 
     @cached_property
@@ -126,9 +150,16 @@ class LanguageModelling:
         return WittenBell(self.ids["train"][-LIMIT:], size=self.tokenizer.size, order=self._order)
 
     def show(self, samples: Int[Tensor, "N L"], like: Clean) -> Iterator[Picture]:
-        """Yield each sample as text; control characters become U+FFFD."""
-        for number, (row, keep) in enumerate(zip(samples.cpu().numpy(), like.valid.cpu().numpy(), strict=True)):
-            yield Picture(f"sample-{number:03d}", text=self.tokenizer.decode(row[keep]).translate(CONTROLS))
+        """Yield each sample as text, up to its end; control characters become U+FFFD."""
+        for number, row in enumerate(self._texts(samples, like)):
+            yield Picture(f"sample-{number:03d}", text=self.tokenizer.decode(row).translate(CONTROLS))
+
+    def _texts(self, samples: Int[Tensor, "N L"], like: Clean) -> list[Integer[np.ndarray, " l"]]:
+        """Return the ids of each sample before the first that ends a text, without padding."""
+        rows = [row[keep] for row, keep in zip(samples.cpu().numpy(), like.valid.cpu().numpy(), strict=True)]
+        if self.tokenizer.end is None:
+            return rows
+        return [row[: np.argmax(np.append(row, self.tokenizer.end) == self.tokenizer.end)] for row in rows]
 
 
 def _prompt_ids(prompt: str, tokenizer: Tokenizer, length: int) -> Integer[np.ndarray, " K"]:

@@ -5,16 +5,30 @@ from __future__ import annotations
 import codecs
 import glob
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dither.registry.problems import Problem, Refused, nearest
 
 from .corpora import Document
 
-__all__ = ["find_files", "read_files"]
+__all__ = ["NoText", "find_files", "read_blocks", "read_files"]
 
 BLOCK = 1 << 20
+
+
+class NoText(ValueError):  # noqa: N818 - it is no error of the program
+    """A file, or a part of one, that holds no text.
+
+    Attributes:
+        sort: What is wrong with it, in a word, to count by.
+        message: What is wrong with it, and where.
+        help: What to do about it.
+    """
+
+    def __init__(self, sort: str, message: str, help: str | None = None) -> None:
+        super().__init__(message)
+        self.sort, self.message, self.help = sort, message, help
 
 
 def read_files(patterns: Sequence[str]) -> list[Document]:
@@ -72,35 +86,49 @@ def find_files(pattern: str) -> list[Path]:
     raise Refused(Problem(f"there is no file {path}{where}", help=f'did you mean "{near}"?' if near else None))
 
 
-def _document(path: Path) -> Document:
-    """Read a file once, block by block: its digest, its size, and whether it is text."""
+def read_blocks(path: Path) -> Iterator[tuple[bytes, str]]:
+    """Yield a text file block by block, raw and decoded; a byte order mark and line ends stay as they are.
+
+    Raises:
+        NoText: It cannot be read, or is empty, binary or not UTF-8.
+    """
     if not path.is_file():
-        raise Refused(f"{path} is no plain file")
-    digest, decoder, offset = hashlib.sha256(), codecs.getincrementaldecoder("utf-8")(), 0
+        raise NoText("unreadable", f"{path} is no plain file")
+    decoder, offset = codecs.getincrementaldecoder("utf-8")(), 0
     try:
         with path.open("rb") as file:
             while block := file.read(BLOCK):
-                digest.update(block)
                 if (null := block.find(0)) >= 0:
-                    raise Refused(f"{path} is binary, not text: a zero byte at offset {offset + null}")
-                _decode(decoder, block, offset, path)
+                    raise NoText("binary", f"{path} is binary, not text: a zero byte at offset {offset + null}")
+                yield block, _decode(decoder, block, offset, path)
                 offset += len(block)
             _decode(decoder, b"", offset, path)
     except OSError as error:
-        raise Refused(f"{path} cannot be read: {error.strerror}") from error
+        raise NoText("unreadable", f"{path} cannot be read: {error.strerror}") from error
     if not offset:
-        raise Refused(f"{path} is empty")
-    return Document(str(path), digest.hexdigest(), offset, lambda: _load(path, digest.hexdigest()))
+        raise NoText("empty", f"{path} is empty")
 
 
-def _decode(decoder: codecs.IncrementalDecoder, block: bytes, offset: int, path: Path) -> None:
+def _document(path: Path) -> Document:
+    """Read a file once, block by block: its digest, its size, and whether it is text."""
+    digest, size = hashlib.sha256(), 0
+    try:
+        for block, _ in read_blocks(path):
+            digest.update(block)
+            size += len(block)
+    except NoText as fault:
+        raise Refused(Problem(fault.message, help=fault.help)) from fault
+    return Document(str(path), digest.hexdigest(), size, lambda: _load(path, digest.hexdigest()))
+
+
+def _decode(decoder: codecs.IncrementalDecoder, block: bytes, offset: int, path: Path) -> str:
     pending = len(decoder.getstate()[0])
     try:
-        decoder.decode(block, final=not block)
+        return decoder.decode(block, final=not block)
     except UnicodeDecodeError as error:
         at = offset - pending + error.start
         what = f"{path} is not UTF-8 text: byte 0x{error.object[error.start]:02x} at offset {at} ({error.reason})"
-        raise Refused(Problem(what, help="save it as UTF-8")) from error
+        raise NoText("encoding", what, "save it as UTF-8") from error
 
 
 def _load(path: Path, digest: str) -> str:

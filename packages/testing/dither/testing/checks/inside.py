@@ -142,6 +142,24 @@ def head_per_position(s: Situation) -> None:
     same(torch.nan_to_num(head(other)[where]), torch.nan_to_num(head(h)[where]), "a change at one position")
 
 
+def tables_of_ids(s: Situation) -> None:
+    """There is a table for each field, with one row of the width of the model for each id."""
+    found = [tuple(table.weight.shape) for table in s.build().tables]
+    wanted = [(field.size, s.given[1]) for field in s.space.fields]
+    assert found == wanted, f"tables of {found} instead of {wanted}"
+
+
+def maps_of_ids(s: Situation) -> None:
+    """There is a map for each field, with one row of the width of the model for each id, and it is what reads."""
+    head, h = _head(s)
+    out, *_ = s.space.split(head(h)).values()
+    own, *_ = s.space.split(h).values()
+    found = [tuple(each.weight.shape) for each in head.maps]
+    wanted = [(field.size, s.given[1]) for field in s.space.fields]
+    assert found == wanted, f"maps of {found} instead of {wanted}"
+    close(out[..., : wanted[0][0]], head.maps[0](own), "what the head reads, and its map")
+
+
 def gradients_reach_all(s: Situation) -> None:
     """Every weight takes part, with a finite gradient."""
     if s.spec.kind == "embedding":
@@ -168,7 +186,9 @@ CHECKS = (
     *checks_of("embedding", hidden_says_nothing, needs="features"),
     *checks_of("position", positions_shape, positions_start),
     *checks_of("condition", condition_shape, condition_per_position),
+    *checks_of("embedding", tables_of_ids, needs="tables"),
     *checks_of("head", head_shape, head_per_position),
+    *checks_of("head", maps_of_ids, needs="maps"),
     *(check for kind in ("embedding", "condition", "head") for check in checks_of(kind, gradients_reach_all)),
 )
 """The checks for embeddings, positions, conditions and heads."""

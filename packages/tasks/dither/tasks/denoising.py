@@ -1,4 +1,4 @@
-"""How often the likeliest id is the true one, by how much of the diagram is lost.
+"""How often the likeliest id is the true one, by how much of the sample is lost.
 
 Letters: B batch, L tokens.
 """

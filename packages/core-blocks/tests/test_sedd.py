@@ -1,0 +1,238 @@
+"""A SEDD and our denoiser with its weights say the same, to the rounding of float32; what is no SEDD is named."""
+
+import math
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dither.core_blocks.sedd import load_sedd, options_of_sedd, weights_of_sedd
+from dither.losses.tokens import score_entropy
+from dither.processes.clock import Clock
+from dither.processes.schedules.curves import log_linear
+from dither.processes.tokens import TokenProcess, mask_prior
+from dither.registry import Field, TokenSpace, default_catalog
+from dither.registry.flow import Noise, Noised, State
+from dither.registry.problems import Refused
+
+IDS, WIDTH, HEADS, COND, DEPTH, LENGTH = 11, 24, 3, 10, 2, 6
+
+
+def made(ids=IDS, width=WIDTH, heads=HEADS, cond=COND, depth=DEPTH):
+    """Weights with the names and shapes of the public code, none of them zero."""
+    shapes = {
+        "vocab_embed.embedding": (ids, width),
+        "sigma_map.mlp.0.weight": (cond, 256),
+        "sigma_map.mlp.0.bias": (cond,),
+        "sigma_map.mlp.2.weight": (cond, cond),
+        "sigma_map.mlp.2.bias": (cond,),
+        "output_layer.norm_final.weight": (width,),
+        "output_layer.linear.weight": (ids, width),
+        "output_layer.linear.bias": (ids,),
+        "output_layer.adaLN_modulation.weight": (2 * width, cond),
+        "output_layer.adaLN_modulation.bias": (2 * width,),
+    }
+    for n in range(depth):
+        shapes |= {
+            f"blocks.{n}.norm1.weight": (width,),
+            f"blocks.{n}.attn_qkv.weight": (3 * width, width),
+            f"blocks.{n}.attn_out.weight": (width, width),
+            f"blocks.{n}.norm2.weight": (width,),
+            f"blocks.{n}.mlp.0.weight": (4 * width, width),
+            f"blocks.{n}.mlp.0.bias": (4 * width,),
+            f"blocks.{n}.mlp.2.weight": (width, 4 * width),
+            f"blocks.{n}.mlp.2.bias": (width,),
+            f"blocks.{n}.adaLN_modulation.weight": (6 * width, cond),
+            f"blocks.{n}.adaLN_modulation.bias": (6 * width,),
+        }
+    generator = torch.Generator().manual_seed(0)
+    weights = {name: 0.3 * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    half = width // heads // 2
+    weights["rotary_emb.inv_freq"] = 10_000.0 ** -(torch.arange(half).float() / half)
+    return weights
+
+
+def sedd(w: dict[str, Tensor], ids: Tensor, sigma: Tensor, heads: int = HEADS, scale_by_sigma: bool = False) -> Tensor:
+    """What the public code computes, written from its description: log scores, 0 at the ids given."""
+
+    def norm(x: Tensor, scale: Tensor) -> Tensor:
+        centred = x - x.mean(-1, keepdim=True)
+        return centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt() * scale
+
+    def linear(x: Tensor, name: str) -> Tensor:
+        return x @ w[f"{name}.weight"].T + w.get(f"{name}.bias", 0)
+
+    def turned(x: Tensor) -> Tensor:
+        """Pairs (j, j + E/2), as complex numbers."""
+        half = x.shape[-1] // 2
+        angle = torch.arange(x.shape[1])[:, None] * 10_000.0 ** (-torch.arange(half) / half)
+        pairs = torch.complex(x[..., :half], x[..., half:]) * torch.polar(torch.ones_like(angle), angle)[:, None, :]
+        return torch.cat([pairs.real, pairs.imag], -1)
+
+    batch, length = ids.shape
+    angle = sigma[:, None] * torch.exp(-math.log(10_000) * torch.arange(128) / 128)
+    c = linear(functional.silu(linear(torch.cat([angle.cos(), angle.sin()], -1), "sigma_map.mlp.0")), "sigma_map.mlp.2")
+    c = functional.silu(c)
+    x = w["vocab_embed.embedding"][ids]
+    for n in range(sum(name.endswith("attn_qkv.weight") for name in w)):
+        name = f"blocks.{n}"
+        six = linear(c, f"{name}.adaLN_modulation")[:, None].chunk(6, -1)
+        y = norm(x, w[f"{name}.norm1.weight"]) * (1 + six[1]) + six[0]
+        q, k, v = linear(y, f"{name}.attn_qkv").view(batch, length, 3, heads, -1).unbind(2)
+        scores = torch.einsum("bqhe,bkhe->bhqk", turned(q), turned(k)) / math.sqrt(q.shape[-1])
+        y = torch.einsum("bhqk,bkhe->bqhe", scores.softmax(-1), v).flatten(2)
+        x = x + six[2] * linear(y, f"{name}.attn_out")
+        y = linear(norm(x, w[f"{name}.norm2.weight"]) * (1 + six[4]) + six[3], f"{name}.mlp.0")
+        y = 0.5 * y * (1 + torch.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y**3)))
+        x = x + six[5] * linear(y, f"{name}.mlp.2")
+    shift, scale = linear(c, "output_layer.adaLN_modulation")[:, None].chunk(2, -1)
+    out = linear(norm(x, w["output_layer.norm_final.weight"]) * (1 + scale) + shift, "output_layer.linear")
+    if scale_by_sigma:
+        out = out - sigma.expm1().log()[:, None, None] - math.log(out.shape[-1] - 1)
+    return out.scatter(-1, ids[..., None], 0.0)
+
+
+def ours(weights, ids: int = IDS, **block) -> nn.Module:
+    options = options_of_sedd(weights)
+    spec = default_catalog().parse("model", options | {"block": options["block"] | block})
+    return spec.build(TokenSpace((Field("text", LENGTH, ids),))).eval()
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(weights):
+        save_file({name: weight.contiguous() for name, weight in weights.items()}, tmp_path / "sedd.safetensors")
+        return tmp_path / "sedd.safetensors"
+
+    return write
+
+
+def states(ids: int):
+    torch.manual_seed(1)
+    return torch.randint(ids, (4, LENGTH)), torch.tensor([1e-4, 0.05, 1.0, 20.0])
+
+
+@pytest.mark.parametrize("sizes", [{}, {"heads": 1, "depth": 3}, {"width": 16, "heads": 4, "cond": 5}])
+def test_the_logits_are_those_of_the_public_model(file, sizes):
+    weights = made(**sizes)
+    model = ours(weights)
+    load_sedd(file(weights), model)
+    x, sigma = states(IDS)
+    raw = model(State.of(x), sigma, torch.ones(x.shape, dtype=torch.bool), {}).scatter(-1, x[..., None], 0.0)
+    expected = sedd(weights, x, sigma, sizes.get("heads", HEADS))
+    assert expected.std() > 0.3, "the weights say something"
+    torch.testing.assert_close(raw, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_every_weight_and_every_convention_takes_part(file):
+    """The comparison has teeth: with a chunk, a half or a layout exchanged, the logits differ."""
+    weights = made()
+    x, sigma = states(IDS)
+    plain = sedd(weights, x, sigma)
+    for name in weights:
+        if name != "rotary_emb.inv_freq":
+            changed = weights | {name: weights[name].flip(0)}
+            assert (sedd(changed, x, sigma) - plain).abs().max() > 1e-3, name
+    model = ours(weights, mlp="gelu")
+    load_sedd(file(weights), model)
+    raw = model(State.of(x), sigma, torch.ones(x.shape, dtype=torch.bool), {}).scatter(-1, x[..., None], 0.0)
+    assert (raw - plain).abs().max() > 2e-5
+
+
+def test_sedd_small_is_the_experiment_that_the_page_shows():
+    """169,625,681 parameters with the vocabulary of GPT-2, and one more row at both ends for the absorbing model."""
+    with torch.device("meta"):
+        shapes = {name: torch.empty(weight.shape) for name, weight in made(4, 768, 12, 128, 12).items()}
+    shapes["rotary_emb.inv_freq"] = 10_000.0 ** -(torch.arange(32).float() / 32)
+    for rows, total in ((50_257, 169_625_681), (50_258, 169_627_218)):
+        for name in ("vocab_embed.embedding", "output_layer.linear.weight"):
+            shapes[name] = torch.empty(rows, 768, device="meta")
+        shapes["output_layer.linear.bias"] = torch.empty(rows, device="meta")
+        options = options_of_sedd(shapes)
+        assert (options["width"], options["depth"], options["cond"], options["block"]["heads"]) == (768, 12, 128, 12)
+        with torch.device("meta"):
+            model = default_catalog().parse("model", options).build(TokenSpace((Field("text", 1024, rows),)))
+        assert sum(p.numel() for p in model.parameters()) == total
+        wanted = weights_of_sedd(shapes)
+        assert {key: value.shape for key, value in model.state_dict().items()} == {
+            key: value.shape for key, value in wanted.items()
+        }
+
+
+def test_an_absorbing_model_is_read_as_a_posterior_at_no_loss(file):
+    """Its scores exp(l) / V / (exp(sigma) - 1) need not sum to 1 / (exp(sigma) - 1); read as a posterior they do.
+
+    A score of lambda p costs lambda - 1 - log(lambda) more than p, over exp(sigma) - 1: never less. So the bound under
+    `predict = "posterior"` is at most that of the public code, and the same where its scores are normalised.
+    """
+    clean, rate = IDS - 1, 1.7
+    weights = made()
+    model = ours(weights)
+    load_sedd(file(weights), model)
+    space = TokenSpace((Field("text", LENGTH, IDS, mask=clean),))
+    x0 = torch.arange(LENGTH)[None].expand(4, -1) % clean
+    x, sigma = torch.full_like(x0, clean), torch.tensor([0.01, 0.2, 1.0, 4.0])
+    raw = model(State.of(x), sigma, torch.ones(x.shape, dtype=torch.bool), {})
+    theirs = sedd(weights, x, sigma, scale_by_sigma=True)
+    raw = raw.double()
+    scaled = raw - sigma.double().expm1().log()[:, None, None] - math.log(clean)
+    torch.testing.assert_close(scaled[..., :clean].float(), theirs[..., :clean], rtol=1e-5, atol=1e-5)
+
+    costs = {}
+    for predict, said in (("score", scaled), ("posterior", raw)):
+        process = TokenProcess(space, mask_prior(space), Clock(log_linear(1e-3)), predict)
+        yes, noise = torch.ones(x.shape, dtype=torch.bool), Noise(sigma, torch.full_like(sigma, rate))
+        noised = Noised(x0, State.of(x), noise, yes, yes, ~yes, process.table.on("cpu"))
+        costs[predict] = score_entropy(process.read(said, noised.state, noise), noised).values
+    total = raw[..., :clean].logsumexp(-1).exp() / clean
+    more = (total - 1 - total.log()) * (rate / sigma.double().expm1())[:, None]
+    torch.testing.assert_close(costs["score"] - costs["posterior"], more, rtol=1e-6, atol=1e-6)
+    assert (more >= 0).all()
+    assert (more > 1e-3).any()
+
+
+def test_names_that_are_missing_or_strange_are_said():
+    weights = made()
+    gone = {name: weight for name, weight in weights.items() if name != "blocks.0.norm2.weight"}
+    with pytest.raises(Refused, match=r"1 weights of a SEDD are missing: blocks\.0\.norm2\.weight"):
+        weights_of_sedd(gone)
+    with pytest.raises(Refused, match=r'blocks\.1\.attn_qvk\.weight; did you mean "blocks\.1\.attn_qkv\.weight"'):
+        weights_of_sedd(weights | {"blocks.1.attn_qvk.weight": torch.zeros(1)})
+    with pytest.raises(Refused, match=r"20 weights of a SEDD are missing.*and 12 more"):
+        weights_of_sedd({})
+    with pytest.raises(Refused, match="10 weights of a SEDD are missing"):
+        weights_of_sedd({name: weight for name, weight in weights.items() if not name.startswith("blocks.0.")})
+    with pytest.raises(Refused, match="other speeds"):
+        weights_of_sedd(weights | {"rotary_emb.inv_freq": torch.ones(4)})
+    with pytest.raises(Refused, match="number of heads"):
+        options_of_sedd({name: weight for name, weight in weights.items() if not name.startswith("rotary")})
+
+
+def test_a_model_of_other_sizes_is_left_alone(file, tmp_path):
+    model = ours(made(width=12))
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    with pytest.raises(Refused, match=r"vocab_embed\.embedding is 11 x 24, the model has 11 x 12"):
+        load_sedd(file(made()), model)
+    with pytest.raises(Refused, match=r"the model has blocks\.0\.attention\.qkv\.bias, and a SEDD has no such weight"):
+        load_sedd(file(made()), ours(made(), qkv_bias=True))
+    with pytest.raises(
+        Refused, match=r"the model has no blocks\.1\.norm1\.weight, as blocks\.1\.norm1\.weight would be"
+    ):
+        load_sedd(file(made()), ours(made(depth=1)))
+    (tmp_path / "no.safetensors").write_bytes(b"not tensors at all")
+    for name in ("no.safetensors", "nowhere.safetensors"):
+        with pytest.raises(Refused, match="cannot be read as safetensors"):
+            load_sedd(tmp_path / name, model)
+    assert all(torch.equal(before[name], weight) for name, weight in model.state_dict().items())
+
+
+def test_half_precision_is_read_into_float32(file):
+    weights = {name: weight.to(torch.bfloat16) for name, weight in made().items()}
+    model = ours(made())
+    load_sedd(file(weights), model)
+    for name, weight in weights_of_sedd(weights).items():
+        own = model.get_parameter(name)
+        assert own.dtype == torch.float32
+        assert torch.equal(own, weight.float())

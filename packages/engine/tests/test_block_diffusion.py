@@ -1,0 +1,370 @@
+"""Block diffusion against brute force: the bound is the likelihood, block by block, and sampling draws from the law."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare, kstest
+from torch import nn
+
+from dither.engine.blockwise import Blockwise
+from dither.engine.session import Session, walk
+from dither.engine.system import Diffusion
+from dither.losses.tokens import masked_ce, score_entropy
+from dither.processes.clock import Clock
+from dither.processes.samplers.ancestral import Ancestral
+from dither.processes.samplers.blocks import Blocks
+from dither.processes.samplers.first_hitting import FirstHitting
+from dither.processes.schedules.curves import geometric, log_linear
+from dither.processes.tokens import TokenProcess, even_prior, frequency_prior, mask_prior
+from dither.registry import default_catalog
+from dither.registry.facts import ModelFacts
+from dither.registry.flow import Clean, Measured, Noised, State
+from dither.registry.spaces import FeatureSpace, Field, TokenSpace
+
+IDS, LENGTH = 2, 3
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+
+
+def space(length=LENGTH, ids=IDS, end=None):
+    return TokenSpace((Field("text", length, ids, end=end),))
+
+
+def process_of(kind, length=LENGTH, ids=IDS, estimator="time", predict="posterior", level="t", t_min=1e-6, end=None):
+    plain = space(length, ids, end)
+    if kind == "absorbing":
+        masked = plain.with_mask()
+        clock = Clock(log_linear(1e-7), level, t_min)
+        return TokenProcess(masked, mask_prior(masked), clock, predict, estimator)
+    odds = frequency_prior(plain, {"text": [1.0 + i for i in range(ids)]})
+    table = even_prior(plain) if kind == "uniform" else odds
+    return TokenProcess(plain, table, Clock(geometric(1e-4, 20.0), level, t_min), predict)
+
+
+class Told:
+    """A memory of clean ids."""
+
+    def __init__(self):
+        self.length, self.x = 0, None
+
+
+class Tabular(nn.Module):
+    """Knows a joint over sequences: p(x_0 | x_t of the block, x_0 of the blocks before), by enumeration."""
+
+    def __init__(self, process, joint, size):
+        super().__init__()
+        self.process, self.joint, self.size = process, joint / joint.sum(), size
+        self.head, self.weight = nn.Identity(), nn.Parameter(torch.zeros(1))
+        self.seen = []
+
+    def forward(self, state, level, valid, cond, *, context=None, cache=None, keep=False):
+        self.seen.append((level, context, state))
+        x, t = state.x, level[:, None].expand(state.x.shape) if level.ndim == 1 else level
+        if context is None:
+            past = torch.zeros(len(x), 0, dtype=torch.long) if cache is None or cache.x is None else cache.x
+            if keep:
+                cache.x, cache.length = torch.cat([past, x], 1), past.shape[1] + x.shape[1]
+            return self.block(past, x, t)
+        assert torch.equal(context.level, self.process.level(torch.zeros(len(x))))
+        cuts = range(0, x.shape[1], self.size)
+        parts = [(context.state.x[:, :a], x[:, a : a + self.size], t[:, a : a + self.size]) for a in cuts]
+        return torch.cat([self.block(*part) for part in parts], 1)
+
+    trunk = forward
+
+    def new_cache(self):
+        return Told()
+
+    def block(self, past, x, t):
+        done, width, ids = past.shape[1], x.shape[1], self.joint.shape[0]
+        rest = tuple(range(done + width, self.joint.ndim))
+        joint = (self.joint.sum(rest) if rest else self.joint).flatten()
+        sequences = torch.tensor(list(itertools.product(range(ids), repeat=done + width)))
+        weight = joint.expand(len(x), -1) * (sequences[None, :, :done] == past[:, None]).all(-1)
+        alpha = (-self.process.schedule(t.double()).sigma).exp()[..., None]
+        landed = self.process.table.on("cpu")[0][x][..., None]
+        likely = alpha * (torch.arange(ids) == x[..., None]) + (1 - alpha) * landed
+        for place in range(width):
+            weight = weight * likely[:, place][:, sequences[:, done + place]]
+        clean = torch.zeros(*x.shape, self.process.space.vocab, dtype=torch.float64)
+        for place in range(width):
+            clean[:, place].index_add_(1, sequences[:, done + place], weight)
+        return clean.log()
+
+
+def joint_of(*shape, seed=1):
+    return torch.rand(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).pow(2) + 0.02
+
+
+def system_of(process, joint, size, loss=score_entropy, inner=None, **options):
+    length = joint.ndim
+    blocks = Blockwise.of(process.space, ModelFacts(size))
+    sampler = None if inner is None else Blocks(size, inner, **options)
+    assert blocks == Blockwise(length, size)
+    return Diffusion(None, process, Tabular(process, joint, size), loss, sampler, bound=True, blocks=blocks)
+
+
+def everything(ids, length):
+    return torch.tensor(list(itertools.product(range(ids), repeat=length)))
+
+
+def pairs(process, length=LENGTH, ids=IDS):
+    """Every clean sequence beside every noised one."""
+    x0, x_t = everything(ids, length), everything(process.space.vocab, length)
+    return x0.repeat_interleave(len(x_t), 0), x_t.repeat(len(x0), 1)
+
+
+def chances(process, x0, x_t, t):
+    """q(x_t | x_0) from the definition."""
+    alpha = math.exp(-float(process.schedule(torch.tensor([t], dtype=torch.float64)).sigma))
+    return (alpha * (x0 == x_t) + (1 - alpha) * process.table.on("cpu")[0][x_t]).prod(1)
+
+
+def bound_of_all(system, monkeypatch, nodes=80):
+    """The bound of every sequence without any drawing: all x_t, weighed, and Gauss-Legendre over t."""
+    process = system.process
+    x0, x_t = pairs(process)
+
+    def given(clean, noise, moved):
+        rows, prior = system.blocks.rows(x_t), process.table.on("cpu")
+        return Noised(
+            clean.x0, State.of(rows), noise, ~clean.fixed & (prior[0][rows] > 0), clean.valid, clean.fixed, prior
+        )
+
+    monkeypatch.setattr(process, "_noised", given)
+    clean, each, t_min = Clean.of(x0), process.space.vocab**LENGTH, process.clock.t_min
+    place, share = np.polynomial.legendre.leggauss(nodes)
+    total = torch.zeros(IDS**LENGTH, LENGTH, dtype=torch.float64)
+    for t, part in zip(t_min + (1 - t_min) * (1 + place) / 2, share / 2, strict=True):
+        q = chances(process, x0, x_t, t)
+        measured = system(clean, torch.full((len(x0),), t, dtype=torch.float64))
+        total += (1 - t_min) * part * (q[:, None] * measured.values * measured.weights).view(-1, each, LENGTH).sum(1)
+    q = chances(process, x0, x_t, t_min)
+    ends = system.bounded(clean, Measured(torch.zeros(x0.shape).double(), torch.ones(x0.shape))).values
+    return total + (q[:, None] * ends).view(-1, each, LENGTH).sum(1)
+
+
+def block_nats(joint, size):
+    """-log p(block | the blocks before it) of every sequence, from the joint."""
+    p, found = joint / joint.sum(), []
+    for start in range(0, LENGTH, size):
+        stop = min(start + size, LENGTH)
+        upto, before = (p.sum(tuple(range(n, LENGTH))) if n < LENGTH else p for n in (stop, start))
+        index = everything(IDS, LENGTH)
+        found.append(before[tuple(index[:, :start].T)].log() - upto[tuple(index[:, :stop].T)].log())
+    return torch.stack(found, 1)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["absorbing", "uniform", "marginal"])
+def test_the_bound_is_the_likelihood_block_by_block(kind, size, monkeypatch):
+    """A model that knows a joint has a tight bound: of every sequence, the sum over blocks of -log p(block | before).
+
+    Its mean over the joint is the entropy, and over other data the entropy plus the divergence.
+    """
+    joint = joint_of(*[IDS] * LENGTH)
+    system = system_of(process_of(kind), joint, size)
+    nats = bound_of_all(system, monkeypatch)
+    each = torch.stack([nats[:, a : a + size].sum(1) for a in range(0, LENGTH, size)], 1)
+    torch.testing.assert_close(each, block_nats(joint, size), atol=1e-5, rtol=0)
+    p, other = joint.flatten() / joint.sum(), joint_of(*[IDS] * LENGTH, seed=4).flatten()
+    q = other / other.sum()
+    entropy, divergence = -(q * q.log()).sum(), (q * (q / p).log()).sum()
+    assert float(q @ nats.sum(1)) == pytest.approx(float(entropy + divergence), abs=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_what_is_drawn_has_that_mean(size):
+    """Times per block and noise as they are drawn, under each estimator of an absorbing process."""
+    joint, n = joint_of(*[IDS] * LENGTH), 20_000
+    rows = torch.randint(0, IDS, (n, LENGTH))
+    expected = block_nats(joint, size).sum(1)[(rows * torch.tensor([4, 2, 1])).sum(1)]
+    spread = {}
+    for estimator in ("time", "importance", "mask-count"):
+        system = system_of(process_of("absorbing", estimator=estimator, t_min=1e-3), joint, size, masked_ce)
+        measured = system(Clean.of(rows))
+        gap = system.bounded(Clean.of(rows), measured).values.sum(1) - expected
+        spread[estimator] = float(gap.std())
+        assert abs(float(gap.mean())) < 4.5 * spread[estimator] / math.sqrt(n) + 1e-6, estimator
+    assert spread["mask-count"] < 0.5 * spread["time"] < 10
+
+
+@pytest.mark.parametrize("length", [3, 5])
+def test_blocks_of_one_are_autoregressive(length):
+    """With one token masked for sure there is nothing left to chance: every draw is -log p(x_l | x_<l), exactly."""
+    joint = joint_of(*[IDS] * length)
+    process = process_of("absorbing", length, estimator="mask-count", t_min=0.0)
+    system = system_of(process, joint, 1, masked_ce)
+    clean, p = Clean.of(everything(IDS, length)), joint / joint.sum()
+    nats = system.bounded(clean, system(clean)).values.sum(1)
+    torch.testing.assert_close(nats, -p.flatten().log(), atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["absorbing", "uniform"])
+def test_one_block_is_ordinary_diffusion(kind):
+    joint, process = joint_of(*[IDS] * LENGTH), process_of(kind)
+    blocks = system_of(process, joint, LENGTH)
+    plain = Diffusion(None, process, blocks.model, score_entropy, None, bound=True)
+    clean, t = Clean.of(torch.randint(0, IDS, (50, LENGTH))), torch.rand(50)
+    found = []
+    for system in (blocks, plain):
+        torch.manual_seed(3)
+        found.append(system.bounded(clean, system(clean, t)).values)
+    torch.testing.assert_close(*found, atol=1e-6, rtol=1e-6)
+    assert found[0].std() > 0
+
+
+def test_times_of_blocks_are_stratified_and_even_for_each():
+    """One in each of n * blocks strata, dealt out so that every row and every block gets any time."""
+    process, blocks, n = process_of("uniform", 7), Blockwise(7, 3), 5
+    drawn = torch.stack([blocks.times(process, n) for _ in range(1500)])
+    assert drawn.shape == (1500, n, 7)
+    for start in (0, 3, 6):
+        assert (drawn[..., start : start + 3] == drawn[..., start : start + 1]).all()
+    each = drawn[..., ::3].flatten(1)
+    strata = (each.sort(1).values * 15).floor()
+    assert (strata == torch.arange(15)).float().mean() > 0.999
+    for place in range(15):
+        assert kstest(each[:, place].numpy(), "uniform").pvalue > 1e-4
+
+
+def test_the_model_is_told_times_per_position_and_zero_of_the_context():
+    system = system_of(process_of("uniform", 5, level="log-sigma"), joint_of(*[IDS] * 5), 2)
+    clean = Clean.of(torch.randint(0, IDS, (4, 5)))
+    system.model.block = lambda past, x, t: torch.zeros(*x.shape, IDS, dtype=torch.float64)
+    t = system.times(4)
+    system(clean, t)
+    ((level, context, state),) = system.model.seen
+    torch.testing.assert_close(level, system.process.level(t))
+    assert torch.equal(context.state.x, clean.x0)
+    assert torch.equal(context.level, system.process.level(torch.zeros(4)))
+    assert state.x.shape == clean.x0.shape
+
+
+@pytest.mark.parametrize("estimator", ["time", "importance", "mask-count"])
+def test_fixed_positions_are_neither_noised_nor_counted(estimator):
+    process = process_of("absorbing", 7, 4, estimator)
+    system = system_of(process, torch.ones([4] * 7), 3)
+    valid, known = torch.rand(40, 7) < 0.8, torch.rand(40, 7) < 0.4
+    clean = Clean.of(torch.randint(0, 4, (40, 7)), valid, known)
+    t, noised = system.noise(clean, system.times(40))
+    assert t.shape == noised.noise.sigma.shape == noised.state.x.shape == (40, 7)
+    assert torch.equal(noised.state.x[clean.fixed], clean.x0[clean.fixed])
+    assert not noised.wanted[clean.fixed].any()
+    assert torch.equal(noised.valid, valid)
+    assert torch.equal(noised.fixed, clean.fixed)
+    assert torch.equal(noised.x0, clean.x0)
+    if estimator == "mask-count":
+        for start in (0, 3, 6):
+            free, masked = ((part[:, start : start + 3]).any(1) for part in (~clean.fixed, noised.wanted))
+            assert torch.equal(free, masked), "a block with something to mask has nothing masked"
+
+
+def law_of(states, ids, length):
+    code = (states * ids ** torch.arange(length - 1, -1, -1)).sum(1)
+    return torch.bincount(code, minlength=ids**length)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["absorbing", "uniform"])
+def test_samples_behind_a_cache_have_the_law(kind, size):
+    n, joint = 6_000, joint_of(3, 3, 3)
+    inner = FirstHitting() if kind == "absorbing" else Ancestral(100, 1e-4)
+    system = system_of(process_of(kind, 3, 3), joint, size, inner=inner)
+    (*_, last) = walk(system, Clean.of(torch.zeros(n, 3, dtype=torch.long)))
+    expected = (joint / joint.sum()).flatten() * n
+    assert chisquare(law_of(last, 3, 3).numpy(), expected.numpy()).pvalue > 1e-3
+
+
+def denoiser(process, size, position="learned", **options):
+    block = {"use": "adaln-zero", "heads": 2, "rope": position != "learned"}
+    embedding = {"use": "tokens", "position": position}
+    table = {"width": 16, "depth": 2, "block": block, "embedding": embedding, "block_size": size} | options
+    model = default_catalog().parse("model", {"use": "core-blocks/denoiser", **table}).build(process.space)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn(weight.shape), alpha=0.2)
+    return model.eval()
+
+
+class Recording:
+    """Draws as another sampler does, and keeps what it was told."""
+
+    def __init__(self, inner):
+        self.inner, self.kept = inner, []
+
+    def __call__(self, process, session, like):
+        def recorded(state, t):
+            said = session(state, t)
+            self.kept.append((session.start, state.x.clone(), t.clone(), said.log_clean().clone()))
+            return said
+
+        yield from self.inner(process, recorded, like)
+
+
+@pytest.mark.parametrize(("size", "prompt"), [(1, 0), (3, 0), (4, 6), (4, 8), (5, 1), (10, 3), (11, 0)])
+@pytest.mark.parametrize("position", ["learned", "none"])
+@pytest.mark.parametrize(("kind", "level"), [("absorbing", "t"), ("uniform", "log-sigma"), ("uniform", "sigma")])
+def test_sampling_is_what_training_computes(kind, level, position, size, prompt):
+    """Every prediction on the way, behind the cache, is that of the pass over [x_t | x_0] without one."""
+    process = process_of(kind, 11, 6, level=level, predict="posterior", t_min=1e-3)
+    inner = Recording(Ancestral(3, 1e-2))
+    system = Diffusion(
+        None, process, denoiser(process, size, position), score_entropy, Blocks(size, inner),
+        blocks=Blockwise(11, size),
+    )  # fmt: skip
+    known = (torch.arange(11) < prompt).expand(3, -1)
+    like = Clean.of(torch.randint(0, 6, (3, 11)), known=known)
+    (*_, x0) = walk(system, like)
+    assert torch.equal(x0[known], like.x0[known])
+    assert len(inner.kept) == 4 * (math.ceil(11 / size) - prompt // size)
+    clean = Clean.of(x0)
+    for start, x, t, said in inner.kept:
+        part = slice(start, start + x.shape[1])
+        whole, level_of = x0.clone(), torch.rand(3, 1).expand(-1, 11).clone()
+        whole[:, part], level_of[:, part] = x, t[:, None]
+        with torch.no_grad():
+            expected = system.denoise(State.of(whole), level_of, clean, context=system.context(clean)).log_clean()
+        torch.testing.assert_close(said, expected[:, part], atol=1e-5, rtol=0)
+
+
+def test_a_session_remembers_at_time_zero():
+    """The level of the block that was drawn last plays no part in what is remembered of it."""
+    process = process_of("uniform", 6, 4)
+    system = Diffusion(None, process, denoiser(process, 2), score_entropy, None, blocks=Blockwise(6, 2)).eval()
+    like, x = Clean.of(torch.zeros(2, 6, dtype=torch.long)), torch.randint(0, 4, (2, 4))
+    said = []
+    with torch.no_grad():
+        for t in (0.1, 0.9):
+            session = Session(system, like)
+            session(State.of(x[:, :2]), torch.full((2,), t)).log_clean()
+            session.remember(x[:, :2])
+            session(State.of(x[:, 2:]), torch.full((2,), t)).log_clean()
+            session.remember(x[:, 2:])
+            said.append(session(State.of(x[:, :2]), torch.full((2,), 0.5)).log_clean())
+    assert torch.equal(*said)
+
+
+def test_what_is_block_diffusion():
+    assert Blockwise.of(space(10), ModelFacts(4)) == Blockwise(10, 4)
+    assert Blockwise.of(space(10), ModelFacts()) is None
+    assert Blockwise.of(TokenSpace((Field("a", 4, 3), Field("b", 4, 3))), ModelFacts(4)) is None
+    assert Blockwise.of(FeatureSpace(4, 3), ModelFacts(4)) is None
+
+
+@pytest.mark.parametrize(("length", "size"), [(6, 2), (7, 3), (5, 5), (4, 1)])
+def test_rows_and_whole_undo_each_other(length, size):
+    blocks, x = Blockwise(length, size), torch.randn(3, length, 2)
+    rows = blocks.rows(x)
+    assert rows.shape == (3 * blocks.count, size, 2)
+    assert torch.equal(blocks.whole(rows), x)
+    clean = blocks.clean(Clean.of(torch.arange(3 * length).view(3, length)))
+    assert int(clean.valid.sum()) == 3 * length
+    assert torch.equal(clean.x0[clean.valid], torch.arange(3 * length))

@@ -1,0 +1,77 @@
+"""Samples for other programs."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dither.engine.drawing import make_drawing
+from dither.engine.exporting import SHOWN, check_forms, export_drawing
+from dither.engine.reuse import sample_run
+from dither.engine.run import run
+from dither.engine.system import Diffusion
+from dither.registry.problems import Refused
+
+
+@pytest.fixture
+def offers(load, monkeypatch):
+    """The toy task with two forms, and what its task was asked for."""
+    loaded, asked = load(), []
+    monkeypatch.setattr(type(loaded.experiment.task), "exports", {"lines": "one a line", "files": "one a file"})
+
+    def export(self, samples, like, form, folder):
+        asked.append((form, folder, len(samples), len(like.valid)))
+        count = {"lines": 1, "files": len(samples)}[form]
+        folder.mkdir()
+        files = [folder / f"{number}.txt" for number in range(count)]
+        for file in files:
+            file.write_text("word\n")
+        return files, [f"sample {number} is odd" for number in range(count)]
+
+    monkeypatch.setattr(type(loaded.experiment.task.build()), "export", export, raising=False)
+    return loaded, asked
+
+
+def test_each_form_has_a_folder_and_the_rest_is_only_counted(offers, tmp_path):
+    system = Diffusion.build(offers[0].experiment)
+    told = list(export_drawing(system, make_drawing(system, 9, 0), ["files", "lines", "files"], tmp_path))
+    assert offers[1] == [("files", tmp_path / "files", 9, 9), ("lines", tmp_path / "lines", 1 * 9, 9)]
+    assert told == [
+        f"{tmp_path / 'files'}: 9 files of files",
+        *(f"files: sample {number} is odd" for number in range(SHOWN)),
+        "files: and 4 more like that",
+        str(tmp_path / "lines" / "0.txt"),
+        "lines: sample 0 is odd",
+    ]
+
+
+def test_forms_that_are_not_there_are_refused_together(offers):
+    check_forms(offers[0].experiment.task, ["lines", "files"])
+    with pytest.raises(Refused) as caught:
+        check_forms(offers[0].experiment.task, ["line", "lines", "dot"])
+    first, second = caught.value.problems
+    assert first.message == 'task "toy-words" does not export "line"; its forms: lines, files'
+    assert first.help == 'did you mean "lines"?'
+    assert second.help is None
+
+
+def test_a_task_without_forms_says_so(load):
+    with pytest.raises(Refused, match=re.escape('does not export "dot"; its forms: none')):
+        check_forms(load().experiment.task, ["dot"])
+
+
+def test_a_promise_that_is_not_kept_is_the_mistake_of_the_task(load, monkeypatch, tmp_path):
+    system = Diffusion.build(load().experiment)
+    with pytest.raises(TypeError, match="has no method export"):
+        list(export_drawing(system, make_drawing(system, 1, 0), ["lines"], tmp_path))
+
+
+def test_a_run_is_sampled_for_other_programs(load, tmp_path, console, monkeypatch):
+    monkeypatch.setenv("DITHER_PLUGINS", "engine")
+    assert run(load("train.steps=1"), tmp_path / "runs", console=console) == 0
+    (directory,) = (tmp_path / "runs").iterdir()
+    before = set(directory.rglob("*"))
+    with pytest.raises(Refused, match="its forms: none"):
+        sample_run(directory, 2, 0, Path(tmp_path / "out"), console, forms=["dot"])
+    assert set(directory.rglob("*")) == before
+    assert not (tmp_path / "out").exists(), "refused before anything is drawn"

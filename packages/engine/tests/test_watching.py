@@ -1,0 +1,76 @@
+"""How samples came about, also where some are drawn again."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dither.engine.drawing import PATHS, make_drawing
+from dither.engine.session import draw
+from dither.engine.system import Diffusion
+from dither.engine.watching import Watch
+from dither.registry.parts import Picture
+
+
+class First:
+    """The goal that the first letter is 1."""
+
+    def held(self, x):
+        return {"first": x[:, 0] == 1}
+
+    def log_chance(self, log_clean, at):
+        raise AssertionError("rejection asks for no chances")
+
+
+@pytest.fixture
+def system(load):
+    return Diffusion.build(load().experiment)
+
+
+def test_ways_of_different_length_stand_still_at_their_end():
+    watch = Watch(3)
+    for state in ([[0, 0], [0, 0]], [[1, 1], [2, 2]]):
+        watch(torch.tensor(state))
+    watch.keep(torch.tensor([5, 7]), torch.tensor([False, True]))
+    for number in (3, 4, 5):
+        watch(torch.full((4, 2), number))
+    watch.keep(torch.tensor([0, 1, 2, 3]), torch.tensor([True, True, True, True]))
+    assert watch.rows == [7, 0, 1]
+    assert watch.path()[..., 0].T.tolist() == [[0, 2, 2], [3, 4, 5], [3, 4, 5]]
+    assert Watch(3).path() is None
+
+
+@pytest.mark.parametrize("count", [1, 3, 40])
+def test_under_a_goal_the_ways_of_delivered_samples_are_shown(system, monkeypatch, count):
+    asked = replace(system.task.like(count, 0), goal=First())
+    monkeypatch.setattr(system.task, "like", lambda n, seed: asked)
+    plain, seen = make_drawing(system, count, 0, tries=200), []
+
+    def show_path(path, like):
+        seen.append((path, like))
+        yield Picture("way", text="")
+
+    system.task.show_path = show_path
+    drawing = make_drawing(system, count, 0, tries=200)
+    ((path, like),) = seen
+    assert torch.equal(plain.samples, drawing.samples), "watching changes nothing"
+    assert plain.figures == drawing.figures
+    assert path.shape[1] == len(like.x0) == min(count, PATHS)
+    assert (path[-1, :, 0] == 1).all(), "those that were delivered, not those that were rejected"
+    kept = [row.tolist() for row in drawing.samples]
+    assert all(way.tolist() in kept for way in path[-1])
+    assert (path[0] == 4).any(1).all(), "MASK at the beginning of each"
+
+
+def test_the_rows_of_what_began_are_those_of_the_ways(system, monkeypatch):
+    """Else a film would begin with the known values of another sample."""
+    asked = replace(system.task.like(30, 0), goal=First())
+    asked.x0[:] = torch.arange(30)[:, None]
+    monkeypatch.setattr(system.task, "like", lambda n, seed: asked)
+    first = draw(system, asked, 0)[:PATHS, 0] == 1
+    shown = []
+    system.task.show_path = lambda path, like: shown.append(like) or []
+    make_drawing(system, 30, 0, tries=200)
+    rows = shown[0].x0[:, 0].tolist()
+    assert rows[: int(first.sum())] == torch.arange(PATHS)[first].tolist()
+    assert len(set(rows)) == PATHS

@@ -1,0 +1,250 @@
+"""Losses measured from what the head reads are the generic ones: values, weights, gradients; and take little memory."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from dither.losses import last_map
+from dither.losses.fused import FusedMaskedCE, FusedScoreEntropy, InTiles
+from dither.losses.reductions import PerActive, PerSample
+from dither.losses.tokens import masked_ce, score_entropy
+from dither.registry.flow import Clean, Measured, Noise
+from dither.registry.fused import FusedLoss
+from dither.registry.spaces import Field, TokenSpace
+
+B, L, D, V = 3, 7, 5, 19
+
+
+class Geometric:
+    """A level per sample, whatever it is."""
+
+    def __init__(self, sigma):
+        self.sigma = sigma
+
+    def __call__(self, t):
+        return Noise(torch.full_like(t, self.sigma), 2.0 + t)
+
+
+def make_process(name, predict, sigma, size=V, length=L):
+    tokens = pytest.importorskip("dither.processes.tokens")
+    clock = pytest.importorskip("dither.processes.clock")
+    space = TokenSpace((Field("text", length, size),))
+    if name == "absorbing":
+        space = space.with_mask()
+    uneven = {"text": [float(i % 4) for i in range(size)]}  # some ids never occur
+    prior = {
+        "uniform": lambda: tokens.even_prior(space),
+        "absorbing": lambda: tokens.mask_prior(space),
+        "marginal": lambda: tokens.frequency_prior(space, uneven),
+    }[name]()
+    return tokens.TokenProcess(space, prior, clock.Clock(Geometric(sigma)), predict)
+
+
+def situation(process, dtype=torch.float64, scale=1.0, biased=True, per_position=False):
+    torch.manual_seed(0)
+    linear = nn.Linear(D, process.space.vocab, biased).to(dtype)
+    for parameter in linear.parameters():
+        nn.init.normal_(parameter, std=scale)
+    h = torch.randn(B, L, D, dtype=dtype, requires_grad=True)
+    clean = Clean(torch.randint(0, V, (B, L)), torch.rand(B, L) > 0.2, torch.rand(B, L) < 0.2, {})
+    t = torch.rand((B, L) if per_position else (B,), dtype=torch.float64)
+    return linear, h, process.corrupt(clean, t), t
+
+
+def both(loss, process, linear, h, noised, t, **options):
+    generic = loss(process.read(linear(h), noised.state, process.schedule(t)), noised)
+    return generic, loss.fused(h, linear, process, noised, t, **options)
+
+
+def same(generic, fused, inputs, tolerance=1e-12):
+    """Values, weights, the sum and its gradients agree, relative to the largest."""
+    assert not fused.values.requires_grad
+    pairs = [(generic.values, fused.values), (generic.weights, fused.weights), (generic.total(), fused.total())]
+    pairs += zip(*(torch.autograd.grad(m.mean(), inputs) for m in (generic, fused)), strict=True)
+    for one, other in pairs:
+        assert one.shape == other.shape
+        assert (one - other).detach().abs().max() <= tolerance * one.detach().abs().max()
+
+
+@pytest.fixture(params=[None, 24], ids=["one tile", "ragged tiles"])
+def tiles(request, monkeypatch):
+    if request.param:
+        monkeypatch.setitem(last_map.TILE, "cpu", request.param)
+        monkeypatch.setattr(last_map, "ROWS", 4)
+
+
+CASES = [
+    (name, predict) for name in ("uniform", "absorbing", "marginal") for predict in ("score", "plug-in", "posterior")
+]
+
+
+@pytest.mark.parametrize("sigma", [1e-5, 0.7, 20.0])
+@pytest.mark.parametrize(("name", "predict"), CASES)
+def test_score_entropy_is_the_generic_one(name, predict, sigma, tiles):
+    process = make_process(name, predict, sigma)
+    linear, h, noised, t = situation(process)
+    same(*both(FusedScoreEntropy(), process, linear, h, noised, t), [h, *linear.parameters()])
+
+
+def test_a_level_for_each_position_and_no_bias(tiles):
+    process = make_process("uniform", "score", 0.7)
+    linear, h, noised, t = situation(process, biased=False, per_position=True)
+    same(*both(FusedScoreEntropy(), process, linear, h, noised, t), [h, linear.weight])
+
+
+@pytest.mark.parametrize("scale", [0.1, 30.0])
+@pytest.mark.parametrize("reduced", [lambda loss: loss, PerSample, PerActive], ids=["token", "sample", "active"])
+@pytest.mark.parametrize("loss", [FusedMaskedCE(), InTiles(masked_ce)], ids=["closed", "any"])
+def test_masked_ce_is_the_generic_one_however_it_is_reduced(loss, reduced, scale, tiles):
+    process = make_process("absorbing", "posterior", 0.7)
+    linear, h, noised, t = situation(process, scale=scale)
+    loss = reduced(loss)
+    assert isinstance(loss, FusedLoss)
+    same(*both(loss, process, linear, h, noised, t), [h, *linear.parameters()])
+
+
+@pytest.mark.parametrize("loss", [PerSample(FusedScoreEntropy()), PerActive(score_entropy)])
+def test_score_entropy_reduced(loss, tiles):
+    process = make_process("uniform", "score", 0.7)
+    linear, h, noised, t = situation(process)
+    same(*both(loss, process, linear, h, noised, t), [h, *linear.parameters()])
+
+
+def test_tied_weights_get_both_gradients():
+    process = make_process("uniform", "score", 0.7)
+    linear, _, noised, t = situation(process)
+    generic, _ = both(FusedScoreEntropy(), process, linear, linear.weight[noised.state.x], noised, t)
+    _, fused = both(FusedScoreEntropy(), process, linear, linear.weight[noised.state.x], noised, t)
+    same(generic, fused, [linear.weight])
+
+
+def test_nothing_in_doubt():
+    process = make_process("absorbing", "posterior", 0.7)
+    linear, h, _, t = situation(process)
+    clean = Clean.of(torch.zeros(B, L, dtype=torch.int64), known=torch.ones(B, L, dtype=torch.bool))
+    for loss in (FusedMaskedCE(), FusedScoreEntropy()):
+        measured = loss.fused(h, linear, process, process.corrupt(clean, t), t)
+        assert measured.total() == 0
+        assert torch.autograd.grad(measured.mean(), [h])[0].abs().max() == 0
+
+
+def test_only_what_is_asked_for_gets_a_gradient_and_it_is_not_copied():
+    process = make_process("uniform", "score", 0.7)
+    linear, h, noised, t = situation(process)
+    linear.weight.requires_grad_(False)
+    total = FusedScoreEntropy().fused(h, linear, process, noised, t).total()
+    where = total.grad_fn.slopes[2].data_ptr()
+    total.backward(retain_graph=True)
+    assert linear.weight.grad is None
+    assert linear.bias.grad.data_ptr() == where
+    with pytest.raises(RuntimeError, match="once only"):
+        total.backward()
+    with torch.no_grad():
+        assert FusedScoreEntropy().fused(h, linear, process, noised, t).total().grad_fn is None
+
+
+def test_gradients_add_up():
+    process = make_process("uniform", "score", 0.7)
+    linear, h, noised, t = situation(process)
+    for weight in (1.0, 0.5):
+        (weight * FusedScoreEntropy().fused(h, linear, process, noised, t).total()).backward()
+    generic = FusedScoreEntropy()(process.read(linear(h), noised.state, process.schedule(t)), noised)
+    (wanted,) = torch.autograd.grad(1.5 * generic.total(), [linear.weight])
+    assert torch.allclose(linear.weight.grad, wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize("sigma", [1e-4, 0.1, 20.0])
+@pytest.mark.parametrize("off", [1e-2, 1.0])
+def test_float32_near_the_truth_is_as_good_as_the_generic_form(sigma, off):
+    size, width = 4001, 8
+    process = make_process("uniform", "score", sigma, size, 16)
+    torch.manual_seed(0)
+    x0, t = torch.randint(0, size, (2, 16)), torch.rand(2)
+    noised = process.corrupt(Clean.of(x0), t)
+    alpha = torch.exp(torch.tensor(-sigma, dtype=torch.float64))
+    landed = -torch.expm1(torch.tensor(-sigma, dtype=torch.float64)) / size
+    h, linear = torch.randn(2, 16, width), nn.Linear(width, size)
+    h[..., 0] = (landed / torch.where(noised.state.x == x0, alpha + landed, landed)).log()  # the score of all but x_0
+    nn.init.normal_(linear.weight, std=off / width**0.5)
+    linear.weight.data[:, 0] = 1.0
+    nn.init.zeros_(linear.bias)
+    wide = nn.Linear(width, size).double()
+    wide.load_state_dict(linear.state_dict())
+    loss = FusedScoreEntropy()
+    truth = loss(process.read(wide(h.double()), noised.state, process.schedule(t)), noised).values
+    assert torch.allclose(loss.fused(h.double(), wide, process, noised, t).values, truth, rtol=1e-9)
+    fused = loss.fused(h, linear, process, noised, t).values
+    assert ((fused.double() - truth).abs() <= 1e-3 * truth).all()
+
+
+def test_half_precision_products_keep_sparse_gradients_exact():
+    size, width = 2003, 32
+    process = make_process("uniform", "score", 1e-2, size, 32)
+    torch.manual_seed(0)
+    linear = nn.Linear(width, size)
+    h = torch.randn(2, 32, width, requires_grad=True)
+    t = torch.rand(2)
+    noised = process.corrupt(Clean.of(torch.randint(0, size, (2, 32))), torch.full((2,), 0.5))
+    moved = torch.randint(0, size, (2, 32))
+    noised.state.x.copy_(moved)
+    generic, fused = both(FusedScoreEntropy(), process, linear, h, noised, t, half=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        raw = linear(h).float()
+    rough = FusedScoreEntropy()(process.read(raw, noised.state, process.schedule(t)), noised)
+    exact, ours, theirs = (torch.autograd.grad(m.total(), [h, *linear.parameters()]) for m in (generic, fused, rough))
+    for truth, own, other in zip(exact, ours, theirs, strict=True):
+        assert (own - truth).norm() < (other - truth).norm() / 20
+    assert torch.allclose(fused.values, generic.values.detach(), rtol=1e-3)
+
+
+class Largest(TorchDispatchMode):
+    """Remembers the largest tensor that any operation gives back, weights and their gradients left out."""
+
+    def __init__(self, apart):
+        super().__init__()
+        self.numel, self.apart = 0, apart
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for value in tree_leaves(out):
+            if isinstance(value, torch.Tensor) and sorted(value.shape) not in self.apart:
+                self.numel = max(self.numel, value.numel())
+        return out
+
+
+@pytest.mark.parametrize(
+    ("name", "predict", "loss"),
+    [
+        ("uniform", "score", FusedScoreEntropy()),
+        ("uniform", "posterior", FusedScoreEntropy()),
+        ("absorbing", "posterior", FusedMaskedCE()),
+    ],
+)
+def test_no_tensor_grows_with_batch_times_ids(name, predict, loss, monkeypatch):
+    size, length = 997, 64
+    monkeypatch.setitem(last_map.TILE, "cpu", 2**12)
+    process = make_process(name, predict, 3.0, size, length)
+    linear = nn.Linear(D, process.space.vocab)
+    t = torch.rand(8)
+    noised = process.corrupt(Clean.of(torch.randint(0, size, (8, length))), t)
+    h = torch.randn(8, length, D, requires_grad=True)
+    with Largest([sorted(linear.weight.shape)]) as seen:
+        loss.fused(h, linear, process, noised, t).total().backward()
+    assert seen.numel <= 2 * 2**12
+    with Largest([sorted(linear.weight.shape)]) as seen:
+        loss(process.read(linear(h), noised.state, process.schedule(t)), noised).total().backward()
+    assert seen.numel >= 8 * length * size
+
+
+def test_a_sum_that_alone_has_the_gradient():
+    values, weights = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[1.0, 0.0], [1.0, 2.0]])
+    summed = torch.tensor(12.0, requires_grad=True)
+    measured = Measured(values, weights, summed)
+    assert measured.total() is summed
+    assert measured.mean() == 3.0
+    assert measured[1:].total() == 11.0
+    assert measured[1:].summed is None
+    assert measured.to("cpu").total() == 12.0
+    assert Measured(values, weights).total() == 12.0

@@ -1,0 +1,286 @@
+"""Score entropy in float32 against float64 and 60 digits: every vocabulary, every noise, near the truth and far off."""
+
+import math
+from decimal import Decimal, localcontext
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from dither.losses.tokens import FAR, masked_ce, score_entropy
+from dither.processes.evidence import Evidence
+from dither.processes.schedules.curves import geometric, log_linear
+from dither.processes.tokens import TokenProcess
+from dither.registry.flow import Clean, Noise, Noised, State
+from dither.registry.spaces import Field, TokenSpace
+
+VOCABULARIES = (2, 15, 27, 4096, 32_000, 32_768, 50_256, 50_257, 50_304, 65_536, 128_256)
+SIGMAS = (1e-4, 3e-4, 1e-3, 1e-2, 0.1, 0.5, 1.0, 5.0, 20.0)
+RATE = 2.5
+X0, X = torch.tensor([[0, 0]]), torch.tensor([[0, 1]])
+"""Two positions: one that has not moved, and one that has."""
+
+
+def text(ids: int, length: int = 2) -> TokenSpace:
+    return TokenSpace((Field("text", length, ids),))
+
+
+def record(process: TokenProcess, sigma: float, dtype: torch.dtype, x: Tensor = X) -> Noised:
+    noise = Noise(torch.tensor([sigma], dtype=dtype), torch.tensor([RATE], dtype=dtype))
+    fixed = torch.zeros(x.shape, dtype=torch.bool)
+    return Noised(X0, State.of(x), noise, ~fixed, ~fixed, fixed, process.table.on("cpu"))
+
+
+def log_ratio(ids: int, sigma: float) -> Tensor:
+    """log q(y | x_0) / q(x_t | x_0) in float64."""
+    e = math.expm1(sigma)
+    table = torch.zeros(1, 2, ids, dtype=torch.float64)
+    table[0, 0, 1:] = table[0, 1, 0] = math.log(e) - math.log(e + ids)
+    table[0, 1, 0] *= -1
+    return table
+
+
+def oracle(log_score: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
+    """Values and slopes in float64 of scores as they are, 0 at x."""
+    ids = log_score.shape[-1]
+    truth = log_ratio(ids, sigma)
+    gap, ratio = log_score.double() - truth, truth.exp()
+    weight = RATE / ids
+    terms = torch.where(gap < FAR, ratio * (gap.expm1() - gap), log_score.double().exp() - ratio * (1 + gap))
+    here = torch.nn.functional.one_hot(X, ids).bool()
+    return weight * terms.masked_fill(here, 0.0).sum(-1), (weight * ratio * gap.expm1()).masked_fill(here, 0.0)
+
+
+def said(kind: str, ids: int, sigma: float) -> Tensor:
+    """Log scores in float32, 0 at x."""
+    truth, noise = log_ratio(ids, sigma), torch.randn(1, 2, ids, dtype=torch.float64)
+    log_score = {
+        "exact": truth,
+        "off by 1e-4": truth + 1e-4 * noise.sign(),
+        "off by 1e-2": truth + 1e-2 * noise,
+        "off by 0.3": truth + 0.3 * noise,
+        "untrained": torch.zeros_like(truth),
+        "random": 5 * noise,
+        "wild": 15 * noise.clamp(-4, 4),
+    }[kind]
+    return log_score.float().scatter(-1, X[..., None], 0.0)
+
+
+KINDS = ("off by 1e-4", "off by 1e-2", "off by 0.3", "untrained", "random", "wild")
+
+
+@pytest.mark.parametrize("ids", VOCABULARIES)
+def test_float32_is_within_a_thousandth_of_float64(process_of, ids: int) -> None:
+    process = process_of("uniform", text(ids), "score")
+    for sigma in torch.tensor(SIGMAS).tolist():
+        noised = record(process, sigma, torch.float32)
+        for kind in KINDS:
+            raw = said(kind, ids, sigma).requires_grad_()
+            measured = score_entropy(process.read(raw, noised.state, noised.noise), noised)
+            values, slopes = oracle(raw.detach(), sigma)
+            where = f"V = {ids}, sigma = {sigma:g}, {kind}"
+            assert measured.values.dtype == torch.float32
+            worst = ((measured.values.double() - values).abs() / values).max().item()
+            assert worst < 1e-3, f"{where}: values off by {worst:.2g}"
+            (slope,) = torch.autograd.grad(measured.total(), raw)
+            off = torch.linalg.vector_norm(slope.double() - slopes) / torch.linalg.vector_norm(slopes)
+            assert off < 1e-3, f"{where}: gradient off by {off:.2g}"
+
+
+@pytest.mark.parametrize("ids", VOCABULARIES)
+def test_exact_ratios_cost_nothing(process_of, ids: int) -> None:
+    """What UNI-D2's uniform loss misses: it has the formula of absorbing noise, about 12 nats at the truth."""
+    process = process_of("uniform", text(ids), "score")
+    for sigma in torch.tensor(SIGMAS).tolist():
+        noised = record(process, sigma, torch.float32)
+        raw = said("exact", ids, sigma).requires_grad_()
+        values = score_entropy(process.read(raw, noised.state, noised.noise), noised).values
+        # A score that is itself rounded to float32 is off by 2^-24 of its logarithm, and costs half the square of that.
+        rounding = (log_ratio(ids, sigma) * 2**-24).square() * log_ratio(ids, sigma).exp()
+        allowed = RATE / ids * rounding.sum(-1) + 1e-20
+        assert (values >= 0).all()
+        assert (values <= allowed).all(), f"V = {ids}, sigma = {sigma:g}: {values} at the truth"
+
+
+def test_the_public_formulas_fail_where_ours_does_not(process_of) -> None:
+    """The tests above have teeth: SEDD's ratio cancels to 0 in float32, UNI-D2's moved term is not 0 at the truth."""
+    nan = []
+    for ids in VOCABULARIES[3:]:
+        e = torch.tensor([1e-4], dtype=torch.float32).expm1()
+        ratio = 1 - ids / (e + ids)
+        constant = (ids - 1) / ids * ratio * (ratio.log() - 1)
+        nan += [ids] if constant.isnan().any() else []
+        process = process_of("uniform", text(ids), "score")
+        noised = record(process, 1e-4, torch.float32)
+        ours = score_entropy(process.read(said("exact", ids, 1e-4), noised.state, noised.noise), noised).values
+        assert ours.isfinite().all()
+    assert 4096 in nan
+    assert 32_000 in nan
+    truth, e = log_ratio(27, 0.5)[0, 1], math.expm1(0.5)
+    absorbing = truth.exp().sum() - 1 - truth[0] / e + (math.log(1 / e) - 1) / e
+    assert abs(float(absorbing)) > 1
+
+
+def test_the_oracle_is_right_to_sixty_digits() -> None:
+    """s - r log s + r (log r - 1), the definition, without any rearrangement, in decimal arithmetic."""
+    for ids, sigma in ((5, 1e-4), (50, 0.3), (300, 20.0)):
+        raw = said("off by 1e-2", ids, sigma)
+        with localcontext() as context:
+            context.prec = 60
+            alpha = (-Decimal(sigma)).exp()
+            q = [alpha + (1 - alpha) / ids] + [(1 - alpha) / ids] * (ids - 1)
+            expected = []
+            for place, x in enumerate(X[0].tolist()):
+                total = Decimal(0)
+                for y in range(ids):
+                    if y != x:
+                        log_s, r = Decimal(raw[0, place, y].item()), q[y] / q[x]
+                        total += log_s.exp() - r * log_s + r * (r.ln() - 1)
+                expected.append(float(total * Decimal(RATE) / ids))
+        got = oracle(raw, sigma)[0][0]
+        torch.testing.assert_close(got, torch.tensor(expected, dtype=torch.float64), rtol=1e-9, atol=0)
+
+
+@given(
+    st.integers(2, 200),
+    st.floats(1e-4, 20),
+    st.floats(1e-3, 30),
+    st.sampled_from(["truth", "zero"]),
+    st.integers(0, 2**16),
+)
+def test_any_vocabulary_noise_and_distance(process_of, ids, sigma, spread, around, seed) -> None:
+    """Never negative, within 1e-3 of float64, with a gradient that points the right way."""
+    generator = torch.Generator().manual_seed(seed)
+    sigma = torch.tensor(sigma).item()
+    process = process_of("uniform", text(ids), "score")
+    noised = record(process, sigma, torch.float32)
+    middle = log_ratio(ids, sigma) if around == "truth" else torch.zeros(1, 2, ids, dtype=torch.float64)
+    push = spread * torch.randn(1, 2, ids, dtype=torch.float64, generator=generator).clamp(-2, 2)
+    raw = (middle + push).float().scatter(-1, X[..., None], 0.0).requires_grad_()
+    measured = score_entropy(process.read(raw, noised.state, noised.noise), noised)
+    values, slopes = oracle(raw.detach(), sigma)
+    (slope,) = torch.autograd.grad(measured.total(), raw)
+    assert (measured.values >= 0).all()
+    assert slope.isfinite().all()
+    clear = values > 1e-7 * RATE / ids * log_ratio(ids, sigma).exp().sum(-1)
+    torch.testing.assert_close(measured.values.double()[clear], values[clear], rtol=1e-3, atol=0)
+    largest = slopes.abs().amax(-1, keepdim=True)
+    assert ((slope.double() - slopes).abs() <= 1e-3 * largest + 1e-30).all()
+
+
+def test_as_large_as_float32_allows_and_then_infinite(process_of) -> None:
+    """s = exp(log s) sets the limit, not s / r; beyond it value and slope are infinite, never a NaN, never cut off."""
+    ids = 50_257
+    process = process_of("uniform", text(ids), "score")
+    noised = record(process, 1e-4, torch.float32)
+    for height in (44.0, 75.0, 87.0, 95.0, 1e4):
+        raw = torch.zeros(1, 2, ids)
+        raw[0, :, 7] = height  # log s - log r is 20 more where nothing has moved
+        raw.requires_grad_()
+        measured = score_entropy(process.read(raw, noised.state, noised.noise), noised)
+        (slope,) = torch.autograd.grad(measured.total(), raw)
+        finite = height < 88
+        assert (measured.values.isfinite() == finite).all(), height
+        assert not measured.values.isnan().any()
+        assert (slope[0, :, 7].isfinite() == finite).all()
+        assert not slope.isnan().any()
+        rest = slope[0, :, 8:]
+        assert rest.isfinite().all(), "one infinite score takes the slopes of the others along"
+        if finite:
+            expected = oracle(raw.detach(), torch.tensor(1e-4).item())[0]
+            torch.testing.assert_close(measured.values.double(), expected, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("ids", VOCABULARIES)
+def test_clean_tokens_under_uniform_noise_cost_what_duo_and_udlm_say(process_of, ids: int) -> None:
+    """DUO's nll per token (Sahoo et al. 2025, eq. 6; UDLM, eq. 18): only sums of logarithms, and three single ids.
+
+    With bar = V alpha m + 1 - alpha of the model and k = (1 - alpha) / (V alpha + 1 - alpha), for a rate of 1:
+    1/V (V / bar_x - V / b_x) + 1/V times the sum of b_y / b_x log(bar_x b_y / (bar_y b_x)), where b is bar of the clean
+    token: b_x0 = V alpha + 1 - alpha, else 1 - alpha. The sum has V - 2 or V - 1 alike terms, and one or two others.
+    """
+    process = process_of("uniform", text(ids), "plug-in")
+    for sigma in SIGMAS:
+        alpha, lost = math.exp(-sigma), -math.expm1(-sigma)
+        log_m = torch.randn(1, 2, ids, dtype=torch.float64).mul(2).log_softmax(-1)
+        bar = ids * alpha * log_m.exp() + lost
+        logs, top = bar.log(), ids * alpha + lost
+        at_x0, at_x = (logs.gather(-1, at[..., None])[..., 0] for at in (X0, X))
+        sums, log_k = logs.sum(-1), math.log(lost / top)
+        stayed = (lost / top) * ((ids - 1) * log_k + ids * at_x - sums)
+        moved = (top / lost) * (at_x - at_x0 - log_k) + (ids - 2) * at_x - (sums - at_x0 - at_x)
+        b_x = torch.tensor([[top, lost]], dtype=torch.float64)
+        inner = ids / at_x.exp() - ids / b_x + torch.where(X == X0, stayed, moved)
+        noised = record(process, sigma, torch.float64)
+        got = score_entropy(process.read(log_m, noised.state, noised.noise), noised).values
+        # The closed form subtracts numbers of this size.
+        size = (
+            RATE
+            / ids
+            * (
+                ids / b_x
+                + ids / at_x.exp()
+                + torch.tensor([[lost / top, 1.0]], dtype=torch.float64) * logs.abs().sum(-1)
+            )
+        )
+        assert ((got - RATE / ids * inner).abs() <= 1e-12 * size).all(), f"V = {ids}, sigma = {sigma:g}"
+
+
+@pytest.mark.parametrize("ids", [2, 27, 50_257])
+@pytest.mark.parametrize("schedule", [geometric(1e-4, 20), log_linear(1e-3)], ids=["geometric", "log-linear"])
+def test_clean_tokens_under_masking_cost_what_mdlm_says(process_of, ids: int, schedule) -> None:
+    process = process_of("absorbing", text(ids), "posterior", schedule)
+    for time in (1e-3, 0.3, 0.9, 1.0):
+        noise = schedule(torch.tensor([time], dtype=torch.float64))
+        masked = State.of(torch.tensor([[ids, ids]]))
+        yes = torch.ones(1, 2, dtype=torch.bool)
+        noised = Noised(X0, masked, noise, yes, yes, ~yes, process.table.on("cpu"))
+        raw = torch.randn(1, 2, ids + 1, dtype=torch.float64)
+        pred = process.read(raw, masked, noise)
+        expected = -raw[..., :ids].log_softmax(-1)[..., 0] * noise.rate / noise.sigma.expm1()
+        torch.testing.assert_close(score_entropy(pred, noised).values, expected, rtol=1e-12, atol=0)
+        torch.testing.assert_close(masked_ce(pred, noised).values, expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("ids", VOCABULARIES)
+def test_every_meaning_and_back_at_every_noise(process_of, ids: int) -> None:
+    """In float64, context -> posterior -> context and context -> score -> context; no NaN in float32."""
+    process = process_of("uniform", text(ids), "score")
+    table, clean = process.table.on("cpu"), process.space.clean()
+    log_m = torch.randn(1, 2, ids, dtype=torch.float64).mul(2).log_softmax(-1)
+    for sigma in SIGMAS:
+        evidence = Evidence(X, Noise(torch.tensor([sigma], dtype=torch.float64), torch.ones(1)), table, clean)
+        # A posterior that is sure to 1 - 1e-9 says of the others only what float64 has left of it.
+        assert (evidence.context(evidence.posterior(log_m)) - log_m).abs().max() < 1e-11
+        # Scores say m to within the rounding of (1 - alpha) / (V alpha m), which is large where all is noise.
+        share = -math.expm1(-sigma) / (ids * math.exp(-sigma) * log_m.exp())
+        off = (evidence.context_of_score(evidence.score(log_m)) - log_m).abs()
+        assert (off <= 1e-11 * (1 + share)).all(), f"V = {ids}, sigma = {sigma:g}"
+        narrow = log_m.float()
+        forms = (evidence.posterior(narrow), evidence.score(narrow), evidence.context_of_score(evidence.score(narrow)))
+        for form in forms:
+            assert not form.isnan().any()
+
+
+def test_times_are_stratified(process_of) -> None:
+    """One time in each of n equal strata: the loss is a mean over even times with little variance."""
+    process = process_of("uniform", text(5), "score")
+    times = process.times(64)
+    low = process.clock.t_min
+    assert torch.equal(((times - low) / (1 - low) * 64).floor().clamp(0, 63).long(), torch.arange(64))
+
+
+def test_values_are_weighted_by_the_rate(process_of) -> None:
+    process = process_of("uniform", text(9), "score")
+    noised = process.corrupt(Clean.of(X0), torch.tensor([0.6]))
+    raw = torch.randn(1, 2, 9)
+    once = score_entropy(process.read(raw, noised.state, noised.noise), noised).values
+    faster = Noise(noised.noise.sigma, 3 * noised.noise.rate)
+    thrice = score_entropy(
+        process.read(raw, noised.state, faster), Noised(**{**noised.__dict__, "noise": faster})
+    ).values
+    torch.testing.assert_close(thrice, 3 * once)
+    rate = noised.noise.sigma * math.log(20 / 1e-4)
+    torch.testing.assert_close(noised.noise.rate, rate.to(noised.noise.rate.dtype))

@@ -1,0 +1,160 @@
+"""Sampling block by block: samples that end, prompts that are only remembered, and no call that is not needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from dither.processes.samplers.blocks import Blocks
+from dither.processes.samplers.first_hitting import FirstHitting
+from dither.processes.tokens import TokenProcess
+from dither.registry.flow import Clean, State
+from dither.registry.spaces import Field, TokenSpace
+
+LENGTH, IDS, END = 10, 5, 4
+
+
+def process_of(part: Any, kind: str = "absorbing", end: int | None = END) -> TokenProcess:
+    built: TokenProcess = part("process", kind, predict="posterior").build(
+        TokenSpace((Field("text", LENGTH, IDS, end=end),))
+    )
+    return built
+
+
+class Script:
+    """A session that is sure of a text, position by position, and counts."""
+
+    def __init__(self, process: TokenProcess, text: Tensor) -> None:
+        self.process, self.text = process, text
+        self.calls: list[tuple[int, int]] = []
+        self.remembered: list[Tensor] = []
+        self.start = 0
+
+    def __call__(self, state: State, t: Tensor) -> Any:
+        width = state.x.shape[1]
+        self.calls.append((self.start, width))
+        raw = torch.full((*state.x.shape, self.process.space.vocab), -1e4)
+        wanted = self.text[:, self.start : self.start + width, None]
+        return self.process.read(raw.scatter_(-1, wanted, 0.0), state, self.process.schedule(t))
+
+    def remember(self, x: Tensor) -> None:
+        self.remembered.append(x)
+        self.start += x.shape[1]
+
+
+def walked(sampler: Blocks, process: TokenProcess, text: Tensor, like: Clean | None = None) -> tuple[list[Tensor], Any]:
+    session = Script(process, text)
+    like = Clean.of(torch.zeros_like(text)) if like is None else like
+    return [x.clone() for x in sampler(process, session, like)], session
+
+
+def texts() -> Tensor:
+    """The first ends inside its first block, the second at the end of its second, the third in its third."""
+    text = torch.randint(0, END, (3, LENGTH))
+    text[0, 1] = text[1, 5] = text[2, 7] = END
+    return text
+
+
+@pytest.mark.parametrize("kind", ["absorbing", "uniform"])
+def test_a_row_ends_with_its_first_end(part: Any, kind: str) -> None:
+    process, text = process_of(part, kind), texts()
+    inner = part("sampler", "ancestral", steps=4).build()
+    states, session = walked(Blocks(3, inner, stop=True), process, text)
+    for row, last in ((0, 1), (1, 5), (2, 7)):
+        assert torch.equal(states[-1][row, : last + 1], text[row, : last + 1])
+        assert (states[-1][row, last:] == END).all()
+    assert session.calls == [(start, 3) for start in (0, 3, 6) for _ in range(5)], "the last block is nobody's"
+    assert [x.shape[1] for x in session.remembered] == [3, 3]
+    assert (session.remembered[0][0, 1:] == END).all(), "what is remembered is what is given back"
+    drawn = torch.stack(states)
+    assert (drawn[5:, 0, 3:6] == END).all() if kind == "absorbing" else True
+    plain, _ = walked(Blocks(3, inner), process, text)
+    assert torch.equal(plain[-1], text), "nothing stops unless it is asked to"
+
+
+def test_positions_after_the_end_are_never_drawn(part: Any) -> None:
+    """A row that has ended is given to the model, and to the walk, as known."""
+    process, seen = process_of(part), []
+
+    def inner(process: Any, session: Any, like: Clean) -> Any:
+        seen.append(like)
+        yield from FirstHitting()(process, session, like)
+
+    text = texts()
+    walked(Blocks(3, inner, stop=True), process, text)
+    assert [like.known.all(1).tolist() for like in seen] == [[False] * 3, [True, False, False], [True, True, False]]
+    assert (seen[1].x0[0] == END).all()
+    assert (seen[2].x0[:2] == END).all()
+
+
+def test_no_call_once_all_have_ended(part: Any) -> None:
+    process, text = process_of(part), texts()
+    text[:, 2] = END
+    states, session = walked(Blocks(3, FirstHitting(), stop=True), process, text)
+    assert session.calls == [(0, 3)] * 3
+    assert not session.remembered, "nothing is remembered for nobody"
+    assert (states[-1][:, 2:] == END).all()
+
+
+def test_an_end_that_is_given_ends_nothing_and_what_is_known_stays(part: Any) -> None:
+    """Texts are told apart by ends, so a prompt may hold some; and what is known after an end is never changed."""
+    process, text = process_of(part), torch.randint(0, END, (2, LENGTH))
+    text[:, 0] = END
+    text[0, 4] = END
+    known = torch.zeros(2, LENGTH, dtype=torch.bool)
+    known[:, 0] = known[:, 8] = True
+    like = Clean.of(text, known=known)
+    states, _ = walked(Blocks(3, FirstHitting(), stop=True), process, text, like)
+    assert torch.equal(states[-1][1], text[1])
+    expected = text[0].clone()
+    expected[5:] = END
+    expected[8] = text[0, 8]
+    assert torch.equal(states[-1][0], expected)
+
+
+@pytest.mark.parametrize(("prompt", "chunks"), [(0, [4, 4]), (3, [4, 4]), (4, [4, 4]), (7, [4, 4]), (8, [8]), (9, [8])])
+def test_a_prompt_is_remembered_and_not_drawn(part: Any, prompt: int, chunks: list[int]) -> None:
+    """Also one that ends inside a block: its known part is there in the first call and stays."""
+    process, text = process_of(part), texts()
+    known = (torch.arange(LENGTH) < prompt).expand(3, -1)
+    states, session = walked(Blocks(4, FirstHitting()), process, text, Clean.of(text, known=known))
+    assert torch.equal(states[-1], text)
+    begun = prompt // 4 * 4
+    assert session.calls == [(a, min(4, LENGTH - a)) for a in range(begun, LENGTH, 4) for _ in range(_left(a, prompt))]
+    assert [x.shape[1] for x in session.remembered] == chunks
+    assert torch.equal(torch.cat(session.remembered, 1), text[:, :8])
+    for x in states:
+        assert torch.equal(x[:, :prompt], text[:, :prompt])
+
+
+def _left(start: int, prompt: int) -> int:
+    """Calls of first-hitting in a block: one per position that is not known."""
+    return min(start + 4, LENGTH) - max(start, prompt)
+
+
+def test_everything_known_asks_nothing(part: Any) -> None:
+    process, text = process_of(part), texts()
+    like = Clean.of(text, known=torch.ones_like(text, dtype=torch.bool))
+    states, session = walked(Blocks(4, FirstHitting()), process, text, like)
+    assert len(states) == 1
+    assert torch.equal(states[0], text)
+    assert not session.calls
+    assert not session.remembered
+
+
+def test_padding_stays(part: Any) -> None:
+    process, text = process_of(part), texts()
+    valid = (torch.arange(LENGTH) < 8).expand(3, -1)
+    x0 = torch.full_like(text, 3)
+    states, _ = walked(Blocks(3, FirstHitting(), stop=True), process, text, Clean.of(x0, valid))
+    assert (states[-1][:, 8:] == 3).all()
+    assert (states[-1][0, 1:8] == END).all()
+
+
+def test_nothing_to_stop_at(part: Any) -> None:
+    process = process_of(part, end=None)
+    with pytest.raises(ValueError, match="no id that ends a sample"):
+        walked(Blocks(3, FirstHitting(), stop=True), process, texts())

@@ -1,0 +1,1 @@
+"""Text as shards of token ids in a folder: made once by `prepare text`, then mapped, never loaded."""

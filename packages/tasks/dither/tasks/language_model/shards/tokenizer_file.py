@@ -1,0 +1,100 @@
+"""The tokenizer of a folder of shards: what the record says about it, and the file that is kept beside the ids."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Literal
+
+from dither.registry.problems import Problem, Refused
+
+from ..choosing import TextSource, load_tokenizer
+from ..tokenizers import Bytes, Characters, Ended, Tokenizer
+from .record import TokenizerRecord
+
+__all__ = ["choose_tokenizer", "record_tokenizer", "restore_tokenizer"]
+
+
+def record_tokenizer(tokenizer: Tokenizer, folder: Path) -> TokenizerRecord:
+    """Describe a tokenizer, and write into the folder what it takes to have it again."""
+    from ..learned import Learned
+
+    inner = tokenizer.inner if isinstance(tokenizer, Ended) else tokenizer
+    sort: Literal["bytes", "chars", "file"] = "bytes"
+    file = None
+    if isinstance(inner, Characters):
+        sort, file = "chars", "alphabet.json"
+        (folder / file).write_text(json.dumps({"alphabet": inner.alphabet}) + "\n", "utf-8")
+    elif isinstance(inner, Learned):
+        sort, file = "file", "tokenizer.json"
+        (folder / file).write_text(inner.definition, "utf-8")
+    elif not isinstance(inner, Bytes):
+        raise TypeError(f'tokenizer "{tokenizer.name}" cannot be kept in a file')
+    return TokenizerRecord(
+        name=tokenizer.name,
+        sort=sort,
+        fingerprint=tokenizer.fingerprint,
+        end=tokenizer.end,
+        added_end=inner is not tokenizer,
+        separator=list(tokenizer.separator),
+        file=file,
+    )
+
+
+def restore_tokenizer(record: TokenizerRecord, folder: Path) -> Tokenizer:
+    """Return the tokenizer of a folder.
+
+    Raises:
+        Refused: Its file is missing or is not the one that made the ids.
+    """
+    path = folder / (record.file or "")
+    try:
+        inner = _inner(record, path)
+    except (OSError, ValueError, KeyError, TypeError, Refused) as error:
+        raise Refused(f"{path}: the tokenizer of the shards cannot be read: {error}") from None
+    found = Ended(inner) if record.added_end and inner.end is None else inner
+    if found.fingerprint != record.fingerprint:
+        what = f"{path} is not the tokenizer that made these shards"
+        raise Refused(
+            Problem(what, help=f"its hash is {found.fingerprint[:16]}..., {record.fingerprint[:16]}... is due")
+        )
+    return found
+
+
+def _inner(record: TokenizerRecord, path: Path) -> Tokenizer:
+    if record.sort == "bytes":
+        return Bytes()
+    if record.sort == "chars":
+        return Characters(json.loads(path.read_text("utf-8"))["alphabet"])
+    from ..learned import read_tokenizer
+
+    learned = read_tokenizer(str(path))
+    learned.name = record.name
+    return learned
+
+
+def choose_tokenizer(name: str, made: Tokenizer, *, end_of_text: bool) -> Tokenizer:
+    """Return the tokenizer that a person names for shards, which is the one that made them or an error later on.
+
+    Args:
+        name: "auto", the name under which the shards were made, or any tokenizer.
+        made: The tokenizer that made the shards.
+        end_of_text: Whether an id that ends a text is asked for.
+
+    Raises:
+        Refused: An end is asked for, and the shards have none; or there is no such tokenizer.
+    """
+    if end_of_text and made.end is None:
+        fix = "prepare the text anew with --end-of-text"
+        raise Refused(Problem("these shards have no id that ends a text", path=("task", "end_of_text"), help=fix))
+    if name in ("auto", made.name):
+        return made
+    if name in ("bytes", "gpt2") or name.endswith(".json"):
+        found = load_tokenizer(name, _nothing)
+        return Ended(found) if isinstance(made, Ended) and found.end is None else found
+    what = f'tokenizer "{made.name}" made these shards, not "{name}"'
+    raise Refused(Problem(what, path=("task", "tokenizer"), help='leave tokenizer = "auto"'))
+
+
+def _nothing() -> TextSource:
+    raise Refused("shards hold no text to learn from")

@@ -1,0 +1,212 @@
+"""A judge in a folder: what is refused without one, and what one says where transformers is installed."""
+
+import importlib.util
+import sys
+from itertools import pairwise
+from math import exp, log
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from dither.registry.problems import Refused
+from dither.tasks.language_model import judge as judging
+from dither.tasks.language_model.corpora import Corpus, Document
+from dither.tasks.language_model.judge import READ, FolderJudge, judge_problems
+from dither.tasks.language_model.specs import LanguageModel, StdlibText
+from dither.tasks.language_model.task import LanguageModelling
+from dither.tasks.language_model.tokenizers import Bytes
+
+WORDS = {"the": 0, "cat": 1, "sat": 2, "mat": 3, "[UNK]": 4}
+needs_transformers = pytest.mark.skipif(
+    importlib.util.find_spec("transformers") is None, reason="transformers is not installed"
+)
+
+
+class Table(torch.nn.Module):
+    """A model that looks at the last token only: its logits are a row of a table. Reads four tokens at most."""
+
+    def __init__(self):
+        super().__init__()
+        self.config = SimpleNamespace(max_position_embeddings=4)
+        self.table = torch.randn(5, 5, generator=torch.Generator().manual_seed(0))
+
+    def forward(self, ids):
+        assert ids.shape[1] <= 4
+        return SimpleNamespace(logits=self.table[ids])
+
+
+def library(missing=(), error=None):
+    """A stand-in for transformers that tells how it was asked."""
+    asked = []
+
+    def tokenizer(folder, **options):
+        asked.append(options)
+        return lambda text, add_special_tokens: {"input_ids": [WORDS[word] for word in text.split()]}
+
+    def model(folder, **options):
+        asked.append(options)
+        if error is not None:
+            raise error
+        return Table(), {"missing_keys": list(missing)}
+
+    names = {"AutoTokenizer": tokenizer, "AutoModelForCausalLM": model}
+    made = {name: SimpleNamespace(from_pretrained=call) for name, call in names.items()}
+    return SimpleNamespace(**made, asked=asked)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder that looks like a saved model."""
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (tmp_path / name).write_text("{}")
+    return tmp_path
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    """Put a stand-in where transformers would be found."""
+
+    def put(**options):
+        made = library(**options)
+        monkeypatch.setattr(judging.importlib.util, "find_spec", lambda name: SimpleNamespace())
+        monkeypatch.setitem(sys.modules, "transformers", made)
+        return made
+
+    return put
+
+
+def surprise(words):
+    """Nats of the words after the first, each given the one before it."""
+    log_p = Table().table.double().log_softmax(-1)
+    ids = [WORDS[word] for word in words]
+    return [-float(log_p[a, b]) for a, b in pairwise(ids)]
+
+
+def test_it_adds_up_the_surprise_of_every_token_but_the_first_of_a_piece(folder, stand_in):
+    stand_in()
+    judge = FolderJudge(folder)
+    assert judge.nats("the cat sat") == (pytest.approx(sum(surprise(["the", "cat", "sat"]))), 2)
+    words = ["the", "cat", "sat", "the", "mat", "the", "cat", "sat", "mat"]  # 4 + 4 + 1
+    pieces = surprise(words[:4]) + surprise(words[4:8])
+    assert judge.nats(" ".join(words)) == (pytest.approx(sum(pieces)), 6)
+    assert judge.nats("the") == (0.0, 0)
+    assert judge.nats("") == (0.0, 0)
+
+
+def test_perplexity_is_over_all_samples_together_and_reads_the_first_ones_only(folder, stand_in):
+    stand_in()
+    judge = FolderJudge(folder)
+    texts = ["the cat sat", "mat mat"]
+    nats = surprise(["the", "cat", "sat"]) + surprise(["mat", "mat"])
+    found = judge.figures(texts)
+    assert found["judge_perplexity"] == pytest.approx(exp(sum(nats) / 3))
+    assert found["judge_bits_per_char"] == pytest.approx(sum(nats) / log(2) / sum(map(len, texts)))
+    assert judge.figures(["the cat"] * READ + ["mat mat"]) == pytest.approx(judge.figures(["the cat"]))
+    assert str(judge.figures([])["judge_perplexity"]) == "nan"
+
+
+def test_nothing_is_fetched_no_code_is_run_and_only_safetensors_are_read(folder, stand_in):
+    asked = stand_in().asked
+    FolderJudge(folder)
+    for options in asked:
+        assert options["local_files_only"] is True
+        assert options["trust_remote_code"] is False
+    assert asked[1]["use_safetensors"] is True
+
+
+def test_weights_that_are_not_there_are_refused(folder, stand_in):
+    stand_in(missing=["lm_head.weight"])
+    with pytest.raises(Refused, match=r"lacks weights of its model: lm_head\.weight"):
+        FolderJudge(folder)
+
+
+def test_a_model_that_cannot_be_read_is_refused_with_its_reason(folder, stand_in):
+    stand_in(error=ValueError("Unrecognized model"))
+    with pytest.raises(Refused, match="cannot be read as a causal language model: Unrecognized model"):
+        FolderJudge(folder)
+
+
+@pytest.mark.parametrize(
+    ("without", "says"),
+    [
+        ("config.json", "has no config.json"),
+        ("model.safetensors", "no weights in safetensors"),
+        ("tokenizer.json", "has no tokenizer"),
+    ],
+)
+def test_what_a_folder_lacks_is_said_before_anything_is_read(folder, stand_in, without, says):
+    made = stand_in()
+    (folder / without).unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"")
+    ((message, _),) = judge_problems(folder)
+    assert says in message
+    with pytest.raises(Refused, match=says):
+        FolderJudge(folder)
+    assert made.asked == []
+
+
+def test_the_spec_refuses_a_folder_or_an_extra_that_is_missing(monkeypatch, tmp_path):
+    monkeypatch.setattr(judging.importlib.util, "find_spec", lambda name: None)
+    spec = LanguageModel(data=StdlibText(), judge=str(tmp_path / "nowhere"))
+    extra, missing = spec.check()
+    assert extra.path == missing.path == ("judge",)
+    assert "transformers, which is not installed" in extra.message
+    assert extra.help == 'pip install "dither-tasks[judge]"'
+    assert "nowhere is not a folder" in missing.message
+
+
+def test_the_task_reports_samples_and_real_windows(folder, stand_in):
+    stand_in()
+    splits = {"train": [Document.of("t", "the cat sat")], "valid": [Document.of("v", "cat the mat")], "test": []}
+    task = LanguageModelling(Corpus("mine", splits), Bytes(), length=11, judge=str(folder))
+    like = task.like(2, seed=0)
+    samples = torch.tensor([list(b"the mat sat"), list(b"mat mat mat")])
+    texts = [bytes(row.tolist()).decode() for row in samples]
+    assert task.judge(samples, like)["judge_perplexity"] == pytest.approx(
+        FolderJudge(folder).figures(texts)["judge_perplexity"]
+    )
+    real = FolderJudge(folder).figures(["cat the mat"])
+    assert task.baselines()["judge_perplexity/real"] == pytest.approx(real["judge_perplexity"])
+
+
+@needs_transformers
+def test_a_real_model_from_a_folder(tmp_path):
+    """A tiny GPT-2 with random weights: figures equal its own loss, and pickled weights are not read."""
+    import transformers
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    torch.manual_seed(0)
+    tokenizer = Tokenizer(models.WordLevel(WORDS, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]").save_pretrained(tmp_path)
+    config = transformers.GPT2Config(vocab_size=5, n_positions=8, n_embd=16, n_layer=2, n_head=2)
+    model = transformers.GPT2LMHeadModel(config).eval()
+    torch.nn.init.normal_(model.transformer.wte.weight, std=2.0)
+    model.save_pretrained(tmp_path)
+    words = "the cat sat mat the cat"
+    ids = torch.tensor([[WORDS[word] for word in words.split()]])
+    loss = model(ids, labels=ids).loss.item()
+    judge = FolderJudge(Path(tmp_path))
+    nats, count = judge.nats(words)
+    assert count == 5
+    assert nats / count == pytest.approx(loss, rel=1e-5)
+    assert judge.figures([words])["judge_perplexity"] == pytest.approx(exp(loss), rel=1e-5)
+    assert judge.nats(" ".join([words] * 2))[1] == 10  # pieces of 8 and 4
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(Refused, match="no weights in safetensors"):
+        FolderJudge(Path(tmp_path))
+
+
+@needs_transformers
+def test_a_damaged_model_and_one_with_code_of_its_own_are_refused(tmp_path):
+    import json
+
+    for name in ("model.safetensors", "tokenizer.json"):
+        (tmp_path / name).write_text("{}")
+    (tmp_path / "config.json").write_text(json.dumps({"auto_map": {"AutoModelForCausalLM": "evil.Model"}}))
+    (tmp_path / "evil.py").write_text("raise SystemExit('was run')")
+    with pytest.raises(Refused, match="cannot be read"):
+        FolderJudge(tmp_path)

@@ -1,0 +1,84 @@
+from itertools import product
+from math import exp, log
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from dither.tasks.language_model.data_specs import MarkovText
+from dither.tasks.language_model.laws import law_figures
+from dither.tasks.language_model.markov import ALPHABET, MarkovChain
+from dither.tasks.language_model.specs import LanguageModel
+from dither.tasks.language_model.tokenizers import Bytes, Characters
+
+
+@pytest.mark.parametrize(("states", "order"), [(2, 1), (3, 1), (2, 3), (3, 2)])
+def test_the_law_sums_to_one_and_has_the_entropy_it_says(states, order):
+    chain = MarkovChain(states, order=order, concentration=0.5, seed=3)
+    for length in range(1, 6):
+        texts = ["".join(letters) for letters in product(ALPHABET[:states], repeat=length)]
+        nats = np.array([chain.nats(text) for text in texts])
+        assert np.exp(-nats).sum() == pytest.approx(1, abs=1e-12)
+        assert chain.entropy(length) == pytest.approx((np.exp(-nats) * nats).sum(), abs=1e-12)
+
+
+def test_the_chain_is_stationary():
+    chain = MarkovChain(3, order=2, seed=1)
+    for text in map("".join, product("abc", repeat=2)):  # p(x1 x2) is that of (x2 x3) as well
+        later = sum(exp(-chain.nats(before + text)) for before in "abc")
+        assert later == pytest.approx(exp(-chain.nats(text)), abs=1e-12)
+    assert chain.entropy(50) - chain.entropy(49) == pytest.approx(chain.rate, abs=1e-12)
+
+
+def test_drawn_text_follows_the_law():
+    chain = MarkovChain(4, concentration=0.3, seed=5)
+    text = chain.text(40_000)
+    counts = np.zeros((4, 4))
+    np.add.at(counts, ([ALPHABET.index(a) for a in text[:-1]], [ALPHABET.index(b) for b in text[1:]]), 1)
+    expected = chain.stationary[:, None] * chain.transitions * counts.sum()
+    seen = expected > 5
+    chi = ((counts - expected)[seen] ** 2 / expected[seen]).sum()
+    assert chi < 60  # 16 pairs at most, correlated
+    assert chain.nats(text) / len(text) == pytest.approx(chain.rate, rel=0.03)
+
+
+def test_texts_are_reproducible_and_those_of_other_streams_differ():
+    one, other = MarkovChain(8, seed=2), MarkovChain(8, seed=2)
+    assert one.text(100) == other.text(100)
+    assert one.text(100, stream=1) != one.text(100)
+    assert MarkovChain(8, seed=3).text(100) != one.text(100)
+    assert one.text(200)[:100] == one.text(100)
+
+
+def test_every_symbol_has_a_number_of_its_own():
+    chain = MarkovChain(62, seed=1)
+    first = [exp(-chain.nats(letter)) for letter in ALPHABET]
+    assert first == pytest.approx(chain.stationary.tolist())
+
+
+def test_a_chain_that_can_be_nothing_is_refused():
+    for states, order, concentration in ((1, 1, 1.0), (63, 1, 1.0), (4, 0, 1.0), (4, 1, 0.0)):
+        with pytest.raises(ValueError, match="states <= 62"):
+            MarkovChain(states, order=order, concentration=concentration)
+    with pytest.raises(ValidationError, match="65,536"):
+        MarkovText(states=62, order=3)
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "chars"])
+def test_the_task_says_what_no_model_can_beat(tokenizer):
+    spec = LanguageModel(data=MarkovText(states=5, length=2_000, held=1_003, seed=4), tokenizer=tokenizer, length=10)
+    found, chain = spec.build().baselines(), MarkovChain(5, seed=4)
+    exact = (100 * chain.entropy(10) + chain.entropy(3)) / 1_003
+    assert found["nats_per_token/source-entropy"] == pytest.approx(exact, rel=1e-12)
+    assert found["bits_per_char/source-entropy"] == pytest.approx(exact / log(2), rel=1e-12)
+    text = chain.text(1_003, stream=1)
+    windows = sum(chain.nats(text[start : start + 10]) for start in range(0, 1_003, 10))
+    assert found["nats_per_token/source"] == pytest.approx(windows / 1_003, rel=1e-12)
+    assert found["nats_per_token/source"] < found["nats_per_token/unigram"]
+
+
+def test_a_tokenizer_of_another_grain_gets_no_figures():
+    chain = MarkovChain(3)
+    assert law_figures(chain, [], Bytes()) == {}
+    assert law_figures(chain, [Bytes().encode("abé")], Bytes()) == {}
+    assert law_figures(chain, [Characters("abc").encode("ab")], Characters("abc"))

@@ -1,0 +1,147 @@
+"""Figures of text: their intervals, the parts of the bound, accuracy by noise, and how varied samples are."""
+
+from math import log, sqrt
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from dither.registry.flow import Clean, Measured, Noise, Noised, State
+from dither.registry.parts import SampledMetrics
+from dither.registry.spaces import Field, TokenSpace
+from dither.tasks.language_model import baselines
+from dither.tasks.language_model.baselines import strong_baselines
+from dither.tasks.language_model.corpora import Corpus, Document
+from dither.tasks.language_model.metrics import TextMetrics
+from dither.tasks.language_model.ngrams import WittenBell
+from dither.tasks.language_model.task import LanguageModelling
+from dither.tasks.language_model.tokenizers import Bytes
+from dither.tasks.language_model.variety import LOOP, repetition, sample_figures
+
+SPACE = TokenSpace((Field("text", 6, 256),))
+
+
+def windows(texts, known=0):
+    """Texts as a batch with padding, the first positions known."""
+    rows = [list(text.encode()) for text in texts]
+    longest = max(map(len, rows))
+    x0 = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
+    valid = torch.tensor([[place < len(row) for place in range(longest)] for row in rows])
+    given = torch.zeros_like(valid)
+    given[:, :known] = True
+    return Clean.of(x0, valid, given & valid)
+
+
+def noised(clean, sigma):
+    """A state in which nothing was moved, at levels given per row."""
+    level = torch.as_tensor(sigma, dtype=torch.float32).expand(len(clean.x0))
+    return Noised(clean.x0, State.of(clean.x0), Noise(level, level), ~clean.fixed, clean.valid, clean.fixed)
+
+
+def test_each_window_adds_its_nats_tokens_and_characters():
+    clean = windows(["zwölf", "abc", "é"], known=1)
+    measured = Measured(torch.rand(3, 6), (~clean.fixed).float())
+    metrics = TextMetrics(Bytes(), SPACE)
+    assert isinstance(metrics, SampledMetrics)
+    metrics.update(clean, noised(clean, 1.0), None, measured)
+    sums, figures = metrics.per_sample(clean, measured), metrics.compute()
+    assert sums["nats_per_token"][1].tolist() == [5, 2, 1]
+    assert sums["bits_per_char"][1].tolist() == [4, 2, 0]  # the first byte of the only letter is known
+    for name, (above, below) in sums.items():
+        assert figures[name] == pytest.approx(float(above.sum() / below.sum()))
+
+
+def test_bits_have_no_interval_where_tokens_weigh_unlike():
+    clean = windows(["abc", "abcd"])
+    measured = Measured(torch.rand(2, 4), torch.rand(2, 4) * ~clean.fixed)
+    sums = TextMetrics(Bytes(), SPACE).per_sample(clean, measured)
+    assert list(sums) == ["nats_per_token"]
+    assert float(sums["nats_per_token"][0].sum()) == pytest.approx(float(measured.total()))
+
+
+def test_parts_of_the_bound_are_means_over_the_same_tokens():
+    clean = windows(["abc", "abcd"])
+    free = (~clean.fixed).float()
+    metrics = TextMetrics(Bytes(), SPACE)
+    whole = torch.full((2, 4), 3.0)
+    for rows in (slice(0, 1), slice(1, 2)):
+        parts = {"prior": torch.tensor([[1.0, 2, 3, 4]] * 2) * free, "reconstruction": 0.5 * free}
+        metrics.update(clean[rows], noised(clean[rows], 1.0), None, Measured(whole, free, parts=parts)[rows])
+    found = metrics.compute()
+    assert found["nats_per_token"] == pytest.approx(3)
+    assert found["nats_per_token_prior"] == pytest.approx((1 + 2 + 3 + 1 + 2 + 3 + 4) / 7)
+    assert found["nats_per_token_reconstruction"] == pytest.approx(0.5)
+
+
+def test_accuracy_by_noise_asks_for_tokens_in_doubt_only():
+    clean = windows(["abcd", "abcd", "abc"])
+    sigma = torch.tensor([0.1, 5.0, 5.0])  # 10 % and 99 % lost
+    state = noised(clean, sigma)
+    wanted = state.wanted.clone()
+    wanted[1, 0] = False
+    state = Noised(state.x0, state.state, state.noise, wanted, state.valid, state.fixed)
+    guess = torch.zeros(3, 4, 256)
+    guess.scatter_(-1, clean.x0[..., None], 1.0)  # right everywhere
+    guess[1, 2:] = 0.0
+    guess[1, 2:, 7] = 2.0  # but in two places
+    metrics = TextMetrics(Bytes(), SPACE)
+    metrics.update(clean, state, SimpleNamespace(log_clean=lambda: guess), Measured(guess[..., 0], state.valid.float()))
+    found = metrics.compute()
+    assert found["text_accuracy_0_25"] == 1
+    assert found["text_accuracy_75_100"] == pytest.approx(4 / 6)
+    assert not any(name.startswith("text_accuracy_25") for name in found)
+
+
+def test_repetition_is_the_share_of_long_grams_that_came_before():
+    assert repetition(np.arange(20)) == 0
+    loop = np.tile(np.arange(5), 8)  # 33 grams of 8, 5 of them different
+    assert repetition(loop) == pytest.approx(1 - 5 / 33)
+    assert repetition(np.arange(LOOP - 1)) == 0
+    rows = np.stack([np.arange(40), np.tile(np.arange(5), 8)])
+    found = sample_figures(rows, np.ones_like(rows, bool))
+    assert found["repetition"] == pytest.approx((1 - 5 / 33) / 2)
+    assert found["distinct_1"] == pytest.approx((1 + 5 / 40) / 2)
+    assert found["unique"] == 1
+    assert sample_figures(rows[[0, 0, 1, 0]], np.ones((4, 40), bool))["unique"] == 0.5
+
+
+def test_figures_of_no_samples_are_nan():
+    found = sample_figures(np.zeros((0, 4), int), np.zeros((0, 4), bool))
+    assert all(np.isnan(value) for value in found.values())
+
+
+def test_the_ngram_judge_has_a_perplexity_beside_that_of_real_text():
+    splits = {"train": [Document.of("t", "abab" * 50)], "valid": [Document.of("v", "abab")], "test": []}
+    task = LanguageModelling(Corpus("mine", splits), Bytes(), length=4, ngrams=2)
+    like = task.like(2, seed=0)
+    found = task.judge(torch.tensor([list(b"abab"), list(b"bbbb")]), like)
+    model = WittenBell(task.ids["train"], size=256, order=2)
+    nats = model.nats(np.array(list(b"abab")))[-1] + model.nats(np.array(list(b"bbbb")))[-1]
+    assert log(found["ngram_perplexity"]) == pytest.approx(nats / 8)
+    assert found["ngram_bits_per_char"] == pytest.approx(nats / 8 / log(2))
+    assert task.baselines()["ngram_perplexity/real"] < found["ngram_perplexity"]
+
+
+def test_strong_baselines_of_large_splits_take_a_part(monkeypatch):
+    """The end of what they learn from and the beginning of what they predict, so that they stay quick."""
+    rng = np.random.default_rng(0)
+    train, held = (rng.integers(97, 101, n) for n in (4000, 3000))
+    model = WittenBell(train, size=256, order=2)
+    monkeypatch.setattr(baselines, "LIMIT", 1000)
+    monkeypatch.setattr(baselines, "HELD", 500)
+    found = strong_baselines(model, train, held, Bytes())
+    assert found == strong_baselines(model, train[-1000:], held[:500], Bytes())
+    assert found["nats_per_token/2-gram"] == pytest.approx(model.nats(held[:500])[1] / 500)
+
+
+def test_intervals_of_nats_and_bits_agree_where_every_token_is_a_character():
+    """The relative width is that of the nats: sqrt of the variance of the residuals, over the sum."""
+    clean = windows(["abcd"] * 40)
+    measured = Measured(torch.rand(40, 4), torch.ones(40, 4))
+    sums = TextMetrics(Bytes(), SPACE).per_sample(clean, measured)
+    spread = []
+    for above, below in sums.values():
+        rest = above - above.sum() / below.sum() * below
+        spread.append(sqrt(float(rest.square().sum())) / float(above.sum()))
+    assert spread[0] == pytest.approx(spread[1])

@@ -1,0 +1,175 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dither.registry.problems import Refused
+from dither.tasks.language_model import byte_pairs as learning
+from dither.tasks.language_model import pieces
+from dither.tasks.language_model.choosing import load_tokenizer
+from dither.tasks.language_model.corpora import Corpus, Document
+from dither.tasks.language_model.learned import Learned
+from dither.tasks.language_model.specs import LanguageModel, StdlibText
+from dither.tasks.language_model.streams import Joined, Stream, Windows
+from dither.tasks.language_model.task import LanguageModelling
+from dither.tasks.language_model.tokenizers import Bytes, Characters, Ended
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+TRAIN = "the cat sat on the mat, the rat ran; naïve 河 café\n\nthat is that, and this is this\n" * 8
+
+
+def corpus(*train: str) -> Corpus:
+    held = {"valid": [Document.of("v", "abc")], "test": []}
+    return Corpus("mine", {"train": [Document.of(str(n), text) for n, text in enumerate(train)], **held})
+
+
+@pytest.fixture(scope="module")
+def byte_pairs(tmp_path_factory) -> Learned:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DITHER_DATA", str(tmp_path_factory.mktemp("cache")))
+        return load_tokenizer("bpe:300", lambda: corpus(TRAIN))
+
+
+@settings(deadline=None)
+@given(TEXT, TEXT)
+def test_every_text_comes_back_with_its_end(byte_pairs, text, other):
+    marked = text + "<|endoftext|>" + other  # in a text it is just letters
+    known = Ended(Characters("".join(sorted({*marked, "\n"}))))
+    for tokenizer in (byte_pairs, Ended(Bytes()), known):
+        ids = tokenizer.encode(marked)
+        assert tokenizer.end not in ids
+        assert tokenizer.decode(ids) == marked
+        assert tokenizer.characters(ids) == len(marked)
+        one, two = tokenizer.encode_each([text, other])
+        assert one.tolist() == tokenizer.encode(text).tolist()
+        assert two.max(initial=0) < tokenizer.size
+        whole = np.concatenate([one, [tokenizer.end], two])
+        assert tokenizer.decode(whole) == marked
+        assert tokenizer.characters(whole) == len(text + other)
+
+
+def test_an_end_is_one_id_more_and_another_tokenizer():
+    ended = load_tokenizer("bytes", lambda: corpus("never asked"), end_of_text=True)
+    assert (ended.size, ended.end, ended.separator, ended.name) == (257, 256, (), "bytes")
+    assert ended.fingerprint != Bytes().fingerprint
+    assert Ended(Characters("ab")).unknown == Characters("ab").unknown
+    with pytest.raises(ValueError, match="already"):
+        Ended(ended)
+
+
+def test_byte_pairs_have_as_many_ids_as_asked_and_end_last(byte_pairs, tmp_path, monkeypatch):
+    monkeypatch.setenv("DITHER_DATA", str(tmp_path))
+    assert (byte_pairs.name, byte_pairs.size, byte_pairs.end) == ("bpe:300", 300, 299)
+    assert load_tokenizer("bpe:300", lambda: corpus(TRAIN)).fingerprint == byte_pairs.fingerprint
+    assert load_tokenizer("bpe:300", lambda: corpus(TRAIN + "other")).fingerprint != byte_pairs.fingerprint
+    with pytest.raises(Refused, match='take "bpe:[0-9]+" at most'):
+        load_tokenizer("bpe:5000", lambda: corpus(TRAIN))
+    for wrong in ("bpe:", "bpe:x", "bpe:12", "bpe:9999999999", "bpe:²"):
+        with pytest.raises(Refused, match="wants a number of ids"):
+            load_tokenizer(wrong, lambda: corpus(TRAIN))
+        assert [m.path for m in LanguageModel(data=StdlibText(), tokenizer=wrong).check()] == [("tokenizer",)]
+
+
+def test_byte_pairs_are_learned_once_and_again_if_damaged(tmp_path, monkeypatch):
+    monkeypatch.setenv("DITHER_DATA", str(tmp_path))
+    first = load_tokenizer("bpe:280", lambda: corpus(TRAIN))
+    with monkeypatch.context() as patch:
+        patch.setattr(learning, "_learn", lambda *given: pytest.fail("learned again"))
+        assert load_tokenizer("bpe:280", lambda: corpus(TRAIN)).fingerprint == first.fingerprint
+    (kept,) = (path for path in (tmp_path / "tokenizers").iterdir() if "sidecar" not in path.name)
+    kept.write_text(kept.read_text().replace('"the"', '"hte"') + " ")
+    assert load_tokenizer("bpe:280", lambda: corpus(TRAIN)).fingerprint == first.fingerprint
+
+
+def test_the_space_of_byte_pairs_is_known_without_reading(monkeypatch):
+    monkeypatch.setattr(StdlibText, "build", lambda self: pytest.fail("the text was read"))
+    (field,) = LanguageModel(data=StdlibText(), tokenizer="bpe:1000").space().fields
+    assert (field.size, field.end) == (1000, 999)
+    (field,) = LanguageModel(data=StdlibText(), tokenizer="gpt2").space().fields
+    assert (field.size, field.end) == (50_257, 50_256)
+    (field,) = LanguageModel(data=StdlibText(), end_of_text=True).space().fields
+    assert (field.size, field.end) == (257, 256)
+
+
+@given(st.lists(st.text("ab \n.", max_size=60), max_size=8))
+def test_pieces_do_not_depend_on_blocks(blocks):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pieces, "PIECE", 5)
+        found = list(pieces.cut_pieces(blocks))
+        assert "".join(found) == "".join(blocks)
+        assert found == list(pieces.cut_pieces(["".join(blocks)]))
+    for left, right in zip(found, found[1:], strict=False):
+        assert left[-1] == "\n"
+        assert not left[-2].isspace()
+        assert not right[0].isspace()
+
+
+def test_a_text_without_line_ends_does_not_fill_memory(monkeypatch):
+    monkeypatch.setattr(pieces, "LONGEST", 50)
+    found = list(pieces.cut_pieces(["word " * 4] * 30 + ["x" * 200]))
+    assert "".join(found) == "word " * 120 + "x" * 200
+    assert max(map(len, found)) <= 50
+
+
+def streams():
+    return st.tuples(st.lists(st.integers(1, 12), min_size=1, max_size=8), st.integers(1, 9), st.integers(1, 7))
+
+
+@given(streams(), st.sampled_from(["stream", "separate"]), st.integers(0, 2))
+def test_windows_are_those_of_the_plain_way(shape, documents, gap):
+    sizes, length, shard = shape
+    ids = np.arange(1, sum(sizes) + gap * (len(sizes) - 1) + 1, dtype=np.uint16)
+    starts = np.cumsum([0, *(size + gap for size in sizes)])[:-1]
+    arrays = tuple(ids[at : at + shard] for at in range(0, len(ids), shard))
+    windows = Windows(Stream(arrays, starts, gap), length, documents, pad=9999)
+    if documents == "stream":
+        expected = [ids[at : at + length].tolist() for at in range(0, len(ids), length)]
+    else:
+        texts = [ids[start : start + size].tolist() for start, size in zip(starts, sizes, strict=True)]
+        expected = [text[at : at + length] for text in texts for at in range(0, len(text), length)]
+    assert len(windows) == len(expected)
+    x0, valid = windows.take(range(len(windows)))
+    assert [row[keep].tolist() for row, keep in zip(x0, valid, strict=True)] == expected
+    assert (x0[~valid] == 9999).all()
+    some, kept = windows.take([len(expected) - 1, 0, 0])
+    assert (some == x0[[-1, 0, 0]]).all()
+    assert (kept == valid[[-1, 0, 0]]).all()
+    for wrong in ([-1], [len(expected)]):
+        with pytest.raises(IndexError, match="numbered"):
+            windows.take(wrong)
+
+
+@given(streams(), st.integers(0, 100), st.integers(0, 100))
+def test_several_arrays_are_read_as_one(shape, start, stop):
+    ids = np.arange(sum(shape[0]), dtype=np.uint16)
+    joined = Joined([ids[at : at + shape[2]] for at in range(0, len(ids), shape[2])])
+    assert len(joined) == len(ids)
+    assert joined[start:stop].tolist() == ids[start:stop].tolist()
+    assert joined[-start:].tolist() == ids[-start:].tolist()
+    assert np.asarray(joined).tolist() == ids.tolist()
+
+
+def test_documents_apart_end_and_are_padded():
+    made = LanguageModelling(corpus("one", "three!", "x"), Ended(Bytes()), length=4, documents="separate")
+    clean = made.batch("train", range(made.size("train")))
+    rows = [bytes(i for i in row[keep].tolist() if i < 256) for row, keep in zip(clean.x0, clean.valid, strict=True)]
+    assert rows == [b"one", b"thre", b"e!", b"x"]
+    assert clean.valid.sum(1).tolist() == [4, 4, 3, 2]  # with the end
+    assert (clean.x0 == 256).sum(1).tolist() == [1, 0, 2, 3]  # which is also the padding
+    assert made.space.fields[0].end == 256
+
+
+def test_drawn_samples_are_as_long_as_documents_are():
+    made = LanguageModelling(corpus("one", "three!", "x"), Ended(Bytes()), length=4, documents="separate", prompt="a")
+    lengths = made.like(400, seed=1).valid.sum(1)
+    assert set(lengths.tolist()) == {2, 3, 4}
+    assert abs((lengths == 4).float().mean().item() - 0.5) < 0.1
+    assert torch.equal(made.like(5, seed=3).valid, made.like(5, seed=3).valid)
+    assert made.like(2, seed=0).known.tolist() == [[True, False, False, False]] * 2
+
+
+def test_a_sample_is_shown_and_judged_up_to_its_end():
+    made = LanguageModelling(corpus("some text to learn"), Ended(Bytes()), length=6)
+    samples = torch.tensor([[97, 98, 256, 99, 256, 256], [97, 98, 99, 100, 101, 102], [256] * 6])
+    assert [picture.text for picture in made.show(samples, made.like(3, seed=0))] == ["ab", "abcdef", ""]
