@@ -13,6 +13,7 @@ from pathlib import Path
 from dither.registry import default_catalog
 from dither.registry.kinds import KINDS
 from dither.tasks.bubble_diagram.specs import PlanFiles
+from dither.tasks.language_model.data_specs import ConvertedText
 from dither.testing import conformance
 from dither.testing.checks import CHECKS
 
@@ -43,11 +44,17 @@ PlanFiles(**PREPARED).prepare()
 REGIONS = {"use": "region-file", "path": str(FILES / "regions.csv")}
 PLANS = {"use": "plans-jsonl", "path": str(FILES / "plans.jsonl"), "most": 4}
 TEXTS = {"use": "text-files", "paths": [str(FILES / "*.txt")]}
+CONVERTED = {"paths": TEXTS["paths"], "to": str(FILES / "shards"), "tokenizer": "chars"}
+ConvertedText(**CONVERTED).prepare()
+SHARDS = {"use": "token-shards", "path": CONVERTED["to"]}
 EXAMPLES = {
     "data:region-file": [{"path": REGIONS["path"]}],
     "data:plans-jsonl": [{"path": PLANS["path"]}],
     "data:plans": [PREPARED],
     "data:text-files": [{"paths": TEXTS["paths"]}],
+    "data:text": [CONVERTED],
+    "data:token-shards": [{"path": SHARDS["path"]}],
+    "data:markov-chain": [{"length": 3000, "held": 500}],
     "data:procedural-plans": [{"train": 50, "valid": 20, "test": 20}],
     "data:human-dhs": [{}, {"subset": "chr21-22"}],
     "task:get-region": [
@@ -63,6 +70,8 @@ EXAMPLES = {
         {},
         {"data": TEXTS, "length": 48, "tokenizer": "chars", "prompt": "The "},
         {"data": TEXTS, "length": 32, "ngrams": 3},
+        {"data": TEXTS, "length": 64, "documents": "separate", "end_of_text": True},
+        {"data": SHARDS, "length": 32},
     ],
 }
 ROOT = Path(__file__).parent.parent

@@ -63,7 +63,7 @@ def test_active_is_named_as_no_bound_and_says_so() -> None:
 def test_reductions(spec) -> None:
     token, sample = (spec(reduction=name).build(FACTS["absorbing"]) for name in ("token", "sample"))
     assert isinstance(sample, PerSample)
-    assert sample.loss is token
+    assert sample.loss == token
 
 
 def test_the_target_follows_the_process() -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from dither.processes.samplers import choice
 from dither.processes.samplers.choice import AS_SAID, Choice
 from dither.processes.tokens import TokenProcess
 from dither.registry.facts import ModelFacts
@@ -36,6 +37,18 @@ def test_the_nucleus_is_the_least_set_of_that_chance(top_p: float, kept: list[in
     law = torch.zeros_like(LAW)
     law[kept] = LAW[kept]
     torch.testing.assert_close(sharpened(top_p=top_p), law / law.sum())
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.5, 4.0])
+@pytest.mark.parametrize("options", [{"top_k": 7}, {"top_p": 0.9}, {"top_k": 50, "top_p": 0.3}, {"temperature": 0.5}])
+def test_of_many_ids_the_same_are_kept_as_by_sorting_all(monkeypatch, spread: float, options: dict[str, Any]) -> None:
+    """Also where the likeliest 8 are not nearly enough."""
+    log_p = (spread * torch.randn(3, 2, 900, dtype=torch.float64)).add(torch.arange(900) * 1e-6).log_softmax(-1)
+    log_p[0, 0, 5:] = -torch.inf
+    log_p = log_p.log_softmax(-1)
+    whole = Choice(**options).sharpen(log_p)
+    monkeypatch.setattr(choice, "FEW", 8)
+    torch.testing.assert_close(Choice(**options).sharpen(log_p), whole)
 
 
 def test_top_k_comes_before_top_p() -> None:

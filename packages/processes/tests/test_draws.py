@@ -6,7 +6,7 @@ from torch import Tensor
 
 from dither.processes import draws
 from dither.processes.clock import Clock
-from dither.processes.draws import draw, draw_along
+from dither.processes.draws import draw, draw_along, draw_log
 from dither.processes.schedules.curves import geometric, log_linear
 
 
@@ -38,6 +38,60 @@ def test_an_id_of_weight_zero_never_comes(monkeypatch, u: float, scale: float) -
     for row in range(3):
         table = weights[row : row + 1].cumsum(-1)
         assert draw_along(table, 1, 1).item() == (first if u == 0 else last)[row]
+
+
+LONG = 50_257
+
+
+def test_a_long_row_has_its_law_down_to_the_tail(likely) -> None:
+    """One likely id and 50,256 that have 2e-7 each, 1 % together: as often, and as evenly, as they should.
+
+    A race of float32 Gumbel numbers fails here: they do not exceed 16.6, and 2e-7 needs 15.4 more than the likely id.
+    """
+    weights = torch.full((LONG,), 2e-7)
+    weights[30_000] = 1.0
+    weights[100] = 0.0
+    for some in (draw(weights.expand(12_000, -1)), draw_log((weights.log() - 300).expand(12_000, -1))):
+        tail = some[some != 30_000]
+        rare = 2e-7 * (LONG - 2)
+        assert likely((some != 30_000).long(), torch.tensor([1.0, rare])) > 1e-3
+        assert likely(tail // 2_500, torch.bincount(torch.arange(LONG) // 2_500)) > 1e-3
+        assert not (some == 100).any()
+        assert LONG - 257 <= tail.max() < LONG  # the last block is a short one
+
+
+def test_a_long_row_has_the_law_of_a_random_model(likely) -> None:
+    logits = 3 * torch.randn(LONG)
+    law = logits.double().softmax(0)
+    drawn = draw_log(logits.expand(12_000, -1))
+    order = law.argsort(descending=True)
+    rank = torch.empty_like(order).scatter_(0, order, torch.arange(LONG))
+    group = (rank + 1).log2().long()  # ids of about the same chance together: 1, 2, 4 .. of them
+    assert likely(group[drawn], torch.zeros(16).double().index_add_(0, group, law)) > 1e-3
+    inside = rank[drawn][group[drawn] == 9] - 511
+    assert likely(inside, law[order[511:1023]]) > 1e-3
+
+
+def test_two_levels_say_what_one_says(monkeypatch) -> None:
+    """The same random number leads to the same id, but for ids at whose edge it falls."""
+    weights = torch.rand(2_000, 5_000).pow(8)
+    weights[:, ::3] = 0.0
+    torch.manual_seed(5)
+    two = draw(weights)
+    monkeypatch.setattr(draws, "LONG", 10_000)
+    torch.manual_seed(5)
+    assert (draw(weights) == two).float().mean() > 0.998
+    assert (weights.gather(1, two[:, None]) > 0).all()
+
+
+@pytest.mark.parametrize("u", [0.0, 1 - 2**-53])
+def test_a_long_row_ends_where_its_weights_end(monkeypatch, u: float) -> None:
+    monkeypatch.setattr(torch, "rand", lambda *shape, **kw: torch.full(shape, u, dtype=kw["dtype"]))
+    weights = torch.zeros(3, 5_000)
+    weights[0, 300:400] = weights[1, 4_990] = weights[2, [0, 4_999]] = 1 / 3
+    assert draw(weights).tolist() == ([300, 4_990, 0] if u == 0 else [399, 4_990, 4_999])
+    with pytest.raises(ValueError, match="cannot draw"):
+        draw_log(torch.full((1, 5_000), -torch.inf))
 
 
 def test_chunks_do_not_matter(monkeypatch) -> None:

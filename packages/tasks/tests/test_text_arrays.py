@@ -63,13 +63,13 @@ def test_an_array_that_is_there_is_not_made_again(tmp_path, small_memory):
     def never():
         raise AssertionError("read again")
 
-    encode_documents(DOCUMENTS, Bytes(), folder=tmp_path).ids
+    encode_documents(DOCUMENTS, Bytes(), folder=tmp_path)
     unread = [Document(document.name, document.digest, document.size, never) for document in DOCUMENTS]
     assert Bytes().decode(encode_documents(unread, Bytes(), folder=tmp_path).ids) == TEXT
     with pytest.raises(AssertionError, match="read again"):  # another tokenizer, another array
-        encode_documents(unread, Characters("abc"), folder=tmp_path).ids
+        encode_documents(unread, Characters("abc"), folder=tmp_path)
     with pytest.raises(AssertionError, match="read again"):  # other documents as well
-        encode_documents(unread[:2], Bytes(), folder=tmp_path).ids
+        encode_documents(unread[:2], Bytes(), folder=tmp_path)
 
 
 def _flip(path):
@@ -93,7 +93,7 @@ def _flip(path):
     ],
 )
 def test_a_damaged_array_is_written_again(tmp_path, small_memory, damage):
-    encode_documents(DOCUMENTS, Bytes(), folder=tmp_path).ids
+    encode_documents(DOCUMENTS, Bytes(), folder=tmp_path)
     damage(*files(tmp_path, ".bin"), *files(tmp_path, ".json"))
     assert Bytes().decode(encode_documents(DOCUMENTS, Bytes(), folder=tmp_path).ids) == TEXT
     assert len(list(tmp_path.iterdir())) == 2
@@ -111,17 +111,17 @@ def test_an_array_that_is_cut_short_while_it_is_written_leaves_nothing(tmp_path,
         raise Refused("gone")
 
     with pytest.raises(Refused, match="gone"):
-        encode_documents([*DOCUMENTS, Document("d", "0", 1, fails)], Bytes(), folder=tmp_path).ids
+        encode_documents([*DOCUMENTS, Document("d", "0", 1, fails)], Bytes(), folder=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path, small_memory):
     (tmp_path / "file").write_text("")
     with pytest.raises(Refused, match="file/tokens cannot be written.*DITHER_DATA"):
-        encode_documents(DOCUMENTS, Bytes(), folder=tmp_path / "file" / "tokens").ids
+        encode_documents(DOCUMENTS, Bytes(), folder=tmp_path / "file" / "tokens")
 
 
 def test_the_cache_folder_is_the_default(tmp_path, small_memory, monkeypatch):
     monkeypatch.setenv("DITHER_DATA", str(tmp_path))
-    encode_documents(DOCUMENTS, Bytes()).ids
+    encode_documents(DOCUMENTS, Bytes())
     assert len(files(tmp_path / "tokens", ".bin")) == 1

@@ -453,6 +453,7 @@ MUTANTS = [
         state_matters=module(forward=lambda inner, s, level, *a, **o: inner(s, torch.zeros_like(level), *a, **o)),
         gradients_reach_all=built(unused),
         cached_equals_full=module(forward=lambda inner, *a, cache=None, keep=False: inner(*a)),
+        context_equals_cache=module(forward=lambda inner, *a, context=None, **options: inner(*a, **options)),
         runs_on_meta=module(forward=lambda inner, s, *a, **o: inner(s, *a, **o) * (1 + 0 * s.x.sum().item())),
     ),
     *of(

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Shaped
-from torch import Tensor, nn
+from torch import Tensor
 
 from dither.registry.flow import Clean, Goal
 
+from .later import Spent
 from .randomness import mixed
 from .session import draw
 from .system import Diffusion
@@ -75,7 +74,7 @@ def draw_until_met(
     done = torch.ones(len(like.valid), dtype=torch.bool).index_fill(0, open_rows, False)
     delivered = max(int(done.sum()), 1)
     figures["drawings_per_sample"] = drawn / delivered
-    figures["model_calls_per_sample"] = through[0] / delivered
+    figures["model_calls_per_sample"] = spent.rows / delivered
     figures["undelivered"] = float(len(open_rows))
     return Met(samples[done], like.apply(lambda value: value[done.to(value.device)]), figures)
 
@@ -100,18 +99,3 @@ def _judged(goal: Goal, x: Tensor) -> tuple[dict[str, Bool[Tensor, " N"]], Bool[
 
 def _share(met: Bool[Tensor, " N"]) -> float:
     return float(met.double().mean()) if len(met) else float("nan")
-
-
-@contextmanager
-def _rows_through(model: nn.Module) -> Iterator[list[int]]:
-    """Count the rows that the model is given."""
-    count = [0]
-
-    def see(_: nn.Module, given: tuple[Any, ...]) -> None:
-        count[0] += len(given[0].x)
-
-    handle = model.register_forward_pre_hook(see)
-    try:
-        yield count
-    finally:
-        handle.remove()

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from dither.registry.catalog import Catalog
 from dither.registry.flow import Clean, Context, Measured, Noised, State
 from dither.registry.fused import FusedLoss
-from dither.registry.parts import BoundedProcess, EstimatingProcess, Loss, Process, Sampler, Task
+from dither.registry.parts import BoundedProcess, Denoiser, EstimatingProcess, Loss, Process, Sampler, Task
 
 from .blame import noted
 from .blockwise import Blockwise
@@ -104,14 +104,14 @@ class Diffusion(nn.Module):
     def compile_model(self) -> None:
         """Compile the model, and its trunk by itself where training asks for no more."""
         self.model.compile()
-        self._trunk = torch.compile(self.model.trunk) if fused_head(self) else None
+        self._trunk = torch.compile(cast(Denoiser, self.model).trunk) if fused_head(self) else None
 
     def _trunk_of(
         self, state: State, t: Float[Tensor, "B *L"], clean: Clean, context: Context | None
     ) -> Float[Tensor, "B L D"]:
         """Return what the head reads."""
         behind = {} if context is None else {"context": context}
-        trunk = self._trunk or self.model.trunk
+        trunk = self._trunk or cast(Denoiser, self.model).trunk
         with self.autocast(state):
             h: Tensor = trunk(state, self.process.level(t), clean.valid, clean.cond, **behind)
         return h

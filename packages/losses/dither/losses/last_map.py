@@ -47,8 +47,8 @@ class LastMap:
         followed = torch.is_grad_enabled()
         self.slope_of_h = torch.zeros_like(self.h) if followed and h.requires_grad else None
         self.slope_of_weight = torch.zeros_like(self.weight) if followed and linear.weight.requires_grad else None
-        biased = self.bias is not None and followed and linear.bias.requires_grad
-        self.slope_of_bias = torch.zeros_like(self.bias) if biased else None  # type: ignore[arg-type]
+        biased = followed and linear.bias is not None and linear.bias.requires_grad
+        self.slope_of_bias = torch.zeros_like(self.bias) if biased and self.bias is not None else None
 
     @property
     def followed(self) -> bool:

@@ -132,7 +132,7 @@ class Uniform(Clocked):
         yield from _clean_ids(space)
 
     def warn(self, space: Space) -> Iterable[Misfit]:
-        """Yield if much is left at t = 1, and what it costs. It is allowed, as a seed and SEDD's class defaults end so."""
+        """Yield if much is left at t = 1, and what it costs. It is allowed, as SEDD's class defaults end so."""
         for misfit in self.lasting("of the tokens would still be clean"):
             nats = prior_cost_of(_tokens(self, space), self.schedule.sigma_end() or 0.0)
             cost = f"{misfit.message}: {nats:.3g} nats per token, KL(q(x_1|x_0) || even), are added to any bound"

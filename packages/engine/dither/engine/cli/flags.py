@@ -23,7 +23,8 @@ def changes_of(words: Sequence[str], spec: type[Spec]) -> list[str]:
     Raises:
         Refused: A value is missing, an option is short, or the part takes no paths.
     """
-    changes, paths = [], []
+    changes: list[str] = []
+    paths: list[str] = []
     queue = iter(words)
     for word in queue:
         if word == "--":

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dither.registry import TokenSpace
-from dither.registry.flow import State
+from dither.registry.flow import Context, State
 
 from ..probing import NotApplicable, alter, close, enlivened, gradients_reach, state_of
 from ..situations import Situation
@@ -126,6 +126,24 @@ def pieces_behind_cache(s: Situation, model: Any, size: int) -> None:
     close(_plain(torch.cat(blocks, 1)), _plain(whole), "block by block behind a cache")
 
 
+def context_equals_cache(s: Situation) -> None:
+    """Every block behind the clean ones of a context, at once, is what it is behind a cache that remembers them."""
+    model, size = enlivened(s.build(), s.seed), s.spec.facts().block_size
+    valid = torch.ones_like(s.clean.valid)
+    noised, clean = (state_of(s.space, valid, seed).x for seed in (s.seed, s.seed + 1))
+    rows, length = valid.shape
+    each = torch.rand(rows, -(-length // size), generator=torch.Generator().manual_seed(s.seed))
+    level, done = each.repeat_interleave(size, 1)[:, :length], torch.zeros(rows)
+    cache, blocks = model.new_cache(), []
+    with torch.no_grad():
+        whole = model(State.of(noised), level, valid, {}, context=Context(State.of(clean), done))
+        for number, start in enumerate(range(0, length, size)):
+            part = slice(start, min(start + size, length))
+            blocks.append(model(State.of(noised[:, part]), each[:, number], valid[:, part], {}, cache=cache))
+            model.trunk(State.of(clean[:, part]), done, valid[:, part], {}, cache=cache, keep=True)
+    close(_plain(torch.cat(blocks, 1)), _plain(whole), "block by block behind a cache, and all beside a context")
+
+
 def _plain(out: Tensor) -> Tensor:
     """-inf marks ids that cannot be; as 0 it compares."""
     return out.masked_fill(out == -torch.inf, 0.0)
@@ -143,6 +161,6 @@ CHECKS = (
         gradients_reach_all,
     ),
     *checks_of("model", runs_on_meta, examples=3),
-    *checks_of("model", cached_equals_full, needs="block-causal tokens one-field"),
+    *checks_of("model", cached_equals_full, context_equals_cache, needs="block-causal tokens one-field"),
 )
 """The checks for models."""

@@ -1,0 +1,119 @@
+"""The analytic steps: rows that sum to 1 for any score, and ancestral sampling for scores that a law has."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from dither.processes.samplers.analytic import Analytic, step_odds
+from dither.processes.tokens import TokenProcess, TokenReading
+from dither.registry.flow import Clean, Noise, State
+from dither.registry.spaces import FeatureSpace, Field, TokenSpace
+
+KINDS = ("absorbing", "uniform", "marginal")
+IDS = 4
+
+
+def whole(process: TokenProcess, log_score: Tensor, x: Tensor, gap: float) -> Tensor:
+    """P(x_s = y | x_t = x), with its factor e^d S."""
+    d = torch.full((len(x),), gap, dtype=torch.float64)
+    total = log_score.exp().sum(-1, keepdim=True)
+    return step_odds(log_score, x, process.table.on("cpu"), d) * total * d.exp()[:, None]
+
+
+@pytest.mark.parametrize("gap", [1e-4, 0.3, 5.0])
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_sum_to_one_for_any_score(process_of, kind: str, gap: float) -> None:
+    process = process_of(kind, TokenSpace((Field("text", 1, IDS),)), "score")
+    x = torch.where(process.table.on("cpu")[0] > 0)[0].repeat(50)
+    log_score = 2 * torch.randn(len(x), process.space.vocab, dtype=torch.float64)
+    log_score.scatter_(-1, x[:, None], 0.0)
+    odds = whole(process, log_score, x, gap)
+    torch.testing.assert_close(odds.sum(-1), torch.ones(len(x)).double())
+    assert bool((odds < 0).any()) == (gap > 0.1)
+
+
+@pytest.mark.parametrize(("now", "then"), [(1.2, 0.4), (0.05, 0.01), (9.0, 0.0)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_of_a_law_give_bayes(process_of, transition, kind: str, now: float, then: float) -> None:
+    """p(x_s | x_t) from transition matrices alone: what ancestral sampling draws from."""
+    process = process_of(kind, TokenSpace((Field("text", 1, IDS),)), "score")
+    prior, law = process.table.on("cpu")[0], torch.zeros(process.space.vocab, dtype=torch.float64)
+    law[:IDS] = torch.tensor([0.1, 0.2, 0.3, 0.4])
+    later, between = law @ transition(prior, now), transition(prior, now - then)
+    earlier = law @ transition(prior, then)
+    x = torch.where(prior > 0)[0]
+    bayes = (earlier[:, None] * between / later)[:, x].T
+    log_score = (later / later[x, None]).log()
+    torch.testing.assert_close(whole(process, log_score, x, now - then), bayes, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_draws_count_what_is_negative_as_nothing(part, likely, kind: str) -> None:
+    """One step from scores that no law has, against the clamped and renormalised rows."""
+    options = {"frequencies": {"text": [1.0, 2, 3, 4]}} if kind == "marginal" else {}
+    process = part("process", kind, predict="score", schedule="log-linear", **options).build(
+        TokenSpace((Field("text", 1, IDS),))
+    )
+    n, t = 20_000, 1.0
+    score = 2 * torch.randn(process.space.vocab, dtype=torch.float64)
+    seen: list[State] = []
+
+    def session(state: State, time: Tensor) -> TokenReading:
+        seen.append(state)
+        return process.read(score.expand(n, 1, -1), state, process.schedule(time.double()))
+
+    list(Analytic(1, 0.5)(process, session, Clean.of(torch.zeros(n, 1, dtype=torch.long))))
+    gap = process.schedule(torch.tensor([t]).double()).since(process.schedule(torch.tensor([0.5]).double())).sigma
+    for x in torch.where(process.table.on("cpu")[0] > 0)[0]:
+        log_score = score.scatter(0, x, 0.0)[None]
+        expected = whole(process, log_score, x[None], float(gap))[0].clamp_min(0)
+        assert likely(seen[1].x[seen[0].x == x], expected) > 1e-3
+
+
+def joint_of() -> Tensor:
+    torch.manual_seed(1)
+    return torch.rand(3, 3, dtype=torch.float64) + 0.1 + torch.eye(3, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("meaning", ["posterior", "score"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_walk_has_the_law_of_the_data(part, likely, oracle, kind: str, meaning: str) -> None:
+    options = {"frequencies": {"text": [1.0, 2, 3]}} if kind == "marginal" else {}
+    process = part("process", kind, predict=meaning, schedule="log-linear", **options).build(
+        TokenSpace((Field("text", 2, 3),))
+    )
+    exact = oracle(process, joint_of())
+
+    def session(state: State, t: Tensor) -> Any:
+        raw = exact(state, t).log_score() if meaning == "score" else exact(state, t).log_clean()
+        return process.read(raw, state, process.schedule(t.double()))
+
+    walk = part("sampler", "analytic", steps=100).build()
+    (*_, x) = walk(process, session, Clean.of(torch.zeros(5_000, 2, dtype=torch.long)))
+    joint = joint_of()
+    assert likely(x[:, 0] * 3 + x[:, 1], joint.flatten() / joint.sum()) > 1e-3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_equal_scores_in_float32_at_any_noise(process_of, kind: str) -> None:
+    """Where all of a row is rounding, something is drawn all the same, and evenly."""
+    process = process_of(kind, TokenSpace((Field("text", 1, 6_000),)), "score")
+    x = torch.where(process.table.on("cpu")[0] > 0)[0][:1].expand(40)
+    state = State.of(x[:, None])
+    pred = process.read(torch.zeros(40, 1, process.space.vocab), state, noise(60.0))
+    new = process.step(state, pred, noise(60.0), noise(0.0), Clean.of(state.x))
+    assert len(new.x.unique()) > 30
+    odds = step_odds(pred.log[:, 0], x, process.table.on("cpu"), noise(60.0).sigma.expand(40), least=1e-7)
+    assert (odds.sum(-1) > 0).all()
+
+
+def noise(sigma: float) -> Noise:
+    return Noise(torch.full((40,), sigma), torch.ones(40))
+
+
+def test_it_refuses_what_has_no_ids(part) -> None:
+    gaussian = part("process", "gaussian").build(FeatureSpace(2, 3))
+    with pytest.raises(TypeError, match="analytic walks a TokenProcess, not GaussianProcess"):
+        next(part("sampler", "analytic").build()(gaussian, None, Clean.of(torch.zeros(1, 2, 3))))

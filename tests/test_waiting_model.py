@@ -1,0 +1,208 @@
+"""A model that is called when it is needed and read where it is needed draws what one does that is read everywhere."""
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dither.engine import later
+from dither.engine.later import Later, RowHead, Spent
+from dither.engine.session import Session
+from dither.engine.system import Diffusion
+from dither.processes import reading
+from dither.registry import Field, TokenSpace
+from dither.registry.facts import ModelFacts
+from dither.registry.flow import Clean, State
+from dither.registry.plugins import load_plugins
+
+V, LENGTH, ROWS = 40, 6, 5
+STEPS = {"steps": 4}
+SAMPLERS: dict[str, list[dict[str, Any]]] = {
+    "ancestral": [STEPS, {**STEPS, "temperature": 0.7, "top_k": 5}],
+    "analytic": [STEPS],
+    "euler": [STEPS, {**STEPS, "top_p": 0.8}],
+    "predictor-corrector": [STEPS],
+    "first-hitting": [{}],
+    "guided": [{}],
+    "ordered": [{**STEPS, "by": by} for by in ("confidence", "drawn", "margin", "entropy", "random")],
+    "remdm": [{**STEPS, "strategy": name} for name in ("cap", "rescale", "conf", "conf-compensated", "loop")],
+}
+"""Options of each sampler of tokens to walk with; of one that is not named here the defaults are taken."""
+OTHERS = {"blocks", "seed-004"}
+"""Walked elsewhere: in pieces, and kept as published."""
+PROCESSES = [
+    (kind, predict) for kind in ("absorbing", "uniform", "marginal") for predict in ("posterior", "plug-in", "score")
+]
+
+
+@cache
+def catalog():
+    return load_plugins(["core-blocks", "embeddings", "engine", "losses", "processes", "tasks"]).catalog
+
+
+class Whole(Session):
+    """A session that calls the model at once, and reads it everywhere."""
+
+    def __call__(self, state: State, t: Tensor) -> Any:
+        self.seen = [*getattr(self, "seen", []), state.x]
+        return self.system.denoise(state, t, self.like, self.cache)
+
+
+class Seen(Session):
+    """A session that notes what the model is shown, and the largest output that it gave at once."""
+
+    def __call__(self, state: State, t: Tensor) -> Any:
+        self.seen = [*getattr(self, "seen", []), state.x]
+        return super().__call__(state, t)
+
+
+def system_of(kind: str, predict: str) -> Diffusion:
+    parse = catalog().parse
+    space = TokenSpace((Field("text", LENGTH, V),))
+    options = {"frequencies": {"text": [1.0 + i for i in range(V)]}} if kind == "marginal" else {}
+    process = parse("process", {"use": kind, "predict": predict, "schedule": "log-linear", **options}).build(space)
+    torch.manual_seed(3)
+    block = {"use": "adaln-zero", "heads": 2, "ratio": 2.0, "rope": True}  # no two masks are told the same
+    model = {"use": "denoiser", "width": 16, "depth": 2, "embedding": "tokens", "head": "tokens", "block": block}
+    built = parse("model", {**model, "condition": {"use": "level", "frequencies": 8}}).build(process.space)
+    for parameter in built.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    none: Any = None
+    return Diffusion(none, process, built, none, none).eval()
+
+
+def like_of() -> Clean:
+    torch.manual_seed(4)
+    known = torch.rand(ROWS, LENGTH) < 0.3
+    known[0] = False
+    valid = torch.ones(ROWS, LENGTH, dtype=torch.bool)
+    valid[1, 4:] = False
+    return Clean.of(torch.randint(V, (ROWS, LENGTH)), valid, known)
+
+
+def walks() -> list[Any]:
+    """Every sampler of tokens, with each process that it walks."""
+    found = []
+    for part in catalog().parts("sampler"):
+        name = part.spec.name
+        for options in [] if name in OTHERS else SAMPLERS.get(name, [{}]):
+            spec = catalog().parse("sampler", {"use": name, **options})
+            for kind, predict in PROCESSES:
+                facts = (
+                    catalog()
+                    .parse("process", {"use": kind, "predict": predict})
+                    .facts(TokenSpace((Field("text", LENGTH, V),)))
+                )
+                if not list(spec.check(facts, ModelFacts(LENGTH))):
+                    words = [str(value) for value in (name, *options.values(), kind, predict)]
+                    found.append(pytest.param(spec, kind, predict, id="-".join(words)))
+    return found
+
+
+def test_no_sampler_is_left_out() -> None:
+    names = {part.spec.name for part in catalog().parts("sampler")}
+    assert names - OTHERS <= {param.values[0].name for param in walks()}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("spec", "kind", "predict"), walks())
+def test_same_states_by_rows_and_known_values_from_the_first_call(monkeypatch, spec, kind: str, predict: str) -> None:
+    system, like = system_of(kind, predict), like_of()
+    found = []
+    monkeypatch.setattr(later, "HELD", 0)
+    monkeypatch.setitem(later.CHUNK, "cpu", 7 * V)  # several chunks, and pieces that do not fill them
+    monkeypatch.setattr(reading, "NEAR", 3 * V)
+    for session in (Whole(system, like), Seen(system, like)):
+        torch.manual_seed(11)
+        states = list(spec.build()(system.process, session, like))
+        for x in [*states, *session.seen]:
+            assert torch.equal(x[like.fixed], like.x0[like.fixed])
+        assert states[-1].max() < V
+        found.append(states)
+    for ours, plain in zip(found[1], found[0], strict=True):
+        assert torch.equal(ours, plain)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["absorbing", "uniform"])
+def test_the_output_of_all_positions_is_never_held(monkeypatch, kind: str) -> None:
+    """Only positions that the step may change are read: under absorbing those that are unmasked, in pieces."""
+    monkeypatch.setattr(later, "HELD", 0)
+    monkeypatch.setitem(later.CHUNK, "cpu", 2 * V)
+    system, like = system_of(kind, "posterior"), Clean.of(torch.zeros(8, LENGTH, dtype=torch.long))
+    read, made = [], system.process.read
+    monkeypatch.setattr(system.process, "read", lambda raw, *rest: (read.append(raw.shape), made(raw, *rest))[1])
+    session = Session(system, like)
+    now, then = (system.process.schedule(torch.full((8,), t)) for t in (0.5, 0.4))
+    state = system.process.corrupt(like, torch.full((8,), 0.5)).state
+    new = system.process.step(state, session(state, torch.full((8,), 0.5)), now, then, like)
+    assert all(shape[1] <= 2 for shape in read)
+    if kind == "absorbing":
+        assert sum(shape[1] for shape in read) == int((new.x != state.x).sum()) > 0
+    else:  # of positions at t = 0.5 a step to 0.4 moves 1 in 6 at most: 1 - alpha_ts over 1 - alpha_t is 1/3
+        assert 0 < sum(shape[1] for shape in read) < 28
+
+
+@torch.no_grad()
+def test_a_step_that_moves_nothing_makes_no_call() -> None:
+    system = system_of("absorbing", "posterior")
+    like, spent = Clean.of(torch.zeros(1, LENGTH, dtype=torch.long)), Spent()
+    walk = catalog().parse("sampler", {"use": "ancestral", "steps": 50}).build()
+    states = list(walk(system.process, Session(system, like, spent), like))
+    moved = sum(not torch.equal(a, b) for a, b in zip([system.process.prior(like).x, *states], states, strict=False))
+    assert spent.rows == moved <= LENGTH
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("held", [0, 1 << 40])
+def test_a_pending_prediction_sees_what_was_when_it_was_asked_for(monkeypatch, held: int) -> None:
+    """Neither a state that is written over nor a longer memory changes it."""
+    monkeypatch.setattr(later, "HELD", held)
+    system = system_of("uniform", "posterior")
+    like, t = Clean.of(torch.randint(V, (2, LENGTH))), torch.full((2,), 0.5)
+    first, second = like.x0[:, :2], like.x0[:, 2:4].clone()
+    session = Session(system, like)
+    session.remember(first)
+    now = system.denoise(State.of(second), t, like.columns(2, 4), session.cache).log_clean()
+    pending = session(State.of(second), t)
+    before = second.clone()
+    second.zero_()
+    session.remember(before)
+    torch.testing.assert_close(pending.log_clean(), now)
+    assert pending.log_context().shape == pending.log_score().shape == (2, 2, V)
+
+
+@torch.no_grad()
+def test_positions_that_were_not_asked_for_first_are_read_rightly(monkeypatch) -> None:
+    """The last block may leave out what is not asked for: whoever asks for more later gets it all the same."""
+    monkeypatch.setattr(later, "HELD", 0)
+    system, like = system_of("uniform", "posterior"), Clean.of(torch.randint(V, (2, LENGTH)))
+    state, t, spent = State.of(like.x0), torch.full((2,), 0.5), Spent()
+    raw = Later(system, state, t, like, None, RowHead.of(system), spent)
+    few = torch.zeros(2, LENGTH, dtype=torch.bool)
+    few[0, 1] = few[1, 4] = True
+    whole = system.raw(state, t, like)
+    torch.testing.assert_close(torch.cat(list(raw.rows(few)), 1)[0], whole[few])
+    torch.testing.assert_close(torch.cat(list(raw.rows(~few)), 1)[0], whole[~few])
+    torch.testing.assert_close(raw.whole(), whole)
+    assert spent.rows == 4
+
+
+@torch.no_grad()
+def test_bfloat16_rounds_products_alone(monkeypatch) -> None:
+    monkeypatch.setattr(later, "HELD", 0)
+    system, like = system_of("uniform", "posterior"), Clean.of(torch.randint(V, (2, LENGTH)))
+    half = Diffusion(system.task, system.process, system.model, system.loss, system.sampler, "bfloat16")
+    state, t = State.of(like.x0), torch.full((2,), 0.5)
+    said = Session(half, like)(state, t).log_clean()
+    assert said.dtype == torch.float32
+    torch.testing.assert_close(said.exp().sum(-1), torch.ones(2, LENGTH))
+    torch.testing.assert_close(said, half.denoise(state, t, like).log_clean(), rtol=0, atol=1e-4)
+
+
+def test_a_head_that_is_not_one_map_is_called_whole() -> None:
+    system = system_of("uniform", "posterior")
+    system.model.head = nn.Sequential(system.model.head, nn.Tanh())
+    assert RowHead.of(system) is None
