@@ -21,7 +21,6 @@ from statistics import median
 from typing import Any, cast
 
 import torch
-from torch import Tensor
 
 from dither.engine.experiment import Experiment, load_experiment
 from dither.engine.session import Session

@@ -57,7 +57,7 @@ def test_a_long_row_has_its_law_down_to_the_tail(likely) -> None:
         assert likely((some != 30_000).long(), torch.tensor([1.0, rare])) > 1e-3
         assert likely(tail // 2_500, torch.bincount(torch.arange(LONG) // 2_500)) > 1e-3
         assert not (some == 100).any()
-        assert LONG - 257 <= tail.max() < LONG  # the last block is a short one
+        assert tail.max() < LONG
 
 
 def test_a_long_row_has_the_law_of_a_random_model(likely) -> None:

@@ -38,9 +38,10 @@ def block_cost(block: AdaLNZero, width: int, cond: int, length: int) -> Cost:
 def beside_cost(block: Cost, width: int, length: int) -> Cost:
     """A block over a noised sample and the clean one beside it.
 
-    The noised half has a modulation per position, and keys and values of both, under a mask.
+    The noised half has a modulation per position, and keys and values of both, under a mask; twice the weights of
+    attention, where they are kept, are not counted.
     """
-    return block.scaled(2) + Cost(kept=12 * length * width + 3 * length * length)
+    return block.scaled(2) + Cost(kept=12 * length * width + length * length)
 
 
 def _attention(block: AdaLNZero, width: int, length: int) -> Cost:

@@ -55,22 +55,22 @@ def draw_until_met(
     assert goal is not None, "there is a goal to meet"
     open_rows = torch.arange(len(like.valid))
     samples, figures, drawn = like.x0.clone(), dict[str, float](), 0
-    with _rows_through(system.model) as through:
-        for round_ in range(tries):
-            if not len(open_rows):
-                break
-            rows = open_rows
-            some = like.apply(lambda value, rows=rows: value[rows.to(value.device)])  # type: ignore[misc]
-            new = draw(system, some, mixed(seed, round_) if round_ else seed, batch_size, stopped, watch)
-            if new is None:
-                return None
-            drawn += len(rows)
-            held, met = _judged(goal, new)
-            figures = figures or {"satisfied": _share(met), **{f"satisfied/{k}": _share(v) for k, v in held.items()}}
-            samples[rows[met]] = new[met].to(samples)
-            open_rows = rows[~met]
-            if watch is not None:
-                watch.keep(rows, met)
+    spent = Spent()
+    for round_ in range(tries):
+        if not len(open_rows):
+            break
+        rows = open_rows
+        some = like.apply(lambda value, rows=rows: value[rows.to(value.device)])  # type: ignore[misc]
+        new = draw(system, some, mixed(seed, round_) if round_ else seed, batch_size, stopped, watch, spent)
+        if new is None:
+            return None
+        drawn += len(rows)
+        held, met = _judged(goal, new)
+        figures = figures or {"satisfied": _share(met), **{f"satisfied/{k}": _share(v) for k, v in held.items()}}
+        samples[rows[met]] = new[met].to(samples)
+        open_rows = rows[~met]
+        if watch is not None:
+            watch.keep(rows, met)
     done = torch.ones(len(like.valid), dtype=torch.bool).index_fill(0, open_rows, False)
     delivered = max(int(done.sum()), 1)
     figures["drawings_per_sample"] = drawn / delivered

@@ -110,7 +110,7 @@ class Diffusion(nn.Module):
         self, state: State, t: Float[Tensor, "B *L"], clean: Clean, context: Context | None
     ) -> Float[Tensor, "B L D"]:
         """Return what the head reads."""
-        behind = {} if context is None else {"context": context}
+        behind: dict[str, Any] = {} if context is None else {"context": context}
         trunk = self._trunk or cast(Denoiser, self.model).trunk
         with self.autocast(state):
             h: Tensor = trunk(state, self.process.level(t), clean.valid, clean.cond, **behind)
