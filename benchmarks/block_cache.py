@@ -1,6 +1,6 @@
 """One step of block sampling at the end of 1,024 tokens: behind our cache against passes without one, in turns.
 
-    python benchmarks/block_cache.py [STEPS]
+    python benchmarks/block_cache.py [STEPS [SIZE]]
 
 The model is that of seed 004 with block-causal attention (width 512, depth 6, 8 heads, 50,257 ids), batch 1, float32.
 The block of 16 or 64 positions is the last one, behind 1,008 or 960 finished positions. Without a cache a step computes
@@ -152,7 +152,7 @@ def main() -> None:
     if sys.argv[1:2] == ["peak"]:
         print(peak(int(sys.argv[2]), sys.argv[3]))
         return
-    for size in (16, 64):
+    for size in map(int, sys.argv[2:] or (16, 64)):
         measure(size, int(sys.argv[1]) if len(sys.argv) > 1 else 15)
 
 

@@ -17,6 +17,7 @@ from dither.registry.flow import Clean
 from dither.registry.parts import Picture, ShowsPaths, Task
 from dither.registry.storage import write_aside
 
+from .later import Spent
 from .meeting import Met, draw_until_met
 from .session import draw
 from .system import Diffusion
@@ -55,12 +56,13 @@ def make_drawing(
     task, like = system.task, system.task.like(count, seed)
     watch = Watch(PATHS) if isinstance(task, ShowsPaths) else None
     if like.goal is None:
-        samples = draw(system, like, seed, batch_size, stopped, watch)
+        spent = Spent()
+        samples = draw(system, like, seed, batch_size, stopped, watch, spent)
         if samples is None:
             return None
         if watch is not None:
             watch.keep(torch.arange(count), torch.ones(count, dtype=torch.bool))
-        met = Met(samples, like, {})
+        met = Met(samples, like, {"model_calls_per_sample": spent.rows / max(len(samples), 1)})
     else:
         found = draw_until_met(system, like, seed, batch_size, tries, stopped, watch)
         if found is None:

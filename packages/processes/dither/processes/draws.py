@@ -26,8 +26,8 @@ LONG = 4096
 BLOCK = 256
 """Ids in a block."""
 
-NEAR = 1 << 18
-"""Numbers that a core of a CPU has close at hand (L2); more at once are slower."""
+NEAR = 1 << 20
+"""Numbers that a CPU has close at hand, in its caches; more at once are slower."""
 
 
 def draw(weights: Float[Tensor, "*N V"]) -> Int[Tensor, "*N"]:
