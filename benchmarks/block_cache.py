@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from statistics import median
 
@@ -32,6 +33,12 @@ from dither.registry import Field, TokenSpace, default_catalog
 from dither.registry.flow import State
 
 LENGTH, IDS, WIDTH, HEADS, DEPTH, COND = 1024, 50_257, 512, 8, 6, 128
+CASES = (
+    "straightforward",
+    "straightforward, head on the block",
+    "ours without a cache",
+    "ours behind the cache",
+)
 
 
 class PlainBlock(nn.Module):
@@ -86,6 +93,7 @@ class Plain(nn.Module):
         return logits
 
 
+@cache
 def denoiser(size: int) -> Denoiser:
     """Return our model."""
     block = {"use": "adaln-zero", "heads": HEADS, "norm": "rms", "affine": True, "mlp": "swiglu", "bias": False}
@@ -95,20 +103,26 @@ def denoiser(size: int) -> Denoiser:
     return model
 
 
-def cases(size: int) -> dict[str, Callable[[], Tensor]]:
-    """Return a step of each sort, on a text of which all but the last block is finished."""
-    torch.manual_seed(0)
-    ours, plain, start = denoiser(size), Plain(size).eval(), (LENGTH - 1) // size * size
+@cache
+def plain(size: int) -> Plain:
+    """Return the straightforward model."""
+    return Plain(size).eval()
+
+
+def step_of(name: str, size: int) -> Callable[[], Tensor]:
+    """Return a step of one sort, on a text of which all but the last block is finished."""
+    start = (LENGTH - 1) // size * size
     x, valid, now = torch.randint(0, IDS, (1, LENGTH)), torch.ones(1, LENGTH, dtype=torch.bool), torch.ones(1)
     level = (torch.arange(LENGTH) >= start)[None].float()
-    cache, block, whole = ours.new_cache(), State.of(x[:, start:]), State.of(x)
-    ours.trunk(State.of(x[:, :start]), torch.zeros(1), valid[:, :start], {}, cache=cache, keep=True)
-    return {
-        "straightforward": lambda: plain(x, level, 0),
-        "straightforward, head on the block": lambda: plain(x, level, start),
-        "ours without a cache": lambda: ours.head(ours.trunk(whole, level, valid, {})[:, start:]),
-        "ours behind the cache": lambda: ours(block, now, valid[:, start:], {}, cache=cache),
-    }
+    if name.startswith("straightforward"):
+        model, head = plain(size), start if "block" in name else 0
+        return lambda: model(x, level, head)
+    ours, whole, block = denoiser(size), State.of(x), State.of(x[:, start:])
+    if "without" in name:
+        return lambda: ours.head(ours.trunk(whole, level, valid, {})[:, start:])
+    memory = ours.new_cache()
+    ours.trunk(State.of(x[:, :start]), torch.zeros(1), valid[:, :start], {}, cache=memory, keep=True)
+    return lambda: ours(block, now, valid[:, start:], {}, cache=memory)
 
 
 def status(key: str) -> float:
@@ -120,7 +134,7 @@ def status(key: str) -> float:
 @torch.no_grad()
 def peak(size: int, name: str) -> float:
     """Return what one step adds to the resident memory, at most; in a fresh process."""
-    step = cases(size)[name]
+    step = step_of(name, size)
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     before = status("VmRSS")
     step()
@@ -130,7 +144,7 @@ def peak(size: int, name: str) -> float:
 @torch.no_grad()
 def measure(size: int, steps: int) -> None:
     """Take each step in turn, and print a table."""
-    chosen = cases(size)
+    chosen = {name: step_of(name, size) for name in CASES}
     times: dict[str, list[float]] = {name: [] for name in chosen}
     for number in range(steps + 2):
         for name, step in chosen.items():

@@ -108,3 +108,21 @@ def test_on_a_terminal_there_is_a_bar(tmp_path):
     log.close()
     assert "7/10" in out.getvalue()
     assert "loss 1.5" in out.getvalue()
+
+
+def test_hyper_parameters_stand_in_the_run_itself(tmp_path, console):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    log = Log(tmp_path, console, 1)
+    log.figures(1, "valid", {"loss": 2.0})
+    log.outcome({"train.steps": 1, "model.use": "net", "list": [1, 2], "none": None}, {"valid": {"loss": 2.0}})
+    log.close()
+    assert [path.parent.name for path in tmp_path.rglob("events*")] == ["tensorboard"], "no run inside the run"
+    read = EventAccumulator(str(tmp_path / "tensorboard"))
+    read.Reload()
+    assert read.Tags()["scalars"] == ["valid/loss"]
+    assert len(read.Scalars("valid/loss")) == 1
+    content = read.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    assert b"model.use" in content
+    assert b"train.steps" in content
+    assert b"[1, 2]" in content

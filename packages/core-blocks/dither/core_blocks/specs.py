@@ -207,6 +207,7 @@ class DenoiserModel(ModelSpec):
         else:
             final = replace(final, kept=final.kept - state)  # what goes out is kept by the head
         head = self.head.cost(space, self.width)
+        alone = isinstance(space, TokenSpace) and len(space.fields) == 1
         if self.tie_embeddings and isinstance(space, TokenSpace):
             head = replace(head, parameters=head.parameters - self.width * sum(field.size for field in space.fields))
         return (
@@ -214,7 +215,7 @@ class DenoiserModel(ModelSpec):
             Stage("condition", condition),
             Stage("blocks", block, self.depth),
             Stage("final", final),
-            Stage("head", head),
+            Stage("head", head, last_map=alone and "maps" in self.head.traits()),
         )
 
     def build(self, space: Space) -> Denoiser:

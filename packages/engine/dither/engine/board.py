@@ -65,6 +65,21 @@ class Board:
         if self._writer is not None:
             self._try(add)
 
+    def outcome(self, options: Mapping[str, bool | float | str], figures: Mapping[str, float]) -> None:
+        """Show what was chosen and what came of it in the table of hyper-parameters, as part of this run.
+
+        `SummaryWriter.add_hparams` would make a run of its own inside this one, and a second point in every plot.
+        """
+
+        def add() -> None:
+            from torch.utils.tensorboard.summary import hparams
+
+            for summary in hparams(dict(options), dict(figures)):
+                self._writer.file_writer.add_summary(summary)
+
+        if self._writer is not None:
+            self._try(add)
+
     def close(self) -> None:
         """Write out what is held back."""
         if self._writer is not None:

@@ -12,9 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from dither.registry.costs import Stage
+from dither.registry.costs import Cost, Stage
+from dither.registry.fused import FUSED_FROM
 from dither.registry.problems import Refused, dotted
-from dither.registry.spaces import Space
+from dither.registry.spaces import Space, TokenSpace
 from dither.registry.spec import Misfit, Options, Path
 from dither.registry.validation import problems_of
 
@@ -36,6 +37,8 @@ LARGEST_GPU = 288 * 2**30
 """Bytes of the largest GPU on the market; a run takes one."""
 HALVED = 0.7
 """Share of a model's activations that is left under bfloat16, which keeps some of them in float32; measured."""
+LATER = 2**22
+"""Numbers of raw output that a sampler holds at least, all of them or a chunk; what is made of more is cut finer."""
 SLACK = 6
 """One part in so many of what comes and goes is lost between the pieces that the allocator keeps; measured."""
 
@@ -74,22 +77,45 @@ def stages(experiment: Experiment, space: Space) -> list[Stage]:
     return [*model, Stage("reading", experiment.process.cost(space)), Stage("loss", experiment.loss.cost(facts))]
 
 
+def trained(experiment: Experiment, space: Space) -> list[Stage]:
+    """Return the same for training: where head and loss are taken in one, nothing holds the raw output."""
+    *model, head, reading, loss = parts = stages(experiment, space)
+    facts, half = experiment.process.facts(space), experiment.train.precision == "bfloat16"
+    fused = experiment.loss.fused_cost(facts, half=half)
+    if fused is None or not head.last_map or not isinstance(facts.space, TokenSpace) or facts.space.vocab < FUSED_FROM:
+        return parts
+    silent = (head.cost + reading.cost + loss.cost).silent
+    slopes = fused.passing + 2 * head.cost.kept  # what the head reads, of the chosen rows, and its gradient
+    cost = replace(fused, parameters=head.cost.parameters, kept=head.cost.kept, passing=slopes, silent=silent)
+    return [*model, Stage("head and loss", cost)]
+
+
+def drawn(experiment: Experiment, space: Space) -> list[Stage]:
+    """Return the same for sampling, which measures nothing, and may ask for the raw output piece by piece."""
+    *model, head, reading, _ = stages(experiment, space)
+    if not (head.last_map and experiment.sampler.piecewise()):
+        return [*model, head, reading]
+    table = head.cost.passing
+    later = Cost(passing=head.cost.kept, tiled=table + reading.cost.kept + reading.cost.passing, tile=3 * LATER)
+    return [*model, Stage("head and reading", later)]
+
+
 def budgets(experiment: Experiment, space: Space) -> list[Budget]:
     """Estimate training, evaluation and sampling over the space of the task."""
-    e, parts = experiment, stages(experiment, space)
+    e, parts, training = experiment, stages(experiment, space), trained(experiment, space)
     weights = NUMBER * sum(stage.parameters for stage in parts)
     standing = {"Python and torch": PROGRAM, "data": e.task.held(), "weights": weights}
     standing["optimizer moments"] = (e.train.optimizer.moments or 0) * weights
     standing["average of the weights"] = weights if e.train.ema else 0
     measured = min(e.evaluate.batch_size or e.train.batch_size, e.evaluate.samples)
-    drawn = min(e.sample.batch_size or e.sample.count, e.sample.count)
+    taken = min(e.sample.batch_size or e.sample.count, e.sample.count)
     idle = standing | {"gradients": weights}
     if e.train.async_save:
         standing |= {"copy of a checkpoint": standing["optimizer moments"] + weights * (2 if e.train.ema else 1)}
-    found = [Budget("training", standing | _training(parts, e.train.batch_size // e.train.accumulate, e))]
-    found.append(Budget("evaluation", idle | _forward(parts, measured), certain=False))
+    found = [Budget("training", standing | _training(training, e.train.batch_size // e.train.accumulate, e))]
+    found.append(Budget("evaluation", idle | _forward(parts, measured, 2), certain=False))
     if e.sample.count:
-        found.append(Budget("sampling", idle | _forward(parts, drawn)))
+        found.append(Budget("sampling", idle | _forward(drawn(e, space), taken, 1)))
     return found
 
 
@@ -108,7 +134,7 @@ def _moments(parts: Sequence[Stage], samples: int) -> Iterator[tuple[int, dict[s
     behind = NUMBER * sum(stage.parameters for stage in parts)
     for stage in parts:
         own, each = NUMBER * stage.cost.parameters, NUMBER * samples * stage.cost.kept
-        passing = {f"passing through {stage.name}": NUMBER * samples * stage.cost.passing}
+        passing = {f"passing through {stage.name}": NUMBER * stage.cost.momentary(samples)}
         label = _activations(stage, samples)
         for number in {1, stage.times}:
             gradients = behind - own * number
@@ -127,12 +153,12 @@ def _with_slack(moment: dict[str, int]) -> dict[str, int]:
     return moment | {"slack of the allocator": sum(moment.values()) // SLACK}
 
 
-def _forward(parts: Sequence[Stage], samples: int) -> dict[str, int]:
-    """The largest moment without a way back: what passes through a stage, and at the end the tables of all ids."""
-    last = parts[-2:]
-    ends = [sum(stage.cost.kept for stage in last) if stage in last else 0 for stage in parts]
-    most, name = max((stage.cost.passing + end, stage.name) for stage, end in zip(parts, ends, strict=True))
-    return _with_slack({f"{samples:,} samples passing through {name}": NUMBER * samples * most})
+def _forward(parts: Sequence[Stage], samples: int, ends: int) -> dict[str, int]:
+    """The largest moment without a way back: what passes through a stage, and the tables of the last `ends` stages."""
+    tables = samples * sum(stage.cost.kept for stage in parts[-ends:])
+    there = [s.cost.momentary(samples) + (i >= len(parts) - ends) * tables for i, s in enumerate(parts)]
+    most, name = max(zip(there, (stage.name for stage in parts), strict=True))
+    return _with_slack({f"{samples:,} samples passing through {name}": NUMBER * most})
 
 
 def misfit_memory(experiment: Experiment, space: Space, room: int | None = None) -> Iterator[Misfit]:

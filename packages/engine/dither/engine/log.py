@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -42,6 +43,13 @@ class Log:
         """Take in what was drawn."""
         self.board.pictures(step, pictures)
 
+    def outcome(self, options: Mapping[str, Any], figures: Mapping[str, Mapping[str, float]]) -> None:
+        """Take in what was chosen, by dotted key, and what came of it, by kind."""
+        plain = {key: v if isinstance(v, bool | int | float | str) else str(v) for key, v in options.items()}
+        self.board.outcome(
+            plain, {f"{kind}/{name}": v for kind, values in figures.items() for name, v in values.items()}
+        )
+
     def close(self) -> None:
         """End the display and write out everything."""
         self.display.stop()
@@ -64,6 +72,9 @@ class Silence:
         """Leave it to the other one."""
 
     def pictures(self, step: int, pictures: Iterable[Picture]) -> None:
+        """Leave it to the other one."""
+
+    def outcome(self, options: Mapping[str, Any], figures: Mapping[str, Mapping[str, float]]) -> None:
         """Leave it to the other one."""
 
     def close(self) -> None:

@@ -26,7 +26,7 @@ from .log import Log, Silence
 from .progress import Screen, say
 from .ranks import Ranks, together
 from .resuming import find_newest, launched, lost_lines, note_resumption, same_parts
-from .rundir import RunDirectory, read_manifest
+from .rundir import RunDirectory, flat, read_manifest
 from .saving import Saver
 from .scores import Scores
 from .signals import Stop, stop_on_signals
@@ -217,6 +217,8 @@ def _train(run: Run, console: Console) -> int:
         run.call("before_run")
         run.log.display.start()
         finished = run.fit()
+        if finished:
+            run.log.outcome(flat(run.experiment.model_dump(mode="json")), run.figures)
     except BaseException as error:
         saved = run.saver.newest
         kept = "no checkpoint was written yet" if saved is None else f"the checkpoint of step {saved} is kept"

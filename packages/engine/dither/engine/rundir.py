@@ -30,7 +30,7 @@ from dither.registry.validation import dump, validate
 from .experiment import Experiment, Loaded
 from .metrics_file import as_json
 
-__all__ = ["RunDirectory", "held_by", "read_manifest", "resolved", "resolved_file"]
+__all__ = ["RunDirectory", "flat", "held_by", "read_manifest", "resolved", "resolved_file"]
 
 TRIES = 100
 
@@ -117,7 +117,7 @@ class RunDirectory:
         Raises:
             Refused: There is something among it under which a run cannot go on.
         """
-        before, after = _flat(self._meant(loaded)), _flat(resolved(loaded))
+        before, after = flat(self._meant(loaded)), flat(resolved(loaded))
         changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
         notes = {key: f"{key}: {_shown(before.get(key))} -> {_shown(after.get(key))}" for key in changed}
         fixed = [notes[key] for key in changed if not key.startswith(CHANGEABLE)]
@@ -183,10 +183,11 @@ def resolved(loaded: Loaded) -> dict[str, Any]:
     return tree
 
 
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of tables in tables by dotted key."""
     values: dict[str, Any] = {}
     for key, value in tree.items():
-        inner = _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        inner = flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
         values.update(inner)
     return values
 

@@ -14,10 +14,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from .costs import CPU_TILE
+
 __all__ = ["LastMap"]
 
-TILE = {"cpu": 2**22}
-"""Numbers in a tile by device: on a CPU 16 MiB of float32, past which products gain nothing."""
+TILE = {"cpu": CPU_TILE}
+"""Numbers in a tile by device."""
 LARGE_TILE = 2**25
 """Numbers in a tile on any other device."""
 ROWS = 1024

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from dither.registry import Misfit, Space, Spec, TokenSpace, hookimpl
+from dither.registry import Misfit, Spec, TokenSpace, hookimpl
 from dither.registry.costs import Cost
 from dither.registry.kinds import FEATURES, TOKENS, LossSpec, ProcessFacts
 from dither.registry.problems import nearest
+
+from .costs import cost_in_columns, cost_in_rows, cost_read, table_size
 
 if TYPE_CHECKING:
     from dither.registry.parts import Loss
@@ -20,11 +22,6 @@ __all__ = ["MSE", "MaskedCE", "MaskedCEActive", "ScoreEntropy", "SeedLoss", "reg
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 INSTEAD = 'use loss "score-entropy", which is the bound of every token process and meaning'
-
-
-def table_size(space: Space) -> int:
-    """Numbers that a model gives for one sample."""
-    return space.length * (space.vocab if isinstance(space, TokenSpace) else space.width)
 
 
 class MaskedCE(LossSpec):
@@ -47,6 +44,10 @@ class MaskedCE(LossSpec):
     def cost(self, process: ProcessFacts) -> Cost:
         """The gradient of the logarithms, before and after normalising."""
         return Cost(passing=2 * table_size(process.space))
+
+    def fused_cost(self, process: ProcessFacts, *, half: bool = False) -> Cost:
+        """Tiles of whole rows, of which each is normalised."""
+        return cost_in_rows(process, half=half)
 
     def build(self, process: ProcessFacts) -> Loss:
         """Return the loss."""
@@ -92,6 +93,10 @@ class MaskedCEActive(LossSpec):
         """The gradient of the logarithms, before and after normalising."""
         return Cost(passing=2 * table_size(process.space))
 
+    def fused_cost(self, process: ProcessFacts, *, half: bool = False) -> Cost | None:
+        """Tiles of whole rows, of which each is normalised; a weighted loss has no such form."""
+        return None if self.weights else cost_in_rows(process, half=half)
+
     def build(self, process: ProcessFacts) -> Loss:
         """Return the loss."""
         from .fused import FusedMaskedCE
@@ -122,6 +127,11 @@ class ScoreEntropy(LossSpec):
         table = table_size(process.space)
         steps = {"score": 0, "plug-in": 2, "posterior": 3}[process.predict]
         return Cost(kept=(1 + steps) * table, passing=21 * table // 4)
+
+    def fused_cost(self, process: ProcessFacts, *, half: bool = False) -> Cost:
+        """Tiles along the ids where scores meet an even prior or a single id; else the process reads whole rows."""
+        closed = process.predict == "score" and process.prior in {"uniform", "mask"}
+        return cost_in_columns(process, half=half) if closed else cost_read(process, half=half)
 
     def build(self, process: ProcessFacts) -> Loss:
         """Return the loss."""

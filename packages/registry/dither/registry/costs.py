@@ -19,12 +19,16 @@ class Cost:
         kept: Numbers per sample that training keeps from the way there to the way back.
         passing: Most numbers per sample that are there for a moment besides, on either way.
         silent: Parts that do not say what they take.
+        tiled: Numbers per sample that pass in tiles, besides; of all samples, at most `tile` are there at once.
+        tile: Most of these.
     """
 
     parameters: int = 0
     kept: int = 0
     passing: int = 0
     silent: tuple[str, ...] = ()
+    tiled: int = 0
+    tile: int = 0
 
     @classmethod
     def unsaid(cls, kind: str, name: str) -> Cost:
@@ -38,7 +42,13 @@ class Cost:
             self.kept + other.kept,
             max(self.passing, other.passing),
             tuple(dict.fromkeys(self.silent + other.silent)),
+            max(self.tiled, other.tiled),
+            max(self.tile, other.tile),
         )
+
+    def momentary(self, samples: int) -> int:
+        """Numbers that are there for a moment, for so many samples at once."""
+        return samples * self.passing + min(samples * self.tiled, self.tile)
 
     def scaled(self, share: float) -> Cost:
         """The same part where what is kept and what passes takes a share of it."""
@@ -57,11 +67,13 @@ class Stage:
         name: What it is, such as "blocks".
         cost: Of one of them.
         times: How many there are, one after the other.
+        last_map: Whether it is one linear map that gives the raw output, which need not be held at all positions then.
     """
 
     name: str
     cost: Cost
     times: int = 1
+    last_map: bool = False
 
     @property
     def parameters(self) -> int:

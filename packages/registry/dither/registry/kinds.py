@@ -148,6 +148,10 @@ class SamplerSpec(Spec):
         """Yield what is allowed, and should be known before a long run."""
         return ()
 
+    def piecewise(self) -> bool:
+        """Whether predictions are asked for pieces only (`pieces`), so that no table of all positions is held."""
+        return False
+
     @abstractmethod
     def build(self) -> Sampler:
         """Return the walk."""
@@ -171,6 +175,13 @@ class LossSpec(OverSpace):
     def cost(self, process: ProcessFacts) -> Cost:
         """What measuring a prediction takes, the way back included; by default it does not say."""
         return Cost.unsaid(self.kind, self.name)
+
+    def fused_cost(self, process: ProcessFacts, *, half: bool = False) -> Cost | None:
+        """What measuring from what the head reads takes (`FusedLoss`), with products in bfloat16 if `half`.
+
+        None where the loss has no such form.
+        """
+        return None
 
     @abstractmethod
     def build(self, process: ProcessFacts) -> Loss:

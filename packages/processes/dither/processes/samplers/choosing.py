@@ -35,6 +35,10 @@ class Choosing(SamplerSpec):
                 message = f'{option} is about ids, but process "{process.name}" has no tokens'
                 yield Misfit(message, (option,), ("process",))
 
+    def piecewise(self) -> bool:
+        """Tell that predictions are asked for pieces."""
+        return True
+
     def choice(self) -> Choice:
         """Build how ids are chosen."""
         from .choice import Choice

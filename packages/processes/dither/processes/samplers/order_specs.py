@@ -55,6 +55,10 @@ class Guided(Unmasking):
         """Promise to draw from what the model says, exactly, where there are no constraints."""
         return frozenset({"exact-law"}) if self.as_said() else frozenset()
 
+    def piecewise(self) -> bool:
+        """Tell that each particle is looked at as a whole."""
+        return False
+
     def build(self) -> Sampler:
         """Return the walk."""
         from .guided import Guided

@@ -137,6 +137,10 @@ class Blocks(SamplerSpec):
         """Promise to be as exact as what draws a block."""
         return self.inner.traits() & {"exact-law"}
 
+    def piecewise(self) -> bool:
+        """Tell what what draws a block tells."""
+        return self.inner.piecewise()
+
     def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
         """Yield why sequences cannot be cut into blocks, or the memory would not be exact."""
         space = process.space
