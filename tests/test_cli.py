@@ -28,7 +28,8 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 VERBS = (
     "run", "validate", "check", "explain", "resolve", "diff", "list", "describe", "plugins", "doctor", "schema",
-    "registry", "new", "test-plugin", "sample", "evaluate", "prepare", "report", "sweep", "bench",
+    "registry", "new", "test-plugin", "sample", "evaluate", "prepare", "report", "sweep", "bench", "runs",
+    "export",
 )  # fmt: skip
 
 

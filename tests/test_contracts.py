@@ -300,8 +300,12 @@ print(peak_memory())
 )
 @pytest.mark.parametrize(
     ("file", "changes"),
-    [(TEXT, ["train.batch_size=64"]), (TEXT, ["train.batch_size=4", "task.tokenizer=gpt2"])],
-    ids=["blocks", "vocabulary"],
+    [
+        (TEXT, ["train.batch_size=64"]),
+        (TEXT, ["train.batch_size=4", "task.tokenizer=gpt2"]),
+        (TEXT.with_name("blocks.toml"), ["train.batch_size=64"]),
+    ],
+    ids=["blocks", "vocabulary", "block-diffusion"],
 )
 def test_the_estimate_is_near_the_real_peak(file, changes):
     e = load_experiment(file, changes).experiment

@@ -11,6 +11,8 @@ from dither.engine.budget import budgets, misfit_memory, require_memory
 from dither.engine.machine import size, total_memory
 from dither.registry import Refused
 from dither.registry.costs import Cost, Stage
+from dither.registry.fused import FUSED_FROM
+from dither.registry.spaces import Field, TokenSpace
 
 GIB = 2**30
 numbers = st.integers(0, 1000)
@@ -23,7 +25,8 @@ def experiment(stages, reading=Cost(), loss=Cost(), batch=4, accumulate=1, momen
         task=SimpleNamespace(held=lambda: held),
         process=SimpleNamespace(cost=lambda _: reading, facts=lambda space: SimpleNamespace(space=space)),
         model=SimpleNamespace(stages=lambda _: stages),
-        loss=SimpleNamespace(cost=lambda _: loss),
+        loss=SimpleNamespace(cost=lambda _: loss, fused_cost=lambda facts, half: None),
+        sampler=SimpleNamespace(piecewise=lambda: False),
         train=SimpleNamespace(
             batch_size=batch,
             accumulate=accumulate,
@@ -38,22 +41,14 @@ def experiment(stages, reading=Cost(), loss=Cost(), batch=4, accumulate=1, momen
     )
 
 
-def walked(stages, samples, *, gradients_stay):
-    """The largest moment of a step, stage by stage and part by part, as a machine would go through it."""
+def walked(stages, samples):
+    """The largest moment of a step, part by part, where nothing is handed back before all gradients are there."""
     parts = [stage.cost for stage in stages for _ in range(stage.times)]
-    weights = sum(part.parameters for part in parts)
-    gradients, largest = weights if gradients_stay else 0, 4 * weights
-    kept = 0
+    kept = largest = 0
     for part in parts:
         kept += part.kept
-    for part in reversed(parts):
-        now = samples * (kept + part.passing)
-        largest = max(largest, 4 * gradients + 4 * now + 4 * now // budget.SLACK)
-        gradients += 0 if gradients_stay else part.parameters
-        kept -= part.kept
-        now = samples * (kept + part.passing)
-        largest = max(largest, 4 * gradients + 4 * now + 4 * now // budget.SLACK)
-    return largest
+        largest = max(largest, samples * (kept + part.passing))
+    return 4 * largest + 4 * largest // budget.SLACK
 
 
 @given(models, costs, st.integers(1, 3), st.integers(1, 3), st.booleans())
@@ -62,9 +57,59 @@ def test_training_is_the_largest_moment_of_a_walk_there_and_back(stages, reading
     training = found[0]
     every = [*stages, Stage("reading", reading)]
     weights = 4 * sum(stage.parameters for stage in every)
-    standing = budget.PROGRAM + weights * (4 if ema else 3)
-    assert training.total == standing + walked(every, batch, gradients_stay=accumulate > 1)
+    standing = budget.PROGRAM + weights * (5 if ema else 4)
+    again = 4 * max(stage.cost.parameters for stage in every) if accumulate > 1 else 0
+    assert training.total == standing + again + walked(every, batch)
     assert training.phase == "training"
+
+
+def head(last_map=True):
+    """A head over 4 positions of 300 ids, and what comes before it."""
+    return [Stage("blocks", Cost(10, 100, 50), 3), Stage("head", Cost(600, 8, 1200), last_map=last_map)]
+
+
+def big(stages, fused, ids=300, piecewise=True):
+    """An experiment over ids, whose loss has a fused form or none."""
+    space = TokenSpace((Field("text", 4, ids),))
+    e = experiment(stages, Cost(kept=1800, passing=2400), Cost(passing=2400))
+    e.process.facts = lambda space: SimpleNamespace(space=space)
+    e.loss.fused_cost = lambda facts, half: fused
+    e.sampler.piecewise = lambda: piecewise
+    return e, space
+
+
+def names(terms):
+    return [name for name in terms if name.startswith(("passing", "activations"))]
+
+
+@pytest.mark.parametrize(("samples", "tiled"), [(4, 4 * 1200), (40, 5000)])
+def test_head_and_loss_in_one_hold_a_tile_at_a_time(samples, tiled):
+    e, space = big(head(), Cost(tiled=1200, tile=5000))
+    e.train.batch_size = samples
+    terms = budgets(e, space)[0].terms
+    assert names(terms) == [
+        f"activations of 3 blocks for {samples} samples",
+        f"activations of head and loss for {samples} samples",
+        "passing through head and loss",
+    ]
+    assert terms["passing through head and loss"] == 4 * (samples * 2 * 8 + tiled)
+    assert terms["weights"] == 4 * 630
+
+
+def test_the_raw_output_counts_where_nothing_spares_it():
+    tile = Cost(tiled=1200, tile=5000)
+    for e, space in (big(head(), None), big(head(last_map=False), tile), big(head(), tile, ids=FUSED_FROM - 1)):
+        terms = budgets(e, space)[0].terms
+        assert "activations of reading for 4 samples" in terms
+        assert not any("head and loss" in name for name in terms)
+
+
+def test_a_sampler_that_asks_for_pieces_holds_no_table_of_all_ids(monkeypatch):
+    monkeypatch.setattr(budget, "LATER", 1000)
+    for piecewise, most in ((True, 3 * 8 + 3000), (False, 3 * (2400 + 1800))):
+        e, space = big(head(), None, piecewise=piecewise)
+        (term,) = (count for name, count in budgets(e, space)[2].terms.items() if "passing" in name)
+        assert term == 4 * most
 
 
 def test_terms_by_name():

@@ -6,6 +6,7 @@ for one sample; letters: L positions, D width, M hidden width of the MLP, H head
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dither.registry.costs import Cost
@@ -35,13 +36,16 @@ def block_cost(block: AdaLNZero, width: int, cond: int, length: int) -> Cost:
     return norms + norms + modulation + _attention(block, width, length) + _mlp(block, width, length)
 
 
-def beside_cost(block: Cost, width: int, length: int) -> Cost:
-    """A block over a noised sample and the clean one beside it.
+def beside_cost(block: Cost, width: int, length: int, *, last: bool = False) -> Cost:
+    """A block over a noised sample and the clean one beside it, which pass through it one after the other.
 
     The noised half has a modulation per position, and keys and values of both, under a mask; twice the weights of
-    attention, where they are kept, are not counted.
+    attention, where they are kept, are not counted. The last block makes only keys and values of the clean half: that
+    keeps its norm, what is read, and queries, keys and values.
     """
-    return block.scaled(2) + Cost(kept=12 * length * width + length * length)
+    state = length * width
+    clean = 6 * state if last else block.kept
+    return replace(block, kept=block.kept + clean + 12 * state + length * length, passing=block.passing + 4 * state)
 
 
 def _attention(block: AdaLNZero, width: int, length: int) -> Cost:

@@ -192,15 +192,15 @@ class DenoiserModel(ModelSpec):
         length, state = extra + space.length, (extra + space.length) * self.width
         block = self.block.cost(self.width, self._cond, length)
         embedding, condition = self.embedding.cost(space, self.width), self.condition.cost(self._cond)
-        halves, levels = 1, 1
+        halves, levels, last = 1, 1, None
         if self.facts().trained_blocks(space) is not None:  # the clean sample, with one level for all, and the noised
             halves, levels = 2, length
-            block = beside_cost(block, self.width, length)
+            block, last = (beside_cost(block, self.width, length, last=last) for last in (False, True))
             embedding, condition = embedding.scaled(2), condition.scaled(length + 1)
         elif self.block_size is not None:
             block += Cost(kept=length * length)  # which positions each one sees
         if self.checkpointing:
-            block = block.recomputed(halves * state)
+            block, last = block.recomputed(halves * state), last and last.recomputed(halves * state)
         final = norm_cost(self.norm, self.affine, self.width, length)
         if self.final == "adaln":
             final += Cost(linear(self._cond, 2 * self.width), 3 * self.width * levels)
@@ -213,7 +213,7 @@ class DenoiserModel(ModelSpec):
         return (
             Stage("embedding", embedding),
             Stage("condition", condition),
-            Stage("blocks", block, self.depth),
+            *([Stage("blocks", block, self.depth)] if last is None else _and_last(block, last, self.depth)),
             Stage("final", final),
             Stage("head", head, last_map=alone and "maps" in self.head.traits()),
         )
@@ -250,6 +250,11 @@ class DenoiserModel(ModelSpec):
     @property
     def _cond(self) -> int:
         return self.cond or self.width
+
+
+def _and_last(block: Cost, last: Cost, depth: int) -> list[Stage]:
+    """Return blocks of which the last is another."""
+    return [*([Stage("blocks", block, depth - 1)] if depth > 1 else []), Stage("last block", last)]
 
 
 @hookimpl

@@ -1,7 +1,8 @@
 """How much memory an experiment takes, worked out from its options alone. No torch.
 
 A step of training walks through the stages of the model and back. On the way there each leaves what its gradient will
-need; on the way back that goes, and gradients of its weights come. The largest moment of this walk is the estimate.
+need; on the way back that goes, and gradients of its weights come. Hardly any of what goes can be had again for these,
+which are larger pieces (measured on a CPU), so all of both counts, and what passes at the largest moment of the walk.
 Samples count as full, though on a CPU a model may leave padding out.
 """
 
@@ -112,36 +113,25 @@ def budgets(experiment: Experiment, space: Space) -> list[Budget]:
     idle = standing | {"gradients": weights}
     if e.train.async_save:
         standing |= {"copy of a checkpoint": standing["optimizer moments"] + weights * (2 if e.train.ema else 1)}
-    found = [Budget("training", standing | _training(training, e.train.batch_size // e.train.accumulate, e))]
+    again = (
+        NUMBER * max(stage.cost.parameters for stage in parts) * (e.train.accumulate > 1)
+    )  # to be added to the others
+    gradients = {"gradients": weights + again}
+    found = [Budget("training", standing | gradients | _training(training, e.train.batch_size // e.train.accumulate))]
     found.append(Budget("evaluation", idle | _forward(parts, measured, 2), certain=False))
     if e.sample.count:
         found.append(Budget("sampling", idle | _forward(drawn(e, space), taken, 1)))
     return found
 
 
-def _training(parts: Sequence[Stage], samples: int, e: Experiment) -> dict[str, int]:
+def _training(parts: Sequence[Stage], samples: int) -> dict[str, int]:
     """The largest moment of a step, for the `samples` that are taken at once."""
-    every = NUMBER * sum(stage.parameters for stage in parts)
-    moments = [{"gradients": every}]
-    for gradients, there in _moments(parts, samples):
-        moments.append({"gradients": every if e.train.accumulate > 1 else gradients} | _with_slack(there))
-    return max(moments, key=lambda moment: sum(moment.values()))
-
-
-def _moments(parts: Sequence[Stage], samples: int) -> Iterator[tuple[int, dict[str, int]]]:
-    """Yield gradients and activations at the first and last of each stage, on the way back."""
     kept: dict[str, int] = {}
-    behind = NUMBER * sum(stage.parameters for stage in parts)
+    moments = []
     for stage in parts:
-        own, each = NUMBER * stage.cost.parameters, NUMBER * samples * stage.cost.kept
-        passing = {f"passing through {stage.name}": NUMBER * stage.cost.momentary(samples)}
-        label = _activations(stage, samples)
-        for number in {1, stage.times}:
-            gradients = behind - own * number
-            yield gradients, kept | {label: each * number} | passing
-            yield gradients + own, kept | {label: each * (number - 1)} | passing
-        kept[label] = each * stage.times
-        behind -= NUMBER * stage.parameters
+        kept[_activations(stage, samples)] = NUMBER * samples * stage.kept
+        moments.append(kept | {f"passing through {stage.name}": NUMBER * stage.cost.momentary(samples)})
+    return _with_slack(max(moments, key=lambda moment: sum(moment.values())))
 
 
 def _activations(stage: Stage, samples: int) -> str:

@@ -61,7 +61,7 @@ class RowHead:
     def __call__(self, h: Float[Tensor, "N D"]) -> Iterator[Float[Tensor, "1 n V"]]:
         """Yield raw output, some positions at a time."""
         size = max(1, CHUNK.get(h.device.type, CHUNK["cpu"]) // len(self.weight))
-        for part in h.to(self.weight.dtype).split(size):
+        for part in torch.split(h.to(self.weight.dtype), size):
             raw = functional.linear(part, self.weight, self.bias)[None]
             yield raw.to(torch.promote_types(raw.dtype, torch.float32))
 

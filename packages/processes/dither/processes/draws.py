@@ -85,7 +85,7 @@ def _pick_in_two(weights: Float[Tensor, "N V"], u: Float[Tensor, "N 1"]) -> Int[
     """Return what `_pick` returns, but for rounding: the block first, then the id inside it."""
     vocab = weights.shape[1]
     whole = vocab // BLOCK * BLOCK
-    sums = weights[:, :whole].unflatten(1, (-1, BLOCK)).sum(-1)
+    sums = rearrange(weights[:, :whole], "n (s i) -> n s i", i=BLOCK).sum(-1)
     blocks = torch.cat([sums, weights[:, whole:].sum(-1, keepdim=True)], 1)
     ahead = wide(blocks).cumsum(1)
     block = _pick(ahead, u)

@@ -151,7 +151,7 @@ def _near(raws: Iterable[Float[Tensor, "1 N V"]]) -> Iterator[Float[Tensor, "1 n
     """Cut what comes into pieces that a CPU has close at hand while they are read."""
     for raw in raws:
         near = raw.device.type == "cpu"
-        yield from raw.split(max(1, NEAR // raw.shape[-1]) if near else raw.shape[1], 1)
+        yield from torch.split(raw, max(1, NEAR // raw.shape[-1]) if near else raw.shape[1], 1)
 
 
 def reading_of(pred: Any, evidence: Evidence, form: Literal["posterior", "score"]) -> TokenReading | LaterReading:

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["FUSED_FROM", "FusedLoss", "LiteralProcess"]
 
-FUSED_FROM = 1024
-"""Ids of a vocabulary from which on the fused form of a loss is taken where there is one; below, it is no faster."""
+FUSED_FROM = 256
+"""Ids of a vocabulary from which on the fused form of a loss is taken where there is one: on a CPU it is at least 1.5
+times as fast from here on (measured: width 128, 2,048 positions); below there is little to save."""
 
 
 @runtime_checkable
