@@ -59,7 +59,8 @@ class PlainBlock(nn.Module):
         y = functional.scaled_dot_product_attention(turned(q, turns), turned(k, turns), v, mask)
         x = x + gate1 * self.out(y.transpose(1, 2).reshape(h.shape))
         h = self.norm2(x) * (1 + scale2) + shift2
-        return x + gate2 * self.down(functional.silu(self.gate(h)) * self.up(h))
+        out: Tensor = x + gate2 * self.down(functional.silu(self.gate(h)) * self.up(h))
+        return out
 
 
 def turned(x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
