@@ -142,6 +142,7 @@ def test_no_combination_vanishes():
 
 
 SAMPLERS = {
+    "analytic": {"steps": 3},
     "ancestral": {"steps": 3},
     "euler": {"steps": 3},
     "first-hitting": {},
@@ -150,7 +151,7 @@ SAMPLERS = {
     "predictor-corrector": {"steps": 2, "temperature": 0.7},
     "remdm": {"steps": 3, "strategy": "conf-compensated", "top_k": 2},
     "seed-004": {"steps": 3},
-    "blocks": {"size": 4, "inner": {"use": "ancestral", "steps": 2}},
+    "blocks": {"size": 2, "inner": {"use": "ancestral", "steps": 2}},
 }
 
 
@@ -178,8 +179,8 @@ def test_samplers_walk_every_process_that_they_accept(sampler):
         like = system.task.like(4, 0)
         fits(draw(system, like, seed=1), like, system.process.space, where)
         walked.append(where)
-    # ancestral: 4 on features and 2 times 9 on tokens, with and without blocks; euler and predictor-corrector: tokens;
-    # what unmasks: absorbing with its 3 meanings on two tasks; blocks: the 9 on text, only with block-causal attention.
-    tokens, masks = {"euler", "predictor-corrector"}, {"first-hitting", "guided", "ordered", "remdm"}
-    expected = {"ancestral": 44, "blocks": 9, "seed-004": 3} | dict.fromkeys(tokens, 36) | dict.fromkeys(masks, 12)
+    # With and without block_size: 4 on features, 9 on graphs, but on text 9 without, since there a model with block_size
+    # is trained in blocks, which only "blocks" draws. What unmasks: absorbing, 3 meanings. seed-004: uniform scores.
+    tokens, masks = {"analytic", "euler", "predictor-corrector"}, {"first-hitting", "guided", "ordered", "remdm"}
+    expected = {"ancestral": 8 + 27, "blocks": 9, "seed-004": 3} | dict.fromkeys(tokens, 27) | dict.fromkeys(masks, 9)
     assert len(walked) == expected[sampler]

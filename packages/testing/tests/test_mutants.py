@@ -91,6 +91,20 @@ def module(**changes: Callable) -> Callable[[type[Spec]], type[Spec]]:
     return built(lambda inner: Wrapped(inner, **changes))
 
 
+def with_other_tables(inner: nn.Module) -> nn.Module:
+    """One row too many in each table that is shown."""
+    wrapped = Wrapped(inner)
+    wrapped.tables = nn.ModuleList(nn.Embedding(t.num_embeddings + 1, t.embedding_dim) for t in inner.tables)
+    return wrapped
+
+
+def with_other_maps(inner: nn.Module) -> nn.Module:
+    """The maps that are shown are not those that read."""
+    wrapped = Wrapped(inner)
+    wrapped.maps = nn.ModuleList(nn.Linear(m.in_features, m.out_features) for m in inner.maps)
+    return wrapped
+
+
 def function(**changes: Callable) -> Callable[[type[Spec]], type[Spec]]:
     return built(lambda inner: Function(inner, **changes))
 
@@ -478,6 +492,7 @@ MUTANTS = [
         embeds_every_id=module(forward=lambda inner, s, *a: inner(State.of(s.x.clamp_max(1)), *a)),
         embeds_apart=module(forward=lambda inner, *a: (inner(*a)[0] + inner(*a)[0].mean(1, keepdim=True), 0)),
         pieces_equal_whole=module(forward=lambda inner, s, cond, start=0: (inner(s, cond, start)[0] + start, 0)),
+        tables_of_ids=built(with_other_tables),
         gradients_reach_all=built(unused),
     ),
     *of(
@@ -499,6 +514,7 @@ MUTANTS = [
         "head:tokens",
         head_shape=module(forward=lambda inner, h: inner(h).nan_to_num(neginf=0.0)),
         head_per_position=module(forward=lambda inner, h: inner(h) + h.mean()),
+        maps_of_ids=built(with_other_maps),
         gradients_reach_all=built(unused),
     ),
     *(
