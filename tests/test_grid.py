@@ -179,8 +179,8 @@ def test_samplers_walk_every_process_that_they_accept(sampler):
         like = system.task.like(4, 0)
         fits(draw(system, like, seed=1), like, system.process.space, where)
         walked.append(where)
-    # With and without block_size: 4 on features, 9 on graphs, but on text 9 without, since there a model with block_size
-    # is trained in blocks, which only "blocks" draws. What unmasks: absorbing, 3 meanings. seed-004: uniform scores.
+    # With and without block_size: 4 on features, 9 on graphs, but on text 9 without: there a model with block_size is
+    # trained in blocks, which only "blocks" draws. What unmasks: absorbing, 3 meanings. seed-004: uniform scores.
     tokens, masks = {"analytic", "euler", "predictor-corrector"}, {"first-hitting", "guided", "ordered", "remdm"}
     expected = {"ancestral": 8 + 27, "blocks": 9, "seed-004": 3} | dict.fromkeys(tokens, 27) | dict.fromkeys(masks, 9)
     assert len(walked) == expected[sampler]

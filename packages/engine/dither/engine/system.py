@@ -80,9 +80,7 @@ class Diffusion(nn.Module):
         parts = self.task, self.process, model, self.loss, self.sampler
         return Diffusion(*parts, self.precision, self.bound, self.blocks).train(model.training)
 
-    def forward(
-        self, clean: Clean, t: Float[Tensor, "B *L"] | None = None, rows: slice | None = None
-    ) -> Measured:
+    def forward(self, clean: Clean, t: Float[Tensor, "B *L"] | None = None, rows: slice | None = None) -> Measured:
         """Clean batch -> loss per position, at random times unless they are given; only of some `rows`, if they are.
 
         Noise is drawn for all rows, so that those which are left out change nothing for the others.
