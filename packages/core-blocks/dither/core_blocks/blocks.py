@@ -104,20 +104,13 @@ class AdaLNZeroBlock(nn.Module):
             asked: Positions where the MLP is wanted; elsewhere it is left out. None for all.
         """
         shift, scale, gate, shift2, scale2, gate2 = self.modulation(c)
-        y = self.attention(modulate(self.norm1(x), shift, scale), mask, cache, layer)
-        x = torch.addcmul(x, gate, y)
+        x = x + gate * self.attention(modulate(self.norm1(x), shift, scale), mask, cache, layer)
         if asked is None:
-            return self._mix(x, shift2, scale2, gate2)
-        rows, places = torch.where(asked)
-        own = (v[rows, places] if v.shape[1] > 1 else v[rows, 0] for v in (shift2, scale2, gate2))
-        return x.index_put((rows, places), self._mix(x[rows, places], *own))
-
-    def _mix(
-        self,
-        x: Float[Tensor, "*S D"],
-        shift: Float[Tensor, "*#S D"],
-        scale: Float[Tensor, "*#S D"],
-        gate: Float[Tensor, "*#S D"],
-    ) -> Float[Tensor, "*S D"]:
-        """Add what the MLP makes of each position."""
-        return torch.addcmul(x, gate, self.mlp(modulate(self.norm2(x), shift, scale)))
+            more: Tensor = gate2 * self.mlp(modulate(self.norm2(x), shift2, scale2))
+            return x + more
+        own = torch.where(asked.flatten())[0]
+        rows = own if c.ndim == 3 else own.div(x.shape[1], rounding_mode="floor")
+        shift2, scale2, gate2 = (part.flatten(0, 1).index_select(0, rows) for part in (shift2, scale2, gate2))
+        some = x.flatten(0, 1).index_select(0, own)
+        more = gate2 * self.mlp(modulate(self.norm2(some), shift2, scale2))
+        return x.flatten(0, 1).index_add(0, own, more.to(x.dtype)).view_as(x)

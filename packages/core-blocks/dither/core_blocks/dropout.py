@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -42,21 +42,26 @@ def drop(x: Float[Tensor, "*S"], p: float) -> Float[Tensor, "*S"]:
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return functional.dropout(x, p)
     dropped = round(p * STEPS)
-    kept: Tensor = _Kept.apply(x, _chances(x) >= dropped - STEPS // 2, STEPS / (STEPS - dropped))  # type: ignore[no-untyped-call]
-    return kept
+    result: Tensor = _Kept.apply(x, _draw(x, dropped), STEPS / (STEPS - dropped))  # type: ignore[no-untyped-call]
+    return result
 
 
-def _chances(like: Float[Tensor, "*S"]) -> Tensor:
-    """Return whole numbers, evenly spread over -32,768 .. 32,767: four from each draw of the generator."""
+def _draw(like: Float[Tensor, "*S"], dropped: int) -> Int[Tensor, "*S"]:
+    """Draw 1 where a value is kept and 0 elsewhere.
+
+    Each draw of the generator gives four whole numbers, evenly spread over -32,768 .. 32,767. Small integers rather
+    than bool: on a CPU, comparing into them takes a quarter of the time, and multiplying with them a third.
+    """
     draws = torch.empty((like.numel() + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
-    return draws.view(torch.int16)[: like.numel()].view(like.shape)
+    kept = draws.view(torch.int16).ge_(dropped - STEPS // 2)
+    return kept[: like.numel()].view(like.shape).to(torch.int8)
 
 
 class _Kept(torch.autograd.Function):
     """x * kept * scale, which keeps one byte per value for the way back."""
 
     @staticmethod
-    def forward(ctx: Any, x: Float[Tensor, "*S"], kept: Bool[Tensor, "*S"], scale: float) -> Float[Tensor, "*S"]:
+    def forward(ctx: Any, x: Float[Tensor, "*S"], kept: Int[Tensor, "*S"], scale: float) -> Float[Tensor, "*S"]:
         ctx.save_for_backward(kept)
         ctx.scale = scale
         return (x * kept).mul_(scale)
@@ -64,4 +69,4 @@ class _Kept(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Float[Tensor, "*S"]) -> tuple[Tensor, None, None]:
         (kept,) = ctx.saved_tensors
-        return gradients[0] * kept * ctx.scale, None, None
+        return (gradients[0] * kept).mul_(ctx.scale), None, None

@@ -11,6 +11,8 @@ from math import log
 import numpy as np
 from jaxtyping import Int64, Integer
 
+from dither.registry.problems import Problem, Refused
+
 from .ngrams import WittenBell
 from .streams import Joined
 from .tokenizers import Tokenizer
@@ -57,10 +59,18 @@ def strong_baselines(ngrams: WittenBell, train: Ids, held: Ids, tokenizer: Token
 
 
 def count(ids: Ids, size: int) -> Int64[np.ndarray, " size"]:
-    """Count each id, block by block, so that a mapped array is never held whole."""
+    """Count each id, block by block, so that a mapped array is never held whole.
+
+    Raises:
+        Refused: There is an id outside the vocabulary, in shards that were not verified.
+    """
     total = np.zeros(size, np.int64)
     for start in range(0, len(ids), LIMIT):
-        total += np.bincount(ids[start : start + LIMIT], minlength=size)
+        counts = np.bincount(ids[start : start + LIMIT], minlength=size)
+        if len(counts) > size:
+            what = f"the text holds the id {len(counts) - 1}, which is outside the vocabulary 0..{size - 1}"
+            raise Refused(Problem(what, path=("task", "data"), help='verify = "once" tells which file is damaged'))
+        total += counts
     return total
 
 

@@ -154,7 +154,9 @@ class ConvertedText(DataSpec):
         given = self.model_dump(exclude_defaults=True, exclude={"paths", "force"})
         words = ["dither", "prepare", "text", *self.paths]
         for key, value in given.items():
-            words += [f"--{key.replace('_', '-')}", value if isinstance(value, str) else json.dumps(value)]
+            words.append(f"--{key.replace('_', '-')}")
+            if value is not True:
+                words.append(value if isinstance(value, str) else json.dumps(value))
         return shlex.join(words)
 
     def record(self) -> FolderRecord:

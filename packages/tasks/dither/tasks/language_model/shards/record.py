@@ -9,13 +9,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dither.registry.problems import Problem, Refused, nearest
 
-__all__ = ["SIDECAR", "TYPES", "FolderRecord", "ShardRecord", "SplitRecord", "TokenizerRecord", "find_record"]
+__all__ = ["REMEDY", "SIDECAR", "TYPES", "FolderRecord", "ShardRecord", "SplitRecord", "TokenizerRecord", "find_record"]
 
 SIDECAR = "shards.json"
 """Name of the file; it is written last, so that a folder that has it is whole."""
 
 REMEDY = "make the folder again: dither prepare text --to FOLDER PATHS"
-
+"""What helps where a folder is not whole."""
 
 Type = Literal["|u1", "<u2", "<u4"]
 """How an id is written, the lowest byte first."""

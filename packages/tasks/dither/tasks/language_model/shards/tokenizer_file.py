@@ -10,7 +10,7 @@ from dither.registry.problems import Problem, Refused
 
 from ..choosing import TextSource, load_tokenizer
 from ..tokenizers import Bytes, Characters, Ended, Tokenizer
-from .record import TokenizerRecord
+from .record import REMEDY, TokenizerRecord
 
 __all__ = ["choose_tokenizer", "record_tokenizer", "restore_tokenizer"]
 
@@ -51,7 +51,9 @@ def restore_tokenizer(record: TokenizerRecord, folder: Path) -> Tokenizer:
     try:
         inner = _inner(record, path)
     except (OSError, ValueError, KeyError, TypeError, Refused) as error:
-        raise Refused(f"{path}: the tokenizer of the shards cannot be read: {error}") from None
+        why = error.problems[0].message if isinstance(error, Refused) else "it is damaged"
+        why = (error.strerror or "it cannot be opened") if isinstance(error, OSError) else why
+        raise Refused(Problem(f"{path}: the tokenizer of the shards cannot be read: {why}", help=REMEDY)) from None
     found = Ended(inner) if record.added_end and inner.end is None else inner
     if found.fingerprint != record.fingerprint:
         what = f"{path} is not the tokenizer that made these shards"
