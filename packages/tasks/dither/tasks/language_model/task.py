@@ -93,8 +93,15 @@ class LanguageModelling:
         return len(self._windows[split])
 
     def batch(self, split: Split, rows: Sequence[int]) -> Clean:
-        """Return windows by number."""
+        """Return windows by number.
+
+        Raises:
+            Refused: There is an id outside the vocabulary, in shards that were not verified.
+        """
         x0, valid = self._windows[split].take(rows)
+        if x0.size and x0.max() >= self.tokenizer.size:
+            what = f"{split}: an id outside the vocabulary 0..{self.tokenizer.size - 1}: {x0.max()}"
+            raise Refused(Problem(what, path=("task", "data"), help='verify = "once" tells which file is damaged'))
         return Clean.of(torch.from_numpy(x0), torch.from_numpy(valid))
 
     def like(self, n: int, seed: int) -> Clean:
