@@ -74,7 +74,7 @@ class Board:
         def add() -> None:
             from torch.utils.tensorboard.summary import hparams
 
-            for summary in hparams(dict(options), dict(figures)):
+            for summary in hparams(dict(options), dict(figures)):  # type: ignore[no-untyped-call]
                 self._writer.file_writer.add_summary(summary)
 
         if self._writer is not None:

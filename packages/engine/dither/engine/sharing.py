@@ -134,7 +134,8 @@ def _cut_up(model: nn.Module, ranks: Ranks) -> None:
 
     mesh = init_device_mesh(next(model.parameters()).device.type, (ranks.size,))
     if hasattr(model, "skip_padding"):
-        model.skip_padding = False  # it calls blocks once per pattern of padding, and all ranks must call equally often
+        # Padding is skipped by calling blocks once per pattern of it, and all ranks must call them equally often.
+        model.skip_padding = False  # type: ignore[assignment]
     for block in getattr(model, "blocks", ()):
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
