@@ -50,7 +50,8 @@ class SeedBlock(nn.Module):
         q, k, v = (part(h).view(*h.shape[:2], HEADS, -1).transpose(1, 2) for part in (self.q, self.k, self.v))
         y = (q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])).softmax(-1) @ v
         x = x + gate1 * self.out(y.transpose(1, 2).reshape(h.shape))
-        return x + gate2 * self.mlp(self.norm2(x) * (1 + scale2) + shift2)
+        more: Tensor = gate2 * self.mlp(self.norm2(x) * (1 + scale2) + shift2)
+        return x + more
 
 
 class SeedModel(nn.Module):
@@ -71,7 +72,8 @@ class SeedModel(nn.Module):
         h = torch.cat([self.cls_token.expand(len(h), 1, -1), h], 1)
         for block in self.blocks:
             h = block(h, c)
-        return self.head(self.norm(h[:, 1:]))  # type: ignore[no-any-return]
+        prediction: Tensor = self.head(self.norm(h[:, 1:]))
+        return prediction
 
 
 def trainer(precision: str) -> Trainer:
@@ -92,7 +94,7 @@ def seed_step(built: Trainer) -> Callable[[], object]:
         mask = torch.rand(*clean.x0.shape[:2], 1) < 0.5
         prediction = model(clean.x0, mask, torch.randint(0, 1000, (len(mask),)))
         optimizer.zero_grad()
-        nn.functional.mse_loss(prediction * mask, clean.x0 * mask).backward()
+        nn.functional.mse_loss(prediction * mask, clean.x0 * mask).backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 

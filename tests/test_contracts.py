@@ -176,13 +176,12 @@ def test_the_seeds_are_valid_and_counted_on_a_small_machine(name, figures, monke
 
 
 def test_a_run_is_refused_where_the_machine_is_too_small(monkeypatch, capsys):
-    monkeypatch.setattr(budget, "total_memory", lambda: 24 * 2**30)
+    monkeypatch.setattr(budget, "total_memory", lambda: 8 * 2**30)
     monkeypatch.setattr(budget, "gpu_memory", lambda: None)
-    assert main(["run", str(EXPERIMENTS / "language_model/seed.toml")]) == 2
+    assert main(["run", str(EXPERIMENTS / "language_model/seed.toml"), "--set", "train.steps=0"]) == 2
     said = capsys.readouterr().err
-    assert "task.length: training needs 6" in said
-    assert "this machine has 24.0 GiB: passing through loss" in said
-    assert "help: lower task.length, or train.batch_size" in said
+    assert "model.width: training needs 17.6 GiB, this machine has 8.0 GiB: activations of 6 blocks" in said
+    assert "help: lower model.width, or task.length, or train.batch_size" in said
 
 
 @pytest.mark.parametrize(("name", "figures"), SEEDS.items())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .costs import Cost
@@ -51,7 +52,7 @@ class TaskSpec(Spec):
     """What the data is, how well a model does on it, and how it looks."""
 
     kind: ClassVar[str] = "task"
-    exports: ClassVar[Mapping[str, str]] = {}
+    exports: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """Forms in which other programs can read its samples, by name, and what each is; its tasks are `parts.Exports`."""
 
     def check(self) -> Iterable[Misfit]:

@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field as Option
@@ -30,13 +31,13 @@ class BubbleDiagram(TaskSpec):
     """Which rooms a flat has, and how each lies to each other: Graph2Plan's 13 types of room and 10 relations."""
 
     name: ClassVar[str] = "bubble-diagram"
-    exports: ClassVar[Mapping[str, str]] = {
+    exports: ClassVar[Mapping[str, str]] = MappingProxyType({
         "jsonl": 'plans.jsonl, one diagram a line, as data "plans-jsonl" reads it',
         "housegan": "a JSON file each in the layout of HouseGAN++ and HouseDiffusion, and list.txt with their names",
         "networkx": "a JSON file each, node-link data of a networkx.DiGraph",
         "graphml": "a GraphML file each, for Gephi, yEd, Cytoscape",
         "dot": "a DOT file each, for Graphviz; neato -n keeps the places of the rooms",
-    }
+    })  # fmt: skip
     data: Slot[DataSpec] = named("procedural-plans")
     """Where the plans come from."""
     rooms: int = Option(8, ge=2, le=40)
