@@ -1,11 +1,9 @@
-"""Two processes that train one model under torchrun are the run of one: losses, weights, resumption, a death."""
+"""Two processes that train one model under torchrun are the run of one: losses, weights, resumption."""
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -113,42 +111,6 @@ def test_a_run_goes_on_with_another_number_of_ranks(train):
     _, done = train("--set", "train.steps=8", "--set", "train.strategy=fsdp", ranks=2, resume=other)
     assert json.loads((other / "summary.json").read_text())["step"] == 8, done.stderr[-3000:]
     same(alone, other)
-
-
-@pytest.mark.slow
-def test_after_the_death_of_a_rank_all_start_again_from_the_checkpoint(train, tmp_path):
-    alone, _ = train("--set", "train.steps=400", "--set", "train.checkpoint_every=50", ranks=1)
-    changes = ["--set", "train.steps=400", "--set", "train.checkpoint_every=50", "--runs", str(tmp_path / "two")]
-    launch = [*TORCHRUN, "--max-restarts", "1", "-m", "experiments.run", str(tmp_path / "exp.toml"), *changes]
-    running = subprocess.Popen(
-        [sys.executable, *launch], cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True
-    )
-    try:
-        checkpoint = wait_for(lambda: next((tmp_path / "two").glob("*/checkpoints/step-00000050"), None))
-        os.kill(worker_of(running.pid), signal.SIGKILL)
-        _, told = running.communicate(timeout=200)
-    finally:
-        running.kill()
-    (path,) = (tmp_path / "two").iterdir()
-    assert path == checkpoint.parent.parent
-    assert json.loads((path / "summary.json").read_text())["step"] == 400, told[-3000:]
-    assert len(json.loads((path / "manifest.json").read_text())["resumed"]) == 1
-    assert lines(path, "train") == pytest.approx(lines(alone, "train"), rel=1e-3)
-
-
-def wait_for(found, seconds=120):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if (value := found()) is not None:
-            return value
-        time.sleep(0.05)
-    raise AssertionError("it did not come")
-
-
-def worker_of(agent):
-    """The second worker of torchrun."""
-    listed = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
-    return int(listed[-1])
 
 
 @pytest.mark.slow
