@@ -3,11 +3,12 @@
 from .catalog import Catalog, default_catalog
 from .hookspecs import hookimpl
 from .problems import Problem, Refused
-from .spaces import FeatureSpace, Field, Group, Space, TokenSpace
+from .spaces import Condition, FeatureSpace, Field, Group, Space, TokenSpace
 from .spec import Misfit, Options, Slot, Spec, below, named
 
 __all__ = [
     "Catalog",
+    "Condition",
     "FeatureSpace",
     "Field",
     "Group",

@@ -14,9 +14,26 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Shaped
     from torch import Tensor
 
-__all__ = ["Data", "FeatureSpace", "Field", "Group", "Space", "TokenSpace"]
+__all__ = ["Condition", "Data", "FeatureSpace", "Field", "Group", "Space", "TokenSpace"]
 
 Data = Literal["tokens", "features"]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Something that a task tells beside each sample, in `Clean.cond` under this name.
+
+    Attributes:
+        name: The name.
+        size: Number of labels 0 .. size-1, one per sample (`B`); None for one number per position (`B L`).
+    """
+
+    name: str
+    size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.size is not None and self.size < 1:
+            raise ValueError(f'condition "{self.name}" needs at least one label, not {self.size}')
 
 
 @dataclass(frozen=True)
@@ -50,9 +67,10 @@ class Field:
 
 @dataclass(frozen=True)
 class TokenSpace:
-    """Sequences of ids; each field keeps a vocabulary of its own."""
+    """Sequences of ids; each field keeps a vocabulary of its own. `conditions` are told beside each sample."""
 
     fields: tuple[Field, ...]
+    conditions: tuple[Condition, ...] = ()
 
     def __post_init__(self) -> None:
         names = [field.name for field in self.fields]
@@ -83,7 +101,7 @@ class TokenSpace:
         def masked(field: Field) -> Field:
             return field if field.mask is not None else replace(field, mask=field.size, size=field.size + 1)
 
-        return TokenSpace(tuple(masked(field) for field in self.fields))
+        return replace(self, fields=tuple(masked(field) for field in self.fields))
 
     def table(self, row: Callable[[Field], Tensor]) -> Shaped[Tensor, "rows ..."]:
         """Stack `row(field)` once per position, or once in all when there is a single field.
@@ -134,11 +152,15 @@ class Group:
 
 @dataclass(frozen=True)
 class FeatureSpace:
-    """Real vectors: `length` positions of `width` numbers, whose columns may have named groups."""
+    """Real vectors: `length` positions of `width` numbers, whose columns may have named groups.
+
+    `conditions` are told beside each sample.
+    """
 
     length: int
     width: int
     groups: tuple[Group, ...] = ()
+    conditions: tuple[Condition, ...] = ()
 
     def __post_init__(self) -> None:
         if self.length < 1 or self.width < 1:
