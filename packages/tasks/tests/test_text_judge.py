@@ -122,8 +122,9 @@ def test_weights_that_are_not_there_are_refused(folder, stand_in):
         FolderJudge(folder)
 
 
-def test_a_model_that_cannot_be_read_is_refused_with_its_reason(folder, stand_in):
-    stand_in(error=ValueError("Unrecognized model"))
+@pytest.mark.parametrize("error", [ValueError, pytest.importorskip("safetensors").SafetensorError])
+def test_a_model_that_cannot_be_read_is_refused_with_its_reason(folder, stand_in, error):
+    stand_in(error=error("Unrecognized model"))
     with pytest.raises(Refused, match="cannot be read as a causal language model: Unrecognized model"):
         FolderJudge(folder)
 

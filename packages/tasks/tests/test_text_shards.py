@@ -299,8 +299,25 @@ def test_the_task_takes_shards_and_their_tokenizer(folder, tmp_path):
     assert clean.x0[clean.valid].tolist() == np.concatenate(made.corpus.splits["train"].arrays).tolist()
     assert made.baselines()["nats_per_token/uniform"] == pytest.approx(np.log(made.tokenizer.size))
     assert LanguageModel(data=data, length=16, tokenizer="chars").build().size("train") == made.size("train")
-    with pytest.raises(Refused, match=r'"chars" .* made these shards, not "bytes"'):
-        LanguageModel(data=data, length=16, tokenizer="bytes").build()
+    for other in ("bytes", "bpe:300"):
+        spec = LanguageModel(data=data, length=16, tokenizer=other)
+        (misfit,) = spec.check()
+        assert misfit.path == ("tokenizer",)
+        with pytest.raises(Refused, match=rf'"chars.*" .* made these shards, not "{other}'):
+            spec.build()
+
+
+def test_another_tokenizer_of_the_same_name_is_known_by_its_hash(folder, tmp_path):
+    convert(folder, tmp_path / "shards", tokenizer="bpe:300")
+    data = ShardFolder(path=str(tmp_path / "shards"))
+    same = tmp_path / "same.json"
+    same.write_bytes((tmp_path / "shards" / "tokenizer.json").read_bytes())
+    assert not [*LanguageModel(data=data, length=16, tokenizer=str(same)).check()]
+    assert LanguageModel(data=data, length=16, tokenizer=str(same)).build().size("train")
+    convert(folder, tmp_path / "others", tokenizer="bpe:301")
+    other = str(tmp_path / "others" / "tokenizer.json")
+    (misfit,) = LanguageModel(data=data, length=16, tokenizer=other).check()
+    assert "hash" in misfit.message
 
 
 def test_shards_without_an_end_do_not_get_one_later(folder, tmp_path):

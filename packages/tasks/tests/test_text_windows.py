@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dither.registry.flow import Measured
 from dither.registry.problems import Refused
 from dither.tasks.language_model import byte_pairs as learning
 from dither.tasks.language_model import pieces
@@ -175,3 +176,45 @@ def test_a_sample_is_shown_and_judged_up_to_its_end():
     made = LanguageModelling(corpus("some text to learn"), Ended(Bytes()), length=6)
     samples = torch.tensor([[97, 98, 256, 99, 256, 256], [97, 98, 99, 100, 101, 102], [256] * 6])
     assert [picture.text for picture in made.show(samples, made.like(3, seed=0))] == ["ab", "abcdef", ""]
+
+
+def ended(*train: str, **options: object) -> LanguageModelling:
+    return LanguageModelling(corpus(*train), Ended(Bytes()), length=4, documents="ended", **options)
+
+
+def test_documents_that_are_to_end_fill_their_window_with_the_end():
+    made = ended("one", "three!", "x")
+    clean = made.batch("train", range(made.size("train")))
+    assert clean.valid.all()
+    assert clean.x0.tolist() == [[111, 110, 101, 256], [*b"thre"], [*b"e!", 256, 256], [120, 256, 256, 256]]
+    assert made.like(3, seed=0).valid.all()
+
+
+def test_what_only_fills_a_window_counts_as_no_token_but_its_nats_count():
+    made = ended("one", "three!", "x")
+    clean = made.batch("train", range(made.size("train")))
+    figures = made.metrics()
+    measured = Measured(torch.full((4, 4), 2.0), torch.ones(4, 4))
+    figures.update(clean, None, None, measured)
+    tokens = len("one.three!.x.")
+    assert figures.compute()["nats_per_token"] == pytest.approx(16 * 2 / tokens)
+    assert figures.compute()["bits_per_char"] == pytest.approx(16 * 2 / np.log(2) / len("onethree!x"))
+    nats, count = figures.per_sample(clean, measured)["nats_per_token"]
+    assert (nats.tolist(), count.tolist()) == ([8.0] * 4, [4.0, 4.0, 3.0, 2.0])
+    bits, characters = figures.per_sample(clean, measured)["bits_per_char"]
+    assert bits.sum() / characters.sum() == pytest.approx(figures.compute()["bits_per_char"])
+
+
+def test_the_variety_of_samples_is_taken_up_to_their_end():
+    made = ended("one", "three!", "x")
+    rows = torch.tensor([[97, 256, 256, 256], [97, 98, 99, 256]])
+    assert made.judge(rows, made.like(2, seed=0))["distinct_1"] == 1
+
+
+def test_documents_cannot_end_without_an_end():
+    with pytest.raises(Refused, match="needs an id that ends a text"):
+        LanguageModelling(corpus("one", "two"), Bytes(), length=4, documents="ended")
+    (misfit,) = LanguageModel(data=StdlibText(), tokenizer="bytes", documents="ended").check()
+    assert misfit.path == ("documents",)
+    assert "end_of_text = true" in (misfit.help or "")
+    assert not [*LanguageModel(data=StdlibText(), tokenizer="bytes", documents="ended", end_of_text=True).check()]

@@ -51,13 +51,14 @@ class FolderJudge:
         if problems := list(judge_problems(folder)):
             raise Refused("; ".join(f"{message} ({fix})" for message, fix in problems))
         library: Any = importlib.import_module(EXTRA)
+        damaged: type[Exception] = importlib.import_module("safetensors").SafetensorError
         safe: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
         try:
             self._tokenizer = library.AutoTokenizer.from_pretrained(str(folder), **safe)
             model, notes = library.AutoModelForCausalLM.from_pretrained(
                 str(folder), use_safetensors=True, output_loading_info=True, **safe
             )
-        except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        except (OSError, ValueError, KeyError, ImportError, RuntimeError, damaged) as error:
             raise Refused(f"{folder} cannot be read as a causal language model: {error}") from None
         if missing := sorted(notes["missing_keys"]):  # they would be random, and the figures without meaning
             raise Refused(f"{folder} lacks weights of its model: {', '.join(missing[:5])}")

@@ -9,6 +9,8 @@ from math import exp, log
 from typing import Any
 
 import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
 
 from dither.registry.flow import Clean, Measured, Noised
 from dither.registry.parts import SampleSums
@@ -17,7 +19,13 @@ from dither.registry.spaces import TokenSpace
 from ..denoising import Accuracy
 from .tokenizers import Tokenizer
 
-__all__ = ["TextMetrics"]
+__all__ = ["TextMetrics", "behind_end"]
+
+
+def behind_end(x: Int[Tensor, "B L"], end: int) -> Bool[Tensor, "B L"]:
+    """Return what stands behind the first id that ends a text."""
+    found = (x == end).cumsum(1)
+    return (found > 1) | ((found == 1) & (x != end))
 
 
 class TextMetrics:
@@ -30,10 +38,12 @@ class TextMetrics:
     Args:
         tokenizer: What counts characters.
         space: Of the task.
+        filled: Whether what stands behind the first end of a window only fills it: its nats count, itself does not.
     """
 
-    def __init__(self, tokenizer: Tokenizer, space: TokenSpace) -> None:
+    def __init__(self, tokenizer: Tokenizer, space: TokenSpace, *, filled: bool = False) -> None:
         self._tokenizer = tokenizer
+        self._end = tokenizer.end if filled else None
         self._nats = self._weight = 0.0
         self._parts: dict[str, float] = {}
         self._tokens = self._characters = 0
@@ -43,10 +53,11 @@ class TextMetrics:
         """Take in one batch."""
         weights = measured.weights.double()
         self._nats += float((measured.values.double() * weights).sum())
-        self._weight += float(weights.sum())
+        counted = self._counted(clean)
+        self._weight += float((weights * counted).sum())
         for name, part in measured.parts.items():
             self._parts[name] = self._parts.get(name, 0.0) + float((part.double() * weights).sum())
-        ids = clean.x0[~clean.fixed].cpu().numpy()
+        ids = clean.x0[counted].cpu().numpy()
         self._tokens += len(ids)
         self._characters += self._tokenizer.characters(ids)
         if pred is not None:
@@ -54,14 +65,18 @@ class TextMetrics:
 
     def per_sample(self, clean: Clean, measured: Measured) -> dict[str, SampleSums]:
         """Return what each window adds to nats and tokens, and to bits and characters where all tokens weigh alike."""
-        weights = measured.weights.double()
-        nats, tokens = (measured.values.double() * weights).sum(1), weights.sum(1)
+        weights, counted = measured.weights.double(), self._counted(clean)
+        nats, tokens = (measured.values.double() * weights).sum(1), (weights * counted).sum(1)
         sums: dict[str, SampleSums] = {"nats_per_token": (nats, tokens)}
         if torch.equal(measured.weights, (~clean.fixed).to(measured.weights.dtype)):
-            windows = zip(clean.x0.cpu().numpy(), (~clean.fixed).cpu().numpy(), strict=True)
+            windows = zip(clean.x0.cpu().numpy(), counted.cpu().numpy(), strict=True)
             characters = [self._tokenizer.characters(row[free]) for row, free in windows]
             sums["bits_per_char"] = nats / log(2), torch.tensor(characters, dtype=torch.float64)
         return sums
+
+    def _counted(self, clean: Clean) -> Bool[Tensor, "B L"]:
+        free = ~clean.fixed
+        return free if self._end is None else free & ~behind_end(clean.x0, self._end)
 
     def compute(self) -> dict[str, float]:
         """Return the figures; nan where nothing was predicted."""

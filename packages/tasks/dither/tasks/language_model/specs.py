@@ -23,7 +23,12 @@ if TYPE_CHECKING:
     from .task import LanguageModelling
     from .tokenizers import Tokenizer
 
-__all__ = ["LanguageModel", "Shakespeare", "StdlibText", "TextFiles"]
+__all__ = ["ADD_END", "NO_END", "LanguageModel", "Shakespeare", "StdlibText", "TextFiles"]
+
+NO_END = 'documents = "ended" needs an id that ends a text, and the tokenizer has none'
+"""Why documents cannot be filled up with it."""
+ADD_END = "end_of_text = true adds one"
+"""What helps."""
 
 Play = Literal[
     "a-midsummer-night-s-dream", "a-winter-s-tale", "all-s-well-that-ends-well", "antony-and-cleopatra",
@@ -51,9 +56,10 @@ class LanguageModel(TaskSpec):
     shards."""
     end_of_text: bool = False
     """Add an id that ends a text to a tokenizer without one, such as bytes and chars; gpt2 and bpe:N have one."""
-    documents: Literal["stream", "separate"] = "stream"
+    documents: Literal["stream", "separate", "ended"] = "stream"
     """stream: windows run on across the borders of documents. separate: each document begins a window, its last window
-    is padded, and samples are as long as windows of the training split."""
+    is padded, and samples are as long as windows of the training split. ended: the rest of its last window repeats the
+    id that ends a text and is learned too, so that the model ends texts by itself."""
     prompt: str = ""
     """A beginning that every drawn sample is given."""
     ngrams: int | None = Option(None, ge=2, le=8)
@@ -77,10 +83,25 @@ class LanguageModel(TaskSpec):
         if units is not None and given >= self.length:
             what = f"a prompt of {given} {units} leaves nothing to write in a window of {self.length}"
             yield Misfit(what, ("prompt",))
+        if not faults and self.data.gives in ("text", "token-ids"):
+            yield from self._misfit_tokenizer(shards)
         if self.judge is not None:
             from .judge import judge_problems
 
             yield from (Misfit(text, ("judge",), help=fix) for text, fix in judge_problems(Path(self.judge)))
+
+    def _misfit_tokenizer(self, shards: bool) -> Iterator[Misfit]:
+        """Yield a tokenizer that did not make the shards, and that there is no end where documents are to end."""
+        try:
+            if shards:
+                from .shards.tokenizer_file import check_tokenizer
+
+                check_tokenizer(self.tokenizer, self._record().tokenizer, end_of_text=self.end_of_text)
+            if self.documents == "ended" and self.space().fields[0].end is None:
+                yield Misfit(NO_END, ("documents",), help=ADD_END)
+        except Refused as refused:
+            for problem in refused.problems:
+                yield Misfit(problem.message, tuple(problem.path or ())[1:], help=problem.help)
 
     def space(self) -> TokenSpace:
         """One field, `text`; its size asks for the data or a file only where the tokenizer depends on it."""
@@ -110,18 +131,23 @@ class LanguageModel(TaskSpec):
     def _asked(self) -> tuple[int, int | None]:
         """Return the same from the data or a file."""
         if self.data.gives == "token-ids":
-            record: FolderRecord = cast(Any, self.data).record()
+            record = self._record()
             return record.vocabulary, record.tokenizer.end
         found = self._load(None)
         return found.size, found.end
 
+    def _record(self) -> FolderRecord:
+        record: FolderRecord = cast(Any, self.data).record()
+        return record
+
     def _load(self, corpus: Corpus | TokenShards | None) -> Tokenizer:
         from .choosing import load_tokenizer
         from .shards.reading import TokenShards
-        from .shards.tokenizer_file import choose_tokenizer
+        from .shards.tokenizer_file import check_tokenizer
 
         if isinstance(corpus, TokenShards):
-            return choose_tokenizer(self.tokenizer, corpus.tokenizer, end_of_text=self.end_of_text)
+            check_tokenizer(self.tokenizer, self._record().tokenizer, end_of_text=self.end_of_text)
+            return corpus.tokenizer
         name = "bytes" if self.tokenizer == "auto" else self.tokenizer
         return load_tokenizer(name, lambda: corpus or self.data.build(), end_of_text=self.end_of_text)
 

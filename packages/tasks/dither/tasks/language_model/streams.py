@@ -14,8 +14,8 @@ from jaxtyping import Bool, Int64, Integer
 
 __all__ = ["Documents", "Joined", "Stream", "Windows"]
 
-Documents = Literal["stream", "separate"]
-"""Whether windows run across the borders of documents, or each holds one document only."""
+Documents = Literal["stream", "separate", "ended"]
+"""Whether windows run across the borders of documents or hold one document each, and whether the rest counts."""
 
 
 class Joined:
@@ -76,8 +76,9 @@ class Windows:
         stream: Where the ids are.
         length: Ids per window L.
         documents: "stream": every L ids in turn, only the last window may be shorter. "separate": each document begins
-            a window; a longer one goes on in further windows, and the rest of its last window is padding.
-        pad: The id on padding.
+            a window; a longer one goes on in further windows, and the rest of its last window is padding. "ended": the
+            same, but the rest counts as the document's own.
+        pad: The id in that rest.
     """
 
     def __init__(self, stream: Stream, length: int, documents: Documents = "stream", pad: int = 0) -> None:
@@ -89,7 +90,8 @@ class Windows:
             np.lib.stride_tricks.sliding_window_view(array, length) if len(array) >= length else None
             for array in self._arrays
         ]
-        self._table = _windows_of_documents(stream, length) if documents == "separate" else None
+        self._ended = documents == "ended"
+        self._table = None if documents == "stream" else _windows_of_documents(stream, length)
         self._count = -(-int(self._edges[-1]) // length) if self._table is None else len(self._table[0])
 
     def __len__(self) -> int:
@@ -117,7 +119,7 @@ class Windows:
             return ids, np.ones(ids.shape, bool)
         valid = np.arange(self.length) < sizes[:, None]
         ids[~valid] = self.pad
-        return ids, valid
+        return ids, np.ones_like(valid) if self._ended else valid
 
     def _gather(self, starts: Int64[np.ndarray, " B"]) -> Int64[np.ndarray, "B L"]:
         """Copy L ids from each start on, across the borders of arrays; what lies behind the last id is anything."""

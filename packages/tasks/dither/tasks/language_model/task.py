@@ -24,9 +24,10 @@ from .baselines import LIMIT, strong_baselines, trivial_baselines
 from .corpora import Corpus
 from .judge import FolderJudge
 from .laws import law_figures
-from .metrics import TextMetrics
+from .metrics import TextMetrics, behind_end
 from .ngrams import WittenBell
 from .shards.reading import TokenShards
+from .specs import ADD_END, NO_END
 from .streams import Documents, Windows
 from .tokenizers import Tokenizer
 from .variety import sample_figures
@@ -45,7 +46,8 @@ class LanguageModelling:
     The documents of a split stand one after the other and are cut into windows of equal length; only the last window of
     a split may be shorter. With `documents = "separate"` each document begins a window, and the rest of its last window
     is padding; drawn samples are as long as windows of the training split are. Padding is the id that ends a text,
-    or 0.
+    or 0. With `documents = "ended"` that rest repeats the id that ends a text and is learned like all else, so that a
+    model ends texts by itself; it counts as neither tokens nor characters, but its nats count.
 
     Args:
         corpus: The documents by split, or shards of their ids.
@@ -78,11 +80,13 @@ class LanguageModelling:
         self.ids = {split: stream.ids for split, stream in streams.items()}
         self._pad = tokenizer.end or 0
         self._windows = {split: Windows(made, length, documents, self._pad) for split, made in streams.items()}
-        self._separate = documents == "separate"
+        self._documents = documents
+        if documents == "ended" and tokenizer.end is None:
+            raise Refused(Problem(NO_END, path=("task", "documents"), help=ADD_END))
         for split in ("train", "valid"):
             if not len(self.ids[split]):
                 raise Refused(f'{corpus.name}: the split "{split}" holds no text')
-        if len(self.ids["train"]) < length and not self._separate:
+        if len(self.ids["train"]) < length and documents == "stream":
             given = len(self.ids["train"])
             what = f"{corpus.name}: the training text is {given} ids long, less than one window of {length}"
             raise Refused(Problem(what, path=("task", "length"), help="lower length, or give more text"))
@@ -110,7 +114,7 @@ class LanguageModelling:
         known = torch.zeros(n, self.length, dtype=torch.bool)
         x0[:, : len(self.prompt)] = torch.from_numpy(self.prompt)
         known[:, : len(self.prompt)] = True
-        if not self._separate:
+        if self._documents != "separate":
             return Clean.of(x0, known=known)
         rows = np.random.default_rng(seed).integers(self.size("train"), size=n)
         sizes = np.maximum(self._windows["train"].spans(rows)[1], len(self.prompt) + 1)
@@ -118,7 +122,7 @@ class LanguageModelling:
 
     def metrics(self) -> TextMetrics:
         """Return a fresh accumulator of nats per token, bits per character and perplexity."""
-        return TextMetrics(self.tokenizer, self.space)
+        return TextMetrics(self.tokenizer, self.space, filled=self._documents == "ended")
 
     def baselines(self) -> dict[str, float]:
         """Return uniform, unigram, and on request n-grams and xz; and the variety of real windows."""
@@ -139,6 +143,8 @@ class LanguageModelling:
         itself, as are all such figures: read them beside those of real text and beside `distinct_2`.
         """
         rows, valid = samples.cpu().numpy(), like.valid.cpu().numpy()
+        if self._documents == "ended" and self.tokenizer.end is not None:
+            valid = valid & ~behind_end(samples.cpu(), self.tokenizer.end).numpy()
         figures = sample_figures(rows, valid)
         kept = self._texts(samples, like)
         if self._ngrams is not None and kept:

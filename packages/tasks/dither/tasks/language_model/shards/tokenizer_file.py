@@ -12,7 +12,7 @@ from ..choosing import TextSource, load_tokenizer
 from ..tokenizers import Bytes, Characters, Ended, Tokenizer
 from .record import REMEDY, TokenizerRecord
 
-__all__ = ["choose_tokenizer", "record_tokenizer", "restore_tokenizer"]
+__all__ = ["check_tokenizer", "record_tokenizer", "restore_tokenizer"]
 
 
 def record_tokenizer(tokenizer: Tokenizer, folder: Path) -> TokenizerRecord:
@@ -75,8 +75,8 @@ def _inner(record: TokenizerRecord, path: Path) -> Tokenizer:
     return learned
 
 
-def choose_tokenizer(name: str, made: Tokenizer, *, end_of_text: bool) -> Tokenizer:
-    """Return the tokenizer that a person names for shards, which is the one that made them or an error later on.
+def check_tokenizer(name: str, made: TokenizerRecord, *, end_of_text: bool) -> None:
+    """Compare the tokenizer that a person names for shards with the one that made them.
 
     Args:
         name: "auto", the name under which the shards were made, or any tokenizer.
@@ -84,18 +84,22 @@ def choose_tokenizer(name: str, made: Tokenizer, *, end_of_text: bool) -> Tokeni
         end_of_text: Whether an id that ends a text is asked for.
 
     Raises:
-        Refused: An end is asked for, and the shards have none; or there is no such tokenizer.
+        Refused: They differ; an end is asked for, and the shards have none; or there is no such tokenizer.
     """
     if end_of_text and made.end is None:
         fix = "prepare the text anew with --end-of-text"
         raise Refused(Problem("these shards have no id that ends a text", path=("task", "end_of_text"), help=fix))
     if name in ("auto", made.name):
-        return made
+        return
+    given = f'"{name}"'
     if name in ("bytes", "gpt2") or name.endswith(".json"):
-        found = load_tokenizer(name, _nothing)
-        return Ended(found) if isinstance(made, Ended) and found.end is None else found
-    what = f'tokenizer "{made.name}" made these shards, not "{name}"'
-    raise Refused(Problem(what, path=("task", "tokenizer"), help='leave tokenizer = "auto"'))
+        found = load_tokenizer(name, _nothing, end_of_text=made.added_end)
+        if found.fingerprint == made.fingerprint:
+            return
+        given = f'"{found.name}" ({found.size:,} ids, hash {found.fingerprint[:12]})'
+    what = f'the tokenizer "{made.name}" (hash {made.fingerprint[:12]}) made these shards, not {given}'
+    fix = 'leave tokenizer = "auto", or prepare the text anew'
+    raise Refused(Problem(what, path=("task", "tokenizer"), help=fix))
 
 
 def _nothing() -> TextSource:
