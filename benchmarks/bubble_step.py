@@ -1,18 +1,18 @@
 """One training step of the small bubble model at batch 64: ours against a straightforward one, in turns, in one run.
 
-    python benchmarks/bubble_step.py [STEPS]
+    python benchmarks/bubble_step.py [ROUNDS]
 
 The straightforward one is what a person would write from seed 001: torch's layers, scaled_dot_product_attention under a
 mask of PAD, dropout 0.1, masked cross-entropy over 1/t, clipping, an average of the weights, fused AdamW. Ours is the
 engine's step, with the same work and dropout: with PAD, without it, and with batches of one number of rooms. Rooms are
 as frequent as the generator makes them (RPLAN's histogram), or evenly 4 to 8. Printed are mean and quartiles in
-milliseconds, and the ratio of the means: batches of one number of rooms differ in length.
+milliseconds, and the ratio of the means: batches of one number of rooms differ in length. Each step is in a process of
+its own, since the allocator is told for a whole process to keep freed memory; only the engine does so.
 """
 
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean, quantiles
@@ -21,7 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from turns import serve, take_turns
 
+from dither.engine.allocator import keep_freed_memory
 from dither.engine.experiment import load_experiment
 from dither.engine.system import Diffusion
 from dither.engine.trainer import Trainer, make_order
@@ -116,36 +118,38 @@ def trainer(rooms: str, *changes: str) -> Trainer:
     return built
 
 
-def measure(rooms: str, steps: int) -> dict[str, list[float]]:
-    """Take each step in turn; return milliseconds."""
-    padded, skipping, buckets = trainer(rooms), trainer(rooms), trainer(rooms, "train.buckets=true")
-    padded.system.model.skip_padding = padded.system.model.skip_unasked = False
-    cases: dict[str, Callable[[], object]] = {
-        "straightforward, SDPA with PAD": straightforward(padded),
-        "engine, with PAD": padded.advance,
-        "engine, padding left out": skipping.advance,
-        "engine, buckets": buckets.advance,
+def engine(rooms: str, *changes: str, padded: bool = False) -> Callable[[], object]:
+    """Return the engine's step."""
+    keep_freed_memory()  # as a run does
+    built = trainer(rooms, *changes)
+    if padded:
+        model: Any = built.system.model
+        model.skip_padding = model.skip_unasked = False
+    return built.advance
+
+
+def steps(rooms: str) -> dict[str, Callable[[], Callable[[], object]]]:
+    """Return what makes each step."""
+    return {
+        f"straightforward, SDPA with PAD, {rooms}": lambda: straightforward(trainer(rooms)),
+        f"engine, with PAD, {rooms}": lambda: engine(rooms, padded=True),
+        f"engine, padding left out, {rooms}": lambda: engine(rooms),
+        f"engine, buckets, {rooms}": lambda: engine(rooms, "train.buckets=true"),
     }
-    times: dict[str, list[float]] = {name: [] for name in cases}
-    for number in range(steps + 3):
-        for name, advance in cases.items():
-            began = time.perf_counter()
-            advance()
-            if number >= 3:
-                times[name].append(1000 * (time.perf_counter() - began))
-    return times
 
 
 def main() -> None:
     """Measure with both histograms of rooms."""
-    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 100
+    if serve(steps("as generated") | steps("even")):
+        return
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 100
     for rooms in ("as generated", "even"):
-        found = measure(rooms, steps)
-        print(f"rooms {rooms}: {'mean':>27} {'quartiles':>17}")
-        baseline = fmean(found["straightforward, SDPA with PAD"])
+        found = take_turns([*steps(rooms)], rounds, warm=3)
+        print(f"rooms {rooms}: {'mean':>38} {'quartiles':>17}")
+        baseline = fmean(next(iter(found.values())))
         for name, some in found.items():
             text = " ".join(f"{q:7.1f}" for q in quantiles(some, n=4))
-            print(f"  {name:32} {fmean(some):7.1f} {text} ms   {baseline / fmean(some):.2f}x")
+            print(f"  {name:43} {fmean(some):7.1f} {text} ms   {baseline / fmean(some):.2f}x")
 
 
 if __name__ == "__main__":

@@ -1,18 +1,17 @@
 """One step of training the language model of seed 004, straightforward and ours by turns, in one run.
 
-    python benchmarks/language_step.py [PAIRS] [keep-memory] [compile]
+    python benchmarks/language_step.py [ROUNDS]
 
 V = 50,257, 1,024 positions, batch 1. The straightforward step is the same body in float32, SEDD's mathematics on all
-logits at once, clipping, fused AdamW; ours is the engine's with bfloat16 products, float32 sums and head and loss in
-one. Neither keeps an average of the weights. "keep-memory" tells the allocator of glibc to give nothing back, for both.
-Printed are medians in milliseconds and the median of the ratios.
+logits at once, clipping, fused AdamW; ours is the engine's with bfloat16 products, float32 sums, head and loss in one,
+and freed memory kept for the next step. Each is in a process of its own, since the allocator is told for a whole
+process; "memory kept" tells it to the straightforward one too. Nobody keeps an average of the weights. Printed are
+medians in milliseconds and the median of the ratios of turns.
 """
 
 from __future__ import annotations
 
-import ctypes
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -20,14 +19,15 @@ from statistics import median
 import torch
 from language_head import straightforward
 from torch import nn
+from turns import serve, take_turns
 
+from dither.engine.allocator import keep_freed_memory
 from dither.engine.experiment import load_experiment
 from dither.engine.system import Diffusion
 from dither.engine.trainer import Trainer
 
 FILE = Path(__file__).parent.parent / "experiments" / "language_model" / "seed.toml"
 CHANGES = ("train.batch_size=1", "train.ema=0.0", "train.device=cpu")
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 
 
 def trainer(*changes: str) -> Trainer:
@@ -55,26 +55,29 @@ def plain_step(built: Trainer) -> Callable[[], object]:
     return advance
 
 
+def ours(*changes: str) -> Callable[[], object]:
+    """Return the engine's step."""
+    keep_freed_memory()  # as a run does
+    return trainer("train.precision=bfloat16", *changes).advance
+
+
+STEPS: dict[str, Callable[[], Callable[[], object]]] = {
+    "straightforward, float32": lambda: plain_step(trainer()),
+    "straightforward, memory kept": lambda: (keep_freed_memory(), plain_step(trainer()))[1],
+    "ours": ours,
+    "ours, compiled": lambda: ours("train.compile=true"),
+}
+
+
 def main() -> None:
     """Take each step in turn."""
-    words = sys.argv[1:]
-    pairs = int(words[0]) if words and words[0].isdigit() else 3
-    if "keep-memory" in words:
-        libc = ctypes.CDLL(None)
-        print("mallopt:", libc.mallopt(M_MMAP_MAX, 0), libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1))
-    plain = plain_step(trainer())
-    compiled = ["train.compile=true"] if "compile" in words else []
-    ours = trainer("train.precision=bfloat16", *compiled).advance
-    times = []
-    for number in range(pairs + 1):
-        pair = []
-        for run in (plain, ours):
-            began = time.perf_counter()
-            run()
-            pair.append(1000 * (time.perf_counter() - began))
-        times += [pair] if number else []
-    base, own = (median(column) for column in zip(*times, strict=True))
-    print(f"straightforward {base:.0f} ms, ours {own:.0f} ms, {median(a / b for a, b in times):.2f}x")
+    if serve(STEPS):
+        return
+    times = take_turns([*STEPS], int(sys.argv[1]) if sys.argv[1:] else 5)
+    base = times["straightforward, float32"]
+    print(f"{'one step, B = 1, 1,024 positions':38} ms   ratio")
+    for name, own in times.items():
+        print(f"  {name:32} {median(own):6.0f}   {median(a / b for a, b in zip(base, own, strict=True)):.2f}x")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from rich.console import Console
 from dither.registry.problems import Refused
 from dither.registry.storage import sha256_of, sync
 
+from .allocator import keep_freed_memory
 from .checkpoint import MANIFEST, Checkpoints, Damaged, load_weights, verify, weights_of
 from .constraining import load_constrained
 from .environment import choose_device
@@ -110,6 +111,8 @@ def build(loaded: Loaded) -> tuple[Diffusion, torch.device]:
     if train.threads is not None:
         torch.set_num_threads(train.threads)
     device = choose_device(train.device)
+    if train.keep_memory and device.type == "cpu":
+        keep_freed_memory()
     return Diffusion.build(loaded.experiment, loaded.plugins.catalog).to(device), device
 
 

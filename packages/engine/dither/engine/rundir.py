@@ -170,6 +170,7 @@ CHANGEABLE = (
     "train.device",
     "train.strategy",
     "train.threads",
+    "train.keep_memory",
     "train.compile",
 )
 """What a resumed run may have otherwise than before."""

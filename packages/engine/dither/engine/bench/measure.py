@@ -13,11 +13,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from ..environment import choose_device, environment, peak_memory
+from ..environment import environment, peak_memory
 from ..experiment import Loaded
+from ..loading import build
 from ..log import Log
 from ..optimizer_state import flatten
-from ..system import Diffusion
 from ..trainer import Trainer
 from .flops import step_flops
 from .peak import matmul_peak, wait
@@ -42,10 +42,7 @@ def bench(loaded: Loaded, steps: int = 20, repeats: int = 3, warmup: int = 3) ->
         Tables of plain numbers: seconds, rates, memory in bytes, flops.
     """
     train = loaded.experiment.train
-    if train.threads is not None:
-        torch.set_num_threads(train.threads)
-    device = choose_device(train.device)
-    system = Diffusion.build(loaded.experiment, loaded.plugins.catalog).to(device)
+    system, device = build(loaded)
     trainer = Trainer(system, train, loaded.experiment.seed)
     first = _timed(trainer.advance, device)
     for _ in range(warmup):

@@ -24,7 +24,7 @@ def sample(
     ] = None,
     constraints: Annotated[
         Path | None,
-        typer.Option("--constraints", metavar="FILE", help="What samples must fulfil: TOML with [task.constraints]."),
+        typer.Option("--constraints", metavar="FILE", help="What samples must fulfil: TOML with \\[task.constraints]."),
     ] = None,
     export: Annotated[
         list[str] | None,
