@@ -232,3 +232,13 @@ def test_the_verb_may_follow_the_options(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["--format", "json", "missing.toml"], verb="run") == 2
     assert "missing.toml does not exist" in json.loads(capsys.readouterr().out)["problems"][0]["message"]
+
+
+def test_what_is_found_out_while_parts_are_built_is_told_at_its_line_too(tmp_path, capsys):
+    text = "loss = 'masked-ce'\nprocess = 'absorbing'\nmodel = 'denoiser'\nsampler = 'ancestral'\n[task]\n"
+    text += "use = 'language-model'\nlength = 64\ntokenizer = 'chars'\nprompt = '\u65e5'\n[train]\nsteps = 1\n"
+    (tmp_path / "e.toml").write_text(text, "utf-8")
+    assert main(["run", str(tmp_path / "e.toml"), "--runs", str(tmp_path / "runs")]) == 2
+    told = capsys.readouterr().err
+    assert "e.toml:9:10" in told
+    assert "the training text does not" in told

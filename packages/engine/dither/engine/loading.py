@@ -20,14 +20,16 @@ from rich.console import Console
 
 from dither.registry.problems import Refused
 from dither.registry.storage import sha256_of, sync
+from dither.registry.validation import located
 
 from .allocator import keep_freed_memory
 from .checkpoint import MANIFEST, Checkpoints, Damaged, load_weights, verify, weights_of
 from .constraining import load_constrained
 from .environment import choose_device
 from .experiment import Loaded, load_experiment
+from .parts_record import changed_files
 from .progress import Screen, say
-from .rundir import resolved_file
+from .rundir import read_manifest, resolved_file
 from .scores import best_step
 from .system import Diffusion
 
@@ -74,6 +76,8 @@ def load_run(
     """
     path = resolved_file(run_directory)
     loaded = load_experiment(path) if constraints is None else load_constrained(path, constraints)
+    if loaded.plugins.files and (changes := changed_files(read_manifest(run_directory), loaded)):
+        raise Refused([f"the run in {run_directory} is not what it was: {change}" for change in changes])
     found = find_checkpoint(run_directory, checkpoint, console)
     system, _ = build(loaded)
     load_weights(weights_of(found), system.model)
@@ -113,7 +117,11 @@ def build(loaded: Loaded) -> tuple[Diffusion, torch.device]:
     device = choose_device(train.device)
     if train.keep_memory and device.type == "cpu":
         keep_freed_memory()
-    return Diffusion.build(loaded.experiment, loaded.plugins.catalog).to(device), device
+    try:
+        system = Diffusion.build(loaded.experiment, loaded.plugins.catalog)
+    except Refused as refused:
+        raise located(refused, loaded.document) from None
+    return system.to(device), device
 
 
 def export_run(run_directory: Path, to: Path, checkpoint: Which = "newest") -> list[Path]:

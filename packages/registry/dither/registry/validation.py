@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -13,7 +14,7 @@ from .mistakes import problems_in
 from .problems import Problem, Refused
 from .spec import Misfit, Options, Spec
 
-__all__ = ["dump", "problems_of", "validate"]
+__all__ = ["dump", "located", "problems_of", "validate"]
 
 O = TypeVar("O", bound=Options)  # noqa: E741
 
@@ -42,6 +43,17 @@ def problems_of(misfits: Iterable[Misfit], document: Document) -> list[Problem]:
             Problem(misfit.message, misfit.path, origin, misfit.help, tuple(related), document.at(misfit.path))
         )
     return found
+
+
+def located(refused: Refused, document: Document) -> Refused:
+    """Give problems that name a value but no place, such as those met while parts are built, their places."""
+
+    def placed(problem: Problem) -> Problem:
+        if not problem.path or problem.origin is not None:
+            return problem
+        return replace(problem, origin=document.origin(problem.path, value=True), given=document.at(problem.path))
+
+    return Refused([placed(problem) for problem in refused.problems])
 
 
 def dump(options: Options, catalog: Catalog | None = None) -> dict[str, Any]:
