@@ -1,36 +1,40 @@
 """One training step of the GET model of seed 000 at batch 1, 901 tokens: ours against the seed's own code, by turns.
 
-    python benchmarks/get_step.py [float32|bfloat16] [PAIRS]
-    python benchmarks/get_step.py memory
+    python benchmarks/get_step.py [ROUNDS] [WORD ...]
 
 The seed's code is what its text says, step by step: attention as softmax over a matrix of scores that is kept, every
 block and the head on all positions, the mean square of prediction times mask less truth times mask; beside it clipping
-and fused AdamW. Ours is the engine's step of `seed.toml` with the same work, in float32 or under bfloat16 autocast.
-Neither keeps an average of the weights. Printed are medians in milliseconds and the median of the ratios of pairs;
-"memory" prints the most that a fresh process of each held beyond what importing takes.
+and fused AdamW. Ours is the engine's step of `seed.toml` with the same work, in float32 or under bfloat16 autocast;
+first with a token for each region, as where something tells masked ones apart, then as it is, with one token for all
+that are masked. Neither keeps an average of the weights. Each is in a process of its own. Printed are the median in
+milliseconds, the median of the ratios of a round beside what is to be reached and what is aimed at, and the most memory
+beyond what importing takes, which is to stay below 2,400 MB. All together hold 13 GB. Words choose among the steps by
+name; "compiled" brings those that are.
 """
 
 from __future__ import annotations
 
 import math
-import re
-import subprocess
 import sys
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from turns import serve, take_turns
 
-from dither.engine.experiment import load_experiment
+from dither.engine.allocator import keep_freed_memory
+from dither.engine.experiment import Experiment, load_experiment
 from dither.engine.system import Diffusion
-from dither.engine.trainer import Trainer
+from dither.engine.trainer import Trainer, make_order
 
 FILE = Path(__file__).parent.parent / "experiments" / "get_region" / "seed.toml"
 CHANGES = ("train.batch_size=1", "train.ema=0.0", "train.device=cpu")
 WIDTH, HEADS, DEPTH = 768, 12, 12
+SEED = "seed 000, float32"
 
 
 class SeedBlock(nn.Module):
@@ -76,21 +80,22 @@ class SeedModel(nn.Module):
         return prediction
 
 
-def trainer(precision: str) -> Trainer:
-    """Return the engine's trainer of the seed."""
-    experiment = load_experiment(FILE, [*CHANGES, f"train.precision={precision}"]).experiment
-    return Trainer(Diffusion.build(experiment).train(), experiment.train, 0)
+def experiment(*changes: str) -> Experiment:
+    """Return the experiment of the seed."""
+    return load_experiment(FILE, [*CHANGES, *changes]).experiment
 
 
-def seed_step(built: Trainer) -> Callable[[], object]:
-    """Return a step of the seed's code on the batches of a trainer."""
-    task = built.system.task
+def seed() -> Callable[[], object]:
+    """Return a step of the seed's code on the batches of the engine."""
+    own = experiment()
+    task = own.task.build()
+    order = make_order(task, own.train, 0)
     model = SeedModel(task.batch("train", [0]).x0.shape[-1]).train()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, weight_decay=0.05, fused=True)
     step = iter(range(10**9))
 
     def advance() -> None:
-        clean = task.batch("train", built.rows(next(step)))
+        clean = task.batch("train", order.rows(next(step), 1))
         mask = torch.rand(*clean.x0.shape[:2], 1) < 0.5
         prediction = model(clean.x0, mask, torch.randint(0, 1000, (len(mask),)))
         optimizer.zero_grad()
@@ -101,54 +106,50 @@ def seed_step(built: Trainer) -> Callable[[], object]:
     return advance
 
 
-def measure(precision: str, pairs: int) -> None:
-    """Take each step in turn."""
-    built = trainer(precision)
-    cases = {"seed 000, float32": seed_step(built), f"engine, {precision}": built.advance}
-    times: dict[str, list[float]] = {name: [] for name in cases}
-    for number in range(pairs + 1):
-        for name, advance in cases.items():
-            began = time.perf_counter()
-            advance()
-            if number:
-                times[name].append(1000 * (time.perf_counter() - began))
-    seed, ours = times.values()
-    for name, some in times.items():
-        print(f"{name:20} {median(some):7.0f} ms")
-    print(f"{median(a / b for a, b in zip(seed, ours, strict=True)):.2f}x")
+def engine(precision: str, *changes: str, joined: bool) -> Callable[[], object]:
+    """Return the engine's step."""
+    keep_freed_memory()  # as a run does
+    own = experiment(f"train.precision={precision}", *changes)
+    system = Diffusion.build(own).train()
+    model: Any = system.model
+    model.join_hidden = joined
+    return Trainer(system, own.train, 0).advance
 
 
-def peak(case: str) -> None:
-    """Print the peak memory of three steps in this process."""
-    before = _most()
-    built = trainer("float32" if case == "seed" else case)
-    advance = seed_step(built) if case == "seed" else built.advance
-    if case == "seed":  # the engine's own model is not to count
-        del built.system.model, built.optimizer, built.parameters
-    for _ in range(3):
-        advance()
-    print(f"{case:10} {_most() - before:6.0f} MB")
-
-
-def _most() -> float:
-    """Return the most memory that this process has held, in MB."""
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert found is not None
-    return int(found[1]) / 1000
+def cases() -> dict[str, tuple[Callable[[], Callable[[], object]], float, float]]:
+    """Return what makes each step of the engine, the ratio to reach, and the one to aim at."""
+    found = {}
+    for compiled in (False, True):
+        for each, precision, reach, aim in (
+            (True, "float32", 1.3, 1.35),
+            (True, "bfloat16", 2.2, 2.6),
+            (False, "float32", 2.0, 2.2),
+            (False, "bfloat16", 3.8, 5.0),
+        ):
+            name = f"{precision}{', each by itself' * each}{', compiled' * compiled}"
+            change = f"train.compile={'true' if compiled else 'false'}"
+            found[name] = partial(engine, precision, change, joined=not each), reach, aim
+    return found
 
 
 def main() -> None:
-    """Measure what the words ask for."""
-    words = sys.argv[1:]
-    if words[:1] == ["peak"]:
-        peak(words[1])
-    elif words == ["memory"]:
-        for case in ("seed", "float32", "bfloat16"):
-            done = subprocess.run([sys.executable, __file__, "peak", case], capture_output=True, text=True, check=True)
-            print(done.stdout, end="")
-    else:
-        counts = [int(word) for word in words if word.isdigit()]
-        measure("bfloat16" if "bfloat16" in words else "float32", counts[0] if counts else 4)
+    """Take each step in turn."""
+    every = cases()
+    if serve({SEED: seed} | {name: make for name, (make, _, _) in every.items()}):
+        return
+    rounds, words = ([word for word in sys.argv[1:] if word.isdigit() == digit] for digit in (True, False))
+    chosen = [
+        name
+        for name in every
+        if all(word in name for word in words) and ("compiled" in words or "compiled" not in name)
+    ]
+    times, peaks = take_turns([SEED, *chosen], int(rounds[0]) if rounds else 4)
+    print(f"{'':36} {'ms':>5} {'ratio':>7} {'reach':>6} {'aim':>6} {'MB':>6}")
+    print(f"{SEED:36} {median(times[SEED]):5.0f} {peaks[SEED]:28.0f}")
+    for name in chosen:
+        _, reach, aim = every[name]
+        ratio = median(a / b for a, b in zip(times[SEED], times[name], strict=True))
+        print(f"{name:36} {median(times[name]):5.0f} {ratio:6.2f}x {reach:5.2f}x {aim:5.2f}x {peaks[name]:6.0f}")
 
 
 if __name__ == "__main__":

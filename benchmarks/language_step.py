@@ -73,7 +73,7 @@ def main() -> None:
     """Take each step in turn."""
     if serve(STEPS):
         return
-    times = take_turns([*STEPS], int(sys.argv[1]) if sys.argv[1:] else 5)
+    times = take_turns([*STEPS], int(sys.argv[1]) if sys.argv[1:] else 5).times
     base = times["straightforward, float32"]
     print(f"{'one step, B = 1, 1,024 positions':38} ms   ratio")
     for name, own in times.items():

@@ -196,6 +196,8 @@ def imported(source: str, name: str) -> bool:
 
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "joblib", "shelve", "marshal", "yaml"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
+READS_TORCH = "packages/registry/dither/registry/weight_files.py"
+SAFELY = {"weights_only": "True", "mmap": "True"}
 
 
 def test_nothing_is_unpickled_or_evaluated():
@@ -207,6 +209,9 @@ def test_nothing_is_unpickled_or_evaluated():
             if not isinstance(node, ast.Call):
                 continue
             called = ast.unparse(node.func)
+            options = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+            if called == "torch.load" and shown(path) == READS_TORCH and SAFELY.items() <= options.items():
+                continue  # the one place where weights of others are read: tensors only, and no pickle without a zip
             if called in FORBIDDEN_CALLS or called in ("torch.load", "torch.save", "os.system"):
                 wrong.append(f"{shown(path)}:{node.lineno} calls {called}")
             allowed = {keyword.arg: keyword.value for keyword in node.keywords}

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dither.core_blocks.specs import AdaLNZero, DenoiserModel
+from dither.core_blocks.specs import AdaLNZero, DenoiserModel, PreNorm
 from dither.registry import FeatureSpace, Field, TokenSpace, default_catalog
 from dither.registry.flow import Context, State
 
@@ -16,14 +16,14 @@ AFFINE = st.sampled_from([True, False, "scale"])
 POSITIONS = st.sampled_from(["none", "sinusoid", "learned"])
 
 blocks = st.fixed_dictionaries(
-    {"use": st.just("adaln-zero"), "heads": st.sampled_from([1, 2, 4])},
+    {"use": st.sampled_from(["adaln-zero", "pre-norm"]), "heads": st.sampled_from([1, 2, 4])},
     optional={
         "ratio": st.floats(0.2, 5),
         "norm": st.sampled_from(["layer", "rms"]),
         "affine": AFFINE,
         "mlp": st.sampled_from(["gelu", "gelu-tanh", "swiglu"]),
         "bias": st.booleans(),
-        "qkv_bias": st.booleans(),
+        "qkv_bias": st.sampled_from([True, False, "qv"]),
         "out_bias": st.booleans(),
         "mlp_bias": st.booleans(),
         "rope": st.booleans(),
@@ -62,7 +62,7 @@ def systems(draw):
         "affine": draw(AFFINE),
         "block": draw(blocks),
         "embedding": draw(embedding),
-        "condition": {"use": "level", "frequencies": draw(st.integers(4, 20))},
+        "condition": draw(st.sampled_from([{"use": "level", "frequencies": 4 + draw(st.integers(0, 16))}, "none"])),
         "head": {"use": head, "bias": draw(st.booleans())},
     }
     return space, {key: value for key, value in options.items() if value is not None}
@@ -111,13 +111,14 @@ BLOCKS = [
 
 @pytest.mark.parametrize("length", [40, 90])
 @pytest.mark.parametrize("options", BLOCKS, ids=str)
-def test_a_block_keeps_what_it_says(options, length):
+@pytest.mark.parametrize("kind", [AdaLNZero, PreNorm])
+def test_a_block_keeps_what_it_says(kind, options, length):
     width, batch = 48, 3
-    spec = AdaLNZero(heads=4, **options)
+    spec = kind(heads=4, **options)
     block = spec.build(width, 16)
     x, c = torch.randn(batch, length, width, requires_grad=True), torch.randn(batch, 16)
     mask = torch.ones(batch, 1, 1, length, dtype=torch.bool)
-    kept = saved(block, x, c, mask=mask) - c.numel()  # the condition is that of all blocks
+    kept = saved(block, x, c, mask=mask) - c.numel() * (kind is AdaLNZero)  # the condition is that of all blocks
     assert spec.cost(width, 16, length).kept == pytest.approx(kept / batch, rel=0.01)
 
 

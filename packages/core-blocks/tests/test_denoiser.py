@@ -294,6 +294,7 @@ def test_what_is_not_asked_is_left_out_of_the_last_block(request, model_of, open
     sort = request.getfixturevalue(space)
     embedding = {"embedding": "graph"} if space == "graph" else {"embedding": {"use": "regions", "cls": True}}
     model = opened(model_of(sort, **embedding)).double().train()
+    model.join_hidden = False  # fewer still
     valid = padded(sort, [3, 4, 2, 3]) if padding and space == "graph" else torch.ones(4, sort.length, dtype=torch.bool)
     state = (
         tokens(sort, 4)

@@ -223,7 +223,7 @@ def test_a_model_of_other_sizes_is_left_alone(file, tmp_path):
         load_sedd(file(made()), ours(made(depth=1)))
     (tmp_path / "no.safetensors").write_bytes(b"not tensors at all")
     for name in ("no.safetensors", "nowhere.safetensors"):
-        with pytest.raises(Refused, match="cannot be read as safetensors"):
+        with pytest.raises(Refused, match="cannot be read"):
             load_sedd(tmp_path / name, model)
     assert all(torch.equal(before[name], weight) for name, weight in model.state_dict().items())
 

@@ -1,10 +1,12 @@
+import errno
 import math
+import os
 
 import pytest
 
 from dither.engine.board import Board
 from dither.engine.log import Log
-from dither.engine.metrics_file import MetricsFile, read_metrics
+from dither.engine.metrics_file import BEGINNING, MetricsFile, Place, changed_lines, read_metrics
 from dither.registry.parts import Picture
 
 
@@ -12,29 +14,69 @@ def test_lines_are_cut_back_to_the_offset(tmp_path):
     path = tmp_path / "metrics.jsonl"
     file = MetricsFile(path)
     file.write(1, "train", {"loss": 0.1 + 0.2})
-    offset = file.offset
+    offset = file.place.bytes
     file.write(2, "train", {"loss": math.nan, "other": math.inf})
     file.close()
     first = {"step": 1, "kind": "train", "loss": 0.1 + 0.2}
     assert read_metrics(path) == [first, {"step": 2, "kind": "train", "loss": None, "other": None}]
     again = MetricsFile(path, offset)
     again.write(3, "valid", {"loss": 1.0})
-    assert again.offset == path.stat().st_size
+    assert again.place.bytes == path.stat().st_size
     again.close()
     assert read_metrics(path) == [first, {"step": 3, "kind": "valid", "loss": 1.0}]
 
 
-def test_a_line_that_does_not_fit_is_taken_back(tmp_path, monkeypatch):
-    file = MetricsFile(tmp_path / "metrics.jsonl")
-    file.write(1, "train", {"loss": 1.0})
-    import os
+@pytest.mark.parametrize("fits", [0, 5])
+def test_lines_that_find_no_space_are_held_back(tmp_path, monkeypatch, fits):
+    path, warned = tmp_path / "metrics.jsonl", []
+    file, other = MetricsFile(path, warn=warned.append), MetricsFile(tmp_path / "other.jsonl")
+    write, full = os.write, [True]
 
-    write = os.write
-    monkeypatch.setattr(os, "write", lambda handle, data: write(handle, data[:5]))
-    with pytest.raises(OSError, match="No space left"):
-        file.write(2, "train", {"loss": 2.0})
+    def on_a_full_disk(handle, data):
+        if full[0] and handle == file._file:
+            if not fits:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return write(handle, data[:fits])
+        return write(handle, data)
+
+    monkeypatch.setattr(os, "write", on_a_full_disk)
+    for step in (1, 2, 3, 4):
+        full[0] = step in (2, 3)
+        for one in (file, other):
+            one.write(step, "train", {"loss": 1.0 / step})
+    assert file.place == other.place
+    file.sync()
     file.close()
-    assert len(read_metrics(tmp_path / "metrics.jsonl")) == 1
+    assert path.read_bytes() == (tmp_path / "other.jsonl").read_bytes()
+    assert len(warned) == 1
+    assert "held back" in warned[0]
+
+
+def test_a_line_that_was_cut_off_is_not_gone_on_with(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n{"st')
+    file = MetricsFile(path, 1000)
+    file.write(3, "train", {})
+    file.close()
+    assert [line["step"] for line in read_metrics(path)] == [1, 2, 3]
+
+
+def test_lines_before_a_checkpoint_that_changed_are_told(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    file = MetricsFile(path)
+    file.write(1, "train", {"loss": 0.25})
+    place = file.place
+    file.write(2, "train", {"loss": 0.5})
+    file.close()
+    assert changed_lines(path, place) is None
+    path.write_text(path.read_text().replace("0.25", "0.35"))
+    assert "not what was written" in changed_lines(path, place)
+    assert changed_lines(path, Place(place.bytes, "")) is None
+    os.truncate(path, place.bytes - 3)
+    assert "has lost 3 bytes" in changed_lines(path, place)
+    path.unlink()
+    assert "cannot be read" in changed_lines(path, place)
+    assert changed_lines(path, BEGINNING) is None
 
 
 def test_tensorboard_gets_scalars_pictures_and_text(tmp_path, load, events):

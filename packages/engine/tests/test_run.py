@@ -131,7 +131,10 @@ def test_where_updates_are_made_void_nothing_is_kept_of_them(start, console, mon
 
 def test_a_full_disk_is_exit_code_5(start, console, monkeypatch):
     usage = checkpoint_module.shutil.disk_usage(".")
-    monkeypatch.setattr(checkpoint_module.shutil, "disk_usage", lambda path: usage._replace(free=10))
+    full = usage._replace(free=10)
+    monkeypatch.setattr(
+        checkpoint_module.shutil, "disk_usage", lambda path: full if list(path.glob("step-*")) else usage
+    )
     code, directory = start()
     assert code == 5
     text = console.export_text()

@@ -9,7 +9,8 @@ import tomllib
 import pytest
 
 from dither.engine.environment import choose_device, differences, environment, git_state
-from dither.engine.rundir import RunDirectory, resolved
+from dither.engine.rundir import RunDirectory, read_manifest, resolved
+from dither.engine.seals import sealed_table
 from dither.registry.problems import Refused
 
 
@@ -69,7 +70,8 @@ def test_what_is_recorded_loads_to_the_same_experiment(tmp_path, load, experimen
     path = directory.path
     assert (path / "experiment.toml").read_bytes() == child.read_bytes()
     assert (path / "extends" / "1-exp.toml").read_bytes() == experiment_file.read_bytes()
-    assert json.loads((path / "manifest.json").read_text()) == {"seed": 3}
+    assert json.loads((path / "manifest.json").read_text()) == sealed_table({"seed": 3})
+    assert read_manifest(path)["seed"] == 3
     written = tomllib.loads((path / "resolved.toml").read_text())
     assert written["task"]["use"] == "toy-plugin/toy-words@1"
     assert written["train"]["optimizer"]["use"] == "engine/adamw@1"

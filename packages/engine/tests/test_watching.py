@@ -1,6 +1,7 @@
 """How samples came about, also where some are drawn again."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -74,3 +75,17 @@ def test_the_rows_of_what_began_are_those_of_the_ways(system, monkeypatch):
     rows = shown[0].x0[:, 0].tolist()
     assert rows[: int(first.sum())] == torch.arange(PATHS)[first].tolist()
     assert len(set(rows)) == PATHS
+
+
+@pytest.mark.parametrize("states", [1, 2, 5, 6, 37, 64, 65])
+def test_of_many_large_states_some_are_left_out_evenly_and_never_the_last(monkeypatch, states):
+    monkeypatch.setattr("dither.engine.watching.MOST_BYTES", 8 * 8)
+    watch = Watch(1)
+    for number in range(states):
+        watch(torch.full((3, 1), number))
+        assert len(watch._states) <= 8
+    watch.keep(torch.arange(3), torch.ones(3, dtype=torch.bool))
+    path = watch.path()[:, 0, 0].tolist()
+    assert path[-1] == states - 1
+    assert len({later - earlier for earlier, later in pairwise(path[:-1])}) <= 1
+    assert len(path) >= min(states, 4)

@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
+from dither.losses.feature_specs import MSE, Huber, Poisson
 from dither.losses.reductions import PerSample
-from dither.losses.specs import MSE, MaskedCE, MaskedCEActive, ScoreEntropy, SeedLoss, register_components
+from dither.losses.specs import MaskedCE, MaskedCEActive, ScoreEntropy, SeedLoss, register_components
 from dither.registry.kinds import ProcessFacts
 from dither.registry.spaces import FeatureSpace, Field, TokenSpace
 
@@ -36,6 +37,8 @@ def test_who_serves_whom(spec, name: str) -> None:
         MaskedCEActive: {"absorbing"},
         ScoreEntropy: set(FACTS) - {"gaussian", "masked-region"},
         MSE: {"gaussian", "masked-region"},
+        Huber: {"gaussian", "masked-region"},
+        Poisson: {"masked-region"},
         SeedLoss: {"uniform-score"},
     }[spec]
     loss, misfits = spec(), list(spec().check(FACTS[name]))
@@ -70,6 +73,15 @@ def test_the_target_follows_the_process() -> None:
     assert MSE().build(FACTS["gaussian"]).target == "velocity"
     assert MSE().build(FACTS["masked-region"]).target == "x0"
     assert MSE(target="x0").build(FACTS["gaussian"]).target == "x0"
+    assert Huber(delta=2.0).build(FACTS["gaussian"]).target == "velocity"
+    assert Huber(target="x0").build(FACTS["gaussian"]).target == "x0"
+
+
+def test_poisson_says_what_it_takes() -> None:
+    (warning,) = Poisson().warn(FACTS["masked-region"])
+    assert "never negative" in warning.message
+    (misfit,) = Poisson().check(FACTS["gaussian"])
+    assert 'not predict = "velocity"' in misfit.message
 
 
 def test_min_snr_is_for_gaussian_noise() -> None:

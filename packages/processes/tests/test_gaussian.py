@@ -15,8 +15,8 @@ from dither.registry.spaces import FeatureSpace
 SPACE = FeatureSpace(3, 2)
 
 
-def process_of(predict: str = "x0", eta: float = 1.0, schedule=None) -> GaussianProcess:
-    return GaussianProcess(SPACE, Clock(schedule or log_linear(1e-3)), predict, eta)
+def process_of(predict: str = "x0", schedule=None) -> GaussianProcess:
+    return GaussianProcess(SPACE, Clock(schedule or log_linear(1e-3)), predict)
 
 
 def noise_of(sigma: float, rows: int = 1, dtype: torch.dtype = torch.float64) -> Noise:
@@ -64,7 +64,7 @@ def moments(
     eta: float, t: int, s: int, predict: str = "x0"
 ) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...]]:
     """Mean and spread of many steps from DDPM's step t to s (counted from 1), and what they started from."""
-    n, process = 60_000, process_of(predict, eta, linear_beta(0.01, 0.3, 10))
+    n, process = 60_000, process_of(predict, linear_beta(0.01, 0.3, 10))
     x0 = torch.tensor([[0.5, -1.0], [2.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
     eps = torch.tensor([[1.0, 0.3], [-0.5, 0.2], [0.0, 2.0]], dtype=torch.float64)
     times = [torch.full((n,), i / 10, dtype=torch.float64) for i in (t, s)]
@@ -74,7 +74,7 @@ def moments(
     said = {"x0": x0, "eps": eps, "velocity": alpha.sqrt() * eps - (1 - alpha).sqrt() * x0}[predict]
     state, like = State.of(x.expand(n, -1, -1)), Clean.of(x0.expand(n, -1, -1))
     pred = process.read(said.expand(n, -1, -1), state, now)
-    drawn = process.step(state, pred, now, then, like).x
+    drawn = process.step(state, pred, now, then, like, eta=eta).x
     return drawn.mean(0), drawn.std(0), (x0, eps, x)
 
 
@@ -107,12 +107,12 @@ def test_eta_is_the_share_of_the_spread() -> None:
 @pytest.mark.parametrize("eta", [0.0, 0.5, 1.0])
 def test_a_step_keeps_the_marginal(eta: float) -> None:
     """With the true x_0, x_s is again sqrt(alpha_s) x_0 + sqrt(1 - alpha_s) noise: for every eta."""
-    n, process = 60_000, process_of("x0", eta)
+    n, process = 60_000, process_of("x0")
     clean = Clean.of(torch.full((n, 3, 2), 2.0))
     t, s = torch.full((n,), 0.8), torch.full((n,), 0.3)
     noised = process.corrupt(clean, t)
     pred = process.read(clean.x0, noised.state, noised.noise)
-    x = process.step(noised.state, pred, noised.noise, process.schedule(s), clean).x
+    x = process.step(noised.state, pred, noised.noise, process.schedule(s), clean, eta=eta).x
     alpha = 1 - 0.999 * 0.3
     assert x.mean().item() == pytest.approx(2 * alpha**0.5, abs=0.01)
     assert x.std().item() == pytest.approx((1 - alpha) ** 0.5, rel=0.01)
@@ -133,7 +133,7 @@ def expected_std(eta: float, steps: int, t_min: float = 1e-3) -> float:
 @pytest.mark.parametrize(("predict", "eta"), [("x0", 1.0), ("eps", 1.0), ("velocity", 1.0), ("x0", 0.0)])
 def test_ancestral_draws_the_data(part, predict: str, eta: float) -> None:
     """Data N(3, 0.5^2), and the exact denoiser E[x_0 | x_t] under each meaning."""
-    process = process_of(predict, eta, linear_beta())
+    process = process_of(predict, linear_beta())
     like = Clean.of(torch.zeros(2_000, 3, 2))
 
     def session(state: State, t: torch.Tensor) -> GaussianReading:
@@ -143,7 +143,8 @@ def test_ancestral_draws_the_data(part, predict: str, eta: float) -> None:
         eps = (state.x - a * x0) / b
         return process.read({"x0": x0, "eps": eps, "velocity": a * eps - b * x0}[predict], state, noise)
 
-    *_, x = part("sampler", "ancestral", steps=50).build()(process, session, like)
+    walk = {"use": "ancestral", "steps": 50} if eta == 1 else {"use": "ddim", "steps": 51, "spacing": "linspace"}
+    *_, x = part("sampler", walk.pop("use"), **walk).build()(process, session, like)
     assert x.mean().item() == pytest.approx(3, abs=0.03)
     assert x.std().item() == pytest.approx(expected_std(eta, 50), rel=0.02)
     assert abs(expected_std(eta, 50) - 0.5) > 0.01
@@ -156,7 +157,7 @@ def test_fixed_values_never_change() -> None:
     clean = Clean.of(torch.randn(5, 3, 2), valid, known)
     fixed = known | ~valid[..., None]
     for predict in ("x0", "eps", "velocity"):
-        process = process_of(predict, 1.0)
+        process = process_of(predict)
         noised = process.corrupt(clean, torch.rand(5, 3))  # a time for each position
         pred = process.read(torch.randn(5, 3, 2), noised.state, noised.noise)
         start = process.prior(clean)
@@ -178,5 +179,5 @@ def test_reading_is_at_least_float32() -> None:
 def test_plain_construction_refuses() -> None:
     with pytest.raises(ValueError, match='did you mean "velocity"'):
         process_of("velocty")
-    with pytest.raises(ValueError, match="eta must lie"):
-        process_of(eta=1.5)
+    with pytest.raises(ValueError, match="ratio must be above 0"):
+        GaussianProcess(SPACE, Clock(log_linear(1e-3)), mask="region", ratio=1.5)

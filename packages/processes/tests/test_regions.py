@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dither.processes.clock import Clock
-from dither.processes.regions import MaskedRegionProcess, RegionReading, pick
+from dither.processes.masks import pick
+from dither.processes.regions import MaskedRegionProcess, RegionReading
 from dither.processes.schedules.curves import log_linear
 from dither.registry.flow import Clean, State
 from dither.registry.spaces import FeatureSpace, Group

@@ -8,19 +8,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dither.processes.schedules import curves
+from dither.processes.schedules import betas, curves
+from dither.processes.schedules.beta_specs import CosineBeta, LinearBeta, ScaledLinearBeta, SigmoidBeta
 from dither.processes.schedules.specs import (
     Cosine,
     CosineSquared,
     Geometric,
-    LinearBeta,
     LinearSigma,
     LogLinear,
     Polynomial,
+    Sigmoid,
 )
 from dither.registry.kinds import ScheduleSpec
 
 EPS = st.floats(1e-9, 0.5)
+TABLE = {"first": st.floats(1e-5, 0.1), "last": st.floats(1e-5, 0.5), "steps": st.integers(2, 50)}
 SPECS = st.one_of(
     st.builds(Geometric, sigma_min=st.floats(1e-6, 0.1), sigma_max=st.floats(0.5, 100)),
     st.builds(LogLinear, eps=EPS),
@@ -28,7 +30,11 @@ SPECS = st.one_of(
     st.builds(CosineSquared, eps=EPS),
     st.builds(LinearSigma, sigma_max=st.floats(0.1, 50)),
     st.builds(Polynomial, power=st.floats(1, 8), eps=EPS),
-    st.builds(LinearBeta, first=st.floats(1e-5, 0.1), last=st.floats(1e-5, 0.5), steps=st.integers(1, 50)),
+    st.builds(Sigmoid, start=st.floats(-6, -1), end=st.floats(0, 6), tau=st.floats(0.3, 3), eps=EPS),
+    st.builds(LinearBeta, **TABLE, zero_snr=st.booleans()),
+    st.builds(ScaledLinearBeta, **TABLE, zero_snr=st.booleans()),
+    st.builds(SigmoidBeta, **TABLE, zero_snr=st.booleans()),
+    st.builds(CosineBeta, steps=st.integers(2, 50), zero_snr=st.booleans()),
 )
 
 
@@ -124,8 +130,42 @@ def test_linear_beta_has_every_step_of_ddpm(first: float, last: float, steps: in
         lambda: curves.linear_sigma(0.0),
         lambda: curves.linear_beta(0.0, 0.1, 3),
         lambda: Geometric(sigma_min=2.0, sigma_max=1.0),
+        lambda: curves.sigmoid(3.0, -3.0),
+        lambda: Sigmoid(start=1.0, end=0.5),
+        lambda: Sigmoid(start=40.0, end=50.0),
+        lambda: LinearBeta(steps=1, zero_snr=True),
+        lambda: betas.sigmas([0.1], zero_snr=True),
+        lambda: betas.sigmas([]),
     ],
 )
 def test_impossible_options_are_refused(call) -> None:
     with pytest.raises(ValueError):
         call()
+
+
+def test_sigmoid_is_its_definition() -> None:
+    t = torch.linspace(0, 1, 7, dtype=torch.float64)
+    curve = torch.sigmoid((-3 + 6 * t) / 0.7)
+    lost = (curve - curve[0]) / (curve[-1] - curve[0])
+    torch.testing.assert_close((-curves.sigmoid(-3, 3, 0.7, 1e-3)(t).sigma).exp(), 1 - 0.999 * lost)
+
+
+def test_tables_are_their_definitions() -> None:
+    roots = np.linspace(1e-4**0.5, 0.02**0.5, 9)
+    np.testing.assert_allclose(betas.scaled_linear(1e-4, 0.02, 9), roots**2)
+    sigmoid = 1 / (1 + np.exp(-np.linspace(-6, 6, 9)))
+    np.testing.assert_allclose(betas.sigmoid(1e-4, 0.02, 9), 1e-4 + (0.02 - 1e-4) * sigmoid)
+    alpha = np.cos((np.linspace(0, 1, 10) + 0.008) / 1.008 * np.pi / 2) ** 2
+    np.testing.assert_allclose(betas.cosine(0.999, 9), np.minimum(1 - alpha[1:] / alpha[:-1], 0.999))
+
+
+@pytest.mark.parametrize("table", [betas.linear(1e-4, 0.02, 1000), betas.cosine(0.999, 1000), [0.9] * 60])
+def test_zero_snr_moves_the_last_step_to_nothing_and_leaves_the_first(table) -> None:
+    plain, moved = (np.exp(-np.array(betas.sigmas(table, zero)) / 2) for zero in (False, True))
+    assert moved[-1] < 1e-13
+    np.testing.assert_allclose(moved[0], plain[0], rtol=1e-12)
+    if plain[-1] > 1e-14:
+        np.testing.assert_allclose(
+            moved, (plain - plain[-1]) * plain[0] / (plain[0] - plain[-1]), rtol=1e-6, atol=1e-13
+        )
+    assert (np.diff(betas.sigmas(table, True)) > 0).all()

@@ -87,5 +87,5 @@ def test_the_packaged_tables_are_intact_and_say_where_they_are_from(subset):
 
 def test_a_missing_built_matrix_says_how_to_build_it(tmp_path, monkeypatch):
     monkeypatch.setenv("DITHER_DATA", str(tmp_path / "nothing"))
-    with pytest.raises(Refused, match=r"(?s)matrix-1\.npz.*help: run: prepare human-dhs"):
+    with pytest.raises(Refused, match=r"(?s)matrix-1\.npz.*help: run: dither prepare dhs"):
         read_human("built")

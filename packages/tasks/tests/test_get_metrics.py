@@ -1,35 +1,41 @@
-"""Figures against scikit-learn and numpy, over any cut into batches."""
+"""Figures against scipy and scikit-learn, over any cut into batches and ranks, ties and constants among them."""
 
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import average_precision_score, mean_squared_error, roc_auc_score
+from scipy import stats
+from sklearn.metrics import average_precision_score, mean_squared_error, r2_score, roc_auc_score
 
 from dither.registry.flow import Clean, Measured, Noise, Noised, State
-from dither.tasks.get_region.baselines import accessibility_baselines, mean_error, rank_figures
-from dither.tasks.get_region.human import read_human
+from dither.registry.spaces import Group
+from dither.tasks.get_region.figures import group_figures, pearson, r2, rank_figures, spearman
 from dither.tasks.get_region.metrics import RegionMetrics
 from dither.tasks.get_region.regions import Standard
 
 torch.set_num_threads(1)
 B, L, M = 12, 9, 5
+GROUPS = (Group("motifs", 0, M), Group("accessibility", M, M + 1), Group("expression", M + 1, M + 3))
+W = M + 3
 
 
 def records(x0, wanted, valid):
     noise = Noise(torch.ones(len(x0)), torch.ones(len(x0)))
     noised = Noised(x0, State(x0, wanted), noise, wanted, valid, ~wanted)
-    return Clean.of(x0, valid), noised, Measured(torch.zeros(x0.shape[:2]), torch.zeros(x0.shape[:2]))
+    clean = Clean.of(x0, valid, centre=torch.arange(x0.shape[1]).expand(len(x0), -1))
+    return clean, noised, Measured(torch.zeros(x0.shape[:2]), torch.zeros(x0.shape[:2]))
 
 
 @pytest.fixture
 def case():
     g = torch.Generator().manual_seed(0)
-    x0 = torch.rand(B, L, M + 1, generator=g)
+    x0 = torch.rand(B, L, W, generator=g)
     x0[..., M] = (torch.rand(B, L, generator=g) < 0.3).float()
+    x0[..., 1] = (x0[..., 1] * 3).floor() / 4  # ties
     x0[..., 2] = 0.25  # a motif that never changes
     guess = x0 + torch.randn(x0.shape, generator=g) * 0.6
+    guess[..., 1] = (guess[..., 1] * 2).round() / 2
     guess[..., 3] = 0.5  # a motif that is answered by a constant
     valid = torch.arange(L) < torch.randint(3, L + 1, (B, 1), generator=g)
     wanted = (torch.rand(x0.shape, generator=g) < 0.5) & valid[..., None]
@@ -37,29 +43,56 @@ def case():
     return x0, guess, wanted, valid
 
 
-def run(case, cuts, standard=None):
+def accumulate(case, cuts, standard=None):
     x0, guess, wanted, valid = case
-    metrics = RegionMetrics(M, standard or Standard.none(M + 1), torch.full((M + 1,), 0.4))
+    metrics = RegionMetrics(GROUPS, standard or Standard.none(W), np.full(W, 0.4, np.float32))
     for rows in torch.arange(len(x0)).tensor_split(cuts):
         part = slice(int(rows[0]), int(rows[-1]) + 1)
         clean, noised, measured = records(x0[part], wanted[part], valid[part])
         metrics.update(clean, noised, SimpleNamespace(x0=guess[part]), measured)
-    return metrics.compute()
+    return metrics
+
+
+def run(case, cuts, standard=None):
+    return accumulate(case, cuts, standard).compute()
+
+
+def oracle(case, name, columns):
+    """One group by way of scipy and scikit-learn; the constant answer counts as 0 where a library says nan."""
+    x0, guess, wanted, _ = (value.numpy() for value in case)
+    pairs = [(x0[..., k][wanted[..., k]], guess[..., k][wanted[..., k]]) for k in columns]
+    quiet = [np.ptp(answer) == 0 for _, answer in pairs]
+    of = {
+        "pearson": lambda x, y: stats.pearsonr(x, y).statistic,
+        "spearman": lambda x, y: stats.spearmanr(x, y).statistic,
+    }
+    figures = {
+        f"{name}_{key}": np.mean([0 if flat else figure(*pair) for pair, flat in zip(pairs, quiet, strict=True)])
+        for key, figure in of.items()
+    }
+    figures[f"{name}_r2"] = np.mean([r2_score(*pair) for pair in pairs])
+    truth, answer = (np.concatenate(side) for side in zip(*pairs, strict=True))
+    figures[f"{name}_mse"] = mean_squared_error(truth, answer)
+    if len(pairs) > 1:
+        figures |= {f"{name}_{key}_overall": figure(truth, answer) for key, figure in of.items()}
+        figures[f"{name}_r2_overall"] = r2_score(truth, answer)
+    return figures
 
 
 def expected(case):
     x0, guess, wanted, _ = (value.numpy() for value in case)
-    motifs, label = wanted[..., :M], wanted[..., M]
-    r = [np.corrcoef(x0[..., k][wanted[..., k]], guess[..., k][wanted[..., k]])[0, 1] for k in (0, 1, 4)]
-    error = mean_squared_error(x0[wanted], guess[wanted])
+    counted = wanted.copy()
+    counted[..., 2] = False  # nothing of the constant motif counts
+    label, error = wanted[..., M], mean_squared_error(x0[counted], guess[counted])
     return {
         "masked_mse": error,
-        "masked_gain": 1 - error / np.square(x0[wanted] - np.float32(0.4)).mean(),
-        "motif_mse": mean_squared_error(x0[..., :M][motifs], guess[..., :M][motifs]),
-        "motif_pearson": (sum(r) + 0) / 4,  # the constant answer counts as 0, the constant truth not at all
-        "accessibility_mse": mean_squared_error(x0[..., M][label], guess[..., M][label]),
+        "masked_gain": 1 - error / np.square(x0[counted] - np.float32(0.4)).mean(),
+        **oracle(case, "motif", (0, 1, 3, 4)),
+        **oracle(case, "accessibility", (M,)),
+        **oracle(case, "expression", (M + 1, M + 2)),
         "accessibility_auc": roc_auc_score(x0[..., M][label], guess[..., M][label]),
         "accessibility_auprc": average_precision_score(x0[..., M][label], guess[..., M][label]),
+        "constant_columns": 1,
     }
 
 
@@ -68,35 +101,67 @@ def test_figures_equal_those_of_all_wanted_elements_at_once(case, cuts):
     assert run(case, cuts) == pytest.approx(expected(case), rel=1e-5)
 
 
+def test_two_ranks_together_have_the_figures_of_one(case):
+    halves = [accumulate(tuple(value[rows] for value in case), 2) for rows in (slice(0, 5), slice(5, None))]
+    halves[0].merge(halves[1])
+    assert halves[0].compute() == pytest.approx(run(case, 1), rel=1e-12)
+    assert sum(len(question.truth) for question in halves[0].questions) == B
+
+
 def test_standardising_changes_no_figure(case):
     x0, guess, wanted, valid = case
-    mean, std = np.linspace(-1, 1, M + 1, dtype=np.float32), np.linspace(0.1, 2, M + 1, dtype=np.float32)
-    shifted = (
-        (x0 - torch.from_numpy(mean)) / torch.from_numpy(std),
-        (guess - torch.from_numpy(mean)) / torch.from_numpy(std),
-    )
-    assert run((*shifted, wanted, valid), 3, Standard(mean, std)) == pytest.approx(expected(case), rel=1e-4)
+    mean, std = np.linspace(-1, 1, W, dtype=np.float32), np.full(W, 0.5, np.float32)
+    shifted = [(value - torch.from_numpy(mean)) / torch.from_numpy(std) for value in (x0, guess)]
+    figures = run((*shifted, wanted, valid), 3, Standard(mean, std))
+    for name in ("motif_spearman", "motif_spearman_overall", "constant_columns"):  # rounding breaks ties
+        assert abs(figures.pop(name) - expected(case)[name]) < 0.2
+    assert figures == pytest.approx({name: expected(case)[name] for name in figures}, rel=1e-3)
 
 
 def test_a_perfect_guess_and_the_mean(case):
     x0, _, wanted, valid = case
     figures = run((x0, x0, wanted, valid), 2)
-    assert figures["masked_mse"] == pytest.approx(0, abs=1e-12)
-    assert [figures[name] for name in ("masked_gain", "motif_pearson", "accessibility_auc")] == pytest.approx([1, 1, 1])
+    assert figures["masked_mse"] == figures["motif_mse"] == 0
+    names = ("masked_gain", "motif_pearson", "motif_spearman", "motif_r2", "expression_r2_overall", "accessibility_auc")
+    assert [figures[name] for name in names] == pytest.approx([1] * len(names))
     figures = run((x0, torch.full_like(x0, 0.4), wanted, valid), 2)
-    assert figures["masked_gain"] == pytest.approx(0, abs=1e-6)
-    assert figures["motif_pearson"] == 0
+    assert figures["masked_gain"] == 0
+    assert figures["motif_pearson"] == figures["motif_spearman"] == 0
     assert figures["accessibility_auc"] == 0.5
+
+
+def test_zeros_of_visible_elements_are_never_counted(case):
+    """What is visible may be anything, and as many visible elements as you like change nothing."""
+    x0, guess, wanted, valid = case
+    other = torch.where(wanted, x0, 7.0), torch.where(wanted, guess, -3.0)
+    assert run((*other, wanted, valid), 2) == pytest.approx(run(case, 2))
+    doubled = [torch.cat([value, torch.zeros_like(value)], 1) for value in (x0, guess, wanted, valid)]
+    assert run(doubled, 2) == pytest.approx(run(case, 2))
 
 
 def test_what_nobody_asked_for_has_no_figure(case):
     x0, guess, wanted, valid = case
     assert run((x0, guess, torch.zeros_like(wanted), valid), 2) == {}
     only = wanted.clone()
-    only[..., :M] = False
-    assert set(run((x0, guess, only, valid), 2)) == {
-        "masked_mse", "masked_gain", "accessibility_mse", "accessibility_auc", "accessibility_auprc",
+    only[..., :M] = only[..., M + 1 :] = False
+    names = set(run((x0, guess, only, valid), 2))
+    assert names == {"masked_mse", "masked_gain"} | {
+        f"accessibility_{key}" for key in ("mse", "pearson", "spearman", "r2", "auc", "auprc")
+    }
+    one = torch.zeros_like(wanted)
+    one[0, 0, 0] = True  # a single element: an error, and nothing else
+    assert set(run((x0, torch.zeros_like(x0), one, valid), 1)) == {
+        "masked_mse", "masked_gain", "motif_mse", "constant_columns",
     }  # fmt: skip
+
+
+def test_only_open_or_closed_has_areas(case):
+    x0, guess, wanted, valid = case
+    x0 = x0.clone()
+    x0[..., M] = torch.rand(B, L, generator=torch.Generator().manual_seed(1))
+    figures = run((x0, guess, wanted, valid), 2)
+    assert "accessibility_auc" not in figures
+    assert "accessibility_spearman" in figures
     assert rank_figures(np.ones(3, bool), np.arange(3.0)) == {}
     assert rank_figures(np.array([True, False]), np.array([1.0, np.nan])) == {}
 
@@ -104,31 +169,25 @@ def test_what_nobody_asked_for_has_no_figure(case):
 def test_padding_is_not_counted(case):
     x0, _, wanted, valid = case
     everything = torch.ones_like(wanted)
-    assert run((x0, torch.where(valid[..., None], x0, 99.0), everything, valid), 2)["masked_mse"] == pytest.approx(
-        0, abs=1e-12
-    )
+    figures = run((x0, torch.where(valid[..., None], x0, 99.0), everything, valid), 2)
+    assert figures["masked_mse"] == pytest.approx(0, abs=1e-12)
 
 
-def test_logistic_regression_reads_accessibility_from_motifs():
-    matrix = read_human("whole")
-    figures = accessibility_baselines(matrix, "K562", "test")
-    assert figures["accessibility_auc/chance"] == 0.5
-    assert figures["accessibility_auprc/chance"] == pytest.approx(matrix.labels("K562")[matrix.rows("test")].mean())
-    assert figures["accessibility_auc/logistic"] == pytest.approx(0.864, abs=0.003)  # the public bar is 0.855
-    assert figures["accessibility_auprc/logistic"] > 2 * figures["accessibility_auprc/chance"]
+def test_a_constant_column_flatters_nobody():
+    """The constant accessibility column of the seed lifts a pooled correlation of means; here it counts nowhere."""
+    g = np.random.default_rng(0)
+    truth = np.column_stack([g.uniform(0, 0.1, 50), np.ones(50)]).astype(np.float32)
+    means = np.broadcast_to(truth.mean(0), truth.shape)
+    assert pearson(truth.ravel(), means.ravel()) > 0.99
+    figures = group_figures("motif", [(truth[:, 0], means[:, 0]), (truth[:, 1], means[:, 1])])
+    assert figures["motif_pearson_overall"] == 0
+    assert figures["motif_r2_overall"] == pytest.approx(0, abs=1e-6)
 
 
-def test_the_logistic_regression_never_sees_what_is_held_out():
-    matrix = read_human("chr21-22")
-    held = matrix.rows("valid")
-    before = accessibility_baselines(matrix, "K562")
-    matrix.open[held] = ~matrix.open[held]
-    after = accessibility_baselines(matrix, "K562")
-    assert after["accessibility_auc/logistic"] == pytest.approx(1 - before["accessibility_auc/logistic"])
-    assert before["accessibility_auc/logistic"] > 0.6
-
-
-def test_mean_error_is_that_of_the_training_mean():
-    columns = np.array([[0, 1], [2, 3], [5, 5]], np.float32)
-    train, held = np.array([True, True, False]), np.array([False, False, True])
-    assert mean_error(columns, train, held) == ((5 - 1) ** 2 + (5 - 2) ** 2) / 2
+def test_rounding_is_no_correlation():
+    """Predictions of interchangeable regions differ in the last bits at most; that is a constant."""
+    truth, g = np.arange(20, dtype=np.float32), np.random.default_rng(0)
+    answer = np.float32(0.3) + g.integers(0, 2, 20).astype(np.float32) * np.float32(3e-8)
+    assert pearson(truth, answer) == spearman(truth, answer) == 0
+    assert r2(truth, np.full(20, truth.mean())) == 0
+    assert np.isnan(pearson(truth, np.where(truth > 3, np.nan, truth)))

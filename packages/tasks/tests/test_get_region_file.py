@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dither.registry.problems import Refused
-from dither.tasks.get_region.region_file import read_columns, read_region_file
+from dither.tasks.get_region.region_file import read_facts, read_region_file
 
 HEADER = "chromosome,start,end,open:K562,GATA1,open:HepG2,AP1/1"
 ROWS = ["chr1,0,10,1,0.5,0,2", "chr1,5,20,0,0,1,8", "chr2,3,9,0,0.25,0,0", "chr3,1,2,1,1,1,4", "chr3,1,7,0,0.5,0,1"]
@@ -45,7 +45,9 @@ def test_all_forms_give_the_same_table(tmp_path):
         table = read(path)
         for name, expected in arrays().items():
             np.testing.assert_array_equal(np.array(getattr(table, name)), expected, err_msg=f"{path} {name}")
-        assert read_columns(path) == (["GATA1", "AP1/1"], ["K562", "HepG2"])
+        facts = read_facts(path, valid=("chr2",), test=())
+        assert (facts.motifs, facts.cells) == (2, ("K562", "HepG2"))
+        assert (facts.longest, facts.rows, facts.chromosomes) == (2, 5, 3)
 
 
 def test_scaling_divides_by_the_largest_of_the_training_regions(tmp_path):
@@ -121,7 +123,7 @@ def test_mistakes_in_arrays_are_named(tmp_path, mistake):
 
 @pytest.mark.parametrize("name", ["x.csv", "x.csv.gz", "x.npz", "x.tsv"])
 def test_a_missing_file_is_named(tmp_path, name):
-    for look in (read, read_columns):
+    for look in (read, lambda path: read_facts(path, valid=(), test=())):
         with pytest.raises(Refused, match=f"{name}: No such file or directory"):
             look(tmp_path / name)
     (tmp_path / name).mkdir()

@@ -13,9 +13,10 @@ from matplotlib.image import imread
 from dither.registry.kinds import DataSpec
 from dither.registry.parts import Metrics, Task
 from dither.registry.problems import Refused
-from dither.registry.spaces import FeatureSpace, Group
+from dither.registry.spaces import Condition, FeatureSpace, Group
 from dither.tasks.get_region.human import read_human
-from dither.tasks.get_region.specs import GetRegion, HumanDHS, RegionFile
+from dither.tasks.get_region.data_specs import HumanDHS, RegionFile
+from dither.tasks.get_region.specs import GetRegion
 from dither.tasks.get_region.task import RegionWindows
 
 torch.set_num_threads(1)
@@ -45,7 +46,9 @@ def test_it_is_a_task(task):
 def test_the_seed_size_fits_the_default_data():
     spec = GetRegion(data=HumanDHS())
     assert list(spec.check()) == []
-    assert spec.space() == FeatureSpace(900, 283, (Group("motifs", 0, 282), Group("accessibility", 282, 283)))
+    groups = (Group("motifs", 0, 282), Group("accessibility", 282, 283))
+    told = (Condition("chromosome", 24), Condition("centre"), Condition("cell", 1))
+    assert spec.space() == FeatureSpace(900, 283, groups, told)
     task = spec.build()
     assert {split: task.size(split) for split in ("train", "valid", "test")} == {"train": 218, "valid": 5, "test": 6}
     clean = task.batch("train", [0, 217])
@@ -56,7 +59,8 @@ def test_the_seed_size_fits_the_default_data():
 
 def test_the_menu_reads_neither_torch_nor_numpy():
     code = (
-        "import sys; from dither.tasks.get_region.specs import GetRegion, HumanDHS; s = GetRegion(data=HumanDHS());"
+        "import sys; from dither.tasks.get_region.specs import GetRegion;"
+        "from dither.tasks.get_region.data_specs import HumanDHS; s = GetRegion(data=HumanDHS());"
         "s.space(); list(s.check()); print([m for m in ('torch', 'numpy') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -65,11 +69,7 @@ def test_the_menu_reads_neither_torch_nor_numpy():
 
 @pytest.mark.parametrize("subset", ["whole", "chr21-22"])
 def test_what_the_source_tells_beforehand_is_true(subset):
-    facts, matrix = HumanDHS(subset=subset).facts(), read_human(subset)
-    _, counts = np.unique(matrix.chromosome[matrix.rows("train")], return_counts=True)
-    assert facts.motifs == len(matrix.motifs)
-    assert sorted(facts.cells) == sorted(matrix.cells)
-    assert facts.longest == counts.max()
+    assert HumanDHS(subset=subset).facts() == read_human(subset).facts()
 
 
 def test_a_batch_is_rows_of_the_table(task, matrix):
@@ -104,7 +104,9 @@ def test_other_cell_types_and_none(matrix):
     clean = task.batch("valid", range(task.size("valid")))
     np.testing.assert_array_equal(clean.x0[clean.valid][:, 282].numpy() > 0, matrix.labels("HepG2")[held])
     without = small(accessibility=False)
-    assert without.space() == without.build().space == FeatureSpace(50, 282, (Group("motifs", 0, 282),))
+    told = (Condition("chromosome", 2), Condition("centre"))
+    assert without.space() == without.build().space == FeatureSpace(50, 282, (Group("motifs", 0, 282),), told)
+    assert without.build().batch("train", [0]).cond.keys() == {"chromosome", "centre"}
     assert "accessibility_auc/chance" not in without.build().baselines()
 
 
@@ -236,10 +238,10 @@ def test_a_file_of_the_user_trains(tmp_path):
     path.write_text("\n".join(lines))
     spec = GetRegion(data=RegionFile(path=str(path)), regions=4, cell_type="T")
     assert list(spec.check()) == []
-    assert spec.space() == FeatureSpace(4, 3, (Group("motifs", 0, 2), Group("accessibility", 2, 3)))
+    told = (Condition("chromosome", 3), Condition("centre"), Condition("cell", 1))
+    assert spec.space() == FeatureSpace(4, 3, (Group("motifs", 0, 2), Group("accessibility", 2, 3)), told)
     task = spec.build()
     assert task.batch("train", [0]).x0[0].tolist() == [[0, 0, 0], [0.5, 0.25, 1], [1, 0.5, 0], [0, 0.75, 1]]
-    assert task.baselines()["accessibility_auc/chance"] == 0.5
 
     last = GetRegion(data=RegionFile(path=str(path), valid=["chr3"], test=[]), regions=5, cell_type="T").build()
     clean = last.batch("valid", [1])  # the last three regions of the file, and padding

@@ -174,6 +174,11 @@ def unused(inner):
     return inner
 
 
+def placed(inner, *args):
+    h, extra = inner(*args)
+    return h + torch.arange(h.shape[1])[:, None], extra
+
+
 def unsaved(inner):
     inner.register_buffer("unsaved", torch.rand(3), persistent=False)
     return inner
@@ -218,6 +223,11 @@ def shuffled(x, proc, like):
 def behind(inner, x, c, cache=None, **options):
     """Wrong as soon as something is remembered."""
     return inner(x, c, cache=cache, **options) + (0.1 if cache is not None and cache.length else 0.0)
+
+
+def in_order(inner, x, c, positions=None, **options):
+    """Looks at the index of a position beside where it lies."""
+    return inner(x, c, positions=positions, **options) + 0.1 * torch.arange(x.shape[1])[:, None]
 
 
 def hobbled(optimizer, **changes):
@@ -482,6 +492,9 @@ MUTANTS = [
         asked_equals_full=module(
             forward=lambda inner, x, c, asked=None, **o: inner(x, c, **o) if asked is None else inner(x, c, **o) * 1.1
         ),
+        weighted_equals_repeated=module(
+            forward=lambda inner, x, c, mask=None: inner(x, c, mask=None if mask is None else mask > -torch.inf)
+        ),
         cached_equals_full=module(forward=behind),
         condition_per_position=module(forward=lambda inner, x, c, **o: inner(x, c / c.ndim, **o)),
         gradients_reach_all=built(unused),
@@ -498,6 +511,7 @@ MUTANTS = [
     *of(
         "embedding:regions",
         hidden_says_nothing=module(forward=lambda inner, s, *a: inner(State.of(s.x), *a)),
+        hidden_alike=module(forward=placed),
     ),
     *of(
         "position:sinusoid",
@@ -510,6 +524,15 @@ MUTANTS = [
         condition_per_position=module(forward=lambda inner, level, cond: inner(level, cond) * level.ndim),
         gradients_reach_all=built(unused),
     ),
+    Mutant("level_free", "condition:label", module(forward=lambda inner, t, *a: inner(t, *a) + t[..., None])),
+    Mutant(
+        "level_free",
+        "model:denoiser",
+        module(forward=lambda inner, s, level, *a, **o: inner(s, level, *a, **o) * (1 + level.mean())),
+        {"condition": "label"},
+    ),
+    Mutant("condition_left_out", "condition:label", module(drop=lambda inner, cond: cond), {"dropout": 0.3}),
+    Mutant("distances_matter", "block:adaln-zero", module(forward=in_order), {"rope": "centre"}),
     *of(
         "head:tokens",
         head_shape=module(forward=lambda inner, h: inner(h).nan_to_num(neginf=0.0)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -12,8 +12,9 @@ from dither.registry.spec import unfit
 
 from .cache import KVCache
 from .dropout import Dropout, drop
-from .rope import Rotary
-from .specs import FEW, Implementation, misfit_heads
+from .qkv import make_qkv
+from .rope import Rotary, turned
+from .specs import FEW, Implementation, QKVBias, misfit_heads
 
 __all__ = ["Attention", "attend"]
 
@@ -24,9 +25,10 @@ class Attention(nn.Module):
     Args:
         width: Width in and out.
         heads: Number of heads; they divide the width.
-        qkv_bias: Whether queries, keys and values have a bias.
+        qkv_bias: Whether queries, keys and values have a bias; "qv" is without that of keys.
         out_bias: Whether the map out has a bias.
         rope: Whether queries and keys are turned by their position.
+        rope_unit: What positions that are given are counted in.
         weight_dropout: Share of the attention weights that is dropped in training.
         dropout: Share of the result that is dropped in training.
         implementation: "sdpa" for torch's fused kernels, "math" for plain matrix products, "auto" for the faster.
@@ -40,9 +42,10 @@ class Attention(nn.Module):
         width: int,
         heads: int,
         *,
-        qkv_bias: bool = True,
+        qkv_bias: QKVBias = True,
         out_bias: bool = True,
         rope: bool = False,
+        rope_unit: float = 1.0,
         weight_dropout: float = 0.0,
         dropout: float = 0.0,
         implementation: Implementation = "auto",
@@ -53,25 +56,27 @@ class Attention(nn.Module):
             raise ValueError(f'attention may be "auto", "sdpa" or "math", not "{implementation}"')
         self.heads, self.implementation = heads, implementation
         self.weight_dropout, self.dropout = weight_dropout, Dropout(dropout)
-        self.qkv = nn.Linear(width, 3 * width, qkv_bias)
+        self.qkv = make_qkv(width, qkv_bias)
         self.out = nn.Linear(width, width, out_bias)
-        self.rotary = Rotary(width // heads) if rope else None
+        self.rotary = Rotary(width // heads, unit=rope_unit) if rope else None
 
     def forward(
         self,
         x: Float[Tensor, "B L D"],
-        mask: Bool[Tensor, "#B 1 #L K"] | None = None,
+        mask: Shaped[Tensor, "#B 1 #L K"] | None = None,
         cache: KVCache | None = None,
         layer: int = 0,
+        positions: Shaped[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, "B L D"]:
-        """Let each position look where `mask` is True, or everywhere without one.
+        """Let each position look where `mask` is True, or everywhere without one; numbers are added to the logits.
 
         With a cache the positions of x stand behind those that it holds for this layer, and see them too.
         """
         q, k, v = rearrange(self.qkv(x), "B L (three H E) -> three B H L E", three=3, H=self.heads).unbind()
         if self.rotary is not None:
             start = 0 if cache is None else cache.held
-            q, k = self.rotary(q, start), self.rotary(k, start)
+            turns = self.rotary.turns(q, start, positions)
+            q, k = turned(q, turns), turned(k, turns)
         if cache is not None:
             k, v = cache.join(layer, k, v)
         y = attend(q, k, v, mask, self.weight_dropout if self.training else 0.0, self.implementation)
@@ -83,13 +88,18 @@ def attend(
     q: Float[Tensor, "B H L E"],
     k: Float[Tensor, "B H K E"],
     v: Float[Tensor, "B H K E"],
-    mask: Bool[Tensor, "#B #H #L K"] | None = None,
+    mask: Shaped[Tensor, "#B #H #L K"] | None = None,
     dropout: float = 0.0,
     implementation: Implementation = "auto",
 ) -> Float[Tensor, "B H L E"]:
-    """Return softmax(q k' / sqrt(E)) v over the keys where `mask` is True; 0 for a query that has no such key."""
+    """Return softmax(q k' / sqrt(E)) v over the keys where `mask` is True; 0 for a query that has no such key.
+
+    A mask of numbers is added to the logits, in its own precision: with log n a key counts as n of them.
+    """
     if implementation == "auto":
         implementation = "math" if k.shape[-2] <= FEW and k.device.type == "cpu" else "sdpa"
+    if mask is not None and mask.is_floating_point():
+        return _weighted(q, k, v, mask, dropout, implementation)
     some = None if mask is None else mask.any(-1, keepdim=True)
     if mask is not None and some is not None:
         mask = mask | ~some  # a query without keys would come out as NaN, or not, depending on the kernel
@@ -101,3 +111,19 @@ def attend(
             scores = scores.masked_fill(~mask, -torch.inf)
         y = drop(scores.softmax(-1), dropout) @ v
     return y if some is None else y.masked_fill(~some, 0.0)
+
+
+def _weighted(
+    q: Float[Tensor, "B H L E"],
+    k: Float[Tensor, "B H K E"],
+    v: Float[Tensor, "B H K E"],
+    weight: Float[Tensor, "#B #H #L K"],
+    dropout: float,
+    implementation: Implementation,
+) -> Float[Tensor, "B H L E"]:
+    """Return softmax(q k' / sqrt(E) + weight) v, where every query has a key of a finite weight."""
+    if implementation == "math":
+        scores = (q * q.shape[-1] ** -0.5) @ k.mT + weight
+        return drop(scores.softmax(-1).to(v.dtype), dropout) @ v
+    with torch.autocast(q.device.type, enabled=False):  # it would round the weights to bfloat16, by up to 0.8 %
+        return functional.scaled_dot_product_attention(q, k, v, weight, dropout)

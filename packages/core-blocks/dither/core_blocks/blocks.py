@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from .adaln import Modulation, modulate
 from .attention import Attention
+from .block_options import Affine, Implementation, MLPName, NormName, QKVBias, Rope
 from .cache import KVCache
 from .mlps import make_mlp
 from .norms import make_norm
-from .specs import Affine, Implementation, MLPName, NormName
 
 __all__ = ["AdaLNZeroBlock"]
 
@@ -32,10 +32,11 @@ class AdaLNZeroBlock(nn.Module):
         eps: Added under the root of the norms.
         mlp: "gelu", "gelu-tanh" or "swiglu".
         bias: Whether the linear maps have a bias; the modulation always has one.
-        qkv_bias: The same of queries, keys and values alone, where it is given.
+        qkv_bias: The same of queries, keys and values alone, where it is given; "qv" is without that of keys.
         out_bias: The same of the map out of attention alone.
         mlp_bias: The same of the MLP alone.
-        rope: Whether queries and keys are turned by their position.
+        rope: Whether queries and keys are turned by their position; "centre" by the positions that are given.
+        rope_unit: What positions that are given are counted in.
         dropout: Share of what attention and MLP add that is dropped in training.
         attention_dropout: Share of the attention weights that is dropped in training; by default as `dropout`.
         attention: "auto", "sdpa" or "math".
@@ -56,10 +57,11 @@ class AdaLNZeroBlock(nn.Module):
         eps: float = 1e-6,
         mlp: MLPName = "gelu",
         bias: bool = True,
-        qkv_bias: bool | None = None,
+        qkv_bias: QKVBias | None = None,
         out_bias: bool | None = None,
         mlp_bias: bool | None = None,
-        rope: bool = False,
+        rope: Rope = False,
+        rope_unit: float = 1000.0,
         dropout: float = 0.0,
         attention_dropout: float | None = None,
         attention: Implementation = "auto",
@@ -71,7 +73,8 @@ class AdaLNZeroBlock(nn.Module):
             heads,
             qkv_bias=bias if qkv_bias is None else qkv_bias,
             out_bias=bias if out_bias is None else out_bias,
-            rope=rope,
+            rope=bool(rope),
+            rope_unit=rope_unit,
             weight_dropout=dropout if attention_dropout is None else attention_dropout,
             dropout=dropout,
             implementation=attention,
@@ -86,25 +89,28 @@ class AdaLNZeroBlock(nn.Module):
         x: Float[Tensor, "B L D"],
         c: Float[Tensor, "B *L1 C"],
         *,
-        mask: Bool[Tensor, "#B 1 #L K"] | None = None,
+        mask: Shaped[Tensor, "#B 1 #L K"] | None = None,
         cache: KVCache | None = None,
         layer: int = 0,
         keep: bool = False,
         asked: Bool[Tensor, "B L"] | None = None,
+        positions: Shaped[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, "B L D"]:
         """Return x, changed as far as the gates are open.
 
         Args:
             x: The sequence.
             c: One condition per sample or per position.
-            mask: True where a query (first of the last two axes) may look at a key; None where it may always.
+            mask: True where a query (first of the last two axes) may look at a key; None where it may always. Numbers
+                are added to the logits: with log n a key counts as n of them.
             cache: Finished positions, which stand before x.
             layer: Number of this block in the cache.
             keep: Of no concern here: what a block writes into the cache stays once the model counts it in.
             asked: Positions where the MLP is wanted; elsewhere it is left out. None for all.
+            positions: Where each position lies, for RoPE; by default its index.
         """
         shift, scale, gate, shift2, scale2, gate2 = self.modulation(c)
-        x = x + gate * self.attention(modulate(self.norm1(x), shift, scale), mask, cache, layer)
+        x = x + gate * self.attention(modulate(self.norm1(x), shift, scale), mask, cache, layer, positions)
         if asked is None:
             more: Tensor = gate2 * self.mlp(modulate(self.norm2(x), shift2, scale2))
             return x + more

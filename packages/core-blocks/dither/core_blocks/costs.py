@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from dither.registry.costs import Cost
 
 if TYPE_CHECKING:
-    from .specs import AdaLNZero, Affine, NormName
+    from .block_options import Affine, NormName, TransformerBlock
 
-__all__ = ["beside_cost", "block_cost", "linear", "norm_cost"]
+__all__ = ["attention_cost", "beside_cost", "linear", "mlp_cost", "norm_cost"]
 
 
 def linear(width: int, out: int, bias: bool = True) -> int:
@@ -29,13 +29,6 @@ def norm_cost(norm: NormName, affine: Affine, width: int, length: int) -> Cost:
     return Cost(vectors * width, tensors * length * width + 2 * length)
 
 
-def block_cost(block: AdaLNZero, width: int, cond: int, length: int) -> Cost:
-    """An adaLN-Zero block."""
-    norms = norm_cost(block.norm, block.affine, width, length)
-    modulation = Cost(linear(cond, 6 * width), 8 * width)
-    return norms + norms + modulation + _attention(block, width, length) + _mlp(block, width, length)
-
-
 def beside_cost(block: Cost, width: int, length: int, *, last: bool = False) -> Cost:
     """A block over a noised sample and the clean one beside it, which pass through it one after the other.
 
@@ -48,12 +41,14 @@ def beside_cost(block: Cost, width: int, length: int, *, last: bool = False) -> 
     return replace(block, kept=block.kept + clean + 12 * state + length * length, passing=block.passing + 4 * state)
 
 
-def _attention(block: AdaLNZero, width: int, length: int) -> Cost:
+def attention_cost(block: TransformerBlock, width: int, length: int) -> Cost:
     """Input, queries, keys, values, what is gathered, what goes out; and weights `H L L` unless a kernel is fused."""
-    from .specs import FEW
+    from .block_options import FEW
 
-    biases = [block.bias if own is None else own for own in (block.qkv_bias, block.out_bias)]
-    parameters = linear(width, 3 * width, biases[0]) + linear(width, width, biases[1])
+    qkv_bias = block.bias if block.qkv_bias is None else block.qkv_bias
+    out_bias = block.bias if block.out_bias is None else block.out_bias
+    biased = 2 if qkv_bias == "qv" else 3 * qkv_bias
+    parameters = linear(width, 3 * width, False) + biased * width + linear(width, width, out_bias)
     rate = block.dropout if block.attention_dropout is None else block.attention_dropout
     plain = block.attention == "math" or (block.attention == "auto" and length <= FEW)
     state, weights = length * width, block.heads * length * length
@@ -62,10 +57,11 @@ def _attention(block: AdaLNZero, width: int, length: int) -> Cost:
         kept, passing = 6 * state + weights + masks, 5 * state + 2 * weights
     else:
         kept, passing = (9 if block.rope else 7) * state + block.heads * length, 7 * state
-    return Cost(parameters, kept + (state // 4 if block.dropout else 0), passing)
+    angles = state // block.heads if block.rope == "centre" else 0  # of an index they are one table for all
+    return Cost(parameters, kept + angles + (state // 4 if block.dropout else 0), passing)
 
 
-def _mlp(block: AdaLNZero, width: int, length: int) -> Cost:
+def mlp_cost(block: TransformerBlock, width: int, length: int) -> Cost:
     """Input, hidden values before and after the nonlinearity, what goes out."""
     hidden, gated = int(block.ratio * width), block.mlp == "swiglu"
     bias = block.bias if block.mlp_bias is None else block.mlp_bias

@@ -6,18 +6,21 @@ Letters: B batch, L length, K keys, M features, V vocabulary, D width, C conditi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from dither.registry.flow import Context, State
 
+from .alike import Alike
 from .cache import KVCache
 from .causal import Beside, number_blocks
+from .places import places_of
 
 __all__ = ["Denoiser", "start_trunc_normal"]
 
@@ -40,6 +43,9 @@ class Denoiser(nn.Module):
             positions: rows of one pattern of real positions are taken together, and only these positions.
         skip_unasked: On a CPU, tell the last block (asked=) where the model's word is used. Elsewhere nothing follows
             from what it does with each position by itself.
+        join_hidden: On a CPU, take the positions of a sample that are hidden as a whole as one. Exact where the
+            embedding gives them one vector, and the blocks know no positions and can weigh keys.
+        positions: Tell the blocks where positions lie (positions=), as the condition "centre" has it.
     """
 
     def __init__(
@@ -54,12 +60,15 @@ class Denoiser(nn.Module):
         checkpointing: bool = False,
         skip_padding: bool = False,
         skip_unasked: bool = False,
+        join_hidden: bool = False,
+        positions: bool = False,
     ) -> None:
         super().__init__()
         self.embedding, self.condition, self.blocks = embedding, condition, nn.ModuleList(blocks)
         self.final, self.head = final, head
         self.block_size, self.checkpointing = block_size, checkpointing
-        self.skip_padding, self.skip_unasked = skip_padding, skip_unasked
+        self.skip_padding, self.skip_unasked, self.join_hidden = skip_padding, skip_unasked, join_hidden
+        self.positions = positions
 
     def forward(
         self,
@@ -102,22 +111,29 @@ class Denoiser(nn.Module):
         keep: bool = False,
     ) -> Float[Tensor, "B L D"]:
         """Return what the head reads; the arguments are those of `forward`."""
-        h, extra = self.embedding(state, cond, 0 if cache is None else cache.length)
+        drop, start = getattr(self.condition, "drop", None), 0 if cache is None else cache.length
+        cond = drop(cond) if drop is not None and self.training else cond
+        h, extra = self.embedding(state, cond, start)
+        places = places_of(cond, start, valid.shape[1], extra) if self.positions else None
         c = functional.silu(self.condition(level, cond))
         c_all = c if c.ndim == 2 else torch.cat([c[:, :1].expand(-1, extra, -1), c], 1)
         tokens = functional.pad(valid, (extra, 0), value=True)
         if context is not None:
             if self.block_size is None or cache is not None:
                 raise ValueError("a context is for block-causal attention without a cache")
-            h = self._beside(context, cond, h, c_all, self._asked(state, extra), tokens)
+            h = self._beside(context, cond, h, c_all, self._asked(state, extra), tokens, places)
             return self._read(h, c, extra)
-        groups, asked = self._groups(tokens, cache), self._asked(state, extra)
+        asked, alike = self._asked(state, extra), self._alike(state, c, tokens, extra, cache)
+        if alike is not None:
+            h = self._layers(alike.take(h), c, alike.asked(asked), alike.weight, None, False)
+            return self._read(alike.spread(h), c, extra)
+        groups = self._groups(tokens, cache)
         if groups is None:
-            h = self._layers(h, c_all, asked, self._mask(tokens, extra, cache), cache, keep)
+            h = self._layers(h, c_all, asked, self._mask(tokens, extra, cache), cache, keep, places)
         elif groups:
             h = self._without_padding(h, c_all, asked, groups)
         else:
-            h = self._layers(h, c_all, asked, None, cache, keep)
+            h = self._layers(h, c_all, asked, None, cache, keep, places)
         if cache is not None and keep:
             cache.advance(tokens, extra)
         return self._read(h, c, extra)
@@ -136,6 +152,21 @@ class Denoiser(nn.Module):
         if not self.skip_unasked or asked is None or not _readable(asked) or bool(asked.all()):
             return None
         return functional.pad(asked, (extra, 0))
+
+    def _alike(
+        self,
+        state: State,
+        c: Float[Tensor, "B *L C"],
+        tokens: Bool[Tensor, "B L"],
+        extra: int,
+        cache: KVCache | None,
+    ) -> Alike | None:
+        """Return which positions are to be taken as one; None to take each by itself."""
+        if not self.join_hidden or c.ndim == 3 or self.block_size is not None or cache is not None:
+            return None
+        if not _readable(tokens):
+            return None
+        return Alike.of(tokens, functional.pad(state.hidden.all(-1), (extra, 0)), c.dtype)
 
     def _groups(self, tokens: Bool[Tensor, "B L"], cache: KVCache | None) -> list[tuple[Tensor, Tensor]] | None:
         """Return rows and real positions of each pattern of padding; [] where nothing is padded, None to mask it.
@@ -179,6 +210,7 @@ class Denoiser(nn.Module):
         c: Float[Tensor, "B *L C"],
         asked: Bool[Tensor, "B L"] | None,
         tokens: Bool[Tensor, "B L"],
+        places: Shaped[Tensor, "B L"] | None,
     ) -> Float[Tensor, "B L D"]:
         """Run the blocks over the noised sample and the clean one, of which the last layer needs only the keys."""
         assert self.block_size is not None
@@ -187,10 +219,11 @@ class Denoiser(nn.Module):
         block = number_blocks(h.shape[1], extra, self.block_size, h.device)
         halves = Beside.of(c, clean_c, block, None if _all(tokens) else tokens)
         for layer, module in enumerate(self.blocks):
+            run = module if places is None else partial(module, positions=places)
             told: tuple[Tensor | None, ...] = ()
             if layer == len(self.blocks) - 1:
                 told = asked, torch.zeros_like(tokens) if self.skip_unasked and _readable(tokens) else None
-            h, clean = self._run(halves.layer, module, layer, h, clean, *told)
+            h, clean = self._run(halves.layer, run, layer, h, clean, *told)
         return h
 
     def _layers(
@@ -198,13 +231,15 @@ class Denoiser(nn.Module):
         h: Float[Tensor, "B L D"],
         c: Float[Tensor, "B *L C"],
         asked: Bool[Tensor, "B L"] | None,
-        mask: Bool[Tensor, "B 1 #L K"] | None,
+        mask: Shaped[Tensor, "B 1 #L K"] | None,
         cache: KVCache | None,
         keep: bool,
+        places: Shaped[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, "B L D"]:
+        told = {} if places is None else {"positions": places}
         for layer, block in enumerate(self.blocks):
             last = {"asked": asked} if asked is not None and layer == len(self.blocks) - 1 else {}
-            h = self._run(block, h, c, mask=mask, cache=cache, layer=layer, keep=keep, **last)
+            h = self._run(block, h, c, mask=mask, cache=cache, layer=layer, keep=keep, **last, **told)
         return h
 
     def _run(self, run: Callable[..., Any], /, *args: Any, **options: Any) -> Any:

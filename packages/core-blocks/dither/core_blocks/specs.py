@@ -1,9 +1,10 @@
-"""The menu of this package: the adaLN-Zero block and the denoiser. No torch here."""
+"""The menu of this package: blocks and the denoiser. No torch here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
@@ -11,10 +12,24 @@ from pydantic import Field
 from dither.registry import Misfit, Slot, Space, Spec, TokenSpace, below, hookimpl, named
 from dither.registry.costs import Cost, Stage
 from dither.registry.kinds import BlockSpec, ConditionSpec, EmbeddingSpec, HeadSpec, ModelFacts, ModelSpec
+from dither.registry.serving import tells_not
 
-from .costs import beside_cost, block_cost, linear, norm_cost
+from .block_options import (
+    FEW,
+    Affine,
+    Implementation,
+    MLPName,
+    NormName,
+    QKVBias,
+    TransformerBlock,
+    misfit_heads,
+)
+from .costs import beside_cost, linear, norm_cost
+from .pre_norm_specs import PreNorm
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from .blocks import AdaLNZeroBlock
     from .denoiser import Denoiser
 
@@ -26,86 +41,31 @@ __all__ = [
     "Implementation",
     "MLPName",
     "NormName",
+    "PreNorm",
+    "QKVBias",
+    "misfit_heads",
     "register_components",
 ]
 
-FEW = 64
-"""Up to so many keys, plain matrix products beat the fused kernel on a CPU."""
-MOST_LISTED = 1024
-"""Up to so many heads, a message lists what is possible."""
 
-NormName = Literal["layer", "rms"]
-Affine = bool | Literal["scale"]
-MLPName = Literal["gelu", "gelu-tanh", "swiglu"]
-Implementation = Literal["auto", "sdpa", "math"]
-
-
-class AdaLNZero(BlockSpec):
+class AdaLNZero(TransformerBlock):
     """Self-attention and an MLP, shifted, scaled and gated by the condition (DiT); at first it changes nothing."""
 
     name: ClassVar[str] = "adaln-zero"
-    heads: int = Field(4, ge=1)
-    """Attention heads. They divide the width of the model."""
-    ratio: float = Field(4.0, gt=0, le=64)
-    """Width of the MLP's hidden layer, in widths of the model."""
-    norm: NormName = "layer"
-    """Layer norm, or RMS norm, which does not take the mean away."""
-    affine: Affine = False
-    """Whether the norms have a learned scale and shift; "scale" is without the shift, as RMS norm always is."""
-    eps: float = Field(1e-6, ge=1e-12, le=0.1)
-    """Added to the variance in the norms."""
-    mlp: MLPName = "gelu"
-    """Two maps with a GELU between them, exact or by tanh; or SwiGLU, which has three."""
-    bias: bool = True
-    """Whether the maps of attention and MLP have a bias; the modulation always has one."""
-    qkv_bias: bool | None = None
-    """Whether queries, keys and values have a bias. By default as `bias`."""
-    out_bias: bool | None = None
-    """Whether the map out of attention has a bias. By default as `bias`."""
-    mlp_bias: bool | None = None
-    """Whether the maps of the MLP have a bias. By default as `bias`."""
-    rope: bool = False
-    """Whether queries and keys are rotated by their position (RoPE)."""
-    dropout: float = Field(0.0, ge=0, lt=1)
-    """Share of what attention and MLP add that is dropped in training."""
-    attention_dropout: float | None = Field(None, ge=0, lt=1)
-    """Share of the attention weights that is dropped in training. By default as `dropout`."""
-    attention: Implementation = "auto"
-    """How attention is computed. auto: plain matrix products for up to 64 keys on a CPU, a fused kernel otherwise."""
 
     def traits(self) -> frozenset[str]:
-        """Promise to start as the identity, to work behind a cache, to heed what is asked, and to know no positions."""
-        return frozenset({"zero-init", "cache", "asked"} | (set() if self.rope else {"equivariant"}))
-
-    def check(self, width: int, cond: int) -> Iterator[Misfit]:
-        """Yield why heads or hidden width do not go with the width."""
-        yield from misfit_heads(width, self.heads, rope=self.rope)
-        if int(self.ratio * width) < 1:
-            yield Misfit(f"a ratio of {self.ratio:g} leaves an MLP of width {width} without a hidden layer", ("ratio",))
+        """Promise to start as the identity, and what every block does."""
+        return super().traits() | {"zero-init"}
 
     def cost(self, width: int, cond: int, length: int) -> Cost:
-        """What the block takes."""
-        return block_cost(self, width, cond, length)
+        """What the layer and its modulation take."""
+        return super().cost(width, cond, length) + Cost(linear(cond, 6 * width), 8 * width)
 
     def build(self, width: int, cond: int) -> AdaLNZeroBlock:
         """Return one block."""
         from .blocks import AdaLNZeroBlock
 
         return AdaLNZeroBlock(width, cond, **self.model_dump())
-
-
-def misfit_heads(width: int, heads: int, *, rope: bool) -> Iterator[Misfit]:
-    """Yield why a width cannot be split into this many heads; the message lists the numbers that are possible."""
-    if width % heads == 0 and not (rope and width // heads % 2):
-        return
-    if rope and width % 2:
-        yield Misfit(f"rotary positions turn pairs of numbers, and width {width} is odd", ("rope",))
-        return
-    listed = range(1, min(width, MOST_LISTED) + 1)
-    possible = [n for n in listed if width % n == 0 and not (rope and width // n % 2)]
-    even = " of an even width, as rotary positions need" if rope and width % heads == 0 else ""
-    allowed = ", ".join(map(str, possible))
-    yield Misfit(f"width {width} does not split into {heads} equal heads{even}; heads may be {allowed}", ("heads",))
 
 
 def misfit_tied(embedding: EmbeddingSpec, head: HeadSpec) -> Iterator[Misfit]:
@@ -124,6 +84,13 @@ class DenoiserModel(ModelSpec):
     """A diffusion transformer: embedding, blocks under one condition, final norm, head."""
 
     name: ClassVar[str] = "denoiser"
+    layouts: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "sedd": "score-entropy models of Lou et al.",
+            "get": "GETRegionPretrain and GETRegionFinetune",
+            "get-dit": "GET with blocks of DiT",
+        }
+    )
     width: int = Field(128, ge=1)
     """Numbers per position inside the model."""
     depth: int = Field(4, ge=1)
@@ -162,9 +129,10 @@ class DenoiserModel(ModelSpec):
         """Yield what does not fit in any of the parts."""
         yield from super().check(space)
         yield from self._misfit_blocks(space)
+        condition = self.condition.over(space)
         parts: tuple[tuple[str, Iterable[Misfit]], ...] = (
             ("embedding", self.embedding.check(space, self.width)),
-            ("condition", self.condition.check(self._cond)),
+            ("condition", condition.check(self._cond)),
             ("block", self.block.check(self.width, self._cond)),
             ("head", self.head.check(space, self.width)),
         )
@@ -181,17 +149,31 @@ class DenoiserModel(ModelSpec):
         if self.facts().trained_blocks(space) is not None and "cache" not in self.block.traits():
             message = f'block "{self.block.name}" does not say that it works behind a cache, as block_size asks for'
             yield Misfit(message, ("block",), ("model", "block_size"))
+        if "positions" in self.block.traits():
+            yield from tells_not(space.conditions, "centre", ("block",))
+
+    def traits(self) -> frozenset[str]:
+        """Promise not to look at the noise level, if its condition does not."""
+        return self.condition.traits() & {"level-free"}
 
     def facts(self) -> ModelFacts:
-        """Tell whether block by block sampling is exact."""
-        return ModelFacts(self.block_size)
+        """Tell whether block by block sampling is exact, and which conditions samples may be guided by."""
+        return ModelFacts(self.block_size, left_out=self.condition.left_out())
+
+    def rename(self, layout: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return weights of a SEDD or a GET under the names of this model."""
+        from .get import GET, GET_DIT
+        from .sedd import SEDD
+
+        return {"sedd": SEDD, "get": GET, "get-dit": GET_DIT}[layout].rename(weights)
 
     def stages(self, space: Space) -> Sequence[Stage]:
         """What embedding, condition, blocks, final norm and head take."""
         extra = self.embedding.extra()
         length, state = extra + space.length, (extra + space.length) * self.width
         block = self.block.cost(self.width, self._cond, length)
-        embedding, condition = self.embedding.cost(space, self.width), self.condition.cost(self._cond)
+        embedding = self.embedding.cost(space, self.width)
+        condition = self.condition.over(space).cost(self._cond)
         halves, levels, last = 1, 1, None
         if self.facts().trained_blocks(space) is not None:  # the clean sample, with one level for all, and the noised
             halves, levels = 2, length
@@ -226,8 +208,8 @@ class DenoiserModel(ModelSpec):
 
         model = Denoiser(
             embedding=self.embedding.build(space, self.width),
-            condition=self.condition.build(self._cond),
-            blocks=[self.block.build(self.width, self._cond) for _ in range(self.depth)],
+            condition=self.condition.over(space).build(self._cond),
+            blocks=[self.block.at(n, self.depth).build(self.width, self._cond) for n in range(self.depth)],
             final=Final(
                 self.width,
                 self._cond if self.final == "adaln" else None,
@@ -240,6 +222,8 @@ class DenoiserModel(ModelSpec):
             checkpointing=self.checkpointing,
             skip_padding="equivariant" in self.block.traits(),
             skip_unasked="asked" in self.block.traits(),
+            positions="positions" in self.block.traits(),
+            join_hidden="alike" in self.embedding.traits() and {"equivariant", "weighted-keys"} <= self.block.traits(),
         )
         if self.init == "trunc-normal":
             start_trunc_normal(model.condition, model.blocks)
@@ -260,4 +244,4 @@ def _and_last(block: Cost, last: Cost, depth: int) -> list[Stage]:
 @hookimpl
 def register_components() -> list[type[Spec]]:
     """Offer what this package makes."""
-    return [AdaLNZero, DenoiserModel]
+    return [AdaLNZero, PreNorm, DenoiserModel]

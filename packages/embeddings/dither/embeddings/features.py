@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from jaxtyping import Float
@@ -19,8 +19,9 @@ class RegionEmbedding(nn.Module):
     Args:
         features: Numbers per position.
         width: Size of a vector.
+        columns: Those of the numbers that are read; None for all.
         cls: Whether a class token leads.
-        elements: Whether positions hidden in part are told which elements are hidden.
+        elements: Whether positions are told which of their elements are hidden, or noisy beside clean ones.
         position: (start, length, cond) -> what is added to every position, hidden or not; or None.
     """
 
@@ -29,11 +30,15 @@ class RegionEmbedding(nn.Module):
         features: int,
         width: int,
         *,
+        columns: Sequence[int] | None = None,
         cls: bool = True,
         elements: bool = False,
         position: nn.Module | None = None,
     ) -> None:
         super().__init__()
+        self.columns: Tensor | None
+        self.register_buffer("columns", None if columns is None else torch.tensor(columns), persistent=False)
+        features = features if columns is None else len(columns)
         self.linear = nn.Linear(features, width)
         self.elements = nn.Linear(features, width, bias=False) if elements else None
         self.mask_token = nn.Parameter(torch.empty(width))
@@ -45,10 +50,15 @@ class RegionEmbedding(nn.Module):
 
     def forward(self, state: State, cond: Mapping[str, Tensor], start: int = 0) -> tuple[Float[Tensor, "B K D"], int]:
         """Embed; the class token leads where the first position is that of the sample."""
-        h = self.linear(state.x.masked_fill(state.hidden, 0.0))
+        x, hidden, told = state.x, state.hidden, state.hidden
+        if state.noisy is not None:
+            told = hidden | state.noisy
+        if self.columns is not None:
+            x, hidden, told = (part[..., self.columns] for part in (x, hidden, told))
+        h = self.linear(x.masked_fill(hidden, 0.0))
         if self.elements is not None:
-            h = h + self.elements(state.hidden.to(h.dtype))
-        h = torch.where(state.hidden.all(-1, keepdim=True), self.mask_token, h)
+            h = h + self.elements(told.to(h.dtype))
+        h = torch.where(hidden.all(-1, keepdim=True), self.mask_token, h)
         if self.position is not None:
             h = h + self.position(start, h.shape[1], cond)
         if self.cls_token is None or start:

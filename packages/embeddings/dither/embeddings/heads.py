@@ -1,4 +1,4 @@
-"""Raw values out. Letters: B batch, L length, D width, V vocabulary (the largest of all fields)."""
+"""Raw values out. Letters: B batch, L length, D width, M features, V vocabulary (the largest of all fields)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dither.registry.spaces import TokenSpace
+from dither.registry.spaces import Group, TokenSpace
 
-__all__ = ["TokenHead", "make_map"]
+__all__ = ["SoftplusHead", "TokenHead", "make_map"]
 
 
 def make_map(width: int, out: int, *, zero: bool, bias: bool = True) -> nn.Linear:
@@ -53,3 +53,27 @@ class TokenHead(nn.Module):
 
     def _filled_up(self, logits: Float[Tensor, "B L v"]) -> Float[Tensor, "B L V"]:
         return functional.pad(logits, (0, self.space.vocab - logits.shape[-1]), value=-torch.inf)
+
+
+class SoftplusHead(nn.Module):
+    """Numbers above 0 for a group of columns, log(1 + exp(linear map)); 0 for all other columns.
+
+    Args:
+        features: Numbers per position.
+        width: Width of the model.
+        group: The columns; all by default.
+        zero: Whether the map starts at zero, and so every number at log 2.
+        bias: Whether the map has a bias.
+    """
+
+    def __init__(
+        self, features: int, width: int, group: Group | None = None, *, zero: bool = False, bias: bool = True
+    ) -> None:
+        super().__init__()
+        group = Group("all", 0, features) if group is None else group
+        self.around = group.start, features - group.stop
+        self.linear = make_map(width, group.stop - group.start, zero=zero, bias=bias)
+
+    def forward(self, h: Float[Tensor, "B L D"]) -> Float[Tensor, "B L M"]:
+        """Read each position."""
+        return functional.pad(functional.softplus(self.linear(h)), self.around)

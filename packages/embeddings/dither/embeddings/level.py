@@ -14,7 +14,8 @@ from torch.nn import functional
 
 from dither.registry.spec import unfit
 
-from .specs import Layout, misfit_frequencies
+from .condition_specs import misfit_frequencies
+from .position_specs import Layout
 
 __all__ = ["LevelEmbedding", "check_layout", "sinusoids"]
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from dither.registry import Space
+from dither.registry import Misfit, Space
 from dither.registry.costs import Cost
 from dither.registry.kinds import PositionSpec
+from dither.registry.serving import tells_not
 
 if TYPE_CHECKING:
-    from .positions import LearnedPositions, NoPositions, SinusoidPositions
+    from .positions import GenomicPositions, LearnedPositions, NoPositions, SinusoidPositions
 
-__all__ = ["Layout", "LearnedPosition", "NoPosition", "Sinusoid"]
+__all__ = ["GenomicSinusoid", "Layout", "LearnedPosition", "NoPosition", "Sinusoid"]
 
 Layout = Literal["cos-sin", "sin-cos", "interleaved"]
 
@@ -52,6 +54,38 @@ class Sinusoid(PositionSpec):
         from .positions import SinusoidPositions
 
         return SinusoidPositions(width, max_period=self.max_period, layout=self.layout)
+
+
+class GenomicSinusoid(PositionSpec):
+    """Cosines and sines of how far a position lies from the first of its sample, such as along a chromosome.
+
+    Unlike an index it knows how far apart neighbours are. The task tells where positions lie.
+    """
+
+    name: ClassVar[str] = "genomic-sinusoid"
+    of: str = "centre"
+    """The condition that says where positions lie, by its name; get-region tells the centre of each region in bases."""
+    unit: float = Field(1000.0, gt=0, le=1e9)
+    """What distances are counted in: 1000 makes kilobases of bases. The shortest period is 2 pi of it."""
+    max_period: float = Field(10_000.0, gt=1, le=1e9)
+    """The longest period is 2 pi times this, in units; 10,000 kilobases span all that a window may."""
+    layout: Layout = "interleaved"
+    """Order of the numbers: all cosines before all sines, all sines before all cosines, or sine and cosine by turns."""
+
+    def check(self, space: Space, width: int) -> Iterator[Misfit]:
+        """Yield if the task does not tell where positions lie."""
+        yield from super().check(space, width)
+        yield from tells_not(space.conditions, self.of, ("of",))
+
+    def cost(self, space: Space, width: int) -> Cost:
+        """Nothing that is learned; the sinusoids of a sample pass."""
+        return Cost(passing=2 * space.length * width)
+
+    def build(self, space: Space, width: int) -> GenomicPositions:
+        """Return the sinusoids."""
+        from .positions import GenomicPositions
+
+        return GenomicPositions(width, of=self.of, unit=self.unit, max_period=self.max_period, layout=self.layout)
 
 
 class LearnedPosition(PositionSpec):

@@ -1,4 +1,4 @@
-"""What a position is. Letters: L length, D width."""
+"""What a position is. Letters: B batch, L length, D width."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from .level import check_layout, sinusoids
-from .specs import Layout
+from .position_specs import Layout
 
-__all__ = ["LearnedPositions", "NoPositions", "SinusoidPositions"]
+__all__ = ["GenomicPositions", "LearnedPositions", "NoPositions", "SinusoidPositions"]
 
 
 class NoPositions(nn.Module):
@@ -57,6 +57,53 @@ class SinusoidPositions(nn.Module):
         index = torch.arange(start, start + length, device=self.anchor.device)
         waves = sinusoids(index, self.width, max_period=self.max_period, layout=self.layout)
         return waves[None].to(self.anchor.dtype)
+
+
+class GenomicPositions(nn.Module):
+    """Cosines and sines of the distance from the first position of the sample, as a condition tells where each lies.
+
+    Distances are taken before anything is rounded: moving all of a sample along changes nothing.
+
+    Args:
+        width: Size of a vector.
+        of: Name of the condition, one number per position (`B L`). What it says of padding reaches nobody.
+        unit: What distances are counted in.
+        max_period: The longest period is 2 pi times this, in units.
+        layout: Order of the numbers; see `sinusoids`.
+
+    Raises:
+        ValueError: The layout is unknown.
+    """
+
+    anchor: Float[Tensor, "0"]
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        of: str = "centre",
+        unit: float = 1000.0,
+        max_period: float = 10_000.0,
+        layout: Layout = "interleaved",
+    ) -> None:
+        super().__init__()
+        check_layout(layout)
+        self.width, self.of, self.unit = width, of, unit
+        self.max_period, self.layout = max_period, layout
+        self.register_buffer("anchor", torch.empty(0), persistent=False)  # tells the dtype
+
+    def forward(self, start: int, length: int, cond: Mapping[str, Tensor]) -> Float[Tensor, "B L D"]:
+        """Return one vector for each position of each sample, from `start` on.
+
+        Raises:
+            ValueError: It is not told where positions lie.
+        """
+        if self.of not in cond:
+            raise ValueError(f'positions need the condition "{self.of}", which is not told')
+        places = cond[self.of]
+        distance = (places[:, start : start + length] - places[:, :1]) / self.unit
+        waves = sinusoids(distance, self.width, max_period=self.max_period, layout=self.layout)
+        return waves.to(self.anchor.dtype)
 
 
 class LearnedPositions(nn.Module):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from dither.registry import FeatureSpace, Misfit, Slot, Space, Spec, TokenSpace, below, hookimpl, named
 from dither.registry.costs import Cost
-from dither.registry.kinds import FEATURES, TOKENS, ConditionSpec, EmbeddingSpec, HeadSpec, PositionSpec
+from dither.registry.kinds import FEATURES, TOKENS, EmbeddingSpec, HeadSpec, PositionSpec
 
-from .position_specs import Layout, LearnedPosition, NoPosition, Sinusoid
+from .column_specs import Softplus, columns_without, misfit_groups
+from .condition_specs import Label, Level, NoCondition, Sum
+from .law_specs import TokenDiffusion, check_experiment
+from .position_specs import GenomicSinusoid, Layout, LearnedPosition, NoPosition, Sinusoid
 
 if TYPE_CHECKING:
     from torch import nn
@@ -19,22 +22,27 @@ if TYPE_CHECKING:
     from .features import RegionEmbedding
     from .graph import GraphEmbedding
     from .heads import TokenHead
-    from .level import LevelEmbedding
     from .tokens import TokenEmbedding
 
 __all__ = [
     "Endpoint",
     "FeatureValues",
+    "GenomicSinusoid",
     "Graph",
+    "Label",
     "Layout",
     "LearnedPosition",
     "Level",
+    "NoCondition",
     "NoPosition",
     "Regions",
     "Sinusoid",
+    "Softplus",
     "Start",
+    "Sum",
     "TokenLogits",
     "Tokens",
+    "check_experiment",
     "register_components",
 ]
 
@@ -132,16 +140,25 @@ class Regions(EmbeddingSpec):
     cls: bool = True
     """Whether a class token leads, which every position sees."""
     elements: bool = False
-    """Whether positions that are hidden in part are told which of their elements are hidden, by a second linear map.
+    """Whether positions are told which of their elements are hidden, or noisy beside clean ones, by another linear map.
     Without it a hidden element looks like a 0."""
+    without: list[str] = []
+    """Groups of columns that are not read, such as ["expression"], which a model predicts from the others."""
     position: Slot[PositionSpec] = named("none")
     """What is added to say where a region stands. With none, all regions that are hidden as a whole look the same, and
     a model without positions of its own gives them one and the same prediction."""
 
+    def traits(self) -> frozenset[str]:
+        """Promise one vector for all regions that are hidden as a whole, if nothing says where they stand."""
+        return frozenset({"alike"} if isinstance(self.position, NoPosition) else ())
+
     def check(self, space: Space, width: int) -> Iterator[Misfit]:
-        """Yield what does not fit, of the positions too."""
+        """Yield what does not fit, of the positions and of the columns too."""
         yield from super().check(space, width)
         yield from below("position", self.position.check(space, width))
+        yield from misfit_groups(space, self.without, ("without",))
+        if isinstance(space, FeatureSpace) and not columns_without(space, self.without):
+            yield Misfit("no column is left to be read", ("without",), ("task",))
 
     def extra(self) -> int:
         """The class token."""
@@ -151,7 +168,8 @@ class Regions(EmbeddingSpec):
         """What maps, tokens and positions take; what goes into a map is kept."""
         assert isinstance(space, FeatureSpace)
         maps, tokens, state = 1 + self.elements, 1 + self.cls, space.length * width
-        own = Cost((maps * space.width + 1 + tokens) * width, maps * space.length * space.width, 3 * state)
+        read = len(columns_without(space, self.without))
+        own = Cost((maps * read + 1 + tokens) * width, maps * space.length * read, 3 * state)
         return own + self.position.cost(space, width)
 
     def build(self, space: Space, width: int) -> RegionEmbedding:
@@ -159,44 +177,9 @@ class Regions(EmbeddingSpec):
         from .features import RegionEmbedding
 
         assert isinstance(space, FeatureSpace)
-        position = self.position.build(space, width)
-        return RegionEmbedding(space.width, width, cls=self.cls, elements=self.elements, position=position)
-
-
-class Level(ConditionSpec):
-    """The noise level: cosines and sines of it, then two linear maps with a SiLU between them (DiT)."""
-
-    name: ClassVar[str] = "level"
-    frequencies: int = Field(256, ge=2)
-    """How many cosines and sines there are; an odd number is filled up with a 0."""
-    max_period: float = Field(10_000.0, gt=1, le=1e9)
-    """The longest period is 2 pi times this."""
-    layout: Layout = "cos-sin"
-    """Order of the numbers: all cosines before all sines, all sines before all cosines, or sine and cosine by turns."""
-    freq_shift: Literal[0, 1] = 0
-    """1 makes the slowest frequency exactly 1 / max_period (DDPM); with 0 it is one step above (DiT)."""
-    time_scale: float = Field(1.0, gt=0, le=1e6)
-    """What the level is multiplied with first. Levels between 0 and 1 are hard to tell apart as they are: use 1000."""
-
-    def check(self, width: int) -> Iterator[Misfit]:
-        """Yield too few frequencies for the shift."""
-        yield from misfit_frequencies(self.frequencies, self.freq_shift)
-
-    def cost(self, width: int) -> Cost:
-        """What the two maps take."""
-        return Cost((self.frequencies + 1 + width + 1) * width, self.frequencies + 2 * width)
-
-    def build(self, width: int) -> LevelEmbedding:
-        """Return the maps."""
-        from .level import LevelEmbedding
-
-        return LevelEmbedding(width, **self.model_dump())
-
-
-def misfit_frequencies(frequencies: int, freq_shift: int) -> Iterator[Misfit]:
-    """Yield too few frequencies for the shift: a slowest one needs a fastest one beside it."""
-    if freq_shift and frequencies < 4:
-        yield Misfit(f"freq_shift = 1 needs at least 4 frequencies, not {frequencies}", ("frequencies",))
+        columns = columns_without(space, self.without) if self.without else None
+        options: dict[str, Any] = {"cls": self.cls, "elements": self.elements, "columns": columns}
+        return RegionEmbedding(space.width, width, position=self.position.build(space, width), **options)
 
 
 class TokenLogits(HeadSpec):
@@ -253,4 +236,7 @@ class FeatureValues(HeadSpec):
 @hookimpl
 def register_components() -> list[type[Spec]]:
     """Offer what this package makes."""
-    return [Tokens, Graph, Regions, NoPosition, Sinusoid, LearnedPosition, Level, TokenLogits, FeatureValues]
+    embeddings: list[type[Spec]] = [Tokens, Graph, Regions]
+    positions: list[type[Spec]] = [NoPosition, Sinusoid, GenomicSinusoid, LearnedPosition]
+    heads: list[type[Spec]] = [TokenLogits, FeatureValues, Softplus, TokenDiffusion]
+    return [*embeddings, *positions, Level, Label, Sum, NoCondition, *heads]

@@ -14,18 +14,18 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import Tensor, nn
 
 from dither.registry.problems import Refused
 from dither.registry.storage import sha256_of, sync
+
+from .disk import FULL, disk_errors
 
 __all__ = [
     "MANIFEST",
@@ -42,6 +42,8 @@ __all__ = [
 FORMAT = 1
 MANIFEST = "MANIFEST.json"
 """Lists the files of a folder with size and sha256."""
+HEADERS = 64 * 1024
+"""Bytes of a checkpoint beside its tensors, or a few more."""
 NEEDED = frozenset({"model.safetensors", "optimizer.safetensors", "state.json"})
 
 
@@ -77,6 +79,12 @@ class Contents:
     average: nn.Module | Weights | None
     tensors: Mapping[str, Tensor]
     plain: Mapping[str, Any]
+
+    def size(self) -> int:
+        """Return the bytes that it takes on disk, nearly; weights under several names count once."""
+        weights = [module.state_dict() for module in (self.model, self.average) if module is not None]
+        tensors = {_place(tensor): tensor for held in (*weights, self.tensors) for tensor in held.values()}
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()) + HEADERS
 
     def copied(self) -> Contents:
         """Return a copy on the CPU, which stays as it is while training goes on."""
@@ -159,14 +167,20 @@ class Checkpoints:
         if final.exists():
             raise FileExistsError(errno.EEXIST, "this checkpoint exists already", str(final))
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._need_space()
+        needed = contents.size()
+        if (free := shutil.disk_usage(self.folder).free) < needed:
+            raise _no_space(errno.ENOSPC, final, needed, free)
         aside = self.folder / f".tmp-{step}-{os.getpid()}-{secrets.token_hex(3)}"
         aside.mkdir()
         try:
             _write(aside, step, contents)
             aside.rename(final)
-        except BaseException:
+        except BaseException as error:
             shutil.rmtree(aside, ignore_errors=True)
+            if isinstance(error, OSError) and error.errno in FULL:
+                raise _no_space(
+                    error.errno, error.filename or final, needed, shutil.disk_usage(self.folder).free
+                ) from error
             raise
         sync(self.folder)
         for older, path in self.steps()[self.keep :]:
@@ -174,20 +188,16 @@ class Checkpoints:
                 self._drop(path)
         return final
 
-    def _need_space(self) -> None:
-        """A new checkpoint is about as large as the last one."""
-        for _, path in self.steps()[:1]:
-            needed = sum(file.stat().st_size for file in path.iterdir()) * 11 // 10
-            free = shutil.disk_usage(self.folder).free
-            if free < needed:
-                message = f"no space left for a checkpoint: {needed:,} bytes needed, {free:,} free"
-                raise OSError(errno.ENOSPC, message, str(self.folder))
-
     def _drop(self, path: Path) -> None:
         """Take the name away first, so that a half-deleted folder is never taken for a checkpoint."""
         aside = self.folder / f".tmp-old-{path.name}-{secrets.token_hex(3)}"
         path.rename(aside)
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _no_space(number: int, path: str | Path, needed: int, free: int) -> OSError:
+    message = f"{os.strerror(number)}: no space for a checkpoint: {needed:,} bytes needed, {free:,} free"
+    return OSError(number, message, str(path))
 
 
 def _place(tensor: Tensor) -> tuple[Any, ...]:
@@ -251,12 +261,12 @@ def _write(folder: Path, step: int, contents: Contents) -> None:
         files["average.safetensors"] = lambda path: _save_weights(average, path)
     entries = {}
     for name, write in files.items():
-        with _disk_errors(folder / name):
+        with disk_errors(folder / name):
             write(folder / name)
             sync(folder / name)
         entries[name] = {"size": (folder / name).stat().st_size, "sha256": sha256_of(folder / name)}
     manifest = {"format": FORMAT, "step": step, "files": entries}
-    with _disk_errors(folder / MANIFEST):
+    with disk_errors(folder / MANIFEST):
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=2))
         sync(folder / MANIFEST)
         sync(folder)
@@ -264,14 +274,3 @@ def _write(folder: Path, step: int, contents: Contents) -> None:
 
 def _save_weights(weights: nn.Module | Weights, path: Path) -> None:
     save_model(weights, str(path))  # type: ignore[arg-type]  # it asks for no more than state_dict()
-
-
-@contextmanager
-def _disk_errors(path: Path) -> Iterator[None]:
-    """Safetensors says "No space left on device (os error 28)" in an exception of its own; make it an OSError."""
-    try:
-        yield
-    except SafetensorError as error:
-        known = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
-        number = next((number for number in known if f"os error {number})" in str(error)), errno.EIO)
-        raise OSError(number, f"{os.strerror(number)} ({error})", str(path)) from None

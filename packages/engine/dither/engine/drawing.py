@@ -17,6 +17,7 @@ from dither.registry.flow import Clean
 from dither.registry.parts import Picture, ShowsPaths, Task
 from dither.registry.storage import write_aside
 
+from .disk import disk_errors
 from .later import Spent
 from .meeting import Met, draw_until_met
 from .session import draw
@@ -53,7 +54,7 @@ def make_drawing(
 
     Where the task has a goal, samples are drawn up to `tries` times to meet it; those that do not are left out.
     """
-    task, like = system.task, system.task.like(count, seed)
+    task, like = system.task, system.like(count, seed)
     watch = Watch(PATHS) if isinstance(task, ShowsPaths) else None
     if like.goal is None:
         spent = Spent()
@@ -104,7 +105,7 @@ def write_drawing(drawing: Drawing, folder: Path) -> list[Path]:
                 files.append(_write(folder / f"{picture.name}.{suffix}", data))
     like = drawing.like
     tensors = {"samples": drawing.samples, "x0": like.x0, "valid": like.valid, "known": like.known}
-    with write_aside(folder / "samples.safetensors") as beside:
+    with disk_errors(folder / "samples.safetensors"), write_aside(folder / "samples.safetensors") as beside:
         save_file({name: tensor.contiguous().clone() for name, tensor in tensors.items()}, beside)
     return [*files, folder / "samples.safetensors"]
 

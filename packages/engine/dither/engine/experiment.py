@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
 from dither.registry.document import Document
 from dither.registry.kinds import (
     LossSpec,
-    LRScheduleSpec,
     ModelSpec,
-    OptimizerSpec,
     ProcessSpec,
     SamplerSpec,
     TaskSpec,
@@ -27,10 +25,12 @@ from dither.registry.spec import Misfit, Options, Slot, below, named
 from dither.registry.validation import problems_of, validate
 from dither.registry.wording import SENTENCE
 
+from .asking import misfit_asked
 from .blame import PartFailed, blamed, title
 from .budget import misfit_memory, warn_memory
 from .named_plugins import load_named, names_in
 from .run_policy import governing_policy
+from .settings import Evaluate, Sample, Train
 from .sweep.tables import Sweep
 
 __all__ = [
@@ -43,94 +43,6 @@ __all__ = [
     "load_experiment",
     "open_experiment",
 ]
-
-
-class Train(Options):
-    """How the weights are trained."""
-
-    steps: int = Field(1000, ge=0, le=1_000_000_000)
-    """Updates of the weights."""
-    batch_size: int = Field(32, ge=1, le=1_000_000)
-    """Samples per update."""
-    accumulate: int = Field(1, ge=1, le=100_000)
-    """Parts in which a batch is taken, to save memory; batch_size is divided by it."""
-    optimizer: Slot[OptimizerSpec] = named("adamw")
-    lr_schedule: Slot[LRScheduleSpec] = named("cosine")
-    clip: float = Field(1.0, ge=0)
-    """Largest gradient norm; 0 for none."""
-    ema: float = Field(0.999, ge=0, lt=1)
-    """Decay of the averaged weights, which evaluation and sampling use; it warms up as (1 + step) / (10 + step). 0
-    keeps no average."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """bfloat16 runs the model under autocast; weights, losses and optimizer stay in float32."""
-    compile: bool = False
-    """Compile the model with torch.compile."""
-    log_every: int = Field(20, ge=1)
-    """Steps between metric lines."""
-    checkpoint_every: int = Field(500, ge=1)
-    """Steps between checkpoints; the last step always writes one."""
-    keep: int = Field(2, ge=1, le=10_000)
-    """Newest checkpoints that are kept."""
-    keep_every: int | None = Field(None, ge=1)
-    """Keep the checkpoints of every multiple of so many steps too; a multiple of checkpoint_every."""
-    keep_best: bool = False
-    """Keep the checkpoint of the best evaluation too, and write one for it."""
-    async_save: bool = False
-    """Write checkpoints while training goes on; that takes the memory of one more copy of everything in them."""
-    device: str = Field(
-        "auto",
-        pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?|mps)$",
-        json_schema_extra={SENTENCE: '"auto", "cpu", "cuda", "cuda:1" or "mps"'},
-    )
-    """Where to run; auto takes a GPU if there is one."""
-    threads: int | None = Field(None, ge=1, le=1024)
-    """CPU threads; by default torch decides."""
-    keep_memory: bool = True
-    """On a CPU, keep freed memory for the next step instead of giving it back to the system (glibc): faster steps."""
-    strategy: Literal["ddp", "fsdp"] = "ddp"
-    """Under torchrun: a copy of the model on every rank, or the model cut up among them (FSDP2)."""
-    start_from: str | None = None
-    """Begin with the weights of a run (its directory), of an export, or of a .safetensors file."""
-    start_partial: bool = False
-    """Take what fits of those weights; what does not is named, and stays as it was."""
-    freeze: list[str] = []
-    """Names of weights that stay as they are, with * and ?, such as "embedding.*"."""
-    buckets: bool = False
-    """Put samples with the same padding into one batch, where the task knows which: then none is computed."""
-
-
-class Evaluate(Options):
-    """How the validation split is measured."""
-
-    every: int = Field(500, ge=1)
-    """Steps between evaluations; the last step always has one."""
-    samples: int = Field(1024, ge=1)
-    """Samples of the validation split that are taken, from its beginning."""
-    batch_size: int | None = Field(None, ge=1)
-    """Samples at a time; by default that of training."""
-    repeats: int = Field(1, ge=1, le=1000)
-    """Times each sample is noised anew; more make the figures steadier."""
-    best: str = Field("loss", min_length=1)
-    """The figure by which evaluations are compared."""
-    better: Literal["lower", "higher"] = "lower"
-    """Which values of it are better."""
-    patience: int | None = Field(None, ge=1)
-    """End the run once so many evaluations in a row were no better than the best (early stopping)."""
-
-
-class Sample(Options):
-    """What is drawn from the model."""
-
-    count: int = Field(16, ge=0, le=1_000_000)
-    """Samples that are drawn at the end."""
-    every: int | None = Field(None, ge=1)
-    """Steps between drawings in the course of training; by default only at the end."""
-    batch_size: int | None = Field(None, ge=1)
-    """Samples at a time; by default all."""
-    seed: int = Field(0, ge=0, lt=2**31)
-    """Seed of the drawing."""
-    tries: int = Field(64, ge=1, le=1_000_000)
-    """Times that a sample is drawn, at most, until it meets the constraints of the task."""
 
 
 class Experiment(Options):
@@ -159,13 +71,7 @@ class Experiment(Options):
 
     def check(self) -> Iterator[Misfit]:
         """Yield why the parts do not fit each other. Reads data where a space depends on it, but imports no torch."""
-        if self.train.batch_size % self.train.accumulate:
-            message = f"batch_size = {self.train.batch_size} cannot be taken in {self.train.accumulate} equal parts"
-            yield Misfit(message, ("train", "accumulate"), ("train", "batch_size"))
-        if self.train.keep_every is not None and self.train.keep_every % self.train.checkpoint_every:
-            message = f"no checkpoint is written at most multiples of keep_every = {self.train.keep_every}"
-            hint = f"give a multiple of checkpoint_every = {self.train.checkpoint_every}"
-            yield Misfit(message, ("train", "keep_every"), ("train", "checkpoint_every"), hint)
+        yield from below("train", self.train.check(self.model))
         with blamed(self.task):
             wrong = list(below("task", self.task.check()))
         yield from wrong
@@ -194,6 +100,7 @@ class Experiment(Options):
             message = f'sampler "{self.sampler.name}" draws whole samples, but the model is trained block by block'
             hint = f'use sampler = {{ use = "blocks", size = {blocks}, inner = "{self.sampler.name}" }}'
             unfit.append(Misfit(message, ("sampler",), ("model", "block_size"), hint))
+        unfit += misfit_asked(self.sample, inner, model)
         yield from unfit
         if not wrong:
             with blamed(self.model):  # others are asked as well, and named where they raise

@@ -9,7 +9,12 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.optim import Optimizer
 
-__all__ = ["FiniteGuard", "NonFinite"]
+from dither.registry.problems import dotted
+from dither.registry.renames import parts_in
+
+from .experiment import Experiment
+
+__all__ = ["FiniteGuard", "NonFinite", "data_of"]
 
 SHOWN = 20
 
@@ -36,6 +41,16 @@ class NonFinite(Exception):  # noqa: N818 - it says what happened, as the exit c
             f"step {self.step + 1}: the loss is {self.loss:g} and the gradient norm {self.norm:g}; "
             f"the weights were not changed by it; {which} {shown}"
         )
+
+
+def data_of(experiment: Experiment) -> str:
+    """Return what an experiment is trained on: the task, and each part of kind data with the files that it names."""
+    told = [f"task {experiment.task.name}"]
+    for path, part in parts_in(experiment):
+        if part.kind == "data":
+            files = {name: getattr(part, name) for name in ("path", "paths") if hasattr(part, name)}
+            told.append(", ".join([f"{dotted(path)} {part.name}", *(f"{k} {v!r}" for k, v in files.items())]))
+    return "; ".join(told)
 
 
 class FiniteGuard:

@@ -14,7 +14,10 @@ from dither.registry.problems import Refused
 
 from .checkpoint import Checkpoints, verify
 from .experiment import load_experiment
-from .rundir import held_by, read_manifest, resolved_file
+from .locking import held_by
+from .rundir import read_manifest, resolved_file
+from .scores import Scores
+from .seals import broken_table, broken_text
 
 __all__ = ["Finding", "Listed", "list_runs", "verify_run"]
 
@@ -75,8 +78,10 @@ def _listed(path: Path) -> Listed:
     state: State | None = None
     name = path.name
     try:
-        tables = tomllib.loads((path / "resolved.toml").read_text(encoding="utf-8"))
+        text = (path / "resolved.toml").read_text(encoding="utf-8")
+        tables = tomllib.loads(text)
         steps, name = int(tables["train"]["steps"]), str(tables["name"])
+        state = "damaged" if broken_text(text) else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         state = "damaged"
     figures = {}
@@ -85,6 +90,7 @@ def _listed(path: Path) -> Listed:
         figures = {
             f"{kind}/{key}": value for kind, values in summary["figures"].items() for key, value in values.items()
         }
+        figures = {} if broken_table(summary) else figures
     newest = next((step for step, _ in Checkpoints(path / "checkpoints").steps()), None)
     if held_by(path):
         state = "running"
@@ -100,11 +106,12 @@ def verify_run(path: Path) -> list[Finding]:
     Raises:
         Refused: It is no run directory.
     """
-    resolved_file(path)
+    resolved_file(path, sealed=False)
     found = []
     for name, read in (
-        ("resolved.toml", lambda: load_experiment(path / "resolved.toml")),
+        ("resolved.toml", lambda: load_experiment(resolved_file(path))),
         ("manifest.json", lambda: read_manifest(path)),
+        ("scores.json", lambda: Scores(path, "", "lower")),
     ):
         try:
             read()

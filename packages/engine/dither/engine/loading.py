@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from rich.console import Console
 
-from dither.registry.problems import Refused
+from dither.registry.problems import Problem, Refused
 from dither.registry.storage import sha256_of, sync
 from dither.registry.validation import located
 
@@ -27,6 +27,7 @@ from .checkpoint import MANIFEST, Checkpoints, Damaged, load_weights, verify, we
 from .constraining import load_constrained
 from .environment import choose_device
 from .experiment import Loaded, load_experiment
+from .lora import load_merged, write_merged
 from .parts_record import changed_files
 from .progress import Screen, say
 from .rundir import read_manifest, resolved_file
@@ -77,10 +78,10 @@ def load_run(
     path = resolved_file(run_directory)
     loaded = load_experiment(path) if constraints is None else load_constrained(path, constraints)
     if loaded.plugins.files and (changes := changed_files(read_manifest(run_directory), loaded)):
-        raise Refused([f"the run in {run_directory} is not what it was: {change}" for change in changes])
+        raise Refused([Problem(f"the run in {run_directory} is not what it was: {change}") for change in changes])
     found = find_checkpoint(run_directory, checkpoint, console)
     system, _ = build(loaded)
-    load_weights(weights_of(found), system.model)
+    load_merged(weights_of(found), system.model)
     return loaded, system.eval(), int(found.name.removeprefix("step-"))
 
 
@@ -140,7 +141,7 @@ def export_run(run_directory: Path, to: Path, checkpoint: Which = "newest") -> l
     aside = to.with_name(f".{to.name}-{os.getpid()}")
     try:
         aside.mkdir(parents=True)
-        shutil.copyfile(weights_of(found), aside / WEIGHTS)
+        write_merged(weights_of(found), aside / WEIGHTS)
         shutil.copyfile(experiment, aside / EXPERIMENT)
         if (plugins := run_directory / "plugins").is_dir():
             shutil.copytree(plugins, aside / "plugins", ignore=shutil.ignore_patterns("__pycache__"))

@@ -11,7 +11,7 @@ from rich.console import Console
 from dither.registry.parts import Picture
 
 from .board import Board
-from .metrics_file import MetricsFile
+from .metrics_file import BEGINNING, MetricsFile
 from .progress import ProgressDisplay
 
 __all__ = ["Log", "Silence"]
@@ -30,7 +30,7 @@ class Log:
 
     def __init__(self, folder: Path, console: Console, total: int, done: int = 0, offset: int | None = None) -> None:
         self.display = ProgressDisplay(console, total, done)
-        self.metrics = MetricsFile(folder / "metrics.jsonl", offset)
+        self.metrics = MetricsFile(folder / "metrics.jsonl", offset, self.display.line)
         self.board = Board(folder / "tensorboard", done, self.display.line)
 
     def figures(self, step: int, kind: str, figures: Mapping[str, float]) -> None:
@@ -61,7 +61,7 @@ class Silence:
     """A log of a process that writes nothing, because another one writes for it; it has the methods of `Log`."""
 
     class _Nothing:
-        offset = 0
+        place = BEGINNING
 
         def __getattr__(self, name: str) -> Callable[..., None]:
             return lambda *arguments: None

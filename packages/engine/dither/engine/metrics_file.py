@@ -5,50 +5,86 @@ So a resumed run, cut back to where its checkpoint was written, ends with the sa
 
 from __future__ import annotations
 
-import errno
+import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-__all__ = ["MetricsFile", "as_json", "read_metrics"]
+__all__ = ["BEGINNING", "MetricsFile", "Place", "as_json", "changed_lines", "read_metrics"]
+
+
+class Place(NamedTuple):
+    """A place in a file: the bytes before it, and their sha256."""
+
+    bytes: int
+    sha256: str
+
+
+BEGINNING = Place(0, "")
+"""Before the first line; its hash is not compared."""
 
 
 class MetricsFile:
-    """Appends lines to a file.
+    """Appends lines to a file. Those that find no space are held back until there is some: a full disk stops nothing.
 
     Args:
         path: The file; made if it is not there.
-        offset: Bytes that are kept of it, by default all.
+        offset: Bytes that are kept of it, by default all; a line that was cut off is not kept either.
+        warn: Told once of lines that are held back.
 
     Attributes:
-        offset: Bytes written so far.
+        place: Behind all lines so far, those that are held back among them.
     """
 
-    def __init__(self, path: Path, offset: int | None = None) -> None:
-        self._path = path
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        self.offset = os.fstat(self._file).st_size
-        if offset is not None and offset < self.offset:
-            os.ftruncate(self._file, offset)
-            self.offset = offset
+    def __init__(
+        self, path: Path, offset: int | None = None, warn: Callable[[str], object] = lambda line: None
+    ) -> None:
+        self._path, self._warn, self._held, self._warned = path, warn, b"", False
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        size = os.fstat(self._file).st_size
+        kept = os.pread(self._file, size if offset is None else min(offset, size), 0)
+        kept = kept[: kept.rfind(b"\n") + 1]
+        if len(kept) < size:
+            os.ftruncate(self._file, len(kept))
+        self._hash = hashlib.sha256(kept)
+        self.place = Place(len(kept), self._hash.hexdigest())
 
     def write(self, step: int, kind: str, figures: Mapping[str, float]) -> None:
         """Write a line."""
         line = (as_json({"step": step, "kind": kind, **figures}) + "\n").encode()
-        if os.write(self._file, line) < len(line):
-            os.ftruncate(self._file, self.offset)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
-        self.offset += len(line)
+        self._hash.update(line)
+        self.place = Place(self.place.bytes + len(line), self._hash.hexdigest())
+        self._held += line
+        self._write()
+
+    def _write(self) -> None:
+        try:
+            self._held = self._held[os.write(self._file, self._held) :]
+            reason = "no space left"
+        except OSError as error:
+            reason = error.strerror or str(error)
+        if self._held and not self._warned:
+            self._warned = True
+            self._warn(f"{self._path} cannot be written ({reason}); its lines are held back until it can")
 
     def sync(self) -> None:
-        """Make sure that all lines are on disk."""
-        os.fsync(self._file)
+        """Bring all lines to disk, if there is space for them."""
+        try:
+            if self._held:
+                self._write()
+            os.fsync(self._file)
+        except OSError as error:
+            self._warn(f"{self._path} cannot be brought to disk: {error.strerror}")
 
     def close(self) -> None:
         """Close the file."""
+        if self._held:
+            self._write()
+        if self._held:
+            self._warn(f"{self._path} lacks its last {len(self._held):,} bytes")
         os.close(self._file)
 
 
@@ -67,4 +103,18 @@ def as_json(values: Any, indent: int | None = None) -> str:
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
     """Return the lines of a metrics file."""
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def changed_lines(path: Path, before: Place) -> str | None:
+    """Return how the lines before a place are not what was written, or None; an empty hash is not compared."""
+    try:
+        with path.open("rb") as file:
+            kept = file.read(before.bytes)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}" if before.bytes else None
+    if len(kept) < before.bytes:
+        return f"has lost {before.bytes - len(kept):,} bytes: figures of earlier steps are missing in it"
+    if before.sha256 and hashlib.sha256(kept).hexdigest() != before.sha256:
+        return "is not what was written: figures of earlier steps in it are wrong"
+    return None

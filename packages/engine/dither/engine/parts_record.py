@@ -12,7 +12,7 @@ from dither.registry.renames import parts_in
 
 from .experiment import Loaded
 
-__all__ = ["changed_parts", "parts_record", "plugins_record"]
+__all__ = ["changed_files", "changed_parts", "parts_record", "plugins_record"]
 
 
 def parts_record(loaded: Loaded) -> dict[str, dict[str, str]]:
@@ -53,15 +53,25 @@ def changed_parts(manifest: Mapping[str, Any], loaded: Loaded) -> list[str]:
         if now["options"] != before.get("options"):
             changes.append(f"{place}: the options of {now['part']} are others than they were")
     used = {record["part"].partition("/")[0] for record in parts.values()}
+    changes += changed_files(manifest, loaded)
     for name, before in before_plugins.items():
         now = plugins.get(name, {})
-        if name not in used or not now:
+        if name not in used or not now or now["sha256"] != before.get("sha256"):
             continue
-        if now["sha256"] != before.get("sha256"):
-            changes.append(f'plugin file {now["from"]} of plugin "{name}" has another content than it had')
-        elif now["version"] != before.get("version"):
+        if now["version"] != before.get("version"):
             changes.append(f'plugin "{name}" ({now["from"]}): version {before.get("version")} -> {now["version"]}')
     return changes
+
+
+def changed_files(manifest: Mapping[str, Any], loaded: Loaded) -> list[str]:
+    """Say which plugin files, of plugins that parts come from, have another content than the run knew last."""
+    used = {record["part"].partition("/")[0] for record in parts_record(loaded).values()}
+    before, now = _newest(manifest, "plugins"), plugins_record(loaded)
+    return [
+        f'plugin file {now[name]["from"]} of plugin "{name}" has another content than it had'
+        for name in before
+        if name in used and name in now and now[name]["sha256"] != before[name].get("sha256")
+    ]
 
 
 def _meaning(catalog: Catalog, kind: str, part: Any) -> str | None:

@@ -20,7 +20,14 @@ PATIENCE = 10.0
 
 
 class Screen(Console):
-    """A console that falls silent when its reader goes away: a closed pipe or terminal never ends a run."""
+    """A console that falls silent when it cannot be written to: a closed pipe or a full disk never ends a run."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print, or fall silent for good."""
+        try:
+            super().print(*objects, **options)
+        except OSError:
+            self.on_broken_pipe()
 
     def on_broken_pipe(self) -> None:
         """Go on without output; metrics.jsonl holds the figures."""

@@ -24,6 +24,7 @@ class Stream(IntEnum):
     STEP = 1
     EVALUATION = 2
     DRAWING = 3
+    LORA = 4
 
 
 def mixed(*numbers: int) -> int:

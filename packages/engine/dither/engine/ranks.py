@@ -107,7 +107,10 @@ def together(device: str = "auto") -> Iterator[Ranks]:
     if on_gpu:
         torch.cuda.set_device(local)
     try:
-        dist.init_process_group("nccl" if on_gpu else "gloo", timeout=PATIENCE)
+        from .rendezvous import meet
+
+        store, rank, size = meet(PATIENCE)
+        dist.init_process_group("nccl" if on_gpu else "gloo", store=store, rank=rank, world_size=size, timeout=PATIENCE)
     except (RuntimeError, ValueError) as error:
         raise Refused(f"rank {rank} of {size} cannot meet the others: {error}") from None
     words = dist.new_group(backend="gloo", timeout=PATIENCE)  # what the host asks must not wait for a GPU

@@ -15,6 +15,7 @@ from dither.registry.problems import Problem, Refused
 from .checkpoint import Checkpoints, Damage
 from .environment import differences, environment
 from .experiment import Loaded
+from .metrics_file import Place, changed_lines
 from .parts_record import changed_parts, parts_record, plugins_record
 from .progress import say
 from .ranks import Ranks
@@ -61,15 +62,10 @@ def find_newest(path: Path, ranks: Ranks) -> tuple[Path | None, list[Damage]]:
     return None if found is None else Path(found), damaged
 
 
-def lost_lines(path: Path, offset: int) -> list[str]:
-    """Return a line if metrics.jsonl of a run is shorter than its checkpoint says; the run can go on without."""
-    try:
-        size = (path / "metrics.jsonl").stat().st_size
-    except OSError:
-        size = 0
-    if size >= offset:
-        return []
-    return [f"{path / 'metrics.jsonl'} has lost {offset - size:,} bytes: figures of earlier steps are missing in it"]
+def lost_lines(path: Path, before: Place) -> list[str]:
+    """Return a line if metrics.jsonl of a run is not what its checkpoint says; the run can go on without."""
+    reason = changed_lines(path / "metrics.jsonl", before)
+    return [] if reason is None else [f"{path / 'metrics.jsonl'} {reason}"]
 
 
 def note_resumption(

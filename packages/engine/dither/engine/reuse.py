@@ -64,7 +64,11 @@ def sample_run(
     except OSError as error:
         raise Refused(f"{folder} cannot be made: {error.strerror}") from None
     size, tries = loaded.experiment.sample.batch_size, loaded.experiment.sample.tries
-    drawing = make_drawing(system, count, seed, size, tries=tries)
+    try:
+        drawing = make_drawing(system, count, seed, size, tries=tries)
+    except BaseException:
+        folder.rmdir()  # it was only to be known beforehand that it can be made
+        raise
     assert drawing is not None
     for file in write_drawing(drawing, folder):
         say(console, file)

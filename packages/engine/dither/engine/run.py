@@ -6,9 +6,9 @@ number, 5 out of space or memory, 75 stopped by a signal with a checkpoint saved
 
 from __future__ import annotations
 
-import errno
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,18 +18,20 @@ from dither.registry.problems import Refused
 from dither.registry.reports import PluginError
 
 from .checkpoint import Checkpoints, Damaged
+from .disk import FULL
 from .environment import manifest
 from .experiment import Loaded
-from .finite import NonFinite
+from .finite import NonFinite, data_of
 from .loading import build
 from .log import Log, Silence
+from .metrics_file import BEGINNING
 from .progress import Screen, say
 from .ranks import Ranks, together
 from .resuming import find_newest, launched, lost_lines, note_resumption, same_parts
 from .rundir import RunDirectory, flat, read_manifest
 from .saving import Saver
 from .scores import Scores
-from .signals import Stop, stop_on_signals
+from .signals import STOPPED, Stop, stop_on_signals
 from .summary import introduce, show_figures, summarise
 from .system import Diffusion
 from .trainer import Trainer
@@ -56,9 +58,6 @@ NON_FINITE = 4
 """A loss or a gradient was no number; the update was not made."""
 EXHAUSTED = 5
 """Out of space or memory."""
-STOPPED = 75
-"""Stopped by a signal, with a checkpoint saved."""
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def run(
@@ -166,13 +165,13 @@ def _go_on(start: Start, path: Path, accept_changes: bool) -> int:
         if newest is None:
             _first_weights(loaded, system)
         trainer = Trainer(system, loaded.experiment.train, loaded.experiment.seed, ranks)
-        offset = 0 if newest is None else resume_from(newest, trainer)
+        place, scores = (BEGINNING, None) if newest is None else resume_from(newest, trainer)
         steps = trainer.train.steps
         if trainer.step > steps:
             raise Refused(f"the run in {path} has done {trainer.step} steps, which is more than train.steps = {steps}")
         log: Log | Silence = Silence()
         if ranks.chief:
-            for warning in (*damaged, *lost_lines(path, offset)):
+            for warning in (*damaged, *lost_lines(path, place)):
                 say(console, warning, "yellow")
             for change in changes:
                 say(console, f"changed: {change}")
@@ -180,23 +179,32 @@ def _go_on(start: Start, path: Path, accept_changes: bool) -> int:
             directory.accept(loaded)
             entry = {"argv": start.argv, "step": trainer.step, "changes": changes, "launch": ranks.launch}
             note_resumption(directory, before, entry, loaded, device, console)
-            log = Log(path, console, steps, trainer.step, offset)
-        run = _run(start, directory, trainer, log)
+            log = Log(path, console, steps, trainer.step, place.bytes)
+        run = _run(start, directory, trainer, log, scores)
         run.saver.newest = None if newest is None else trainer.step
         return _train(run, console)
 
 
 def _first_weights(loaded: Loaded, system: Diffusion) -> list[str]:
     """Put in the weights that the run is to start from; return what of them did not fit."""
-    train = loaded.experiment.train
-    return [] if train.start_from is None else start_from(system.model, Path(train.start_from), train.start_partial)
+    train, model = loaded.experiment.train, loaded.experiment.model
+    if train.start_from is None:
+        return []
+    rename = None if train.start_layout is None else partial(model.rename, train.start_layout)
+    return start_from(system.model, Path(train.start_from), train.start_partial, rename)
 
 
-def _run(start: Start, directory: RunDirectory, trainer: Trainer, log: Log | Silence) -> Run:
+def _run(
+    start: Start,
+    directory: RunDirectory,
+    trainer: Trainer,
+    log: Log | Silence,
+    before: Mapping[str, object] | None = None,
+) -> Run:
     loaded, chief = start.loaded, start.ranks.chief
     train, settings = loaded.experiment.train, loaded.experiment.evaluate
     checkpoints = Checkpoints(directory.path / "checkpoints", train.keep, train.keep_every)
-    scores = Scores(directory.path if chief else None, settings.best, settings.better, trainer.step)
+    scores = Scores(directory.path if chief else None, settings.best, settings.better, trainer.step, before)
     scores.values = {int(step): value for step, value in start.ranks.share(list(scores.values.items()))}
     checkpoints.spared = scores.best if train.keep_best else None
     saver = Saver(checkpoints, train.async_save)
@@ -220,6 +228,8 @@ def _train(run: Run, console: Console) -> int:
         if finished:
             run.log.outcome(flat(run.experiment.model_dump(mode="json")), run.figures)
     except BaseException as error:
+        if isinstance(error, NonFinite):
+            error.add_note(f"the data: {data_of(run.experiment)}")
         saved = run.saver.newest
         kept = "no checkpoint was written yet" if saved is None else f"the checkpoint of step {saved} is kept"
         error.add_note(kept)

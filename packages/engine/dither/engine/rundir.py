@@ -8,12 +8,10 @@ tensorboard, samples and checkpoints.
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import secrets
 import shutil
-import socket
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,10 +25,13 @@ from dither.registry.problems import Problem, Refused
 from dither.registry.storage import write_aside
 from dither.registry.validation import dump, validate
 
+from .anchoring import anchored
 from .experiment import Experiment, Loaded
+from .locking import lock
 from .metrics_file import as_json
+from .seals import KEY, broken_table, broken_text, sealed_table, sealed_text
 
-__all__ = ["RunDirectory", "flat", "held_by", "read_manifest", "resolved", "resolved_file"]
+__all__ = ["RunDirectory", "flat", "read_manifest", "resolved", "resolved_file"]
 
 TRIES = 100
 
@@ -75,7 +76,7 @@ class RunDirectory:
             if error.errno == errno.EEXIST and path.parent.is_dir():
                 raise
             raise Refused(f"the run directory {path} cannot be made: {error.strerror}") from None
-        return cls(path, _locked(path))
+        return cls(path, lock(path))
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -84,8 +85,8 @@ class RunDirectory:
         Raises:
             Refused: It is no run directory, or another process holds it.
         """
-        resolved_file(path)
-        return cls(path, _locked(path))
+        resolved_file(path, sealed=False)
+        return cls(path, lock(path))
 
     @classmethod
     def elsewhere(cls) -> Self:
@@ -143,11 +144,11 @@ class RunDirectory:
             if copy.resolve() != path:
                 with write_aside(copy) as beside:
                     shutil.copyfile(path, beside)
-        self._write_text("resolved.toml", tomlkit.dumps(resolved(loaded)))
+        self._write_text("resolved.toml", sealed_text(tomlkit.dumps(resolved(loaded))))
 
     def write_json(self, name: str, values: Mapping[str, Any]) -> None:
-        """Write a JSON file, whole or not at all."""
-        self._write_text(name, as_json(values, indent=2) + "\n")
+        """Write a JSON file with its seal, whole or not at all."""
+        self._write_text(name, as_json(sealed_table(values), indent=2) + "\n")
 
     def _write_text(self, name: str, text: str) -> None:
         with write_aside(self.path / name) as beside:
@@ -177,8 +178,11 @@ CHANGEABLE = (
 
 
 def resolved(loaded: Loaded) -> dict[str, Any]:
-    """Return the experiment with every default, parts pinned, and one-file plugins as they lie in the run directory."""
-    tree = dump(loaded.experiment, loaded.plugins.catalog)
+    """Return the experiment with every default, parts pinned, one-file plugins as they lie in the run directory.
+
+    Files that it names relative to this folder are named from the root.
+    """
+    tree = anchored(dump(loaded.experiment, loaded.plugins.catalog), Path.cwd())
     files = [f"plugins/{path.name}" for path in loaded.plugins.files]
     tree["plugins"] = files + loaded.plugins.asked
     return tree
@@ -197,50 +201,34 @@ def _shown(value: Any) -> str:
     return "(none)" if value is None else json.dumps(value, default=str)
 
 
-def _locked(path: Path) -> int:
-    """Lock the directory for as long as this process lives; the lock of a process that was killed is free."""
-    try:
-        descriptor = os.open(path / "run.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise Refused(f"the run directory {path} cannot be locked: {error.strerror}") from None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        holder = os.read(descriptor, 1000).decode(errors="replace").strip()
-        os.close(descriptor)
-        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-            raise Refused(f"the run directory {path} cannot be locked: {error.strerror}") from None
-        raise Refused(f"the run directory {path} is held by another process: {holder or 'unknown'}") from None
-    who = f"process {os.getpid()} on {socket.gethostname()} since {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC\n"
-    os.ftruncate(descriptor, 0)
-    os.write(descriptor, who.encode())
-    return descriptor
-
-
-def held_by(path: Path) -> str | None:
-    """Return the process that holds a run directory, as it wrote itself down; None if none does.
-
-    The lock is looked up in the list of the kernel: to try it would take it away from a run that is just beginning.
-    """
-    lock = path / "run.lock"
-    try:
-        inode = f":{lock.stat().st_ino} "
-        held = any("FLOCK" in line and inode in line for line in Path("/proc/locks").read_text().splitlines())
-        return (lock.read_text(errors="replace").strip() or "unknown") if held else None
-    except OSError:
-        return None
-
-
-def resolved_file(run_directory: Path) -> Path:
+def resolved_file(run_directory: Path, sealed: bool = True) -> Path:
     """Return the experiment of a run.
 
+    Args:
+        run_directory: Of the run.
+        sealed: Whether it has to be as it was written.
+
     Raises:
-        Refused: It is no run directory.
+        Refused: It is no run directory, or the file was changed.
     """
     path = run_directory / "resolved.toml"
     if not path.is_file():
         raise Refused(f"{run_directory} is no run directory: it has no resolved.toml")
+    if sealed and _broken(path):
+        hint = "bring it back as it was; or, if you meant the change, go on with it: --resume RUN --accept-changes"
+        raise Refused(Problem(f"{path} is not what was written", help=hint))
     return path
+
+
+def _broken(path: Path) -> bool:
+    """Tell whether resolved.toml was changed; that it lacks its seal shows where the manifest has one."""
+    try:
+        broken = broken_text(path.read_text(encoding="utf-8"))
+        return KEY in read_manifest(path.parent) if broken is None else broken
+    except UnicodeDecodeError:
+        return True
+    except (OSError, Refused):  # the reader of the file says more of it
+        return False
 
 
 def read_manifest(run_directory: Path) -> dict[str, Any]:
@@ -252,10 +240,12 @@ def read_manifest(run_directory: Path) -> dict[str, Any]:
     path = run_directory / "manifest.json"
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise Refused(f"{path} cannot be read: {error}") from None
     if not isinstance(manifest, dict):
         raise Refused(f"{path} is damaged: it holds no table")
+    if broken_table(manifest):
+        raise Refused(f"{path} is damaged: it is not what was written")
     manifest = {"environment": {}, "resumed": []} | manifest
     if not isinstance(manifest["environment"], dict) or not isinstance(manifest["resumed"], list):
         raise Refused(f"{path} is damaged: environment should be a table, and resumed a list")

@@ -15,6 +15,8 @@ from typing import Literal
 from dither.registry.problems import Problem, Refused, nearest
 from dither.registry.storage import write_aside
 
+from .seals import broken_table, sealed_table
+
 __all__ = ["Scores", "best_step"]
 
 FILE = "scores.json"
@@ -28,15 +30,24 @@ class Scores:
         figure: Name of the figure that decides.
         better: Which values of it are better.
         step: Evaluations after this step are forgotten.
+        before: What a checkpoint kept of them; by default what the file holds.
 
     Attributes:
         values: The figure by step.
     """
 
-    def __init__(self, folder: Path | None, figure: str, better: Literal["lower", "higher"], step: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path | None,
+        figure: str,
+        better: Literal["lower", "higher"],
+        step: int = 0,
+        before: Mapping[str, object] | None = None,
+    ) -> None:
         self._path, self.figure, self.better = None if folder is None else folder / FILE, figure, better
-        before = {} if self._path is None else _read(self._path, figure, better)
-        self.values = {at: value for at, value in before.items() if at <= step}
+        kept = before or ({} if self._path is None else _load(self._path))
+        alike = (kept.get("figure"), kept.get("better")) == (figure, better)  # else judged otherwise than before
+        self.values = {at: value for at, value in _values(kept).items() if at <= step} if alike else {}
 
     @property
     def best(self) -> int | None:
@@ -61,11 +72,14 @@ class Scores:
             raise Refused(Problem(message, ("evaluate", "best"), help=hint))
         self.values[step] = figures[self.figure]
         if self._path is not None:
-            entries = [[at, value if math.isfinite(value) else None] for at, value in sorted(self.values.items())]
-            kept = {"figure": self.figure, "better": self.better, "evaluations": entries}
             with write_aside(self._path) as beside:
-                beside.write_text(json.dumps(kept), encoding="utf-8")
+                beside.write_text(json.dumps(sealed_table(self.kept())), encoding="utf-8")
         return self.best == step
+
+    def kept(self) -> dict[str, object]:
+        """Return them as JSON holds them, for a checkpoint."""
+        entries = [[at, value if math.isfinite(value) else None] for at, value in sorted(self.values.items())]
+        return {"figure": self.figure, "better": self.better, "evaluations": entries}
 
 
 def best_step(folder: Path) -> int:
@@ -88,12 +102,6 @@ def _best(values: Mapping[int, float], better: Literal["lower", "higher"]) -> in
     return min(finite)[1] if finite else None
 
 
-def _read(path: Path, figure: str, better: str) -> dict[int, float]:
-    """Return the evaluations that were judged in the same way."""
-    kept = _load(path)
-    return _values(kept) if (kept.get("figure"), kept.get("better")) == (figure, better) else {}
-
-
 def _values(kept: Mapping[str, object]) -> dict[int, float]:
     entries = kept.get("evaluations")
     return {int(step): math.nan if v is None else float(v) for step, v in entries} if isinstance(entries, list) else {}
@@ -104,6 +112,8 @@ def _load(path: Path) -> dict[str, object]:
         kept = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise Refused(f"{path} cannot be read: {error}") from None
-    return kept if isinstance(kept, dict) else {}
+    if not isinstance(kept, dict) or broken_table(kept):
+        raise Refused(Problem(f"{path} is damaged: it is not what was written", help="going on with the run mends it"))
+    return kept

@@ -18,6 +18,7 @@ from dither.registry.flow import Clean, State
 from dither.registry.parts import Denoiser, PatientProcess
 from dither.registry.spaces import TokenSpace
 
+from .guiding import GuidedLater, untold
 from .later import Later, RowHead, Spent
 from .randomness import Stream, seed_generators
 from .system import Diffusion
@@ -30,19 +31,27 @@ class Session:
 
     A state that is shorter than the sample stands behind the remembered positions. Only a sample with a single field
     can come in pieces like that. Where the process can wait, the model is called when a prediction is first asked: a
-    step that moves nothing costs no call, and exactly the same comes out.
+    step that moves nothing costs no call, and exactly the same comes out. Under guidance the model is called twice, and
+    has two memories.
 
     Args:
         system: What denoises.
         like: Which positions are valid, and the conditions.
         spent: Where calls are counted.
+
+    Raises:
+        Refused: Samples are to be guided by a condition that is not told.
     """
 
     def __init__(self, system: Diffusion, like: Clean, spent: Spent | None = None) -> None:
         self.system, self.like, self.spent = system, like, spent or Spent()
+        guidance = system.guidance
+        self.weight = 1.0 if guidance is None else guidance.weight
+        self.plain = None if guidance is None or self.weight == 1 else untold(like, guidance)
         self.cache: Any = None
+        self.plain_cache: Any = None
         self.start = 0
-        self._pending: Callable[[], Later | None] = lambda: None
+        self._pending: Callable[[], Later | GuidedLater | None] = lambda: None
 
     @cached_property
     def _head(self) -> RowHead | None:
@@ -50,38 +59,51 @@ class Session:
 
     def __call__(self, state: State, t: Float[Tensor, "B *L"]) -> Any:
         """Denoise: a state at time t -> a prediction."""
-        system, piece = self.system, self._piece(state.x)
-        if not isinstance(system.process, PatientProcess):
+        system, process = self.system, self.system.process
+        if self.plain is None and not isinstance(process, PatientProcess):
             self.spent.rows += len(state.x)
-            return system.denoise(state, t, piece, self.cache)
-        raw = Later(system, state, t, piece, self.cache, self._head, self.spent)
+            return system.denoise(state, t, self._piece(state.x, self.like), self.cache)
+        told = self._later(state, t, self.like, self.cache)
+        raw: Later | GuidedLater = told
+        if self.plain is not None:
+            raw = GuidedLater(told, self._later(state, t, self.plain, self.plain_cache), self.weight)
+        if not isinstance(process, PatientProcess):
+            return process.read(raw.whole(), state, process.schedule(t))
         self._pending = ref(raw)
-        return system.process.read_later(raw, raw.state, system.process.schedule(t))
+        return process.read_later(raw, raw.state, process.schedule(t))
 
     def remember(self, x: Shaped[Tensor, "B L *M"]) -> None:
         """Put finished positions behind those already remembered, at t = 0; later calls see them as context."""
-        piece, system = self._piece(x), self.system
         pending = self._pending()
         if pending is not None:  # somebody may still ask it, and it is to see the memory as it was
             pending.call()
-        model = cast(Denoiser, system.model)
-        if self.cache is None:
-            self.cache = model.new_cache()
-        state, level = State.of(x), system.process.level(torch.zeros(len(x), device=x.device))
-        with system.autocast(state):
-            model.trunk(state, level, piece.valid, piece.cond, cache=self.cache, keep=True)
+        self.cache = self._remembered(x, self.like, self.cache)
+        if self.plain is not None:
+            self.plain_cache = self._remembered(x, self.plain, self.plain_cache)
         self.start += x.shape[1]
 
-    def _piece(self, x: Tensor) -> Clean:
-        length, whole = x.shape[1], self.like.x0.shape[1]
+    def _later(self, state: State, t: Float[Tensor, "B *L"], like: Clean, cache: Any) -> Later:
+        return Later(self.system, state, t, self._piece(state.x, like), cache, self._head, self.spent)
+
+    def _remembered(self, x: Shaped[Tensor, "B L *M"], like: Clean, cache: Any) -> Any:
+        """Return a memory with finished positions in it."""
+        system, piece, model = self.system, self._piece(x, like), cast(Denoiser, self.system.model)
+        cache = model.new_cache() if cache is None else cache
+        state, level = State.of(x), system.process.level(torch.zeros(len(x), device=x.device))
+        with system.autocast(state):
+            model.trunk(state, level, piece.valid, piece.cond, cache=cache, keep=True)
+        return cache
+
+    def _piece(self, x: Tensor, like: Clean) -> Clean:
+        length, whole = x.shape[1], like.x0.shape[1]
         if length == whole and not self.start:
-            return self.like
+            return like
         space = self.system.process.space
         if isinstance(space, TokenSpace) and len(space.fields) > 1:
             raise ValueError(f"a sample of several fields cannot come in pieces: {space}")
         if self.start + length > whole:
             raise ValueError(f"positions {self.start}..{self.start + length} of a sample that has {whole}")
-        return self.like.columns(self.start, self.start + length)
+        return like.columns(self.start, self.start + length)
 
 
 @torch.no_grad()

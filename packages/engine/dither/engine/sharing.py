@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
     from .system import Diffusion
 
 __all__ = ["Shared", "whole"]
+
+
+NAMES = signature(DistributedDataParallel.__init__).parameters
+BUFFERS: dict[str, Any] = {"forward_sync_buffers" if "forward_sync_buffers" in NAMES else "broadcast_buffers": False}
+# Buffers of a model here are constants, so there is nothing to send; torch 2.13 renamed the option.
 
 
 class Shared:
@@ -61,7 +67,7 @@ class Shared:
                 _cut_up(average.module, ranks)
                 average.follow(system.model)
         elif ranks.size > 1:
-            self._copies = DistributedDataParallel(system, broadcast_buffers=False)
+            self._copies = DistributedDataParallel(system, **BUFFERS)
 
     @contextmanager
     def step(self, last: bool) -> Iterator[Callable[[Clean], Measured]]:
@@ -146,4 +152,6 @@ def _cut_up(model: nn.Module, ranks: Ranks) -> None:
 def _spread(value: Tensor, like: Any) -> Tensor:
     from torch.distributed.tensor import distribute_tensor
 
+    if not hasattr(like, "device_mesh"):
+        return value  # a buffer, whole on every rank
     return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)

@@ -1,4 +1,7 @@
-"""A signal asks a run to stop: it finishes its step, writes a checkpoint and ends. A second signal ends it at once."""
+"""A signal asks to stop: a run finishes its step, writes a checkpoint and ends; anything else is broken off.
+
+Exit code 75 in either case: started again, or gone on with, it comes to the same end. A second signal ends it at once.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,24 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from threading import Timer
 from types import FrameType
 
-__all__ = ["Stop", "stop_on_signals"]
+__all__ = ["STOPPED", "Stop", "Stopped", "stop_on_signals"]
 
+STOPPED = 75
+"""Exit code after a signal (EX_TEMPFAIL): nothing is lost, and it can be done again or gone on with."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 AGAIN = 3.0
 """Seconds after which a signal under torchrun is another one."""
+PATIENCE = 8.0
+"""Seconds in which what was broken off has to come to its end; a C library may have swallowed the exception."""
 SHOW_CURSOR = "\x1b[?25h"
+
+
+class Stopped(BaseException):
+    """A signal broke off what was under way; its name is the argument."""
 
 
 class Stop:
@@ -22,10 +35,12 @@ class Stop:
 
     Attributes:
         requested: Name of the signal, or None.
+        polled: Whether somebody asks. As long as nobody does, a signal raises `Stopped` where it finds the program.
     """
 
     def __init__(self) -> None:
         self.requested: str | None = None
+        self.polled = False
 
     def __call__(self) -> bool:
         """Tell whether to stop."""
@@ -36,12 +51,15 @@ class Stop:
 def stop_on_signals() -> Iterator[Stop]:
     """Yield a `Stop` that SIGINT, SIGTERM and SIGUSR1 set, and put the former handlers back at the end.
 
-    The handler only takes note: what is under way, a checkpoint above all, is not broken off. Under torchrun one Ctrl-C
-    comes twice, from the terminal and from torchrun, so there a signal counts as another one only after a while.
+    Once the stop is polled the handler only takes note: what is under way, a checkpoint above all, is not broken off.
+    Under torchrun one Ctrl-C comes twice, from the terminal and from torchrun, so there a signal counts as another one
+    only after a while.
     """
     stop = Stop()
     first = 0.0
     grace = AGAIN if "TORCHELASTIC_RUN_ID" in os.environ else 0.0
+    deadline = Timer(PATIENCE, os._exit, (STOPPED,))
+    deadline.daemon = True
 
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal first
@@ -49,20 +67,38 @@ def stop_on_signals() -> Iterator[Stop]:
         if stop.requested is not None and time.monotonic() - first < grace:
             return
         if stop.requested is not None:
-            restore = SHOW_CURSOR if sys.stdout.isatty() else ""
-            os.write(2, f"{restore}\n{name} again: ended at once\n".encode())
+            _tell(f"{_cursor()}\n{name} again: ended at once\n")
             os._exit(128 + number)
         stop.requested, first = name, time.monotonic()
-        os.write(2, f"\n{name}: finishing the step, then writing a checkpoint; once more to end at once\n".encode())
+        if stop.polled:
+            _tell(f"\n{name}: finishing the step, then writing a checkpoint; once more to end at once\n")
+            return
+        deadline.start()
+        raise Stopped(name)
 
     former = {}
     try:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        for number in SIGNALS:
             former[number] = signal.signal(number, handle)
     except ValueError:  # only the main thread may; another one leaves signals as they are
         pass
     try:
         yield stop
     finally:
+        deadline.cancel()
         for number, handler in former.items():
             signal.signal(number, handler)
+
+
+def _tell(text: str) -> None:
+    """Print to stderr from within a handler; that it is closed, or its disk full, must not end the run."""
+    with suppress(OSError):
+        os.write(2, text.encode())
+
+
+def _cursor() -> str:
+    """Return what brings the cursor of a terminal back, which a progress bar hides."""
+    try:
+        return SHOW_CURSOR if sys.stdout.isatty() else ""
+    except (AttributeError, ValueError):  # there is no stdout, or it is closed
+        return ""

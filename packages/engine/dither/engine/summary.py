@@ -21,10 +21,12 @@ def introduce(experiment: Experiment, system: Diffusion) -> list[str]:
     """Return lines on what is about to be run: parts, parameters, data."""
     parts = (experiment.task, experiment.process, experiment.model, experiment.loss, experiment.sampler)
     counts = system.parameter_counts()
+    trained = sum(parameter.numel() for parameter in system.model.parameters() if parameter.requires_grad)
+    only = f"; {trained:,} of them are trained" if trained < sum(counts.values()) else ""
     sizes = {split: system.task.size(split) for split in ("train", "valid", "test")}
     return [
         f"{experiment.name}: " + ", ".join(f"{part.kind} {part.name}" for part in parts),
-        f"{sum(counts.values()):,} parameters: " + ", ".join(f"{name} {count:,}" for name, count in counts.items()),
+        f"{sum(counts.values()):,} parameters: " + ", ".join(f"{name} {n:,}" for name, n in counts.items()) + only,
         "samples: " + ", ".join(f"{size:,} {split}" for split, size in sizes.items()),
         f"each is {system.task.space}",
     ]

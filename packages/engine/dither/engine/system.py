@@ -5,7 +5,7 @@ Letters: B batch, L length, M features, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Literal, Self, cast
@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from dither.registry.catalog import Catalog
 from dither.registry.flow import Clean, Context, Measured, Noised, State
 from dither.registry.fused import FusedLoss
+from dither.registry.laws import LawHead
 from dither.registry.parts import BoundedProcess, Denoiser, EstimatingProcess, Loss, Process, Sampler, Task
 
+from .asking import Guidance, labels_of
 from .blame import noted
 from .blockwise import Blockwise
 from .experiment import Experiment
@@ -40,6 +42,8 @@ class Diffusion(nn.Module):
         precision: bfloat16 runs the model, and only the model, under autocast.
         bound: Whether the loss is the diffusion part of a bound on -log p(x_0).
         blocks: The blocks that the model is trained on, each behind the clean ones before it; None for whole samples.
+        guidance: How samples are led by a condition; None for not at all.
+        asked: Labels that all samples are asked to have, by condition.
     """
 
     def __init__(
@@ -52,11 +56,14 @@ class Diffusion(nn.Module):
         precision: Literal["float32", "bfloat16"] = "float32",
         bound: bool = False,
         blocks: Blockwise | None = None,
+        guidance: Guidance | None = None,
+        asked: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__()
         self.task, self.process, self.model, self.loss, self.sampler = task, process, model, loss, sampler
         self.precision: Literal["float32", "bfloat16"] = precision
         self.bound, self.blocks = bound, blocks
+        self.guidance, self.asked = guidance, asked or {}
         self._trunk: Callable[..., Tensor] | None = None
 
     @classmethod
@@ -73,12 +80,24 @@ class Diffusion(nn.Module):
             model = experiment.model.build(process.space)
             loss, sampler = experiment.loss.build(facts), experiment.sampler.build()
             blocks = Blockwise.of(facts.space, experiment.model.facts())
-        return cls(task, process, model, loss, sampler, experiment.train.precision, experiment.loss.bound, blocks)
+        parts = task, process, model, loss, sampler
+        asked = experiment.sample.guidance, labels_of(experiment.sample, facts.space)
+        return cls(*parts, experiment.train.precision, experiment.loss.bound, blocks, *asked)
 
     def with_model(self, model: nn.Module) -> Diffusion:
         """Return the same system around another model, such as an average of its weights."""
         parts = self.task, self.process, model, self.loss, self.sampler
-        return Diffusion(*parts, self.precision, self.bound, self.blocks).train(model.training)
+        settings = self.precision, self.bound, self.blocks, self.guidance, self.asked
+        return Diffusion(*parts, *settings).train(model.training)
+
+    def like(self, n: int, seed: int) -> Clean:
+        """What `n` samples are drawn from, as the task has it, under the labels that are asked for."""
+        like = self.task.like(n, seed)
+        labels = {
+            name: like.valid.new_full((len(like.valid),), label, dtype=torch.int64)
+            for name, label in self.asked.items()
+        }
+        return replace(like, cond=like.cond | labels) if labels else like
 
     def forward(self, clean: Clean, t: Float[Tensor, "B *L"] | None = None, rows: slice | None = None) -> Measured:
         """Clean batch -> loss per position, at random times unless they are given; only of some `rows`, if they are.
@@ -102,7 +121,8 @@ class Diffusion(nn.Module):
     def compile_model(self) -> None:
         """Compile the model, and its trunk by itself where training asks for no more."""
         self.model.compile()
-        self._trunk = torch.compile(cast(Denoiser, self.model).trunk) if fused_head(self) else None
+        apart = fused_head(self) or isinstance(getattr(self.model, "head", None), LawHead)
+        self._trunk = torch.compile(cast(Denoiser, self.model).trunk) if apart else None
 
     def _trunk_of(
         self, state: State, t: Float[Tensor, "B *L"], clean: Clean, context: Context | None
@@ -150,12 +170,17 @@ class Diffusion(nn.Module):
         clean: Clean,
         cache: Any = None,
         context: Context | None = None,
-    ) -> Float[Tensor, "B L V"]:
-        """Return what the model says, in float32."""
+    ) -> Any:
+        """Return what the model says, in float32: raw values `B L V`, or the `Law` that its head tells."""
         behind = {} if context is None else {"context": context}
+        head = getattr(self.model, "head", None)
+        call: Callable[..., Tensor] = self.model
+        if isinstance(head, LawHead):
+            call = self._trunk or cast(Denoiser, self.model).trunk
         with self.autocast(state):
-            raw: Tensor = self.model(state, self.process.level(t), clean.valid, clean.cond, cache=cache, **behind)
-        return raw.float() if self.precision == "bfloat16" else raw
+            raw: Tensor = call(state, self.process.level(t), clean.valid, clean.cond, cache=cache, **behind)
+        raw = raw.float() if self.precision == "bfloat16" else raw
+        return head.law(raw) if isinstance(head, LawHead) else raw
 
     def bounded(self, clean: Clean, measured: Measured) -> Measured:
         """Make a bound on -log p(x_0) out of a loss that is the diffusion part of one; leave any other as it is."""

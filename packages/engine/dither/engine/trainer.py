@@ -17,6 +17,7 @@ from .buckets import BucketOrder
 from .experiment import Train
 from .finite import FiniteGuard, NonFinite
 from .freezing import freeze
+from .lora import add_lora
 from .optim import MovingAverage, here
 from .optimizer_state import flatten, restore
 from .randomness import Order, Stream, seed_generators
@@ -52,7 +53,10 @@ class Trainer:
             raise Refused("the task has no training samples")
         self.system, self.train, self.seed, self.ranks = system, train, seed, ranks
         self.order = make_order(system.task, train, seed)
-        freeze(system.model, train.freeze)
+        if train.lora is None:
+            freeze(system.model, train.freeze)
+        else:
+            add_lora(system.model, **train.lora.model_dump(), seed=seed)
         self.average = MovingAverage(system.model, train.ema) if train.ema else None
         if train.compile:
             system.compile_model()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from .drawing import make_drawing, write_drawing
 from .evaluation import evaluate
 from .experiment import Experiment
 from .log import Log, Silence
+from .metrics_file import BEGINNING, Place
 from .profiling import profiled
 from .ranks import Ranks
 from .rundir import RunDirectory
@@ -46,7 +47,7 @@ class Run:
         figures: The newest figures by kind: valid, sample.
         seconds: Time spent in training steps after the first.
         first: The step at which this process began.
-        mark: Bytes of metrics.jsonl before the evaluation of the present step.
+        mark: The place in metrics.jsonl before the evaluation of the present step.
         traces: The folder in which a trace of a few steps is written; None for no trace.
     """
 
@@ -62,7 +63,7 @@ class Run:
     figures: dict[str, dict[str, float]] = field(default_factory=dict)
     seconds: float = 0.0
     first: int = 0
-    mark: int = 0
+    mark: Place = BEGINNING
     traces: Path | None = None
 
     @property
@@ -90,7 +91,8 @@ class Run:
         """
         experiment, trainer = self.experiment, self.trainer
         watched = bool(self.plugins.manager.hook.after_step.get_hookimpls())
-        self.first, self.mark = trainer.step, self.log.metrics.offset
+        self.first, self.mark = trainer.step, self.log.metrics.place
+        self.stop.polled = True  # from here on there is something to save
         with _no_pauses(), profiled(self.traces) as stepped:
             while not self.stopping():
                 step = trainer.step
@@ -106,7 +108,7 @@ class Run:
                 if last or self.stopping():
                     break
                 self._train(watched)
-                self.mark = self.log.metrics.offset
+                self.mark = self.log.metrics.place
                 stepped()
         stopped = self.stopping()
         if stopped:
@@ -188,7 +190,7 @@ class Run:
             self.saver.leave(trainer.step)
             return
         self.log.metrics.sync()
-        plain["metrics_bytes"] = self.mark
+        plain |= {"metrics_bytes": self.mark.bytes, "metrics_sha256": self.mark.sha256, "scores": self.scores.kept()}
         self.saver.save(trainer.step, Contents(model, average, tensors, plain))
 
     def __post_init__(self) -> None:
@@ -202,8 +204,8 @@ class Run:
             pass
 
 
-def resume_from(checkpoint: Path, trainer: Trainer) -> int:
-    """Put a trainer where it was when a checkpoint was written; return the bytes of metrics.jsonl at that time.
+def resume_from(checkpoint: Path, trainer: Trainer) -> tuple[Place, Mapping[str, object]]:
+    """Put a trainer where it was when a checkpoint was written; return what `Run.save` added: place and scores.
 
     Raises:
         Damaged: The checkpoint is of another version, or was changed by hand.
@@ -214,7 +216,8 @@ def resume_from(checkpoint: Path, trainer: Trainer) -> int:
             trainer.shared.load(checkpoint / "average.safetensors", trainer.average.module)
         tensors, plain = load_state(checkpoint)
         trainer.load_state(tensors, plain)
-        return int(plain["metrics_bytes"])
+        place = Place(int(plain["metrics_bytes"]), str(plain.get("metrics_sha256", "")))
+        return place, dict(plain.get("scores") or {})
     except (KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
         raise Damaged(f"{checkpoint} is whole, but does not hold what this run needs: {error!r}") from error
 

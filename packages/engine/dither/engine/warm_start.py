@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -11,9 +12,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from dither.registry.problems import Problem, Refused
+from dither.registry.weight_files import read_weights
 
 from .checkpoint import weights_of
 from .loading import WEIGHTS, find_checkpoint
+from .lora import merged
 
 __all__ = ["start_from"]
 
@@ -23,15 +26,21 @@ FROM = ("train", "start_from")
 
 
 @torch.no_grad()
-def start_from(model: nn.Module, source: Path, partial: bool = False) -> list[str]:
+def start_from(
+    model: nn.Module,
+    source: Path,
+    partial: bool = False,
+    rename: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] | None = None,
+) -> list[str]:
     """Copy weights into a model.
 
     Args:
         model: Whose weights are overwritten; names and shapes decide what goes where.
         source: A run directory (its newest intact checkpoint), a folder that `dither export` wrote, or a .safetensors
-            file.
+            file; with `rename`, a file from elsewhere, of safetensors or of torch.
         partial: Allow weights that only one of the two has, or that differ in shape: those of the model stay as they
             are.
+        rename: Brings weights from elsewhere under the names of the model.
 
     Returns:
         Lines on what did not fit, each naming the weights.
@@ -39,7 +48,7 @@ def start_from(model: nn.Module, source: Path, partial: bool = False) -> list[st
     Raises:
         Refused: It cannot be read, or does not fit; every weight at fault is named.
     """
-    given, own = _read(source), model.state_dict()
+    given, own = merged(_read(source)) if rename is None else _renamed(source, rename), model.state_dict()
     fits = {name for name in given.keys() & own.keys() if given[name].shape == own[name].shape}
     places = {own[name].data_ptr() for name in fits}  # weights under a second name come along
     shapes = {
@@ -68,6 +77,13 @@ def _read(source: Path) -> dict[str, Tensor]:
         return load_file(path)
     except (OSError, SafetensorError) as error:
         raise Refused(Problem(f"{path} cannot be read as safetensors: {error}", FROM)) from None
+
+
+def _renamed(source: Path, rename: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
+    try:
+        return rename(read_weights(source))
+    except Refused as refused:
+        raise Refused([replace(problem, path=problem.path or FROM) for problem in refused.problems]) from None
 
 
 def _shape(tensor: Tensor) -> str:

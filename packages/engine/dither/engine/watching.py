@@ -9,7 +9,10 @@ import torch
 from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
-__all__ = ["Watch"]
+__all__ = ["MOST_BYTES", "Watch"]
+
+MOST_BYTES = 1 << 27
+"""Bytes of the states of one drawing; of more, every second, fourth, .. one is kept, and the last."""
 
 
 class Watch:
@@ -23,20 +26,30 @@ class Watch:
         self.most = most
         self.rows: list[int] = []
         self._paths: list[Shaped[Tensor, "T L *M"]] = []
-        self._states: list[Shaped[Tensor, "K L *M"]] = []
+        self._states: list[tuple[int, Shaped[Tensor, "K L *M"]]] = []
+        self._seen, self._every = 0, 1
 
     def __call__(self, state: Shaped[Tensor, "N L *M"]) -> None:
         """See the next state of a drawing."""
-        if len(self.rows) < self.most:
-            self._states.append(state[: self.most].cpu())
+        if len(self.rows) >= self.most:
+            return
+        newest = state[: self.most].to("cpu", copy=True)
+        self._states.append((self._seen, newest))
+        while len(self._states) > 2 and len(self._states) * newest.nbytes > MOST_BYTES:
+            self._every *= 2
+            self._states = [(at, one) for at, one in self._states[:-1] if at % self._every == 0] + self._states[-1:]
+        if len(self._states) > 1 and self._states[-2][0] % self._every:
+            del self._states[-2]
+        self._seen += 1
 
     def keep(self, rows: Int[Tensor, " N"], kept: Bool[Tensor, " N"]) -> None:
         """End a drawing: `rows` are the numbers of its samples, and some of them are kept."""
-        for place in range(len(self._states[0]) if self._states else 0):
+        for place in range(len(self._states[0][1]) if self._states else 0):
             if kept[place] and len(self.rows) < self.most:
                 self.rows.append(int(rows[place]))
-                self._paths.append(torch.stack([state[place] for state in self._states]))
+                self._paths.append(torch.stack([state[place] for _, state in self._states]))
         self._states.clear()
+        self._seen, self._every = 0, 1
 
     def path(self) -> Shaped[Tensor, "T K L *M"] | None:
         """Return the ways beside each other, shorter ones standing still at their end; None if nothing was kept."""

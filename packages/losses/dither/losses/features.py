@@ -1,4 +1,4 @@
-"""Squared error on features. Letters: B batch, L length (regions), M features."""
+"""Losses on features. Letters: B batch, L length (regions), M features."""
 
 from __future__ import annotations
 
@@ -8,13 +8,19 @@ from typing import Literal, get_args
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import huber_loss, softplus
 
 from dither.registry.flow import FeaturePrediction, Measured, Noised, over
+from dither.registry.laws import LawPrediction
 
-__all__ = ["Reduction", "SquaredError", "Target"]
+__all__ = ["Huber", "Link", "PoissonNLL", "Reduction", "SquaredError", "Target"]
 
 Target = Literal["x0", "eps", "velocity"]
 Reduction = Literal["element-mean", "region-sum", "zero-padded"]
+Link = Literal["none", "softplus", "log"]
+
+TINY_RATE = 1e-8
+"""Added to a rate before its logarithm is taken, as torch.nn.PoissonNLLLoss does."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +41,7 @@ class SquaredError:
     min_snr: float | None = None
 
     def __post_init__(self) -> None:
-        for option, allowed in (("target", get_args(Target)), ("reduction", get_args(Reduction))):
-            if getattr(self, option) not in allowed:
-                raise ValueError(f"{option} must be one of {', '.join(allowed)}, not {getattr(self, option)!r}")
+        check_options(self.target, self.reduction)
         if self.min_snr is not None and not self.min_snr > 0:
             raise ValueError(f"min_snr must be positive, not {self.min_snr}")
 
@@ -47,26 +51,16 @@ class SquaredError:
         Raises:
             TypeError: The target is eps or velocity, but the process added no Gaussian noise.
         """
-        wanted = noised.wanted
-        squares = torch.where(wanted, self._error(pred, noised), 0.0).square()
+        squares = torch.where(noised.wanted, self._squares(pred, noised), 0.0)
         if self.min_snr is not None:
             squares = squares * self._snr_weight(noised).to(squares.dtype)
-        total, count = squares.sum(-1), wanted.sum(-1).to(squares.dtype)
-        if self.reduction == "element-mean":
-            return Measured(total / count.clamp_min(1), count)
-        if self.reduction == "region-sum":
-            return Measured(total, count.clamp_max(1))
-        return Measured(total / wanted.shape[-1], noised.valid.to(squares.dtype))
+        return reduced(squares, noised, self.reduction)
 
-    def _error(self, pred: FeaturePrediction, noised: Noised) -> Float[Tensor, "B L M"]:
-        if self.target == "x0":
-            return pred.x0 - noised.x0
-        if noised.eps is None:
-            raise TypeError(f'target "{self.target}" needs a Gaussian process; this one added no noise')
-        if self.target == "eps":
-            return pred.eps - noised.eps
-        a, b = noised.noise.alpha(noised.x0).sqrt(), noised.noise.lost(noised.x0).sqrt()
-        return a * (pred.eps - noised.eps) - b * (pred.x0 - noised.x0)
+    def _squares(self, pred: FeaturePrediction, noised: Noised) -> Float[Tensor, "B L M"]:
+        """Square the errors; where the head tells a law, they are those of its own noise."""
+        if self.target == "x0" and isinstance(pred, LawPrediction):
+            return pred.squares(noised.x0, noised.wanted)
+        return torch.where(noised.wanted, feature_error(pred, noised, self.target), 0.0).square()
 
     def _snr_weight(self, noised: Noised) -> Float[Tensor, "..."]:
         assert self.min_snr is not None
@@ -75,3 +69,98 @@ class SquaredError:
             return noise_to_signal.reciprocal().clamp_max(self.min_snr)
         bounded = (self.min_snr * noise_to_signal).clamp_max(1)
         return bounded if self.target == "eps" else bounded / (1 + noise_to_signal)
+
+
+@dataclass(frozen=True)
+class Huber:
+    """Squared error that grows in a straight line beyond `delta`, so that a few large errors do not rule.
+
+    e^2 / 2 where |e| <= delta, else delta (|e| - delta / 2) (Huber 1964). `target` and `reduction` are those of
+    `SquaredError`.
+    """
+
+    delta: float = 1.0
+    target: Target | str = "x0"
+    reduction: Reduction | str = "element-mean"
+
+    def __post_init__(self) -> None:
+        check_options(self.target, self.reduction)
+        if not self.delta > 0:
+            raise ValueError(f"delta must be positive, not {self.delta}")
+
+    def __call__(self, pred: FeaturePrediction, noised: Noised) -> Measured:
+        """Measure a prediction.
+
+        Raises:
+            TypeError: The target is eps or velocity, but the process added no Gaussian noise.
+        """
+        error = torch.where(noised.wanted, feature_error(pred, noised, self.target), 0.0)
+        return reduced(huber_loss(error, torch.zeros_like(error), "none", self.delta), noised, self.reduction)
+
+
+@dataclass(frozen=True)
+class PoissonNLL:
+    """Minus the logarithm of the chance of x_0 under Poisson laws, but for log x_0!: rate - x_0 log rate.
+
+    x_0 is at least 0: counts, or what is treated like counts. What the rate is follows from what the model says, x.
+
+    Attributes:
+        link: "none": the rate is x, of a head that gives no negative numbers; below 0 counts as 0. "softplus": it is
+            log(1 + exp x). "log": it is exp x.
+        reduction: As of `SquaredError`.
+    """
+
+    link: Link | str = "none"
+    reduction: Reduction | str = "element-mean"
+
+    def __post_init__(self) -> None:
+        check_options("x0", self.reduction)
+        if self.link not in get_args(Link):
+            raise ValueError(f"link must be one of {', '.join(get_args(Link))}, not {self.link!r}")
+
+    def __call__(self, pred: FeaturePrediction, noised: Noised) -> Measured:
+        """Measure a prediction."""
+        x, count = (torch.where(noised.wanted, part, 1.0) for part in (pred.x0, noised.x0))
+        if self.link == "log":
+            value = x.exp() - count * x
+        else:
+            rate = x.clamp_min(0) if self.link == "none" else softplus(x)
+            value = rate - count * (rate + TINY_RATE).log()
+        return reduced(torch.where(noised.wanted, value, 0.0), noised, self.reduction)
+
+
+def check_options(target: str, reduction: str) -> None:
+    """Refuse a target or a reduction that is none.
+
+    Raises:
+        ValueError: It is none.
+    """
+    for option, said, allowed in (("target", target, Target), ("reduction", reduction, Reduction)):
+        if said not in get_args(allowed):
+            raise ValueError(f"{option} must be one of {', '.join(get_args(allowed))}, not {said!r}")
+
+
+def feature_error(pred: FeaturePrediction, noised: Noised, target: str) -> Float[Tensor, "B L M"]:
+    """Return how far a prediction of x0, eps or velocity is off.
+
+    Raises:
+        TypeError: The target is eps or velocity, but the process added no Gaussian noise.
+    """
+    if target == "x0":
+        return pred.x0 - noised.x0
+    if noised.eps is None:
+        raise TypeError(f'target "{target}" needs a Gaussian process; this one added no noise')
+    if target == "eps":
+        return pred.eps - noised.eps
+    a, b = noised.noise.alpha(noised.x0).sqrt(), noised.noise.lost(noised.x0).sqrt()
+    return a * (pred.eps - noised.eps) - b * (pred.x0 - noised.x0)
+
+
+def reduced(values: Float[Tensor, "B L M"], noised: Noised, reduction: str) -> Measured:
+    """Return a loss per position out of one per element, which is 0 where nothing is wanted."""
+    total, count = values.sum(-1), noised.wanted.sum(-1).to(values.dtype)
+    if reduction == "element-mean":
+        return Measured(total / count.clamp_min(1), count)
+    if reduction == "region-sum":
+        return Measured(total, count.clamp_max(1))
+    return Measured(total / values.shape[-1], noised.valid.to(values.dtype))

@@ -9,15 +9,16 @@ from pydantic import Field
 
 from dither.registry import Misfit, Spec, TokenSpace, hookimpl
 from dither.registry.costs import Cost
-from dither.registry.kinds import FEATURES, TOKENS, LossSpec, ProcessFacts
+from dither.registry.kinds import TOKENS, LossSpec, ProcessFacts
 from dither.registry.problems import nearest
 
 from .costs import cost_in_columns, cost_in_rows, cost_read, table_size
+from .feature_specs import MSE, Huber, Poisson
 
 if TYPE_CHECKING:
     from dither.registry.parts import Loss
 
-__all__ = ["MSE", "MaskedCE", "MaskedCEActive", "ScoreEntropy", "SeedLoss", "register_components"]
+__all__ = ["MaskedCE", "MaskedCEActive", "ScoreEntropy", "SeedLoss", "register_components"]
 
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -174,38 +175,6 @@ class SeedLoss(LossSpec):
         return seed_004
 
 
-class MSE(LossSpec):
-    """Masked mean squared error, over what the process took away."""
-
-    name: ClassVar[str] = "mse"
-    serves = FEATURES
-    target: Literal["raw", "x0"] = "raw"
-    """What is compared: what the process predicts (x0, eps or velocity), or the clean sample. The error of an x0 that
-    was worked out from eps is that of eps divided by the signal-to-noise ratio, and so nearly all at large t."""
-    reduction: Literal["element-mean", "region-sum", "zero-padded"] = "element-mean"
-    """The mean over wanted elements; the sum over features, mean over regions with any; or the mean over everything."""
-    min_snr: float | None = Field(None, gt=0)
-    """Bound on the weight of low Gaussian noise, about 5 (Min-SNR); by default every time counts the same."""
-
-    def check(self, process: ProcessFacts) -> Iterable[Misfit]:
-        """Yield why the options make no sense for the process."""
-        yield from super().check(process)
-        if self.min_snr is not None and process.prior != "gaussian":
-            message = f'min_snr has no effect under process "{process.name}", which adds no Gaussian noise'
-            yield Misfit(message, ("min_snr",), ("process",))
-
-    def cost(self, process: ProcessFacts) -> Cost:
-        """Errors and their squares."""
-        size = table_size(process.space)
-        return Cost(kept=5 * size // 4, passing=2 * size)
-
-    def build(self, process: ProcessFacts) -> Loss:
-        """Return the loss; `raw` becomes what the process predicts."""
-        from .features import SquaredError
-
-        return SquaredError("x0" if self.target == "x0" else process.predict, self.reduction, self.min_snr)
-
-
 def _not_closed(name: str, process: ProcessFacts) -> Iterable[Misfit]:
     """Yield why the closed form of an absorbing process does not hold."""
     if process.space.data == "tokens" and process.prior != "mask":
@@ -228,4 +197,4 @@ def _reduced(loss: Loss, reduction: str) -> Loss:
 @hookimpl
 def register_components() -> list[type[Spec]]:
     """Offer what this package makes."""
-    return [MSE, MaskedCE, MaskedCEActive, ScoreEntropy, SeedLoss]
+    return [Huber, MSE, MaskedCE, MaskedCEActive, Poisson, ScoreEntropy, SeedLoss]

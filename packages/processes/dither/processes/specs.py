@@ -2,77 +2,35 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from dither.registry import FeatureSpace, Misfit, Slot, Space, Spec, TokenSpace, hookimpl, named
-from dither.registry.costs import Cost
-from dither.registry.kinds import FEATURES, TOKENS, ProcessFacts, ProcessSpec, ScheduleSpec
+from dither.registry import Misfit, Slot, Space, Spec, TokenSpace, hookimpl, named
+from dither.registry.kinds import TOKENS, ProcessFacts, ScheduleSpec
 from dither.registry.problems import nearest
 
-from .costs import reading_cost
+from .clocked import Clocked
+from .feature_specs import Gaussian, MaskedRegion
 from .prior_cost import prior_cost_of
+from .samplers.feature_specs import DDIM, DPMSolver, OrderedRegions, RePaint
 from .samplers.order_specs import FirstHitting, Guided, Ordered, ReMDM
 from .samplers.seed_specs import SeedSampler
 from .samplers.specs import Analytic, Ancestral, Blocks, Euler, PredictorCorrector
-from .schedules.specs import Cosine, CosineSquared, Geometric, LinearBeta, LinearSigma, LogLinear, Polynomial
+from .schedules.beta_specs import CosineBeta, LinearBeta, ScaledLinearBeta, SigmoidBeta
+from .schedules.specs import Cosine, CosineSquared, Geometric, LinearSigma, LogLinear, Polynomial, Sigmoid
 
 if TYPE_CHECKING:
     from dither.registry.parts import Process
 
-    from .clock import Clock
-
-__all__ = ["Absorbing", "Clocked", "Gaussian", "Marginal", "MaskedRegion", "Uniform", "register_components"]
+__all__ = ["Absorbing", "Marginal", "Uniform", "register_components"]
 
 Share = Annotated[float, Field(ge=0)]
 
-MOST_DIVIDED = 30
-"""Largest sigma at which x_0 may be worked out from eps: there 1 / sqrt(alpha) is 3e6, about what float32 can bear."""
-
 MOST_POSITIONS = 12
 """Positions of a sample whose masks may all be taken; `enumeration` refuses more."""
-
-MOST_LEFT = 0.01
-"""Largest alpha at t = 1 from which a walk may start as if nothing were left."""
-
-
-class Clocked(ProcessSpec):
-    """Options of time that every process has."""
-
-    schedule: Slot[ScheduleSpec] = named("log-linear")
-    """How the noise grows with time."""
-    level: Literal["t", "sigma", "log-sigma", "index"] = "t"
-    """What the model is told of the noise: t, sigma, log sigma, or index = floor(1000 t), at most 999."""
-    t_min: float = Field(1e-3, ge=0, lt=1)
-    """Smallest training time."""
-    stratified: bool = True
-    """Draw one training time in each of batch-size equal strata, which lowers the variance of the loss."""
-
-    def cost(self, space: Space) -> Cost:
-        """What noising and reading take."""
-        return reading_cost(self.facts(space))
-
-    def clock(self) -> Clock:
-        """Build what keeps the time."""
-        from .clock import Clock
-
-        return Clock(self.schedule.build(), self.level, self.t_min, self.stratified)
-
-    def lasting(self, what: str) -> Iterable[Misfit]:
-        """Yield if so much of `what` is left at t = 1 that sampling would start from the wrong state."""
-        end = self.schedule.sigma_end()
-        if end is None or math.exp(-end) <= MOST_LEFT:
-            return
-        options = type(self.schedule).model_fields
-        fixes = {"sigma_max": "set schedule.sigma_max = 20", "eps": "set schedule.eps = 1e-3"}
-        fix = next((text for option, text in fixes.items() if option in options), 'use schedule = "log-linear"')
-        left = f"{100 * math.exp(-end):.2g} % {what}"
-        message = f'schedule "{self.schedule.name}" ends at sigma = {end:.3g}, where {left} at t = 1'
-        yield Misfit(message, ("schedule",), help=f"{fix}; at most {MOST_LEFT:.0%} may be left")
 
 
 class Absorbing(Clocked):
@@ -189,88 +147,9 @@ class Marginal(Clocked):
         return TokenProcess(tokens, frequency_prior(tokens, self.frequencies), self.clock(), self.predict)
 
 
-class Gaussian(Clocked):
-    """Gaussian noise: x_t = sqrt(alpha) x_0 + sqrt(1 - alpha) eps (DDPM, DDIM)."""
-
-    name: ClassVar[str] = "gaussian"
-    serves = FEATURES
-    schedule: Slot[ScheduleSpec] = named("linear-beta")
-    """How the noise grows with time."""
-    predict: Literal["x0", "eps", "velocity"] = "x0"
-    """What the raw output means; velocity is sqrt(alpha) eps - sqrt(1 - alpha) x_0."""
-    eta: float = Field(1.0, ge=0, le=1)
-    """Noise of a step back: 1 is DDPM, 0 is DDIM, which adds none."""
-
-    def check(self, space: Space) -> Iterable[Misfit]:
-        """Yield why the process cannot act on the space, or would not end in noise."""
-        yield from super().check(space)
-        yield from self.lasting("of the variance would still be signal")
-        end = self.schedule.sigma_end()
-        if self.predict == "eps" and end is not None and end > MOST_DIVIDED:
-            message = f'predict = "eps" divides by exp(-sigma / 2), and the schedule goes on to sigma = {end:.3g}'
-            yield Misfit(message, ("schedule",), help=f'end at sigma = {MOST_DIVIDED}, or set predict = "velocity"')
-
-    def facts(self, space: Space) -> ProcessFacts:
-        """Tell what losses and samplers need to know."""
-        return ProcessFacts(self.name, _features(self, space), self.predict, "gaussian")
-
-    def build(self, space: Space) -> Process:
-        """Return the process."""
-        from .gaussian import GaussianProcess
-
-        return GaussianProcess(_features(self, space), self.clock(), self.predict, self.eta)
-
-
-class MaskedRegion(Clocked):
-    """Features are hidden, to be filled in (GET regions): whole regions, single elements, or a group of columns."""
-
-    name: ClassVar[str] = "masked-region"
-    serves = FEATURES
-    mask: Literal["region", "element", "group"] = "region"
-    """What is hidden as one: all of a region, each number by itself, or the columns of a group in a region."""
-    group: str | None = None
-    """The group of columns that mask = "group" hides."""
-    ratio: float | None = Field(None, gt=0, le=1)
-    """Share that is hidden at every time, which then says nothing to the model; by default 1 - alpha."""
-    exact: bool = False
-    """Hide the rounded number of units in each sample, not each unit by itself."""
-
-    def check(self, space: Space) -> Iterable[Misfit]:
-        """Yield why the process cannot act on the space, or its options contradict each other."""
-        yield from super().check(space)
-        if self.mask != "group" and self.group is not None:
-            message = f'group = "{self.group}" has no effect with mask = "{self.mask}"'
-            yield Misfit(message, ("group",), help='set mask = "group"')
-        if isinstance(space, FeatureSpace) and self.mask == "group":
-            names = [group.name for group in space.groups]
-            said = f'no group is named "{self.group}"' if self.group else 'mask = "group" needs the name of a group'
-            if self.group not in names:
-                message = f"{said}; groups: {', '.join(names) or 'none'}"
-                yield Misfit(message, ("group",) if self.group else ("mask",), ("task",), _hint(self.group, names))
-        if self.ratio is None:
-            yield from self.lasting("would not be hidden")
-
-    def facts(self, space: Space) -> ProcessFacts:
-        """Tell what losses and samplers need to know."""
-        return ProcessFacts(self.name, _features(self, space), "x0", "hidden")
-
-    def build(self, space: Space) -> Process:
-        """Return the process."""
-        from .regions import MaskedRegionProcess
-
-        features = _features(self, space)
-        return MaskedRegionProcess(features, self.clock(), self.mask, self.group, self.ratio, self.exact)
-
-
 def _tokens(spec: Spec, space: Space) -> TokenSpace:
     if not isinstance(space, TokenSpace):
         raise TypeError(f'process "{spec.name}" is for tokens, but here a sample is {space}')
-    return space
-
-
-def _features(spec: Spec, space: Space) -> FeatureSpace:
-    if not isinstance(space, FeatureSpace):
-        raise TypeError(f'process "{spec.name}" is for features, but here a sample is {space}')
     return space
 
 
@@ -292,7 +171,9 @@ def _hint(word: str | None, allowed: Iterable[str]) -> str | None:
 @hookimpl
 def register_components() -> list[type[Spec]]:
     """Offer what this package makes."""
-    schedules: list[type[Spec]] = [Cosine, CosineSquared, Geometric, LinearBeta, LinearSigma, LogLinear, Polynomial]
+    curves: list[type[Spec]] = [Cosine, CosineSquared, Geometric, LinearSigma, LogLinear, Polynomial, Sigmoid]
+    tables: list[type[Spec]] = [CosineBeta, LinearBeta, ScaledLinearBeta, SigmoidBeta]
     processes: list[type[Spec]] = [Absorbing, Gaussian, Marginal, MaskedRegion, Uniform]
     samplers: list[type[Spec]] = [Analytic, Ancestral, Blocks, Euler, FirstHitting, Guided, Ordered]
-    return [*schedules, *processes, *samplers, PredictorCorrector, ReMDM, SeedSampler]
+    features: list[type[Spec]] = [DDIM, DPMSolver, OrderedRegions, RePaint]
+    return [*curves, *tables, *processes, *samplers, *features, PredictorCorrector, ReMDM, SeedSampler]

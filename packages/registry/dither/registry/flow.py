@@ -140,11 +140,13 @@ class State(_Moves):
         hidden: True where the value was taken away (feature processes); for tokens MASK says so and this is all False.
         asked: True on positions of which the model's word is used; None for all. It may leave the others out, and says
             something finite there.
+        noisy: True where x carries Gaussian noise, beside clean values; None where that is not told.
     """
 
     x: Shaped[Tensor, "B L *M"]
     hidden: Bool[Tensor, "B L *M"]
     asked: Bool[Tensor, "B L"] | None = None
+    noisy: Bool[Tensor, "B L *M"] | None = None
 
     @classmethod
     def of(cls, x: Tensor) -> State:

@@ -80,6 +80,8 @@ class DataSpec(Spec):
 
     kind: ClassVar[str] = "data"
     gives: ClassVar[str]
+    prepared_as: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
+    """Words that `dither prepare` takes in place of the name, and the options that each stands for."""
 
     def check(self) -> Iterable[Misfit]:
         """Yield what is wrong with the options taken together, such as a file that is not there."""

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from pydantic import PrivateAttr
 
 from .costs import Cost, Stage
 from .facts import ModelFacts
 from .serving import OverSpace, serves_not
-from .spaces import Space
+from .spaces import Condition, Space
 from .spec import Misfit, Spec
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 __all__ = ["BlockSpec", "ConditionSpec", "EmbeddingSpec", "HeadSpec", "ModelSpec", "PositionSpec"]
 
@@ -22,6 +25,8 @@ class ModelSpec(OverSpace):
     """Raw output per position; an nn.Module with the methods of `parts.Denoiser`."""
 
     kind: ClassVar[str] = "model"
+    layouts: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """Names that weights from elsewhere may have, each set of them by a name, and whose they are."""
 
     def check(self, space: Space) -> Iterable[Misfit]:
         """Yield why the model cannot serve the space."""
@@ -30,6 +35,14 @@ class ModelSpec(OverSpace):
     def facts(self) -> ModelFacts:
         """Tell what samplers need to know."""
         return ModelFacts()
+
+    def rename(self, layout: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return weights of one of the `layouts` under the names of this model; names of neither stay as they are.
+
+        Raises:
+            Refused: They are of another layout.
+        """
+        raise NotImplementedError(f'model "{self.name}" has no layouts')
 
     def stages(self, space: Space) -> Sequence[Stage]:
         """What its parts take, in the order of the forward pass; by default it does not say."""
@@ -48,6 +61,10 @@ class BlockSpec(Spec):
     def check(self, width: int, cond: int) -> Iterable[Misfit]:
         """Yield why the block cannot have these widths."""
         return ()
+
+    def at(self, layer: int, depth: int) -> Self:
+        """Return the options of layer 0 .. depth-1; by default they are the same for all."""
+        return self
 
     def cost(self, width: int, cond: int, length: int) -> Cost:
         """What one layer takes for `length` positions; by default it does not say."""
@@ -102,6 +119,22 @@ class ConditionSpec(Spec):
     """Noise level and conditions: forward(level `B` or `B L`, cond) -> `B C` or `B L C`."""
 
     kind: ClassVar[str] = "condition"
+    _told: tuple[Condition, ...] = PrivateAttr(())
+
+    @property
+    def told(self) -> tuple[Condition, ...]:
+        """What the task tells beside each sample, where `over` has said so."""
+        return self._told
+
+    def over(self, space: Space) -> Self:
+        """Return the same part, told of a space, as a model does first; `told` then lists what the task tells."""
+        part = self.model_copy()
+        part._told = space.conditions
+        return part
+
+    def left_out(self) -> tuple[str, ...]:
+        """Names of conditions that training leaves out at times, so that guidance may do so as well."""
+        return ()
 
     def check(self, width: int) -> Iterable[Misfit]:
         """Yield why the condition cannot have this width."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from .spaces import Data, Space
+from .problems import nearest
+from .spaces import Condition, Data, Space
 from .spec import Misfit, Path, Spec
 
-__all__ = ["ANY", "FEATURES", "TOKENS", "OverSpace", "serves_not"]
+__all__ = ["ANY", "FEATURES", "TOKENS", "OverSpace", "serves_not", "tells_not"]
 
 ANY: frozenset[Data] = frozenset({"tokens", "features"})
 """Tokens and features alike."""
@@ -23,6 +24,27 @@ def serves_not(spec: Spec, serves: frozenset[Data], space: Space, related: Path)
     if space.data not in serves:
         (wanted,) = serves
         yield Misfit(f'{spec.kind} "{spec.name}" is for {wanted}, but here a sample is {space}', related=related)
+
+
+def tells_not(told: Iterable[Condition], name: str, path: Path, *, labels: bool = False) -> Iterable[Misfit]:
+    """Yield if a task tells no condition of this name, or one of the other sort.
+
+    Args:
+        told: The conditions of the space.
+        name: The one that is wanted.
+        path: The option that names it.
+        labels: Whether it is to be one label per sample, not one number per position.
+    """
+    known = {condition.name: condition for condition in told}
+    if name not in known:
+        listed = ", ".join(f'"{other}"' for other in known) or "nothing"
+        close = nearest(name, known)
+        message = f'the task tells no "{name}" beside a sample; it tells {listed}'
+        yield Misfit(message, path, ("task",), f'did you mean "{close}"?' if close else None)
+    elif labels != (known[name].size is not None):
+        sorts = ("one label per sample", "one number per position")
+        is_, wanted = sorts if known[name].size is not None else sorts[::-1]
+        yield Misfit(f'the task tells "{name}" as {is_}, and {wanted} is needed here', path, ("task",))
 
 
 class OverSpace(Spec):

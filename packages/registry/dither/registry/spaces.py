@@ -25,15 +25,20 @@ class Condition:
 
     Attributes:
         name: The name.
-        size: Number of labels 0 .. size-1, one per sample (`B`); None for one number per position (`B L`).
+        size: Number of labels 0 .. size-1, one per sample (`B`); None for one number per position (`B L`). A label of
+            -1 says that it is not told for this sample, as if the condition were absent.
+        labels: What the labels are called, by which samples may be asked for; empty where they have no names.
     """
 
     name: str
     size: int | None = None
+    labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.size is not None and self.size < 1:
             raise ValueError(f'condition "{self.name}" needs at least one label, not {self.size}')
+        if self.labels and len(self.labels) != self.size:
+            raise ValueError(f'condition "{self.name}" has {self.size} labels, and {len(self.labels)} names for them')
 
 
 @dataclass(frozen=True)

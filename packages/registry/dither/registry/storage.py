@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import secrets
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from .problems import Problem, Refused
 
-__all__ = ["cache_folder", "fetch_wheel", "read_member", "sha256_of", "sync", "write_aside"]
+__all__ = ["cache_folder", "fetch_wheel", "read_member", "sha256_of", "sync", "write_aside", "write_folder"]
 
 
 def cache_folder() -> Path:
@@ -51,6 +52,29 @@ def write_aside(path: Path) -> Iterator[Path]:
         sync(path.parent)
     finally:
         beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def write_folder(folder: Path) -> Iterator[Path]:
+    """Yield a folder beside `folder` to fill; when the block ends well, it takes its place.
+
+    What was there before goes only then. A block that raises leaves nothing behind.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    mark = secrets.token_hex(4)
+    beside, former = (folder.with_name(f".{folder.name}-{mark}{end}") for end in ("", "-old"))
+    beside.mkdir()
+    try:
+        yield beside
+        sync(beside)
+        if folder.exists():
+            folder.replace(former)
+        beside.replace(folder)
+        sync(folder.parent)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+        if former.exists() and folder.exists():
+            shutil.rmtree(former, ignore_errors=True)
 
 
 def sync(path: Path) -> None:

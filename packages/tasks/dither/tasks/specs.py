@@ -3,7 +3,8 @@
 from dither.registry import Spec, hookimpl
 
 from .bubble_diagram.specs import BubbleDiagram, JsonPlans, PlanFiles, ProceduralPlans
-from .get_region.specs import GetRegion, HumanDHS, RegionFile
+from .get_region.data_specs import HumanDHS, PreparedRegions, RegionArrays, RegionFile, RegionStore
+from .get_region.specs import GetRegion
 from .language_model.data_specs import ConvertedText, MarkovText, ShardFolder
 from .language_model.specs import LanguageModel, Shakespeare, StdlibText, TextFiles
 
@@ -22,8 +23,11 @@ def register_components() -> list[type[Spec]]:
         LanguageModel,
         MarkovText,
         PlanFiles,
+        PreparedRegions,
         ProceduralPlans,
+        RegionArrays,
         RegionFile,
+        RegionStore,
         Shakespeare,
         ShardFolder,
         StdlibText,

@@ -70,6 +70,8 @@ def enlivened(module: M, seed: int = 0) -> M:
 def gradients_reach(module: nn.Module, out: Tensor) -> None:
     """Refuse a weight that takes no part in the output, or whose gradient is not finite."""
     weights = dict(module.named_parameters())
+    if not weights:
+        raise NotApplicable("it has no weights")
     slopes = torch.autograd.grad((out * torch.randn_like(out)).sum(), list(weights.values()), allow_unused=True)
     for name, slope in zip(weights, slopes, strict=True):
         assert slope is not None, f"{name} takes no part in the output"

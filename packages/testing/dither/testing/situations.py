@@ -140,7 +140,7 @@ def _home(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
 
     def fits(inner: Any) -> bool:
         places = {"condition": (16,)} | dict.fromkeys(("embedding", "position", "head"), (space, 16))
-        return inner.kind not in places or _no(inner.check(*places[inner.kind]))
+        return inner.kind not in places or _no(_over(inner, space).check(*places[inner.kind]))
 
     kind, key = draw(st.sampled_from(homes))
     model: Any = draw(specs(kind, s.catalog, fits=fits)).model_copy(update={key: block})
@@ -158,11 +158,21 @@ def _slots(spec: Any, kind: str) -> list[str]:
     ]
 
 
+def _over(spec: Any, space: Space) -> Any:
+    """Tell a condition what the task tells, as a model does; other parts need not be told."""
+    return spec.over(space) if spec.kind == "condition" else spec
+
+
 def _condition(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
-    spec = draw(drawn(lambda inner: True))
+    space = draw(feature_spaces())
+
+    def fits(inner: Any) -> bool:
+        return inner.kind != "condition" or _no(_over(inner, space).check(WIDTHS[0]))
+
+    spec = _over(draw(drawn(fits)), space)
     widths = [width for width in WIDTHS if _no(spec.check(width))]
     assume(widths)
-    return _put(s, spec=spec, given=(draw(st.sampled_from(widths)),))
+    return _put(s, spec=spec, given=(draw(st.sampled_from(widths)),), space=space, clean=draw(cleans(space, rows=5)))
 
 
 def _space(draw: st.DrawFn, spec: Any, accepts: Callable[[Space], bool]) -> Space:
@@ -193,7 +203,7 @@ def _model(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
 
     def fits(inner: Any) -> bool:
         places = {"block": (16, 16), "condition": (16,)} | dict.fromkeys(("embedding", "position", "head"), (space, 16))
-        return inner.kind not in places or _no(inner.check(*places[inner.kind]))
+        return inner.kind not in places or _no(_over(inner, space).check(*places[inner.kind]))
 
     spec = draw(drawn(fits))
     assume(_no(spec.check(space)))

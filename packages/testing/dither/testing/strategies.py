@@ -19,13 +19,18 @@ from __future__ import annotations
 
 import torch
 from hypothesis import strategies as st
+from jaxtyping import Bool, Shaped
+from torch import Tensor
 
-from dither.registry import FeatureSpace, Field, Group, Space, TokenSpace
+from dither.registry import Condition, FeatureSpace, Field, Group, Space, TokenSpace
 from dither.registry.flow import Clean
 
 from .options import specs
 
-__all__ = ["cleans", "feature_spaces", "graph_spaces", "spaces", "specs", "token_spaces"]
+__all__ = ["TOLD", "cleans", "feature_spaces", "graph_spaces", "spaces", "specs", "token_spaces"]
+
+TOLD = (Condition("cell", 3), Condition("centre"))
+"""What every space tells beside a sample: a label, and where its positions lie."""
 
 
 @st.composite
@@ -36,7 +41,7 @@ def token_spaces(draw: st.DrawFn, most: int = 3) -> TokenSpace:
         ids, special = draw(st.integers(2, 5)), draw(st.sampled_from(["", "m", "p", "mp", "pm"]))
         marks = {{"m": "mask", "p": "pad"}[letter]: ids + place for place, letter in enumerate(special)}
         fields.append(Field(f"field{index}", draw(st.integers(1, 6)), ids + len(special), **marks))
-    return TokenSpace(tuple(fields))
+    return TokenSpace(tuple(fields), TOLD)
 
 
 @st.composite
@@ -44,7 +49,8 @@ def graph_spaces(draw: st.DrawFn) -> TokenSpace:
     """Draw nodes and one edge for each pair of them, with MASK and PAD."""
     n, kinds, relations = draw(st.integers(2, 4)), draw(st.integers(2, 4)), draw(st.integers(2, 4))
     nodes = Field("nodes", n, kinds + 2, mask=kinds, pad=kinds + 1)
-    return TokenSpace((nodes, Field("edges", n * (n - 1) // 2, relations + 2, mask=relations, pad=relations + 1)))
+    edges = Field("edges", n * (n - 1) // 2, relations + 2, mask=relations, pad=relations + 1)
+    return TokenSpace((nodes, edges), TOLD)
 
 
 @st.composite
@@ -53,7 +59,7 @@ def feature_spaces(draw: st.DrawFn) -> FeatureSpace:
     length, width = draw(st.integers(1, 8)), draw(st.integers(2, 5))
     cut = draw(st.integers(0, width - 1))
     groups = (Group("left", 0, cut), Group("right", cut, width)) if cut else ()
-    return FeatureSpace(length, width, groups)
+    return FeatureSpace(length, width, groups, (*TOLD, Condition("tss")))
 
 
 def spaces() -> st.SearchStrategy[Space]:
@@ -85,7 +91,15 @@ def cleans(draw: st.DrawFn, space: Space, rows: int | None = None) -> Clean:
         x0 = torch.where(valid, x0, padding)
     shape = x0.shape if known == "values" else (*valid.shape, *[1] * (x0.ndim - 2))
     given = (torch.rand(shape, generator=generator) < (known != "none") * 0.3).expand(x0.shape)
-    return Clean(x0, valid, given & valid.reshape(*valid.shape, *[1] * (x0.ndim - 2)))
+    known_values = given & valid.reshape(*valid.shape, *[1] * (x0.ndim - 2))
+    return Clean(x0, valid, known_values, {told.name: _told(told, valid, generator) for told in space.conditions})
+
+
+def _told(condition: Condition, valid: Bool[Tensor, "B L"], generator: torch.Generator) -> Shaped[Tensor, "B *L"]:
+    """Labels, some of them not told; or places that lie further and further along, 0 on padding."""
+    if condition.size is not None:
+        return torch.randint(-1, condition.size, (len(valid),), generator=generator)
+    return torch.randint(1, 100_000, valid.shape, generator=generator).cumsum(1) * valid
 
 
 def _ids(field: Field) -> list[int]:

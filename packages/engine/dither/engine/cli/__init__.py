@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,19 +15,30 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> int:
-    """Run a command and return its exit code: 2 where what was given cannot be used, 3 for a damaged run.
+    """Run a command and return its exit code: 2 where what was given cannot be used, 3 for a damaged run, 75 stopped.
 
     Args:
         arguments: As in sys.argv[1:], which is the default.
         verb: What is meant when the first argument is no verb.
     """
+    from dither.engine.signals import STOPPED, Stopped, stop_on_signals
+
+    try:
+        with stop_on_signals():  # a run takes over as soon as it has something to save
+            return _run(sys.argv[1:] if arguments is None else arguments, verb)
+    except Stopped as stopped:
+        print(f"stopped by {stopped}; nothing is lost, the same command begins again", file=sys.stderr)  # noqa: T201
+        return STOPPED
+
+
+def _run(arguments: Sequence[str], verb: str | None) -> int:
     # pydantic reads the entry points of everything installed for plugins of its own, and stops at a broken one
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from .app import app, verbs
     from .output import everywhere, hoisted
 
     everywhere()  # no option holds over from an earlier call
-    options, given = hoisted(sys.argv[1:] if arguments is None else arguments)
+    options, given = hoisted(arguments)
     if verb is not None and not (given and (given[0] in verbs() or given[0] in ("--help", "-h"))):
         _hint(given[:1])
         given.insert(0, verb)
@@ -37,11 +49,8 @@ def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> 
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)  # noqa: T201
-        return 130
     except Exception as error:
-        return _usage(error)
+        return _full(error) or _usage(error)
     return result if isinstance(result, int) else 0
 
 
@@ -69,6 +78,19 @@ def _hint(first: list[str]) -> None:
         close = nearest(word, verbs())
         if close and not word.startswith("-") and not os.path.exists(word) and not word.endswith(".toml"):
             print(f'note: "{word}" is no command; did you mean "{close}"?', file=sys.stderr)  # noqa: T201
+
+
+def _full(error: Exception) -> int:
+    """Return 5 where what was to be written found no space; 0 for any other error."""
+    from dither.engine.disk import FULL
+
+    full = isinstance(error, OSError) and error.errno in FULL
+    if full:
+        with suppress(OSError):  # stderr may be on the same disk
+            print(f"stopped: {error}", file=sys.stderr)  # noqa: T201
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 5 * full
 
 
 def _usage(error: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +15,7 @@ __all__: list[str] = []
 
 @app.command(context_settings={"ignore_unknown_options": True})
 def prepare(
-    name: Annotated[str, typer.Argument(help="The name of a data part, such as human-dhs or text.")],
+    name: Annotated[str, typer.Argument(help="The name of a data part, such as get or text; dhs is human-dhs built.")],
     given: Annotated[
         list[str] | None,
         typer.Argument(
@@ -36,11 +37,19 @@ def prepare(
     from .flags import changes_of
 
     catalog = visible_plugins(selected).catalog
-    part = catalog.find("data", name)
-    document = Document.changed([*changes_of(given or (), part.spec), *(changes or ())])
-    data: Any = read(part.spec, document, catalog)
+    spec, meant = _meant(catalog, name)
+    document = Document.changed([*meant, *changes_of(given or (), spec), *(changes or ())])
+    data: Any = read(spec, document, catalog)
     try:
         done = data.prepare()
     except (OSError, RuntimeError) as error:
         raise Refused(f'data "{name}" could not be prepared: {error}') from None
     typer.echo(done or f'data "{name}" needs no preparation')
+
+
+def _meant(catalog: Any, name: str) -> tuple[Any, list[str]]:
+    """Return the Spec that a name or a shorter word stands for, and the options that the word says."""
+    for part in catalog.parts("data"):
+        if name in part.spec.prepared_as:
+            return part.spec, [f"{key}={json.dumps(value)}" for key, value in part.spec.prepared_as[name].items()]
+    return catalog.find("data", name).spec, []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -36,12 +37,15 @@ def run(
 ) -> int:
     """Train, evaluate, sample and draw what an experiment file names."""
     from dither.engine.experiment import load_experiment
+    from dither.engine.locking import refuse_held
     from dither.engine.rundir import resolved_file
     from dither.registry.problems import Problem, Refused
 
     if (experiment is None) == (resume is None):
         raise Refused("give an experiment file, or --resume with the directory of a run, and not both")
-    path = experiment or resolved_file(resume or Path())
+    if resume is not None and os.environ.get("RANK", "0") == "0":  # of several ranks only the first takes the lock
+        refuse_held(resume)
+    path = experiment or resolved_file(resume or Path(), sealed=not accept_changes)
     loaded = load_experiment(path, changes or (), removals or (), selected)
     if loaded.experiment.sweep is not None:
         hint = f"dither sweep {path} runs all of its points; --unset sweep runs the file as if it had none"
@@ -74,8 +78,6 @@ def resolve(
 
     Saved in this folder, it runs as it is; only a plugin file from outside this folder must be named with -p again.
     """
-    import os
-
     import tomlkit
 
     from dither.engine.experiment import load_experiment

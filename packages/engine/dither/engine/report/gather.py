@@ -10,6 +10,7 @@ from typing import Any
 
 from dither.registry.problems import Refused
 
+from ..seals import broken_table, broken_text
 from .rates import read_rates
 
 __all__ = ["PictureFile", "RunRecord", "gather"]
@@ -94,6 +95,8 @@ def gather(path: Path) -> RunRecord:
         record.resolved = tomllib.loads(record.toml)
     except (ValueError, RecursionError) as error:
         record.problems.append(f"resolved.toml is damaged: {error}")
+    if broken_text(record.toml):
+        record.problems.append("resolved.toml is not what was written")
     absent = [
         key for key in ("task", "process", "model", "loss", "train", "evaluate", "sample") if key not in record.resolved
     ]
@@ -133,6 +136,8 @@ def _json(record: RunRecord, name: str, missing: str | None = None) -> dict[str,
     if not isinstance(values, dict):
         record.problems.append(f"{name} is damaged: it holds no table")
         return {}
+    if broken_table(values):
+        record.problems.append(f"{name} is not what was written")
     return values
 
 

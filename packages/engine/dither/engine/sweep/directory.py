@@ -24,8 +24,10 @@ from dither.registry.plugins import Plugins
 from dither.registry.problems import Refused
 from dither.registry.storage import write_aside
 
+from ..anchoring import anchored
 from ..experiment import Loaded
 from ..metrics_file import as_json
+from ..run_policy import governing_policy_file
 from ..rundir import resolved
 
 __all__ = ["UNFINISHED", "PointFolder", "SweepDirectory", "now"]
@@ -143,7 +145,9 @@ class SweepDirectory:
         except OSError as error:
             raise Refused(f"the sweep directory {path} cannot be made: {error.strerror}") from None
         name = str(document.tree.get("name", given.stem))
+        registry = governing_policy_file(given)
         first = {"format": 1, "name": name, "file": str(given), "started": now(), "argv": list(argv)}
+        first["registry"] = None if registry is None else str(registry)
         return cls(path, {**first, **facts, "points": []})
 
     @classmethod
@@ -182,7 +186,8 @@ class SweepDirectory:
         (folder / "plugins").mkdir(parents=True)
         for file in plugins.files:
             shutil.copyfile(file, folder / "plugins" / file.name)
-        tree = {**document.tree, "plugins": [*(f"plugins/{file.name}" for file in plugins.files), *plugins.asked]}
+        base = anchored(document.tree, Path.cwd())
+        tree = {**base, "plugins": [*(f"plugins/{file.name}" for file in plugins.files), *plugins.asked]}
         (folder / "experiment.toml").write_text(tomlkit.dumps(tree), encoding="utf-8")
 
     def record(self, folders: Iterable[PointFolder]) -> None:

@@ -211,7 +211,7 @@ def _signals(work: _Work) -> Iterator[None]:
         work.asked += 1
         work.signalled = True
 
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
     former = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield

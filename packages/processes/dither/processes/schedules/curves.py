@@ -8,7 +8,7 @@ schedule: time `B` or `B L` -> Noise of the same shape. Inside, all is float64; 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float
@@ -18,8 +18,19 @@ from dither.registry.flow import Noise
 from dither.registry.parts import Schedule
 
 from ..precision import Constant, wide
+from . import betas
 
-__all__ = ["cosine", "cosine_squared", "geometric", "linear_beta", "linear_sigma", "log_linear", "polynomial"]
+__all__ = [
+    "cosine",
+    "cosine_squared",
+    "geometric",
+    "linear_beta",
+    "linear_sigma",
+    "log_linear",
+    "polynomial",
+    "sigmoid",
+    "tabulated",
+]
 
 Curve = Callable[[Tensor], tuple[Tensor, Tensor]]
 
@@ -78,17 +89,34 @@ def cosine_squared(eps: float = 1e-3) -> Schedule:
     return _falling(lost, eps)
 
 
-def linear_beta(first: float = 1e-4, last: float = 0.02, steps: int = 1000) -> Schedule:
-    """The betas of DDPM (Ho et al. 2020), evenly spaced from `first` to `last`.
+def sigmoid(start: float = -3.0, end: float = 3.0, tau: float = 1.0, eps: float = 1e-3) -> Schedule:
+    """Let alpha fall from 1 to eps along the sigmoid of -u / tau, for u from start to end.
 
-    alpha at t = (i + 1) / steps is the product of 1 - beta_0 .. 1 - beta_i, and 1 at t = 0; in between sigma is a
-    straight line, so every step of DDPM is found on the schedule.
+    Jabri et al. (2022), algorithm 1.
     """
-    if not (0 < first < 1 and 0 < last < 1 and steps >= 1):
-        raise ValueError(f"linear_beta needs betas between 0 and 1 and a step: {first}, {last}, {steps}")
-    gains = -torch.log1p(-torch.linspace(first, last, steps, dtype=torch.float64))
-    sums = torch.cat([torch.zeros(1, dtype=torch.float64), gains.cumsum(0)])
-    gain_of, sum_before = Constant(gains), Constant(sums)
+    if not start < end or not tau > 0:
+        raise ValueError(f"sigmoid needs start < end and tau > 0, not {start}, {end} and {tau}")
+    low, high = (1 / (1 + math.exp(-u / tau)) for u in (start, end))
+
+    def lost(t: Tensor) -> tuple[Tensor, Tensor]:
+        value = ((start + (end - start) * t) / tau).sigmoid()
+        return (value - low) / (high - low), value * (1 - value) * (end - start) / tau / (high - low)
+
+    return _falling(lost, eps)
+
+
+def linear_beta(first: float = 1e-4, last: float = 0.02, steps: int = 1000) -> Schedule:
+    """The betas of DDPM (Ho et al. 2020), evenly spaced from `first` to `last`, as a table."""
+    return tabulated(betas.sigmas(betas.linear(first, last, steps)))
+
+
+def tabulated(sigmas: Sequence[float]) -> Schedule:
+    """Return the schedule with sigma = 0 at t = 0, sigmas[i] at t = (i + 1) / len(sigmas), and straight lines between.
+
+    Every step of a discrete diffusion is then found on the schedule.
+    """
+    steps, sums = len(sigmas), torch.tensor([0.0, *sigmas], dtype=torch.float64)
+    gain_of, sum_before = Constant(sums.diff()), Constant(sums)
 
     def curve(t: Tensor) -> tuple[Tensor, Tensor]:
         place = steps * t.clamp(0, 1)

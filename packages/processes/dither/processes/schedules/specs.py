@@ -12,7 +12,10 @@ from dither.registry.kinds import ScheduleSpec
 if TYPE_CHECKING:
     from dither.registry.parts import Schedule
 
-__all__ = ["Cosine", "CosineSquared", "Geometric", "LinearBeta", "LinearSigma", "LogLinear", "Polynomial"]
+__all__ = ["Cosine", "CosineSquared", "Geometric", "LinearSigma", "LogLinear", "Polynomial", "Sigmoid"]
+
+FLAT = 1e-3
+"""A stretch of a sigmoid that rises by less is taken for flat: too few digits of it would be left."""
 
 
 class Geometric(ScheduleSpec):
@@ -136,27 +139,37 @@ class Polynomial(ScheduleSpec):
         return polynomial(self.power, self.eps)
 
 
-class LinearBeta(ScheduleSpec):
-    """The linear betas of DDPM.
+class Sigmoid(ScheduleSpec):
+    """alpha falls along a stretch of a sigmoid: slow at both ends, the more so the longer the stretch.
 
-    alpha at t = (i + 1) / steps is the product of 1 - beta_0 .. 1 - beta_i; between its steps sigma is a straight line.
+    Jabri et al. (2022). From start to end of sigmoid(u / tau), brought to 1 at t = 0 and to eps at t = 1.
     """
 
-    name: ClassVar[str] = "linear-beta"
-    first: float = Field(1e-4, gt=0, lt=1)
-    """beta_0."""
-    last: float = Field(0.02, gt=0, lt=1)
-    """The last beta."""
-    steps: int = Field(1000, ge=1, le=1_000_000)
-    """Number of betas."""
+    name: ClassVar[str] = "sigmoid"
+    start: float = Field(-3.0, ge=-50, le=50)
+    """Where the stretch begins."""
+    end: float = Field(3.0, ge=-50, le=50)
+    """Where it ends."""
+    tau: float = Field(1.0, gt=0.05, le=100)
+    """The larger, the straighter."""
+    eps: float = Field(1e-3, ge=1e-12, lt=1)
+    """The signal left at t = 1."""
+
+    @model_validator(mode="after")
+    def _rises(self) -> Self:
+        if not self.start < self.end:
+            raise ValueError(f"start = {self.start:g} must be below end = {self.end:g}")
+        low, high = (math.tanh(u / self.tau / 2) for u in (self.start, self.end))
+        if high - low < FLAT:
+            raise ValueError(f"the sigmoid is flat from start = {self.start:g} to end = {self.end:g}")
+        return self
 
     def sigma_end(self) -> float:
         """Return sigma(1)."""
-        stride = (self.last - self.first) / max(self.steps - 1, 1)
-        return -math.fsum(math.log1p(-self.first - i * stride) for i in range(self.steps))
+        return -math.log(self.eps)
 
     def build(self) -> Schedule:
         """Return t -> Noise."""
-        from .curves import linear_beta
+        from .curves import sigmoid
 
-        return linear_beta(self.first, self.last, self.steps)
+        return sigmoid(self.start, self.end, self.tau, self.eps)

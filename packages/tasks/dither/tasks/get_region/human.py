@@ -20,7 +20,7 @@ HELD_OUT = (("chr2",), ("chr1",))
 """Chromosomes for validation and for testing, as the authors of the regions split them."""
 
 PACKAGED = Path(__file__).parent / "data"
-BUILD = 'run: prepare human-dhs --set subset="built"'
+BUILD = "run: dither prepare dhs"
 
 
 def built_path() -> Path:

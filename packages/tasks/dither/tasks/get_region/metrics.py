@@ -1,131 +1,152 @@
 """How well a model restores what was taken away. Nothing that the model could see is counted.
 
 A mean over all elements, the visible ones as zeros among them, halves the error for nothing; and a column that never
-changes lets a constant look like a correlation. So: wanted elements only, motifs and accessibility apart, columns that
-are constant left out. Every figure is exact however the split is cut into batches.
+changes lets a constant look like a correlation. So: wanted elements only, motifs, accessibility and expression apart,
+constant columns left out. Figures are computed from the kept pairs themselves, so they are exact however a split is cut
+into batches, and over ranks (`RegionMetrics.merge`): ranks, and areas under curves, have no exact shorter sum. A wanted
+element takes 8 bytes.
 
-Letters: B batch, L length, M columns.
+Letters: B batch, L length, M columns, n pairs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dither.registry.flow import Clean, Measured, Noised
+from dither.registry.spaces import Group
 
-from .baselines import rank_figures
+from .baselines import Question
+from .figures import Pair, group_figures, rank_figures, squared_error, varies
 from .regions import Standard
 
-__all__ = ["ColumnSums", "RegionMetrics", "over_groups"]
+__all__ = ["BINARY", "SINGULAR", "Answers", "RegionMetrics", "figures_of"]
+
+SINGULAR = {"motifs": "motif"}
+"""What the figures of a group are called, where it is not the name of the group."""
+
+BINARY = 1e-3
+"""Accessibility is open or closed where every true value lies within so much of 0 or 1; then it has areas."""
+
+KEPT = 8192
+"""Regions of an evaluation on which baselines are measured, the first ones."""
 
 
-class ColumnSums:
-    """Sums per column over some elements, from which errors and correlations follow."""
+class Answers:
+    """Pairs of true and guessed numbers, column by column.
+
+    Args:
+        width: M.
+    """
 
     def __init__(self, width: int) -> None:
-        self.sums = torch.zeros(6, width, dtype=torch.float64)
+        self.width = width
+        self._parts: list[tuple[Int[np.ndarray, " M"], Float[np.ndarray, " n"], Float[np.ndarray, " n"]]] = []
 
-    def add(self, truth: Float[Tensor, "B L M"], guess: Float[Tensor, "B L M"], counted: Bool[Tensor, "B L M"]) -> None:
+    def add(
+        self, truth: Float[np.ndarray, "B L M"], guess: Float[np.ndarray, "B L M"], counted: Bool[np.ndarray, "B L M"]
+    ) -> None:
         """Take in the elements that are counted."""
-        x, y = (torch.where(counted, value, 0).double().flatten(0, 1) for value in (truth, guess))
-        n = counted.flatten(0, 1).double()
-        self.sums += torch.stack([n.sum(0), x.sum(0), y.sum(0), (x * x).sum(0), (y * y).sum(0), (x * y).sum(0)])
+        rows = counted.reshape(-1, self.width).T
+        pick = (value.reshape(-1, self.width).T[rows].astype(np.float32) for value in (truth, guess))
+        self._parts.append((rows.sum(1), *pick))
 
-    def squared_error(self, columns: slice) -> float | None:
-        """Return the mean squared error over some columns; None where nothing was counted."""
-        n, _, _, xx, yy, xy = self.sums[:, columns].sum(1).tolist()
-        return max(xx + yy - 2 * xy, 0.0) / n if n else None
+    def merge(self, other: Answers) -> None:
+        """Take in what another took in."""
+        self._parts += other._parts
 
-    def error_of(self, constant: Float[Tensor, " M"], columns: slice) -> float | None:
-        """Return the mean squared error, on the same elements, of one constant per column."""
-        n, x, _, xx, _, _ = self.sums[:, columns]
-        c = constant[columns].double()
-        count = float(n.sum())
-        return max(float((xx - 2 * c * x + c * c * n).sum()), 0.0) / count if count else None
-
-    def pearson(self, columns: slice) -> float | None:
-        """Return the mean over columns of Pearson's r.
-
-        Columns whose truth is constant are left out; one that is predicted by a constant counts as 0. None where no
-        column is left.
-        """
-        n, x, y, xx, yy, xy = self.sums[:, columns]
-        n = n.clamp(min=1)
-        spread_x, spread_y = xx / n - (x / n) ** 2, yy / n - (y / n) ** 2
-        varies, answers = spread_x > 1e-12 * (1 + xx / n), spread_y > 1e-12 * (1 + yy / n)
-        both = varies & answers
-        together = torch.where(both, xy / n - x * y / n**2, 0)
-        r = together / torch.where(both, spread_x * spread_y, 1).sqrt()
-        return float(r[varies].mean()) if bool(varies.any()) else None
+    def pairs(self) -> list[Pair]:
+        """Return what was taken in, per column."""
+        cut = [
+            [np.split(side, counts.cumsum()[:-1]) for side in (truth, guess)] for counts, truth, guess in self._parts
+        ]
+        if not cut:
+            return [(np.zeros(0, np.float32), np.zeros(0, np.float32))] * self.width
+        return [
+            (np.concatenate([part[0][column] for part in cut]), np.concatenate([part[1][column] for part in cut]))
+            for column in range(self.width)
+        ]
 
 
-def over_groups(sums: ColumnSums, motifs: int) -> dict[str, float]:
-    """Return the error of the motif columns, of the accessibility column behind them, and the motifs' correlation."""
-    figures = {
-        "motif_mse": sums.squared_error(slice(0, motifs)),
-        "motif_pearson": sums.pearson(slice(0, motifs)),
-        "accessibility_mse": sums.squared_error(slice(motifs, None)),
-    }
-    return {name: value for name, value in figures.items() if value is not None}
+def figures_of(answers: Answers, groups: Sequence[Group], mean: Float[np.ndarray, " M"]) -> dict[str, float]:
+    """Return all figures of what was answered; see `RegionMetrics`. Empty where nothing was."""
+    pairs = answers.pairs()
+    varying = [column for column, (truth, _) in enumerate(pairs) if varies(truth)]
+    asked = [column for column, (truth, _) in enumerate(pairs) if truth.size]
+    counted = varying or asked
+    error = squared_error([pairs[column] for column in counted])
+    figures: dict[str, float] = {}
+    if error is not None:
+        figures["masked_mse"] = error
+        of_mean = squared_error(
+            [(pairs[column][0], np.full_like(pairs[column][0], mean[column])) for column in counted]
+        )
+        if of_mean:
+            figures["masked_gain"] = 1 - error / of_mean
+    for group in groups:
+        inside = pairs[group.start : group.stop]
+        figures |= group_figures(SINGULAR.get(group.name, group.name), inside)
+        if group.name == "accessibility":
+            truth, score = inside[0]
+            if (np.abs(truth - truth.round().clip(0, 1)) <= BINARY).all():
+                figures |= rank_figures(truth > 0.5, score)
+    return figures | ({"constant_columns": float(len(asked) - len(varying))} if len(asked) > len(varying) else {})
 
 
 class RegionMetrics:
-    """Adds up over batches. A figure for which nothing was wanted is left out.
+    """Takes in batches; a figure for which nothing was wanted is left out.
 
-    - `masked_mse`: mean squared error of all wanted elements, in the units of the data ([0, 1] before standardising).
+    - `masked_mse`: mean squared error of all wanted elements, in the units of the data (before standardising).
     - `masked_gain`: 1 - masked_mse / error of the training means on the very same elements. 0 is as good as knowing
       nothing, 1 is perfect.
-    - `motif_mse`, `motif_pearson`, `accessibility_mse`: the same for one group of columns; the correlation is taken
-      per motif, over regions, and averaged.
+    - `motif_*`, `accessibility_*`, `expression_*`: error, correlations and R2 of one group; see `group_figures`.
     - `accessibility_auc`, `accessibility_auprc`: how well wanted open regions are ranked before closed ones.
+    - `constant_columns`: how many wanted columns were left out of every figure, because what was wanted of them is
+      always the same. Where that is so of all, their errors count.
     """
 
-    def __init__(self, motifs: int, standard: Standard, mean: Float[Tensor, " M"]) -> None:
+    def __init__(self, groups: Sequence[Group], standard: Standard, mean: Float[np.ndarray, " M"]) -> None:
         """Start at nothing.
 
         Args:
-            motifs: Number of motif columns; a column behind them is accessibility.
+            groups: Which columns are motifs, accessibility and expression.
             standard: How x0 was standardised, to be undone.
             mean: Mean of each column over the training regions, in the units of the data.
         """
-        self.motifs = motifs
-        self.shift, self.scale = torch.from_numpy(standard.mean), torch.from_numpy(standard.std)
-        self.mean = mean
-        self.sums = ColumnSums(len(standard.mean))
-        self.truth: list[Bool[Tensor, " n"]] = []
-        self.score: list[Float[Tensor, " n"]] = []
+        self.groups, self.mean = groups, mean
+        self.shift, self.scale = standard.mean, standard.std
+        self.answers = Answers(len(mean))
+        self.questions: list[Question] = []
+        self._kept = 0
 
     def update(self, clean: Clean, noised: Noised, pred: Any, measured: Measured) -> None:
         """Take in one batch; `pred` gives x0."""
-        self.add(noised.x0, pred.x0, noised.wanted & noised.valid[..., None])
+        wanted = noised.wanted & noised.valid[..., None]
+        self.add(noised.x0, pred.x0, wanted)
+        if self._kept < KEPT:
+            self.questions.append(Question.of(self.plain(noised.x0), wanted, clean))
+            self._kept += int(noised.valid.sum())
 
     def add(self, x0: Float[Tensor, "B L M"], guess: Float[Tensor, "B L M"], counted: Bool[Tensor, "B L M"]) -> None:
         """Take in the elements that are counted: what is true, and what was guessed."""
-        counted = counted.cpu()
-        truth, guess = self._plain(x0), self._plain(guess)
-        self.sums.add(truth, guess, counted)
-        if truth.shape[-1] > self.motifs:
-            asked = counted[..., self.motifs]
-            self.truth.append(truth[..., self.motifs][asked] > 0.5)
-            self.score.append(guess[..., self.motifs][asked])
+        self.answers.add(self.plain(x0), self.plain(guess), counted.cpu().numpy())
+
+    def merge(self, other: RegionMetrics) -> None:
+        """Take in what another rank took in."""
+        self.answers.merge(other.answers)
+        self.questions += other.questions
 
     def compute(self) -> dict[str, float]:
         """Return the figures."""
-        everything = slice(None)
-        error, of_mean = self.sums.squared_error(everything), self.sums.error_of(self.mean, everything)
-        figures = {} if error is None else {"masked_mse": error}
-        if error is not None and of_mean:
-            figures["masked_gain"] = 1 - error / of_mean
-        figures |= over_groups(self.sums, self.motifs)
-        if any(len(part) for part in self.truth):
-            figures |= rank_figures(np.asarray(torch.cat(self.truth)), np.asarray(torch.cat(self.score)))
-        return figures
+        return figures_of(self.answers, self.groups, self.mean)
 
-    def _plain(self, value: Float[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
+    def plain(self, value: Float[Tensor, "B L M"]) -> Float[np.ndarray, "B L M"]:
         """Undo the standardising, on the CPU."""
-        return value.detach().float().cpu() * self.scale + self.shift
+        plain: Float[np.ndarray, "B L M"] = value.detach().to("cpu", torch.float32).numpy() * self.scale + self.shift
+        return plain

@@ -18,6 +18,7 @@ from .archetypes import archetype_names, cluster, correlation, pool
 from .archive import write_archive
 from .human import HELD_OUT
 from .motifs import Motif
+from .progress import Progress
 from .regions import scale_to_largest
 from .scan import encode, scan
 from .wheels import CELLS, MOTIF_WHEEL, REGION_WHEEL, Sequences, read_counts, read_sequences
@@ -58,7 +59,8 @@ def build_matrix(
         archetypes: How many columns the motifs are pooled into.
     """
     motifs = [Motif.of(name, table) for name, table in counts.values()]
-    found = scan(encode(sequences.sequence), motifs)
+    with Progress("motifs scanned for") as progress:
+        found = scan(encode(sequences.sequence), motifs, tell=progress.tell)
     r = correlation(found)
     labels = cluster(r, archetypes)
     train = ~np.isin(sequences.chromosome, np.concatenate(HELD_OUT))

@@ -4,9 +4,11 @@ Two forms hold the same columns. A table (.csv, .tsv, also .gz) has the header
 
     chromosome,start,end,open:K562,open:HepG2,GATA1,CTCF,...
 
-where every column that is none of the first three and no `open:CELL` (0 or 1) is a motif; columns are split by commas,
-or by tabs where the header has one. An .npz file has the arrays `features` (P M, numbers, or uint8 in steps of 1/255),
-`motifs` (M), `chromosome`, `start`, `end` (P) and, if accessibility is known, `open` (P C) and `cells` (C).
+where every column that is none of the first three and says nothing of a cell type is a motif; columns are split by
+commas, or by tabs where the header has one. Of a cell type, open:CELL is 0 or 1, atpm:CELL is a number, and
+expression_positive:CELL, expression_negative:CELL, tss_positive:CELL and tss_negative:CELL speak of the two strands. An
+.npz file has the arrays `features` (P M, numbers, or uint8 in steps of 1/255), `motifs` (M), `chromosome`, `start`,
+`end` (P) and, as far as they are known, `cells` (C), `open`, `atpm` (P C), `expression` and `tss` (P C 2).
 """
 
 from __future__ import annotations
@@ -14,23 +16,27 @@ from __future__ import annotations
 import csv
 import gzip
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from io import TextIOWrapper
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
 
-from dither.registry.problems import Problem, Refused, nearest
+from dither.registry.problems import Problem, Refused
 
 from .archive import LIMIT, Arrays, load_npz
-from .region_checks import check_arrays
-from .regions import RegionMatrix, scale_to_largest
+from .assembly import assemble
+from .facts import RegionFacts
+from .region_checks import check_arrays, in_table
+from .regions import RegionMatrix
+from .table_columns import PLACES, sort_columns
 
-__all__ = ["read_columns", "read_region_file"]
+__all__ = ["form_of", "opened", "read_facts", "read_region_file", "read_table"]
 
-PLACES = ("chromosome", "start", "end")
-OPEN = "open:"
+NAMED = ("", "peak", "peaks", "region", "regions", "name", "names")
 FORMS = (".npz", ".csv", ".csv.gz", ".tsv", ".tsv.gz")
 
 
@@ -48,31 +54,48 @@ def read_region_file(path: Path, *, valid: Sequence[str], test: Sequence[str], s
     """
     if form_of(path) == ".npz":
         arrays = load_npz(path, path)
-        check_arrays(path, arrays, lambda row: f"row {row} (from 0)")
+        check_arrays(path, arrays, in_table(lambda row: f"row {row} (from 0)"))
     else:
-        arrays = _read_table(path)
-        check_arrays(path, arrays, lambda row: f"line {row + 2}")
-    arrays = {"open": np.zeros((len(arrays["start"]), 0), bool), "cells": np.zeros(0, "U1"), **arrays}
-    matrix = RegionMatrix.of(arrays, valid, test)
-    _check_chromosomes(path, matrix)
-    if not scale:
-        return matrix
-    features, _ = scale_to_largest(matrix.features, matrix.rows("train"))
-    return RegionMatrix.of({**arrays, "features": features}, valid, test)
+        arrays = read_table(path)
+        check_arrays(path, arrays, in_table(lambda row: f"line {row + 2}"))
+    return assemble(path, arrays, valid=valid, test=test, scale=scale)
 
 
-def read_columns(path: Path) -> tuple[list[str], list[str]]:
-    """Return the names of the motif columns and of the cell types; of a table only the header is read."""
+def read_facts(path: Path, *, valid: Sequence[str], test: Sequence[str]) -> RegionFacts:
+    """Tell what a file holds; of a table only the header and the chromosomes are read."""
+    changed = path.stat().st_mtime_ns if path.is_file() else 0
+    known, motifs, cells, chromosomes = _look(path, changed)
+    counts = [count for name, count in chromosomes.items() if name not in {*valid, *test}]
+    return RegionFacts(
+        motifs,
+        cells,
+        max(counts, default=0),
+        sum(chromosomes.values()),
+        max(len(chromosomes), 1),
+        "atpm" in known,
+        "expression" in known,
+        "tss" in known,
+    )
+
+
+@lru_cache(maxsize=8)
+def _look(path: Path, changed: int) -> tuple[frozenset[str], int, tuple[str, ...], dict[str, int]]:
+    """Return what a file knows of cell types, how many motifs and which cell types, and regions by chromosome."""
     if form_of(path) == ".npz":
         arrays = load_npz(path, path)
-        if "motifs" not in arrays:
-            raise Refused(f'{path}: has no array "motifs"; it has {", ".join(arrays) or "none"}')
+        for name in ("motifs", "chromosome"):
+            if name not in arrays:
+                raise Refused(f'{path}: has no array "{name}"; it has {", ".join(arrays) or "none"}')
         cells = arrays.get("cells", np.zeros(0, "U1"))
-        return [str(name) for name in arrays["motifs"].flat], [str(name) for name in cells.flat]
-    with _opened(path) as lines:
-        header, _ = _header(path, lines)
-    motifs = [column for column in header if column not in PLACES and not column.startswith(OPEN)]
-    return motifs, [column.removeprefix(OPEN) for column in header if column.startswith(OPEN)]
+        names = arrays["chromosome"].astype(np.str_).ravel().tolist()
+        return frozenset(arrays), arrays["motifs"].size, tuple(map(str, cells.flat)), dict(Counter(names))
+    with opened(path) as lines:
+        header, _, delimiter = _header(path, lines)
+        place = header.index("chromosome")
+        fields = (line.split(delimiter, place + 1) for line in lines)
+        found = dict(Counter(row[place].strip().strip('"') for row in fields if len(row) > place))
+    columns = sort_columns(header)
+    return frozenset(columns.told), len(columns.motifs), columns.cells, found
 
 
 def form_of(path: Path) -> str:
@@ -87,7 +110,7 @@ def form_of(path: Path) -> str:
     raise Refused(f"{path}: cannot be told by its ending; a region file ends in {', '.join(FORMS)}")
 
 
-class _opened:  # noqa: N801 - reads as a verb: with _opened(path) as lines
+class opened:  # noqa: N801 - reads as a verb: with opened(path) as lines
     """Opens a table, plain or gzipped, and turns what can go wrong while it is read into a Refused."""
 
     def __init__(self, path: Path) -> None:
@@ -111,46 +134,50 @@ class _opened:  # noqa: N801 - reads as a verb: with _opened(path) as lines
             raise Refused(f"{self.path}: is no text table ({error})") from None
 
 
-def _header(path: Path, lines: TextIOWrapper) -> tuple[list[str], Iterator[list[str]]]:
+def _header(path: Path, lines: TextIOWrapper, *, placed: bool = True) -> tuple[list[str], Iterator[list[str]], str]:
     first = lines.readline()
     delimiter = "\t" if "\t" in first else ","
     header = [column.strip() for column in next(csv.reader([first], delimiter=delimiter), [])]
     missing = [column for column in PLACES if column not in header]
-    if missing:
+    if missing and placed:
         raise Refused(
             Problem(
                 f"{path}: line 1: the header has no {', '.join(missing)}; it begins {', '.join(header[:5]) or 'empty'}",
                 help="chromosome,start,end,open:CELL,...,MOTIF,...",
             )
         )
-    return header, csv.reader(lines, delimiter=delimiter)
+    return header, csv.reader(lines, delimiter=delimiter), delimiter
 
 
-def _read_table(path: Path) -> Arrays:
-    with _opened(path) as lines:
-        header, rows = _header(path, lines)
-        at = {column: header.index(column) for column in PLACES}
-        cells = [i for i, column in enumerate(header) if column.startswith(OPEN)]
-        motifs = [i for i, column in enumerate(header) if column not in PLACES and i not in cells]
-        numbers = [at["start"], at["end"], *cells, *motifs]
+def read_table(path: Path, *, placed: bool = True) -> Arrays:
+    """Read a table.
+
+    Args:
+        path: The file.
+        placed: Whether chromosome, start and end must be there; else a first column with the names of regions, or
+            nothing that says where they are, does as well.
+
+    Raises:
+        Refused: It cannot be read, a line is too short or long, or holds something else than a number; names the line.
+    """
+    with opened(path) as lines:
+        header, rows, _ = _header(path, lines, placed=placed)
+        named = {name for name in header[:1] if name.lower() in NAMED}
+        place = next((i for i, name in enumerate(header) if name == "chromosome" or name in named), None)
+        numbers = [i for i in range(len(header)) if i != place]
         names, values = [], []
         for line, row in enumerate(rows, 2):
             if len(row) != len(header):
                 raise Refused(f"{path}: line {line}: has {len(row)} columns, the header has {len(header)}")
             if (line - 1) * len(numbers) * 8 > LIMIT:
                 raise Refused(f"{path}: line {line}: more than {LIMIT:,} bytes of numbers")
-            names.append(row[at["chromosome"]].strip())
+            names.append("" if place is None else row[place].strip())
             values.append(_numbers(path, line, header, row, numbers))
     table = np.stack(values) if values else np.zeros((0, len(numbers)))
-    return {
-        "chromosome": np.array(names, dtype=np.str_),
-        "start": table[:, 0],
-        "end": table[:, 1],
-        "open": table[:, 2 : 2 + len(cells)],
-        "cells": np.array([header[i].removeprefix(OPEN) for i in cells], dtype=np.str_),
-        "features": table[:, 2 + len(cells) :],
-        "motifs": np.array([header[i] for i in motifs], dtype=np.str_),
-    }
+    found = sort_columns([header[i] for i in numbers]).arrays(table)
+    if place is not None:
+        found["names" if named else "chromosome"] = np.array(names, dtype=np.str_)
+    return found
 
 
 def _numbers(path: Path, line: int, header: list[str], row: list[str], columns: list[int]) -> Float[np.ndarray, " n"]:
@@ -163,19 +190,3 @@ def _numbers(path: Path, line: int, header: list[str], row: list[str], columns: 
             except ValueError:
                 raise Refused(f'{path}: line {line}, column "{header[i]}": "{row[i][:40]}" is no number') from None
         raise
-
-
-def _check_chromosomes(path: Path, matrix: RegionMatrix) -> None:
-    there = sorted(set(matrix.chromosome.tolist()))
-    problems = []
-    for split, names in (("valid", matrix.valid), ("test", matrix.test)):
-        for name in names:
-            if name not in there:
-                close = nearest(name, there)
-                hint = f'did you mean "{close}"? ' if close else ""
-                message = f'{path}: has no chromosome "{name}" to hold out for {split}'
-                problems.append(Problem(message, help=f"{hint}there are: {', '.join(there[:30])}"))
-    if not problems and not matrix.rows("train").any():
-        problems.append(Problem(f"{path}: every chromosome is held out, none is left to train on"))
-    if problems:
-        raise Refused(problems)

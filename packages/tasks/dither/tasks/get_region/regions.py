@@ -5,28 +5,25 @@ Letters: P regions, M motifs, C cell types, N regions of a window.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Bool, Float32, Integer, Shaped
+from jaxtyping import Bool, Float, Float32, Integer, Shaped
 
 from dither.registry.problems import Refused, nearest
+
+from .facts import RegionFacts
+from .mapped import MappedRows
 
 if TYPE_CHECKING:  # the table is read before torch is
     from dither.registry.parts import Split
 
-__all__ = ["RegionMatrix", "Standard", "Window", "scale_to_largest"]
+__all__ = ["RegionMatrix", "Standard", "scale_to_largest"]
 
-
-@dataclass(frozen=True)
-class Window:
-    """Consecutive regions of one chromosome: rows `first` to `first + count - 1`."""
-
-    first: int
-    count: int
+CONSTANT = 1e-12
+"""A standard deviation below this share of the mean is rounding."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +36,27 @@ class Standard:
     @classmethod
     def of(cls, columns: Float32[np.ndarray, "P M"]) -> Standard:
         """Measure `P M`; a constant column is only shifted."""
-        std = columns.std(0, dtype=np.float64)
-        return cls(columns.mean(0, dtype=np.float64).astype(np.float32), np.where(std > 0, std, 1).astype(np.float32))
+        return cls.over([(columns, np.ones(len(columns)))])
+
+    @classmethod
+    def over(cls, blocks: Iterable[tuple[Float32[np.ndarray, "P M"], Float[np.ndarray, " P"]]]) -> Standard:
+        """Measure rows that come in blocks, each with how often its rows count.
+
+        Blocks are joined by the rule of Chan, Golub and LeVeque (1979), so that nothing cancels.
+        """
+        total, mean, squares = 0.0, np.zeros(()), np.zeros(())
+        for columns, weight in blocks:
+            n = float(weight.sum())
+            if not n:
+                continue
+            here = weight @ columns / n
+            off = here - mean
+            squares = squares + weight @ np.square(columns - here) + np.square(off) * (total * n / (total + n))
+            mean = here if not total else mean + off * (n / (total + n))
+            total += n
+        std = np.sqrt(squares / max(total, 1.0))
+        varies = std > CONSTANT * np.abs(mean)  # a mean is rounded, so that a constant may seem to differ from it
+        return cls(mean.astype(np.float32), np.where(varies, std, 1).astype(np.float32))
 
     @classmethod
     def none(cls, width: int) -> Standard:
@@ -53,7 +69,8 @@ class RegionMatrix:
     """Regions sorted by chromosome and start.
 
     Attributes:
-        features: How much of each motif a region holds, scaled to [0, 1]. `P M` float32.
+        features: How much of each motif a region holds, scaled to [0, 1]. `P M` float32, or rows that are read
+            when they are asked for.
         motifs: Names of the columns.
         chromosome: Name of each region's chromosome. `P`.
         start: First base, from 0, as in a BED file. `P`.
@@ -62,9 +79,12 @@ class RegionMatrix:
         cells: Names of the cell types.
         valid: Chromosomes held out for validation.
         test: Chromosomes held out for the final test; all others are for training.
+        atpm: Accessibility as a number, at least 0. `P C`; None where only `open` is known.
+        expression: log10(TPM + 1) on the plus and the minus strand. `P C 2`; None where it is not known.
+        tss: True where transcription starts on a strand. `P C 2`; None where it is not known.
     """
 
-    features: Float32[np.ndarray, "P M"]
+    features: Float32[np.ndarray, "P M"] | MappedRows
     motifs: tuple[str, ...]
     chromosome: Shaped[np.ndarray, " P"]
     start: Integer[np.ndarray, " P"]
@@ -73,17 +93,18 @@ class RegionMatrix:
     cells: tuple[str, ...]
     valid: tuple[str, ...]
     test: tuple[str, ...]
+    atpm: Float[np.ndarray, "P C"] | None = None
+    expression: Float[np.ndarray, "P C 2"] | None = None
+    tss: Bool[np.ndarray, "P C 2"] | None = None
 
     @classmethod
-    def of(
-        cls, arrays: Mapping[str, Shaped[np.ndarray, "..."]], valid: Sequence[str], test: Sequence[str]
-    ) -> RegionMatrix:
-        """Take in arrays under these names, plus `features` as float, or as uint8 in steps of 1/255."""
+    def of(cls, arrays: Mapping[str, Any], valid: Sequence[str], test: Sequence[str]) -> RegionMatrix:
+        """Take in arrays under these names, `features` as float, or as uint8 in steps of 1/255, or as `MappedRows`."""
         features = arrays["features"]
         if features.dtype == np.uint8:
             features = features * np.float32(1 / 255)
         return cls(
-            features=np.ascontiguousarray(features, np.float32),
+            features=features if isinstance(features, MappedRows) else np.ascontiguousarray(features, np.float32),
             motifs=tuple(map(str, arrays["motifs"])),
             chromosome=arrays["chromosome"].astype(np.str_),
             start=arrays["start"].astype(np.int64),
@@ -92,6 +113,7 @@ class RegionMatrix:
             cells=tuple(map(str, arrays["cells"])),
             valid=tuple(valid),
             test=tuple(test),
+            **{name: arrays[name] for name in ("atpm", "expression", "tss") if name in arrays},
         )
 
     def __len__(self) -> int:
@@ -102,24 +124,20 @@ class RegionMatrix:
         held_out = {"valid": np.isin(self.chromosome, self.valid), "test": np.isin(self.chromosome, self.test)}
         return ~(held_out["valid"] | held_out["test"]) if split == "train" else held_out[split]
 
-    def windows(self, split: Split, regions: int, stride: int) -> list[Window]:
-        """Cut the chromosomes of a split into windows.
-
-        Training windows are full and may overlap: one starts every `stride` regions. Windows of a held-out split do
-        not overlap and leave nothing out, so that each region counts once; the last one of a chromosome may be short.
-        """
-        cuts = np.flatnonzero(self.chromosome[1:] != self.chromosome[:-1]) + 1
-        edges = [0, *cuts.tolist(), len(self)]
-        inside = self.rows(split)
-        found = []
-        for low, high in pairwise(edges):
-            if low == high or not inside[low]:
-                continue
-            if split == "train":
-                found += [Window(first, regions) for first in range(low, high - regions + 1, stride)]
-            else:
-                found += [Window(first, min(regions, high - first)) for first in range(low, high, regions)]
-        return found
+    def facts(self) -> RegionFacts:
+        """Return what a source may tell of the table beforehand."""
+        _, counts = np.unique(self.chromosome[self.rows("train")], return_counts=True)
+        return RegionFacts(
+            len(self.motifs),
+            self.cells,
+            int(counts.max()) if len(counts) else 0,
+            len(self),
+            len(np.unique(self.chromosome)),
+            self.atpm is not None,
+            self.expression is not None,
+            self.tss is not None,
+            isinstance(self.features, MappedRows),
+        )
 
     def labels(self, cell: str) -> Bool[np.ndarray, " P"]:
         """Where a cell type is open. `P`.
@@ -127,11 +145,19 @@ class RegionMatrix:
         Raises:
             Refused: If there is no such cell type.
         """
+        return np.asarray(self.open[:, self.number(cell)])
+
+    def number(self, cell: str) -> int:
+        """Return which cell type has this name.
+
+        Raises:
+            Refused: None has.
+        """
         if cell not in self.cells:
             close = nearest(cell, self.cells)
             hint = f' (did you mean "{close}"?)' if close else ""
             raise Refused(f'no cell type is called "{cell}"{hint}; there are: {", ".join(self.cells) or "none"}')
-        return self.open[:, self.cells.index(cell)]
+        return self.cells.index(cell)
 
 
 def scale_to_largest(

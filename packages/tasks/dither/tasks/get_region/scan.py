@@ -5,8 +5,7 @@ Letters: P sequences, S bases of a sequence, K motifs, W columns of a motif.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 
 import numpy as np
@@ -19,7 +18,6 @@ from .motifs import BASES, UNITS_PER_BIT, Motif
 
 __all__ = ["encode", "scan"]
 
-log = logging.getLogger(__name__)
 UNKNOWN = -float(2**17)
 """The score of an unknown base: no word that holds one is a hit."""
 
@@ -40,7 +38,12 @@ def encode(sequences: Sequence[str]) -> UInt8[np.ndarray, "P S"]:
     return table[letters].reshape(len(sequences), -1)
 
 
-def scan(bases: UInt8[np.ndarray, "P S"], motifs: Sequence[Motif], rows: int = 16) -> Float32[np.ndarray, "P K"]:
+def scan(
+    bases: UInt8[np.ndarray, "P S"],
+    motifs: Sequence[Motif],
+    rows: int = 16,
+    tell: Callable[[int, int], None] = lambda done, total: None,
+) -> Float32[np.ndarray, "P K"]:
     """Return, per sequence and motif, the sum of the scores of all hits on both strands, in bits. `P K`.
 
     Scores are integers whose sums stay below 2^24, so float32 holds them exactly and
@@ -50,6 +53,7 @@ def scan(bases: UInt8[np.ndarray, "P S"], motifs: Sequence[Motif], rows: int = 1
         bases: Sequences as `encode` returns them. `P S`.
         motifs: What to look for.
         rows: Sequences at a time: few enough that the scores stay in the processor's cache.
+        tell: Called with how many motifs were looked for, and how many there are.
     """
     found = torch.zeros(len(bases), len(motifs))
     order = sorted(range(len(motifs)), key=lambda number: len(motifs[number].scores))
@@ -59,7 +63,7 @@ def scan(bases: UInt8[np.ndarray, "P S"], motifs: Sequence[Motif], rows: int = 1
         done += len(members)
         if width <= bases.shape[1]:
             found[:, members] = _scan_width(torch.from_numpy(bases), [motifs[number] for number in members], rows)
-        log.info("scanned for %d of %d motifs", done, len(motifs))
+        tell(done, len(motifs))
     bits: Float32[np.ndarray, "P K"] = (found / UNITS_PER_BIT).numpy()
     return bits
 

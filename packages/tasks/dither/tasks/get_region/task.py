@@ -5,53 +5,51 @@ Letters: B batch, L regions of a window, M columns (motifs, and perhaps accessib
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Literal, get_args
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from dither.registry.flow import Clean
 from dither.registry.parts import Picture, Split
-from dither.registry.problems import Problem, Refused
-from dither.registry.spaces import FeatureSpace
 
-from .baselines import accessibility_baselines, mean_error
-from .drawing import WindowPicture, draw_window
+from .baselines import Question, Reference
+from .columns import OPEN, Layout
+from .comparison import baseline_figures
+from .exhibits import BEHIND, Labels, paths, windows
+from .facts import GIVEN, Given
+from .judging import judge
 from .metrics import RegionMetrics
-from .regions import RegionMatrix, Standard, Window
-from .specs import column_groups
+from .regions import RegionMatrix
+from .samples import RegionSamples
+from .windows import Cut
 
-__all__ = ["RegionWindows", "drawn"]
-
-PICTURES = 4
-
-
-def drawn(samples: Float[Tensor, "N L M"], like: Clean) -> Bool[Tensor, "N L M"]:
-    """Tell which values a sampler drew: those that were not given, nor left in sight. On the CPU.
-
-    A process that hides a fixed share of what it may hide leaves the rest as it is. Such a value equals the truth bit
-    for bit, as no drawn one does; to count it would lower every error for nothing.
-    """
-    return (~like.fixed & (samples != like.x0)).cpu()
+__all__ = ["RegionWindows"]
 
 
 class RegionWindows:
-    """Windows of consecutive regions; whole chromosomes are held out.
+    """Windows of consecutive regions, in one cell type each; whole chromosomes are held out, and perhaps cell types.
 
-    Each batch tells, as conditions, where its regions are: `chromosome` (`B`, a number) and `centre` (`B L`, in bases;
-    0 on padding).
+    What a batch tells beside its windows is said in `RegionSamples`.
 
     Args:
         matrix: The regions.
         regions: Regions per window.
         stride: Regions from one training window to the next.
-        cell: The cell type whose accessibility is the last column; None leaves that column out.
+        jitter: Regions by which a training window may be shifted; see `Cut`.
+        span: Bases that a window may reach over; wider ones are left out.
+        cell: The cell types trained on; None where nothing depends on one, and no accessibility column is wanted.
+        held_cells: Cell types that are held out for validation and testing.
+        layout: Which columns there are behind the motifs.
+        drop_closed: Leave out, for each cell type, the regions that are closed in it.
         standardise: Give every column mean 0 and standard deviation 1 over the training regions.
-        given: What a model is always told and never asked for: nothing, or the motifs (needs a cell type).
+        given: What a model is always told and never asked for.
         fill: Share of a window's regions that sampling is to fill in; the others are given.
+        draws: Samples of each window, which stand together.
 
     Raises:
         Refused: No training chromosome is as long as a window, or there is no such cell type.
@@ -63,133 +61,113 @@ class RegionWindows:
         *,
         regions: int = 900,
         stride: int = 100,
-        cell: str | None = "K562",
+        jitter: int = 0,
+        span: int | None = None,
+        cell: str | Sequence[str] | None = "K562",
+        held_cells: Mapping[Split, Sequence[str]] = MappingProxyType({}),
+        layout: Layout = OPEN,
+        drop_closed: bool = False,
         standardise: bool = False,
-        given: Literal["nothing", "motifs"] = "nothing",
+        given: Given = "nothing",
         fill: float = 0.5,
+        draws: int = 1,
     ) -> None:
-        if given == "motifs" and cell is None:
-            raise ValueError('with given = "motifs" and no accessibility there is nothing to ask for')
+        cells = [cell] if isinstance(cell, str) else list(cell or ())
+        layout = layout if cells or layout.accessibility != "open" else replace(layout, accessibility="none")
+        if all(group.name in GIVEN[given] for group in layout.groups(1)):
+            raise ValueError(f'with given = "{given}" and no accessibility or expression there is nothing to ask for')
         if not 0 < fill <= 1:
             raise ValueError(f"fill is a share above 0 and at most 1, got {fill}")
-        self.matrix, self.regions, self.cell, self.fill = matrix, regions, cell, fill
-        self.motifs = len(matrix.motifs)
-        self.space = FeatureSpace(
-            regions, self.motifs + (cell is not None), column_groups(self.motifs, cell is not None)
+        self.matrix, self.regions, self.fill, self.draws = matrix, regions, fill, draws
+        self.cell = cells[0] if cells and layout.accessibility != "none" else None
+        self.samples = RegionSamples(
+            matrix,
+            Cut(regions, stride, jitter, span),
+            {"train": cells, **held_cells},
+            layout,
+            standardise=standardise,
+            drop_closed=drop_closed,
         )
-        columns = matrix.features
-        if cell is not None:
-            columns = np.concatenate([columns, matrix.labels(cell)[:, None].astype(np.float32)], 1)
-        self._columns = columns
-        self._train = matrix.rows("train")
-        self._measured = Standard.of(columns[self._train])
-        self.standard = self._measured if standardise else Standard.none(columns.shape[1])
-        self._table = torch.from_numpy((columns - self.standard.mean) / self.standard.std)
-        self._given = torch.zeros(columns.shape[1], dtype=torch.bool)
-        self._given[: self.motifs] = given == "motifs"
-        names, self._chromosome = np.unique(matrix.chromosome, return_inverse=True)
-        self._names = names.tolist()
-        self._centre = torch.from_numpy((matrix.start + matrix.end) // 2)
-        self.windows: dict[Split, list[Window]] = {
-            split: matrix.windows(split, regions, stride) for split in get_args(Split)
-        }
-        self._check_windows()
+        self.space, self.motifs = self.samples.space, len(matrix.motifs)
+        self.standard, self._measured = self.samples.columns.standard, self.samples.measured
+        self._given = torch.zeros(self.space.width, dtype=torch.bool)
+        for group in self.space.groups:
+            self._given[group.start : group.stop] = group.name in GIVEN[given]
+        self._newest: RegionMetrics | None = None
 
     def size(self, split: Split) -> int:
         """Number of windows of a split."""
-        return len(self.windows[split])
+        return self.samples.size(split)
 
     def batch(self, split: Split, rows: Sequence[int]) -> Clean:
         """Return windows by number."""
-        windows = self.windows[split]
-        if any(not 0 <= row < len(windows) for row in rows):
-            raise IndexError(f"windows of {split} are numbered 0..{len(windows) - 1}, asked for {list(rows)}")
-        chosen = [windows[row] for row in rows]
-        first = torch.tensor([window.first for window in chosen], dtype=torch.int64)[:, None]
-        count = torch.tensor([window.count for window in chosen], dtype=torch.int64)[:, None]
-        step = torch.arange(self.regions)
-        valid = step < count
-        index = first + step.minimum(count - 1)
-        return Clean(
-            x0=self._table[index] * valid[..., None],
-            valid=valid,
-            known=self._given.expand(*index.shape, -1) & valid[..., None],
-            cond={
-                "chromosome": torch.from_numpy(self._chromosome)[first[:, 0]],
-                "centre": self._centre[index] * valid,
-            },
-        )
+        clean = self.samples.batch(split, rows)
+        return replace(clean, known=self._given & clean.valid[..., None])
 
     def like(self, n: int, seed: int) -> Clean:
-        """Return `n` validation windows with their truth; in each, a share `fill` of the regions is to be drawn."""
+        """Return validation windows with their truth, each as often as there are draws of it, `n` in all.
+
+        In each, a share `fill` of the regions is to be drawn, the same ones in every draw.
+        """
         random = np.random.default_rng(seed)
-        size = self.size("valid")
-        rows = np.concatenate([random.permutation(size) for _ in range(-(-n // size))])[:n] if n else np.zeros(0, int)
+        size, count = self.size("valid"), -(-n // self.draws)
+        rows = np.concatenate([np.zeros(0, int), *(random.permutation(size) for _ in range(-(-count // size)))])[:count]
         clean = self.batch("valid", rows.tolist())
         to_draw = torch.zeros_like(clean.valid)
         for row, count in enumerate(clean.valid.sum(1).tolist()):
             to_draw[row, random.permutation(count)[: max(1, round(self.fill * count))]] = True
         known = clean.known | (clean.valid & ~to_draw)[..., None]
-        return Clean(clean.x0, clean.valid, known, clean.cond)
+        return Clean(clean.x0, clean.valid, known, clean.cond).apply(
+            lambda value: value.repeat_interleave(self.draws, 0)[:n]
+        )
 
     def metrics(self) -> RegionMetrics:
         """Return a fresh accumulator of errors, correlations and areas under curves."""
-        return RegionMetrics(self.motifs, self.standard, torch.from_numpy(self._measured.mean))
+        self._newest = self._figures()
+        return self._newest
+
+    def _figures(self) -> RegionMetrics:
+        return RegionMetrics(self.space.groups, self.standard, self._measured.mean)
+
+    def _fit(self, cell: int) -> Reference:
+        """Fit the baselines on the training regions of a cell type, or of all for one that is held out."""
+        return Reference(*self.samples.training(cell=None if cell < 0 else cell), self.space.groups)
 
     def baselines(self) -> dict[str, float]:
-        """Return the figures of predictors without a model.
+        """Return the figures of predictors without a deep model; see `Reference`.
 
-        `mean` answers with the training mean of each column; `chance` ranks regions at random; `logistic` is a logistic
-        regression on a region's own motifs, which a model that sees them should reach.
+        They are asked for the very elements that the newest evaluation asked for, under the same masks; before any, for
+        all that may be asked for in the validation split.
         """
-        held = self.matrix.rows("valid")
-        figures = {"masked_gain/mean": 0.0}
-        if not bool(self._given.any()):
-            figures["motif_pearson/mean"] = 0.0
-            figures["motif_mse/mean"] = mean_error(self._columns[:, : self.motifs], self._train, held)
-        if self.cell is not None:
-            figures["accessibility_mse/mean"] = mean_error(self._columns[:, self.motifs :], self._train, held)
-            figures |= accessibility_baselines(self.matrix, self.cell)
-        return figures
+        questions = [] if self._newest is None else self._newest.questions
+        return baseline_figures(self._figures, self._fit, questions or list(self._everything()))
+
+    def _everything(self) -> Iterator[Question]:
+        """All that may be asked for in the validation split, a window at a time."""
+        for row in range(self.size("valid")):
+            clean = self.batch("valid", [row])
+            yield Question.of(self._figures().plain(clean.x0), ~clean.fixed, clean)
 
     def judge(self, samples: Float[Tensor, "N L M"], like: Clean) -> dict[str, float]:
-        """Return the figures of `metrics`, over the values that were drawn."""
-        figures = self.metrics()
-        figures.add(like.x0, samples, drawn(samples, like))
-        return figures.compute()
+        """Return the figures of `metrics`, over the values that were drawn, and those of several draws of a window."""
+        return judge(self._figures(), samples, like)
 
     def show(self, samples: Float[Tensor, "N L M"], like: Clean) -> Iterator[Picture]:
-        """Yield heat maps of the first few samples: truth, mask, what was drawn, and the difference."""
-        for number in range(min(len(samples), PICTURES)):
-            keep = like.valid[number].cpu()
-            places = self._places(like, number)
-            asked = drawn(samples[number : number + 1], like[number : number + 1])[0, keep]
-            count = int(asked.any(1).sum())
-            picture = WindowPicture(
-                title=f"{places[0]} to {places[-1]}: {len(places)} regions, something was drawn in {count} of them",
-                truth=self._plain(like.x0[number], keep),
-                given=(~asked).numpy(),
-                drawn=self._plain(samples[number], keep),
-                places=places,
-                motifs=self.matrix.motifs,
-                cell=self.cell or "",
-            )
-            yield Picture(f"window-{number:03d}", png=draw_window(picture))
+        """Yield heat maps of the first few windows, and how well motifs, accessibility and draws came out."""
+        return windows(self._figures(), samples, like, self._labels())
+
+    def show_path(self, path: Float[Tensor, "T N L M"], like: Clean) -> Iterator[Picture]:
+        """Yield the way of the first sample back from noise."""
+        return paths(self._figures(), path, like, self._labels())
+
+    def _labels(self) -> Labels:
+        behind = [name for group in self.space.groups[1:] for name in BEHIND[group.name]]
+        return Labels(self.matrix.motifs, behind, self._places, self._cell)
+
+    def _cell(self, like: Clean, number: int) -> str:
+        trained = self.samples.cells
+        return trained[int(like.cond["cell"][number])] if "cell" in like.cond else ", ".join(trained[:1])
 
     def _places(self, like: Clean, number: int) -> list[str]:
-        name = self._names[int(like.cond["chromosome"][number])]
+        name = self.samples.chromosomes[int(like.cond["chromosome"][number])]
         return [f"{name}:{place:,}" for place in like.cond["centre"][number][like.valid[number]].tolist()]
-
-    def _plain(self, x: Float[Tensor, "L M"], keep: Bool[Tensor, " L"]) -> Float[np.ndarray, "N M"]:
-        plain: Float[np.ndarray, "N M"] = x.detach().float().cpu()[keep].numpy()
-        plain = plain * self.standard.std + self.standard.mean
-        return plain
-
-    def _check_windows(self) -> None:
-        if not self.windows["train"]:
-            names, counts = np.unique(self.matrix.chromosome[self._train], return_counts=True)
-            longest = f"{names[counts.argmax()]} has {counts.max()}" if len(names) else "there is none"
-            message = f"no chromosome of the training split holds {self.regions} regions: {longest}"
-            raise Refused(Problem(message, path=("task", "regions"), help="lower regions"))
-        if not self.windows["valid"]:
-            raise Refused("no chromosome is held out for validation")

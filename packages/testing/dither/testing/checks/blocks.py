@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..probing import NotApplicable, close, enlivened, gradients_reach
+from ..probing import NotApplicable, close, enlivened, gradients_reach, seed_cpu
 from ..situations import Situation
 from .check import checks_of
 from .models import pieces_behind_cache
@@ -88,6 +88,31 @@ def permutation_equivariant(s: Situation) -> None:
     close(permuted, block(x, c, mask=mask)[:, order], "positions in another order")
 
 
+def weighted_equals_repeated(s: Situation) -> None:
+    """A key with log n added to its logits counts as n of them, in training too; with -inf added it does not count."""
+    block, x, c = _inputs(s)
+    number = torch.tensor([3, 1, 2, 1, 0])
+    weight = number.log().expand(BATCH, 1, 1, LENGTH)
+    for training in (False, True):
+        seed_cpu(s.seed)  # what is drawn for whole samples may be
+        once = block.train(training)(x, c, mask=weight)
+        seed_cpu(s.seed)
+        close(once.repeat_interleave(number, 1), block(x.repeat_interleave(number, 1), c), "keys that count as several")
+
+
+def distances_matter(s: Situation) -> None:
+    """Of where positions are said to lie, their distances matter, and nothing else: neither order nor start."""
+    block, x, c = _inputs(s)
+    places = torch.tensor([[0, 900, 4000, 70_000, 70_001], [5, 6, 300, 2000, 1_000_000]])
+    order = torch.randperm(LENGTH, generator=torch.Generator().manual_seed(s.seed))
+    y = block(x, c, positions=places)
+    close(block(x, c, positions=places + 123_456_789), y, "all positions moved along")
+    close(block(x[:, order], c, positions=places[:, order]), y[:, order], "positions in another order")
+    far = places.clone()
+    far[:, -1] += 2500
+    assert not torch.equal(block(x, c, positions=far), y), "the block does not look at positions"
+
+
 def cached_equals_full(s: Situation) -> None:
     """In a model whose attention is block-causal, a sample in pieces behind a cache gives what the whole gives."""
     if s.home is None:
@@ -120,6 +145,8 @@ CHECKS = (
     *checks_of("block", identity_at_init, needs="zero-init"),
     *checks_of("block", permutation_equivariant, needs="equivariant"),
     *checks_of("block", asked_equals_full, needs="asked"),
+    *checks_of("block", weighted_equals_repeated, needs="weighted-keys"),
+    *checks_of("block", distances_matter, needs="positions"),
     *checks_of("block", cached_equals_full, needs="cache", place="home"),
 )
 """The checks for blocks."""

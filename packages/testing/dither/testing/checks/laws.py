@@ -104,7 +104,8 @@ def prior_at_one(s: Situation) -> None:
                 allowed = slack + 5 * ((slack + float((law * (1 - law)).max())) / DRAWS) ** 0.5
                 assert off <= allowed, f"{name}: ids {seen.tolist()}, the prior says {law.tolist()}"
         elif noised.eps is not None:
-            is_normal(state.x[~noised.fixed], name, slack=4 * left**0.5)
+            noisy = ~noised.fixed if state.noisy is None else state.noisy
+            is_normal(state.x[noisy], name, slack=4 * left**0.5)
         else:
             shown = (~state.hidden & ~many.fixed).double().mean().item()
             assert shown <= slack + 5 * (slack / DRAWS) ** 0.5, f"{name}: {shown:.3f} of the values are not hidden"
@@ -124,7 +125,7 @@ def chapman_kolmogorov(s: Situation) -> None:
             follows(back.x[:, place], q[place], f"x_s at position {place}, from x_t and the truth")
     elif noised.eps is not None:
         a, b = early.alpha(many.x0).sqrt(), early.lost(many.x0).sqrt()
-        free = ~noised.fixed & (b > 1e-3)
+        free = noised.wanted & (b > 1e-3)
         if free.any():
             is_normal(((back.x - a * many.x0) / b)[free], "the noise of x_s, from x_t and the truth", slack=0.01)
     else:

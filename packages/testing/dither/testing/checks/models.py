@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dither.registry import TokenSpace
@@ -18,17 +18,17 @@ from .check import checks_of
 __all__ = ["CHECKS", "pieces_behind_cache"]
 
 
-def _inputs(s: Situation) -> tuple[Any, State, Float[Tensor, " B"], Tensor]:
-    """Return a model whose gates are open, a state, a level per sample and the valid positions."""
+def _inputs(s: Situation) -> tuple[Any, State, Float[Tensor, " B"], Tensor, dict[str, Tensor]]:
+    """Return a model whose gates are open, a state, a level per sample, the valid positions, and conditions."""
     state, valid = state_of(s.space, s.clean.valid, s.seed), s.clean.valid
     level = torch.rand(len(valid), generator=torch.Generator().manual_seed(s.seed))
-    return enlivened(s.build(), s.seed), state, level, valid
+    return enlivened(s.build(), s.seed), state, level, valid, s.clean.cond
 
 
 def raw_output(s: Situation) -> None:
     """There is a number per id or feature, finite where the vocabulary of the field reaches, and -inf elsewhere."""
-    model, state, level, valid = _inputs(s)
-    out = model(state, level, valid, {})
+    model, state, level, valid, cond = _inputs(s)
+    out = model(state, level, valid, cond)
     if isinstance(s.space, TokenSpace):
         usable = s.space.usable().expand(*valid.shape, -1)
         assert out.shape == usable.shape, f"{tuple(out.shape)} instead of {tuple(usable.shape)}"
@@ -42,60 +42,72 @@ def raw_output(s: Situation) -> None:
 def head_of_trunk(s: Situation) -> None:
     """The head over the trunk is the model."""
     model, *inputs = _inputs(s)
-    close(_plain(model.head(model.trunk(*inputs, {}))), _plain(model(*inputs, {})), "head(trunk(...))")
+    close(_plain(model.head(model.trunk(*inputs))), _plain(model(*inputs)), "head(trunk(...))")
 
 
 def rows_independent(s: Situation) -> None:
     """Samples of a batch do not see each other."""
-    model, state, level, valid = _inputs(s)
-    alone = model(state[:1], level[:1], valid[:1], {})
+    model, state, level, valid, cond = _inputs(s)
+    first = {name: told[:1] for name, told in cond.items()}
+    alone = model(state[:1], level[:1], valid[:1], first)
     other = state.apply(lambda tensor: tensor[:1])
     other = State(alter(s.space, other.x, torch.ones_like(valid[:1])), other.hidden)
     pair = State(torch.cat([state.x[:1], other.x]), torch.cat([state.hidden[:1], other.hidden]))
-    both = model(pair, torch.cat([level[:1], level[:1] + 1.0]), torch.cat([valid[:1], torch.ones_like(valid[:1])]), {})
+    two = {name: torch.cat([told[:1], told[-1:]]) for name, told in cond.items()}
+    both = model(pair, torch.cat([level[:1], level[:1] + 1.0]), torch.cat([valid[:1], torch.ones_like(valid[:1])]), two)
     close(_plain(both[:1]), _plain(alone), "a sample beside another")
 
 
 def padding_inert(s: Situation) -> None:
     """What stands on padding does not matter to real positions."""
-    model, state, level, valid = _inputs(s)
+    model, state, level, valid, cond = _inputs(s)
     if valid.all():
         raise NotApplicable("nothing is padded")
     other = State(alter(s.space, state.x, ~valid), state.hidden)
-    close(_plain(model(other, level, valid, {})[valid]), _plain(model(state, level, valid, {})[valid]), "padding shows")
+    elsewhere = {name: _on(told, ~valid) for name, told in cond.items()}
+    changed = model(other, level, valid, elsewhere)
+    close(_plain(changed[valid]), _plain(model(state, level, valid, cond)[valid]), "padding shows")
 
 
 def level_per_position(s: Situation) -> None:
     """One level for a sample is the same as that level at each of its positions."""
-    model, state, level, valid = _inputs(s)
+    model, state, level, valid, cond = _inputs(s)
     each = level[:, None].expand(valid.shape)
-    whole = model(state, level, valid, {})
-    close(_plain(model(state, each, valid, {})), _plain(whole), "a constant level per position")
+    whole = model(state, level, valid, cond)
+    close(_plain(model(state, each, valid, cond)), _plain(whole), "a constant level per position")
 
 
 def state_matters(s: Situation) -> None:
-    """The output follows the state and the level."""
-    model, state, level, valid = _inputs(s)
-    out = _plain(model(state, level, valid, {}))
+    """The output follows the state and the level, unless it is promised to be free of the level."""
+    model, state, level, valid, cond = _inputs(s)
+    out = _plain(model(state, level, valid, cond))
     other = State(alter(s.space, state.x, valid), torch.zeros_like(state.hidden))
-    assert (_plain(model(other, level, valid, {})) != out)[valid].any(), "the model does not look at the state"
-    assert (_plain(model(state, level + 1.0, valid, {})) != out)[valid].any(), "the model does not look at the level"
+    assert (_plain(model(other, level, valid, cond)) != out)[valid].any(), "the model does not look at the state"
+    changed = (_plain(model(state, level + 1.0, valid, cond)) != out)[valid].any()
+    assert changed or "level-free" in s.spec.traits(), "the model does not look at the level"
+
+
+def level_free(s: Situation) -> None:
+    """The output is the same at every level."""
+    model, state, level, valid, cond = _inputs(s)
+    close(_plain(model(state, level + 1.0, valid, cond)), _plain(model(state, level, valid, cond)), "another level")
 
 
 def gradients_reach_all(s: Situation) -> None:
     """Every weight takes part, with a finite gradient."""
-    model, state, level, valid = _inputs(s)
-    gradients_reach(model, _plain(model(state, level, valid, {})))
+    model, *inputs = _inputs(s)
+    gradients_reach(model, _plain(model(*inputs)))
 
 
 def runs_on_meta(s: Situation) -> None:
     """Under the meta device the model runs, and says the shape of its output without computing it."""
-    _, state, level, valid = _inputs(s)
+    _, state, level, valid, cond = _inputs(s)
     with torch.device("meta"):
         model = s.spec.build(*s.given)
-        inputs = (state.to("meta"), level.to("meta"), valid.to("meta"))
+        told = {name: value.to("meta") for name, value in cond.items()}
+        inputs = (state.to("meta"), level.to("meta"), valid.to("meta"), told)
         try:
-            out = model(*inputs, {})
+            out = model(*inputs)
         except (RuntimeError, NotImplementedError) as error:
             raise AssertionError(f"the model asks for values: {error}") from None
     wanted = (*valid.shape, s.space.vocab if isinstance(s.space, TokenSpace) else s.space.width)
@@ -115,14 +127,14 @@ def pieces_behind_cache(s: Situation, model: Any, size: int) -> None:
     valid = torch.ones_like(s.clean.valid)
     state = state_of(s.space, valid, s.seed)
     level = torch.rand(len(valid), generator=torch.Generator().manual_seed(s.seed))
-    cache, blocks = model.new_cache(), []
+    cache, blocks, cond = model.new_cache(), [], s.clean.cond
     with torch.no_grad():
-        whole = model(state, level, valid, {})
+        whole = model(state, level, valid, cond)
         for start in range(0, valid.shape[1], size):
             stop = min(start + size, valid.shape[1])
             piece = State(state.x[:, start:stop], state.hidden[:, start:stop])
-            blocks.append(model(piece, level, valid[:, start:stop], {}, cache=cache))
-            model.trunk(piece, level, valid[:, start:stop], {}, cache=cache, keep=True)
+            blocks.append(model(piece, level, valid[:, start:stop], cond, cache=cache))
+            model.trunk(piece, level, valid[:, start:stop], cond, cache=cache, keep=True)
     close(_plain(torch.cat(blocks, 1)), _plain(whole), "block by block behind a cache")
 
 
@@ -134,14 +146,19 @@ def context_equals_cache(s: Situation) -> None:
     rows, length = valid.shape
     each = torch.rand(rows, -(-length // size), generator=torch.Generator().manual_seed(s.seed))
     level, done = each.repeat_interleave(size, 1)[:, :length], torch.zeros(rows)
-    cache, blocks = model.new_cache(), []
+    cache, blocks, cond = model.new_cache(), [], s.clean.cond
     with torch.no_grad():
-        whole = model(State.of(noised), level, valid, {}, context=Context(State.of(clean), done))
+        whole = model(State.of(noised), level, valid, cond, context=Context(State.of(clean), done))
         for number, start in enumerate(range(0, length, size)):
             part = slice(start, min(start + size, length))
-            blocks.append(model(State.of(noised[:, part]), each[:, number], valid[:, part], {}, cache=cache))
-            model.trunk(State.of(clean[:, part]), done, valid[:, part], {}, cache=cache, keep=True)
+            blocks.append(model(State.of(noised[:, part]), each[:, number], valid[:, part], cond, cache=cache))
+            model.trunk(State.of(clean[:, part]), done, valid[:, part], cond, cache=cache, keep=True)
     close(_plain(torch.cat(blocks, 1)), _plain(whole), "block by block behind a cache, and all beside a context")
+
+
+def _on(told: Tensor, where: Bool[Tensor, "B L"]) -> Tensor:
+    """Change numbers per position at some positions; labels stay."""
+    return told if told.ndim == 1 else told + 1000 * where
 
 
 def _plain(out: Tensor) -> Tensor:
@@ -160,6 +177,7 @@ CHECKS = (
         state_matters,
         gradients_reach_all,
     ),
+    *checks_of("model", level_free, needs="level-free"),
     *checks_of("model", runs_on_meta, examples=3),
     *checks_of("model", cached_equals_full, context_equals_cache, needs="block-causal tokens one-field"),
 )

@@ -94,6 +94,7 @@ def forward_law(s: Situation) -> None:
             _token_law(noised, free, t)
         elif noised.eps is not None:
             alpha, lost = noised.noise.alpha(x), noised.noise.lost(x)
+            free = noised.wanted  # a mask leaves the rest clean
             mixed = alpha.sqrt() * noised.x0 + lost.sqrt() * noised.eps
             close(x[free], mixed[free], f"x at t = {t}", atol=1e-5)
             eps, n = noised.eps[free], int(free.sum())

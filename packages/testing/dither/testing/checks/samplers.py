@@ -77,7 +77,9 @@ def fixed_untouched(s: Situation) -> None:
 def truth_unseen(s: Situation) -> None:
     """The truth of what is not fixed plays no part."""
     process, like, states = _walk(s)
-    if s.given[0].prior == "hidden" and not torch.equal(process.prior(like).hidden, ~like.fixed):
+    start = process.prior(like)
+    taken = start.hidden if s.given[0].prior == "hidden" else start.noisy
+    if taken is not None and not torch.equal(taken, ~like.fixed):
         raise NotApplicable("the process shows a part of the truth on purpose")
     blank = Clean(torch.where(like.fixed, like.x0, torch.zeros_like(like.x0)), like.valid, like.known, like.cond)
     _, _, others = _walk(s, blank)

@@ -9,12 +9,12 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from dither.registry.problems import Problem, Refused
-from dither.registry.storage import cache_folder, sync
+from dither.registry.storage import cache_folder, sync, write_folder
 
 from ..choosing import load_tokenizer
 from ..tokenizers import Tokenizer, storage_type
 from .encode import SurveyedText, write_splits
-from .folders import SOURCES, must_be_ours, write_folder
+from .folders import SOURCES, must_be_ours
 from .left_out import LeftOut
 from .passages import entries, find_sources
 from .reading import TokenShards, open_shards

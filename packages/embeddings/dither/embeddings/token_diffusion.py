@@ -1,0 +1,154 @@
+"""A small diffusion model of each position, which reads what the transformer made of it (MAR, Li et al. 2024).
+
+Its noise is a turn: x = cos(angle) x_0 + sin(angle) eps, so that alpha is a squared cosine. Letters: B batch, L length,
+M features, D width of the transformer, H width of this model, N positions, K repeats.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from einops import repeat
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .level import LevelEmbedding
+
+__all__ = ["Meaning", "TokenDiffusion", "TokenLaw"]
+
+Meaning = Literal["velocity", "eps"]
+
+WHOLE_TURN = math.acos(math.sqrt(1e-3))
+"""The angle of the most noise: a thousandth of the variance is signal there, so that x_0 can be worked out from eps."""
+
+FREQUENCIES = 256
+"""Cosines and sines by which the angle is told."""
+
+
+class TokenDiffusion(nn.Module):
+    """The head: an MLP with adaLN, which denoises one position at a time; a `LawHead`.
+
+    Args:
+        features: M.
+        width: D.
+        hidden: H.
+        depth: Blocks of the MLP.
+        steps: Steps of a draw.
+        repeats: K, noise levels that each position is trained on at once.
+        predict: What the MLP says: cos(angle) eps - sin(angle) x_0, or eps.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        width: int,
+        *,
+        hidden: int = 256,
+        depth: int = 3,
+        steps: int = 32,
+        repeats: int = 4,
+        predict: Meaning = "velocity",
+    ) -> None:
+        super().__init__()
+        self.steps, self.repeats, self.predict = steps, repeats, predict
+        self.angle = LevelEmbedding(hidden, frequencies=FREQUENCIES, time_scale=1000.0)
+        self.read, self.enter = nn.Linear(width, hidden), nn.Linear(features, hidden)
+        self.blocks = nn.ModuleList(_Block(hidden) for _ in range(depth))
+        self.norm = nn.LayerNorm(hidden, eps=1e-6, elementwise_affine=False)
+        self.modulation, self.out = nn.Linear(hidden, 2 * hidden), nn.Linear(hidden, features)
+        for layer in (self.modulation, self.out):
+            nn.init.zeros_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, h: Float[Tensor, "B L D"]) -> Float[Tensor, "B L M"]:
+        """Return the expected values: x_0 as it is told where all is noise."""
+        none = h.new_zeros(*h.shape[:-1], self.out.out_features)
+        x0, _ = self.told(none, h.new_full(h.shape[:-1], WHOLE_TURN), h)
+        return x0
+
+    def law(self, h: Float[Tensor, "B L D"]) -> TokenLaw:
+        """Return the laws of the positions."""
+        return TokenLaw(self, h)
+
+    def denoise(
+        self, x: Float[Tensor, "*N M"], angle: Float[Tensor, " *N"], h: Float[Tensor, "*N D"]
+    ) -> Float[Tensor, "*N M"]:
+        """Return what the MLP says of noised values."""
+        level = self.angle(angle.flatten(), {}).view(*angle.shape, -1)
+        c, y = functional.silu(level + self.read(h)), self.enter(x)
+        for block in self.blocks:
+            y = block(y, c)
+        shift, scale = self.modulation(c).chunk(2, -1)
+        said: Tensor = self.out(self.norm(y) * (1 + scale) + shift)
+        return said
+
+    def told(
+        self, x: Float[Tensor, "*N M"], angle: Float[Tensor, " *N"], h: Float[Tensor, "*N D"]
+    ) -> tuple[Float[Tensor, "*N M"], Float[Tensor, "*N M"]]:
+        """Return x_0 and eps as the MLP has them."""
+        said, a, b = self.denoise(x, angle, h), angle.cos()[..., None], angle.sin()[..., None]
+        if self.predict == "eps":
+            return (x - b * said) / a, said
+        return a * x - b * said, b * x + a * said
+
+
+@dataclass(frozen=True)
+class TokenLaw:
+    """What the head says of each position; a `Law`."""
+
+    head: TokenDiffusion
+    h: Float[Tensor, "B L D"]
+
+    def mean(self) -> Float[Tensor, "B L M"]:
+        """Return the expected values."""
+        mean: Tensor = self.head(self.h)
+        return mean
+
+    def sample(self, x: Float[Tensor, "B L M"], hidden: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
+        """Draw the hidden values of each position, given its others (DDPM, from the most noise to none)."""
+        rows = hidden.any(-1)
+        h, seen, free = self.h[rows], x[rows], hidden[rows]
+        angles = torch.linspace(WHOLE_TURN, 0, self.head.steps + 1).tolist()
+        y = torch.where(free, torch.randn_like(seen), seen)
+        for now, then in pairwise(angles):
+            x0, eps = self.head.told(y, y.new_full(y.shape[:1], now), h)
+            alpha, earlier = math.cos(now) ** 2, math.cos(then) ** 2
+            spread = (1 - earlier) * (1 - alpha / earlier) / (1 - alpha)
+            new = math.sqrt(earlier) * x0 + math.sqrt(max(1 - earlier - spread, 0.0)) * eps
+            new = new + math.sqrt(spread) * torch.randn_like(new) if then else new
+            y = torch.where(free, new, seen)
+        return x.masked_scatter(rows[..., None].expand_as(x), y.to(x.dtype))
+
+    def squares(self, x0: Float[Tensor, "B L M"], wanted: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
+        """Return the squared errors of what the MLP says, each the mean over K noise levels; 0 where not wanted."""
+        rows, times = wanted.any(-1), self.head.repeats
+        h, clean, asked = (repeat(part[rows], "n m -> k n m", k=times) for part in (self.h, x0, wanted))
+        angle = WHOLE_TURN * torch.rand(clean.shape[:2], device=x0.device, dtype=self.h.dtype)
+        eps, a, b = torch.randn_like(clean), angle.cos()[..., None], angle.sin()[..., None]
+        said = self.head.denoise(torch.where(asked, a * clean + b * eps, clean).to(h.dtype), angle, h)
+        truth = eps if self.head.predict == "eps" else a * eps - b * clean
+        squares = torch.where(asked, said - truth, 0.0).square().mean(0)
+        return torch.zeros_like(x0).masked_scatter(rows[..., None].expand_as(x0), squares.to(x0.dtype))
+
+
+class _Block(nn.Module):
+    """A residual block: norm, two linear maps with a SiLU between them, and a gate that starts at 0."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width, eps=1e-6, elementwise_affine=False)
+        self.mlp = nn.Sequential(nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width))
+        self.modulation = nn.Linear(width, 3 * width)
+        nn.init.zeros_(self.modulation.weight)
+        nn.init.zeros_(self.modulation.bias)
+
+    def forward(self, y: Float[Tensor, "*N H"], c: Float[Tensor, "*N H"]) -> Float[Tensor, "*N H"]:
+        """Apply the block."""
+        shift, scale, gate = self.modulation(c).chunk(3, -1)
+        out: Tensor = y + gate * self.mlp(self.norm(y) * (1 + scale) + shift)
+        return out

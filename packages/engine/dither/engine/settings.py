@@ -1,0 +1,147 @@
+"""The tables of an experiment that are not parts: training, evaluation, sampling. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic import Field
+
+from dither.registry.kinds import LRScheduleSpec, ModelSpec, OptimizerSpec
+from dither.registry.problems import nearest
+from dither.registry.spec import Misfit, Options, Slot, named
+from dither.registry.wording import SENTENCE
+
+from .asking import Guidance
+
+__all__ = ["Evaluate", "LoRA", "Sample", "Train"]
+
+
+class LoRA(Options):
+    """Changes of low rank to matrices that stay as they are otherwise (Hu et al., 2022)."""
+
+    rank: int = Field(8, ge=1, le=4096)
+    """Rank of each change B A."""
+    alpha: float = Field(8.0, gt=0)
+    """What a change is multiplied with, times the rank."""
+    on: list[str] = Field(min_length=1)
+    """Where: names of matrices, or of what they stand in, with * and ?, such as "attention" or "blocks.0.*"."""
+    whole: list[str] = []
+    """Names of weights that are trained themselves, with * and ?, such as "head.*"; all others stay as they are."""
+
+
+class Train(Options):
+    """How the weights are trained."""
+
+    steps: int = Field(1000, ge=0, le=1_000_000_000)
+    """Updates of the weights."""
+    batch_size: int = Field(32, ge=1, le=1_000_000)
+    """Samples per update."""
+    accumulate: int = Field(1, ge=1, le=100_000)
+    """Parts in which a batch is taken, to save memory; batch_size is divided by it."""
+    optimizer: Slot[OptimizerSpec] = named("adamw")
+    lr_schedule: Slot[LRScheduleSpec] = named("cosine")
+    clip: float = Field(1.0, ge=0)
+    """Largest gradient norm; 0 for none."""
+    ema: float = Field(0.999, ge=0, lt=1)
+    """Decay of the averaged weights, which evaluation and sampling use; it warms up as (1 + step) / (10 + step). 0
+    keeps no average."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """bfloat16 runs the model under autocast; weights, losses and optimizer stay in float32."""
+    compile: bool = False
+    """Compile the model with torch.compile."""
+    log_every: int = Field(20, ge=1)
+    """Steps between metric lines."""
+    checkpoint_every: int = Field(500, ge=1)
+    """Steps between checkpoints; the last step always writes one."""
+    keep: int = Field(2, ge=1, le=10_000)
+    """Newest checkpoints that are kept."""
+    keep_every: int | None = Field(None, ge=1)
+    """Keep the checkpoints of every multiple of so many steps too; a multiple of checkpoint_every."""
+    keep_best: bool = False
+    """Keep the checkpoint of the best evaluation too, and write one for it."""
+    async_save: bool = False
+    """Write checkpoints while training goes on; that takes the memory of one more copy of everything in them."""
+    device: str = Field(
+        "auto",
+        pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?|mps)$",
+        json_schema_extra={SENTENCE: '"auto", "cpu", "cuda", "cuda:1" or "mps"'},
+    )
+    """Where to run; auto takes a GPU if there is one."""
+    threads: int | None = Field(None, ge=1, le=1024)
+    """CPU threads; by default torch decides."""
+    keep_memory: bool = True
+    """On a CPU, keep freed memory for the next step instead of giving it back to the system (glibc): faster steps."""
+    strategy: Literal["ddp", "fsdp"] = "ddp"
+    """Under torchrun: a copy of the model on every rank, or the model cut up among them (FSDP2)."""
+    start_from: str | None = None
+    """Begin with the weights of a run (its directory), of an export, or of a file."""
+    start_layout: str | None = None
+    """Whose names the weights of that file have, such as "get", if it is not ours: .safetensors, .pt, .pth, .ckpt."""
+    start_partial: bool = False
+    """Take what fits of those weights; what does not is named, and stays as it was."""
+    freeze: list[str] = []
+    """Names of weights that stay as they are, with * and ?, such as "embedding.*"."""
+    lora: LoRA | None = None
+    """Train changes of low rank instead of the weights."""
+    buckets: bool = False
+    """Put samples with the same padding into one batch, where the task knows which: then none is computed."""
+
+    def check(self, model: ModelSpec) -> Iterator[Misfit]:
+        """Yield what does not fit together, and names of weights that the model does not know."""
+        if self.batch_size % self.accumulate:
+            message = f"batch_size = {self.batch_size} cannot be taken in {self.accumulate} equal parts"
+            yield Misfit(message, ("accumulate",), ("train", "batch_size"))
+        if self.keep_every is not None and self.keep_every % self.checkpoint_every:
+            message = f"no checkpoint is written at most multiples of keep_every = {self.keep_every}"
+            hint = f"give a multiple of checkpoint_every = {self.checkpoint_every}"
+            yield Misfit(message, ("keep_every",), ("train", "checkpoint_every"), hint)
+        if self.start_layout is not None and self.start_from is None:
+            yield Misfit("there are no weights to begin with", ("start_layout",), help="set start_from to their file")
+        elif self.start_layout is not None and self.start_layout not in model.layouts:
+            known = ", ".join(model.layouts) or "none"
+            close = nearest(self.start_layout, model.layouts)
+            what = f'model "{model.name}" knows no layout "{self.start_layout}"; it knows: {known}'
+            yield Misfit(what, ("start_layout",), ("model",), f'did you mean "{close}"?' if close else None)
+        if self.lora is not None and self.freeze:
+            what = "with LoRA, all weights stay as they are that lora.whole does not name"
+            yield Misfit(what, ("freeze",), ("train", "lora"), "leave freeze out")
+
+
+class Evaluate(Options):
+    """How the validation split is measured."""
+
+    every: int = Field(500, ge=1)
+    """Steps between evaluations; the last step always has one."""
+    samples: int = Field(1024, ge=1)
+    """Samples of the validation split that are taken, from its beginning."""
+    batch_size: int | None = Field(None, ge=1)
+    """Samples at a time; by default that of training."""
+    repeats: int = Field(1, ge=1, le=1000)
+    """Times each sample is noised anew; more make the figures steadier."""
+    best: str = Field("loss", min_length=1)
+    """The figure by which evaluations are compared."""
+    better: Literal["lower", "higher"] = "lower"
+    """Which values of it are better."""
+    patience: int | None = Field(None, ge=1)
+    """End the run once so many evaluations in a row were no better than the best (early stopping)."""
+
+
+class Sample(Options):
+    """What is drawn from the model."""
+
+    count: int = Field(16, ge=0, le=1_000_000)
+    """Samples that are drawn at the end."""
+    every: int | None = Field(None, ge=1)
+    """Steps between drawings in the course of training; by default only at the end."""
+    batch_size: int | None = Field(None, ge=1)
+    """Samples at a time; by default all."""
+    seed: int = Field(0, ge=0, lt=2**31)
+    """Seed of the drawing."""
+    tries: int = Field(64, ge=1, le=1_000_000)
+    """Times that a sample is drawn, at most, until it meets the constraints of the task."""
+    guidance: Guidance | None = None
+    """Classifier-free guidance by a condition; by default none."""
+    cond: dict[str, int | str] = {}
+    """Labels that all samples are asked to have, such as { cell = "K562" }, by name or by number; -1 leaves one out. By
+    default each has the conditions of the sample of the data that it starts from."""

@@ -1,0 +1,290 @@
+"""Guidance by a condition, against closed forms: what is read, how often the model is called, and with which memory."""
+
+import pytest
+import torch
+from torch import nn
+
+from dither.engine import later
+from dither.engine.asking import Guidance
+from dither.engine.guiding import GuidedLater, guided, untold
+from dither.engine.later import Later, RowHead, Spent
+from dither.engine.session import Session, draw
+from dither.engine.system import Diffusion
+from dither.processes.clock import Clock
+from dither.processes.gaussian import GaussianProcess
+from dither.processes.specs import Absorbing, Uniform
+from dither.registry import Condition, FeatureSpace, Field, Refused, TokenSpace, default_catalog
+from dither.registry.flow import Clean, State
+
+torch.set_num_threads(1)
+
+WEIGHTS = [0.0, 0.5, 1.0, 2.5]
+TOLD = (Condition("cell", 2),)
+TEXT = TokenSpace((Field("text", 4, 3),), TOLD)
+
+
+def parse(kind, table):
+    return default_catalog().parse(kind, table)
+
+
+def system_of(process, model, weight=None, sampler=None):
+    guidance = None if weight is None else Guidance(condition="cell", weight=weight)
+    return Diffusion(None, process, model, None, sampler, guidance=guidance).eval()
+
+
+# Features: a mixture of two normal laws whose label is told, or not.
+
+MEAN, STD = torch.tensor([-1.0, 2.0], dtype=torch.float64), 0.7
+
+
+def log_density(x, noise, label):
+    """Log of the law of x_t, given a label, or of the even mixture of both."""
+    a, b = noise.alpha(x).sqrt(), noise.lost(x).sqrt()
+    normal = torch.distributions.Normal(a[..., None] * MEAN, ((a * STD).square() + b.square()).sqrt()[..., None])
+    each = normal.log_prob(x[..., None])
+    if label is None:
+        return each.logsumexp(-1)
+    return each.gather(-1, label[:, None, None, None].expand(*x.shape, 1))[..., 0]
+
+
+def score(x, noise, label):
+    x = x.detach().requires_grad_()
+    with torch.enable_grad():
+        return torch.autograd.grad(log_density(x, noise, label).sum(), x)[0]
+
+
+class Mixture(nn.Module):
+    """What a perfect model says, with the label and without; it is told the level t itself."""
+
+    def __init__(self, process):
+        super().__init__()
+        self.process, self.calls = process, []
+        self.anchor = nn.Parameter(torch.zeros(()))
+
+    def forward(self, state, level, valid, cond, cache=None):
+        self.calls.append(dict(cond))
+        noise, x = self.process.schedule(level), state.x
+        a, b = noise.alpha(x).sqrt(), noise.lost(x).sqrt()
+        eps = -b * score(x, noise, cond.get("cell"))
+        x0 = (x - b * eps) / a
+        return {"x0": x0, "eps": eps, "velocity": a * eps - b * x0}[self.process.predict]
+
+
+def gaussian(predict):
+    clock = Clock(parse("schedule", "cosine").build(), "t")
+    return GaussianProcess(FeatureSpace(3, 2, conditions=TOLD), clock, predict)
+
+
+def noisy():
+    x = torch.randn(4, 3, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    t = torch.tensor([0.1, 0.4, 0.7, 0.95], dtype=torch.float64)
+    return State.of(x), t, Clean.of(torch.zeros_like(x), cell=torch.tensor([0, 1, 1, 0]), other=torch.ones(4))
+
+
+@pytest.mark.parametrize("predict", ["x0", "eps", "velocity"])
+@pytest.mark.parametrize("weight", WEIGHTS)
+def test_features_are_led_by_the_guided_score_whatever_raw_output_means(predict, weight):
+    process = gaussian(predict)
+    state, t, like = noisy()
+    session = Session(system_of(process, Mixture(process), weight), like)
+    said, noise = session(state, t), process.schedule(t)
+    led = (1 - weight) * score(state.x, noise, None) + weight * score(state.x, noise, like.cond["cell"])
+    a, b = noise.alpha(state.x).sqrt(), noise.lost(state.x).sqrt()
+    torch.testing.assert_close(said.eps, -b * led, atol=1e-9, rtol=1e-9)
+    torch.testing.assert_close(said.x0, (state.x + b.square() * led) / a, atol=1e-8, rtol=1e-8)  # Tweedie
+
+
+def test_the_condition_alone_is_left_out_and_weight_1_calls_once():
+    process = gaussian("eps")
+    state, t, like = noisy()
+    for weight, calls in ((None, 1), (1.0, 1), (2.0, 2), (0.0, 2)):
+        model, spent = Mixture(process), Spent()
+        Session(system_of(process, model, weight), like, spent)(state, t)
+        assert (len(model.calls), spent.rows) == (calls, calls * 4)
+        assert set(model.calls[0]) == {"cell", "other"}
+        if calls == 2:
+            assert set(model.calls[1]) == {"other"}
+    plain, once = (Session(system_of(process, Mixture(process), w), like)(state, t).raw for w in (None, 1.0))
+    assert torch.equal(plain, once)
+    without = Session(system_of(process, Mixture(process)), untold(like, Guidance()))(state, t).raw
+    none = Session(system_of(process, Mixture(process), 0.0), like)(state, t).raw
+    assert torch.equal(none, without), "weight 0 leaves the condition out"
+
+
+def test_more_weight_draws_samples_closer_to_the_mean_of_their_label_and_further():
+    """Steps of the exact score: with weight 1 the law of the label, with more its far side (Ho and Salimans, fig. 2)."""
+    process = gaussian("eps")
+    sampler = parse("sampler", {"use": "ancestral", "steps": 60}).build()
+    like = Clean.of(torch.zeros(400, 3, 2, dtype=torch.float64), cell=torch.ones(400, dtype=torch.int64))
+    means, stds = [], []
+    for weight in (0.0, 1.0, 3.0):
+        x = draw(system_of(process, Mixture(process), weight, sampler), like, seed=0)
+        means.append(x.mean().item())
+        stds.append(x.std().item())
+    assert means[0] == pytest.approx(0.5, abs=0.15), "without the label, both kinds"
+    assert means[1] == pytest.approx(2.0, abs=0.1)
+    assert stds[1] == pytest.approx(STD, abs=0.08)
+    assert means[2] > means[1] + 0.05
+    assert stds[2] < stds[1]
+
+
+# Tokens: tables of logits, one for each label and one without.
+
+
+class Table(nn.Module):
+    """Says the logits of a label, the same for every state; a third row is said without one."""
+
+    def __init__(self, space, extra=()):
+        super().__init__()
+        generator = torch.Generator().manual_seed(3)
+        logits = torch.randn(3, space.length, space.vocab, generator=generator)
+        self.logits = nn.Parameter(logits.masked_fill(~space.usable(), -torch.inf))
+        self.calls = 0
+
+    def forward(self, state, level, valid, cond, cache=None):
+        self.calls += 1
+        label = cond["cell"] if "cell" in cond else torch.full((len(state.x),), 2)
+        return self.logits[label]
+
+
+def tokens(process):
+    process = process.build(TEXT)
+    model = Table(process.space)
+    state = process.prior(Clean.of(torch.zeros(5, 4, dtype=torch.int64)))
+    return process, model, state
+
+
+LIKE = Clean.of(torch.zeros(5, 4, dtype=torch.int64), cell=torch.tensor([0, 1, 1, 0, 1]))
+
+
+@pytest.mark.parametrize("predict", ["posterior", "plug-in"])
+@pytest.mark.parametrize("weight", WEIGHTS)
+def test_tokens_are_led_by_log_probabilities(predict, weight):
+    process, model, state = tokens(Absorbing(predict=predict))
+    said = Session(system_of(process, model, weight), LIKE)(state, torch.full((5,), 0.5)).log_clean()[..., :3]
+    told, plain = (
+        model.logits[rows][..., :3].log_softmax(-1).double() for rows in (LIKE.cond["cell"], torch.full((5,), 2))
+    )
+    product = told.exp() ** weight * plain.exp() ** (1 - weight)
+    torch.testing.assert_close(said.exp().double(), product / product.sum(-1, keepdim=True), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("weight", WEIGHTS)
+def test_scores_of_tokens_are_led_as_rates(weight):
+    process, model, state = tokens(Uniform(predict="score"))
+    said = Session(system_of(process, model, weight), LIKE)(state, torch.full((5,), 0.5)).log_score()
+    told, plain = model.logits[LIKE.cond["cell"]], model.logits[torch.full((5,), 2)]
+    led = (told.exp() ** weight * plain.exp() ** (1 - weight)).log()
+    torch.testing.assert_close(said, led.scatter(-1, state.x[..., None], 0.0), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("weight", WEIGHTS)
+def test_ids_outside_the_vocabulary_stay_outside(weight):
+    told = torch.tensor([[1.0, -torch.inf, 0.0, -torch.inf]])
+    plain = torch.tensor([[0.5, -torch.inf, -torch.inf, 2.0]])
+    assert guided(told, plain, weight).tolist() == [[0.5 + 0.5 * weight, -torch.inf, -torch.inf, -torch.inf]]
+
+
+def test_a_model_that_waits_is_called_twice_or_not_at_all():
+    process, model, state = tokens(Absorbing())
+    session = Session(system_of(process, model, 2.0), LIKE)
+    said = session(state, torch.full((5,), 0.5))
+    assert model.calls == 0
+    said.log_clean()
+    said.log_clean()
+    assert model.calls == 2
+    session(state, torch.full((5,), 0.4))
+    assert model.calls == 2
+
+
+def denoiser(space, **options):
+    parts = ["level", {"use": "label", "of": "cell", "dropout": 0.1}]
+    table = {"use": "denoiser", "width": 16, "depth": 2, "condition": {"use": "sum", "parts": parts}, **options}
+    spec = parse("model", table)
+    assert not list(spec.check(space))
+    torch.manual_seed(0)
+    model, generator = spec.build(space).eval(), torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn(weight.shape, generator=generator), alpha=0.2)
+    return model
+
+
+def test_rows_of_the_head_are_led_as_the_whole_is(monkeypatch):
+    process = Absorbing().build(TEXT)
+    system = system_of(process, denoiser(process.space), 2.5)
+    state, t = process.prior(LIKE), torch.full((5,), 0.5)
+    where = torch.rand(5, 4, generator=torch.Generator().manual_seed(0)) < 0.5
+
+    def raw():
+        spent, head = Spent(), RowHead.of(system)
+        both = (Later(system, state, t, clean, None, head, spent) for clean in (LIKE, untold(LIKE, system.guidance)))
+        return GuidedLater(*both, 2.5)
+
+    with torch.no_grad():
+        at_once = raw()
+        assert not at_once.by_rows
+        whole = at_once.whole()
+        monkeypatch.setattr(later, "HELD", 0)
+        monkeypatch.setattr(later, "CHUNK", {"cpu": 8})
+        by_rows = raw()
+        assert by_rows.by_rows
+        parts = list(by_rows.rows(where))
+        assert len(parts) > 1
+        torch.testing.assert_close(torch.cat(parts, 1)[0], whole[where])
+        torch.testing.assert_close(raw().whole(), whole)
+
+
+@pytest.mark.parametrize("weight", [None, 1.0, 2.5])
+def test_each_answer_has_its_own_memory(weight):
+    """Behind remembered positions, guidance is of what the model says behind them with the condition, and without."""
+    process = Absorbing().build(TEXT)
+    system = system_of(process, denoiser(process.space, block_size=2), weight)
+    x, t = torch.tensor([[0, 1, 3, 3], [2, 1, 3, 0]]), torch.tensor([0.3, 0.6])
+    like = Clean.of(torch.zeros(2, 4, dtype=torch.int64), cell=torch.tensor([0, 1]))
+    level = torch.cat([torch.zeros(2, 2), t[:, None].expand(2, 2)], 1)
+    with torch.no_grad():
+        told, plain = (
+            system.model(State.of(x), process.level(level), like.valid, cond)[:, 2:] for cond in (like.cond, {})
+        )
+        session = Session(system, like)
+        session.remember(x[:, :2])
+        pending = session(State.of(x[:, 2:]), t)
+        session.remember(torch.tensor([[0, 0], [1, 1]]))  # what was asked before sees the memory as it was
+        said = pending.log_clean()
+    led = told if weight in (None, 1.0) else plain + weight * (told - plain)
+    wanted = process.read(led, State.of(x[:, 2:]), process.schedule(t)).log_clean()
+    torch.testing.assert_close(said, wanted, atol=1e-5, rtol=1e-5)
+    assert (session.plain_cache is None) == (weight in (None, 1.0))
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+def test_drawing_with_weight_1_is_drawing_without_guidance_bit_for_bit(blocks):
+    process = Absorbing().build(TEXT)
+    options = {"block_size": 2} if blocks else {}
+    sampler = parse("sampler", {"use": "blocks", "size": 2} if blocks else {"use": "ancestral", "steps": 5}).build()
+    model, drawn, spent = denoiser(process.space, **options), [], []
+    for weight in (None, 1.0, 0.0, 4.0):
+        spent.append(Spent())
+        drawn.append(draw(system_of(process, model, weight, sampler), LIKE, seed=3, spent=spent[-1]))
+    assert torch.equal(drawn[0], drawn[1])
+    assert spent[0].rows == spent[1].rows
+    assert spent[2].rows == 2 * spent[0].rows, "leaving the condition out still asks twice"
+    without = draw(system_of(process, model, None, sampler), untold(LIKE, Guidance()), seed=3)
+    assert torch.equal(drawn[2], without)
+    assert not torch.equal(drawn[3], drawn[0])
+
+
+def test_a_condition_that_is_not_told_of_samples_is_refused():
+    process, model, _ = tokens(Absorbing())
+    like = Clean.of(torch.zeros(5, 4, dtype=torch.int64), tissue=torch.zeros(5))
+    with pytest.raises(Refused, match='guided by "cell", but the task does not tell it of them; it tells "tissue"'):
+        Session(system_of(process, model, 2.0), like)
+    Session(system_of(process, model, 1.0), like)
+
+
+def test_the_same_system_around_another_model_keeps_guidance_and_labels():
+    process, model, _ = tokens(Absorbing())
+    system = Diffusion(None, process, model, None, None, guidance=Guidance(weight=3.0), asked={"cell": 1})
+    other = system.with_model(Table(process.space))
+    assert (other.guidance, other.asked) == (Guidance(weight=3.0), {"cell": 1})

@@ -1,0 +1,268 @@
+"""Changes of low rank: nothing at first, exact gradients, a base that stays, and the same weights wherever they go."""
+
+import contextlib
+import hashlib
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from dither.engine import run as module
+from dither.engine.loading import export_run, load
+from dither.engine.lora import LowRank, add_lora, load_merged, merged
+from dither.engine.optim import MovingAverage, adamw
+from dither.engine.run import run
+from dither.engine.signals import Stop
+from dither.registry.problems import Refused
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.ModuleDict(
+        {
+            "table": nn.Embedding(7, 6),
+            "body": nn.Sequential(nn.Linear(6, 5), nn.GELU(), nn.Linear(5, 4, bias=False)),
+            "norm": nn.LayerNorm(4),
+            "head": nn.Linear(4, 7),
+        }
+    )
+
+
+def through(net, ids):
+    return net["head"](net["norm"](net["body"](net["table"](ids))))
+
+
+def enlivened(net, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    for part in net.modules():
+        if isinstance(part, LowRank):
+            nn.init.normal_(part.B, generator=generator)
+    return net
+
+
+def test_a_model_begins_as_it_was():
+    plain, changed, ids = net(), net(), torch.arange(7)
+    assert add_lora(changed, 3, 8.0, ["*"]) == ["table.weight", "body.0.weight", "body.2.weight", "head.weight"]
+    assert torch.equal(through(plain, ids), through(changed, ids))
+    assert not torch.equal(through(plain, ids), through(enlivened(changed), ids))
+
+
+def test_what_is_trained_and_how_much_it_is():
+    model = net()
+    add_lora(model, 3, 8.0, ["body"], whole=["head.*"])
+    trained = {name: weight.numel() for name, weight in model.named_parameters() if weight.requires_grad}
+    stem = "parametrizations.weight.0"
+    assert trained == {
+        f"body.0.{stem}.A": 3 * 6,
+        f"body.0.{stem}.B": 5 * 3,
+        f"body.2.{stem}.A": 3 * 5,
+        f"body.2.{stem}.B": 4 * 3,
+        "head.weight": 28,
+        "head.bias": 7,
+    }
+    groups = adamw(model).param_groups
+    assert sum(weight.numel() for group in groups for weight in group["params"]) == sum(trained.values())
+
+
+def test_a_weight_trained_whole_is_not_changed_beside():
+    model = net()
+    assert add_lora(model, 2, 1.0, ["*"], whole=["head.weight"]) == ["table.weight", "body.0.weight", "body.2.weight"]
+    assert model["head"].weight.requires_grad
+    assert not model["head"].bias.requires_grad
+
+
+def test_gradients_are_those_of_the_product():
+    """dA = s B' G and dB = s G A', where G is the gradient of the whole matrix; and by finite differences."""
+    model = nn.Sequential(nn.Linear(5, 4)).double()
+    add_lora(model, 2, 6.0, ["0"])
+    part = enlivened(model)[0].parametrizations.weight[0]
+    x = torch.randn(3, 5, dtype=torch.float64)
+    whole = model[0].weight.detach().requires_grad_()
+    nn.functional.linear(x, whole, model[0].bias).square().sum().backward()
+    model(x).square().sum().backward()
+    torch.testing.assert_close(part.A.grad, 3.0 * part.B.T @ whole.grad)
+    torch.testing.assert_close(part.B.grad, 3.0 * whole.grad @ part.A.T)
+    assert model[0].parametrizations.weight.original.grad is None
+
+    def changed(a, b):
+        return torch.func.functional_call(part, {"A": a, "B": b}, (whole.detach(),))
+
+    assert torch.autograd.gradcheck(changed, (part.A, part.B))
+
+
+def test_the_base_stays_while_the_changes_are_trained():
+    model, before = net(), {name: weight.clone() for name, weight in net().state_dict().items()}
+    add_lora(model, 2, 2.0, ["body", "table"])
+    optimizer = adamw(model, lr=0.1, decay="all")
+    first = through(model, torch.arange(7)).detach().clone()
+    for _ in range(5):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(through(model, torch.arange(7)), torch.arange(7)).backward()
+        optimizer.step()
+    assert not torch.equal(through(model, torch.arange(7)), first)
+    for name, weight in model.state_dict().items():
+        bare = name.replace(".parametrizations.weight.original", ".weight")
+        if bare in before:
+            assert torch.equal(weight, before[bare])
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_merged_weights_are_those_that_training_used_bit_for_bit(precision):
+    model, ids = net(), torch.arange(7)
+    add_lora(model, 3, 5.0, ["*"])
+    enlivened(model)
+    plain = net()
+    plain.load_state_dict(merged(model.state_dict()))
+    with torch.autocast("cpu", precision, enabled=precision != torch.float32):
+        assert torch.equal(through(plain, ids), through(model, ids))
+        for name in ("table", "head"):
+            assert torch.equal(plain[name].weight, model[name].weight)
+    assert merged(plain.state_dict()).keys() == plain.state_dict().keys()
+
+
+def test_the_average_follows_the_changes():
+    model = net()
+    add_lora(model, 2, 2.0, ["body"])
+    average = MovingAverage(model, 0.5)
+    enlivened(model)
+    average.update_parameters()
+    share = 0.1
+    ours, theirs = average.module.state_dict(), model.state_dict()
+    name = "body.0.parametrizations.weight.0.B"
+    torch.testing.assert_close(ours[name], (1 - share) * theirs[name])
+    assert torch.equal(merged(ours)["body.0.weight"], average.module["body"][0].weight)
+
+
+def test_where_a_change_is_does_not_depend_on_the_draws_before():
+    parts = []
+    for _ in range(2):
+        model = net()
+        torch.rand(len(parts) + 1)
+        add_lora(model, 2, 2.0, ["body"], seed=4)
+        parts.append(model.state_dict())
+    name = "body.2.parametrizations.weight.0.A"
+    assert torch.equal(parts[0][name], parts[1][name])
+    other = net()
+    add_lora(other, 2, 2.0, ["body"], seed=5)
+    assert not torch.equal(other.state_dict()[name], parts[0][name])
+
+
+def test_names_that_fit_nothing_are_refused_with_the_nearest():
+    with pytest.raises(Refused) as refused:
+        add_lora(net(), 2, 2.0, ["bodi", "head", "norm"], whole=["haed.weight"])
+    found = [(problem.path, problem.message, problem.help) for problem in refused.value.problems]
+    assert found[0] == (
+        ("train", "lora", "on", 0), 'no matrix is called "bodi", nor what one stands in', 'did you mean "body"?'
+    )  # fmt: skip
+    assert found[1][0] == ("train", "lora", "on", 2), "a norm has no matrix"
+    assert found[2] == (
+        ("train", "lora", "whole", 0), 'no weight is called "haed.weight"', 'did you mean "head.weight"?'
+    )  # fmt: skip
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize(
+    ("pattern", "chosen"),
+    [
+        ("body", ["body.0.weight", "body.2.weight"]),
+        ("body.0", ["body.0.weight"]),
+        ("*.2", ["body.2.weight"]),
+        ("bod?", ["body.0.weight", "body.2.weight"]),
+        ("head", ["head.weight"]),
+    ],
+)
+def test_patterns(pattern, chosen):
+    assert add_lora(net(), 1, 1.0, [pattern]) == chosen
+
+
+def test_a_matrix_with_two_names_is_refused():
+    model = net()
+    model["again"] = nn.Linear(6, 7, bias=False)
+    model["again"].weight = model["table"].weight
+    with pytest.raises(Refused, match=r"table\.weight and again\.weight are one matrix"):
+        add_lora(model, 2, 2.0, ["again"])
+    add_lora(model, 2, 2.0, ["body"])
+
+
+LORA = ("train.lora.on=['body', 'time']", "train.lora.rank=2", "train.lora.whole=['head.*']")
+
+
+@pytest.fixture
+def start(load, tmp_path, console):
+    def started(*changes, code=0):
+        before = set((tmp_path / "runs").glob("*"))
+        assert run(load(*changes), tmp_path / "runs", ["test"], console=console) == code
+        (directory,) = set((tmp_path / "runs").glob("*")) - before
+        return directory
+
+    return started
+
+
+def weights(path, name="average", step=20):
+    return load_file(path / "checkpoints" / f"step-{step:08d}" / f"{name}.safetensors")
+
+
+def test_a_run_trains_the_changes_alone_and_says_so(start, console):
+    base = start()
+    tuned = start(f"train.start_from={base}", *LORA)
+    before, after = weights(base), weights(tuned, "model")
+    assert torch.equal(after["body.0.parametrizations.weight.original"], before["body.0.weight"])
+    assert torch.equal(after["table.weight"], before["table.weight"])
+    assert after["body.0.parametrizations.weight.0.B"].any()
+    assert not torch.equal(after["head.weight"], before["head.weight"])
+    assert "of them are trained" in console.file.getvalue().replace("\n", " ")
+
+
+def test_what_is_loaded_exported_and_begun_with_is_merged(start, tmp_path):
+    tuned = start(*LORA)
+    wanted = merged(weights(tuned))
+    export_run(tuned, tmp_path / "exported")
+    again = start("train.steps=0", f"train.start_from={tuned}")
+    for found in (
+        load(tuned).model.state_dict(),
+        load(tmp_path / "exported").model.state_dict(),
+        load_file(tmp_path / "exported" / "weights.safetensors"),
+        weights(again, "model", 0),
+    ):
+        assert found.keys() == wanted.keys()
+        assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+def test_changes_of_another_model_are_refused(start, tmp_path):
+    tuned = start(*LORA)
+    with pytest.raises(Refused, match=r"does not hold the weights of this model: .*place"):
+        load_merged(tuned / "checkpoints" / "step-00000020" / "model.safetensors", net())
+
+
+class StopAfter(Stop):
+    """Asks to stop once it has been asked so often whether to."""
+
+    polls = 17
+
+    def __call__(self):
+        self.polls -= 1
+        if self.polls < 0:
+            self.requested = "SIGTERM"
+        return super().__call__()
+
+
+def fingerprint(directory):
+    names = ("model.safetensors", "average.safetensors", "optimizer.safetensors", "state.json")
+    folder = directory / "checkpoints" / "step-00000020"
+    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
+
+
+def test_a_resumed_run_is_the_same_bit_for_bit(start, load, tmp_path, console, monkeypatch):
+    whole = start(*LORA)
+
+    @contextlib.contextmanager
+    def signals():
+        yield StopAfter()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "stop_on_signals", signals)
+        stopped = start(*LORA, code=75)
+    assert not (stopped / "checkpoints" / "step-00000020").exists()
+    assert run(load(path=stopped / "resolved.toml"), tmp_path / "runs", [], stopped, console) == 0
+    assert fingerprint(stopped) == fingerprint(whole)

@@ -1,0 +1,196 @@
+"""Schedules, noise, targets, SNR and every step equal those of diffusers, to the precision of its float32.
+
+Only its schedulers are imported. Its time step i of T is t = (i + 1) / T here.
+"""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor
+
+from dither.processes.clock import Clock
+from dither.processes.gaussian import GaussianProcess
+from dither.processes.samplers.ddim import DDIM
+from dither.processes.samplers.dpm import DPMSolver
+from dither.processes.samplers.repaint import RePaint, visits
+from dither.processes.schedules.beta_specs import CosineBeta, LinearBeta, ScaledLinearBeta, SigmoidBeta
+from dither.registry.flow import Clean, State
+from dither.registry.spaces import FeatureSpace
+
+pytest.importorskip("diffusers")
+from diffusers.schedulers.scheduling_ddim import DDIMScheduler
+from diffusers.schedulers.scheduling_ddpm import DDPMScheduler
+from diffusers.schedulers.scheduling_dpmsolver_multistep import DPMSolverMultistepScheduler
+from diffusers.schedulers.scheduling_repaint import RePaintScheduler
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # inside of diffusers
+
+T = 1000
+SPACE = FeatureSpace(5, 3)
+TABLES = {
+    "linear": (LinearBeta, {"first": 1e-4, "last": 0.02}),
+    "scaled_linear": (ScaledLinearBeta, {"first": 8.5e-4, "last": 0.012}),
+    "sigmoid": (SigmoidBeta, {"first": 1e-4, "last": 0.02}),
+    "squaredcos_cap_v2": (CosineBeta, {}),
+}
+MEANINGS = {"x0": "sample", "eps": "epsilon", "velocity": "v_prediction"}
+PRECISE = {"rtol": 1e-4, "atol": 2e-5}
+"""A product of a thousand float32 numbers has lost about four digits at its end."""
+
+
+def theirs(scheduler, table: str = "linear", predict: str = "x0", **options):
+    _, ends = TABLES[table]
+    if ends:
+        options |= {"beta_start": ends["first"], "beta_end": ends["last"]}
+    if scheduler is not RePaintScheduler:
+        options |= {"prediction_type": MEANINGS[predict]}
+    if scheduler is not DPMSolverMultistepScheduler:
+        options |= {"clip_sample": False}
+    if table == "sigmoid" and scheduler not in (DDPMScheduler, RePaintScheduler):  # the others have no such table
+        trained = theirs(DDPMScheduler, table).betas.numpy()
+        return scheduler(num_train_timesteps=T, trained_betas=trained, **options)
+    return scheduler(num_train_timesteps=T, beta_schedule=table, **options)
+
+
+def ours(table: str = "linear", predict: str = "x0", zero_snr: bool = False) -> GaussianProcess:
+    spec, options = TABLES[table]
+    return GaussianProcess(SPACE, Clock(spec(steps=T, zero_snr=zero_snr, **options).build()), predict)
+
+
+def time_of(index: Tensor) -> Tensor:
+    return (index.double() + 1) / T
+
+
+@pytest.mark.parametrize("zero_snr", [False, True])
+@pytest.mark.parametrize("table", TABLES)
+def test_alpha_bar_at_every_step(table: str, zero_snr: bool) -> None:
+    expected = theirs(DDIMScheduler, table, rescale_betas_zero_snr=zero_snr).alphas_cumprod.double()
+    alpha = (-ours(table, zero_snr=zero_snr).schedule(time_of(torch.arange(T))).sigma).exp()
+    torch.testing.assert_close(alpha, expected, rtol=2e-3 if zero_snr else 2e-4, atol=2e-6)
+    assert (alpha[-1] < 1e-20) == zero_snr
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_noise_velocity_and_snr(table: str) -> None:
+    scheduler, process = theirs(DDPMScheduler, table), ours(table, "velocity")
+    index = torch.tensor([0, 1, 10, 400, 998, 999])
+    clean = Clean.of(torch.randn(6, 5, 3))
+    noised = process.corrupt(clean, time_of(index).float())
+    eps, x = noised.eps, noised.state.x
+    torch.testing.assert_close(x, scheduler.add_noise(clean.x0, eps, index), **PRECISE)
+    velocity = scheduler.get_velocity(clean.x0, eps, index)
+    read = process.read(velocity, noised.state, noised.noise)
+    torch.testing.assert_close(read.x0, clean.x0, **PRECISE)
+    torch.testing.assert_close(read.eps, eps, **PRECISE)
+    bar = scheduler.alphas_cumprod[index].double()
+    snr = (noised.noise.alpha(x) / noised.noise.lost(x))[:, 0, 0].double()
+    torch.testing.assert_close(snr, bar / (1 - bar), rtol=5e-3, atol=0)  # 1 - bar has lost three digits at step 0
+
+
+def stand_in(state: State, t: Tensor) -> Tensor:
+    """Some smooth function of a state and a time, in the place of a model."""
+    return torch.sin(2 * state.x + 3 * t[:, None, None]) + 0.1 * state.x
+
+
+def walk(sampler, process: GaussianProcess, like: Clean) -> list[Tensor]:
+    def session(state: State, t: Tensor):
+        return process.read(stand_in(state, t), state, process.schedule(t))
+
+    torch.manual_seed(0)
+    return list(sampler(process, session, like))
+
+
+def their_walk(scheduler, like: Clean, **options) -> list[Tensor]:
+    """Walk over the time steps that the scheduler was set to."""
+    torch.manual_seed(0)
+    x, states = torch.randn_like(like.x0), []
+    for i in scheduler.timesteps:
+        x = scheduler.step(stand_in(State.of(x), time_of(i).expand(len(x)).float()), i, x, **options).prev_sample
+        states.append(x)
+    return states
+
+
+def agree(found: list[Tensor], expected: list[Tensor]) -> None:
+    assert len(found) == len(expected)
+    for mine, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-3 * float(other.abs().max().clamp_min(1)))
+
+
+@pytest.mark.parametrize("predict", MEANINGS)
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("eta", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("spacing", ["trailing", "leading"])
+def test_ddim(table: str, predict: str, eta: float, spacing: str) -> None:
+    if predict == "eps" and table == "squaredcos_cap_v2":
+        pytest.skip("x_0 from eps is divided by 1e-5 at its last step, in float32")
+    like = Clean.of(torch.zeros(4, 5, 3))
+    scheduler = theirs(DDIMScheduler, table, predict, timestep_spacing=spacing)
+    scheduler.set_timesteps(10)
+    agree(walk(DDIM(10, eta, spacing, 1 / T), ours(table, predict), like), their_walk(scheduler, like, eta=eta))
+
+
+@pytest.mark.parametrize("predict", MEANINGS)
+@pytest.mark.parametrize("spacing", ["trailing", "leading", "linspace"])
+def test_ddpm(predict: str, spacing: str) -> None:
+    like, steps = Clean.of(torch.zeros(4, 5, 3)), 28 if spacing == "linspace" else 20  # 27 divides 999
+    scheduler = theirs(DDPMScheduler, "linear", predict, timestep_spacing=spacing)
+    scheduler.set_timesteps(steps)
+    agree(walk(DDIM(steps, 1.0, spacing, 1 / T), ours("linear", predict), like), their_walk(scheduler, like))
+
+
+def test_ancestral_is_ddpm(part) -> None:
+    like = Clean.of(torch.zeros(4, 5, 3))
+    scheduler = theirs(DDPMScheduler, timestep_spacing="trailing")
+    scheduler.set_timesteps(20)
+    sampler = part("sampler", "ancestral", steps=19, t_min=0.05).build()
+    agree(walk(sampler, ours(), like), their_walk(scheduler, like))
+
+
+@pytest.mark.parametrize("predict", MEANINGS)
+@pytest.mark.parametrize("table", ["linear", "scaled_linear", "sigmoid"])
+@pytest.mark.parametrize(("order", "steps"), [(1, 10), (2, 10), (2, 20)])
+def test_dpm_solver(table: str, predict: str, order: int, steps: int) -> None:
+    like = Clean.of(torch.zeros(4, 5, 3))
+    scheduler = theirs(DPMSolverMultistepScheduler, table, predict, timestep_spacing="trailing", solver_order=order)
+    scheduler.set_timesteps(steps)
+    agree(walk(DPMSolver(steps, order), ours(table, predict), like), their_walk(scheduler, like))
+
+
+@pytest.mark.parametrize("eta", [0.0, 1.0])
+def test_repaint_steps(eta: float) -> None:
+    """Without jumps: of these, diffusers adds the noise of other steps than it takes back where it skips any."""
+    like = Clean.of(torch.randn(4, 5, 3), known=torch.rand(4, 5, 3) < 0.5)
+    scheduler = theirs(RePaintScheduler, eta=eta)
+    scheduler.set_timesteps(20, jump_length=20, jump_n_sample=1)
+    scheduler.eta = eta
+    known = like.known.float()
+    torch.manual_seed(0)
+    x, expected = torch.randn_like(like.x0), []
+    for i in scheduler.timesteps:
+        raw = stand_in(State.of(x), time_of(i).expand(4).float())
+        x = scheduler.step(raw, i, x, like.x0, known).prev_sample
+        expected.append(torch.where(like.known, like.x0, x))
+    agree(walk(RePaint(20, 20, 1, eta, "leading", 1 / T), ours(predict="eps"), like), expected)
+
+
+@pytest.mark.parametrize(("steps", "jump", "times"), [(250, 10, 10), (100, 7, 3), (20, 30, 2)])
+def test_repaint_jumps(steps: int, jump: int, times: int) -> None:
+    scheduler = theirs(RePaintScheduler)
+    scheduler.set_timesteps(steps, jump_length=jump, jump_n_sample=times)
+    assert [i * (T // steps) for i in visits(steps, jump, times)] == scheduler.timesteps.tolist()
+
+
+def test_repaint_noise_between_steps() -> None:
+    """One step up, on the grid of training: x sqrt(1 - beta) + noise sqrt(beta)."""
+    scheduler, process = theirs(RePaintScheduler), ours()
+    scheduler.set_timesteps(T)
+    x = torch.randn(4, 5, 3)
+    for lower, upper in pairwise([100, 101, 102]):
+        gap = process.schedule(time_of(torch.full((4,), upper))).since(
+            process.schedule(time_of(torch.full((4,), lower)))
+        )
+        torch.manual_seed(0)
+        mine = process.noised(x, gap, torch.ones_like(x, dtype=torch.bool))[0].x
+        torch.manual_seed(0)
+        torch.testing.assert_close(mine, scheduler.undo_step(x, upper), **PRECISE)

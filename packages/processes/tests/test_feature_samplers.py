@@ -1,0 +1,321 @@
+"""Walks through Gaussian noise: grids of times, laws on Gaussian data, and filling in."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor
+
+from dither.processes.clock import Clock
+from dither.processes.gaussian import GaussianProcess, GaussianReading
+from dither.processes.regions import MaskedRegionProcess
+from dither.processes.samplers.ddim import DDIM
+from dither.processes.samplers.dpm import DPMSolver, log_snr
+from dither.processes.samplers.grid import Grid
+from dither.processes.samplers.ordered_regions import OrderedRegions
+from dither.processes.samplers.repaint import RePaint, visits
+from dither.processes.schedules import betas
+from dither.processes.schedules.curves import cosine_squared, linear_beta, log_linear, tabulated
+from dither.registry.flow import Clean, State
+from dither.registry.kinds import ModelFacts, ProcessFacts
+from dither.registry.spaces import FeatureSpace, Field, TokenSpace
+
+SPACE = FeatureSpace(3, 2)
+MEAN, STD = 3.0, 0.5
+
+
+def process_of(predict: str = "x0", schedule=None, **options) -> GaussianProcess:
+    return GaussianProcess(SPACE, Clock(schedule or linear_beta()), predict, **options)
+
+
+class Normal:
+    """The exact denoiser of values that are normal by themselves; it counts its calls, and remembers the times."""
+
+    def __init__(self, process: GaussianProcess) -> None:
+        self.process, self.times = process, list[float]()
+
+    def __call__(self, state: State, t: Tensor) -> GaussianReading:
+        self.times.append(float(t[0]))
+        noise = self.process.schedule(t)
+        a, b = noise.alpha(state.x).sqrt(), noise.lost(state.x).sqrt()
+        x0 = MEAN + STD**2 * a / (STD**2 * a**2 + b**2) * (state.x - a * MEAN)
+        eps = (state.x - a * x0) / b
+        raw = {"x0": x0, "eps": eps, "velocity": a * eps - b * x0}[self.process.predict]
+        return self.process.read(raw, state, noise)
+
+
+def walked(sampler, process: GaussianProcess, like: Clean) -> tuple[list[Tensor], Normal]:
+    session = Normal(process)
+    return list(sampler(process, session, like)), session
+
+
+@pytest.mark.parametrize(
+    ("spacing", "expected"),
+    [
+        ("trailing", [1.0, 0.75, 0.5, 0.25]),
+        ("leading", [0.76, 0.51, 0.26, 0.01]),
+        ("linspace", [1.0, 0.67, 0.34, 0.01]),
+    ],
+)
+def test_grids(spacing: str, expected: list[float]) -> None:
+    times = Grid(4, spacing, 0.01).times(linear_beta())
+    torch.testing.assert_close(times, torch.tensor(expected, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("schedule", [linear_beta(), log_linear(), cosine_squared(1e-6)])
+def test_log_snr_grid_is_even_in_log_snr(schedule) -> None:
+    times = Grid(9, "log-snr", 1e-3).times(schedule)
+    assert (times[0].item(), times[-1].item()) == (1.0, pytest.approx(1e-3))
+    steps = log_snr(schedule(times)).diff()
+    torch.testing.assert_close(steps, steps[:1].expand(8), rtol=1e-6, atol=0)
+
+
+def test_log_snr_grid_bears_a_schedule_that_goes_on_for_ever() -> None:
+    for schedule in (tabulated([1.0, 30.0, 900.0]), tabulated(betas.sigmas([0.02] * 100, True))):
+        times = Grid(12, "log-snr", 1e-3).times(schedule)
+        assert times.isfinite().all()
+        assert (times.diff() <= 0).all()
+
+
+@pytest.mark.parametrize("predict", ["x0", "eps", "velocity"])
+@pytest.mark.parametrize(
+    ("sampler", "tight"),
+    [
+        (DDIM(200, 0.0, "log-snr"), 0.02),
+        (DDIM(200, 0.5, "log-snr"), 0.02),
+        (DDIM(200, 1.0, "log-snr"), 0.02),
+        (DPMSolver(60, 2, "log-snr"), 0.02),
+        (RePaint(200, 40, 2, 1.0, "log-snr"), 0.04),
+    ],
+)
+def test_normal_data_are_drawn(sampler, tight: float, predict: str) -> None:
+    """The law of the data, N(3, 0.5^2), whatever is predicted."""
+    torch.manual_seed(1)
+    *_, x = walked(sampler, process_of(predict), Clean.of(torch.zeros(4_000, 3, 2)))[0]
+    assert x.mean().item() == pytest.approx(MEAN, abs=0.01)
+    assert x.std().item() == pytest.approx(STD, rel=tight)
+
+
+def flow_error(sampler) -> float:
+    """How far a walk without noise ends from where the probability flow leads, in closed form for normal data."""
+    process, like = process_of(schedule=cosine_squared(1e-4)), Clean.of(torch.zeros(64, 3, 2, dtype=torch.float64))
+    torch.manual_seed(0)
+    start = process.prior(like).x
+    torch.manual_seed(0)
+    *_, x = walked(sampler, process, like)[0]
+    end = process.schedule(torch.ones(1, dtype=torch.float64)).sigma
+    alpha = (-end).exp()
+    exact = MEAN + STD * (start - alpha.sqrt() * MEAN) / (STD**2 * alpha + 1 - alpha).sqrt()
+    return float((x - exact).abs().max())
+
+
+def test_order_of_convergence() -> None:
+    """Half the step: a quarter of the error to second order, half of it to first."""
+
+    def errors(order: int) -> list[float]:
+        return [flow_error(DPMSolver(n, order, "log-snr", 1e-6)) for n in (40, 80, 160)]
+
+    for order, low, high in ((1, 1.6, 2.6), (2, 3.2, 5.0)):
+        found = errors(order)
+        assert all(low < a / b < high for a, b in pairwise(found)), (order, found)
+    assert errors(2)[0] < 0.2 * errors(1)[0]
+
+
+def test_first_order_is_ddim() -> None:
+    like = Clean.of(torch.zeros(20, 3, 2, dtype=torch.float64))
+    ends = []
+    for sampler in (DPMSolver(10, 1), DDIM(10, 0.0)):
+        torch.manual_seed(0)
+        ends.append(walked(sampler, process_of(), like)[0][-1])
+    torch.testing.assert_close(*ends)
+
+
+@pytest.mark.parametrize("sampler", [DDIM(5), DPMSolver(5), RePaint(5, 2, 1)])
+def test_as_many_calls_as_steps(sampler) -> None:
+    states, session = walked(sampler, process_of(), Clean.of(torch.zeros(4, 3, 2)))
+    assert session.times == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2])
+    assert len(states) == 5
+
+
+def test_visits_are_those_of_the_paper() -> None:
+    """Figure 9 of Lugmayr et al.: down by jumps, each stretch as often as was said."""
+    assert visits(4, 2, 2) == [3, 2, 1, 0, 1, 2, 1, 0]
+    assert visits(5, 10, 3) == [4, 3, 2, 1, 0]
+    order = visits(20, 5, 3)
+    assert [a - b for a, b in pairwise(order)].count(-1) == 3 * 2 * 5
+    assert order[-1] == 0
+    assert max(order) == 19
+
+
+class Pair:
+    """The exact denoiser of pairs (x, y), both standard normal with correlation rho, when both are noised alike."""
+
+    def __init__(self, process: GaussianProcess, rho: float) -> None:
+        self.process, self.cov = process, torch.tensor([[1.0, rho], [rho, 1.0]], dtype=torch.float64)
+
+    def __call__(self, state: State, t: Tensor) -> GaussianReading:
+        noise = self.process.schedule(t)
+        alpha = noise.alpha(state.x)[0].item()
+        seen = alpha * self.cov + (1 - alpha) * torch.eye(2, dtype=torch.float64)
+        gain = alpha**0.5 * self.cov @ torch.linalg.inv(seen)
+        return self.process.read(state.x @ gain.T.to(state.x.dtype), state, noise)
+
+
+def test_repaint_fills_in_from_the_conditional_law() -> None:
+    """The model knows pairs that are noised alike; of each pair one value is given. Jumps mend what one pass misses."""
+    space, n, rho = FeatureSpace(1, 2), 4_000, 0.9
+    process = GaussianProcess(space, Clock(cosine_squared(1e-4)), "x0")
+    known = torch.tensor([True, False]).expand(n, 1, 2)
+    like = Clean.of(torch.full((n, 1, 2), 1.5), known=known)
+    slopes = {}
+    for times in (1, 6):
+        torch.manual_seed(0)
+        *_, x = RePaint(60, 6, times)(process, Pair(process, rho), like)
+        assert (x[..., 0] == 1.5).all()
+        slopes[times] = x[..., 1].mean().item() / 1.5
+        spread = x[..., 1].std().item()
+    assert slopes[1] < 0.7  # by itself, a pass pays too little heed to what is given
+    assert slopes[6] == pytest.approx(rho, abs=0.06)
+    assert spread == pytest.approx((1 - rho**2) ** 0.5, rel=0.1)
+
+
+def test_repaint_shows_the_model_noise_everywhere() -> None:
+    """Known values are noised as much as the others whenever the model looks, and in place in what is shown."""
+    process, like = process_of(), Clean.of(torch.full((3_000, 3, 2), 5.0), known=torch.rand(3_000, 3, 2) < 0.5)
+    seen: list[tuple[float, float, float]] = []
+
+    def session(state: State, t: Tensor) -> GaussianReading:
+        alpha = float(process.schedule(t).alpha(state.x)[0])
+        given = state.x[like.known]
+        seen.append((alpha, given.mean().item() / 5, given.var().item()))
+        return process.read(torch.zeros_like(state.x), state, process.schedule(t))
+
+    for x in RePaint(6, 2, 2)(process, session, like):
+        assert (x[like.known] == 5).all()
+    for alpha, scale, variance in seen[1:]:
+        assert scale == pytest.approx(alpha**0.5, abs=0.02)
+        assert variance == pytest.approx(1 - alpha, abs=0.05)
+
+
+class Ladder:
+    """A stand-in that tells laws: draws of unit u spread by u, so that it is the less sure the later the unit."""
+
+    def __init__(self, process: MaskedRegionProcess, spread: bool = True) -> None:
+        self.process, self.spread, self.told = process, spread, list[float]()
+
+    def __call__(self, state: State, t: Tensor) -> "Ladder":
+        self.told.append(float(t[0]))
+        self.state = state
+        return self
+
+    @property
+    def x0(self) -> Tensor:
+        return torch.where(self.state.hidden, 7.0, self.state.x)
+
+    def draw(self) -> Tensor:
+        sure = torch.arange(self.state.x.shape[1])[:, None] * float(self.spread)
+        return torch.where(self.state.hidden, 7 + sure * torch.randn_like(self.state.x), self.state.x)
+
+    def squares(self, x0: Tensor, wanted: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+def test_the_surest_regions_come_first() -> None:
+    space = FeatureSpace(8, 2)
+    process = MaskedRegionProcess(space, Clock(log_linear()), exact=True)
+    like = Clean.of(
+        torch.zeros(5, 8, 2), known=torch.zeros(5, 8, 2, dtype=torch.bool).index_fill(1, torch.tensor(3), True)
+    )
+    session = Ladder(process)
+    states = list(OrderedRegions("spread", 7, 64)(process, session, like))
+    orders = [(state != 0).any(-1).sum(1).tolist() for state in states]
+    assert orders == [[k] * 5 for k in range(1, 8)]
+    first = [torch.nonzero((state[0] != 0).any(-1))[:, 0].tolist() for state in states]
+    assert first[:3] == [[0], [0, 1], [0, 1, 2]]
+    assert first[-1] == [0, 1, 2, 4, 5, 6, 7]
+    assert session.told == pytest.approx([k / 7 / 0.999 for k in range(7, 0, -1)], abs=2e-3)
+
+
+@pytest.mark.parametrize(("by", "spread"), [("random", True), ("spread", False)])
+def test_without_spread_the_order_is_random(by: str, spread: bool) -> None:
+    process = MaskedRegionProcess(FeatureSpace(8, 2), Clock(log_linear()))
+    like = Clean.of(torch.zeros(4_000, 8, 2))
+    first = next(OrderedRegions(by, 8)(process, Ladder(process, spread), like))
+    counts = (first != 0).any(-1).float().mean(0)
+    torch.testing.assert_close(counts, torch.full((8,), 1 / 8), rtol=0, atol=0.025)
+
+
+@pytest.mark.parametrize("mask", ["region", "element", "column", "block"])
+def test_ordered_regions_fill_in_everything_once(mask: str) -> None:
+    process = MaskedRegionProcess(FeatureSpace(8, 2), Clock(log_linear()), mask, block=3)
+    like = Clean.of(torch.randn(6, 8, 2), torch.arange(8) < torch.tensor([[8], [5], [1], [8], [3], [7]]))
+    like = Clean(like.x0, like.valid, torch.rand(6, 8, 2) < 0.3)
+
+    def session(state: State, t: Tensor):
+        return process.read(torch.full_like(state.x, 7.0), state, process.schedule(t))
+
+    before = process.prior(like).x
+    for x in OrderedRegions("random", 4)(process, session, like):
+        changed = x != before
+        assert (x[changed] == 7).all()
+        assert not (changed & like.fixed).any()
+        before = x
+    assert torch.equal(x, torch.where(like.fixed, like.x0, 7.0))
+    nothing = Clean(like.x0, like.valid, torch.ones_like(like.known))
+    assert torch.equal(next(OrderedRegions("random", 4)(process, session, nothing)), like.x0)
+
+
+FACTS = {
+    "gaussian": ProcessFacts("gaussian", SPACE, "x0", "gaussian"),
+    "masked-region": ProcessFacts("masked-region", SPACE, "x0", "hidden"),
+    "absorbing": ProcessFacts("absorbing", TokenSpace((Field("text", 4, 5),)), "posterior", "mask"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "serves"),
+    [("ddim", "gaussian"), ("dpm-solver", "gaussian"), ("repaint", "gaussian"), ("ordered-regions", "masked-region")],
+)
+def test_samplers_say_what_they_serve(part, name: str, serves: str) -> None:
+    for process, facts in FACTS.items():
+        misfits = list(part("sampler", name).check(facts, ModelFacts()))
+        assert bool(misfits) == (process != serves)
+        assert all(m.related == ("process",) and f'"{name}"' in m.message and process in m.message for m in misfits)
+        assert all("ancestral" in m.help for m in misfits)
+
+
+def test_options_without_effect(part) -> None:
+    def check(name: str, facts: str, **options) -> list[tuple]:
+        return [m.path for m in part("sampler", name, **options).check(FACTS[facts], ModelFacts())]
+
+    assert check("ddim", "gaussian", t_min=0.1) == [("t_min",)]
+    assert not check("ddim", "gaussian", t_min=0.1, spacing="leading")
+    assert check("ordered-regions", "masked-region", draws=3) == [("draws",)]
+    assert not check("ordered-regions", "masked-region", draws=3, by="spread")
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: DDIM(0), "at least 1 step"),
+        (lambda: DDIM(5, 1.5), "eta must lie"),
+        (lambda: DDIM(5, 0.0, "trialing"), 'did you mean "trailing"'),
+        (lambda: DPMSolver(5, 3), "order must be 1 or 2"),
+        (lambda: RePaint(5, 0), "a jump has at least 1 step"),
+        (lambda: RePaint(eta=-0.1), "eta must lie"),
+        (lambda: OrderedRegions("confidence"), "by must be one of"),
+        (lambda: OrderedRegions(draws=1), "at least 2 draws"),
+    ],
+)
+def test_plain_construction_refuses(call, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+def test_the_wrong_process_is_refused() -> None:
+    masked, like = MaskedRegionProcess(SPACE, Clock(log_linear())), Clean.of(torch.zeros(2, 3, 2))
+    for sampler, name in ((DDIM(), "ddim"), (DPMSolver(), "dpm-solver"), (RePaint(), "repaint")):
+        with pytest.raises(TypeError, match=f"{name} walks a GaussianProcess"):
+            next(sampler(masked, None, like))
+    with pytest.raises(TypeError, match="walks a MaskedRegionProcess"):
+        next(OrderedRegions()(process_of(), None, like))

@@ -1,0 +1,39 @@
+"""The figures of baselines, on the elements that a model was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from .baselines import Question, Reference
+from .metrics import RegionMetrics
+
+__all__ = ["baseline_figures"]
+
+
+def baseline_figures(
+    fresh: Callable[[], RegionMetrics], fit: Callable[[int], Reference], questions: Sequence[Question]
+) -> dict[str, float]:
+    """Return `FIGURE/BASELINE` for everything that a baseline answers; empty where nothing was asked.
+
+    Args:
+        fresh: Makes the figures that are to be filled in.
+        fit: From the number of a cell type, or -1, to the baselines fitted on it; one is held at a time.
+        questions: What was asked.
+    """
+    figures: dict[str, RegionMetrics] = {}
+    for cell in np.unique(np.concatenate([np.zeros(0, np.int64), *(question.cell for question in questions)])).tolist():
+        reference = fit(cell)
+        for question in questions:
+            if not (question.cell == cell).any():
+                continue
+            part = question.of_cell(cell)
+            for name, guess, counted in reference.answers(part):
+                figures.setdefault(name, fresh()).answers.add(part.truth, guess, counted)
+    return {
+        f"{figure}/{name}": value
+        for name, each in figures.items()
+        for figure, value in each.compute().items()
+        if figure != "constant_columns" and (name != "logistic" or figure.startswith("accessibility"))
+    }

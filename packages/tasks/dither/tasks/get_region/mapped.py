@@ -1,0 +1,61 @@
+"""Motifs that stay on disk: rows are read, scaled and made float32 when they are asked for.
+
+Letters: P regions, M motifs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+from jaxtyping import Bool, Float, Float32
+
+__all__ = ["BLOCK", "MappedRows", "blocks_of", "largest_of"]
+
+BLOCK: Final = 8192
+"""Rows that are read at a time where all of them are needed."""
+
+
+class MappedRows:
+    """A matrix of which only rows that are asked for are in memory. It can be indexed, and taken for an array.
+
+    Args:
+        stored: As it is on disk. `P M`, any sort of float.
+        divisor: Each column is divided by its own, and cut at 1; None leaves it as it is. `M`.
+    """
+
+    def __init__(self, stored: Float[np.ndarray, "P M"], divisor: Float32[np.ndarray, " M"] | None = None) -> None:
+        self.stored, self.divisor = stored, divisor
+        self.shape, self.dtype, self.ndim = stored.shape, np.dtype(np.float32), 2
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+    def __getitem__(self, rows: Any) -> Float32[np.ndarray, "... M"]:
+        read = np.asarray(self.stored[rows], np.float32)
+        if self.divisor is None:
+            return read
+        divisor = self.divisor[rows[1:]] if isinstance(rows, tuple) else self.divisor
+        scaled: Float32[np.ndarray, "... M"] = np.minimum(read / divisor, np.float32(1))
+        return scaled
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Float[np.ndarray, "P M"]:
+        if copy is False:
+            raise ValueError("rows on disk cannot be had without a copy")
+        return self[:].astype(dtype or np.float32, copy=False)
+
+
+def blocks_of(rows: int) -> Iterator[slice]:
+    """Yield slices of `BLOCK` rows that make up all."""
+    for start in range(0, rows, BLOCK):
+        yield slice(start, min(start + BLOCK, rows))
+
+
+def largest_of(stored: Float[np.ndarray, "P M"], train: Bool[np.ndarray, " P"]) -> Float32[np.ndarray, " M"]:
+    """Return by what to divide each motif: its largest value in the training regions, 1 where that is 0. `M`."""
+    largest = np.zeros(stored.shape[1], np.float32)
+    for block in blocks_of(len(stored)):
+        if train[block].any():
+            largest = np.maximum(largest, np.asarray(stored[block], np.float32)[train[block]].max(0))
+    return np.where(largest > 0, largest, 1).astype(np.float32)

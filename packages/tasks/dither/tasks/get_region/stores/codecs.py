@@ -1,0 +1,150 @@
+"""How the chunks of a zarr array are packed. What Python's library can unpack needs nothing else; the rest numcodecs.
+
+Nothing here gives back more than it was told to expect: a chunk that claims to be larger is refused unread.
+"""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+import struct
+import zlib
+from collections.abc import Callable
+from typing import Any, Final
+
+from dither.registry.problems import Problem, Refused
+
+__all__ = ["OURS", "DamagedError", "pack", "unpack"]
+
+
+class DamagedError(ValueError):
+    """A chunk cannot be unpacked; says why."""
+
+
+def _stream(make: Callable[[], Any]) -> Callable[[bytes, int], bytes]:
+    """Unpack what one of the library's incremental readers reads; several packed pieces in a row count as one."""
+
+    def unpack(content: bytes, most: int) -> bytes:
+        parts, room = [], most
+        while content:
+            reader = make()
+            part = reader.decompress(content, room + 1)
+            room -= len(part)
+            if room < 0:
+                raise DamagedError(f"it holds more than the {most:,} bytes that it should")
+            if not reader.eof:
+                raise DamagedError("it is cut short")
+            parts.append(part)
+            content = reader.unused_data
+        return b"".join(parts)
+
+    return unpack
+
+
+OURS: Final[dict[str, Callable[[bytes, int], bytes]]] = {
+    "zlib": _stream(zlib.decompressobj),
+    "gzip": _stream(lambda: zlib.decompressobj(wbits=31)),
+    "bz2": _stream(bz2.BZ2Decompressor),
+    "lzma": _stream(lzma.LZMADecompressor),
+    "crc32c": lambda content, most: _checked(content),
+}
+"""Packings that need no other package: name -> (content, largest result) -> what was packed."""
+
+THEIRS: Final = ("blosc", "zstd", "lz4")
+
+
+def unpack(name: str, content: bytes, most: int) -> bytes:
+    """Undo one packing.
+
+    Args:
+        name: Its name, as zarr has it.
+        content: The packed bytes.
+        most: Bytes that the result may have.
+
+    Raises:
+        DamagedError: The content is not what the name says, is cut short, or holds more than `most` bytes.
+        Refused: The packing is not known, or needs a package that is not installed.
+    """
+    name = name.removeprefix("numcodecs.")
+    try:
+        if name in OURS:
+            return OURS[name](content, most)
+        if name in THEIRS:
+            return _with_numcodecs(name, content, most)
+    except (zlib.error, OSError, EOFError, lzma.LZMAError, RuntimeError, struct.error) as error:
+        raise DamagedError(f"it is damaged or cut short ({error})") from None
+    known = ", ".join((*OURS, *THEIRS))
+    raise Refused(f'its chunks are packed with "{name[:40]}"; known are {known}')
+
+
+def _with_numcodecs(name: str, content: bytes, most: int) -> bytes:
+    said = _claimed(name, content)
+    if said is not None and said > most:
+        raise DamagedError(f"it claims to hold {said:,} bytes, more than the {most:,} that it should")
+    try:
+        from numcodecs import LZ4, Blosc, Zstd  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        fix = 'install the extra "zarr" of dither-tasks, which brings numcodecs'
+        raise Refused(Problem(f"its chunks are packed with {name}, which needs numcodecs", help=fix)) from None
+    codec: Any = {"blosc": Blosc, "zstd": Zstd, "lz4": LZ4}[name]()
+    try:
+        return bytes(codec.decode(content))
+    except (ValueError, TypeError, MemoryError) as error:
+        raise DamagedError(f"it is damaged or cut short ({error})") from None
+
+
+def _claimed(name: str, content: bytes) -> int | None:
+    """Return how many bytes a packed chunk says that it holds; None where its head does not say."""
+    if name == "blosc":
+        if len(content) < 16 or struct.unpack_from("<I", content, 12)[0] != len(content):
+            raise DamagedError("it is cut short")
+        return int(struct.unpack_from("<I", content, 4)[0])
+    if name == "lz4":
+        return int(struct.unpack_from("<I", content)[0])
+    if len(content) < 6 or content[:4] != b"\x28\xb5\x2f\xfd":
+        raise DamagedError("it does not begin as zstd does")
+    kind, dictionary = content[4] >> 6, (0, 1, 2, 4)[content[4] & 3]
+    single = content[4] >> 5 & 1
+    size = (single, 2, 4, 8)[kind]
+    if not size:
+        return None
+    field = content[5 + (not single) + dictionary :][:size]
+    if len(field) < size:
+        raise DamagedError("it is cut short")
+    return int.from_bytes(field, "little") + 256 * (size == 2)
+
+
+def _checked(content: bytes) -> bytes:
+    if len(content) < 4:
+        raise DamagedError("it is cut short")
+    body, said = content[:-4], int.from_bytes(content[-4:], "little")
+    if crc32c(body) != said:
+        raise DamagedError("its checksum is wrong")
+    return body
+
+
+def _table() -> list[int]:
+    found = list(range(256))
+    for _ in range(8):
+        found = [state >> 1 ^ (0x82F63B78 if state & 1 else 0) for state in found]
+    return found
+
+
+TABLE: Final = _table()
+"""What each byte does to the checksum."""
+
+
+def crc32c(content: bytes) -> int:
+    """Return the checksum of Castagnoli (RFC 3720), as zarr 3 has it."""
+    state = 0xFFFFFFFF
+    for byte in content:
+        state = TABLE[(state ^ byte) & 0xFF] ^ state >> 8
+    return state ^ 0xFFFFFFFF
+
+
+def pack(content: bytes, name: str) -> bytes:
+    """Pack bytes with zlib or gzip, the same bytes each time."""
+    if name == "zlib":
+        return zlib.compress(content, 1)
+    packer = zlib.compressobj(1, wbits=31)
+    return packer.compress(content) + packer.flush()

@@ -1,0 +1,223 @@
+"""Regions in a folder of .npy files: `regions.json` says what they are, the matrix is mapped and never read whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from dither.registry.problems import Problem, Refused
+from dither.registry.storage import sha256_of, sync
+
+from ..assembly import assemble
+from ..facts import RegionFacts
+from ..mapped import BLOCK
+from ..npy import map_npy
+from ..regions import RegionMatrix
+
+__all__ = ["SIDECAR", "FolderRecord", "fill_folder", "find_record", "must_be_ours", "open_folder", "verify"]
+
+SIDECAR: Final = "regions.json"
+"""The file that says what the others are."""
+
+TOLD: Final = {"open": np.bool_, "atpm": np.float32, "expression": np.float32, "tss": np.bool_}
+GENES: Final = ("gene_index", "gene_name", "gene_strand")
+HELP: Final = "prepare them again: dither prepare get"
+LARGEST_HALF: Final = float(np.finfo(np.float16).max)
+
+
+class ArrayRecord(BaseModel):
+    """What one file holds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+    sha256: str
+
+
+class FolderRecord(BaseModel):
+    """What a folder holds.
+
+    Attributes:
+        version: Of this layout.
+        made: From what, and how.
+        motifs: Names of the columns.
+        cells: Names of the cell types.
+        chromosomes: How many regions each has, in the order of their numbers.
+        arrays: The files by name, without ".npy".
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    version: Literal[1] = 1
+    made: dict[str, Any]
+    motifs: tuple[str, ...]
+    cells: tuple[str, ...]
+    chromosomes: dict[str, int]
+    arrays: dict[str, ArrayRecord]
+
+    def facts(self, held_out: Sequence[str]) -> RegionFacts:
+        """Tell what there is, given the chromosomes that are held out."""
+        counts = [count for name, count in self.chromosomes.items() if name not in held_out]
+        return RegionFacts(
+            motifs=len(self.motifs),
+            cells=self.cells,
+            longest=max(counts, default=0),
+            rows=sum(self.chromosomes.values()),
+            chromosomes=len(self.chromosomes),
+            atpm="atpm" in self.arrays,
+            expression="expression" in self.arrays,
+            tss="tss" in self.arrays,
+            mapped=True,
+        )
+
+
+def fill_folder(
+    folder: Path,
+    arrays: Mapping[str, Any],
+    dtype: str,
+    made: Mapping[str, Any],
+    tell: Callable[[int, int], None] = lambda done, total: None,
+) -> FolderRecord:
+    """Write checked arrays into an empty folder, the sidecar last. Returns what it says.
+
+    Args:
+        folder: Where to.
+        arrays: As `check_arrays` let them pass; features may be anything of which slices of rows can be taken.
+        dtype: Of the features: float16 or float32.
+        made: From what and how, to be compared later.
+        tell: Called with rows done and rows in all.
+    """
+    rows, motifs = arrays["features"].shape
+    features = np.lib.format.open_memmap(folder / "features.npy", "w+", np.dtype(dtype), (rows, motifs))
+    for start in range(0, rows, BLOCK):
+        block = np.asarray(arrays["features"][start : start + BLOCK])
+        if dtype == "float16" and block.max() > LARGEST_HALF:
+            fix = "take --dtype float32"
+            raise Refused(
+                Problem(f"a feature of {block.max():g} is more than float16 holds ({LARGEST_HALF:g})", help=fix)
+            )
+        features[start : start + BLOCK] = block
+        tell(min(start + BLOCK, rows), rows)
+    features.flush()
+    del features
+    names, chromosome = np.unique(arrays["chromosome"], return_inverse=True)
+    kept: dict[str, Any] = {"chromosome": chromosome.astype(np.int32)}
+    kept |= {name: np.asarray(arrays[name]).astype(np.int64) for name in ("start", "end")}
+    for name, sort in TOLD.items():
+        if name in arrays:  # cell types first on disk, so that what is said of one lies together
+            kept[name] = np.ascontiguousarray(np.asarray(arrays[name]).swapaxes(0, 1).astype(sort))
+    kept |= {name: np.asarray(arrays[name]) for name in GENES if name in arrays}
+    for name, array in kept.items():
+        np.save(folder / f"{name}.npy", array, allow_pickle=False)
+    record = FolderRecord(
+        made=dict(made),
+        motifs=tuple(map(str, arrays["motifs"])),
+        cells=tuple(map(str, arrays.get("cells", ()))),
+        chromosomes={str(name): int(count) for name, count in zip(names, np.bincount(chromosome), strict=True)},
+        arrays={name: _described(folder / f"{name}.npy") for name in ("features", *kept)},
+    )
+    (folder / SIDECAR).write_text(record.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    for path in folder.iterdir():
+        sync(path)
+    return record
+
+
+def _described(path: Path) -> ArrayRecord:
+    array = np.load(path, mmap_mode="r", allow_pickle=False)
+    return ArrayRecord(dtype=array.dtype.str, shape=array.shape, bytes=path.stat().st_size, sha256=sha256_of(path))
+
+
+def find_record(folder: Path) -> FolderRecord:
+    """Return what a folder says about itself.
+
+    Raises:
+        Refused: It says nothing, or nothing that can be understood.
+    """
+    path = folder / SIDECAR
+    try:
+        return FolderRecord.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise Refused(Problem(f"{path}: {error.strerror}", help=HELP)) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise Refused(Problem(f"{path}: is damaged: {where}: {first['msg']}", help=HELP)) from None
+
+
+def open_folder(folder: Path, *, valid: Sequence[str], test: Sequence[str], scale: bool) -> RegionMatrix:
+    """Map a folder.
+
+    Args:
+        folder: As `fill_folder` left it.
+        valid: Chromosomes held out for validation.
+        test: Chromosomes held out for the final test.
+        scale: Divide each motif by its largest value in the training regions, and cut at 1.
+
+    Raises:
+        Refused: A file is missing, cut short or another than the sidecar says.
+    """
+    record = find_record(folder)
+    found: dict[str, Any] = {name: _mapped(folder, name, record) for name in record.arrays}
+    missing = {"features", "chromosome", "start", "end"} - found.keys()
+    if missing:
+        raise Refused(Problem(f"{folder / SIDECAR}: names no {', '.join(sorted(missing))}", help=HELP))
+    rows, motifs = sum(record.chromosomes.values()), len(record.motifs)
+    if found["features"].shape != (rows, motifs) or found["start"].shape != (rows,):
+        raise Refused(Problem(f"{folder}: its arrays are not of {rows} regions and {motifs} motifs", help=HELP))
+    verify(folder, ("chromosome", "start", "end"))
+    arrays: dict[str, Any] = {name: found[name].swapaxes(0, 1) for name in TOLD if name in found}
+    arrays |= {"features": found["features"], "start": np.array(found["start"]), "end": np.array(found["end"])}
+    arrays["chromosome"] = np.array(list(record.chromosomes), np.str_)[np.array(found["chromosome"])]
+    arrays["motifs"], arrays["cells"] = np.array(record.motifs, np.str_), np.array(record.cells, np.str_)
+    return assemble(folder, arrays, valid=valid, test=test, scale=scale)
+
+
+def _mapped(folder: Path, name: str, record: FolderRecord) -> Any:
+    path, said = folder / f"{name}.npy", record.arrays[name]
+    if path.is_file() and path.stat().st_size != said.bytes:
+        message = (
+            f"{path}: has {path.stat().st_size:,} bytes, {SIDECAR} says {said.bytes:,}; it was cut short or changed"
+        )
+        raise Refused(Problem(message, help=HELP))
+    array = map_npy(path, HELP)
+    if (array.dtype.str, array.shape) != (said.dtype, said.shape):
+        message = f"{path}: holds {array.dtype.str} of {array.shape}, {SIDECAR} says {said.dtype} of {said.shape}"
+        raise Refused(Problem(message, help=HELP))
+    return array
+
+
+def verify(folder: Path, names: Sequence[str] | None = None) -> FolderRecord:
+    """Read files through, all of them by default, and compare their checksums.
+
+    Raises:
+        Refused: A file is missing or has changed.
+    """
+    record = find_record(folder)
+    for name in names or record.arrays:
+        path = folder / f"{name}.npy"
+        try:
+            found = sha256_of(path)
+        except OSError as error:
+            raise Refused(Problem(f"{path}: {error.strerror}", help=HELP)) from None
+        if found != record.arrays[name].sha256:
+            raise Refused(Problem(f"{path}: has changed: its sha256 is not the one in {SIDECAR}", help=HELP))
+    return record
+
+
+def must_be_ours(folder: Path) -> None:
+    """Refuse a place that arrays must not take: a file, or a folder that holds something else.
+
+    Raises:
+        Refused: There is something else.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise Refused(f"{folder} is a file; arrays need a folder")
+    others = [path.name for path in folder.iterdir()] if folder.exists() else []
+    if others and SIDECAR not in others:
+        some = ", ".join(sorted(others)[:3])
+        fix = "--out names another folder; a new one is made"
+        raise Refused(Problem(f"{folder} holds other files ({some}), which stay as they are", help=fix))

@@ -1,0 +1,78 @@
+"""Columns of a table of regions by name: places, what is said of cell types, and motifs.
+
+Letters: P regions, M motifs, C cell types, K columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from jaxtyping import Float
+
+from .archive import Arrays
+
+__all__ = ["PLACES", "TableColumns", "sort_columns"]
+
+PLACES: Final = ("chromosome", "start", "end")
+"""Columns that say where a region is."""
+
+PREFIXES: Final = {
+    "open": ("open",),
+    "atpm": ("atpm",),
+    "expression": ("expression_positive", "expression_negative"),
+    "tss": ("tss_positive", "tss_negative"),
+}
+"""What may be known of cell types, and how its columns are called before the colon: one, or one for each strand."""
+
+
+@dataclass(frozen=True)
+class TableColumns:
+    """The columns of a table.
+
+    Attributes:
+        names: All of them, in order.
+        cells: Cell types, in order of appearance.
+        motifs: Places of the motif columns.
+        told: For each thing that is known of cell types, the places of its columns, of each cell type in turn; None
+            where the table has no column for one.
+    """
+
+    names: tuple[str, ...]
+    cells: tuple[str, ...]
+    motifs: tuple[int, ...]
+    told: dict[str, list[list[int | None]]]
+
+    def arrays(self, table: Float[np.ndarray, "P K"]) -> Arrays:
+        """Return the arrays that `check_arrays` knows; what is not known of a cell type is 0."""
+        found: Arrays = {
+            "features": table[:, list(self.motifs)],
+            "motifs": np.array([self.names[place] for place in self.motifs], np.str_),
+        }
+        found |= {name: table[:, self.names.index(name)] for name in ("start", "end") if name in self.names}
+        if self.told:
+            found["cells"] = np.array(self.cells, np.str_)
+        nothing = np.zeros(len(table))
+        for sort, places in self.told.items():
+            columns = [[nothing if at is None else table[:, at] for at in each] for each in places]
+            stacked = np.array(columns).transpose(2, 0, 1)  # P C, and strands
+            found[sort] = stacked if len(PREFIXES[sort]) > 1 else stacked[..., 0]
+        return found
+
+
+def sort_columns(names: Sequence[str]) -> TableColumns:
+    """Tell the columns of a table apart by their names."""
+    prefixes = {prefix for all_of in PREFIXES.values() for prefix in all_of}
+    of_cells = {place: name.split(":", 1) for place, name in enumerate(names) if name.partition(":")[0] in prefixes}
+    of_cells = {place: parts for place, parts in of_cells.items() if len(parts) == 2}
+    at = {tuple(parts): place for place, parts in of_cells.items()}
+    cells = tuple(dict.fromkeys(cell for _, cell in at))
+    told = {
+        sort: [[at.get((prefix, cell)) for prefix in all_of] for cell in cells]
+        for sort, all_of in PREFIXES.items()
+        if any((prefix, cell) in at for prefix in all_of for cell in cells)
+    }
+    motifs = tuple(place for place, name in enumerate(names) if name not in PLACES and place not in of_cells)
+    return TableColumns(tuple(names), cells, motifs, told)

@@ -1,0 +1,172 @@
+"""Baselines against brute force and scikit-learn, and that they see neither what is hidden nor what is held out."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression, Ridge
+
+from dither.registry.spaces import Group
+from dither.tasks.get_region.baselines import PENALTY, Question, Reference
+from dither.tasks.get_region.comparison import baseline_figures
+from dither.tasks.get_region.metrics import RegionMetrics
+from dither.tasks.get_region.neighbours import nearest_visible, regions_beside
+from dither.tasks.get_region.regions import Standard
+
+torch.set_num_threads(1)
+P, B, L, M = 400, 3, 12, 6
+GROUPS = (Group("motifs", 0, M), Group("accessibility", M, M + 1))
+W = M + 1
+
+
+@pytest.fixture(scope="module")
+def train():
+    g = np.random.default_rng(0)
+    hidden = g.normal(size=(P, 2))
+    motifs = np.abs(hidden @ g.normal(size=(2, M)) + 0.5 * g.normal(size=(P, M)))
+    label = motifs[:, 0] + motifs[:, 3] > 2.5
+    return np.column_stack([motifs, label]).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def reference(train):
+    return Reference(train, np.arange(P) % 100 == 0, GROUPS)
+
+
+def question(train, share=0.5, seed=1, mask="element"):
+    g = np.random.default_rng(seed)
+    truth = train[g.integers(0, P, (B, L))]
+    wanted = g.random((B, L, W)) < share if mask == "element" else np.repeat(g.random((B, L, 1)) < share, W, 2)
+    if mask == "accessibility":
+        wanted = np.broadcast_to(np.arange(W) == M, (B, L, W)).copy()
+    return Question(truth, ~wanted, wanted, np.cumsum(g.integers(1, 9, (B, L)), 1), np.zeros(B, np.int64))
+
+
+def answers(reference, asked):
+    return {name: (guess, counted) for name, guess, counted in reference.answers(asked)}
+
+
+def test_the_nearest_visible_region_by_brute_force():
+    g = np.random.default_rng(0)
+    values = g.random((B, L, W)).astype(np.float32)
+    visible, centre = g.random((B, L, W)) < 0.3, np.cumsum(g.integers(1, 4, (B, L)), 1)
+    found, near = nearest_visible(values, visible, centre)
+    for b, place, m in np.ndindex(B, L, W):
+        seen = np.flatnonzero(visible[b, :, m])
+        assert found[b, place, m] == bool(len(seen))
+        if len(seen):
+            best = seen[np.abs(centre[b, seen] - centre[b, place]).argmin()]
+            assert near[b, place, m] == values[b, best, m]
+
+
+def test_regions_beside_by_brute_force():
+    g = np.random.default_rng(1)
+    visible = (g.random((B, L, 1)) < 0.3) & (g.random((B, L, W)) < 0.9)
+    z = g.normal(size=(B, L, W)).astype(np.float32) * visible
+    beside = regions_beside(z, visible)
+    for b, place in np.ndindex(B, L):
+        seen = np.flatnonzero(visible[b].any(1))
+        sides = [z[b, side[pick]] for side, pick in ((seen[seen <= place], -1), (seen[seen >= place], 0)) if len(side)]
+        expected = np.mean(sides, 0) if sides else np.zeros(W)
+        np.testing.assert_allclose(beside[b, place], expected, atol=1e-6)
+
+
+def test_ridge_equals_that_of_scikit_learn_for_every_pattern(train, reference):
+    asked = question(train)
+    guess, counted = answers(reference, asked)["ridge"]
+    assert (counted == asked.wanted).all()
+    standard = Standard.of(train)
+    z, seen = (train - standard.mean) / standard.std, asked.visible
+    here = (asked.truth - standard.mean) / standard.std
+    for b, place in list(np.ndindex(B, L))[::3]:
+        columns = np.flatnonzero(seen[b, place])
+        if len(columns):
+            fitted = Ridge(alpha=PENALTY, fit_intercept=False).fit(z[:, columns], z)
+            expected = fitted.predict(here[b, place, columns][None])[0] * standard.std + standard.mean
+            wanted = asked.wanted[b, place]
+            np.testing.assert_allclose(guess[b, place][wanted], expected[wanted], atol=1e-3)
+
+
+def test_ridge_of_hidden_regions_is_fitted_on_the_regions_beside(train, reference):
+    asked = question(train, mask="region")
+    guess = answers(reference, asked)["ridge"][0]
+    standard = Standard.of(train)
+    z = (train - standard.mean) / standard.std
+    inner = [p for p in range(1, P - 1) if p // 100 == (p - 1) // 100 == (p + 1) // 100]
+    fitted = Ridge(alpha=PENALTY, fit_intercept=False).fit([(z[p - 1] + z[p + 1]) / 2 for p in inner], z[inner])
+    here = (asked.truth - standard.mean) / standard.std * asked.visible
+    b, place = np.argwhere(asked.wanted[..., 0])[2]
+    expected = fitted.predict(regions_beside(here.astype(np.float32), asked.visible)[b, place][None])[0]
+    np.testing.assert_allclose(guess[b, place], expected * standard.std + standard.mean, atol=1e-3)
+
+
+def test_similar_regions_by_brute_force(train, reference):
+    asked = question(train)
+    guess = answers(reference, asked)["similar"][0]
+    standard = Standard.of(train)
+    z, here = (train - standard.mean) / standard.std, (asked.truth - standard.mean) / standard.std
+    for b, place in ((0, 0), (1, 5), (2, 11)):
+        seen = asked.visible[b, place]
+        near = np.argsort(np.square(z[:, seen] - here[b, place, seen]).sum(1))[:32] if seen.any() else np.arange(P)
+        np.testing.assert_allclose(guess[b, place], train[near].mean(0), atol=1e-4)
+
+
+def test_logistic_regression_knows_hidden_motifs_by_their_mean(train, reference):
+    asked = question(train, mask="accessibility")
+    guess, counted = answers(reference, asked)["logistic"]
+    standard = Standard.of(train)
+    z = ((train - standard.mean) / standard.std)[:, :M]
+    fitted = LogisticRegression(C=0.01, max_iter=500).fit(z, train[:, M] > 0)
+    here = ((asked.truth - standard.mean) / standard.std)[..., :M].reshape(-1, M)
+    np.testing.assert_allclose(guess[..., M].ravel(), fitted.predict_proba(here)[:, 1], atol=1e-5)
+    assert counted[..., M].all()
+    assert not counted[..., :M].any()
+    blind = answers(reference, question(train, mask="region", share=1.1))
+    assert np.ptp(blind["logistic"][0][..., M]) == 0
+    assert "nearest" not in blind
+
+
+def test_no_baseline_sees_what_is_hidden(train, reference):
+    for mask in ("element", "region", "accessibility"):
+        asked = question(train, mask=mask)
+        other = Question(np.where(asked.wanted, 99, asked.truth).astype(np.float32), *list(vars(asked).values())[1:])
+        for (name, (one, counted)), (two, _) in zip(
+            answers(reference, asked).items(), answers(reference, other).values(), strict=True
+        ):
+            np.testing.assert_array_equal(one[counted], two[counted], err_msg=f"{name} {mask}")
+
+
+def fresh():
+    return RegionMetrics(GROUPS, Standard.none(W), np.zeros(W, np.float32))
+
+
+def test_figures_bear_the_names_of_metrics_and_are_ordered_as_expected(train, reference):
+    figures = baseline_figures(fresh, lambda cell: reference, [question(train, seed=seed) for seed in range(4)])
+    assert figures["motif_pearson/mean"] == 0
+    assert min(figures["motif_pearson/ridge"], figures["motif_pearson/similar"]) > 0.3
+    assert figures["accessibility_auc/mean"] == 0.5
+    assert figures["accessibility_auc/logistic"] > 0.7
+    assert {key for key in figures if key.endswith("/logistic")} == {
+        f"accessibility_{name}/logistic" for name in ("mse", "pearson", "spearman", "r2", "auc", "auprc")
+    }
+    assert all(np.isfinite(value) for value in figures.values())
+    assert baseline_figures(fresh, lambda cell: reference, []) == {}
+
+
+def test_each_cell_type_has_baselines_of_its_own(train):
+    asked = question(train)
+    asked = Question(*list(vars(asked).values())[:4], np.array([2, -1, 2]))
+    seen = []
+
+    def fit(cell):
+        seen.append(cell)
+        return Reference(train + 10 * (cell == 2), np.arange(P) % 100 == 0, GROUPS[:1])
+
+    figures = baseline_figures(fresh, fit, [asked, asked])
+    assert seen == [-1, 2]
+    assert figures["motif_mse/mean"] > 40  # the wrong table was used for two of the three windows, on purpose
+
+
+def test_nothing_is_fitted_on_labels_that_do_not_vary(train):
+    flat = train.copy()
+    flat[:, M] = 1
+    assert "logistic" not in answers(Reference(flat, np.arange(P) == 0, GROUPS), question(train))

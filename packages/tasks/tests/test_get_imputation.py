@@ -1,0 +1,108 @@
+"""Several draws of a window: what was drawn, their mean and spread, and that a right spread is called right."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from dither.registry.flow import Clean
+from dither.registry.spaces import Group
+from dither.tasks.get_region.imputation import Draws, coverage, draw_figures, drawn, half_width, same_windows
+from dither.tasks.get_region.judging import judge
+from dither.tasks.get_region.metrics import RegionMetrics
+from dither.tasks.get_region.regions import Standard
+
+torch.set_num_threads(1)
+L, M = 6, 3
+GROUPS = (Group("motifs", 0, M),)
+
+
+def like_of(*counts, seed=0):
+    """Windows with random masks, each as often as it is to be drawn."""
+    g = torch.Generator().manual_seed(seed)
+    x0, known = torch.rand(len(counts), L, M, generator=g), torch.rand(len(counts), L, M, generator=g) < 0.5
+    times = torch.tensor(counts)
+    return Clean.of(
+        *(value.repeat_interleave(times, 0) for value in (x0, torch.ones(len(counts), L, dtype=torch.bool), known))
+    )
+
+
+def fresh():
+    return RegionMetrics(GROUPS, Standard.none(M), np.full(M, 0.5, np.float32))
+
+
+def test_draws_of_one_window_are_found():
+    assert same_windows(like_of(3, 1, 2)) == [slice(0, 3), slice(3, 4), slice(4, 6)]
+    assert same_windows(like_of(1)) == [slice(0, 1)]
+    assert same_windows(like_of(2)[:0]) == []
+    like = like_of(2)
+    like.known[1, 0, 0] ^= True  # another mask is another question
+    assert same_windows(like) == [slice(0, 1), slice(1, 2)]
+
+
+def test_what_was_drawn():
+    like = like_of(2, 1)
+    samples = torch.where(like.known, like.x0, like.x0 + 1)
+    assert torch.equal(drawn(samples, like), ~like.known)
+    samples[0, 2] = like.x0[0, 2]  # drawn as it was, in one draw of two: it counts
+    assert torch.equal(drawn(samples, like), ~like.known)
+    samples[1, 2] = like.x0[1, 2]  # left in sight in both: it does not
+    assert not drawn(samples, like)[:2, 2].any()
+    samples[..., 1] = like.x0[..., 1]  # a column that nothing acts on
+    counted = drawn(samples, like)
+    assert not counted[..., 1].any()
+    assert torch.equal(counted[2, :, 0], ~like.known[2, :, 0] & (~like.known[2, :, [0, 2]]).any(1))
+    assert not drawn(like.x0, like).any()
+
+
+def test_figures_of_draws_by_hand():
+    truth = np.array([[[0.0, 1.0]], [[0.0, 1.0]], [[5.0, 5.0]]])
+    samples = np.array([[[1.0, 1.0]], [[3.0, 2.0]], [[9.0, 9.0]]])
+    draws = Draws.of(truth, samples, np.ones((3, 1, 2), bool), [slice(0, 2), slice(2, 3)])
+    assert draws.count == 2
+    np.testing.assert_allclose(draws.mean, [2, 1.5])
+    np.testing.assert_allclose(draws.spread, [np.sqrt(2), np.sqrt(0.5)])
+    figures = draw_figures(draws)
+    assert figures["single_draw_mse"] == pytest.approx((1 + 9 + 0 + 1) / 4)
+    assert figures["draw_spread"] == pytest.approx(np.sqrt((2 + 0.5) / 2))
+    assert half_width(2, 0.9) == pytest.approx(stats.t.ppf(0.95, 1) * np.sqrt(1.5))
+    assert figures["draw_coverage_90"] == 1
+    assert Draws.of(truth, samples, np.zeros((3, 1, 2), bool), [slice(0, 2)]) is None
+    assert Draws.of(truth, samples, np.ones((3, 1, 2), bool), [slice(row, row + 1) for row in range(3)]) is None
+
+
+@pytest.mark.parametrize("count", [2, 4, 8, 32])
+def test_the_interval_of_right_draws_holds_nine_of_ten(count):
+    g = np.random.default_rng(count)
+    n, scale, middle = 20_000, g.uniform(0.1, 3, 20_000), g.normal(size=20_000)
+    many = middle + scale * g.normal(size=(count, n))
+    truth = middle + scale * g.normal(size=n)
+    draws = Draws(truth, many.mean(0), many.std(0, ddof=1), np.square(many - truth).mean(0), count)
+    for level in (0.5, 0.9):
+        assert abs(coverage(draws, level) - level) < 4 * np.sqrt(level * (1 - level) / n)
+    sure = Draws(truth, many.mean(0), many.std(0, ddof=1) / 3, draws.error, count)
+    assert coverage(sure) < 0.8
+
+
+def test_the_mean_of_the_draws_is_judged():
+    like = like_of(4, 4)
+    g = torch.Generator().manual_seed(1)
+    samples = torch.where(like.known, like.x0, like.x0 + torch.randn(like.x0.shape, generator=g))
+    figures = judge(fresh(), samples, like)
+    means = samples.reshape(2, 4, L, M).mean(1)
+    asked = ~like.known[::4]
+    assert figures["masked_mse"] == pytest.approx(float((means - like.x0[::4])[asked].square().mean()), rel=1e-5)
+    assert figures["single_draw_mse"] == pytest.approx(
+        float((samples - like.x0)[~like.known].square().mean()), rel=1e-5
+    )
+    assert figures["masked_mse"] < figures["single_draw_mse"]
+    assert figures["draws"] == 4
+
+
+def test_single_draws_have_no_spread_and_nothing_has_no_figure():
+    like = like_of(1, 1)
+    figures = judge(fresh(), like.x0 + 0.5 * ~like.known, like)
+    assert figures["masked_mse"] == pytest.approx(0.25)
+    assert not any(name.startswith("draw") or name.startswith("single") for name in figures)
+    assert judge(fresh(), like.x0, like) == {}
+    assert judge(fresh(), like.x0[:0], like[:0]) == {}

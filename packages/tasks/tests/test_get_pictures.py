@@ -1,0 +1,122 @@
+"""Pictures of windows: that they show what they should, and are left out where there is nothing to show."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.image import imread
+
+from dither.tasks.get_region import exhibits
+from dither.tasks.get_region.accessibility_picture import draw_accessibility
+from dither.tasks.get_region.data_specs import HumanDHS
+from dither.tasks.get_region.motif_pictures import MotifAnswers
+from dither.tasks.get_region.specs import GetRegion
+from dither.tasks.get_region.trajectory import draw_trajectory
+
+torch.set_num_threads(1)
+
+
+def small(**options):
+    return GetRegion(data=HumanDHS(subset="chr21-22"), regions=50, **options).build()
+
+
+def pixels(png):
+    return imread(io.BytesIO(png), format="png")
+
+
+def noisy(like, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    return like.x0 + torch.where(like.fixed, 0.0, 0.2 * torch.randn(like.x0.shape, generator=g))
+
+
+def shown(task, samples, like):
+    return {picture.name: picture.png for picture in task.show(samples, like)}
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({}, {"motif-scatter", "motif-pearson", "accessibility"}),
+        ({"accessibility": False}, {"motif-scatter", "motif-pearson"}),
+        ({"given": "motifs", "fill": 1.0}, {"accessibility"}),
+        ({"draws": 3, "standardise": True}, {"motif-scatter", "motif-pearson", "accessibility", "imputation"}),
+    ],
+)
+def test_what_was_drawn_decides_what_is_shown(options, names):
+    task = small(**options)
+    like = task.like(6, 0)
+    pictures = shown(task, noisy(like), like)
+    heat_maps = {f"window-{number:03d}" for number in range(2 if "draws" in options else 4)}
+    assert pictures.keys() == names | heat_maps
+    assert all(png.startswith(b"\x89PNG") for png in pictures.values())
+    assert shown(task, like.x0, like).keys() == heat_maps  # nothing was drawn
+    assert shown(task, like.x0[:0], like[:0]) == {}
+
+
+def test_the_pictures_hang_on_the_samples():
+    task = small(draws=2)
+    like = task.like(4, 0)
+    one, other, again = (shown(task, noisy(like, seed), like) for seed in (0, 1, 0))
+    assert one == again
+    assert all(one[name] != other[name] for name in one)
+
+
+def test_heat_maps_get_what_was_drawn(monkeypatch):
+    seen = []
+    monkeypatch.setattr(exhibits, "draw_window", lambda picture: seen.append(picture) or b"png")
+    task = small(standardise=True, cell_type="HepG2")
+    like = task.like(2, 0)
+    samples = noisy(like)
+    list(task.show(samples, like))
+    for number, picture in enumerate(seen):
+        keep = like.valid[number]
+        assert (picture.given == like.known[number][keep].numpy()).all()
+        assert len(picture.places) == len(picture.truth) == int(keep.sum())
+        assert picture.places[0].startswith("chr21:")
+        assert picture.behind == ["open in HepG2"]
+        off = (samples - like.x0)[number][keep].numpy() * task.standard.std
+        np.testing.assert_allclose(picture.drawn - picture.truth, off, atol=1e-5)
+
+
+def test_motifs_are_sorted_and_constants_left_out():
+    g = np.random.default_rng(0)
+    truth = g.random(40)
+    pairs = [
+        (truth, g.random(40)), (truth, truth * 2), (np.ones(40), g.random(40)), (truth[:3], truth[:3]), (truth, -truth)
+    ]  # fmt: skip
+    answers = MotifAnswers.of(["noise", "perfect", "constant", "few", "opposite"], pairs)
+    assert answers.names == ["perfect", "noise", "opposite"]
+    np.testing.assert_allclose([answers.r[0], answers.r[2]], [1, -1])
+
+
+def test_accessibility_that_does_not_vary_has_no_curve():
+    assert draw_accessibility(np.ones(5, bool), np.arange(5.0), "K562") is None
+    assert draw_accessibility(np.array([True, False]), np.array([0.2, 0.1]), "K562") is not None
+
+
+@pytest.mark.parametrize("columns", [1, 4])
+def test_a_trajectory_shows_every_state(columns):
+    g = np.random.default_rng(0)
+    truth, asked = g.random((20, 5)).astype(np.float32), np.zeros((20, 5), bool)
+    asked[::2, :columns] = True
+    path = np.where(asked, g.normal(size=(9, 20, 5)), truth)
+    first = draw_trajectory(path, truth, asked, "a window")
+    assert pixels(first).shape[2] == 4
+    for state in (0, 4, 8):
+        other = path.copy()
+        other[state] = np.where(asked, truth, path[state])
+        assert draw_trajectory(other, truth, asked, "a window") != first
+    unseen = np.where(asked, path, 99.0)
+    assert draw_trajectory(unseen, truth, asked, "a window") == first  # what was given is not part of it
+    assert draw_trajectory(path, truth, np.zeros_like(asked), "a window") is None
+    assert draw_trajectory(path[:1], truth, asked, "a window") is None
+
+
+def test_the_task_shows_the_way_of_a_sample():
+    task = small(given="motifs", fill=1.0)
+    like = task.like(2, 0)
+    path = torch.stack([noisy(like, seed) for seed in range(5)])
+    (picture,) = task.show_path(path, like)
+    assert picture.name == "trajectory"
+    assert list(task.show_path(path[:, :0], like[:0])) == []

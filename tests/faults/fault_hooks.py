@@ -1,0 +1,200 @@
+"""What breaks a run from within its own process, before it begins. Functions take plain values, for they are sent."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+DISK = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree"}
+"""Events of the audit hook that change a disk."""
+
+
+def die(*_: object) -> None:
+    """End as if by `kill -9`."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+def calls(place: str, tell: Any) -> None:
+    """Have `tell` called before every call to the disk in a folder of this name, fsync and safetensors' among them."""
+    from dither.engine import checkpoint
+
+    def audit(event: str, given: tuple[Any, ...]) -> None:
+        if event in DISK and any(place in str(word) for word in given[:2] if isinstance(word, str | os.PathLike)):
+            if event == "open" and not (given[2] or 0) & (os.O_WRONLY | os.O_RDWR):
+                return
+            tell()
+
+    def told(name: str, at: int) -> None:
+        plain = getattr(checkpoint, name)
+
+        def call(*given: Any) -> Any:
+            if place in str(given[at]):
+                tell()
+            return plain(*given)
+
+        setattr(checkpoint, name, call)
+
+    told("sync", 0)
+    told("save_file", 1)
+    told("save_model", 1)
+    sys.addaudithook(audit)
+
+
+def count_calls(place: str, file: str) -> None:
+    """Write into a file how many calls there are."""
+    seen = [0]
+
+    def tell() -> None:
+        seen[0] += 1
+        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        os.write(handle, str(seen[0]).encode())
+        os.close(handle)
+
+    calls(place, tell)
+
+
+def kill_at(place: str, number: int) -> None:
+    """Die before a call to the disk, counted from 1."""
+    seen = [0]
+
+    def tell() -> None:
+        seen[0] += 1
+        if seen[0] == number:
+            die()
+
+    calls(place, tell)
+
+
+def kill_in_file(name: str, nth: int) -> None:
+    """Die when half of a file of a checkpoint is written, the nth time."""
+    from dither.engine import checkpoint
+
+    seen = [0]
+    sync = checkpoint.sync
+
+    def half(path: Path) -> None:
+        if path.name == name:
+            seen[0] += 1
+            if seen[0] == nth:
+                os.truncate(path, path.stat().st_size // 2)
+                die()
+        sync(path)
+
+    checkpoint.sync = half
+
+
+def largest_file(size: int) -> None:
+    """Let no file grow beyond so many bytes, as a quota does."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+
+def memory(more: int) -> None:
+    """Let this process have so many bytes more than it has when training begins."""
+    from dither.engine.training import Run
+
+    fit = Run.fit
+
+    def limited(self: Any) -> bool:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + more, used + more))
+        return fit(self)
+
+    Run.fit = limited
+
+
+def slow(seconds: float, what: str = "train") -> None:
+    """Make each step last longer: of training, of an evaluation, of a drawing."""
+    from dither.engine.session import Session
+    from dither.engine.system import Diffusion
+    from dither.engine.trainer import Trainer
+
+    owner, method = {
+        "train": (Trainer, "advance"),
+        "evaluate": (Diffusion, "bounded"),
+        "sample": (Session, "__call__"),
+    }[what]
+    plain = getattr(owner, method)
+
+    def waiting(*given: Any, **named: Any) -> Any:
+        time.sleep(seconds)
+        return plain(*given, **named)
+
+    setattr(owner, method, waiting)
+
+
+def poison(kind: str, step: int) -> None:
+    """Make the loss, or only its gradient, no number in a step."""
+    from dither.engine.trainer import Trainer
+
+    gradients = Trainer._gradients
+
+    def poisoned(self: Any) -> Any:
+        total, weight = gradients(self)
+        if self.step == step:
+            if kind.startswith("loss"):
+                total = total * float(kind.partition(" ")[2])
+            else:
+                self.parameters[0].grad.view(-1)[0] = float(kind.partition(" ")[2])
+        return total, weight
+
+    Trainer._gradients = poisoned
+
+
+def bound_by_permissions() -> None:
+    """Let permissions bind this process, root's too."""
+    import ctypes
+
+    class Header(ctypes.Structure):
+        _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
+
+    class Data(ctypes.Structure):
+        _fields_ = [(name, ctypes.c_uint32) for name in ("effective", "permitted", "inheritable")]
+
+    library = ctypes.CDLL(None, use_errno=True)
+    header, data = Header(0x20080522, 0), (Data * 2)()
+    library.capget(ctypes.byref(header), ctypes.byref(data))
+    for entry in data:
+        entry.effective = entry.permitted = entry.inheritable = 0
+    library.capset(ctypes.byref(header), ctypes.byref(data))
+
+
+def broken_log() -> None:
+    """Let no line of metrics be written until the tenth, as on a full disk; TensorBoard finds none at any time."""
+    from dither.engine import board, metrics_file
+
+    write, seen = os.write, [0]
+
+    def full(handle: int, data: bytes) -> int:
+        if data.startswith(b'{"step"'):
+            seen[0] += 1
+            if seen[0] <= 10:
+                raise OSError(28, "No space left on device")
+        return write(handle, data)
+
+    metrics_file.os = type("os", (), {**{k: getattr(os, k) for k in dir(os)}, "write": staticmethod(full)})
+
+    def nothing(self: Any, *given: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    board.Board.scalars.__globals__["_pixels"] = nothing
+
+
+def kill_after_step(step: int) -> None:
+    """Die once so many steps are done."""
+    from dither.engine.trainer import Trainer
+
+    advance = Trainer.advance
+
+    def dying(self: Any) -> Any:
+        result = advance(self)
+        if self.step == step:
+            die()
+        return result
+
+    Trainer.advance = dying

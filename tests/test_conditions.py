@@ -1,0 +1,200 @@
+"""Tasks that tell something beside a sample: labels and places, from the experiment file to samples."""
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from dither.engine.drawing import make_drawing
+from dither.engine.experiment import Experiment
+from dither.engine.shapes import look_at
+from dither.engine.system import Diffusion
+from dither.engine.trainer import Trainer
+from dither.registry.plugins import load_plugins
+
+torch.set_num_threads(1)
+
+ENDS = {
+    "told-features": ({"use": "regions", "position": "genomic-sinusoid"}, "features", "mse", "gaussian"),
+    "told-text": ({"use": "tokens", "position": "genomic-sinusoid"}, "tokens", "masked-ce", "absorbing"),
+}
+"""Embedding, head, loss and process of each task."""
+KINDS = {"use": "label", "of": "kind", "dropout": 0.2}
+
+
+@cache
+def catalog():
+    ours = ["core-blocks", "embeddings", "engine", "losses", "processes", "tasks"]
+    return load_plugins(ours, [Path(__file__).with_name("told_tasks.py")]).catalog
+
+
+def experiment(task="told-text", model=None, **tables):
+    embedding, head, loss, process = ENDS[task]
+    tree = {
+        "task": task,
+        "process": process,
+        "loss": loss,
+        "sampler": {"use": "ancestral", "steps": 8},
+        "model": {
+            "use": "denoiser",
+            "width": 16,
+            "depth": 1,
+            "embedding": embedding,
+            "condition": {"use": "sum", "parts": [{"use": "level", "frequencies": 8, "time_scale": 100.0}, KINDS]},
+            "block": {"use": "adaln-zero", "heads": 2, "rope": "centre", "rope_unit": 10_000.0},
+            "head": head,
+            **(model or {}),
+        },
+        "train": {
+            "batch_size": 16,
+            "steps": 60,
+            "ema": 0.0,
+            "device": "cpu",
+            "optimizer": {"use": "adamw", "lr": 0.02},
+        },
+        **tables,
+    }
+    return Experiment.model_validate(tree, context={"catalog": catalog()})
+
+
+def misfits(**tables):
+    return {".".join(map(str, m.path)): (m.message, m.help) for m in experiment(**tables).check()}
+
+
+@pytest.mark.parametrize("task", ENDS)
+def test_weights_are_counted_and_a_batch_goes_through(task):
+    e = experiment(task)
+    assert not list(e.check())
+    space = e.process.facts(e.task.space()).space
+    assert [told.name for told in space.conditions] == ["kind", "centre"], "noise changes nothing of what is told"
+    look = look_at(e)
+    assert look.parameters == sum(stage.parameters for stage in e.model.stages(space))
+    rows = {row.name: row.parameters for row in look.rows}
+    assert rows["condition"] == (8 + 1) * 16 + (16 + 1) * 16 + 3 * 16
+
+
+@pytest.mark.parametrize("task", ENDS)
+def test_a_model_learns_what_a_label_means_and_guidance_makes_it_heed_it_more(task):
+    """After a few steps; with weight 0 the label is not looked at, and both kinds come out."""
+    settings = {"count": 48, "seed": 1, "guidance": {"condition": "kind", "weight": 3.0}}
+    e = experiment(task, sample=settings)
+    assert not list(e.check())
+    system = Diffusion.build(e)
+    trainer = Trainer(system, e.train, 0)
+    for _ in range(e.train.steps):
+        trainer.advance()
+    heeded = {}
+    for weight in (0.0, 1.0, 3.0):
+        system.guidance = e.sample.guidance.model_copy(update={"weight": weight})
+        figures = make_drawing(system, 48, 1).figures
+        heeded[weight] = figures["as_told"]
+        assert figures["model_calls_per_sample"] <= (1 if weight == 1 else 2) * 9
+    assert heeded[0.0] < 0.85
+    assert heeded[3.0] >= heeded[1.0] > heeded[0.0]
+    assert heeded[3.0] > 0.9
+    system.guidance, system.asked = None, {"kind": 1}
+    assert make_drawing(system, 48, 1).figures["high"] > 0.75, "all samples are asked to be high"
+    system.asked = {"kind": 0}
+    assert make_drawing(system, 48, 1).figures["high"] < 0.25
+
+
+def test_labels_are_asked_for_by_name_or_by_number():
+    by_name, by_number, left_out = (
+        Diffusion.build(experiment(sample={"cond": {"kind": label}})) for label in ("high", 1, -1)
+    )
+    plain = Diffusion.build(experiment()).like(5, 0)
+    assert plain.cond["kind"].tolist() == [0, 1, 0, 1, 0]
+    for system, label in ((by_name, 1), (by_number, 1), (left_out, -1)):
+        like = system.like(5, 0)
+        assert like.cond["kind"].tolist() == [label] * 5
+        assert torch.equal(like.cond["centre"], plain.cond["centre"])
+        assert torch.equal(like.x0, plain.x0)
+
+
+def test_what_is_left_out_in_training_follows_from_the_seed_and_the_step():
+    """A resumed run leaves out what the whole one does; evaluation leaves nothing out."""
+    e = experiment()
+    seen = []
+
+    def trainer():
+        made = Trainer(Diffusion.build(e), e.train, 0)
+        embedding = made.system.model.condition.parts[1]
+        embedding.register_forward_pre_hook(lambda module, given: seen.append(given[1]["kind"].clone()))
+        return made
+
+    whole = trainer()
+    for _ in range(6):
+        whole.advance()
+    steps, seen[:] = list(seen), []
+    assert all((kind < 0).any() for kind in steps)
+    assert not torch.equal(steps[0] < 0, steps[1] < 0)
+    first = trainer()
+    for _ in range(3):
+        first.advance()
+    second = trainer()
+    second.system.model.load_state_dict(first.system.model.state_dict())
+    second.load_state(*first.state())
+    for _ in range(3):
+        second.advance()
+    assert all(torch.equal(a, b) for a, b in zip(steps, seen, strict=True))
+    ends = whole.system.model.state_dict(), second.system.model.state_dict()
+    assert all(torch.equal(a, b) for a, b in zip(*(end.values() for end in ends), strict=True))
+    seen.clear()
+    whole.system.eval()
+    clean = whole.system.task.batch("valid", range(16))
+    whole.system.denoise(whole.system.process.prior(clean), torch.full((16,), 0.5), clean)
+    assert torch.equal(seen[-1], clean.cond["kind"])
+
+
+@pytest.mark.parametrize("block_size", [None, 4])
+def test_a_label_is_left_out_of_a_whole_sample_or_not_at_all(block_size):
+    """Under block diffusion the clean sample beside the noised one has the label that that has."""
+    sampler = {"use": "blocks", "size": 4} if block_size else {"use": "ancestral", "steps": 8}
+    e = experiment(model={"block_size": block_size} if block_size else {}, sampler=sampler)
+    assert not list(e.check())
+    system, seen = Diffusion.build(e).train(), []
+    embedding = system.model.condition.parts[1]
+    embedding.register_forward_pre_hook(lambda module, given: seen.append(given[1]["kind"].clone()))
+    system(system.task.batch("train", range(32)))
+    assert len(seen) == (2 if block_size else 1)
+    assert (seen[0] < 0).any()
+    assert torch.equal(seen[0], seen[-1])
+
+
+def test_conditions_and_guidance_that_cannot_be_are_refused_with_a_word_on_what_can():
+    assert misfits(sample={"guidance": {"condition": "kin"}})["sample.guidance.condition"] == (
+        'the task tells no "kin" beside a sample; it tells "kind", "centre"',
+        'did you mean "kind"?',
+    )
+    message, _ = misfits(sample={"guidance": {"condition": "centre"}})["sample.guidance.condition"]
+    assert message == 'the task tells "centre" as one number per position, and one label per sample is needed here'
+    never = {"condition": {"use": "sum", "parts": ["level", {"use": "label", "of": "kind"}]}}
+    for model in (never, {"condition": "level"}):
+        message, hint = misfits(model=model, sample={"guidance": {"condition": "kind"}})["sample.guidance.condition"]
+        assert message == 'guidance needs a model that is trained without "kind" at times, and this one never is'
+        assert hint.endswith('parts = ["level", { use = "label", of = "kind", dropout = 0.1 }] }')
+    assert misfits(sample={"cond": {"kind": "hih", "cell": 1}}) == {
+        "sample.cond.kind": ("\"kind\" has no label 'hih'; its labels are 0 to 1: low, high", 'did you mean "high"?'),
+        "sample.cond.cell": ('the task tells no "cell" beside a sample; it tells "kind", "centre"', None),
+    }
+    for label in (2, -2):
+        assert "has no label" in misfits(sample={"cond": {"kind": label}})["sample.cond.kind"][0]
+    assert set(misfits(model={"condition": {"use": "sum", "parts": ["level", "label"]}})) == {
+        "model.condition.parts.1.of"
+    }
+
+
+def test_a_label_unknown_to_the_run_is_left_out_of_single_samples():
+    """As of a cell type that was held out: -1 is what the model was taught to do without."""
+    system = Diffusion.build(experiment())
+    clean = system.task.batch("valid", range(4))
+    told = clean.cond | {"kind": torch.tensor([-1, 1, -1, 0])}
+    absent = {"centre": clean.cond["centre"]}
+    state, level = system.process.prior(clean), torch.full((4,), 0.5)
+    with torch.no_grad():
+        for weight in system.model.parameters():
+            weight.add_(torch.randn_like(weight), alpha=0.3)
+        one, other = (system.model.eval()(state, level, clean.valid, cond) for cond in (told, absent))
+    assert torch.equal(one[::2], other[::2])
+    assert not torch.allclose(one[1::2, :, :6], other[1::2, :, :6])

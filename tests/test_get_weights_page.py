@@ -1,0 +1,205 @@
+"""The experiments of docs/get-weights.md are valid, the first is GETRegionPretrain, and runs begin with its weights."""
+
+import io
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file, save_file
+
+from dither.core_blocks.get import weights_of_get
+from dither.engine.experiment import load_experiment
+from dither.engine.run import run
+from dither.registry.problems import Refused
+from dither.tasks.get_region.stores.get_model import write_store
+
+torch.set_num_threads(1)
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs/get-weights.md").read_text(encoding="utf-8")
+SMALL = (
+    "task.regions=6",
+    "model.width=24",
+    "model.depth=2",
+    "train.steps=2",
+    "train.batch_size=2",
+    "train.device='cpu'",
+    "evaluate.samples=2",
+    "sample.count=1",
+)
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+PRETRAIN, LORA, EXPRESSION = blocks("toml")
+
+
+def made(width: int, depth: int, features: int = 283) -> dict[str, torch.Tensor]:
+    """Weights of a GET, as Lightning saves them."""
+    shapes = {
+        "mask_token": (1, 1, width),
+        "cls_token": (1, 1, width),
+        "region_embed.embed.weight": (width, features),
+        "region_embed.embed.bias": (width,),
+        "encoder.norm.weight": (width,),
+        "encoder.norm.bias": (width,),
+        "head_mask.weight": (features, width),
+        "head_mask.bias": (features,),
+    }
+    for n in range(depth):
+        block = f"encoder.blocks.{n}"
+        shapes |= {f"{block}.attn.qkv.weight": (3 * width, width), f"{block}.attn.proj.weight": (width, width)}
+        shapes |= {f"{block}.mlp.fc1.weight": (4 * width, width), f"{block}.mlp.fc1.bias": (4 * width,)}
+        shapes |= {f"{block}.mlp.fc2.weight": (width, 4 * width)}
+        for name in ("q_bias", "v_bias", "proj.bias"):
+            shapes |= {f"{block}.attn.{name}": (width,)}
+        for name in ("norm1.weight", "norm1.bias", "norm2.weight", "norm2.bias", "mlp.fc2.bias"):
+            shapes |= {f"{block}.{name}": (width,)}
+    generator = torch.Generator().manual_seed(0)
+    return {name: 0.1 * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with the experiments of the page, and the weights that the first begins with."""
+    (tmp_path / "get.toml").write_text(PRETRAIN)
+    (tmp_path / "lora.toml").write_text(f'extends = "get.toml"\n{LORA}')
+    (tmp_path / "expression.toml").write_text(f'extends = "get.toml"\n{EXPRESSION}')
+    weights = {f"model.{name}": weight for name, weight in made(24, 2).items()}
+    torch.save({"state_dict": weights, "epoch": 799}, tmp_path / "checkpoint.pth")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+HUMAN = "task.data.subset='chr21-22'"
+
+
+def begun(folder: Path, name: str, *changes: str) -> tuple[dict[str, torch.Tensor], str]:
+    """Run an experiment; return its last weights, and what it said."""
+    console = Console(file=io.StringIO(), width=200)
+    loaded = load_experiment(folder / name, [*SMALL, *([] if name == "expression.toml" else [HUMAN]), *changes])
+    assert run(loaded, folder / "runs", [], console=console) == 0
+    (path,) = (folder / "runs").glob("*/checkpoints/*/model.safetensors")
+    return load_file(path), console.file.getvalue()
+
+
+def test_the_first_experiment_is_get_region_pretrain(folder):
+    loaded = load_experiment(folder / "get.toml")
+    space = loaded.experiment.task.space()
+    assert space.width == 283
+    with torch.device("meta"):
+        model = loaded.experiment.model.build(space)
+    assert sum(weight.numel() for weight in model.parameters()) == 85_484_059
+    weights = made(768, 12)
+    wanted = {name: weight.shape for name, weight in weights_of_get(weights).items()}
+    assert {name: weight.shape for name, weight in model.state_dict().items()} == wanted
+
+
+def test_a_run_begins_with_the_weights_of_the_file(folder):
+    found, _ = begun(folder, "get.toml", "train.steps=0")
+    for name, weight in weights_of_get(made(24, 2)).items():
+        assert torch.equal(found[name], weight), name
+
+
+def test_changes_of_low_rank_leave_them_as_they_are(folder):
+    found, said = begun(folder, "lora.toml")
+    begin = weights_of_get(made(24, 2))
+    stem = "blocks.1.attention.qkv.parametrizations.weight"
+    assert torch.equal(found[f"{stem}.original"], begin["blocks.1.attention.qkv.weight"])
+    assert found[f"{stem}.0.B"].any()
+    assert not torch.equal(found["head.weight"], begin["head.weight"])
+    matrices = 24 + 283 + 2 * ((24 + 72) + (24 + 24) + 2 * (24 + 96))
+    assert f"{8 * matrices + 25 * 283:,} of them are trained" in said
+
+
+def test_what_is_missing_or_strange_is_said_at_once(folder):
+    weights = made(24, 2)
+    del weights["encoder.blocks.0.attn.v_bias"]
+    save_file(weights | {"head_atac.weight": torch.ones(1)}, folder / "other.safetensors")
+    changes = ["train.start_from='other.safetensors'"]
+    with pytest.raises(Refused) as refused:
+        begun(folder, "get.toml", *changes)
+    told = str(refused.value)
+    assert "1 weights without counterpart there: blocks.0.attention.qkv.v_bias" in told
+    assert "1 weights without counterpart here: head_atac.weight" in told
+    assert "train.start_partial" in told
+    _, said = begun(folder, "get.toml", *changes, "train.start_partial=true", "train.steps=0")
+    assert "head_atac.weight" in said
+
+
+def test_a_file_that_cannot_be_read_is_refused_where_it_was_named(folder):
+    (folder / "bad.pt").write_bytes(b"\x80\x02}.")
+    with pytest.raises(Refused, match=r"train\.start_from: bad\.pt is a bare pickle"):
+        begun(folder, "get.toml", "train.start_from='bad.pt'")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (["train.start_layout='gte'"], 'model "denoiser" knows no layout "gte"; it knows: sedd, get, get-dit'),
+        (["train.lora={on=['attention']}", "train.freeze=['head.*']"], "with LoRA, all weights stay as they are"),
+    ],
+)
+def test_options_that_do_not_go_together(folder, changes, told):
+    with pytest.raises(Refused) as refused:
+        load_experiment(folder / "get.toml", changes)
+    assert told in str(refused.value)
+    with pytest.raises(Refused, match="there are no weights to begin with"):
+        load_experiment(folder / "get.toml", [], ["train.start_from"])
+
+
+def test_the_code_of_the_page_runs(folder):
+    """On a small model, of the same experiment otherwise."""
+    toml = PRETRAIN.replace("width = 768", "width = 24").replace("depth = 12", "depth = 2")
+    toml = toml.replace("regions = 200", "regions = 6")
+    toml = toml.replace('"human-dhs"', '{ use = "human-dhs", subset = "chr21-22" }')
+    (folder / "get.toml").write_text(toml)
+    names: dict[str, object] = {}
+    (code,) = blocks("python")
+    exec(code, names)  # the page itself
+    assert names["samples"].shape == (1, 6, 283)
+
+
+def store(folder: Path, regions: int = 120) -> np.ndarray:
+    """Write the store that the page names: expression follows from the first motifs and from accessibility."""
+    generator = np.random.default_rng(0)
+    motifs = generator.random((3 * regions, 282), np.float32)
+    atpm = generator.random((3 * regions, 1), np.float32)
+    expression = np.stack([motifs[:, 0] + 3 * atpm[:, 0], 2 * motifs[:, 1]], -1)[:, None]
+    begin = np.tile(np.arange(regions) * 1000, 3)
+    arrays = {
+        "features": motifs,
+        "motifs": [f"m{n}" for n in range(282)],
+        "chromosome": ["chr1"] * regions + ["chr2"] * regions + ["chr3"] * regions,
+        "start": begin,
+        "end": begin + 500,
+        "cells": ["astrocyte"],
+        "atpm": atpm,
+        "expression": expression,
+    }
+    write_store(folder / "astrocyte.zarr", arrays)
+    return expression
+
+
+@pytest.mark.parametrize("loss", ["mse", "poisson"])
+def test_expression_is_predicted_from_the_other_columns(folder, loss):
+    expression = store(folder)
+    assert expression.std() > 0.5
+    changes = [f"loss='{loss}'", "train.steps=60", "train.log_every=10", "train.optimizer.lr=0.01", "train.ema=0"]
+    found, said = begun(folder, "expression.toml", *changes)
+    assert "1 weights without counterpart" not in said
+    assert "head.linear.weight, head.linear.bias" in said
+    assert found["embedding.linear.weight"].shape == (24, 283)
+    assert found["head.linear.weight"].shape == (2, 24)
+    (path,) = (folder / "runs").glob("*")
+    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in lines if "loss" in line and "lr" in line]
+    assert losses[-1] < losses[0] - 0.05, losses
+    (samples,) = path.glob("samples/*/samples.safetensors")
+    (drawn,) = load_file(samples).values()
+    assert drawn[..., 283:].min() > 0
