@@ -26,12 +26,15 @@ from dither.engine.experiment import Experiment, Train
 from dither.engine.log import Log
 from dither.engine.randomness import Stream, seed_generators
 from dither.engine.rundir import RunDirectory
+from dither.engine.saving import Saver
+from dither.engine.scores import Scores
 from dither.engine.specs import AdamW, Cosine
 from dither.engine.system import Diffusion
 from dither.engine.trainer import Trainer
 from dither.engine.training import Run
 from dither.registry.flow import Clean, Measured, Noise, Noised, State
 from dither.registry.plugins import load_plugins
+from dither.registry.spaces import FeatureSpace
 
 STEPS, ROUNDS, BATCH, WIDTH = 500, 15, 16, 16
 
@@ -50,6 +53,8 @@ class Task:
 
 class Process:
     """A little noise."""
+
+    space = FeatureSpace(4, WIDTH)
 
     def times(self, n: int, device: Any = None) -> torch.Tensor:
         return torch.rand(n, device=device)
@@ -111,7 +116,16 @@ def engine(layers: int, folder: Path) -> Any:
     log = Log(folder, Console(file=io.StringIO()), total)
     experiment = Experiment.model_construct(train=train)
     directory = RunDirectory(folder, -1)
-    run = Run(experiment, load_plugins(["engine"]), directory, diffusion, trainer, Checkpoints(folder), log)
+    run = Run(
+        experiment,
+        load_plugins(["engine"]),
+        directory,
+        diffusion,
+        trainer,
+        Saver(Checkpoints(folder)),
+        Scores(None, "loss", "lower"),
+        log,
+    )
 
     def loop(steps: int) -> None:
         for _ in range(steps):

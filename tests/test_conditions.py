@@ -1,11 +1,15 @@
 """Tasks that tell something beside a sample: labels and places, from the experiment file to samples."""
 
+import re
+import shutil
 from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from dither.engine.cli import main
 from dither.engine.drawing import make_drawing
 from dither.engine.experiment import Experiment
 from dither.engine.shapes import look_at
@@ -198,3 +202,53 @@ def test_a_label_unknown_to_the_run_is_left_out_of_single_samples():
         one, other = (system.model.eval()(state, level, clean.valid, cond) for cond in (told, absent))
     assert torch.equal(one[::2], other[::2])
     assert not torch.allclose(one[1::2, :, :6], other[1::2, :, :6])
+
+
+FILE = """
+plugins = ["./told_tasks.py"]
+task = "told-text"
+process = "absorbing"
+loss = "masked-ce"
+sampler = { use = "ancestral", steps = 4 }
+
+[model]
+use = "denoiser"
+width = 16
+depth = 1
+block = { use = "adaln-zero", heads = 2 }
+
+[model.condition]
+use = "sum"
+parts = ["level", { use = "label", of = "kind", dropout = 0.1 }]
+
+[train]
+steps = 2
+batch_size = 8
+device = "cpu"
+
+[sample]
+count = 2
+guidance = { condition = "kind", weight = 2.0 }
+"""
+
+
+def test_from_a_file_to_samples_and_to_other_samples_of_the_same_run(tmp_path, capsys):
+    """The second drawing asks for another label and no guidance, and costs half as much; weights are left alone."""
+    shutil.copy(Path(__file__).with_name("told_tasks.py"), tmp_path)
+    (tmp_path / "exp.toml").write_text(FILE)
+    assert main(["run", str(tmp_path / "exp.toml"), "--runs", str(tmp_path / "runs")]) == 0
+    (run,) = (tmp_path / "runs").iterdir()
+    calls = []
+    for name, changes in (("a", []), ("b", ["sample.guidance.weight=1", "sample.cond.kind=high", "sampler.steps=4"])):
+        arguments = [word for change in changes for word in ("--set", change)]
+        assert main(["sample", str(run), "-n", "8", "--out", str(tmp_path / name), *arguments]) == 0
+        calls.append(float(re.search(r"model_calls_per_sample\D*([\d.]+)", capsys.readouterr().out)[1]))
+        drawn = load_file(tmp_path / name / "samples.safetensors")["samples"]
+        assert drawn.shape == (8, 8)
+    assert calls[0] == 2 * calls[1]
+    assert main(["sample", str(run), "--set", "model.width=8", "--set", "sample.cond.kind=hihg"]) == 2
+    assert "model.width: does not change how samples are drawn" in capsys.readouterr().err
+    assert main(["sample", str(run), "--set", "sample.cond.kind=hihg"]) == 2
+    said = capsys.readouterr().err
+    assert "sample.cond.kind: \"kind\" has no label 'hihg'; its labels are 0 to 1: low, high" in said
+    assert 'did you mean "high"?' in said

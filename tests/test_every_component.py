@@ -14,6 +14,7 @@ from pathlib import Path
 from dither.registry import default_catalog
 from dither.registry.kinds import KINDS
 from dither.tasks.bubble_diagram.specs import PlanFiles
+from dither.tasks.get_region.data_specs import PreparedRegions
 from dither.tasks.language_model.data_specs import ConvertedText
 from dither.testing import conformance
 from dither.testing.checks import CHECKS
@@ -43,6 +44,11 @@ write_files()
 PREPARED = {"source": str(FILES / "plans.jsonl"), "destination": str(FILES / "prepared")}
 PlanFiles(**PREPARED).prepare()
 REGIONS = {"use": "region-file", "path": str(FILES / "regions.csv")}
+ARRAYS = {"paths": [REGIONS["path"]], "out": str(FILES / "regions")}
+STORE = {"paths": [REGIONS["path"]], "out": str(FILES / "regions.zarr")}
+for made in (ARRAYS, STORE):
+    PreparedRegions(**made).prepare()
+MAPPED = {"use": "region-arrays", "path": ARRAYS["out"]}
 PLANS = {"use": "plans-jsonl", "path": str(FILES / "plans.jsonl"), "most": 4}
 TEXTS = {"use": "text-files", "paths": [str(FILES / "*.txt")]}
 CONVERTED = {"paths": TEXTS["paths"], "to": str(FILES / "shards"), "tokenizer": "chars"}
@@ -50,6 +56,9 @@ ConvertedText(**CONVERTED).prepare()
 SHARDS = {"use": "token-shards", "path": CONVERTED["to"]}
 EXAMPLES = {
     "data:region-file": [{"path": REGIONS["path"]}],
+    "data:region-arrays": [{"path": ARRAYS["out"]}],
+    "data:region-store": [{"path": STORE["out"]}],
+    "data:get": [ARRAYS],
     "data:plans-jsonl": [{"path": PLANS["path"]}],
     "data:plans": [PREPARED],
     "data:text-files": [{"paths": TEXTS["paths"]}],
@@ -62,6 +71,7 @@ EXAMPLES = {
         {},
         {"data": REGIONS, "regions": 5, "stride": 2, "standardise": True},
         {"data": REGIONS, "regions": 12, "accessibility": False},
+        {"data": MAPPED, "regions": 4, "stride": 3, "jitter": 1, "accessibility": "constant"},
     ],
     "task:bubble-diagram": [
         {"data": {"use": "procedural-plans", "train": 300, "valid": 50, "test": 50}},

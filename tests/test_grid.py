@@ -87,7 +87,9 @@ def may_stand(task: str, process: str, meaning: str | None, loss: str) -> bool:
         "masked-ce-active",
     ):  # MDLM's closed form: an absorbing process and a model of the posterior
         return process == "absorbing" and meaning == "posterior"
-    return features == (loss == "mse")
+    if loss == "poisson":  # of what is said of x0
+        return features and meaning in (None, "x0")
+    return features == (loss in ("mse", "huber"))
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -133,22 +135,28 @@ def fits(x: torch.Tensor, like, space, where: str) -> None:
 
 
 def test_no_combination_vanishes():
-    """Counted by hand: 7 schedules; on features 4 with 2 losses; on tokens, twice, 9 with 1, 1 with 2 and 1 with 1."""
+    """Counted by hand: 11 schedules; on features 4 with 4 losses, 2 with 1; on tokens, twice, 9 with 1, 1 with 2, 1
+    with 1.
+    """
     schedules = len(catalog().names("schedule"))
     every = list(itertools.product(TASKS, processes(), losses()))
     ran = sum(may_stand(task, *process, loss["use"]) for task, process, loss in every)
-    assert schedules * ran == 7 * (4 * 2 + 2 * (9 + 2 + 1)) == 224
-    assert schedules * len(every) == 7 * 3 * 13 * 6 == 1638
+    assert schedules * ran == 11 * (4 * 4 + 2 + 2 * (9 + 2 + 1)) == 462
+    assert schedules * len(every) == 11 * 3 * 13 * 9 == 3861
 
 
 SAMPLERS = {
     "analytic": {"steps": 3},
     "ancestral": {"steps": 3},
+    "ddim": {"steps": 3, "eta": 0.5},
+    "dpm-solver": {"steps": 4, "spacing": "log-snr", "t_min": 0.1},
     "euler": {"steps": 3},
     "first-hitting": {},
     "guided": {"particles": 2},
     "ordered": {"steps": 3, "top_p": 0.9},
+    "ordered-regions": {"steps": 3, "by": "spread"},
     "predictor-corrector": {"steps": 2, "temperature": 0.7},
+    "repaint": {"steps": 4, "jump": 2, "visits": 2},
     "remdm": {"steps": 3, "strategy": "conf-compensated", "top_k": 2},
     "seed-004": {"steps": 3},
     "blocks": {"size": 2, "inner": {"use": "ancestral", "steps": 2}},
@@ -182,5 +190,8 @@ def test_samplers_walk_every_process_that_they_accept(sampler):
     # With and without block_size: 4 on features, 9 on graphs, but on text 9 without: there a model with block_size is
     # trained in blocks, which only "blocks" draws. What unmasks: absorbing, 3 meanings. seed-004: uniform scores.
     tokens, masks = {"analytic", "euler", "predictor-corrector"}, {"first-hitting", "guided", "ordered", "remdm"}
+    # Through Gaussian noise, 3 meanings; masked-region hides.
+    noise = dict.fromkeys(("ddim", "dpm-solver", "repaint"), 6) | {"ordered-regions": 2}
     expected = {"ancestral": 8 + 27, "blocks": 9, "seed-004": 3} | dict.fromkeys(tokens, 27) | dict.fromkeys(masks, 9)
+    expected |= noise
     assert len(walked) == expected[sampler]

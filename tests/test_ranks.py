@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -102,6 +104,15 @@ def test_two_ranks_are_the_run_of_one(train, strategy):
 
 
 @pytest.mark.slow
+def test_changes_of_low_rank_are_cut_up_too(train):
+    lora = "train.lora={rank = 2, alpha = 4, on = ['attention', 'mlp'], whole = ['head.*']}"
+    alone, _ = train("--set", lora, ranks=1)
+    half, _ = train("--set", lora, "--set", "train.strategy=fsdp", "--set", "train.steps=4", ranks=2)
+    train("--set", "train.steps=8", ranks=2, resume=half)
+    same(alone, half)
+
+
+@pytest.mark.slow
 def test_a_run_goes_on_with_another_number_of_ranks(train):
     alone, _ = train(ranks=1)
     half, _ = train("--set", "train.steps=4", ranks=2)
@@ -129,3 +140,41 @@ def test_a_batch_that_does_not_split_is_refused(train, tmp_path):
     )
     assert "a part of 3 samples does not split into equal shares for 2 ranks" in done.stderr
     assert not (tmp_path / "runs").exists()
+
+
+def rank_of(launcher, rank, start):
+    """Return the process of a rank that torchrun has started, of its first start or a later one."""
+    for child in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split():
+        words = Path(f"/proc/{child}/environ").read_text().split("\0")
+        if {f"LOCAL_RANK={rank}", f"TORCHELASTIC_RESTART_COUNT={start}"} <= set(words):
+            return int(child)
+    return None
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="processes are found in /proc")
+def test_after_the_death_of_a_rank_all_start_again_from_the_checkpoint(train, tmp_path):
+    """Each rank is killed once; the run that comes of it is the one of two ranks that nothing happened to."""
+    settings = ["--set", "train.steps=200", "--set", "train.checkpoint_every=20", "--set", "evaluate.every=100"]
+    whole, _ = train(*settings, ranks=2)
+    launch = [*TORCHRUN, "--max-restarts", "2", "-m", "experiments.run", str(tmp_path / "exp.toml"), *settings]
+    with subprocess.Popen(
+        [sys.executable, *launch, "--runs", str(tmp_path / "two")], cwd=ROOT, env=environment(),
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    ) as running:  # fmt: skip
+        for start, step in enumerate((20, 80)):
+            deadline = time.monotonic() + 100
+            while time.monotonic() < deadline and running.poll() is None:
+                reached = [int(path.name[5:]) for path in tmp_path.glob("two/*/checkpoints/step-*")]
+                victim = rank_of(running.pid, start, start)
+                if victim and max(reached, default=0) >= step:
+                    os.kill(victim, signal.SIGKILL)
+                    break
+                time.sleep(0.01)
+        _, told = running.communicate(timeout=150)
+    (path,) = (tmp_path / "two").iterdir()
+    assert json.loads((path / "summary.json").read_text())["step"] == 200, told[-3000:]
+    assert len(json.loads((path / "manifest.json").read_text())["resumed"]) == 2
+    assert (path / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    for name, tensor in weights(whole, 200).items():
+        assert tensor.equal(weights(path, 200)[name]), name

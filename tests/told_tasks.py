@@ -44,12 +44,28 @@ class Told:
     def like(self, n: int, seed: int) -> Any:
         return self.batch("valid", [row % 64 for row in range(n)])
 
+    def metrics(self) -> Any:
+        return Nothing()
+
+    def baselines(self) -> dict[str, float]:
+        return {}
+
     def judge(self, samples: Any, like: Any) -> dict[str, float]:
         high = (samples.float() > (0 if isinstance(self.space, FeatureSpace) else 2.5)).flatten(1).float().mean(1)
         return {"high": high.mean().item(), "as_told": (high.round() == like.cond["kind"]).float().mean().item()}
 
     def show(self, samples: Any, like: Any) -> list[Any]:
         return []
+
+
+class Nothing:
+    """Figures of a task that has none beside the loss."""
+
+    def update(self, clean: Any, noised: Any, pred: Any, measured: Any) -> None:
+        pass
+
+    def compute(self) -> dict[str, float]:
+        return {}
 
 
 class ToldFeatures(TaskSpec):

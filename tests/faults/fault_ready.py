@@ -1,19 +1,23 @@
-"""Imported once by the process that trials are forked from."""
+"""Imported once by the process that trials are forked from: torch is there, and has trained a little."""
 
+import contextlib
+import gc
+import io
 import os
+import tempfile
+from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 import fault_hooks  # noqa: F401
-import fault_trial  # noqa: F401
 import torch
-import torch.utils.tensorboard
+from fault_trial import arguments, write_experiment
 
-from dither.engine import run, training  # noqa: F401
-from dither.engine.cli import app  # noqa: F401
-from dither.registry.catalog import default_catalog
+from dither.engine.cli import main
 
 torch.set_num_threads(1)
-for part in default_catalog().parts():
-    __import__(type(part.spec).__module__)
+with tempfile.TemporaryDirectory() as made, contextlib.redirect_stdout(io.StringIO()):
+    folder = Path(made)
+    main(arguments(write_experiment(folder), folder / "runs"))
+gc.collect()
+gc.freeze()

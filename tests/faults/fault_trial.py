@@ -5,11 +5,13 @@ A process that has imported torch once is forked for each trial, so that a trial
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -20,7 +22,18 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+TOY = ROOT / "packages/engine/tests/toy_plugin.py"
 TASKS = {
+    "toy": """
+plugins = ["toy_plugin.py"]
+seed = 3
+task = "toy-words"
+process = "toy-mask"
+model = "toy-net"
+loss = "toy-ce"
+sampler = "toy-walk"
+train = { ema = 0.9, optimizer = { use = "adamw", lr = 0.02 }, lr_schedule = { use = "cosine", warmup = 3 } }
+""",
     "bubble": f"""
 extends = "{ROOT}/experiments/bubble_diagram/quick.toml"
 task = {{ use = "bubble-diagram", data = {{ use = "procedural-plans", train = 64, valid = 16, test = 8 }} }}
@@ -46,8 +59,11 @@ STEPS = 24
 FILES = ("model.safetensors", "average.safetensors", "optimizer.safetensors", "state.json")
 
 
+@cache
 def context() -> Any:
     """Return what makes processes that have everything imported already."""
+    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))  # all that the process they are forked from goes by
     made = multiprocessing.get_context("forkserver")
     made.set_forkserver_preload(["fault_ready"])
     return made
@@ -117,13 +133,14 @@ def work(arguments: list[str], out: str, err: str, cwd: str, before: tuple[Any, 
 
     try:
         code = main(arguments)
-        sys.stdout.flush()
     except BaseException:
         import traceback
 
         traceback.print_exc()
-        sys.stderr.flush()
         code = 1
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    sys.stderr.flush()
     os._exit(code)
 
 
@@ -137,11 +154,13 @@ class Whole:
     digest: Mapping[str, str]
 
 
-def write_experiment(folder: Path, task: str = "bubble") -> Path:
+def write_experiment(folder: Path, task: str = "toy") -> Path:
     """Write the experiment of a task, small."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{task}.toml"
     path.write_text(TASKS[task], encoding="utf-8")
+    if task == "toy":
+        shutil.copy(TOY, folder)
     return path
 
 
@@ -151,9 +170,10 @@ def arguments(experiment: Path, runs: Path, *more: str) -> list[str]:
     return ["run", str(experiment), "--runs", str(runs), *sets]
 
 
-def whole_run(folder: Path, task: str = "bubble", *more: str) -> Whole:
+def whole_run(folder: Path, task: str = "toy", *more: str) -> Whole:
     """Make a run that nothing happens to."""
     experiment = write_experiment(folder, task)
+    Command(["--help"], folder / "log-help").start().wait()  # the process that trials are forked from is there now
     command = Command(arguments(experiment, folder / "whole", *more), folder / "log-whole")
     began = time.monotonic()
     code = command.start().wait()

@@ -1,7 +1,7 @@
 # ruff: noqa: T201
 """The fault matrix: break runs in every way, go on with them, and print what came of it as a table.
 
-    python tests/faults/run.py                 # 50 random kills and everything else, about twenty minutes on one core
+    python tests/faults/run.py                 # 50 random kills and everything else, some ten minutes on one core
     python tests/faults/run.py --trials 5      # fewer of everything that is drawn at random
     python tests/faults/run.py --only kills    # one row; --task language: of another task
 
@@ -61,7 +61,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=50, help="random trials in a row")
     parser.add_argument("--only", action="append", help="the name of a row (repeat)")
-    parser.add_argument("--task", default="bubble", choices=sorted(TASKS))
+    parser.add_argument("--task", default="toy", choices=sorted(TASKS))
     parser.add_argument("--keep", type=Path, help="work in this folder, and leave it there")
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="dither-faults-")) if given.keep is None else given.keep.absolute()

@@ -258,7 +258,7 @@ def test_a_task_that_does_not_tell_places_is_refused():
 def test_memory_counts_the_angles_of_each_sample(attention):
     spec = AdaLNZero(heads=4, rope="centre", attention=attention)
     index = spec.model_copy(update={"rope": True})
-    assert spec.cost(48, 16, 40).kept - index.cost(48, 16, 40).kept == 40 * 12
+    assert spec.cost(48, 16, 40).kept - index.cost(48, 16, 40).kept == 2 * 40 * 12
     block, kept = spec.build(48, 16), {}
     x, c = torch.randn(3, 40, 48, requires_grad=True), torch.randn(3, 16)
     own = {p.untyped_storage().data_ptr() for p in block.parameters()}

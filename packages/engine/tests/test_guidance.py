@@ -13,7 +13,7 @@ from dither.engine.system import Diffusion
 from dither.processes.clock import Clock
 from dither.processes.gaussian import GaussianProcess
 from dither.processes.specs import Absorbing, Uniform
-from dither.registry import Condition, FeatureSpace, Field, Refused, TokenSpace, default_catalog
+from dither.registry import Condition, FeatureSpace, Field, TokenSpace, default_catalog
 from dither.registry.flow import Clean, State
 
 torch.set_num_threads(1)
@@ -112,7 +112,7 @@ def test_the_condition_alone_is_left_out_and_weight_1_calls_once():
 
 
 def test_more_weight_draws_samples_closer_to_the_mean_of_their_label_and_further():
-    """Steps of the exact score: with weight 1 the law of the label, with more its far side (Ho and Salimans, fig. 2)."""
+    """Steps of the true score: with weight 1 the law of the label, with more its far side (Ho and Salimans, fig. 2)."""
     process = gaussian("eps")
     sampler = parse("sampler", {"use": "ancestral", "steps": 60}).build()
     like = Clean.of(torch.zeros(400, 3, 2, dtype=torch.float64), cell=torch.ones(400, dtype=torch.int64))
@@ -275,12 +275,21 @@ def test_drawing_with_weight_1_is_drawing_without_guidance_bit_for_bit(blocks):
     assert not torch.equal(drawn[3], drawn[0])
 
 
-def test_a_condition_that_is_not_told_of_samples_is_refused():
-    process, model, _ = tokens(Absorbing())
-    like = Clean.of(torch.zeros(5, 4, dtype=torch.int64), tissue=torch.zeros(5))
-    with pytest.raises(Refused, match='guided by "cell", but the task does not tell it of them; it tells "tissue"'):
-        Session(system_of(process, model, 2.0), like)
-    Session(system_of(process, model, 1.0), like)
+def test_samples_of_which_the_condition_is_not_told_are_not_guided():
+    process, model, state = tokens(Absorbing())
+    absent = Clean.of(torch.zeros(5, 4, dtype=torch.int64), tissue=torch.zeros(5))
+    session = Session(system_of(process, model, 2.0), absent)
+    session(state, torch.full((5,), 0.5)).log_clean()
+    assert model.calls == 1
+    network = denoiser(process.space)
+    some = Clean.of(LIKE.x0, cell=torch.tensor([-1, 1, -1, 0, 1]))
+    with torch.no_grad():
+        led, plain = (
+            Session(system_of(process, network, weight), some)(state, torch.full((5,), 0.5)).log_clean()
+            for weight in (2.0, None)
+        )
+    assert torch.equal(led[[0, 2]], plain[[0, 2]])
+    assert not torch.allclose(led[[1, 3, 4]], plain[[1, 3, 4]])
 
 
 def test_the_same_system_around_another_model_keeps_guidance_and_labels():

@@ -62,7 +62,7 @@ def test_the_average_follows_its_formula():
         share = min(0.6, (1 + n) / (10 + n))
         expected = share * expected + (1 - share) * net.linear.weight.detach().double()
         torch.testing.assert_close(average.module.linear.weight.double(), expected, rtol=1e-5, atol=1e-6)
-    assert int(average.n_averaged) == 12
+    assert average.updates == 12
     assert not any(p.requires_grad for p in average.parameters())
     assert not torch.equal(average.module.linear.weight, net.linear.weight)
 

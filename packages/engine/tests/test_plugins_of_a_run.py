@@ -10,6 +10,7 @@ import pytest
 
 from dither.engine.experiment import load_experiment
 from dither.engine.run import DONE, FAILED, run
+from dither.engine.seals import sealed_table
 from dither.registry.problems import Refused
 
 WATCH = """
@@ -77,7 +78,7 @@ def changed_manifest(directory, change):
     path = directory / "manifest.json"
     manifest = json.loads(path.read_text())
     change(manifest)
-    path.write_text(json.dumps(manifest))
+    path.write_text(json.dumps(sealed_table(manifest)))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from dither.engine.reuse import evaluate_run
 from dither.engine.run import DONE, run
 from dither.engine.run_policy import governing_policy_file
 from dither.engine.rundir import resolved
+from dither.engine.seals import sealed_table
 from dither.registry.problems import Refused
 
 WATCH = """
@@ -125,7 +126,7 @@ def test_the_options_of_a_renamed_part_are_compared(directory, go_on):
     path = directory / "manifest.json"
     kept = manifest(directory)
     kept["parts"]["process"]["options"] = "sha256:0"
-    path.write_text(json.dumps(kept))
+    path.write_text(json.dumps(sealed_table(kept)))
     with pytest.raises(Refused, match="process: the options of toy-plugin/toy-cover@1 are others"):
         go_on(6)
 

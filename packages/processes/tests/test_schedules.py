@@ -17,7 +17,7 @@ from dither.processes.schedules.specs import (
     LinearSigma,
     LogLinear,
     Polynomial,
-    Sigmoid,
+    SigmoidAlpha,
 )
 from dither.registry.kinds import ScheduleSpec
 
@@ -30,7 +30,7 @@ SPECS = st.one_of(
     st.builds(CosineSquared, eps=EPS),
     st.builds(LinearSigma, sigma_max=st.floats(0.1, 50)),
     st.builds(Polynomial, power=st.floats(1, 8), eps=EPS),
-    st.builds(Sigmoid, start=st.floats(-6, -1), end=st.floats(0, 6), tau=st.floats(0.3, 3), eps=EPS),
+    st.builds(SigmoidAlpha, start=st.floats(-6, -1), end=st.floats(0, 6), tau=st.floats(0.3, 3), eps=EPS),
     st.builds(LinearBeta, **TABLE, zero_snr=st.booleans()),
     st.builds(ScaledLinearBeta, **TABLE, zero_snr=st.booleans()),
     st.builds(SigmoidBeta, **TABLE, zero_snr=st.booleans()),
@@ -131,8 +131,8 @@ def test_linear_beta_has_every_step_of_ddpm(first: float, last: float, steps: in
         lambda: curves.linear_beta(0.0, 0.1, 3),
         lambda: Geometric(sigma_min=2.0, sigma_max=1.0),
         lambda: curves.sigmoid(3.0, -3.0),
-        lambda: Sigmoid(start=1.0, end=0.5),
-        lambda: Sigmoid(start=40.0, end=50.0),
+        lambda: SigmoidAlpha(start=1.0, end=0.5),
+        lambda: SigmoidAlpha(start=40.0, end=50.0),
         lambda: LinearBeta(steps=1, zero_snr=True),
         lambda: betas.sigmas([0.1], zero_snr=True),
         lambda: betas.sigmas([]),

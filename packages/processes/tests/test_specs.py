@@ -9,7 +9,7 @@ import pytest
 from dither.processes.enumeration import MOST_POSITIONS
 from dither.processes.specs import register_components
 from dither.registry.kinds import ModelFacts
-from dither.registry.spaces import FeatureSpace, Field, Group, TokenSpace
+from dither.registry.spaces import Condition, FeatureSpace, Field, Group, TokenSpace
 from dither.registry.spec import Misfit
 from dither.registry.validation import dump
 
@@ -194,3 +194,48 @@ def test_eps_is_not_divided_by_nothing(part) -> None:
     assert "exp(-sigma / 2)" in misfit.message
     assert not list(part("process", "gaussian", predict="velocity", schedule=long).check(space))
     assert not list(part("process", "gaussian", predict="eps").check(space))
+
+
+def test_masks_must_make_sense(part) -> None:
+    starts = FeatureSpace(4, 5, FEATURES.groups, (Condition("cell", 3), Condition("tss")))
+
+    def check(name: str, space: FeatureSpace = FEATURES, **options) -> list[tuple]:
+        return said(part("process", name, **options).check(space))
+
+    for name in ("gaussian", "masked-region"):
+        for mask in ("region", "block", "column", "element"):
+            assert not check(name, mask=mask, ratio=0.5, exact=True)
+        assert not check(name, mask="element", group="motifs")
+        assert not check(name, mask="block", block=2)
+        assert not check(name, starts, mask="tss", group="accessibility")
+        ((path, message, _),) = check(name, mask="tss")
+        assert path == ("mask",)
+        assert 'needs the condition "tss" at every position; the task tells: none' in message
+        ((path, message, help_text),) = check(name, mask="column", group="motif")
+        assert (path, help_text) == (("group",), 'did you mean "motifs"?')
+        ((path, message, _),) = check(name, mask="region", block=3)
+        assert path == ("block",)
+        ((path, _, help_text),) = check(name, mask="region", group="motifs")
+        assert (path, help_text) == (("group",), 'set mask = "group"')
+    labels = FeatureSpace(4, 5, conditions=(Condition("tss", 2),))  # one per sample does not say which region
+    assert [path for path, *_ in check("masked-region", labels, mask="tss")] == [("mask",)]
+    assert [path for path, *_ in check("gaussian", ratio=0.5, exact=True)] == [("ratio",), ("exact",)]
+    assert [path for path, *_ in check("gaussian", group="motifs")] == [("group",)]
+
+
+def test_zero_snr_asks_for_velocity(part) -> None:
+    """Where nothing is left, eps says nothing of x_0 (Lin et al. 2023)."""
+    schedule = {"use": "scaled-linear-beta", "zero_snr": True}
+    (misfit,) = part("process", "gaussian", schedule=schedule, predict="eps").check(FEATURES)
+    assert misfit.path == ("schedule",)
+    assert "velocity" in misfit.help
+    assert not list(part("process", "gaussian", schedule=schedule, predict="velocity").check(FEATURES))
+    process = part("process", "gaussian", schedule=schedule, predict="velocity").build(FEATURES)
+    import torch
+
+    from dither.registry.flow import Clean
+
+    noised = process.corrupt(Clean.of(torch.randn(2, 4, 5)), torch.ones(2))
+    torch.testing.assert_close(noised.state.x, noised.eps)
+    read = process.read(torch.randn(2, 4, 5), noised.state, noised.noise)
+    assert (read.x0 + read.eps).isfinite().all()

@@ -63,10 +63,16 @@ def test_figures_of_draws_by_hand():
     np.testing.assert_allclose(draws.mean, [2, 1.5])
     np.testing.assert_allclose(draws.spread, [np.sqrt(2), np.sqrt(0.5)])
     figures = draw_figures(draws)
+    assert draws.binary
+    assert "draw_coverage_90" not in figures
     assert figures["single_draw_mse"] == pytest.approx((1 + 9 + 0 + 1) / 4)
+    assert figures["spread_skill"] == pytest.approx(np.sqrt(1.25 * 1.5 / ((4 + 0.25) / 2)))
     assert figures["draw_spread"] == pytest.approx(np.sqrt((2 + 0.5) / 2))
     assert half_width(2, 0.9) == pytest.approx(stats.t.ppf(0.95, 1) * np.sqrt(1.5))
-    assert figures["draw_coverage_90"] == 1
+    assert coverage(draws) == 1
+    np.testing.assert_allclose(draws.above, [1, 1])
+    other = Draws.over(np.array([0.3, 1.0]), np.array([[1.0, 1.0], [3.0, 2.0]]))
+    assert draw_figures(other)["draw_coverage_90"] == 1
     assert Draws.of(truth, samples, np.zeros((3, 1, 2), bool), [slice(0, 2)]) is None
     assert Draws.of(truth, samples, np.ones((3, 1, 2), bool), [slice(row, row + 1) for row in range(3)]) is None
 
@@ -77,11 +83,13 @@ def test_the_interval_of_right_draws_holds_nine_of_ten(count):
     n, scale, middle = 20_000, g.uniform(0.1, 3, 20_000), g.normal(size=20_000)
     many = middle + scale * g.normal(size=(count, n))
     truth = middle + scale * g.normal(size=n)
-    draws = Draws(truth, many.mean(0), many.std(0, ddof=1), np.square(many - truth).mean(0), count)
+    draws = Draws.over(truth, many)
     for level in (0.5, 0.9):
         assert abs(coverage(draws, level) - level) < 4 * np.sqrt(level * (1 - level) / n)
-    sure = Draws(truth, many.mean(0), many.std(0, ddof=1) / 3, draws.error, count)
+    assert abs(draw_figures(draws)["spread_skill"] - 1) < 0.05
+    sure = Draws.over(truth, draws.mean + (many - draws.mean) / 3)
     assert coverage(sure) < 0.8
+    assert draw_figures(sure)["spread_skill"] == pytest.approx(draw_figures(draws)["spread_skill"] / 3)
 
 
 def test_the_mean_of_the_draws_is_judged():

@@ -1,4 +1,4 @@
-"""Splits and windows: nothing leaks, nothing is lost, nothing crosses a chromosome."""
+"""The table of regions: its splits, its cell types, and how columns are scaled and standardised."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,7 @@ import pytest
 from dither.registry.problems import Refused
 from dither.tasks.get_region.human import read_human
 from dither.tasks.get_region.regions import RegionMatrix, Standard, scale_to_largest
+from dither.tasks.get_region.windows import Cut, cut_windows
 
 
 def matrix(lengths, valid=("b",), test=("c",)):
@@ -37,34 +38,6 @@ def test_each_region_is_in_one_split_and_chromosomes_stay_whole():
     }
 
 
-@pytest.mark.parametrize("regions", [1, 3, 4, 5, 9])
-@pytest.mark.parametrize("stride", [1, 2, 3])
-def test_windows_hold_one_chromosome_of_their_split(regions, stride):
-    table = matrix(LENGTHS)
-    for split in ("train", "valid", "test"):
-        inside = table.rows(split)
-        for window in table.windows(split, regions, stride):
-            rows = slice(window.first, window.first + window.count)
-            assert len(set(table.chromosome[rows])) == 1
-            assert inside[rows].all()
-            assert window.count == regions if split == "train" else 1 <= window.count <= regions
-
-
-@pytest.mark.parametrize("regions", [1, 3, 4, 7, 9, 100])
-def test_held_out_windows_hold_each_region_once(regions):
-    table = matrix(LENGTHS)
-    for split in ("valid", "test"):
-        times = np.zeros(len(table), int)
-        for window in table.windows(split, regions, 1):
-            times[window.first : window.first + window.count] += 1
-        assert (times == table.rows(split)).all()
-
-
-def test_training_windows_start_every_stride():
-    table = matrix(LENGTHS)
-    assert [window.first for window in table.windows("train", 4, 3)] == [0, 3, 6, 30, 33, 36, 39, 42, 45]
-
-
 def test_the_human_split_is_that_of_the_authors():
     table = read_human("whole")
     assert {split: int(table.rows(split).sum()) for split in ("train", "valid", "test")} == {
@@ -74,8 +47,8 @@ def test_the_human_split_is_that_of_the_authors():
     }
     assert set(table.chromosome[table.rows("valid")]) == {"chr2"}
     assert set(table.chromosome[table.rows("test")]) == {"chr1"}
-    assert len(table.windows("train", 900, 100)) == 218
-    assert len(table.windows("train", 200, 100)) == 362
+    assert len(cut_windows(table, "train", Cut(900, 100), [0])) == 218
+    assert len(cut_windows(table, "train", Cut(200, 100), [0])) == 362
     assert table.open.sum(0).tolist() == [11_968] * 4
     assert (table.open.sum(1) == 1).all()
     same = table.chromosome[1:] == table.chromosome[:-1]
@@ -114,6 +87,19 @@ def test_standard_columns_have_mean_0_and_deviation_1():
     changed = (columns - standard.mean) / standard.std
     np.testing.assert_allclose(changed.mean(0), 0, atol=1e-6)
     np.testing.assert_allclose(changed.std(0), [1, 0, 1], atol=1e-6)
+
+
+def test_blocks_are_measured_as_one():
+    random = np.random.default_rng(0)
+    columns = random.random((50, 3), dtype=np.float32) * np.float32(1e-3) + 1000
+    columns[:, 1] = 1 / 3
+    times = random.integers(0, 4, 50).astype(float)
+    times[:7] = 0
+    standard = Standard.over((columns[i : i + 7], times[i : i + 7]) for i in range(0, 50, 7))
+    repeated = np.repeat(columns, times.astype(int), 0).astype(np.float64)
+    np.testing.assert_allclose(standard.mean, repeated.mean(0), rtol=1e-7)
+    np.testing.assert_allclose(standard.std[[0, 2]], repeated.std(0)[[0, 2]], rtol=1e-5)
+    assert standard.std[1] == 1
 
 
 def test_scaling_looks_at_training_regions_only():

@@ -216,6 +216,7 @@ def test_checks_follow_from_what_is_declared():
         return {case.check.name for case in cases("ours", catalog_of(spec))}
 
     promised = {"asked_equals_full", "cached_equals_full", "identity_at_init", "permutation_equivariant"}
+    promised |= {"distances_matter", "weighted_equals_repeated"}
     assert promised <= names(Mix)
     assert not promised & names(Plain)
     assert names(Mix) - names(Plain) == promised

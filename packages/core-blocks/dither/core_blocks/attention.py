@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from typing import Literal
+
 import torch
 from einops import rearrange
 from jaxtyping import Float, Shaped
@@ -13,8 +16,9 @@ from dither.registry.spec import unfit
 from .cache import KVCache
 from .dropout import Dropout, drop
 from .qkv import make_qkv
-from .rope import Rotary, turned
+from .rope import Rotary
 from .specs import FEW, Implementation, QKVBias, misfit_heads
+from .tiled import attend_in_tiles, tiles_pay
 
 __all__ = ["Attention", "attend"]
 
@@ -75,8 +79,7 @@ class Attention(nn.Module):
         q, k, v = rearrange(self.qkv(x), "B L (three H E) -> three B H L E", three=3, H=self.heads).unbind()
         if self.rotary is not None:
             start = 0 if cache is None else cache.held
-            turns = self.rotary.turns(q, start, positions)
-            q, k = turned(q, turns), turned(k, turns)
+            q, k = self.rotary(q, start, positions=positions), self.rotary(k, start, positions=positions)
         if cache is not None:
             k, v = cache.join(layer, k, v)
         y = attend(q, k, v, mask, self.weight_dropout if self.training else 0.0, self.implementation)
@@ -96,34 +99,28 @@ def attend(
 
     A mask of numbers is added to the logits, in its own precision: with log n a key counts as n of them.
     """
-    if implementation == "auto":
-        implementation = "math" if k.shape[-2] <= FEW and k.device.type == "cpu" else "sdpa"
-    if mask is not None and mask.is_floating_point():
-        return _weighted(q, k, v, mask, dropout, implementation)
-    some = None if mask is None else mask.any(-1, keepdim=True)
+    way = _fastest(q, k, dropout) if implementation == "auto" else implementation
+    some = None if mask is None or mask.is_floating_point() else mask.any(-1, keepdim=True)
     if mask is not None and some is not None:
         mask = mask | ~some  # a query without keys would come out as NaN, or not, depending on the kernel
-    if implementation == "sdpa":
-        y = functional.scaled_dot_product_attention(q, k, v, mask, dropout)
-    else:
+    if way == "tiles":
+        y = attend_in_tiles(q, k, v, mask)
+    elif way == "math":
         scores = (q * q.shape[-1] ** -0.5) @ k.mT
         if mask is not None:
-            scores = scores.masked_fill(~mask, -torch.inf)
-        y = drop(scores.softmax(-1), dropout) @ v
+            scores = scores.masked_fill(~mask, -torch.inf) if some is not None else scores + mask
+        y = drop(scores.softmax(-1).to(v.dtype), dropout) @ v
+    else:
+        rounding = mask is not None and some is None  # autocast would round the numbers, by up to 0.8 %
+        with torch.autocast(q.device.type, enabled=False) if rounding else nullcontext():
+            y = functional.scaled_dot_product_attention(q, k, v, mask, dropout)
     return y if some is None else y.masked_fill(~some, 0.0)
 
 
-def _weighted(
-    q: Float[Tensor, "B H L E"],
-    k: Float[Tensor, "B H K E"],
-    v: Float[Tensor, "B H K E"],
-    weight: Float[Tensor, "#B #H #L K"],
-    dropout: float,
-    implementation: Implementation,
-) -> Float[Tensor, "B H L E"]:
-    """Return softmax(q k' / sqrt(E) + weight) v, where every query has a key of a finite weight."""
-    if implementation == "math":
-        scores = (q * q.shape[-1] ** -0.5) @ k.mT + weight
-        return drop(scores.softmax(-1).to(v.dtype), dropout) @ v
-    with torch.autocast(q.device.type, enabled=False):  # it would round the weights to bfloat16, by up to 0.8 %
-        return functional.scaled_dot_product_attention(q, k, v, weight, dropout)
+def _fastest(
+    q: Float[Tensor, "B H L E"], k: Float[Tensor, "B H K E"], dropout: float
+) -> Literal["math", "tiles", "sdpa"]:
+    """Choose how to compute."""
+    if k.shape[-2] <= FEW and k.device.type == "cpu":
+        return "math"
+    return "tiles" if not dropout and tiles_pay(q, k) else "sdpa"

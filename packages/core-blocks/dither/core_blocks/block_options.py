@@ -71,7 +71,8 @@ class TransformerBlock(BlockSpec):
     attention_dropout: float | None = Field(None, ge=0, lt=1)
     """Share of the attention weights that is dropped in training. By default as `dropout`."""
     attention: Implementation = "auto"
-    """How attention is computed. auto: plain matrix products for up to 64 keys on a CPU, a fused kernel otherwise."""
+    """How attention is computed. auto: on a CPU plain matrix products for up to 64 keys, and in bfloat16 whole heads at
+    a time while their weights are few enough to be kept; a fused kernel otherwise."""
 
     def traits(self) -> frozenset[str]:
         """Promise to work behind a cache and to heed what is asked; without turns, to know no positions.

@@ -57,7 +57,7 @@ def attention_cost(block: TransformerBlock, width: int, length: int) -> Cost:
         kept, passing = 6 * state + weights + masks, 5 * state + 2 * weights
     else:
         kept, passing = (9 if block.rope else 7) * state + block.heads * length, 7 * state
-    angles = state // block.heads if block.rope == "centre" else 0  # of an index they are one table for all
+    angles = 2 * state // block.heads if block.rope == "centre" else 0  # of an index they are one table for all
     return Cost(parameters, kept + angles + (state // 4 if block.dropout else 0), passing)
 
 

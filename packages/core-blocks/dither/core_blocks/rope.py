@@ -7,7 +7,7 @@ from einops import rearrange
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-__all__ = ["Rotary", "turned"]
+__all__ = ["Rotary"]
 
 
 class Rotary(nn.Module):
@@ -38,12 +38,13 @@ class Rotary(nn.Module):
         self, x: Float[Tensor, "B H L E"], start: int = 0, positions: Shaped[Tensor, "B L"] | None = None
     ) -> Float[Tensor, "B H L E"]:
         """Turn x, whose first position is `start`, or whose positions are given, in float32 or better."""
-        return turned(x, self.turns(x, start, positions))
+        cos, sin = self._turns_of(x, start, positions).unbind()
+        a, b = rearrange(x, "B H L (two half) -> two B H L half", two=2).unbind()
+        return torch.cat([a * cos - b * sin, a * sin + b * cos], -1).to(x.dtype)
 
-    def turns(
-        self, x: Float[Tensor, "B H L E"], start: int = 0, positions: Shaped[Tensor, "B L"] | None = None
+    def _turns_of(
+        self, x: Float[Tensor, "B H L E"], start: int, positions: Shaped[Tensor, "B L"] | None
     ) -> Float[Tensor, "2 *#B1 L half"]:
-        """Return cosine and sine of the angles by which x is turned."""
         if positions is None:
             return self._between(start, start + x.shape[-2], x.device)
         exact = torch.float32 if x.device.type == "mps" else torch.float64  # which knows no other
@@ -63,10 +64,3 @@ class Rotary(nn.Module):
         exponent = torch.arange(0, self.head_width, 2, device=positions.device, dtype=positions.dtype) / self.head_width
         angle = positions[..., None] * self.theta**-exponent
         return torch.stack([angle.cos(), angle.sin()])
-
-
-def turned(x: Float[Tensor, "B H L E"], turns: Float[Tensor, "2 *#B1 L half"]) -> Float[Tensor, "B H L E"]:
-    """Turn each pair of x by an angle, of which cosine and sine are given."""
-    cos, sin = turns.unbind()
-    a, b = rearrange(x, "B H L (two half) -> two B H L half", two=2).unbind()
-    return torch.cat([a * cos - b * sin, a * sin + b * cos], -1).to(x.dtype)

@@ -79,7 +79,7 @@ class TokenDiffusion(nn.Module):
         self, x: Float[Tensor, "*N M"], angle: Float[Tensor, " *N"], h: Float[Tensor, "*N D"]
     ) -> Float[Tensor, "*N M"]:
         """Return what the MLP says of noised values."""
-        level = self.angle(angle.flatten(), {}).view(*angle.shape, -1)
+        level = self.angle(angle.flatten(), {}).view(*angle.shape, self.enter.out_features)
         c, y = functional.silu(level + self.read(h)), self.enter(x)
         for block in self.blocks:
             y = block(y, c)

@@ -1,13 +1,15 @@
-"""Paths that an experiment gives relative to where it was started, made absolute: a run goes on from anywhere."""
+"""Files that an experiment names: made absolute, so that a run goes on from anywhere; told where they lie outside."""
 
 from __future__ import annotations
 
 import glob
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["anchored"]
+from .experiment import Loaded
+
+__all__ = ["anchored", "outside"]
 
 NAMES = frozenset({"path", "paths", "start_from"})
 """Options that name files, whatever their ending."""
@@ -43,3 +45,28 @@ def _leads(key: str, value: str, here: Path) -> bool:
         return bool(Path(value).suffix) and (here / value).is_file()
     except OSError:  # too long to be the name of a file
         return False
+
+
+def outside(loaded: Loaded) -> list[str]:
+    """Return a line for each file that is read from outside the folder of an experiment and the working folder."""
+    near = (loaded.path.parent.resolve(), Path.cwd().resolve())
+
+    def far(path: Path) -> bool:
+        whole = path.resolve()
+        return not any(whole.is_relative_to(folder) for folder in near)
+
+    found = [f"extends: {path}" for path in loaded.document.files[:-1] if far(path)]
+    found += [f"{key} = {path}" for key, path in _named(loaded.experiment.model_dump(mode="json")) if far(path)]
+    return [f"a file outside the folder of the experiment is read: {line}" for line in found]
+
+
+def _named(value: Any, key: str = "") -> Iterator[tuple[str, Path]]:
+    """Yield every value that names a file, with its key."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _named(inner, f"{key}.{name}" if key else name)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _named(inner, key)
+    elif isinstance(value, str) and (key.rpartition(".")[2] in NAMES or Path(value).is_absolute()):
+        yield key, Path(value).expanduser()

@@ -1,33 +1,59 @@
-"""A run's experiment with other constraints on what is drawn from it."""
+"""A run's experiment with other constraints on what is drawn from it, or drawn in another way."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from dither.registry.document import Document
 from dither.registry.layers import Layer
 from dither.registry.problems import Problem, Refused
 
-from .experiment import Loaded, check_experiment, open_experiment
+from .experiment import Loaded, check_experiment, load_experiment, open_experiment
 
-__all__ = ["load_constrained"]
+__all__ = ["load_constrained", "load_redrawn"]
 
 ALLOWED = (("task", "constraints"), ("sampler",), ("sample", "tries"))
 """What a file of constraints may say: nothing that the weights depend on."""
+TABLES = ("sample", "sampler")
+"""What may be changed for another drawing."""
 
 
-def load_constrained(experiment: Path, constraints: Path) -> Loaded:
+def load_redrawn(experiment: Path, constraints: Path | None = None, changes: Iterable[str] = ()) -> Loaded:
+    """Read the experiment of a run, with constraints from a file and changes to how samples are drawn.
+
+    Args:
+        experiment: What was trained.
+        constraints: As for `load_constrained`.
+        changes: `key=value` as after --set, of the tables sample and sampler.
+
+    Raises:
+        Refused: Everything that is wrong, each with its place.
+    """
+    changes = list(changes)
+    keys = [tuple(change.partition("=")[0].strip().split(".")) for change in changes]
+    what = "does not change how samples are drawn"
+    wrong = [Problem(what, key, help="change sample.* or sampler") for key in keys if key[0] not in TABLES]
+    if wrong:
+        raise Refused(wrong)
+    if constraints is None:
+        return load_experiment(experiment, changes)
+    return load_constrained(experiment, constraints, changes)
+
+
+def load_constrained(experiment: Path, constraints: Path, changes: Iterable[str] = ()) -> Loaded:
     """Read the experiment of a run with the constraints of a file in place of its own.
 
     Args:
         experiment: What was trained.
         constraints: A TOML file with the table [task.constraints] as it would stand in an experiment file, and a
             [sampler] if it is to be another.
+        changes: `key=value` as after --set.
 
     Raises:
         Refused: Everything that is wrong, each with its place.
     """
-    document, plugins = open_experiment(experiment)
+    document, plugins = open_experiment(experiment, changes)
     layer = Layer.read(constraints)
     if wrong := list(_others(layer)):
         raise Refused(wrong)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import resource
 import subprocess
@@ -14,12 +15,13 @@ from typing import Any
 import torch
 
 from dither.registry.problems import Refused
+from dither.registry.storage import cache_folder
 
 from .experiment import Loaded
 from .parts_record import parts_record, plugins_record
 from .run_policy import governing_policy_file
 
-__all__ = ["choose_device", "differences", "git_state", "manifest", "peak_memory"]
+__all__ = ["choose_device", "differences", "git_state", "keep_compiled", "manifest", "peak_memory"]
 
 DECIDES_BITS = ("python", "torch", "threads", "device", "cpu_capability")
 
@@ -40,6 +42,11 @@ def choose_device(name: str) -> torch.device:
     if not there.get(device.type, True):
         raise Refused(f'train.device = "{name}", but torch {torch.__version__} finds no such device here')
     return device
+
+
+def keep_compiled() -> None:
+    """Have what torch.compile makes kept in the user's cache folder, where every later run finds it."""
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "compiled"))
 
 
 def manifest(argv: list[str], loaded: Loaded, device: torch.device, counts: Mapping[str, int]) -> dict[str, Any]:

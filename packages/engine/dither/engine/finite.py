@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 from torch.optim import Optimizer
 
 from dither.registry.problems import dotted
@@ -64,6 +63,9 @@ class FiniteGuard:
         optimizer: What changes the weights.
         device: Where they are.
         deferred: Whether to make updates void rather than to wait; by default what suits the device and the optimizer.
+
+    Attributes:
+        figures: Those of the newest step, where it is deferred.
     """
 
     def __init__(self, optimizer: Optimizer, device: torch.device, deferred: bool | None = None) -> None:
@@ -73,7 +75,7 @@ class FiniteGuard:
         self.first = 0
         self.alive = torch.ones((), device=device)
         self.good = torch.zeros((), dtype=torch.int64, device=device)
-        self.last = torch.zeros(3, device=device)
+        self.figures = self.last = torch.zeros(3, device=device)
 
     def start(self, step: int) -> None:
         """Begin to count at a step."""
@@ -81,19 +83,19 @@ class FiniteGuard:
         self.alive.fill_(1)
         self.good.zero_()
 
-    def look(self, step: int, figures: Float[Tensor, "3"]) -> None:
-        """Take in loss times weight, weight and gradient norm of a step, before its update.
+    def look(self, step: int, total: Any, weight: Any, norm: Any) -> None:
+        """Take in loss times weight, weight and gradient norm of a step, before its update: numbers, or tensors.
 
         Raises:
             NonFinite: They are no numbers; not where it is deferred.
         """
         if not self.deferred:
-            total, weight, norm = figures.tolist()
             if not math.isfinite(total + weight + norm):
                 raise NonFinite(step, total / weight, norm)
             return
-        self.last = torch.where(self.alive > 0, figures, self.last)
-        self.alive = self.alive * figures.isfinite().all()
+        self.figures = torch.stack((total, weight, norm))
+        self.last = torch.where(self.alive > 0, self.figures, self.last)
+        self.alive = self.alive * self.figures.isfinite().all()
         self.good += self.alive > 0
         self.optimizer.found_inf = 1 - self.alive  # type: ignore[attr-defined]
 

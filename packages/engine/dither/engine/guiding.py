@@ -20,7 +20,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dither.registry.flow import Clean
-from dither.registry.problems import Problem, Refused
 
 from .asking import Guidance
 from .later import Later
@@ -34,18 +33,11 @@ def guided(told: Float[Tensor, "..."], plain: Float[Tensor, "..."], weight: floa
     return torch.lerp(plain, told, weight).masked_fill(ruled_out, -torch.inf)
 
 
-def untold(clean: Clean, guidance: Guidance) -> Clean:
-    """Leave out the condition of guidance.
-
-    Raises:
-        Refused: It is not told, so that leaving it out changes nothing.
-    """
-    name = guidance.condition
-    if name not in clean.cond:
-        given = ", ".join(f'"{other}"' for other in clean.cond) or "nothing"
-        message = f'samples are to be guided by "{name}", but the task does not tell it of them; it tells {given}'
-        raise Refused(Problem(message, ("sample", "guidance", "condition"), help="give it in sample.cond"))
-    return replace(clean, cond={key: value for key, value in clean.cond.items() if key != name})
+def untold(clean: Clean, guidance: Guidance | None) -> Clean | None:
+    """Leave out the condition of guidance; None where that changes nothing: it is not told, or counts once."""
+    if guidance is None or guidance.weight == 1 or guidance.condition not in clean.cond:
+        return None
+    return replace(clean, cond={name: value for name, value in clean.cond.items() if name != guidance.condition})
 
 
 class GuidedLater:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -24,7 +25,7 @@ from dither.registry.validation import located
 
 from .allocator import keep_freed_memory
 from .checkpoint import MANIFEST, Checkpoints, Damaged, load_weights, verify, weights_of
-from .constraining import load_constrained
+from .constraining import load_redrawn
 from .environment import choose_device
 from .experiment import Loaded, load_experiment
 from .lora import load_merged, write_merged
@@ -67,18 +68,20 @@ def load_run(
     console: Console | None = None,
     constraints: Path | None = None,
     checkpoint: Which = "newest",
+    changes: Iterable[str] = (),
 ) -> tuple[Loaded, Diffusion, int]:
     """Return a run's experiment, its system with the weights of a checkpoint, and their step.
 
-    Constraints from a file replace the run's own. Damaged checkpoints that are passed over are named on the console.
+    Constraints from a file replace the run's own, and changes say how else samples are to be drawn. Damaged checkpoints
+    that are passed over are named on the console.
 
     Raises:
         Refused: It is no run directory; Damaged: it has no such checkpoint that is intact.
     """
     path = resolved_file(run_directory)
-    loaded = load_experiment(path) if constraints is None else load_constrained(path, constraints)
-    if loaded.plugins.files and (changes := changed_files(read_manifest(run_directory), loaded)):
-        raise Refused([Problem(f"the run in {run_directory} is not what it was: {change}") for change in changes])
+    loaded = load_redrawn(path, constraints, changes)
+    if loaded.plugins.files and (others := changed_files(read_manifest(run_directory), loaded)):
+        raise Refused([Problem(f"the run in {run_directory} is not what it was: {other}") for other in others])
     found = find_checkpoint(run_directory, checkpoint, console)
     system, _ = build(loaded)
     load_merged(weights_of(found), system.model)

@@ -67,6 +67,9 @@ class MovingAverage(AveragedModel):
     Args:
         model: Its parameters are followed for good; call `update_parameters` after each change.
         decay: Share of the average that is kept once warmed up, 0 <= decay < 1.
+
+    Attributes:
+        updates: How many there were.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -74,7 +77,7 @@ class MovingAverage(AveragedModel):
             raise ValueError(f"decay = {decay}, allowed is 0 <= decay < 1")
         super().__init__(model)
         self.eval().requires_grad_(False)
-        self.decay = decay
+        self.decay, self.updates = decay, 0
         self.follow(model)
         saved = model.state_dict(keep_vars=True)  # buffers that are not saved never change
         own = self.module.state_dict(keep_vars=True)
@@ -88,9 +91,9 @@ class MovingAverage(AveragedModel):
 
     def update_parameters(self, model: nn.Module | None = None) -> None:
         """Take the present weights into the average, and copy the buffers."""
-        n = int(self.n_averaged)  # on the CPU, wherever the weights are
+        n = self.updates  # that of `AveragedModel` is a tensor
         share = min(self.decay, (1 + n) / (10 + n))
         torch._foreach_lerp_(self._averaged, self._followed, 1 - share)
         for mine, theirs in self._buffers_of:
             mine.copy_(theirs)
-        self.n_averaged += 1
+        self.updates += 1

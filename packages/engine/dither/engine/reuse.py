@@ -43,10 +43,12 @@ def sample_run(
     constraints: Path | None = None,
     forms: Sequence[str] = (),
     checkpoint: Which = "newest",
+    changes: Sequence[str] = (),
 ) -> int:
     """Draw samples from a checkpoint of a run into a folder, by default one inside the run; return the exit code.
 
-    In each of `forms`, which the task must offer, they are written for other programs as well.
+    In each of `forms`, which the task must offer, they are written for other programs as well. Changes, as after --set,
+    say how else they are to be drawn.
 
     Raises:
         Refused: It is no run directory, or the folder has something in it, or the task has no such form; Damaged: it
@@ -57,7 +59,7 @@ def sample_run(
         check_forms(load_experiment(resolved_file(run_directory)).experiment.task, forms)
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Refused(f"{out} exists and is not an empty folder; nothing is overwritten")
-    loaded, system, step = load_run(run_directory, errors, constraints, checkpoint)
+    loaded, system, step = load_run(run_directory, errors, constraints, checkpoint, changes)
     folder = out or unused_folder(run_directory / "samples" / f"step-{step:08d}-seed-{seed}-count-{count}")
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -17,6 +17,7 @@ from rich.console import Console
 from dither.registry.problems import Refused
 from dither.registry.reports import PluginError
 
+from .anchoring import outside
 from .checkpoint import Checkpoints, Damaged
 from .disk import FULL
 from .environment import manifest
@@ -88,8 +89,8 @@ def run(
     try:
         with stop_on_signals() as stop, together(loaded.experiment.train.device) as ranks:
             if ranks.chief:
-                for warning in loaded.warnings:
-                    say(errors, warning, "yellow")
+                for line in (*loaded.warnings, *outside(loaded)):
+                    say(errors, line, "yellow")
                 loaded.plugins.warn = lambda line: say(errors, line, "yellow")
                 loaded.plugins.observe()
             else:

@@ -32,22 +32,18 @@ class Session:
     A state that is shorter than the sample stands behind the remembered positions. Only a sample with a single field
     can come in pieces like that. Where the process can wait, the model is called when a prediction is first asked: a
     step that moves nothing costs no call, and exactly the same comes out. Under guidance the model is called twice, and
-    has two memories.
+    has two memories; a sample of which the condition is not told is not guided.
 
     Args:
         system: What denoises.
         like: Which positions are valid, and the conditions.
         spent: Where calls are counted.
-
-    Raises:
-        Refused: Samples are to be guided by a condition that is not told.
     """
 
     def __init__(self, system: Diffusion, like: Clean, spent: Spent | None = None) -> None:
         self.system, self.like, self.spent = system, like, spent or Spent()
-        guidance = system.guidance
-        self.weight = 1.0 if guidance is None else guidance.weight
-        self.plain = None if guidance is None or self.weight == 1 else untold(like, guidance)
+        self.plain = untold(like, system.guidance)
+        self.weight = 1.0 if system.guidance is None else system.guidance.weight
         self.cache: Any = None
         self.plain_cache: Any = None
         self.start = 0

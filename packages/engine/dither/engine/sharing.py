@@ -7,7 +7,7 @@ there are. Checkpoints hold whole tensors in either case, so that a run goes on 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -23,7 +23,7 @@ from dither.registry.flow import Clean, Measured
 from dither.registry.problems import Problem, Refused
 
 from .checkpoint import Weights, load_weights
-from .optim import MovingAverage
+from .optim import MovingAverage, here
 from .ranks import Ranks
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class Shared:
             raise Refused(Problem(message, ("train", "batch_size")))
         share = part // ranks.size
         self._rows = slice(ranks.rank * share, (ranks.rank + 1) * share) if ranks.size > 1 else None
+        self._alone = nullcontext(system) if ranks.size == 1 else None
         self._copies: DistributedDataParallel | None = None
         if self.sharded:
             _cut_up(system.model, ranks)
@@ -69,8 +70,12 @@ class Shared:
         elif ranks.size > 1:
             self._copies = DistributedDataParallel(system, **BUFFERS)
 
+    def step(self, last: bool) -> AbstractContextManager[Callable[[Clean], Measured]]:
+        """Return a context of what measures this rank's share of a part of a batch; see `_together`."""
+        return self._alone or self._together(last)
+
     @contextmanager
-    def step(self, last: bool) -> Iterator[Callable[[Clean], Measured]]:
+    def _together(self, last: bool) -> Iterator[Callable[[Clean], Measured]]:
         """Yield what measures this rank's share of a part of a batch; gradients meet in the `last` part only."""
         if self._copies is not None:
             measure = partial(self._copies, rows=self._rows)
@@ -82,11 +87,16 @@ class Shared:
             return
         if self.sharded:
             self.system.model.set_requires_gradient_sync(last)  # type: ignore[operator]  # fully_shard made it one that can
-        yield partial(self.system, rows=self._rows) if self._rows else self.system
+        yield partial(self.system, rows=self._rows)
 
-    def scale(self, weight: Float[Tensor, ""]) -> Float[Tensor, ""]:
+    def gradients(self, parameters: Sequence[Tensor]) -> list[Tensor]:
+        """Return the gradients that there are, and what of them lies on this rank."""
+        found = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        return [here(gradient) for gradient in found] if self.sharded else found
+
+    def scale(self, weight: Any) -> Any:
         """Return what gradients are to be divided by: the ranks' means were taken where sums were meant."""
-        return weight / self.ranks.size
+        return weight / self.ranks.size if self.ranks.size > 1 else weight
 
     def norm(self, gradients: list[Tensor]) -> Float[Tensor, ""]:
         """Return the norm of all gradients, of which a rank may hold a part only."""

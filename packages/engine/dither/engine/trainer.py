@@ -14,11 +14,12 @@ from dither.registry.parts import BucketedTask, Task
 from dither.registry.problems import Problem, Refused
 
 from .buckets import BucketOrder
+from .environment import keep_compiled
 from .experiment import Train
 from .finite import FiniteGuard, NonFinite
 from .freezing import freeze
 from .lora import add_lora
-from .optim import MovingAverage, here
+from .optim import MovingAverage
 from .optimizer_state import flatten, restore
 from .randomness import Order, Stream, seed_generators
 from .ranks import ALONE, Ranks
@@ -29,6 +30,9 @@ __all__ = ["Trainer", "make_order"]
 
 TINY = 1e-30
 """Stands for the weight of a batch in which nothing is weighted."""
+
+
+Scalar = float | Float[Tensor, ""]
 
 
 class Trainer:
@@ -43,7 +47,6 @@ class Trainer:
     Attributes:
         step: Steps done.
         average: The moving average of the weights, or None.
-        sums: What `read` reports, added up since it was last called: loss times weight, weight, gradient norm.
         counted: Steps in `sums`.
     """
 
@@ -59,6 +62,7 @@ class Trainer:
             add_lora(system.model, **train.lora.model_dump(), seed=seed)
         self.average = MovingAverage(system.model, train.ema) if train.ema else None
         if train.compile:
+            keep_compiled()
             system.compile_model()
         self.shared = Shared(system, self.average, train, ranks)
         self.parameters = [p for p in system.model.parameters() if p.requires_grad]
@@ -69,7 +73,13 @@ class Trainer:
         self.guard = FiniteGuard(self.optimizer, self.device)
         self.step = 0
         self.counted = 0
-        self.sums = torch.zeros(3, device=self.device)
+        self._on_host = [0.0, 0.0, 0.0]
+        self._on_device = torch.zeros(3, device=self.device)
+
+    @property
+    def sums(self) -> Float[Tensor, "3"]:
+        """What `read` reports, added up since it was last called: loss times weight, weight, gradient norm."""
+        return self._on_device if self.guard.deferred else torch.tensor(self._on_host, dtype=torch.float64)
 
     def advance(self) -> dict[str, Tensor]:
         """Do one step and return its figures, as tensors on the device.
@@ -80,28 +90,39 @@ class Trainer:
         seed_generators(self.device, Stream.STEP, self.seed, self.step, 0)
         for parameter in self.parameters:
             parameter.grad = None
-        total, weight = self._gradients()
-        gradients = [here(p.grad) for p in self.parameters if p.grad is not None]
-        scale = self.shared.scale(weight)
-        norm = scale_gradients(gradients, scale, self.train.clip, self.shared.norm(gradients))
-        figures = torch.stack((total, weight, norm))
+        figures = self._gradients()
+        gradients = self.shared.gradients(self.parameters)
+        norm = self.shared.norm(gradients)
+        if not self.guard.deferred:  # the host waits for them anyway, and its arithmetic takes no kernels
+            figures = [figure.item() for figure in figures]
+            norm = norm.item()
+        total, weight = figures
+        weight = weight.clamp_min(TINY) if isinstance(weight, Tensor) else max(weight, TINY)
+        norm = scale_gradients(gradients, self.shared.scale(weight), self.train.clip, norm)
         try:
-            self.guard.look(self.step, figures)
+            self.guard.look(self.step, total, weight, norm)
         except NonFinite as error:
             self._explain(error)
             raise
+        self._update()
+        if self.guard.deferred:
+            self._on_device += self.guard.figures
+        else:
+            self._on_host = [before + now for before, now in zip(self._on_host, (total, weight, norm), strict=True)]
+        self.counted += 1
+        self.step += 1
+        return {"loss": torch.as_tensor(total / weight), "grad_norm": torch.as_tensor(norm)}
+
+    def _update(self) -> None:
+        """Change the weights, and their average."""
         factor = self.factor(self.step)
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
         self.optimizer.step()
         if self.average is not None:
             self.average.update_parameters()
-        self.sums += figures
-        self.counted += 1
-        self.step += 1
-        return {"loss": total / weight, "grad_norm": norm}
 
-    def _gradients(self) -> tuple[Tensor, Tensor]:
+    def _gradients(self) -> Any:
         """Add up the gradients of the weighted losses of a batch; return the sum of the losses, and of the weights."""
         totals, weights = [], []
         for number, clean in enumerate(self._parts(self.step), 1):
@@ -111,9 +132,8 @@ class Trainer:
                 total.backward()  # type: ignore[no-untyped-call]
             totals.append(total.detach())
             weights.append(measured.weights.detach().sum())
-        figures = torch.stack((sum(totals[1:], totals[0]), sum(weights[1:], weights[0])))
-        total, weight = self.ranks.add(figures).unbind()
-        return total, weight.clamp_min(TINY)
+        figures = sum(totals[1:], totals[0]), sum(weights[1:], weights[0])
+        return figures if self.ranks.size == 1 else self.ranks.add(torch.stack(figures)).unbind()
 
     def _parts(self, step: int) -> Iterator[Clean]:
         """Yield the batch of a step in `accumulate` equal parts."""
@@ -140,7 +160,8 @@ class Trainer:
         self.check()
         total, weight, norm = self.sums.tolist()
         counted, self.counted = max(self.counted, 1), 0
-        self.sums.zero_()
+        self._on_host = [0.0, 0.0, 0.0]
+        self._on_device.zero_()
         return {"loss": total / weight, "grad_norm": norm / counted, "lr": self.optimizer.param_groups[0]["lr"]}
 
     def check(self) -> None:
@@ -171,7 +192,7 @@ class Trainer:
         """Return what a resumed run needs beside the weights: tensors, and plain values."""
         tensors, plain = flatten(self.optimizer)
         tensors = {name: whole(value) for name, value in tensors.items()} | {"sums": self.sums}
-        averaged = 0 if self.average is None else int(self.average.n_averaged)
+        averaged = 0 if self.average is None else self.average.updates
         return tensors, {"step": self.step, "counted": self.counted, "averaged": averaged, "optimizer": plain}
 
     def load_state(self, tensors: Mapping[str, Float[Tensor, "..."]], plain: Mapping[str, Any]) -> None:
@@ -181,13 +202,15 @@ class Trainer:
             ValueError: It belongs to another optimizer or other parameters.
         """
         rest = dict(tensors)
-        self.sums.copy_(rest.pop("sums"))
+        sums = rest.pop("sums")
+        self._on_host = sums.tolist()
+        self._on_device.copy_(sums)
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         restore(self.optimizer, self.shared.spread(rest, parameters), plain["optimizer"])
         self.step, self.counted = int(plain["step"]), int(plain["counted"])
         self.guard.start(self.step)
         if self.average is not None:
-            self.average.n_averaged.fill_(int(plain["averaged"]))
+            self.average.updates = int(plain["averaged"])
 
 
 def make_order(task: Task, train: Train, seed: int) -> Order | BucketOrder:
@@ -207,20 +230,23 @@ def make_order(task: Task, train: Train, seed: int) -> Order | BucketOrder:
     return BucketOrder(task.buckets("train"), train.batch_size, seed)
 
 
-def scale_gradients(
-    gradients: list[Tensor], weight: Float[Tensor, ""], clip: float, norm: Float[Tensor, ""]
-) -> Float[Tensor, ""]:
+def scale_gradients(gradients: list[Tensor], weight: Scalar, clip: float, norm: Scalar) -> Scalar:
     """Divide gradients by `weight`, then shorten them to the norm `clip` (0: do not).
 
     Args:
         gradients: Changed in place; on several ranks, what of them is here.
-        weight: What they are divided by.
+        weight: What they are divided by; a number of the host, or a tensor without axes, as `norm` is.
         clip: Their norm afterwards, at most.
         norm: That of all of them now.
 
     Returns:
         The norm after the division, before it is shortened.
     """
-    factor = weight.reciprocal()
-    torch._foreach_mul_(gradients, torch.minimum(factor, clip / norm) if clip else factor)
+    factor = 1 / weight
+    shorter = factor
+    if clip and isinstance(norm, Tensor):
+        shorter = torch.minimum(torch.as_tensor(factor), clip / norm)
+    elif clip and norm * factor > clip:
+        shorter = clip / norm
+    torch._foreach_mul_(gradients, shorter)
     return norm * factor

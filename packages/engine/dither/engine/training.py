@@ -98,14 +98,14 @@ class Run:
                 step = trainer.step
                 if self._due(step, experiment.train.checkpoint_every):
                     self.save()
-                if self._due(step, experiment.evaluate.every):
+                if measured := self._due(step, experiment.evaluate.every):
                     self.evaluate()
                 last = step == experiment.train.steps or self._no_better()
                 if last:
                     self.save()
-                if last or self._due(step, experiment.sample.every):
+                if drawn := last or self._due(step, experiment.sample.every):
                     self.draw()
-                if last or self.stopping():
+                if last or ((measured or drawn) and self.stopping()):  # to ask takes all ranks
                     break
                 self._train(watched)
                 self.mark = self.log.metrics.place

@@ -20,7 +20,7 @@ from .samplers.order_specs import FirstHitting, Guided, Ordered, ReMDM
 from .samplers.seed_specs import SeedSampler
 from .samplers.specs import Analytic, Ancestral, Blocks, Euler, PredictorCorrector
 from .schedules.beta_specs import CosineBeta, LinearBeta, ScaledLinearBeta, SigmoidBeta
-from .schedules.specs import Cosine, CosineSquared, Geometric, LinearSigma, LogLinear, Polynomial, Sigmoid
+from .schedules.specs import Cosine, CosineSquared, Geometric, LinearSigma, LogLinear, Polynomial, SigmoidAlpha
 
 if TYPE_CHECKING:
     from dither.registry.parts import Process
@@ -171,7 +171,7 @@ def _hint(word: str | None, allowed: Iterable[str]) -> str | None:
 @hookimpl
 def register_components() -> list[type[Spec]]:
     """Offer what this package makes."""
-    curves: list[type[Spec]] = [Cosine, CosineSquared, Geometric, LinearSigma, LogLinear, Polynomial, Sigmoid]
+    curves: list[type[Spec]] = [Cosine, CosineSquared, Geometric, LinearSigma, LogLinear, Polynomial, SigmoidAlpha]
     tables: list[type[Spec]] = [CosineBeta, LinearBeta, ScaledLinearBeta, SigmoidBeta]
     processes: list[type[Spec]] = [Absorbing, Gaussian, Marginal, MaskedRegion, Uniform]
     samplers: list[type[Spec]] = [Analytic, Ancestral, Blocks, Euler, FirstHitting, Guided, Ordered]

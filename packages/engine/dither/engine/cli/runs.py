@@ -37,13 +37,20 @@ def sample(
         ),
     ] = None,
     checkpoint: Which = "newest",
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Draw in another way: sample.guidance.weight=3, sample.cond.cell=K562, sampler.steps=50 (repeat).",
+        ),
+    ] = None,
 ) -> int:
     """Draw samples from a checkpoint of a run."""
     from dither.engine.reuse import sample_run
 
-    return sample_run(
-        run_directory, count, seed, out, constraints=constraints, forms=export or (), checkpoint=which(checkpoint)
-    )
+    given = {"constraints": constraints, "forms": export or (), "checkpoint": which(checkpoint)}
+    return sample_run(run_directory, count, seed, out, changes=changes or (), **given)
 
 
 @app.command()

@@ -21,7 +21,7 @@ __all__ = ["Analytic", "Ancestral", "Blocks", "Euler", "PredictorCorrector"]
 class Ancestral(Choosing):
     """Step back on an even grid of times, then go straight to clean data. For every process.
 
-    A step draws from p(x_s | x_t) as the process has it: DDPM or DDIM, the exact posterior of tokens, or filling in.
+    A step draws from p(x_s | x_t) as the process has it: DDPM, the exact posterior of tokens, or filling in.
     """
 
     name: ClassVar[str] = "ancestral"

@@ -12,7 +12,7 @@ from dither.registry.kinds import ScheduleSpec
 if TYPE_CHECKING:
     from dither.registry.parts import Schedule
 
-__all__ = ["Cosine", "CosineSquared", "Geometric", "LinearSigma", "LogLinear", "Polynomial", "Sigmoid"]
+__all__ = ["Cosine", "CosineSquared", "Geometric", "LinearSigma", "LogLinear", "Polynomial", "SigmoidAlpha"]
 
 FLAT = 1e-3
 """A stretch of a sigmoid that rises by less is taken for flat: too few digits of it would be left."""
@@ -139,13 +139,13 @@ class Polynomial(ScheduleSpec):
         return polynomial(self.power, self.eps)
 
 
-class Sigmoid(ScheduleSpec):
+class SigmoidAlpha(ScheduleSpec):
     """alpha falls along a stretch of a sigmoid: slow at both ends, the more so the longer the stretch.
 
     Jabri et al. (2022). From start to end of sigmoid(u / tau), brought to 1 at t = 0 and to eps at t = 1.
     """
 
-    name: ClassVar[str] = "sigmoid"
+    name: ClassVar[str] = "sigmoid-alpha"
     start: float = Field(-3.0, ge=-50, le=50)
     """Where the stretch begins."""
     end: float = Field(3.0, ge=-50, le=50)

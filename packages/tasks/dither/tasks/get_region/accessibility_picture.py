@@ -45,7 +45,7 @@ def draw_accessibility(truth: Bool[np.ndarray, " n"], score: Float[np.ndarray, "
     roc.set_xlabel("closed regions that are called open", fontsize=9)
     roc.set_ylabel("open regions that are called open", fontsize=9)
     precision, found, _ = precision_recall_curve(truth, score)
-    bare(recall, f"precision and recall: average precision {figures['accessibility_auprc']:.3f}, chance {share:.3f}")
+    bare(recall, f"precision: average {figures['accessibility_auprc']:.3f}, chance {share:.3f}")
     recall.axhline(share, color=LIGHT)
     recall.plot(found, precision, color=BLUE)
     recall.set(ylim=(0, 1.02))

@@ -24,7 +24,7 @@ __all__ = ["WindowPicture", "draw_window"]
 STRIP = 0.07
 """Width of a column that stands apart, as a share of a panel's."""
 
-WIDE_STRIP = 0.5
+WIDE_STRIP = 1.5
 """The same where no motif was drawn, so that there is nothing else to see."""
 
 

@@ -18,9 +18,9 @@ from dither.registry.parts import Picture
 from .accessibility_picture import draw_accessibility
 from .drawing import WindowPicture, draw_window
 from .figures import Pair
-from .imputation import Draws, drawn, same_windows
+from .imputation import BINARY, Draws, drawn, same_windows
 from .imputation_picture import Column, draw_imputation
-from .metrics import BINARY, RegionMetrics
+from .metrics import RegionMetrics
 from .motif_pictures import MotifAnswers, draw_motif_bars, draw_motif_scatter
 from .trajectory import draw_trajectory
 

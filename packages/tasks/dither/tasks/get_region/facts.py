@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -65,11 +66,11 @@ def column_groups(motifs: int, accessibility: bool, expression: bool = False) ->
     return tuple(groups)
 
 
-def conditions_of(chromosomes: int, tss: bool, cells: int) -> tuple[Condition, ...]:
-    """Name what is told beside each window; `cells` is the number of cell types trained on, 0 where none matters."""
+def conditions_of(chromosomes: int, tss: bool, cells: Sequence[str]) -> tuple[Condition, ...]:
+    """Name what is told beside each window; `cells` are the cell types trained on, none where none matters."""
     told = [Condition("chromosome", chromosomes), Condition("centre")]
     if tss:
         told.append(Condition("tss"))
     if cells:
-        told.append(Condition("cell", cells))
+        told.append(Condition("cell", len(cells), tuple(cells)))
     return tuple(told)

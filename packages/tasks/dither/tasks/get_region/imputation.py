@@ -15,7 +15,10 @@ from torch import Tensor
 
 from dither.registry.flow import Clean
 
-__all__ = ["LEVEL", "Draws", "coverage", "draw_figures", "drawn", "half_width", "same_windows"]
+__all__ = ["BINARY", "LEVEL", "Draws", "coverage", "draw_figures", "drawn", "half_width", "same_windows"]
+
+BINARY = 1e-3
+"""Numbers so close to 0 or 1 are open or closed."""
 
 LEVEL = 0.9
 """Share of truths that an interval should hold."""
@@ -23,8 +26,10 @@ LEVEL = 0.9
 
 def same_windows(like: Clean) -> list[slice]:
     """Return the runs of samples that start from the same: the same values, and the same of them given."""
+    if not len(like.x0):
+        return []
     same = (like.x0[1:] == like.x0[:-1]).flatten(1).all(1) & (like.known[1:] == like.known[:-1]).flatten(1).all(1)
-    starts = [0, *(row + 1 for row, equal in enumerate(same.tolist()) if not equal)] if len(like.x0) else []
+    starts = [0, *(row + 1 for row, equal in enumerate(same.tolist()) if not equal)]
     return [slice(low, high) for low, high in zip(starts, [*starts[1:], len(like.x0)], strict=True)]
 
 
@@ -52,6 +57,7 @@ class Draws:
         mean: Over the draws. `n`.
         spread: Standard deviation over the draws, with K - 1 in the denominator. `n`.
         error: Mean squared error of the single draws. `n`.
+        above: Share of the draws above 1/2. `n`.
         count: K.
     """
 
@@ -59,6 +65,7 @@ class Draws:
     mean: Float[np.ndarray, " n"]
     spread: Float[np.ndarray, " n"]
     error: Float[np.ndarray, " n"]
+    above: Float[np.ndarray, " n"]
     count: int
 
     @classmethod
@@ -76,7 +83,18 @@ class Draws:
             return None
         many = np.concatenate([samples[one][:, counted[one.start]] for one in rows], 1).astype(np.float64)
         true = np.concatenate([truth[one.start][counted[one.start]] for one in rows]).astype(np.float64)
-        return cls(true, many.mean(0), many.std(0, ddof=1), np.square(many - true).mean(0), count)
+        return cls.over(true, many)
+
+    @classmethod
+    def over(cls, truth: Float[np.ndarray, " n"], many: Float[np.ndarray, "K n"]) -> Draws:
+        """Take K draws of each element."""
+        error = np.square(many - truth).mean(0)
+        return cls(truth, many.mean(0), many.std(0, ddof=1), error, (many > 0.5).mean(0), len(many))
+
+    @property
+    def binary(self) -> bool:
+        """Whether every truth is 0 or 1, to rounding."""
+        return bool((np.abs(self.truth - self.truth.round().clip(0, 1)) <= BINARY).all())
 
 
 def half_width(count: int, level: float | Float[np.ndarray, " q"]) -> float | Float[np.ndarray, " q"]:
@@ -102,11 +120,18 @@ def draw_figures(draws: Draws) -> dict[str, float]:
     - `draws`: how many there are of each window.
     - `single_draw_mse`: the mean squared error of a single draw; that of the mean of the draws is `masked_mse`.
     - `draw_spread`: the root of the mean variance of the draws.
-    - `draw_coverage_90`: the share of truths in the 90 % interval of the draws; .9 is calibrated, less is too sure.
+    - `spread_skill`: the error of their mean that the spread leads to expect, by the error that there is; 1 is
+      calibrated, less is too sure (Fortin et al. 2014, J. Hydrometeorology 15, eq. 15).
+    - `draw_coverage_90`: the share of truths in the 90 % interval of the draws; .9 is calibrated, less is too sure. The
+      interval is that of a normal variable; where the truth is 0 or 1 (then it is left out) there is none to speak of.
     """
-    return {
+    error = float(np.square(draws.mean - draws.truth).mean())
+    expected = float(np.square(draws.spread).mean()) * (1 + 1 / draws.count)
+    figures = {
         "draws": float(draws.count),
         "single_draw_mse": float(draws.error.mean()),
         "draw_spread": float(np.sqrt(np.square(draws.spread).mean())),
-        "draw_coverage_90": coverage(draws),
     }
+    if error > 0:
+        figures["spread_skill"] = float(np.sqrt(expected / error))
+    return figures if draws.binary else figures | {"draw_coverage_90": coverage(draws)}

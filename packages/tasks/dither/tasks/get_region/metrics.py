@@ -24,15 +24,13 @@ from dither.registry.spaces import Group
 
 from .baselines import Question
 from .figures import Pair, group_figures, rank_figures, squared_error, varies
+from .imputation import BINARY
 from .regions import Standard
 
-__all__ = ["BINARY", "SINGULAR", "Answers", "RegionMetrics", "figures_of"]
+__all__ = ["KEPT", "SINGULAR", "Answers", "RegionMetrics", "figures_of"]
 
 SINGULAR = {"motifs": "motif"}
 """What the figures of a group are called, where it is not the name of the group."""
-
-BINARY = 1e-3
-"""Accessibility is open or closed where every true value lies within so much of 0 or 1; then it has areas."""
 
 KEPT = 8192
 """Regions of an evaluation on which baselines are measured, the first ones."""

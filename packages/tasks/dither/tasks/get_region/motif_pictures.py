@@ -52,18 +52,18 @@ class MotifAnswers:
 
 
 def draw_motif_scatter(answers: MotifAnswers) -> bytes:
-    """Return a PNG: truth against prediction for the motifs with the best r."""
+    """Return a PNG: truth against prediction for the motifs that are found in most regions."""
     count = min(SHOWN, len(answers.names))
+    often = np.argsort([-np.count_nonzero(truth) / len(truth) for truth, _ in answers.pairs], kind="stable")[:count]
     columns = min(4, count)
     rows = -(-count // columns)
-    figure = new_figure(3.1 * columns, 2.9 * rows + 0.5, f"The {count} motifs that are restored best")
+    figure = new_figure(3.1 * columns, 2.9 * rows + 0.5, f"The {count} motifs that most regions hold")
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     for axis in axes[count:]:
         axis.set_visible(False)
-    for place, (axis, name, (truth, guess), r) in enumerate(
-        zip(axes, answers.names, answers.pairs, answers.r, strict=False)
-    ):
-        bare(axis, f"{name}:  r = {r:.2f}, R² = {r2(truth, guess):.2f}")
+    for place, (axis, motif) in enumerate(zip(axes, often, strict=False)):
+        truth, guess = answers.pairs[motif]
+        bare(axis, f"{answers.names[motif]}:  r = {answers.r[motif]:.2f}, R² = {r2(truth, guess):.2f}")
         low = min(0.0, float(truth.min()), float(guess.min()))
         high = max(float(truth.max()), float(guess.max()))
         axis.plot([low, high], [low, high], color=LIGHT, zorder=0)
@@ -85,7 +85,7 @@ def draw_motif_bars(answers: MotifAnswers) -> bytes:
     figure = new_figure(12, 5.2, f"Pearson's r of {len(r)} motifs: mean {mean:.3f}")
     whole, best, worst = figure.subplots(1, 3, width_ratios=[1.5, 1, 1])
     bare(whole, "all motifs, sorted")
-    whole.bar(np.arange(len(r)), r, width=1.0, color=BLUE, linewidth=0)
+    whole.fill_between(np.arange(len(r)), r, color=BLUE, step="mid", linewidth=0)
     whole.axhline(mean, color=ORANGE, linewidth=1)
     whole.text(len(r) - 1, mean, "mean", color=ORANGE, fontsize=8, ha="right", va="bottom")
     whole.axhline(0, color=GREY, linewidth=0.8)

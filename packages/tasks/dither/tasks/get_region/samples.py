@@ -73,7 +73,7 @@ class RegionSamples:
         self.chromosomes: list[str] = names.tolist()
         self._centre: Integer[np.ndarray, " P"] = (matrix.start + matrix.end) // 2
         self._tss = self._starts()
-        conditions = conditions_of(len(self.chromosomes), self._tss is not None, len(trained))
+        conditions = conditions_of(len(self.chromosomes), self._tss is not None, trained)
         self.space = FeatureSpace(cut.regions, self.columns.width, self.columns.groups, conditions)
 
     def size(self, split: Split) -> int:

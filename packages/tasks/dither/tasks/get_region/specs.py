@@ -169,7 +169,7 @@ class GetRegion(TaskSpec):
         """`regions` positions of one number per motif, one for accessibility, two for expression."""
         facts = self._facts()
         groups = self._groups(facts.motifs)
-        conditions = conditions_of(facts.chromosomes or 1, facts.tss, len(self.cells().get("train", ())))
+        conditions = conditions_of(facts.chromosomes or 1, facts.tss, self.cells().get("train", ()))
         return FeatureSpace(self.regions, groups[-1].stop, groups, conditions)
 
     def held(self) -> int:

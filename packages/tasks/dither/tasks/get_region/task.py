@@ -23,7 +23,7 @@ from .comparison import baseline_figures
 from .exhibits import BEHIND, Labels, paths, windows
 from .facts import GIVEN, Given
 from .judging import judge
-from .metrics import RegionMetrics
+from .metrics import KEPT, RegionMetrics
 from .regions import RegionMatrix
 from .samples import RegionSamples
 from .windows import Cut
@@ -143,8 +143,8 @@ class RegionWindows:
         return baseline_figures(self._figures, self._fit, questions or list(self._everything()))
 
     def _everything(self) -> Iterator[Question]:
-        """All that may be asked for in the validation split, a window at a time."""
-        for row in range(self.size("valid")):
+        """All that may be asked for in the first validation windows, a window at a time."""
+        for row in range(min(self.size("valid"), -(-KEPT // self.regions))):
             clean = self.batch("valid", [row])
             yield Question.of(self._figures().plain(clean.x0), ~clean.fixed, clean)
 
@@ -165,8 +165,9 @@ class RegionWindows:
         return Labels(self.matrix.motifs, behind, self._places, self._cell)
 
     def _cell(self, like: Clean, number: int) -> str:
-        trained = self.samples.cells
-        return trained[int(like.cond["cell"][number])] if "cell" in like.cond else ", ".join(trained[:1])
+        cells = self.samples.cells
+        held = sorted({cells[cell] for cell in self.samples.windows["valid"].cell}) if cells else []
+        return cells[int(like.cond["cell"][number])] if "cell" in like.cond else ", ".join(held[:3])
 
     def _places(self, like: Clean, number: int) -> list[str]:
         name = self.samples.chromosomes[int(like.cond["chromosome"][number])]

@@ -61,6 +61,7 @@ def draw_trajectory(
     for row, column in chosen:
         below.plot(path[:, row, column], color=BLUE, alpha=0.4, linewidth=1)
         below.plot(len(path) - 0.5, truth[row, column], "x", color=ORANGE, markersize=5)
+    below.locator_params(axis="x", integer=True)
     below.set_xlabel("state", fontsize=9)
     below.set_ylabel("value", fontsize=9)
     return png_of(figure)
@@ -75,6 +76,7 @@ def _one_column(path: Float[np.ndarray, "T L"], truth: Float[np.ndarray, " L"], 
     options: dict[str, Any] = {"vmin": low, "vmax": high, "cmap": "viridis", **WHOLE}
     bare(above, "from noise (above) to sample (below)").imshow(path[:, order], **options)
     above.set_xticks([])
+    above.locator_params(axis="y", integer=True)
     above.set_ylabel("state", fontsize=9)
     bare(true).imshow(truth[None, order], **options)
     true.set_yticks([0], ["truth"])
@@ -85,6 +87,7 @@ def _one_column(path: Float[np.ndarray, "T L"], truth: Float[np.ndarray, " L"], 
     for place in range(0, len(truth), step):
         is_high = truth[place] > (low + high) / 2
         below.plot(path[:, place], color=ORANGE if is_high else GREY, alpha=0.6 if is_high else 0.3, linewidth=1)
+    below.locator_params(axis="x", integer=True)
     below.set_xlabel("state", fontsize=9)
     below.set_ylabel("value", fontsize=9)
     return png_of(figure)

@@ -42,14 +42,28 @@ def _satisfies(clean: Clean, task: Any, rows: int, what: str) -> None:
     assert clean.known.shape == shape, f"{what}: known has the shape {tuple(clean.known.shape)}"
     assert clean.valid.dtype == clean.known.dtype == torch.bool, f"{what}: masks are bool"
     assert not (clean.known & ~over(clean.valid, clean.x0)).any(), f"{what}: padding is not known"
+    told = {condition.name: condition.size for condition in space.conditions}
     for name, value in clean.cond.items():
         assert len(value) == rows, f"{what}: condition {name} has {len(value)} rows, not {rows}"
+        if name in told:
+            _told_as_said(name, value, told[name], (rows, space.length), what)
     if features:
         assert clean.x0.dtype == torch.float32, f"{what}: features are float32, not {clean.x0.dtype}"
         assert clean.x0.isfinite().all(), f"{what}: features are not finite"
     else:
         assert clean.x0.dtype == torch.int64, f"{what}: ids are int64, not {clean.x0.dtype}"
         _ids_in_place(clean, space, what)
+
+
+def _told_as_said(name: str, value: Tensor, size: int | None, shape: tuple[int, int], what: str) -> None:
+    """Refuse a condition that is not what the space says: labels -1 .. size-1, or a number per position."""
+    wanted = shape if size is None else shape[:1]
+    assert value.shape == wanted, f"{what}: condition {name} has the shape {tuple(value.shape)}, not {wanted}"
+    if size is None:
+        assert value.isfinite().all(), f"{what}: condition {name} is not finite"
+    else:
+        assert value.dtype == torch.int64, f"{what}: labels are int64, and {name} is {value.dtype}"
+        assert ((value >= -1) & (value < size)).all(), f"{what}: {name} has labels outside -1..{size - 1}"
 
 
 def _ids_in_place(clean: Clean, space: TokenSpace, what: str) -> None:

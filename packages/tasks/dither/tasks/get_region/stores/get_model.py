@@ -77,7 +77,8 @@ def read_store(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"features": arrays["data"], "motifs": arrays["motif_names"][:].astype(np.str_)}
     places = parse_names(arrays["peak_names"][:].astype(np.str_), f"{path}: peak_names")
     found |= dict(zip(("chromosome", "start", "end"), places, strict=True))
-    found |= _by_cell(arrays, store_cells(path), len(places[0]))
+    if cells := store_cells(path):
+        found |= _by_cell(arrays, cells, len(places[0]))
     if all(name in arrays for name in GENES):
         found |= {name.replace("_idx_info", ""): arrays[name][:] for name in GENES}
     return found

@@ -1,0 +1,93 @@
+"""Attention in bfloat16 on a CPU: what it gives, beside float64, and when it is chosen."""
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from dither.core_blocks import attention, tiled
+from dither.core_blocks.attention import attend
+from dither.core_blocks.tiled import attend_in_tiles, tiles_pay
+
+
+def parts(rows=2, queries=70, keys=90, dtype=torch.bfloat16, scale=3.0):
+    generator = torch.Generator().manual_seed(0)
+    return [
+        (torch.randn(rows, length, 3, 8, generator=generator) * size).to(dtype).transpose(1, 2).requires_grad_()
+        for length, size in ((queries, scale), (keys, 1.0), (keys, 1.0))
+    ]
+
+
+def masks():
+    generator = torch.Generator().manual_seed(1)
+    some = torch.rand(2, 1, 70, 90, generator=generator) < 0.4
+    some[..., 0] = True
+    return {"all": None, "bool": some, "padding": some[:, :, :1], "one": some[:1], "numbers": torch.randn(2, 1, 1, 90)}
+
+
+def values_and_gradients(attend, given, mask):
+    y = attend(*given, mask)
+    slope = torch.randn(y.shape, generator=torch.Generator().manual_seed(2)).to(y.dtype)
+    return [y.detach().double(), *(g.double() for g in torch.autograd.grad(y, given, slope))]
+
+
+@pytest.mark.parametrize("mask", masks(), ids=str)
+@pytest.mark.parametrize("tile", [1, 2 * 70 * 90, tiled.TILE], ids=["one head", "two heads", "all"])
+def test_values_and_gradients_are_the_exact_ones(monkeypatch, mask, tile):
+    """In float64, where only the logits are rounded, to float32."""
+    monkeypatch.setattr(tiled, "TILE", tile)
+    given, told = parts(dtype=torch.float64), masks()[mask]
+    exact = values_and_gradients(scaled_dot_product_attention, given, told.double() if mask == "numbers" else told)
+    for one, other in zip(values_and_gradients(attend_in_tiles, given, told), exact, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("mask", masks(), ids=str)
+def test_in_bfloat16_it_is_as_exact_as_the_fused_kernel(mask):
+    given, told = parts(), masks()[mask]
+    wide = [part.detach().double().requires_grad_() for part in given]
+    exact = values_and_gradients(scaled_dot_product_attention, wide, told.double() if mask == "numbers" else told)
+    ways = (attend_in_tiles, scaled_dot_product_attention)
+    ours, fused = (
+        [float((one - other).norm() / other.norm()) for one, other in zip(got, exact, strict=True)]
+        for got in (values_and_gradients(way, given, told) for way in ways)
+    )
+    assert max(ours) < 1.2 * max(fused)
+
+
+def test_autocast_leaves_the_logits_in_float32(monkeypatch):
+    given = parts()
+    plain = values_and_gradients(attend_in_tiles, given, None)
+    with torch.autocast("cpu", torch.bfloat16):
+        same = values_and_gradients(attend_in_tiles, given, None)
+    for one, other in zip(plain, same, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_it_is_chosen_where_it_gains(monkeypatch):
+    q, k, v = parts()
+    called = []
+    monkeypatch.setattr(attention, "attend_in_tiles", lambda *a: (called.append(1), attend_in_tiles(*a))[1])
+    attend(q, k, v)
+    assert called == [1]
+    with torch.no_grad():
+        assert not tiles_pay(q, k)
+    assert not tiles_pay(q.detach(), k.detach())
+    assert not tiles_pay(q.float(), k.float())
+    monkeypatch.setattr(tiled, "MOST", 2 * 3 * 70 * 90 - 1)
+    assert not tiles_pay(q, k)
+    monkeypatch.undo()
+    monkeypatch.setattr(attention, "attend_in_tiles", lambda *a: called.append(2))
+    attend(q, k, v, dropout=0.1)
+    attend(q, k, v, implementation="sdpa")
+    attend(q[:, :, :9], k[:, :, :9], v[:, :, :9])
+    assert called == [1]
+
+
+def test_a_query_without_keys_gets_zeros():
+    q, k, v = parts()
+    mask = torch.ones(2, 1, 70, 90, dtype=torch.bool)
+    mask[1, :, 5] = False
+    y = attend(q, k, v, mask)
+    assert y.isfinite().all()
+    assert (y[1, :, 5] == 0).all()
+    assert (y[1, :, 4] != 0).all()

@@ -1,0 +1,232 @@
+"""`prepare get`: what is converted is what was there, whole or not at all, and a folder that changed is found out."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from dither.registry.kinds import DataSpec
+from dither.registry.problems import Refused
+from dither.tasks.get_region.data_specs import HumanDHS, PreparedRegions, RegionArrays, RegionFile, RegionStore
+from dither.tasks.get_region.mapped import MappedRows
+from dither.tasks.get_region.stores import folder as folders
+from dither.tasks.get_region.stores.get_model import write_store
+
+RANDOM = np.random.default_rng(0)
+P, M = 40, 3
+HELD = {"valid": ["chr2"], "test": ["chr1"]}
+
+
+def table():
+    atpm = RANDOM.random((P, 2)).astype(np.float32)
+    atpm[::3, 1] = 0
+    return {
+        "features": RANDOM.random((P, M)).astype(np.float32) * 9,
+        "motifs": np.array(["GATA1", "AP1/1", "HD/10"]),
+        "chromosome": np.repeat(["chr1", "chr2", "chr3", "chr10"], 10),
+        "start": np.tile(np.arange(10) * 1000, 4),
+        "end": np.tile(np.arange(10) * 1000, 4) + 500,
+        "cells": np.array(["cd4_naive", "k562"]),
+        "atpm": atpm,
+        "expression": RANDOM.random((P, 2, 2)).astype(np.float32),
+        "tss": RANDOM.integers(0, 2, (P, 2, 2)).astype(np.int8),
+    }
+
+
+ARRAYS = table()
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    monkeypatch.setenv("DITHER_DATA", str(tmp_path / "cache"))
+    write_store(tmp_path / "x.zarr", ARRAYS)
+    return tmp_path / "x.zarr"
+
+
+def spec(store, **options):
+    return PreparedRegions(paths=[str(store)], **options)
+
+
+@pytest.mark.parametrize("scale", [False, True])
+def test_all_ways_to_a_matrix_agree(store, tmp_path, scale):
+    np.savez(tmp_path / "x.npz", **ARRAYS)
+    out = str(tmp_path / "arrays")
+    ways = [
+        RegionStore(path=str(store), scale=scale),
+        RegionFile(path=str(tmp_path / "x.npz"), scale=scale),
+        spec(store, scale=scale),
+        spec(store, scale=scale, out=out),
+        RegionArrays(path=out, scale=scale),
+        spec(store, scale=scale, out=str(tmp_path / "copy.zarr")),
+        spec(store, scale=scale, out=str(tmp_path / "new.zarr"), zarr_format=3),
+    ]
+    train = ~np.isin(ARRAYS["chromosome"], ["chr1", "chr2"])
+    largest = ARRAYS["features"][train].max(0)
+    expected = np.minimum(ARRAYS["features"] / largest, 1) if scale else ARRAYS["features"]
+    for way in ways:
+        if isinstance(way, PreparedRegions):
+            (misfit,) = way.check()
+            assert "these regions have not been prepared" in misfit.message
+            assert f"dither prepare get {store}" in misfit.help
+            assert "40 regions x 3 motifs" in way.prepare()
+        assert list(way.check()) == []
+        matrix = way.build()
+        np.testing.assert_array_equal(np.asarray(matrix.features), expected)
+        np.testing.assert_array_equal(matrix.open, ARRAYS["atpm"] > 0)
+        for name in ("chromosome", "start", "end", "atpm", "expression"):
+            np.testing.assert_array_equal(getattr(matrix, name), ARRAYS[name], err_msg=name)
+        np.testing.assert_array_equal(matrix.tss, ARRAYS["tss"] > 0)
+        assert (matrix.motifs, matrix.cells) == (tuple(ARRAYS["motifs"]), ("cd4_naive", "k562"))
+        assert way.facts() == matrix.facts()
+    assert [isinstance(way.build().features, MappedRows) for way in ways] == [way in ways[2:5] for way in ways]
+
+
+def test_mapped_rows_are_rows_of_the_matrix(store):
+    spec(store).prepare()
+    mapped = spec(store).build().features
+    plain = RegionStore(path=str(store)).build().features
+    assert isinstance(mapped.stored, np.memmap)
+    rows = RANDOM.integers(0, P, (4, 5))
+    for key in (rows, slice(3, 9), plain[:, 0] > 0.5, (rows, 1), (slice(None), slice(0, 2)), 7):
+        np.testing.assert_array_equal(mapped[key], plain[key])
+    assert (mapped.shape, len(mapped), mapped.dtype) == ((P, M), P, np.float32)
+    np.testing.assert_array_equal(mapped - np.ones(M, np.float32), plain - 1)
+
+
+def test_halves_are_near(store):
+    plain = spec(store, scale=False)
+    half = spec(store, scale=False, dtype="float16")
+    assert "float16" in half.prepare()
+    plain.prepare()
+    a, b = (np.asarray(way.build().features) for way in (half, plain))
+    assert 0 < np.abs(a - b).max() <= 2**-11 * b.max()
+    large = {**ARRAYS, "features": ARRAYS["features"] * 1e5}
+    write_store(store.with_name("y.zarr"), large)
+    with pytest.raises(Refused, match="is more than float16 holds"):
+        spec(store.with_name("y.zarr"), dtype="float16").prepare()
+
+
+def test_prepared_twice(store, tmp_path):
+    out = tmp_path / "out"
+    once = spec(store, out=str(out))
+    once.prepare()
+    before = (out / "features.npy").stat().st_mtime_ns
+    assert "holds exactly this already, every checksum is right" in once.prepare()
+    assert (out / "features.npy").stat().st_mtime_ns == before
+    with pytest.raises(Refused, match="made otherwise: dtype was 'float32'"):
+        spec(store, out=str(out), dtype="float16").prepare()
+    with pytest.raises(Refused, match="was prepared otherwise: dtype changed"):
+        spec(store, out=str(out), dtype="float16").build()
+    spec(store, out=str(out), dtype="float16", force=True).prepare()
+    assert np.load(out / "features.npy").dtype == np.float16
+    write_store(tmp_path / "other.zarr", {**ARRAYS, "features": ARRAYS["features"] + 1})
+    shutil.rmtree(store)
+    (tmp_path / "other.zarr").rename(store)
+    with pytest.raises(Refused, match="the source has changed"):
+        spec(store, out=str(out), dtype="float16").prepare()
+
+
+def test_places_that_are_taken(store, tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").touch()
+    for name, message in (("file", "is a file"), ("full", "holds other files"), ("x.zarr", "is there already")):
+        with pytest.raises(Refused, match=message):
+            spec(store, out=str(tmp_path / name)).prepare()
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["thesis.tex"]
+
+
+def test_a_stop_leaves_nothing_behind(store, tmp_path, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dither.tasks.get_region.progress.Progress.tell", stop)
+    with pytest.raises(KeyboardInterrupt):
+        spec(store, out=str(tmp_path / "out")).prepare()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.zarr"]
+
+
+def test_a_bad_source_is_refused_before_anything_is_written(store, tmp_path):
+    bad = {**ARRAYS, "features": np.where(np.arange(P)[:, None] == 7, np.nan, ARRAYS["features"])}
+    write_store(tmp_path / "bad.zarr", bad)
+    with pytest.raises(Refused, match='data, row 7, column "GATA1": nan is not finite'):
+        spec(tmp_path / "bad.zarr", out=str(tmp_path / "out")).prepare()
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_odd_is_noted(store, tmp_path):
+    (store / "data" / "0.0").unlink()
+    shutil.rmtree(store / "atpm" / "k562")
+    said = spec(store).prepare()
+    assert "note: 1 chunks of data are not there (0.0): their regions have 0 for every motif" in said
+    assert "note: atpm of k562 is 0 everywhere" in said
+
+
+def test_the_sidecar_says_what_there_is(store, tmp_path):
+    spec(store, out=str(tmp_path / "out")).prepare()
+    said = json.loads((tmp_path / "out" / folders.SIDECAR).read_text())
+    assert said["chromosomes"] == {"chr1": 10, "chr10": 10, "chr2": 10, "chr3": 10}
+    assert said["cells"] == ["cd4_naive", "k562"]
+    assert said["made"]["source"]["files"] == sum(path.is_file() for path in store.rglob("*"))
+    for name, array in said["arrays"].items():
+        assert np.load(tmp_path / "out" / f"{name}.npy").shape == tuple(array["shape"])
+    assert said["arrays"]["atpm"]["shape"] == [2, P]
+
+
+DAMAGE = {
+    "cut short": ("features.npy", lambda content: content[:-5], "it was cut short or changed"),
+    "changed": ("start.npy", lambda content: content[:-1] + b"\x09", "its sha256 is not the one in regions.json"),
+    "gone": ("features.npy", None, "features.npy: No such file"),
+    "gone sidecar": ("regions.json", None, "regions.json: No such file"),
+    "no sidecar": ("regions.json", lambda content: b"{", "regions.json: is damaged"),
+    "lying shape": ("regions.json", lambda content: content.replace(b"3\n   ]", b"4\n   ]"), "regions.json says"),
+    "lying type": ("regions.json", lambda content: content.replace(b'"<f4"', b'"<f2"'), "regions.json says <f2"),
+    "other version": ("regions.json", lambda content: content.replace(b'"version": 1', b'"version": 9'), "version"),
+    "no array": ("features.npy", lambda content: b"x" * len(content), "features.npy: is damaged or cut short"),
+    "fewer motifs": ("regions.json", lambda content: content.replace(b'"GATA1",\n', b"\n"), "not of 40 regions and 2"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_folder_is_refused(store, tmp_path, damage):
+    out = tmp_path / "out"
+    spec(store, out=str(out)).prepare()
+    name, change, message = DAMAGE[damage]
+    if change is None:
+        (out / name).unlink()
+    else:
+        content = (out / name).read_bytes()
+        assert change(content) != content
+        (out / name).write_bytes(change(content))
+    with pytest.raises(Refused) as refused:
+        RegionArrays(path=str(out)).build()
+    assert message in str(refused.value)
+    assert "prepare them again: dither prepare get" in str(refused.value)
+
+
+def test_every_checksum_is_compared_when_it_is_prepared(store, tmp_path):
+    out = tmp_path / "out"
+    spec(store, out=str(out)).prepare()
+    assert "every checksum is right" in RegionArrays(path=str(out)).prepare()
+    content = (out / "features.npy").read_bytes()
+    (out / "features.npy").write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(Refused, match=r"features\.npy: has changed"):
+        RegionArrays(path=str(out)).prepare()
+    assert "40 regions" in spec(store, out=str(out)).prepare()  # what is damaged is made again
+    assert (out / "features.npy").read_bytes() == content
+
+
+def test_chromosomes_to_hold_out_must_be_there(store):
+    for way in (RegionStore(path=str(store), valid=["chr22"]), spec(store, valid=["chr22"])):
+        way.prepare()
+        with pytest.raises(Refused, match='has no chromosome "chr22" to hold out for valid'):
+            way.build()
+    for sort in (RegionStore, RegionArrays):
+        with pytest.raises(ValueError, match="chr2 cannot be held out both"):
+            sort(path="x", valid=["chr2"], test=["chr2"])
+
+
+def test_words_that_stand_for_a_preparation():
+    assert HumanDHS.prepared_as == {"dhs": {"subset": "built"}}
+    assert DataSpec.prepared_as == {}

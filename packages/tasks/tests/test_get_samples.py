@@ -1,0 +1,303 @@
+"""Samples: which columns they hold, in which cell types, what is told beside them; nothing held out is seen."""
+
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+from dither.registry.kinds import DataSpec
+from dither.registry.problems import Refused
+from dither.registry.spaces import Condition, Group
+from dither.tasks.get_region.data_specs import HumanDHS, PreparedRegions
+from dither.tasks.get_region.regions import RegionMatrix
+from dither.tasks.get_region.specs import GetRegion
+from dither.tasks.get_region.stores.get_model import write_store
+
+torch.set_num_threads(1)
+RANDOM = np.random.default_rng(0)
+LENGTHS = {"chr1": 9, "chr2": 13, "chr3": 30, "chr4": 22, "chr5": 17}
+CELLS = ("a", "b", "c", "d")
+P, M = sum(LENGTHS.values()), 5
+
+
+def arrays():
+    random = np.random.default_rng(0)
+    atpm = (random.random((P, 4)) * (random.random((P, 4)) < 0.7)).astype(np.float32)
+    return {
+        "features": random.random((P, M)).astype(np.float32) * 4,
+        "motifs": np.array([f"m{k}" for k in range(M)]),
+        "chromosome": np.concatenate([[name] * length for name, length in LENGTHS.items()]),
+        "start": np.concatenate([np.arange(length) * 1000 for length in LENGTHS.values()]),
+        "end": np.concatenate([np.arange(length) * 1000 + 400 for length in LENGTHS.values()]),
+        "open": atpm > 0,
+        "cells": np.array(CELLS),
+        "atpm": atpm,
+        "expression": random.random((P, 4, 2)).astype(np.float32),
+        "tss": random.random((P, 4, 2)) < 0.2,
+    }
+
+
+ARRAYS = arrays()
+
+
+class Given(DataSpec):
+    """Arrays of a test, as a source that tells nothing beforehand."""
+
+    name: ClassVar[str] = "given"
+    gives: ClassVar[str] = "regions"
+    without: tuple[str, ...] = ()
+
+    def build(self):
+        known = {name: array for name, array in ARRAYS.items() if name not in self.without}
+        return RegionMatrix.of(known, ("chr2",), ("chr1",))
+
+
+def spec(**options):
+    return GetRegion(**{"data": Given(), "regions": 6, "stride": 4, "cell_type": ["b", "a"], **options})
+
+
+def every(task, split="train"):
+    return task.batch(split, range(task.size(split)))
+
+
+def rows_of(clean):
+    """Rows of the arrays, found by their places."""
+    names = np.unique(ARRAYS["chromosome"])
+    place = {
+        (c, (s + e) // 2): row
+        for row, (c, s, e) in enumerate(zip(*(ARRAYS[n] for n in ("chromosome", "start", "end")), strict=True))
+    }
+    labels = clean.cond["chromosome"].tolist()
+    return np.array(
+        [
+            [place[names[label], middle] for middle in middles]
+            for label, middles in zip(labels, clean.cond["centre"].tolist(), strict=True)
+        ]
+    )
+
+
+def test_windows_in_several_cell_types():
+    task = spec().build()
+    clean = every(task)
+    one = spec(cell_type="b").build()
+    assert task.size("train") == 2 * one.size("train")
+    assert torch.equal(clean.cond["cell"], torch.arange(2).repeat_interleave(one.size("train")))
+    rows = rows_of(clean)
+    numbers = np.array([CELLS.index(name) for name in ("b", "a")])[clean.cond["cell"].numpy()]
+    np.testing.assert_array_equal(clean.x0[..., :M].numpy(), ARRAYS["features"][rows])
+    np.testing.assert_array_equal(clean.x0[..., M].numpy(), ARRAYS["open"][rows, numbers[:, None]])
+    np.testing.assert_array_equal(clean.cond["tss"].numpy(), ARRAYS["tss"][rows, numbers[:, None]].any(-1))
+    told = (Condition("chromosome", 5), Condition("centre"), Condition("tss"), Condition("cell", 2, ("b", "a")))
+    assert spec().space() == task.space
+    assert task.space.conditions == told
+    for condition in told:
+        value = clean.cond[condition.name]
+        if condition.size is None:
+            assert value.shape == clean.valid.shape
+        else:
+            assert value.dtype == torch.int64
+            assert value.shape == clean.valid.shape[:1]
+            assert 0 <= int(value.min()) <= int(value.max()) < condition.size
+
+
+def test_nothing_held_out_is_seen():
+    task = spec(valid_cells=["c"], test_cells=["d"], jitter=3, accessibility="quantitative", expression=True).build()
+    seen = {split: every(task, split) for split in ("train", "valid", "test")}
+    chromosomes = {split: {*clean.cond["chromosome"].tolist()} for split, clean in seen.items()}
+    assert chromosomes == {"train": {2, 3, 4}, "valid": {1}, "test": {0}}
+    samples = task.samples
+    cells = {split: {*samples.cell_of(split, range(task.size(split)))} for split in seen}
+    assert cells == {"train": {"b", "a"}, "valid": {"c"}, "test": {"d"}}
+    assert "cell" in seen["train"].cond
+    assert "cell" not in seen["valid"].cond  # a cell type that was never trained on has no label
+    truth = (
+        ARRAYS["expression"][ARRAYS["chromosome"] == "chr2", 2]
+        * (ARRAYS["atpm"][ARRAYS["chromosome"] == "chr2", 2] >= 0.05)[:, None]
+    )
+    np.testing.assert_array_equal(seen["valid"].x0[seen["valid"].valid][:, M + 1 :].numpy(), truth)
+
+
+@pytest.mark.parametrize("options", [{}, {"standardise": True}, {"drop_closed": True, "accessibility": "quantitative"}])
+def test_what_is_held_out_changes_nothing_of_the_training(options):
+    """Samples and what is measured stay the same, whatever stands on held-out chromosomes and in held-out cell types."""
+
+    def built():
+        return spec(valid_cells=["c"], test_cells=["d"], expression=True, jitter=2, **options).build()
+
+    task = built()
+    before, measured, reference = every(task), task.samples.measured, task.samples.training()
+    kept = {name: array.copy() for name, array in ARRAYS.items()}
+    try:
+        away = np.isin(ARRAYS["chromosome"], ("chr1", "chr2"))
+        for name in ("features", "atpm", "expression"):
+            ARRAYS[name][away] *= 7
+            if name != "features":
+                ARRAYS[name][:, 2:] *= 3
+        ARRAYS["open"][away] = ~ARRAYS["open"][away]
+        again = built()
+        after = every(again)
+        assert not torch.equal(every(again, "valid").x0, every(task, "valid").x0)
+    finally:
+        ARRAYS.update(kept)
+    assert torch.equal(before.x0, after.x0)
+    np.testing.assert_array_equal(measured.mean, again.samples.measured.mean)
+    np.testing.assert_array_equal(measured.std, again.samples.measured.std)
+    for one, other in zip(reference, again.samples.training(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_sorts_of_accessibility():
+    def column(**options):
+        clean = every(spec(**options).build())
+        return clean, clean.x0[..., M].numpy()
+
+    clean, found = column(accessibility="quantitative")
+    rows, numbers = rows_of(clean), np.array([1, 0])[clean.cond["cell"].numpy()]
+    atpm = ARRAYS["atpm"][rows, numbers[:, None]]
+    train = ~np.isin(ARRAYS["chromosome"], ("chr1", "chr2"))
+    np.testing.assert_allclose(found, atpm / ARRAYS["atpm"][train][:, :2].max(), rtol=1e-6)
+    _, found = column(accessibility="quantitative", largest="window")
+    np.testing.assert_allclose(found, atpm / atpm.max(1, keepdims=True), rtol=1e-6)
+    assert (column(accessibility="constant")[1] == 1).all()
+    for same in ("open", True):
+        np.testing.assert_array_equal(column(accessibility=same)[1], atpm > 0)
+    for none in ("none", False):
+        task = spec(accessibility=none).build()
+        assert task.space.groups == (Group("motifs", 0, M),)
+        assert "cell" not in every(task).cond
+
+
+def test_the_largest_of_a_window_does_not_look_at_padding():
+    task = spec(accessibility="quantitative", largest="window", regions=8).build()
+    clean = every(task, "valid")
+    assert clean.valid.sum() == 2 * LENGTHS["chr2"]
+    assert not clean.valid.all()
+    assert (clean.x0[..., M].amax(1) == 1).all()
+    assert not clean.x0[~clean.valid].any()
+
+
+def test_expression_stands_behind():
+    task = spec(expression=True, accessibility=False, expressed=0.3).build()
+    assert task.space.groups == (Group("motifs", 0, M), Group("expression", M, M + 2))
+    clean = every(task)
+    rows, numbers = rows_of(clean), np.array([1, 0])[clean.cond["cell"].numpy()]
+    expected = ARRAYS["expression"][rows, numbers[:, None]] * (ARRAYS["atpm"][rows, numbers[:, None]] >= 0.3)[..., None]
+    np.testing.assert_array_equal(clean.x0[..., M:].numpy(), expected)
+    given = spec(expression=True, given="motifs-and-accessibility").build().batch("train", [0])
+    assert given.known[0, 0].tolist() == [True] * (M + 1) + [False, False]
+
+
+def test_closed_regions_are_dropped_before_windows_are_cut():
+    task = spec(drop_closed=True, accessibility="quantitative", expression=True, regions=4, stride=2).build()
+    for number, cell in enumerate((1, 0)):
+        expected = []
+        for name in ("chr3", "chr4", "chr5"):
+            rows = np.flatnonzero((ARRAYS["chromosome"] == name) & (ARRAYS["atpm"][:, cell] > 0))
+            expected += [rows[first : first + 4].tolist() for first in range(0, len(rows) - 3, 2)]
+        clean = every(task)
+        mine = clean.cond["cell"] == number
+        assert rows_of(clean)[mine.numpy()].tolist() == expected
+    assert (every(task).x0[..., M] > 0).all()
+
+
+def test_a_shift_is_a_function_of_the_number():
+    task = spec(jitter=2).build()
+    assert task.size("train") == 5 * spec().build().size("train")
+    numbers = [3, 17, 3, 0]
+    together = task.batch("train", numbers)
+    for place, number in enumerate(numbers):
+        assert torch.equal(task.batch("train", [number]).x0[0], together.x0[place])
+    firsts = rows_of(every(task))[:, 0]
+    assert len({*firsts.tolist()}) > len({*rows_of(every(spec().build()))[:, 0].tolist()})
+    assert task.size("valid") == spec().build().size("valid")
+
+
+@pytest.mark.parametrize("options", [{}, {"standardise": True}, {"drop_closed": True, "accessibility": "quantitative"}])
+def test_mapped_motifs_give_the_same_samples(tmp_path, options):
+    write_store(tmp_path / "x.zarr", ARRAYS)
+    common = {"paths": [str(tmp_path / "x.zarr")], "scale": False}
+    (mapped := PreparedRegions(**common, out=str(tmp_path / "x"))).prepare()
+    tasks = [spec(data=data, expression=True, **options) for data in (mapped, Given())]
+    assert tasks[0].space() == tasks[1].space()
+    a, b = (task.build() for task in tasks)
+    for split in ("train", "valid", "test"):
+        torch.testing.assert_close(every(a, split).x0, every(b, split).x0, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(a.samples.measured.std, b.samples.measured.std, rtol=1e-5)
+    assert list(tasks[0].check()) == []
+
+
+def test_standardised_columns_are_measured_over_regions_and_cell_types():
+    task = spec(standardise=True, expression=True).build()
+    train = np.flatnonzero(~np.isin(ARRAYS["chromosome"], ("chr1", "chr2")))
+    closed = ARRAYS["atpm"] < 0.05
+    behind = [
+        np.concatenate([ARRAYS["open"][:, [c]], np.where(closed[:, [c]], 0, ARRAYS["expression"][:, c])], 1)[train]
+        for c in (1, 0)
+    ]
+    whole = np.concatenate([np.concatenate([ARRAYS["features"][train]] * 2), np.concatenate(behind)], 1)
+    np.testing.assert_allclose(task.samples.measured.mean, whole.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(task.samples.measured.std, whole.std(0), rtol=1e-5)
+    values, starts = task.samples.training()
+    np.testing.assert_allclose(values, whole, rtol=1e-6)
+    assert np.flatnonzero(starts).tolist() == [0, 30, 52, 69, 99, 121]
+    fewer, starts = task.samples.training(most=40)
+    assert 0 < len(fewer) <= 40 + 6
+    assert starts[0]
+    x0 = task.batch("train", [0]).x0[0].numpy()
+    plain = spec(expression=True).build().batch("train", [0]).x0[0].numpy()
+    np.testing.assert_allclose(x0 * task.standard.std + task.standard.mean, plain, atol=1e-6)
+
+
+def misfits(**options):
+    return {misfit.path: f"{misfit.message} {misfit.help}" for misfit in spec(**options).check()}
+
+
+def test_what_the_data_do_not_know():
+    assert misfits() == {}
+    found = misfits(cell_type=["b", "e"], valid_cells=["A"], test_cells=["zz"], motifs=7)
+    assert 'the data have no cell type "e"' in found["cell_type",]
+    assert 'the data have no cell type "A" did you mean "a"? there are: a, b, c, d' in found["valid_cells",]
+    assert "test_cells" in {path[0] for path in found}
+    assert "the data have 5 motif columns, not 7" in found["motifs",]
+    for without, options in (("atpm", {"accessibility": "quantitative"}), ("expression", {"expression": True})):
+        (path,) = misfits(data=Given(without=(without,)), **options)
+        assert path == (*options,)
+        with pytest.raises(Refused, match="the data do not know"):
+            spec(data=Given(without=(without,)), **options).build()
+    assert ("drop_closed",) in misfits(drop_closed=True)
+    assert misfits(data=HumanDHS(subset="chr21-22"), cell_type="K562", motifs=282) == {}
+    assert ("accessibility",) in misfits(data=HumanDHS(), cell_type="K562", accessibility="quantitative")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"valid_cells": ["b"]}, '"b" is in cell_type and in valid_cells'),
+        ({"cell_type": ["b", "b"]}, 'cell_type names "b" twice'),
+        ({"cell_type": []}, "at least 1 item"),
+        ({"accessibility": "shut"}, "Input should be"),
+    ],
+)
+def test_options_that_contradict(options, message):
+    with pytest.raises(ValueError, match=message):
+        spec(**options)
+
+
+def test_what_leaves_no_windows():
+    with pytest.raises(Refused, match=r"windows of the train split is wider than span = 1,000 bases"):
+        spec(span=1000).build()
+    assert spec(span=5400).build().size("train") == spec().build().size("train")
+    with pytest.raises(Refused, match="windows of the train split is wider than span = 5,399 bases"):
+        spec(span=5399).build()
+    with pytest.raises(
+        Refused, match=r"no chromosome of the training split holds 25 regions that are open .*: chr3 has 18"
+    ):
+        spec(regions=25, stride=1, drop_closed=True, accessibility="constant", cell_type="a").build()
+    kept = ARRAYS["atpm"].copy()
+    try:
+        ARRAYS["atpm"][ARRAYS["chromosome"] == "chr2"] = 0
+        with pytest.raises(Refused, match="no region of the valid split is open in b, a"):
+            spec(drop_closed=True, accessibility="constant").build()
+    finally:
+        ARRAYS["atpm"] = kept

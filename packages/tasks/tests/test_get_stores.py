@@ -1,0 +1,385 @@
+"""Stores, folders and matrices of others: each form gives the same table, each mistake is named with array and row."""
+
+import gzip
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from dither.registry.problems import Refused
+from dither.tasks.get_region.stores.get_model import read_store, write_store
+from dither.tasks.get_region.stores.peak_names import read_bed
+from dither.tasks.get_region.stores.sources import find_source, read_source
+from dither.tasks.get_region.stores.zarr_writing import write_array
+
+RANDOM = np.random.default_rng(0)
+P, M = 24, 3
+
+
+def table():
+    atpm = RANDOM.random((P, 2)).astype(np.float32)
+    atpm[::3] = 0
+    return {
+        "features": RANDOM.integers(0, 9, (P, M)).astype(np.float32),
+        "motifs": np.array(["GATA1", "AP1/1", "HD/10"]),
+        "chromosome": np.repeat(["chr1", "chr2", "chr3"], 8),
+        "start": np.tile(np.arange(8) * 1000, 3) + 9790,
+        "end": np.tile(np.arange(8) * 1000, 3) + 10675,
+        "cells": np.array(["cd4_naive", "k562"]),
+        "atpm": atpm,
+        "expression": RANDOM.random((P, 2, 2)).astype(np.float32),
+        "tss": RANDOM.integers(0, 2, (P, 2, 2)).astype(np.int8),
+        "gene_index": np.array([3, 5]),
+        "gene_name": np.array(["TAL1", "GAPDH"]),
+        "gene_strand": np.array(["+", "-"]),
+    }
+
+
+def same(found, expected, names=None):
+    for name in names or expected:
+        np.testing.assert_array_equal(np.asarray(found[name]), expected[name], err_msg=name)
+
+
+def read(*paths, **options):
+    return read_source(find_source(paths), **options)
+
+
+def refusal(*paths, **options):
+    with pytest.raises(Refused) as refused:
+        read(*paths, **options)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_store_comes_back(tmp_path, version):
+    arrays = table()
+    write_store(tmp_path / "x.zarr", arrays, version)
+    same(read(tmp_path / "x.zarr"), arrays)
+    if version == 2:  # the layout that get_model reads
+        said = json.loads((tmp_path / "x.zarr" / "peak_names" / ".zarray").read_text())
+        assert (said["dtype"], said["chunks"], said["zarr_format"]) == ("<U16", [P], 2)
+        said = json.loads((tmp_path / "x.zarr" / "data" / ".zarray").read_text())
+        assert (said["dtype"], said["chunks"], said["compressor"]["id"]) == ("<f4", [1000, M], "zlib")
+        said = json.loads((tmp_path / "x.zarr" / "tss" / "k562" / ".zarray").read_text())
+        assert (said["dtype"], said["shape"], said["chunks"]) == ("|i1", [P, 2], [1000, 2])
+        folders = sorted(path.name for path in (tmp_path / "x.zarr").iterdir())
+        assert folders[:5] == [".zgroup", "atpm", "data", "expression_negative", "expression_positive"]
+        names = read_store(tmp_path / "x.zarr")
+        assert names["chromosome"][0] == "chr1"
+    with pytest.raises(Refused, match="is there already"):
+        write_store(tmp_path / "x.zarr", arrays)
+
+
+def test_only_motifs_must_be_known(tmp_path):
+    arrays = {name: table()[name] for name in ("features", "motifs", "chromosome", "start", "end")}
+    write_store(tmp_path / "x.zarr", arrays)
+    found = read(tmp_path / "x.zarr")
+    assert "cells" not in found
+    assert "atpm" not in found
+
+
+@pytest.fixture
+def store(tmp_path):
+    write_store(tmp_path / "x.zarr", table())
+    return tmp_path / "x.zarr"
+
+
+def put(store, name, values):
+    shutil.rmtree(store / name, ignore_errors=True)
+    write_array(store / name, values, None)
+
+
+def changed(name, at, value):
+    values = np.array(table()[name])
+    values[at] = value
+    return values
+
+
+def peaks(*rows):
+    arrays = table()
+    names = [f"{c}:{s}-{e}" for c, s, e in zip(arrays["chromosome"], arrays["start"], arrays["end"], strict=True)]
+    for row, name in rows:
+        names[row] = name
+    return np.array(names)
+
+
+MISTAKES = {
+    "nan": (("data", changed("features", (5, 1), np.nan)), 'data, row 5, column "AP1/1": nan is not finite'),
+    "inf": (("data", changed("features", (5, 1), np.inf)), 'data, row 5, column "AP1/1": inf is not finite'),
+    "negative": (("data", changed("features", (7, 2), -3)), 'data, row 7, column "HD/10": -3.0 is negative'),
+    "negative atpm": (("atpm/k562", changed("atpm", (9, 1), -1)[:, 1]), "atpm/k562, row 9: -1.0 is negative"),
+    "nan expression": (
+        ("expression_negative/cd4_naive", changed("expression", (9, 0, 1), np.nan)[:, 0, 1]),
+        "expression_negative/cd4_naive, row 9: nan is not finite",
+    ),
+    "tss": (("tss/k562", changed("tss", (4, 1, 0), 3)[:, 1]), "tss/k562, row 4: 3 is neither 0 nor 1"),
+    "tss of one strand": (("tss/k562", np.zeros(P, np.int8)), '"tss/k562" has the shape (24,), expected (P, 2)'),
+    "unsorted": (("peak_names", peaks((2, "chr1:100-200"))), "peak_names, row 2: chr1:100 stands behind chr1:10790"),
+    "overlap": (("peak_names", peaks((2, "chr1:11000-12000"))), "peak_names, row 2: chr1:11000-12000 overlaps"),
+    "overlap of one before": (("peak_names", peaks((0, "chr1:1-13000"))), "row 2: chr1:11790-12675 overlaps a region"),
+    "copy": (("peak_names", peaks((2, "chr1:10790-11675"))), "peak_names, row 2: chr1:10790-11675 is the same region"),
+    "backward": (
+        ("peak_names", peaks((7, "chr1:20000-19000"))),
+        "row 7: the region ends at 19000, not behind its start",
+    ),
+    "no place": (
+        ("peak_names", peaks((7, "peak-7"))),
+        'peak_names, row 7: "peak-7" is no place such as chr1:9790-10675',
+    ),
+    "chromosome twice": (("peak_names", peaks((20, "chr2:1-2"))), "row 20: chr2 comes a second time"),
+    "two ways of naming": (("peak_names", peaks((23, "X:1-2"))), 'row 23: is called "X", but others as "chr1"'),
+    "names as numbers": (("peak_names", np.arange(P)), '"peak_names" holds int64, expected text'),
+    "motifs as numbers": (("motif_names", np.arange(M)), '"motif_names" holds int64, expected text'),
+    "data as text": (("data", np.full((P, M), "1")), '"data" holds <U1, expected numbers'),
+    "motif count": (("motif_names", np.array(["a", "b"])), "24 regions and 2 motifs ask for (24, 2)"),
+    "motif twice": (("motif_names", np.array(["a", "b", "a"])), '"a" is the name of more than one of the motifs'),
+    "peak count": (("peak_names", peaks()[:20]), '"data" has the shape (24, 3), expected (P, M) with P = 20 peaks'),
+    "no peaks": (("peak_names", peaks()[:0]), "with P = 0 peaks"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_in_a_store_are_named(store, mistake):
+    (name, values), message = MISTAKES[mistake]
+    put(store, name, values)
+    assert message in refusal(store)
+    assert str(store) in refusal(store)
+
+
+def test_everything_wrong_is_said_at_once(store):
+    put(store, "data", changed("features", (slice(None), 1), np.nan))
+    put(store, "atpm/k562", changed("atpm", (9, 1), -1)[:, 1])
+    put(store, "peak_names", peaks((2, "chr1:100-200"), (12, "chr2:1-2")))
+    said = refusal(store)
+    for message in ("data, row 0", "data, row 4", "and 19 more", "atpm/k562, row 9", "peak_names, row 2", "row 12"):
+        assert message in said
+    shutil.rmtree(store / "data")
+    put(store, "motif_names", np.arange(M))
+    put(store, "tss/k562", np.zeros((3, 2), np.int8))
+    said = refusal(store)
+    for message in (
+        'has no array "data"; it has gene_idx_info_index',
+        '"motif_names" holds',
+        '"tss/k562" has the shape',
+    ):
+        assert message in said
+
+
+def test_overlaps_may_be_allowed(store):
+    put(store, "peak_names", peaks((2, "chr1:11000-12000")))
+    assert read(store, overlaps=True)["start"][2] == 11000
+    put(store, "peak_names", peaks((2, "chr1:10790-11675")))
+    assert "is the same region" in refusal(store, overlaps=True)
+
+
+def test_a_store_cut_short(store):
+    (store / "atpm" / "k562" / ".zarray").unlink()
+    assert "k562: has neither .zarray nor zarr.json; the store was cut short" in refusal(store)
+    put(store, "atpm/k562", table()["atpm"][:, 1])
+    chunk = store / "data" / "0.0"
+    chunk.write_bytes(chunk.read_bytes()[:-5])
+    assert "data/0.0: rows 0 to 23 cannot be read: it is cut short" in refusal(store)
+    chunk.unlink()
+    assert not np.asarray(read(store)["features"]).any()  # a chunk that is not there holds the fill value
+    (store / ".zgroup").unlink()
+    assert "is no zarr store" in refusal(store)
+
+
+def write_legacy(folder, arrays, rows=None):
+    sparse = pytest.importorskip("scipy.sparse")
+    lines = ["id,celltype,cluster,datatype,expression"]
+    (folder / "wATAC").mkdir(parents=True)
+    for number, cell in enumerate(arrays["cells"]):
+        keep = slice(None) if rows is None else rows[number]
+        lines.append(f"{number},{cell},{cell},wATAC,True")
+        columns = np.concatenate([arrays["features"], arrays["atpm"][:, number : number + 1]], 1)[keep]
+        sparse.save_npz(folder / "wATAC" / f"{number}.watac.npz", sparse.csr_matrix(columns))
+        np.save(folder / "wATAC" / f"{number}.exp.npy", arrays["expression"][keep, number])
+        np.save(folder / "wATAC" / f"{number}.tss.npy", arrays["tss"][keep, number])
+        places = zip(arrays["chromosome"][keep], arrays["start"][keep], arrays["end"][keep], strict=True)
+        text = "\n".join([",Chromosome,Start,End", *(f"{i},{c},{s},{e}" for i, (c, s, e) in enumerate(places))])
+        (folder / "wATAC" / f"{number}.csv.gz").write_bytes(gzip.compress(text.encode()))
+    (folder / "cell_type_align.txt").write_text("\n".join(lines) + "\n")
+
+
+def test_the_older_layout(tmp_path):
+    arrays = table()
+    write_legacy(tmp_path / "old", arrays)
+    found = read(tmp_path / "old")
+    same(found, arrays, ("features", "atpm", "expression", "tss", "cells", "chromosome", "start", "end"))
+    assert found["motifs"].tolist() == ["motif-0001", "motif-0002", "motif-0003"]
+
+
+def test_the_older_layout_with_regions_of_their_own(tmp_path):
+    arrays = table()
+    rows = [np.array([i for i in range(P) if i % 3]), np.arange(0, P, 2)]
+    write_legacy(tmp_path / "old", arrays, rows)
+    found = read(tmp_path / "old")
+    union = np.array(sorted({*rows[0].tolist(), *rows[1].tolist()}))
+    same(found, {name: arrays[name][union] for name in ("features", "start", "chromosome")})
+    for number in (0, 1):
+        there = np.isin(union, rows[number])
+        np.testing.assert_array_equal(found["atpm"][there, number], arrays["atpm"][rows[number], number])
+        assert not found["atpm"][~there, number].any()
+        np.testing.assert_array_equal(found["expression"][there, number], arrays["expression"][rows[number], number])
+
+
+OLD_MISTAKES = {
+    "matrix gone": (lambda f: (f / "wATAC/0.watac.npz").unlink(), "0.watac.npz: No such file"),
+    "no sparse matrix": (lambda f: np.savez(f / "wATAC/0.watac.npz", a=np.ones(3)), "holds no sparse matrix of scipy"),
+    "lying": (
+        lambda f: np.savez(
+            f / "wATAC/0.watac.npz",
+            **{"format": np.array(b"csr"), "shape": np.array([24, 4]), "data": np.ones(1)},
+            indices=np.array([9]),
+            indptr=np.array([0] * 24 + [1]),
+        ),
+        "holds no sparse matrix of scipy",
+    ),
+    "bomb": (
+        lambda f: np.savez(
+            f / "wATAC/0.watac.npz",
+            **{"format": np.array(b"csr"), "shape": np.array([10**9, 10**6]), "data": np.ones(1)},
+            indices=np.array([9]),
+            indptr=np.array([0, 1]),
+        ),
+        "it would take 4,000,000,000,000,000 bytes",
+    ),
+    "rows": (lambda f: np.save(f / "wATAC/0.exp.npy", np.ones((3, 2))), "different numbers of regions: 0.watac.npz 24"),
+    "pickled": (lambda f: np.save(f / "wATAC/0.tss.npy", np.array([{}])), "0.tss.npy: is damaged or cut short"),
+    "one strand": (lambda f: np.save(f / "wATAC/0.tss.npy", np.ones(24)), "has the shape (24,) of float64"),
+    "header": (lambda f: (f / "cell_type_align.txt").write_text("a,b\n"), "line 1: the header has no id, celltype"),
+    "outside": (
+        lambda f: (f / "cell_type_align.txt").write_text("id,celltype,datatype\n../x,a,b\n"),
+        "line 2: names no cell type, id and datatype",
+    ),
+    "empty": (lambda f: (f / "cell_type_align.txt").write_text("id,celltype,datatype\n"), "names no cell type"),
+}
+
+
+@pytest.mark.parametrize("mistake", OLD_MISTAKES)
+def test_mistakes_in_the_older_layout(tmp_path, mistake):
+    write_legacy(tmp_path / "old", table())
+    spoil, message = OLD_MISTAKES[mistake]
+    spoil(tmp_path / "old")
+    assert message in refusal(tmp_path / "old")
+
+
+def test_motifs_that_differ_between_cell_types(tmp_path):
+    arrays = table()
+    write_legacy(tmp_path / "old", arrays)
+    write_legacy(tmp_path / "other", {**arrays, "features": arrays["features"] + 1})
+    shutil.copy(tmp_path / "other/wATAC/1.watac.npz", tmp_path / "old/wATAC/1.watac.npz")
+    assert "the motifs of chr1:9790-10675 are not those that another cell type has there" in refusal(tmp_path / "old")
+
+
+def bed(path, arrays, fourth=None):
+    rows = zip(arrays["chromosome"], arrays["start"], arrays["end"], strict=True)
+    lines = [
+        f"{c}\t{s}\t{e}" + (f"\t{fourth[row]}" if fourth is not None else "") for row, (c, s, e) in enumerate(rows)
+    ]
+    text = "track name=x\n" + "\n".join(lines) + "\n"
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+PLACED = ("features", "chromosome", "start", "end")
+
+
+def test_matrices_with_bed_files(tmp_path):
+    sparse = pytest.importorskip("scipy.sparse")
+    arrays = table()
+    np.savez(tmp_path / "a.npz", features=arrays["features"], motifs=arrays["motifs"])
+    np.savez(tmp_path / "b.npz", arrays["features"])
+    sparse.save_npz(tmp_path / "c.npz", sparse.csr_matrix(arrays["features"]))
+    lines = [",".join(arrays["motifs"]), *(",".join(map(str, row)) for row in arrays["features"])]
+    (tmp_path / "d.csv.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    places = [bed(tmp_path / "p.bed", arrays), bed(tmp_path / "p.bed.gz", arrays)]
+    for name in ("a.npz", "b.npz", "c.npz", "d.csv.gz"):
+        for place in places:
+            found = read(tmp_path / name, place)
+            same(found, arrays, PLACED)
+            assert found["motifs"][0] in ("GATA1", "motif-0001")
+        assert "does not say where its regions are" in refusal(tmp_path / name)
+    atac = bed(tmp_path / "k562.atac.bed", arrays, arrays["atpm"][:, 1])
+    found = read(tmp_path / "a.npz", atac)
+    same(found, {**arrays, "cells": np.array(["k562"]), "atpm": arrays["atpm"][:, 1:]}, (*PLACED, "cells"))
+    np.testing.assert_allclose(found["atpm"][:, 0], arrays["atpm"][:, 1], rtol=1e-6)
+
+
+def test_names_and_cell_types_in_a_table(tmp_path):
+    arrays = table()
+    header = ["peak", *arrays["motifs"], "atpm:k562", "expression_negative:k562", "tss_positive:cd4_naive"]
+    rows = [
+        [name, *f, arrays["atpm"][i, 1], arrays["expression"][i, 1, 1], arrays["tss"][i, 0, 0]]
+        for i, (name, f) in enumerate(zip(peaks(), arrays["features"], strict=True))
+    ]
+    path = tmp_path / "x.tsv"
+    path.write_text("\n".join("\t".join(map(str, row)) for row in [header, *rows]))
+    found = read(path)
+    same(found, arrays, (*PLACED, "motifs"))
+    assert found["cells"].tolist() == ["k562", "cd4_naive"]
+    np.testing.assert_allclose(found["atpm"], np.stack([arrays["atpm"][:, 1], np.zeros(P)], 1), rtol=1e-6)
+    np.testing.assert_allclose(found["expression"][:, 0, 1], arrays["expression"][:, 1, 1], rtol=1e-6)
+    np.testing.assert_array_equal(found["tss"][:, 1, 0], arrays["tss"][:, 0, 0])
+    path.write_text(path.read_text().replace("chr1:10790-11675", "chr1:1-2"))
+    assert "line 3: chr1:1 stands behind chr1:9790" in refusal(path)
+
+
+def test_what_does_not_go_together(tmp_path):
+    arrays = table()
+    np.savez(tmp_path / "a.npz", features=arrays["features"], motifs=arrays["motifs"])
+    place = bed(tmp_path / "p.bed", arrays)
+    place.write_text("\n".join(place.read_text().splitlines()[:-1]))
+    assert "has 23 regions, but" in refusal(tmp_path / "a.npz", place)
+    assert "has no fourth column of numbers" in refusal(tmp_path / "a.npz", bed(tmp_path / "k.atac.bed", arrays))
+    place.write_text("chr1\t1\n")
+    with pytest.raises(Refused, match="line 1: .* is no chromosome, start and end"):
+        read_bed(place)
+    np.savez(tmp_path / "b.npz", a=np.ones((2, 2)), b=np.ones((2, 2)))
+    assert "not just one matrix; it has a, b" in refusal(tmp_path / "b.npz", place)
+    assert "No such file" in refusal(tmp_path / "none.zarr")
+    assert "expected one source of regions" in refusal(tmp_path / "a.npz", tmp_path / "b.npz")
+    (tmp_path / "empty").mkdir()
+    assert "is neither a zarr store nor a folder with cell_type_align.txt" in refusal(tmp_path / "empty")
+    (tmp_path / "x.zarr.tar").touch()
+    assert "cannot be told by its ending" in refusal(tmp_path / "x.zarr.tar")
+
+
+def test_parquet(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    arrays = table()
+    columns = {"chromosome": arrays["chromosome"].tolist(), "start": arrays["start"], "end": arrays["end"]}
+    columns |= {name: arrays["features"][:, k] for k, name in enumerate(arrays["motifs"].tolist())}
+    parquet.write_table(pyarrow.table({**columns, "atpm:k562": arrays["atpm"][:, 1]}), tmp_path / "x.parquet")
+    found = read(tmp_path / "x.parquet")
+    same(found, arrays, (*PLACED, "motifs"))
+    np.testing.assert_allclose(found["atpm"][:, 0], arrays["atpm"][:, 1], rtol=1e-6)
+    content = (tmp_path / "x.parquet").read_bytes()
+    (tmp_path / "y.parquet").write_bytes(content[:-20])
+    assert "y.parquet: cannot be read as parquet" in refusal(tmp_path / "y.parquet")
+    parquet.write_table(pyarrow.table({**columns, "GATA1": ["x"] * P}), tmp_path / "z.parquet")
+    assert "columns chromosome, GATA1 hold no numbers" in refusal(tmp_path / "z.parquet")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_anndata(tmp_path):
+    anndata = pytest.importorskip("anndata")
+    pandas = pytest.importorskip("pandas")
+    sparse = pytest.importorskip("scipy.sparse")
+    arrays = table()
+    obs = pandas.DataFrame({"atpm:k562": arrays["atpm"][:, 1], "note": ["a"] * P}, index=peaks())
+    var = pandas.DataFrame(index=arrays["motifs"])
+    for number, matrix in enumerate((arrays["features"], sparse.csr_matrix(arrays["features"]))):
+        anndata.AnnData(matrix, obs=obs, var=var).write_h5ad(tmp_path / f"{number}.h5ad")
+        found = read(tmp_path / f"{number}.h5ad")
+        same(found, arrays, (*PLACED, "motifs"))
+        np.testing.assert_allclose(found["atpm"][:, 0], arrays["atpm"][:, 1], rtol=1e-6)
+    turned = anndata.AnnData(arrays["features"].T, obs=var, var=pandas.DataFrame(index=peaks()))
+    turned.write_h5ad(tmp_path / "turned.h5ad")
+    assert "its variables are regions" in refusal(tmp_path / "turned.h5ad")
+    (tmp_path / "x.h5ad").write_bytes(b"nothing")
+    assert "x.h5ad: cannot be read as AnnData" in refusal(tmp_path / "x.h5ad")

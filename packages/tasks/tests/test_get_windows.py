@@ -1,0 +1,117 @@
+"""Windows: nothing crosses a chromosome, nothing is lost, and a shift is a function of a sample's number."""
+
+import numpy as np
+import pytest
+
+from dither.tasks.get_region.regions import RegionMatrix
+from dither.tasks.get_region.windows import Cut, cut_windows
+
+LENGTHS = {"a": 11, "b": 7, "c": 9, "d": 3, "e": 20}
+
+
+def matrix(lengths=LENGTHS, valid=("b",), test=("c",), gap=10):
+    names = np.concatenate([[name] * length for name, length in lengths.items()])
+    features = np.random.default_rng(0).random((len(names), 3), dtype=np.float32)
+    arrays = {
+        "features": features,
+        "motifs": np.array(["x", "y", "z"]),
+        "chromosome": names,
+        "start": np.arange(len(names)) * gap,
+        "end": np.arange(len(names)) * gap + 5,
+        "open": features[:, :2] > 0.5,
+        "cells": np.array(["K562", "HepG2"]),
+    }
+    return RegionMatrix.of(arrays, valid, test)
+
+
+def rows_of(windows, number):
+    first = windows.first[number]
+    return windows.rows[first : first + windows.count[number]]
+
+
+def cut(table, split, kept=None, cells=(0,), **options):
+    return cut_windows(table, split, Cut(**options), cells, kept, covering=split != "train")
+
+
+@pytest.mark.parametrize("regions", [1, 3, 4, 5, 9])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("jitter", [0, 1, 7])
+@pytest.mark.parametrize("drop", [False, True])
+def test_windows_hold_one_chromosome_of_their_split(regions, stride, jitter, drop):
+    table = matrix()
+    kept = [table.open[:, 0], table.open[:, 1]] if drop else None
+    for split in ("train", "valid", "test"):
+        inside = table.rows(split)
+        windows = cut(table, split, kept, (0, 1), regions=regions, stride=stride, jitter=jitter)
+        assert {*windows.cell.tolist()} == {0, 1} or regions > 4
+        for number in range(len(windows)):
+            rows = rows_of(windows, number)
+            assert len(set(table.chromosome[rows])) == 1
+            assert inside[rows].all()
+            assert len(rows) == regions if split == "train" else 1 <= len(rows) <= regions
+            possible = np.flatnonzero(kept[windows.cell[number]] if drop else np.ones(len(table), bool))
+            place = np.searchsorted(possible, rows[0])
+            np.testing.assert_array_equal(possible[place : place + len(rows)], rows)  # neighbours among what is kept
+
+
+@pytest.mark.parametrize("regions", [1, 3, 4, 7, 9, 100])
+@pytest.mark.parametrize("drop", [False, True])
+def test_held_out_windows_hold_each_region_once(regions, drop):
+    table = matrix()
+    kept = [table.open[:, 0], table.open[:, 1]] if drop else None
+    for split in ("valid", "test"):
+        windows = cut(table, split, kept, (0, 1), regions=regions, stride=1, jitter=3)
+        for cell in (0, 1):
+            times = np.zeros(len(table), int)
+            for number in np.flatnonzero(windows.cell == cell):
+                times[rows_of(windows, number)] += 1
+            assert (times == (table.rows(split) & (kept[cell] if drop else True))).all()
+
+
+def test_training_windows_start_every_stride():
+    table = matrix()
+    starts = [0, 3, 6, 30, 33, 36, 39, 42, 45]
+    windows = cut(table, "train", regions=4, stride=3)
+    assert [int(rows_of(windows, number)[0]) for number in range(len(windows))] == starts
+    both = cut(table, "train", regions=4, stride=3, cells=(0, 1))
+    assert [int(rows_of(both, number)[0]) for number in range(len(both))] == starts * 2
+    assert both.cell.tolist() == [0] * 9 + [1] * 9
+
+
+def test_each_window_with_each_shift_is_a_sample():
+    table = matrix()
+    plain = cut(table, "train", regions=4, stride=5)
+    windows = cut(table, "train", regions=4, stride=5, jitter=2)
+    assert len(windows) == 5 * len(plain)
+    edges = {"a": (0, 7), "e": (30, 46)}  # the first and the last place where a window fits
+    expected = []
+    for number in range(len(plain)):
+        start = int(rows_of(plain, number)[0])
+        low, high = edges[str(table.chromosome[start])]
+        expected += [min(max(start + shift, low), high) for shift in (-2, -1, 0, 1, 2)]
+    assert [int(rows_of(windows, number)[0]) for number in range(len(windows))] == expected
+
+
+def test_wide_windows_are_left_out_and_counted():
+    table = matrix(gap=10)
+    table.start[40:] += 1000  # a hole in chromosome e
+    table.end[40:] += 1000
+    windows = cut(table, "train", regions=4, stride=1, span=100)
+    every = cut(table, "train", regions=4, stride=1)
+    wide = [number for number in range(len(every)) if {39, 40} <= {*rows_of(every, number).tolist()}]
+    assert windows.wide == len(wide) == 3
+    assert len(windows) == len(every) - 3
+    assert not any({39, 40} <= {*rows_of(windows, number).tolist()} for number in range(len(windows)))
+    assert len(cut(table, "train", regions=4, stride=1, span=34)) == 0
+    assert cut(table, "train", regions=4, stride=1, span=35).wide == 3
+
+
+def test_numbers_that_are_none():
+    windows = cut(matrix(), "train", regions=4, stride=3)
+    for number in (-1, len(windows)):
+        with pytest.raises(IndexError, match=r"numbered 0\.\.8"):
+            windows.take([0, number], 4)
+    index, there, cell = cut(matrix(), "valid", regions=4, stride=3).take([1, 0], 4)
+    assert index.tolist() == [[15, 16, 17, 17], [11, 12, 13, 14]]
+    assert there.tolist() == [[True, True, True, False], [True] * 4]
+    assert cell.tolist() == [0, 0]

@@ -1,0 +1,124 @@
+"""A run goes on from any folder, and says what it reads from elsewhere; a sweep keeps to the policy of its start."""
+
+import json
+import os
+import textwrap
+
+import pytest
+
+from dither.engine.anchoring import anchored, outside
+from dither.engine.cli import main
+from dither.engine.experiment import load_experiment
+from dither.engine.run_policy import governing_policy_file
+
+TEXT = """
+sampler = "first-hitting"
+loss = "masked-ce"
+[task]
+use = "language-model"
+length = 8
+tokenizer = "bytes"
+ngrams = 1
+data = { use = "text-files", paths = ["texts/*.txt"], valid = 0.2, test = 0.1 }
+[process]
+use = "absorbing"
+[model]
+use = "denoiser"
+width = 16
+depth = 1
+embedding = "tokens"
+condition = "level"
+block = { use = "adaln-zero", heads = 2 }
+head = "tokens"
+[train]
+steps = 2
+batch_size = 4
+checkpoint_every = 1
+device = "cpu"
+threads = 1
+[evaluate]
+samples = 4
+[sample]
+count = 1
+"""
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A folder with texts, named relative to it, and an experiment."""
+    folder = tmp_path / "project"
+    (folder / "texts").mkdir(parents=True)
+    (folder / "texts" / "a.txt").write_text("the cat sat on the mat. " * 200)
+    (folder / "exp.toml").write_text(textwrap.dedent(TEXT))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_a_run_with_relative_data_goes_on_from_elsewhere(project, tmp_path, monkeypatch, capsys):
+    assert main(["run", "exp.toml", "--runs", str(tmp_path / "runs")]) == 0
+    assert "outside" not in capsys.readouterr().err
+    (run,) = (tmp_path / "runs").iterdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert main(["evaluate", str(run)]) == 0
+    assert main(["run", "--resume", str(run), "--set", "train.steps=3"]) == 0
+    told = capsys.readouterr().err
+    assert f"a file outside the folder of the experiment is read: task.data.paths = {project}/texts/*.txt" in told
+    os.rename(project / "texts", project / "gone")
+    assert main(["evaluate", str(run)]) == 2
+    assert "texts" in capsys.readouterr().err
+
+
+def test_only_what_leads_somewhere_is_anchored(tmp_path):
+    (tmp_path / "a.txt").write_text("")
+    (tmp_path / "bytes").write_text("")
+    (tmp_path / "tokenizer.json").write_text("")
+    given = {
+        "name": "a.txt.not",
+        "task": {"tokenizer": "tokenizer.json", "data": {"path": "a.txt", "paths": ["*.txt", "none*", "/root.txt"]}},
+        "loss": "bytes",
+        "plugins": ["a.txt"],
+        "long": "x" * 5000 + ".txt",
+        "number": 3,
+    }
+    made = anchored(given, tmp_path)
+    data = {"path": f"{tmp_path}/a.txt", "paths": [f"{tmp_path}/*.txt", "none*", "/root.txt"]}
+    assert made == {**given, "task": {"tokenizer": f"{tmp_path}/tokenizer.json", "data": data}}
+
+
+def test_what_is_extended_from_outside_is_told(project, tmp_path, monkeypatch):
+    child = tmp_path / "elsewhere" / "child.toml"
+    child.write_text('extends = "../project/exp.toml"\n')
+    assert outside(load_experiment(child)) == []
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    child.write_text('extends = "../project/exp.toml"\ntask.data.paths = ["../project/texts/a.txt"]\n')
+    told = outside(load_experiment(child))
+    assert len(told) == 2
+    assert "extends" in told[0]
+    assert "exp.toml" in told[0]
+    assert told[1].endswith("task.data.paths = ../project/texts/a.txt")
+
+
+def test_a_sweep_outside_the_project_keeps_to_its_policy(project, tmp_path):
+    (project / "registry.toml").write_text("")
+    assert main(["sweep", "exp.toml", "--sweep", "seed=[1]", "--runs", str(tmp_path / "far"), "--dry-run"]) == 0
+    from dither.engine.experiment import open_experiment
+    from dither.engine.sweep.directory import SweepDirectory
+
+    document, _ = open_experiment(project / "exp.toml")
+    sweep = SweepDirectory.create(tmp_path / "far", document, ["test"])
+    point = sweep.add("1", {"seed": 1}, load_experiment(project / "exp.toml"))
+    sweep.record([point])
+    assert governing_policy_file(point.path / "experiment.toml") == project / "registry.toml"
+
+
+def test_a_policy_that_came_with_a_run_is_not_taken(tmp_path):
+    run = tmp_path / "mine" / "runs" / "given"
+    run.mkdir(parents=True)
+    for place in (run, tmp_path / "mine", tmp_path):
+        (place / "registry.toml").write_text("")
+    for planted in (run / "registry.toml", run / "other.toml", tmp_path / "nowhere" / "registry.toml"):
+        (run / "manifest.json").write_text(json.dumps({"registry": str(planted)}))
+        assert governing_policy_file(run / "resolved.toml") == tmp_path / "mine" / "registry.toml"
+    (run / "manifest.json").write_text(json.dumps({"registry": str(tmp_path / "registry.toml")}))
+    assert governing_policy_file(run / "resolved.toml") == tmp_path / "registry.toml"
