@@ -36,7 +36,7 @@ from dither.registry.flow import Clean, Measured, Noise, Noised, State
 from dither.registry.plugins import load_plugins
 from dither.registry.spaces import FeatureSpace
 
-STEPS, ROUNDS, BATCH, WIDTH = 500, 15, 16, 16
+STEPS, ROUNDS, BATCH, WIDTH = 300, 11, 16, 16
 
 
 class Task:
@@ -93,9 +93,9 @@ def system(layers: int) -> Diffusion:
 
 
 def bare(layers: int) -> Any:
-    """Forward, backward and fused AdamW, and nothing else."""
+    """Forward, backward and fused AdamW with the same groups of parameters, and nothing else."""
     diffusion = system(layers)
-    optimizer = torch.optim.AdamW(diffusion.parameters(), 1e-3, fused=True)
+    optimizer = AdamW().build(diffusion.model)
     clean = Task.clean
 
     def loop(steps: int) -> None:

@@ -97,8 +97,8 @@ def seed() -> Callable[[], object]:
     def advance() -> None:
         clean = task.batch("train", order.rows(next(step), 1))
         mask = torch.rand(*clean.x0.shape[:2], 1) < 0.5
-        prediction = model(clean.x0, mask, torch.randint(0, 1000, (len(mask),)))
         optimizer.zero_grad()
+        prediction = model(clean.x0, mask, torch.randint(0, 1000, (len(mask),)))
         nn.functional.mse_loss(prediction * mask, clean.x0 * mask).backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -118,7 +118,7 @@ def engine(precision: str, *changes: str, joined: bool) -> Callable[[], object]:
 
 def cases() -> dict[str, tuple[Callable[[], Callable[[], object]], float, float]]:
     """Return what makes each step of the engine, the ratio to reach, and the one to aim at."""
-    found = {}
+    found: dict[str, tuple[Callable[[], Callable[[], object]], float, float]] = {}
     for compiled in (False, True):
         for each, precision, reach, aim in (
             (True, "float32", 1.3, 1.35),

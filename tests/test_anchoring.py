@@ -18,7 +18,7 @@ loss = "masked-ce"
 use = "language-model"
 length = 8
 tokenizer = "bytes"
-ngrams = 1
+ngrams = 2
 data = { use = "text-files", paths = ["texts/*.txt"], valid = 0.2, test = 0.1 }
 [process]
 use = "absorbing"

@@ -151,6 +151,19 @@ def test_what_is_left_out_in_training_follows_from_the_seed_and_the_step():
     assert torch.equal(seen[-1], clean.cond["kind"])
 
 
+def test_every_rank_leaves_out_what_one_process_does():
+    system = Diffusion.build(experiment()).train()
+    clean, seen = system.task.batch("train", range(32)), []
+    embedding = system.model.condition.parts[1]
+    embedding.register_forward_pre_hook(lambda module, given: seen.append(given[1]["kind"].clone()))
+    for rows in (None, slice(0, 16), slice(16, 32)):
+        torch.manual_seed(5)
+        system(clean, rows=rows)
+    whole, *parts = seen
+    assert (whole < 0).any()
+    assert torch.equal(torch.cat(parts), whole)
+
+
 @pytest.mark.parametrize("block_size", [None, 4])
 def test_a_label_is_left_out_of_a_whole_sample_or_not_at_all(block_size):
     """Under block diffusion the clean sample beside the noised one has the label that that has."""

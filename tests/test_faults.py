@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dither.engine.cli import main
+from dither.engine.seals import sealed_table
 
 ROOT = Path(__file__).parents[1]
 QUICK = str(ROOT / "experiments/bubble_diagram/quick.toml")
@@ -82,7 +83,7 @@ def test_a_checkpoint_with_right_hashes_and_wrong_contents_is_named(copy, capsys
     (newest / "state.json").write_text("{}")
     manifest = json.loads((newest / "MANIFEST.json").read_text())
     manifest["files"]["state.json"] = {"size": 2, "sha256": hashlib.sha256(b"{}").hexdigest()}
-    (newest / "MANIFEST.json").write_text(json.dumps(manifest))
+    (newest / "MANIFEST.json").write_text(json.dumps(sealed_table(manifest)))
     assert main(["run", "--resume", str(copy), "--set", "train.steps=4"]) == 3
     assert "does not hold what this run needs" in capsys.readouterr().err
 

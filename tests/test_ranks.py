@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,7 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
+
+from dither.engine.cli import main
+from dither.engine.shards import part_of, read_tensors
 
 ROOT = Path(__file__).parent.parent
 BASE = ROOT / "experiments" / "bubble_diagram" / "quick.toml"
@@ -81,7 +84,7 @@ def lines(path, kind):
 
 
 def weights(path, step=8):
-    return load_file(path / "checkpoints" / f"step-{step:08d}" / "model.safetensors")
+    return read_tensors(part_of(path / "checkpoints" / f"step-{step:08d}", "model"))
 
 
 def same(one, other, tolerance=1e-5):
@@ -125,6 +128,30 @@ def test_a_run_goes_on_with_another_number_of_ranks(train):
 
 
 @pytest.mark.slow
+def test_pieces_of_two_ranks_are_read_by_one_and_by_a_process_alone(train, tmp_path, capsys):
+    """Under FSDP each rank writes its own pieces: resumed on two ranks and on one, evaluated, exported, damaged."""
+    alone, _ = train(ranks=1)
+    cut = ["--set", "train.strategy=fsdp"]
+    half, done = train(*cut, "--set", "train.steps=4", ranks=2)
+    folder = half / "checkpoints" / "step-00000004"
+    assert len(list((folder / "model").glob("shard-*.safetensors"))) == 2, done.stderr[-3000:]
+    assert len(list((folder / "optimizer").glob("*.safetensors"))) == 3, "and what is not cut up"
+    assert main(["evaluate", str(half)]) == 0
+    assert main(["export", str(half), "--to", str(tmp_path / "given")]) == 0
+    assert main(["runs", "verify", str(half)]) == 0
+    shutil.copytree(half, tmp_path / "other" / half.name)
+    train("--set", "train.steps=8", ranks=2, resume=half)
+    same(alone, half)
+    other = tmp_path / "other" / half.name
+    train("--set", "train.steps=8", "--set", "train.strategy=ddp", ranks=1, resume=other)
+    same(alone, other)
+    capsys.readouterr()
+    (half / "checkpoints" / "step-00000008" / "model" / "more.safetensors").write_bytes(b"")
+    assert main(["runs", "verify", str(half)]) == 3
+    assert "model/more.safetensors is not listed" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 def test_a_batch_that_does_not_split_is_refused(train, tmp_path):
     command = [
         sys.executable,
@@ -145,7 +172,10 @@ def test_a_batch_that_does_not_split_is_refused(train, tmp_path):
 def rank_of(launcher, rank, start):
     """Return the process of a rank that torchrun has started, of its first start or a later one."""
     for child in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split():
-        words = Path(f"/proc/{child}/environ").read_text().split("\0")
+        try:
+            words = Path(f"/proc/{child}/environ").read_text().split("\0")
+        except OSError:  # it has just ended
+            continue
         if {f"LOCAL_RANK={rank}", f"TORCHELASTIC_RESTART_COUNT={start}"} <= set(words):
             return int(child)
     return None

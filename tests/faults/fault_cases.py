@@ -276,6 +276,34 @@ def damages(whole: Whole, folder: Path, kinds: Iterable[str], chosen: Callable[[
     return row
 
 
+def pickles(whole: Whole, folder: Path, chosen: Callable[[str], bool]) -> Row:
+    """A pickle in the place of each file of a run, under every verb that reads one: none is executed."""
+    row = Row("a pickle in the place of each file, under each verb that reads a run")
+    flag = folder / "executed"
+    names = sorted(str(path.relative_to(whole.path)) for path in whole.path.rglob("*") if path.is_file())
+    for name in filter(chosen, names):
+        copy = Path(shutil.copytree(whole.path, folder / "planted" / whole.path.name))
+        fault_damages.a_pickle(copy / name, flag)
+        verbs = (
+            ["evaluate", str(copy)],
+            ["sample", str(copy), "--count", "1", "--out", str(folder / "planted" / "drawn")],
+            ["runs", "verify", str(copy)],
+            ["runs", "list", str(copy.parent)],
+            ["report", str(copy), "--out", str(folder / "planted" / "page.html")],
+            ["export", str(copy), "--to", str(folder / "planted" / "given")],
+            ["diff", str(whole.path), str(copy)],
+        )
+        for verb in verbs:
+            command = Command(verb, folder / "planted-log").start()
+            code, said = command.wait(), command.said
+            wrong = "executed" if flag.exists() else ""
+            if code not in (0, 1, 2, 3) or "Traceback" in said:
+                wrong = wrong or f"exit code {code}: {said[-600:]}"
+            row.add(wrong, f"{name}, {verb[0]}")
+        shutil.rmtree(folder / "planted")
+    return row
+
+
 def _judged(whole: Whole, run: Path, name: str, code: int, said: str) -> tuple[str, bool]:
     """Return what is wrong with how a run went on from a damaged file, and whether the file was named."""
     part = Path(name).name if not name.startswith("checkpoints") else "/".join(Path(name).parts[1:2])
@@ -364,17 +392,22 @@ def numbers(whole: Whole, folder: Path) -> Row:
     return row
 
 
-def memories(whole: Whole, folder: Path, trials: Iterable[int]) -> Row:
+def memories(whole: Whole, folder: Path) -> Row:
     """Too little memory: a clear end, and the run can go on."""
-    row, codes = Row("out of memory (RLIMIT_AS)"), []
-    for more in trials:
-        place = folder / f"memory-{more}"
-        command = Command(arguments(whole.experiment, place / "runs"), place / "log", ("memory", more)).start()
-        code = command.wait()
-        codes.append(code)
-        wrong = "" if code in (0, 5) else f"exit code {code}: {command.said[-600:]}"
-        row.add(wrong or go_on(whole, place / "runs", place / "on"), f"{more:,} bytes")
-    row.note = f"exit codes {sorted(set(codes))}"
+    row = Row("out of memory (RLIMIT_AS)")
+    for kind in ("torch", "numpy", "python"):
+        for step in (0, 1, 11):
+            place = folder / f"memory-{kind}-{step}"
+            command = Command(
+                arguments(whole.experiment, place / "runs"), place / "log", ("memory", kind, step)
+            ).start()
+            code, said = command.wait(), command.said
+            wrong = (
+                ""
+                if code == 5 and "stopped:" in said and "Traceback" not in said
+                else f"exit code {code}: {said[-600:]}"
+            )
+            row.add(wrong or go_on(whole, place / "runs", place / "on"), f"{kind} in step {step + 1}")
     return row
 
 
@@ -411,13 +444,13 @@ def cold_signals(whole: Whole, folder: Path, numbers: Iterable[int] = SIGNALS) -
 
     row, slowest = Row("a signal in the first 2 s, in evaluate, sample, prepare"), 0.0
     verbs = {
-        "first moments": arguments(whole.experiment, folder / "cold"),
+        "run": arguments(whole.experiment, folder / "cold"),
         "evaluate": ["evaluate", str(whole.path)],
         "sample": ["sample", str(whole.path), "--out", str(folder / "drawn")],
         "prepare": ["prepare", "shakespeare"],
     }
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "DITHER_DATA": str(folder / "data")}
-    for number in numbers:
+    for number, later in zip(numbers, (0.05, 0.7, 1.6), strict=False):
         for name, given in verbs.items():
             command = [sys.executable, "-m", "experiments.run", *given]
             process = subprocess.Popen(
@@ -425,13 +458,15 @@ def cold_signals(whole: Whole, folder: Path, numbers: Iterable[int] = SIGNALS) -
                 env={**environment, "PYTHONPATH": str(Path(__file__).parents[2])},
             )  # fmt: skip
             until(lambda pid=process.pid, number=number: _catches(pid, number))
-            time.sleep(0.05)
+            time.sleep(0.05 if name == "prepare" else later)
             began = time.monotonic()
             process.send_signal(number)
             _, err = process.communicate(timeout=30)
             slowest = max(slowest, time.monotonic() - began)
             good = process.returncode == 75 and b"Traceback" not in err and time.monotonic() - began < 10
             row.add("" if good else f"{process.returncode}: {err[-400:]!r}", f"{signal.Signals(number).name} {name}")
+        row.add(go_on(whole, folder / "cold", folder / "cold-on"), f"{signal.Signals(number).name} run, gone on with")
+        shutil.rmtree(folder / "cold")
     row.note = f"slowest end {slowest:.1f} s"
     return row
 

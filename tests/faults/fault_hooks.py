@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 DISK = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree"}
 """Events of the audit hook that change a disk."""
 
@@ -94,18 +96,26 @@ def largest_file(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 
-def memory(more: int) -> None:
-    """Let this process have so many bytes more than it has when training begins."""
+def memory(kind: str, step: int, need: int = 2**28) -> None:
+    """Let this process have 64 MiB more than it has when training begins, and need more than that in a step."""
+    import torch
+
+    from dither.engine.trainer import Trainer
     from dither.engine.training import Run
 
-    fit = Run.fit
+    fit, advance = Run.fit, Trainer.advance
 
     def limited(self: Any) -> bool:
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + more, used + more))
+        resource.setrlimit(resource.RLIMIT_AS, (used + 2**26, used + 2**26))
         return fit(self)
 
-    Run.fit = limited
+    def needy(self: Any) -> Any:
+        if self.step == step:
+            torch.ones(need // 4) if kind == "torch" else np.ones(need // 8) if kind == "numpy" else bytearray(need)
+        return advance(self)
+
+    Run.fit, Trainer.advance = limited, needy
 
 
 def slow(seconds: float, what: str = "train") -> None:

@@ -16,7 +16,8 @@ from fault_trial import arguments, write_experiment
 from dither.engine.cli import main
 
 torch.set_num_threads(1)
-with tempfile.TemporaryDirectory() as made, contextlib.redirect_stdout(io.StringIO()):
+quiet = io.StringIO()
+with tempfile.TemporaryDirectory() as made, contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
     folder = Path(made)
     main(arguments(write_experiment(folder), folder / "runs"))
 gc.collect()

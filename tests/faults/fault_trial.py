@@ -43,7 +43,7 @@ model = {{ width = 16, depth = 1, block = {{ heads = 2, dropout = 0.1 }} }}
 extends = "{ROOT}/experiments/language_model/markov.toml"
 [task]
 data = {{ use = "markov-chain", states = 8, concentration = 0.3, length = 4096, held = 1024 }}
-ngrams = 1
+ngrams = 2
 [model]
 width = 16
 depth = 1

@@ -24,8 +24,6 @@ import fault_cases as cases
 from fault_damages import DAMAGES
 from fault_trial import TASKS, Whole, can_mount, whole_run
 
-MEGABYTE = 2**20
-
 
 def rows(whole: Whole, folder: Path, trials: int) -> Iterator[tuple[str, Callable[[], cases.Row]]]:
     """Yield every row by name."""
@@ -41,12 +39,12 @@ def rows(whole: Whole, folder: Path, trials: int) -> Iterator[tuple[str, Callabl
     yield "second", lambda: cases.second_signal(whole, folder)
     kinds = DAMAGES if trials >= 20 else ("truncated", "bit flipped", "a pickle")
     yield "damages", lambda: cases.damages(whole, folder, kinds, lambda name: True)
+    yield "pickles", lambda: cases.pickles(whole, folder, lambda name: True)
     yield "two", lambda: cases.crowd(whole, folder, 2)
     yield "eight", lambda: cases.crowd(whole, folder, 8)
     yield "places", lambda: cases.places(whole, folder)
     yield "numbers", lambda: cases.numbers(whole, folder)
-    sizes = [number * 4 * MEGABYTE for number in range(1, max(3, trials // 2))]
-    yield "memory", lambda: cases.memories(whole, folder, sizes)
+    yield "memory", lambda: cases.memories(whole, folder)
     yield "directories", lambda: cases.directories(folder, 500)
 
 

@@ -74,6 +74,15 @@ def test_damages(whole, tmp_path):
     good(cases.damages(whole, tmp_path, DAMAGES, lambda name: True))
 
 
+def test_pickles_in_the_place_of_a_file(whole, tmp_path):
+    good(cases.pickles(whole, tmp_path, lambda name: name in ("manifest.json", "scores.json", "resolved.toml")))
+
+
+@pytest.mark.slow
+def test_pickles(whole, tmp_path):
+    good(cases.pickles(whole, tmp_path, lambda name: True))
+
+
 def test_two_processes_on_one_run(whole, tmp_path):
     good(cases.crowd(whole, tmp_path, 2))
 
@@ -92,9 +101,8 @@ def test_numbers_that_are_none(whole, tmp_path):
     good(cases.numbers(whole, tmp_path))
 
 
-@pytest.mark.slow
 def test_too_little_memory(whole, tmp_path):
-    good(cases.memories(whole, tmp_path, [2**20, 2**24]))
+    good(cases.memories(whole, tmp_path))
 
 
 def test_many_directories_at_once(tmp_path):

@@ -45,9 +45,9 @@ def test_labels_are_left_out_at_their_share_and_each_sample_by_itself():
     told = torch.arange(60_000) % 3
     cond = {"cell": told, "centre": torch.ones(2)}
     torch.manual_seed(0)
-    first, second = labels.drop(cond)["cell"], labels.drop(cond)["cell"]
+    first, second = labels.leave_out(cond)["cell"], labels.leave_out(cond)["cell"]
     torch.manual_seed(0)
-    assert torch.equal(labels.drop(cond)["cell"], first), "it is drawn from the generator of the step"
+    assert torch.equal(labels.leave_out(cond)["cell"], first), "it is drawn from the generator of the step"
     for left in (first, second):
         kept = left >= 0
         assert torch.equal(left[kept], told[kept])
@@ -56,9 +56,9 @@ def test_labels_are_left_out_at_their_share_and_each_sample_by_itself():
     both = ((first < 0) & (second < 0)).float().mean().item()
     assert both == pytest.approx(0.01, abs=5 * (0.01 / 60_000) ** 0.5), "drawn anew"
     assert torch.equal(cond["cell"], torch.arange(60_000) % 3)
-    assert labels.drop(cond)["centre"] is cond["centre"]
-    assert LabelEmbedding("cell", 3, 5).drop(cond) is cond
-    assert labels.drop({}) == {}
+    assert labels.leave_out(cond)["centre"] is cond["centre"]
+    assert LabelEmbedding("cell", 3, 5).leave_out(cond) is cond
+    assert labels.leave_out({}) == {}
 
 
 @pytest.mark.parametrize("space", SPACES, ids=["features", "tokens"])
@@ -100,7 +100,7 @@ def test_a_sum_is_the_sum_of_its_parts():
         torch.testing.assert_close(both(LEVEL, cond), level(LEVEL, {}) + label(LEVEL, cond))
         each = LEVEL[:, None].expand(4, 3)
         torch.testing.assert_close(both(each, cond), both(LEVEL, cond)[:, None].expand(4, 3, 6))
-    assert (both.drop({"cell": torch.ones(99, dtype=torch.int64)})["cell"] < 0).any()
+    assert (both.leave_out({"cell": torch.ones(99, dtype=torch.int64)})["cell"] < 0).any()
 
 
 class PerSample(ConditionSpec):
@@ -156,5 +156,5 @@ def test_a_sum_of_sums_counts_its_weights():
     assert spec.cost(7).parameters == sum(p.numel() for p in built.parameters())
     assert spec.left_out() == ("cell",)
     cond = {"cell": torch.zeros(500, dtype=torch.int64)}
-    share = (built.drop(cond)["cell"] < 0).float().mean().item()
+    share = (built.leave_out(cond)["cell"] < 0).float().mean().item()
     assert share == pytest.approx(0.3, abs=0.11)

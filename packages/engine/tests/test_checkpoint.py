@@ -12,6 +12,7 @@ from torch import nn
 from dither.engine import checkpoint as module
 from dither.engine.checkpoint import Checkpoints, Contents, Damaged, load_state, load_weights, verify, weights_of
 from dither.engine.optimizer_state import flatten, restore
+from dither.engine.seals import sealed_table
 from dither.registry.problems import Refused
 
 FILES = ["model.safetensors", "average.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json"]
@@ -158,7 +159,7 @@ def test_a_manifest_must_list_what_is_needed(store):
     path = store.save(1, contents())
     manifest = json.loads((path / "MANIFEST.json").read_text())
     del manifest["files"]["optimizer.safetensors"]
-    (path / "MANIFEST.json").write_text(json.dumps(manifest))
+    (path / "MANIFEST.json").write_text(json.dumps(sealed_table(manifest)))
     assert "optimizer.safetensors is not listed" in verify(path)
 
 

@@ -91,7 +91,7 @@ def test_the_same_twice(start, whole):
 def test_stopped_at_every_poll_and_resumed(start, go_on, stop_after, whole, monkeypatch):
     """At a step, within an evaluation, within a drawing: a run is stopped at each place where it asks, and goes on."""
     steps = set()
-    for polls in range(0, 200, 9):
+    for polls in range(0, 200, 7):
         with monkeypatch.context():
             stop_after(polls)
             code, directory = start(*CHANGES)

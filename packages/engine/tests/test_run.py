@@ -7,6 +7,7 @@ import textwrap
 import time
 
 import pytest
+from safetensors.torch import load_file
 
 from dither.engine import checkpoint as checkpoint_module
 from dither.engine import run as module
@@ -202,7 +203,7 @@ def test_a_loaded_run_has_the_averaged_weights(start):
     _, system, step = load_run(directory)
     assert step == 20
     assert not system.training
-    average = checkpoint_module.load_file(directory / "checkpoints" / "step-00000020" / "average.safetensors")
+    average = load_file(directory / "checkpoints" / "step-00000020" / "average.safetensors")
     assert all((system.model.state_dict()[key] == value).all() for key, value in average.items())
 
 

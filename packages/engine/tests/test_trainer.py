@@ -181,7 +181,7 @@ def test_making_void_changes_nothing_while_all_is_well(make):
         for _ in range(4):
             trainer.advance()
     assert all(torch.equal(a, b) for a, b in zip(weights(plain), weights(deferred), strict=True))
-    assert plain.read() == deferred.read()
+    assert plain.read() == pytest.approx(deferred.read()), "one adds up on the host, in float64"
 
 
 def test_an_optimizer_that_cannot_be_made_void_is_waited_for():

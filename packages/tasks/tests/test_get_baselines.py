@@ -1,16 +1,21 @@
 """Baselines against brute force and scikit-learn, and that they see neither what is hidden nor what is held out."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression, Ridge
 
+from dither.registry.flow import Noise, Noised, State
 from dither.registry.spaces import Group
 from dither.tasks.get_region.baselines import PENALTY, Question, Reference
 from dither.tasks.get_region.comparison import baseline_figures
+from dither.tasks.get_region.data_specs import HumanDHS
 from dither.tasks.get_region.metrics import RegionMetrics
 from dither.tasks.get_region.neighbours import nearest_visible, regions_beside
 from dither.tasks.get_region.regions import Standard
+from dither.tasks.get_region.specs import GetRegion
 
 torch.set_num_threads(1)
 P, B, L, M = 400, 3, 12, 6
@@ -170,3 +175,22 @@ def test_nothing_is_fitted_on_labels_that_do_not_vary(train):
     flat = train.copy()
     flat[:, M] = 1
     assert "logistic" not in answers(Reference(flat, np.arange(P) == 0, GROUPS), question(train))
+
+
+def test_the_task_asks_for_the_elements_of_the_newest_evaluation():
+    task = GetRegion(data=HumanDHS(subset="chr21-22"), regions=50, standardise=True).build()
+    clean = task.batch("valid", range(task.size("valid")))
+    g = torch.Generator().manual_seed(0)
+    wanted = (torch.rand(clean.x0.shape, generator=g) < 0.3) & clean.valid[..., None]
+    noise = Noise(torch.ones(len(wanted)), torch.ones(len(wanted)))
+    noised = Noised(clean.x0, State(clean.x0, wanted), noise, wanted, clean.valid, ~wanted)
+    metrics = task.metrics()
+    metrics.update(clean, noised, SimpleNamespace(x0=torch.zeros_like(clean.x0)), None)
+    model, baselines = metrics.compute(), task.baselines()
+    assert baselines["masked_mse/mean"] == pytest.approx(model["masked_mse"])  # 0, standardised, is the mean
+    assert baselines["motif_mse/mean"] == pytest.approx(model["motif_mse"])
+    assert baselines["motif_pearson/ridge"] > baselines["motif_pearson/nearest"]
+    task.judge(clean.x0, clean)  # drawing is no evaluation
+    assert task.baselines() == baselines
+    task.metrics()  # nothing was asked for yet: all that may be
+    assert task.baselines()["motif_mse/mean"] != baselines["motif_mse/mean"]

@@ -13,7 +13,15 @@ from dither.tasks.get_region.archetypes import cluster, correlation
 from dither.tasks.get_region.archive import read_archive
 from dither.tasks.get_region.motifs import Motif
 from dither.tasks.get_region.scan import encode, scan
-from dither.tasks.get_region.wheels import CELLS, MOTIFS_FILE, REGIONS_FILE, read_counts, read_sequences
+from dither.tasks.get_region.wheels import (
+    CELLS,
+    MOTIF_WHEEL,
+    MOTIFS_FILE,
+    REGION_WHEEL,
+    REGIONS_FILE,
+    read_counts,
+    read_sequences,
+)
 
 torch.set_num_threads(1)
 RANDOM = np.random.default_rng(0)
@@ -114,3 +122,28 @@ def test_a_wheel_without_the_file_is_named(region_wheel, motif_wheel):
         read_sequences(motif_wheel)
     with pytest.raises(Refused, match=r"regions\.whl: holds no pyjaspar"):
         read_counts(region_wheel)
+
+
+def test_a_stop_leaves_nothing_behind(region_wheel, motif_wheel, tmp_path, monkeypatch):
+    def stop(done, total):
+        raise KeyboardInterrupt
+
+    wheels = {REGION_WHEEL[0]: region_wheel, MOTIF_WHEEL[0]: motif_wheel}
+    monkeypatch.setattr(prepare, "fetch_wheel", lambda name, version, sha256: wheels[name])
+    monkeypatch.setattr(prepare, "ARCHETYPES", 5)
+    with monkeypatch.context() as stopped:
+        stopped.setattr("dither.tasks.get_region.progress.Progress.tell", lambda self, done, total: stop(done, total))
+        with pytest.raises(KeyboardInterrupt):
+            prepare.write_built(tmp_path / "built" / "matrix.npz")
+    assert not list(tmp_path.glob("built/*"))
+    arrays = prepare.write_built(tmp_path / "built" / "matrix.npz")
+    assert sorted(path.name for path in (tmp_path / "built").iterdir()) == ["matrix.json", "matrix.npz"]
+    assert read_archive(tmp_path / "built" / "matrix.npz", "")["features"].shape == arrays["features"].shape == (60, 5)
+
+
+def test_the_scan_tells_how_far_it_is():
+    said = []
+    motifs = [Motif.of(name, table) for name, table in COUNTS.items()]
+    scan(encode(["ACGT" * 5] * 3), motifs, tell=lambda done, total: said.append((done, total)))
+    assert said[-1] == (len(motifs), len(motifs))
+    assert [done for done, _ in said] == sorted(done for done, _ in said)

@@ -120,7 +120,7 @@ def test_nothing_held_out_is_seen():
 
 @pytest.mark.parametrize("options", [{}, {"standardise": True}, {"drop_closed": True, "accessibility": "quantitative"}])
 def test_what_is_held_out_changes_nothing_of_the_training(options):
-    """Samples and what is measured stay the same, whatever stands on held-out chromosomes and in held-out cell types."""
+    """Samples and measures stay the same, whatever stands on held-out chromosomes and in held-out cell types."""
 
     def built():
         return spec(valid_cells=["c"], test_cells=["d"], expression=True, jitter=2, **options).build()

@@ -14,8 +14,8 @@ from dither.registry.kinds import DataSpec
 from dither.registry.parts import Metrics, Task
 from dither.registry.problems import Refused
 from dither.registry.spaces import Condition, FeatureSpace, Group
-from dither.tasks.get_region.human import read_human
 from dither.tasks.get_region.data_specs import HumanDHS, RegionFile
+from dither.tasks.get_region.human import read_human
 from dither.tasks.get_region.specs import GetRegion
 from dither.tasks.get_region.task import RegionWindows
 

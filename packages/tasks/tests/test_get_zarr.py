@@ -1,8 +1,11 @@
 """Zarr arrays: read as zarr itself reads them, written so that zarr reads them, and no damage goes unnamed."""
 
+import bz2
 import gzip
 import json
+import lzma
 import struct
+import tracemalloc
 import zlib
 
 import numpy as np
@@ -155,6 +158,17 @@ def test_texts_that_are_damaged(tmp_path, mistake):
     write_array(tmp_path / "x", TEXTS, version=3)
     (tmp_path / "x" / "c" / "0").write_bytes(gzip.compress(content))
     assert message in refusal(tmp_path / "x")
+
+
+@pytest.mark.parametrize("name", ["zlib", "gzip", "bz2", "lzma"])
+def test_a_bomb_is_not_unpacked(name):
+    pack = {"zlib": zlib.compress, "gzip": gzip.compress, "bz2": bz2.compress, "lzma": lzma.compress}[name]
+    bomb = pack(bytes(2 * 10**7))
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="it holds more than the 60 bytes"):
+        unpack(name, bomb, 60)
+    assert tracemalloc.get_traced_memory()[1] < 10**6
+    tracemalloc.stop()
 
 
 def test_numcodecs_is_asked_for_only_where_it_is_needed(tmp_path, monkeypatch):

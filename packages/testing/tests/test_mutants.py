@@ -531,7 +531,7 @@ MUTANTS = [
         module(forward=lambda inner, s, level, *a, **o: inner(s, level, *a, **o) * (1 + level.mean())),
         {"condition": "label"},
     ),
-    Mutant("condition_left_out", "condition:label", module(drop=lambda inner, cond: cond), {"dropout": 0.3}),
+    Mutant("condition_left_out", "condition:label", module(leave_out=lambda inner, cond: cond), {"dropout": 0.3}),
     Mutant("distances_matter", "block:adaln-zero", module(forward=in_order), {"rope": "centre"}),
     *of(
         "head:tokens",

@@ -14,6 +14,7 @@ from dither.registry.kinds import BlockSpec
 from .costs import attention_cost, mlp_cost, norm_cost
 
 __all__ = [
+    "CENTRE",
     "FEW",
     "Affine",
     "Implementation",
@@ -25,6 +26,8 @@ __all__ = [
     "misfit_heads",
 ]
 
+CENTRE = "centre"
+"""The condition that says where positions lie, such as along a chromosome: one number for each (`B L`)."""
 FEW = 64
 """Up to so many keys, plain matrix products beat the fused kernel on a CPU."""
 MOST_LISTED = 1024

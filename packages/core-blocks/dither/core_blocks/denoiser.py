@@ -111,8 +111,7 @@ class Denoiser(nn.Module):
         keep: bool = False,
     ) -> Float[Tensor, "B L D"]:
         """Return what the head reads; the arguments are those of `forward`."""
-        drop, start = getattr(self.condition, "drop", None), 0 if cache is None else cache.length
-        cond = drop(cond) if drop is not None and self.training else cond
+        start = 0 if cache is None else cache.length
         h, extra = self.embedding(state, cond, start)
         places = places_of(cond, start, valid.shape[1], extra) if self.positions else None
         c = functional.silu(self.condition(level, cond))
@@ -141,6 +140,11 @@ class Denoiser(nn.Module):
     def _read(self, h: Float[Tensor, "B L D"], c: Float[Tensor, "B *L C"], extra: int) -> Float[Tensor, "B L D"]:
         out: Tensor = self.final(h[:, extra:], c)
         return out
+
+    def leave_out(self, cond: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Leave out of some samples what the condition leaves out in training, drawn anew: once for each batch."""
+        leave_out = getattr(self.condition, "leave_out", None)
+        return cond if leave_out is None else leave_out(cond)
 
     def new_cache(self) -> KVCache:
         """Return an empty cache. Sampling with one is exact under block-causal attention, whole blocks at a time."""

@@ -8,10 +8,9 @@ from jaxtyping import Shaped
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["CENTRE", "places_of"]
+from .block_options import CENTRE
 
-CENTRE = "centre"
-"""The condition that says where positions lie, such as along a chromosome: one number for each (`B L`)."""
+__all__ = ["places_of"]
 
 
 def places_of(cond: Mapping[str, Tensor], start: int, length: int, extra: int) -> Shaped[Tensor, "B K"]:

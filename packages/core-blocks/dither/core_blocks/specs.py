@@ -15,6 +15,7 @@ from dither.registry.kinds import BlockSpec, ConditionSpec, EmbeddingSpec, HeadS
 from dither.registry.serving import tells_not
 
 from .block_options import (
+    CENTRE,
     FEW,
     Affine,
     Implementation,
@@ -150,7 +151,7 @@ class DenoiserModel(ModelSpec):
             message = f'block "{self.block.name}" does not say that it works behind a cache, as block_size asks for'
             yield Misfit(message, ("block",), ("model", "block_size"))
         if "positions" in self.block.traits():
-            yield from tells_not(space.conditions, "centre", ("block",))
+            yield from tells_not(space.conditions, CENTRE, ("block",))
 
     def traits(self) -> frozenset[str]:
         """Promise not to look at the noise level, if its condition does not."""

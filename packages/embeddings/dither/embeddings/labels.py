@@ -21,7 +21,7 @@ class LabelEmbedding(nn.Module):
         of: Name of the condition.
         size: Number of labels.
         width: Width of the condition.
-        dropout: Share of the samples whose label `drop` leaves out.
+        dropout: Share of the samples whose label `leave_out` leaves out.
         std: Standard deviation of the vectors at the start.
     """
 
@@ -31,8 +31,8 @@ class LabelEmbedding(nn.Module):
         self.table = nn.Embedding(size + 1, width)
         nn.init.normal_(self.table.weight, std=std)
 
-    def drop(self, cond: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Leave the label out of some samples, drawn anew; a model does so once for each batch of its training."""
+    def leave_out(self, cond: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Leave the label out of some samples, drawn anew; it is called once for each batch of training."""
         label = cond.get(self.of)
         if label is None or not self.dropout:
             return cond

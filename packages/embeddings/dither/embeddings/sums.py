@@ -21,11 +21,11 @@ class ConditionSum(nn.Module):
         super().__init__()
         self.parts = nn.ModuleList(parts)
 
-    def drop(self, cond: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def leave_out(self, cond: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Leave out what the parts leave out in training, one after the other."""
         for part in self.parts:
-            drop = getattr(part, "drop", None)
-            cond = cond if drop is None else drop(cond)
+            leave_out = getattr(part, "leave_out", None)
+            cond = cond if leave_out is None else leave_out(cond)
         return cond
 
     def forward(self, level: Float[Tensor, "B *L"], cond: Mapping[str, Tensor]) -> Float[Tensor, "B *L C"]:

@@ -2,6 +2,8 @@
 
     checkpoints/step-00000100/  model.safetensors  average.safetensors  optimizer.safetensors  state.json  MANIFEST.json
 
+Where ranks write their pieces, model, average and optimizer are folders of safetensors files instead (`shards.py`).
+
 MANIFEST.json is written last and holds size and sha256 of every other file. The folder gets its name in one rename
 after everything is on disk, so a folder of that name is whole, or was damaged afterwards, which the hashes show.
 """
@@ -19,13 +21,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, load_model, save_file, save_model
+from safetensors.torch import load_model, save_file, save_model
 from torch import Tensor, nn
 
 from dither.registry.problems import Refused
 from dither.registry.storage import sha256_of, sync
 
 from .disk import FULL, disk_errors
+from .seals import broken_table, sealed_table
+from .shards import Pieces, part_of, read_tensors
 
 __all__ = [
     "MANIFEST",
@@ -85,6 +89,19 @@ class Contents:
         weights = [module.state_dict() for module in (self.model, self.average) if module is not None]
         tensors = {_place(tensor): tensor for held in (*weights, self.tensors) for tensor in held.values()}
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()) + HEADERS
+
+    def write(self, folder: Path) -> None:
+        """Write all but MANIFEST.json into a folder."""
+        files: dict[str, Callable[[Path], Any]] = {
+            "model.safetensors": lambda path: _save_weights(self.model, path),
+            "optimizer.safetensors": lambda path: save_file({k: v.contiguous() for k, v in self.tensors.items()}, path),
+        }
+        if (average := self.average) is not None:
+            files["average.safetensors"] = lambda path: _save_weights(average, path)
+        for name, write in files.items():
+            with disk_errors(folder / name):
+                write(folder / name)
+                sync(folder / name)
 
     def copied(self) -> Contents:
         """Return a copy on the CPU, which stays as it is while training goes on."""
@@ -157,7 +174,7 @@ class Checkpoints:
         for damage in damaged:
             damage.path.rename(damage.path.with_name(f"damaged-{damage.path.name}-{secrets.token_hex(3)}"))
 
-    def save(self, step: int, contents: Contents) -> Path:
+    def save(self, step: int, contents: Contents | Pieces) -> Path:
         """Write a checkpoint and drop the older ones that need not stay.
 
         Raises:
@@ -205,9 +222,9 @@ def _place(tensor: Tensor) -> tuple[Any, ...]:
 
 
 def weights_of(path: Path) -> Path:
-    """Return the file with the weights that evaluation and sampling use: the average where there is one."""
-    average = path / "average.safetensors"
-    return average if average.exists() else path / "model.safetensors"
+    """Return the file, or folder of pieces, that evaluation and sampling use: the average where there is one."""
+    average = part_of(path, "average")
+    return average if average.exists() else part_of(path, "model")
 
 
 def load_weights(path: Path, model: nn.Module) -> None:
@@ -217,14 +234,18 @@ def load_weights(path: Path, model: nn.Module) -> None:
         Refused: They are of another model.
     """
     try:
-        load_model(model, path)
+        given = read_tensors(path)
+        if path.is_dir() or given.keys() == model.state_dict().keys():
+            model.load_state_dict(given)
+        else:  # what is one tensor under several names stands there under one
+            load_model(model, path)
     except RuntimeError as error:
         raise Refused(f"{path} does not hold the weights of this model: {error}") from None
 
 
 def load_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors and the plain values of a checkpoint."""
-    return load_file(path / "optimizer.safetensors"), json.loads((path / "state.json").read_text(encoding="utf-8"))
+    return read_tensors(part_of(path, "optimizer")), json.loads((path / "state.json").read_text(encoding="utf-8"))
 
 
 def verify(path: Path, needed: Collection[str] = NEEDED) -> str | None:
@@ -233,8 +254,14 @@ def verify(path: Path, needed: Collection[str] = NEEDED) -> str | None:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT:
             return f"{MANIFEST} has the format {manifest['format']}, this version reads {FORMAT}"
+        if broken_table(manifest):
+            return f"{MANIFEST} is not what was written: its sha256 differs"
         files = {str(name): (entry["size"], entry["sha256"]) for name, entry in manifest["files"].items()}
-        reasons = [f"{name} is not listed in {MANIFEST}" for name in sorted(set(needed) - set(files))]
+        listed = {*files, *(f"{name.partition('/')[0]}.safetensors" for name in files if "/" in name)}
+        there = {file.relative_to(path).as_posix() for file in path.glob("*/*")}
+        reasons = [
+            f"{name} is not listed in {MANIFEST}" for name in sorted((set(needed) - listed) | (there - set(files)))
+        ]
         reasons += [reason for name in files if (reason := _changed(path / name, *files[name]))]
     except OSError as error:
         return f"{Path(error.filename or MANIFEST).name} cannot be read: {error.strerror}"
@@ -251,25 +278,19 @@ def _changed(path: Path, size: int, sha256: str) -> str | None:
     return None if sha256_of(path) == sha256 else f"{path.name} is not what was written: its sha256 differs"
 
 
-def _write(folder: Path, step: int, contents: Contents) -> None:
-    files: dict[str, Callable[[Path], Any]] = {
-        "model.safetensors": lambda path: _save_weights(contents.model, path),
-        "optimizer.safetensors": lambda path: save_file({k: v.contiguous() for k, v in contents.tensors.items()}, path),
-        "state.json": lambda path: path.write_text(json.dumps(contents.plain)),
-    }
-    if (average := contents.average) is not None:
-        files["average.safetensors"] = lambda path: _save_weights(average, path)
-    entries = {}
-    for name, write in files.items():
-        with disk_errors(folder / name):
-            write(folder / name)
-            sync(folder / name)
-        entries[name] = {"size": (folder / name).stat().st_size, "sha256": sha256_of(folder / name)}
+def _write(folder: Path, step: int, contents: Contents | Pieces) -> None:
+    contents.write(folder)
+    with disk_errors(folder / "state.json"):
+        (folder / "state.json").write_text(json.dumps(contents.plain))
+        sync(folder / "state.json")
+    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    entries = {name: {"size": path.stat().st_size, "sha256": sha256_of(path)} for name, path in files.items()}
     manifest = {"format": FORMAT, "step": step, "files": entries}
     with disk_errors(folder / MANIFEST):
-        (folder / MANIFEST).write_text(json.dumps(manifest, indent=2))
+        (folder / MANIFEST).write_text(json.dumps(sealed_table(manifest), indent=2))
         sync(folder / MANIFEST)
-        sync(folder)
+        for inner in (*{path.parent for path in files.values()}, folder):
+            sync(inner)
 
 
 def _save_weights(weights: nn.Module | Weights, path: Path) -> None:

@@ -26,14 +26,14 @@ def lock(path: Path) -> int:
     try:
         descriptor = os.open(path / "run.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise Refused(f"the run directory {path} cannot be locked: {error.strerror}") from None
+        raise Refused(f"the run directory {path} cannot be locked: run.lock: {error.strerror}") from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         holder = os.read(descriptor, 1000).decode(errors="replace").strip()
         os.close(descriptor)
         if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-            raise Refused(f"the run directory {path} cannot be locked: {error.strerror}") from None
+            raise Refused(f"the run directory {path} cannot be locked: run.lock: {error.strerror}") from None
         raise Refused(f"the run directory {path} is held by another process: {holder or 'unknown'}") from None
     who = f"process {os.getpid()} on {socket.gethostname()} since {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC\n"
     os.ftruncate(descriptor, 0)

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from jaxtyping import Float
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
@@ -24,6 +24,7 @@ from dither.registry.problems import Problem, Refused, nearest
 from .checkpoint import load_weights
 from .disk import disk_errors
 from .randomness import Stream, mixed
+from .shards import read_tensors
 
 __all__ = ["LowRank", "add_lora", "load_merged", "merged", "write_merged"]
 
@@ -154,7 +155,7 @@ def load_merged(path: Path, model: nn.Module) -> None:
     if not _has_changes(path):
         load_weights(path, model)
         return
-    given, own = merged(load_file(path)), model.state_dict()
+    given, own = merged(read_tensors(path)), model.state_dict()
     places = {own[name].data_ptr() for name in given.keys() & own.keys()}  # weights under a second name come along
     strange = [name for name in given if name not in own or given[name].shape != own[name].shape]
     strange += [name for name in own if name not in given and own[name].data_ptr() not in places]
@@ -169,13 +170,16 @@ def write_merged(path: Path, to: Path) -> None:
     Raises:
         OSError: It cannot be written.
     """
-    if not _has_changes(path):
+    if path.is_file() and not _has_changes(path):
         shutil.copyfile(path, to)
         return
     with disk_errors(to):
-        save_file({name: weight.contiguous() for name, weight in merged(load_file(path)).items()}, to)
+        save_file({name: weight.contiguous() for name, weight in merged(read_tensors(path)).items()}, to)
 
 
 def _has_changes(path: Path) -> bool:
-    with safe_open(path, "pt") as file:
-        return any(APART in name for name in file.keys())  # noqa: SIM118 - it is no mapping
+    for each in path.iterdir() if path.is_dir() else (path,):
+        with safe_open(each, "pt") as file:
+            if any(APART in name for name in file.keys()):  # noqa: SIM118 - it is no mapping
+                return True
+    return False

@@ -46,6 +46,11 @@ class Ranks:
     _words: Any = field(default=None, compare=False)
 
     @property
+    def words(self) -> Any:
+        """The group in which hosts speak to each other, not GPUs."""
+        return self._words
+
+    @property
     def chief(self) -> bool:
         """Whether this process writes."""
         return self.rank == 0

@@ -10,7 +10,7 @@ import secrets
 import time
 from datetime import timedelta
 
-from torch.distributed import PrefixStore, Store
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  # named there, but not exported
 from torch.distributed.rendezvous import rendezvous
 
 __all__ = ["meet"]
@@ -40,7 +40,7 @@ def _agreed(store: Store, rank: int, size: int, patience: timedelta) -> str:
     word = secrets.token_hex(8)
     if rank:
         store.set(f"dither/asks/{rank}", word)
-        name = store.get(f"dither/answer/{word}").decode()  # waits for it
+        name = str(store.get(f"dither/answer/{word}").decode())  # waits for it
         store.set(f"dither/{name}/thanks/{rank}", "")
         return name
     missing = set(range(1, size))

@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from .checkpoint import Checkpoints, Contents
+from .shards import Pieces
 
 __all__ = ["Saver"]
 
@@ -35,7 +36,7 @@ class Saver:
         """Tell whether the checkpoint of a step is the newest, or is being written."""
         return step == (self.newest if self._under_way is None else self._under_way[0])
 
-    def save(self, step: int, contents: Contents) -> None:
+    def save(self, step: int, contents: Contents | Pieces) -> None:
         """Write a checkpoint; what `contents` refers to may change as soon as this returns.
 
         Raises:

@@ -25,6 +25,7 @@ from dither.registry.problems import Problem, Refused
 from .checkpoint import Weights, load_weights
 from .optim import MovingAverage, here
 from .ranks import Ranks
+from .shards import read_into
 
 if TYPE_CHECKING:
     from .experiment import Train
@@ -107,7 +108,17 @@ class Shared:
         """Return the weights of a module as a checkpoint holds them; every rank has to ask."""
         if not self.sharded:
             return module
-        return Weights({name: whole(value) for name, value in module.state_dict().items()})
+        return Weights(self.gather(module.state_dict()))
+
+    def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return tensors that may be cut up as the chief writes them; every rank has to ask.
+
+        They come together one at a time and go to the CPU of the chief, so that no GPU ever holds all of them.
+        """
+        if not self.sharded:
+            return dict(tensors)
+        gathered = ((name, whole(value)) for name, value in tensors.items())
+        return {name: value.cpu() for name, value in gathered if self.ranks.chief}
 
     @torch.no_grad()
     def load(self, path: Path, module: nn.Module) -> None:
@@ -118,6 +129,9 @@ class Shared:
         """
         if not self.sharded:
             load_weights(path, module)
+            return
+        if path.is_dir():
+            read_into(module.state_dict(), path, self.ranks)
             return
         given, own = load_file(path), module.state_dict()
         if given.keys() - own.keys() or any(given[name].shape != own[name].shape for name in given):

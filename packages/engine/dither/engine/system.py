@@ -102,10 +102,14 @@ class Diffusion(nn.Module):
     def forward(self, clean: Clean, t: Float[Tensor, "B *L"] | None = None, rows: slice | None = None) -> Measured:
         """Clean batch -> loss per position, at random times unless they are given; only of some `rows`, if they are.
 
-        Noise is drawn for all rows, so that those which are left out change nothing for the others.
+        Noise, and the conditions that training leaves out, are drawn for all rows, so that those which are left out
+        change nothing for the others.
         """
         t = self.times(len(clean.valid), clean.valid.device) if t is None else t
         t, noised = self.noise(clean, t)
+        leave_out = getattr(self.model, "leave_out", None)
+        if leave_out is not None and self.training:
+            clean = replace(clean, cond=dict(leave_out(clean.cond)))
         if rows is not None:
             clean, t, noised = clean[rows], t[rows], noised[rows]
         state = replace(

@@ -23,7 +23,7 @@ from .optim import MovingAverage
 from .optimizer_state import flatten, restore
 from .randomness import Order, Stream, seed_generators
 from .ranks import ALONE, Ranks
-from .sharing import Shared, whole
+from .sharing import Shared
 from .system import Diffusion
 
 __all__ = ["Trainer", "make_order"]
@@ -92,7 +92,7 @@ class Trainer:
             parameter.grad = None
         figures = self._gradients()
         gradients = self.shared.gradients(self.parameters)
-        norm = self.shared.norm(gradients)
+        norm: Any = self.shared.norm(gradients)
         if not self.guard.deferred:  # the host waits for them anyway, and its arithmetic takes no kernels
             figures = [figure.item() for figure in figures]
             norm = norm.item()
@@ -188,10 +188,10 @@ class Trainer:
         error.rows = [row for row, bad in zip(rows, faulty, strict=True) if bad] or rows
         error.certain = any(faulty)
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return what a resumed run needs beside the weights: tensors, and plain values."""
+    def state(self, gathered: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return what a resumed run needs beside the weights: tensors, whole on the chief or in pieces, and values."""
         tensors, plain = flatten(self.optimizer)
-        tensors = {name: whole(value) for name, value in tensors.items()} | {"sums": self.sums}
+        tensors = (self.shared.gather(tensors) if gathered else tensors) | {"sums": self.sums}
         averaged = 0 if self.average is None else self.average.updates
         return tensors, {"step": self.step, "counted": self.counted, "averaged": averaged, "optimizer": plain}
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from dither.registry.plugins import Plugins
 
 from .checkpoint import Contents, Damaged, load_state
@@ -23,6 +25,7 @@ from .ranks import Ranks
 from .rundir import RunDirectory
 from .saving import Saver
 from .scores import Scores
+from .shards import Pieces, part_of
 from .signals import Stop
 from .system import Diffusion
 from .trainer import Trainer
@@ -183,15 +186,40 @@ class Run:
         if self.saver.has(trainer.step):
             return
         trainer.check()
+        if trainer.shared.sharded and not self.experiment.train.async_save:
+            self._save_in_pieces()
+            return
         tensors, plain = trainer.state()
         model = trainer.shared.weights(self.system.model)
         average = None if trainer.average is None else trainer.shared.weights(trainer.average.module)
         if not self.ranks.chief:
             self.saver.leave(trainer.step)
             return
+        self._note(plain)
+        self.saver.save(trainer.step, Contents(model, average, tensors, plain))
+
+    def _save_in_pieces(self) -> None:
+        """Write a checkpoint with all ranks at once, each its own pieces of the weights."""
+        trainer = self.trainer
+        tensors, plain = trainer.state(gathered=False)
+        parts: dict[str, Mapping[str, Tensor]] = {"model": self.system.model.state_dict(), "optimizer": tensors}
+        if trainer.average is not None:
+            parts["average"] = trainer.average.module.state_dict()
+        pieces = Pieces(parts, plain, self.ranks)
+        if not self.ranks.chief:
+            pieces.attend()
+            self.saver.leave(trainer.step)
+            return
+        self._note(plain)
+        try:
+            self.saver.save(trainer.step, pieces)
+        finally:
+            pieces.call_off()
+
+    def _note(self, plain: dict[str, Any]) -> None:
+        """Note beside the state of the trainer what else belongs to this step: lines of metrics, and scores."""
         self.log.metrics.sync()
         plain |= {"metrics_bytes": self.mark.bytes, "metrics_sha256": self.mark.sha256, "scores": self.scores.kept()}
-        self.saver.save(trainer.step, Contents(model, average, tensors, plain))
 
     def __post_init__(self) -> None:
         self.saver.written = lambda step, path: self.call("after_checkpoint", step=step, path=path)
@@ -211,9 +239,9 @@ def resume_from(checkpoint: Path, trainer: Trainer) -> tuple[Place, Mapping[str,
         Damaged: The checkpoint is of another version, or was changed by hand.
     """
     try:
-        trainer.shared.load(checkpoint / "model.safetensors", trainer.system.model)
+        trainer.shared.load(part_of(checkpoint, "model"), trainer.system.model)
         if trainer.average is not None:
-            trainer.shared.load(checkpoint / "average.safetensors", trainer.average.module)
+            trainer.shared.load(part_of(checkpoint, "average"), trainer.average.module)
         tensors, plain = load_state(checkpoint)
         trainer.load_state(tensors, plain)
         place = Place(int(plain["metrics_bytes"]), str(plain.get("metrics_sha256", "")))

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from dither.registry.problems import Problem, Refused
@@ -17,6 +16,7 @@ from dither.registry.weight_files import read_weights
 from .checkpoint import weights_of
 from .loading import WEIGHTS, find_checkpoint
 from .lora import merged
+from .shards import read_tensors
 
 __all__ = ["start_from"]
 
@@ -74,7 +74,7 @@ def _read(source: Path) -> dict[str, Tensor]:
     else:
         path = source / WEIGHTS if source.is_dir() else source
     try:
-        return load_file(path)
+        return read_tensors(path)
     except (OSError, SafetensorError) as error:
         raise Refused(Problem(f"{path} cannot be read as safetensors: {error}", FROM)) from None
 

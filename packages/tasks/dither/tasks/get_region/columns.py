@@ -82,20 +82,18 @@ class Columns:
             cell: Number of the cell type among those of samples.
             valid: Which positions are there.
         """
-        x0 = self.plain(index, cell[:, None], valid)
+        x0 = self.plain(index, cell[:, None])
         if self._standardised:
             x0 = (x0 - torch.from_numpy(self.standard.mean)) / torch.from_numpy(self.standard.std)
         return x0 * valid[..., None]
 
-    def plain(
-        self, index: Int[Tensor, "*B L"], cell: Int[Tensor, "*B 1"], valid: Bool[Tensor, "*B L"] | None = None
-    ) -> Float32[Tensor, "*B L W"]:
-        """Return columns in the units of the data."""
+    def plain(self, index: Int[Tensor, "*B L"], cell: Int[Tensor, "*B 1"]) -> Float32[Tensor, "*B L W"]:
+        """Return columns in the units of the data; what is on padding is that of a region of the window."""
         if self._table is not None:
             motifs = self._table[index]
         else:
             motifs = torch.from_numpy(self.matrix.features[index.numpy()])
-        return torch.cat([motifs, self._behind(index, cell, valid)], -1) if self.width > self.motifs else motifs
+        return torch.cat([motifs, self._behind(index, cell)], -1) if self.width > self.motifs else motifs
 
     def measure(self, covering: Callable[[int], Iterator[Integer[np.ndarray, " n"]]], standardise: bool) -> Standard:
         """Return mean and deviation of each column over the training regions of each cell type trained on.
@@ -119,15 +117,13 @@ class Columns:
             self.standard, self._standardised = measured, True
         return measured
 
-    def _behind(
-        self, index: Int[Tensor, "*B L"], cell: Int[Tensor, "*B 1"], valid: Bool[Tensor, "*B L"] | None = None
-    ) -> Float32[Tensor, "*B L k"]:
+    def _behind(self, index: Int[Tensor, "*B L"], cell: Int[Tensor, "*B 1"]) -> Float32[Tensor, "*B L k"]:
         """Return the columns behind the motifs."""
         parts = [torch.empty(*index.shape, 0)]
         if self._open is not None:
             found = self._open[cell, index]
             if self.layout.largest == "window" and self.layout.accessibility == "quantitative":
-                largest = (found if valid is None else found * valid).amax(-1, keepdim=True)
+                largest = found.amax(-1, keepdim=True)  # padding repeats the last region
                 found = found / torch.where(largest > 0, largest, 1)
             parts.append(found[..., None])
         if self._expression is not None:

@@ -26,9 +26,9 @@ def baseline_figures(
     for cell in np.unique(np.concatenate([np.zeros(0, np.int64), *(question.cell for question in questions)])).tolist():
         reference = fit(cell)
         for question in questions:
-            if not (question.cell == cell).any():
-                continue
             part = question.of_cell(cell)
+            if not part.wanted.any():
+                continue
             for name, guess, counted in reference.answers(part):
                 figures.setdefault(name, fresh()).answers.add(part.truth, guess, counted)
     return {

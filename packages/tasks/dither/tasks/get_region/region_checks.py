@@ -188,7 +188,9 @@ def _order(place: Place, arrays: Mapping[str, Any], *, overlaps: bool) -> Iterat
     yield from beside(copies, lambda row: f"{name(row)}-{end[row]:.0f} is the same region as the one before it")
     if not overlaps:
         reach = same & ~unsorted & ~copies & (start[1:] < _furthest(chromosome, end)[:-1])
-        yield from beside(reach, lambda row: f"{name(row)}-{end[row]:.0f} overlaps a region before it; merge them, or allow overlaps")
+        yield from beside(
+            reach, lambda row: f"{name(row)}-{end[row]:.0f} overlaps a region before it; merge them, or allow overlaps"
+        )
     yield from _chromosomes(where, chromosome, np.flatnonzero(~same) + 1)
 
 

@@ -69,15 +69,24 @@ def scan(
 
 
 def _scan_width(bases: UInt8[Tensor, "P S"], motifs: Sequence[Motif], rows: int) -> Float[Tensor, "P K"]:
-    """Scan for motifs of one width: a convolution over one-hot bases, both strands at once."""
+    """Scan for motifs of one width: a convolution over bases, both strands at once.
+
+    A base is one of four, so three channels say which; the fourth's score is in the bias. Unknown bases have a channel
+    of their own where there are any.
+    """
     forward = torch.from_numpy(np.stack([motif.scores.T for motif in motifs])).float()  # K 4 W
-    weight = torch.cat([forward, forward.flip(1, 2)])  # the other strand: A <-> T, C <-> G, read backwards
-    weight = torch.cat([weight, torch.full_like(weight[:, :1], UNKNOWN)], 1)
+    both = torch.cat([forward, forward.flip(1, 2)])  # the other strand: A <-> T, C <-> G, read backwards
+    weight, last = both[:, :-1], both[:, -1:]
+    channels = torch.arange(len(BASES) - 1, dtype=torch.uint8)
+    if bool((bases >= len(BASES)).any()):
+        weight = torch.cat([weight, torch.full_like(last, UNKNOWN)], 1)
+        channels = torch.cat([channels, torch.tensor([len(BASES)], dtype=torch.uint8)])
     below = torch.tensor([motif.threshold - 1 for motif in motifs] * 2).float()
+    bias = last.sum((1, 2)) - below
     sums = []
     for chunk in torch.split(bases, rows):
-        onehot = F.one_hot(chunk.long(), 5).movedim(2, 1).float()
-        excess = F.conv1d(onehot, weight, -below).relu_()  # by how much a word beats the last score that is no hit
+        indicator = (chunk[:, None] == channels[:, None]).float()
+        excess = F.conv1d(indicator, weight - last, bias).relu_()  # by how much a word beats the last score of no hit
         total = excess.sum(2)
         i, k = total.nonzero(as_tuple=True)
         total[i, k] += below[k] * excess[i, k].count_nonzero(1)

@@ -142,7 +142,7 @@ def level_free(s: Situation) -> None:
 
 
 def condition_left_out(s: Situation) -> None:
-    """What training leaves out at times may be absent or -1, which is the same, and `drop` does it for some samples."""
+    """What training leaves out at times may be absent or -1 alike; `leave_out` does it for some samples."""
     condition, level = _condition(s)
     if not s.spec.left_out():
         raise NotApplicable("nothing is left out in training")
@@ -152,7 +152,7 @@ def condition_left_out(s: Situation) -> None:
         close(condition(level, {name: torch.full_like(cond[name], -1)}), absent, f'"{name}" is absent, or -1')
         assert not torch.equal(condition(level, cond), absent), f'"{name}" makes no difference'
         many = {name: torch.ones(10_000, dtype=torch.int64)}
-        left = condition.drop(many)[name]
+        left = condition.leave_out(many)[name]
         assert set(left.tolist()) <= {1, -1}, "a label is changed into another"
         assert 0 < (left < 0).sum() < len(left), "it is left out of no sample, or of all"
         assert bool((many[name] == 1).all()), "what is given is changed"

@@ -145,6 +145,8 @@ def _version_3(said: Mapping[str, Any]) -> ArrayHeader:
     turned = False
     for entry in said["codecs"]:
         name, options = entry["name"], entry.get("configuration") or {}
+        if name == "sharding_indexed":
+            raise ValueError("its chunks lie in shards, which are not read; write it again without")
         if name == "transpose":
             axes = tuple(axes[axis] for axis in options["order"])
         elif name in ("bytes", "vlen-utf8"):

@@ -1,0 +1,104 @@
+"""`dither prepare get` and `prepare dhs` as a person calls them, and a run on what they made."""
+
+import json
+
+import numpy as np
+import pytest
+
+from dither.engine.cli import main
+from dither.engine.experiment import load_experiment
+from dither.tasks.get_region import prepare
+from dither.tasks.get_region.archive import write_archive
+
+TABLE = ["chromosome,start,end,atpm:K562,atpm:HepG2,M1,M2"]
+TABLE += [
+    f"{c},{100 * i},{100 * i + 50},{i % 3 / 2},{i % 2},{i % 4},{i % 5}"
+    for c in ("chr1", "chr2", "chr3")
+    for i in range(12)
+]
+EXPERIMENT = """
+name = "prepared"
+loss = "mse"
+sampler = { use = "ancestral", steps = 1 }
+[task]
+use = "get-region"
+regions = 4
+stride = 2
+jitter = 1
+cell_type = ["K562", "HepG2"]
+accessibility = "quantitative"
+data = { use = "get", paths = ["regions.csv"], out = "arrays" }
+[process]
+use = "masked-region"
+ratio = 0.5
+[model]
+use = "denoiser"
+width = 16
+depth = 1
+embedding = "regions"
+block = { use = "adaln-zero", heads = 2 }
+head = "features"
+[train]
+steps = 2
+batch_size = 4
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DITHER_DATA", str(tmp_path / "cache"))
+    (tmp_path / "regions.csv").write_text("\n".join(TABLE) + "\n")
+    (tmp_path / "prepared.toml").write_text(EXPERIMENT)
+    return tmp_path
+
+
+def test_regions_are_asked_for_prepared_and_run(folder, capsys):
+    assert main(["validate", "prepared.toml"]) == 2
+    assert "run: dither prepare get regions.csv --out arrays" in capsys.readouterr().err
+    assert main(["prepare", "get", "regions.csv", "--out", "arrays"]) == 0
+    assert "36 regions x 2 motifs, 2 cell types with atpm" in capsys.readouterr().out
+    assert main(["validate", "prepared.toml"]) == 0
+    assert main(["run", "prepared.toml"]) == 0
+    assert (folder / "runs").is_dir()
+    task = load_experiment(folder / "prepared.toml").experiment.task.build()
+    assert task.batch("train", [0]).cond.keys() == {"chromosome", "centre", "cell"}
+    assert task.size("train") == 2 * 5 * 3
+
+
+def test_everything_wrong_is_printed_and_nothing_written(folder, capsys):
+    lines = [*TABLE]
+    lines[3], lines[5] = "chr1,0,50,-1,0,nan,1", "chr1,400,90,0,0,1,-1"
+    (folder / "regions.csv").write_text("\n".join(lines) + "\n")
+    assert main(["prepare", "get", "regions.csv", "--out", "arrays"]) == 2
+    said = capsys.readouterr().err
+    for message in (
+        'line 4, column "M1": nan is not finite',
+        'line 4, column "atpm:K562": -1.0 is negative',
+        "line 4: chr1:0 stands behind chr1:100",
+        'line 6, column "M2": -1.0 is negative',
+        "line 6: the region ends at 90, not behind its start 400",
+    ):
+        assert message in said
+    assert "Traceback" not in said
+    assert not (folder / "arrays").exists()
+
+
+def test_a_store_for_get_model(folder, capsys):
+    assert main(["prepare", "get", "regions.csv", "--out", "x.zarr"]) == 0
+    assert json.loads((folder / "x.zarr" / "data" / ".zarray").read_text())["shape"] == [36, 2]
+    assert main(["prepare", "get", "x.zarr", "--dtype", "float16"]) == 0
+    assert "float16" in capsys.readouterr().out
+
+
+def test_dhs_is_the_human_matrix_built(folder, capsys, monkeypatch):
+    def pretend(path):
+        arrays = {"features": np.ones((3, 2), np.float32)}
+        write_archive(path, arrays, {})
+        return arrays
+
+    monkeypatch.setattr(prepare, "write_built", pretend)
+    assert main(["prepare", "dhs"]) == 0
+    assert "built 3 regions x 2 motifs" in capsys.readouterr().out
+    assert main(["prepare", "dhs"]) == 0
+    assert "is there already" in capsys.readouterr().out
