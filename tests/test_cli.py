@@ -258,6 +258,9 @@ def test_a_run_from_the_command_line_then_sample_evaluate_and_resume(tmp_path):
     again = command("evaluate", str(run), "--json")
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout)["nats_per_graph"] > 0
+    other = command("evaluate", str(run), "--json", "--split", "test")
+    assert other.returncode == 0, other.stderr
+    assert json.loads(other.stdout)["nats_per_graph"] not in (0, json.loads(again.stdout)["nats_per_graph"])
     drawn = command("sample", str(run), "--count", "3", "--out", str(tmp_path / "drawn"))
     assert drawn.returncode == 0, drawn.stderr
     assert list((tmp_path / "drawn").iterdir())

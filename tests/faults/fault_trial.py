@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +63,16 @@ FILES = ("model.safetensors", "average.safetensors", "optimizer.safetensors", "s
 @cache
 def context() -> Any:
     """Return what makes processes that have everything imported already."""
-    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))  # all that the process they are forked from goes by
     made = multiprocessing.get_context("forkserver")
     made.set_forkserver_preload(["fault_ready"])
+    before = os.environ.get("PYTHONPATH")
+    # The process that others are forked from finds modules by this variable alone.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), before]))
+    try:
+        forkserver.ensure_running()
+    finally:
+        os.environ.pop("PYTHONPATH")
+        os.environ.update({} if before is None else {"PYTHONPATH": before})
     return made
 
 

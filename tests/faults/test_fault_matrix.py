@@ -31,7 +31,7 @@ def test_kills_at_random_moments(whole, tmp_path):
 def test_kills_before_calls_to_the_disk(whole, tmp_path):
     count = cases.count_points(whole, tmp_path)
     assert count > 100, "every save makes many"
-    good(cases.crash_points(whole, tmp_path, range(2, count, count // 6)))
+    good(cases.crash_points(whole, tmp_path, range(2, count, count // 4)))
 
 
 @pytest.mark.slow
@@ -101,6 +101,7 @@ def test_numbers_that_are_none(whole, tmp_path):
     good(cases.numbers(whole, tmp_path))
 
 
+@pytest.mark.slow
 def test_too_little_memory(whole, tmp_path):
     good(cases.memories(whole, tmp_path))
 

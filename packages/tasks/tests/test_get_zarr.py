@@ -167,7 +167,7 @@ def test_a_bomb_is_not_unpacked(name):
     tracemalloc.start()
     with pytest.raises(ValueError, match="it holds more than the 60 bytes"):
         unpack(name, bomb, 60)
-    assert tracemalloc.get_traced_memory()[1] < 10**6
+    assert tracemalloc.get_traced_memory()[1] < 10**7  # lzma has a window of 8 MB
     tracemalloc.stop()
 
 

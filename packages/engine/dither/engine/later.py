@@ -123,7 +123,8 @@ class Later:
     @cached_property
     def _raw(self) -> Float[Tensor, "B L V"]:
         self.spent.rows += len(self.state.x)
-        return self.system.raw(self.state, self.t, self.clean, self.cache)
+        raw: Tensor = self.system.raw(self.state, self.t, self.clean, self.cache)
+        return raw
 
     def _trunk(self, asked: Bool[Tensor, "B L"] | None) -> None:
         """Call the model up to its head; it may leave out the positions that are not asked for."""

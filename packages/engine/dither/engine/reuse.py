@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from dither.registry.parts import Split
 from dither.registry.problems import Refused
 
 from .drawing import make_drawing, unused_folder, write_drawing
@@ -22,16 +23,18 @@ from .summary import show_figures
 __all__ = ["evaluate_run", "sample_run"]
 
 
-def evaluate_run(run_directory: Path, checkpoint: Which = "newest") -> dict[str, float]:
-    """Measure a checkpoint of a run as the run itself does.
+def evaluate_run(run_directory: Path, checkpoint: Which = "newest", split: Split = "valid") -> dict[str, float]:
+    """Measure a checkpoint of a run as the run itself does, or on another split.
 
     Raises:
-        Refused: It is no run directory; Damaged: it has no such checkpoint that is intact.
+        Refused: It is no run directory, or the split is empty; Damaged: it has no such checkpoint that is intact.
     """
     loaded, system, _ = load_run(run_directory, checkpoint=checkpoint)
+    if not system.task.size(split):
+        raise Refused(f'the split "{split}" of task "{loaded.experiment.task.name}" is empty')
     settings = loaded.experiment.evaluate
     size = settings.batch_size or loaded.experiment.train.batch_size
-    return evaluate(system, settings.samples, size, settings.repeats, loaded.experiment.seed) or {}
+    return evaluate(system, settings.samples, size, settings.repeats, loaded.experiment.seed, split) or {}
 
 
 def sample_run(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -54,11 +54,18 @@ def sample(
 
 
 @app.command()
-def evaluate(run_directory: RunDirectory, checkpoint: Which = "newest", as_json: Json = False) -> None:
-    """Measure a checkpoint of a run on the validation split."""
+def evaluate(
+    run_directory: RunDirectory,
+    checkpoint: Which = "newest",
+    split: Annotated[
+        Literal["train", "valid", "test"], typer.Option("--split", help="What it is measured on.")
+    ] = "valid",
+    as_json: Json = False,
+) -> None:
+    """Measure a checkpoint of a run on the validation split, or on another."""
     from dither.engine.reuse import evaluate_run
 
-    figures = evaluate_run(run_directory, which(checkpoint))
+    figures = evaluate_run(run_directory, which(checkpoint), split)
     if as_json:
         typer.echo(json.dumps(figures, indent=2))
     else:

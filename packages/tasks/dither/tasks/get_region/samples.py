@@ -91,8 +91,8 @@ class RegionSamples:
         }
         if self._tss is not None:
             cond["tss"] = torch.from_numpy((self._tss[number[:, None], index] & there).astype(np.float32))
-        if self.columns.trained and bool((number < self.columns.trained).all()):
-            cond["cell"] = cell
+        if self.columns.trained:  # one that was held out has no label
+            cond["cell"] = torch.where(cell < self.columns.trained, cell, -1)
         return Clean(x0, valid, torch.zeros(x0.shape, dtype=torch.bool), cond)
 
     def cell_of(self, split: Split, rows: Sequence[int]) -> list[str]:

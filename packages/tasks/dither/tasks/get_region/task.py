@@ -167,7 +167,8 @@ class RegionWindows:
     def _cell(self, like: Clean, number: int) -> str:
         cells = self.samples.cells
         held = sorted({cells[cell] for cell in self.samples.windows["valid"].cell}) if cells else []
-        return cells[int(like.cond["cell"][number])] if "cell" in like.cond else ", ".join(held[:3])
+        told = int(like.cond["cell"][number]) if "cell" in like.cond else -1
+        return cells[told] if told >= 0 else ", ".join(held[:3])
 
     def _places(self, like: Clean, number: int) -> list[str]:
         name = self.samples.chromosomes[int(like.cond["chromosome"][number])]

@@ -21,6 +21,10 @@ class DamagedError(ValueError):
     """A chunk cannot be unpacked; says why."""
 
 
+WINDOW: Final = 1 << 28
+"""Bytes that lzma may take to look back at, which a chunk chooses."""
+
+
 def _stream(make: Callable[[], Any]) -> Callable[[bytes, int], bytes]:
     """Unpack what one of the library's incremental readers reads; several packed pieces in a row count as one."""
 
@@ -45,7 +49,7 @@ OURS: Final[dict[str, Callable[[bytes, int], bytes]]] = {
     "zlib": _stream(zlib.decompressobj),
     "gzip": _stream(lambda: zlib.decompressobj(wbits=31)),
     "bz2": _stream(bz2.BZ2Decompressor),
-    "lzma": _stream(lzma.LZMADecompressor),
+    "lzma": _stream(lambda: lzma.LZMADecompressor(memlimit=WINDOW)),
     "crc32c": lambda content, most: _checked(content),
 }
 """Packings that need no other package: name -> (content, largest result) -> what was packed."""
