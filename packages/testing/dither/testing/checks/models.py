@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from dither.registry import TokenSpace
+from dither.registry import Spec, TokenSpace
 from dither.registry.flow import Context, State
 
 from ..probing import NotApplicable, alter, close, enlivened, gradients_reach, state_of
@@ -78,13 +78,15 @@ def level_per_position(s: Situation) -> None:
 
 
 def state_matters(s: Situation) -> None:
-    """The output follows the state and the level, unless it is promised to be free of the level."""
+    """The output follows the state, and the level unless the model or its condition promises to be free of it."""
     model, state, level, valid, cond = _inputs(s)
     out = _plain(model(state, level, valid, cond))
     other = State(alter(s.space, state.x, valid), torch.zeros_like(state.hidden))
     assert (_plain(model(other, level, valid, cond)) != out)[valid].any(), "the model does not look at the state"
     changed = (_plain(model(state, level + 1.0, valid, cond)) != out)[valid].any()
-    assert changed or "level-free" in s.spec.traits(), "the model does not look at the level"
+    parts = (s.spec, *(value for _, value in s.spec if isinstance(value, Spec)))
+    free = any("level-free" in part.traits() for part in parts)
+    assert changed or free, "the model does not look at the level"
 
 
 def level_free(s: Situation) -> None:
