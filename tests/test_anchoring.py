@@ -69,6 +69,42 @@ def test_a_run_with_relative_data_goes_on_from_elsewhere(project, tmp_path, monk
     assert "texts" in capsys.readouterr().err
 
 
+def test_a_run_of_before_with_relative_names_goes_on(project, tmp_path):
+    assert main(["run", "exp.toml", "--runs", str(tmp_path / "runs")]) == 0
+    (run,) = (tmp_path / "runs").iterdir()
+    resolved = run / "resolved.toml"
+    resolved.write_text(resolved.read_text().rpartition("# sha256")[0].replace(f"{project}/", ""))
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps({key: value for key, value in manifest.items() if key != "sha256"}))
+    assert main(["run", "--resume", str(run), "--set", "train.steps=3"]) == 0
+
+
+def test_a_run_goes_on_with_data_that_were_moved_if_that_is_accepted(project, tmp_path, capsys):
+    assert main(["run", "exp.toml", "--runs", str(tmp_path / "runs")]) == 0
+    (run,) = (tmp_path / "runs").iterdir()
+    os.rename(project / "texts", tmp_path / "moved")
+    there = [
+        "run",
+        "--resume",
+        str(run),
+        "--set",
+        "train.steps=3",
+        "--set",
+        f"task.data.paths=['{tmp_path}/moved/*.txt']",
+    ]
+    assert main(there) == 2
+    assert "was started with another value of task.data.paths" in capsys.readouterr().err
+    assert main([*there, "--accept-changes"]) == 0
+
+
+def test_a_name_is_no_file(project):
+    (project / "exp.v2").write_text("")
+    assert anchored({"name": "exp.v2", "task": {"use": "exp.v2"}}, project) == {
+        "name": "exp.v2",
+        "task": {"use": "exp.v2"},
+    }
+
+
 def test_only_what_leads_somewhere_is_anchored(tmp_path):
     (tmp_path / "a.txt").write_text("")
     (tmp_path / "bytes").write_text("")

@@ -450,7 +450,7 @@ def cold_signals(whole: Whole, folder: Path, numbers: Iterable[int] = SIGNALS) -
         "prepare": ["prepare", "shakespeare"],
     }
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "DITHER_DATA": str(folder / "data")}
-    for number, later in zip(numbers, (0.05, 0.7, 1.6), strict=False):
+    for number, later in zip(numbers, (0.05, 0.7, 0.3), strict=False):
         for name, given in verbs.items():
             command = [sys.executable, "-m", "experiments.run", *given]
             process = subprocess.Popen(

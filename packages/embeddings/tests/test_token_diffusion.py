@@ -72,7 +72,9 @@ def test_draws_follow_the_law_and_the_mean_is_its_mean(predict: str) -> None:
     x = head.law(h).sample(nothing, torch.ones_like(nothing, dtype=torch.bool))[0]
     torch.testing.assert_close(x.mean(0), h[0, 0], rtol=0, atol=0.02)
     torch.testing.assert_close(x.T.cov(), head.cov, rtol=0.03, atol=0.005)
-    torch.testing.assert_close(head.law(h).mean(), h, rtol=0, atol=2e-3)
+    torch.testing.assert_close(
+        head.law(h).mean(nothing, torch.ones_like(nothing, dtype=torch.bool)), h, rtol=0, atol=2e-3
+    )
 
 
 def test_what_is_seen_stays_and_is_clean_at_every_step() -> None:
@@ -126,3 +128,16 @@ def test_the_noise_ends_where_x0_can_be_worked_out() -> None:
         head.predict = predict
         x0, eps = head.told(x, angle, h)
         torch.testing.assert_close(angle.cos()[:, None] * x0 + angle.sin()[:, None] * eps, x, rtol=1e-4, atol=1e-5)
+
+
+def test_the_mean_of_what_is_hidden_is_given_what_is_seen() -> None:
+    """Two equal columns: who sees one knows the other."""
+    torch.manual_seed(0)
+    head = Known(0.999)
+    x = torch.tensor([[[2.0, 0.0], [-1.0, 0.0]]])
+    hidden = torch.tensor([False, True]).expand(1, 2, 2)
+    mean = head.law(torch.zeros(1, 2, 2)).mean(x, hidden)
+    seen = head.told(x.masked_fill(hidden, 0), x.new_full((1, 2), WHOLE_TURN), torch.zeros(1, 2, 2))[0]
+    assert torch.equal(mean, seen)
+    blind = head(torch.zeros(1, 2, 2))
+    assert not torch.equal(mean, blind)

@@ -13,6 +13,7 @@ import pytest
 
 from dither.engine.cli import main
 from dither.engine.experiment import Experiment
+from dither.engine.sweep import point as point_of_sweep
 from dither.engine.sweep import scheduler
 from dither.engine.sweep.checking import load_sweep
 from dither.engine.sweep.directory import PointFolder, SweepDirectory
@@ -307,6 +308,17 @@ def test_a_damaged_sweep_directory_is_refused(tmp_path, text, capsys):
 
 
 @pytest.mark.slow
+def test_a_point_that_is_stopped_before_its_run_begins_is_stopped(tmp_path, monkeypatch):
+    (tmp_path / "p").mkdir()
+
+    def begins(folder, select):
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(point_of_sweep, "_run", begins)
+    assert point_of_sweep.run_point(tmp_path / "p") == 75
+    assert PointFolder(tmp_path / "p", {}).status()["state"] == "stopped"
+
+
 def test_real_runs_stop_resume_and_end_as_if_they_had_never_stopped(experiment_file, tmp_path):
     """The whole way, in processes of its own: SIGINT in the middle, then --resume."""
     text = experiment_file.read_text().replace("steps = 20", "steps = 400").replace("every = 7", "every = 200")

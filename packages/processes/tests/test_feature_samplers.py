@@ -16,6 +16,7 @@ from dither.processes.samplers.ordered_regions import OrderedRegions
 from dither.processes.samplers.repaint import RePaint, visits
 from dither.processes.schedules import betas
 from dither.processes.schedules.curves import cosine_squared, linear_beta, log_linear, tabulated
+from dither.registry import default_catalog
 from dither.registry.flow import Clean, State
 from dither.registry.kinds import ModelFacts, ProcessFacts
 from dither.registry.spaces import FeatureSpace, Field, TokenSpace
@@ -289,7 +290,7 @@ def test_options_without_effect(part) -> None:
         return [m.path for m in part("sampler", name, **options).check(FACTS[facts], ModelFacts())]
 
     assert check("ddim", "gaussian", t_min=0.1) == [("t_min",)]
-    assert not check("ddim", "gaussian", t_min=0.1, spacing="leading")
+    assert not check("ddim", "gaussian", t_min=0.01, spacing="leading")
     assert check("ordered-regions", "masked-region", draws=3) == [("draws",)]
     assert not check("ordered-regions", "masked-region", draws=3, by="spread")
 
@@ -319,3 +320,20 @@ def test_the_wrong_process_is_refused() -> None:
             next(sampler(masked, None, like))
     with pytest.raises(TypeError, match="walks a MaskedRegionProcess"):
         next(OrderedRegions()(process_of(), None, like))
+
+
+def test_times_next_to_each_other_do_no_harm() -> None:
+    """Under zero terminal SNR the first times of a log-SNR grid may fall together."""
+    specs = ({"use": "linear-beta", "zero_snr": True}, {"use": "linear-sigma", "sigma_max": 100.0})
+    for schedule in (default_catalog().parse("schedule", spec).build() for spec in specs):
+        process = process_of(schedule=schedule)
+        *_, last = DPMSolver(20, spacing="log-snr")(process, Normal(process), Clean.of(torch.zeros(2, 3, 2)))
+        assert last.isfinite().all()
+
+
+def test_leading_times_do_not_begin_above_1() -> None:
+    with pytest.raises(ValueError, match="leading needs t_min <= 1 / steps"):
+        Grid(10, "leading", 0.5)
+    facts = default_catalog().parse("process", {"use": "gaussian"}).facts(SPACE)
+    spec = default_catalog().parse("sampler", {"use": "ddim", "steps": 10, "spacing": "leading", "t_min": 0.5})
+    assert any(misfit.path == ("t_min",) for misfit in spec.check(facts, ModelFacts()))

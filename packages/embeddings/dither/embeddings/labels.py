@@ -30,6 +30,8 @@ class LabelEmbedding(nn.Module):
         self.of, self.size, self.dropout = of, size, dropout
         self.table = nn.Embedding(size + 1, width)
         nn.init.normal_(self.table.weight, std=std)
+        if not dropout:  # nothing trains the vector of a label that is not told: it adds nothing
+            nn.init.zeros_(self.table.weight[-1].detach())
 
     def leave_out(self, cond: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Leave the label out of some samples, drawn anew; it is called once for each batch of training."""

@@ -104,10 +104,10 @@ class TokenLaw:
     head: TokenDiffusion
     h: Float[Tensor, "B L D"]
 
-    def mean(self) -> Float[Tensor, "B L M"]:
-        """Return the expected values."""
-        mean: Tensor = self.head(self.h)
-        return mean
+    def mean(self, x: Float[Tensor, "B L M"], hidden: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
+        """Return the expected hidden values of each position, given its others: x_0 as told where all is noise."""
+        seen = x.masked_fill(hidden, 0.0).to(self.h.dtype)
+        return self.head.told(seen, self.h.new_full(self.h.shape[:-1], WHOLE_TURN), self.h)[0]
 
     def sample(self, x: Float[Tensor, "B L M"], hidden: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
         """Draw the hidden values of each position, given its others (DDPM, from the most noise to none)."""

@@ -25,7 +25,7 @@ def anchored(tree: Mapping[str, Any], here: Path) -> dict[str, Any]:
 
 
 def _anchored(key: str, value: Any, here: Path) -> Any:
-    if key == "plugins":
+    if key in ("plugins", "name", "use"):
         return value
     if isinstance(value, Mapping):
         return anchored(value, here)
@@ -68,5 +68,7 @@ def _named(value: Any, key: str = "") -> Iterator[tuple[str, Path]]:
     elif isinstance(value, list):
         for inner in value:
             yield from _named(inner, key)
-    elif isinstance(value, str) and (key.rpartition(".")[2] in NAMES or Path(value).is_absolute()):
-        yield key, Path(value).expanduser()
+    elif (
+        isinstance(value, str) and "\0" not in value and (key.rpartition(".")[2] in NAMES or Path(value).is_absolute())
+    ):
+        yield key, Path(value)

@@ -258,7 +258,9 @@ def verify(path: Path, needed: Collection[str] = NEEDED) -> str | None:
             return f"{MANIFEST} is not what was written: its sha256 differs"
         files = {str(name): (entry["size"], entry["sha256"]) for name, entry in manifest["files"].items()}
         listed = {*files, *(f"{name.partition('/')[0]}.safetensors" for name in files if "/" in name)}
-        there = {file.relative_to(path).as_posix() for file in path.glob("*/*")}
+        there = {
+            f"{part}/{file.name}" for part in ("model", "average", "optimizer") for file in (path / part).glob("*")
+        }
         reasons = [
             f"{name} is not listed in {MANIFEST}" for name in sorted((set(needed) - listed) | (there - set(files)))
         ]

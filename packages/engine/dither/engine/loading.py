@@ -81,7 +81,10 @@ def load_run(
     path = resolved_file(run_directory)
     loaded = load_redrawn(path, constraints, changes)
     if loaded.plugins.files and (others := changed_files(read_manifest(run_directory), loaded)):
-        raise Refused([Problem(f"the run in {run_directory} is not what it was: {other}") for other in others])
+        fix = "bring the file back as it was; or, if you meant the change: --resume RUN --accept-changes"
+        raise Refused(
+            [Problem(f"the run in {run_directory} is not what it was: {other}", help=fix) for other in others]
+        )
     found = find_checkpoint(run_directory, checkpoint, console)
     system, _ = build(loaded)
     load_merged(weights_of(found), system.model)
@@ -113,13 +116,13 @@ def find_checkpoint(run_directory: Path, which: Which = "newest", console: Conso
     return there[step]
 
 
-def build(loaded: Loaded) -> tuple[Diffusion, torch.device]:
-    """Build an experiment on its device."""
+def build(loaded: Loaded, training: bool = False) -> tuple[Diffusion, torch.device]:
+    """Build an experiment on its device; for training on a CPU, freed memory stays with the process from then on."""
     train = loaded.experiment.train
     if train.threads is not None:
         torch.set_num_threads(train.threads)
     device = choose_device(train.device)
-    if train.keep_memory and device.type == "cpu":
+    if training and train.keep_memory and device.type == "cpu":
         keep_freed_memory()
     try:
         system = Diffusion.build(loaded.experiment, loaded.plugins.catalog)

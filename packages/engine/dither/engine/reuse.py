@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -64,6 +65,7 @@ def sample_run(
         raise Refused(f"{out} exists and is not an empty folder; nothing is overwritten")
     loaded, system, step = load_run(run_directory, errors, constraints, checkpoint, changes)
     folder = out or unused_folder(run_directory / "samples" / f"step-{step:08d}-seed-{seed}-count-{count}")
+    made = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -72,7 +74,9 @@ def sample_run(
     try:
         drawing = make_drawing(system, count, seed, size, tries=tries)
     except BaseException:
-        folder.rmdir()  # it was only to be known beforehand that it can be made
+        if made:
+            with suppress(OSError):
+                folder.rmdir()  # it was only to be known beforehand that it can be made
         raise
     assert drawing is not None
     for file in write_drawing(drawing, folder):

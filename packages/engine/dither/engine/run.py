@@ -142,7 +142,7 @@ class Start:
 
 def _begin(start: Start, runs: Path) -> int:
     loaded, ranks = start.loaded, start.ranks
-    system, device = build(loaded)
+    system, device = build(loaded, training=True)
     notes = _first_weights(loaded, system)
     counts = system.parameter_counts()
     trainer = Trainer(system, loaded.experiment.train, loaded.experiment.seed, ranks)
@@ -160,8 +160,8 @@ def _go_on(start: Start, path: Path, accept_changes: bool) -> int:
     with RunDirectory.open(path) if ranks.chief else RunDirectory.elsewhere() as directory:
         before = read_manifest(path)
         changes = same_parts(before, loaded, path, accept_changes)
-        changes = directory.changes(loaded) + changes if ranks.chief else []
-        system, device = build(loaded)
+        changes = directory.changes(loaded, moved=accept_changes) + changes if ranks.chief else []
+        system, device = build(loaded, training=True)
         newest, damaged = find_newest(path, ranks)
         if newest is None:
             _first_weights(loaded, system)

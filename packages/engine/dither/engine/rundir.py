@@ -25,7 +25,7 @@ from dither.registry.problems import Problem, Refused
 from dither.registry.storage import write_aside
 from dither.registry.validation import dump, validate
 
-from .anchoring import anchored
+from .anchoring import NAMES, anchored
 from .experiment import Experiment, Loaded
 from .locking import lock
 from .metrics_file import as_json
@@ -112,8 +112,12 @@ class RunDirectory:
         self.write_json("manifest.json", manifest)
         self.accept(loaded)  # last: it makes this a run directory
 
-    def changes(self, loaded: Loaded) -> list[str]:
+    def changes(self, loaded: Loaded, moved: bool = False) -> list[str]:
         """Return what an experiment has otherwise than this run.
+
+        Args:
+            loaded: The experiment.
+            moved: Whether its data may lie elsewhere than before.
 
         Raises:
             Refused: There is something among it under which a run cannot go on.
@@ -121,7 +125,8 @@ class RunDirectory:
         before, after = flat(self._meant(loaded)), flat(resolved(loaded))
         changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
         notes = {key: f"{key}: {_shown(before.get(key))} -> {_shown(after.get(key))}" for key in changed}
-        fixed = [notes[key] for key in changed if not key.startswith(CHANGEABLE)]
+        elsewhere = {key for key in changed if moved and key.rpartition(".")[2] in NAMES}
+        fixed = [notes[key] for key in changed if not key.startswith(CHANGEABLE) and key not in elsewhere]
         if fixed:
             hint = f"a run may go on with other values of {', '.join(CHANGEABLE)}; for anything else start a new run"
             message = f"the run in {self.path} was started with another value of "
@@ -134,8 +139,8 @@ class RunDirectory:
         try:
             tree = dump(validate(Experiment, document, loaded.plugins.catalog), loaded.plugins.catalog)
         except Refused:  # it names what is not here any more, and which was replaced
-            return document.tree
-        return tree
+            tree = document.tree
+        return anchored(tree, Path.cwd())  # a run of before may hold relative names
 
     def accept(self, loaded: Loaded) -> None:
         """Go on under these values, with the one-file plugins beside them."""

@@ -115,5 +115,10 @@ def _load(path: Path) -> dict[str, object]:
     except (OSError, ValueError, RecursionError) as error:
         raise Refused(f"{path} cannot be read: {error}") from None
     if not isinstance(kept, dict) or broken_table(kept):
-        raise Refused(Problem(f"{path} is damaged: it is not what was written", help="going on with the run mends it"))
+        raise Refused(
+            Problem(
+                f"{path} is damaged: it is not what was written",
+                help=f"remove {path}: the evaluations made so far are then forgotten",
+            )
+        )
     return kept

@@ -8,6 +8,7 @@ It takes a second to import, and is only where there are pieces.
 
 from __future__ import annotations
 
+import errno
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dither.registry.problems import Refused
+from dither.registry.storage import sync
 
 from .disk import disk_errors
 from .ranks import Ranks
@@ -80,6 +82,9 @@ class Pieces:
         from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
         from torch.distributed.checkpoint.state_dict_saver import save
 
+        if self.ranks.any(not folder.is_dir()):
+            what = "not every rank sees this folder; share the disk between machines, or set train.async_save = true"
+            raise OSError(errno.ENOENT, what, str(folder))
         for name, tensors in self.parts.items():
             cut = {key: value for key, value in tensors.items() if is_cut_up(value)}
             rest = {key: value.detach().cpu().contiguous() for key, value in tensors.items() if key not in cut}
@@ -91,6 +96,7 @@ class Pieces:
             if self.ranks.chief and rest:
                 with disk_errors(folder / name / WHOLE):
                     save_file(rest, folder / name / WHOLE)
+                    sync(folder / name / WHOLE)
 
 
 def is_cut_up(value: Tensor) -> bool:

@@ -41,7 +41,7 @@ class LawReading:
     @property
     def x0(self) -> Float[Tensor, "B L M"]:
         """The mean."""
-        return torch.where(self.state.hidden, self.law.mean(), self.state.x)
+        return torch.where(self.state.hidden, self.law.mean(self.state.x, self.state.hidden), self.state.x)
 
     @property
     def eps(self) -> Float[Tensor, "B L M"]:

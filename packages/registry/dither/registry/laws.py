@@ -21,8 +21,8 @@ __all__ = ["Law", "LawHead", "LawPrediction"]
 class Law(Protocol):
     """The laws of the values at each position, each by itself."""
 
-    def mean(self) -> Float[Tensor, "B L M"]:
-        """Return the expected values: what `head(h)` gives."""
+    def mean(self, x: Float[Tensor, "B L M"], hidden: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
+        """Return the expected hidden values of each position, given its others; `head(h)` where all are hidden."""
         ...
 
     def sample(self, x: Float[Tensor, "B L M"], hidden: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:

@@ -42,7 +42,7 @@ def bench(loaded: Loaded, steps: int = 20, repeats: int = 3, warmup: int = 3) ->
         Tables of plain numbers: seconds, rates, memory in bytes, flops.
     """
     train = loaded.experiment.train
-    system, device = build(loaded)
+    system, device = build(loaded, training=True)
     trainer = Trainer(system, train, loaded.experiment.seed)
     first = _timed(trainer.advance, device)
     for _ in range(warmup):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from dither.registry.problems import Refused
 
+from ..signals import STOPPED, Stopped, stop_on_signals
 from .directory import PointFolder, now
 
 __all__ = ["BUSY", "ENDS", "main", "run_point"]
@@ -61,7 +62,10 @@ def _attempt(point: PointFolder, select: Sequence[str] | None) -> int:
     point.write_status("running", **facts)
     code = CRASHED
     try:
-        code = _run(point, select)
+        with stop_on_signals():  # until the run takes over
+            code = _run(point, select)
+    except Stopped:
+        code = STOPPED
     except Refused as refused:
         code = REFUSED
         print("\n\n".join(map(str, refused.problems)), file=sys.stderr)  # noqa: T201

@@ -65,7 +65,8 @@ class DPMSolver:
             h = log_snr(then) - place
             line = x0
             if earlier is not None and self.order == 2:
-                ratio = h / (place - earlier[0])
+                gap = place - earlier[0]
+                ratio = h / torch.where(gap > 0, gap, torch.inf)  # first order where no time has passed
                 line = x0 + (ratio / 2).to(x0.dtype)[:, None, None] * (x0 - earlier[1])
             state = process.moved(state, _solved(state.x, line, now, then, h), like)
             earlier = place, x0

@@ -33,6 +33,10 @@ class Denoising(SamplerSpec):
             yield Misfit(message, related=("process",), help='use sampler "ancestral"')
         if self.spacing == "trailing" and self.t_min != type(self).model_fields["t_min"].default:
             yield Misfit('t_min has no effect with spacing = "trailing"', ("t_min",))
+        steps = int(self.model_dump()["steps"])
+        if self.spacing == "leading" and self.t_min * steps > 1 + 1e-9:
+            message = f"leading needs t_min <= 1 / steps, not t_min = {self.t_min} with steps = {steps}"
+            yield Misfit(message, ("t_min",), help=f"t_min = {1 / steps:.2g}")
 
 
 class DDIM(Denoising):

@@ -19,6 +19,10 @@ __all__ = ["Grid", "Spacing"]
 Spacing = Literal["trailing", "leading", "linspace", "log-snr"]
 
 
+MOST_NOISE = -30.0
+"""Least log-SNR of a grid; sigmoid of less is 1 in float64 before long, and times would fall together."""
+
+
 class Grid:
     """K times, from late to early; from the last of them the walk goes straight to clean data.
 
@@ -39,6 +43,8 @@ class Grid:
             raise ValueError(f"spacing must be one of {', '.join(get_args(Spacing))}, not {spacing!r}{hint}")
         if steps < 1 or not 0 < t_min < 1:
             raise ValueError(f"a walk needs at least 1 step and t_min in (0, 1), not steps = {steps}, t_min = {t_min}")
+        if spacing == "leading" and t_min * steps > 1 + 1e-9:
+            raise ValueError(f"leading needs t_min <= 1 / steps, not t_min = {t_min} with steps = {steps}")
         self.steps, self.spacing, self.t_min = steps, spacing, t_min
 
     def times(self, schedule: Schedule, device: Any = None) -> Float[Tensor, " K"]:
@@ -54,7 +60,7 @@ class Grid:
         if self.spacing == "linspace":
             return ends[0] + share * (ends[1] - ends[0])
         sigma = schedule(ends).sigma
-        low, high = -sigma - (-(-sigma).expm1()).log()
+        low, high = (-sigma - (-(-sigma).expm1()).log()).clamp_min(MOST_NOISE)
         times = time_of(schedule, (low + share * (high - low)).neg().sigmoid())
         times[0], times[1:] = 1.0, times[1:].clamp(self.t_min, 1.0)  # 1 - alpha may be 1 before t is
         return times

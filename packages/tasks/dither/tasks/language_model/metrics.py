@@ -5,6 +5,7 @@ Letters: B batch, L length.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import exp, log
 from typing import Any
 
@@ -61,7 +62,7 @@ class TextMetrics:
         self._tokens += len(ids)
         self._characters += self._tokenizer.characters(ids)
         if pred is not None:
-            self._accuracy.update(noised, pred)
+            self._accuracy.update(replace(noised, wanted=noised.wanted & counted), pred)
 
     def per_sample(self, clean: Clean, measured: Measured) -> dict[str, SampleSums]:
         """Return what each window adds to nats and tokens, and to bits and characters where all tokens weigh alike."""

@@ -65,6 +65,8 @@ def open_converted(spec: PreparedRegions) -> RegionMatrix:
         return open_store(folder, valid=spec.valid, test=spec.test, scale=spec.scale, overlaps=spec.overlaps)
     made = find_record(folder).made
     changed = [key for key, value in _options(spec).items() if made.get(key) != value]
+    if [Path(path).name for path in made.get("paths", spec.paths)] != [Path(path).name for path in spec.paths]:
+        changed.append("paths")  # by name: the folder above may have been moved
     if changed:
         what = f"{folder} was prepared otherwise: {', '.join(changed)} changed"
         raise Refused(Problem(what, help=f"run: {spec.command()} --force"))

@@ -209,6 +209,8 @@ def _must_be_sound(header: ArrayHeader) -> None:
     if header.separator not in (".", "/"):
         raise ValueError(f"the numbers of a chunk are separated by {header.separator!r}")
     size = 8 if header.dtype is None else header.dtype.itemsize
+    if not size:
+        raise ValueError("its texts have no letters")
     for lengths, most, what in ((header.shape, MOST, "the array"), (header.chunks, CHUNK, "a chunk")):
         if (total := math.prod(lengths) * size) > most:
             raise ValueError(f"{what} would take {total:,} bytes; at most {most:,} are read")

@@ -143,6 +143,8 @@ def _joined(path: Path, found: list[_CellType]) -> dict[str, Any]:
             arrays[name] = np.zeros((size, len(found), 2), sort)
     for number, (one, mine) in enumerate(zip(found, keys, strict=True)):
         rows = np.arange(size) if first else np.array([row_of[key] for key in mine], int)
+        if len(np.unique(rows)) < len(rows):
+            raise Refused(f"{one.file}: names a region twice")
         again = known[rows] & ~np.isclose(features[rows], one.columns[:, :-1]).all(1)
         if again.any():
             place = "{}:{}-{}".format(*regions[rows[again][0]])

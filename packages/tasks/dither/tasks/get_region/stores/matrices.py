@@ -27,6 +27,9 @@ MATRICES: Final = (".npz", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 BED: Final = (".bed", ".bed.gz")
 """Endings of files that hold places."""
 
+INDEX: Final = "__index_level_0__"
+"""Where pandas keeps the index of a table in parquet."""
+
 ACCESSIBILITY: Final = ".atac"
 SPARSE: Final = ("data", "indices", "indptr", "shape")
 PLACED: Final = ("chromosome", "start", "end")
@@ -126,9 +129,11 @@ def _from_parquet(path: Path) -> Arrays:
         columns = {name: table[name].to_numpy() for name in table.column_names}
     except (OSError, ValueError, ArrowException) as error:
         raise Refused(f"{path}: cannot be read as parquet ({str(error)[:200]})") from None
+    if columns.get(INDEX, np.zeros(0, np.str_)).dtype.kind in "biuf":  # numbers of rows, as pandas keeps them
+        del columns[INDEX]
     texts = {name: values for name, values in columns.items() if values.dtype.kind not in "biuf"}
     first = next(iter(texts), None)
-    if len(texts) > 1 or (first is not None and first != "chromosome" and first != table.column_names[0]):
+    if len(texts) > 1 or (first is not None and first not in ("chromosome", INDEX, table.column_names[0])):
         raise Refused(f"{path}: columns {', '.join(list(texts)[:5])} hold no numbers")
     numbers = [name for name in columns if name not in texts]
     stacked = np.stack([np.asarray(columns[name], np.float64) for name in numbers], 1)
