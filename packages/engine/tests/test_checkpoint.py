@@ -163,6 +163,16 @@ def test_a_manifest_must_list_what_is_needed(store):
     assert "optimizer.safetensors is not listed" in verify(path)
 
 
+def test_folders_of_others_do_no_harm_and_stray_pieces_do(store):
+    path = store.save(1, contents())
+    (path / ".git").mkdir()
+    (path / ".git" / "HEAD").write_text("ref: refs/heads/main")
+    assert verify(path) is None
+    (path / "model").mkdir()
+    (path / "model" / "piece.safetensors").write_bytes(b"")
+    assert "model/piece.safetensors is not listed" in verify(path)
+
+
 @pytest.mark.parametrize("moment", range(7))
 def test_a_write_that_breaks_off_leaves_what_was_there(store, monkeypatch, moment):
     """Whichever call to the disk fails, there is no second checkpoint, and no rest of one."""

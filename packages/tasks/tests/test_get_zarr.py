@@ -236,3 +236,7 @@ def test_zarr_reads_what_we_write(tmp_path, version):
     np.testing.assert_array_equal(group["atpm/k562"][:], NUMBERS[:, 0])
     np.testing.assert_array_equal(group["flags"][:], NUMBERS > 0.5)
     assert [*map(str, group["names"][:])] == TEXTS.tolist()
+
+
+def test_texts_without_letters_are_refused(tmp_path):
+    assert "its texts have no letters" in refusal(header(tmp_path / "x", dtype="<U0"))

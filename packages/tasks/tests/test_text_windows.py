@@ -1,4 +1,6 @@
+from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -6,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dither.registry.flow import Measured
+from dither.registry.flow import Measured, Noise, Noised, State
 from dither.registry.problems import Refused
 from dither.tasks.language_model import byte_pairs as learning
 from dither.tasks.language_model import pieces
@@ -218,3 +220,16 @@ def test_documents_cannot_end_without_an_end():
     assert misfit.path == ("documents",)
     assert "end_of_text = true" in (misfit.help or "")
     assert not [*LanguageModel(data=StdlibText(), tokenizer="bytes", documents="ended", end_of_text=True).check()]
+
+
+def test_what_only_fills_a_window_is_no_question_of_accuracy():
+    made = ended("one")
+    clean = made.batch("train", [0])  # o n e end
+    x0 = torch.tensor([[120, 256, 256, 256]])
+    clean, level = replace(clean, x0=x0), torch.full((1,), 0.1)
+    noised = Noised(x0, State.of(x0), Noise(level, level), torch.ones(1, 4, dtype=torch.bool), clean.valid, clean.fixed)
+    figures = made.metrics()
+    wrong_but_for_ends = torch.zeros(1, 4, 257).index_fill(2, torch.tensor([256]), 1.0)
+    pred = SimpleNamespace(log_clean=lambda: wrong_but_for_ends)
+    figures.update(clean, noised, pred, Measured(torch.ones(1, 4), torch.ones(1, 4)))
+    assert figures.compute()["text_accuracy_0_25"] == 0.5  # of "x" and one end

@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from .law_specs import FREQUENCIES
 from .level import LevelEmbedding
 
 __all__ = ["Meaning", "TokenDiffusion", "TokenLaw"]
@@ -25,9 +26,6 @@ Meaning = Literal["velocity", "eps"]
 
 WHOLE_TURN = math.acos(math.sqrt(1e-3))
 """The angle of the most noise: a thousandth of the variance is signal there, so that x_0 can be worked out from eps."""
-
-FREQUENCIES = 256
-"""Cosines and sines by which the angle is told."""
 
 
 class TokenDiffusion(nn.Module):

@@ -19,6 +19,8 @@ __all__ = ["DDIM", "DPMSolver", "OrderedRegions", "RePaint"]
 class Denoising(SamplerSpec):
     """A walk back through Gaussian noise, at times of a grid."""
 
+    steps: int = Field(50, ge=1, le=1_000_000)
+    """K, the calls of the model; the last goes straight to clean data."""
     spacing: Literal["trailing", "leading", "linspace", "log-snr"] = "trailing"
     """Where in time the K calls are. trailing: 1, 1 - 1/K .. 1/K. leading: ending at t_min, 1/K apart, which leaves out
     the time next to 1. linspace: even from 1 to t_min. log-snr: even in log alpha / (1 - alpha) from 1 to t_min."""
@@ -33,18 +35,15 @@ class Denoising(SamplerSpec):
             yield Misfit(message, related=("process",), help='use sampler "ancestral"')
         if self.spacing == "trailing" and self.t_min != type(self).model_fields["t_min"].default:
             yield Misfit('t_min has no effect with spacing = "trailing"', ("t_min",))
-        steps = int(self.model_dump()["steps"])
-        if self.spacing == "leading" and self.t_min * steps > 1 + 1e-9:
-            message = f"leading needs t_min <= 1 / steps, not t_min = {self.t_min} with steps = {steps}"
-            yield Misfit(message, ("t_min",), help=f"t_min = {1 / steps:.2g}")
+        if self.spacing == "leading" and self.t_min * self.steps > 1 + 1e-9:
+            message = f"leading needs t_min <= 1 / steps, not t_min = {self.t_min} with steps = {self.steps}"
+            yield Misfit(message, ("t_min",), help=f"t_min = {1 / self.steps:.2g}")
 
 
 class DDIM(Denoising):
     """Few large steps through Gaussian noise, with as much new noise as is asked for (DDIM)."""
 
     name: ClassVar[str] = "ddim"
-    steps: int = Field(50, ge=1, le=1_000_000)
-    """K, the calls of the model; the last goes straight to clean data."""
     eta: float = Field(0.0, ge=0, le=1)
     """Noise of a step: 0 adds none, 1 is DDPM."""
 
