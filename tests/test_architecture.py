@@ -16,9 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 DISTRIBUTIONS = sorted(path.parent for path in ROOT.glob("packages/*/pyproject.toml"))
-PACKAGES = {
-    folder.name: next(path for path in (folder / "dither").iterdir() if path.is_dir()) for folder in DISTRIBUTIONS
-}
+PACKAGES = {folder.name: next(folder.glob("dither/*/__init__.py")).parent for folder in DISTRIBUTIONS}
 SOURCES = sorted(path for folder in PACKAGES.values() for path in folder.rglob("*.py"))
 SOURCES += sorted(path for path in (ROOT / "experiments").rglob("*.py"))
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "core", "base", "stuff", "tools", "lib"} - {
@@ -63,12 +61,14 @@ def test_the_layout_is_that_of_the_plan():
     assert len(SOURCES) > 60, "sources are not found any more"
 
 
-def test_dither_is_a_namespace_and_every_package_is_typed():
+def test_dither_is_many_folders_and_every_package_is_typed():
     for name, package in PACKAGES.items():
-        assert not (package.parent / "__init__.py").exists(), f"{name}: dither must have no __init__.py"
+        initial = [path.name for path in package.parent.iterdir() if path.suffix in (".py", ".pyi")]
+        assert initial == ["__init__.py" if name == "engine" else "__init__.pyi"], f"{name}: {initial}"
         assert (package / "py.typed").is_file(), f"{name}: no py.typed"
         assert (package / "__init__.py").is_file(), f"{name}: no __init__.py"
-        assert sorted(package.parent.glob("*/")) == [package], f"{name}: more than one package"
+        folders = [path for path in package.parent.iterdir() if path.is_dir() and path.name != "__pycache__"]
+        assert folders == [package], f"{name}: more than one package"
 
 
 def test_floors():
@@ -272,7 +272,8 @@ def test_entry_points_are_those_of_a_third_party_and_load():
     for name, package in PACKAGES.items():
         project = tomllib.loads((package.parents[1] / "pyproject.toml").read_text())
         assert project["project"]["name"] == f"dither-{name}"
-        assert project["tool"]["flit"]["module"]["name"] == f"dither.{package.name}"
+        module = "dither" if name == "engine" else f"dither.{package.name}"  # the engine brings `dither.load`
+        assert project["tool"]["flit"]["module"]["name"] == module
         points = project["project"].get("entry-points", {}).get("dither.plugins", {})
         has_menu = (package / "specs.py").is_file()
         assert points == ({name: f"dither.{package.name}.specs"} if has_menu else {}), f"{name}: {points}"

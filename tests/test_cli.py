@@ -13,7 +13,7 @@ from dither.engine.cli import main
 ROOT = Path(__file__).parents[1]
 QUICK = str(ROOT / "experiments/bubble_diagram/quick.toml")
 TINY = [
-    "--set", "task.data={use='procedural-plans', train=64, valid=16}",
+    "--set", "task.data={use='procedural-plans', train=64, valid=16, test=64}",
     "--set", "model.width=16", "--set", "model.depth=1",
     "--set", "train.steps=3", "--set", "train.batch_size=8",
     "--set", "evaluate.samples=16", "--set", "sample.count=2",
@@ -244,7 +244,9 @@ def test_what_cannot_be_used_is_refused_with_a_word_and_without_a_traceback(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_run_from_the_command_line_then_sample_evaluate_and_resume(tmp_path):
+def test_a_run_from_the_command_line_then_sample_evaluate_and_resume(tmp_path, capsys, monkeypatch):
+    """The run in a process of its own, as a person starts it; what comes after in this one, which has torch by now."""
+    monkeypatch.chdir(ROOT)
     runs = tmp_path / "runs with space"
     done = command(QUICK, *TINY, "--runs", str(runs))
     assert done.returncode == 0, done.stderr
@@ -254,25 +256,27 @@ def test_a_run_from_the_command_line_then_sample_evaluate_and_resume(tmp_path):
     assert any(path.suffix == ".svg" for path in (run / "samples").rglob("*"))
     assert "unigram" in done.stdout
 
+    def printed(*arguments: str) -> str:
+        assert main([*arguments]) == 0, capsys.readouterr().err
+        return capsys.readouterr().out
+
     before = (run / "metrics.jsonl").read_bytes()
-    again = command("evaluate", str(run), "--json")
-    assert again.returncode == 0, again.stderr
-    assert json.loads(again.stdout)["nats_per_graph"] > 0
-    other = command("evaluate", str(run), "--json", "--split", "test")
-    assert other.returncode == 0, other.stderr
-    assert json.loads(other.stdout)["nats_per_graph"] not in (0, json.loads(again.stdout)["nats_per_graph"])
-    drawn = command("sample", str(run), "--count", "3", "--out", str(tmp_path / "drawn"))
-    assert drawn.returncode == 0, drawn.stderr
+    again = json.loads(printed("evaluate", str(run), "--json"))
+    assert again["nats_per_graph"] > 0
+    lines = [json.loads(line) for line in before.decode().splitlines()]
+    assert {key: value for key, value in lines[-2].items() if key in again} == pytest.approx(again), "as in the run"
+    other = json.loads(printed("evaluate", str(run), "--json", "--split", "test"))
+    assert other["nats_per_graph"] not in (0, again["nats_per_graph"])
+    assert f"{again['nats_per_graph']:.6g} ± " in printed("evaluate", str(run))
+    printed("sample", str(run), "--count", "3", "--out", str(tmp_path / "drawn"))
     assert list((tmp_path / "drawn").iterdir())
     assert (run / "metrics.jsonl").read_bytes() == before
 
-    resumed = command("--resume", str(run), "--set", "train.steps=5")
-    assert resumed.returncode == 0, resumed.stderr
+    printed("run", "--resume", str(run), "--set", "train.steps=5")
     steps = [json.loads(line).get("step") for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert max(step for step in steps if step is not None) == 5
 
-    second = command(QUICK, *TINY, "--runs", str(runs))
-    assert second.returncode == 0, second.stderr
+    printed("run", QUICK, *TINY, "--set", "train.steps=1", "--runs", str(runs))
     assert len([path for path in runs.iterdir() if path.is_dir()]) == 2
 
 

@@ -7,6 +7,7 @@ import pytest
 from safetensors.torch import load_file
 
 from dither.engine.cli import main
+from dither.tasks.bubble_diagram.levels import can_be_built
 
 QUICK = Path(__file__).parents[1] / "experiments/bubble_diagram/quick.toml"
 TINY = [
@@ -53,6 +54,24 @@ def test_a_file_of_constraints_takes_the_place_of_those_of_the_run(run, tmp_path
     assert ((samples[:, :8] == 2).sum(1) == 2).all()
     assert (samples[:, 6:8] == 14).all()
     assert "model_calls_per_sample" in capsys.readouterr().out
+
+
+def test_samples_that_can_be_built_may_be_asked_for(run, tmp_path, capsys):
+    """The model has learnt nothing; what is led to, and what is rejected, makes all the difference."""
+    path = tmp_path / "c.toml"
+    path.write_text(
+        """
+        sampler = { use = "guided", particles = 1, order = "fields" }
+        [task.constraints]
+        rooms = [5, 8]
+        buildable = true
+        """
+    )
+    assert main(["sample", str(run), "-n", "12", "--constraints", str(path), "--out", str(tmp_path / "out")]) == 0
+    samples = load_file(tmp_path / "out/samples.safetensors")["samples"].numpy()
+    assert len(samples) == 12
+    assert can_be_built(samples, 8).all()
+    assert float(re.search(r"satisfied/buildable +([0-9.]+)", capsys.readouterr().out)[1]) > 0.5
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Nothing of ours listens to a network: pages are files. TensorBoard, which people start, keeps to this machine."""
 
 import ast
+import shutil
 import socket
 import subprocess
 import sys
@@ -22,6 +23,24 @@ def test_nothing_listens():
             if isinstance(node, ast.Attribute) and node.attr in ("bind", "listen", "create_server", "serve_forever"):
                 wrong.append(f"{path.name}:{node.lineno} calls {node.attr}")
     assert not wrong, wrong
+
+
+def traced(folder, *words):
+    """The calls to the network that a command makes, as strace tells them, those of its children too."""
+    probe = ["strace", "-f", "-qq", "-e", "trace=connect,bind,listen,accept,sendto", "-o", str(folder / "calls")]
+    if shutil.which("strace") is None or subprocess.run([*probe, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no strace here, or it may not be used")
+    code = "import sys; from dither.engine.cli import main; sys.exit(main())"
+    command = [*probe, sys.executable, "-c", code, *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+    assert not done.returncode, done.stderr
+    return [line for line in (folder / "calls").read_text().splitlines() if "(" in line and "SIG" not in line]
+
+
+@pytest.mark.parametrize("verb", ["check", "list"])
+def test_nothing_is_sent_and_nobody_is_asked(tmp_path, verb):
+    words = [str(ROOT / "experiments/bubble_diagram/quick.toml")] if verb == "check" else []
+    assert traced(tmp_path, verb, *words) == []
 
 
 @pytest.mark.slow

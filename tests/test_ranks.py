@@ -40,6 +40,35 @@ samples = 16
 [sample]
 count = 4
 """
+COUNTING = """
+import json
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from dither.registry import hookimpl
+
+meetings = []
+
+
+def counted(state, bucket):
+    meetings.append("bucket")
+    return allreduce_hook(dist.group.WORLD, bucket)
+
+
+@hookimpl
+def before_run(run):
+    shared = run.trainer.shared
+    if shared.sharded:
+        name = "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else "reduce_scatter_tensor"
+        scatter = getattr(dist, name)
+        setattr(dist, name, lambda *given, **named: meetings.append("block") or scatter(*given, **named))
+    elif run.ranks.size > 1:
+        shared._copies.register_comm_hook(None, counted)
+
+
+@hookimpl
+def after_run(run, summary):
+    (run.directory.path / "meetings.json").write_text(json.dumps(meetings))
+"""
 
 
 @pytest.fixture
@@ -97,13 +126,29 @@ def same(one, other, tolerance=1e-5):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_two_ranks_are_the_run_of_one(train, strategy):
+def test_two_ranks_are_the_run_of_one(train, strategy, tmp_path):
+    (tmp_path / "counting.py").write_text(COUNTING)
+    (tmp_path / "exp.toml").write_text('plugins = ["counting.py"]\n' + EXPERIMENT)
     alone, _ = train(ranks=1)
     both, done = train("--set", f"train.strategy={strategy}", ranks=2)
     assert (both / "summary.json").is_file(), done.stderr[-3000:]
     assert f"2 ranks ({strategy})" in done.stdout
     same(alone, both)
     assert (both / "samples" / "step-00000008" / "samples.safetensors").is_file()
+    # Gradients meet once a step, not once for each of its parts: all at once, or two blocks and the rest apart.
+    expected = 8 * ["bucket"] if strategy == "ddp" else 8 * 3 * ["block"]
+    assert json.loads((both / "meetings.json").read_text()) == expected
+
+
+@pytest.mark.slow
+def test_two_ranks_that_compile_and_take_parts_are_still_the_run_of_one(train):
+    """In bfloat16, with blocks that are compiled and computed again: one process takes the batch at once, as it is."""
+    half = ("--set", "train.precision=bfloat16", "--set", "train.steps=4")
+    alone, _ = train(*half, "--set", "train.accumulate=1", ranks=1)
+    more = ("train.strategy=fsdp", "train.compile='blocks'", "model.checkpointing=true")
+    both, done = train(*half, *(word for change in more for word in ("--set", change)), ranks=2)
+    assert lines(both, "train") == pytest.approx(lines(alone, "train"), rel=3e-3), done.stderr[-3000:]
+    assert lines(both, "valid") == pytest.approx(lines(alone, "valid"), rel=3e-3)
 
 
 @pytest.mark.slow

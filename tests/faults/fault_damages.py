@@ -72,6 +72,12 @@ def folder(path: Path, flag: Path) -> bool:
     return True
 
 
+def closed(path: Path, flag: Path) -> bool:
+    """Let nobody read it."""
+    path.chmod(0)
+    return True
+
+
 def a_pickle(path: Path, flag: Path) -> bool:
     """Put a pickle in its place that would make a file."""
     path.write_bytes(pickle.dumps(Payload(str(flag))))
@@ -87,5 +93,6 @@ DAMAGES = {
     "bit flipped last": flipped_last,
     "deleted": deleted,
     "a folder": folder,
+    "no permission": closed,
     "a pickle": a_pickle,
 }

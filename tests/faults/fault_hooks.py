@@ -96,7 +96,7 @@ def largest_file(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 
-def memory(kind: str, step: int, need: int = 2**28) -> None:
+def memory(kind: str, step: int, need: int = 2**32) -> None:
     """Let this process have 64 MiB more than it has when training begins, and need more than that in a step."""
     import torch
 
@@ -195,16 +195,125 @@ def broken_log() -> None:
     board.Board.scalars.__globals__["_pixels"] = nothing
 
 
-def kill_after_step(step: int) -> None:
-    """Die once so many steps are done."""
+def kill_after(moment: str) -> None:
+    """Die after a step, before its checkpoint: the first, one in an epoch, at its end, the last; or in what follows."""
     from dither.engine.trainer import Trainer
+    from dither.engine.training import Run
 
-    advance = Trainer.advance
+    def dying(owner: Any, name: str, at: Any) -> None:
+        plain = getattr(owner, name)
 
-    def dying(self: Any) -> Any:
-        result = advance(self)
-        if self.step == step:
-            die()
+        def call(self: Any, *given: Any) -> Any:
+            result = plain(self, *given)
+            if at(getattr(self, "trainer", self)):
+                die()
+            return result
+
+        setattr(owner, name, call)
+
+    def boundary(trainer: Any) -> bool:
+        return trainer.step * trainer.train.batch_size == trainer.order.size
+
+    if moment == "evaluation":
+        dying(Run, "evaluate", lambda trainer: trainer.step == 5)
+    elif moment == "drawing":
+        dying(Run, "draw", lambda trainer: True)
+    elif moment == "boundary":
+        dying(Trainer, "advance", boundary)
+    else:
+        step = {"first": 1, "middle": 7, "last": 12}[moment]
+        dying(Trainer, "advance", lambda trainer: trainer.step == step)
+
+
+def kill_in_save(nth: int, share: float) -> None:
+    """Die in the nth save of a checkpoint, at a share of the time that the first one took."""
+    from dither.engine.checkpoint import Checkpoints
+
+    save, seen = Checkpoints.save, []
+
+    def timed(self: Any, *given: Any) -> Any:
+        if len(seen) == nth - 1:
+            signal.setitimer(signal.ITIMER_REAL, max(share * seen[0], 1e-6))
+        began = time.perf_counter()
+        result = save(self, *given)
+        seen.append(time.perf_counter() - began)
         return result
 
-    Trainer.advance = dying
+    Checkpoints.save = timed
+
+
+def measure_memory(file: str) -> None:
+    """Write into a file how many bytes of addresses the process takes from here on at most."""
+    before, leave = _addresses("VmSize"), os._exit
+    resource.setrlimit(resource.RLIMIT_AS, (2**46, 2**46))  # under a limit, no addresses are taken beforehand
+
+    def told(code: int) -> None:
+        Path(file).write_text(str(_addresses("VmPeak") - before))
+        leave(code)
+
+    os._exit = told
+
+
+def limit_memory(size: int) -> None:
+    """Let the process take so many bytes of addresses from here on."""
+    most = _addresses("VmSize") + size
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def _addresses(name: str) -> int:
+    return 1024 * int(Path("/proc/self/status").read_text().partition(f"{name}:")[2].split()[0])
+
+
+def pretend(kind: str) -> None:
+    """Make this process another one: of another torch, another Python, a processor that can less, another optimizer."""
+    import platform
+
+    import torch
+
+    from dither.engine import optim
+
+    if kind == "torch":
+        torch.__version__ = "99.1.0"
+    elif kind == "python":
+        platform.python_version = lambda: "3.99"
+    elif kind == "capability":
+        torch.backends.cpu.get_cpu_capability = lambda: "OTHER"
+    else:
+        optim.FUSED = set()
+
+
+def many_checkpoints(every: int, file: str) -> None:
+    """Write into a file, each so many checkpoints, the memory and open files of the process, and the bytes on disk."""
+    from dither.engine.checkpoint import Checkpoints
+
+    save, seen = Checkpoints.save, [0]
+
+    def counted(self: Any, *given: Any) -> Any:
+        result = save(self, *given)
+        seen[0] += 1
+        if seen[0] % every == 0:
+            _tell(file, sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file()))
+        return result
+
+    Checkpoints.save = counted
+
+
+def many_resumptions(count: int, every: int, file: str, run: str) -> None:
+    """Go on with a run so many times, each time by a step, and write the same."""
+    import contextlib
+    import io
+
+    from dither.engine.cli import main
+
+    for number in range(1, count + 1):
+        with contextlib.redirect_stdout(io.StringIO()):
+            code = main(["run", "--resume", run, "--set", f"train.steps={number}"])
+        assert code == 0, f"resumption {number}: exit code {code}"
+        if number % every == 0:
+            _tell(file, 0)
+
+
+def _tell(file: str, size: int) -> None:
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    with open(file, "a") as handle:
+        handle.write(f"{resident} {len(os.listdir('/proc/self/fd'))} {size}\n")

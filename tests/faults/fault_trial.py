@@ -11,7 +11,7 @@ import json
 import multiprocessing
 import os
 import random
-import shutil
+import re
 import signal
 import sys
 import time
@@ -22,57 +22,29 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-TOY = ROOT / "packages/engine/tests/toy_plugin.py"
-TASKS = {
-    "toy": """
-plugins = ["toy_plugin.py"]
-seed = 3
-task = "toy-words"
-process = "toy-mask"
-model = "toy-net"
-loss = "toy-ce"
-sampler = "toy-walk"
-train = { ema = 0.9, optimizer = { use = "adamw", lr = 0.02 }, lr_schedule = { use = "cosine", warmup = 3 } }
-""",
-    "bubble": f"""
-extends = "{ROOT}/experiments/bubble_diagram/quick.toml"
-task = {{ use = "bubble-diagram", data = {{ use = "procedural-plans", train = 64, valid = 16, test = 8 }} }}
-model = {{ width = 16, depth = 1, block = {{ heads = 2, dropout = 0.1 }} }}
-""",
-    "language": f"""
-extends = "{ROOT}/experiments/language_model/markov.toml"
-[task]
-data = {{ use = "markov-chain", states = 8, concentration = 0.3, length = 4096, held = 1024 }}
-ngrams = 2
-[model]
-width = 16
-depth = 1
-block = {{ heads = 2, dropout = 0.1 }}
-""",
-}
-SETTINGS = [
-    "train.steps=24", "train.batch_size=8", "train.accumulate=2", "train.log_every=2", "train.checkpoint_every=3",
-    "train.threads=1", "train.device=cpu", "evaluate.every=7", "evaluate.samples=16", "evaluate.batch_size=8",
-    "sample.count=2", "sample.every=10",
-]  # fmt: skip
-STEPS = 24
+from fault_tasks import ROOT, STEPS, arguments, write_experiment
+
 FILES = ("model.safetensors", "average.safetensors", "optimizer.safetensors", "state.json")
+KILLED = {-signal.SIGKILL, -signal.SIGALRM}
+"""Exit codes of a process that was killed; an alarm that nobody handles kills as SIGKILL does."""
 
 
 @cache
-def context() -> Any:
-    """Return what makes processes that have everything imported already."""
+def context(tasks: str = "toy") -> Any:
+    """Return what makes processes that have everything imported already; the first call says for which tasks."""
     made = multiprocessing.get_context("forkserver")
     made.set_forkserver_preload(["fault_ready"])
-    before = os.environ.get("PYTHONPATH")
     # The process that others are forked from finds modules by this variable alone.
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), before]))
+    given = {"PYTHONPATH": str(Path(__file__).parent), "DITHER_FAULT_TASKS": tasks}
+    before = {name: os.environ.get(name) for name in given}
+    given["PYTHONPATH"] = os.pathsep.join(filter(None, [given["PYTHONPATH"], before["PYTHONPATH"]]))
+    os.environ.update(given)
     try:
         forkserver.ensure_running()
     finally:
-        os.environ.pop("PYTHONPATH")
-        os.environ.update({} if before is None else {"PYTHONPATH": before})
+        for name, value in before.items():
+            os.environ.pop(name)
+            os.environ.update({} if value is None else {name: value})
     return made
 
 
@@ -104,7 +76,7 @@ class Command:
         self.process.start()
         return self
 
-    def wait(self, seconds: float = 120) -> int:
+    def wait(self, seconds: float = 300) -> int:
         """Wait for the end, and return the exit code; minus the number of a signal that ended it."""
         self.process.join(seconds)
         if self.process.exitcode is None:
@@ -112,6 +84,12 @@ class Command:
             self.process.join()
             raise AssertionError(f"no end within {seconds} s: {self.arguments}")
         return int(self.process.exitcode)
+
+    def kill(self, after: float) -> None:
+        """Kill it after so many seconds, if it is still there."""
+        self.process.join(after)
+        self.process.kill()
+        self.process.join()
 
     def signal(self, number: int) -> None:
         """Send it a signal."""
@@ -153,40 +131,47 @@ def work(arguments: list[str], out: str, err: str, cwd: str, before: tuple[Any, 
 
 @dataclass(frozen=True)
 class Whole:
-    """A run that nothing happened to."""
+    """A run that nothing happened to.
 
+    Attributes:
+        task: Its task.
+        experiment: Its file.
+        path: Its directory.
+        seconds: What it took.
+        digest: What it came to.
+        more: Settings that it is given beside those of all runs.
+    """
+
+    task: str
     experiment: Path
     path: Path
     seconds: float
     digest: Mapping[str, str]
+    more: tuple[str, ...] = ()
+
+    def again(self, place: Path, *before: Any, more: tuple[str, ...] = (), out: str | None = None) -> Command:
+        """Start the same run in `place`/runs, with something done in its process before."""
+        given = arguments(self.experiment, place / "runs", *self.more, *more)
+        return Command(given, place / "log", before, self.experiment.parent, out).start()
+
+    def half(self, place: Path, more: tuple[str, ...] = ()) -> Path:
+        """Return the same run, killed half way."""
+        code = self.again(place, "kill_after", "middle", more=more).wait()
+        assert code in KILLED, code
+        return only(place / "runs")
 
 
-def write_experiment(folder: Path, task: str = "toy") -> Path:
-    """Write the experiment of a task, small."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{task}.toml"
-    path.write_text(TASKS[task], encoding="utf-8")
-    if task == "toy":
-        shutil.copy(TOY, folder)
-    return path
-
-
-def arguments(experiment: Path, runs: Path, *more: str) -> list[str]:
-    """Return the command line that starts a run."""
-    sets = [word for change in (*SETTINGS, *more) for word in ("--set", change)]
-    return ["run", str(experiment), "--runs", str(runs), *sets]
-
-
-def whole_run(folder: Path, task: str = "toy", *more: str) -> Whole:
-    """Make a run that nothing happens to."""
+def whole_run(folder: Path, task: str = "toy", others: str = "") -> Whole:
+    """Make a run that nothing happens to; `others` are tasks that come later in the same process."""
     experiment = write_experiment(folder, task)
+    context(others or task)
     Command(["--help"], folder / "log-help").start().wait()  # the process that trials are forked from is there now
-    command = Command(arguments(experiment, folder / "whole", *more), folder / "log-whole")
+    command = Command(arguments(experiment, folder / "whole"), folder / "log-whole", cwd=folder)
     began = time.monotonic()
     code = command.start().wait()
     assert code == 0, command.said
     path = only(folder / "whole")
-    return Whole(experiment, path, time.monotonic() - began, digest(path))
+    return Whole(task, experiment, path, time.monotonic() - began, digest(path))
 
 
 def only(runs: Path) -> Path:
@@ -206,27 +191,47 @@ def digest(path: Path, steps: int = STEPS) -> dict[str, str]:
     }
 
 
-def go_on(whole: Whole, runs: Path, log: Path, *more: str) -> str:
-    """Go on with the run of a folder, or begin one where none has begun; return what is wrong, or "".
+def begun(runs: Path) -> Path | None:
+    """Return the run of a folder that has begun: its directory holds resolved.toml."""
+    return next((path.parent for path in sorted(runs.glob("*/resolved.toml"))), None)
 
-    A run has begun once its directory holds resolved.toml.
+
+def resume(run: Path, log: Path, *before: Any, more: tuple[str, ...] = ()) -> Command:
+    """Go on with a run, from another folder."""
+    sets = [word for change in more for word in ("--set", change)]
+    return Command(["run", "--resume", str(run), *sets], log, before).start()
+
+
+def go_on(whole: Whole, place: Path, most: int | None = None) -> str:
+    """Go on with the run in `place`/runs, or begin one where none has begun; return what is wrong, or "".
+
+    Args:
+        whole: What it has to come to.
+        place: Where it is.
+        most: Steps that may be done a second time, at most.
     """
-    begun = [path for path in runs.glob("*/") if (path / "resolved.toml").is_file()]
-    given = ["run", "--resume", str(begun[0])] if begun else arguments(whole.experiment, runs, *more)
-    command = Command(given, log)
-    code = command.start().wait()
+    run = begun(place / "runs")
+    done = 0 if run is None or most is None else max((step for step, _ in lines_of(run / "metrics.jsonl")), default=0)
+    command = whole.again(place) if run is None else resume(run, place / "on")
+    code = command.wait()
     if code:
         return f"went on with exit code {code}: {command.said[-600:]}"
-    path = max((path for path in runs.glob("*/") if (path / "resolved.toml").is_file()), key=lambda p: p.name)
-    found = digest(path)
-    wrong = [name for name, value in whole.digest.items() if found[name] != value]
-    left = [left.name for left in (path / "checkpoints").glob(".tmp-*")]
-    return "; ".join([f"{name} differs" for name in wrong] + [f"{name} left over" for name in left])
+    run = run or begun(place / "runs")
+    found = digest(run)
+    wrong = [f"{name} differs" for name, value in whole.digest.items() if found[name] != value]
+    wrong += [f"{path.relative_to(run)} left over" for path in run.rglob(".*")]
+    if most is not None and (at := re.search(r"going on after step (\d+)", command.said)) and done - int(at[1]) > most:
+        wrong.append(f"{done} steps were done, and it went on after step {at[1]}")
+    return "; ".join(wrong)
 
 
 def lines_of(path: Path) -> list[Any]:
-    """Return the steps and kinds of the lines of a metrics file."""
-    return [(line["step"], line["kind"]) for line in map(json.loads, path.read_text().splitlines())]
+    """Return the steps and kinds of the lines of a metrics file; of a cut-off line, nothing."""
+    found = []
+    with contextlib.suppress(OSError, ValueError):
+        for line in path.read_text().splitlines():
+            found.append((json.loads(line)["step"], json.loads(line)["kind"]))
+    return found
 
 
 def until(true: Callable[[], Any], seconds: float = 60) -> Any:
@@ -249,7 +254,3 @@ def moments(seconds: float, count: int, seed: int) -> list[float]:
 def can_mount() -> bool:
     """Tell whether this process may mount a small disk."""
     return os.geteuid() == 0 and os.system("unshare -m true 2>/dev/null") == 0
-
-
-KILLED = -signal.SIGKILL
-"""Exit code of a process that was killed."""

@@ -1,9 +1,10 @@
 # ruff: noqa: T201
 """The fault matrix: break runs in every way, go on with them, and print what came of it as a table.
 
-    python tests/faults/run.py                 # 50 random kills and everything else, some ten minutes on one core
-    python tests/faults/run.py --trials 5      # fewer of everything that is drawn at random
-    python tests/faults/run.py --only kills    # one row; --task language: of another task
+    python tests/faults/run.py                       # everything, for every task: an hour on one core
+    python tests/faults/run.py --share 0.1           # a tenth of the trials of each row
+    python tests/faults/run.py --only kills          # one row (repeat)
+    python tests/faults/run.py --task language       # of one task (repeat)
 
 A run is good where it ends as one that nothing happened to, bit for bit, or where it is refused with the file at fault.
 """
@@ -15,74 +16,127 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import fault_cases as cases
+import fault_changes
+import fault_crowds
+import fault_disks
+import fault_files
+import fault_kills
+import fault_numbers
+import fault_signals
+import fault_soak
 from fault_damages import DAMAGES
-from fault_trial import TASKS, Whole, can_mount, whole_run
+from fault_rows import Row
+from fault_tasks import TASKS
+from fault_trial import Whole, can_mount, whole_run
+
+Count = Callable[[int, int], int]
+"""Makes a number of trials smaller where asked: of the first for the toy, which is fast, of the second for a task."""
+Case = Callable[[Whole, Path, Count], Row | None]
+ALL = " ".join(TASKS)
+REAL = "bubble region language"
+ROWS: dict[str, tuple[str, Case]] = {
+    "resumed": (ALL, lambda whole, folder, n: fault_kills.resumptions(whole, folder)),
+    "kills": (ALL, lambda whole, folder, n: fault_kills.kills(whole, folder, n(50, 20))),
+    "inside": (ALL, lambda whole, folder, n: fault_kills.inside_saves(whole, folder, n(70, 45))),
+    "points": (ALL, lambda whole, folder, n: fault_kills.crash_points(whole, folder, _points(whole, folder, n))),
+    "halves": ("toy", lambda whole, folder, n: fault_kills.half_files(whole, folder)),
+    "same": (ALL, lambda whole, folder, n: fault_changes.same_again(whole, folder, n(20, 7))),
+    "elsewhere": (ALL, lambda whole, folder, n: fault_changes.elsewhere(whole, folder)),
+    "capability": ("toy", lambda whole, folder, n: fault_changes.real_capability(whole, folder)),
+    "settings": (ALL, lambda whole, folder, n: fault_changes.settings(whole, folder)),
+    "disks": (ALL, lambda whole, folder, n: fault_disks.full_disks(whole, folder, n(30, 10)) if can_mount() else None),
+    "quotas": (ALL, lambda whole, folder, n: fault_disks.largest_files(whole, folder, n(30, 10))),
+    "logs": (ALL, lambda whole, folder, n: fault_disks.full_logs(whole, folder)),
+    "signals": (ALL, lambda whole, folder, n: fault_signals.signals(whole, folder)),
+    "second": (ALL, lambda whole, folder, n: fault_signals.second_signal(whole, folder)),
+    "numbers": (ALL, lambda whole, folder, n: fault_numbers.numbers(whole, folder)),
+    "data": ("region", lambda whole, folder, n: fault_numbers.data(whole, folder)),
+    "stopped-data": ("region", lambda whole, folder, n: fault_files.learned_from(whole, folder)),
+    "memory": (REAL, lambda whole, folder, n: fault_numbers.limits(whole, folder, n(7, 7))),
+    "needs": ("toy", lambda whole, folder, n: fault_numbers.needs(whole, folder)),
+    "eight": (ALL, lambda whole, folder, n: fault_crowds.crowd(whole, folder, 8)),
+    "damages": ("toy", lambda whole, folder, n: fault_files.damages(whole, folder, DAMAGES)),
+    "damages-real": (REAL, lambda whole, folder, n: fault_files.damages(whole, folder, DAMAGES, _third)),
+    "flips": (ALL, lambda whole, folder, n: fault_files.flips(whole, folder, n(1000, 1000))),
+    "pickles": ("toy", lambda whole, folder, n: fault_files.pickles(whole, folder)),
+    "pickles-real": (REAL, lambda whole, folder, n: fault_files.pickles(whole, folder, lambda _, at: at % 8 == 1)),
+    "places": (ALL, lambda whole, folder, n: fault_crowds.places(whole, folder)),
+    "directories": ("toy", lambda whole, folder, n: fault_crowds.directories(folder, n(500, 0))),
+    "starts": (ALL, lambda whole, folder, n: fault_crowds.starts(whole, folder, n(500, 20))),
+    "soak": (ALL, lambda whole, folder, n: fault_soak.checkpoints(whole, folder, n(10_000, 500))),
+    "often": (ALL, lambda whole, folder, n: fault_soak.resumptions(whole, folder, n(1_000, 60))),
+    "cold": ("toy", lambda whole, folder, n: fault_signals.cold_signals(whole, folder)),
+    "cold-real": (
+        REAL,
+        lambda whole, folder, n: fault_signals.cold_signals(whole, folder, _one(whole), "run evaluate"),
+    ),
+}
+"""Every row by name: the tasks that it is for, and what makes it."""
 
 
-def rows(whole: Whole, folder: Path, trials: int) -> Iterator[tuple[str, Callable[[], cases.Row]]]:
-    """Yield every row by name."""
-    yield "kills", lambda: cases.kills(whole, folder, trials)
-    yield "points", lambda: cases.crash_points(whole, folder, _points(whole, folder, trials))
-    yield "halves", lambda: cases.half_files(whole, folder)
-    if can_mount():
-        yield "disks", lambda: cases.full_disks(whole, folder, max(3, trials * 3 // 5))
-    yield "limits", lambda: cases.largest_files(whole, folder, max(3, trials * 3 // 5))
-    yield "logs", lambda: cases.full_logs(whole, folder)
-    yield "signals", lambda: cases.signals(whole, folder)
-    yield "cold", lambda: cases.cold_signals(whole, folder)
-    yield "second", lambda: cases.second_signal(whole, folder)
-    kinds = DAMAGES if trials >= 20 else ("truncated", "bit flipped", "a pickle")
-    yield "damages", lambda: cases.damages(whole, folder, kinds, lambda name: True)
-    yield "pickles", lambda: cases.pickles(whole, folder, lambda name: True)
-    yield "two", lambda: cases.crowd(whole, folder, 2)
-    yield "eight", lambda: cases.crowd(whole, folder, 8)
-    yield "places", lambda: cases.places(whole, folder)
-    yield "numbers", lambda: cases.numbers(whole, folder)
-    yield "memory", lambda: cases.memories(whole, folder)
-    yield "directories", lambda: cases.directories(folder, 500)
-
-
-def _points(whole: Whole, folder: Path, trials: int) -> range:
+def _points(whole: Whole, folder: Path, n: Count) -> range:
     """Return the calls to die at: all of them, or evenly some."""
-    count = cases.count_points(whole, folder)
-    return range(1, count + 1, 1 if trials >= 50 else max(1, count // (2 * trials)))
+    count = fault_kills.count_points(whole, folder)
+    return range(1, count + 1, max(1, count // n(count, count // 4)))
+
+
+def _third(name: str, number: int) -> bool:
+    """Tell whether to try: every third, so that each file is damaged in some ways."""
+    return number % 3 == 0
+
+
+def _one(whole: Whole) -> list[int]:
+    """Return a signal, another one for each task."""
+    return [fault_signals.SIGNALS[REAL.split().index(whole.task)]]
 
 
 def main() -> int:
     """Read the command line; the exit code is 1 where anything was not good."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=50, help="random trials in a row")
-    parser.add_argument("--only", action="append", help="the name of a row (repeat)")
-    parser.add_argument("--task", default="toy", choices=sorted(TASKS))
+    parser.add_argument("--share", type=float, default=1.0, help="share of the trials, where they are drawn")
+    parser.add_argument("--only", action="append", choices=list(ROWS), help="the name of a row (repeat)")
+    parser.add_argument("--task", action="append", choices=sorted(TASKS), help="a task (repeat)")
     parser.add_argument("--keep", type=Path, help="work in this folder, and leave it there")
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="dither-faults-")) if given.keep is None else given.keep.absolute()
-    folder.mkdir(parents=True, exist_ok=True)
     failed = 0
+    tasks = given.task or list(TASKS)
     try:
-        whole = whole_run(folder, given.task)
-        print(f"a run of {given.task} takes {whole.seconds:.2f} s\n")
-        print(f"| {'fault':70} | trials | bad | seconds | |\n| {'-' * 70} | ---: | ---: | ---: | --- |")
-        for name, case in rows(whole, folder, given.trials):
-            if given.only and name not in given.only:
-                continue
-            began = time.monotonic()
-            row = case()
-            failed += len(row.bad)
-            print(f"| {row.fault:70} | {row.trials} | {len(row.bad)} | {time.monotonic() - began:.0f} | {row.note} |")
-            for line in row.bad[:10]:
-                print("    " + line.replace("\n", "\n    "), file=sys.stderr)
-            sys.stdout.flush()
+        print(f"| {'fault':85} | task | trials | bad | seconds | |\n| {'-' * 85} | --- | ---: | ---: | ---: | --- |")
+        for task in tasks:
+            whole = whole_run(folder / task, task, " ".join(tasks))
+            for name, (wanted, case) in ROWS.items():
+                if task in wanted.split() and name in (given.only or ROWS):
+                    failed += _shown(whole, folder / task / name, case, given.share)
     finally:
         if given.keep is None:
             shutil.rmtree(folder, ignore_errors=True)
     return bool(failed)
+
+
+def _shown(whole: Whole, folder: Path, case: Case, share: float) -> int:
+    """Make a row and print it; return how many trials were bad."""
+    folder.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    try:
+        row = case(whole, folder, lambda toy, real: max(3, round(share * (toy if whole.task == "toy" else real))))
+    except Exception:  # a row that cannot be made is bad, and the others are made all the same
+        row = Row(folder.name, 1, [traceback.format_exc()])
+    if row is None:
+        return 0
+    seconds = time.monotonic() - began
+    print(f"| {row.fault:85} | {whole.task} | {row.trials} | {len(row.bad)} | {seconds:.0f} | {row.note} |")
+    for line in row.bad[:10]:
+        print("    " + line.replace("\n", "\n    "), file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return len(row.bad)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The fault matrix, a part of it that is fast; `python tests/faults/run.py` is all of it."""
+"""The fault matrix, a part of it that is fast; `python tests/faults/run.py` is all of it, for every task."""
 
 import sys
 from pathlib import Path
@@ -8,15 +8,23 @@ import pytest
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-import fault_cases as cases  # noqa: E402
+import fault_changes  # noqa: E402
+import fault_crowds  # noqa: E402
+import fault_disks  # noqa: E402
+import fault_files  # noqa: E402
+import fault_kills  # noqa: E402
+import fault_numbers  # noqa: E402
+import fault_signals  # noqa: E402
+import fault_soak  # noqa: E402
 from fault_damages import DAMAGES  # noqa: E402
+from fault_tasks import TASKS  # noqa: E402
 from fault_trial import can_mount, whole_run  # noqa: E402
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """A run that nothing happened to."""
-    return whole_run(tmp_path_factory.mktemp("whole"))
+    return whole_run(tmp_path_factory.mktemp("whole"), "toy", " ".join(TASKS))
 
 
 def good(row):
@@ -24,87 +32,84 @@ def good(row):
     assert not row.bad, "\n".join(row.bad[:5])
 
 
+@pytest.mark.parametrize("task", [task for task in TASKS if task != "toy"])
+def test_every_task_goes_on_bit_for_bit(task, whole, tmp_path):
+    """At the end of an epoch, with dropout, averaged weights, accumulated gradients, saved beside training."""
+    one = whole_run(tmp_path, task)
+    good(fault_kills.resumptions(one, tmp_path, ["boundary"]))
+    good(fault_kills.inside_saves(one, tmp_path, 2))
+    if task == "region":
+        good(fault_files.learned_from(one, tmp_path / "data", ["bit flipped", "a pickle"]))
+
+
 def test_kills_at_random_moments(whole, tmp_path):
-    good(cases.kills(whole, tmp_path, 4))
+    good(fault_kills.kills(whole, tmp_path, 2))
+    good(fault_kills.inside_saves(whole, tmp_path, 2))
+    good(fault_kills.resumptions(whole, tmp_path, ["first", "drawing"]))
 
 
 def test_kills_before_calls_to_the_disk(whole, tmp_path):
-    count = cases.count_points(whole, tmp_path)
-    assert count > 100, "every save makes many"
-    good(cases.crash_points(whole, tmp_path, range(2, count, count // 4)))
+    count = fault_kills.count_points(whole, tmp_path)
+    assert count > 80, "every save makes many"
+    good(fault_kills.crash_points(whole, tmp_path, range(2, count, count // 4)))
 
 
-@pytest.mark.slow
-def test_kills_before_every_call_to_the_disk(whole, tmp_path):
-    good(cases.crash_points(whole, tmp_path, range(1, cases.count_points(whole, tmp_path) + 1, 3)))
-    good(cases.half_files(whole, tmp_path))
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(not can_mount(), reason="a small disk cannot be mounted here")
 def test_full_disks(whole, tmp_path):
-    good(cases.full_disks(whole, tmp_path, 8))
+    good(fault_disks.full_disks(whole, tmp_path, 3))
 
 
 def test_files_that_may_not_be_larger(whole, tmp_path):
-    good(cases.largest_files(whole, tmp_path, 3))
+    good(fault_disks.largest_files(whole, tmp_path, 3))
+    good(fault_disks.full_logs(whole, tmp_path))
 
 
-def test_full_disks_of_logs(whole, tmp_path):
-    good(cases.full_logs(whole, tmp_path))
-
-
-def test_a_signal(whole, tmp_path):
-    good(cases.signals(whole, tmp_path, cases.SIGNALS[:1]))
-
-
-@pytest.mark.slow
 def test_signals(whole, tmp_path):
-    good(cases.signals(whole, tmp_path))
-    good(cases.second_signal(whole, tmp_path))
-    good(cases.cold_signals(whole, tmp_path))
-
-
-def test_damages_of_a_file_each(whole, tmp_path):
-    good(cases.damages(whole, tmp_path, ["bit flipped", "a pickle"], lambda name: "/" not in name))
+    good(fault_signals.signals(whole, tmp_path, fault_signals.SIGNALS[:1]))
+    good(fault_signals.second_signal(whole, tmp_path, fault_signals.SIGNALS[1:2]))
 
 
 @pytest.mark.slow
+def test_signals_to_commands_that_have_just_begun(whole, tmp_path):
+    good(fault_signals.cold_signals(whole, tmp_path, fault_signals.SIGNALS[:1]))
+
+
 def test_damages(whole, tmp_path):
-    good(cases.damages(whole, tmp_path, DAMAGES, lambda name: True))
+    """Every file in one way, another one for each."""
+    good(fault_files.damages(whole, tmp_path, DAMAGES, lambda name, number: number % 11 == 0))
+    good(fault_files.flips(whole, tmp_path, 50))
 
 
 def test_pickles_in_the_place_of_a_file(whole, tmp_path):
-    good(cases.pickles(whole, tmp_path, lambda name: name in ("manifest.json", "scores.json", "resolved.toml")))
+    """Every other file under one verb, another one for each."""
+    good(fault_files.pickles(whole, tmp_path, lambda name, number: number % 15 == 0))
 
 
-@pytest.mark.slow
-def test_pickles(whole, tmp_path):
-    good(cases.pickles(whole, tmp_path, lambda name: True))
+def test_several_processes_on_one_run(whole, tmp_path):
+    good(fault_crowds.crowd(whole, tmp_path, 3))
 
 
-def test_two_processes_on_one_run(whole, tmp_path):
-    good(cases.crowd(whole, tmp_path, 2))
-
-
-@pytest.mark.slow
-def test_eight_processes_on_one_run(whole, tmp_path):
-    good(cases.crowd(whole, tmp_path, 8))
-
-
-@pytest.mark.slow
 def test_odd_places(whole, tmp_path):
-    good(cases.places(whole, tmp_path))
+    good(fault_crowds.places(whole, tmp_path, ["ünï \U0001f9ec\n[x] %s {0}"]))
 
 
 def test_numbers_that_are_none(whole, tmp_path):
-    good(cases.numbers(whole, tmp_path))
+    good(fault_numbers.numbers(whole, tmp_path, ["loss nan", "gradient -inf"]))
 
 
-@pytest.mark.slow
 def test_too_little_memory(whole, tmp_path):
-    good(cases.memories(whole, tmp_path))
+    good(fault_numbers.needs(whole, tmp_path, [("torch", 7), ("numpy", 1), ("python", 0)]))
+
+
+def test_other_settings(whole, tmp_path):
+    good(fault_changes.settings(whole, tmp_path, slice(0, None, 4)))
+    good(fault_changes.elsewhere(whole, tmp_path, ["capability", "optimizer"]))
 
 
 def test_many_directories_at_once(tmp_path):
-    good(cases.directories(tmp_path, 500))
+    good(fault_crowds.directories(tmp_path, 100))
+
+
+def test_what_lasts_long(whole, tmp_path):
+    good(fault_soak.checkpoints(whole, tmp_path, 100))
+    good(fault_soak.resumptions(whole, tmp_path, 8))

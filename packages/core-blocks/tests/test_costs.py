@@ -92,7 +92,7 @@ def saved(module, *inputs, **options):
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        module(*inputs, **options).sum().backward()
+        module(*inputs, **options)
     return sum(storage.nbytes() for storage in kept.values()) / 4
 
 
@@ -109,17 +109,18 @@ BLOCKS = [
 ]
 
 
-@pytest.mark.parametrize("length", [40, 90])
+@pytest.mark.parametrize(("length", "width"), [(40, 48), (90, 48), (40, 512), (90, 512)])
 @pytest.mark.parametrize("options", BLOCKS, ids=str)
 @pytest.mark.parametrize("kind", [AdaLNZero, PreNorm])
-def test_a_block_keeps_what_it_says(kind, options, length):
-    width, batch = 48, 3
+def test_a_block_keeps_what_it_says(kind, options, length, width):
+    batch = 3
     spec = kind(heads=4, **options)
     block = spec.build(width, 16)
     x, c = torch.randn(batch, length, width, requires_grad=True), torch.randn(batch, 16)
     mask = torch.ones(batch, 1, 1, length, dtype=torch.bool)
     kept = saved(block, x, c, mask=mask) - c.numel() * (kind is AdaLNZero)  # the condition is that of all blocks
-    assert spec.cost(width, 16, length).kept == pytest.approx(kept / batch, rel=0.01)
+    share = 0.01 if width < 512 else 0.02  # the table of angles is one for all samples, and so not counted
+    assert spec.cost(width, 16, length).kept == pytest.approx(kept / batch, rel=share)
 
 
 def test_recomputed_blocks_keep_what_enters_and_pass_the_rest():

@@ -290,7 +290,8 @@ def test_leaving_padding_out_is_masking_it(model_of, graph, opened, options, lev
 @pytest.mark.parametrize("padding", [False, True])
 @pytest.mark.parametrize("space", ["graph", "regions"])
 def test_what_is_not_asked_is_left_out_of_the_last_block(request, model_of, opened, space, padding):
-    """The same values where they are asked, the same gradients of a loss over these, and fewer positions in the MLP."""
+    """The same values where they are asked, the same gradients of a loss over these, and fewer positions in the last
+    block; a sample of which nothing is asked comes into none."""
     sort = request.getfixturevalue(space)
     embedding = {"embedding": "graph"} if space == "graph" else {"embedding": {"use": "regions", "cls": True}}
     model = opened(model_of(sort, **embedding)).double().train()
@@ -302,9 +303,11 @@ def test_what_is_not_asked_is_left_out_of_the_last_block(request, model_of, open
         else features(sort, 4).apply(lambda v: v.double() if v.is_floating_point() else v)
     )
     asked = (torch.rand(valid.shape, generator=torch.Generator().manual_seed(3)) < 0.4) & valid
+    asked[1] = False
     level = torch.rand(4, dtype=torch.float64)
-    seen = []
+    seen, came = [], []
     model.blocks[-1].mlp.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[:-1].numel()))
+    model.blocks[0].register_forward_pre_hook(lambda _, args: came.append(len(args[0])))
 
     def values_and_gradients(asked):
         model.zero_grad()
@@ -316,14 +319,16 @@ def test_what_is_not_asked_is_left_out_of_the_last_block(request, model_of, open
     where = asked
     for one, other in zip(values_and_gradients(asked), values_and_gradients(None), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
-    groups = 3 if padding and space == "graph" else 1
+    groups = 2 if padding and space == "graph" else 1
     assert sum(seen[:groups]) == asked.sum()
+    assert sum(came[:groups]) == 3
+    assert sum(came[groups:]) == 4
 
 
 def test_padding_is_left_out_only_where_blocks_know_no_positions(model_of, graph):
     assert not model_of(graph, embedding="graph", block={"rope": True}).skip_padding
     model = model_of(graph, embedding="graph", block_size=2)
-    assert model._groups(padded(graph, [2, 3]), None) is None
+    assert model._groups(padded(graph, [2, 3]), None, None) is None
 
 
 def test_without_padding_there_is_no_mask(model_of, graph):

@@ -145,3 +145,16 @@ def test_biases_are_counted(kind, qkv_bias):
     for bias in (True, False):
         spec = kind(heads=2, qkv_bias=qkv_bias, bias=bias)
         assert spec.cost(16, 8, 5).parameters == sum(w.numel() for w in spec.build(16, 8).parameters())
+
+
+def test_a_condition_that_nothing_reads_is_told():
+    space = FeatureSpace(9, 3)
+    (misfit,) = default_catalog().parse("model", get(condition="level")).check(space)
+    assert misfit.path == ("condition",)
+    assert misfit.message == 'neither block "pre-norm" nor final = "norm" looks at condition "level"'
+    for options in (
+        {},
+        {"condition": "level", "final": "adaln"},
+        {"condition": "level", "block": {"use": "adaln-zero"}},
+    ):
+        assert not list(default_catalog().parse("model", get(**options)).check(space))

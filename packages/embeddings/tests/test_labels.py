@@ -34,10 +34,24 @@ def test_a_label_is_a_row_and_what_is_not_told_is_the_last():
         labels(LEVEL, {"cell": told + 2})
 
 
-def test_labels_start_small():
+def test_labels_start_apart():
+    """Vectors of 0.02, as DiT has them, are hardly told apart by blocks whose modulation starts at zero."""
     torch.manual_seed(0)
-    assert LabelEmbedding("cell", 999, 64).table.weight.std().item() == pytest.approx(0.02, rel=0.02)
-    assert LabelEmbedding("cell", 999, 64, std=0.5).table.weight.std().item() == pytest.approx(0.5, rel=0.02)
+    assert LabelEmbedding("cell", 999, 64).table.weight.std().item() == pytest.approx(1.0, rel=0.02)
+    assert LabelEmbedding("cell", 999, 64, std=0.02).table.weight.std().item() == pytest.approx(0.02, rel=0.02)
+    assert Label().std == 1
+
+
+def test_a_label_that_is_not_always_told_needs_dropout():
+    """Cell types that are held out have none; nothing would train the vector that stands for that."""
+    partial = FeatureSpace(4, 2, conditions=(Condition("cell", 2, partial=True), Condition("kind", 2)))
+    (misfit,) = Label().over(partial).check(6)
+    assert "nothing trains what stands for none" in misfit.message
+    assert (misfit.path, misfit.related, misfit.help) == (("of",), ("task",), "dropout = 0.1")
+    assert not list(Label(dropout=0.1).over(partial).check(6))
+    assert not list(Label(of="kind").over(partial).check(6))
+    (misfit,) = Sum(parts=[Level(), Label()]).over(partial).check(6)
+    assert misfit.path == ("parts", 1, "of")
 
 
 def test_labels_are_left_out_at_their_share_and_each_sample_by_itself():

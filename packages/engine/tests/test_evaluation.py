@@ -76,3 +76,14 @@ def test_it_stops_when_asked(system):
     asked = iter([False, True])
     assert evaluate(system, 13, 4, stopped=lambda: next(asked)) is None
     assert system.training
+
+
+def test_times_that_say_nothing_are_not_drawn(system, monkeypatch):
+    times, corrupt = [], system.process.corrupt
+    monkeypatch.setattr(system.process, "corrupt", lambda clean, t: times.extend(t.tolist()) or corrupt(clean, t))
+    monkeypatch.setattr(system.process, "moment", 0.25, raising=False)
+    evaluate(system, 7, 5)
+    assert times == [0.25] * 7
+    monkeypatch.setattr(system.process, "moment", None)
+    evaluate(system, 7, 5)
+    assert len(set(times[7:])) == 7

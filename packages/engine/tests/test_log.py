@@ -1,12 +1,17 @@
 import errno
+import io
 import math
 import os
+import re
+import time
 
 import pytest
+from rich.console import Console
 
 from dither.engine.board import Board
 from dither.engine.log import Log
 from dither.engine.metrics_file import BEGINNING, MetricsFile, Place, changed_lines, read_metrics
+from dither.engine.progress import ProgressDisplay
 from dither.registry.parts import Picture
 
 
@@ -130,17 +135,12 @@ def test_without_a_terminal_lines_are_plain_and_few(tmp_path, console):
     log.close()
     lines = console.export_text().splitlines()
     assert len(lines) == 3
-    assert "step 100/100  loss 1.5" in lines[1]
-    assert "steps/s" in lines[1]
+    assert re.fullmatch(r"step 100/100  loss 1.5  [\d.,e+]+ steps/s  0:00:00 left  [\d.]+ [MG]iB", lines[1])
     assert lines[2] == "step 100  valid: loss 1.25, accuracy 0.5"
     assert "\x1b" not in "".join(lines)
 
 
 def test_on_a_terminal_there_is_a_bar(tmp_path):
-    import io
-
-    from rich.console import Console
-
     out = io.StringIO()
     log = Log(tmp_path, Console(file=out, force_terminal=True, width=100), 10)
     log.display.start()
@@ -150,6 +150,56 @@ def test_on_a_terminal_there_is_a_bar(tmp_path):
     log.close()
     assert "7/10" in out.getvalue()
     assert "loss 1.5" in out.getvalue()
+    assert re.search(r"[\d.]+ [MG]iB", out.getvalue()), "memory"
+
+
+def test_the_bar_says_what_is_done_between_steps_and_reaches_the_end():
+    out = io.StringIO()
+    display = ProgressDisplay(Console(file=out, force_terminal=True, width=100), 10, memory=lambda: 3 << 20)
+    display.start()
+    display.step(9)
+    display.step(10)  # at once after it, and shown all the same
+    display.doing("drawing")
+    display.stop()
+    assert "10/10" in out.getvalue()
+    assert "drawing" in out.getvalue()
+    assert "3.0 MiB" in out.getvalue()
+
+
+@pytest.mark.parametrize("width", [30, 46, 80])
+def test_the_bar_keeps_to_one_line(width):
+    out = io.StringIO()
+    display = ProgressDisplay(Console(file=out, force_terminal=True, width=width), 20_000, memory=lambda: 557 << 20)
+    display.start()
+    display.step(1)
+    display.figures(2, "train", {"loss": 1.2345})
+    time.sleep(0.11)
+    display.step(12_345)
+    display.stop()
+    shown = [line for line in re.split(r"[\r\n]", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())) if line]
+    assert max(map(len, shown)) <= width
+    assert all("12345/20000 0:00:" in line for line in shown if "12345" in line)
+    assert "…" not in shown[-1], "nothing is cut off"
+
+
+def test_a_terminal_that_cannot_move_its_cursor_gets_lines(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    out = io.StringIO()
+    display = ProgressDisplay(Console(file=out, force_terminal=True, width=100), 10)
+    display.start()
+    display.figures(10, "train", {"loss": 1.5})
+    display.stop()
+    assert out.getvalue() == "step 10/10  loss 1.5\n"
+
+
+def test_of_many_figures_the_first_are_told_with_their_intervals(console):
+    display = ProgressDisplay(console, 10)
+    figures = {"loss": 2.0, "nats": 3.0, "nats_ci95": 0.25, "nats_floor": 1.0, "nan": 1.0, "nan_ci95": math.nan}
+    display.figures(5, "valid", figures)
+    display.figures(5, "sample", {f"f{number}": 1.0 for number in range(11)})
+    first, second = console.export_text().splitlines()
+    assert first == "step 5  valid: loss 2, nats 3 ± 0.25, nan 1"
+    assert second.endswith("f7 1 and 3 more")
 
 
 def test_hyper_parameters_stand_in_the_run_itself(tmp_path, console):

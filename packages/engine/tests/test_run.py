@@ -118,7 +118,9 @@ def test_nan_keeps_the_last_good_checkpoint(start, console, events):
 def test_where_updates_are_made_void_nothing_is_kept_of_them(start, console, monkeypatch, first):
     """As on a GPU: whichever comes first of a checkpoint, an evaluation, a drawing or a log line finds it out."""
     guard = module.Trainer.__init__.__globals__["FiniteGuard"]
-    monkeypatch.setitem(module.Trainer.__init__.__globals__, "FiniteGuard", lambda *given: guard(*given, deferred=True))
+    monkeypatch.setitem(
+        module.Trainer.__init__.__globals__, "FiniteGuard", lambda *given, **_: guard(*given, deferred=True)
+    )
     late = ("train.checkpoint_every=99", "evaluate.every=99", "sample.every=99", "train.log_every=99")
     others = [change for change in late if change.partition("=")[0] != first.partition("=")[0]]
     row = module.Trainer.__init__.__globals__["Order"](40, 3).rows(8 * 4, 1)[0]  # met in the fifth step

@@ -7,6 +7,7 @@ import subprocess
 import tomllib
 
 import pytest
+import torch
 
 from dither.engine.environment import choose_device, differences, environment, git_state
 from dither.engine.rundir import RunDirectory, read_manifest, resolved
@@ -134,3 +135,24 @@ def test_what_decides_bits_is_compared():
     now = environment(choose_device("cpu"))
     assert differences(now, now) == []
     assert differences(now | {"threads": 99, "platform": "other"}, now) == [f"threads: 99 -> {now['threads']}"]
+    assert differences({}, now) == [], "a run of before it was written down"
+
+
+def test_the_implementation_of_an_optimizer_decides_bits():
+    parameters = [torch.nn.Parameter(torch.zeros(2))]
+    fused, each = (torch.optim.AdamW(parameters, **how) for how in ({"fused": True}, {"foreach": True}))
+    before, now = (environment(choose_device("cpu"), optimizer) for optimizer in (fused, each))
+    assert differences(before, now) == ["optimizer: fused AdamW -> foreach AdamW"]
+
+
+def test_what_was_being_written_is_cleared_and_nothing_else(tmp_path):
+    with RunDirectory.create(tmp_path) as directory:
+        run = directory.path
+        left = [run / ".scores-0123abcd.json", run / "samples/step-00000012/.samples-0123abcd.safetensors"]
+        others = [run / ".mine", run / "samples/step-00000012-seed-1-count-2/.samples-0123abcd.safetensors"]
+        for path in (*left, *others):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        directory.clear()
+        assert not any(path.exists() for path in left)
+        assert all(path.exists() for path in others)

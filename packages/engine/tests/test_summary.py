@@ -14,3 +14,10 @@ def test_the_noise_floor_of_a_figure_stands_beside_it(console):
         "sample ground_floor 7",
         "baseline other/real 3",
     ]
+
+
+def test_an_interval_stands_behind_its_figure(console):
+    show_figures(console, {"figures": {"valid": {"nats": 3.0, "nats_ci95": 0.25}}, "baselines": {"nats/unigram": 4.0}})
+    assert [" ".join(line.split()) for line in console.export_text().splitlines()][1:] == [
+        "valid nats 3 ± 0.25 unigram 4"
+    ]

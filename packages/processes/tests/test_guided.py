@@ -133,6 +133,20 @@ def test_a_goal_out_of_reach_gives_clean_samples_that_do_not_meet_it():
     assert (clean_law(x) >= 0).all()
 
 
+class Fickle(Outcomes):
+    """A goal that is out of reach, it says, until the last token; then it says otherwise."""
+
+    def log_chance(self, log_clean, at):
+        chance = super().log_chance(log_clean, at)
+        return torch.where((log_clean.max(-1).values == 0).any(1)[:, None], chance, -torch.inf)
+
+
+@pytest.mark.parametrize("particles", [1, 3])
+def test_what_was_out_of_reach_once_stays_so(particles):
+    (*_, x) = walk(Guided(particles), replace(blank(50), goal=Fickle(ALLOWED)))
+    assert (clean_law(x) >= 0).all()
+
+
 def test_particles_are_kept_as_often_as_they_weigh():
     weight = torch.tensor([[0.7, 0.25], [0.2, 0.25], [0.1, 0.25], [0.0, 0.25]]).double()
     times = torch.zeros(4)

@@ -174,3 +174,21 @@ def test_small_exact_steps_hide_as_many_as_training_does(options) -> None:
         state = process.step(state, process.read(torch.randn(2, 6, 4), state, now), now, then, clean)
         trained = process.corrupt(clean, s.expand(2)).state.hidden
         assert torch.equal(state.hidden.flatten(1).sum(1), trained.flatten(1).sum(1))
+
+
+@pytest.mark.parametrize(("ratio", "moment"), [(0.5, 0.5), (0.15, 0.15), (1.0, 1.0), (1e-6, 1e-3)])
+def test_a_fixed_ratio_has_one_moment(ratio: float, moment: float, part) -> None:
+    """When as much would be hidden, within the times of training; samples are filled in there, by one call."""
+    process = process_of(ratio=ratio)
+    assert process.moment == pytest.approx(moment, abs=2e-3)
+    assert process_of().moment is None
+    like, told = Clean.of(torch.zeros(3, 6, 4)), []
+
+    def session(state: State, t: Tensor):
+        told.append(t)
+        return process.read(torch.full_like(state.x, 7.0), state, process.schedule(t))
+
+    (x,) = part("sampler", "ancestral", steps=9).build()(process, session, like)
+    assert (x == 7).all()
+    (t,) = told
+    torch.testing.assert_close(t, torch.full((3,), process.moment))

@@ -187,7 +187,7 @@ def test_the_floor_stands_beside_the_figures_and_is_of_as_many_plans(plans, refe
     fewer = sample_figures(samples[:20], reference)
     assert fewer["type_js_floor"] > found["type_js_floor"] > 0
     assert (fewer["floor_plans"], found["floor_plans"]) == (20, 120)
-    assert sample_figures(plans.tokens(8)[:500], reference)["floor_plans"] == 200, "as many as there are"
+    assert sample_figures(plans.tokens(8)[:210], reference)["floor_plans"] == 200, "as many as there are"
     without = Reference(PlanSplits(plans[600:], plans[:400], plans[:0]), 8)
     bare = sample_figures(samples[:20], without)
     assert not any(name.endswith("_floor") for name in bare)

@@ -10,8 +10,10 @@ from dither.registry.kinds import DataSpec
 from dither.registry.problems import Refused
 from dither.tasks.get_region.data_specs import HumanDHS, PreparedRegions, RegionArrays, RegionFile, RegionStore
 from dither.tasks.get_region.mapped import MappedRows
+from dither.tasks.get_region.specs import GetRegion
 from dither.tasks.get_region.stores import folder as folders
 from dither.tasks.get_region.stores.get_model import write_store
+from dither.tasks.get_region.stores.zarr_writing import write_array
 
 RANDOM = np.random.default_rng(0)
 P, M = 40, 3
@@ -80,6 +82,19 @@ def test_all_ways_to_a_matrix_agree(store, tmp_path, scale):
         assert (matrix.motifs, matrix.cells) == (tuple(ARRAYS["motifs"]), ("cd4_naive", "k562"))
         assert way.facts() == matrix.facts()
     assert [isinstance(way.build().features, MappedRows) for way in ways] == [way in ways[2:5] for way in ways]
+
+
+def test_counts_stay_counts_whatever_their_type(store, tmp_path):
+    for number, sort in enumerate(("u1", "<i8", ">f8", ">i2", "<f2")):
+        data = store.with_name(f"{number}.zarr")
+        write_store(data, ARRAYS)
+        shutil.rmtree(data / "data")
+        counts = np.arange(P * M).reshape(P, M).astype(sort)
+        write_array(data / "data", counts, 16)
+        out = str(tmp_path / f"out{number}")
+        spec(data, out=out).prepare()
+        for way in (RegionStore(path=str(data), scale=False), RegionArrays(path=out, scale=False)):
+            np.testing.assert_array_equal(np.asarray(way.build().features), counts.astype(np.float32))
 
 
 def test_mapped_rows_are_rows_of_the_matrix(store):
@@ -158,9 +173,9 @@ def test_a_bad_source_is_refused_before_anything_is_written(store, tmp_path):
 def test_what_is_odd_is_noted(store, tmp_path):
     (store / "data" / "0.0").unlink()
     shutil.rmtree(store / "atpm" / "k562")
-    said = spec(store).prepare()
+    said = spec(store, empty_chunks=True).prepare()
     assert "note: 1 chunks of data are not there (0.0): their regions have 0 for every motif" in said
-    assert "note: atpm of k562 is 0 everywhere" in said
+    assert "note: atpm of k562 is not known; a run that asks for it is refused" in said
 
 
 def test_the_sidecar_says_what_there_is(store, tmp_path):
@@ -222,6 +237,12 @@ def test_chromosomes_to_hold_out_must_be_there(store):
         way.prepare()
         with pytest.raises(Refused, match='has no chromosome "chr22" to hold out for valid'):
             way.build()
+        (misfit,) = GetRegion(data=way, regions=2, cell_type="k562").check()
+        assert misfit.message == 'the data have no chromosome "chr22" to hold out'
+        assert misfit.path == ("data", "valid")
+        nothing = type(way)(**{**way.model_dump(), "valid": ["chr2", "chr3", "chr10"]})
+        (misfit,) = GetRegion(data=nothing, regions=2, cell_type="k562").check()
+        assert misfit.message == "every chromosome is held out, none is left to train on"
     for sort in (RegionStore, RegionArrays):
         with pytest.raises(ValueError, match="chr2 cannot be held out both"):
             sort(path="x", valid=["chr2"], test=["chr2"])

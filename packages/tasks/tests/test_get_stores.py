@@ -65,8 +65,7 @@ def test_a_store_comes_back(tmp_path, version):
         assert (said["dtype"], said["shape"], said["chunks"]) == ("|i1", [P, 2], [1000, 2])
         folders = sorted(path.name for path in (tmp_path / "x.zarr").iterdir())
         assert folders[:5] == [".zgroup", "atpm", "data", "expression_negative", "expression_positive"]
-        names = read_store(tmp_path / "x.zarr")
-        assert names["chromosome"][0] == "chr1"
+        assert read_store(tmp_path / "x.zarr").arrays["chromosome"][0] == "chr1"
     with pytest.raises(Refused, match="is there already"):
         write_store(tmp_path / "x.zarr", arrays)
 
@@ -166,6 +165,15 @@ def test_everything_wrong_is_said_at_once(store):
         assert message in said
 
 
+def test_nothing_is_left_to_compare_with(store):
+    shutil.rmtree(store / "data")
+    shutil.rmtree(store / "peak_names")
+    put(store, "tss/k562", np.zeros((3, 2), np.int8))
+    said = refusal(store)
+    assert 'has no array "peak_names"' in said
+    assert '"tss/k562" has the shape (3, 2), expected (P, 2) with P = 24 peaks' in said
+
+
 def test_overlaps_may_be_allowed(store):
     put(store, "peak_names", peaks((2, "chr1:11000-12000")))
     assert read(store, overlaps=True)["start"][2] == 11000
@@ -181,7 +189,8 @@ def test_a_store_cut_short(store):
     chunk.write_bytes(chunk.read_bytes()[:-5])
     assert "data/0.0: rows 0 to 23 cannot be read: it is cut short" in refusal(store)
     chunk.unlink()
-    assert not np.asarray(read(store)["features"]).any()  # a chunk that is not there holds the fill value
+    assert '"data": a chunk is not there: 0.0 (rows 0 to 23)' in refusal(store)
+    assert not np.asarray(read(store, empty_chunks=True)["features"]).any()  # it holds the fill value
     (store / ".zgroup").unlink()
     assert "is no zarr store" in refusal(store)
 
@@ -319,6 +328,9 @@ def test_names_and_cell_types_in_a_table(tmp_path):
     path.write_text("\n".join("\t".join(map(str, row)) for row in [header, *rows]))
     found = read(path)
     same(found, arrays, (*PLACED, "motifs"))
+    for name in ("tss:k562", "expression:k562", "Open:k562"):
+        (tmp_path / "y.tsv").write_text(path.read_text().replace("atpm:k562", name))
+        assert f'the column "{name}" is no motif, it seems' in refusal(tmp_path / "y.tsv")
     assert found["cells"].tolist() == ["k562", "cd4_naive"]
     np.testing.assert_allclose(found["atpm"], np.stack([arrays["atpm"][:, 1], np.zeros(P)], 1), rtol=1e-6)
     np.testing.assert_allclose(found["expression"][:, 0, 1], arrays["expression"][:, 1, 1], rtol=1e-6)
@@ -378,6 +390,9 @@ def test_anndata(tmp_path):
         found = read(tmp_path / f"{number}.h5ad")
         same(found, arrays, (*PLACED, "motifs"))
         np.testing.assert_allclose(found["atpm"][:, 0], arrays["atpm"][:, 1], rtol=1e-6)
+    obs["open:k562"] = pandas.Categorical(["yes"] * P)
+    anndata.AnnData(arrays["features"], obs=obs, var=var).write_h5ad(tmp_path / "odd.h5ad")
+    assert 'obs, column "open:k562" holds category, expected numbers' in refusal(tmp_path / "odd.h5ad")
     turned = anndata.AnnData(arrays["features"].T, obs=var, var=pandas.DataFrame(index=peaks()))
     turned.write_h5ad(tmp_path / "turned.h5ad")
     assert "its variables are regions" in refusal(tmp_path / "turned.h5ad")

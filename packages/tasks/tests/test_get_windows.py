@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from dither.registry.problems import Refused
 from dither.tasks.get_region.regions import RegionMatrix
 from dither.tasks.get_region.windows import Cut, cut_windows
 
@@ -115,3 +116,10 @@ def test_numbers_that_are_none():
     assert index.tolist() == [[15, 16, 17, 17], [11, 12, 13, 14]]
     assert there.tolist() == [[True, True, True, False], [True] * 4]
     assert cell.tolist() == [0, 0]
+
+
+def test_more_windows_than_there_is_memory_for_are_refused(monkeypatch):
+    monkeypatch.setattr("dither.tasks.get_region.windows.MOST", 110)
+    cut(matrix(), "train", regions=3, stride=1, jitter=1)
+    with pytest.raises(Refused, match="about 646 windows, each with each shift in each cell type; there may be 110"):
+        cut(matrix(), "train", regions=3, stride=1, jitter=9)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .norms import make_norm
+from .norms import make_norm, modulate
 from .specs import Affine, NormName
 
-__all__ = ["Final", "Modulation", "modulate"]
+__all__ = ["Final", "Modulation"]
 
 
 class Modulation(nn.Module):
@@ -31,16 +32,12 @@ class Modulation(nn.Module):
 
     def forward(self, c: Float[Tensor, "B *L C"]) -> tuple[Float[Tensor, "B #L D"], ...]:
         """Return the vectors of each sample, or of each position where c has one condition per position."""
-        c = c if c.ndim == 3 else c[:, None]
-        return self.linear(c).chunk(self.parts, -1)  # type: ignore[no-any-return]
-
-
-def modulate(
-    x: Float[Tensor, "B L D"], shift: Float[Tensor, "B #L D"], scale: Float[Tensor, "B #L D"]
-) -> Float[Tensor, "B L D"]:
-    """Return x * (1 + scale) + shift."""
-    # Not addcmul: it saves a pass forward and takes two more backward, where it multiplies each factor by its value, 1.
-    return x * (1 + scale) + shift
+        if c.ndim == 3 or c.device.type == "meta":  # which knows no autocast
+            return self.linear(c).chunk(self.parts, -1)  # type: ignore[no-any-return]
+        # A row for each sample: to cast the weights, as autocast would, and their gradients takes longer than this.
+        with torch.autocast(c.device.type, enabled=False):
+            vectors = self.linear(c.to(self.linear.bias.dtype))[:, None]
+        return vectors.chunk(self.parts, -1)  # type: ignore[no-any-return]
 
 
 class Final(nn.Module):

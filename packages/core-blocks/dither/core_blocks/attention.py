@@ -7,12 +7,13 @@ from typing import Literal
 
 import torch
 from einops import rearrange
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 from torch.nn import functional
 
 from dither.registry.spec import unfit
 
+from .behind import Behind, read
 from .cache import KVCache
 from .dropout import Dropout, drop
 from .qkv import make_qkv
@@ -66,24 +67,27 @@ class Attention(nn.Module):
 
     def forward(
         self,
-        x: Float[Tensor, "B L D"],
+        x: Float[Tensor, "B L D"] | Behind,
         mask: Shaped[Tensor, "#B 1 #L K"] | None = None,
         cache: KVCache | None = None,
         layer: int = 0,
         positions: Shaped[Tensor, "B L"] | None = None,
-    ) -> Float[Tensor, "B L D"]:
+        own: Int[Tensor, " N"] | None = None,
+    ) -> Float[Tensor, "B L D"] | Float[Tensor, "N D"]:
         """Let each position look where `mask` is True, or everywhere without one; numbers are added to the logits.
 
-        With a cache the positions of x stand behind those that it holds for this layer, and see them too.
+        With a cache the positions of x stand behind those that it holds for this layer, and see them too. With `own`,
+        which counts positions through the batch, the result is of these alone.
         """
-        q, k, v = rearrange(self.qkv(x), "B L (three H E) -> three B H L E", three=3, H=self.heads).unbind()
+        q, k, v = rearrange(read(self.qkv, x), "B L (three H E) -> three B H L E", three=3, H=self.heads).unbind()
         if self.rotary is not None:
             start = 0 if cache is None else cache.held
             q, k = self.rotary(q, start, positions=positions), self.rotary(k, start, positions=positions)
         if cache is not None:
             k, v = cache.join(layer, k, v)
         y = attend(q, k, v, mask, self.weight_dropout if self.training else 0.0, self.implementation)
-        out: Tensor = self.dropout(self.out(rearrange(y, "B H L E -> B L (H E)")))
+        y = rearrange(y, "B H L E -> B L (H E)")
+        out: Tensor = self.dropout(self.out(y if own is None else y.flatten(0, 1).index_select(0, own)))
         return out
 
 

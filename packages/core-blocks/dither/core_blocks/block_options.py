@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from dataclasses import replace
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -11,11 +12,12 @@ from dither.registry import Misfit
 from dither.registry.costs import Cost
 from dither.registry.kinds import BlockSpec
 
-from .costs import attention_cost, mlp_cost, norm_cost
+from .costs import attention_cost, made_again, mlp_cost, norm_cost
 
 __all__ = [
     "CENTRE",
     "FEW",
+    "WIDE",
     "Affine",
     "Implementation",
     "MLPName",
@@ -30,6 +32,8 @@ CENTRE = "centre"
 """The condition that says where positions lie, such as along a chromosome: one number for each (`B L`)."""
 FEW = 64
 """Up to so many keys, plain matrix products beat the fused kernel on a CPU."""
+WIDE = 512
+"""From such a width on, a CPU keeps what norms and nonlinearities are given and computes them again on the way back."""
 MOST_LISTED = 1024
 """Up to so many heads, a message lists what is possible."""
 
@@ -44,6 +48,8 @@ Rope = bool | Literal["centre"]
 class TransformerBlock(BlockSpec):
     """Options of a block of self-attention and an MLP, each behind a norm."""
 
+    reads_condition: ClassVar[bool] = True
+    """Whether it looks at the condition."""
     heads: int = Field(4, ge=1)
     """Attention heads. They divide the width of the model."""
     ratio: float = Field(4.0, gt=0, le=64)
@@ -96,7 +102,8 @@ class TransformerBlock(BlockSpec):
     def cost(self, width: int, cond: int, length: int) -> Cost:
         """What two norms, attention and the MLP take."""
         norms = norm_cost(self.norm, self.affine, width, length)
-        return norms + norms + attention_cost(self, width, length) + mlp_cost(self, width, length)
+        whole = norms + norms + attention_cost(self, width, length) + mlp_cost(self, width, length)
+        return whole if width < WIDE else replace(whole, kept=whole.kept - made_again(self, width, length))
 
 
 def misfit_heads(width: int, heads: int, *, rope: bool) -> Iterator[Misfit]:

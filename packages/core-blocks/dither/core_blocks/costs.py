@@ -14,7 +14,7 @@ from dither.registry.costs import Cost
 if TYPE_CHECKING:
     from .block_options import Affine, NormName, TransformerBlock
 
-__all__ = ["attention_cost", "beside_cost", "linear", "mlp_cost", "norm_cost"]
+__all__ = ["attention_cost", "beside_cost", "linear", "made_again", "mlp_cost", "norm_cost"]
 
 
 def linear(width: int, out: int, bias: bool = True) -> int:
@@ -36,8 +36,10 @@ def beside_cost(block: Cost, width: int, length: int, *, last: bool = False) -> 
     attention, where they are kept, are not counted. The last block makes only keys and values of the clean half: that
     keeps its norm, what is read, and queries, keys and values.
     """
+    from .block_options import WIDE
+
     state = length * width
-    clean = 6 * state if last else block.kept
+    clean = (6 if width < WIDE else 4) * state if last else block.kept
     return replace(block, kept=block.kept + clean + 12 * state + length * length, passing=block.passing + 4 * state)
 
 
@@ -68,3 +70,10 @@ def mlp_cost(block: TransformerBlock, width: int, length: int) -> Cost:
     parameters = linear(width, hidden, bias) * (2 if gated else 1) + linear(hidden, width, bias)
     inner, state = (4 if gated else 2) * hidden * length, length * width
     return Cost(parameters, inner + 2 * state + (state // 4 if block.dropout else 0), inner + 2 * state)
+
+
+def made_again(block: TransformerBlock, width: int, length: int) -> int:
+    """What of it a wide block does not keep on a CPU: what norms give, modulated or not, and the nonlinearity."""
+    norm = norm_cost(block.norm, block.affine, width, length)
+    hidden = int(block.ratio * width) * length
+    return 2 * norm.kept + (2 if block.mlp == "swiglu" else 1) * hidden

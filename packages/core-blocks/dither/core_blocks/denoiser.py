@@ -20,6 +20,7 @@ from dither.registry.flow import Context, State
 from .alike import Alike
 from .cache import KVCache
 from .causal import Beside, number_blocks
+from .eights import in_eights
 from .places import places_of
 
 __all__ = ["Denoiser", "start_trunc_normal"]
@@ -126,13 +127,13 @@ class Denoiser(nn.Module):
         if alike is not None:
             h = self._layers(alike.take(h), c, alike.asked(asked), alike.weight, None, False)
             return self._read(alike.spread(h), c, extra)
-        groups = self._groups(tokens, cache)
+        groups = self._groups(tokens, asked, cache)
         if groups is None:
             h = self._layers(h, c_all, asked, self._mask(tokens, extra, cache), cache, keep, places)
         elif groups:
             h = self._without_padding(h, c_all, asked, groups)
         else:
-            h = self._layers(h, c_all, asked, None, cache, keep, places)
+            h = in_eights(self._layers, h, c_all, asked, places)
         if cache is not None and keep:
             cache.advance(tokens, extra)
         return self._read(h, c, extra)
@@ -172,19 +173,24 @@ class Denoiser(nn.Module):
             return None
         return Alike.of(tokens, functional.pad(state.hidden.all(-1), (extra, 0)), c.dtype)
 
-    def _groups(self, tokens: Bool[Tensor, "B L"], cache: KVCache | None) -> list[tuple[Tensor, Tensor]] | None:
+    def _groups(
+        self, tokens: Bool[Tensor, "B L"], asked: Bool[Tensor, "B L"] | None, cache: KVCache | None
+    ) -> list[tuple[Tensor, Tensor]] | None:
         """Return rows and real positions of each pattern of padding; [] where nothing is padded, None to mask it.
 
-        On an accelerator, looking at the pattern would make the host wait, and shapes would change from step to step.
+        Rows of which nothing is asked are in no group, unless that is so of all. On an accelerator, looking at the
+        pattern would make the host wait, and shapes would change from step to step.
         """
         if self.block_size is not None or cache is not None or not _readable(tokens):
             return None
-        if bool(tokens.all()):
+        heard = torch.ones(len(tokens), dtype=torch.bool) if asked is None or not asked.any() else asked.any(1)
+        if bool(tokens.all()) and (bool(heard.all()) or not self.skip_padding):
             return []
         patterns, which = torch.unique(tokens, dim=0, return_inverse=True)
         if not self.skip_padding or len(patterns) > MOST_PATTERNS or not bool(patterns.any(1).all()):
             return None
-        return [(torch.where(which == number)[0], torch.where(real)[0]) for number, real in enumerate(patterns)]
+        groups = [(torch.where((which == number) & heard)[0], real) for number, real in enumerate(patterns)]
+        return [(rows, torch.where(real)[0]) for rows, real in groups if len(rows)]
 
     def _without_padding(
         self,

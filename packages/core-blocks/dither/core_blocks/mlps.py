@@ -1,13 +1,15 @@
-"""What a block does with each position by itself. Letters: B batch, L length, D width."""
+"""What a block does with each position by itself. Letters: B batch, L length, D width, M hidden."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from .behind import Behind, behind, read
 from .dropout import Dropout
 from .specs import MLPName
 
@@ -38,10 +40,10 @@ class GELUMLP(nn.Module):
         self.up, self.down = nn.Linear(width, hidden, bias), nn.Linear(hidden, width, bias)
         self.approximate, self.dropout = approximate, Dropout(dropout)
 
-    def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
+    def forward(self, x: Float[Tensor, "*B L D"] | Behind) -> Float[Tensor, "*B L D"]:
         """Apply to each position."""
-        y: Tensor = self.dropout(self.down(functional.gelu(self.up(x), approximate=self.approximate)))
-        return y
+        gelu = partial(functional.gelu, approximate=self.approximate)
+        return self.dropout(read(self.down, behind(gelu, read(self.up, x))))  # type: ignore[no-any-return]
 
 
 class SwiGLU(nn.Module):
@@ -60,10 +62,13 @@ class SwiGLU(nn.Module):
         self.down = nn.Linear(hidden, width, bias)
         self.dropout = Dropout(dropout)
 
-    def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
+    def forward(self, x: Float[Tensor, "*B L D"] | Behind) -> Float[Tensor, "*B L D"]:
         """Apply to each position."""
-        y: Tensor = self.dropout(self.down(functional.silu(self.gate(x)) * self.up(x)))
-        return y
+        return self.dropout(read(self.down, behind(_gated, read(self.gate, x), read(self.up, x))))  # type: ignore[no-any-return]
+
+
+def _gated(gate: Float[Tensor, "*S M"], up: Float[Tensor, "*S M"]) -> Float[Tensor, "*S M"]:
+    return functional.silu(gate) * up
 
 
 def make_mlp(mlp: MLPName, width: int, hidden: int, *, bias: bool = True, dropout: float = 0.0) -> nn.Module:

@@ -1,12 +1,18 @@
-"""Norms over the last axis."""
+"""Norms over the last axis, and what follows them. Letters: B batch, L length, D width."""
 
 from __future__ import annotations
 
-from torch import nn
+from functools import partial
+from typing import Any, cast
 
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .behind import Behind, keeps_inputs
 from .specs import Affine, NormName
 
-__all__ = ["make_norm"]
+__all__ = ["make_norm", "modulate", "normed"]
 
 
 def make_norm(norm: NormName, width: int, *, affine: Affine = False, eps: float = 1e-6) -> nn.Module:
@@ -26,3 +32,42 @@ def make_norm(norm: NormName, width: int, *, affine: Affine = False, eps: float 
     if norm == "rms":
         return nn.RMSNorm(width, eps, elementwise_affine=bool(affine))
     raise ValueError(f'norm may be "layer" or "rms", not "{norm}"')
+
+
+def modulate(
+    x: Float[Tensor, "B L D"], shift: Float[Tensor, "B #L D"], scale: Float[Tensor, "B #L D"]
+) -> Float[Tensor, "B L D"]:
+    """Return x * (1 + scale) + shift."""
+    # Not addcmul: it saves a pass forward and takes two more backward, where it multiplies each factor by its value, 1.
+    return x * (1 + scale) + shift
+
+
+def normed(
+    norm: nn.Module,
+    x: Float[Tensor, "*B L D"],
+    shift: Float[Tensor, "*B #L D"] | None = None,
+    scale: Float[Tensor, "*B #L D"] | None = None,
+) -> Float[Tensor, "*B L D"] | Behind:
+    """Return norm(x), shifted and scaled where that is given, for a linear map that reads it."""
+    if keeps_inputs(x):
+        own = getattr(norm, "weight", None), getattr(norm, "bias", None)
+        return Behind(partial(_normed, cast(Any, norm)), (x, shift, scale, *own))
+    x = norm(x)
+    return x if shift is None or scale is None else modulate(x, shift, scale)
+
+
+def _normed(
+    norm: nn.LayerNorm | nn.RMSNorm,
+    x: Float[Tensor, "*B L D"],
+    shift: Float[Tensor, "*B #L D"] | None,
+    scale: Float[Tensor, "*B #L D"] | None,
+    weight: Float[Tensor, " D"] | None,
+    bias: Float[Tensor, " D"] | None,
+) -> Float[Tensor, "*B L D"]:
+    """Do the same with weights of the norm that are given."""
+    shape = tuple(norm.normalized_shape)
+    if isinstance(norm, nn.RMSNorm):
+        x = functional.rms_norm(x, shape, weight, norm.eps)
+    else:
+        x = functional.layer_norm(x, shape, weight, bias, norm.eps)
+    return x if shift is None or scale is None else modulate(x, shift, scale)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
-from .attention import Attention
-from .block_options import Affine, Implementation, MLPName, NormName, QKVBias, Rope
 from .cache import KVCache
-from .mlps import make_mlp
-from .norms import make_norm
+from .halves import HalvesOptions, make_halves
+from .norms import normed
 
 __all__ = ["DropPath", "PreNormBlock"]
 
@@ -46,63 +46,17 @@ class PreNormBlock(nn.Module):
     Args:
         width: Width of the model.
         heads: Attention heads; they divide the width.
-        ratio: Hidden width of the MLP in widths of the model.
-        norm: "layer" or "rms".
-        affine: Whether the norms have a learned scale and shift; "scale" is without the shift.
-        eps: Added under the root of the norms.
-        mlp: "gelu", "gelu-tanh" or "swiglu".
-        bias: Whether the linear maps have a bias.
-        qkv_bias: The same of queries, keys and values alone, where it is given; "qv" is without that of keys.
-        out_bias: The same of the map out of attention alone.
-        mlp_bias: The same of the MLP alone.
-        rope: Whether queries and keys are turned by their position; "centre" by the positions that are given.
-        rope_unit: What positions that are given are counted in.
-        dropout: Share of what attention and MLP add that is dropped in training.
-        attention_dropout: Share of the attention weights that is dropped in training; by default as `dropout`.
-        attention: "auto", "sdpa" or "math".
         drop_path: Share of the samples for which attention is left out in training, and so the MLP.
+        options: Of norms, attention and MLP, as `make_halves` takes them; `affine` is True by default.
 
     Raises:
         ValueError: The width does not split into the heads, or a name is unknown.
     """
 
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        *,
-        ratio: float = 4.0,
-        norm: NormName = "layer",
-        affine: Affine = True,
-        eps: float = 1e-6,
-        mlp: MLPName = "gelu",
-        bias: bool = True,
-        qkv_bias: QKVBias | None = None,
-        out_bias: bool | None = None,
-        mlp_bias: bool | None = None,
-        rope: Rope = False,
-        rope_unit: float = 1000.0,
-        dropout: float = 0.0,
-        attention_dropout: float | None = None,
-        attention: Implementation = "auto",
-        drop_path: float = 0.0,
-    ) -> None:
+    def __init__(self, width: int, heads: int, *, drop_path: float = 0.0, **options: Unpack[HalvesOptions]) -> None:
         super().__init__()
-        self.norm1 = make_norm(norm, width, affine=affine, eps=eps)
-        self.attention = Attention(
-            width,
-            heads,
-            qkv_bias=bias if qkv_bias is None else qkv_bias,
-            out_bias=bias if out_bias is None else out_bias,
-            rope=bool(rope),
-            rope_unit=rope_unit,
-            weight_dropout=dropout if attention_dropout is None else attention_dropout,
-            dropout=dropout,
-            implementation=attention,
-        )
-        self.norm2 = make_norm(norm, width, affine=affine, eps=eps)
-        mlp_bias = bias if mlp_bias is None else mlp_bias
-        self.mlp = make_mlp(mlp, width, int(ratio * width), bias=mlp_bias, dropout=dropout)
+        given: HalvesOptions = {"affine": True, **options}
+        self.norm1, self.attention, self.norm2, self.mlp = make_halves(width, heads, **given)
         self.drop_path = DropPath(drop_path)
 
     def forward(
@@ -127,13 +81,15 @@ class PreNormBlock(nn.Module):
             cache: Finished positions, which stand before x.
             layer: Number of this block in the cache.
             keep: Of no concern here: what a block writes into the cache stays once the model counts it in.
-            asked: Positions where the MLP is wanted; elsewhere it is left out. None for all.
+            asked: Positions where the result is wanted; elsewhere x comes out as it is. None for all.
             positions: Where each position lies, for RoPE; by default its index.
         """
-        x = x + self.drop_path(self.attention(self.norm1(x), mask, cache, layer, positions))
         if asked is None or (self.training and self.drop_path.p):  # which samples go is drawn for whole samples
-            more: Tensor = x + self.drop_path(self.mlp(self.norm2(x)))
+            x = x + self.drop_path(self.attention(normed(self.norm1, x), mask, cache, layer, positions))
+            more: Tensor = x + self.drop_path(self.mlp(normed(self.norm2, x)))
             return more
         own = torch.where(asked.flatten())[0]
-        more = self.mlp(self.norm2(x.flatten(0, 1).index_select(0, own)))
-        return x.flatten(0, 1).index_add(0, own, more.to(x.dtype)).view_as(x)
+        some = x.flatten(0, 1).index_select(0, own)
+        some = some + self.attention(normed(self.norm1, x), mask, cache, layer, positions, own)
+        some = some + self.mlp(normed(self.norm2, some))
+        return x.flatten(0, 1).index_copy(0, own, some.to(x.dtype)).view_as(x)

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from dither.registry.costs import Cost
 
-from .block_options import Affine, TransformerBlock
+from .block_options import WIDE, Affine, TransformerBlock
 
 if TYPE_CHECKING:
     from .pre_norm import PreNormBlock
@@ -24,6 +24,7 @@ class PreNorm(TransformerBlock):
     """
 
     name: ClassVar[str] = "pre-norm"
+    reads_condition: ClassVar[bool] = False
     affine: Affine = True
     """Whether the norms have a learned scale and shift; "scale" is without the shift, as RMS norm always is."""
     drop_path: float = Field(0.0, ge=0, lt=1)
@@ -37,7 +38,7 @@ class PreNorm(TransformerBlock):
     def cost(self, width: int, cond: int, length: int) -> Cost:
         """What the layer takes: behind norms and maps out nothing is multiplied, so that less is kept."""
         whole = super().cost(width, cond, length)
-        return replace(whole, kept=whole.kept - 4 * length * width)
+        return replace(whole, kept=whole.kept - (4 if width < WIDE else 2) * length * width)
 
     def build(self, width: int, cond: int) -> PreNormBlock:
         """Return one layer."""

@@ -28,8 +28,11 @@ class QVBiased(nn.Linear):
 
     def forward(self, input: Float[Tensor, "*S D"]) -> Float[Tensor, "*S 3D"]:
         """Map queries, keys and values, in this order."""
-        bias = torch.cat([self.q_bias, torch.zeros_like(self.q_bias), self.v_bias])
-        return functional.linear(input, self.weight, bias)
+        return functional.linear(input, self.weight, self.whole_bias())
+
+    def whole_bias(self) -> Float[Tensor, " 3D"]:
+        """Return the bias of all three, 0 for keys."""
+        return torch.cat([self.q_bias, torch.zeros_like(self.q_bias), self.v_bias])
 
 
 def make_qkv(width: int, bias: QKVBias) -> nn.Linear:

@@ -141,6 +141,14 @@ class DenoiserModel(ModelSpec):
             yield from (replace(misfit, related=misfit.related or ("model", "width")) for misfit in below(key, misfits))
         if self.tie_embeddings:
             yield from misfit_tied(self.embedding, self.head)
+        if not list(condition.check(self._cond)):
+            yield from self._misfit_unread(condition)
+
+    def _misfit_unread(self, condition: ConditionSpec) -> Iterator[Misfit]:
+        read = self.final == "adaln" or getattr(self.block, "reads_condition", True)
+        if not read and condition.cost(self._cond).parameters:
+            message = f'neither block "{self.block.name}" nor final = "norm" looks at condition "{condition.name}"'
+            yield Misfit(message, ("condition",), ("model", "block"), 'set condition = "none", or final = "adaln"')
 
     def _misfit_blocks(self, space: Space) -> Iterator[Misfit]:
         size = self.block_size

@@ -67,13 +67,15 @@ class Label(ConditionSpec):
     """
 
     name: ClassVar[str] = "label"
+    rev: ClassVar[int] = 2
     of: str = "cell"
     """The condition, by its name; the task says how many labels it has."""
     dropout: float = Field(0.0, ge=0, lt=1)
     """Share of the samples whose label is left out in training, so that samples can be guided by it
     (`sample.guidance`); 0.1 is usual. A label that a task does not tell is read as left out."""
-    std: float = Field(0.02, gt=0, le=100)
-    """Standard deviation of the vectors at the start."""
+    std: float = Field(1.0, gt=0, le=100)
+    """Standard deviation of the vectors at the start. DiT has 0.02, and 400,000 steps: blocks whose modulation starts
+    at zero hardly tell vectors so small apart, and learn nothing of labels in a few hundred."""
 
     def traits(self) -> frozenset[str]:
         """Promise not to look at the noise level."""
@@ -84,8 +86,11 @@ class Label(ConditionSpec):
         return (self.of,) if self.dropout else ()
 
     def check(self, width: int) -> Iterator[Misfit]:
-        """Yield if the task tells no such label."""
+        """Yield if the task tells no such label, or not always, and nothing trains what stands for none."""
         yield from tells_not(self.told, self.of, ("of",), labels=True)
+        if not self.dropout and any(condition.name == self.of and condition.partial for condition in self.told):
+            message = f'held-out samples have no "{self.of}", and without dropout nothing trains what stands for none'
+            yield Misfit(message, ("of",), ("task",), "dropout = 0.1")
 
     def cost(self, width: int) -> Cost:
         """What the table takes; the label is kept, in 8 bytes."""

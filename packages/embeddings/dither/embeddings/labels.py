@@ -25,7 +25,7 @@ class LabelEmbedding(nn.Module):
         std: Standard deviation of the vectors at the start.
     """
 
-    def __init__(self, of: str, size: int, width: int, *, dropout: float = 0.0, std: float = 0.02) -> None:
+    def __init__(self, of: str, size: int, width: int, *, dropout: float = 0.0, std: float = 1.0) -> None:
         super().__init__()
         self.of, self.size, self.dropout = of, size, dropout
         self.table = nn.Embedding(size + 1, width)

@@ -1,8 +1,10 @@
-"""The allocator of the C library, told to keep what one step has freed for the next one."""
+"""The allocator of the C library, told to keep what one step has freed for the next one, in pages of 2 MiB."""
 
 from __future__ import annotations
 
 import ctypes
+import mmap
+import resource
 from functools import cache
 
 __all__ = ["keep_freed_memory"]
@@ -11,6 +13,10 @@ M_TRIM_THRESHOLD = -1
 """glibc: bytes that may lie free at the end of the heap before they go back to the system."""
 M_MMAP_MAX = -4
 """glibc: how many large pieces may be asked of the system one by one, to go back when they are freed."""
+HEAP = 1 << 30
+"""Bytes of the heap that are to lie in large pages; the system gives each page when it is first touched."""
+PAGE = 1 << 21
+"""Bytes of a large page."""
 
 
 @cache
@@ -18,13 +24,34 @@ def keep_freed_memory() -> bool:
     """Let freed memory stay with this process; where the C library is not glibc, nothing happens.
 
     As it is, glibc asks the system for every large tensor and gives it back when it is freed, and the system fills each
-    page with zeros before the process may touch it again: in every step anew.
+    page with zeros before the process may touch it again: in every step anew. Tensors whose sizes change from step to
+    step come to lie in new pages all the same, now and then; large pages make that rare.
 
     Returns:
         Whether the library has taken it.
     """
     try:
-        mallopt = ctypes.CDLL(None).mallopt
+        libc = ctypes.CDLL(None)
+        mallopt = libc.mallopt
     except (OSError, AttributeError, TypeError):
         return False
-    return bool(mallopt(M_MMAP_MAX, 0)) and bool(mallopt(M_TRIM_THRESHOLD, 2**31 - 1))
+    if not mallopt(M_MMAP_MAX, 0) or not mallopt(M_TRIM_THRESHOLD, 2**31 - 1):
+        return False
+    _prefer_large_pages(libc)
+    return True
+
+
+def _prefer_large_pages(libc: ctypes.CDLL) -> None:
+    """Let the heap grow by addresses, not by memory, and ask the system for large pages there."""
+    advice = getattr(mmap, "MADV_HUGEPAGE", None)
+    if advice is None or resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+        return
+    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    libc.free.argtypes = [ctypes.c_void_p]
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    piece = libc.malloc(HEAP)
+    if piece is None:
+        return
+    start, end = -(-piece // PAGE) * PAGE, (piece + HEAP) // PAGE * PAGE
+    libc.madvise(start, end - start, advice)  # a system without large pages says no, and all is as before
+    libc.free(piece)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from dither.registry.problems import Problem, Refused
+
 from .experiment import Loaded
 
-__all__ = ["anchored", "outside"]
+__all__ = ["anchored", "outside", "refuse_links"]
 
 NAMES = frozenset({"path", "paths", "start_from"})
 """Options that name files, whatever their ending."""
@@ -58,6 +61,30 @@ def outside(loaded: Loaded) -> list[str]:
     found = [f"extends: {path}" for path in loaded.document.files[:-1] if far(path)]
     found += [f"{key} = {path}" for key, path in _named(loaded.experiment.model_dump(mode="json")) if far(path)]
     return [f"a file outside the folder of the experiment is read: {line}" for line in found]
+
+
+def refuse_links(run: Path) -> None:
+    """Look whether what is written into a run would land elsewhere: somebody may have given it to you.
+
+    Raises:
+        Refused: A link in it leads out of it; every one is named.
+    """
+    whole = run.resolve()
+    problems = []
+    for place, folders, files in os.walk(run):
+        for path in (Path(place, name) for name in (*folders, *files)):
+            if path.is_symlink() and not _resolved(path).is_relative_to(whole):
+                hint = "put the files themselves there; or, to go on with it and write there, --accept-changes"
+                problems.append(Problem(f"{path} is a link that leads out of the run", help=hint))
+    if problems:
+        raise Refused(problems)
+
+
+def _resolved(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError):  # links in a circle
+        return Path(os.sep)
 
 
 def _named(value: Any, key: str = "") -> Iterator[tuple[str, Path]]:

@@ -11,6 +11,8 @@ from dither.registry.parts import Picture
 
 __all__ = ["Board"]
 
+EXTRA = "dither-engine[tensorboard]"
+"""What has it; all the rest of a run does without."""
 LONGEST = 20_000
 """Characters of a text that are sent to TensorBoard."""
 
@@ -29,8 +31,11 @@ class Board:
         self._writer: Any = None
 
         def open_writer() -> None:
-            from torch.utils.tensorboard import SummaryWriter
-
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                warn(f"no TensorBoard: it is not installed; pip install '{EXTRA}' brings it")
+                return
             self._writer = SummaryWriter(str(folder), purge_step=start + 1 if start else None)
 
         self._try(open_writer)

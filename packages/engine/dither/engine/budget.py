@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from dither.registry.costs import Cost, Stage
 from dither.registry.fused import FUSED_FROM
 from dither.registry.problems import Refused, dotted
-from dither.registry.spaces import Space, TokenSpace
+from dither.registry.spaces import FeatureSpace, Space, TokenSpace
 from dither.registry.spec import Misfit, Options, Path
 from dither.registry.validation import problems_of
 
@@ -40,6 +40,8 @@ HALVED = 0.7
 """Share of a model's activations that is left under bfloat16, which keeps some of them in float32; measured."""
 LATER = 2**22
 """Numbers of raw output that a sampler holds at least, all of them or a chunk; what is made of more is cut finer."""
+WAITING = 11
+"""Bytes of a feature in a batch: what it is and what the noise made of it, known or not, hidden, wanted."""
 SLACK = 6
 """One part in so many of what comes and goes is lost between the pieces that the allocator keeps; measured."""
 
@@ -116,12 +118,19 @@ def budgets(experiment: Experiment, space: Space) -> list[Budget]:
     again = (
         NUMBER * max(stage.cost.parameters for stage in parts) * (e.train.accumulate > 1)
     )  # to be added to the others
-    gradients = {"gradients": weights + again}
+    gradients = {"gradients": weights + again} | _waiting(e, space)
     found = [Budget("training", standing | gradients | _training(training, e.train.batch_size // e.train.accumulate))]
     found.append(Budget("evaluation", idle | _forward(parts, measured, 2), certain=False))
     if e.sample.count:
         found.append(Budget("sampling", idle | _forward(drawn(e, space), taken, 1)))
     return found
+
+
+def _waiting(experiment: Experiment, space: Space) -> dict[str, int]:
+    """What of a batch that is taken in parts lies there meanwhile, clean and noised; ids are too few to count."""
+    if experiment.train.accumulate == 1 or not isinstance(space, FeatureSpace):
+        return {}
+    return {"data of the batch": WAITING * experiment.train.batch_size * space.length * space.width}
 
 
 def _training(parts: Sequence[Stage], samples: int) -> dict[str, int]:

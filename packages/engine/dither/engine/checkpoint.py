@@ -183,10 +183,12 @@ class Checkpoints:
         final = self.folder / f"step-{step:08d}"
         if final.exists():
             raise FileExistsError(errno.EEXIST, "this checkpoint exists already", str(final))
-        self.folder.mkdir(parents=True, exist_ok=True)
+        if not self.folder.is_dir():
+            self.folder.mkdir(parents=True)
+            sync(self.folder.parent)
         needed = contents.size()
-        if (free := shutil.disk_usage(self.folder).free) < needed:
-            raise _no_space(errno.ENOSPC, final, needed, free)
+        if shutil.disk_usage(self.folder).free < needed:
+            raise self._no_space(errno.ENOSPC, final, needed)
         aside = self.folder / f".tmp-{step}-{os.getpid()}-{secrets.token_hex(3)}"
         aside.mkdir()
         try:
@@ -195,9 +197,7 @@ class Checkpoints:
         except BaseException as error:
             shutil.rmtree(aside, ignore_errors=True)
             if isinstance(error, OSError) and error.errno in FULL:
-                raise _no_space(
-                    error.errno, error.filename or final, needed, shutil.disk_usage(self.folder).free
-                ) from error
+                raise self._no_space(error.errno, error.filename or final, needed) from error
             raise
         sync(self.folder)
         for older, path in self.steps()[self.keep :]:
@@ -211,10 +211,10 @@ class Checkpoints:
         path.rename(aside)
         shutil.rmtree(aside, ignore_errors=True)
 
-
-def _no_space(number: int, path: str | Path, needed: int, free: int) -> OSError:
-    message = f"{os.strerror(number)}: no space for a checkpoint: {needed:,} bytes needed, {free:,} free"
-    return OSError(number, message, str(path))
+    def _no_space(self, number: int, path: str | Path, needed: int) -> OSError:
+        free = shutil.disk_usage(self.folder).free
+        message = f"{os.strerror(number)}: no space for a checkpoint: {needed:,} bytes needed, {free:,} free"
+        return OSError(number, message, str(path))
 
 
 def _place(tensor: Tensor) -> tuple[Any, ...]:

@@ -13,6 +13,7 @@ from dither.registry.validation import dump, validate
 
 from .experiment import Experiment, Loaded, open_experiment
 from .parts_record import parts_record, plugins_record
+from .whereabouts import no_run
 
 __all__ = ["Side", "compare", "read_side"]
 
@@ -46,6 +47,8 @@ def read_side(path: Path, select: Sequence[str] | None = None) -> Side:
     Raises:
         Refused: It is neither, or damaged.
     """
+    if not path.exists() and path.suffix != ".toml":
+        raise no_run(path, "resolved.toml")
     return _of_run(path) if path.is_dir() else _of_file(path, select)
 
 

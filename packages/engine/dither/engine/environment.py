@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import resource
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -13,17 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.optim import Optimizer
 
-from dither.registry.problems import Refused
+from dither.registry.problems import Problem, Refused
 from dither.registry.storage import cache_folder
 
+from .data_record import data_record
 from .experiment import Loaded
 from .parts_record import parts_record, plugins_record
 from .run_policy import governing_policy_file
 
-__all__ = ["choose_device", "differences", "git_state", "keep_compiled", "manifest", "peak_memory"]
+__all__ = ["choose_device", "differences", "git_state", "keep_compiled", "manifest", "peak_memory", "require_compiler"]
 
-DECIDES_BITS = ("python", "torch", "threads", "device", "cpu_capability")
+DECIDES_BITS = ("python", "torch", "threads", "device", "cpu_capability", "optimizer")
 
 
 def choose_device(name: str) -> torch.device:
@@ -49,7 +52,23 @@ def keep_compiled() -> None:
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "compiled"))
 
 
-def manifest(argv: list[str], loaded: Loaded, device: torch.device, counts: Mapping[str, int]) -> dict[str, Any]:
+def require_compiler(device: torch.device) -> None:
+    """Make sure that what torch.compile writes for a CPU can be compiled.
+
+    Raises:
+        Refused: There is no compiler.
+    """
+    name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+    if device.type == "cpu" and shutil.which(name) is None:
+        help = "install one, name it in CXX, or leave train.compile out"
+        raise Refused(
+            Problem(f"to compile needs a C++ compiler, and there is no {name}", ("train", "compile"), help=help)
+        )
+
+
+def manifest(
+    argv: list[str], loaded: Loaded, device: torch.device, counts: Mapping[str, int], optimizer: Optimizer
+) -> dict[str, Any]:
     """Return what manifest.json holds."""
     registry = governing_policy_file(loaded.path)
     return {
@@ -57,18 +76,19 @@ def manifest(argv: list[str], loaded: Loaded, device: torch.device, counts: Mapp
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "argv": argv,
         "seed": loaded.experiment.seed,
-        "environment": environment(device),
+        "environment": environment(device, optimizer),
         "git": git_state(Path.cwd()),
         "registry": None if registry is None else str(registry),
         "plugins": plugins_record(loaded),
         "parts": parts_record(loaded),
+        "data": data_record(loaded.experiment),
         "parameters": {**counts, "total": sum(counts.values())},
     }
 
 
-def environment(device: torch.device) -> dict[str, Any]:
+def environment(device: torch.device, optimizer: Optimizer | None = None) -> dict[str, Any]:
     """Return versions and machine; runs on equal environments are equal bit for bit on the CPU."""
-    return {
+    found = {
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "platform": platform.platform(),
@@ -76,11 +96,19 @@ def environment(device: torch.device) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
     }
+    return found if optimizer is None else found | {"optimizer": _implementation(optimizer)}
+
+
+def _implementation(optimizer: Optimizer) -> str:
+    """Return which of several implementations of an optimizer it is: their results differ in the last bits."""
+    chosen = [name for name in ("fused", "foreach") if optimizer.defaults.get(name)]
+    return " ".join([*chosen, type(optimizer).__name__])
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Say what changed of that which decides the bits of a result."""
-    return [f"{key}: {before.get(key)} -> {now.get(key)}" for key in DECIDES_BITS if before.get(key) != now.get(key)]
+    """Say what changed of that which decides the bits of a result, and was written down."""
+    changed = [key for key in DECIDES_BITS if before.get(key) not in (None, now.get(key))]
+    return [f"{key}: {before[key]} -> {now.get(key)}" for key in changed]
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:

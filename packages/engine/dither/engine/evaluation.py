@@ -9,8 +9,9 @@ import math
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
-from dither.registry.parts import Split
+from dither.registry.parts import Split, TimelessProcess
 
 from .intervals import Intervals
 from .randomness import Stream, seed_generators
@@ -31,8 +32,9 @@ def evaluate(
 ) -> dict[str, float] | None:
     """Measure the loss and the figures of the task, which are given the whole bound where the loss is a part of one.
 
-    Times are stratified over the whole set and dealt out at random. Times and noise follow from the seed, the number
-    of samples and the batch size, so that evaluations of one run differ by the weights alone.
+    Times are stratified over the whole set and dealt out at random; where they say nothing of the states, all are one.
+    They and the noise follow from the seed, the number of samples and the batch size, so that evaluations of one run
+    differ by the weights alone.
 
     Args:
         system: What is measured, usually around averaged weights.
@@ -58,7 +60,7 @@ def evaluate(
     try:
         for repeat in range(repeats):
             seed_generators(device, Stream.EVALUATION, seed, repeat)
-            times = system.times(count)[torch.randperm(count)]
+            times = _times(system, count)
             for start in range(0, count, batch_size):
                 if stopped():
                     return None
@@ -75,3 +77,11 @@ def evaluate(
     finally:
         system.train(was_training)
     return {"loss": total / weight if weight else math.nan, **metrics.compute(), **intervals.compute()}
+
+
+def _times(system: Diffusion, count: int) -> Tensor:
+    """Draw times for so many samples; none are drawn where they say nothing."""
+    process = system.process
+    if isinstance(process, TimelessProcess) and process.moment is not None:
+        return torch.full((count,), process.moment)
+    return system.times(count)[torch.randperm(count)]

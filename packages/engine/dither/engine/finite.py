@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
 from dither.registry.problems import dotted
@@ -13,7 +15,7 @@ from dither.registry.renames import parts_in
 
 from .experiment import Experiment
 
-__all__ = ["FiniteGuard", "NonFinite", "data_of"]
+__all__ = ["FiniteGuard", "NonFinite", "NonFiniteWeights", "Skips", "all_finite", "data_of"]
 
 SHOWN = 20
 
@@ -40,6 +42,26 @@ class NonFinite(Exception):  # noqa: N818 - it says what happened, as the exit c
             f"step {self.step + 1}: the loss is {self.loss:g} and the gradient norm {self.norm:g}; "
             f"the weights were not changed by it; {which} {shown}"
         )
+
+
+class NonFiniteWeights(NonFinite):
+    """The update of a step was too large: it made weights that are no numbers, though loss and gradient were.
+
+    Attributes:
+        step: Number of the step, from 0.
+    """
+
+    def __init__(self, step: int) -> None:
+        super().__init__(step, math.nan, math.nan)
+
+    def __str__(self) -> str:
+        return f"step {self.step + 1}: its update, by too large a learning rate, made weights that are no numbers"
+
+
+def all_finite(tensors: Iterable[Tensor]) -> bool:
+    """Tell whether all values of some tensors on one device are numbers; waits for it once, and makes no copies."""
+    flags = [torch.stack(tensor.aminmax()).isfinite().all() for tensor in tensors if tensor.numel()]
+    return not flags or bool(torch.stack(flags).all())
 
 
 def data_of(experiment: Experiment) -> str:
@@ -108,3 +130,45 @@ class FiniteGuard:
         if self.deferred and not self.alive:
             total, weight, norm = self.last.tolist()
             raise NonFinite(self.first + int(self.good), total / weight, norm)
+
+
+class Skips:
+    """Steps that are passed over because their loss or gradient is no number; the guard waits for the device then.
+
+    Args:
+        limit: How many in a row there may be; 0 for none.
+
+    Attributes:
+        counted: How many there were since `take`.
+        row: How many there were without a good step between them.
+        told: Told of each.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.counted = self.row = 0
+        self.told: Callable[[str], object] = lambda line: None
+
+    def one_more(self, error: NonFinite) -> bool:
+        """Tell whether the step of an error may be passed over; it is counted then."""
+        if self.row >= self.limit:
+            if self.limit:
+                error.add_note(f"it is the last of {self.row + 1} such steps in a row; train.skip_limit = {self.limit}")
+            return False
+        self.counted += 1
+        self.row += 1
+        self.told(f"{error}; it is skipped, {self.row} in a row of at most {self.limit}")
+        return True
+
+    def take(self) -> dict[str, float]:
+        """Return how many there were since the last call, as a figure; nothing where there may be none."""
+        counted, self.counted = self.counted, 0
+        return {"skipped": counted} if self.limit else {}
+
+    def state(self) -> dict[str, int]:
+        """Return what a resumed run needs."""
+        return {"skipped": self.counted, "skipped_in_row": self.row}
+
+    def load_state(self, plain: Mapping[str, Any]) -> None:
+        """Take over what `state` returned; a checkpoint of before there was this policy has nothing of it."""
+        self.counted, self.row = int(plain.get("skipped", 0)), int(plain.get("skipped_in_row", 0))

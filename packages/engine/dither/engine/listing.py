@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,6 +22,7 @@ from .seals import broken_table, broken_text
 
 __all__ = ["Finding", "Listed", "list_runs", "verify_run"]
 
+SWEEP = "sweep.json"
 State = Literal["done", "running", "stopped", "empty", "damaged"]
 
 
@@ -61,14 +63,14 @@ class Finding:
 
 
 def list_runs(folder: Path) -> Iterator[Listed]:
-    """Yield the runs of a folder, the oldest first; other folders in it are passed over.
+    """Yield the runs of a folder, the oldest first, or those of a sweep; other folders in it are passed over.
 
     Raises:
         Refused: It is no folder.
     """
     if not folder.is_dir():
         raise Refused(f"{folder} is no folder")
-    for path in sorted(folder.iterdir()):
+    for path in sorted(folder.glob("*/*") if (folder / SWEEP).is_file() else folder.iterdir()):
         if (path / "resolved.toml").is_file() or (path / "run.lock").is_file():
             yield _listed(path)
 
@@ -96,8 +98,17 @@ def _listed(path: Path) -> Listed:
         state = "running"
     elif state is None:
         state = "empty" if newest is None else "done" if figures and newest == steps else "stopped"
-    size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-    return Listed(path, name, state, newest, steps, figures, size)
+    return Listed(path, name, state, newest, steps, figures, _bytes(path))
+
+
+def _bytes(folder: Path) -> int:
+    """Return the bytes of all files in a folder; of those that a run removes meanwhile, nothing."""
+    size = 0
+    for inner, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                size += os.lstat(os.path.join(inner, name)).st_size
+    return size
 
 
 def verify_run(path: Path) -> list[Finding]:

@@ -2,37 +2,45 @@
 
 Three lines are enough:
 
-    from dither.engine import draw, load
-    system = load("runs/20260101T120000Z-abc123")
-    samples = draw(system, system.task.like(4, seed=0), seed=0)
+    import dither
+    system = dither.load("runs/20260101T120000Z-abc123")
+    samples = dither.draw(system, system.task.like(4, seed=0), seed=0)
 """
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import shutil
+import tomllib
 from collections.abc import Iterable
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, cast
 
+import tomlkit
 import torch
 from rich.console import Console
 
+from dither.registry.document import Document
+from dither.registry.parts import Task
 from dither.registry.problems import Problem, Refused
 from dither.registry.storage import sha256_of, sync
-from dither.registry.validation import located
+from dither.registry.validation import located, validate
 
 from .allocator import keep_freed_memory
 from .checkpoint import MANIFEST, Checkpoints, Damaged, load_weights, verify, weights_of
 from .constraining import load_redrawn
 from .environment import choose_device
-from .experiment import Loaded, load_experiment
+from .experiment import Experiment, Loaded, check_experiment, load_experiment, open_experiment
 from .lora import load_merged, write_merged
+from .parcel import Absent, changes_within, pack, read_needs, space_as_json
 from .parts_record import changed_files
 from .progress import Screen, say
 from .rundir import read_manifest, resolved_file
 from .scores import best_step
+from .seals import sealed_table
 from .system import Diffusion
 
 __all__ = ["Which", "build", "export_run", "find_checkpoint", "load", "load_run"]
@@ -42,25 +50,54 @@ Which = Literal["newest", "best"] | int
 WEIGHTS, EXPERIMENT = "weights.safetensors", "experiment.toml"
 
 
-def load(path: str | Path, checkpoint: Which = "newest", device: str = "auto") -> Diffusion:
+def load(
+    path: str | Path, checkpoint: Which = "newest", device: str = "auto", changes: Iterable[str] = ()
+) -> Diffusion:
     """Return a trained system, ready to denoise and to draw from.
+
+    Where data that an export speaks of are not here, its task knows no more than what a sample looks like.
 
     Args:
         path: A run directory, or a folder that `dither export` wrote.
         checkpoint: Which of a run.
         device: As in the experiment: auto, cpu, cuda.
+        changes: `key=value` as after --set: of a run how samples are drawn, of an export also where its data are.
 
     Raises:
         Refused: It is neither of them; Damaged: what is there is not what was written.
     """
     path = Path(path)
     if not (path / WEIGHTS).is_file():
-        return load_run(path, checkpoint=checkpoint)[1].to(choose_device(device))
+        return load_run(path, checkpoint=checkpoint, changes=changes, device=device)[1]
     if reason := verify(path, {WEIGHTS, EXPERIMENT}):
         raise Damaged(f"{path} is damaged: {reason}")
-    system, _ = build(load_experiment(path / EXPERIMENT))
+    system = _unpacked(path, device, list(changes))
     load_weights(path / WEIGHTS, system.model)
-    return system.eval().to(choose_device(device))
+    return system.eval()
+
+
+def _unpacked(path: Path, device: str, changes: list[str]) -> Diffusion:
+    """Build what an export holds, without a task of its own where its data are missing."""
+    data, space = read_needs(path)
+    inner = changes_within(Document.load(path / EXPERIMENT).tree, path)
+    document, plugins = open_experiment(path / EXPERIMENT, [*inner, *changes])
+    told = {change.partition("=")[0].strip() for change in changes}
+    missing = [one for one in data if one.option not in told and not _there(path, one.name)]
+    if not missing or space is None:
+        return build(_elsewhere(check_experiment(document, plugins), device))[0]
+    loaded = Loaded(validate(Experiment, document, plugins.catalog), document, plugins)
+    task = cast(Task, Absent(space, missing, path))
+    return build(_elsewhere(loaded, device), task=task)[0]
+
+
+def _there(folder: Path, name: str) -> bool:
+    return (folder / name).exists() or bool(glob.glob(name, root_dir=folder, recursive=True))
+
+
+def _elsewhere(loaded: Loaded, device: str) -> Loaded:
+    """Return an experiment for another machine than it was trained on."""
+    train = loaded.experiment.train.model_copy(update={"device": device, "threads": None})
+    return replace(loaded, experiment=loaded.experiment.model_copy(update={"train": train}))
 
 
 def load_run(
@@ -69,11 +106,12 @@ def load_run(
     constraints: Path | None = None,
     checkpoint: Which = "newest",
     changes: Iterable[str] = (),
+    device: str | None = None,
 ) -> tuple[Loaded, Diffusion, int]:
     """Return a run's experiment, its system with the weights of a checkpoint, and their step.
 
     Constraints from a file replace the run's own, and changes say how else samples are to be drawn. Damaged checkpoints
-    that are passed over are named on the console.
+    that are passed over are named on the console. A device is another one than the run's.
 
     Raises:
         Refused: It is no run directory; Damaged: it has no such checkpoint that is intact.
@@ -86,7 +124,7 @@ def load_run(
             [Problem(f"the run in {run_directory} is not what it was: {other}", help=fix) for other in others]
         )
     found = find_checkpoint(run_directory, checkpoint, console)
-    system, _ = build(loaded)
+    system, _ = build(loaded if device is None else _elsewhere(loaded, device))
     load_merged(weights_of(found), system.model)
     return loaded, system.eval(), int(found.name.removeprefix("step-"))
 
@@ -116,8 +154,11 @@ def find_checkpoint(run_directory: Path, which: Which = "newest", console: Conso
     return there[step]
 
 
-def build(loaded: Loaded, training: bool = False) -> tuple[Diffusion, torch.device]:
-    """Build an experiment on its device; for training on a CPU, freed memory stays with the process from then on."""
+def build(loaded: Loaded, training: bool = False, task: Task | None = None) -> tuple[Diffusion, torch.device]:
+    """Build an experiment on its device; for training on a CPU, freed memory stays with the process from then on.
+
+    A task that is given stands in for that of the experiment.
+    """
     train = loaded.experiment.train
     if train.threads is not None:
         torch.set_num_threads(train.threads)
@@ -125,7 +166,7 @@ def build(loaded: Loaded, training: bool = False) -> tuple[Diffusion, torch.devi
     if training and train.keep_memory and device.type == "cpu":
         keep_freed_memory()
     try:
-        system = Diffusion.build(loaded.experiment, loaded.plugins.catalog)
+        system = Diffusion.build(loaded.experiment, loaded.plugins.catalog, task)
     except Refused as refused:
         raise located(refused, loaded.document) from None
     return system.to(device), device
@@ -134,8 +175,11 @@ def build(loaded: Loaded, training: bool = False) -> tuple[Diffusion, torch.devi
 def export_run(run_directory: Path, to: Path, checkpoint: Which = "newest") -> list[Path]:
     """Write what others need to use the weights of a run, and nothing else, into a new folder.
 
+    Of data only the names go along, and how large they are; the manifest has them under `data`.
+
     Returns:
-        The files: the weights as safetensors, the experiment with every default, one-file plugins, and their hashes.
+        The files: the weights as safetensors, the experiment with every default, one-file plugins, small files that it
+        names such as a tokenizer, and their hashes.
 
     Raises:
         Refused: It is no run directory, or the folder exists; Damaged: there is no such checkpoint that is intact.
@@ -144,21 +188,25 @@ def export_run(run_directory: Path, to: Path, checkpoint: Which = "newest") -> l
     found = find_checkpoint(run_directory, checkpoint)
     if to.exists():
         raise Refused(f"{to} exists; nothing is overwritten")
+    parcel = pack(tomllib.loads(experiment.read_text(encoding="utf-8")))
     aside = to.with_name(f".{to.name}-{os.getpid()}")
     try:
         aside.mkdir(parents=True)
         write_merged(weights_of(found), aside / WEIGHTS)
-        shutil.copyfile(experiment, aside / EXPERIMENT)
+        (aside / EXPERIMENT).write_text(tomlkit.dumps(parcel.tree), encoding="utf-8")
+        for name, file in parcel.files.items():
+            (aside / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(file, aside / name)
         if (plugins := run_directory / "plugins").is_dir():
             shutil.copytree(plugins, aside / "plugins", ignore=shutil.ignore_patterns("__pycache__"))
         files = sorted(path for path in aside.rglob("*") if path.is_file())
         for path in files:
             sync(path)
-        listed = {
-            str(path.relative_to(aside)): {"size": path.stat().st_size, "sha256": sha256_of(path)} for path in files
-        }
+        entries = ((path, {"size": path.stat().st_size, "sha256": sha256_of(path)}) for path in files)
+        listed = {path.relative_to(aside).as_posix(): entry for path, entry in entries}
         manifest = {"format": 1, "step": int(found.name.removeprefix("step-")), "files": listed}
-        (aside / MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
+        manifest |= {"data": [asdict(one) for one in parcel.data], "space": _space(experiment) if parcel.data else None}
+        (aside / MANIFEST).write_text(json.dumps(sealed_table(manifest), indent=2), encoding="utf-8")
         sync(aside / MANIFEST)
         aside.rename(to)
     except OSError as error:
@@ -166,3 +214,11 @@ def export_run(run_directory: Path, to: Path, checkpoint: Which = "newest") -> l
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return [to / path.relative_to(aside) for path in [*files, aside / MANIFEST]]
+
+
+def _space(experiment: Path) -> dict[str, Any] | None:
+    """Return what a sample of a run looks like, where its data are here to tell it."""
+    try:
+        return space_as_json(load_experiment(experiment).experiment.task.space())
+    except Refused:
+        return None

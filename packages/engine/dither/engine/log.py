@@ -11,6 +11,7 @@ from rich.console import Console
 from dither.registry.parts import Picture
 
 from .board import Board
+from .memory import needed_memory
 from .metrics_file import BEGINNING, MetricsFile
 from .progress import ProgressDisplay
 
@@ -29,7 +30,7 @@ class Log:
     """
 
     def __init__(self, folder: Path, console: Console, total: int, done: int = 0, offset: int | None = None) -> None:
-        self.display = ProgressDisplay(console, total, done)
+        self.display = ProgressDisplay(console, total, done, needed_memory)
         self.metrics = MetricsFile(folder / "metrics.jsonl", offset, self.display.line)
         self.board = Board(folder / "tensorboard", done, self.display.line)
 

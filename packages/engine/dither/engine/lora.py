@@ -24,7 +24,7 @@ from dither.registry.problems import Problem, Refused, nearest
 from .checkpoint import load_weights
 from .disk import disk_errors
 from .randomness import Stream, mixed
-from .shards import read_tensors
+from .shards import read_tensors, readable
 
 __all__ = ["LowRank", "add_lora", "load_merged", "merged", "write_merged"]
 
@@ -179,7 +179,7 @@ def write_merged(path: Path, to: Path) -> None:
 
 def _has_changes(path: Path) -> bool:
     for each in path.iterdir() if path.is_dir() else (path,):
-        with safe_open(each, "pt") as file:
+        with readable(each), safe_open(each, "pt") as file:
             if any(APART in name for name in file.keys()):  # noqa: SIM118 - it is no mapping
                 return True
     return False

@@ -12,7 +12,7 @@ from dither.registry.renames import parts_in
 
 from .experiment import Loaded
 
-__all__ = ["changed_files", "changed_parts", "parts_record", "plugins_record"]
+__all__ = ["changed_files", "changed_parts", "newest_record", "parts_record", "plugins_record"]
 
 
 def parts_record(loaded: Loaded) -> dict[str, dict[str, str]]:
@@ -42,7 +42,7 @@ def changed_parts(manifest: Mapping[str, Any], loaded: Loaded) -> list[str]:
         manifest: Of the run.
         loaded: What it would go on with.
     """
-    before_parts, before_plugins = (_newest(manifest, key) for key in ("parts", "plugins"))
+    before_parts, before_plugins = (newest_record(manifest, key) for key in ("parts", "plugins"))
     parts, plugins = parts_record(loaded), plugins_record(loaded)
     changes = []
     for path, spec in parts_in(loaded.experiment):
@@ -66,7 +66,7 @@ def changed_parts(manifest: Mapping[str, Any], loaded: Loaded) -> list[str]:
 def changed_files(manifest: Mapping[str, Any], loaded: Loaded) -> list[str]:
     """Say which plugin files, of plugins that parts come from, have another content than the run knew last."""
     used = {record["part"].partition("/")[0] for record in parts_record(loaded).values()}
-    before, now = _newest(manifest, "plugins"), plugins_record(loaded)
+    before, now = newest_record(manifest, "plugins"), plugins_record(loaded)
     return [
         f'plugin file {now[name]["from"]} of plugin "{name}" has another content than it had'
         for name in before
@@ -82,7 +82,7 @@ def _meaning(catalog: Catalog, kind: str, part: Any) -> str | None:
         return None
 
 
-def _newest(manifest: Mapping[str, Any], key: str) -> dict[str, Any]:
+def newest_record(manifest: Mapping[str, Any], key: str) -> dict[str, Any]:
     """Return what the run was made of when it last went on, or else when it was started."""
     entries = [manifest, *(entry for entry in manifest.get("resumed", ()) if isinstance(entry, dict))]
     tables = [entry[key] for entry in entries if isinstance(entry.get(key), dict)]

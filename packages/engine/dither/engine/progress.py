@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+
+from .figure_names import belongs, with_interval
+from .machine import size
 
 __all__ = ["ProgressDisplay", "Screen", "say"]
 
@@ -17,6 +21,10 @@ REDRAW = 0.1
 """Seconds between two updates of the bar."""
 PATIENCE = 10.0
 """Seconds between two plain lines."""
+WIDE, NARROW = 75, 55
+"""Columns of a terminal with room for the bar, and with room for rate, loss and memory."""
+MOST = 8
+"""Figures of an evaluation that are told; metrics.jsonl and the table at the end have all."""
 
 
 class Screen(Console):
@@ -43,24 +51,27 @@ def say(console: Console, text: object, style: str | None = None) -> None:
 
 
 class ProgressDisplay:
-    """Steps done, rate, time left and loss.
+    """Steps done, rate, time left, loss and memory.
 
     Args:
         console: Where it is shown.
         total: Steps of the run.
         done: Steps done before.
+        memory: Tells the bytes that the run has needed so far.
     """
 
-    def __init__(self, console: Console, total: int, done: int = 0) -> None:
-        self.console, self.total = console, total
+    def __init__(self, console: Console, total: int, done: int = 0, memory: Callable[[], int] = lambda: 0) -> None:
+        self.console, self.total, self._memory = console, total, memory
         self._shown, self._loss = 0.0, ""
         self._began: float | None = None
         self._first = done
         self._bar: Any = None
-        if console.is_terminal:
-            columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn())
-            self._bar = Progress(*columns, TextColumn("{task.fields[loss]}"), console=console, transient=True)
-            self._task = self._bar.add_task("", total=total, completed=done, rate="", loss="")
+        if console.is_terminal and not console.is_dumb_terminal:
+            texts = (TextColumn(f"{{task.fields[{name}]}}") for name in ("rate", "loss", "memory"))
+            columns: list[ProgressColumn] = [BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn(), *texts]
+            shown = columns if console.width >= WIDE else columns[1:] if console.width >= NARROW else columns[1:3]
+            self._bar = Progress(*shown, console=console, transient=True)
+            self._task = self._bar.add_task("", total=total, completed=done, rate="", loss="", memory="")
 
     def start(self) -> None:
         """Begin to show."""
@@ -77,19 +88,26 @@ class ProgressDisplay:
         now = time.monotonic()
         if self._began is None:  # the first step loads kernels and more, and would spoil the rate
             self._began, self._first = now, step
-        if self._bar is not None and now - self._shown > REDRAW:
+        if self._bar is not None and (now - self._shown > REDRAW or step == self.total):
             self._shown = now
-            self._bar.update(self._task, completed=step, rate=self._rate(step, now), loss=self._loss)
+            told = {"rate": self._rate(step, now), "loss": self._loss, "memory": self._held()}
+            self._bar.update(self._task, completed=step, **told)
+
+    def doing(self, what: str) -> None:
+        """Say what is done between two steps, for as long as the bar stands still."""
+        if self._bar is not None:
+            self._bar.update(self._task, loss=what)
 
     def figures(self, step: int, kind: str, figures: Mapping[str, float]) -> None:
         """Say what was measured; the loss stands beside the bar, an evaluation gets a line of its own."""
-        text = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
+        text = _told(figures)
         if kind == "train":
             self._loss = f"loss {figures.get('loss', float('nan')):.4g}"
             now = time.monotonic()
             if self._bar is None and (now - self._shown > PATIENCE or step == self.total):
                 self._shown = now
-                self.line(f"step {step}/{self.total}  {text}  {self._rate(step, now)}  {self._left(step, now)}")
+                told = (text, self._rate(step, now), self._left(step, now), self._held())
+                self.line("  ".join([f"step {step}/{self.total}", *filter(None, told)]))
         elif text:
             self.line(f"step {step}  {kind}: {text}")
 
@@ -100,10 +118,22 @@ class ProgressDisplay:
     def _rate(self, step: int, now: float) -> str:
         if self._began is None or step == self._first:
             return ""
-        return f"{(step - self._first) / max(now - self._began, 1e-9):.3g} steps/s"
+        rate = (step - self._first) / max(now - self._began, 1e-9)
+        return f"{rate:,.0f} steps/s" if rate >= 100 else f"{rate:.3g} steps/s"
 
     def _left(self, step: int, now: float) -> str:
         if self._began is None or step == self._first:
             return ""
         seconds = (now - self._began) / (step - self._first) * (self.total - step)
-        return f"{int(seconds // 60)}:{int(seconds % 60):02d} left"
+        return f"{timedelta(seconds=int(seconds))} left"
+
+    def _held(self) -> str:
+        held = self._memory()
+        return size(held) if held else ""
+
+
+def _told(figures: Mapping[str, float]) -> str:
+    """Return the first figures with their intervals, and how many there are besides."""
+    names = [name for name in figures if not belongs(name, figures)]
+    told = ", ".join(f"{name} {with_interval(name, figures)}" for name in names[:MOST])
+    return told + (f" and {len(names) - MOST} more" if len(names) > MOST else "")

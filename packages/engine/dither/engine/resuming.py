@@ -7,19 +7,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 
 from dither.registry.problems import Problem, Refused
 
 from .checkpoint import Checkpoints, Damage
+from .data_record import changed_data, data_record
 from .environment import differences, environment
 from .experiment import Loaded
 from .metrics_file import Place, changed_lines
-from .parts_record import changed_parts, parts_record, plugins_record
+from .parts_record import changed_parts, newest_record, parts_record, plugins_record
 from .progress import say
 from .ranks import Ranks
 from .rundir import RunDirectory, read_manifest
+from .trainer import Trainer
 
 __all__ = ["find_newest", "launched", "lost_lines", "note_resumption", "same_parts"]
 
@@ -30,7 +31,7 @@ def same_parts(before: Mapping[str, Any], loaded: Loaded, path: Path, accept_cha
     Raises:
         Refused: There are some, and that is not accepted.
     """
-    changes = changed_parts(before, loaded)
+    changes = changed_parts(before, loaded) + changed_data(newest_record(before, "data"), loaded.experiment)
     if changes and not accept_changes:
         hint = "start a new run, bring back what it was started with, or accept it with --accept-changes"
         raise Refused([Problem(f"the run in {path} cannot go on as it was: {change}", help=hint) for change in changes])
@@ -73,7 +74,7 @@ def note_resumption(
     before: Mapping[str, Any],
     entry: Mapping[str, Any],
     loaded: Loaded,
-    device: torch.device,
+    trainer: Trainer,
     console: Console,
 ) -> None:
     """Write into the manifest that the run goes on, and with what; say what is not as it was.
@@ -83,12 +84,13 @@ def note_resumption(
         before: Its manifest.
         entry: The command line, the step, and the changes.
         loaded: What it goes on with.
-        device: Where it goes on.
+        trainer: What goes on.
         console: Where it is said.
     """
-    now = environment(device)
+    now = environment(trainer.device, trainer.optimizer)
     for difference in differences(before["environment"], now):
         say(console, f"not as it was, so the result may differ in the last bits: {difference}", "yellow")
     made_of = {"environment": now, "parts": parts_record(loaded), "plugins": plugins_record(loaded)}
+    made_of["data"] = data_record(loaded.experiment)
     directory.write_json("manifest.json", {**before, "resumed": [*before["resumed"], {**entry, **made_of}]})
     say(console, f"going on after step {entry['step']}")

@@ -11,6 +11,7 @@ from rich.console import Console
 from dither.registry.parts import Split
 from dither.registry.problems import Refused
 
+from .anchoring import refuse_links
 from .drawing import make_drawing, unused_folder, write_drawing
 from .evaluation import evaluate
 from .experiment import load_experiment
@@ -59,6 +60,8 @@ def sample_run(
             has no intact checkpoint.
     """
     errors, console = console, console or Screen()
+    if out is None:
+        refuse_links(run_directory)
     if forms:
         check_forms(load_experiment(resolved_file(run_directory)).experiment.task, forms)
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -72,7 +75,8 @@ def sample_run(
         raise Refused(f"{folder} cannot be made: {error.strerror}") from None
     size, tries = loaded.experiment.sample.batch_size, loaded.experiment.sample.tries
     try:
-        drawing = make_drawing(system, count, seed, size, tries=tries)
+        with console.status(f"drawing {count} samples"):
+            drawing = make_drawing(system, count, seed, size, tries=tries)
     except BaseException:
         if made:
             with suppress(OSError):

@@ -17,9 +17,9 @@ from rich.console import Console
 from dither.registry.problems import Refused
 from dither.registry.reports import PluginError
 
-from .anchoring import outside
+from .anchoring import outside, refuse_links
 from .checkpoint import Checkpoints, Damaged
-from .disk import FULL
+from .disk import exhausted, shortage
 from .environment import manifest
 from .experiment import Loaded
 from .finite import NonFinite, data_of
@@ -109,23 +109,17 @@ def run(
     except NonFinite as error:
         say(errors, _reason(error), "red")
         return NON_FINITE
-    except (MemoryError, RuntimeError, OSError) as error:
-        if _exhausted(error):
-            say(errors, _reason(error), "red")
+    except (MemoryError, RuntimeError, OSError, ImportError) as error:
+        if exhausted(error):
+            say(errors, _reason(error, shortage(error)), "red")
             return EXHAUSTED
         if isinstance(error, OSError) and error.filename is not None:
             raise Refused(_reason(error)) from None
         raise
 
 
-def _reason(error: BaseException) -> str:
-    return "\n".join([f"stopped: {str(error) or 'out of memory'}", *getattr(error, "__notes__", ())])
-
-
-def _exhausted(error: BaseException) -> bool:
-    if isinstance(error, OSError):
-        return error.errno in FULL
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)
+def _reason(error: BaseException, said: str = "") -> str:
+    return "\n".join([f"stopped: {said or error}", *getattr(error, "__notes__", ())])
 
 
 @dataclass(frozen=True)
@@ -148,7 +142,8 @@ def _begin(start: Start, runs: Path) -> int:
     trainer = Trainer(system, loaded.experiment.train, loaded.experiment.seed, ranks)
     with RunDirectory.create(runs) if ranks.chief else RunDirectory.elsewhere() as directory:
         if ranks.chief:
-            directory.record(loaded, manifest(start.argv, loaded, device, counts) | {"launch": ranks.launch})
+            made = manifest(start.argv, loaded, device, counts, trainer.optimizer)
+            directory.record(loaded, made | {"launch": ranks.launch})
         for note in notes:
             say(start.console, note, "yellow")
         log = Log(directory.path, start.console, loaded.experiment.train.steps) if ranks.chief else Silence()
@@ -157,11 +152,13 @@ def _begin(start: Start, runs: Path) -> int:
 
 def _go_on(start: Start, path: Path, accept_changes: bool) -> int:
     loaded, ranks, console = start.loaded, start.ranks, start.console
+    if not accept_changes:
+        refuse_links(path)
     with RunDirectory.open(path) if ranks.chief else RunDirectory.elsewhere() as directory:
         before = read_manifest(path)
         changes = same_parts(before, loaded, path, accept_changes)
         changes = directory.changes(loaded, moved=accept_changes) + changes if ranks.chief else []
-        system, device = build(loaded, training=True)
+        system, _ = build(loaded, training=True)
         newest, damaged = find_newest(path, ranks)
         if newest is None:
             _first_weights(loaded, system)
@@ -177,9 +174,10 @@ def _go_on(start: Start, path: Path, accept_changes: bool) -> int:
             for change in changes:
                 say(console, f"changed: {change}")
             Checkpoints(path / "checkpoints").clear(damaged)
+            directory.clear()
             directory.accept(loaded)
             entry = {"argv": start.argv, "step": trainer.step, "changes": changes, "launch": ranks.launch}
-            note_resumption(directory, before, entry, loaded, device, console)
+            note_resumption(directory, before, entry, loaded, trainer, console)
             log = Log(path, console, steps, trainer.step, place.bytes)
         run = _run(start, directory, trainer, log, scores)
         run.saver.newest = None if newest is None else trainer.step
@@ -222,6 +220,8 @@ def _train(run: Run, console: Console) -> int:
     many = f"{ranks.size} ranks ({run.experiment.train.strategy}), " if ranks.size > 1 else ""
     device = f"{many}{run.trainer.device}, {torch.get_num_threads()} threads"
     say(console, f"{device}; {run.directory.path}")
+    if run.experiment.train.strategy == "fsdp" and ranks.size == 1:
+        say(console, 'train.strategy = "fsdp" cuts nothing up: this is one process; start it with torchrun', "yellow")
     try:
         run.call("before_run")
         run.log.display.start()

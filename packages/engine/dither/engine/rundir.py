@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ import tomlkit
 
 from dither.registry.document import Document
 from dither.registry.problems import Problem, Refused
-from dither.registry.storage import write_aside
+from dither.registry.storage import sync, write_aside
 from dither.registry.validation import dump, validate
 
 from .anchoring import NAMES, anchored
@@ -30,10 +31,13 @@ from .experiment import Experiment, Loaded
 from .locking import lock
 from .metrics_file import as_json
 from .seals import KEY, broken_table, broken_text, sealed_table, sealed_text
+from .whereabouts import no_run
 
 __all__ = ["RunDirectory", "flat", "read_manifest", "resolved", "resolved_file"]
 
 TRIES = 100
+LEFT = re.compile(r"\..+-[0-9a-f]{8}(\.[a-z]+)?")
+"""Names of files that were being written aside when they were broken off."""
 
 
 class RunDirectory:
@@ -70,8 +74,14 @@ class RunDirectory:
             Refused: It cannot be made there.
         """
         try:
+            str(path.absolute()).encode()
+        except UnicodeEncodeError:
+            what = f"the run directory {path} cannot be made: its path is no UTF-8, and safetensors could not read it"
+            raise Refused(what) from None
+        try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.mkdir()
+            sync(path.parent)
         except OSError as error:
             if error.errno == errno.EEXIST and path.parent.is_dir():
                 raise
@@ -151,6 +161,13 @@ class RunDirectory:
                     shutil.copyfile(path, beside)
         self._write_text("resolved.toml", sealed_text(tomlkit.dumps(resolved(loaded))))
 
+    def clear(self) -> None:
+        """Remove what this run was writing when it was broken off; drawings of other commands are not its own."""
+        for folder in (self.path, self.path / "plugins", *self.path.glob("samples/step-" + 8 * "[0-9]")):
+            for path in folder.glob(".*"):
+                if LEFT.fullmatch(path.name):
+                    path.unlink(missing_ok=True)
+
     def write_json(self, name: str, values: Mapping[str, Any]) -> None:
         """Write a JSON file with its seal, whole or not at all."""
         self._write_text(name, as_json(sealed_table(values), indent=2) + "\n")
@@ -178,6 +195,8 @@ CHANGEABLE = (
     "train.threads",
     "train.keep_memory",
     "train.compile",
+    "train.non_finite",
+    "train.skip_limit",
 )
 """What a resumed run may have otherwise than before."""
 
@@ -218,7 +237,7 @@ def resolved_file(run_directory: Path, sealed: bool = True) -> Path:
     """
     path = run_directory / "resolved.toml"
     if not path.is_file():
-        raise Refused(f"{run_directory} is no run directory: it has no resolved.toml")
+        raise no_run(run_directory, "resolved.toml")
     if sealed and _broken(path):
         hint = "bring it back as it was; or, if you meant the change, go on with it: --resume RUN --accept-changes"
         raise Refused(Problem(f"{path} is not what was written", help=hint))

@@ -43,13 +43,20 @@ class Train(Options):
     lr_schedule: Slot[LRScheduleSpec] = named("cosine")
     clip: float = Field(1.0, ge=0)
     """Largest gradient norm; 0 for none."""
+    non_finite: Literal["stop", "skip"] = "stop"
+    """When loss or gradient of a step are no numbers: stop the run, or leave the weights and go on with the next step.
+    To skip, a GPU is waited for at each step."""
+    skip_limit: int = Field(10, ge=1, le=1_000_000)
+    """Steps in a row that may be skipped; one more stops the run."""
     ema: float = Field(0.999, ge=0, lt=1)
     """Decay of the averaged weights, which evaluation and sampling use; it warms up as (1 + step) / (10 + step). 0
     keeps no average."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """bfloat16 runs the model under autocast; weights, losses and optimizer stay in float32."""
-    compile: bool = False
-    """Compile the model with torch.compile."""
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
+    """bfloat16 runs the model under autocast; weights, losses and optimizer stay in float32. tf32 lets a GPU take the
+    factors of matrix products with 10 bits after the point, which is faster."""
+    compile: bool | Literal["blocks"] = False
+    """Compile the model for training with torch.compile; "blocks" compiles each block by itself, which starts sooner.
+    Evaluation and drawing are not compiled."""
     log_every: int = Field(20, ge=1)
     """Steps between metric lines."""
     checkpoint_every: int = Field(500, ge=1)

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import errno
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -24,7 +26,7 @@ from dither.registry.storage import sync
 from .disk import disk_errors
 from .ranks import Ranks
 
-__all__ = ["Pieces", "is_cut_up", "part_of", "read_into", "read_tensors"]
+__all__ = ["Pieces", "is_cut_up", "part_of", "read_into", "read_tensors", "readable"]
 
 WHOLE = "whole.safetensors"
 """In a folder of pieces, the tensors that are not cut up."""
@@ -110,10 +112,24 @@ def part_of(checkpoint: Path, name: str) -> Path:
     return folder if folder.is_dir() else checkpoint / f"{name}.safetensors"
 
 
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Make a refusal of what safetensors says of a file that holds something else."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise Refused(f"{path} cannot be read as safetensors: {error}") from None
+
+
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the whole tensors of a safetensors file or of a folder of pieces; every rank may do it by itself."""
+    """Return the whole tensors of a safetensors file or of a folder of pieces; every rank may do it by itself.
+
+    Raises:
+        Refused: A file holds something else.
+    """
     if not path.is_dir():
-        return load_file(path)
+        with readable(path):
+            return load_file(path)
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load

@@ -1,14 +1,14 @@
 """One model on several ranks: a copy on each (DDP), or cut up among them (FSDP2).
 
-Each rank draws the noise of the whole batch and then keeps its rows, so that a run does not depend on how many ranks
-there are. Checkpoints hold whole tensors in either case, so that a run goes on with any number, and either way.
+Each rank draws the noise of the whole batch and then takes its rows, so that a run does not depend on how many ranks
+there are, nor on the parts in which a batch is taken. Checkpoints hold whole tensors, or the pieces of all ranks, so
+that a run goes on with any number, and either way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,10 +19,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dither.registry.flow import Clean, Measured
+from dither.registry.flow import Measured
 from dither.registry.problems import Problem, Refused
 
 from .checkpoint import Weights, load_weights
+from .gradients import norm_of
 from .optim import MovingAverage, here
 from .ranks import Ranks
 from .shards import read_into
@@ -48,6 +49,9 @@ class Shared:
         train: The settings.
         ranks: The processes.
 
+    Attributes:
+        parts: The rows of a batch that are taken at once, by all ranks together.
+
     Raises:
         Refused: A batch does not split into equal shares.
     """
@@ -59,8 +63,7 @@ class Shared:
         if part % ranks.size:
             message = f"a part of {part} samples does not split into equal shares for {ranks.size} ranks"
             raise Refused(Problem(message, ("train", "batch_size")))
-        share = part // ranks.size
-        self._rows = slice(ranks.rank * share, (ranks.rank + 1) * share) if ranks.size > 1 else None
+        self.parts = [slice(start, start + part) for start in range(0, train.batch_size, part)]
         self._alone = nullcontext(system) if ranks.size == 1 else None
         self._copies: DistributedDataParallel | None = None
         if self.sharded:
@@ -71,28 +74,30 @@ class Shared:
         elif ranks.size > 1:
             self._copies = DistributedDataParallel(system, **BUFFERS)
 
-    def step(self, last: bool) -> AbstractContextManager[Callable[[Clean], Measured]]:
-        """Return a context of what measures this rank's share of a part of a batch; see `_together`."""
+    def own(self, part: slice) -> slice:
+        """Return the rows of a part that are this rank's."""
+        share = (part.stop - part.start) // self.ranks.size
+        first = part.start + self.ranks.rank * share
+        return slice(first, first + share)
+
+    def step(self, last: bool) -> AbstractContextManager[Callable[..., Measured]]:
+        """Return a context of what measures a part of a batch; see `_together`."""
         return self._alone or self._together(last)
 
     @contextmanager
-    def _together(self, last: bool) -> Iterator[Callable[[Clean], Measured]]:
-        """Yield what measures this rank's share of a part of a batch; gradients meet in the `last` part only."""
+    def _together(self, last: bool) -> Iterator[Callable[..., Measured]]:
+        """Yield what measures a part of a batch as `Diffusion` does; gradients meet in the `last` part only."""
         if self._copies is not None:
-            measure = partial(self._copies, rows=self._rows)
-            if last:
-                yield measure
-            else:
-                with self._copies.no_sync():
-                    yield measure
+            with nullcontext() if last else self._copies.no_sync():
+                yield self._copies
             return
         if self.sharded:
             self.system.model.set_requires_gradient_sync(last)  # type: ignore[operator]  # fully_shard made it one that can
-        yield partial(self.system, rows=self._rows)
+        yield self.system
 
     def gradients(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         """Return the gradients that there are, and what of them lies on this rank."""
-        found = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        found = [gradient for parameter in parameters if (gradient := parameter.grad) is not None]
         return [here(gradient) for gradient in found] if self.sharded else found
 
     def scale(self, weight: Any) -> Any:
@@ -101,7 +106,7 @@ class Shared:
 
     def norm(self, gradients: list[Tensor]) -> Float[Tensor, ""]:
         """Return the norm of all gradients, of which a rank may hold a part only."""
-        norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        norm = norm_of(gradients)
         return self.ranks.add(norm.square()).sqrt() if self.sharded else norm
 
     def weights(self, module: nn.Module) -> nn.Module | Weights:
@@ -158,7 +163,10 @@ def whole(value: Tensor) -> Tensor:
 
 
 def _cut_up(model: nn.Module, ranks: Ranks) -> None:
-    """Cut the parameters up block by block: a block comes together only while it works."""
+    """Cut the parameters up block by block: a block comes together only while it works.
+
+    It does so in float32: autocast converts it to bfloat16, as on one rank, and leaves the weights of norms alone.
+    """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 

@@ -10,6 +10,8 @@ from rich.table import Table
 
 from .environment import peak_memory
 from .experiment import Experiment
+from .figure_names import FLOOR, belongs, with_interval
+from .memory import peak_device_memory
 from .progress import say
 from .system import Diffusion
 from .training import Run
@@ -42,26 +44,24 @@ def summarise(run: Run) -> dict[str, Any]:
         "baselines": run.system.task.baselines(),
         "steps_per_second": done / run.seconds if run.seconds else None,
         "peak_memory_bytes": peak_memory(),
+        "peak_device_memory_bytes": peak_device_memory(),
     }
 
 
 def show_figures(console: Console, summary: Mapping[str, Any]) -> None:
     """Print every figure with its baselines beside it, then the baselines of figures that were not measured.
 
-    A figure NAME_floor is the noise floor of NAME and stands beside that.
+    The interval of a figure stands behind it, and its noise floor beside it.
     """
     figures, baselines = summary["figures"], dict(summary["baselines"])
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("figure", "model", "baseline"):
         table.add_column(column, justify="right" if column == "model" else "left", overflow="fold")
     for kind, measured in figures.items():
-        floors = {f"{name}_floor" for name in measured}
-        for name, value in measured.items():
-            if name in floors:
-                continue
-            beside = {"floor": measured.get(f"{name}_floor"), **_of(name, baselines)}
+        for name in [name for name in measured if not belongs(name, measured)]:
+            beside = {"floor": measured.get(name + FLOOR), **_of(name, baselines)}
             shown = ", ".join(f"{of} {number:.4g}" for of, number in beside.items() if number is not None)
-            table.add_row(f"{kind} {name}", f"{value:.4g}", shown)
+            table.add_row(f"{kind} {name}", with_interval(name, measured), shown)
     if table.row_count:
         console.print(table)
     names = {name for measured in figures.values() for name in measured}

@@ -5,7 +5,7 @@ Letters: B batch, L length, M features, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Literal, Self, cast
@@ -19,6 +19,7 @@ from dither.registry.flow import Clean, Context, Measured, Noised, State
 from dither.registry.fused import FusedLoss
 from dither.registry.laws import LawHead
 from dither.registry.parts import BoundedProcess, Denoiser, EstimatingProcess, Loss, Process, Sampler, Task
+from dither.registry.problems import Problem, Refused
 
 from .asking import Guidance, labels_of
 from .blame import noted
@@ -28,6 +29,9 @@ from .fusing import fused_head
 from .randomness import Stream, seed_generators
 
 __all__ = ["Diffusion"]
+
+OMISSIONS = ("skip_padding", "skip_unasked", "join_hidden")
+"""What a model may leave out of a batch, which makes the shapes of its blocks others from step to step."""
 
 
 class Diffusion(nn.Module):
@@ -53,7 +57,7 @@ class Diffusion(nn.Module):
         model: nn.Module,
         loss: Loss,
         sampler: Sampler,
-        precision: Literal["float32", "bfloat16"] = "float32",
+        precision: Literal["float32", "tf32", "bfloat16"] = "float32",
         bound: bool = False,
         blocks: Blockwise | None = None,
         guidance: Guidance | None = None,
@@ -61,19 +65,21 @@ class Diffusion(nn.Module):
     ) -> None:
         super().__init__()
         self.task, self.process, self.model, self.loss, self.sampler = task, process, model, loss, sampler
-        self.precision: Literal["float32", "bfloat16"] = precision
+        self.precision: Literal["float32", "tf32", "bfloat16"] = precision
         self.bound, self.blocks = bound, blocks
         self.guidance, self.asked = guidance, asked or {}
         self._trunk: Callable[..., Tensor] | None = None
+        self._compiled = False
+        self._estimating = process if isinstance(process, EstimatingProcess) else None  # to ask takes 10 microseconds
 
     @classmethod
-    def build(cls, experiment: Experiment, catalog: Catalog | None = None) -> Self:
+    def build(cls, experiment: Experiment, catalog: Catalog | None = None, task: Task | None = None) -> Self:
         """Build what an experiment names, on the CPU; the weights follow from its seed.
 
-        Where a part fails, a note says which, and whose it is if a catalogue is given.
+        Where a part fails, a note says which, and whose it is if a catalogue is given. A task may stand in for its own.
         """
         with noted(catalog):
-            task = experiment.task.build()
+            task = experiment.task.build() if task is None else task
             facts = experiment.process.facts(task.space)
             process = experiment.process.build(task.space)
             seed_generators(torch.device("cpu"), Stream.WEIGHTS, experiment.seed)
@@ -99,19 +105,11 @@ class Diffusion(nn.Module):
         }
         return replace(like, cond=like.cond | labels) if labels else like
 
-    def forward(self, clean: Clean, t: Float[Tensor, "B *L"] | None = None, rows: slice | None = None) -> Measured:
-        """Clean batch -> loss per position, at random times unless they are given; only of some `rows`, if they are.
-
-        Noise, and the conditions that training leaves out, are drawn for all rows, so that those which are left out
-        change nothing for the others.
-        """
-        t = self.times(len(clean.valid), clean.valid.device) if t is None else t
-        t, noised = self.noise(clean, t)
-        leave_out = getattr(self.model, "leave_out", None)
-        if leave_out is not None and self.training:
-            clean = replace(clean, cond=dict(leave_out(clean.cond)))
-        if rows is not None:
-            clean, t, noised = clean[rows], t[rows], noised[rows]
+    def forward(self, clean: Clean, t: Float[Tensor, "B *L"] | None = None, noised: Noised | None = None) -> Measured:
+        """Clean batch -> loss per position, at random times unless they are given; or what `prepare` made of it."""
+        if noised is None:
+            clean, t, noised = self.prepare(clean, t)
+        assert t is not None, "what is noised was noised to some time"
         state = replace(
             noised.state, asked=noised.wanted.flatten(2).any(2) if noised.wanted.ndim > 2 else noised.wanted
         )
@@ -122,11 +120,49 @@ class Diffusion(nn.Module):
         half = self.precision == "bfloat16"
         return cast(FusedLoss, self.loss).fused(h, linear, self.process, noised, t, half=half)
 
-    def compile_model(self) -> None:
-        """Compile the model, and its trunk by itself where training asks for no more."""
+    def prepare(
+        self, clean: Clean, t: Float[Tensor, "B *L"] | None = None
+    ) -> tuple[Clean, Float[Tensor, "B *L"], Noised]:
+        """Draw all that is random about a batch apart from the model: times, noise, and conditions that are left out.
+
+        Of all three some rows may be taken, so that nothing depends on the parts that a batch is measured in.
+        """
+        t = self.times(len(clean.valid), clean.valid.device) if t is None else t
+        t, noised = self.noise(clean, t)
+        leave_out = getattr(self.model, "leave_out", None)
+        if leave_out is not None and self.training:
+            clean = replace(clean, cond=dict(leave_out(clean.cond)))
+        return clean, t, noised
+
+    def compile_model(self, blocks: bool = False) -> None:
+        """Compile the model, and its trunk by itself where training asks for no more; or only its blocks, one by one.
+
+        Shapes are then the same in every step: what a model leaves out on a CPU, such as padding, blocks cannot.
+
+        Raises:
+            Refused: It has no blocks.
+        """
+        self._compiled = True
+        if blocks:
+            if not hasattr(self.model, "blocks"):
+                what = f"{type(self.model).__name__} has no blocks that can be compiled one by one"
+                raise Refused(Problem(what, ("train", "compile")))
+            for name in OMISSIONS:
+                if hasattr(self.model, name):
+                    setattr(self.model, name, False)
+            for block in cast(Iterable[nn.Module], self.model.blocks):
+                block.compile()
+            return
         self.model.compile()
         apart = fused_head(self) or isinstance(getattr(self.model, "head", None), LawHead)
         self._trunk = torch.compile(cast(Denoiser, self.model).trunk) if apart else None
+
+    def eager(self) -> AbstractContextManager[Any]:
+        """A context in which nothing compiled runs: for what is done once, or in shapes that training does not have.
+
+        What was compiled first decides what later shapes are compiled to, and a resumed run would begin with others.
+        """
+        return torch.compiler.set_stance("force_eager") if self._compiled else nullcontext()
 
     def _trunk_of(
         self, state: State, t: Float[Tensor, "B *L"], clean: Clean, context: Context | None
@@ -146,8 +182,8 @@ class Diffusion(nn.Module):
         """Return the times to tell the model, and states to measure the loss with; `t` as `times` draws it."""
         if self.blocks is not None:
             return self.blocks.noise(self.process, clean, t)
-        if isinstance(self.process, EstimatingProcess) and t.ndim == 1:
-            return self.process.estimate(clean, t)
+        if self._estimating is not None and t.ndim == 1:
+            return self._estimating.estimate(clean, t)
         return t, self.process.corrupt(clean, t)
 
     def context(self, clean: Clean) -> Context | None:
@@ -178,13 +214,14 @@ class Diffusion(nn.Module):
         """Return what the model says, in float32: raw values `B L V`, or the `Law` that its head tells."""
         behind = {} if context is None else {"context": context}
         head = getattr(self.model, "head", None)
+        teller = head if isinstance(head, LawHead) else None
         call: Callable[..., Tensor] = self.model
-        if isinstance(head, LawHead):
+        if teller is not None:
             call = self._trunk or cast(Denoiser, self.model).trunk
         with self.autocast(state):
             raw: Tensor = call(state, self.process.level(t), clean.valid, clean.cond, cache=cache, **behind)
         raw = raw.float() if self.precision == "bfloat16" else raw
-        return head.law(raw) if isinstance(head, LawHead) else raw
+        return raw if teller is None else teller.law(raw)
 
     def bounded(self, clean: Clean, measured: Measured) -> Measured:
         """Make a bound on -log p(x_0) out of a loss that is the diffusion part of one; leave any other as it is."""
@@ -202,7 +239,7 @@ class Diffusion(nn.Module):
 
     def autocast(self, state: State) -> AbstractContextManager[Any]:
         """The context in which the model runs."""
-        if self.precision == "float32":
+        if self.precision != "bfloat16":
             return nullcontext()
         return torch.autocast(state.x.device.type, torch.bfloat16)
 

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dither.registry.flow import Clean
+from dither.registry.flow import Clean, Noised
 from dither.registry.parts import BucketedTask, Task
 from dither.registry.problems import Problem, Refused
 
 from .buckets import BucketOrder
-from .environment import keep_compiled
+from .environment import keep_compiled, require_compiler
 from .experiment import Train
-from .finite import FiniteGuard, NonFinite
+from .finite import FiniteGuard, NonFinite, Skips
 from .freezing import freeze
+from .gradients import as_tensor, divide, divisor_of
 from .lora import add_lora
 from .optim import MovingAverage
 from .optimizer_state import flatten, restore
@@ -31,8 +33,7 @@ __all__ = ["Trainer", "make_order"]
 TINY = 1e-30
 """Stands for the weight of a batch in which nothing is weighted."""
 
-
-Scalar = float | Float[Tensor, ""]
+Prepared = tuple[Clean, Tensor, Noised]
 
 
 class Trainer:
@@ -45,9 +46,10 @@ class Trainer:
         ranks: The processes that train together, each on its share of every batch.
 
     Attributes:
-        step: Steps done.
+        step: Steps done, those among them that were skipped.
         average: The moving average of the weights, or None.
         counted: Steps in `sums`.
+        skips: Which steps may be skipped, and how many were.
     """
 
     def __init__(self, system: Diffusion, train: Train, seed: int, ranks: Ranks = ALONE) -> None:
@@ -55,6 +57,7 @@ class Trainer:
         if size < 1:
             raise Refused("the task has no training samples")
         self.system, self.train, self.seed, self.ranks = system, train, seed, ranks
+        torch.set_float32_matmul_precision("high" if train.precision == "tf32" else "highest")
         self.order = make_order(system.task, train, seed)
         if train.lora is None:
             freeze(system.model, train.freeze)
@@ -62,15 +65,18 @@ class Trainer:
             add_lora(system.model, **train.lora.model_dump(), seed=seed)
         self.average = MovingAverage(system.model, train.ema) if train.ema else None
         if train.compile:
+            require_compiler(next(system.model.parameters()).device)
             keep_compiled()
-            system.compile_model()
+            system.compile_model(blocks=train.compile == "blocks")
         self.shared = Shared(system, self.average, train, ranks)
         self.parameters = [p for p in system.model.parameters() if p.requires_grad]
         self.device = self.parameters[0].device
         self.optimizer = train.optimizer.build(system.model)
+        self._divides = None if self.shared.sharded else self.optimizer
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
         self.factor = train.lr_schedule.build(train.steps)
-        self.guard = FiniteGuard(self.optimizer, self.device)
+        self.skips = Skips(train.skip_limit if train.non_finite == "skip" else 0)
+        self.guard = FiniteGuard(self.optimizer, self.device, deferred=False if self.skips.limit else None)
         self.step = 0
         self.counted = 0
         self._on_host = [0.0, 0.0, 0.0]
@@ -85,7 +91,8 @@ class Trainer:
         """Do one step and return its figures, as tensors on the device.
 
         Raises:
-            NonFinite: The loss or the gradient is no number; the weights are as they were before the step.
+            NonFinite: The loss or the gradient is no number, and the step may not be skipped; the weights are as they
+                were before it.
         """
         seed_generators(self.device, Stream.STEP, self.seed, self.step, 0)
         for parameter in self.parameters:
@@ -98,20 +105,29 @@ class Trainer:
             norm = norm.item()
         total, weight = figures
         weight = weight.clamp_min(TINY) if isinstance(weight, Tensor) else max(weight, TINY)
-        norm = scale_gradients(gradients, self.shared.scale(weight), self.train.clip, norm)
+        weight_here = self.shared.scale(weight)
+        divide(self._divides, gradients, divisor_of(weight_here, self.train.clip, norm))
+        norm = norm / weight_here
         try:
             self.guard.look(self.step, total, weight, norm)
         except NonFinite as error:
             self._explain(error)
-            raise
-        self._update()
+            if not self.skips.one_more(error):
+                raise
+        else:
+            self._update()
+            self._count(total, weight, norm)
+        self.step += 1
+        return {"loss": as_tensor(total / weight), "grad_norm": as_tensor(norm)}
+
+    def _count(self, *figures: Any) -> None:
+        """Add the figures of a step that was made to `sums`."""
+        self.counted += 1
+        self.skips.row = 0
         if self.guard.deferred:
             self._on_device += self.guard.figures
         else:
-            self._on_host = [before + now for before, now in zip(self._on_host, (total, weight, norm), strict=True)]
-        self.counted += 1
-        self.step += 1
-        return {"loss": torch.as_tensor(total / weight), "grad_norm": torch.as_tensor(norm)}
+            self._on_host = [before + now for before, now in zip(self._on_host, figures, strict=True)]
 
     def _update(self) -> None:
         """Change the weights, and their average."""
@@ -125,9 +141,10 @@ class Trainer:
     def _gradients(self) -> Any:
         """Add up the gradients of the weighted losses of a batch; return the sum of the losses, and of the weights."""
         totals, weights = [], []
-        for number, clean in enumerate(self._parts(self.step), 1):
-            with self.shared.step(last=number == self.train.accumulate) as measure:
-                measured = measure(clean)
+        batch = self._batch(self.step)
+        for number, part in enumerate(self.shared.parts, 1):
+            with self.shared.step(last=number == len(self.shared.parts)) as measure:
+                measured = measure(*self._taken(batch, self.shared.own(part)))
                 total = measured.total()
                 total.backward()  # type: ignore[no-untyped-call]
             totals.append(total.detach())
@@ -135,17 +152,22 @@ class Trainer:
         figures = sum(totals[1:], totals[0]), sum(weights[1:], weights[0])
         return figures if self.ranks.size == 1 else self.ranks.add(torch.stack(figures)).unbind()
 
-    def _parts(self, step: int) -> Iterator[Clean]:
-        """Yield the batch of a step in `accumulate` equal parts."""
-        size = self.train.batch_size // self.train.accumulate
-        rows = self.rows(step)
-        for start in range(0, len(rows), size):
-            clean = self.system.task.batch("train", rows[start : start + size])
-            if self.device.type == "cuda":  # pinned memory lets the copy run beside the computation
-                clean = clean.apply(Tensor.pin_memory).to(self.device, non_blocking=True)
-            elif self.device.type != "cpu":
-                clean = clean.to(self.device)
-            yield clean
+    def _batch(self, step: int) -> Prepared:
+        """Return the whole batch of a step on the device, noised.
+
+        Noise is drawn for all of it at once: a loss is the same in however many parts, and on however many ranks.
+        """
+        clean = self.system.task.batch("train", self.rows(step))
+        if self.device.type == "cuda":  # pinned memory lets the copy run beside the computation
+            clean = clean.apply(Tensor.pin_memory).to(self.device, non_blocking=True)
+        elif self.device.type != "cpu":
+            clean = clean.to(self.device)
+        return self.system.prepare(clean)
+
+    def _taken(self, batch: Prepared, rows: slice) -> Prepared:
+        """Return some rows of a batch; to take all of them takes time, too."""
+        clean, t, noised = batch
+        return batch if rows == slice(0, self.train.batch_size) else (clean[rows], t[rows], noised[rows])
 
     def rows(self, step: int) -> list[int]:
         """Return the numbers of the samples in the batch of a step."""
@@ -162,7 +184,9 @@ class Trainer:
         counted, self.counted = max(self.counted, 1), 0
         self._on_host = [0.0, 0.0, 0.0]
         self._on_device.zero_()
-        return {"loss": total / weight, "grad_norm": norm / counted, "lr": self.optimizer.param_groups[0]["lr"]}
+        loss = total / weight if weight else math.nan  # all steps since then were skipped
+        figures = {"loss": loss, "grad_norm": norm / counted, "lr": self.optimizer.param_groups[0]["lr"]}
+        return figures | self.skips.take()
 
     def check(self) -> None:
         """Make sure that every step so far was made. Waits for the device.
@@ -181,8 +205,10 @@ class Trainer:
         """Say which samples of the batch are at fault, by measuring them again with the same noise."""
         rows, faulty = self.rows(error.step), []
         seed_generators(self.device, Stream.STEP, self.seed, error.step, 0)
-        for clean in self._parts(error.step):
-            measured = self.system(clean)
+        batch = self._batch(error.step)
+        for part in self.shared.parts:
+            with self.system.eager():
+                measured = self.system(*self._taken(batch, part))
             finite = (measured.values * measured.weights).isfinite().flatten(1).all(1)
             faulty += (~finite).tolist()
         error.rows = [row for row, bad in zip(rows, faulty, strict=True) if bad] or rows
@@ -193,7 +219,8 @@ class Trainer:
         tensors, plain = flatten(self.optimizer)
         tensors = (self.shared.gather(tensors) if gathered else tensors) | {"sums": self.sums}
         averaged = 0 if self.average is None else self.average.updates
-        return tensors, {"step": self.step, "counted": self.counted, "averaged": averaged, "optimizer": plain}
+        counts = {"step": self.step, "counted": self.counted, "averaged": averaged}
+        return tensors, counts | self.skips.state() | {"optimizer": plain}
 
     def load_state(self, tensors: Mapping[str, Float[Tensor, "..."]], plain: Mapping[str, Any]) -> None:
         """Take over what `state` returned; the weights and their average are loaded apart.
@@ -209,6 +236,7 @@ class Trainer:
         restore(self.optimizer, self.shared.spread(rest, parameters), plain["optimizer"])
         self.step, self.counted = int(plain["step"]), int(plain["counted"])
         self.guard.start(self.step)
+        self.skips.load_state(plain)
         if self.average is not None:
             self.average.updates = int(plain["averaged"])
 
@@ -228,25 +256,3 @@ def make_order(task: Task, train: Train, seed: int) -> Order | BucketOrder:
         message = f"{size} training samples do not fill a batch of {train.batch_size}"
         raise Refused(Problem(message, ("train", "buckets")))
     return BucketOrder(task.buckets("train"), train.batch_size, seed)
-
-
-def scale_gradients(gradients: list[Tensor], weight: Scalar, clip: float, norm: Scalar) -> Scalar:
-    """Divide gradients by `weight`, then shorten them to the norm `clip` (0: do not).
-
-    Args:
-        gradients: Changed in place; on several ranks, what of them is here.
-        weight: What they are divided by; a number of the host, or a tensor without axes, as `norm` is.
-        clip: Their norm afterwards, at most.
-        norm: That of all of them now.
-
-    Returns:
-        The norm after the division, before it is shortened.
-    """
-    factor = 1 / weight
-    shorter = factor
-    if clip and isinstance(norm, Tensor):
-        shorter = torch.minimum(torch.as_tensor(factor), clip / norm)
-    elif clip and norm * factor > clip:
-        shorter = clip / norm
-    torch._foreach_mul_(gradients, shorter)
-    return norm * factor

@@ -18,8 +18,10 @@ from .checkpoint import Contents, Damaged, load_state
 from .drawing import make_drawing, write_drawing
 from .evaluation import evaluate
 from .experiment import Experiment
+from .finite import NonFiniteWeights, all_finite
 from .log import Log, Silence
 from .metrics_file import BEGINNING, Place
+from .optim import here
 from .profiling import profiled
 from .ranks import Ranks
 from .rundir import RunDirectory
@@ -142,14 +144,15 @@ class Run:
     def evaluate(self) -> None:
         """Measure the validation split, unless a signal asks to stop meanwhile."""
         settings, trainer = self.experiment.evaluate, self.trainer
+        self.log.display.doing("evaluating")
         trainer.check()
         size = settings.batch_size or self.experiment.train.batch_size
         seed = self.experiment.seed
         figures = None
         if self.works:
-            figures = evaluate(
-                self.averaged, settings.samples, size, settings.repeats, seed, stopped=self._stopping_here
-            )
+            samples, repeats, stopped = settings.samples, settings.repeats, self._stopping_here
+            with self.system.eager():
+                figures = evaluate(self.averaged, samples, size, repeats, seed, stopped=stopped)
         figures = self.ranks.share(figures)
         if figures is not None:
             self.figures["valid"] = figures
@@ -166,8 +169,10 @@ class Run:
         self.trainer.check()
         if not (settings.count and self.works):
             return
+        self.log.display.doing("drawing")
         count, seed, size = settings.count, settings.seed, settings.batch_size
-        drawing = make_drawing(self.averaged, count, seed, size, self._stopping_here, settings.tries)
+        with self.system.eager():
+            drawing = make_drawing(self.averaged, count, seed, size, self._stopping_here, settings.tries)
         if drawing is not None and self.ranks.chief:
             write_drawing(drawing, self.directory.path / "samples" / f"step-{step:08d}")
             self.figures["sample"] = drawing.figures
@@ -181,11 +186,17 @@ class Run:
         return self.system if average is None else self.system.with_model(average.module)
 
     def save(self) -> None:
-        """Write a checkpoint, unless the newest one is of this step."""
+        """Write a checkpoint, unless the newest one is of this step.
+
+        Raises:
+            NonFinite: The weights are no numbers.
+        """
         trainer = self.trainer
         if self.saver.has(trainer.step):
             return
         trainer.check()
+        if self.ranks.any(not all_finite(here(parameter.detach()) for parameter in trainer.parameters)):
+            raise NonFiniteWeights(trainer.step - 1)
         if trainer.shared.sharded and not self.experiment.train.async_save:
             self._save_in_pieces()
             return
@@ -223,6 +234,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self.saver.written = lambda step, path: self.call("after_checkpoint", step=step, path=path)
+        self.trainer.skips.told = self.log.display.line
 
     def call(self, hook: str, **arguments: Any) -> None:
         """Call a hook of every plugin, in the process that writes."""

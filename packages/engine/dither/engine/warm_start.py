@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from dither.registry.problems import Problem, Refused
@@ -75,8 +74,10 @@ def _read(source: Path) -> dict[str, Tensor]:
         path = source / WEIGHTS if source.is_dir() else source
     try:
         return read_tensors(path)
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         raise Refused(Problem(f"{path} cannot be read as safetensors: {error}", FROM)) from None
+    except Refused as refused:
+        raise Refused([replace(problem, path=FROM) for problem in refused.problems]) from None
 
 
 def _renamed(source: Path, rename: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]) -> Mapping[str, Tensor]:

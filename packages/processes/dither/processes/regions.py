@@ -16,7 +16,7 @@ from dither.registry.flow import Clean, Noise, Noised, State, over
 from dither.registry.laws import Law, LawPrediction
 from dither.registry.spaces import FeatureSpace, Space
 
-from .clock import Clock
+from .clock import Clock, time_of
 from .masks import Mask, Masks
 from .precision import wide
 
@@ -61,6 +61,8 @@ class MaskedRegionProcess:
     """Each unit is hidden with probability 1 - alpha, or with one ratio at every time.
 
     With a fixed ratio the time says nothing of the state, and a step back changes nothing: `finish` fills in at once.
+    Training still draws times, as the seed does; figures are measured, and samples filled in, at one `moment`: when as
+    much would be hidden.
 
     Args:
         space: What a sample is.
@@ -87,6 +89,9 @@ class MaskedRegionProcess:
         self.space: Space = space
         self.masks, self.ratio = Masks(space, mask, group, exact, block), ratio
         self.schedule, self.times, self.level = clock.schedule, clock.times, clock.level
+        self.moment: float | None = None
+        if ratio is not None:
+            self.moment = max(float(time_of(clock.schedule, wide(torch.tensor(ratio)))), clock.t_min)
 
     def corrupt(self, clean: Clean, t: Float[Tensor, "B *L"]) -> Noised:
         """Hide units; fixed values stay as they are."""

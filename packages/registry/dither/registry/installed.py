@@ -69,9 +69,12 @@ def _sources(value: str) -> list[str]:
         return []
     if spec is None:
         return []
-    if spec.origin:
-        return list(spec.submodule_search_locations or [spec.origin])
-    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]  # of a namespace
+    places: Iterable[str] = spec.submodule_search_locations or ()
+    if top == "dither":  # many folders, whether one has an `__init__` or none
+        places = sys.modules[top].__path__
+    elif spec.origin:
+        return list(places or [spec.origin])
+    folders = [Path(folder) for folder in places]  # of a namespace
     for name in inner:
         folders = [folder / name for folder in folders]
         for one in (*folders, *(folder.with_name(f"{name}.py") for folder in folders)):

@@ -47,6 +47,7 @@ __all__ = [
     "ShowsPaths",
     "Split",
     "Task",
+    "TimelessProcess",
 ]
 
 Schedule = Callable[[Float[Tensor, "B *L"]], Noise]
@@ -115,6 +116,18 @@ class EstimatingProcess(Protocol):
         What a state weighs beyond that goes into the rate of its noise.
         """
         ...
+
+
+@runtime_checkable
+class TimelessProcess(Protocol):
+    """A process whose states may say nothing of time, though the model is told one.
+
+    Attributes:
+        moment: The time that stands for all: figures are measured and samples filled in as if it were this one. None
+            where states do say something of time.
+    """
+
+    moment: float | None
 
 
 @runtime_checkable

@@ -28,11 +28,13 @@ class Condition:
         size: Number of labels 0 .. size-1, one per sample (`B`); None for one number per position (`B L`). A label of
             -1 says that it is not told for this sample, as if the condition were absent.
         labels: What the labels are called, by which samples may be asked for; empty where they have no names.
+        partial: Whether there are samples of which no label is told, such as those of cell types that are held out.
     """
 
     name: str
     size: int | None = None
     labels: tuple[str, ...] = ()
+    partial: bool = False
 
     def __post_init__(self) -> None:
         if self.size is not None and self.size < 1:

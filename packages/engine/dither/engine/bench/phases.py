@@ -14,7 +14,8 @@ from ..trainer import Trainer
 __all__ = ["PHASES", "Marks", "marked"]
 
 PHASES = ("data", "forward", "backward", "optimizer")
-"""Phases of a step; the optimizer has with it the clipping, the check for numbers and the averaging of weights."""
+"""Phases of a step; forward has with it the drawing of noise, and the optimizer the clipping, the check for numbers and
+the averaging of weights."""
 
 
 class Marks:
@@ -72,12 +73,16 @@ def marked(trainer: Trainer) -> Iterator[Callable[[], dict[str, float]]]:
     marks = Marks(trainer.device)
     system, task = trainer.system, trainer.system.task
     last: Any = _last_gradient(trainer)
-    handles: list[Any] = [
-        system.register_forward_pre_hook(lambda *_: marks.mark("data")),
-        system.register_forward_hook(lambda *_: marks.mark("forward")),
-    ]
+    handles: list[Any] = [system.register_forward_hook(lambda *_: marks.mark("forward"))]
     handles.append(last.register_post_accumulate_grad_hook(lambda _: marks.mark("backward")))
     system.task = _MarkedTask(task, marks.mark)
+    prepare = system.prepare
+
+    def prepared(*arguments: Any) -> Any:
+        marks.mark("data")  # which has come to the device meanwhile
+        return prepare(*arguments)
+
+    system.prepare = prepared  # type: ignore[assignment, method-assign]
 
     def step() -> dict[str, float]:
         marks.mark("begin")
@@ -89,6 +94,7 @@ def marked(trainer: Trainer) -> Iterator[Callable[[], dict[str, float]]]:
         yield step
     finally:
         system.task = task
+        del system.prepare
         for handle in handles:
             handle.remove()
 

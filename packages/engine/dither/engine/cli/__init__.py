@@ -47,11 +47,20 @@ def _run(arguments: Sequence[str], verb: str | None) -> int:
     except _refused() as refused:
         return _refuse(refused)
     except BrokenPipeError:  # the reader of our output went away, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return _unread()
+    except SystemExit as ended:  # the same, where click found out
+        if isinstance(ended.__context__, BrokenPipeError):
+            return _unread()
+        raise
     except Exception as error:
         return _full(error) or _usage(error)
     return result if isinstance(result, int) else 0
+
+
+def _unread() -> int:
+    """Drop what is still to be written, and end as if it had been read."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
+    return 0
 
 
 def _refused() -> type[Refused]:
@@ -81,13 +90,13 @@ def _hint(first: list[str]) -> None:
 
 
 def _full(error: Exception) -> int:
-    """Return 5 where what was to be written found no space; 0 for any other error."""
-    from dither.engine.disk import FULL
+    """Return 5 where there was no space, or no memory; 0 for any other error."""
+    from dither.engine.disk import exhausted, shortage
 
-    full = isinstance(error, OSError) and error.errno in FULL
+    full = exhausted(error)
     if full:
         with suppress(OSError):  # stderr may be on the same disk
-            print(f"stopped: {error}", file=sys.stderr)  # noqa: T201
+            print(f"stopped: {shortage(error)}", file=sys.stderr)  # noqa: T201
         with suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 5 * full

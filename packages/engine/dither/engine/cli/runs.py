@@ -63,11 +63,14 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Measure a checkpoint of a run on the validation split, or on another."""
+    from dither.engine.figure_names import belongs, with_interval
+    from dither.engine.progress import Screen
     from dither.engine.reuse import evaluate_run
 
-    figures = evaluate_run(run_directory, which(checkpoint), split)
+    with Screen(stderr=True).status(f"measuring the {split} split"):
+        figures = evaluate_run(run_directory, which(checkpoint), split)
     if as_json:
         typer.echo(json.dumps(figures, indent=2))
     else:
-        for name, value in figures.items():
-            typer.echo(f"{name:40} {value:.6g}")
+        for name in [name for name in figures if not belongs(name, figures)]:
+            typer.echo(f"{name:40} {with_interval(name, figures, 6)}")

@@ -28,7 +28,8 @@ class _Sweep(TyperGroup):
 sweeps = typer.Typer(
     name="sweep",
     cls=_Sweep,
-    help="Run what an experiment file sweeps over: sweep FILE; sweep --resume DIR; sweep status DIR.",
+    help="Run what an experiment file sweeps over: sweep FILE; sweep --resume DIR; sweep status DIR. "
+    "All options: sweep start --help.",
     no_args_is_help=True,
 )
 app.add_typer(sweeps, name="sweep")

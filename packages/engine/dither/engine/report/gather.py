@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dither.registry.problems import Refused
-
 from ..seals import broken_table, broken_text
+from ..whereabouts import no_run
 from .rates import read_rates
 
 __all__ = ["PictureFile", "RunRecord", "gather"]
@@ -85,7 +84,7 @@ def gather(path: Path) -> RunRecord:
         Refused: It is none: not one of a run's files is there.
     """
     if not any((path / name).exists() for name in ("resolved.toml", "manifest.json", "metrics.jsonl")):
-        raise Refused(f"{path} is no run directory: it has no resolved.toml, manifest.json or metrics.jsonl")
+        raise no_run(path, "resolved.toml, manifest.json or metrics.jsonl")
     record = RunRecord(path)
     record.manifest = _json(record, "manifest.json")
     record.summary = _json(record, "summary.json", missing="the run has not come to its end: there is no summary.json")

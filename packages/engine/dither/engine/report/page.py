@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,36 +14,19 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from dither.registry.problems import Refused
 from dither.registry.storage import write_aside
 
-from ..sweep.points import short, short_keys
-from .curves import curve
-from .gather import PictureFile, RunRecord, gather
+from ..machine import size
+from ..sweep.points import short
+from .charts import charts_of, differences, names_of
+from .curves import marks
+from .figures import as_text, figure_rows, flat, toml
+from .gather import PictureFile, RunRecord
 
-__all__ = ["charts_of", "compare_page", "differences", "flat", "render", "run_page", "write_page", "write_report"]
+__all__ = ["compare_page", "render", "run_page", "write_page"]
 
-FIRST = ("valid/loss", "train/loss")
-"""Curves that come first."""
-LAST = ("train/lr", "train/grad_norm", "train/steps_per_second")
-"""Curves that come last."""
-MOST_KEYS = 3
-"""Keys that name a run."""
-MOST_CURVES = 60
-"""Curves on a page; further figures have their last value in the table."""
-
-
-def write_report(runs: Sequence[Path], out: Path | None = None) -> Path:
-    """Write the page of a run, or the page that compares several; return where it is.
-
-    Args:
-        runs: Run directories.
-        out: The file; by default report.html in the run, or comparison.html in the working directory.
-
-    Raises:
-        Refused: One is no run directory, or the page cannot be written.
-    """
-    records = [gather(path) for path in dict.fromkeys(runs)]
-    one = len(records) == 1
-    target = out or (records[0].path / "report.html" if one else Path("comparison.html"))
-    return write_page(target, run_page(records[0]) if one else compare_page(records))
+BESIDE = 6
+"""Runs that stand beside each other in a table; of more, each is a row."""
+MOST_NAMES = 3
+"""Runs that are named for one problem that many have."""
 
 
 def write_page(path: Path, page: str) -> Path:
@@ -68,10 +52,10 @@ def run_page(record: RunRecord) -> str:
         title=record.name,
         record=record,
         command=shlex.join(map(str, _list(record.manifest.get("argv")))),
+        glance=_at_a_glance(record),
         facts=_facts(record),
-        parts=flat_parts(record.resolved),
-        figures=_figures([record]),
-        baselines=_baselines(record),
+        parts={key.removesuffix(".use"): v for key, v in flat(record.resolved).items() if key.endswith(".use")},
+        figures=figure_rows([record]),
         charts=charts_of([record]),
         pictures=[_picture(file) for file in record.pictures],
     )
@@ -79,27 +63,43 @@ def run_page(record: RunRecord) -> str:
 
 def compare_page(records: Sequence[RunRecord]) -> str:
     """Return the page that compares runs as HTML."""
+    names = names_of(records)
+    changed = [(key, ["" if v is None else toml(v) for v in values]) for key, values in differences(records)]
+    shared = {key for key, _ in changed if all(key in flat(record.resolved) for record in records)}
+    figures = [(name, texts) for name, texts, _ in figure_rows(records)]
     return render(
         "compare.html",
         title=f"{len(records)} runs",
         records=records,
-        names=_names(records),
-        figures=_figures(records),
-        changed=differences(records),
-        problems=[
-            f"{name}: {text}" for name, record in zip(_names(records), records, strict=True) for text in record.problems
-        ],
-        charts=charts_of(records),
+        names=names,
+        figures=_grid("figure", names, figures),
+        changed=_grid("key", names, [row for row in changed if row[0] in shared]),
+        partly=_grid("key", names, [row for row in changed if row[0] not in shared]),
+        problems=_gathered(records, names),
+        charts=charts_of(records, names),
         pictures=[[_picture(file) for file in record.pictures[:2]] for record in records],
     )
 
 
-def differences(records: Sequence[RunRecord]) -> list[tuple[str, list[Any]]]:
-    """Return every key that runs have otherwise, with its value in each, or None where a run has none."""
-    configs = [flat(record.resolved) for record in records]
-    keys = dict.fromkeys(key for config in configs for key in config)
-    values = ((key, [config.get(key) for config in configs]) for key in keys)
-    return [(key, found) for key, found in values if any(value != found[0] for value in found[1:])]
+def _grid(corner: str, names: Sequence[str], rows: Sequence[tuple[str, list[str]]]) -> list[list[str]]:
+    """Return a table with its head, one column for each run; or one row for each, where there are many."""
+    if not rows:
+        return []
+    if len(names) <= BESIDE:
+        return [[corner, *names], *([key, *texts] for key, texts in rows)]
+    columns = [texts for _, texts in rows]
+    return [["run", *(key for key, _ in rows)], *(list(row) for row in zip(names, *columns, strict=True))]
+
+
+def _gathered(records: Sequence[RunRecord], names: Sequence[str]) -> list[str]:
+    """Return every problem once, with the runs that have it."""
+    found: dict[str, list[str]] = {}
+    for name, record in zip(names, records, strict=True):
+        for problem in record.problems:
+            found.setdefault(problem, []).append(name)
+    more = {text: len(having) - MOST_NAMES for text, having in found.items()}
+    ends = {text: f" and {count} more" if count > 0 else "" for text, count in more.items()}
+    return [f"{'; '.join(having[:MOST_NAMES])}{ends[text]}: {text}" for text, having in found.items()]
 
 
 def render(template: str, **values: Any) -> str:
@@ -108,23 +108,23 @@ def render(template: str, **values: Any) -> str:
         loader=PackageLoader("dither.engine.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters["figure"] = _number
-    environment.filters["short"] = short
-    environment.filters["exact"] = lambda value: f"{value:.12g}" if isinstance(value, float) else str(value)
+    environment.filters |= {"figure": as_text, "short": short, "marks": marks}
     return environment.get_template(template).render(**values)
 
 
-def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return tables inside each other as key -> value."""
-    values: dict[str, Any] = {}
-    for key, value in tree.items():
-        values |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return values
-
-
-def flat_parts(tree: Mapping[str, Any]) -> dict[str, str]:
-    """Return every part of an experiment: key -> pinned name."""
-    return {key.removesuffix(".use"): str(value) for key, value in flat(tree).items() if key.endswith(".use")}
+def _at_a_glance(record: RunRecord) -> list[str]:
+    """Return how far the run is, how it did at its best, how fast and how large it was."""
+    train, evaluate = _table(record.resolved.get("train")), _table(record.resolved.get("evaluate"))
+    step, speed = record.summary.get("step", record.step), record.summary.get("steps_per_second")
+    total = _table(record.manifest.get("parameters")).get("total")
+    said = [f"step {as_text(step)} of {as_text(train.get('steps', '?'))}"] if step is not None else []
+    figure, sign = str(evaluate.get("best")), -1 if evaluate.get("better") == "higher" else 1
+    points = record.curves.get("valid", {}).get(figure, [])
+    best = min(((sign * v, s) for s, v in points if math.isfinite(v)), default=None)
+    if best is not None:
+        said.append(f"best valid/{figure} {as_text(sign * best[0])} at step {as_text(best[1])}")
+    said += [f"{speed:.3g} steps per second"] if isinstance(speed, int | float) else []
+    return [*said, f"{total:,} parameters"] if isinstance(total, int) else said
 
 
 def _facts(record: RunRecord) -> dict[str, Any]:
@@ -137,7 +137,9 @@ def _facts(record: RunRecord) -> dict[str, Any]:
     facts["step"] = summary.get("step", record.step)
     speed, memory = summary.get("steps_per_second"), summary.get("peak_memory_bytes")
     facts["steps per second"] = f"{speed:.3g}" if isinstance(speed, int | float) else None
-    facts["peak memory"] = f"{memory / 2**20:,.0f} MiB" if isinstance(memory, int | float) else None
+    facts["peak memory"] = size(memory) if isinstance(memory, int) else None
+    device = summary.get("peak_device_memory_bytes")
+    facts["peak memory of the GPU"] = size(device) if isinstance(device, int) else None
     facts["resumed"] = f"{len(_list(manifest.get('resumed')))} times" if manifest.get("resumed") else None
     facts |= {str(key): value for key, value in _table(manifest.get("environment")).items()}
     for name, plugin in _table(manifest.get("plugins")).items():
@@ -150,80 +152,11 @@ def _facts(record: RunRecord) -> dict[str, Any]:
     return {key: value for key, value in facts.items() if value not in (None, "")}
 
 
-def _figures(records: Sequence[RunRecord]) -> list[tuple[str, list[float | None]]]:
-    """Return the last value of every figure in every run: evaluations first, training last."""
-    lasts = [record.last() for record in records]
-    names = dict.fromkeys(name for last in lasts for name in last)
-    order = sorted(names, key=lambda name: (name.startswith("train/"), name.partition("/")[0] != "valid"))
-    return [(name, [last.get(name) for last in lasts]) for name in order]
-
-
-def _baselines(record: RunRecord) -> dict[str, dict[str, float]]:
-    """Return figure -> name of a baseline -> value."""
-    found: dict[str, dict[str, float]] = {}
-    for key, value in _table(record.summary.get("baselines")).items():
-        figure, _, name = key.partition("/")
-        if isinstance(value, int | float):
-            found.setdefault(figure, {})[name or figure] = value
-    return found
-
-
-def charts_of(records: Sequence[RunRecord], names: Sequence[str] | None = None) -> list[tuple[str, str]]:
-    """Return name and SVG, in which every name is escaped, of every curve with at least two points in some run."""
-    labels = _names(records) if names is None else names
-    found = dict.fromkeys((kind, name) for record in records for kind, f in record.curves.items() for name in f)
-
-    def rank(key: tuple[str, str]) -> tuple[int, int]:
-        name = "/".join(key)
-        if name in FIRST:
-            return 0, FIRST.index(name)
-        return (2, LAST.index(name)) if name in LAST else (1, name.startswith("train/"))
-
-    charts = []
-    for kind, figure in sorted(found, key=rank):
-        name = f"{kind}/{figure}"
-        all_points = [record.curves.get(kind, {}).get(figure, []) for record in records]
-        series = {f"{label} {name}": points for label, points in zip(labels, all_points, strict=True)}
-        if len(records) == 1:
-            series = {name: all_points[0]}
-        if max(map(len, all_points)) < 2:
-            continue
-        levels = _baselines(records[0]).get(figure, {}) if kind != "train" and len(records) == 1 else {}
-        charts.append((name, curve(series, baselines=levels)))
-    return [chart for chart in charts[:MOST_CURVES] if chart[1]]
-
-
-def _names(records: Sequence[RunRecord]) -> list[str]:
-    """Return a name for each run: its own; where two have the same, by what differs, or by their directories."""
-    names = [record.name for record in records]
-    if len(set(names)) == len(names):
-        return names
-    changed = differences(records)
-    if 0 < len(changed) <= MOST_KEYS:
-        keys = short_keys([tuple(key.split(".")) for key, _ in changed])
-        columns = [[f"{key}={_short(v)}" for v in values] for key, (_, values) in zip(keys, changed, strict=True)]
-        names = [", ".join(words) for words in zip(*columns, strict=True)]
-        if len(set(names)) == len(names):
-            return names
-    ends = [record.path.resolve().name for record in records]
-    return [f"{record.name} {end[-6:]}" for record, end in zip(records, ends, strict=True)]
-
-
-def _short(value: Any) -> str:
-    return "none" if value is None else short(value)
-
-
 def _picture(file: PictureFile) -> dict[str, Any]:
     """Return what a template shows: an image as a data address, in which nothing can run; or a text."""
     text = file.content.decode("utf-8", "replace") if file.form == "text/plain" else None
     data = f"data:{file.form};base64,{base64.b64encode(file.content).decode()}"
     return {"name": f"{file.folder}/{file.name}", "text": text, "data": None if text is not None else data}
-
-
-def _number(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return "" if value is None else str(value)
-    return f"{value:.5g}" if isinstance(value, float) else f"{value:,}"
 
 
 def _table(value: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ from dither.registry.problems import Refused
 
 from ..sweep.directory import SweepDirectory
 from ..sweep.summary import columns_of
+from .charts import charts_of
 from .gather import RunRecord, gather
-from .page import charts_of, render, write_page
+from .page import render, write_page
+from .scatter import scatters
 
 __all__ = ["sweep_page", "write_sweep_page"]
 
@@ -37,24 +40,27 @@ def sweep_page(sweep: SweepDirectory, rows: Sequence[dict[str, Any]]) -> str:
         rows: Of its points, the best first.
     """
     keys, figures = columns_of(rows)
+    search = sweep.facts.get("search")
+    metric = str(search["metric"]) if isinstance(search, dict) and "metric" in search else "valid/loss"
     records: dict[str, RunRecord] = {}
     for row in rows:
         if row["run"] is not None and len(records) < BEST:
-            try:
-                records[row["name"]] = gather(sweep.path / row["name"] / row["run"])
-            except Refused:  # damaged beyond that: its row says so
-                continue
+            with suppress(Refused):  # damaged beyond that: its row says so
+                record = gather(sweep.path / row["name"] / row["run"])
+                records |= {row["name"]: record} if record.curves else {}
     states = [row["state"] for row in rows]
     return render(
         "sweep.html",
         title=f"sweep {sweep.facts.get('name', sweep.path.name)}",
         states=", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)),
         command=shlex.join(map(str, sweep.facts.get("argv") or [])),
-        search=sweep.facts.get("search"),
+        search=search,
         problems=[f"{row['name']}: {row['reason']}" for row in rows if row["state"] in ("failed", "lost")],
         rows=rows,
         keys=keys,
         figures=figures,
+        metric=metric,
+        scatters=scatters(rows, keys, metric),
         names=list(records),
         charts=charts_of(list(records.values()), list(records)) if records else [],
     )

@@ -45,7 +45,10 @@ def submit_points(
         limit = {"slurm_array_parallelism": jobs} if jobs and executor == "slurm" else {}
         work.update_parameters(name=str(sweep.facts["name"]), **limit, **(options or {}))
         with work.batch():
-            return [work.submit(_command(point.path, select)) for point in points]
+            submitted = [work.submit(_command(point.path, select)) for point in points]
+        for job in submitted if executor == "debug" else ():  # which runs a job only when it is waited for
+            job.exception()  # how it ended stands in the folder of its point
+        return submitted
     except (RuntimeError, NameError, TypeError, ValueError, OSError) as error:
         raise Refused(f"submitit cannot submit to {executor}: {error}") from None
 
@@ -53,7 +56,7 @@ def submit_points(
 def _command(folder: Path, select: Sequence[str]) -> Any:
     from submitit.helpers import CommandFunction
 
-    command = [sys.executable, "-m", "dither.engine.sweep.point", str(folder.resolve()), *select]
+    command = [sys.executable, "-m", "dither.engine.sweep.point", "--output", str(folder.resolve()), *select]
     return CommandFunction(command, cwd=Path.cwd())
 
 

@@ -29,12 +29,14 @@ from ..experiment import Loaded
 from ..metrics_file import as_json
 from ..run_policy import governing_policy_file
 from ..rundir import resolved
+from ..whereabouts import no_sweep
 
-__all__ = ["UNFINISHED", "PointFolder", "SweepDirectory", "now"]
+__all__ = ["MARK", "UNFINISHED", "PointFolder", "SweepDirectory", "now"]
 
 UNFINISHED = ("waiting", "running", "stopped", "lost", "failed")
 """States of points that `--resume` takes up again; the others are done and pruned."""
 MARK = "sweep.json"
+"""The file that makes a folder a sweep directory."""
 
 
 def now() -> str:
@@ -162,8 +164,8 @@ class SweepDirectory:
             points = facts["points"]
             valid = all(isinstance(p["name"], str) and isinstance(p["values"], dict) for p in points)
             valid = valid and not any(Path(p["name"]).name != p["name"] for p in points)
-        except FileNotFoundError:
-            raise Refused(f"{path} is no sweep directory: it has no {MARK}") from None
+        except (FileNotFoundError, NotADirectoryError):
+            raise no_sweep(path, MARK) from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise Refused(f"{path / MARK} cannot be read: {error}") from None
         if not valid:

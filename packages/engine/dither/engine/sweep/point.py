@@ -27,9 +27,9 @@ ENDS = {
     0: "done",
     1: "an error of the program, see output.txt",
     2: "refused, see output.txt",
-    3: "no intact checkpoint is left",
-    4: "the loss or the gradient was no number",
-    5: "out of space or memory",
+    3: "no intact checkpoint is left, see output.txt",
+    4: "the loss or the gradient was no number, see output.txt",
+    5: "out of space or memory, see output.txt",
     75: "stopped",
 }
 """What the exit codes of a run say."""
@@ -57,6 +57,8 @@ def run_point(folder: Path, select: Sequence[str] | None = None, *, held: bool =
 
 def _attempt(point: PointFolder, select: Sequence[str] | None) -> int:
     before = point.status()
+    if before["state"] == "done":  # by another process, while this one waited for its turn
+        return 0
     facts = {"pid": os.getpid(), "host": socket.gethostname(), "started": before.get("started") or now()}
     facts["attempts"] = int(before.get("attempts") or 0) + 1
     point.write_status("running", **facts)
@@ -90,10 +92,13 @@ def _run(point: PointFolder, select: Sequence[str] | None) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Read the command line: `[--held] FOLDER [PLUGIN ...]`."""
-    held = "--held" in arguments
-    folder, *select = [argument for argument in arguments if argument != "--held"]
-    return run_point(Path(folder), select, held=held)
+    """Read the command line, `[--held] [--output] FOLDER [PLUGIN ...]`; --output prints into output.txt."""
+    folder, *select = [argument for argument in arguments if argument not in ("--held", "--output")]
+    if "--output" in arguments:
+        with (Path(folder) / "output.txt").open("ab") as output:
+            for stream in (1, 2):
+                os.dup2(output.fileno(), stream)
+    return run_point(Path(folder), select, held="--held" in arguments)
 
 
 if __name__ == "__main__":

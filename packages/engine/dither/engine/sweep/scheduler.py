@@ -14,9 +14,10 @@ from typing import Any, Protocol
 
 from rich.console import Console
 
+from ..disk import FULL
 from ..progress import say
 from .directory import UNFINISHED, PointFolder, now
-from .point import BUSY, ENDS
+from .point import ENDS
 
 __all__ = ["FAILED", "POINT_COMMAND", "STOPPED", "Listed", "Source", "run_points"]
 
@@ -125,17 +126,31 @@ class _Work:
             point = self.source.take()
             if point is None:
                 return False
-            lock = point.claim()
-            if lock is None:
-                say(self.console, f"passed over  {point.name}: another process works on it")
-                continue
-            slot = min(set(range(self.jobs)) - {job.slot for job in self.running})
             try:
-                self.running.append(_Job(point, self._start(point, lock, slot), slot))
-            finally:
-                os.close(lock)  # the process has it now
-            say(self.console, f"started      {point.name}")
+                self._begin(point)
+            except OSError as error:  # such as a folder that is gone: the other points have theirs
+                if error.errno in FULL:
+                    raise
+                self._count(self.source.settle(point, "failed"), point.name, f"its folder cannot be used: {error}")
         return True
+
+    def _begin(self, point: PointFolder) -> None:
+        lock = point.claim()
+        if lock is None:
+            say(self.console, f"passed over  {point.name}: another process works on it")
+            return
+        slot = min(set(range(self.jobs)) - {job.slot for job in self.running})
+        try:
+            self.running.append(_Job(point, self._start(point, lock, slot), slot))
+        finally:
+            os.close(lock)  # the process has it now
+        say(self.console, f"started      {point.name}")
+
+    def _count(self, state: str, name: str, reason: str | None) -> None:
+        self.states[state] = self.states.get(state, 0) + 1
+        say(self.console, f"{state:12} {name}" + (f": {reason}" if reason else ""))
+        if state == "failed" and not self.keep_going and not self.asked:
+            self.asked = 1
 
     def _start(self, point: PointFolder, lock: int, slot: int) -> subprocess.Popen[bytes]:
         # A session of its own: Ctrl-C on the terminal would reach the point too, and count as a second signal.
@@ -176,11 +191,7 @@ class _Work:
         settled = self.source.settle(point, settled)
         if settled != point.status()["state"]:
             point.write_status(settled, **{k: v for k, v in point.status().items() if k != "state"})
-        self.states[settled] = self.states.get(settled, 0) + 1
-        reason = point.status().get("reason") if settled == "failed" else None
-        say(self.console, f"{settled:12} {point.name}" + (f": {reason}" if reason else ""))
-        if settled == "failed" and code != BUSY and not self.keep_going and not self.asked:
-            self.asked = 1
+        self._count(settled, point.name, point.status().get("reason") if settled == "failed" else None)
 
 
 def run_points(source: Source, jobs: int, console: Console, select: Sequence[str] = (), keep_going: bool = True) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from ..metrics_file import as_json, read_metrics
 from ..progress import say
 from .axes import sweep_of
 from .directory import UNFINISHED, PointFolder, SweepDirectory
+from .journal import open_study, require_optuna
 from .points import Point, make_point
 from .space import Choice, Range, read_space
 from .start import Settings, carry_out
@@ -28,6 +28,7 @@ from .tables import Search
 __all__ = ["Trials", "resume_search", "start_search"]
 
 JOURNAL = "journal.log"
+ENDED = {"COMPLETE": "done", "PRUNED": "pruned", "FAIL": "failed"}
 TRIES = 100
 """Points that do not fit together and are drawn anew, before the search gives up."""
 
@@ -45,7 +46,7 @@ def start_search(
     Raises:
         Refused: The search is wrong, or optuna is not installed.
     """
-    _optuna()
+    require_optuna()
     if settings.executor != "processes":
         hint = "start the same search on several machines: dither sweep --resume DIR, on a file system that they share"
         raise Refused(Problem("a search runs its points as local processes", help=hint))
@@ -61,7 +62,7 @@ def start_search(
 
 def resume_search(sweep: SweepDirectory, settings: Settings, console: Console) -> int:
     """Go on with a search, or help another process with it; return the exit code as `start_sweep` does."""
-    _optuna()
+    require_optuna()
     from ..experiment import open_experiment
 
     document, plugins = open_experiment(sweep.path / "base" / "experiment.toml", select=settings.select or None)
@@ -111,21 +112,26 @@ class Trials:
     """
 
     def __init__(self, sweep: SweepDirectory, base: Document, plugins: Plugins, console: Console) -> None:
-        optuna = _optuna()
         self.sweep, self.base, self.plugins, self.console = sweep, base, plugins, console
         self.search, self.space = read_search(base, plugins)
-        backend = optuna.storages.journal.JournalFileBackend(str(sweep.path / JOURNAL))
-        self.study = optuna.create_study(
-            storage=optuna.storages.JournalStorage(backend),
-            study_name="search",
-            direction=self.search.direction,
-            sampler=_sampler(self.search, len(sweep.folders())),
-            pruner=_pruner(self.search),
-            load_if_exists=True,
-        )
+        self.study = open_study(sweep.path / JOURNAL, self.search, len(sweep.folders()))
+        self._catch_up()
         self.left = [folder for folder in sweep.folders() if folder.status()["state"] in UNFINISHED]
         self.running: dict[str, Any] = {}
         self.seen: dict[str, int] = {}
+
+    def _catch_up(self) -> None:
+        """Tell the study of points that ended after the process that began them was gone, and the other way round."""
+        trials = self.study.get_trials(deepcopy=False)
+        for folder in self.sweep.folders():
+            number, state = _number(folder), str(folder.status()["state"])
+            if number is None or number >= len(trials) or folder.held():
+                continue
+            ended = trials[number].state
+            if state in ("done", "failed") and not ended.is_finished():
+                self._tell(number, state, self._values(folder))
+            elif state == "lost" and ended.is_finished():  # its status.json is damaged
+                folder.write_status(ENDED[ended.name], reason="as the journal has it")
 
     def take(self) -> PointFolder | None:
         """Return an unfinished point of an earlier process, or else a new one while there are trials left."""
@@ -135,7 +141,7 @@ class Trials:
             if not folder.held() and number is not None and self._open(number):
                 frozen = self.study.get_trials(deepcopy=False)[number]
                 self.seen[folder.name] = max(frozen.intermediate_values, default=-1)
-                self.running[folder.name] = _optuna().trial.Trial(self.study, frozen._trial_id)
+                self.running[folder.name] = require_optuna().trial.Trial(self.study, frozen._trial_id)
                 return folder
         for _ in range(TRIES):
             if len(self.sweep.folders()) >= self.search.trials:  # those that failed count, or a search might never end
@@ -153,7 +159,7 @@ class Trials:
         try:
             loaded = check_experiment(point.document(self.base), self.plugins)
         except Refused as refused:
-            self.study.tell(trial, state=_optuna().trial.TrialState.FAIL)
+            self.study.tell(trial, state=require_optuna().trial.TrialState.FAIL)
             say(self.console, f"does not fit {point.name}: {refused.problems[0].message}")
             return None
         folder = self.sweep.add(point.name, point.by_key, loaded)
@@ -173,23 +179,26 @@ class Trials:
 
     def settle(self, point: PointFolder, state: str) -> str:
         """Tell the study how a point ended; one that was only stopped stays open."""
-        trial, states = self.running.pop(point.name), _optuna().trial.TrialState
+        trial = self.running.pop(point.name)
         values = self._values(point)
-        if state == "done" and values:
-            self.study.tell(trial, values[-1][1])
-        elif state == "pruned":
-            self.study.tell(trial, state=states.PRUNED)
-        elif state == "done":
-            self.study.tell(trial, state=states.FAIL)
+        if state == "done" and not values:
             say(self.console, f"{point.name}: the run has no {self.search.metric}")
-            return "failed"
-        elif state == "failed":
-            self.study.tell(trial, state=states.FAIL)
+            state = "failed"
+        self._tell(trial, state, values)
         return state
+
+    def _tell(self, trial: Any, state: str, values: Sequence[tuple[int, float]]) -> None:
+        """Tell the study how a trial ended, unless it knows from another process; one that was stopped stays open."""
+        states = require_optuna().trial.TrialState
+        if state == "done" and values:
+            self.study.tell(trial, values[-1][1], skip_if_finished=True)
+        elif state in ("done", "failed", "pruned"):
+            ended = states.PRUNED if state == "pruned" else states.FAIL
+            self.study.tell(trial, state=ended, skip_if_finished=True)
 
     def best(self) -> tuple[str, float] | None:
         """Return name and value of the best point so far."""
-        states = _optuna().trial.TrialState
+        states = require_optuna().trial.TrialState
         done = [t for t in self.study.get_trials(deepcopy=False) if t.state == states.COMPLETE]
         if not done:
             return None
@@ -216,27 +225,3 @@ class Trials:
 def _number(point: PointFolder) -> int | None:
     head = point.name.partition("-")[0]
     return int(head) if head.isdigit() else None
-
-
-def _sampler(search: Search, begun: int) -> Any:
-    optuna = _optuna()
-    kind = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}[search.sampler]
-    with warnings.catch_warnings(action="ignore"):  # of options that may yet change
-        return kind(seed=search.seed + begun)  # another process must not draw the same points again
-
-
-def _pruner(search: Search) -> Any:
-    pruners = _optuna().pruners
-    return pruners.MedianPruner(n_startup_trials=search.warmup) if search.pruner == "median" else pruners.NopPruner()
-
-
-def _optuna() -> Any:
-    try:
-        import optuna
-    except ImportError:
-        hint = "python -m pip install 'dither-engine[search]'"
-        raise Refused(
-            Problem("a search needs optuna, which is not installed", ("sweep", "search"), help=hint)
-        ) from None
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna

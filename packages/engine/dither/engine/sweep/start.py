@@ -111,8 +111,7 @@ def carry_out(sweep: SweepDirectory, source: Source, settings: Settings, console
     """Run the points of a source, and sum up."""
     say(console, str(sweep.path))
     if settings.executor != "processes":
-        options = {key: value for option in settings.options for key, value in Layer.change(option).tree.items()}
-        jobs = submit_points(sweep, settings.executor, settings.select, options, settings.jobs)
+        jobs = submit_points(sweep, settings.executor, settings.select, _options(settings), settings.jobs)
         for job in jobs:
             say(console, f"submitted job {job.job_id}")
         say(console, f"dither sweep status {sweep.path}")
@@ -132,3 +131,16 @@ def _known(settings: Settings) -> None:
         raise Refused(Problem(f'--executor "{settings.executor}" is unknown', help=hint))
     if settings.executor == "processes" and settings.options:
         raise Refused("--job is for --executor slurm, local or debug")
+    _options(settings)
+
+
+def _options(settings: Settings) -> dict[str, Any]:
+    """Return what submitit is told.
+
+    Raises:
+        Refused: One is no `key=value`.
+    """
+    try:
+        return {key: value for option in settings.options for key, value in Layer.change(option).tree.items()}
+    except Refused as refused:
+        raise Refused(str(refused.problems[0].message).replace("--set", "--job")) from None

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dither.registry.problems import Problem, Refused, nearest
 from dither.registry.storage import write_aside
 
 from ..metrics_file import as_json, read_metrics
 from .directory import PointFolder, SweepDirectory
 from .points import short, short_keys
 
-__all__ = ["as_csv", "columns_of", "row_of", "rows_of", "show_rows", "write_summary"]
+__all__ = ["as_csv", "columns_of", "known_figure", "row_of", "rows_of", "show_rows", "write_summary"]
 
 COLOURS = {"done": "green", "failed": "red", "lost": "red", "running": "cyan", "stopped": "yellow"}
 
@@ -61,8 +62,14 @@ def rows_of(sweep: SweepDirectory, metric: str | None = None, descending: bool |
         sweep: The sweep.
         metric: What they are sorted by; by default that of the search, else the validation loss.
         descending: Whether more is better; by default as the search has it.
+
+    Raises:
+        Refused: The points have figures, but no such one.
     """
     search = sweep.facts.get("search") or {}
+    rows = [row_of(point) for point in sweep.folders()]
+    if metric is not None:
+        known_figure(metric, ({**row["values"], **row["figures"]} for row in rows if row["figures"]), "--sort")
     metric = metric or search.get("metric") or "valid/loss"
     down = search.get("direction") == "maximize" if descending is None else descending
 
@@ -71,7 +78,20 @@ def rows_of(sweep: SweepDirectory, metric: str | None = None, descending: bool |
         there = isinstance(value, int | float) and math.isfinite(value)
         return (not there, (-value if down else value) if there else 0.0)
 
-    return sorted((row_of(point) for point in sweep.folders()), key=rank)
+    return sorted(rows, key=rank)
+
+
+def known_figure(name: str, measured: Iterable[Mapping[str, Any]], option: str) -> None:
+    """See to it that something has a figure of this name, where anything was measured at all.
+
+    Raises:
+        Refused: Nothing has.
+    """
+    known = dict.fromkeys(figure for figures in measured for figure in figures)
+    if known and name not in known:
+        close = nearest(name, known)
+        hint = f'did you mean "{close}"?' if close else f"there are {', '.join(known)}"
+        raise Refused(Problem(f'{option}: nothing has a figure "{name}"', help=hint))
 
 
 def columns_of(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[str]]:
@@ -101,7 +121,7 @@ def show_rows(console: Console, rows: Sequence[dict[str, Any]], metric: str | No
         columns.append(column)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for header, *_ in columns:
-        table.add_column(header, overflow="fold")
+        table.add_column(header, overflow="fold", justify="right" if header == "step" or header in figures else "left")
     for cells in list(zip(*columns, strict=True))[1:]:
         table.add_row(*(Text(cell, style=COLOURS.get(cell, "")) for cell in cells))
     console.print(table)

@@ -12,7 +12,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from dither.registry.flow import Clean
-from dither.registry.parts import Process, Session
+from dither.registry.parts import Process, Session, TimelessProcess
 
 from .choice import AS_SAID, Choice
 
@@ -36,7 +36,10 @@ def even_times(steps: int, t_min: float, device: Any) -> Float[Tensor, " K"]:
 
 @dataclass(frozen=True)
 class Ancestral:
-    """The walk of every process: `steps` steps, then the last jump from t_min; steps + 1 calls of the model."""
+    """The walk of every process: `steps` steps, then the last jump from t_min; steps + 1 calls of the model.
+
+    Where states say nothing of time there is one call: a step back changes nothing.
+    """
 
     steps: int = 64
     t_min: float = 1e-3
@@ -48,6 +51,10 @@ class Ancestral:
     def __call__(self, process: Process, session: Session, like: Clean) -> Iterator[Shaped[Tensor, "B L *M"]]:
         """Yield every state, the clean sample last."""
         state = process.prior(like)
+        if isinstance(process, TimelessProcess) and process.moment is not None:
+            t = torch.full((len(like.valid),), process.moment, device=like.valid.device)
+            yield process.finish(state, self.choice(session(state, t)), like)
+            return
         times = even_times(self.steps, self.t_min, like.valid.device)[:, None].expand(-1, len(like.valid))
         for t, s in pairwise(times):
             state = process.step(state, self.choice(session(state, t)), process.schedule(t), process.schedule(s), like)

@@ -94,7 +94,7 @@ class Guided:
         log_psi = torch.stack([goal.log_chance(one, at) for one in said])
         total = (log_p + log_psi).logsumexp(-1)
         before = total if cloud.log_psi is None else cloud.log_psi
-        hopeless = total == -torch.inf
+        hopeless = (total == -torch.inf) | (before == -torch.inf)  # what is out of reach stays so
         log_weight = (cloud.log_weight + total - before).masked_fill(hopeless, -torch.inf)
         log_odds = torch.where(hopeless[..., None], log_p, log_p + log_psi)
         log_weight, kept = _resampled(log_weight)

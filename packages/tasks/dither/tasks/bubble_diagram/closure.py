@@ -2,7 +2,7 @@
 
 What is refuted here is impossible; what is not may be impossible still, since that a middle lies halfway between two
 walls is more than a bound on a difference. Half of it is used: see `_fold`. Source of the idea: difference bound
-matrices, Dill 1989; each step is Floyd and Warshall's. Letters: R rooms, M = 3 R + 1 marks.
+matrices, Dill 1989; each step is Floyd and Warshall's. Letters: R rooms, M = 3 R + 1 marks, N diagrams.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
 from .demands import END, MIDDLE, START, Canvas
 
-__all__ = ["close", "impose", "start"]
+__all__ = ["close", "close_all", "impose", "start"]
 
 
 @lru_cache(maxsize=64)
@@ -60,21 +60,32 @@ def close(most: Int[np.ndarray, "2 M M"], rounds: int = 3) -> bool:
     return _possible(most)
 
 
+def close_all(most: Int[np.ndarray, "N 2 M M"]) -> Bool[np.ndarray, " N"]:
+    """Do the same for many, in two rounds; False where there is a contradiction."""
+    for last in (False, True):
+        for mark in range(most.shape[-1]):
+            np.minimum(most, most[..., mark, None] + most[..., mark, None, :], out=most)
+        if not last:
+            _fold(most)
+    least: Int[np.ndarray, " N"] = np.diagonal(most, axis1=-2, axis2=-1).min((-1, -2))
+    return least >= 0
+
+
 def _possible(most: Int[np.ndarray, "2 M M"]) -> bool:
     """Whether no mark must come before itself."""
     return bool((np.diagonal(most, axis1=1, axis2=2) >= 0).all())
 
 
-def _fold(most: Int[np.ndarray, "2 M M"]) -> None:
+def _fold(most: Int[np.ndarray, "*n M M"]) -> None:
     """Use that twice the middle is start plus end, and that starts and ends are at whole pixels."""
-    walls = np.arange(most.shape[1]) % 3 != MIDDLE
+    walls = np.arange(most.shape[-1]) % 3 != MIDDLE
     walls[-1] = True
-    most[:, walls[:, None] & walls] &= -2
-    s, c, e = most[:, START:-1:3], most[:, MIDDLE:-1:3], most[:, END:-1:3]
+    most[..., walls[:, None] & walls] &= -2
+    s, c, e = (most[..., place:-1:3, :] for place in (START, MIDDLE, END))
     np.minimum(c, (s + e) >> 1, out=c)
-    from_s, from_c, from_e = most[:, :, START:-1:3], most[:, :, MIDDLE:-1:3], most[:, :, END:-1:3]
+    from_s, from_c, from_e = (most[..., place:-1:3] for place in (START, MIDDLE, END))
     np.minimum(from_c, (from_s + from_e) >> 1, out=from_c)
-    np.minimum(s, 2 * c + from_e.swapaxes(1, 2), out=s)
-    np.minimum(e, 2 * c + from_s.swapaxes(1, 2), out=e)
-    np.minimum(from_s, 2 * from_c + e.swapaxes(1, 2), out=from_s)
-    np.minimum(from_e, 2 * from_c + s.swapaxes(1, 2), out=from_e)
+    np.minimum(s, 2 * c + from_e.swapaxes(-1, -2), out=s)
+    np.minimum(e, 2 * c + from_s.swapaxes(-1, -2), out=e)
+    np.minimum(from_s, 2 * from_c + e.swapaxes(-1, -2), out=from_s)
+    np.minimum(from_e, 2 * from_c + s.swapaxes(-1, -2), out=from_e)

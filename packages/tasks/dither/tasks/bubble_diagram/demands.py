@@ -22,7 +22,7 @@ from jaxtyping import Bool, Int
 from .relations import GRID, NEAR, RULE
 from .vocabulary import INSIDE, NO_EDGE, SURROUNDING
 
-__all__ = ["END", "MIDDLE", "START", "Bound", "Canvas", "Demands", "demands_of", "mark_values"]
+__all__ = ["END", "MIDDLE", "START", "Bound", "Canvas", "Demands", "demands_of", "mark_values", "relation_demands"]
 
 START: Final = 0
 MIDDLE: Final = 1
@@ -73,22 +73,22 @@ class Demands:
     offered: Bool[np.ndarray, "C A"]
 
 
-def demands_of(edges: Int[np.ndarray, " E"], rooms: int, *, apart: bool = True) -> Demands:
+def demands_of(edges: Int[np.ndarray, " E"], rooms: int, *, apart: bool | Bool[np.ndarray, " E"] = True) -> Demands:
     """Return what the relations of `rooms` rooms demand.
 
     Args:
         edges: Relation of each pair of rooms i < j, or `NO_EDGE`.
         rooms: Number of rooms.
-        apart: Whether rooms without a relation must be apart; without it only the relations count.
+        apart: Whether rooms without a relation must be apart, all or by pair; without it only the relations count.
     """
     fixed: list[Bound] = []
     choices: list[Choice] = []
     pairs = ((i, j) for i in range(rooms) for j in range(i + 1, rooms))
-    for (i, j), relation in zip(pairs, np.asarray(edges).tolist(), strict=True):
-        if relation == NO_EDGE:
-            choices += [_apart(i, j)] * apart
-        else:
-            bounds, offers = _related(i, j, relation)
+    edges = np.asarray(edges)
+    asked = np.broadcast_to(apart, edges.shape) | (edges != NO_EDGE)
+    for (i, j), relation, counts in zip(pairs, edges.tolist(), asked.tolist(), strict=True):
+        if counts:
+            bounds, offers = relation_demands(i, j, relation)
             fixed += bounds
             choices += offers
     table = np.zeros((len(choices), _ALTERNATIVES, _BOUNDS, 4), np.int64)
@@ -97,8 +97,7 @@ def demands_of(edges: Int[np.ndarray, " E"], rooms: int, *, apart: bool = True) 
         offered[number, : len(choice)] = True
         for place, alternative in enumerate(choice):
             table[number, place, : len(alternative)] = alternative
-    edges = np.asarray(edges)
-    return Demands(rooms, edges, apart | (edges != NO_EDGE), np.array(fixed, np.int64).reshape(-1, 4), table, offered)
+    return Demands(rooms, edges, asked, np.array(fixed, np.int64).reshape(-1, 4), table, offered)
 
 
 def mark_values(walls: Int[np.ndarray, "R 4"]) -> Int[np.ndarray, "2 M"]:
@@ -106,6 +105,11 @@ def mark_values(walls: Int[np.ndarray, "R 4"]) -> Int[np.ndarray, "2 M"]:
     low, high = walls[:, :2].T, walls[:, 2:].T
     marks = np.stack([2 * low, low + high, 2 * high], -1).reshape(2, -1)
     return np.concatenate([marks, np.zeros((2, 1), marks.dtype)], 1)
+
+
+def relation_demands(i: int, j: int, relation: int) -> tuple[list[Bound], list[Choice]]:
+    """Return what the relation of room i to room j, or `NO_EDGE`, demands: bounds that hold, and choices. Only read."""
+    return ([], [_apart(i, j)]) if relation == NO_EDGE else _related(i, j, relation)
 
 
 @lru_cache(maxsize=4096)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from multiprocessing import get_context
 from typing import Final
 
@@ -26,17 +26,20 @@ from jaxtyping import Bool, Int
 
 from .demands import Canvas
 from .plans import real_edges
-from .realisability import LIMIT, Verdict, realise
+from .realisability import LIMIT, Realisation, Verdict, realise
 from .relations import edges_of
 from .structure import Structure, structure_of
 from .vocabulary import NODE_PAD
 
-__all__ = ["Levels", "levels_of", "realise_all"]
+__all__ = ["Levels", "can_be_built", "levels_of", "realise_all"]
 
 Found = tuple[Verdict, Verdict, Int[np.ndarray, "R 4"] | None]
 """Levels 3 and 4 of a diagram, and the witness of level 4."""
 
 _CHUNK: Final = 16
+
+_REMEMBERED: Final = 16_384
+"""Searches that are remembered; a few hundred bytes each."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,16 @@ def levels_of(
     return Levels(structure, edges, realisable, unknown, witness)
 
 
+def can_be_built(tokens: Int[np.ndarray, "N L"], rooms: int, *, limit: int = LIMIT) -> Bool[np.ndarray, " N"]:
+    """Return whether diagrams reach level 4, and do not ask for level 3; False where the search gave up."""
+    built = structure_of(tokens, rooms).order
+    real = tokens[:, :rooms] != NODE_PAD
+    for row in np.flatnonzero(built).tolist():
+        edges = tokens[row, rooms:][real_edges(real[row : row + 1])[0]].astype(np.int8)
+        built[row] = _realised(edges.tobytes(), int(real[row].sum()), limit, True).boxes is not None
+    return built
+
+
 def realise_all(
     diagrams: Sequence[tuple[Int[np.ndarray, " E"], int]], *, limit: int = LIMIT, processes: int = 1
 ) -> list[Found]:
@@ -116,10 +129,18 @@ def realise_all(
 
 
 def _search(diagram: tuple[Int[np.ndarray, " E"], int], limit: int) -> Found:
-    whole = realise(*diagram, limit=limit)
+    whole = _realised(diagram[0].astype(np.int8).tobytes(), diagram[1], limit, True)
     if whole.boxes is not None:
         return "realisable", "realisable", whole.boxes
-    return realise(*diagram, apart=False, limit=limit).verdict, whole.verdict, None
+    return _realised(diagram[0].astype(np.int8).tobytes(), diagram[1], limit, False).verdict, whole.verdict, None
+
+
+@lru_cache(maxsize=_REMEMBERED)  # what is drawn was often judged a moment before, and put to the test while sampled
+def _realised(edges: bytes, rooms: int, limit: int, apart: bool) -> Realisation:
+    found = realise(np.frombuffer(edges, np.int8), rooms, limit=limit, apart=apart)
+    if found.boxes is not None:
+        found.boxes.flags.writeable = False
+    return found
 
 
 def _proved(tokens: Int[np.ndarray, "N L"], rooms: int, boxes: Int[np.ndarray, "N R 4"]) -> Bool[np.ndarray, " N"]:

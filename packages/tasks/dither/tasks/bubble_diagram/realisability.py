@@ -47,15 +47,20 @@ class Realisation:
 
 
 def realise(
-    edges: Int[np.ndarray, " E"], rooms: int, *, apart: bool = True, canvas: Canvas = _CANVAS, limit: int = LIMIT
+    edges: Int[np.ndarray, " E"],
+    rooms: int,
+    *,
+    apart: bool | Bool[np.ndarray, " E"] = True,
+    canvas: Canvas = _CANVAS,
+    limit: int = LIMIT,
 ) -> Realisation:
     """Find boxes for a diagram, or prove that there are none.
 
     Args:
         edges: Relation of each pair of rooms i < j, or `NO_EDGE`.
         rooms: Number of rooms.
-        apart: Whether rooms without a relation must be farther apart than `NEAR`. Without it (level 3) the boxes
-            show the relations that are there, and perhaps more.
+        apart: Whether rooms without a relation must be farther apart than `NEAR`, all or by pair. Without it (level
+            3) the boxes show the relations that are there, and perhaps more.
         canvas: Where the rooms may stand, and how small they may be.
         limit: Most linear programs before it gives up.
     """

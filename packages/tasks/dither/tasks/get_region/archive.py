@@ -92,5 +92,7 @@ def load_npz(file: io.BytesIO | Path, path: Path) -> Arrays:
             return dict(archive)
     except OSError as error:
         raise Refused(f"{path}: {error.strerror or error}") from None
+    except MemoryError as error:  # a header may speak of more than the file holds
+        raise Refused(f"{path}: {error}") from None
     except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, KeyError, NotImplementedError) as error:
         raise Refused(f"{path}: is no intact npz file ({error})") from None

@@ -18,6 +18,7 @@ from torch import Tensor
 from dither.registry.flow import Clean
 from dither.registry.spaces import Group
 
+from .mapped import blocks_of
 from .neighbours import nearest_visible, regions_beside
 from .regions import Standard
 
@@ -88,7 +89,7 @@ class Reference:
     ) -> None:
         self.train, self.starts, self.groups = train, starts, tuple(groups)
         self.places = {group.name: slice(group.start, group.stop) for group in groups}
-        self.standard = Standard.of(train)
+        self.standard = Standard.over((train[rows], np.ones(rows.stop - rows.start)) for rows in blocks_of(len(train)))
 
     def answers(
         self, question: Question
@@ -172,10 +173,10 @@ class Reference:
         label = self.train[:, self.places["accessibility"].start]
         if set(np.unique(label)) != {0.0, 1.0}:
             return None
-        return LogisticRegression(C=0.01, max_iter=500).fit(
-            self._scaled(self.train)[:, self.places["motifs"]], label > 0.5
-        )
+        motifs = self._scaled(self.train)[:, self.places["motifs"]]
+        return LogisticRegression(C=0.01, max_iter=500).fit(motifs, label > 0.5)
 
     def _scaled(self, values: Float32[np.ndarray, "... M"]) -> Float32[np.ndarray, "... M"]:
-        scaled: Float32[np.ndarray, "... M"] = (values - self.standard.mean) / self.standard.std
+        scaled: Float32[np.ndarray, "... M"] = values - self.standard.mean
+        scaled /= self.standard.std  # in place: a second table of all training regions would be the largest of a run
         return scaled

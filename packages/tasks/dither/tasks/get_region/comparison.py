@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from .baselines import Question, Reference
-from .metrics import RegionMetrics
+from .metrics import RegionMetrics, figures_of
 
 __all__ = ["baseline_figures"]
 
@@ -31,9 +31,10 @@ def baseline_figures(
                 continue
             for name, guess, counted in reference.answers(part):
                 figures.setdefault(name, fresh()).answers.add(part.truth, guess, counted)
+        del reference  # before the next one is fitted: each holds a copy of the training regions
     return {
         f"{figure}/{name}": value
         for name, each in figures.items()
-        for figure, value in each.compute().items()
+        for figure, value in figures_of(each.answers, each.groups, each.mean).items()
         if figure != "constant_columns" and (name != "logistic" or figure.startswith("accessibility"))
     }

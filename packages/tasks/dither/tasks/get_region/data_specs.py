@@ -108,6 +108,9 @@ class RegionStore(DataSpec):
     """Divide each motif by its largest value in the training regions, and cut at 1."""
     overlaps: bool = False
     """Take regions that overlap each other."""
+    empty_chunks: bool = False
+    """Take chunks of a store that are not there for empty ones, as zarr 3 may leave them out; otherwise it counts as
+    cut short."""
 
     @model_validator(mode="after")
     def _apart(self) -> RegionStore:
@@ -118,14 +121,21 @@ class RegionStore(DataSpec):
         """Read the headers and the names."""
         from .stores.reading import store_facts
 
-        return store_facts(Path(self.path).expanduser(), held_out=(*self.valid, *self.test))
+        held_out = (*self.valid, *self.test)
+        return store_facts(Path(self.path).expanduser(), held_out=held_out, empty_chunks=self.empty_chunks)
 
     def build(self) -> RegionMatrix:
         """Read and check the store."""
         from .stores.reading import open_store
 
-        folder = Path(self.path).expanduser()
-        return open_store(folder, valid=self.valid, test=self.test, scale=self.scale, overlaps=self.overlaps)
+        return open_store(
+            Path(self.path).expanduser(),
+            valid=self.valid,
+            test=self.test,
+            scale=self.scale,
+            overlaps=self.overlaps,
+            empty_chunks=self.empty_chunks,
+        )
 
 
 class RegionArrays(DataSpec):
@@ -185,6 +195,9 @@ class PreparedRegions(DataSpec):
     """Of a store that is written; get_model reads 2."""
     overlaps: bool = False
     """Take regions that overlap each other."""
+    empty_chunks: bool = False
+    """Take chunks of a store that are not there for empty ones, as zarr 3 may leave them out; otherwise it counts as
+    cut short."""
     valid: list[str] = Option(["chr2"], min_length=1)
     """Chromosomes held out for validation."""
     test: list[str] = Option(["chr1"])
@@ -210,7 +223,7 @@ class PreparedRegions(DataSpec):
     def command(self) -> str:
         """Return the command that prepares the regions."""
         words = ["dither", "prepare", "get", *self.paths]
-        for key in ("out", "dtype", "zarr_format", "overlaps"):
+        for key in ("out", "dtype", "zarr_format", "overlaps", "empty_chunks"):
             if (value := getattr(self, key)) != type(self).model_fields[key].default:
                 words += [f"--{key.replace('_', '-')}", *([] if value is True else [str(value)])]
         return shlex.join(words)

@@ -73,7 +73,7 @@ def draw_window(picture: WindowPicture) -> bytes:
     else:
         pairs = [(axis, None) for axis in figure.subplots(1, 4, sharey=True)]
     for panel, (axis, side) in zip(panels, pairs, strict=True):
-        _draw_panel(figure, picture, panel, axis, side)
+        _draw_panel(figure, picture, panel, axis, side, 7 if strips and share == WIDE_STRIP else 16)
     first = pairs[0][0]
     rows = _spread(len(picture.places), 17)
     first.set_yticks(rows, [picture.places[row] for row in rows], fontsize=7)
@@ -98,14 +98,17 @@ def _panels(picture: WindowPicture) -> list[_Panel]:
     ]
 
 
-def _draw_panel(figure: Figure, picture: WindowPicture, panel: _Panel, axis: Axes, side: Axes | None) -> None:
+def _draw_panel(
+    figure: Figure, picture: WindowPicture, panel: _Panel, axis: Axes, side: Axes | None, names: int
+) -> None:
+    """Draw one heat map under `names` of its motifs, and the strip beside it."""
     motifs = len(picture.motifs)
     order = np.argsort(-picture.truth[:, :motifs].mean(0), kind="stable")  # the most frequent motifs first
     options: dict[str, Any] = {"aspect": "auto", "interpolation": "nearest"}
     values = panel.values[:, :motifs][:, order]
     image = axis.imshow(values, vmin=panel.low, vmax=panel.high, cmap=panel.colours, **options)
     axis.set_title(panel.title, fontsize=11)
-    columns = _spread(motifs, 16)
+    columns = _spread(motifs, names)
     axis.set_xticks(columns, [picture.motifs[order[column]] for column in columns], rotation=90, fontsize=7)
     axis.set_xlabel(f"{motifs} motifs, most frequent first", fontsize=8)
     bar = figure.colorbar(image, ax=axis, location="bottom", shrink=0.8, aspect=30, pad=0.02)

@@ -17,8 +17,8 @@ from dither.registry.parts import Picture
 
 from .accessibility_picture import draw_accessibility
 from .drawing import WindowPicture, draw_window
-from .figures import Pair
-from .imputation import BINARY, Draws, drawn, same_windows
+from .figures import Pair, binary
+from .imputation import Draws, drawn, same_windows
 from .imputation_picture import Column, draw_imputation
 from .metrics import RegionMetrics
 from .motif_pictures import MotifAnswers, draw_motif_bars, draw_motif_scatter
@@ -29,8 +29,12 @@ __all__ = ["BEHIND", "PICTURES", "Labels", "paths", "windows"]
 PICTURES = 4
 """Windows that are shown as heat maps."""
 
-BEHIND = {"accessibility": ("open in {cell}",), "expression": ("expressed, + strand", "expressed, - strand")}
-"""Names of the columns of a group behind the motifs."""
+BEHIND = {
+    "open": ("open in {cell}",),
+    "accessibility": ("accessibility in {cell}",),
+    "expression": ("expressed, + strand", "expressed, - strand"),
+}
+"""Names of the columns of a group behind the motifs; "open" are those of accessibility that is 0 or 1."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +129,7 @@ def _motifs(pairs: Sequence[Pair], labels: Labels) -> Iterator[Picture]:
 
 def _accessibility(behind: Sequence[Pair], labels: Labels, cells: str) -> Iterator[Picture]:
     for name, (truth, score) in zip(labels.behind, behind, strict=True):
-        if name.startswith("open") and truth.size and (np.abs(truth - truth.round().clip(0, 1)) <= BINARY).all():
+        if name.startswith("open") and truth.size and binary(truth):
             png = draw_accessibility(truth > 0.5, score, cells)
             if png is not None:
                 yield Picture("accessibility", png=png)

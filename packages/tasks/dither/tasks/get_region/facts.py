@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from dither.registry.spaces import Condition, Group
 
-__all__ = ["GIVEN", "Accessibility", "Given", "Largest", "RegionFacts", "column_groups", "conditions_of"]
+__all__ = [
+    "GIVEN",
+    "Accessibility",
+    "Given",
+    "Largest",
+    "RegionFacts",
+    "asked_of",
+    "column_groups",
+    "conditions_of",
+    "untold_of",
+]
 
 Accessibility = Literal["none", "open", "quantitative", "constant"]
 """What the accessibility column holds: 0 or 1, a number from 0 to 1, or 1 everywhere; or there is none."""
@@ -42,6 +52,8 @@ class RegionFacts:
         expression: Whether expression is known.
         tss: Whether starts of transcription are known.
         mapped: Whether the motifs stay on disk while a run has them.
+        untold: What is known of other cell types, and not of one: "atpm:CELL", "expression:CELL" and so on.
+        absent: Chromosomes that are to be held out and are not there.
     """
 
     motifs: int
@@ -53,6 +65,8 @@ class RegionFacts:
     expression: bool = False
     tss: bool = False
     mapped: bool = False
+    untold: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
 
 
 def column_groups(motifs: int, accessibility: bool, expression: bool = False) -> tuple[Group, ...]:
@@ -66,11 +80,38 @@ def column_groups(motifs: int, accessibility: bool, expression: bool = False) ->
     return tuple(groups)
 
 
-def conditions_of(chromosomes: int, tss: bool, cells: Sequence[str]) -> tuple[Condition, ...]:
-    """Name what is told beside each window; `cells` are the cell types trained on, none where none matters."""
+def conditions_of(chromosomes: int, tss: bool, cells: Sequence[str], held: Sequence[str] = ()) -> tuple[Condition, ...]:
+    """Name what is told beside each window.
+
+    Args:
+        chromosomes: Their number.
+        tss: Whether starts of transcription are known.
+        cells: The cell types trained on, none where none matters.
+        held: Those that are held out, whose windows have no label.
+    """
     told = [Condition("chromosome", chromosomes), Condition("centre")]
     if tss:
         told.append(Condition("tss"))
     if cells:
-        told.append(Condition("cell", len(cells), tuple(cells)))
+        told.append(Condition("cell", len(cells), tuple(cells), partial=bool(held)))
     return tuple(told)
+
+
+def untold_of(known: Mapping[str, Container[str]], cells: Sequence[str]) -> tuple[str, ...]:
+    """Name what is known of some cell types and not of others: "atpm:CELL", "expression:CELL" and so on.
+
+    Args:
+        known: Of each thing that is known, of which cell types. A region is open where its atpm is above 0.
+        cells: All cell types.
+    """
+    if "atpm" in known:
+        is_open = {cell for cell in cells if cell in known.get("open", ()) or cell in known["atpm"]}
+        known = {**known, "open": is_open}
+    return tuple(f"{name}:{cell}" for name in sorted(known) for cell in cells if cell not in known[name])
+
+
+def asked_of(accessibility: Accessibility, expression: bool, drop_closed: bool) -> dict[str, str]:
+    """Return what samples ask of a cell type, as arrays are called and in words."""
+    asked = {"open": "accessibility"} if accessibility == "open" or drop_closed else {}
+    asked |= {"atpm": "accessibility as a number"} if accessibility == "quantitative" else {}
+    return asked | ({"expression": "expression"} if expression else {})

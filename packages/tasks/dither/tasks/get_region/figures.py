@@ -10,10 +10,25 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool, Float, Shaped
 
-__all__ = ["FLAT", "Pair", "group_figures", "pearson", "r2", "rank_figures", "spearman", "squared_error", "varies"]
+__all__ = [
+    "BINARY",
+    "FLAT",
+    "Pair",
+    "binary",
+    "group_figures",
+    "pearson",
+    "r2",
+    "rank_figures",
+    "spearman",
+    "squared_error",
+    "varies",
+]
 
 Pair = tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]
 """What is true of a column, and what was guessed."""
+
+BINARY = 1e-3
+"""Numbers so close to 0 or 1 are open or closed."""
 
 FLAT = 1e-6
 """Spread, as a share of the largest value, up to which guesses are one constant: float32 tells them no better apart."""
@@ -22,6 +37,11 @@ FLAT = 1e-6
 def varies(truth: Shaped[np.ndarray, " n"]) -> bool:
     """Tell whether there are two different values."""
     return bool(truth.size and truth.min() < truth.max())
+
+
+def binary(truth: Shaped[np.ndarray, " n"]) -> bool:
+    """Tell whether every value is 0 or 1, to the rounding of standardised numbers."""
+    return bool((np.abs(truth - truth.round().clip(0, 1)) <= BINARY).all())
 
 
 def squared_error(pairs: Sequence[Pair]) -> float | None:

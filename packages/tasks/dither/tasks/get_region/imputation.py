@@ -15,10 +15,9 @@ from torch import Tensor
 
 from dither.registry.flow import Clean
 
-__all__ = ["BINARY", "LEVEL", "Draws", "coverage", "draw_figures", "drawn", "half_width", "same_windows"]
+from .figures import binary
 
-BINARY = 1e-3
-"""Numbers so close to 0 or 1 are open or closed."""
+__all__ = ["LEVEL", "Draws", "coverage", "draw_figures", "drawn", "half_width", "same_windows"]
 
 LEVEL = 0.9
 """Share of truths that an interval should hold."""
@@ -94,7 +93,7 @@ class Draws:
     @property
     def binary(self) -> bool:
         """Whether every truth is 0 or 1, to rounding."""
-        return bool((np.abs(self.truth - self.truth.round().clip(0, 1)) <= BINARY).all())
+        return binary(self.truth)
 
 
 def half_width(count: int, level: float | Float[np.ndarray, " q"]) -> float | Float[np.ndarray, " q"]:

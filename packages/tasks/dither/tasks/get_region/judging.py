@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dither.registry.flow import Clean
 
+from .answers import windows_of
 from .imputation import Draws, draw_figures, drawn, same_windows
 from .metrics import RegionMetrics
 
@@ -30,6 +31,7 @@ def judge(figures: RegionMetrics, samples: Float[Tensor, "N L M"], like: Clean) 
         return {}
     first = [rows.start for rows in windows]
     means = torch.stack([samples[rows].mean(0) for rows in windows])
-    figures.add(like.x0[first], means, counted[first])
+    places = windows_of(like)
+    figures.add(like.x0[first], means, counted[first], None if places is None else places[first])
     draws = Draws.of(figures.plain(like.x0), figures.plain(samples), counted.numpy(), windows)
     return figures.compute() | ({} if draws is None else draw_figures(draws))

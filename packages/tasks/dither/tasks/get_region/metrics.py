@@ -6,7 +6,7 @@ constant columns left out. Figures are computed from the kept pairs themselves, 
 into batches, and over ranks (`RegionMetrics.merge`): ranks, and areas under curves, have no exact shorter sum. A wanted
 element takes 8 bytes.
 
-Letters: B batch, L length, M columns, n pairs.
+Letters: B batch, L length, M columns.
 """
 
 from __future__ import annotations
@@ -16,60 +16,25 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
 from dither.registry.flow import Clean, Measured, Noised
 from dither.registry.spaces import Group
 
+from .answers import Answers, windows_of
 from .baselines import Question
-from .figures import Pair, group_figures, rank_figures, squared_error, varies
-from .imputation import BINARY
+from .figures import binary, group_figures, rank_figures, squared_error, varies
+from .intervals import intervals
 from .regions import Standard
 
-__all__ = ["KEPT", "SINGULAR", "Answers", "RegionMetrics", "figures_of"]
+__all__ = ["KEPT", "SINGULAR", "RegionMetrics", "figures_of"]
 
 SINGULAR = {"motifs": "motif"}
 """What the figures of a group are called, where it is not the name of the group."""
 
 KEPT = 8192
 """Regions of an evaluation on which baselines are measured, the first ones."""
-
-
-class Answers:
-    """Pairs of true and guessed numbers, column by column.
-
-    Args:
-        width: M.
-    """
-
-    def __init__(self, width: int) -> None:
-        self.width = width
-        self._parts: list[tuple[Int[np.ndarray, " M"], Float[np.ndarray, " n"], Float[np.ndarray, " n"]]] = []
-
-    def add(
-        self, truth: Float[np.ndarray, "B L M"], guess: Float[np.ndarray, "B L M"], counted: Bool[np.ndarray, "B L M"]
-    ) -> None:
-        """Take in the elements that are counted."""
-        rows = counted.reshape(-1, self.width).T
-        pick = (value.reshape(-1, self.width).T[rows].astype(np.float32) for value in (truth, guess))
-        self._parts.append((rows.sum(1), *pick))
-
-    def merge(self, other: Answers) -> None:
-        """Take in what another took in."""
-        self._parts += other._parts
-
-    def pairs(self) -> list[Pair]:
-        """Return what was taken in, per column."""
-        cut = [
-            [np.split(side, counts.cumsum()[:-1]) for side in (truth, guess)] for counts, truth, guess in self._parts
-        ]
-        if not cut:
-            return [(np.zeros(0, np.float32), np.zeros(0, np.float32))] * self.width
-        return [
-            (np.concatenate([part[0][column] for part in cut]), np.concatenate([part[1][column] for part in cut]))
-            for column in range(self.width)
-        ]
 
 
 def figures_of(answers: Answers, groups: Sequence[Group], mean: Float[np.ndarray, " M"]) -> dict[str, float]:
@@ -89,10 +54,10 @@ def figures_of(answers: Answers, groups: Sequence[Group], mean: Float[np.ndarray
             figures["masked_gain"] = 1 - error / of_mean
     for group in groups:
         inside = pairs[group.start : group.stop]
-        figures |= group_figures(SINGULAR.get(group.name, group.name), inside)
+        figures |= group_figures(_name(group), inside)
         if group.name == "accessibility":
             truth, score = inside[0]
-            if (np.abs(truth - truth.round().clip(0, 1)) <= BINARY).all():
+            if binary(truth):
                 figures |= rank_figures(truth > 0.5, score)
     return figures | ({"constant_columns": float(len(asked) - len(varying))} if len(asked) > len(varying) else {})
 
@@ -107,6 +72,7 @@ class RegionMetrics:
     - `accessibility_auc`, `accessibility_auprc`: how well wanted open regions are ranked before closed ones.
     - `constant_columns`: how many wanted columns were left out of every figure, because what was wanted of them is
       always the same. Where that is so of all, their errors count.
+    - `NAME_ci95`: half of a 95 % interval of a figure, over the windows; see `intervals`.
     """
 
     def __init__(self, groups: Sequence[Group], standard: Standard, mean: Float[np.ndarray, " M"]) -> None:
@@ -126,14 +92,20 @@ class RegionMetrics:
     def update(self, clean: Clean, noised: Noised, pred: Any, measured: Measured) -> None:
         """Take in one batch; `pred` gives x0."""
         wanted = noised.wanted & noised.valid[..., None]
-        self.add(noised.x0, pred.x0, wanted)
+        self.add(noised.x0, pred.x0, wanted, windows_of(clean))
         if self._kept < KEPT:
             self.questions.append(Question.of(self.plain(noised.x0), wanted, clean))
             self._kept += int(noised.valid.sum())
 
-    def add(self, x0: Float[Tensor, "B L M"], guess: Float[Tensor, "B L M"], counted: Bool[Tensor, "B L M"]) -> None:
-        """Take in the elements that are counted: what is true, and what was guessed."""
-        self.answers.add(self.plain(x0), self.plain(guess), counted.cpu().numpy())
+    def add(
+        self,
+        x0: Float[Tensor, "B L M"],
+        guess: Float[Tensor, "B L M"],
+        counted: Bool[Tensor, "B L M"],
+        windows: Integer[np.ndarray, "B 2"] | None = None,
+    ) -> None:
+        """Take in the elements that are counted: what is true, what was guessed, and of which windows, if told."""
+        self.answers.add(self.plain(x0), self.plain(guess), counted.cpu().numpy(), windows)
 
     def merge(self, other: RegionMetrics) -> None:
         """Take in what another rank took in."""
@@ -141,10 +113,22 @@ class RegionMetrics:
         self.questions += other.questions
 
     def compute(self) -> dict[str, float]:
-        """Return the figures."""
-        return figures_of(self.answers, self.groups, self.mean)
+        """Return the figures, and how sure they are."""
+        figures = figures_of(self.answers, self.groups, self.mean)
+        names = [_name(group) for group in self.groups]
+        halves = intervals(self.answers, self.groups, names, self.mean) if figures else {}
+        found: dict[str, float] = {}
+        for name, figure in figures.items():
+            found[name] = figure
+            if name in halves:
+                found[f"{name}_ci95"] = halves[name]
+        return found
 
     def plain(self, value: Float[Tensor, "B L M"]) -> Float[np.ndarray, "B L M"]:
         """Undo the standardising, on the CPU."""
         plain: Float[np.ndarray, "B L M"] = value.detach().to("cpu", torch.float32).numpy() * self.scale + self.shift
         return plain
+
+
+def _name(group: Group) -> str:
+    return SINGULAR.get(group.name, group.name)

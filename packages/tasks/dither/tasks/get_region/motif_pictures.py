@@ -63,7 +63,7 @@ def draw_motif_scatter(answers: MotifAnswers) -> bytes:
         axis.set_visible(False)
     for place, (axis, motif) in enumerate(zip(axes, often, strict=False)):
         truth, guess = answers.pairs[motif]
-        bare(axis, f"{answers.names[motif]}:  r = {answers.r[motif]:.2f}, R² = {r2(truth, guess):.2f}")
+        bare(axis, f"{answers.names[motif]}:  r = {answers.r[motif]:z.2f}, R² = {r2(truth, guess):z.2f}")
         low = min(0.0, float(truth.min()), float(guess.min()))
         high = max(float(truth.max()), float(guess.max()))
         axis.plot([low, high], [low, high], color=LIGHT, zorder=0)

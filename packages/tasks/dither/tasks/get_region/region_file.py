@@ -23,14 +23,15 @@ from io import TextIOWrapper
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float
 
 from dither.registry.problems import Problem, Refused
 
-from .archive import LIMIT, Arrays, load_npz
+from .archive import LIMIT, load_npz
 from .assembly import assemble
 from .facts import RegionFacts
-from .region_checks import check_arrays, in_table
+from .found import Found, in_table
+from .region_checks import check_arrays
+from .region_order import first_of
 from .regions import RegionMatrix
 from .table_columns import PLACES, sort_columns
 
@@ -54,10 +55,11 @@ def read_region_file(path: Path, *, valid: Sequence[str], test: Sequence[str], s
     """
     if form_of(path) == ".npz":
         arrays = load_npz(path, path)
-        check_arrays(path, arrays, in_table(lambda row: f"row {row} (from 0)"))
+        check_arrays(path, arrays, in_table(lambda row: f"row {row} (from 0)", arrays=True))
     else:
-        arrays = read_table(path)
-        check_arrays(path, arrays, in_table(lambda row: f"line {row + 2}"))
+        found = read_table(path)
+        arrays = found.arrays
+        check_arrays(path, arrays, found.place, told=found.told)
     return assemble(path, arrays, valid=valid, test=test, scale=scale)
 
 
@@ -75,6 +77,7 @@ def read_facts(path: Path, *, valid: Sequence[str], test: Sequence[str]) -> Regi
         "atpm" in known,
         "expression" in known,
         "tss" in known,
+        absent=tuple(name for name in (*valid, *test) if name not in chromosomes),
     )
 
 
@@ -94,7 +97,7 @@ def _look(path: Path, changed: int) -> tuple[frozenset[str], int, tuple[str, ...
         place = header.index("chromosome")
         fields = (line.split(delimiter, place + 1) for line in lines)
         found = dict(Counter(row[place].strip().strip('"') for row in fields if len(row) > place))
-    columns = sort_columns(header)
+    columns = sort_columns(header, path)
     return frozenset(columns.told), len(columns.motifs), columns.cells, found
 
 
@@ -149,7 +152,7 @@ def _header(path: Path, lines: TextIOWrapper, *, placed: bool = True) -> tuple[l
     return header, csv.reader(lines, delimiter=delimiter), delimiter
 
 
-def read_table(path: Path, *, placed: bool = True) -> Arrays:
+def read_table(path: Path, *, placed: bool = True) -> Found:
     """Read a table.
 
     Args:
@@ -158,35 +161,51 @@ def read_table(path: Path, *, placed: bool = True) -> Arrays:
             nothing that says where they are, does as well.
 
     Raises:
-        Refused: It cannot be read, a line is too short or long, or holds something else than a number; names the line.
+        Refused: It cannot be read, or is larger than memory allows.
     """
+    told: list[str] = []
     with opened(path) as lines:
         header, rows, _ = _header(path, lines, placed=placed)
         named = {name for name in header[:1] if name.lower() in NAMED}
         place = next((i for i, name in enumerate(header) if name == "chromosome" or name in named), None)
         numbers = [i for i in range(len(header)) if i != place]
-        names, values = [], []
+        names, values, whole = [], [], True
         for line, row in enumerate(rows, 2):
-            if len(row) != len(header):
-                raise Refused(f"{path}: line {line}: has {len(row)} columns, the header has {len(header)}")
             if (line - 1) * len(numbers) * 8 > LIMIT:
                 raise Refused(f"{path}: line {line}: more than {LIMIT:,} bytes of numbers")
-            names.append("" if place is None else row[place].strip())
-            values.append(_numbers(path, line, header, row, numbers))
+            try:
+                values.append(np.array([row[i] for i in numbers], dtype=np.float64))
+            except (ValueError, IndexError):
+                values.append(np.zeros(len(numbers)))
+                whole &= len(row) == len(header) and all(_is_number(row[i]) for i in numbers if header[i] in PLACES)
+                told += _wrong(line, header, row, numbers)
+            else:
+                if len(row) != len(header):
+                    told += _wrong(line, header, row, numbers)
+                    whole = False
+            names.append("" if place is None or place >= len(row) else row[place].strip())
     table = np.stack(values) if values else np.zeros((0, len(numbers)))
-    found = sort_columns([header[i] for i in numbers]).arrays(table)
+    found = sort_columns([header[i] for i in numbers], path).arrays(table)
     if place is not None:
         found["names" if named else "chromosome"] = np.array(names, dtype=np.str_)
-    return found
+    if not whole:  # then where regions are cannot be judged
+        found = {name: values for name, values in found.items() if name not in (*PLACES, "names")}
+    problems = tuple(Problem(f"{path}: {what}") for what in first_of(iter(told), len(told)))
+    return Found(found, in_table(lambda row: f"line {row + 2}"), problems)
 
 
-def _numbers(path: Path, line: int, header: list[str], row: list[str], columns: list[int]) -> Float[np.ndarray, " n"]:
+def _wrong(line: int, header: list[str], row: list[str], columns: list[int]) -> Iterator[str]:
+    if len(row) != len(header):
+        yield f"line {line}: has {len(row)} columns, the header has {len(header)}"
+        return
+    for i in columns:
+        if not _is_number(row[i]):
+            yield f'line {line}, column "{header[i]}": "{row[i][:40]}" is no number'
+
+
+def _is_number(text: str) -> bool:
     try:
-        return np.array([row[i] for i in columns], dtype=np.float64)
+        float(text)
     except ValueError:
-        for i in columns:
-            try:
-                float(row[i])
-            except ValueError:
-                raise Refused(f'{path}: line {line}, column "{header[i]}": "{row[i][:40]}" is no number') from None
-        raise
+        return False
+    return True

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Float32, Integer, Shaped
 from dither.registry.problems import Refused, nearest
 
 from .facts import RegionFacts
-from .mapped import MappedRows
+from .mapped import MappedRows, largest_of
 
 if TYPE_CHECKING:  # the table is read before torch is
     from dither.registry.parts import Split
@@ -82,6 +82,7 @@ class RegionMatrix:
         atpm: Accessibility as a number, at least 0. `P C`; None where only `open` is known.
         expression: log10(TPM + 1) on the plus and the minus strand. `P C 2`; None where it is not known.
         tss: True where transcription starts on a strand. `P C 2`; None where it is not known.
+        untold: What is 0 of a cell type only because nobody said it: "atpm:CELL", "expression:CELL" and so on.
     """
 
     features: Float32[np.ndarray, "P M"] | MappedRows
@@ -96,6 +97,7 @@ class RegionMatrix:
     atpm: Float[np.ndarray, "P C"] | None = None
     expression: Float[np.ndarray, "P C 2"] | None = None
     tss: Bool[np.ndarray, "P C 2"] | None = None
+    untold: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any], valid: Sequence[str], test: Sequence[str]) -> RegionMatrix:
@@ -113,6 +115,7 @@ class RegionMatrix:
             cells=tuple(map(str, arrays["cells"])),
             valid=tuple(valid),
             test=tuple(test),
+            untold=tuple(map(str, arrays.get("untold", ()))),
             **{name: arrays[name] for name in ("atpm", "expression", "tss") if name in arrays},
         )
 
@@ -137,6 +140,7 @@ class RegionMatrix:
             self.expression is not None,
             self.tss is not None,
             isinstance(self.features, MappedRows),
+            self.untold,
         )
 
     def labels(self, cell: str) -> Bool[np.ndarray, " P"]:
@@ -164,6 +168,6 @@ def scale_to_largest(
     features: Float32[np.ndarray, "P M"], train: Bool[np.ndarray, " P"]
 ) -> tuple[Float32[np.ndarray, "P M"], Float32[np.ndarray, " M"]]:
     """Divide each motif by its largest value in the training regions, and cut at 1. Returns `P M` and divisors `M`."""
-    largest = features[train].max(0)
-    divisor = np.where(largest > 0, largest, 1).astype(np.float32)
-    return (features / divisor).clip(max=1), divisor
+    divisor = largest_of(features, train)
+    scaled = features / divisor
+    return np.minimum(scaled, np.float32(1), out=scaled), divisor

@@ -18,7 +18,7 @@ from dither.registry.problems import Problem, Refused
 from dither.registry.spaces import FeatureSpace
 
 from .columns import Columns, Layout
-from .facts import conditions_of
+from .facts import asked_of, conditions_of
 from .regions import RegionMatrix
 from .windows import Cut, Windows, cut_windows
 
@@ -60,6 +60,7 @@ class RegionSamples:
     ) -> None:
         self.matrix, self.cut = matrix, cut
         trained = list(cells.get("train", ()))
+        _must_be_known(matrix, cells, asked_of(layout.accessibility, layout.expression, drop_closed))
         self.cells = list(dict.fromkeys([*trained, *(cell for names in cells.values() for cell in names)]))
         self.columns = Columns(matrix, self.cells, len(trained), layout)
         self.kept = [_open(matrix, cell) for cell in self.cells] if drop_closed else None
@@ -73,7 +74,8 @@ class RegionSamples:
         self.chromosomes: list[str] = names.tolist()
         self._centre: Integer[np.ndarray, " P"] = (matrix.start + matrix.end) // 2
         self._tss = self._starts()
-        conditions = conditions_of(len(self.chromosomes), self._tss is not None, trained)
+        held = self.cells[len(trained) :]
+        conditions = conditions_of(len(self.chromosomes), self._tss is not None, trained, held)
         self.space = FeatureSpace(cut.regions, self.columns.width, self.columns.groups, conditions)
 
     def size(self, split: Split) -> int:
@@ -176,4 +178,18 @@ class RegionSamples:
 def _open(matrix: RegionMatrix, cell: str) -> Bool[np.ndarray, " P"]:
     """Return where a cell type has any accessibility at all."""
     number = matrix.number(cell)
-    return np.asarray(matrix.open[:, number] if matrix.atpm is None else matrix.atpm[:, number] > 0)
+    if matrix.atpm is None or f"atpm:{cell}" in matrix.untold:
+        return np.asarray(matrix.open[:, number])
+    return np.asarray(matrix.atpm[:, number] > 0)
+
+
+def _must_be_known(matrix: RegionMatrix, cells: Mapping[Split, Sequence[str]], asked: Mapping[str, str]) -> None:
+    """Refuse cell types of which only others know what is asked for; 0 stands there, which nobody said."""
+    gone = [
+        Problem(f'the data do not know {what} of "{cell}", only of other cell types', path=("task", "cell_type"))
+        for cell in dict.fromkeys(cell for names in cells.values() for cell in names)
+        for name, what in asked.items()
+        if f"{name}:{cell}" in matrix.untold
+    ]
+    if gone:
+        raise Refused(gone)

@@ -13,7 +13,7 @@ from dither.registry.problems import Refused, nearest
 from dither.registry.spaces import FeatureSpace, Group
 from dither.registry.spec import Misfit, Slot, below, named
 
-from .facts import GIVEN, Accessibility, Given, Largest, RegionFacts, column_groups, conditions_of
+from .facts import GIVEN, Accessibility, Given, Largest, RegionFacts, asked_of, column_groups, conditions_of
 
 if TYPE_CHECKING:
     from dither.registry.parts import Split
@@ -141,11 +141,24 @@ class GetRegion(TaskSpec):
             yield Misfit(what, ("motifs",), help="a model serves the number of motifs that it was trained on")
         for split, cells in self.cells().items():
             for cell in cells:
+                option = "cell_type" if split == "train" else f"{split}_cells"
                 if cell not in facts.cells:
-                    yield self._absent(cell, "cell_type" if split == "train" else f"{split}_cells", facts)
-        if facts.longest is not None and self.regions > facts.longest:
+                    yield self._absent(cell, option, facts)
+                yield from self._untold(cell, option, facts)
+        for name in facts.absent:
+            what = f'the data have no chromosome "{name}" to hold out'
+            yield Misfit(what, ("data", "valid" if name in getattr(self.data, "valid", ()) else "test"))
+        if facts.longest == 0:
+            yield Misfit("every chromosome is held out, none is left to train on", ("data", "valid"))
+        elif facts.longest is not None and self.regions > facts.longest:
             what = f"the largest training chromosome has {facts.longest} regions"
             yield Misfit(f"{what}, a window of {self.regions} does not fit", ("regions",))
+
+    def _untold(self, cell: str, option: str, facts: RegionFacts) -> Iterator[Misfit]:
+        """Yield what is known of other cell types, but not of one; 0 stands there, which nobody said."""
+        asked = asked_of(self.column(), self.expression, self.drop_closed)
+        for name in (name for name in asked if f"{name}:{cell}" in facts.untold):
+            yield Misfit(f'the data do not know {asked[name]} of "{cell}", only of other cell types', (option,))
 
     def _absent(self, cell: str, option: str, facts: RegionFacts) -> Misfit:
         close = nearest(cell, facts.cells)
@@ -169,7 +182,9 @@ class GetRegion(TaskSpec):
         """`regions` positions of one number per motif, one for accessibility, two for expression."""
         facts = self._facts()
         groups = self._groups(facts.motifs)
-        conditions = conditions_of(facts.chromosomes or 1, facts.tss, self.cells().get("train", ()))
+        cells = self.cells()
+        held = [*cells.get("valid", ()), *cells.get("test", ())]
+        conditions = conditions_of(facts.chromosomes or 1, facts.tss, cells.get("train", ()), held)
         return FeatureSpace(self.regions, groups[-1].stop, groups, conditions)
 
     def held(self) -> int:

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 from jaxtyping import Float
 
-from .archive import Arrays
+from dither.registry.problems import Problem, Refused
 
-__all__ = ["PLACES", "TableColumns", "sort_columns"]
+from .archive import Arrays
+from .found import untold
+
+__all__ = ["PLACES", "TableColumns", "sort_columns", "speaks_of_cell"]
 
 PLACES: Final = ("chromosome", "start", "end")
 """Columns that say where a region is."""
@@ -59,14 +63,33 @@ class TableColumns:
             columns = [[nothing if at is None else table[:, at] for at in each] for each in places]
             stacked = np.array(columns).transpose(2, 0, 1)  # P C, and strands
             found[sort] = stacked if len(PREFIXES[sort]) > 1 else stacked[..., 0]
-        return found
+        if {"open", "atpm"} <= found.keys():
+            for number, (at,) in enumerate(self.told["open"]):
+                if at is None:
+                    found["open"][:, number] = found["atpm"][:, number] > 0
+        return found | untold(self.known(), self.cells)
+
+    def known(self) -> dict[str, list[bool]]:
+        """Tell of each thing that is known of cell types, of which; of both strands, or it is not known."""
+        return {sort: [None not in each for each in places] for sort, places in self.told.items()}
 
 
-def sort_columns(names: Sequence[str]) -> TableColumns:
-    """Tell the columns of a table apart by their names."""
-    prefixes = {prefix for all_of in PREFIXES.values() for prefix in all_of}
-    of_cells = {place: name.split(":", 1) for place, name in enumerate(names) if name.partition(":")[0] in prefixes}
-    of_cells = {place: parts for place, parts in of_cells.items() if len(parts) == 2}
+def sort_columns(names: Sequence[str], path: Path) -> TableColumns:
+    """Tell the columns of a table apart by their names; `path` is said in a message.
+
+    Raises:
+        Refused: Some seem to speak of cell types, but not in words that are known; they are no motifs.
+    """
+    prefixes = [prefix for all_of in PREFIXES.values() for prefix in all_of]
+    of_cells = {place: name.split(":", 1) for place, name in enumerate(names) if speaks_of_cell(name)}
+    if odd := [name for name in names if not speaks_of_cell(name) and _seems_to(name, prefixes)]:
+        fix = f"such columns are called {', '.join(f'{prefix}:CELL' for prefix in prefixes)}"
+        raise Refused(
+            [
+                Problem(f'{path}: the column "{name}" is no motif, it seems, and none that is known', help=fix)
+                for name in odd
+            ]
+        )
     at = {tuple(parts): place for place, parts in of_cells.items()}
     cells = tuple(dict.fromkeys(cell for _, cell in at))
     told = {
@@ -76,3 +99,14 @@ def sort_columns(names: Sequence[str]) -> TableColumns:
     }
     motifs = tuple(place for place, name in enumerate(names) if name not in PLACES and place not in of_cells)
     return TableColumns(tuple(names), cells, motifs, told)
+
+
+def speaks_of_cell(name: str) -> bool:
+    """Tell whether a column says something of a cell type."""
+    prefix, colon, _ = name.partition(":")
+    return bool(colon) and any(prefix in all_of for all_of in PREFIXES.values())
+
+
+def _seems_to(name: str, prefixes: Sequence[str]) -> bool:
+    prefix, colon, rest = name.partition(":")
+    return bool(colon) and not rest.startswith(":") and prefix.lower() in (*PREFIXES, *prefixes)

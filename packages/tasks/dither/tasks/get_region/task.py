@@ -161,7 +161,8 @@ class RegionWindows:
         return paths(self._figures(), path, like, self._labels())
 
     def _labels(self) -> Labels:
-        behind = [name for group in self.space.groups[1:] for name in BEHIND[group.name]]
+        which = {"accessibility": "open"} if self.samples.columns.layout.accessibility == "open" else {}
+        behind = [name for group in self.space.groups[1:] for name in BEHIND[which.get(group.name, group.name)]]
         return Labels(self.matrix.motifs, behind, self._places, self._cell)
 
     def _cell(self, like: Clean, number: int) -> str:

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from jaxtyping import Bool, Int, Integer
+
+from dither.registry.problems import Problem, Refused
 
 if TYPE_CHECKING:
     from dither.registry.parts import Split
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from .regions import RegionMatrix
 
 __all__ = ["Cut", "Windows", "cut_windows"]
+
+MOST: Final = 1 << 26
+"""Windows that a split may have; what is known of each takes 24 bytes."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +103,16 @@ def cut_windows(
             among those.
         covering: Windows do not overlap and leave no region out (unless they are too wide), so that each counts once;
             the last one of a chromosome may be short. Otherwise all are full, and one starts every `stride` regions.
+
+    Raises:
+        Refused: There would be more windows than memory has room for.
     """
     inside = matrix.rows(split)
     runs = [np.flatnonzero(inside & keep) for keep in kept] if kept is not None else [np.flatnonzero(inside)]
+    many = sum(map(len, runs)) // cut.stride * (2 * cut.jitter + 1) * (len(cells) if kept is None else 1)
+    if many > MOST and not covering:
+        what = f"about {many:,} windows, each with each shift in each cell type; there may be {MOST:,}"
+        raise Refused(Problem(what, path=("task", "jitter"), help="raise stride, or lower jitter"))
     found = [_cut_rows(matrix, rows, cut, covering=covering) for rows in runs]
     offsets = np.cumsum([0, *map(len, runs)]).tolist()
     if kept is None:

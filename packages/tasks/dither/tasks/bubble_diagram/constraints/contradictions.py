@@ -16,10 +16,11 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
-from ..vocabulary import NO_EDGE, ROOMS, pairs
-from .rules import Adjacency, Count, PairRelation, RoomType, Rule, Size, turned
+from ..realisability import realise
+from ..vocabulary import NO_EDGE, ROOMS, pair_index, pairs
+from .rules import Adjacency, Buildable, Count, PairRelation, RoomType, Rule, Size, turned
 
-__all__ = ["circles", "contradictions", "possible"]
+__all__ = ["circles", "contradictions", "possible", "unbuildable"]
 
 SECONDS: Final = 10.0
 """Longest time for one answer; rules for which none is found by then count as possible."""
@@ -65,6 +66,30 @@ def circles(rules: Sequence[Rule]) -> list[list[Rule]]:
             circle = [arrows[step] for step in pairwise(rooms)]
             found.append([rule for rule in rules if rule in circle])
     return found
+
+
+def unbuildable(rules: Sequence[Rule]) -> list[Rule]:
+    """Return fixed relations that no boxes show together, as few as can be; none if some boxes do."""
+    fixed = [rule for rule in rules if isinstance(rule, PairRelation) and len(rule.relations) == 1]
+    if _shown(fixed):
+        return []
+    core: list[PairRelation] = list(fixed)
+    for rule in fixed:
+        fewer = [other for other in core if other is not rule]
+        if not _shown(fewer):
+            core = fewer
+    return [*core]
+
+
+def _shown(fixed: Sequence[PairRelation]) -> bool:
+    """Whether some boxes show these relations, or the search gives up; exact (see `realisability`)."""
+    rooms = sorted({room for rule in fixed for room in (rule.i, rule.j)})
+    edges = np.full(len(pairs(len(rooms))), NO_EDGE)
+    asked = np.zeros(len(edges), bool)
+    for rule in fixed:
+        place = pair_index(rooms.index(rule.i), rooms.index(rule.j), len(rooms))
+        (edges[place],), asked[place] = rule.relations, True
+    return not fixed or realise(edges, len(rooms), apart=asked).verdict != "impossible"
 
 
 def possible(rules: Sequence[Rule], slots: int) -> bool:
@@ -138,6 +163,9 @@ class _Lines:
                 self.line(every, rule.low, rule.high)
             case Adjacency():
                 self.add_adjacency(rule)
+            case Buildable():
+                for count in rule.counts():
+                    self.add_rule(count)
 
     def add_adjacency(self, rule: Adjacency) -> None:
         rooms = range(self.slots)
@@ -170,6 +198,8 @@ class _Lines:
 def _types_in(rule: Rule) -> list[frozenset[int]]:
     if isinstance(rule, Adjacency):
         return [rule.first, rule.second]
+    if isinstance(rule, Buildable):
+        return [count.types for count in rule.counts()]
     return [rule.types] if isinstance(rule, RoomType | Count) else []
 
 

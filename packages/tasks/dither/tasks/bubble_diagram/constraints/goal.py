@@ -15,11 +15,13 @@ from torch import Tensor
 from dither.registry.flow import Clean
 from dither.registry.problems import dotted
 
+from ..levels import can_be_built
 from ..vocabulary import EDGE_PAD, NO_EDGE, NODE_MASK, NODE_PAD, NODE_SIZE, pair_index, pairs
+from .building import Building
 from .contradictions import possible
 from .counting import Counting, countings
 from .nearness import Nearness
-from .rules import Adjacency, Count, PairRelation, RoomType, Rule, Size, turned
+from .rules import Adjacency, Buildable, Count, PairRelation, RoomType, Rule, Size, turned
 
 __all__ = ["PlanGoal"]
 
@@ -39,10 +41,12 @@ class PlanGoal:
         self.rules, self.slots = list(rules), slots
         self.ends = torch.tensor(pairs(slots)).T
         self.allowed = self._allowed()
-        counts = countings([rule for rule in rules if isinstance(rule, Count)], slots)
-        self._parts: list[Counting | Nearness] = [
-            *counts,
+        built = [rule for rule in rules if isinstance(rule, Buildable)]
+        counts = [rule for rule in rules if isinstance(rule, Count)] + [one for rule in built for one in rule.counts()]
+        self._parts: list[Counting | Nearness | Building] = [
+            *countings(counts, slots),
             *(Nearness(rule, slots) for rule in rules if isinstance(rule, Adjacency)),
+            *(Building(slots) for _ in built),
         ]
 
     def _allowed(self) -> Bool[Tensor, "L V"]:
@@ -95,6 +99,8 @@ class PlanGoal:
                 return (number >= rule.low) & (number <= rule.high)
             case Adjacency():
                 return self._lie(rule, x) == rule.wanted
+            case Buildable():
+                return torch.from_numpy(can_be_built(x.cpu().numpy(), self.slots)).to(x.device)
 
     def _lie(self, rule: Adjacency, x: Int[Tensor, "N L"]) -> Bool[Tensor, " N"]:
         """Whether any room of the first types lies to one of the second as it is said."""
@@ -107,8 +113,8 @@ class PlanGoal:
     def log_chance(self, log_clean: Float[Tensor, "N L V"], at: Int[Tensor, " N"]) -> Float[Tensor, "N V"]:
         """Return how likely the constraints are met if the token `at` becomes v and the others are independent draws.
 
-        Allowed ids and counts are exact, up to `counting.STATES`; adjacencies are an estimate, until the last token
-        is decided. -inf only where the constraints cannot be met any more.
+        Allowed ids and counts are exact, up to `counting.STATES`; adjacencies, and that the diagram can be built, are
+        an estimate, until the last token is decided. -inf only where the constraints cannot be met any more.
 
         Args:
             log_clean: Log-probabilities of every token; a decided one has 0 at its id.

@@ -10,7 +10,7 @@ from dither.registry.problems import nearest
 from dither.registry.spec import Misfit, Path
 
 from ..vocabulary import NO_EDGE, RELATIONS, ROOMS
-from .rules import EVERY_TYPE, NEAR, Adjacency, Count, PairRelation, RoomType, Rule, Size
+from .rules import EVERY_TYPE, NEAR, Adjacency, Buildable, Count, PairRelation, RoomType, Rule, Size
 
 __all__ = ["BEDROOMS", "Table", "read"]
 
@@ -43,6 +43,8 @@ class Table(Protocol):
     @property
     def apart(self) -> Sequence[Any]: ...  # noqa: D102
     @property
+    def buildable(self) -> bool: ...  # noqa: D102
+    @property
     def groups(self) -> Mapping[str, Sequence[str]]: ...  # noqa: D102
 
 
@@ -62,6 +64,8 @@ def read(table: Table, slots: int) -> tuple[list[Rule], list[Misfit]]:
     for field, wanted in (("adjacent", True), ("apart", False)):
         for number, entry in enumerate(getattr(table, field)):
             reader.take_adjacency((field, number), entry, wanted)
+    if table.buildable:
+        reader.rules.append(Buildable(("buildable",)))
     return reader.rules, reader.wrong
 
 

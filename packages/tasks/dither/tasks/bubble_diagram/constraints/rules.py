@@ -9,7 +9,18 @@ from dither.registry.spec import Path
 
 from ..vocabulary import NO_EDGE, RELATIONS, ROOMS
 
-__all__ = ["EVERY_TYPE", "NEAR", "Adjacency", "Count", "PairRelation", "RoomType", "Rule", "Size", "turned"]
+__all__ = [
+    "EVERY_TYPE",
+    "NEAR",
+    "Adjacency",
+    "Buildable",
+    "Count",
+    "PairRelation",
+    "RoomType",
+    "Rule",
+    "Size",
+    "turned",
+]
 
 EVERY_TYPE: Final = frozenset(range(len(ROOMS)))
 """Ids of all types of room."""
@@ -71,7 +82,19 @@ class Adjacency:
     wanted: bool = True
 
 
-Rule = Size | RoomType | PairRelation | Count | Adjacency
+@dataclass(frozen=True)
+class Buildable:
+    """There are boxes that give the diagram, which has one living room and hangs together: level 4 (see `levels`)."""
+
+    path: Path
+
+    def counts(self) -> tuple[Count, Count]:
+        """Return what level 1 says of the rooms: one living room, and one entrance or none."""
+        living, entrance = ROOMS.index("LivingRoom"), ROOMS.index("Entrance")
+        return Count(self.path, frozenset({living}), 1, 1), Count(self.path, frozenset({entrance}), 0, 1)
+
+
+Rule = Size | RoomType | PairRelation | Count | Adjacency | Buildable
 
 
 def turned(relations: frozenset[int]) -> frozenset[int]:

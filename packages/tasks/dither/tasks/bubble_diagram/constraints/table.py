@@ -37,6 +37,8 @@ class Constraints(Options):
     """Types of which some two rooms are near each other, or lie as said: ["Kitchen", "LivingRoom", "left-of"]."""
     apart: list[list[Names]] = []
     """Types of which no two rooms are near each other, or none lie as said: ["Bathroom", "Kitchen"]."""
+    buildable: bool = False
+    """Whether there must be boxes that give the diagram, which is decided exactly: samples reach level 4."""
     groups: dict[str, list[str]] = {}
     """Types under a name of yours, for use in place of a type; "bedrooms" is there already."""
 
@@ -51,19 +53,23 @@ class Constraints(Options):
         yield from wrong
         if wrong or not rules:
             return
-        from .contradictions import circles, contradictions
+        from .contradictions import circles, contradictions, unbuildable
 
-        for core in contradictions(rules, slots):
-            yield self._contradiction(core, above, f"cannot be met with {slots} room slots")
-        for circle in circles(rules):
-            yield self._contradiction(circle, above, "runs in a circle, so that no plan can be built")
+        found = contradictions(rules, slots)
+        for core in found:
+            alone = f"cannot be met with {slots} room slots"
+            yield self._contradiction(core, above, "contradicts", alone)
+        rounds = circles(rules)
+        for circle in rounds:
+            yield self._contradiction(circle, above, "closes a circle, so that no plan can be built, with")
+        if not found and not rounds and (core := unbuildable(rules)):
+            yield self._contradiction(core, above, "cannot be built together with")
 
-    def _contradiction(self, core: list[Rule], above: Path, alone: str) -> Misfit:
+    def _contradiction(self, core: list[Rule], above: Path, verb: str, alone: str = "") -> Misfit:
         last, *others = reversed(core)
         if not others:
             return Misfit(alone, last.path)
         words = " and ".join(self.words(rule) for rule in reversed(others))
-        verb = "contradicts" if alone.startswith("cannot") else "closes a circle, so that no plan can be built, with"
         return Misfit(f"{verb} {words}", last.path, (*above, *others[-1].path))
 
     def words(self, rule: Rule) -> str:

@@ -14,14 +14,15 @@ import numpy as np
 from dither.registry.problems import Problem, Refused
 
 from ..archive import LIMIT, Arrays
-from ..table_columns import PLACES, sort_columns
+from ..found import Found, noted
+from ..table_columns import PLACES, sort_columns, speaks_of_cell
 from .peak_names import NAME, parse_names
 
 __all__ = ["read_anndata"]
 
 
-def read_anndata(path: Path) -> Arrays:
-    """Return what a file says, under the names that `check_arrays` knows.
+def read_anndata(path: Path) -> Found:
+    """Return what a file says.
 
     Raises:
         Refused: anndata is not installed, or the file is damaged or holds something else than regions and motifs.
@@ -47,16 +48,32 @@ def read_anndata(path: Path) -> Arrays:
     if len(variables) and NAME.fullmatch(variables[0]) and not (len(names) and NAME.fullmatch(names[0])):
         fix = "regions are to be observations, and motifs variables"
         raise Refused(Problem(f"{path}: its variables are regions; it says how open they are, and no motifs", help=fix))
-    found = _of_regions(file.obs, names, path)
+    told: list[Problem] = []
+    found = _of_regions(file.obs, path)
+    if "chromosome" not in found:
+        with noted(told):
+            found |= dict(
+                zip(PLACES, parse_names(names, lambda row: f"{path}: obs_names, row {row} (from 0)"), strict=True)
+            )
     matrix = file.X if isinstance(file.X, np.ndarray) else file.X.toarray()
-    return found | {"features": np.asarray(matrix), "motifs": variables}
+    return Found(found | {"features": np.asarray(matrix), "motifs": variables}, _place, tuple(told))
 
 
-def _of_regions(table: Any, names: Any, path: Path) -> Arrays:
+def _place(array: str, row: int, column: str) -> str:
+    where = f"{'X' if array == 'features' else 'obs'}, row {row} (from 0)"
+    return where + (f', column "{column}"' if column else "")
+
+
+def _of_regions(table: Any, path: Path) -> Arrays:
     """Read the columns of `obs` that are known; others are left alone."""
     columns = {str(name): table[name].to_numpy() for name in table.columns}
+    asked = [name for name in columns if name in PLACES[1:] or speaks_of_cell(name)]
+    if odd := [name for name in asked if columns[name].dtype.kind not in "biuf"]:
+        raise Refused(
+            [Problem(f'{path}: obs, column "{name}" holds {table[name].dtype}, expected numbers') for name in odd]
+        )
     numbers = [name for name, values in columns.items() if values.dtype.kind in "biuf"]
-    sorted_ones = sort_columns(numbers)
+    sorted_ones = sort_columns(numbers, path)
     stacked = (
         np.stack([columns[name].astype(np.float64) for name in numbers], 1) if numbers else np.zeros((len(table), 0))
     )
@@ -64,5 +81,4 @@ def _of_regions(table: Any, names: Any, path: Path) -> Arrays:
     del found["features"], found["motifs"]
     if all(name in columns for name in PLACES):
         found["chromosome"] = np.array([*map(str, columns["chromosome"])], np.str_)
-        return found
-    return found | dict(zip(PLACES, parse_names(names, f"{path}: obs_names"), strict=True))
+    return found

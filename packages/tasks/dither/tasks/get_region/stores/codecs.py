@@ -14,7 +14,9 @@ from typing import Any, Final
 
 from dither.registry.problems import Problem, Refused
 
-__all__ = ["OURS", "DamagedError", "pack", "unpack"]
+from .checksum import crc32c
+
+__all__ = ["OURS", "DamagedError", "checked", "lacking", "pack", "unpack"]
 
 
 class DamagedError(ValueError):
@@ -50,7 +52,7 @@ OURS: Final[dict[str, Callable[[bytes, int], bytes]]] = {
     "gzip": _stream(lambda: zlib.decompressobj(wbits=31)),
     "bz2": _stream(bz2.BZ2Decompressor),
     "lzma": _stream(lambda: lzma.LZMADecompressor(memlimit=WINDOW)),
-    "crc32c": lambda content, most: _checked(content),
+    "crc32c": lambda content, most: checked(content),
 }
 """Packings that need no other package: name -> (content, largest result) -> what was packed."""
 
@@ -70,26 +72,35 @@ def unpack(name: str, content: bytes, most: int) -> bytes:
         Refused: The packing is not known, or needs a package that is not installed.
     """
     name = name.removeprefix("numcodecs.")
+    if problem := lacking(name):
+        raise Refused(problem)
     try:
-        if name in OURS:
-            return OURS[name](content, most)
-        if name in THEIRS:
-            return _with_numcodecs(name, content, most)
+        return OURS[name](content, most) if name in OURS else _with_numcodecs(name, content, most)
     except (zlib.error, OSError, EOFError, lzma.LZMAError, RuntimeError, struct.error) as error:
         raise DamagedError(f"it is damaged or cut short ({error})") from None
-    known = ", ".join((*OURS, *THEIRS))
-    raise Refused(f'its chunks are packed with "{name[:40]}"; known are {known}')
+
+
+def lacking(name: str) -> Problem | None:
+    """Say why a packing cannot be undone: nobody knows it, or its package is not installed. None where it can be."""
+    name = name.removeprefix("numcodecs.")
+    if name in OURS:
+        return None
+    if name not in THEIRS:
+        return Problem(f'its chunks are packed with "{name[:40]}"; known are {", ".join((*OURS, *THEIRS))}')
+    try:
+        import numcodecs  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
+    except ImportError:
+        fix = 'install the extra "zarr" of dither-tasks, which brings numcodecs'
+        return Problem(f"its chunks are packed with {name}, which needs numcodecs", help=fix)
+    return None
 
 
 def _with_numcodecs(name: str, content: bytes, most: int) -> bytes:
+    from numcodecs import LZ4, Blosc, Zstd  # type: ignore[import-not-found,unused-ignore]
+
     said = _claimed(name, content)
     if said is not None and said > most:
         raise DamagedError(f"it claims to hold {said:,} bytes, more than the {most:,} that it should")
-    try:
-        from numcodecs import LZ4, Blosc, Zstd  # type: ignore[import-not-found,unused-ignore]
-    except ImportError:
-        fix = 'install the extra "zarr" of dither-tasks, which brings numcodecs'
-        raise Refused(Problem(f"its chunks are packed with {name}, which needs numcodecs", help=fix)) from None
     codec: Any = {"blosc": Blosc, "zstd": Zstd, "lz4": LZ4}[name]()
     try:
         return bytes(codec.decode(content))
@@ -118,32 +129,18 @@ def _claimed(name: str, content: bytes) -> int | None:
     return int.from_bytes(field, "little") + 256 * (size == 2)
 
 
-def _checked(content: bytes) -> bytes:
+def checked(content: bytes) -> bytes:
+    """Return what stands before a checksum.
+
+    Raises:
+        DamagedError: The checksum is another.
+    """
     if len(content) < 4:
         raise DamagedError("it is cut short")
     body, said = content[:-4], int.from_bytes(content[-4:], "little")
     if crc32c(body) != said:
         raise DamagedError("its checksum is wrong")
     return body
-
-
-def _table() -> list[int]:
-    found = list(range(256))
-    for _ in range(8):
-        found = [state >> 1 ^ (0x82F63B78 if state & 1 else 0) for state in found]
-    return found
-
-
-TABLE: Final = _table()
-"""What each byte does to the checksum."""
-
-
-def crc32c(content: bytes) -> int:
-    """Return the checksum of Castagnoli (RFC 3720), as zarr 3 has it."""
-    state = 0xFFFFFFFF
-    for byte in content:
-        state = TABLE[(state ^ byte) & 0xFF] ^ state >> 8
-    return state ^ 0xFFFFFFFF
 
 
 def pack(content: bytes, name: str) -> bytes:

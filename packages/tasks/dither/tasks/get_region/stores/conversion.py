@@ -89,7 +89,7 @@ def convert(spec: PreparedRegions) -> str:
     made = {**_options(spec), "paths": [str(path) for path in spec.paths], "source": source.facts()}
     if (there := _there(folder, made, force=spec.force)) is not None:
         return f"{folder} holds exactly this already, every checksum is right\n{_summary(there)}"
-    arrays = read_source(source, overlaps=spec.overlaps)
+    arrays = read_source(source, overlaps=spec.overlaps, empty_chunks=spec.empty_chunks)
     with Progress("regions converted") as progress, _writing(folder), write_folder(folder) as beside:
         record = fill_folder(beside, arrays, spec.dtype, made, progress.tell)
     notes = [f"note: {note}" for note in _notes(arrays)]
@@ -99,7 +99,7 @@ def convert(spec: PreparedRegions) -> str:
 def _to_store(spec: PreparedRegions, source: Source, folder: Path) -> str:
     if folder.exists():
         raise Refused(Problem(f"{folder}: is there already, and stays as it is", help="--out names another one"))
-    arrays = read_source(source, overlaps=spec.overlaps)
+    arrays = read_source(source, overlaps=spec.overlaps, empty_chunks=spec.empty_chunks)
     with _writing(folder), write_folder(folder) as beside:
         write_store(beside, arrays, spec.zarr_format)
     rows, motifs = arrays["features"].shape
@@ -138,7 +138,11 @@ def _summary(record: FolderRecord) -> str:
     rows, motifs = record.arrays["features"].shape
     known = [word for name, word in WORDS.items() if name in record.arrays]
     size = sum(array.bytes for array in record.arrays.values()) / 1e6
-    told = f"{len(record.cells)} cell types with {', '.join(known)}" if known else "no cell types"
+    told = (
+        f"{len(record.cells)} cell type{'s' * (len(record.cells) != 1)} with {', '.join(known)}"
+        if known
+        else "no cell types"
+    )
     largest = max(record.chromosomes, key=lambda name: record.chromosomes[name])
     where = f"{len(record.chromosomes)} chromosomes, the largest {largest} ({record.chromosomes[largest]:,} regions)"
     return f"{rows:,} regions x {motifs} motifs, {told}\n{where}; {record.made['dtype']}, {size:,.1f} MB"
@@ -147,17 +151,21 @@ def _summary(record: FolderRecord) -> str:
 def _notes(arrays: Mapping[str, Any]) -> Iterator[str]:
     """Yield what is allowed, and odd."""
     features = arrays["features"]
-    missing = features.missing() if isinstance(features, ZarrArray) else []
-    if missing:
-        some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+    if isinstance(features, ZarrArray) and (missing := features.missing()):
+        some = ", ".join(map(features.header.file_name, missing[:3])) + (", ..." if len(missing) > 3 else "")
         yield f"{len(missing)} chunks of data are not there ({some}): their regions have 0 for every motif"
+    for told in arrays.get("untold", ()):
+        name, _, cell = told.partition(":")
+        if name != "open":
+            yield f"{name} of {cell} is not known; a run that asks for it is refused"
     for name in ("atpm", "open"):
         for cell, values in zip(
             arrays.get("cells", ()), np.asarray(arrays.get(name, np.zeros((0, 0)))).T, strict=False
         ):
-            if not values.any():
+            if not values.any() and f"{name}:{cell}" not in arrays.get("untold", ()):
                 yield f"{name} of {cell} is 0 everywhere"
 
 
 def _options(spec: PreparedRegions) -> dict[str, Any]:
-    return {"dtype": spec.dtype, "overlaps": spec.overlaps}
+    options: dict[str, Any] = {"dtype": spec.dtype, "overlaps": spec.overlaps}
+    return options | ({"empty_chunks": True} if spec.empty_chunks else {})

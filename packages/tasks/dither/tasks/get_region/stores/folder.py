@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
+from jaxtyping import Float
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dither.registry.problems import Problem, Refused
@@ -14,8 +15,8 @@ from dither.registry.storage import sha256_of, sync
 
 from ..assembly import assemble
 from ..facts import RegionFacts
-from ..mapped import BLOCK
-from ..npy import map_npy
+from ..mapped import blocks_of
+from ..npy import map_npy, write_npy
 from ..regions import RegionMatrix
 
 __all__ = ["SIDECAR", "FolderRecord", "fill_folder", "find_record", "must_be_ours", "open_folder", "verify"]
@@ -48,6 +49,7 @@ class FolderRecord(BaseModel):
         motifs: Names of the columns.
         cells: Names of the cell types.
         chromosomes: How many regions each has, in the order of their numbers.
+        untold: What is 0 of a cell type only because nobody said it, such as "atpm:CELL".
         arrays: The files by name, without ".npy".
     """
 
@@ -58,6 +60,7 @@ class FolderRecord(BaseModel):
     cells: tuple[str, ...]
     chromosomes: dict[str, int]
     arrays: dict[str, ArrayRecord]
+    untold: tuple[str, ...] = ()
 
     def facts(self, held_out: Sequence[str]) -> RegionFacts:
         """Tell what there is, given the chromosomes that are held out."""
@@ -72,6 +75,8 @@ class FolderRecord(BaseModel):
             expression="expression" in self.arrays,
             tss="tss" in self.arrays,
             mapped=True,
+            untold=self.untold,
+            absent=tuple(name for name in held_out if name not in self.chromosomes),
         )
 
 
@@ -92,18 +97,10 @@ def fill_folder(
         tell: Called with rows done and rows in all.
     """
     rows, motifs = arrays["features"].shape
-    features = np.lib.format.open_memmap(folder / "features.npy", "w+", np.dtype(dtype), (rows, motifs))
-    for start in range(0, rows, BLOCK):
-        block = np.asarray(arrays["features"][start : start + BLOCK])
-        if dtype == "float16" and block.max() > LARGEST_HALF:
-            fix = "take --dtype float32"
-            raise Refused(
-                Problem(f"a feature of {block.max():g} is more than float16 holds ({LARGEST_HALF:g})", help=fix)
-            )
-        features[start : start + BLOCK] = block
-        tell(min(start + BLOCK, rows), rows)
-    features.flush()
-    del features
+    kept_as = np.dtype(dtype)
+    blocks = _blocks(arrays["features"], kept_as, tell)
+    size, sha256 = write_npy(folder / "features.npy", blocks, kept_as, (rows, motifs))
+    written = {"features": ArrayRecord(dtype=kept_as.str, shape=(rows, motifs), bytes=size, sha256=sha256)}
     names, chromosome = np.unique(arrays["chromosome"], return_inverse=True)
     kept: dict[str, Any] = {"chromosome": chromosome.astype(np.int32)}
     kept |= {name: np.asarray(arrays[name]).astype(np.int64) for name in ("start", "end")}
@@ -112,23 +109,34 @@ def fill_folder(
             kept[name] = np.ascontiguousarray(np.asarray(arrays[name]).swapaxes(0, 1).astype(sort))
     kept |= {name: np.asarray(arrays[name]) for name in GENES if name in arrays}
     for name, array in kept.items():
-        np.save(folder / f"{name}.npy", array, allow_pickle=False)
+        size, sha256 = write_npy(folder / f"{name}.npy", [array], array.dtype, array.shape)
+        written[name] = ArrayRecord(dtype=array.dtype.str, shape=array.shape, bytes=size, sha256=sha256)
     record = FolderRecord(
         made=dict(made),
         motifs=tuple(map(str, arrays["motifs"])),
         cells=tuple(map(str, arrays.get("cells", ()))),
         chromosomes={str(name): int(count) for name, count in zip(names, np.bincount(chromosome), strict=True)},
-        arrays={name: _described(folder / f"{name}.npy") for name in ("features", *kept)},
+        arrays=written,
+        untold=tuple(map(str, arrays.get("untold", ()))),
     )
     (folder / SIDECAR).write_text(record.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    for path in folder.iterdir():
-        sync(path)
+    sync(folder / SIDECAR)
     return record
 
 
-def _described(path: Path) -> ArrayRecord:
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
-    return ArrayRecord(dtype=array.dtype.str, shape=array.shape, bytes=path.stat().st_size, sha256=sha256_of(path))
+def _blocks(features: Any, sort: np.dtype[Any], tell: Callable[[int, int], None]) -> Iterator[Float[np.ndarray, "n M"]]:
+    """Yield the rows of a matrix, a block at a time.
+
+    Raises:
+        Refused: A number is more than float16 holds, where that is what is written.
+    """
+    for rows in blocks_of(len(features)):
+        block = np.asarray(features[rows])
+        if sort == np.float16 and block.max() > LARGEST_HALF:
+            what = f"a feature of {block.max():g} is more than float16 holds ({LARGEST_HALF:g})"
+            raise Refused(Problem(what, help="take --dtype float32"))
+        yield block
+        tell(rows.stop, len(features))
 
 
 def find_record(folder: Path) -> FolderRecord:
@@ -173,6 +181,7 @@ def open_folder(folder: Path, *, valid: Sequence[str], test: Sequence[str], scal
     arrays |= {"features": found["features"], "start": np.array(found["start"]), "end": np.array(found["end"])}
     arrays["chromosome"] = np.array(list(record.chromosomes), np.str_)[np.array(found["chromosome"])]
     arrays["motifs"], arrays["cells"] = np.array(record.motifs, np.str_), np.array(record.cells, np.str_)
+    arrays["untold"] = np.array(record.untold, np.str_)
     return assemble(folder, arrays, valid=valid, test=test, scale=scale)
 
 

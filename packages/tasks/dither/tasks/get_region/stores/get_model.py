@@ -9,7 +9,7 @@ Only the first three must be there. Letters: P peaks, M motifs, C cell types, G 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,19 +18,17 @@ from jaxtyping import Shaped
 
 from dither.registry.problems import Problem, Refused
 
-from .header import is_array, is_group
-from .peak_names import parse_names
+from ..found import Found, noted, untold
+from .header import is_group
+from .peak_names import Places, decoded, parse_names
+from .survey import GENES, GROUPS, store_cells, survey
 from .zarr_array import ZarrArray
 from .zarr_writing import Format, ZarrWriter, write_array, write_group
 
-__all__ = ["is_store", "open_arrays", "place_in_store", "read_store", "store_cells", "write_store"]
+__all__ = ["is_store", "place_in_store", "places_of", "read_store", "write_store"]
 
-GROUPS: Final = ("atpm", "expression_positive", "expression_negative", "tss")
-GENES: Final = ("gene_idx_info_index", "gene_idx_info_name", "gene_idx_info_strand")
 CHUNK: Final = 1000
 """Rows of a chunk, as get_model has them."""
-NAMES: Final = 1 << 29
-"""Bytes that the names of peaks may take."""
 
 
 def is_store(path: Path) -> bool:
@@ -38,107 +36,71 @@ def is_store(path: Path) -> bool:
     return path.is_dir() and (is_group(path) or path.suffix == ".zarr")
 
 
-def store_cells(path: Path) -> tuple[str, ...]:
-    """Return the cell types that a store tells something of, sorted."""
-    found = set()
-    for group in GROUPS:
-        if (path / group).is_dir():
-            found |= {folder.name for folder in (path / group).iterdir() if folder.is_dir()}
-    return tuple(sorted(found))
+def read_store(path: Path, *, empty_chunks: bool = False) -> Found:
+    """Return what a store says, its features to be read block by block, and what of it cannot be read.
 
-
-def open_arrays(path: Path) -> dict[str, ZarrArray]:
-    """Open the arrays of a store by name, of which nothing is read yet.
+    Args:
+        path: The store.
+        empty_chunks: Whether chunks that are not there are empty; otherwise they count as lost.
 
     Raises:
-        Refused: Every array that is missing, damaged or of the wrong kind or shape, by name.
+        Refused: There is no store.
     """
-    if not is_group(path):
-        fix = "a store has .zgroup or zarr.json at its top; unpack it first if it came in one file"
-        what = f"{path}: is no zarr store" if path.exists() else f"{path}: No such file or directory"
-        raise Refused(Problem(what, help=fix))
-    problems: list[Problem] = []
-    arrays = dict(_opened(path, problems))
-    peaks = arrays["peak_names"].shape if "peak_names" in arrays else None
-    for name, array in arrays.items():
-        problems += _misshapen(path, name, array, peaks)
-    if problems:
-        raise Refused(problems)
-    return arrays
+    opened, told = survey(path, empty_chunks=empty_chunks)
+    arrays: dict[str, Any] = {"features": opened["data"]} if "data" in opened else {}
+    with noted(told):
+        if "motif_names" in opened:
+            arrays["motifs"] = decoded(opened["motif_names"][:], f"{path}: motif_names")
+    with noted(told):
+        if "peak_names" in opened:
+            arrays |= dict(zip(("chromosome", "start", "end"), places_of(opened["peak_names"], path), strict=True))
+    arrays |= _by_cell(opened, store_cells(path), told)
+    if all(name in opened for name in GENES):
+        with noted(told):
+            arrays |= {name.replace("_idx_info", ""): opened[name][:] for name in GENES}
+    return Found(arrays, place_in_store, tuple(told))
 
 
-def read_store(path: Path) -> dict[str, Any]:
-    """Return what a store says, under the names that `check_arrays` knows; its features are read block by block.
+def places_of(names: ZarrArray, path: Path) -> Places:
+    """Return where the peaks of a store are.
 
     Raises:
-        Refused: Every array that is missing, damaged or of the wrong kind or shape, by name.
+        Refused: Names the rows that are no place.
     """
-    arrays = open_arrays(path)
-    found: dict[str, Any] = {"features": arrays["data"], "motifs": arrays["motif_names"][:].astype(np.str_)}
-    places = parse_names(arrays["peak_names"][:].astype(np.str_), f"{path}: peak_names")
-    found |= dict(zip(("chromosome", "start", "end"), places, strict=True))
-    if cells := store_cells(path):
-        found |= _by_cell(arrays, cells, len(places[0]))
-    if all(name in arrays for name in GENES):
-        found |= {name.replace("_idx_info", ""): arrays[name][:] for name in GENES}
-    return found
+    where = f"{path}: peak_names"
+    return parse_names(decoded(names[:], where), lambda row: f"{where}, row {row}")
 
 
-def _opened(path: Path, problems: list[Problem]) -> Iterator[tuple[str, ZarrArray]]:
-    """Yield the arrays of a store by name; what cannot be opened goes to the problems."""
-    names = ["data", "peak_names", "motif_names"]
-    names += [f"{group}/{cell}" for group in GROUPS for cell in store_cells(path) if (path / group / cell).is_dir()]
-    names += [name for name in GENES if (path / name).is_dir()]
-    for name in names:
-        try:
-            if not (path / name).is_dir():
-                there = ", ".join(sorted(each.name for each in path.iterdir() if is_array(each))) or "none"
-                raise Refused(f'{path}: has no array "{name}"; it has {there}')
-            yield name, ZarrArray(path / name)
-        except Refused as refused:
-            problems += refused.problems
+def _by_cell(arrays: Mapping[str, ZarrArray], cells: tuple[str, ...], told: list[Problem]) -> dict[str, Any]:
+    """Return what is known of cell types; what is not known of one is 0, and named in `untold`."""
+    groups = {group: [f"{group}/{cell}" for cell in cells] for group in GROUPS}
+    read: dict[str, Shaped[np.ndarray, "P ..."]] = {}
+    for name in (name for names in groups.values() for name in names if name in arrays):
+        with noted(told):
+            read[name] = arrays[name][:]
+    stacked = {group: _stacked([read.get(name) for name in names]) for group, names in groups.items()}
+    found: dict[str, Any] = {"cells": np.array(cells, np.str_)} if cells else {}
+    found |= {name: values for name in ("atpm", "tss") if (values := stacked[name]) is not None}
+    strands = [values for group in GROUPS[1:3] if (values := stacked[group]) is not None]
+    if len(strands) == len(GROUPS[1:3]):
+        found["expression"] = np.stack(strands, -1)
+    known = {"atpm": groups["atpm"], "expression": groups[GROUPS[1]], "tss": groups["tss"]}
+    return found | untold(
+        {name: [one in arrays for one in names] for name, names in known.items() if name in found}, cells
+    )
 
 
-def _misshapen(path: Path, name: str, array: ZarrArray, peaks: tuple[int, ...] | None) -> Iterator[Problem]:
-    kind = array.dtype.kind
-    if name.endswith("_names") or name in GENES[1:]:
-        if kind not in "US":
-            yield Problem(f'{path}: "{name}" holds {array.dtype}, expected text')
-        elif array.ndim != 1:
-            yield Problem(f'{path}: "{name}" has the shape {array.shape}, expected one axis')
-        elif len(array) * max(array.dtype.itemsize, 4) > NAMES:
-            yield Problem(f'{path}: "{name}" would take {len(array) * array.dtype.itemsize:,} bytes of text')
-        return
-    if kind not in "biuf":
-        yield Problem(f'{path}: "{name}" holds {array.dtype}, expected numbers')
-    if name in GENES or peaks is None:
-        return
-    axes = {"data": 2, "tss": 2}.get(name.partition("/")[0], 1)
-    if array.ndim != axes or array.shape[:1] != peaks or (name.startswith("tss/") and array.shape[1:] != (2,)):
-        wanted = {"data": "(P, M)", "tss": "(P, 2)"}.get(name.partition("/")[0], "(P,)")
-        yield Problem(f'{path}: "{name}" has the shape {array.shape}, expected {wanted} with P = {peaks[0]} peaks')
-
-
-def _by_cell(arrays: Mapping[str, ZarrArray], cells: tuple[str, ...], peaks: int) -> dict[str, Any]:
-    """Return what is known of cell types; a cell type of which one thing is not known has zeros there."""
-
-    def stacked(group: str, *rest: int) -> Shaped[np.ndarray, "P C ..."]:
-        sort = np.int8 if group == "tss" else np.float32
-        whole = np.zeros((len(cells), peaks, *rest), sort)
-        for number, cell in enumerate(cells):
-            if f"{group}/{cell}" in arrays:
-                whole[number] = arrays[f"{group}/{cell}"][:]
-        return whole.swapaxes(0, 1)
-
-    there = {name.partition("/")[0] for name in arrays}
-    found: dict[str, Any] = {"cells": np.array(cells, np.str_)}
-    if "atpm" in there:
-        found["atpm"] = stacked("atpm")
-    if {"expression_positive", "expression_negative"} <= there:
-        found["expression"] = np.stack([stacked("expression_positive"), stacked("expression_negative")], -1)
-    if "tss" in there:
-        found["tss"] = stacked("tss", 2)
-    return found
+def _stacked(values: Sequence[Shaped[np.ndarray, "P ..."] | None]) -> Shaped[np.ndarray, "P C ..."] | None:
+    """Put what is known of each cell type beside each other, 0 where nothing is; None where nothing is of any."""
+    there = [each for each in values if each is not None]
+    if not there:
+        return None
+    sort = np.result_type(np.int8 if there[0].ndim > 1 else np.float32, *there)
+    whole = np.zeros((len(values), *there[0].shape), sort)
+    for number, each in enumerate(values):
+        if each is not None:
+            whole[number] = each
+    return whole.swapaxes(0, 1)
 
 
 def place_in_store(array: str, row: int, column: str) -> str:
@@ -155,12 +117,18 @@ def write_store(path: Path, arrays: Mapping[str, Any], version: Format = 2) -> N
 
     Args:
         path: The folder; made if need be, and empty.
-        arrays: As `read_store` returns them; features, motifs, chromosome, start and end must be there. Where only
-            `open` is known of cell types, atpm is 0 or 1.
+        arrays: As `read_store` finds them; features, motifs, chromosome, start and end must be there. Where only
+            `open` is known of a cell type, atpm is 0 or 1; what is not known of one is not written.
         version: Of zarr's format; get_model reads 2.
+
+    Raises:
+        Refused: Something is there already, or a cell type cannot give a folder its name.
     """
     if path.exists() and any(path.iterdir()):
         raise Refused(f"{path}: is there already, and stays as it is")
+    cells = [str(cell) for cell in arrays.get("cells", ())]
+    if odd := [cell for cell in cells if not cell or cell.startswith(".") or "/" in cell or "\\" in cell]:
+        raise Refused([Problem(f'{path}: the cell type "{cell}" cannot give an array its name') for cell in odd])
     write_group(path, version)
     names = zip(arrays["chromosome"], arrays["start"], arrays["end"], strict=True)
     write_array(path / "peak_names", np.array([f"{c}:{int(s)}-{int(e)}" for c, s, e in names], np.str_), None, version)
@@ -169,22 +137,29 @@ def write_store(path: Path, arrays: Mapping[str, Any], version: Format = 2) -> N
     data = ZarrWriter(path / "data", features.shape, np.dtype(np.float32), CHUNK, version)
     for start in range(0, len(features), CHUNK):
         data.write(np.asarray(features[start : start + CHUNK], np.float32))
-    for group, values in _groups_of(arrays):
-        write_group(path / group, version)
-        for number, cell in enumerate(arrays["cells"]):
-            write_array(path / group / str(cell), np.ascontiguousarray(values[:, number]), CHUNK, version)
+    for group, cell, values in _by_name(arrays, cells):
+        if not (path / group).exists():
+            write_group(path / group, version)
+        write_array(path / group / cell, np.ascontiguousarray(values), CHUNK, version)
     for name in GENES:
         if (short := name.replace("_idx_info", "")) in arrays:
             write_array(path / name, np.asarray(arrays[short]), None, version)
 
 
-def _groups_of(arrays: Mapping[str, Any]) -> Iterator[tuple[str, Shaped[np.ndarray, "P C ..."]]]:
-    atpm = arrays.get("atpm", arrays.get("open"))
-    if atpm is not None:
-        yield "atpm", np.asarray(atpm, np.float32)
-    if "expression" in arrays:
-        expression = np.asarray(arrays["expression"], np.float32)
-        yield "expression_positive", expression[..., 0]
-        yield "expression_negative", expression[..., 1]
-    if "tss" in arrays:
-        yield "tss", np.asarray(arrays["tss"]).astype(np.int8)
+def _by_name(arrays: Mapping[str, Any], cells: Sequence[str]) -> Iterator[tuple[str, str, Shaped[np.ndarray, "P ..."]]]:
+    """Yield group, cell type and values of all that is known."""
+    gone = {*map(str, arrays.get("untold", ()))}
+
+    def known(name: str, cell: str) -> bool:
+        return name in arrays and f"{name}:{cell}" not in gone
+
+    for number, cell in enumerate(cells):
+        for name in ("atpm", "open"):
+            if known(name, cell):
+                yield "atpm", cell, np.asarray(arrays[name][:, number], np.float32)
+                break
+        if known("expression", cell):
+            for strand, group in enumerate(GROUPS[1:3]):
+                yield group, cell, np.asarray(arrays["expression"][:, number, strand], np.float32)
+        if known("tss", cell):
+            yield "tss", cell, np.asarray(arrays["tss"][:, number]).astype(np.int8)

@@ -23,14 +23,19 @@ from jaxtyping import Float, Integer
 from dither.registry.problems import Problem, Refused
 
 from ..archive import load_npz
+from ..found import Found, in_table, untold
 from ..npy import read_npy
+from ..region_checks import check_arrays
 from ..region_file import opened
+from ..region_order import first_of
 from .matrices import densify, numbered
 from .peak_names import Places
 
 __all__ = ["is_legacy", "read_legacy"]
 
 LIST: Final = "cell_type_align.txt"
+SIDES: Final = {"expression": ".exp.npy", "tss": ".tss.npy"}
+"""What the files beside a matrix are about, and how they end."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +55,12 @@ def is_legacy(path: Path) -> bool:
     return (path / LIST).is_file()
 
 
-def read_legacy(path: Path) -> dict[str, Any]:
-    """Return what a folder says, under the names that `check_arrays` knows.
+def read_legacy(path: Path, *, overlaps: bool = False) -> Found:
+    """Return what a folder says.
+
+    Args:
+        path: The folder.
+        overlaps: Whether regions may overlap each other.
 
     Raises:
         Refused: Every file that is missing, damaged or does not go with the others.
@@ -61,6 +70,7 @@ def read_legacy(path: Path) -> dict[str, Any]:
     for name, stem in _listed(path):
         try:
             found.append(_read(name, stem))
+            _check(found[-1], stem, overlaps=overlaps)
         except Refused as refused:
             problems += refused.problems
     widths = {one.columns.shape[1] for one in found}
@@ -71,7 +81,7 @@ def read_legacy(path: Path) -> dict[str, Any]:
         problems.append(Problem(f"{path / LIST}: names no cell type"))
     if problems:
         raise Refused(problems)
-    return _joined(path, found)
+    return Found(_joined(path, found), in_table(lambda row: f"row {row} of all regions together"))
 
 
 def _listed(path: Path) -> Iterator[tuple[str, Path]]:
@@ -108,6 +118,24 @@ def _read(name: str, stem: Path) -> _CellType:
     return _CellType(name, table, places, columns, sides.get(".exp.npy"), sides.get(".tss.npy"))
 
 
+def _check(one: _CellType, stem: Path, *, overlaps: bool) -> None:
+    """Check the files of a cell type by themselves, so that their own rows are named."""
+    arrays: dict[str, Any] = dict(zip(("chromosome", "start", "end"), one.places, strict=True))
+    arrays |= {"features": one.columns[:, :-1], "motifs": numbered(one.columns.shape[1] - 1)}
+    arrays |= {"cells": np.array([one.name]), "atpm": one.columns[:, -1:]}
+    arrays |= {name: values[:, None] for name in SIDES if (values := getattr(one, name)) is not None}
+
+    def place(array: str, row: int, column: str) -> str:
+        if array in SIDES:
+            return f"{stem.name}{SIDES[array]}, row {row} (from 0)"
+        if array in ("features", "atpm"):
+            named = f'column "{column}"' if array == "features" else "the last column"
+            return f"{stem.name}.watac.npz, row {row} (from 0), {named}"
+        return f"{one.file.name}, line {row + 2}"
+
+    check_arrays(stem.parent, arrays, place, overlaps=overlaps)
+
+
 def _places(path: Path) -> Places:
     with opened(path) as lines:
         rows = csv.DictReader(lines)
@@ -115,13 +143,15 @@ def _places(path: Path) -> Places:
         keys = [names.get(key) for key in ("chromosome", "start", "end")]
         if None in keys:
             raise Refused(f"{path}: line 1: the header has no Chromosome, Start and End")
-        chromosome, numbers = [], []
+        chromosome, numbers, wrong = [], [], []
         for line, row in enumerate(rows, 2):
             try:
                 numbers.append((int(float(row[keys[1]])), int(float(row[keys[2]]))))
+                chromosome.append(str(row[keys[0]]))
             except (ValueError, TypeError, OverflowError):
-                raise Refused(f"{path}: line {line}: start and end are no numbers") from None
-            chromosome.append(str(row[keys[0]]))
+                wrong.append(f"{path}: line {line}: start and end are no numbers")
+    if wrong:
+        raise Refused([*map(Problem, first_of(iter(wrong), len(wrong)))])
     ends = np.array(numbers, np.int64).reshape(-1, 2)
     return np.array(chromosome, np.str_), ends[:, 0], ends[:, 1]
 
@@ -155,11 +185,17 @@ def _joined(path: Path, found: list[_CellType]) -> dict[str, Any]:
             if getattr(one, name) is not None:
                 arrays[name][rows, number] = getattr(one, name)
     chromosome, start, end = zip(*regions, strict=True) if regions else ((), (), ())
-    return arrays | {
-        "features": features,
-        "motifs": numbered(motifs),
-        "cells": np.array([one.name for one in found], np.str_),
-        "chromosome": np.array(chromosome, np.str_),
-        "start": np.array(start, np.int64),
-        "end": np.array(end, np.int64),
-    }
+    told = {name: [getattr(one, name) is not None for one in found] for name in SIDES if name in arrays}
+    cells = [one.name for one in found]
+    return (
+        arrays
+        | untold(told, cells)
+        | {
+            "features": features,
+            "motifs": numbered(motifs),
+            "cells": np.array(cells, np.str_),
+            "chromosome": np.array(chromosome, np.str_),
+            "start": np.array(start, np.int64),
+            "end": np.array(end, np.int64),
+        }
+    )

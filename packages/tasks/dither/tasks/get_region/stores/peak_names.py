@@ -5,77 +5,122 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from jaxtyping import Int, Shaped
 
 from dither.registry.problems import Problem, Refused
 
-__all__ = ["Places", "parse_names", "read_bed"]
+from ..region_order import check_order, first_of
+
+__all__ = ["Bed", "Places", "decoded", "parse_names", "read_bed"]
 
 Places = tuple[Shaped[np.ndarray, " P"], Int[np.ndarray, " P"], Int[np.ndarray, " P"]]
 """Chromosome, start and end of each region."""
 
 NAME: Final = re.compile(r"([^\s:]{1,60}):(\d{1,12})-(\d{1,12})")
-SHOWN: Final = 5
 LONGEST: Final = 1 << 31
 """Bytes of text that a BED file may hold."""
 
 
-def parse_names(names: Shaped[np.ndarray, " P"], where: str) -> Places:
+def parse_names(names: Shaped[np.ndarray, " P"], where: Callable[[int], str]) -> Places:
     """Return the places that names say.
 
     Args:
         names: As text.
-        where: What to call them in a message.
+        where: How a row is called in a message.
 
     Raises:
-        Refused: Names the rows that are no place.
+        Refused: Names the rows that are no place, and what is wrong with the order of the others.
     """
     found = [NAME.fullmatch(name) for name in names.tolist()]
     wrong = [row for row, match in enumerate(found) if match is None]
+    places = _places([match.groups() for match in found if match])
     if wrong:
-        problems = [
-            Problem(f'{where}, row {row}: "{names[row][:40]}" is no place such as chr1:9790-10675')
-            for row in wrong[:SHOWN]
-        ]
-        if len(wrong) > SHOWN:
-            problems.append(Problem(f"{where}: ... and {len(wrong) - SHOWN:,} more that are no place"))
-        raise Refused(problems)
-    groups = [match.groups() for match in found if match]
+        good = [row for row, match in enumerate(found) if match is not None]
+        lines = (f'{where(row)}: "{names[row][:40]}" is no place such as chr1:9790-10675' for row in wrong)
+        said = [*first_of(lines, len(wrong))]
+        if good:
+            arrays = dict(zip(("chromosome", "start", "end"), places, strict=True))
+            said += check_order(lambda array, row, column: where(good[row]), arrays, overlaps=True)
+        raise Refused([*map(Problem, said)])
+    return places
+
+
+def _places(groups: list[tuple[str, ...]]) -> Places:
     chromosome = np.array([group[0] for group in groups], np.str_)
     start, end = (np.array([group[k] for group in groups], np.int64) for k in (1, 2))
     return chromosome, start, end
 
 
-def read_bed(path: Path) -> tuple[Places, Any]:
-    """Read a BED file, plain or gzipped: chromosome, start, end, and a fourth column of numbers or None without one.
+def decoded(values: Shaped[np.ndarray, " n"], where: str) -> Shaped[np.ndarray, " n"]:
+    """Return text, also where it is kept as bytes.
 
     Raises:
-        Refused: It cannot be read, or a line is no place; names the line.
+        Refused: It is no text, or bytes are none; names the row.
+    """
+    if values.dtype.kind == "U":
+        return values
+    if values.dtype.kind != "S":
+        raise Refused(f"{where} holds {values.dtype}, expected text")
+    found = []
+    for row, content in enumerate(values.ravel().tolist()):
+        try:
+            found.append(content.decode("utf-8"))
+        except UnicodeDecodeError:
+            raise Refused(f"{where}, row {row}: {content[:40]!r} is no text in utf-8") from None
+    return np.array(found, np.str_).reshape(values.shape)
+
+
+@dataclass(frozen=True)
+class Bed:
+    """What a BED file says.
+
+    Attributes:
+        places: Chromosome, start and end of each region.
+        lines: The line that each stands in, from 1. `P`.
+        fourth: What stands in the fourth column, "" where there is none.
+    """
+
+    places: Places
+    lines: list[int]
+    fourth: list[str]
+
+
+def read_bed(path: Path) -> Bed:
+    """Read a BED file, plain or gzipped.
+
+    Raises:
+        Refused: It cannot be read, or lines are no place; names them.
     """
     chromosome: list[str] = []
     numbers: list[tuple[int, int]] = []
-    fourth: list[float] = []
+    lines: list[int] = []
+    fourth: list[str] = []
+    wrong: list[str] = []
     for line, text in enumerate(_lines(path), 1):
         if not text.strip() or text.startswith(("#", "track", "browser")):
             continue
         fields = text.rstrip("\r\n").split("\t") if "\t" in text else text.split()
         try:
             numbers.append((int(fields[1]), int(fields[2])))
-            chromosome.append(fields[0].strip())
         except (ValueError, IndexError):
-            raise Refused(f'{path}: line {line}: "{text.strip()[:60]}" is no chromosome, start and end') from None
-        if len(fields) > 3:
-            try:
-                fourth.append(float(fields[3]))
-            except ValueError:
-                continue
+            wrong.append(f'{path}: line {line}: "{text.strip()[:60]}" is no chromosome, start and end')
+            continue
+        chromosome.append(fields[0].strip())
+        lines.append(line)
+        fourth.append(fields[3].strip() if len(fields) > 3 else "")
+    if wrong:
+        raise Refused([*map(Problem, first_of(iter(wrong), len(wrong)))])
+    if any(not 0 <= end < 1 << 62 for pair in numbers for end in pair):
+        row = next(row for row, pair in enumerate(numbers) if any(not 0 <= end < 1 << 62 for end in pair))
+        raise Refused(f"{path}: line {lines[row]}: {numbers[row][0]}-{numbers[row][1]} are no bases")
     places = np.array(numbers, np.int64).reshape(-1, 2)
-    values = np.array(fourth) if len(fourth) == len(chromosome) and fourth else None
-    return (np.array(chromosome, np.str_), places[:, 0], places[:, 1]), values
+    return Bed((np.array(chromosome, np.str_), places[:, 0], places[:, 1]), lines, fourth)
 
 
 def _lines(path: Path) -> list[str]:

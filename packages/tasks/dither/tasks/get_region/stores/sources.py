@@ -11,10 +11,13 @@ from typing import Any, Literal
 
 from dither.registry.problems import Problem, Refused
 
-from ..region_checks import Place, check_arrays, in_table
-from .get_model import is_store, place_in_store, read_store
+from ..found import Found, noted
+from ..region_checks import check_arrays
+from .get_model import is_store, read_store
+from .header import is_group
 from .legacy import is_legacy, read_legacy
 from .matrices import MATRICES, is_bed, read_matrix
+from .zarr_array import ZarrArray
 
 __all__ = ["Source", "find_source", "read_source"]
 
@@ -72,6 +75,11 @@ def find_source(paths: Sequence[Path]) -> Source:
 
 def _form(path: Path) -> Form:
     if path.is_dir():
+        store = next(
+            (above for above in path.absolute().parents if is_group(above) and (above / "data").is_dir()), None
+        )
+        if store is not None and not (path / "data").is_dir():
+            raise Refused(Problem(f"{path}: is a part of a store", help=f"give the store: {store}"))
         if is_legacy(path):
             return "legacy"
         if is_store(path):
@@ -88,24 +96,37 @@ def _forms() -> str:
     return f"a zarr store of get_model, its older folders, .h5ad, or a matrix: {', '.join(MATRICES)} (and .bed)"
 
 
-def read_source(source: Source, *, overlaps: bool = False) -> dict[str, Any]:
-    """Read a source and check it; the features of a store stay on disk.
+def read_source(
+    source: Source, *, overlaps: bool = False, empty_chunks: bool = False, whole: bool = False
+) -> dict[str, Any]:
+    """Read a source and check it.
+
+    Args:
+        source: What it is.
+        overlaps: Whether regions may overlap each other.
+        empty_chunks: Whether chunks of a store that are not there are empty; otherwise they count as lost.
+        whole: Read the features of a store once and keep them; otherwise they stay on disk.
 
     Raises:
-        Refused: What is wrong with it, with array, row and column.
+        Refused: What is wrong with it, with array, row and column; all at once.
     """
-    place: Place = in_table(lambda row: f"row {row} (from 0)")
+    found = _read(source, overlaps=overlaps, empty_chunks=empty_chunks)
+    if whole and isinstance(features := found.arrays.get("features"), ZarrArray):
+        told = list(found.told)
+        with noted(told):
+            found.arrays["features"] = features[:]
+        found = Found(found.arrays, found.place, tuple(told))
+    check_arrays(source.path, found.arrays, found.place, overlaps=overlaps, told=found.told)
+    return found.arrays
+
+
+def _read(source: Source, *, overlaps: bool, empty_chunks: bool) -> Found:
     if source.form == "store":
-        arrays, place = read_store(source.path), place_in_store
-    elif source.form == "legacy":
-        arrays = read_legacy(source.path)
-    elif source.form == "anndata":
+        return read_store(source.path, empty_chunks=empty_chunks)
+    if source.form == "legacy":
+        return read_legacy(source.path, overlaps=overlaps)
+    if source.form == "anndata":
         from .anndata_file import read_anndata
 
-        arrays = read_anndata(source.path)
-    else:
-        arrays = read_matrix(source.path, source.beds)
-        if not source.path.name.lower().endswith((".npz", ".parquet")):
-            place = in_table(lambda row: f"line {row + 2}")
-    check_arrays(source.path, arrays, place, overlaps=overlaps)
-    return arrays
+        return read_anndata(source.path)
+    return read_matrix(source.path, source.beds)

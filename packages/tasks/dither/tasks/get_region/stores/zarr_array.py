@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import struct
 from itertools import product
 from pathlib import Path
@@ -13,16 +14,23 @@ from jaxtyping import Shaped
 
 from dither.registry.problems import Problem, Refused
 
+from ..found import noted
+from .array_header import Shards
 from .codecs import DamagedError, unpack
 from .header import read_header
+from .shard import PACKED, Shard
 
 __all__ = ["ZarrArray"]
 
 TEXT: Final = 1 << 30
 """Bytes that a chunk of texts of any length may take."""
-PACKED: Final = 1 << 31
-"""Bytes that a chunk may take on disk."""
-CHECKSUM: Final = 4
+SLACK: Final = 1 << 16
+"""Bytes by which a packing may make longer what it cannot make shorter."""
+SHOWN: Final = 5
+AGAIN: Final = "copy the store again"
+
+Numbers = tuple[int, ...]
+Chunk = Shaped[np.ndarray, "..."]
 
 
 class ZarrArray:
@@ -39,16 +47,17 @@ class ZarrArray:
         self.folder, self.header = folder, read_header(folder)
         self.shape, self.ndim = self.header.shape, len(self.header.shape)
         self.dtype: np.dtype[Any] = self.header.dtype or np.dtype(np.str_)
-        self._newest: tuple[tuple[int, ...], Shaped[np.ndarray, "..."]] | None = None
+        self._row: tuple[int, dict[Numbers, Chunk | None]] = (-1, {})
+        self._shard: Shard | None = None
 
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, rows: slice) -> Shaped[np.ndarray, "..."]:
+    def __getitem__(self, rows: slice) -> Chunk:
         """Return consecutive rows.
 
         Raises:
-            Refused: A chunk is damaged or cut short; names it, and the rows it holds.
+            Refused: Chunks are damaged or cut short; names the first of them, and the rows they hold.
         """
         low, high, step = rows.indices(len(self))
         if step != 1:
@@ -56,56 +65,89 @@ class ZarrArray:
         header, high = self.header, max(low, high)
         found = np.full((high - low, *self.shape[1:]), header.fill, object if header.dtype is None else header.dtype)
         size = header.chunks[0]
+        told: list[Problem] = []
         across = [range(-(-n // c)) for n, c in zip(self.shape[1:], header.chunks[1:], strict=True)]
         for number in range(low // size, -(-high // size)):
             first, last = max(low, number * size), min(high, (number + 1) * size)
             for rest in product(*across):
-                chunk = self._chunk((number, *rest))
+                chunk = None
+                with noted(told):
+                    chunk = self._chunk((number, *rest))
                 if chunk is not None:
-                    lengths = zip(rest, header.chunks[1:], self.shape[1:], strict=True)
-                    place = tuple(slice(n * c, min((n + 1) * c, total)) for n, c, total in lengths)
+                    extents = zip(rest, header.chunks[1:], self.shape[1:], strict=True)
+                    place = tuple(slice(n * c, min((n + 1) * c, total)) for n, c, total in extents)
                     inner = tuple(slice(0, part.stop - part.start) for part in place)
                     here = slice(first - number * size, last - number * size)
                     found[(slice(first - low, last - low), *place)] = chunk[(here, *inner)]
+        if told:
+            more = [Problem(f"{self.folder}: ... and {len(told) - SHOWN:,} more chunks")] if len(told) > SHOWN else []
+            raise Refused([*told[:SHOWN], *more])
         return found if header.dtype is not None else found.astype(np.str_)
 
-    def missing(self) -> list[str]:
-        """Return the names of chunks that are not there; what they would hold is the fill value."""
-        counts = [range(-(-n // c)) for n, c in zip(self.shape, self.header.chunks, strict=True)]
-        names = map(self.header.chunk_name, product(*counts))
-        return [name for name in names if not (self.folder / name).exists()]
+    def missing(self) -> list[Numbers]:
+        """Return the numbers of chunks that are not there; what they would hold is the fill value."""
+        names = {place: os.path.join(self.folder, self.header.file_name(place)) for place in self.header.places()}
+        there = {name: os.path.exists(name) for name in {*names.values()}}
+        return [place for place, name in names.items() if not there[name] or not self._holds(place)]
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Shaped[np.ndarray, "..."]:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Chunk:
         return self[:] if dtype is None else self[:].astype(dtype)
 
-    def _chunk(self, place: tuple[int, ...]) -> Shaped[np.ndarray, "..."] | None:
-        if self._newest is not None and self._newest[0] == place:
-            return self._newest[1]
-        path = self.folder / self.header.chunk_name(place)
+    def _chunk(self, place: Numbers) -> Chunk | None:
+        """Return a chunk; those of the newest row of chunks are kept, since rows are read in blocks of any size."""
+        if self._row[0] != place[0]:
+            self._row = (place[0], {})
+        kept = self._row[1]
+        if place not in kept:
+            kept[place] = self._told(place)
+        return kept[place]
+
+    def _told(self, place: Numbers) -> Chunk | None:
+        """Read a chunk, and say of what goes wrong which file and which rows it is about."""
+        path = self.folder / self.header.file_name(place)
         try:
-            if not path.exists():
-                return None
-            if not path.is_file() or path.stat().st_size > PACKED:
-                raise DamagedError("it is no plain file, or too large")
-            chunk = self._read(path.read_bytes())
+            content = self._content(path, place)
+            return None if content is None else self._unpacked(content)
         except OSError as error:
             raise Refused(f"{path}: {error.strerror or error}") from None
         except DamagedError as error:
-            first = place[0] * self.header.chunks[0]
-            rows = f"rows {first} to {min(first + self.header.chunks[0], len(self)) - 1}"
-            raise Refused(Problem(f"{path}: {rows} cannot be read: {error}", help="copy the store again")) from None
+            what = f"{path}: {self.header.chunk_rows(place)} cannot be read: {error}"
+            raise Refused(Problem(what, help=AGAIN)) from None
         except Refused as refused:
             raise Refused([Problem(f"{path}: {p.message}", help=p.help) for p in refused.problems]) from None
-        self._newest = (place, chunk)
-        return chunk
 
-    def _read(self, content: bytes) -> Shaped[np.ndarray, "..."]:
+    def _holds(self, place: Numbers) -> bool:
+        """Tell whether a shard holds a chunk; of one that is damaged, that is said when it is read."""
+        path = self.folder / self.header.file_name(place)
+        try:
+            return self.header.shards is None or self._opened(path, self.header.shards).holds(place)
+        except (OSError, DamagedError):
+            return True
+
+    def _content(self, path: Path, place: Numbers) -> bytes | None:
+        """Return the packed bytes of a chunk; None if it is not there."""
+        if not path.exists():
+            return None
+        if not path.is_file():
+            raise DamagedError("it is no plain file")
+        if self.header.shards is not None:
+            return self._opened(path, self.header.shards).read(place)
+        if path.stat().st_size > PACKED:
+            raise DamagedError("it is too large")
+        return path.read_bytes()
+
+    def _opened(self, path: Path, shards: Shards) -> Shard:
+        if self._shard is None or self._shard.path != path:
+            self._shard = Shard(path, shards)
+        return self._shard
+
+    def _unpacked(self, content: bytes) -> Chunk:
         header = self.header
         count = math.prod(header.chunks)
         exact = None if header.dtype is None else count * header.dtype.itemsize
-        most = (TEXT if exact is None else exact) + CHECKSUM * header.packings.count("crc32c")
-        for name in reversed(header.packings):
-            content = unpack(name, content, most)
+        most = TEXT if exact is None else exact
+        for number, name in reversed([*enumerate(header.packings)]):
+            content = unpack(name, content, most + SLACK * (number > 0))
         if exact is not None and len(content) != exact:
             raise DamagedError(f"it holds {len(content):,} bytes, expected {exact:,}")
         values = _texts(content, count) if header.dtype is None else np.frombuffer(content, header.dtype)

@@ -1,0 +1,4 @@
+# For editors that read a checkout: once one folder `dither` has an __init__, pyright looks into no other without one.
+# Neither Python nor a wheel takes it; the package itself is in packages/engine.
+from dither.engine import draw as draw
+from dither.engine import load as load

@@ -1,0 +1,212 @@
+"""What a sweep and a search survive: killed processes, journals that were cut off, folders that are gone."""
+
+import json
+import shutil
+import sys
+import textwrap
+
+import pytest
+
+from dither.engine.cli import main
+from dither.engine.sweep import cluster, scheduler
+from dither.engine.sweep import point as point_of_sweep
+from dither.engine.sweep.directory import PointFolder, SweepDirectory
+from dither.engine.sweep.start import Settings, resume_sweep, start_sweep
+from dither.engine.sweep.summary import rows_of
+from dither.registry.problems import Refused
+
+CHILD = """
+    import json, sys
+    from pathlib import Path
+    folder = Path([word for word in sys.argv[1:] if word != "--held"][0])
+    run = folder / "20260101T000000Z-000000"
+    run.mkdir(exist_ok=True)
+    (run / "resolved.toml").write_text((folder / "experiment.toml").read_text())
+    (run / "metrics.jsonl").write_text(json.dumps({"step": 3, "kind": "valid", "loss": 0.5}) + "\\n")
+    (folder / "status.json").write_text(json.dumps({"state": "done", "exit_code": 0}))
+"""
+"""Stands for a run that is done at once, with a loss of 0.5."""
+
+SEARCH = """
+[sweep.search]
+trials = 3
+[sweep.search.space]
+"train.optimizer.lr" = { low = 0.01, high = 0.49 }
+"""
+
+
+@pytest.fixture(autouse=True)
+def _plugins(monkeypatch):
+    monkeypatch.setenv("DITHER_PLUGINS", "engine")
+
+
+@pytest.fixture(autouse=True)
+def child(tmp_path, monkeypatch):
+    script = tmp_path / "child.py"
+    script.write_text(textwrap.dedent(CHILD))
+    monkeypatch.setattr(scheduler, "POINT_COMMAND", (sys.executable, "-S", str(script)))
+    monkeypatch.setattr(scheduler, "PAUSE", 0.01)
+    return script
+
+
+@pytest.fixture
+def begin(experiment_file, tmp_path, console):
+    def started(*sweeps, **settings):
+        code = start_sweep(experiment_file, (), (), sweeps, tmp_path / "runs", ["x"], Settings(**settings), console)
+        (path,) = (tmp_path / "runs").iterdir()
+        return code, SweepDirectory.open(path)
+
+    return started
+
+
+@pytest.fixture
+def searched(begin, experiment_file):
+    """A search that came to its end."""
+    pytest.importorskip("optuna")
+    experiment_file.write_text(experiment_file.read_text() + SEARCH)
+    code, sweep = begin()
+    assert code == 0
+    return sweep
+
+
+def trials_of(sweep, console):
+    from dither.engine.experiment import open_experiment
+    from dither.engine.sweep.search import Trials
+
+    return Trials(sweep, *open_experiment(sweep.path / "base" / "experiment.toml"), console)
+
+
+def more_trials(sweep, number):
+    """Raise the number of trials of a search."""
+    base = sweep.path / "base" / "experiment.toml"
+    base.write_text(base.read_text().replace("trials = 3", f"trials = {number}"))
+
+
+def test_a_journal_that_was_cut_off_goes_on(searched, console):
+    more_trials(searched, 5)
+    with (searched.path / "journal.log").open("ab") as file:
+        file.write(b'{"op_code": 5, "worker_i')
+    assert resume_sweep(searched.path, Settings(), console) == 0
+    assert [row["state"] for row in rows_of(searched)] == ["done"] * 5
+    states = {trial.state.name for trial in trials_of(searched, console).study.trials}
+    assert states == {"COMPLETE"}
+
+
+def test_a_damaged_journal_is_refused_with_its_line(searched, capsys):
+    journal = searched.path / "journal.log"
+    lines = journal.read_text().splitlines()
+    lines[2] = lines[2][:10]
+    journal.write_text("\n".join(lines) + "\n")
+    assert main(["sweep", "--resume", str(searched.path)]) == 2
+    said = capsys.readouterr().err
+    assert f"{journal} is damaged: line 3" in said.replace("\n", "")
+    assert "Traceback" not in said
+
+
+def test_a_lock_of_the_dead_is_taken_over(searched, console, monkeypatch):
+    """Optuna's usual lock hangs for ever where the path is relative, as that of a sweep is."""
+    import optuna
+
+    usual = optuna.storages.journal.JournalFileOpenLock
+    monkeypatch.setattr(optuna.storages.journal, "JournalFileOpenLock", lambda path: usual(path, grace_period=1))
+    monkeypatch.setattr("optuna.storages.journal._file.optuna_warn", lambda text: None)
+    monkeypatch.chdir(searched.path.parent)
+    (searched.path / "journal.log.lock").touch()
+    sweep = SweepDirectory.open(searched.path.relative_to(searched.path.parent))
+    assert len(trials_of(sweep, console).study.trials) == 3
+
+
+def test_a_point_that_ended_after_its_search_was_killed_counts(searched, console):
+    more_trials(searched, 4)
+    trials = trials_of(searched, console)
+    folder = trials.take()
+    run = folder.path / "20260101T000000Z-000000"
+    run.mkdir()
+    (run / "resolved.toml").touch()
+    (run / "metrics.jsonl").write_text(json.dumps({"step": 3, "kind": "valid", "loss": 0.125}) + "\n")
+    folder.write_status("done", exit_code=0)
+    again = trials_of(searched, console)
+    assert again.best() == (folder.name, 0.125)
+    assert again.take() is None
+    assert trials.settle(folder, "done") == "done", "the one that was thought dead may settle it, too"
+
+
+def test_a_point_whose_status_is_damaged_is_what_the_journal_says(searched, console):
+    point = searched.folders()[1]
+    (point.path / "status.json").write_text('{"sta')
+    assert point.status()["state"] == "lost"
+    assert resume_sweep(searched.path, Settings(), console) == 0
+    assert [folder.status()["state"] for folder in searched.folders()] == ["done"] * 3
+
+
+def test_a_folder_that_is_gone_stops_no_other_point(begin, console):
+    _, sweep = begin("train.optimizer.lr=[0.1, 0.2, 0.3]")
+    for folder in sweep.folders():
+        folder.write_status("waiting")
+    shutil.rmtree(sweep.folders()[0].path)
+    assert resume_sweep(sweep.path, Settings(), console) == 1
+    assert [folder.status()["state"] for folder in sweep.folders()] == ["waiting", "done", "done"]
+    assert "failed       0-lr=0.1: its folder cannot be used" in console.export_text()
+
+
+def test_a_point_that_is_done_is_not_run_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(point_of_sweep, "_run", lambda point, select: pytest.fail("it runs"))
+    PointFolder(tmp_path, {}).write_status("done", exit_code=0)
+    assert point_of_sweep.run_point(tmp_path) == 0
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # submitit's
+def test_the_debug_executor_runs_every_point(begin, child, monkeypatch):
+    helpers = pytest.importorskip("submitit.helpers")
+    command = [sys.executable, "-S", str(child)]
+    monkeypatch.setattr(cluster, "_command", lambda path, select: helpers.CommandFunction([*command, str(path)]))
+    code, sweep = begin("train.optimizer.lr=[0.1, 0.2]", executor="debug")
+    assert code == 0
+    assert [folder.status()["state"] for folder in sweep.folders()] == ["done", "done"]
+
+
+def test_what_submitit_is_told_is_checked_before_anything_is_made(begin, tmp_path):
+    with pytest.raises(Refused, match="--job nonsense: expected key=value"):
+        begin("seed=[1, 2]", executor="local", options=("nonsense",))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_figures_that_nothing_has_are_refused_with_the_nearest_name(begin, capsys):
+    _, sweep = begin("train.optimizer.lr=[0.1, 0.2]")
+    assert main(["sweep", "status", str(sweep.path), "--sort", "valid/los"]) == 2
+    assert 'did you mean "valid/loss"' in capsys.readouterr().err
+    assert main(["sweep", "status", str(sweep.path), "--sort", "train.optimizer.lr", "--csv"]) == 0
+    assert [line.split(",")[1] for line in capsys.readouterr().out.splitlines()] == ["state", "done", "done"]
+
+
+def test_runs_of_a_sweep_are_listed_and_a_sweep_is_named_among_runs(begin, capsys):
+    _, sweep = begin("train.optimizer.lr=[0.1, 0.2]")
+    assert main(["runs", "list", str(sweep.path.parent)]) == 0
+    assert f"{sweep.path.name}  sweep exp: 2 done" in capsys.readouterr().out
+    assert main(["runs", "list", str(sweep.path)]) == 0
+    said = capsys.readouterr().out
+    assert "0-lr=0.1/20260101T000000Z-000000  experiment" in said
+    assert main(["runs", "list", str(sweep.path), "--figure", "valid/nothing"]) == 0, "nothing was summed up yet"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["evaluate", "runs/sweeq"], 'did you mean "runs/sweep"'),
+        (["runs", "verify", "runs/sweep"], "it is a sweep: dither sweep status"),
+        (["report", "runs/file"], "it is a file"),
+        (["sample", "runs/sweep/0-x"], "its run is runs/sweep/0-x/a"),
+        (["sweep", "status", "runs/sweep/0-x/a"], "it is a run: dither run --resume runs/sweep/0-x/a"),
+        (["sweep", "status", "runs"], "its sweep is runs/sweep"),
+        (["sweep", "--resume", "runs/sweeq"], 'did you mean "runs/sweep"'),
+        (["diff", "runs/sweep/0-x/b", "runs/sweep/0-x/a"], "it does not exist"),
+    ],
+)
+def test_another_folder_is_told_for_what_it_is(words, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs/sweep/0-x/a").mkdir(parents=True)
+    (tmp_path / "runs/sweep/sweep.json").touch()
+    (tmp_path / "runs/sweep/0-x/a/resolved.toml").touch()
+    (tmp_path / "runs/file").touch()
+    assert main(words) == 2
+    assert said in " ".join(capsys.readouterr().err.split())

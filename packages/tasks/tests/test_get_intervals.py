@@ -1,0 +1,158 @@
+"""How sure figures are: equal to figures of windows drawn again by hand, alike however batches are cut, and honest."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from dither.registry.flow import Clean, Measured, Noise, Noised, State
+from dither.registry.spaces import Group
+from dither.tasks.get_region.answers import Answers, windows_of
+from dither.tasks.get_region.figures import group_figures, rank_figures
+from dither.tasks.get_region.intervals import DRAWS, intervals, times_drawn
+from dither.tasks.get_region.judging import judge
+from dither.tasks.get_region.metrics import RegionMetrics
+from dither.tasks.get_region.regions import Standard
+
+torch.set_num_threads(1)
+B, L, M = 14, 12, 4
+GROUPS = (Group("motifs", 0, M), Group("accessibility", M, M + 1))
+W = M + 1
+MEAN = np.full(W, 0.4, np.float32)
+
+
+def windows(seed=0, count=B):
+    """Truth, guess, wanted and batch; windows differ in how wrong the guess is."""
+    g = torch.Generator().manual_seed(seed)
+    x0 = torch.rand(count, L, W, generator=g)
+    x0[..., M] = (torch.rand(count, L, generator=g) < 0.4).float()
+    x0[..., 2] = 0.25  # never changes
+    guess = x0 + torch.randn(x0.shape, generator=g) * torch.rand(count, 1, 1, generator=g)
+    guess[..., M] = (guess[..., M] * 3).round() / 3  # ties
+    wanted = torch.rand(x0.shape, generator=g) < 0.7
+    valid = torch.ones(count, L, dtype=torch.bool)
+    clean = Clean.of(
+        x0,
+        valid,
+        chromosome=torch.arange(count) % 3,
+        centre=100 * torch.arange(count)[:, None] + torch.arange(L),
+        cell=torch.arange(count) % 2,
+    )
+    return x0, guess, wanted, clean
+
+
+def metrics_of(case, rows, size):
+    x0, guess, wanted, clean = case
+    metrics = RegionMetrics(GROUPS, Standard.none(W), MEAN)
+    for start in range(0, len(rows), size):
+        part = torch.tensor(rows[start : start + size])
+        noise = Noise(torch.ones(len(part)), torch.ones(len(part)))
+        some = Clean(x0[part], clean.valid[part], clean.known[part], {k: v[part] for k, v in clean.cond.items()})
+        noised = Noised(some.x0, State(some.x0, wanted[part]), noise, wanted[part], some.valid, ~wanted[part])
+        metrics.update(some, noised, SimpleNamespace(x0=guess[part]), Measured(torch.zeros(1), torch.zeros(1)))
+    return metrics
+
+
+def by_hand(case):
+    """Take the windows of each draw as often as it has them, and ask for the plain figures."""
+    x0, guess, wanted, clean = case
+    order = np.lexsort([clean.cond["centre"].numpy()[:, 0], clean.cond["chromosome"].numpy()])
+    drawn = {}
+    for times in times_drawn(B).astype(int):
+        rows = order.repeat(times)
+        t, y, k = x0.numpy()[rows], guess.numpy()[rows], wanted.numpy()[rows]
+        pairs = [(t[..., c][k[..., c]], y[..., c][k[..., c]]) for c in range(W)]
+        counted = [np.concatenate([pairs[c][side] for c in (0, 1, 3, 4)]) for side in (0, 1)]
+        error = np.square(counted[0] - counted[1]).mean()
+        figures = {"masked_mse": error, "masked_gain": 1 - error / np.square(counted[0] - MEAN[0]).mean()}
+        figures |= group_figures("motif", pairs[:M]) | group_figures("accessibility", pairs[M:])
+        for name, value in (figures | rank_figures(pairs[M][0] > 0.5, pairs[M][1])).items():
+            drawn.setdefault(f"{name}_ci95", []).append(value)
+    short = np.sqrt(B / (B - 1))  # the variance of a bootstrap is too small by so much
+    halves = {name: short * np.diff(np.quantile(values, [0.025, 0.975]))[0] / 2 for name, values in drawn.items()}
+    return {name: half for name, half in halves.items() if "spearman" not in name}
+
+
+def test_intervals_are_those_of_windows_drawn_again(monkeypatch):
+    monkeypatch.setattr("dither.tasks.get_region.intervals.DRAWS", 60)
+    case = windows()
+    found = metrics_of(case, range(B), 5).compute()
+    assert {name: half for name, half in found.items() if name.endswith("_ci95")} == pytest.approx(
+        by_hand(case), rel=1e-4
+    )
+    assert all(found[name] > 0 and name.removesuffix("_ci95") in found for name in by_hand(case))
+
+
+def test_intervals_hang_on_no_cut_into_batches_nor_on_the_order_nor_on_ranks():
+    case = windows(1)
+    whole = metrics_of(case, range(B), B).compute()
+    assert {name for name in whole if name.endswith("_ci95")} >= {"masked_mse_ci95", "accessibility_auc_ci95"}
+    assert not any("spearman_ci95" in name for name in whole)
+    for size in (1, 3, 8):
+        assert metrics_of(case, range(B), size).compute() == pytest.approx(whole, rel=1e-9)
+    one, other = metrics_of(case, range(0, B, 2), 3), metrics_of(case, range(1, B, 2), 2)
+    one.merge(other)
+    assert one.compute() == pytest.approx(whole, rel=1e-9)
+
+
+def test_a_window_that_is_noised_again_is_one_window():
+    case = windows(2)
+    twice = metrics_of(case, [*range(B), *range(B)], 4)
+    count, each = twice.answers.windows()
+    assert count == B
+    assert max(map(max, each)) == B - 1
+    assert twice.compute() == pytest.approx(metrics_of(case, range(B), 4).compute(), rel=1e-6)
+
+
+def test_intervals_are_as_wide_as_figures_scatter():
+    """Over many evaluations the error lies within its interval of the true one in about 95 % of cases."""
+    true = np.mean([metrics_of(windows(seed, 40), range(40), 40).compute()["masked_mse"] for seed in range(900, 960)])
+    held = []
+    for seed in range(60):
+        found = metrics_of(windows(seed, 40), range(40), 40).compute()
+        held.append(abs(found["masked_mse"] - true) <= found["masked_mse_ci95"])
+    assert 0.85 <= np.mean(held) <= 1
+
+
+def test_no_interval_without_windows():
+    case = windows()
+    assert not any("ci95" in name for name in metrics_of(case, range(7), 4).compute()), "too few"
+    assert any("ci95" in name for name in metrics_of(case, range(8), 4).compute())
+    nameless = RegionMetrics(GROUPS, Standard.none(W), MEAN)
+    nameless.add(*case[:3])
+    assert not any("ci95" in name for name in nameless.compute())
+    assert windows_of(Clean.of(case[0])) is None
+    empty = RegionMetrics(GROUPS, Standard.none(W), MEAN)
+    empty.add(case[0], case[1], torch.zeros_like(case[2]), windows_of(case[3]))
+    assert empty.compute() == {}
+    assert Answers(W).windows() is None
+    assert intervals(Answers(W), GROUPS, ("motif", "accessibility"), MEAN) == {}
+
+
+def test_perfect_and_constant_answers_are_sure():
+    x0, _, wanted, clean = windows()
+    perfect = metrics_of((x0, x0, wanted, clean), range(B), 4).compute()
+    assert {perfect[f"{name}_ci95"] for name in ("accessibility_auc", "accessibility_auprc")} == {0}
+    assert perfect["masked_mse_ci95"] == pytest.approx(0, abs=1e-6)
+    constant = metrics_of((x0, torch.full_like(x0, 0.4), wanted, clean), range(B), 4).compute()
+    assert constant["accessibility_auc_ci95"] == constant["motif_pearson_ci95"] == 0
+    assert constant["masked_gain_ci95"] == pytest.approx(0, abs=1e-6)
+    broken = metrics_of((x0, torch.full_like(x0, float("nan")), wanted, clean), range(B), 4).compute()
+    assert not any("ci95" in name for name in broken)
+
+
+def test_the_draws_are_those_of_a_bootstrap():
+    times = times_drawn(21)
+    assert times.shape == (DRAWS, 21)
+    assert (times.sum(1) == 21).all()
+    np.testing.assert_allclose(times.mean(), 1)
+    assert abs(times.var() - 20 / 21) < 0.05
+    assert (times == times_drawn(21)).all()
+
+
+def test_samples_that_were_drawn_have_intervals_too():
+    x0, guess, wanted, clean = windows()
+    like = Clean(x0, clean.valid, ~wanted, clean.cond)
+    figures = judge(RegionMetrics(GROUPS, Standard.none(W), MEAN), torch.where(wanted, guess, x0), like)
+    assert figures["masked_mse_ci95"] > 0

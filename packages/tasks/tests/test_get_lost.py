@@ -1,0 +1,270 @@
+"""What a store, a folder or a table has lost, or never knew, is refused or told; nothing of it becomes a silent 0."""
+
+import gzip
+import json
+import shutil
+import sys
+
+import numpy as np
+import pytest
+
+from dither.registry.problems import Refused
+from dither.tasks.get_region.data_specs import PreparedRegions, RegionArrays, RegionStore
+from dither.tasks.get_region.specs import GetRegion
+from dither.tasks.get_region.stores.get_model import write_store
+from dither.tasks.get_region.stores.sources import find_source, read_source
+from dither.tasks.get_region.stores.zarr_writing import write_array
+
+RANDOM = np.random.default_rng(0)
+P, M = 2500, 3
+
+
+def table():
+    return {
+        "features": RANDOM.random((P, M)).astype(np.float32),
+        "motifs": np.array(["GATA1", "AP1/1", "HD/10"]),
+        "chromosome": np.repeat(["chr1", "chr2", "chr3"], [900, 800, 800]),
+        "start": np.arange(P) * 1000,
+        "end": np.arange(P) * 1000 + 500,
+        "cells": np.array(["cd4_naive", "k562"]),
+        "atpm": RANDOM.random((P, 2)).astype(np.float32),
+        "expression": RANDOM.random((P, 2, 2)).astype(np.float32),
+        "tss": RANDOM.integers(0, 2, (P, 2, 2)).astype(np.int8),
+        "gene_index": np.array([3, 5]),
+        "gene_name": np.array(["TAL1", "GAPDH"]),
+        "gene_strand": np.array(["+", "-"]),
+    }
+
+
+ARRAYS = table()
+MANY = {"chromosome": np.full(9000, "chr1"), "start": np.arange(9000) * 9, "end": np.arange(9000) * 9 + 5}
+
+
+@pytest.fixture(params=[2, 3])
+def store(tmp_path, request):
+    write_store(tmp_path / "x.zarr", ARRAYS, request.param)
+    return tmp_path / "x.zarr"
+
+
+def refusals(store, tmp_path, **options):
+    """Return what the data part says before training, when it is built, and `prepare get`: always the same."""
+    said = []
+    ways = [
+        RegionStore(path=str(store), **options).facts,
+        RegionStore(path=str(store), **options).build,
+        PreparedRegions(paths=[str(store)], out=str(tmp_path / "out"), **options).prepare,
+    ]
+    for way in ways:
+        with pytest.raises(Refused) as refused:
+            way()
+        said.append(str(refused.value))
+    assert said[0] == said[1] == said[2]
+    assert not (tmp_path / "out").exists()
+    return said[0]
+
+
+NAMED = {
+    "data": "1.0",
+    "atpm/k562": "1",
+    "expression_positive/cd4_naive": "1",
+    "expression_negative/k562": "1",
+    "tss/k562": "1.0",
+    "peak_names": "0",
+    "motif_names": "0",
+    "gene_idx_info_name": "0",
+}
+"""Of each sort of array, a chunk."""
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_chunk_that_is_lost_is_refused_in_every_array(store, tmp_path, name):
+    new = (store / "zarr.json").is_file()
+    key = "c/" + NAMED[name].replace(".", "/") if new else NAMED[name]
+    (store / name / key).unlink()
+    said = refusals(store, tmp_path)
+    rows = {"motif_names": "rows 0 to 2", "peak_names": f"rows 0 to {P - 1}"}.get(name, "rows 1000 to 1999")
+    rows = "rows 0 to 1" if name.startswith("gene") else rows
+    assert f'x.zarr: "{name}": a chunk is not there: {key} ({rows})' in said
+    assert "empty_chunks = true, or prepare get --empty-chunks" in said
+
+
+def test_all_that_is_lost_is_said_at_once(store, tmp_path):
+    new = (store / "zarr.json").is_file()
+    for path in (store / "data").rglob("*"):
+        if path.is_file() and path.name[0] in "012":
+            path.unlink()
+    (store / "tss/k562" / ("c/2/0" if new else "2.0")).unlink()
+    damaged = store / "atpm/k562" / ("c/1" if new else "1")
+    damaged.write_bytes(damaged.read_bytes()[:-5])
+    (store / "motif_names" / ("zarr.json" if new else ".zarray")).unlink()
+    with pytest.raises(Refused) as refused:
+        RegionStore(path=str(store)).build()
+    said = str(refused.value)
+    assert '"data": chunks are not there: ' in said
+    assert "(rows 0 to 999)" in said
+    assert "(rows 2000 to 2499)" in said
+    assert '"tss/k562": a chunk is not there' in said
+    assert "rows 1000 to 1999 cannot be read: it is cut short" in said
+    assert "motif_names: has neither .zarray nor zarr.json" in said
+
+
+def test_chunks_may_be_empty_where_a_person_says_so(store, tmp_path):
+    new = (store / "zarr.json").is_file()
+    (store / "tss/k562" / ("c/1/0" if new else "1.0")).unlink()
+    for way in (
+        RegionStore(path=str(store), empty_chunks=True),
+        PreparedRegions(paths=[str(store)], out=str(tmp_path / "out"), empty_chunks=True),
+    ):
+        way.prepare()
+        tss = way.build().tss
+        assert not tss[1000:2000, 1].any()
+        np.testing.assert_array_equal(tss[:1000], ARRAYS["tss"][:1000] > 0)
+    (store / "peak_names" / ("c/0" if new else "0")).unlink()  # names are never empty
+    assert 'peak_names, row 0: "" is no place' in refusals(store, tmp_path / "y", empty_chunks=True)
+
+
+def test_halves_of_what_belongs_together(store, tmp_path):
+    shutil.rmtree(store / "expression_negative" / "k562")
+    shutil.rmtree(store / "gene_idx_info_strand")
+    said = refusals(store, tmp_path)
+    assert 'has "expression_positive/k562", but no "expression_negative/k562"' in said
+    assert 'has "gene_idx_info_index", but no "gene_idx_info_strand"' in said
+
+
+def test_a_list_of_arrays_is_compared_with_what_is_there(store, tmp_path):
+    new = (store / "zarr.json").is_file()
+    names = ["data", "tss/k562", "atpm/k562", "something/else"]
+    if new:
+        metadata = {name: {"node_type": "array"} for name in names} | {"tss": {"node_type": "group"}}
+        said = json.loads((store / "zarr.json").read_text()) | {"consolidated_metadata": {"metadata": metadata}}
+        (store / "zarr.json").write_text(json.dumps(said))
+    else:
+        metadata = {f"{name}/.zarray": {} for name in names} | {"tss/.zgroup": {}}
+        (store / ".zmetadata").write_text(json.dumps({"metadata": metadata}))
+    RegionStore(path=str(store)).build()
+    shutil.rmtree(store / "tss" / "k562")
+    said = refusals(store, tmp_path)
+    assert said.count("error:") == 1
+    assert 'lists an array "tss/k562", which is not there; the store was cut short' in said
+    (store / ("zarr.json" if new else ".zmetadata")).write_text(
+        json.dumps({"metadata": 3, "node_type": "group", "consolidated_metadata": {"metadata": 3}})
+    )
+    assert "its list of arrays is damaged" in refusals(store, tmp_path)
+
+
+def test_what_is_known_of_one_cell_type_only(store, tmp_path):
+    """Accessibility of k562 and expression of cd4_naive were never written: neither is 0, both are not known."""
+    shutil.rmtree(store / "atpm" / "k562")
+    for strand in ("positive", "negative"):
+        shutil.rmtree(store / f"expression_{strand}" / "cd4_naive")
+    out = tmp_path / "out"
+    told = PreparedRegions(paths=[str(store)], out=str(out)).prepare()
+    assert "note: atpm of k562 is not known" in told
+    assert "note: expression of cd4_naive is not known" in told
+    copy = str(tmp_path / "copy.zarr")
+    PreparedRegions(paths=[str(store)], out=copy).prepare()
+    for data in (
+        {"use": "region-store", "path": str(store)},
+        {"use": "region-arrays", "path": str(out)},
+        {"use": "region-store", "path": copy},
+    ):
+        spec = RegionStore if data["use"] == "region-store" else RegionArrays
+        part = spec(path=data["path"])
+        matrix = part.build()
+        assert part.facts() == matrix.facts()
+        assert matrix.untold == ("atpm:k562", "expression:cd4_naive", "open:k562")
+        for cell, options, what in (
+            ("k562", {}, 'do not know accessibility of "k562"'),
+            ("k562", {"accessibility": "quantitative"}, 'accessibility as a number of "k562"'),
+            ("k562", {"accessibility": "constant", "drop_closed": True}, 'do not know accessibility of "k562"'),
+            ("cd4_naive", {"expression": True}, 'do not know expression of "cd4_naive"'),
+            ("k562", {"accessibility": "none", "expression": True}, None),
+            ("cd4_naive", {}, None),
+        ):
+            task = GetRegion(data=part, regions=20, cell_type=cell, **options)
+            assert [what in misfit.message for misfit in task.check()] == [True] * (what is not None)
+            if what:
+                with pytest.raises(Refused, match=what):
+                    task.build()
+            else:
+                built = task.build()
+        batch = GetRegion(data=part, regions=20, cell_type="k562", accessibility="none", expression=True).build()
+        x0 = batch.batch("valid", [0]).x0[0, :, -2:].numpy()  # atpm is not known, so that nothing falls below a limit
+        np.testing.assert_array_equal(x0, ARRAYS["expression"][900:920, 1])
+        assert built.space.width == M + 1
+
+
+def test_a_table_in_which_each_cell_type_is_known_in_another_way(tmp_path):
+    header = [
+        "chromosome",
+        "start",
+        "end",
+        "GATA1",
+        "open:a",
+        "atpm:b",
+        "expression_positive:a",
+        "expression_negative:a",
+    ]
+    header += ["expression_positive:b"]
+    lines = [",".join(header)] + [f"chr{1 + n // 4},{n}00,{n}50,1,{n % 2},{n % 3},1,1,1" for n in range(12)]
+    (tmp_path / "x.csv.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    found = read_source(find_source([tmp_path / "x.csv.gz"]))
+    assert found["untold"].tolist() == ["atpm:a", "expression:b"]
+    np.testing.assert_array_equal(found["open"][:, 0], np.arange(12) % 2)
+    np.testing.assert_array_equal(found["open"][:, 1], np.arange(12) % 3 > 0)
+    write_store(tmp_path / "x.zarr", found)
+    again = read_source(find_source([tmp_path / "x.zarr"]))
+    np.testing.assert_array_equal(again["atpm"], np.stack([np.arange(12) % 2, np.arange(12) % 3], 1))
+    assert again["untold"].tolist() == ["expression:b"]
+
+
+def test_a_cell_type_that_cannot_name_an_array(tmp_path):
+    for name in ("CD4/T", "", "..", "a\\b"):
+        with pytest.raises(Refused, match="cannot give an array its name"):
+            write_store(tmp_path / "y.zarr", {**ARRAYS, "cells": np.array(["k562", name])})
+        assert not (tmp_path / "y.zarr").exists()
+
+
+def test_numbers_are_looked_at_before_they_are_made_small(store):
+    """A tss of 256 is no 0 and one of 0.5 none either; an atpm too large for float32 is no infinity."""
+    for name, values, message in (
+        ("tss/k562", np.full((P, 2), 256, np.int16), "tss/k562, row 0: 256 is neither 0 nor 1"),
+        ("tss/k562", np.full((P, 2), 0.5), "tss/k562, row 0: 0.5 is neither 0 nor 1"),
+        ("atpm/k562", np.full(P, 1e39), "atpm/k562, row 0: 1e+39 is more than float32 holds"),
+    ):
+        shutil.rmtree(store / name)
+        write_array(store / name, values, None, 3 if (store / "zarr.json").is_file() else 2)
+        with pytest.raises(Refused) as refused:
+            read_source(find_source([store]))
+        assert message in str(refused.value)
+        shutil.rmtree(store / name)
+        write_array(store / name, np.zeros(values.shape, np.int8), None, 3 if (store / "zarr.json").is_file() else 2)
+
+
+def test_a_package_that_is_not_installed_is_asked_for_once(store, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "numcodecs", None)
+    for name in ("zarr.json", ".zarray"):
+        for path in (each for each in store.rglob(name) if (each.parent / "c").is_dir() or name == ".zarray"):
+            said = json.loads(path.read_text())
+            if name == ".zarray":
+                said["compressor"] = {"id": "zstd", "level": 1}
+            else:
+                said["codecs"][1] = {"name": "zstd", "configuration": {"level": 1}}
+            path.write_text(json.dumps(said))
+    said = refusals(store, tmp_path)
+    assert said.count("error:") == 1
+    assert '"data" and 13 more arrays: its chunks are packed with zstd, which needs numcodecs' in said
+    assert 'install the extra "zarr" of dither-tasks' in said
+
+
+def test_many_damaged_chunks_are_counted(tmp_path):
+    write_store(tmp_path / "x.zarr", {"features": np.ones((9000, 1)), "motifs": np.array(["a"]), **MANY})
+    for path in (tmp_path / "x.zarr" / "data").iterdir():
+        if not path.name.startswith("."):
+            path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(Refused) as refused:
+        read_source(find_source([tmp_path / "x.zarr"]))
+    said = [problem.message for problem in refused.value.problems]
+    assert len(said) == 6
+    assert "rows 0 to 999 cannot be read: it is cut short" in said[0]
+    assert "more such problems" in said[-1]

@@ -1,0 +1,140 @@
+"""Many processes at once, odd folders."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from fault_rows import Row
+from fault_tasks import STEPS
+from fault_trial import Command, Whole, begun, digest, lines_of, only, resume, until
+
+
+def crowd(whole: Whole, folder: Path, count: int) -> Row:
+    """Several processes on one run directory: one runs, the others are refused at once; then its holder is killed."""
+    row = Row(f"{count} processes on one run directory")
+    place = folder / f"crowd-{count}"
+    first = whole.again(place, "slow", 0.5)
+    run = until(lambda: begun(place / "runs"))
+    others = []
+    for number in range(count - 1):
+        others.append((time.monotonic(), resume(run, place / f"other-{number}")))
+    for began, other in others:
+        code = other.wait()
+        wrong = f"exit code {code}: {other.said[-300:]}" if code != 2 else ""
+        wrong = wrong or ("" if f"process {first.process.pid} " in other.said else f"not named: {other.said}")
+        row.add(wrong or ("" if time.monotonic() - began <= 3 else "too slow"), "one of the others")
+    first.kill(0)
+    others = [resume(run, place / f"race-{number}", "slow", 0.1) for number in range(count)]
+    codes = sorted(other.wait() for other in others)
+    row.add("" if codes == [0] + [2] * (count - 1) else f"exit codes {codes}", "after its holder was killed")
+    same = digest(run) == whole.digest and lines_of(run / "metrics.jsonl") == lines_of(whole.path / "metrics.jsonl")
+    row.add("" if same else "another result", "the one that ran")
+    return row
+
+
+NAMES = ("with space", "ünïcödé", "emoji \U0001f9ec", "x" * 200, "line\nbreak", "[brackets] %s {0}", "-dash")
+
+
+def places(whole: Whole, folder: Path, names: Iterable[str] = NAMES) -> Row:
+    """Runs in folders with odd names, and where nothing may be written."""
+    row = Row("odd and long paths, read-only folders")
+    for number, name in enumerate(names):
+        place = folder / f"odd-{number}" / name
+        command = whole.again(place)
+        wrong = "" if command.wait() == 0 and digest(only(place / "runs")) == whole.digest else command.said[-300:]
+        if not wrong:
+            run = only(place / "runs")
+            for verb in (["evaluate", str(run)], ["sample", str(run), "--count", "1"], ["runs", "verify", str(run)]):
+                command = Command(verb, folder / f"odd-{number}" / "verb").start()
+                wrong = wrong or ("" if command.wait() == 0 else f"{verb[0]}: {command.said[-300:]}")
+        row.add(wrong, repr(name[:20]))
+    closed = folder / "closed"
+    closed.mkdir()
+    (closed / "log").mkdir()
+    closed.chmod(0o555)
+    row.add(_refused(whole.again(closed, "bound_by_permissions"), "cannot be made"), "new run in a read-only folder")
+    run = Path(shutil.copytree(whole.path, folder / "sealed"))
+    for path in (run, *run.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    command = resume(run, folder / "s", "bound_by_permissions", more=(f"train.steps={STEPS + 6}",))
+    row.add(_refused(command, "sealed"), "resume in a read-only run")
+    return row
+
+
+def _refused(command: Command, words: str) -> str:
+    code = command.wait()
+    good = code == 2 and words in command.said and "Traceback" not in command.said
+    return "" if good else f"exit code {code}: {command.said[-300:]}"
+
+
+BEGIN = """
+import os, sys, time
+from pathlib import Path
+from dither.engine.listing import list_runs
+from dither.engine.rundir import RunDirectory
+runs, count, start = Path(sys.argv[1]), int(sys.argv[2]), time.time() + 1
+runs.mkdir()
+children = []
+for _ in range(count):
+    child = os.fork()
+    if not child:
+        time.sleep(max(0, start - time.time()))
+        with RunDirectory.create(runs) as directory:
+            directory.write_json("manifest.json", {"pid": os.getpid()})
+            (directory.path / "resolved.toml").write_text('name = "x"\\n[train]\\nsteps = 1\\n')
+        os._exit(0)
+    children.append(child)
+seen, failed = [0], 0
+while children:
+    seen.append(len(list(list_runs(runs))))
+    assert seen[-1] >= seen[-2], seen
+    time.sleep(0.02)
+    while children and (done := os.waitpid(-1, os.WNOHANG))[0]:
+        children.remove(done[0])
+        failed += os.waitstatus_to_exitcode(done[1]) != 0
+assert len(list(list_runs(runs))) == count, seen
+print(len(seen), "lists")
+sys.exit(failed)
+"""
+"""Makes run directories in many processes at the same moment, and lists them all the while."""
+
+
+def directories(folder: Path, count: int) -> Row:
+    """Many processes make run directories at the same moment, while another one lists them."""
+    row, runs = Row("run directories made at one moment, listed all the while"), folder / "many"
+    done = subprocess.run(
+        [sys.executable, "-c", BEGIN, str(runs), str(count)], capture_output=True, check=False, text=True
+    )
+    made = len(list(runs.glob("*/manifest.json"))) if runs.exists() else 0
+    good = not done.returncode and made == count
+    row.trials, row.note = count, done.stdout.strip()
+    row.bad = [] if good else [f"exit code {done.returncode}, {made} made: {done.stderr[-900:]}"]
+    return row
+
+
+def starts(whole: Whole, folder: Path, count: int) -> Row:
+    """Many runs are begun in one folder at the same moment, each by a command of its own."""
+    row, place = Row("runs begun in one folder at one moment"), folder / "starts"
+    commands = [_start(whole, place, number) for number in range(count)]
+    for command in commands:
+        code = command.wait(600)
+        row.add("" if code == 0 else f"exit code {code}: {command.said[-300:]}")
+    made = len(list(place.glob("runs/*/summary.json")))
+    if made != count:
+        row.bad.append(f"{made} of {count} are there")
+    listed = Command(["runs", "list", str(place / "runs"), "--json"], folder / "listed").start()
+    if listed.wait() or listed.said.count('"done"') != count:
+        row.bad.append(f"listed: {listed.said[-300:]}")
+    return row
+
+
+def _start(whole: Whole, place: Path, number: int) -> Command:
+    from fault_tasks import arguments
+
+    given = arguments(whole.experiment, place / "runs", "train.steps=1", "sample.count=0")
+    return Command(given, place / f"log-{number}", (), whole.experiment.parent).start()

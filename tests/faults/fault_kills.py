@@ -1,0 +1,98 @@
+"""Kill -9 at every moment that there is; a run goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from fault_rows import Row
+from fault_trial import KILLED, Whole, begun, go_on, moments, resume
+
+CHECKPOINTS = "/checkpoints"
+ASYNC = ("train.async_save=true",)
+"""Checkpoints are written in a thread while training goes on."""
+PLAIN: tuple[str, ...] = ()
+
+
+def _most(more: tuple[str, ...]) -> int:
+    """Return how many steps may be lost: since the newest checkpoint, which saved beside may be the last but one."""
+    return 4 if more else 2
+
+
+def kills(whole: Whole, folder: Path, trials: int, seed: int = 0) -> Row:
+    """Kill -9 at random moments, twice a trial; every other trial saves beside training."""
+    row = Row("kill -9 at random moments, twice each")
+    for number, moment in enumerate(moments(whole.seconds, trials, seed)):
+        place = folder / f"kill-{number}"
+        more = ASYNC if number % 2 else PLAIN
+        whole.again(place, more=more).kill(moment)
+        if run := begun(place / "runs"):
+            resume(run, place / "again").kill(moment / 2)
+        row.add(go_on(whole, place, _most(more)), f"killed after {moment:.3f} s")
+        shutil.rmtree(place)
+    return row
+
+
+def inside_saves(whole: Whole, folder: Path, trials: int, seed: int = 0) -> Row:
+    """Kill -9 at random moments while a checkpoint is written; every other trial saves beside training."""
+    row, dice = Row("kill -9 at random moments within a save"), random.Random(seed)
+    for number in range(trials):
+        place, nth, share = folder / f"inside-{number}", dice.randint(2, 6), dice.uniform(0, 1.1)
+        more = ASYNC if number % 2 else PLAIN
+        code = whole.again(place, "kill_in_save", nth, share, more=more).wait()
+        wrong = go_on(whole, place, _most(more))
+        row.add(wrong if code in KILLED else f"ended with {code}", f"{share:.2f} of save {nth}")
+        shutil.rmtree(place)
+    return row
+
+
+def crash_points(whole: Whole, folder: Path, points: Iterable[int]) -> Row:
+    """Kill -9 before a call to the disk while checkpoints are written and old ones removed."""
+    row = Row("kill -9 before each call to the disk in a save")
+    for point in points:
+        place = folder / f"point-{point}"
+        code = whole.again(place, "kill_at", CHECKPOINTS, point).wait()
+        wrong = go_on(whole, place, _most(PLAIN))
+        row.add(wrong if code in KILLED else f"ended with {code}", f"call {point}")
+        shutil.rmtree(place)
+    return row
+
+
+def count_points(whole: Whole, folder: Path) -> int:
+    """Return how many calls to the disk there are in all saves of a run."""
+    file = folder / "calls"
+    assert whole.again(folder / "counted", "count_calls", CHECKPOINTS, str(file)).wait() == 0
+    return int(file.read_text())
+
+
+def half_files(whole: Whole, folder: Path) -> Row:
+    """Kill -9 when half of a file is written."""
+    row = Row("kill -9 with half of a file written")
+    names = ("model.safetensors", "average.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json")
+    for name in names:
+        for nth in (1, 3):
+            place = folder / f"half-{name}-{nth}"
+            code = whole.again(place, "kill_in_file", name, nth).wait()
+            wrong = go_on(whole, place)
+            row.add(wrong if code in KILLED else f"ended with {code}", name)
+            shutil.rmtree(place)
+    return row
+
+
+STEPS = ("first", "middle", "boundary", "last", "evaluation", "drawing")
+"""Steps after which a run is killed: before it is saved; at the end of an epoch; in what comes between steps."""
+
+
+def resumptions(whole: Whole, folder: Path, steps: Iterable[str] = STEPS) -> Row:
+    """Half a run, kill -9, the other half: bit for bit a whole one, saved in the loop and beside it."""
+    row = Row("resumed at step 1, in an epoch, at its end, at the last step, in an evaluation, in a drawing")
+    for step in steps:
+        for more in (PLAIN, ASYNC):
+            place = folder / f"resumed-{step}-{len(more)}"
+            code = whole.again(place, "kill_after", step, more=more).wait()
+            wrong = go_on(whole, place, _most(more))
+            row.add(wrong if code in KILLED else f"ended with {code}", f"{step} {more}")
+            shutil.rmtree(place)
+    return row

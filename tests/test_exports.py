@@ -1,0 +1,168 @@
+"""What is given to others: loadable in three lines on another machine, silent about this one, clear about its data."""
+
+import json
+import shutil
+import textwrap
+
+import pytest
+import torch
+
+import dither
+from dither.engine.cli import main
+from dither.engine.parcel import pack, space_as_json, space_from_json
+from dither.registry.problems import Refused
+from dither.registry.spaces import Condition, FeatureSpace, Field, Group, TokenSpace
+
+TEXT = """
+sampler = "first-hitting"
+loss = "masked-ce"
+[task]
+use = "language-model"
+length = 8
+tokenizer = "chars"
+data = { use = "text-files", paths = ["texts/*.txt", "more.txt"], valid = 0.2, test = 0.1 }
+[process]
+use = "absorbing"
+[model]
+use = "denoiser"
+width = 16
+depth = 1
+embedding = "tokens"
+condition = "level"
+block = { use = "adaln-zero", heads = 2 }
+head = "tokens"
+[train]
+steps = 2
+batch_size = 4
+device = "cpu"
+threads = 1
+[evaluate]
+samples = 4
+[sample]
+count = 1
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A run on text files, exported; the folder that it was made in is gone."""
+    folder = tmp_path_factory.mktemp("made")
+    home = folder / "home of somebody"
+    (home / "texts").mkdir(parents=True)
+    (home / "texts" / "a.txt").write_text("the cat sat on the mat. " * 60)
+    (home / "more.txt").write_text("the dog lay on the log. " * 60)
+    (home / "exp.toml").write_text(textwrap.dedent(TEXT))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(home)
+        assert main(["run", "exp.toml"]) == 0
+    (run,) = (home / "runs").iterdir()
+    here = dither.load(run, device="cpu")
+    samples = dither.draw(here, here.task.like(3, seed=0), seed=0)
+    assert main(["export", str(run), "--to", str(folder / "given")]) == 0
+    shutil.move(home, folder / "gone")
+    return folder, samples
+
+
+@pytest.fixture
+def export(made, tmp_path, monkeypatch):
+    """A copy of the export, and of the data that it was made with, seen from another folder."""
+    for name in ("given", "gone"):
+        shutil.copytree(made[0] / name, tmp_path / name)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    return tmp_path / "given", tmp_path / "gone", made[1]
+
+
+def test_data_that_do_not_go_along_are_told(export, capsys):
+    (run,) = (export[1] / "runs").iterdir()
+    assert main(["export", str(run), "--to", "again"]) == 0
+    told = capsys.readouterr().out
+    assert "data that do not go along: task.data.paths = data/*.txt (" in told
+    assert "data that do not go along: task.data.paths = data/more.txt (" in told
+
+
+def test_an_export_is_loaded_elsewhere_without_its_data_and_says_what_it_needs(export):
+    given, _, _ = export
+    system = dither.load(given, device="cpu")
+    assert system.task.space.fields[0].size == len(set("the cat sat on the mat. the dog lay on the log.")) + 1
+    from dither.registry.flow import Clean
+
+    like = Clean(
+        torch.zeros(2, 8, dtype=torch.int64), torch.ones(2, 8, dtype=torch.bool), torch.zeros(2, 8, dtype=torch.bool)
+    )
+    assert dither.draw(system, like, seed=0).shape == (2, 8)
+    with pytest.raises(Refused, match=r"task\.like needs data that are not here: task\.data\.paths") as no:
+        system.task.like(4, seed=0)
+    for name in ("*.txt", "more.txt"):
+        assert f"task.data.paths = data/{name} (1 files, 1,440 bytes" in str(no.value)
+    assert "load(..., changes=" in no.value.problems[0].help
+
+
+def test_data_are_found_in_the_export_or_where_one_says(export):
+    given, gone, samples = export
+    where = f"task.data.paths=['{gone}/texts/*.txt', '{gone}/more.txt']"
+    there = dither.load(given, device="cpu", changes=[where])
+    assert torch.equal(dither.draw(there, there.task.like(3, seed=0), seed=0), samples)
+    (given / "data").mkdir()
+    shutil.copy(gone / "texts" / "a.txt", given / "data")
+    shutil.copy(gone / "more.txt", given / "data")
+    inside = dither.load(given, device="cpu")
+    assert inside.task.like(3, seed=0).x0.shape == (3, 8)
+
+
+def test_nothing_of_the_machine_is_in_it(export, made):
+    given = export[0]
+    for file in given.rglob("*"):
+        if file.is_file():
+            assert str(made[0]).encode() not in file.read_bytes(), file
+            assert b"somebody" not in file.read_bytes(), file
+    train = (given / "experiment.toml").read_text().partition("[train]")[2]
+    assert 'device = "auto"' in train
+    assert "threads" not in train.partition("\n[")[0]
+
+
+def test_small_files_go_along_and_data_do_not(tmp_path):
+    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "one").write_text("12345")
+    tree = {
+        "name": "x/y.json",
+        "plugins": ["plugins/a.py", "/a/b.py"],
+        "task": {"tokenizer": f"{tmp_path}/tokenizer.json", "data": {"path": f"{tmp_path}/corpus"}},
+        "model": [{"weights": f"{tmp_path}/tokenizer.json"}, {"path": "lost/corpus"}],
+        "train": {"steps": 3, "device": "cuda:7", "threads": 3, "start_from": str(tmp_path), "start_layout": "get"},
+    }
+    parcel = pack(tree)
+    assert parcel.tree == {
+        "name": "x/y.json",
+        "plugins": ["plugins/a.py", "/a/b.py"],
+        "task": {"tokenizer": "files/tokenizer.json", "data": {"path": "data/corpus"}},
+        "model": [{"weights": "files/2-tokenizer.json"}, {"path": "data/2-corpus"}],
+        "train": {"steps": 3, "device": "auto"},
+    }
+    assert set(parcel.files.values()) == {tmp_path / "tokenizer.json"}
+    assert [(one.option, one.files, one.bytes) for one in parcel.data] == [
+        ("task.data.path", 1, 5),
+        ("model.path", 0, 0),
+    ]
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        TokenSpace((Field("a", 3, 5, mask=4), Field("b", 2, 7, pad=1, end=0)), (Condition("c", 2, ("x", "y"), True),)),
+        FeatureSpace(4, 6, (Group("g", 0, 2),), (Condition("place"),)),
+    ],
+)
+def test_a_space_is_written_and_read(space):
+    assert space_from_json(json.loads(json.dumps(space_as_json(space)))) == space
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", '{"data": 3}', '{"data": [{}]}', '{"space": {"data": "tokens"}}'])
+def test_an_export_that_speaks_of_its_data_in_another_way_is_damaged(tmp_path, damage):
+    from dither.engine.checkpoint import Damaged
+    from dither.engine.parcel import read_needs
+
+    (tmp_path / "MANIFEST.json").write_text(damage)
+    with pytest.raises(Damaged, match=r"MANIFEST\.json"):
+        read_needs(tmp_path)

@@ -1,0 +1,304 @@
+"""What somebody may put into a run, data or an experiment file: none of it runs, and nothing is written elsewhere.
+
+A payload that runs makes the file FLAG. Outside the folder that a verb may write to, everything stays as it was.
+"""
+
+import io
+import json
+import os
+import pickle
+import shutil
+import zipfile
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import dither
+from dither.engine.cli import main
+from dither.engine.loading import export_run
+from dither.registry.problems import Refused
+from dither.registry.storage import sha256_of
+
+ROOT = Path(__file__).parents[1]
+TEXT = """
+loss = "masked-ce"
+process = "absorbing"
+[task]
+use = "language-model"
+length = 8
+tokenizer = "bytes"
+data = { use = "text-files", paths = ["a.txt"], valid = 0.2, test = 0.1 }
+[model]
+use = "denoiser"
+width = 8
+depth = 1
+embedding = "tokens"
+condition = "level"
+block = { use = "adaln-zero", heads = 2 }
+head = "tokens"
+[train]
+steps = 2
+batch_size = 2
+device = "cpu"
+threads = 1
+[evaluate]
+samples = 2
+[sample]
+count = 1
+"""
+FLAG = "payload-ran"
+CODE = f"open({FLAG!r}, 'w').close()\n"
+
+
+class Payload:
+    """Makes the flag file when it is unpickled."""
+
+    def __reduce__(self):
+        return open, (FLAG, "w")
+
+
+PICKLE = pickle.dumps(Payload())
+
+
+def snapshot(folder, but):
+    """Every file below a folder, with size and time, but those below another one."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if not path.is_relative_to(but) and path != folder / FLAG:
+            facts = path.lstat()
+            found[str(path)] = (facts.st_size, None if path.is_dir() else facts.st_mtime_ns)
+    return found
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "a.txt").write_text("the cat sat on the mat. " * 40)
+    (folder / "exp.toml").write_text(TEXT.replace('"a.txt"', json.dumps(str(folder / "a.txt"))))
+    assert main(["run", str(folder / "exp.toml"), "--runs", str(folder / "runs")]) == 0
+    (run,) = (folder / "runs").iterdir()
+    export_run(run, folder / "given")
+    return folder
+
+
+@pytest.fixture
+def place(trained, tmp_path, monkeypatch):
+    """A folder with a copy of the run, what is to stay as it is beside it, and the flag looked for at the end."""
+    for name in ("runs", "given"):
+        shutil.copytree(trained / name, tmp_path / "mine" / name)
+    (tmp_path / "mine" / "runs" / next((trained / "runs").iterdir()).name).rename(tmp_path / "mine" / "run")
+    (tmp_path / "mine" / "runs").rmdir()
+    shutil.copyfile(trained / "exp.toml", tmp_path / "mine" / "exp.toml")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "precious.txt").write_text("precious\n")
+    (tmp_path / "outside" / "evil.py").write_text(CODE)
+    monkeypatch.chdir(tmp_path / "outside")
+    before = snapshot(tmp_path, tmp_path / "mine")
+    yield tmp_path / "mine"
+    assert not list(tmp_path.rglob(FLAG)), "it ran"
+    assert snapshot(tmp_path, tmp_path / "mine") == before, "something was written elsewhere"
+
+
+def verbs(place, *wanted):
+    """Do with a run what can be done with it; each verb ends with a code, and none with a traceback."""
+    run = str(place / "run")
+    known = {
+        "verify": ["runs", "verify", run],
+        "list": ["runs", "list", str(place)],
+        "evaluate": ["evaluate", run],
+        "sample": ["sample", run, "-n", "1"],
+        "report": ["report", run, "--out", str(place / "page.html")],
+        "diff": ["diff", run, str(place / "exp.toml")],
+        "export": ["export", run, "--to", str(place / "exported")],
+        "resume": ["run", "--resume", run, "--set", "train.steps=3"],
+        "start": ["run", str(place / "exp.toml"), "--set", f"train.start_from={run}", "--runs", str(place / "more")],
+    }
+    codes = {name: main(known[name]) for name in wanted or known}
+    assert set(codes.values()) <= {0, 2, 3}
+    return codes
+
+
+def reseal(folder, name):
+    """Let the manifest of a checkpoint speak of a file as it is now, as somebody would who wants it to be read."""
+    manifest = json.loads((folder / "MANIFEST.json").read_text())
+    manifest.pop("sha256", None)
+    file = folder / name
+    manifest["files"][name] = {"size": file.stat().st_size, "sha256": sha256_of(file)}
+    (folder / "MANIFEST.json").write_text(json.dumps(manifest))
+
+
+FILES = ["resolved.toml", "manifest.json", "metrics.jsonl", "scores.json", "summary.json", "experiment.toml"]
+WRITTEN = ["model.safetensors", "average.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*FILES, *WRITTEN])
+def test_a_pickle_in_place_of_a_file_of_a_run(place, name):
+    (checkpoint,) = (place / "run" / "checkpoints").glob("step-*2")
+    folder = checkpoint if name in WRITTEN else place / "run"
+    (folder / name).write_bytes(PICKLE)
+    if name in WRITTEN and name != "MANIFEST.json":
+        reseal(checkpoint, name)
+    verbs(place)
+
+
+def test_a_pickle_in_place_of_exported_weights(place):
+    for name in ("weights.safetensors", "experiment.toml"):
+        (place / "given" / name).write_bytes(PICKLE)
+        reseal(place / "given", name)
+        with pytest.raises(Refused):
+            dither.load(place / "given")
+
+
+def test_weights_of_others_that_are_a_pickle(place):
+    for name, write in (("x.pt", torch.save), ("x.bin", lambda payload, path: path.write_bytes(pickle.dumps(payload)))):
+        write({"a": Payload()}, place / name)
+        for more in ([], ["--set", "train.start_layout=get"], ["--set", "train.start_layout=sedd"]):
+            assert main(["run", str(place / "exp.toml"), "--set", f"train.start_from={place / name}", *more]) == 2
+
+
+def test_names_of_tensors_and_files_that_are_paths(place):
+    (checkpoint,) = (place / "run" / "checkpoints").glob("step-*2")
+    for name in ("model", "average"):
+        weights = load_file(checkpoint / f"{name}.safetensors")
+        save_file({**weights, "../../../outside/x": torch.ones(1)}, checkpoint / f"{name}.safetensors")
+        reseal(checkpoint, f"{name}.safetensors")
+    manifest = json.loads((checkpoint / "MANIFEST.json").read_text())
+    manifest["files"]["../../../../outside/precious.txt"] = {"size": 9, "sha256": "0" * 64}
+    (checkpoint / "MANIFEST.json").write_text(json.dumps(manifest))
+    with (place / "run" / "metrics.jsonl").open("a") as lines:
+        lines.write(json.dumps({"step": 1, "kind": "../../outside", "../../../outside/x": 1.0}) + "\n")
+    verbs(place, "verify", "evaluate", "report", "start")
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "run.lock", "summary.json", "samples", "tensorboard", "checkpoints"])
+def test_links_that_lead_out_of_a_run(place, name, capsys):
+    path, target = place / "run" / name, place.parent / "outside" / ("" if "." not in name else "precious.txt")
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    path.symlink_to(target)
+    assert verbs(place, "resume", "sample", "list")["resume"] == 2
+    assert f"{path} is a link that leads out of the run" in capsys.readouterr().err.replace("\n", "")
+
+
+def test_a_run_that_names_code_and_files_elsewhere(place):
+    text = (place / "run" / "resolved.toml").read_text().partition("# sha256")[0]
+    for plugin in ("../../outside/evil.py", str(place.parent / "outside" / "evil.py"), "plugins/link.py"):
+        (place / "run" / "plugins").mkdir(exist_ok=True)
+        with suppress(FileExistsError):
+            (place / "run" / "plugins" / "link.py").symlink_to(place.parent / "outside" / "evil.py")
+        (place / "run" / "resolved.toml").write_text(text.replace("plugins = []", f"plugins = [{json.dumps(plugin)}]"))
+        assert set(verbs(place, "evaluate", "resume").values()) == {2}
+
+
+LINES = {
+    "_target_": 'loss = { _target_ = "os.system", command = "touch FLAG" }',
+    "_target_ beside use": 'loss = { use = "masked-ce", _target_ = "builtins.open" }',
+    "a dotted name": 'loss = "os.system"',
+    "a name with a colon": 'loss = { use = "os:system" }',
+    "a long name with a path": 'loss = "../../outside/evil.py/masked-ce@1"',
+    "a class": 'loss = "dither.losses.specs.MaskedCE"',
+    "a plugin above": 'plugins = ["../outside/evil.py"]',
+    "a plugin anywhere": 'plugins = ["OUTSIDE/evil.py"]',
+    "a plugin behind a link": 'plugins = ["./link.py"]',
+    "a plugin in a linked folder": 'plugins = ["folder/evil.py"]',
+    "a module": 'plugins = ["os"]',
+    "interpolation": 'name = "${oc.env:HOME}"',
+    "an expression": "seed = \"__import__('os').system('touch FLAG')\"",
+    "a pickled tokenizer": 'task.tokenizer = "MINE/pickle.json"',
+    "a judge with code": 'task.judge = "MINE/judge"',
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_an_experiment_file_that_names_code(place, name, capsys):
+    (place / "link.py").symlink_to(place.parent / "outside" / "evil.py")
+    (place / "folder").symlink_to(place.parent / "outside")
+    (place / "pickle.json").write_bytes(PICKLE)
+    (place / "judge").mkdir()
+    (place / "judge" / "pytorch_model.bin").write_bytes(PICKLE)
+    (place / "judge" / "config.json").write_text('{"auto_map": {"AutoModelForCausalLM": "evil.Model"}}')
+    (place / "judge" / "evil.py").write_text(CODE)
+    line = LINES[name].replace("MINE", str(place)).replace("OUTSIDE", str(place.parent / "outside"))
+    text = (
+        (place / "exp.toml")
+        .read_text()
+        .replace('loss = "masked-ce"', "" if line.startswith("loss") else 'loss = "masked-ce"')
+    )
+    (place / "exp.toml").write_text(line + "\n" + (text if "task." not in line else text.replace("[task]", "[tasks]")))
+    if "task." in line:
+        key, _, value = line.partition(" = ")
+        (place / "exp.toml").write_text(text)
+        assert main(["run", str(place / "exp.toml"), "--set", f"{key}={value}", "--runs", str(place / "more")]) == 2
+    else:
+        for verb in ("validate", "check", "run", "explain", "resolve"):
+            assert main([verb, str(place / "exp.toml")]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["core-blocks.py", "engine.py", "losses.py"])
+def test_a_plugin_file_that_takes_the_name_of_an_installed_one(place, name, capsys):
+    (place / name).write_text("raise RuntimeError('it ran')\n" + CODE)
+    (place / "exp.toml").write_text(f'plugins = ["./{name}"]\n' + (place / "exp.toml").read_text())
+    assert main(["validate", str(place / "exp.toml")]) == 2
+    assert "it ran" not in capsys.readouterr().err
+
+
+def test_files_beside_an_experiment_are_not_imported_instead_of_others(place):
+    for name in ("torch.py", "numpy.py", "dither_losses.py", "conftest.py", "sitecustomize.py"):
+        (place / name).write_text(CODE)
+    assert main(["validate", str(place / "exp.toml")]) == 0
+
+
+def bomb(path):
+    """An npz file whose array is said, and is, far larger than the file."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_2_0(header, {"descr": "<f8", "fortran_order": False, "shape": (1 << 40,)})
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("features.npy", header.getvalue() + bytes(1 << 24))
+
+
+def objects(path):
+    array = np.empty(1, dtype=object)
+    array[0] = Payload()
+    np.savez(path, features=array, motifs=array)
+
+
+def out_of_the_archive(path):
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("../../outside/x.npy", PICKLE)
+        file.writestr("/features.npy", PICKLE)
+
+
+@pytest.mark.parametrize("make", [bomb, objects, out_of_the_archive, lambda path: path.write_bytes(PICKLE)])
+def test_data_that_are_a_payload(place, make, capsys):
+    make(place / "x.npz")
+    data = f"task.data={{ use = 'region-file', path = '{place}/x.npz' }}"
+    words = [str(ROOT / "experiments/get_region/quick.toml"), "--set", data]
+    assert main(["validate", *words]) == 2
+    assert main(["run", *words, "--runs", str(place / "more")]) == 2
+    assert "x.npz" in capsys.readouterr().err
+
+
+def test_plans_that_are_a_pickle(place, capsys):
+    (place / "plans.pkl").write_bytes(PICKLE)
+    for more in ([], ["--set", "task.data.pickles=true"]):
+        data = f"task.data={{ use = 'plans', paths = ['{place}/plans.pkl'] }}"
+        words = [str(ROOT / "experiments/bubble_diagram/quick.toml"), "--set", data, *more]
+        assert main(["run", *words, "--runs", str(place / "more")]) == 2
+    for more in ([], ["--pickles"]):
+        assert main(["prepare", "plans", str(place / "plans.pkl"), "--out", str(place / "out"), *more]) in (1, 2)
+
+
+def test_what_an_experiment_reads_from_elsewhere_is_told(place, capsys):
+    shutil.copyfile(place / "exp.toml", place.parent / "mine" / "inner.toml")
+    (place / "below").mkdir()
+    (place / "below" / "child.toml").write_text('extends = "../inner.toml"\n')
+    os.chdir(place / "below")
+    assert main(["run", "child.toml", "--runs", str(place / "more")]) == 0
+    told = capsys.readouterr().err.replace("\n", "")
+    assert "a file outside the folder of the experiment is read: extends: " in told
+    assert "a file outside the folder of the experiment is read: task.data.paths = " in told

@@ -1,0 +1,82 @@
+"""Where everything comes from: a lock with hashes, a bill of materials, wheels that come out the same twice."""
+
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[1]
+LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+BILL = [sys.executable, str(ROOT / ".ci" / "bill.py")]
+PINNED = re.findall(r"^([a-z0-9-]+)==([^ ;\\]+)", LOCK, re.MULTILINE)
+BUILD = "import sys, flit_core.buildapi as flit; print(flit.build_wheel(sys.argv[1]))"
+
+
+def printed(*command, **options):
+    return subprocess.run(command, capture_output=True, text=True, check=True, **options).stdout
+
+
+def test_everything_that_is_needed_is_in_the_lock_with_hashes():
+    for line in printed(*BILL, "--requirements").splitlines():
+        requirement = Requirement(line)
+        versions = [version for name, version in PINNED if name == requirement.name]
+        fits = bool(versions) and all(version in requirement.specifier for version in versions)
+        assert fits, f"{line}, and locked is {versions}: make the lock anew, as .ci/bill.py says"
+    assert f"torch=={dict(PINNED)['torch']}\n" in (ROOT / "constraints.txt").read_text()
+    entries = re.split(r"^(?=[a-z0-9])", LOCK, flags=re.MULTILINE)[1:]
+    assert len(entries) == len(PINNED)
+    without = [entry.partition(" ")[0] for entry in entries if not re.search(r"--hash=sha256:[0-9a-f]{64}\b", entry)]
+    assert not without, without
+
+
+def test_the_bill_of_materials_comes_out_byte_for_byte():
+    text = printed(*BILL, env={**os.environ, "PYTHONHASHSEED": "7"}, cwd="/")
+    assert text == (ROOT / "sbom.cdx.json").read_text(encoding="utf-8"), "python .ci/bill.py > sbom.cdx.json"
+    bill = json.loads(text)
+    references = [one["bom-ref"] for one in bill["components"]]
+    assert len(set(references)) == len(references)
+    assert {f"pkg:pypi/{name}@{version}" for name, version in PINNED} <= set(references)
+    depends = {each for one in bill["dependencies"] for each in (one["ref"], *one["dependsOn"])}
+    assert depends <= {"dither", *references}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("flit_core") is None, reason="flit_core is not installed")
+@pytest.mark.parametrize("package", ["registry", "engine"])
+def test_wheels_come_out_the_same_twice_and_run_nothing(package, tmp_path):
+    digests = set()
+    for number in (1, 2):
+        (tmp_path / str(number)).mkdir()
+        where = {"cwd": ROOT / "packages" / package, "env": {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}}
+        name = printed(sys.executable, "-c", BUILD, str(tmp_path / str(number)), **where).strip()
+        digests.add(hashlib.sha256((tmp_path / str(number) / name).read_bytes()).hexdigest())
+    assert len(digests) == 1
+
+
+def test_nothing_runs_when_we_are_installed_and_nothing_is_fetched_by_ci():
+    projects = [path.read_text() for path in ROOT.glob("packages/*/pyproject.toml")]
+    assert all('build-backend = "flit_core.buildapi"' in text for text in projects), "flit runs no code of a project"
+    assert not [path for path in ROOT.glob("packages/*/*") if path.name in ("setup.py", "setup.cfg")]
+    assert not list(ROOT.glob("packages/**/*.pth"))
+    steps = (ROOT / ".ci" / "run").read_text()
+    assert not re.search(r"\buses:|curl|wget|git clone", steps)
+    assert not (ROOT / ".github").exists(), "actions would have to be pinned by their hash"
+
+
+def test_without_tensorboard_a_run_says_so_once_and_goes_on(tmp_path, monkeypatch):
+    from dither.engine.board import Board
+
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    told = []
+    board = Board(tmp_path, 0, told.append)
+    board.scalars(1, "train", {"loss": 1.0})
+    board.outcome({"seed": 0}, {"loss": 1.0})
+    board.close()
+    assert told == ["no TensorBoard: it is not installed; pip install 'dither-engine[tensorboard]' brings it"]
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,99 @@
+"""A run in surroundings that nobody tried it in: everything odd at once, and output that nobody reads."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dither.engine.rundir import RunDirectory
+from dither.registry.problems import Refused
+
+EXPERIMENT = Path(__file__).parents[1] / "experiments/bubble_diagram/quick.toml"
+CODE = """
+import os, sys, time
+os.umask(0o077)
+os.close(0)
+past = time.time
+time.time = lambda: past() - 40 * 365 * 86400  # a clock that was set back
+from pathlib import Path
+from dither.engine.cli import main
+changes = "steps=2 batch_size=4 device='cpu' threads=1 checkpoint_every=1".split()
+changes = [f"--set=train.{change}" for change in changes] + ["--set=evaluate.samples=4", "--set=sample.count=1"]
+experiment, runs = sys.argv[1:]
+assert main(["check", experiment]) == 0
+assert main(["run", experiment, *changes, "--runs", runs]) == 0
+(run,) = Path(runs).iterdir()
+assert main(["runs", "list", runs]) == 0
+for words in (["evaluate", run], ["sample", run, "-n", "1"], ["report", run], ["runs", "verify", run]):
+    assert main([str(word) for word in words]) == 0, words
+assert main(["run", "--resume", str(run), "--set=train.steps=3"]) == 0
+assert not [path for path in run.rglob("*") if path.stat().st_mode & 0o077]
+print("all of it")
+"""
+
+
+def works(*command):
+    return (
+        shutil.which(command[0]) is not None
+        and not subprocess.run(command, capture_output=True, check=False).returncode
+    )
+
+
+@pytest.mark.slow
+def test_a_run_where_everything_is_odd(tmp_path):
+    """No HOME, no network, an unwritable working folder elsewhere, stdin closed, a far time zone, umask 077.
+
+    Under strace, nothing is asked of any network: check, run, resumption, evaluation, drawing, report.
+    """
+    place, elsewhere, calls = tmp_path / ("a b ü 😀\n" + "x" * 190), tmp_path / "elsewhere", tmp_path / "calls"
+    place.mkdir()
+    elsewhere.mkdir(mode=0o555)
+    shutil.copyfile(EXPERIMENT, place / "e.toml")
+    watch = [
+        "strace",
+        "-f",
+        "-qq",
+        "-e",
+        "trace=connect,bind,listen,accept,sendto",
+        "-e",
+        "signal=none",
+        "-o",
+        str(calls),
+    ]
+    probes = [
+        *(watch if works(*watch, "true") else ()),
+        *(["unshare", "-rn"] if works("unshare", "-rn", "true") else ()),
+    ]
+    done = subprocess.run(
+        [*probes, sys.executable, "-c", CODE, str(place / "e.toml"), str(place / "runs")],
+        capture_output=True,
+        cwd=elsewhere,
+        env={"PATH": os.defpath, "TZ": "Pacific/Kiritimati", "DITHER_MENUS": os.environ["DITHER_MENUS"]},
+        check=False,
+    )
+    assert not done.returncode, done.stderr.decode(errors="replace")
+    assert b"all of it" in done.stdout
+    told = calls.read_text().splitlines() if calls.exists() else []
+    assert not [line for line in told if "nscd/socket" not in line], "glibc looks there for the name of the user"
+
+
+def test_a_run_is_not_begun_where_its_weights_could_not_be_read(tmp_path):
+    """safetensors takes no path that is no text."""
+    runs = tmp_path / os.fsdecode(b"not utf-8 \xff")
+    with pytest.raises(Refused, match="is no UTF-8"):
+        RunDirectory.create(runs)
+    assert not runs.exists()
+
+
+@pytest.mark.parametrize("words", [["list"], ["check", EXPERIMENT], ["describe", "task", "bubble-diagram"]])
+def test_output_that_nobody_reads(tmp_path, words):
+    reading, writing = os.pipe()
+    os.close(reading)
+    code = "import sys; from dither.engine.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, *map(str, words)]
+    with os.fdopen(writing, "w") as nowhere:
+        done = subprocess.run(command, stdout=nowhere, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
