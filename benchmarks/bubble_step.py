@@ -144,7 +144,7 @@ def main() -> None:
         return
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 100
     for rooms in ("as generated", "even"):
-        found = take_turns([*steps(rooms)], rounds, warm=3).times
+        found = take_turns([*steps(rooms)], rounds, warm=20).times
         print(f"rooms {rooms}: {'mean':>38} {'quartiles':>17}")
         baseline = fmean(next(iter(found.values())))
         for name, some in found.items():

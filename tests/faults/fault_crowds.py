@@ -77,7 +77,7 @@ import os, sys, time
 from pathlib import Path
 from dither.engine.listing import list_runs
 from dither.engine.rundir import RunDirectory
-runs, count, start = Path(sys.argv[1]), int(sys.argv[2]), time.time() + 1
+runs, count, start = Path(sys.argv[1]), int(sys.argv[2]), time.time() + 0.5 + int(sys.argv[2]) / 100
 runs.mkdir()
 children = []
 for _ in range(count):

@@ -12,7 +12,7 @@ from dither.core_blocks.behind import Behind, behind, keeps_inputs, read
 from dither.core_blocks.qkv import QVBiased
 from dither.core_blocks.specs import AdaLNZero, PreNorm
 
-WIDTH, ROWS, LENGTH = 512, 2, 5
+WIDTH, ROWS, LENGTH = 768, 2, 5
 BLOCKS = [
     (AdaLNZero, {}),
     (AdaLNZero, {"mlp": "swiglu", "norm": "rms", "affine": True, "rope": True}),
@@ -76,14 +76,14 @@ def test_under_autocast_it_rounds_as_autocast_does(opened, monkeypatch, kind, op
 
 def test_weights_that_stand_still_and_inputs_without_gradient(monkeypatch):
     linear, x = nn.Linear(WIDTH, 3).double(), torch.randn(4, WIDTH, dtype=torch.float64)
-    read(linear, behind(functional.gelu, x)).square().sum().backward()
+    read(linear, behind(functional.gelu, WIDTH, x)).square().sum().backward()
     found = linear.weight.grad, linear.bias.grad
     linear.zero_grad()
     linear(functional.gelu(x)).square().sum().backward()
     torch.testing.assert_close(found, (linear.weight.grad, linear.bias.grad))
     linear.requires_grad_(False)
     x.requires_grad_()
-    (slope,) = torch.autograd.grad(read(linear, behind(functional.gelu, x)).sum(), x)
+    (slope,) = torch.autograd.grad(read(linear, behind(functional.gelu, WIDTH, x)).sum(), x)
     torch.testing.assert_close(slope, torch.autograd.grad(linear(functional.gelu(x)).sum(), x)[0])
 
 
@@ -109,11 +109,11 @@ def test_a_map_that_is_changed_is_called_as_it_is():
 
 def test_only_where_it_pays(monkeypatch):
     wide, narrow = torch.zeros(1, WIDTH), torch.zeros(1, WIDTH - 1)
-    assert keeps_inputs(wide)
-    assert not keeps_inputs(narrow)
-    assert not keeps_inputs(torch.zeros(1, WIDTH, device="meta"))
+    assert keeps_inputs(wide, WIDTH)
+    assert not keeps_inputs(narrow, WIDTH - 1)
+    assert not keeps_inputs(torch.zeros(1, WIDTH, device="meta"), WIDTH)
     with torch.no_grad():
-        assert not keeps_inputs(wide)
-        assert isinstance(behind(torch.sin, wide), torch.Tensor)
+        assert not keeps_inputs(wide, WIDTH)
+        assert isinstance(behind(torch.sin, WIDTH, wide), torch.Tensor)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    assert not keeps_inputs(wide)
+    assert not keeps_inputs(wide, WIDTH)

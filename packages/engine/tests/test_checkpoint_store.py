@@ -239,3 +239,13 @@ def test_the_disk_that_dies_is_between_the_store_and_the_disk(tmp_path):
         dying.lose_power(keeps_names=False)
         path, _ = store.newest()
         assert load_state(path)[1]["step"] in (1, 2)
+
+
+def test_every_bit_of_a_manifest_counts(tmp_path):
+    """Also those of the name under which it holds its own hash; a line break may become another space."""
+    path = Checkpoints(tmp_path / "c").save(1, contents(1)) / module.MANIFEST
+    data = path.read_bytes()
+    for at in range(len(data)):
+        for bit in range(8):
+            path.write_bytes(data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :])
+            assert module.verify(path.parent) or path.read_bytes()[at] in b" \n\r\t", (at, bit)

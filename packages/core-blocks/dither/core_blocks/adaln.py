@@ -32,11 +32,13 @@ class Modulation(nn.Module):
 
     def forward(self, c: Float[Tensor, "B *L C"]) -> tuple[Float[Tensor, "B #L D"], ...]:
         """Return the vectors of each sample, or of each position where c has one condition per position."""
-        if c.ndim == 3 or c.device.type == "meta":  # which knows no autocast
-            return self.linear(c).chunk(self.parts, -1)  # type: ignore[no-any-return]
-        # A row for each sample: to cast the weights, as autocast would, and their gradients takes longer than this.
-        with torch.autocast(c.device.type, enabled=False):
-            vectors = self.linear(c.to(self.linear.bias.dtype))[:, None]
+        if c.ndim == 3:
+            vectors = self.linear(c)
+        elif c.device.type == "meta":  # which knows no autocast
+            vectors = self.linear(c)[:, None]
+        else:  # a row for each sample: to cast the weights, as autocast would, and their gradients takes longer
+            with torch.autocast(c.device.type, enabled=False):
+                vectors = self.linear(c.to(self.linear.bias.dtype))[:, None]
         return vectors.chunk(self.parts, -1)  # type: ignore[no-any-return]
 
 

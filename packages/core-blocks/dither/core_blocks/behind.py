@@ -38,15 +38,15 @@ class Behind:
     inputs: tuple[Tensor | None, ...]
 
 
-def keeps_inputs(x: Float[Tensor, "*S I"]) -> bool:
-    """Whether it pays to keep what a cheap function of x is given, instead of what it gives."""
-    wide = x.shape[-1] >= WIDE and x.device.type == "cpu"
+def keeps_inputs(x: Float[Tensor, "*S I"], width: int) -> bool:
+    """Whether it pays, in a block of some width, to keep what a cheap function of x is given, not what it gives."""
+    wide = width >= WIDE and x.device.type == "cpu"
     return wide and torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
-def behind(function: Cheap, *inputs: Float[Tensor, "*S I"]) -> Float[Tensor, "*S I"] | Behind:
-    """Return function(*inputs), or what `read` makes it of, for a linear map."""
-    return Behind(function, inputs) if keeps_inputs(inputs[0]) else function(*inputs)
+def behind(function: Cheap, width: int, *inputs: Float[Tensor, "*S I"]) -> Float[Tensor, "*S I"] | Behind:
+    """Return function(*inputs), or what `read` makes it of, for a linear map in a block of some width."""
+    return Behind(function, inputs) if keeps_inputs(inputs[0], width) else function(*inputs)
 
 
 def read(linear: nn.Linear, x: Float[Tensor, "*S I"] | Behind) -> Float[Tensor, "*S O"]:

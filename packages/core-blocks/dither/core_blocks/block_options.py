@@ -32,7 +32,7 @@ CENTRE = "centre"
 """The condition that says where positions lie, such as along a chromosome: one number for each (`B L`)."""
 FEW = 64
 """Up to so many keys, plain matrix products beat the fused kernel on a CPU."""
-WIDE = 512
+WIDE = 768
 """From such a width on, a CPU keeps what norms and nonlinearities are given and computes them again on the way back."""
 MOST_LISTED = 1024
 """Up to so many heads, a message lists what is possible."""

@@ -61,15 +61,15 @@ def make_halves(
     attention_dropout: float | None = None,
     attention: Implementation = "auto",
 ) -> Halves:
-    """Make the parts of a block.
+    """Make the parts of a block, or raise ValueError: the width does not split into the heads, or a name is unknown.
 
     Args:
         width: Width of the model.
         heads: Attention heads; they divide the width.
         ratio: Hidden width of the MLP in widths of the model.
         norm: "layer" or "rms".
-        affine: Whether the norms have a learned scale and shift; "scale" is without the shift.
-        eps: Added under the root of the norms.
+        affine: Whether norms have a learned scale and shift; "scale" is without the shift.
+        eps: Added under the root of norms.
         mlp: "gelu", "gelu-tanh" or "swiglu".
         bias: Whether the linear maps have a bias.
         qkv_bias: The same of queries, keys and values alone, where it is given; "qv" is without that of keys.
@@ -80,11 +80,7 @@ def make_halves(
         dropout: Share of what attention and MLP add that is dropped in training.
         attention_dropout: Share of the attention weights that is dropped in training; by default as `dropout`.
         attention: "auto", "sdpa" or "math".
-
-    Raises:
-        ValueError: The width does not split into the heads, or a name is unknown.
     """
-    norm1 = make_norm(norm, width, affine=affine, eps=eps)
     looking = Attention(
         width,
         heads,
@@ -96,6 +92,6 @@ def make_halves(
         dropout=dropout,
         implementation=attention,
     )
-    norm2 = make_norm(norm, width, affine=affine, eps=eps)
     mlp_bias = bias if mlp_bias is None else mlp_bias
+    norm1, norm2 = (make_norm(norm, width, affine=affine, eps=eps) for _ in range(2))
     return Halves(norm1, looking, norm2, make_mlp(mlp, width, int(ratio * width), bias=mlp_bias, dropout=dropout))

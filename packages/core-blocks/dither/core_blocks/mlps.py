@@ -38,12 +38,12 @@ class GELUMLP(nn.Module):
     ) -> None:
         super().__init__()
         self.up, self.down = nn.Linear(width, hidden, bias), nn.Linear(hidden, width, bias)
-        self.approximate, self.dropout = approximate, Dropout(dropout)
+        self.width, self.approximate, self.dropout = width, approximate, Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "*B L D"] | Behind) -> Float[Tensor, "*B L D"]:
         """Apply to each position."""
         gelu = partial(functional.gelu, approximate=self.approximate)
-        return self.dropout(read(self.down, behind(gelu, read(self.up, x))))  # type: ignore[no-any-return]
+        return self.dropout(read(self.down, behind(gelu, self.width, read(self.up, x))))  # type: ignore[no-any-return]
 
 
 class SwiGLU(nn.Module):
@@ -60,11 +60,11 @@ class SwiGLU(nn.Module):
         super().__init__()
         self.gate, self.up = nn.Linear(width, hidden, bias), nn.Linear(width, hidden, bias)
         self.down = nn.Linear(hidden, width, bias)
-        self.dropout = Dropout(dropout)
+        self.width, self.dropout = width, Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "*B L D"] | Behind) -> Float[Tensor, "*B L D"]:
         """Apply to each position."""
-        return self.dropout(read(self.down, behind(_gated, read(self.gate, x), read(self.up, x))))  # type: ignore[no-any-return]
+        return self.dropout(read(self.down, behind(_gated, self.width, read(self.gate, x), read(self.up, x))))  # type: ignore[no-any-return]
 
 
 def _gated(gate: Float[Tensor, "*S M"], up: Float[Tensor, "*S M"]) -> Float[Tensor, "*S M"]:

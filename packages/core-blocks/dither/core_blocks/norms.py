@@ -49,7 +49,7 @@ def normed(
     scale: Float[Tensor, "*B #L D"] | None = None,
 ) -> Float[Tensor, "*B L D"] | Behind:
     """Return norm(x), shifted and scaled where that is given, for a linear map that reads it."""
-    if keeps_inputs(x):
+    if keeps_inputs(x, x.shape[-1]):
         own = getattr(norm, "weight", None), getattr(norm, "bias", None)
         return Behind(partial(_normed, cast(Any, norm)), (x, shift, scale, *own))
     x = norm(x)

@@ -28,7 +28,7 @@ from dither.registry.problems import Refused
 from dither.registry.storage import sha256_of, sync
 
 from .disk import FULL, disk_errors
-from .seals import broken_table, sealed_table
+from .seals import KEY, broken_table, sealed_table
 from .shards import Pieces, part_of, read_tensors
 
 __all__ = [
@@ -254,7 +254,7 @@ def verify(path: Path, needed: Collection[str] = NEEDED) -> str | None:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT:
             return f"{MANIFEST} has the format {manifest['format']}, this version reads {FORMAT}"
-        if broken_table(manifest):
+        if broken_table(manifest) or not manifest.keys() <= {"format", "step", "files", KEY}:
             return f"{MANIFEST} is not what was written: its sha256 differs"
         files = {str(name): (entry["size"], entry["sha256"]) for name, entry in manifest["files"].items()}
         listed = {*files, *(f"{name.partition('/')[0]}.safetensors" for name in files if "/" in name)}

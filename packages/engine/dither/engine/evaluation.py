@@ -53,9 +53,8 @@ def evaluate(
     count = min(samples, task.size(split))
     if not count:
         return {}
-    metrics, intervals = task.metrics(), Intervals(count)
+    metrics, intervals, was_training = task.metrics(), Intervals(count), system.training
     total = weight = 0.0
-    was_training = system.training
     system.eval()
     try:
         for repeat in range(repeats):

@@ -184,8 +184,8 @@ class Trainer:
         counted, self.counted = max(self.counted, 1), 0
         self._on_host = [0.0, 0.0, 0.0]
         self._on_device.zero_()
-        loss = total / weight if weight else math.nan  # all steps since then were skipped
-        figures = {"loss": loss, "grad_norm": norm / counted, "lr": self.optimizer.param_groups[0]["lr"]}
+        loss, norm = (total / weight, norm / counted) if weight else (math.nan, math.nan)  # all were skipped
+        figures = {"loss": loss, "grad_norm": norm, "lr": self.optimizer.param_groups[0]["lr"]}
         return figures | self.skips.take()
 
     def check(self) -> None:
