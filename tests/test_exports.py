@@ -147,6 +147,12 @@ def test_small_files_go_along_and_data_do_not(tmp_path):
     ]
 
 
+def test_a_text_that_only_begins_as_a_path_is_none(tmp_path):
+    task = {"prompt": "/* sum", "stop": "~nobody", "between": "/", "home": "~", "path": "~nobody-is-called-so/a"}
+    parcel = pack({"task": task | {"cells": str(tmp_path)}, "train": {}})
+    assert parcel.tree["task"] == task | {"path": "data/a", "cells": f"data/{tmp_path.name}"}
+
+
 @pytest.mark.parametrize(
     "space",
     [

@@ -9,6 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from dither.core_blocks import behind as module
 from dither.core_blocks.behind import Behind, behind, keeps_inputs, read
+from dither.core_blocks.norms import modulate, normed
 from dither.core_blocks.qkv import QVBiased
 from dither.core_blocks.specs import AdaLNZero, PreNorm
 
@@ -105,6 +106,34 @@ def test_a_map_that_is_changed_is_called_as_it_is():
     biased = QVBiased(WIDTH)
     nn.init.normal_(biased.v_bias)
     torch.testing.assert_close(read(biased, Behind(torch.sin, (x,))), biased(x.sin()))
+
+
+HOOKS = ["forward_pre_hook", "forward_hook", "full_backward_pre_hook", "full_backward_hook"]
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_hooks_of_any_kind_fire(hook):
+    linear, norm, seen = nn.Linear(WIDTH, 3), nn.LayerNorm(WIDTH), []
+    for one in (linear, norm):
+        getattr(one, f"register_{hook}")(lambda called, *_: seen.append(called))
+    read(linear, Behind(torch.sin, (torch.randn(4, WIDTH, requires_grad=True),))).sum().backward()
+    read(nn.Linear(WIDTH, 3), normed(norm, torch.randn(1, 4, WIDTH, requires_grad=True))).sum().backward()
+    assert seen == [linear, norm]
+
+
+class Halved(nn.LayerNorm):
+    def forward(self, x):
+        return super().forward(x) / 2
+
+
+@pytest.mark.parametrize("norm", [nn.Identity(), Halved(WIDTH)], ids=["none", "changed"])
+def test_a_norm_that_is_another_is_called_as_it_is(norm):
+    x, shift, scale = torch.randn(3, 2, 4, WIDTH, requires_grad=True)
+    linear = nn.Linear(WIDTH, 3)
+    torch.testing.assert_close(read(linear, normed(norm, x)), linear(norm(x)))
+    found = read(linear, normed(norm, x, shift, scale))
+    torch.testing.assert_close(found, linear(modulate(norm(x), shift, scale)))
+    assert isinstance(normed(nn.LayerNorm(WIDTH), x), Behind)
 
 
 def test_only_where_it_pays(monkeypatch):

@@ -46,24 +46,24 @@ def test_a_file_that_was_changed_is_told(experiment, table):
         "bytes": len(table.read_bytes()),
         "sha256": "",
     }
-    assert changed_data(before, experiment) == []
+    assert changed_data(before, data_record(experiment)) == []
     data = bytearray(table.read_bytes())
     data[-20] ^= 1
     table.write_bytes(data)
-    (told,) = changed_data(before, experiment)
+    (told,) = changed_data(before, data_record(experiment))
     assert PLACE in told
     assert "table.csv, with other contents" in told
     table.write_bytes(data[:-30])
-    (told,) = changed_data(before, experiment)
+    (told,) = changed_data(before, data_record(experiment))
     assert f"{len(data) - 30:,} bytes, it was 1 files of {len(data):,} bytes" in told
-    assert changed_data({}, experiment) == [], "a run of before there was a record"
+    assert changed_data({}, data_record(experiment)) == [], "a run of before there was a record"
 
 
 def test_a_file_may_be_moved_and_renamed(experiment, table, tmp_path):
     before = data_record(experiment)
     table.rename(tmp_path / "other.csv")
     experiment.task.data.__dict__["path"] = str(tmp_path / "other.csv")
-    assert changed_data(before, experiment) == []
+    assert changed_data(before, data_record(experiment)) == []
 
 
 def test_folders_and_patterns_are_what_lies_in_them(experiment, tmp_path):
@@ -77,7 +77,7 @@ def test_folders_and_patterns_are_what_lies_in_them(experiment, tmp_path):
     experiment.task.data.__dict__["path"] = str(tmp_path / "st*")
     assert data_record(experiment) == before
     (folder / "inner" / "b").rename(folder / "inner" / "c")
-    assert changed_data(before, experiment)
+    assert changed_data(before, data_record(experiment))
     experiment.task.data.__dict__["path"] = str(tmp_path / "nowhere")
     assert data_record(experiment) == {}
 
@@ -97,7 +97,32 @@ def test_of_large_files_blocks_are_read_all_over_them(experiment, tmp_path, monk
     for name, size in sizes.items():
         for place in range(size):
             (folder / name).write_bytes(b"x" * place + b"y" + b"x" * (size - place - 1))
-            found += [at + place] if changed_data(before, experiment) else []
+            found += [at + place] if changed_data(before, data_record(experiment)) else []
         (folder / name).write_bytes(b"x" * size)
         at += size
     assert found == [start + more for start in range(0, 400, 40) for more in range(4)]
+
+
+def test_hidden_files_of_a_folder_are_no_data_but_those_of_a_store(experiment, tmp_path):
+    folder = tmp_path / ".cache" / "store"
+    (folder / "inner" / ".git").mkdir(parents=True)
+    for name in ("a", ".zarray", "inner/.DS_Store", "inner/.git/b"):
+        (folder / name).write_text("one")
+    experiment.task.data.__dict__["path"] = str(folder)
+    assert data_record(experiment)[PLACE]["files"] == 2
+    experiment.task.data.__dict__["path"] = "~nobody-is-called-so/a"
+    assert data_record(experiment) == {}
+
+
+def test_only_files_that_a_block_falls_into_are_opened(experiment, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "WHOLE", 100)
+    monkeypatch.setattr(module, "BLOCKS", 10)
+    folder = tmp_path / "store"
+    folder.mkdir()
+    for number in range(200):
+        (folder / f"{number:03}").write_text("xy")
+    experiment.task.data.__dict__["path"] = str(folder)
+    opened, usual = [], type(folder).open
+    monkeypatch.setattr(type(folder), "open", lambda path, *how: opened.append(path.name) or usual(path, *how))
+    assert data_record(experiment)[PLACE]["files"] == 200
+    assert opened == [f"{number:03}" for number in range(0, 200, 20)]

@@ -156,3 +156,13 @@ def test_a_folder_that_is_no_run_is_told_in_the_same_words_everywhere(tmp_path, 
     for command in (["run", "--resume"], ["evaluate"], ["sample"], ["diff", str(tmp_path)]):
         assert main([*command, str(tmp_path)]) == 2
         assert "is no run directory: it has no resolved.toml" in " ".join(capsys.readouterr().err.split()), command
+
+
+def test_the_data_are_read_once_and_written_down(directory, go_on, monkeypatch):
+    from dither.engine import data_record
+
+    read, usual = [], data_record.parts_in
+    monkeypatch.setattr(data_record, "parts_in", lambda experiment: read.append(1) or usual(experiment))
+    assert go_on(6) == DONE
+    assert read == [1]
+    assert manifest(directory)["resumed"][-1]["data"] == {}

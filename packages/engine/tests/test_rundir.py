@@ -149,7 +149,11 @@ def test_what_was_being_written_is_cleared_and_nothing_else(tmp_path):
     with RunDirectory.create(tmp_path) as directory:
         run = directory.path
         left = [run / ".scores-0123abcd.json", run / "samples/step-00000012/.samples-0123abcd.safetensors"]
-        others = [run / ".mine", run / "samples/step-00000012-seed-1-count-2/.samples-0123abcd.safetensors"]
+        others = [
+            run / ".mine",
+            run / ".report-0123abcd.html",
+            run / "samples/step-00000012-seed-1-count-2/.samples-0123abcd.safetensors",
+        ]
         for path in (*left, *others):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from dither.engine.finite import NonFinite
+from dither.engine.finite import NonFinite, NonFiniteWeights
 from dither.engine.metrics_file import read_metrics
 from dither.engine.randomness import Order
 from dither.engine.run import DONE, NON_FINITE, run
@@ -90,6 +90,23 @@ def test_too_many_in_a_row_stop_the_run(make):
     assert caught.value.step == trainer.step == 5
     assert caught.value.__notes__ == ["it is the last of 3 such steps in a row; train.skip_limit = 2"]
     assert trainer.read()["skipped"] == 4
+
+
+@pytest.mark.parametrize("updates", [0, 2])
+def test_weights_that_an_update_destroyed_are_not_skipped(make, updates):
+    """Every step after it would be; the one that made it is named, though others were skipped since."""
+    trainer = make("train.non_finite=skip")
+    for _ in range(updates):
+        trainer.advance()
+    handle = trainer.system.model.head.weight.register_hook(lambda gradient: gradient * torch.inf)
+    trainer.advance()
+    handle.remove()
+    with torch.no_grad():
+        trainer.parameters[0].fill_(torch.inf)
+    with pytest.raises(NonFiniteWeights, match=f"step {updates}: its update" if updates else "began with") as caught:
+        trainer.advance()
+    assert caught.value.step == updates - 1
+    assert trainer.skips.counted == 1
 
 
 def test_a_whole_interval_that_was_skipped_has_no_loss(make):

@@ -1,6 +1,8 @@
 """What a sweep and a search survive: killed processes, journals that were cut off, folders that are gone."""
 
+import errno
 import json
+import os
 import shutil
 import sys
 import textwrap
@@ -147,6 +149,21 @@ def test_a_folder_that_is_gone_stops_no_other_point(begin, console):
     assert resume_sweep(sweep.path, Settings(), console) == 1
     assert [folder.status()["state"] for folder in sweep.folders()] == ["waiting", "done", "done"]
     assert "failed       0-lr=0.1: its folder cannot be used" in console.export_text()
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENOSPC])
+def test_what_would_meet_every_point_fails_none(begin, console, monkeypatch, number):
+    _, sweep = begin("train.optimizer.lr=[0.1, 0.2]")
+    for folder in sweep.folders():
+        folder.write_status("waiting")
+
+    def refuse(*words, **options):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(scheduler.subprocess, "Popen", refuse)
+    with pytest.raises(OSError, match=os.strerror(number)):
+        resume_sweep(sweep.path, Settings(), console)
+    assert "cannot be used" not in console.export_text()
 
 
 def test_a_point_that_is_done_is_not_run_again(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ from itertools import product
 import numpy as np
 import torch
 
+from dither.tasks.bubble_diagram.constraints import contradictions
 from dither.tasks.bubble_diagram.constraints.building import Building
 from dither.tasks.bubble_diagram.constraints.foresight import OPEN, refuted
 from dither.tasks.bubble_diagram.constraints.rules import Buildable
@@ -100,7 +101,7 @@ def test_one_living_room_is_foreseen_and_a_second_contradicts():
     assert (misfit.message, misfit.path) == ("contradicts counts.LivingRoom = 2", ("buildable",))
 
 
-def test_fixed_relations_that_no_boxes_show_are_named():
+def test_fixed_relations_that_no_boxes_show_are_named(monkeypatch):
     def said(relations):
         return [misfit.message for misfit in Constraints(relations=relations).check(8)]
 
@@ -110,6 +111,9 @@ def test_fixed_relations_that_no_boxes_show_are_named():
     assert message.startswith("cannot be built together with relations[1]")
     assert "relations[2]" in message
     assert "relations[0]" not in message
+    monkeypatch.setattr(contradictions, "SHRINKING", 0.0)
+    (message,) = said([[1, 2, "above"], *inner, [0, 7, "none"]])
+    assert "relations[0]" in message
 
 
 def test_rooms_that_are_not_there_demand_nothing():

@@ -142,6 +142,20 @@ def test_prepared_twice(store, tmp_path):
         spec(store, out=str(out), dtype="float16").prepare()
 
 
+def test_a_folder_of_an_earlier_version_is_made_anew(store, tmp_path):
+    out, once = tmp_path / "out", spec(store, out=str(tmp_path / "out"))
+    once.prepare()
+    said = json.loads((out / folders.SIDECAR).read_text())
+    del said["made"]["layout"]
+    (out / folders.SIDECAR).write_text(json.dumps(said))
+    with pytest.raises(Refused) as refused:
+        spec(store, out=str(out), dtype="float16").prepare()
+    assert "layout" not in str(refused.value)
+    assert "exactly this" not in once.prepare()
+    assert "layout" in json.loads((out / folders.SIDECAR).read_text())["made"]
+    assert "exactly this" in once.prepare()
+
+
 def test_places_that_are_taken(store, tmp_path):
     (tmp_path / "file").touch()
     (tmp_path / "full").mkdir()
@@ -173,9 +187,11 @@ def test_a_bad_source_is_refused_before_anything_is_written(store, tmp_path):
 def test_what_is_odd_is_noted(store, tmp_path):
     (store / "data" / "0.0").unlink()
     shutil.rmtree(store / "atpm" / "k562")
+    shutil.rmtree(store / "tss" / "k562")
     said = spec(store, empty_chunks=True).prepare()
     assert "note: 1 chunks of data are not there (0.0): their regions have 0 for every motif" in said
     assert "note: atpm of k562 is not known; a run that asks for it is refused" in said
+    assert "note: tss of k562 is not known" in said.splitlines()
 
 
 def test_the_sidecar_says_what_there_is(store, tmp_path):

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from dither.registry.problems import Refused
+from dither.tasks.get_region.data_specs import RegionFile
 from dither.tasks.get_region.region_file import read_facts, read_region_file
+from dither.tasks.get_region.specs import GetRegion
 
 HEADER = "chromosome,start,end,open:K562,GATA1,open:HepG2,AP1/1"
 ROWS = ["chr1,0,10,1,0.5,0,2", "chr1,5,20,0,0,1,8", "chr2,3,9,0,0.25,0,0", "chr3,1,2,1,1,1,4", "chr3,1,7,0,0.5,0,1"]
@@ -61,6 +63,23 @@ def test_accessibility_may_be_missing(tmp_path):
     assert read(tmp_path / "x.npz").cells == ()
     path = write(tmp_path / "x.csv", "\n".join(["chromosome,start,end,M", "chr1,0,1,1", "chr2,0,1,1", "chr3,0,1,1"]))
     assert read(path).open.shape == (3, 0)
+
+
+@pytest.mark.parametrize("split", ["train", "valid", "test"])
+def test_what_is_known_of_one_cell_type_only_is_told_before_the_start(tmp_path, split):
+    header = "chromosome,start,end,M,open:A,open:B,expression_positive:A,expression_negative:A"
+    rows = [f"chr{n // 4},{n % 4},{n + 9},1,{n % 2},{n % 2},1,2" for n in range(12)]
+    data = RegionFile(path=str(write(tmp_path / "x.csv", "\n".join([header, *rows]))), valid=["chr1"], test=["chr2"])
+    assert data.facts() == data.build().facts()
+    cells = {"cell_type": ["A", "B"]} if split == "train" else {"cell_type": "A", f"{split}_cells": ["B"]}
+    option = "cell_type" if split == "train" else f"{split}_cells"
+    task, what = GetRegion(data=data, regions=2, expression=True, **cells), 'do not know expression of "B"'
+    (misfit,) = task.check()
+    assert what in misfit.message
+    assert misfit.path == (option,)
+    with pytest.raises(Refused, match=what) as refused:
+        task.build()
+    assert [problem.path for problem in refused.value.problems] == [("task", option)]
 
 
 MISTAKES = {

@@ -2,7 +2,8 @@
 
 Autograd keeps the input of every linear map until its way back. Where that is a norm, shifted and scaled, or a GELU,
 it costs a hundredth of the map to compute it again, and of a wide block a third less is kept. On a GPU this is left to
-torch.compile, which chooses by itself what to compute again. Letters: R rows, I width in, O width out.
+torch.compile, which chooses by itself what to compute again. There is no second derivative through it, and no
+torch.func: a map that needs either has to be given a tensor. Letters: R rows, I width in, O width out.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch.nn import functional
 from .block_options import WIDE
 from .qkv import QVBiased
 
-__all__ = ["Behind", "behind", "keeps_inputs", "read"]
+__all__ = ["Behind", "behind", "is_plain", "keeps_inputs", "read"]
 
 Cheap = Callable[..., Tensor]
 
@@ -44,6 +45,12 @@ def keeps_inputs(x: Float[Tensor, "*S I"], width: int) -> bool:
     return wide and torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
+def is_plain(module: nn.Module, *kinds: type[nn.Module]) -> bool:
+    """Whether a module is of one of these very classes and has no hooks: it need not be called to do what it does."""
+    hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+    return type(module) in kinds and not any(hooks)
+
+
 def behind(function: Cheap, width: int, *inputs: Float[Tensor, "*S I"]) -> Float[Tensor, "*S I"] | Behind:
     """Return function(*inputs), or what `read` makes it of, for a linear map in a block of some width."""
     return Behind(function, inputs) if keeps_inputs(inputs[0], width) else function(*inputs)
@@ -56,7 +63,7 @@ def read(linear: nn.Linear, x: Float[Tensor, "*S I"] | Behind) -> Float[Tensor, 
     """
     if isinstance(x, Tensor):
         result: Tensor = linear(x)
-    elif type(linear) not in (nn.Linear, QVBiased) or linear._forward_hooks or linear._forward_pre_hooks:
+    elif not is_plain(linear, nn.Linear, QVBiased):
         result = linear(x.function(*x.inputs))
     else:
         bias = linear.whole_bias() if isinstance(linear, QVBiased) else linear.bias

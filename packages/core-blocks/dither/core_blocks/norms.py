@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .behind import Behind, keeps_inputs
+from .behind import Behind, is_plain, keeps_inputs
 from .specs import Affine, NormName
 
 __all__ = ["make_norm", "modulate", "normed"]
@@ -48,8 +48,11 @@ def normed(
     shift: Float[Tensor, "*B #L D"] | None = None,
     scale: Float[Tensor, "*B #L D"] | None = None,
 ) -> Float[Tensor, "*B L D"] | Behind:
-    """Return norm(x), shifted and scaled where that is given, for a linear map that reads it."""
-    if keeps_inputs(x, x.shape[-1]):
+    """Return norm(x), shifted and scaled where that is given, for a linear map that reads it.
+
+    A norm of another class, or with hooks, is called as it is.
+    """
+    if is_plain(norm, nn.LayerNorm, nn.RMSNorm) and keeps_inputs(x, x.shape[-1]):
         own = getattr(norm, "weight", None), getattr(norm, "bias", None)
         return Behind(partial(_normed, cast(Any, norm)), (x, shift, scale, *own))
     x = norm(x)

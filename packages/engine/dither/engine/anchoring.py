@@ -63,8 +63,12 @@ def outside(loaded: Loaded) -> list[str]:
     return [f"a file outside the folder of the experiment is read: {line}" for line in found]
 
 
-def refuse_links(run: Path) -> None:
+def refuse_links(run: Path, otherwise: str) -> None:
     """Look whether what is written into a run would land elsewhere: somebody may have given it to you.
+
+    Args:
+        run: The run directory.
+        otherwise: What to do where the link is wanted.
 
     Raises:
         Refused: A link in it leads out of it; every one is named.
@@ -74,7 +78,7 @@ def refuse_links(run: Path) -> None:
     for place, folders, files in os.walk(run):
         for path in (Path(place, name) for name in (*folders, *files)):
             if path.is_symlink() and not _resolved(path).is_relative_to(whole):
-                hint = "put the files themselves there; or, to go on with it and write there, --accept-changes"
+                hint = f"put the files themselves there; or {otherwise}"
                 problems.append(Problem(f"{path} is a link that leads out of the run", help=hint))
     if problems:
         raise Refused(problems)

@@ -254,7 +254,7 @@ def verify(path: Path, needed: Collection[str] = NEEDED) -> str | None:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT:
             return f"{MANIFEST} has the format {manifest['format']}, this version reads {FORMAT}"
-        if broken_table(manifest) or not manifest.keys() <= {"format", "step", "files", KEY}:
+        if broken_table(manifest) or not manifest.keys() <= {"format", "step", "files", "data", "space", KEY}:
             return f"{MANIFEST} is not what was written: its sha256 differs"
         files = {str(name): (entry["size"], entry["sha256"]) for name, entry in manifest["files"].items()}
         listed = {*files, *(f"{name.partition('/')[0]}.safetensors" for name in files if "/" in name)}

@@ -20,6 +20,8 @@ WHOLE = 1 << 26
 """Bytes up to which files are read whole; of more, so many blocks are, evenly spread."""
 BLOCKS = 1024
 BLOCK = 1 << 14
+READ = frozenset({".zarray", ".zattrs", ".zgroup", ".zmetadata"})
+"""Hidden files that belong to the data: those of a zarr store."""
 
 
 def data_record(experiment: Experiment) -> dict[str, dict[str, Any]]:
@@ -32,10 +34,10 @@ def data_record(experiment: Experiment) -> dict[str, dict[str, Any]]:
     return found
 
 
-def changed_data(before: Mapping[str, Any], experiment: Experiment) -> list[str]:
-    """Say which data is not what a run learned from before; an option that is new, or gone, is told elsewhere."""
+def changed_data(before: Mapping[str, Any], record: Mapping[str, Any]) -> list[str]:
+    """Say which data of a record is not what a run learned from before; what is new, or gone, is told elsewhere."""
     changes = []
-    for place, now in data_record(experiment).items():
+    for place, now in record.items():
         then = before.get(place, now)
         if then["sha256"] == now["sha256"]:
             continue
@@ -52,11 +54,19 @@ def _size(entry: Mapping[str, Any]) -> str:
 def _files(named: str | Sequence[str] | None) -> Iterator[Path]:
     """Yield the files that a value of an option names: itself, what lies in it, what fits it as a pattern."""
     for value in filter(None, [named] if isinstance(named, str) else named or ()):
-        path = Path(value).expanduser()
-        with suppress(ValueError):  # it is neither a name nor a pattern, which the part tells that reads it
+        with suppress(ValueError, RuntimeError):  # neither a name nor a pattern, which the part tells that reads it
+            path = Path(value).expanduser()
             there = [path] if path.exists() else Path(path.anchor).glob(str(path.relative_to(path.anchor)))
             for one in there:
-                yield from [one] if one.is_file() else (inner for inner in one.rglob("*") if inner.is_file())
+                yield from [one] if one.is_file() else _inside(one)
+
+
+def _inside(folder: Path) -> Iterator[Path]:
+    """Yield the files at any depth of a folder, but hidden ones: nobody learns from what a desktop leaves there."""
+    for path in folder.rglob("*"):
+        names = path.relative_to(folder).parts
+        if not any(name.startswith(".") and name not in READ for name in names) and path.is_file():
+            yield path
 
 
 def _described(files: Sequence[Path]) -> dict[str, Any]:
@@ -67,11 +77,12 @@ def _described(files: Sequence[Path]) -> dict[str, Any]:
     before = 0
     for path, size in zip(files, sizes, strict=True):
         hashed.update(f"{path.name if len(files) > 1 else ''} {size}\n".encode())
-        with path.open("rb") as file:
-            if step == 1:
-                hashed.update(file.read())
-            for place in range(-before % step, size, step) if step > 1 else ():
-                file.seek(place)
-                hashed.update(file.read(BLOCK))
+        if places := range(-before % step, size, step):  # most of very many files have none, and are not opened
+            with path.open("rb") as file:
+                if step == 1:
+                    hashed.update(file.read())
+                for place in places if step > 1 else ():
+                    file.seek(place)
+                    hashed.update(file.read(BLOCK))
         before += size
     return {"first": files[0].name, "files": len(files), "bytes": total, "sha256": hashed.hexdigest()}

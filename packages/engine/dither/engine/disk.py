@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["FULL", "disk_errors", "exhausted", "shortage"]
+__all__ = ["FULL", "disk_errors", "shortage"]
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Error numbers of a write that found no space: disk, quota, largest file."""
@@ -36,22 +36,25 @@ def disk_errors(path: Path) -> Iterator[None]:
         raise OSError(number, f"{os.strerror(number)} ({error})", str(path)) from None
 
 
-def exhausted(error: BaseException | None) -> bool:
-    """Tell whether there was too little space or memory: what an error says, or the one that it came from."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in (*FULL, errno.ENOMEM):
-            return True
-        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-            return True
-        if any(words in str(error) for words in NO_MEMORY):
-            return True
+def shortage(error: BaseException | None) -> str | None:
+    """Return what space or memory was lacking, as a line for people; None where that was not what went wrong.
+
+    It is worded from what says so: an error, or the one that it came from.
+    """
+    while error is not None and not _lacks(error):
         error = error.__cause__
-    return False
-
-
-def shortage(error: BaseException) -> str:
-    """Return what was lacking, as a line for people; for an error that is `exhausted`."""
+    if error is None:
+        return None
     said = str(error)
     if isinstance(error, OSError) and error.errno in FULL:
         return said
     return f"out of memory: {said}" if said else "out of memory"
+
+
+def _lacks(error: BaseException) -> bool:
+    """Tell whether an error itself says that there was too little space or memory."""
+    if isinstance(error, OSError) and error.errno in (*FULL, errno.ENOMEM):
+        return True
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return any(words in str(error) for words in NO_MEMORY)

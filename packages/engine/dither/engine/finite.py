@@ -48,13 +48,15 @@ class NonFiniteWeights(NonFinite):
     """The update of a step was too large: it made weights that are no numbers, though loss and gradient were.
 
     Attributes:
-        step: Number of the step, from 0.
+        step: Number of the step, from 0; -1 where none was made.
     """
 
     def __init__(self, step: int) -> None:
         super().__init__(step, math.nan, math.nan)
 
     def __str__(self) -> str:
+        if self.step < 0:
+            return "the weights that training began with are no numbers"
         return f"step {self.step + 1}: its update, by too large a learning rate, made weights that are no numbers"
 
 

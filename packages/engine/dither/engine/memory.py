@@ -10,9 +10,10 @@ __all__ = ["needed_memory", "peak_device_memory"]
 
 
 def peak_device_memory() -> int | None:
-    """Return the most bytes that torch has taken of the GPU so far, as its driver counts them; None without a GPU."""
+    """Return the most bytes that torch has taken of one GPU so far, as its driver counts them; None without a GPU."""
     used: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    return (torch.cuda.max_memory_reserved() if used else 0) or None
+    devices = range(torch.cuda.device_count() if used else 0)
+    return max(map(torch.cuda.max_memory_reserved, devices), default=0) or None
 
 
 def needed_memory() -> int:

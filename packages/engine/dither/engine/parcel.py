@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from glob import glob
 from pathlib import Path
@@ -72,9 +74,9 @@ def _packed(parcel: Parcel, key: str, value: Any) -> Any:
         return {name: _packed(parcel, f"{key}.{name}", inner) for name, inner in value.items()}
     if isinstance(value, list):
         return [_packed(parcel, key, item) for item in value]
-    path = Path(value).expanduser() if isinstance(value, str) and "\0" not in value else None
     named = key.rpartition(".")[2] in NAMES
-    if path is None or key.partition(".")[0] == "plugins" or not (named or path.is_absolute()):
+    path = _path(value, named) if key.partition(".")[0] != "plugins" else None
+    if path is None:
         return value
     if not named and path.is_file() and path.stat().st_size <= LARGEST:
         name = _unused(f"files/{path.name}", parcel.files)
@@ -83,6 +85,21 @@ def _packed(parcel: Parcel, key: str, value: Any) -> Any:
     name = _unused(f"data/{path.name}", [need.name for need in parcel.data])
     parcel.data.append(Need(key, name, **_size(path)))
     return name
+
+
+def _path(value: Any, named: bool) -> Path | None:
+    """Return the path that a value is: any text where the option is `named` so, elsewhere what is there from the root.
+
+    A text that only begins as a path does, such as a prompt, is none.
+    """
+    if not isinstance(value, str) or "\0" in value:
+        return None
+    path = Path(value)
+    if not named:
+        return path if path.name and path.is_absolute() and os.path.exists(path) else None
+    with suppress(RuntimeError):  # nobody is called so
+        path = path.expanduser()
+    return path
 
 
 def _unused(name: str, used: Any) -> str:

@@ -25,17 +25,20 @@ from .trainer import Trainer
 __all__ = ["find_newest", "launched", "lost_lines", "note_resumption", "same_parts"]
 
 
-def same_parts(before: Mapping[str, Any], loaded: Loaded, path: Path, accept_changes: bool) -> list[str]:
-    """Return which parts are not what the run went on with last.
+def same_parts(
+    before: Mapping[str, Any], loaded: Loaded, path: Path, accept_changes: bool
+) -> tuple[list[str], dict[str, Any]]:
+    """Return which parts are not what the run went on with last, and the record of the data.
 
     Raises:
         Refused: There are some, and that is not accepted.
     """
-    changes = changed_parts(before, loaded) + changed_data(newest_record(before, "data"), loaded.experiment)
+    data = data_record(loaded.experiment)
+    changes = changed_parts(before, loaded) + changed_data(newest_record(before, "data"), data)
     if changes and not accept_changes:
         hint = "start a new run, bring back what it was started with, or accept it with --accept-changes"
         raise Refused([Problem(f"the run in {path} cannot go on as it was: {change}", help=hint) for change in changes])
-    return changes
+    return changes, data
 
 
 def launched(runs: Path, ranks: Ranks) -> Path | None:
@@ -82,7 +85,7 @@ def note_resumption(
     Args:
         directory: Of the run.
         before: Its manifest.
-        entry: The command line, the step, and the changes.
+        entry: The command line, the step, the changes, and the record of the data.
         loaded: What it goes on with.
         trainer: What goes on.
         console: Where it is said.
@@ -91,6 +94,5 @@ def note_resumption(
     for difference in differences(before["environment"], now):
         say(console, f"not as it was, so the result may differ in the last bits: {difference}", "yellow")
     made_of = {"environment": now, "parts": parts_record(loaded), "plugins": plugins_record(loaded)}
-    made_of["data"] = data_record(loaded.experiment)
     directory.write_json("manifest.json", {**before, "resumed": [*before["resumed"], {**entry, **made_of}]})
     say(console, f"going on after step {entry['step']}")

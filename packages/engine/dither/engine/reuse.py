@@ -61,7 +61,7 @@ def sample_run(
     """
     errors, console = console, console or Screen()
     if out is None:
-        refuse_links(run_directory)
+        refuse_links(run_directory, "say --out FOLDER to draw into another")
     if forms:
         check_forms(load_experiment(resolved_file(run_directory)).experiment.task, forms)
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):

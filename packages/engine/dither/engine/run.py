@@ -19,7 +19,7 @@ from dither.registry.reports import PluginError
 
 from .anchoring import outside, refuse_links
 from .checkpoint import Checkpoints, Damaged
-from .disk import exhausted, shortage
+from .disk import shortage
 from .environment import manifest
 from .experiment import Loaded
 from .finite import NonFinite, data_of
@@ -110,8 +110,8 @@ def run(
         say(errors, _reason(error), "red")
         return NON_FINITE
     except (MemoryError, RuntimeError, OSError, ImportError) as error:
-        if exhausted(error):
-            say(errors, _reason(error, shortage(error)), "red")
+        if lacking := shortage(error):
+            say(errors, _reason(error, lacking), "red")
             return EXHAUSTED
         if isinstance(error, OSError) and error.filename is not None:
             raise Refused(_reason(error)) from None
@@ -153,10 +153,10 @@ def _begin(start: Start, runs: Path) -> int:
 def _go_on(start: Start, path: Path, accept_changes: bool) -> int:
     loaded, ranks, console = start.loaded, start.ranks, start.console
     if not accept_changes:
-        refuse_links(path)
+        refuse_links(path, "say --accept-changes to go on with it and write there")
     with RunDirectory.open(path) if ranks.chief else RunDirectory.elsewhere() as directory:
         before = read_manifest(path)
-        changes = same_parts(before, loaded, path, accept_changes)
+        changes, data = same_parts(before, loaded, path, accept_changes)
         changes = directory.changes(loaded, moved=accept_changes) + changes if ranks.chief else []
         system, _ = build(loaded, training=True)
         newest, damaged = find_newest(path, ranks)
@@ -177,7 +177,7 @@ def _go_on(start: Start, path: Path, accept_changes: bool) -> int:
             directory.clear()
             directory.accept(loaded)
             entry = {"argv": start.argv, "step": trainer.step, "changes": changes, "launch": ranks.launch}
-            note_resumption(directory, before, entry, loaded, trainer, console)
+            note_resumption(directory, before, entry | {"data": data}, loaded, trainer, console)
             log = Log(path, console, steps, trainer.step, place.bytes)
         run = _run(start, directory, trainer, log, scores)
         run.saver.newest = None if newest is None else trainer.step

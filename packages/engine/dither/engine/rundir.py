@@ -36,8 +36,8 @@ from .whereabouts import no_run
 __all__ = ["RunDirectory", "flat", "read_manifest", "resolved", "resolved_file"]
 
 TRIES = 100
-LEFT = re.compile(r"\..+-[0-9a-f]{8}(\.[a-z]+)?")
-"""Names of files that were being written aside when they were broken off."""
+LEFT = re.compile(r"\.(?!report-[0-9a-f]{8}\.html).+-[0-9a-f]{8}(\.[a-z]+)?")
+"""Names of files that were being written aside when they were broken off; not the page of `dither report`."""
 
 
 class RunDirectory:

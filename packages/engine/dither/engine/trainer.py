@@ -17,11 +17,11 @@ from dither.registry.problems import Problem, Refused
 from .buckets import BucketOrder
 from .environment import keep_compiled, require_compiler
 from .experiment import Train
-from .finite import FiniteGuard, NonFinite, Skips
+from .finite import FiniteGuard, NonFinite, NonFiniteWeights, Skips, all_finite
 from .freezing import freeze
 from .gradients import as_tensor, divide, divisor_of
 from .lora import add_lora
-from .optim import MovingAverage
+from .optim import MovingAverage, here
 from .optimizer_state import flatten, restore
 from .randomness import Order, Stream, seed_generators
 from .ranks import ALONE, Ranks
@@ -93,6 +93,7 @@ class Trainer:
         Raises:
             NonFinite: The loss or the gradient is no number, and the step may not be skipped; the weights are as they
                 were before it.
+            NonFiniteWeights: It might be skipped, but an update before it has made weights that are no numbers.
         """
         seed_generators(self.device, Stream.STEP, self.seed, self.step, 0)
         for parameter in self.parameters:
@@ -111,6 +112,8 @@ class Trainer:
         try:
             self.guard.look(self.step, total, weight, norm)
         except NonFinite as error:
+            if self.skips.limit:
+                self.check_weights()  # with these, every step to come would be skipped
             self._explain(error)
             if not self.skips.one_more(error):
                 raise
@@ -199,6 +202,15 @@ class Trainer:
         except NonFinite as error:
             self._explain(error)
             raise
+
+    def check_weights(self) -> None:
+        """Make sure that the weights are numbers. Waits for the device; every rank has to ask.
+
+        Raises:
+            NonFiniteWeights: They are not, on some rank; the last step that was not skipped is to blame.
+        """
+        if self.ranks.any(not all_finite(here(parameter.detach()) for parameter in self.parameters)):
+            raise NonFiniteWeights(self.step - 1 - self.skips.row)
 
     @torch.no_grad()
     def _explain(self, error: NonFinite) -> None:

@@ -18,10 +18,8 @@ from .checkpoint import Contents, Damaged, load_state
 from .drawing import make_drawing, write_drawing
 from .evaluation import evaluate
 from .experiment import Experiment
-from .finite import NonFiniteWeights, all_finite
 from .log import Log, Silence
 from .metrics_file import BEGINNING, Place
-from .optim import here
 from .profiling import profiled
 from .ranks import Ranks
 from .rundir import RunDirectory
@@ -195,8 +193,7 @@ class Run:
         if self.saver.has(trainer.step):
             return
         trainer.check()
-        if self.ranks.any(not all_finite(here(parameter.detach()) for parameter in trainer.parameters)):
-            raise NonFiniteWeights(trainer.step - 1)
+        trainer.check_weights()
         if trainer.shared.sharded and not self.experiment.train.async_save:
             self._save_in_pieces()
             return

@@ -91,15 +91,15 @@ def _hint(first: list[str]) -> None:
 
 def _full(error: Exception) -> int:
     """Return 5 where there was no space, or no memory; 0 for any other error."""
-    from dither.engine.disk import exhausted, shortage
+    from dither.engine.disk import shortage
 
-    full = exhausted(error)
-    if full:
+    lacking = shortage(error)
+    if lacking is not None:
         with suppress(OSError):  # stderr may be on the same disk
-            print(f"stopped: {shortage(error)}", file=sys.stderr)  # noqa: T201
+            print(f"stopped: {lacking}", file=sys.stderr)  # noqa: T201
         with suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 5 * full
+    return 0 if lacking is None else 5
 
 
 def _usage(error: Any) -> int:

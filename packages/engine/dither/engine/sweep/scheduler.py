@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -14,7 +15,6 @@ from typing import Any, Protocol
 
 from rich.console import Console
 
-from ..disk import FULL
 from ..progress import say
 from .directory import UNFINISHED, PointFolder, now
 from .point import ENDS
@@ -27,6 +27,8 @@ STOPPED = 75
 """Exit code where a signal stopped the sweep, and it can go on."""
 POINT_COMMAND = (sys.executable, "-m", "dither.engine.sweep.point")
 """What runs a point; its folder comes after it."""
+UNUSABLE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.EACCES, errno.EPERM, errno.EROFS})
+"""Error numbers of a folder that is gone or may not be written; any other, such as of a fork, would meet all points."""
 PAUSE = 0.1
 """Seconds between two looks at the processes."""
 LOOK = 1.0
@@ -129,7 +131,7 @@ class _Work:
             try:
                 self._begin(point)
             except OSError as error:  # such as a folder that is gone: the other points have theirs
-                if error.errno in FULL:
+                if error.errno not in UNUSABLE:
                     raise
                 self._count(self.source.settle(point, "failed"), point.name, f"its folder cannot be used: {error}")
         return True

@@ -29,7 +29,7 @@ from dither.registry.problems import Problem, Refused
 from .archive import LIMIT, load_npz
 from .assembly import assemble
 from .facts import RegionFacts
-from .found import Found, in_table
+from .found import Found, in_table, untold
 from .region_checks import check_arrays
 from .region_order import first_of
 from .regions import RegionMatrix
@@ -66,7 +66,7 @@ def read_region_file(path: Path, *, valid: Sequence[str], test: Sequence[str], s
 def read_facts(path: Path, *, valid: Sequence[str], test: Sequence[str]) -> RegionFacts:
     """Tell what a file holds; of a table only the header and the chromosomes are read."""
     changed = path.stat().st_mtime_ns if path.is_file() else 0
-    known, motifs, cells, chromosomes = _look(path, changed)
+    known, motifs, cells, chromosomes, gone = _look(path, changed)
     counts = [count for name, count in chromosomes.items() if name not in {*valid, *test}]
     return RegionFacts(
         motifs,
@@ -77,13 +77,14 @@ def read_facts(path: Path, *, valid: Sequence[str], test: Sequence[str]) -> Regi
         "atpm" in known,
         "expression" in known,
         "tss" in known,
+        untold=gone,
         absent=tuple(name for name in (*valid, *test) if name not in chromosomes),
     )
 
 
 @lru_cache(maxsize=8)
-def _look(path: Path, changed: int) -> tuple[frozenset[str], int, tuple[str, ...], dict[str, int]]:
-    """Return what a file knows of cell types, how many motifs and which cell types, and regions by chromosome."""
+def _look(path: Path, changed: int) -> tuple[frozenset[str], int, tuple[str, ...], dict[str, int], tuple[str, ...]]:
+    """Return what a file knows of cell types, how many motifs, which cell types, regions by chromosome, `untold`."""
     if form_of(path) == ".npz":
         arrays = load_npz(path, path)
         for name in ("motifs", "chromosome"):
@@ -91,14 +92,16 @@ def _look(path: Path, changed: int) -> tuple[frozenset[str], int, tuple[str, ...
                 raise Refused(f'{path}: has no array "{name}"; it has {", ".join(arrays) or "none"}')
         cells = arrays.get("cells", np.zeros(0, "U1"))
         names = arrays["chromosome"].astype(np.str_).ravel().tolist()
-        return frozenset(arrays), arrays["motifs"].size, tuple(map(str, cells.flat)), dict(Counter(names))
+        gone = tuple(map(str, arrays.get("untold", np.zeros(0, "U1")).flat))
+        return frozenset(arrays), arrays["motifs"].size, tuple(map(str, cells.flat)), dict(Counter(names)), gone
     with opened(path) as lines:
         header, _, delimiter = _header(path, lines)
         place = header.index("chromosome")
         fields = (line.split(delimiter, place + 1) for line in lines)
         found = dict(Counter(row[place].strip().strip('"') for row in fields if len(row) > place))
     columns = sort_columns(header, path)
-    return frozenset(columns.told), len(columns.motifs), columns.cells, found
+    gone = tuple(map(str, untold(columns.known(), columns.cells).get("untold", ())))
+    return frozenset(columns.told), len(columns.motifs), columns.cells, found, gone
 
 
 def form_of(path: Path) -> str:

@@ -186,8 +186,12 @@ def _open(matrix: RegionMatrix, cell: str) -> Bool[np.ndarray, " P"]:
 def _must_be_known(matrix: RegionMatrix, cells: Mapping[Split, Sequence[str]], asked: Mapping[str, str]) -> None:
     """Refuse cell types of which only others know what is asked for; 0 stands there, which nobody said."""
     gone = [
-        Problem(f'the data do not know {what} of "{cell}", only of other cell types', path=("task", "cell_type"))
-        for cell in dict.fromkeys(cell for names in cells.values() for cell in names)
+        Problem(
+            f'the data do not know {what} of "{cell}", only of other cell types',
+            path=("task", "cell_type" if split == "train" else f"{split}_cells"),
+        )
+        for split, names in cells.items()
+        for cell in dict.fromkeys(names)
         for name, what in asked.items()
         if f"{name}:{cell}" in matrix.untold
     ]

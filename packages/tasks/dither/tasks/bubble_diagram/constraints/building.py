@@ -1,4 +1,4 @@
-"""Whether a diagram will be one that can be built: decided at the end, and foreseen before.
+"""Whether a diagram will be one that can be built: decided at the end, or the search gave up, and foreseen before.
 
 Letters: N diagrams, R room slots, L tokens, V ids, E pairs of slots.
 """
@@ -21,7 +21,8 @@ class Building:
     """The chance that a diagram will reach level 4: none where that is refuted, and else taken as certain.
 
     What the rooms must be is not looked at before the end; counts say it (see `goal`). Once all other tokens are
-    decided it is 0 or 1 exactly, for every id that is believed possible.
+    decided it is 0 or 1, for every id that is believed possible: 1 if there are boxes, which prove it, and 0 if there
+    are none or the search gave up.
 
     Args:
         slots: Room slots.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
+from time import monotonic
 from typing import Final
 
 import numpy as np
@@ -24,6 +25,9 @@ __all__ = ["circles", "contradictions", "possible", "unbuildable"]
 
 SECONDS: Final = 10.0
 """Longest time for one answer; rules for which none is found by then count as possible."""
+
+SHRINKING: Final = 3.0
+"""Seconds after which `unbuildable` leaves out no further relation."""
 
 _INFEASIBLE: Final = 2
 _LEFT, _RIGHT, _ABOVE, _BELOW = ({0, 1, 2}, {7, 8, 9}, {0, 3, 8}, {1, 6, 9})
@@ -69,12 +73,18 @@ def circles(rules: Sequence[Rule]) -> list[list[Rule]]:
 
 
 def unbuildable(rules: Sequence[Rule]) -> list[Rule]:
-    """Return fixed relations that no boxes show together, as few as can be; none if some boxes do."""
+    """Return fixed relations that no boxes show together; none if some boxes do, or the search gave up.
+
+    They are as few as can be, or as few as were found within `SHRINKING` seconds.
+    """
+    until = monotonic() + SHRINKING
     fixed = [rule for rule in rules if isinstance(rule, PairRelation) and len(rule.relations) == 1]
     if _shown(fixed):
         return []
     core: list[PairRelation] = list(fixed)
     for rule in fixed:
+        if monotonic() >= until:
+            break
         fewer = [other for other in core if other is not rule]
         if not _shown(fewer):
             core = fewer
@@ -82,7 +92,7 @@ def unbuildable(rules: Sequence[Rule]) -> list[Rule]:
 
 
 def _shown(fixed: Sequence[PairRelation]) -> bool:
-    """Whether some boxes show these relations, or the search gives up; exact (see `realisability`)."""
+    """Whether some boxes show these relations, or the search gave up (see `realisability`)."""
     rooms = sorted({room for rule in fixed for room in (rule.i, rule.j)})
     edges = np.full(len(pairs(len(rooms))), NO_EDGE)
     asked = np.zeros(len(edges), bool)

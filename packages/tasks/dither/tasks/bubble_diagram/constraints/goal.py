@@ -114,7 +114,8 @@ class PlanGoal:
         """Return how likely the constraints are met if the token `at` becomes v and the others are independent draws.
 
         Allowed ids and counts are exact, up to `counting.STATES`; adjacencies, and that the diagram can be built, are
-        an estimate, until the last token is decided. -inf only where the constraints cannot be met any more.
+        an estimate, until the last token is decided. -inf only where the constraints cannot be met any more, or the
+        search for boxes gave up.
 
         Args:
             log_clean: Log-probabilities of every token; a decided one has 0 at its id.
