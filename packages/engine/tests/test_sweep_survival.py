@@ -196,7 +196,8 @@ def test_figures_that_nothing_has_are_refused_with_the_nearest_name(begin, capsy
     assert [line.split(",")[1] for line in capsys.readouterr().out.splitlines()] == ["state", "done", "done"]
 
 
-def test_runs_of_a_sweep_are_listed_and_a_sweep_is_named_among_runs(begin, capsys):
+def test_runs_of_a_sweep_are_listed_and_a_sweep_is_named_among_runs(begin, capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)  # which would fold the names
     _, sweep = begin("train.optimizer.lr=[0.1, 0.2]")
     assert main(["runs", "list", str(sweep.path.parent)]) == 0
     assert f"{sweep.path.name}  sweep exp: 2 done" in capsys.readouterr().out
