@@ -123,13 +123,14 @@ def agree(found: list[Tensor], expected: list[Tensor], tight: float = 2e-4) -> N
         torch.testing.assert_close(mine, other, rtol=tight, atol=tight * float(other.abs().max().clamp_min(1)))
 
 
-@pytest.mark.parametrize("predict", MEANINGS)
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize(
+    ("table", "predict"),
+    # not the cosine table with eps, where x_0 is divided by 1e-5 at the last step, in float32
+    [(t, p) for t in TABLES for p in MEANINGS if (t, p) != ("squaredcos_cap_v2", "eps")],
+)
 @pytest.mark.parametrize("eta", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("spacing", ["trailing", "leading"])
 def test_ddim(table: str, predict: str, eta: float, spacing: str) -> None:
-    if predict == "eps" and table == "squaredcos_cap_v2":
-        pytest.skip("x_0 from eps is divided by 1e-5 at its last step, in float32")
     like = Clean.of(torch.zeros(4, 5, 3))
     scheduler = theirs(DDIMScheduler, table, predict, timestep_spacing=spacing)
     scheduler.set_timesteps(10)
@@ -154,13 +155,14 @@ def test_ancestral_is_ddpm(part) -> None:
     agree(walk(sampler, ours(), like), their_walk(scheduler, like))
 
 
-@pytest.mark.parametrize("predict", MEANINGS)
 @pytest.mark.parametrize("table", TABLES)
-@pytest.mark.parametrize("zero_snr", [False, True])
+@pytest.mark.parametrize(
+    ("predict", "zero_snr"),
+    # no x_0 follows from eps where there is no signal
+    [(p, zero) for p in MEANINGS for zero in (False, True) if not (zero and p == "eps")],
+)
 def test_dpm_solver(table: str, predict: str, zero_snr: bool) -> None:
     """First and second order, on all grids; the last step, to clean data, is of first order in both."""
-    if zero_snr and predict == "eps":
-        pytest.skip("no x_0 follows from eps where there is no signal")
     like, process = Clean.of(torch.zeros(4, 5, 3)), ours(table, predict, zero_snr)
     for order, spacing, steps in ((1, "trailing", 10), (2, "trailing", 20), (2, "leading", 20), (2, "linspace", 28)):
         options = {"timestep_spacing": "trailing", "solver_order": order, "rescale_betas_zero_snr": zero_snr}
