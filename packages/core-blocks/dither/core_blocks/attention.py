@@ -87,7 +87,7 @@ class Attention(nn.Module):
             k, v = cache.join(layer, k, v)
         y = attend(q, k, v, mask, self.weight_dropout if self.training else 0.0, self.implementation)
         y = rearrange(y, "B H L E -> B L (H E)")
-        out: Tensor = self.dropout(self.out(y if own is None else y.flatten(0, 1).index_select(0, own)))
+        out: Tensor = self.dropout(read(self.out, y if own is None else y.flatten(0, 1).index_select(0, own)))
         return out
 
 

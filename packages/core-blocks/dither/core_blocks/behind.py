@@ -16,9 +16,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn import functional
 
 from .block_options import WIDE
+from .products import linear as mapped
+from .products import product, weight_slope
 from .qkv import QVBiased
 
 __all__ = ["Behind", "behind", "is_plain", "keeps_inputs", "read"]
@@ -61,13 +62,13 @@ def read(linear: nn.Linear, x: Float[Tensor, "*S I"] | Behind) -> Float[Tensor, 
 
     One that is changed, by a hook or by LoRA, is called as it is, and its input is kept.
     """
+    if not is_plain(linear, nn.Linear, QVBiased):
+        result: Tensor = linear(x if isinstance(x, Tensor) else x.function(*x.inputs))
+        return result
+    bias = linear.whole_bias() if isinstance(linear, QVBiased) else linear.bias
     if isinstance(x, Tensor):
-        result: Tensor = linear(x)
-    elif not is_plain(linear, nn.Linear, QVBiased):
-        result = linear(x.function(*x.inputs))
-    else:
-        bias = linear.whole_bias() if isinstance(linear, QVBiased) else linear.bias
-        result = _Behind.apply(x.function, linear.weight, bias, *x.inputs)  # type: ignore[no-untyped-call]
+        return mapped(x, linear.weight, bias)
+    result = _Behind.apply(x.function, linear.weight, bias, *x.inputs)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -85,7 +86,7 @@ class _Behind(torch.autograd.Function):
         h = function(*inputs)
         with torch.autocast("cpu", enabled=False):
             lowered = None if bias is None else _lowered(bias, lower)
-            return functional.linear(_lowered(h, lower), _lowered(weight, lower), lowered)
+            return product(_lowered(h, lower), _lowered(weight, lower), lowered)
 
     @staticmethod
     @once_differentiable
@@ -102,12 +103,12 @@ class _Behind(torch.autograd.Function):
         slope = slopes[0].flatten(0, -2)
         to_weight = to_bias = None
         if of_weight:
-            to_weight = (slope.mT @ _lowered(h.detach(), ctx.lower).flatten(0, -2)).to(weight.dtype)
+            to_weight = weight_slope(slope, _lowered(h.detach(), ctx.lower).flatten(0, -2)).to(weight.dtype)
         if of_bias:
             to_bias = slope.sum(0).to(weight.dtype)
         found: Iterator[Tensor] = iter(())
         if wanted:
-            to_h = (slope @ _lowered(weight, ctx.lower)).view_as(h).to(h.dtype)
+            to_h = product(slope, _lowered(weight, ctx.lower).mT).view_as(h).to(h.dtype)
             found = iter(torch.autograd.grad(h, wanted, to_h))
         return None, to_weight, to_bias, *(next(found) if needed else None for needed in of_inputs)
 

@@ -1,0 +1,120 @@
+"""Products by oneDNN: those of torch's own linear map, whatever the strides, and all that is derived from them."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
+
+from dither.core_blocks import products
+from dither.core_blocks.products import linear, product, weight_slope
+
+pytestmark = pytest.mark.skipif(products.ONEDNN is None, reason="torch has no oneDNN here")
+
+
+LARGE = products.LARGE
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch):
+    """Let it pay for the smallest product."""
+    monkeypatch.setattr(products, "LARGE", 0)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Count how often oneDNN is asked."""
+    calls, known = [], products.ONEDNN
+    monkeypatch.setattr(products, "ONEDNN", lambda *parts: calls.append(1) or known(*parts))
+    return calls
+
+
+def strided(*shape):
+    """Numbers that lie twice as far apart as they might, in turned order."""
+    return (
+        torch.randn(*shape[:-2], 2 * shape[-1], 2 * shape[-2])[..., ::2, ::2].mT
+        if len(shape) > 1
+        else torch.randn(2 * shape[0])[::2]
+    )
+
+
+@pytest.mark.parametrize("make", [torch.randn, strided], ids=["whole", "strided"])
+@pytest.mark.parametrize("shape", [(5, 16), (2, 3, 16), (1, 16), (0, 16)], ids=str)
+@pytest.mark.parametrize("biased", [True, False], ids=["bias", "none"])
+def test_values_and_slopes_are_those_of_torch(asked, make, shape, biased):
+    torch.manual_seed(0)
+    x, weight, bias = make(*shape), make(8, 16), make(8) if biased else None
+    parts = [part.requires_grad_() for part in (x, weight, bias) if part is not None]
+    ours, known = linear(x, weight, bias), functional.linear(x, weight, bias)
+    torch.testing.assert_close(ours, known)
+    slope = torch.randn_like(known)
+    for one, other in zip(
+        torch.autograd.grad(ours, parts, slope), torch.autograd.grad(known, parts, slope), strict=True
+    ):
+        torch.testing.assert_close(one, other)
+    assert len(asked) == 2  # forward, and for the slopes of x
+
+
+def test_slopes_can_be_differentiated_again():
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(3, 4), torch.randn(5, 4), torch.randn(5)
+    parts = [part.requires_grad_() for part in (x, weight, bias)]
+
+    def second(function):
+        first = torch.autograd.grad(function(*parts).sin().sum(), parts, create_graph=True)
+        return torch.autograd.grad(sum(slope.square().sum() for slope in first), parts)
+
+    for one, other in zip(second(linear), second(functional.linear), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_function_transforms_see_a_linear_map():
+    x, weight = torch.randn(3, 2, 4), torch.randn(5, 4)
+    ours = torch.func.vmap(torch.func.grad(lambda x: linear(x, weight, None).sin().sum()))(x)
+    torch.testing.assert_close(ours, (functional.linear(x, weight).cos() @ weight))
+
+
+@pytest.mark.parametrize("precisions", [(torch.float64,) * 3, (torch.float16,) * 3], ids=str)
+def test_other_precisions_are_left_to_torch(asked, precisions):
+    x, weight, bias = (torch.ones(4, 4, dtype=kind) for kind in precisions)
+    assert linear(x, weight, bias[0]).dtype == precisions[0]
+    assert not asked
+
+
+def test_autocast_lowers_as_it_would(asked):
+    x, weight = torch.randn(4, 8), torch.randn(8, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(linear(x, weight, None), functional.linear(x, weight))
+    assert not asked
+
+
+def test_small_products_are_left_to_torch(asked, monkeypatch):
+    monkeypatch.setattr(products, "LARGE", LARGE)
+    linear(torch.ones(64, 128), torch.ones(128, 128), None)
+    assert not asked
+    linear(torch.ones(2048, 128), torch.ones(128, 128), None)
+    assert asked
+
+
+def test_operations_are_counted():
+    x, weight = nn.Parameter(torch.randn(6, 4)), nn.Parameter(torch.randn(5, 4))
+
+    def count(function):
+        with FlopCounterMode(display=False) as counter:
+            function(x, weight, None).sum().backward()
+        return counter.get_total_flops()
+
+    assert count(linear) == count(functional.linear) == 3 * 2 * 6 * 4 * 5
+
+
+def test_without_onednn_all_is_as_torch_does_it(monkeypatch):
+    monkeypatch.setattr(products, "ONEDNN", None)
+    x, weight, bias = torch.randn(3, 4), torch.randn(5, 4), torch.randn(5)
+    with torch.no_grad():
+        assert torch.equal(linear(x, weight, bias), functional.linear(x, weight, bias))
+        assert torch.equal(product(x, weight), functional.linear(x, weight))
+
+
+def test_slope_of_weights_of_a_single_row():
+    slope, x = torch.randn(1, 5), torch.randn(1, 4)
+    assert torch.equal(weight_slope(slope, x), slope.mT @ x)
