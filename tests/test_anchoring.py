@@ -2,54 +2,23 @@
 
 import json
 import os
-import textwrap
+from pathlib import Path
 
 import pytest
 
-from dither.engine.anchoring import anchored, outside
+from dither.engine.anchoring import _named, anchored, outside
 from dither.engine.cli import main
 from dither.engine.experiment import load_experiment
 from dither.engine.run_policy import governing_policy_file
 
-TEXT = """
-sampler = "first-hitting"
-loss = "masked-ce"
-[task]
-use = "language-model"
-length = 8
-tokenizer = "bytes"
-ngrams = 2
-data = { use = "text-files", paths = ["texts/*.txt"], valid = 0.2, test = 0.1 }
-[process]
-use = "absorbing"
-[model]
-use = "denoiser"
-width = 16
-depth = 1
-embedding = "tokens"
-condition = "level"
-block = { use = "adaln-zero", heads = 2 }
-head = "tokens"
-[train]
-steps = 2
-batch_size = 4
-checkpoint_every = 1
-device = "cpu"
-threads = 1
-[evaluate]
-samples = 4
-[sample]
-count = 1
-"""
-
 
 @pytest.fixture
-def project(tmp_path, monkeypatch):
+def project(tmp_path, monkeypatch, text_experiment):
     """A folder with texts, named relative to it, and an experiment."""
     folder = tmp_path / "project"
     (folder / "texts").mkdir(parents=True)
     (folder / "texts" / "a.txt").write_text("the cat sat on the mat. " * 200)
-    (folder / "exp.toml").write_text(textwrap.dedent(TEXT))
+    (folder / "exp.toml").write_text(text_experiment("texts/*.txt"))
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(folder)
     return folder
@@ -133,6 +102,16 @@ def test_what_is_extended_from_outside_is_told(project, tmp_path, monkeypatch):
     assert "extends" in told[0]
     assert "exp.toml" in told[0]
     assert told[1].endswith("task.data.paths = ../project/texts/a.txt")
+
+
+def test_an_absolute_text_that_is_no_file_is_not_told(project, tmp_path):
+    (tmp_path / "far.json").write_text("{}")
+    texts = {"separator": "/", "start": "/usr/bin", "none": "/none/such.json", "words": ["/", "a"]}
+    files = {"tokenizer": str(tmp_path / "far.json"), "data": {"path": "/usr"}}
+    assert list(_named({**texts, **files}, project)) == [
+        ("tokenizer", tmp_path / "far.json"),
+        ("data.path", Path("/usr")),
+    ]
 
 
 def test_a_sweep_outside_the_project_keeps_to_its_policy(project, tmp_path):

@@ -80,6 +80,24 @@ def test_help_is_quick():
     assert min(float(done.stdout.splitlines()[-1]) for done in runs) < 0.8
 
 
+def test_a_check_is_quick():
+    """What it does not need is not imported: other verbs, tables, requirements, the text under the options."""
+    code = (
+        f"import sys, time; from dither.engine.cli import main; main(['validate', {QUICK!r}])\n"
+        "print(time.process_time(), *(name for name in sys.modules if name.startswith('dither.engine.cli.')))\n"
+        "needless = 'torch', 'numpy', 'rich', 'packaging.requirements', 'dither.registry.option_docs'\n"
+        "print(*(name for name in needless if name in sys.modules))"
+    )
+    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(3)]
+    _, told, needless = runs[0].stdout.splitlines()
+    assert needless == ""
+    assert {name.rpartition(".")[2] for name in told.split()[1:]} == {
+        "app", "completion", "experiments", "output", "root",
+    }  # fmt: skip
+    # 0.25 s on the machine of docs/figures.md
+    assert min(float(done.stdout.splitlines()[1].split()[0]) for done in runs) < 0.8
+
+
 def completed(*words: str, shell: str = "bash") -> list[str]:
     """What a shell is offered for the last of these words."""
     code = "import sys; sys.argv = ['dither']; from dither.engine.cli import main; sys.exit(main())"

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import textwrap
 
 import pytest
 import torch
@@ -13,45 +12,16 @@ from dither.engine.parcel import pack, space_as_json, space_from_json
 from dither.registry.problems import Refused
 from dither.registry.spaces import Condition, FeatureSpace, Field, Group, TokenSpace
 
-TEXT = """
-sampler = "first-hitting"
-loss = "masked-ce"
-[task]
-use = "language-model"
-length = 8
-tokenizer = "chars"
-data = { use = "text-files", paths = ["texts/*.txt", "more.txt"], valid = 0.2, test = 0.1 }
-[process]
-use = "absorbing"
-[model]
-use = "denoiser"
-width = 16
-depth = 1
-embedding = "tokens"
-condition = "level"
-block = { use = "adaln-zero", heads = 2 }
-head = "tokens"
-[train]
-steps = 2
-batch_size = 4
-device = "cpu"
-threads = 1
-[evaluate]
-samples = 4
-[sample]
-count = 1
-"""
-
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def made(tmp_path_factory, text_experiment):
     """A run on text files, exported; the folder that it was made in is gone."""
     folder = tmp_path_factory.mktemp("made")
     home = folder / "home of somebody"
     (home / "texts").mkdir(parents=True)
     (home / "texts" / "a.txt").write_text("the cat sat on the mat. " * 60)
     (home / "more.txt").write_text("the dog lay on the log. " * 60)
-    (home / "exp.toml").write_text(textwrap.dedent(TEXT))
+    (home / "exp.toml").write_text(text_experiment("texts/*.txt", "more.txt", tokenizer="chars"))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(home)
         assert main(["run", "exp.toml"]) == 0

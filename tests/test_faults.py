@@ -153,3 +153,22 @@ def test_a_plugin_file_at_fault_is_named_with_its_line_and_that_of_the_experimen
 def test_a_file_with_a_byte_order_mark_is_read(made, tmp_path):
     (tmp_path / "bom.toml").write_bytes(b"\xef\xbb\xbf" + made[0].read_bytes())
     assert main(["validate", str(tmp_path / "bom.toml")]) == 0
+
+
+def python(code, folder):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder, check=False)
+
+
+def test_a_signal_in_an_import_ends_the_process_where_an_exception_would_abort_it(tmp_path):
+    (tmp_path / "late.py").write_text(
+        "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGTERM)\nexcept BaseException:\n    print('on')\n"
+    )
+    done = python("from dither.engine.signals import *\nwith stop_on_signals():\n    import late", tmp_path)
+    assert (done.returncode, done.stdout) == (75, "")
+    assert done.stderr == "stopped by SIGTERM; nothing is lost, the same command begins again\n"
+
+
+@pytest.mark.parametrize(("last", "code"), [(True, 0), (False, -15)])
+def test_a_signal_after_all_is_done_changes_nothing(tmp_path, last, code):
+    text = f"from dither.engine.signals import *\nwith stop_on_signals({last}): import os\nos.kill(os.getpid(), 15)"
+    assert python(text, tmp_path).returncode == code

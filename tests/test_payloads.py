@@ -24,32 +24,6 @@ from dither.registry.problems import Refused
 from dither.registry.storage import sha256_of
 
 ROOT = Path(__file__).parents[1]
-TEXT = """
-loss = "masked-ce"
-process = "absorbing"
-[task]
-use = "language-model"
-length = 8
-tokenizer = "bytes"
-data = { use = "text-files", paths = ["a.txt"], valid = 0.2, test = 0.1 }
-[model]
-use = "denoiser"
-width = 8
-depth = 1
-embedding = "tokens"
-condition = "level"
-block = { use = "adaln-zero", heads = 2 }
-head = "tokens"
-[train]
-steps = 2
-batch_size = 2
-device = "cpu"
-threads = 1
-[evaluate]
-samples = 2
-[sample]
-count = 1
-"""
 FLAG = "payload-ran"
 CODE = f"open({FLAG!r}, 'w').close()\n"
 
@@ -75,10 +49,10 @@ def snapshot(folder, but):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained(tmp_path_factory, text_experiment):
     folder = tmp_path_factory.mktemp("trained")
     (folder / "a.txt").write_text("the cat sat on the mat. " * 40)
-    (folder / "exp.toml").write_text(TEXT.replace('"a.txt"', json.dumps(str(folder / "a.txt"))))
+    (folder / "exp.toml").write_text(text_experiment(str(folder / "a.txt")))
     assert main(["run", str(folder / "exp.toml"), "--runs", str(folder / "runs")]) == 0
     (run,) = (folder / "runs").iterdir()
     export_run(run, folder / "given")
@@ -302,3 +276,17 @@ def test_what_an_experiment_reads_from_elsewhere_is_told(place, capsys):
     told = capsys.readouterr().err.replace("\n", "")
     assert "a file outside the folder of the experiment is read: extends: " in told
     assert "a file outside the folder of the experiment is read: task.data.paths = " in told
+
+
+def test_what_a_run_reads_from_elsewhere_is_told(place, trained, capsys):
+    for words in (["evaluate"], ["sample", "-n", "1"], ["run", "--resume"]):
+        assert main([words[0], *words[1:], str(place / "run")]) == 0
+        told = capsys.readouterr().err.replace("\n", "")
+        assert f"a file outside the folder of the experiment is read: task.data.paths = {trained / 'a.txt'}" in told, (
+            words
+        )
+    dither.load(place / "run")
+    assert "is read: task.data.paths = " in capsys.readouterr().err
+    os.chdir(trained)
+    assert main(["evaluate", str(place / "run")]) == 0
+    assert "is read" not in capsys.readouterr().err

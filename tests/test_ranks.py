@@ -71,25 +71,29 @@ def after_run(run, summary):
 """
 
 
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The run of one process, which those of two are compared with."""
+    folder = tmp_path_factory.mktemp("alone")
+    (folder / "exp.toml").write_text(EXPERIMENT)
+    assert main(["run", str(folder / "exp.toml"), "--runs", str(folder / "runs")]) == 0
+    (path,) = (folder / "runs").iterdir()
+    return path
+
+
 @pytest.fixture
 def train(tmp_path):
-    """Run in the folder of the test, on one rank or on two, and return the run directory."""
+    """Run in the folder of the test, in this process or on two ranks, and return the run directory."""
     (tmp_path / "exp.toml").write_text(EXPERIMENT)
 
     def trained(*arguments, ranks, resume=None):
         what = ["--resume", str(resume)] if resume else [str(tmp_path / "exp.toml")]
-        launch = TORCHRUN if ranks == 2 else []
-        command = [
-            sys.executable,
-            *launch,
-            "-m",
-            "experiments.run",
-            *what,
-            "--runs",
-            str(tmp_path / "runs"),
-            *arguments,
-        ]
+        words = [*what, "--runs", str(tmp_path / "runs"), *arguments]
         before = set((tmp_path / "runs").glob("*"))
+        if ranks == 1:
+            assert main(["run", *words]) == 0
+            return resume or (set((tmp_path / "runs").glob("*")) - before).pop(), None
+        command = [sys.executable, *TORCHRUN, "-m", "experiments.run", *words]
         done = subprocess.run(
             command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=250, check=False
         )
@@ -126,10 +130,9 @@ def same(one, other, tolerance=1e-5):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_two_ranks_are_the_run_of_one(train, strategy, tmp_path):
+def test_two_ranks_are_the_run_of_one(train, alone, strategy, tmp_path):
     (tmp_path / "counting.py").write_text(COUNTING)
     (tmp_path / "exp.toml").write_text('plugins = ["counting.py"]\n' + EXPERIMENT)
-    alone, _ = train(ranks=1)
     both, done = train("--set", f"train.strategy={strategy}", ranks=2)
     assert (both / "summary.json").is_file(), done.stderr[-3000:]
     assert f"2 ranks ({strategy})" in done.stdout
@@ -152,6 +155,15 @@ def test_two_ranks_that_compile_and_take_parts_are_still_the_run_of_one(train):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_matrices_are_made_orthogonal_as_a_whole(train, strategy):
+    muon = ("--set", "train.optimizer={use = 'muon', lr = 0.01}")
+    alone, _ = train(*muon, ranks=1)
+    both, _ = train(*muon, "--set", f"train.strategy={strategy}", ranks=2)
+    same(alone, both)
+
+
+@pytest.mark.slow
 def test_changes_of_low_rank_are_cut_up_too(train):
     lora = "train.lora={rank = 2, alpha = 4, on = ['attention', 'mlp'], whole = ['head.*']}"
     alone, _ = train("--set", lora, ranks=1)
@@ -161,8 +173,7 @@ def test_changes_of_low_rank_are_cut_up_too(train):
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_another_number_of_ranks(train):
-    alone, _ = train(ranks=1)
+def test_a_run_goes_on_with_another_number_of_ranks(train, alone):
     half, _ = train("--set", "train.steps=4", ranks=2)
     train("--set", "train.steps=8", ranks=1, resume=half)
     same(alone, half)
@@ -173,9 +184,8 @@ def test_a_run_goes_on_with_another_number_of_ranks(train):
 
 
 @pytest.mark.slow
-def test_pieces_of_two_ranks_are_read_by_one_and_by_a_process_alone(train, tmp_path, capsys):
+def test_pieces_of_two_ranks_are_read_by_one_and_by_a_process_alone(train, alone, tmp_path, capsys):
     """Under FSDP each rank writes its own pieces: resumed on two ranks and on one, evaluated, exported, damaged."""
-    alone, _ = train(ranks=1)
     cut = ["--set", "train.strategy=fsdp"]
     half, done = train(*cut, "--set", "train.steps=4", ranks=2)
     folder = half / "checkpoints" / "step-00000004"

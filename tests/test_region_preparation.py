@@ -19,7 +19,7 @@ TABLE += [
 EXPERIMENT = """
 name = "prepared"
 loss = "mse"
-sampler = { use = "ancestral", steps = 1 }
+sampler = "ancestral"
 [task]
 use = "get-region"
 regions = 4

@@ -84,7 +84,8 @@ def elsewhere(whole: Whole, folder: Path, kinds: Iterable[str] = ("torch", "pyth
 def real_capability(whole: Whole, folder: Path) -> Row:
     """The same with a processor that can less, in a process begun anew."""
     row, base = Row("resumed under ATEN_CPU_CAPABILITY=default: told"), whole.half(folder / "half-real")
-    known = {"OMP_NUM_THREADS": "1", "ATEN_CPU_CAPABILITY": "default", "PYTHONPATH": str(ROOT)}
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    known = {"OMP_NUM_THREADS": "1", "ATEN_CPU_CAPABILITY": "default", "PYTHONPATH": paths}
     done = subprocess.run(
         [sys.executable, "-m", "experiments.run", "run", "--resume", str(base)], env={**os.environ, **known},
         capture_output=True, text=True, check=False,

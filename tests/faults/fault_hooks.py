@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fault_save_hooks import ones_after_saves  # noqa: F401
 from fault_soak_hooks import many_checkpoints, many_resumptions  # noqa: F401
 
 DISK = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree"}
@@ -197,7 +198,10 @@ def broken_log() -> None:
 
 
 def kill_after(moment: str) -> None:
-    """Die after a step, before its checkpoint: the first, one in an epoch, at its end, the last; or in what follows."""
+    """Die after a step, before its checkpoint: the first, one in an epoch, at its end, the last; or in what follows.
+
+    A number names a step, too.
+    """
     from dither.engine.trainer import Trainer
     from dither.engine.training import Run
 
@@ -222,7 +226,7 @@ def kill_after(moment: str) -> None:
     elif moment == "boundary":
         dying(Trainer, "advance", boundary)
     else:
-        step = {"first": 1, "middle": 7, "last": 12}[moment]
+        step = {"first": 1, "middle": 7, "last": 12}.get(moment) or int(moment)
         dying(Trainer, "advance", lambda trainer: trainer.step == step)
 
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fault_rows import Row
-from fault_trial import KILLED, Whole, begun, go_on, moments, resume
+from fault_trial import FILES, KILLED, Whole, begun, go_on, only, resume
+from fault_trial import moments as random_moments
 
 CHECKPOINTS = "/checkpoints"
 ASYNC = ("train.async_save=true",)
@@ -24,7 +25,7 @@ def _most(more: tuple[str, ...]) -> int:
 def kills(whole: Whole, folder: Path, trials: int, seed: int = 0) -> Row:
     """Kill -9 at random moments, twice a trial; every other trial saves beside training."""
     row = Row("kill -9 at random moments, twice each")
-    for number, moment in enumerate(moments(whole.seconds, trials, seed)):
+    for number, moment in enumerate(random_moments(whole.seconds, trials, seed)):
         place = folder / f"kill-{number}"
         more = ASYNC if number % 2 else PLAIN
         whole.again(place, more=more).kill(moment)
@@ -95,4 +96,45 @@ def resumptions(whole: Whole, folder: Path, steps: Iterable[str] = STEPS) -> Row
             wrong = go_on(whole, place, _most(more))
             row.add(wrong if code in KILLED else f"ended with {code}", f"{step} {more}")
             shutil.rmtree(place)
+    return row
+
+
+def halves(whole: Whole, folder: Path, steps: int = 200, moments: Iterable[str] = ("1", "100", "boundary")) -> Row:
+    """100 steps, kill -9, 100 more: bit for bit 200; and so after step 1, at the end of an epoch, after the last."""
+    row = Row("200 steps, kill -9 after step 1, 100, an epoch, the last")
+    settings = ("train.checkpoint_every=20", "train.log_every=1", "evaluate.every=50", "sample.every=1000")
+    longer = whole.otherwise(folder / "longer", *settings, steps=steps)
+    for step in (*moments, str(steps)):
+        for more in (PLAIN, ASYNC):
+            place = folder / f"half-{step}-{len(more)}"
+            code = longer.again(place, "kill_after", step, more=more).wait(600)
+            wrong = go_on(longer, place, 10 * _most(more))
+            row.add(wrong if code in KILLED else f"ended with {code}", f"{step} {more}")
+            shutil.rmtree(place)
+    return row
+
+
+def compiled(whole: Whole, folder: Path, ways: Iterable[str] = ("true", "'blocks'")) -> Row:
+    """The same with a compiled model; needs a C++ compiler."""
+    row = Row("compiled: kill -9 in the middle, gone on with")
+    for way in ways:
+        other = whole.otherwise(folder / f"compiled-{len(way)}", f"train.compile={way}")
+        place = folder / f"killed-{len(way)}"
+        code = other.again(place, "kill_after", "middle").wait(600)
+        wrong = go_on(other, place, _most(PLAIN))
+        row.add(wrong if code in KILLED else f"ended with {code}", way)
+    return row
+
+
+def overwritten(whole: Whole, folder: Path) -> Row:
+    """Whatever a checkpoint refers to becomes ones as soon as the loop goes on: none is written."""
+    row = Row("async_save, and all weights made ones while a checkpoint is written")
+    keep = ("train.keep_every=2",)
+    plain, ones = whole.otherwise(folder / "plain", *keep), folder / "ones"
+    command = whole.again(ones, "ones_after_saves", more=(*keep, *ASYNC))
+    code = command.wait()
+    for path in sorted((plain.path / "checkpoints").iterdir()):
+        other = only(ones / "runs") / "checkpoints" / path.name
+        same = [(path / name).read_bytes() == (other / name).read_bytes() for name in FILES]
+        row.add("" if all(same) and not code else f"exit code {code}, same {same}: {command.said[-300:]}", path.name)
     return row

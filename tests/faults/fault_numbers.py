@@ -14,11 +14,13 @@ from safetensors.torch import load_file
 NEEDED = ("step 7", "training samples", "the data: task", "step 6 is kept")
 LARGE = ("model.width=512", "train.batch_size=16", "train.accumulate=1", "train.checkpoint_every=6")
 """So that what a step takes is more than what the process has free."""
+RATES = (("train.lr_schedule.warmup=0",), ("train.checkpoint_every=1", "train.clip=0"))
+"""Settings beside a rate that is much too large: as usual, and with a checkpoint after each step."""
 KINDS = ("loss nan", "loss inf", "gradient nan", "gradient inf", "gradient -inf")
 
 
 def numbers(whole: Whole, folder: Path, kinds: Iterable[str] = KINDS) -> Row:
-    """A loss or a gradient that is no number, and a rate of 1e20 and more: stopped before the update."""
+    """A loss or a gradient that is no number, and rates of 1e20 and more: stopped before the update, or the next."""
     row = Row("loss or gradient NaN or infinite; learning rates 1e20 and 1e39")
     for kind in kinds:
         place = folder / kind.replace(" ", "-")
@@ -28,13 +30,14 @@ def numbers(whole: Whole, folder: Path, kinds: Iterable[str] = KINDS) -> Row:
         missing = [word for word in NEEDED if word not in said]
         wrong = wrong or (f"does not say {missing}: {said[-400:]}" if missing else "")
         row.add(wrong or go_on(whole, place), kind)
-    for rate in ("1e20", "1e39"):
-        place = folder / rate
-        more = (f"train.optimizer.lr={rate}", "train.checkpoint_every=1", "train.clip=0")
-        command = whole.again(place, more=more)
+    for rate, more in ((rate, more) for rate in ("1e20", "1e39") for more in RATES):
+        place = folder / f"{rate}-{len(more)}"
+        command = whole.again(place, more=(f"train.optimizer.lr={rate}", *more))
         code, said = command.wait(), command.said
-        wrong = "" if code == 4 and "Traceback" not in said else f"exit code {code}: {said[-500:]}"
-        row.add(wrong or _finite(only(place / "runs")), f"a rate of {rate}")
+        good = code == 4 and "Traceback" not in said and ("step 1:" in said or "step 2:" in said)
+        row.add(
+            ("" if good else f"exit code {code}: {said[-500:]}") or _finite(only(place / "runs")), f"a rate of {rate}"
+        )
     return row
 
 

@@ -2,58 +2,73 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 from fault_rows import Row
-from fault_trial import Whole, only, resume
+from fault_trial import KILLED, Whole, begun, digest, only, resume
 
 MOST = 1.05
 """How much more there may be in the end than in the beginning."""
+NEVER = 1_000_000_000
+STEPS = 2
+"""That a resumption goes on by."""
 
 
 def checkpoints(whole: Whole, folder: Path, count: int) -> Row:
     """Write very many checkpoints in one process."""
-    row, file, every = Row("checkpoints written in one process"), folder / "soak", count // 20
+    row, file = Row("checkpoints written in one process"), folder / "soak"
     more = (f"train.steps={count}", "train.checkpoint_every=1", f"evaluate.every={count}", "train.log_every=100")
-    more += ("sample.every=1000000000", "sample.count=0")
-    command = whole.again(folder / "long", "many_checkpoints", every, str(file), more=more)
-    code = command.wait(1400)
-    run = only(folder / "long" / "runs")
-    sizes = [_size(path) for path in sorted((run / "checkpoints").iterdir())]
-    row.trials = count
-    row.bad = [f"exit code {code}: {command.said[-500:]}"] if code else []
-    row.note, bad = _grown(file)
-    row.bad += bad
-    disk = [int(line.split()[2]) for line in file.read_text().splitlines()]
-    if len(sizes) != 2 or max(disk) > 2 * max(sizes) * MOST:
-        row.bad.append(f"{max(disk):,} bytes on disk for two checkpoints of {max(sizes, default=0):,}")
-    return row
+    more += (f"sample.every={NEVER}", "sample.count=0")
+    command = whole.again(folder / "long", "many_checkpoints", max(count // 20, 1), str(file), more=more)
+    return _judged(row, count, command.wait(2400), command.said, only(folder / "long" / "runs"), file)
 
 
 def resumptions(whole: Whole, folder: Path, count: int) -> Row:
     """Go on very many times in one process."""
-    row, file = Row("resumptions in one process, a step each"), folder / "soak"
-    more = ("train.steps=0", "sample.count=0", "train.checkpoint_every=1000000", "evaluate.every=1000000")
-    assert whole.again(folder / "short", more=(*more, "evaluate.samples=1")).wait() == 0
+    row, file = Row("resumptions in one process, two steps and a checkpoint each"), folder / "soak"
+    more = ("train.steps=0", "sample.count=0", f"train.checkpoint_every={NEVER}", f"evaluate.every={NEVER}")
+    assert whole.again(folder / "short", more=(*more, "evaluate.samples=8")).wait() == 0
     run = only(folder / "short" / "runs")
-    hook = ("many_resumptions", count, max(count // 20, 1), str(file), str(run))
-    command = resume(run, folder / "often", *hook, more=(f"train.steps={count + 1}",))
-    code = command.wait(1400)
-    row.trials = count
-    row.bad = [f"exit code {code}: {command.said[-500:]}"] if code else []
-    row.note, bad = _grown(file)
-    row.bad += bad
+    hook = ("many_resumptions", count, STEPS, max(count // 20, 1), str(file), str(run))
+    command = resume(run, folder / "often", *hook, more=(f"train.steps={STEPS * count}",))
+    return _judged(row, count, command.wait(2400), command.said, run, file)
+
+
+def kills(whole: Whole, folder: Path, count: int, seed: int = 0) -> Row:
+    """Kill one run again and again at random moments; in the end it is one that nothing happened to."""
+    row, dice, steps = Row("kill -9 of one run, again and again"), random.Random(seed), 10 * count
+    more = (f"train.steps={steps}", "train.checkpoint_every=1", "evaluate.every=50", f"sample.every={NEVER}")
+    assert whole.again(folder / "whole", more=more).wait(1200) == 0
+    place = folder / "killed"
+    command = whole.again(place, more=more)
+    for _ in range(count):
+        command.kill(dice.uniform(0.2, 1.2) * whole.seconds)
+        if command.process.exitcode not in KILLED:
+            break
+        row.trials += 1
+        run = begun(place / "runs")
+        command = whole.again(place, more=more) if run is None else resume(run, place / "on")
+    code, run = command.wait(1200), begun(place / "runs")
+    same = digest(run, steps) == digest(only(folder / "whole" / "runs"), steps)
+    left = [path.name for path in run.rglob(".*")]
+    row.bad = [] if not code and same and not left else [f"exit code {code}, same {same}, left {left}: {command.said}"]
     return row
 
 
-def _size(path: Path) -> int:
-    return sum(file.stat().st_size for file in path.iterdir())
-
-
-def _grown(file: Path) -> tuple[str, list[str]]:
-    """Return by how much memory and open files have grown, and what is too much; the first tenth is to warm up."""
-    seen = [[int(word) for word in line.split()] for line in file.read_text().splitlines()]
-    memory, files = [line[0] for line in seen[1:]], [line[1] for line in seen[1:]]
-    note = f"memory {memory[0] / 2**20:.0f} -> {memory[-1] / 2**20:.0f} MiB, open files {files[0]} -> {files[-1]}"
-    bad = [note] if memory[-1] > memory[0] * MOST or files[-1] > files[0] else []
-    return note, bad
+def _judged(row: Row, count: int, code: int, said: str, run: Path, file: Path) -> Row:
+    """Judge what grew while something was done so many times; the first twentieth is to warm up."""
+    row.trials = count
+    row.bad = [f"exit code {code}: {said[-900:]}"] if code else []
+    seen = [[int(word) for word in line.split()] for line in file.read_text().splitlines()][1:]
+    memory, files, threads, disk, whole = zip(*seen, strict=True)
+    newest = [sum(file.stat().st_size for file in path.iterdir()) for path in (run / "checkpoints").iterdir()]
+    row.note = (
+        f"memory {memory[0] / 2**20:.1f} -> {memory[-1] / 2**20:.1f} MiB, open files {files[0]} -> {files[-1]}, "
+        f"threads {threads[0]} -> {threads[-1]}, checkpoints {disk[0] / 1024:.1f} -> {disk[-1] / 1024:.1f} KiB; "
+        f"the rest of the run {(whole[-1] - disk[-1] - whole[0] + disk[0]) / 1024 / count:.2f} KiB each"
+    )
+    grown = memory[-1] > memory[0] * MOST or files[-1] > files[0] or threads[-1] > threads[0]
+    if grown or len(newest) != 2 or max(disk) > 2 * max(newest) * MOST:
+        row.bad.append(f"{row.note}; checkpoints left: {newest}")
+    return row

@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from multiprocessing import forkserver
 from pathlib import Path
@@ -140,6 +140,7 @@ class Whole:
         seconds: What it took.
         digest: What it came to.
         more: Settings that it is given beside those of all runs.
+        steps: Its last step.
     """
 
     task: str
@@ -148,11 +149,20 @@ class Whole:
     seconds: float
     digest: Mapping[str, str]
     more: tuple[str, ...] = ()
+    steps: int = STEPS
 
     def again(self, place: Path, *before: Any, more: tuple[str, ...] = (), out: str | None = None) -> Command:
         """Start the same run in `place`/runs, with something done in its process before."""
         given = arguments(self.experiment, place / "runs", *self.more, *more)
         return Command(given, place / "log", before, self.experiment.parent, out).start()
+
+    def otherwise(self, place: Path, *more: str, steps: int = STEPS) -> Whole:
+        """Make a run with other settings, to which nothing happens either."""
+        more = (f"train.steps={steps}", *more)
+        command = self.again(place, more=more)
+        assert command.wait(1200) == 0, command.said
+        path = only(place / "runs")
+        return replace(self, path=path, digest=digest(path, steps), more=more, steps=steps)
 
     def half(self, place: Path, more: tuple[str, ...] = ()) -> Path:
         """Return the same run, killed half way."""
@@ -213,11 +223,11 @@ def go_on(whole: Whole, place: Path, most: int | None = None) -> str:
     run = begun(place / "runs")
     done = 0 if run is None or most is None else max((step for step, _ in lines_of(run / "metrics.jsonl")), default=0)
     command = whole.again(place) if run is None else resume(run, place / "on")
-    code = command.wait()
+    code = command.wait(600)
     if code:
         return f"went on with exit code {code}: {command.said[-600:]}"
     run = run or begun(place / "runs")
-    found = digest(run)
+    found = digest(run, whole.steps)
     wrong = [f"{name} differs" for name, value in whole.digest.items() if found[name] != value]
     wrong += [f"{path.relative_to(run)} left over" for path in run.rglob(".*")]
     if most is not None and (at := re.search(r"going on after step (\d+)", command.said)) and done - int(at[1]) > most:

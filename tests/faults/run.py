@@ -1,7 +1,7 @@
 # ruff: noqa: T201
 """The fault matrix: break runs in every way, go on with them, and print what came of it as a table.
 
-    python tests/faults/run.py                       # everything, for every task: an hour on one core
+    python tests/faults/run.py                       # everything, for every task: two hours on one core
     python tests/faults/run.py --share 0.1           # a tenth of the trials of each row
     python tests/faults/run.py --only kills          # one row (repeat)
     python tests/faults/run.py --task language       # of one task (repeat)
@@ -42,16 +42,19 @@ ALL = " ".join(TASKS)
 REAL = "bubble region language"
 ROWS: dict[str, tuple[str, Case]] = {
     "resumed": (ALL, lambda whole, folder, n: fault_kills.resumptions(whole, folder)),
-    "kills": (ALL, lambda whole, folder, n: fault_kills.kills(whole, folder, n(50, 20))),
+    "kills": (ALL, lambda whole, folder, n: fault_kills.kills(whole, folder, n(50, 34))),
     "inside": (ALL, lambda whole, folder, n: fault_kills.inside_saves(whole, folder, n(70, 45))),
     "points": (ALL, lambda whole, folder, n: fault_kills.crash_points(whole, folder, _points(whole, folder, n))),
-    "halves": ("toy", lambda whole, folder, n: fault_kills.half_files(whole, folder)),
+    "parts": (ALL, lambda whole, folder, n: fault_kills.half_files(whole, folder)),
+    "halves": (ALL, lambda whole, folder, n: fault_kills.halves(whole, folder)),
+    "compiled": (REAL, lambda whole, folder, n: fault_kills.compiled(whole, folder)),
+    "ones": (ALL, lambda whole, folder, n: fault_kills.overwritten(whole, folder)),
     "same": (ALL, lambda whole, folder, n: fault_changes.same_again(whole, folder, n(20, 7))),
     "elsewhere": (ALL, lambda whole, folder, n: fault_changes.elsewhere(whole, folder)),
     "capability": ("toy", lambda whole, folder, n: fault_changes.real_capability(whole, folder)),
     "settings": (ALL, lambda whole, folder, n: fault_changes.settings(whole, folder)),
-    "disks": (ALL, lambda whole, folder, n: fault_disks.full_disks(whole, folder, n(30, 10)) if can_mount() else None),
-    "quotas": (ALL, lambda whole, folder, n: fault_disks.largest_files(whole, folder, n(30, 10))),
+    "disks": (ALL, lambda whole, folder, n: fault_disks.full_disks(whole, folder, n(30, 30)) if can_mount() else None),
+    "quotas": (ALL, lambda whole, folder, n: fault_disks.largest_files(whole, folder, n(30, 30))),
     "logs": (ALL, lambda whole, folder, n: fault_disks.full_logs(whole, folder)),
     "signals": (ALL, lambda whole, folder, n: fault_signals.signals(whole, folder)),
     "second": (ALL, lambda whole, folder, n: fault_signals.second_signal(whole, folder)),
@@ -70,11 +73,12 @@ ROWS: dict[str, tuple[str, Case]] = {
     "directories": ("toy", lambda whole, folder, n: fault_crowds.directories(folder, n(500, 0))),
     "starts": (ALL, lambda whole, folder, n: fault_crowds.starts(whole, folder, n(500, 20))),
     "soak": (ALL, lambda whole, folder, n: fault_soak.checkpoints(whole, folder, n(10_000, 500))),
-    "often": (ALL, lambda whole, folder, n: fault_soak.resumptions(whole, folder, n(1_000, 60))),
+    "often": (ALL, lambda whole, folder, n: fault_soak.resumptions(whole, folder, n(1_000, 1_000))),
+    "killed": (ALL, lambda whole, folder, n: fault_soak.kills(whole, folder, n(40, 40))),
     "cold": ("toy", lambda whole, folder, n: fault_signals.cold_signals(whole, folder)),
     "cold-real": (
         REAL,
-        lambda whole, folder, n: fault_signals.cold_signals(whole, folder, _one(whole), "run evaluate"),
+        lambda whole, folder, n: fault_signals.cold_signals(whole, folder, verbs="run evaluate"),
     ),
 }
 """Every row by name: the tasks that it is for, and what makes it."""
@@ -89,11 +93,6 @@ def _points(whole: Whole, folder: Path, n: Count) -> range:
 def _third(name: str, number: int) -> bool:
     """Tell whether to try: every third, so that each file is damaged in some ways."""
     return number % 3 == 0
-
-
-def _one(whole: Whole) -> list[int]:
-    """Return a signal, another one for each task."""
-    return [fault_signals.SIGNALS[REAL.split().index(whole.task)]]
 
 
 def main() -> int:

@@ -48,6 +48,10 @@ def test_kills_at_random_moments(whole, tmp_path):
     good(fault_kills.resumptions(whole, tmp_path, ["first", "drawing"]))
 
 
+def test_saved_beside_training_are_the_values_of_the_step(whole, tmp_path):
+    good(fault_kills.overwritten(whole, tmp_path))
+
+
 def test_kills_before_calls_to_the_disk(whole, tmp_path):
     count = fault_kills.count_points(whole, tmp_path)
     assert count > 80, "every save makes many"
@@ -111,5 +115,6 @@ def test_many_directories_at_once(tmp_path):
 
 
 def test_what_lasts_long(whole, tmp_path):
-    good(fault_soak.checkpoints(whole, tmp_path, 100))
-    good(fault_soak.resumptions(whole, tmp_path, 8))
+    good(fault_soak.checkpoints(whole, tmp_path, 60))
+    good(fault_soak.resumptions(whole, tmp_path, 5))
+    good(fault_soak.kills(whole, tmp_path / "kills", 2))

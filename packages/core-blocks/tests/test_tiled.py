@@ -73,7 +73,7 @@ def test_it_is_chosen_where_it_gains(monkeypatch):
         assert not tiles_pay(q, k)
     assert not tiles_pay(q.detach(), k.detach())
     assert not tiles_pay(q.float(), k.float())
-    monkeypatch.setattr(tiled, "MOST", 2 * 3 * 70 * 90 - 1)
+    monkeypatch.setattr(tiled, "FEW_WEIGHTS", 2 * 3 * 70 * 90 - 1)
     assert not tiles_pay(q, k)
     monkeypatch.undo()
     monkeypatch.setattr(attention, "attend_in_tiles", lambda *a: called.append(2))

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dither.engine import budget, machine
+from dither.engine import budget, footprint, machine
 from dither.engine.budget import budgets, misfit_memory, require_memory
 from dither.engine.machine import size, total_memory
-from dither.registry import Refused
-from dither.registry.costs import Cost, Stage
+from dither.registry import Refused, default_catalog
+from dither.registry.costs import Cost, Matrix, Stage
 from dither.registry.fused import FUSED_FROM
 from dither.registry.spaces import Field, TokenSpace
 
@@ -20,18 +20,41 @@ costs = st.builds(Cost, numbers, numbers, numbers)
 models = st.lists(st.builds(Stage, st.uuids().map(str), costs, st.integers(1, 3)), min_size=1, max_size=4)
 
 
-def experiment(stages, reading=Cost(), loss=Cost(), batch=4, accumulate=1, moments=2, ema=0.9, held=0):  # noqa: B008
+def experiment(
+    stages,
+    reading=Cost(),  # noqa: B008
+    loss=Cost(),  # noqa: B008
+    batch=4,
+    accumulate=1,
+    ema=0.9,
+    held=0,
+    measured=0,
+    judged=0,
+    hidden=0.0,
+    bound=False,
+):
     return SimpleNamespace(
-        task=SimpleNamespace(held=lambda: held),
-        process=SimpleNamespace(cost=lambda _: reading, facts=lambda space: SimpleNamespace(space=space)),
-        model=SimpleNamespace(stages=lambda _: stages),
-        loss=SimpleNamespace(cost=lambda _: loss, fused_cost=lambda facts, half: None),
+        task=SimpleNamespace(
+            held=lambda: held,
+            reading=lambda: 11,
+            measuring=lambda samples: measured * samples,
+            judging=lambda samples: judged * samples,
+            filled=lambda: 0.75,
+        ),
+        process=SimpleNamespace(
+            cost=lambda _: reading, facts=lambda space: SimpleNamespace(space=space, hidden=hidden)
+        ),
+        model=SimpleNamespace(stages=lambda _: stages, matrices=lambda _: [Matrix("blocks.0.mlp.up", 30, 20, 5)]),
+        loss=SimpleNamespace(cost=lambda _: loss, fused_cost=lambda facts, half: None, bound=bound),
         sampler=SimpleNamespace(piecewise=lambda: False),
         train=SimpleNamespace(
             batch_size=batch,
             accumulate=accumulate,
-            optimizer=SimpleNamespace(moments=moments, name="toy"),
+            optimizer=SimpleNamespace(moments=2, name="toy", kept=lambda stage: 2 * stage.parameters),
             ema=ema,
+            lora=None,
+            freeze=[],
+            compile=False,
             async_save=False,
             precision="float32",
             device="cpu",
@@ -48,7 +71,7 @@ def walked(stages, samples):
     for part in parts:
         kept += part.kept
         largest = max(largest, samples * (kept + part.passing))
-    return 4 * largest + 4 * largest // budget.SLACK
+    return 4 * largest + 4 * largest // footprint.SLACK
 
 
 @given(models, costs, st.integers(1, 3), st.integers(1, 3), st.booleans())
@@ -57,10 +80,64 @@ def test_training_is_the_largest_moment_of_a_walk_there_and_back(stages, reading
     training = found[0]
     every = [*stages, Stage("reading", reading)]
     weights = 4 * sum(stage.parameters for stage in every)
-    standing = budget.PROGRAM + weights * (5 if ema else 4)
-    again = 4 * max(stage.cost.parameters for stage in every) if accumulate > 1 else 0
+    standing = footprint.PROGRAM + weights * (5 if ema else 4)
+    again = weights if accumulate > 1 else 0
     assert training.total == standing + again + walked(every, batch)
     assert training.phase == "training"
+
+
+def activations(e):
+    return sum(count for name, count in budgets(e, None)[0].terms.items() if name.startswith("activations"))
+
+
+def test_a_cpu_without_a_compiler_computes_again_and_leaves_out():
+    """0.75 of the positions are real; half of them are hidden as a whole, and one stands for these."""
+    space = SimpleNamespace(length=1_000_000)
+    for leaves_out, share in (("padding", 0.75), ("hidden", 0.501)):
+        stages = [Stage("blocks", Cost(kept=10_000, remade=4000), 3, leaves_out=frozenset({leaves_out}))]
+        e = experiment(stages, hidden=0.5)
+        e.process.facts = lambda _: SimpleNamespace(space=space, hidden=0.5)
+        assert activations(e) == pytest.approx(4 * 4 * 3 * 6000 * share, abs=100)
+        e.train.compile = True
+        assert activations(e) == 4 * 4 * 3 * 10_000
+        e.train.compile, e.train.device = False, "cuda"
+        assert activations(e) == 4 * 4 * 3 * 10_000
+
+
+def test_a_bound_is_measured_beside_the_prediction_of_the_loss():
+    for bound, most in ((False, 1000 + 300), (True, 1000 + 2 * 300)):
+        e = experiment([Stage("blocks", Cost(passing=50))], reading=Cost(kept=300, passing=1000), bound=bound)
+        assert budgets(e, None)[1].terms["4 samples passing through reading"] == 4 * 4 * most
+
+
+def test_samples_that_are_judged_may_take_more_than_drawing_them():
+    stages = [Stage("blocks", Cost(passing=50))]
+    for judged, name in ((0, "3 samples passing through blocks"), (1000, "judging 3 samples")):
+        assert name in budgets(experiment(stages, judged=judged), None)[2].terms
+
+
+def test_changes_of_low_rank_alone_have_gradients():
+    e = experiment([Stage("blocks", Cost(3000)), Stage("head", Cost(70))])
+    e.train.lora = SimpleNamespace(rank=2, on=["mlp"], whole=["head.*"])
+    terms, added = budgets(e, None)[0].terms, 5 * 2 * (30 + 20)
+    assert terms["weights"] == terms["average of the weights"] == 4 * (3070 + added)
+    assert terms["gradients"] == 4 * (added + 70)
+    assert terms["optimizer moments"] == 8 * (added + 70)
+    assert terms["changed matrices"] == 4 * 5 * 30 * 20
+    e.train.lora.on = ["attention"]
+    assert budgets(e, None)[0].terms["gradients"] == 4 * 70
+
+
+def test_frozen_weights_have_no_gradients():
+    e = experiment([Stage("blocks", Cost(3000)), Stage("head", Cost(70))])
+    e.train.freeze = ["blocks.*"]
+    terms = budgets(e, None)[0].terms
+    assert (terms["weights"], terms["gradients"], terms["optimizer moments"]) == (4 * 3070, 4 * 70, 8 * 70)
+
+
+def test_muon_keeps_one_number_for_each_weight_of_the_blocks():
+    spec = default_catalog().parse("optimizer", "muon")
+    assert [spec.kept(Stage(name, Cost(10))) for name in ("embedding", "blocks", "head")] == [20, 10, 20]
 
 
 def head(last_map=True):
@@ -72,7 +149,6 @@ def big(stages, fused, ids=300, piecewise=True):
     """An experiment over ids, whose loss has a fused form or none."""
     space = TokenSpace((Field("text", 4, ids),))
     e = experiment(stages, Cost(kept=1800, passing=2400), Cost(passing=2400))
-    e.process.facts = lambda space: SimpleNamespace(space=space)
     e.loss.fused_cost = lambda facts, half: fused
     e.sampler.piecewise = lambda: piecewise
     return e, space
@@ -105,7 +181,7 @@ def test_the_raw_output_counts_where_nothing_spares_it():
 
 
 def test_a_sampler_that_asks_for_pieces_holds_no_table_of_all_ids(monkeypatch):
-    monkeypatch.setattr(budget, "LATER", 1000)
+    monkeypatch.setattr(footprint, "LATER", 1000)
     for piecewise, most in ((True, 3 * 8 + 3000), (False, 3 * (2400 + 1800))):
         e, space = big(head(), None, piecewise=piecewise)
         (term,) = (count for name, count in budgets(e, space)[2].terms.items() if "passing" in name)
@@ -114,7 +190,8 @@ def test_a_sampler_that_asks_for_pieces_holds_no_table_of_all_ids(monkeypatch):
 
 def test_terms_by_name():
     found = budgets(experiment([Stage("blocks", Cost(10, 100, 50), 3)], Cost(kept=7), Cost(passing=9), held=5), None)
-    training, evaluation, sampling = found
+    training, evaluation, sampling, reading = found
+    assert reading.terms == {"Python and torch": footprint.PROGRAM, "data": 5, "what is read": 11}
     assert training.terms["data"] == 5
     assert training.terms["weights"] == 4 * 30
     assert training.terms["optimizer moments"] == 2 * 4 * 30
@@ -203,7 +280,7 @@ def test_a_part_that_says_nothing_counts_as_nothing_and_is_named(load):
     e = load().experiment
     training = budgets(e, e.task.space())[0]
     assert training.terms["weights"] == 0
-    assert training.total == budget.PROGRAM
+    assert training.total == footprint.PROGRAM
     (warning,) = [misfit.message for misfit in e.warn()]
     assert warning.startswith("memory is not told by")
     for name in ('model "toy-net"', 'process "toy-mask"', 'loss "toy-ce"'):
@@ -214,6 +291,6 @@ def test_a_part_that_says_nothing_counts_as_nothing_and_is_named(load):
 def test_a_run_is_refused_where_it_cannot_fit(load, monkeypatch):
     loaded = load()
     require_memory(loaded)
-    monkeypatch.setattr(budget, "total_memory", lambda: budget.PROGRAM - 1)
+    monkeypatch.setattr(budget, "total_memory", lambda: footprint.PROGRAM - 1)
     with pytest.raises(Refused, match=r"training needs 350\.0 MiB, this machine has 350\.0 MiB"):
         require_memory(loaded)

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from dither.engine import environment
+from dither.engine.loading import build
 from dither.engine.system import Diffusion
 from dither.engine.trainer import Trainer
 from dither.registry.problems import Refused
@@ -45,12 +46,13 @@ def test_evaluation_is_not_compiled(load, monkeypatch):
         assert stances == ["force_eager"]
 
 
-def test_the_precision_of_matrix_products_is_that_of_the_file(make):
+def test_the_precision_of_matrix_products_is_that_of_the_file_for_whatever_is_built(load):
+    """To train, to evaluate, to draw, to measure: all of them build, and nothing else sets it."""
     before = torch.get_float32_matmul_precision()
     try:
-        make("train.precision=tf32").advance()
+        build(load("train.precision=tf32"))
         assert torch.get_float32_matmul_precision() == "high"
-        make("train.precision=bfloat16")
+        build(load("train.precision=bfloat16"))
         assert torch.get_float32_matmul_precision() == "highest"
     finally:
         torch.set_float32_matmul_precision(before)

@@ -37,3 +37,22 @@ def test_what_was_saved_before_is_kept_and_finite(load, tmp_path, console):
     assert run(load(*changes), tmp_path / "runs", ["test"], console=console) == NON_FINITE
     for path in (tmp_path / "runs").glob("*/checkpoints/*/model.safetensors"):
         assert all_finite(load_file(path).values()), path
+
+
+@pytest.mark.parametrize(
+    ("rate", "said"),
+    [
+        ("1e39", "step 1: its update, by too large a learning rate, made weights that are no numbers"),
+        (
+            "1e20",
+            "step 2: the loss is nan and the gradient norm nan; the weights were not changed by it; the batch",
+        ),
+    ],
+)
+def test_where_an_update_has_destroyed_the_weights_no_sample_is_blamed(load, tmp_path, console, rate, said):
+    """A step later the loss of every sample is no number."""
+    changes = (f"train.optimizer.lr={rate}", "train.lr_schedule={use='constant'}")
+    assert run(load(*changes), tmp_path / "runs", ["test"], console=console) == NON_FINITE
+    text = " ".join(console.export_text().split())
+    assert said in text
+    assert "at fault" not in text

@@ -10,7 +10,7 @@ import pytest
 
 from dither.engine.experiment import load_experiment
 from dither.engine.run import DONE, FAILED, run
-from dither.engine.seals import sealed_table
+from dither.engine.seals import sealed_table, sealed_text
 from dither.registry.problems import Refused
 
 WATCH = """
@@ -108,6 +108,19 @@ def test_a_run_goes_on_with_the_parts_it_was_started_with(experiment_file, tmp_p
     assert message in " ".join(console.export_text().split())
 
 
+def test_an_option_that_is_new_since_a_run_was_started_is_named(experiment_file, tmp_path, console):
+    _, directory = finished(experiment_file, tmp_path, console)
+    changed_manifest(directory, lambda m: m["parts"]["train.optimizer"].update(options="sha256:0"))
+    path = directory / "resolved.toml"
+    lines = path.read_text().partition("# sha256")[0].splitlines()
+    path.write_text(sealed_text("\n".join(line for line in lines if not line.startswith("eps")) + "\n"))
+    before = load_experiment(path, ["train.steps=8"])
+    with pytest.raises(Refused, match="others than they were; new since then: eps = 1e-08") as refused:
+        run(before, tmp_path, resume=directory, console=console)
+    assert "go on all the same with --accept-changes" in refused.value.problems[0].help
+    assert run(before, tmp_path, resume=directory, console=console, accept_changes=True) == DONE
+
+
 def test_another_rev_is_refused_by_its_pin(experiment_file, tmp_path, console):
     _, directory = finished(experiment_file, tmp_path, console)
     copy = directory / "plugins" / "toy_plugin.py"
@@ -119,7 +132,7 @@ def test_another_rev_is_refused_by_its_pin(experiment_file, tmp_path, console):
     with pytest.raises(
         Refused, match=r'"toy-plugin/toy-mask@1" is asked for, but plugin "toy-plugin" has toy-plugin/toy-mask@2'
     ):
-        load_experiment(directory / "resolved.toml")
+        load_experiment(directory / "resolved.toml", trust=True)
 
 
 def test_a_plugin_file_from_elsewhere_must_be_named_on_the_command_line(experiment_file, tmp_path):

@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from dither.engine.environment import choose_device, differences, environment, git_state
+from dither.engine.muon import Muon
+from dither.engine.ranks import Ranks
 from dither.engine.rundir import RunDirectory, read_manifest, resolved
 from dither.engine.seals import sealed_table
 from dither.registry.problems import Refused
@@ -143,6 +145,35 @@ def test_the_implementation_of_an_optimizer_decides_bits():
     fused, each = (torch.optim.AdamW(parameters, **how) for how in ({"fused": True}, {"foreach": True}))
     before, now = (environment(choose_device("cpu"), optimizer) for optimizer in (fused, each))
     assert differences(before, now) == ["optimizer: fused AdamW -> foreach AdamW"]
+    both = Muon(torch.nn.Linear(3, 3))
+    assert environment(choose_device("cpu"), both)["optimizer"] == "Muon (Orthogonal, fused AdamW)"
+
+
+@pytest.mark.parametrize(
+    ("switch", "said"),
+    [
+        (lambda on: torch.use_deterministic_algorithms(on, warn_only=True), "deterministic algorithms"),
+        (lambda on: setattr(torch.backends.cudnn, "benchmark", on), "cudnn.benchmark"),
+        (lambda on: setattr(torch.backends.mkldnn, "enabled", not on), "no mkldnn"),
+        (lambda on: torch.backends.cuda.enable_flash_sdp(not on), "no flash attention"),
+    ],
+)
+def test_what_is_switched_in_torch_decides_bits(switch, said):
+    device = choose_device("cpu")
+    before = environment(device)
+    switch(True)
+    try:
+        (told,) = differences(before, environment(device))
+    finally:
+        switch(False)
+    assert told.startswith("switches: ")
+    assert said in told.partition(" -> ")[2]
+    assert environment(device) == before
+
+
+def test_the_number_of_ranks_decides_bits():
+    device = choose_device("cpu")
+    assert differences(environment(device), environment(device, ranks=Ranks(size=2))) == ["ranks: 1 -> 2"]
 
 
 def test_what_was_being_written_is_cleared_and_nothing_else(tmp_path):

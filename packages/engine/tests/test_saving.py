@@ -130,15 +130,21 @@ def test_every_so_many_steps_and_the_best_stay(start):
     assert evaluate_run(path, "best")["loss"] == json.loads((path / "scores.json").read_text())["evaluations"][0][1]
 
 
-def test_patience_ends_a_run_and_resuming_it_changes_nothing(start, go_on):
+def test_patience_ends_a_run_and_resuming_it_changes_nothing(start, go_on, console):
     changes = ("evaluate.better='higher'", "evaluate.every=3", "evaluate.patience=2", "train.keep_best=true")
     code, path = start(*changes)
     assert code == 0
+    assert "ended early: 2 evaluations in a row no better than that of step 3" in console.export_text()
+    (listed,) = list_runs(path.parent)
+    assert (listed.state, listed.step, listed.steps) == ("done", 9, 20)
     assert [step for step, _ in Checkpoints(path / "checkpoints").steps()] == [9, 5, 3]
     metrics = (path / "metrics.jsonl").read_bytes()
     assert go_on(path) == 0
     assert (path / "metrics.jsonl").read_bytes() == metrics
     assert json.loads((path / "summary.json").read_text())["step"] == 9
+    assert go_on(path, "evaluate.patience=3", "train.steps=21") == 0
+    (listed,) = list_runs(path.parent)
+    assert (listed.state, listed.step, listed.steps) == ("done", 12, 21)
 
 
 def test_a_figure_that_is_not_measured_is_told_with_the_nearest(start):

@@ -1,5 +1,8 @@
 """The table at the end of a run."""
 
+from types import SimpleNamespace
+
+from dither.engine.report.figures import baselines_of
 from dither.engine.summary import show_figures
 
 
@@ -14,6 +17,22 @@ def test_the_noise_floor_of_a_figure_stands_beside_it(console):
         "sample ground_floor 7",
         "baseline other/real 3",
     ]
+
+
+def test_samples_stand_beside_baselines_of_their_own(console):
+    figures = {"valid": {"auc": 0.75, "r": 0.5}, "sample": {"auc": 0.625, "r": 0.25}}
+    baselines = {"auc/mean": 0.5, "r/mean": 0.0, "sample auc/mean": 0.375, "sample gain/mean": 1.0}
+    show_figures(console, {"figures": figures, "baselines": baselines})
+    assert [" ".join(line.split()) for line in console.export_text().splitlines()][1:] == [
+        "valid auc 0.75 mean 0.5",
+        "valid r 0.5 mean 0",
+        "sample auc 0.625 mean 0.375",
+        "sample r 0.25",
+        "baseline sample gain/mean 1",
+    ]
+    record = SimpleNamespace(summary={"baselines": baselines})
+    assert baselines_of(record, "sample") == {"auc": {"mean": 0.375}, "gain": {"mean": 1.0}}
+    assert baselines_of(record, "valid")["auc"] == {"mean": 0.5}
 
 
 def test_an_interval_stands_behind_its_figure(console):

@@ -151,19 +151,88 @@ def test_a_folder_that_is_gone_stops_no_other_point(begin, console):
     assert "failed       0-lr=0.1: its folder cannot be used" in console.export_text()
 
 
-@pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENOSPC])
-def test_what_would_meet_every_point_fails_none(begin, console, monkeypatch, number):
-    _, sweep = begin("train.optimizer.lr=[0.1, 0.2]")
+@pytest.fixture
+def crowded(monkeypatch):
+    """Let no process be started for points whose folder has a word in its name, so many times."""
+    usual = scheduler.subprocess.Popen
+
+    def crowded(word, times, number=errno.EAGAIN):
+        left = iter(range(times))
+
+        def begun(command, **options):
+            if word in command[-1] and next(left, None) is not None:
+                raise OSError(number, os.strerror(number))
+            return usual(command, **options)
+
+        monkeypatch.setattr(scheduler.subprocess, "Popen", begun)
+        monkeypatch.setattr(scheduler, "PATIENCE", 0.1)
+
+    return crowded
+
+
+def waiting(sweep):
     for folder in sweep.folders():
         folder.write_status("waiting")
+    return sweep
 
-    def refuse(*words, **options):
-        raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(scheduler.subprocess, "Popen", refuse)
-    with pytest.raises(OSError, match=os.strerror(number)):
-        resume_sweep(sweep.path, Settings(), console)
-    assert "cannot be used" not in console.export_text()
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENOSPC])
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_point_that_cannot_be_started_fails_and_the_others_go_on(begin, console, crowded, number, jobs):
+    _, sweep = begin("train.optimizer.lr=[0.1, 0.2, 0.3]")
+    crowded("lr=0.2", 10**6, number)
+    assert resume_sweep(waiting(sweep).path, Settings(jobs=jobs), console) == 1
+    assert [folder.status()["state"] for folder in sweep.folders()] == ["done", "failed", "done"]
+    reason = sweep.folders()[1].status()["reason"]
+    assert reason == f"no process can be started: {os.strerror(number)}"
+    assert reason in console.export_text()
+    crowded("lr=0.2", 0)
+    assert resume_sweep(sweep.path, Settings(), console) == 0
+
+
+def test_where_there_is_no_room_for_a_process_a_point_is_tried_again(begin, console, crowded):
+    _, sweep = begin("train.optimizer.lr=[0.1, 0.2, 0.3]")
+    crowded("lr=", 4)
+    assert resume_sweep(waiting(sweep).path, Settings(jobs=2), console) == 0
+    assert [folder.status()["state"] for folder in sweep.folders()] == ["done"] * 3
+    assert console.export_text().count("put off") == 1
+
+
+def test_a_trial_that_cannot_be_started_stays_open(searched, console, crowded):
+    more_trials(searched, 5)
+    crowded("/3-", 10**6)
+    assert resume_sweep(searched.path, Settings(), console) == 1
+    assert [folder.status()["state"] for folder in searched.folders()] == ["done", "done", "done", "stopped", "done"]
+    crowded("/3-", 0)
+    assert resume_sweep(searched.path, Settings(), console) == 0
+    assert {trial.state.name for trial in trials_of(searched, console).study.trials} == {"COMPLETE"}
+
+
+def test_a_status_that_cannot_be_written_stops_no_other_point(begin, child, console, monkeypatch):
+    """As on a full disk: the process could not say how it ended, nor can the sweep."""
+    _, sweep = begin("train.optimizer.lr=[0.1, 0.2]")
+    child.write_text("import sys\nif 'lr=0.1' in sys.argv[-1]: sys.exit(1)\n" + child.read_text())
+    usual = PointFolder.write_status
+
+    def full(self, state, **facts):
+        if "lr=0.1" in self.name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        usual(self, state, **facts)
+
+    waiting(sweep)
+    monkeypatch.setattr(PointFolder, "write_status", full)
+    assert resume_sweep(sweep.path, Settings(), console) == 1
+    assert "status.json of 0-lr=0.1 cannot be written: No space left on device" in console.export_text()
+    assert sweep.folders()[1].status()["state"] == "done"
+
+
+def test_a_point_without_space_for_its_status_ends_with_5_and_a_line(tmp_path, monkeypatch, capsys):
+    def full(self, state, **facts):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(PointFolder, "write_status", full)
+    assert point_of_sweep.run_point(tmp_path) == 5
+    assert capsys.readouterr().err == "stopped: [Errno 28] No space left on device\n"
 
 
 def test_a_point_that_is_done_is_not_run_again(tmp_path, monkeypatch):

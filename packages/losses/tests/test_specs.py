@@ -9,6 +9,7 @@ from dither.losses.feature_specs import MSE, Huber, Poisson
 from dither.losses.reductions import PerSample
 from dither.losses.specs import MaskedCE, MaskedCEActive, ScoreEntropy, SeedLoss, register_components
 from dither.registry.kinds import ProcessFacts
+from dither.registry.option_docs import docs_of
 from dither.registry.spaces import FeatureSpace, Field, TokenSpace
 
 TEXT, REGIONS = TokenSpace((Field("text", 4, 9, mask=8),)), FeatureSpace(4, 5)
@@ -51,7 +52,7 @@ def test_who_serves_whom(spec, name: str) -> None:
         assert spec.name in misfits[0].message
         if spec in (MaskedCE, MaskedCEActive) and FACTS[name].space is TEXT:
             assert "score-entropy" in misfits[0].help
-    assert all(info.description for info in spec.model_fields.values())
+    assert docs_of(spec).keys() == spec.model_fields.keys()
 
 
 def test_active_is_named_as_no_bound_and_says_so() -> None:

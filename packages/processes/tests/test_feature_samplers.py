@@ -295,6 +295,32 @@ def test_options_without_effect(part) -> None:
     assert not check("ordered-regions", "masked-region", draws=3, by="spread")
 
 
+def test_a_walk_that_is_none_has_no_options(part) -> None:
+    def warnings(ratio: float | None, **options) -> list[tuple]:
+        facts = part("process", "masked-region", ratio=ratio).facts(SPACE)
+        return [(w.path, w.related) for w in part("sampler", "ancestral", **options).warn(facts, ModelFacts())]
+
+    both = [(("steps",), ("process", "ratio")), (("t_min",), ("process", "ratio"))]
+    assert warnings(0.5, steps=5, t_min=0.1) == both
+    assert not warnings(0.5)
+    assert not warnings(None, steps=5, t_min=0.1)
+
+
+@pytest.mark.parametrize("ratio", [None, 0.5])
+def test_order_is_walked_at_the_moment_of_a_process_without_times(part, ratio: float | None) -> None:
+    process = part("process", "masked-region", ratio=ratio).build(SPACE)
+    like, told = Clean.of(torch.zeros(2, 3, 2)), list[float]()
+
+    def session(state: State, t: Tensor):
+        told.append(t[0].item())
+        return process.read(torch.zeros_like(state.x), state, process.schedule(t))
+
+    list(OrderedRegions("random", 3)(process, session, like))
+    assert len(told) == 3
+    assert told == ([pytest.approx(process.moment)] * 3 if ratio else sorted(told, reverse=True))
+    assert len(set(told)) == (1 if ratio else 3)
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [

@@ -9,6 +9,7 @@ import pytest
 from dither.processes.enumeration import MOST_POSITIONS
 from dither.processes.specs import register_components
 from dither.registry.kinds import ModelFacts
+from dither.registry.option_docs import docs_of
 from dither.registry.spaces import Condition, FeatureSpace, Field, Group, TokenSpace
 from dither.registry.spec import Misfit
 from dither.registry.validation import dump
@@ -34,7 +35,7 @@ def test_every_part_builds_from_its_defaults(part, spec) -> None:
     tables = dump(made)
     assert part(spec.kind, spec.name, **tables) == made
     assert spec.__doc__
-    assert all(info.description for info in spec.model_fields.values())
+    assert docs_of(spec).keys() == spec.model_fields.keys()
     if spec.kind == "process":
         space = SPACES[spec.name]
         assert not list(made.check(space))

@@ -4,11 +4,13 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 from pydantic import Field, model_validator
+from pydantic.errors import PydanticSchemaGenerationError
 
 from dither.registry.catalog import Catalog
 from dither.registry.describe import describe
 from dither.registry.document import Document
 from dither.registry.kinds import BlockSpec, HeadSpec, LossSpec, ModelSpec, ScheduleSpec
+from dither.registry.offers import offer_of
 from dither.registry.problems import Refused
 from dither.registry.spec import Options, Slot, Spec, named
 from dither.registry.validation import dump, validate
@@ -237,3 +239,38 @@ def test_a_validator_that_fails_is_told_with_its_plugin(tmp_path, catalog, error
     first, second = refused(tmp_path, catalog, text)
     assert f'block "failing" of plugin "theirs" failed: {type(error).__name__}' in first.message
     assert (first.path, second.path) == (("model", "other"), ("steps",))
+
+
+def test_options_that_cannot_be_checked_are_found_when_a_part_is_offered():
+    """Not when it is used first, although the classes of a menu are made ready only then."""
+
+    class Odd:
+        pass
+
+    class Strange(BlockSpec):
+        """A block."""
+
+        name: ClassVar[str] = "strange"
+        odd: Odd | None = None
+        """Of no type that TOML has."""
+
+        def build(self, width: int, cond: int) -> Any:
+            return None
+
+    catalog = Catalog()
+    with pytest.raises(PydanticSchemaGenerationError, match="Odd"):
+        catalog.add("ours", [Plain, Strange])
+    assert catalog.parts() == []
+
+
+def test_a_part_of_a_menu_is_looked_at_once(monkeypatch):
+    """The fingerprint on its menu is not computed again when its plugin is imported; the class is the real one."""
+    menu = [offer_of(Plain)]
+    catalog = Catalog()
+    catalog.offer("ours", menu, lambda: catalog.add("ours", [Plain, Linear]))
+    seen = []
+    monkeypatch.setattr("dither.registry.catalog.offer_of", lambda spec: seen.append(spec) or offer_of(spec))
+    assert catalog.parse("block", {"use": "plain", "heads": 3}) == Plain(heads=3)
+    assert seen == [Linear], "which the menu did not have"
+    assert catalog.find("block", "plain").offer is menu[0]
+    assert catalog.find("head", "linear").spec is Linear

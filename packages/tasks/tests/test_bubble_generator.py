@@ -8,11 +8,20 @@ import pytest
 from dither.tasks.bubble_diagram import generator
 from dither.tasks.bubble_diagram.dissection import SHARED, cut_outlines, grow_living_rooms, shared_walls
 from dither.tasks.bubble_diagram.generator import BLOCK, make_plans
-from dither.tasks.bubble_diagram.programme import LARGER_COUNTS, ROOM_COUNTS, draw_counts, draw_programmes
+from dither.tasks.bubble_diagram.programme import LARGER_COUNTS, draw_counts, draw_programmes
 from dither.tasks.bubble_diagram.relations import GRID, edges_of, labels_of
 from dither.tasks.bubble_diagram.specs import BubbleDiagram, ProceduralPlans
 from dither.tasks.bubble_diagram.structure import structure_of
-from dither.tasks.bubble_diagram.vocabulary import EDGE_PAD, INSIDE, NO_EDGE, NODE_PAD, ROOMS, SURROUNDING, pairs
+from dither.tasks.bubble_diagram.vocabulary import (
+    EDGE_PAD,
+    INSIDE,
+    NO_EDGE,
+    NODE_PAD,
+    ROOM_COUNTS,
+    ROOMS,
+    SURROUNDING,
+    pairs,
+)
 
 COUNT = 8192
 LIVING = ROOMS.index("LivingRoom")

@@ -145,7 +145,7 @@ def fresh():
 
 
 def test_figures_bear_the_names_of_metrics_and_are_ordered_as_expected(train, reference):
-    figures = baseline_figures(fresh, lambda cell: reference, [question(train, seed=seed) for seed in range(4)])
+    figures = baseline_figures(fresh, lambda cell: reference, {"": [question(train, seed=seed) for seed in range(4)]})
     assert figures["motif_pearson/mean"] == 0
     assert min(figures["motif_pearson/ridge"], figures["motif_pearson/similar"]) > 0.3
     assert figures["accessibility_auc/mean"] == 0.5
@@ -154,7 +154,7 @@ def test_figures_bear_the_names_of_metrics_and_are_ordered_as_expected(train, re
         f"accessibility_{name}/logistic" for name in ("mse", "pearson", "spearman", "r2", "auc", "auprc")
     }
     assert all(np.isfinite(value) for value in figures.values())
-    assert baseline_figures(fresh, lambda cell: reference, []) == {}
+    assert baseline_figures(fresh, lambda cell: reference, {"": []}) == {}
 
 
 def test_each_cell_type_has_baselines_of_its_own(train):
@@ -166,7 +166,7 @@ def test_each_cell_type_has_baselines_of_its_own(train):
         seen.append(cell)
         return Reference(train + 10 * (cell == 2), np.arange(P) % 100 == 0, GROUPS[:1])
 
-    figures = baseline_figures(fresh, fit, [asked, asked])
+    figures = baseline_figures(fresh, fit, {"": [asked, asked]})
     assert seen == [-1, 2]
     assert figures["motif_mse/mean"] > 40  # the wrong table was used for two of the three windows, on purpose
 
@@ -190,7 +190,24 @@ def test_the_task_asks_for_the_elements_of_the_newest_evaluation():
     assert baselines["masked_mse/mean"] == pytest.approx(model["masked_mse"])  # 0, standardised, is the mean
     assert baselines["motif_mse/mean"] == pytest.approx(model["motif_mse"])
     assert baselines["motif_pearson/ridge"] > baselines["motif_pearson/nearest"]
-    task.judge(clean.x0, clean)  # drawing is no evaluation
+    task.judge(clean.x0, clean)  # nothing was drawn
     assert task.baselines() == baselines
+
+
+def test_beside_samples_stand_baselines_of_what_was_drawn():
+    task = GetRegion(data=HumanDHS(subset="chr21-22"), regions=50, draws=2).build()
+    like = task.like(6, 0)
+    samples = torch.where(like.fixed, like.x0, torch.from_numpy(task._measured.mean))
+    found, baselines = task.judge(samples, like), task.baselines()
+    for figure in ("masked_mse", "motif_mse", "accessibility_mse"):
+        assert baselines[f"sample {figure}/mean"] == pytest.approx(found[figure])
+        assert baselines[f"{figure}/mean"] != pytest.approx(found[figure])
+    assert 0 < baselines["sample accessibility_auc/logistic"] < 1
+    task.judge(samples[:0], like[:0])
+
+
+def test_before_an_evaluation_everything_is_asked_for():
+    task = GetRegion(data=HumanDHS(subset="chr21-22"), regions=50).build()
+    baselines = task.baselines()
     task.metrics()  # nothing was asked for yet: all that may be
-    assert task.baselines()["motif_mse/mean"] != baselines["motif_mse/mean"]
+    assert task.baselines() == baselines

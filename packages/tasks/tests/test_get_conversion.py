@@ -9,8 +9,8 @@ import pytest
 from dither.registry.kinds import DataSpec
 from dither.registry.problems import Refused
 from dither.tasks.get_region.data_specs import HumanDHS, PreparedRegions, RegionArrays, RegionFile, RegionStore
-from dither.tasks.get_region.mapped import MappedRows
 from dither.tasks.get_region.specs import GetRegion
+from dither.tasks.get_region.stored import StoredRows
 from dither.tasks.get_region.stores import folder as folders
 from dither.tasks.get_region.stores.get_model import write_store
 from dither.tasks.get_region.stores.zarr_writing import write_array
@@ -81,7 +81,7 @@ def test_all_ways_to_a_matrix_agree(store, tmp_path, scale):
         np.testing.assert_array_equal(matrix.tss, ARRAYS["tss"] > 0)
         assert (matrix.motifs, matrix.cells) == (tuple(ARRAYS["motifs"]), ("cd4_naive", "k562"))
         assert way.facts() == matrix.facts()
-    assert [isinstance(way.build().features, MappedRows) for way in ways] == [way in ways[2:5] for way in ways]
+    assert [isinstance(way.build().features, StoredRows) for way in ways] == [way in ways[2:5] for way in ways]
 
 
 def test_counts_stay_counts_whatever_their_type(store, tmp_path):
@@ -142,18 +142,24 @@ def test_prepared_twice(store, tmp_path):
         spec(store, out=str(out), dtype="float16").prepare()
 
 
-def test_a_folder_of_an_earlier_version_is_made_anew(store, tmp_path):
+@pytest.mark.parametrize("layout", [{}, {"layout": 2}])
+def test_a_folder_of_an_earlier_version_is_refused_and_made_anew(store, tmp_path, layout):
     out, once = tmp_path / "out", spec(store, out=str(tmp_path / "out"))
     once.prepare()
     said = json.loads((out / folders.SIDECAR).read_text())
-    del said["made"]["layout"]
+    said |= {"version": 1, "made": said["made"] | layout}
     (out / folders.SIDECAR).write_text(json.dumps(said))
+    read = RegionArrays(path=str(out))
+    for use in (once.facts, once.build, read.facts, read.build, read.prepare):
+        with pytest.raises(Refused, match="prepared by an earlier version of dither: it is of version 1, this one"):
+            use()
     with pytest.raises(Refused) as refused:
         spec(store, out=str(out), dtype="float16").prepare()
     assert "layout" not in str(refused.value)
     assert "exactly this" not in once.prepare()
-    assert "layout" in json.loads((out / folders.SIDECAR).read_text())["made"]
+    assert json.loads((out / folders.SIDECAR).read_text())["version"] == 2
     assert "exactly this" in once.prepare()
+    assert read.build().motifs
 
 
 def test_places_that_are_taken(store, tmp_path):
@@ -191,7 +197,7 @@ def test_what_is_odd_is_noted(store, tmp_path):
     said = spec(store, empty_chunks=True).prepare()
     assert "note: 1 chunks of data are not there (0.0): their regions have 0 for every motif" in said
     assert "note: atpm of k562 is not known; a run that asks for it is refused" in said
-    assert "note: tss of k562 is not known" in said.splitlines()
+    assert "note: tss of k562 is not known; a run of it is told no starts" in said.splitlines()
 
 
 def test_the_sidecar_says_what_there_is(store, tmp_path):
@@ -213,7 +219,7 @@ DAMAGE = {
     "no sidecar": ("regions.json", lambda content: b"{", "regions.json: is damaged"),
     "lying shape": ("regions.json", lambda content: content.replace(b"3\n   ]", b"4\n   ]"), "regions.json says"),
     "lying type": ("regions.json", lambda content: content.replace(b'"<f4"', b'"<f2"'), "regions.json says <f2"),
-    "other version": ("regions.json", lambda content: content.replace(b'"version": 1', b'"version": 9'), "version"),
+    "other version": ("regions.json", lambda content: content.replace(b'"version": 2', b'"version": 9'), "version"),
     "no array": ("features.npy", lambda content: b"x" * len(content), "features.npy: is damaged or cut short"),
     "fewer motifs": ("regions.json", lambda content: content.replace(b'"GATA1",\n', b"\n"), "not of 40 regions and 2"),
 }

@@ -194,6 +194,19 @@ def test_what_is_known_of_one_cell_type_only(store, tmp_path):
         assert built.space.width == M + 1
 
 
+def test_starts_that_are_not_known_of_one_cell_type_are_not_told(tmp_path):
+    store = tmp_path / "x.zarr"
+    write_store(store, ARRAYS)
+    for tss in ("tss/k562",):
+        shutil.rmtree(store / tss)
+    for cells, told in ((["k562"], False), (["cd4_naive"], True), (["cd4_naive", "k562"], False)):
+        spec = GetRegion(data=RegionStore(path=str(store)), regions=20, cell_type=cells)
+        task = spec.build()
+        assert spec.space() == task.space
+        assert ("tss" in [condition.name for condition in task.space.conditions]) == told
+        assert ("tss" in task.batch("valid", [0]).cond) == told
+
+
 def test_a_table_in_which_each_cell_type_is_known_in_another_way(tmp_path):
     header = [
         "chromosome",

@@ -5,6 +5,7 @@ import io
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from dither.tasks.get_region import exhibits
@@ -56,6 +57,19 @@ def test_what_was_drawn_decides_what_is_shown(options, names, monkeypatch):
     assert shown(task, like.x0[:0], like[:0]) == {}
 
 
+@pytest.fixture
+def coarse(monkeypatch):
+    """Pictures in less time: of few pixels, and without room made for what is written."""
+    save = Figure.savefig
+
+    def saved(figure, *where, **how):
+        figure.set_layout_engine("none")
+        save(figure, *where, **how | {"dpi": 40})
+
+    monkeypatch.setattr(Figure, "savefig", saved)
+
+
+@pytest.mark.usefixtures("coarse")
 def test_the_pictures_hang_on_the_samples():
     task = small(draws=2)
     like = task.like(2, 0)
@@ -96,6 +110,7 @@ def test_accessibility_that_does_not_vary_has_no_curve():
     assert draw_accessibility(np.array([True, False]), np.array([0.2, 0.1]), "K562") is not None
 
 
+@pytest.mark.usefixtures("coarse")
 @pytest.mark.parametrize("columns", [1, 4])
 def test_a_trajectory_shows_every_state(columns):
     g = np.random.default_rng(0)

@@ -9,6 +9,7 @@ from dither.registry.problems import Refused
 from dither.tasks.get_region.data_specs import RegionFile
 from dither.tasks.get_region.region_file import read_facts, read_region_file
 from dither.tasks.get_region.specs import GetRegion
+from dither.tasks.get_region.table_columns import placed_names
 
 HEADER = "chromosome,start,end,open:K562,GATA1,open:HepG2,AP1/1"
 ROWS = ["chr1,0,10,1,0.5,0,2", "chr1,5,20,0,0,1,8", "chr2,3,9,0,0.25,0,0", "chr3,1,2,1,1,1,4", "chr3,1,7,0,0.5,0,1"]
@@ -50,6 +51,14 @@ def test_all_forms_give_the_same_table(tmp_path):
         facts = read_facts(path, valid=("chr2",), test=())
         assert (facts.motifs, facts.cells) == (2, ("K562", "HepG2"))
         assert (facts.longest, facts.rows, facts.chromosomes) == (2, 5, 3)
+
+
+@pytest.mark.parametrize("places", ["Chromosome,Start,End", "chrom,chromStart,chromEnd", "chr,start,end"])
+def test_places_may_be_called_as_others_do(tmp_path, places):
+    table = read(write(tmp_path / "x.csv", TEXT.replace("chromosome,start,end", places)))
+    assert table.motifs == ("GATA1", "AP1/1")
+    np.testing.assert_array_equal(table.start, arrays()["start"])
+    assert placed_names(["chrom", "chromosome", "start", "x"]) == ["chrom", "chromosome", "start", "x"]
 
 
 def test_scaling_divides_by_the_largest_of_the_training_regions(tmp_path):

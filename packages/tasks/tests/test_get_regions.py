@@ -6,6 +6,7 @@ import pytest
 from dither.registry.problems import Refused
 from dither.tasks.get_region.human import read_human
 from dither.tasks.get_region.regions import RegionMatrix, Standard, scale_to_largest
+from dither.tasks.get_region.stored import StoredRows
 from dither.tasks.get_region.windows import Cut, cut_windows
 
 
@@ -78,6 +79,11 @@ def test_bytes_are_steps_of_1_255():
     arrays |= {"motifs": np.array(table.motifs), "cells": np.array(table.cells)}
     read = RegionMatrix.of({**arrays, "features": np.array([[0, 51, 255]] * 2, np.uint8)}, ("b",), ())
     np.testing.assert_allclose(read.features[0], [0, 0.2, 1], rtol=1e-6)
+    every = np.arange(256, dtype=np.uint8)[:, None]
+    assert read.features.step is not None
+    stored = StoredRows(every, step=read.features.step)
+    np.testing.assert_array_equal(stored[:], every * np.float32(1 / 255))
+    np.testing.assert_array_equal(StoredRows(every, np.float32([0.5]), stored.step)[:], np.minimum(stored[:] / 0.5, 1))
 
 
 def test_standard_columns_have_mean_0_and_deviation_1():

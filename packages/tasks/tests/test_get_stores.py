@@ -302,10 +302,11 @@ def test_matrices_with_bed_files(tmp_path):
     np.savez(tmp_path / "a.npz", features=arrays["features"], motifs=arrays["motifs"])
     np.savez(tmp_path / "b.npz", arrays["features"])
     sparse.save_npz(tmp_path / "c.npz", sparse.csr_matrix(arrays["features"]))
+    sparse.save_npz(tmp_path / "e.npz", sparse.csc_matrix(arrays["features"]))
     lines = [",".join(arrays["motifs"]), *(",".join(map(str, row)) for row in arrays["features"])]
     (tmp_path / "d.csv.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
     places = [bed(tmp_path / "p.bed", arrays), bed(tmp_path / "p.bed.gz", arrays)]
-    for name in ("a.npz", "b.npz", "c.npz", "d.csv.gz"):
+    for name in ("a.npz", "b.npz", "c.npz", "e.npz", "d.csv.gz"):
         for place in places:
             found = read(tmp_path / name, place)
             same(found, arrays, PLACED)

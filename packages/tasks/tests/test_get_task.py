@@ -145,6 +145,17 @@ def test_sampling_fills_in_a_share_of_each_window(fill):
     assert task.like(0, 0).x0.shape == (0, 50, 283)
 
 
+def test_sampling_fills_in_a_share_of_the_elements():
+    task = small(fill=0.3, fill_unit="element", draws=2).build()
+    like = task.like(8, 1)
+    drawn = (like.valid[..., None] & ~like.known).flatten(1).sum(1)
+    assert (drawn == (0.3 * 283 * like.valid.sum(1)).round()).all()
+    assert torch.equal(like.known[::2], like.known[1::2])
+    share = (~like.known).double().mean(2)[like.valid]  # no region is drawn whole, none is left out
+    assert ((share > 0.15) & (share < 0.5)).all()
+    assert not like.known[~like.valid].any()
+
+
 def test_judging_counts_only_what_was_drawn(task):
     like = task.like(4, 0)
     assert task.judge(like.x0 + torch.where(like.fixed, 5.0, 1e-4), like)["masked_mse"] == pytest.approx(1e-8, rel=0.01)
@@ -159,7 +170,7 @@ def test_baselines_bear_the_names_of_metrics(task):
     like = task.like(8, 0)
     names = task.judge(torch.full_like(like.x0, 0.123), like).keys()
     baselines = task.baselines()
-    assert {key.partition("/")[0] for key in baselines} <= set(names)
+    assert {key.removeprefix("sample ").partition("/")[0] for key in baselines} <= set(names)
     assert baselines["accessibility_auc/mean"] == baselines["accessibility_auc/logistic"] == 0.5  # all is hidden
     assert small(given="motifs").build().baselines()["accessibility_auc/logistic"] > 0.6
 

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from dither.registry import Misfit
-from dither.registry.costs import Cost
+from dither.registry.costs import Cost, Matrix
 from dither.registry.kinds import BlockSpec
 
 from .costs import attention_cost, made_again, mlp_cost, norm_cost
@@ -17,6 +17,7 @@ from .costs import attention_cost, made_again, mlp_cost, norm_cost
 __all__ = [
     "CENTRE",
     "FEW",
+    "FEW_WEIGHTS",
     "WIDE",
     "Affine",
     "Implementation",
@@ -32,6 +33,8 @@ CENTRE = "centre"
 """The condition that says where positions lie, such as along a chromosome: one number for each (`B L`)."""
 FEW = 64
 """Up to so many keys, plain matrix products beat the fused kernel on a CPU."""
+FEW_WEIGHTS = 1 << 24
+"""Up to so many attention weights, of all heads and samples, a CPU keeps them in bfloat16."""
 WIDE = 768
 """From such a width on, a CPU keeps what norms and nonlinearities are given and computes them again on the way back."""
 MOST_LISTED = 1024
@@ -99,11 +102,17 @@ class TransformerBlock(BlockSpec):
         if int(self.ratio * width) < 1:
             yield Misfit(f"a ratio of {self.ratio:g} leaves an MLP of width {width} without a hidden layer", ("ratio",))
 
+    def matrices(self, width: int, cond: int) -> list[Matrix]:
+        """Name those of attention and MLP."""
+        hidden, ups = int(self.ratio * width), ("gate", "up") if self.mlp == "swiglu" else ("up",)
+        found = [Matrix("attention.qkv", 3 * width, width), Matrix("attention.out", width, width)]
+        return [*found, *(Matrix(f"mlp.{up}", hidden, width) for up in ups), Matrix("mlp.down", width, hidden)]
+
     def cost(self, width: int, cond: int, length: int) -> Cost:
         """What two norms, attention and the MLP take."""
         norms = norm_cost(self.norm, self.affine, width, length)
         whole = norms + norms + attention_cost(self, width, length) + mlp_cost(self, width, length)
-        return whole if width < WIDE else replace(whole, kept=whole.kept - made_again(self, width, length))
+        return whole if width < WIDE else replace(whole, remade=made_again(self, width, length))
 
 
 def misfit_heads(width: int, heads: int, *, rope: bool) -> Iterator[Misfit]:

@@ -39,13 +39,14 @@ def beside_cost(block: Cost, width: int, length: int, *, last: bool = False) -> 
     from .block_options import WIDE
 
     state = length * width
-    clean = (6 if width < WIDE else 4) * state if last else block.kept
-    return replace(block, kept=block.kept + clean + 12 * state + length * length, passing=block.passing + 4 * state)
+    clean, remade = (6 * state, 2 * state * (width >= WIDE)) if last else (block.kept, block.remade)
+    kept = block.kept + clean + 12 * state + length * length
+    return replace(block, kept=kept, passing=block.passing + 4 * state, remade=block.remade + remade)
 
 
 def attention_cost(block: TransformerBlock, width: int, length: int) -> Cost:
     """Input, queries, keys, values, what is gathered, what goes out; and weights `H L L` unless a kernel is fused."""
-    from .block_options import FEW
+    from .block_options import FEW, FEW_WEIGHTS
 
     qkv_bias = block.bias if block.qkv_bias is None else block.qkv_bias
     out_bias = block.bias if block.out_bias is None else block.out_bias
@@ -53,14 +54,16 @@ def attention_cost(block: TransformerBlock, width: int, length: int) -> Cost:
     parameters = linear(width, 3 * width, False) + biased * width + linear(width, width, out_bias)
     rate = block.dropout if block.attention_dropout is None else block.attention_dropout
     plain = block.attention == "math" or (block.attention == "auto" and length <= FEW)
-    state, weights = length * width, block.heads * length * length
+    state, weights, rounded = length * width, block.heads * length * length, 0
     if plain or rate:  # the fused kernel of the CPU knows no dropout
         masks = 0 if not rate else weights + (weights // 4 if plain else weights)  # ours takes a byte for each
         kept, passing = 6 * state + weights + masks, 5 * state + 2 * weights
     else:
         kept, passing = (9 if block.rope else 7) * state + block.heads * length, 7 * state
+        rounded = weights if block.attention == "auto" else 0
     angles = 2 * state // block.heads if block.rope == "centre" else 0  # of an index they are one table for all
-    return Cost(parameters, kept + angles + (state // 4 if block.dropout else 0), passing)
+    cost = Cost(parameters, kept + angles + (state // 4 if block.dropout else 0), passing)
+    return replace(cost, rounded=rounded, most_rounded=FEW_WEIGHTS)
 
 
 def mlp_cost(block: TransformerBlock, width: int, length: int) -> Cost:
@@ -73,7 +76,7 @@ def mlp_cost(block: TransformerBlock, width: int, length: int) -> Cost:
 
 
 def made_again(block: TransformerBlock, width: int, length: int) -> int:
-    """What of it a wide block does not keep on a CPU: what norms give, modulated or not, and the nonlinearity."""
+    """What of it a wide block computes again on a CPU: what norms give, modulated or not, and the nonlinearity."""
     norm = norm_cost(block.norm, block.affine, width, length)
     hidden = int(block.ratio * width) * length
     return 2 * norm.kept + (2 if block.mlp == "swiglu" else 1) * hidden

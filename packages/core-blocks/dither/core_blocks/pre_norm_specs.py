@@ -38,7 +38,8 @@ class PreNorm(TransformerBlock):
     def cost(self, width: int, cond: int, length: int) -> Cost:
         """What the layer takes: behind norms and maps out nothing is multiplied, so that less is kept."""
         whole = super().cost(width, cond, length)
-        return replace(whole, kept=whole.kept - (4 if width < WIDE else 2) * length * width)
+        state = length * width
+        return replace(whole, kept=whole.kept - 4 * state, remade=whole.remade - 2 * state * (width >= WIDE))
 
     def build(self, width: int, cond: int) -> PreNormBlock:
         """Return one layer."""

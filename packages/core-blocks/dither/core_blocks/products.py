@@ -22,7 +22,7 @@ MANY = 1 << 25
 """Multiplications from which on oneDNN gains more than asking it takes."""
 LARGE = 1 << 21
 """Weights from which on it reads them faster, however few rows there are."""
-ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
+ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 """x, weight, bias, what is done to the result, numbers for that, how -> x weight' + bias."""
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from dither.registry import Misfit, Slot, Space, Spec, TokenSpace, below, hookimpl, named
-from dither.registry.costs import Cost, Stage
+from dither.registry.costs import Cost, Matrix, Stage
 from dither.registry.kinds import BlockSpec, ConditionSpec, EmbeddingSpec, HeadSpec, ModelFacts, ModelSpec
 from dither.registry.serving import tells_not
 
@@ -49,6 +49,10 @@ __all__ = [
 ]
 
 
+MOST_NAMED = 64
+"""Layers of which each matrix is named."""
+
+
 class AdaLNZero(TransformerBlock):
     """Self-attention and an MLP, shifted, scaled and gated by the condition (DiT); at first it changes nothing."""
 
@@ -57,6 +61,10 @@ class AdaLNZero(TransformerBlock):
     def traits(self) -> frozenset[str]:
         """Promise to start as the identity, and what every block does."""
         return super().traits() | {"zero-init"}
+
+    def matrices(self, width: int, cond: int) -> list[Matrix]:
+        """Name those of every block, and that of the modulation."""
+        return [*super().matrices(width, cond), Matrix("modulation.linear", 6 * width, cond)]
 
     def cost(self, width: int, cond: int, length: int) -> Cost:
         """What the layer and its modulation take."""
@@ -204,10 +212,17 @@ class DenoiserModel(ModelSpec):
         return (
             Stage("embedding", embedding),
             Stage("condition", condition),
-            *([Stage("blocks", block, self.depth)] if last is None else _and_last(block, last, self.depth)),
+            *self._layers(block, last),
             Stage("final", final),
             Stage("head", head, last_map=alone and "maps" in self.head.traits()),
         )
+
+    def matrices(self, space: Space) -> Iterator[Matrix]:
+        """Name those of the first blocks, each of which stands for as many others."""
+        named = min(self.depth, MOST_NAMED)
+        for matrix in self.block.matrices(self.width, self._cond):
+            for layer in range(named):
+                yield replace(matrix, name=f"blocks.{layer}.{matrix.name}", times=-(-self.depth // named))
 
     def build(self, space: Space) -> Denoiser:
         """Return the model for a space."""
@@ -229,10 +244,10 @@ class DenoiserModel(ModelSpec):
             head=self.head.build(space, self.width),
             block_size=self.block_size,
             checkpointing=self.checkpointing,
-            skip_padding="equivariant" in self.block.traits(),
+            skip_padding="padding" in self._leaves_out(),
             skip_unasked="asked" in self.block.traits(),
             positions="positions" in self.block.traits(),
-            join_hidden="alike" in self.embedding.traits() and {"equivariant", "weighted-keys"} <= self.block.traits(),
+            join_hidden="hidden" in self._leaves_out(),
         )
         if self.init == "trunc-normal":
             start_trunc_normal(model.condition, model.blocks)
@@ -240,14 +255,26 @@ class DenoiserModel(ModelSpec):
             tie(model.embedding, model.head)
         return model
 
+    def _layers(self, block: Cost, last: Cost | None) -> list[Stage]:
+        """Return the blocks, of which the last may be another."""
+        if last is None:
+            return [Stage("blocks", block, self.depth, leaves_out=self._leaves_out())]
+        return [*([Stage("blocks", block, self.depth - 1)] if self.depth > 1 else []), Stage("last block", last)]
+
+    def _leaves_out(self) -> frozenset[Literal["padding", "hidden"]]:
+        """Return which positions blocks can do without on a CPU, so that exactly the same comes out."""
+        traits, found = self.block.traits(), set[Literal["padding", "hidden"]]()
+        if self.block_size is not None:
+            return frozenset()
+        if "equivariant" in traits:
+            found.add("padding")
+        if "alike" in self.embedding.traits() and {"equivariant", "weighted-keys"} <= traits:
+            found.add("hidden")
+        return frozenset(found)
+
     @property
     def _cond(self) -> int:
         return self.cond or self.width
-
-
-def _and_last(block: Cost, last: Cost, depth: int) -> list[Stage]:
-    """Return blocks of which the last is another."""
-    return [*([Stage("blocks", block, depth - 1)] if depth > 1 else []), Stage("last block", last)]
 
 
 @hookimpl

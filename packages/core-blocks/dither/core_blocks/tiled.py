@@ -15,12 +15,12 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from .block_options import FEW_WEIGHTS
+
 __all__ = ["attend_in_tiles", "tiles_pay"]
 
 TILE = 1 << 21
 """Logits at a time."""
-MOST = 1 << 24
-"""Weights that are kept, of all heads and samples; of more, the fused kernel keeps none."""
 
 
 def tiles_pay(q: Float[Tensor, "B H L E"], k: Float[Tensor, "B H K E"]) -> bool:
@@ -28,7 +28,7 @@ def tiles_pay(q: Float[Tensor, "B H L E"], k: Float[Tensor, "B H K E"]) -> bool:
     if q.dtype != torch.bfloat16 or q.device.type != "cpu" or torch.compiler.is_compiling():
         return False
     weights = q.shape[:-1].numel() * k.shape[-2]
-    return weights <= MOST and torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)
+    return weights <= FEW_WEIGHTS and torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)
 
 
 def attend_in_tiles(

@@ -15,6 +15,12 @@ M_MMAP_MAX = -4
 """glibc: how many large pieces may be asked of the system one by one, to go back when they are freed."""
 HEAP = 1 << 30
 """Bytes of the heap that are to lie in large pages; the system gives each page when it is first touched."""
+M_MXFAST = 1
+"""glibc: bytes of the largest piece that is not joined with its free neighbours as soon as it is freed."""
+SMALL = range(24, 105, 16)
+"""Bytes of what is left beside a tensor that begins at a multiple of 64, and of what may be put there."""
+STOCK = 5_000
+"""Pieces of each of these sizes that are kept ready: 4 MB together."""
 PAGE = 1 << 21
 """Bytes of a large page."""
 
@@ -27,6 +33,9 @@ def keep_freed_memory() -> bool:
     page with zeros before the process may touch it again: in every step anew. Tensors whose sizes change from step to
     step come to lie in new pages all the same, now and then; large pages make that rare.
 
+    And as it is, a tensor does not fit where one of its size was freed, once a few bytes beside it, left over since
+    tensors begin at multiples of 64, hold something else: what is small gets a place of its own.
+
     Returns:
         Whether the library has taken it.
     """
@@ -37,7 +46,10 @@ def keep_freed_memory() -> bool:
         return False
     if not mallopt(M_MMAP_MAX, 0) or not mallopt(M_TRIM_THRESHOLD, 2**31 - 1):
         return False
+    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    libc.free.argtypes = [ctypes.c_void_p]
     _prefer_large_pages(libc)
+    _keep_small_pieces_ready(libc)
     return True
 
 
@@ -46,8 +58,6 @@ def _prefer_large_pages(libc: ctypes.CDLL) -> None:
     advice = getattr(mmap, "MADV_HUGEPAGE", None)
     if advice is None or resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
         return
-    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
-    libc.free.argtypes = [ctypes.c_void_p]
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     piece = libc.malloc(HEAP)
     if piece is None:
@@ -55,3 +65,15 @@ def _prefer_large_pages(libc: ctypes.CDLL) -> None:
     start, end = -(-piece // PAGE) * PAGE, (piece + HEAP) // PAGE * PAGE
     libc.madvise(start, end - start, advice)  # a system without large pages says no, and all is as before
     libc.free(piece)
+
+
+def _keep_small_pieces_ready(libc: ctypes.CDLL) -> None:
+    """Free many small pieces, each beside one that stays, so that they are never joined with others."""
+    libc.mallopt(M_MXFAST, 0)
+    ready = []
+    for size in SMALL:
+        for _ in range(STOCK):
+            ready.append(libc.malloc(size))
+            libc.malloc(SMALL[0])
+    for piece in ready:
+        libc.free(piece)

@@ -34,13 +34,13 @@ def _anchored(key: str, value: Any, here: Path) -> Any:
         return anchored(value, here)
     if isinstance(value, list):
         return [_anchored(key, item, here) for item in value]
-    if isinstance(value, str) and _leads(key, value, here):
+    if isinstance(value, str) and not Path(value).is_absolute() and _leads(key, value, here):
         return str(here / value)
     return value
 
 
 def _leads(key: str, value: str, here: Path) -> bool:
-    if not value or "\0" in value or value.startswith("~") or Path(value).is_absolute():
+    if not value or "\0" in value or value.startswith("~"):
         return False
     try:
         if key in NAMES:
@@ -50,8 +50,13 @@ def _leads(key: str, value: str, here: Path) -> bool:
         return False
 
 
-def outside(loaded: Loaded) -> list[str]:
-    """Return a line for each file that is read from outside the folder of an experiment and the working folder."""
+def outside(loaded: Loaded, training: bool = True) -> list[str]:
+    """Return a line for each file that is read from outside the folder of an experiment and the working folder.
+
+    Args:
+        loaded: The experiment.
+        training: Whether it is trained, which reads the weights that it starts from.
+    """
     near = (loaded.path.parent.resolve(), Path.cwd().resolve())
 
     def far(path: Path) -> bool:
@@ -59,7 +64,8 @@ def outside(loaded: Loaded) -> list[str]:
         return not any(whole.is_relative_to(folder) for folder in near)
 
     found = [f"extends: {path}" for path in loaded.document.files[:-1] if far(path)]
-    found += [f"{key} = {path}" for key, path in _named(loaded.experiment.model_dump(mode="json")) if far(path)]
+    named = _named(loaded.experiment.model_dump(mode="json"), Path.cwd())
+    found += [f"{key} = {path}" for key, path in named if far(path) and (training or key != "train.start_from")]
     return [f"a file outside the folder of the experiment is read: {line}" for line in found]
 
 
@@ -91,15 +97,13 @@ def _resolved(path: Path) -> Path:
         return Path(os.sep)
 
 
-def _named(value: Any, key: str = "") -> Iterator[tuple[str, Path]]:
-    """Yield every value that names a file, with its key."""
+def _named(value: Any, here: Path, key: str = "") -> Iterator[tuple[str, Path]]:
+    """Yield every value that leads to a file, with its key."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
-            yield from _named(inner, f"{key}.{name}" if key else name)
+            yield from _named(inner, here, f"{key}.{name}" if key else name)
     elif isinstance(value, list):
         for inner in value:
-            yield from _named(inner, key)
-    elif (
-        isinstance(value, str) and "\0" not in value and (key.rpartition(".")[2] in NAMES or Path(value).is_absolute())
-    ):
+            yield from _named(inner, here, key)
+    elif isinstance(value, str) and _leads(key.rpartition(".")[2], value, here):
         yield key, Path(value)

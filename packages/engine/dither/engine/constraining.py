@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dither.registry.document import Document
@@ -19,13 +19,19 @@ TABLES = ("sample", "sampler")
 """What may be changed for another drawing."""
 
 
-def load_redrawn(experiment: Path, constraints: Path | None = None, changes: Iterable[str] = ()) -> Loaded:
+def load_redrawn(
+    experiment: Path,
+    constraints: Path | None = None,
+    changes: Iterable[str] = (),
+    select: Sequence[str] | None = None,
+) -> Loaded:
     """Read the experiment of a run, with constraints from a file and changes to how samples are drawn.
 
     Args:
         experiment: What was trained.
         constraints: As for `load_constrained`.
         changes: `key=value` as after --set, of the tables sample and sampler.
+        select: Plugins as after -p.
 
     Raises:
         Refused: Everything that is wrong, each with its place.
@@ -37,11 +43,13 @@ def load_redrawn(experiment: Path, constraints: Path | None = None, changes: Ite
     if wrong:
         raise Refused(wrong)
     if constraints is None:
-        return load_experiment(experiment, changes)
-    return load_constrained(experiment, constraints, changes)
+        return load_experiment(experiment, changes, select=select)
+    return load_constrained(experiment, constraints, changes, select)
 
 
-def load_constrained(experiment: Path, constraints: Path, changes: Iterable[str] = ()) -> Loaded:
+def load_constrained(
+    experiment: Path, constraints: Path, changes: Iterable[str] = (), select: Sequence[str] | None = None
+) -> Loaded:
     """Read the experiment of a run with the constraints of a file in place of its own.
 
     Args:
@@ -49,11 +57,12 @@ def load_constrained(experiment: Path, constraints: Path, changes: Iterable[str]
         constraints: A TOML file with the table [task.constraints] as it would stand in an experiment file, and a
             [sampler] if it is to be another.
         changes: `key=value` as after --set.
+        select: Plugins as after -p.
 
     Raises:
         Refused: Everything that is wrong, each with its place.
     """
-    document, plugins = open_experiment(experiment, changes)
+    document, plugins = open_experiment(experiment, changes, select=select)
     layer = Layer.read(constraints)
     if wrong := list(_others(layer)):
         raise Refused(wrong)

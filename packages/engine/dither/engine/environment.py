@@ -9,10 +9,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 from torch.optim import Optimizer
 
@@ -22,11 +24,25 @@ from dither.registry.storage import cache_folder
 from .data_record import data_record
 from .experiment import Loaded
 from .parts_record import parts_record, plugins_record
+from .ranks import ALONE, Ranks
 from .run_policy import governing_policy_file
 
 __all__ = ["choose_device", "differences", "git_state", "keep_compiled", "manifest", "peak_memory", "require_compiler"]
 
-DECIDES_BITS = ("python", "torch", "threads", "device", "cpu_capability", "optimizer")
+VARIABLES = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "CUBLAS_WORKSPACE_CONFIG")
+"""Variables of the environment that choose kernels."""
+DECIDES_BITS = (
+    "python",
+    "torch",
+    "numpy",
+    "threads",
+    "device",
+    "processor",
+    "cpu_capability",
+    "optimizer",
+    "switches",
+    "ranks",
+)
 
 
 def choose_device(name: str) -> torch.device:
@@ -67,7 +83,12 @@ def require_compiler(device: torch.device) -> None:
 
 
 def manifest(
-    argv: list[str], loaded: Loaded, device: torch.device, counts: Mapping[str, int], optimizer: Optimizer
+    argv: list[str],
+    loaded: Loaded,
+    device: torch.device,
+    counts: Mapping[str, int],
+    optimizer: Optimizer,
+    ranks: Ranks = ALONE,
 ) -> dict[str, Any]:
     """Return what manifest.json holds."""
     registry = governing_policy_file(loaded.path)
@@ -76,7 +97,7 @@ def manifest(
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "argv": argv,
         "seed": loaded.experiment.seed,
-        "environment": environment(device, optimizer),
+        "environment": environment(device, optimizer, ranks),
         "git": git_state(Path.cwd()),
         "registry": None if registry is None else str(registry),
         "plugins": plugins_record(loaded),
@@ -86,15 +107,19 @@ def manifest(
     }
 
 
-def environment(device: torch.device, optimizer: Optimizer | None = None) -> dict[str, Any]:
+def environment(device: torch.device, optimizer: Optimizer | None = None, ranks: Ranks = ALONE) -> dict[str, Any]:
     """Return versions and machine; runs on equal environments are equal bit for bit on the CPU."""
     found = {
         "python": platform.python_version(),
         "torch": str(torch.__version__),
+        "numpy": numpy.__version__,
         "platform": platform.platform(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "threads": torch.get_num_threads(),
+        "processor": _processor(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "switches": _switches(),
+        "ranks": ranks.size,
     }
     return found if optimizer is None else found | {"optimizer": _implementation(optimizer)}
 
@@ -102,7 +127,34 @@ def environment(device: torch.device, optimizer: Optimizer | None = None) -> dic
 def _implementation(optimizer: Optimizer) -> str:
     """Return which of several implementations of an optimizer it is: their results differ in the last bits."""
     chosen = [name for name in ("fused", "foreach") if optimizer.defaults.get(name)]
-    return " ".join([*chosen, type(optimizer).__name__])
+    parts = ", ".join(map(_implementation, getattr(optimizer, "parts", ())))
+    return " ".join([*chosen, type(optimizer).__name__]) + (f" ({parts})" if parts else "")
+
+
+def _processor() -> str:
+    """Return the model of the CPU, by which libraries choose among kernels that round otherwise."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+def _switches() -> str:
+    """Return what of torch is switched otherwise than usual, by a plugin or from outside: it changes kernels."""
+    attention: Any = torch.backends.cuda
+    state = {
+        "mkldnn": torch.backends.mkldnn.enabled,
+        "cudnn": torch.backends.cudnn.enabled,
+        "flash attention": attention.flash_sdp_enabled(),
+        "memory-efficient attention": attention.mem_efficient_sdp_enabled(),
+        "mathematical attention": attention.math_sdp_enabled(),
+    }
+    off = [f"no {name}" for name, on in state.items() if not on]
+    on = ["deterministic algorithms"] * torch.are_deterministic_algorithms_enabled()
+    on += ["cudnn.benchmark"] * torch.backends.cudnn.benchmark
+    on += [f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ]
+    return ", ".join([*on, *off, f"matrix products of {torch.get_float32_matmul_precision()} precision"])
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -138,7 +138,11 @@ class Loaded:
 
 
 def load_experiment(
-    path: Path, changes: Iterable[str] = (), removals: Iterable[str] = (), select: Sequence[str] | None = None
+    path: Path,
+    changes: Iterable[str] = (),
+    removals: Iterable[str] = (),
+    select: Sequence[str] | None = None,
+    trust: bool = False,
 ) -> Loaded:
     """Read and check an experiment file.
 
@@ -147,15 +151,20 @@ def load_experiment(
         changes: `key=value` as after --set.
         removals: Keys as after --unset.
         select: Plugins as after -p.
+        trust: Whether to run plugin files that came with a run, too; see `load_named`.
 
     Raises:
         Refused: Everything that is wrong, each with its place.
     """
-    return check_experiment(*open_experiment(path, changes, removals, select))
+    return check_experiment(*open_experiment(path, changes, removals, select, trust))
 
 
 def open_experiment(
-    path: Path, changes: Iterable[str] = (), removals: Iterable[str] = (), select: Sequence[str] | None = None
+    path: Path,
+    changes: Iterable[str] = (),
+    removals: Iterable[str] = (),
+    select: Sequence[str] | None = None,
+    trust: bool = False,
 ) -> tuple[Document, Plugins]:
     """Read an experiment file, and the plugins that it names; arguments as for `load_experiment`.
 
@@ -165,7 +174,7 @@ def open_experiment(
     document = Document.load(path, changes, removals)
     plugins = load_plugins(select, policy=governing_policy(path), named=names_in(document))
     plugins.require()
-    load_named(plugins, document)
+    load_named(plugins, document, trust)
     return document, plugins
 
 

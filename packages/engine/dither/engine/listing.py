@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from dither.registry.document import Document
 from dither.registry.problems import Refused
 
 from .checkpoint import Checkpoints, verify
-from .experiment import load_experiment
 from .locking import held_by
 from .rundir import read_manifest, resolved_file
 from .scores import Scores
@@ -86,18 +86,19 @@ def _listed(path: Path) -> Listed:
         state = "damaged" if broken_text(text) else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         state = "damaged"
-    figures = {}
+    figures, ended = {}, steps
     with suppress(OSError, ValueError, TypeError, AttributeError, KeyError):
         summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
         figures = {
             f"{kind}/{key}": value for kind, values in summary["figures"].items() for key, value in values.items()
         }
         figures = {} if broken_table(summary) else figures
+        ended = summary["step"] if summary.get("steps") == steps else steps  # it may have ended early
     newest = next((step for step, _ in Checkpoints(path / "checkpoints").steps()), None)
     if held_by(path):
         state = "running"
     elif state is None:
-        state = "empty" if newest is None else "done" if figures and newest == steps else "stopped"
+        state = "empty" if newest is None else "done" if figures and newest == ended else "stopped"
     return Listed(path, name, state, newest, steps, figures, _bytes(path))
 
 
@@ -120,7 +121,7 @@ def verify_run(path: Path) -> list[Finding]:
     resolved_file(path, sealed=False)
     found = []
     for name, read in (
-        ("resolved.toml", lambda: load_experiment(resolved_file(path))),
+        ("resolved.toml", lambda: Document.read(resolved_file(path))),
         ("manifest.json", lambda: read_manifest(path)),
         ("scores.json", lambda: Scores(path, "", "lower")),
     ):

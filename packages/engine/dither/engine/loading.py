@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -30,6 +30,7 @@ from dither.registry.storage import sha256_of, sync
 from dither.registry.validation import located, validate
 
 from .allocator import keep_freed_memory
+from .anchoring import outside
 from .checkpoint import MANIFEST, Checkpoints, Damaged, load_weights, verify, weights_of
 from .constraining import load_redrawn
 from .environment import choose_device
@@ -51,7 +52,11 @@ WEIGHTS, EXPERIMENT = "weights.safetensors", "experiment.toml"
 
 
 def load(
-    path: str | Path, checkpoint: Which = "newest", device: str = "auto", changes: Iterable[str] = ()
+    path: str | Path,
+    checkpoint: Which = "newest",
+    device: str = "auto",
+    changes: Iterable[str] = (),
+    plugins: Sequence[str] | None = None,
 ) -> Diffusion:
     """Return a trained system, ready to denoise and to draw from.
 
@@ -62,29 +67,32 @@ def load(
         checkpoint: Which of a run.
         device: As in the experiment: auto, cpu, cuda.
         changes: `key=value` as after --set: of a run how samples are drawn, of an export also where its data are.
+        plugins: As after -p; a plugin file of another's run or export is code, and named here where you trust it.
 
     Raises:
         Refused: It is neither of them; Damaged: what is there is not what was written.
     """
     path = Path(path)
     if not (path / WEIGHTS).is_file():
-        return load_run(path, checkpoint=checkpoint, changes=changes, device=device)[1]
+        return load_run(path, checkpoint=checkpoint, changes=changes, device=device, select=plugins)[1]
     if reason := verify(path, {WEIGHTS, EXPERIMENT}):
         raise Damaged(f"{path} is damaged: {reason}")
-    system = _unpacked(path, device, list(changes))
+    system = _unpacked(path, device, list(changes), plugins)
     load_weights(path / WEIGHTS, system.model)
     return system.eval()
 
 
-def _unpacked(path: Path, device: str, changes: list[str]) -> Diffusion:
+def _unpacked(path: Path, device: str, changes: list[str], select: Sequence[str] | None) -> Diffusion:
     """Build what an export holds, without a task of its own where its data are missing."""
     data, space = read_needs(path)
     inner = changes_within(Document.load(path / EXPERIMENT).tree, path)
-    document, plugins = open_experiment(path / EXPERIMENT, [*inner, *changes])
+    document, plugins = open_experiment(path / EXPERIMENT, [*inner, *changes], select=select)
     told = {change.partition("=")[0].strip() for change in changes}
     missing = [one for one in data if one.option not in told and not _there(path, one.name)]
     if not missing or space is None:
-        return build(_elsewhere(check_experiment(document, plugins), device))[0]
+        whole = check_experiment(document, plugins)
+        _tell_outside(whole, Screen(stderr=True))
+        return build(_elsewhere(whole, device))[0]
     loaded = Loaded(validate(Experiment, document, plugins.catalog), document, plugins)
     task = cast(Task, Absent(space, missing, path))
     return build(_elsewhere(loaded, device), task=task)[0]
@@ -107,17 +115,20 @@ def load_run(
     checkpoint: Which = "newest",
     changes: Iterable[str] = (),
     device: str | None = None,
+    select: Sequence[str] | None = None,
 ) -> tuple[Loaded, Diffusion, int]:
     """Return a run's experiment, its system with the weights of a checkpoint, and their step.
 
     Constraints from a file replace the run's own, and changes say how else samples are to be drawn. Damaged checkpoints
-    that are passed over are named on the console. A device is another one than the run's.
+    that are passed over, and files that are read from elsewhere, are named on the console. A device is another one than
+    the run's, and `select` is as after -p.
 
     Raises:
         Refused: It is no run directory; Damaged: it has no such checkpoint that is intact.
     """
     path = resolved_file(run_directory)
-    loaded = load_redrawn(path, constraints, changes)
+    loaded = load_redrawn(path, constraints, changes, select)
+    _tell_outside(loaded, console or Screen(stderr=True))
     if loaded.plugins.files and (others := changed_files(read_manifest(run_directory), loaded)):
         fix = "bring the file back as it was; or, if you meant the change: --resume RUN --accept-changes"
         raise Refused(
@@ -127,6 +138,11 @@ def load_run(
     system, _ = build(loaded if device is None else _elsewhere(loaded, device))
     load_merged(weights_of(found), system.model)
     return loaded, system.eval(), int(found.name.removeprefix("step-"))
+
+
+def _tell_outside(loaded: Loaded, console: Console) -> None:
+    for line in outside(loaded, training=False):
+        say(console, line, "yellow")
 
 
 def find_checkpoint(run_directory: Path, which: Which = "newest", console: Console | None = None) -> Path:
@@ -157,11 +173,13 @@ def find_checkpoint(run_directory: Path, which: Which = "newest", console: Conso
 def build(loaded: Loaded, training: bool = False, task: Task | None = None) -> tuple[Diffusion, torch.device]:
     """Build an experiment on its device; for training on a CPU, freed memory stays with the process from then on.
 
-    A task that is given stands in for that of the experiment.
+    Threads, and the precision of matrix products, are those of the experiment for the whole process. A task that is
+    given stands in for that of the experiment.
     """
     train = loaded.experiment.train
     if train.threads is not None:
         torch.set_num_threads(train.threads)
+    torch.set_float32_matmul_precision("high" if train.precision == "tf32" else "highest")
     device = choose_device(train.device)
     if training and train.keep_memory and device.type == "cpu":
         keep_freed_memory()

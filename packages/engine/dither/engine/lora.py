@@ -23,6 +23,7 @@ from dither.registry.problems import Problem, Refused, nearest
 
 from .checkpoint import load_weights
 from .disk import disk_errors
+from .learned import stands_in
 from .randomness import Stream, mixed
 from .shards import read_tensors, readable
 
@@ -89,7 +90,7 @@ def add_lora(
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear | nn.Embedding) and f"{name}.weight" not in trained
     }
-    chosen = {name: module for name, module in matrices.items() if any(_stands_in(name, pattern) for pattern in on)}
+    chosen = {name: module for name, module in matrices.items() if any(stands_in(name, pattern) for pattern in on)}
     problems = [*_unfit(on, list(matrices)), *_unnamed(whole, list(weights)), *_shared(model, list(chosen))]
     if problems:
         raise Refused(problems)
@@ -101,16 +102,11 @@ def add_lora(
     return [f"{name}.weight" for name in chosen]
 
 
-def _stands_in(name: str, pattern: str) -> bool:
-    """Whether a matrix is called so, or stands in something that is."""
-    return fnmatchcase(f".{name}.", f"*.{pattern}.*")
-
-
 def _unfit(on: Sequence[str], names: list[str]) -> list[Problem]:
     known = list(dict.fromkeys([*(part for name in names for part in name.split(".") if not part.isdigit()), *names]))
     problems = []
     for number, pattern in enumerate(on):
-        if not any(_stands_in(name, pattern) for name in names):
+        if not any(stands_in(name, pattern) for name in names):
             close = nearest(pattern, known)
             hint = f'did you mean "{close}"?' if close else f"matrices are called {', '.join(names)}"
             what = f'no matrix is called "{pattern}", nor what one stands in'

@@ -9,6 +9,8 @@ from dither.registry.document import Document
 from dither.registry.plugins import Plugins
 from dither.registry.problems import Problem, Refused
 
+from .trust import is_given, refuse_unknown, remember
+
 __all__ = ["load_named", "names_in"]
 
 
@@ -18,22 +20,25 @@ def names_in(document: Document) -> list[str]:
     return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else []
 
 
-def load_named(plugins: Plugins, document: Document) -> None:
+def load_named(plugins: Plugins, document: Document, trust: bool = False) -> None:
     """Load what `plugins = [...]` names: files relative to the file that names them, others by their names.
 
     A file that was passed on shall not be able to run code from anywhere, so a plugin file must lie beside the
-    experiment file that names it, or below; one that lies elsewhere is named on the command line.
+    experiment file that names it, or below; one that lies elsewhere is named on the command line. One inside a run, an
+    export or a sweep, which are passed on as a whole, must have run here before, or is named as well, or `trust` is
+    given.
 
     Raises:
         Refused: With a problem for each that cannot be loaded, where it is named.
     """
     problems: list[Problem] = []
     cause: Exception | None = None
+    given = not trust and is_given(document.files[-1])
     for index, name in enumerate(names_in(document)):
         origin = document.origin(("plugins", index))
-        folder = None if origin is None or origin.file.startswith("--") else Path(origin.file).parent
+        file = None if origin is None or origin.file.startswith("--") else Path(origin.file)
         try:
-            _load(plugins, name, folder)
+            _load(plugins, name, file and file.parent, given or (not trust and file is not None and is_given(file)))
         except Refused as refused:
             first = refused.problems[0]
             problems.append(Problem(first.message, ("plugins", index), origin, first.help))
@@ -43,9 +48,10 @@ def load_named(plugins: Plugins, document: Document) -> None:
             cause = error
     if problems:
         raise Refused(problems) from cause
+    remember(report.sha256 for report in plugins.files.values())
 
 
-def _load(plugins: Plugins, name: str, folder: Path | None) -> None:
+def _load(plugins: Plugins, name: str, folder: Path | None, given: bool) -> None:
     if not name.endswith(".py"):
         plugins.ask(name)
         return
@@ -54,6 +60,8 @@ def _load(plugins: Plugins, name: str, folder: Path | None) -> None:
         help_text = f"to trust it, name it on the command line: -p {path}"
         raise Refused(Problem(f"plugin file {name} does not lie beside the experiment file, or below", help=help_text))
     if path.resolve() not in plugins.files and not _same_file(plugins, path):
+        if given:
+            refuse_unknown(path)
         plugins.load_file(path)
 
 

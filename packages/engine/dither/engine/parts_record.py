@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,10 +10,11 @@ from dither.registry.catalog import Catalog
 from dither.registry.fingerprint import fingerprint
 from dither.registry.problems import Refused, dotted
 from dither.registry.renames import parts_in
+from dither.registry.spec import Path, Spec
 
 from .experiment import Loaded
 
-__all__ = ["changed_files", "changed_parts", "newest_record", "parts_record", "plugins_record"]
+__all__ = ["changed_files", "changed_parts", "newest_record", "parts_record", "plugins_record", "what_is_new"]
 
 
 def parts_record(loaded: Loaded) -> dict[str, dict[str, str]]:
@@ -51,7 +53,8 @@ def changed_parts(manifest: Mapping[str, Any], loaded: Loaded) -> list[str]:
         if _meaning(loaded.plugins.catalog, spec.kind, before.get("part")) != now["part"]:
             continue  # another part, which resolved.toml tells
         if now["options"] != before.get("options"):
-            changes.append(f"{place}: the options of {now['part']} are others than they were")
+            since = _since(loaded, path, spec)
+            changes.append(f"{place}: the options of {now['part']} are others than they were{since}")
     used = {record["part"].partition("/")[0] for record in parts.values()}
     changes += changed_files(manifest, loaded)
     for name, before in before_plugins.items():
@@ -61,6 +64,15 @@ def changed_parts(manifest: Mapping[str, Any], loaded: Loaded) -> list[str]:
         if now["version"] != before.get("version"):
             changes.append(f'plugin "{name}" ({now["from"]}): version {before.get("version")} -> {now["version"]}')
     return changes
+
+
+def _since(loaded: Loaded, path: Path, spec: Spec) -> str:
+    """Say which options the experiment of a run knows nothing of, and what they are now."""
+    given = loaded.document.at(path)
+    new = [name for name in type(spec).model_fields if isinstance(given, dict) and name not in given]
+    shown = {name: json.dumps(value, default=str) for name in new if (value := getattr(spec, name)) is not None}
+    values = ", ".join(f"{name} = {value}" for name, value in shown.items())
+    return f"; new since then: {values}" if new else ""
 
 
 def changed_files(manifest: Mapping[str, Any], loaded: Loaded) -> list[str]:
@@ -84,6 +96,14 @@ def _meaning(catalog: Catalog, kind: str, part: Any) -> str | None:
 
 def newest_record(manifest: Mapping[str, Any], key: str) -> dict[str, Any]:
     """Return what the run was made of when it last went on, or else when it was started."""
+    return {k: v for k, v in _newest(manifest, key).items() if isinstance(v, dict)}
+
+
+def what_is_new(manifest: Mapping[str, Any], tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those tables that are not as the run has them already: a run may go on a thousand times."""
+    return {key: table for key, table in tables.items() if table != _newest(manifest, key)}
+
+
+def _newest(manifest: Mapping[str, Any], key: str) -> dict[str, Any]:
     entries = [manifest, *(entry for entry in manifest.get("resumed", ()) if isinstance(entry, dict))]
-    tables = [entry[key] for entry in entries if isinstance(entry.get(key), dict)]
-    return {k: v for k, v in tables[-1].items() if isinstance(v, dict)} if tables else {}
+    return next((entry[key] for entry in reversed(entries) if isinstance(entry.get(key), dict)), {})

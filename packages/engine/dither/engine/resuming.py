@@ -16,7 +16,7 @@ from .data_record import changed_data, data_record
 from .environment import differences, environment
 from .experiment import Loaded
 from .metrics_file import Place, changed_lines
-from .parts_record import changed_parts, newest_record, parts_record, plugins_record
+from .parts_record import changed_parts, newest_record, parts_record, plugins_record, what_is_new
 from .progress import say
 from .ranks import Ranks
 from .rundir import RunDirectory, read_manifest
@@ -36,7 +36,10 @@ def same_parts(
     data = data_record(loaded.experiment)
     changes = changed_parts(before, loaded) + changed_data(newest_record(before, "data"), data)
     if changes and not accept_changes:
-        hint = "start a new run, bring back what it was started with, or accept it with --accept-changes"
+        hint = (
+            "go on all the same with --accept-changes: what the run was given stays, and a new option has its default; "
+            "or start a new run, or bring back what it was started with"
+        )
         raise Refused([Problem(f"the run in {path} cannot go on as it was: {change}", help=hint) for change in changes])
     return changes, data
 
@@ -76,23 +79,26 @@ def note_resumption(
     directory: RunDirectory,
     before: Mapping[str, Any],
     entry: Mapping[str, Any],
+    data: Mapping[str, Any],
     loaded: Loaded,
     trainer: Trainer,
     console: Console,
 ) -> None:
-    """Write into the manifest that the run goes on, and with what; say what is not as it was.
+    """Write into the manifest that the run goes on, and with what that is new; say what is not as it was.
 
     Args:
         directory: Of the run.
         before: Its manifest.
-        entry: The command line, the step, the changes, and the record of the data.
+        entry: The command line, the step, and the changes.
+        data: The record of the data.
         loaded: What it goes on with.
         trainer: What goes on.
         console: Where it is said.
     """
-    now = environment(trainer.device, trainer.optimizer)
+    now = environment(trainer.device, trainer.optimizer, trainer.ranks)
     for difference in differences(before["environment"], now):
         say(console, f"not as it was, so the result may differ in the last bits: {difference}", "yellow")
-    made_of = {"environment": now, "parts": parts_record(loaded), "plugins": plugins_record(loaded)}
-    directory.write_json("manifest.json", {**before, "resumed": [*before["resumed"], {**entry, **made_of}]})
+    made_of = {"environment": now, "parts": parts_record(loaded), "plugins": plugins_record(loaded), "data": data}
+    resumed = [*before["resumed"], {**entry, **what_is_new(before, made_of)}]
+    directory.write_json("manifest.json", {**before, "resumed": resumed})
     say(console, f"going on after step {entry['step']}")

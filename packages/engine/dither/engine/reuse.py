@@ -25,13 +25,15 @@ from .summary import show_figures
 __all__ = ["evaluate_run", "sample_run"]
 
 
-def evaluate_run(run_directory: Path, checkpoint: Which = "newest", split: Split = "valid") -> dict[str, float]:
+def evaluate_run(
+    run_directory: Path, checkpoint: Which = "newest", split: Split = "valid", select: Sequence[str] | None = None
+) -> dict[str, float]:
     """Measure a checkpoint of a run as the run itself does, or on another split.
 
     Raises:
         Refused: It is no run directory, or the split is empty; Damaged: it has no such checkpoint that is intact.
     """
-    loaded, system, _ = load_run(run_directory, checkpoint=checkpoint)
+    loaded, system, _ = load_run(run_directory, checkpoint=checkpoint, select=select)
     if not system.task.size(split):
         raise Refused(f'the split "{split}" of task "{loaded.experiment.task.name}" is empty')
     settings = loaded.experiment.evaluate
@@ -49,6 +51,7 @@ def sample_run(
     forms: Sequence[str] = (),
     checkpoint: Which = "newest",
     changes: Sequence[str] = (),
+    select: Sequence[str] | None = None,
 ) -> int:
     """Draw samples from a checkpoint of a run into a folder, by default one inside the run; return the exit code.
 
@@ -63,10 +66,10 @@ def sample_run(
     if out is None:
         refuse_links(run_directory, "say --out FOLDER to draw into another")
     if forms:
-        check_forms(load_experiment(resolved_file(run_directory)).experiment.task, forms)
+        check_forms(load_experiment(resolved_file(run_directory), select=select).experiment.task, forms)
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Refused(f"{out} exists and is not an empty folder; nothing is overwritten")
-    loaded, system, step = load_run(run_directory, errors, constraints, checkpoint, changes)
+    loaded, system, step = load_run(run_directory, errors, constraints, checkpoint, changes, select=select)
     folder = out or unused_folder(run_directory / "samples" / f"step-{step:08d}-seed-{seed}-count-{count}")
     made = not folder.exists()
     try:

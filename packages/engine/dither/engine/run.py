@@ -142,7 +142,7 @@ def _begin(start: Start, runs: Path) -> int:
     trainer = Trainer(system, loaded.experiment.train, loaded.experiment.seed, ranks)
     with RunDirectory.create(runs) if ranks.chief else RunDirectory.elsewhere() as directory:
         if ranks.chief:
-            made = manifest(start.argv, loaded, device, counts, trainer.optimizer)
+            made = manifest(start.argv, loaded, device, counts, trainer.optimizer, ranks)
             directory.record(loaded, made | {"launch": ranks.launch})
         for note in notes:
             say(start.console, note, "yellow")
@@ -177,7 +177,7 @@ def _go_on(start: Start, path: Path, accept_changes: bool) -> int:
             directory.clear()
             directory.accept(loaded)
             entry = {"argv": start.argv, "step": trainer.step, "changes": changes, "launch": ranks.launch}
-            note_resumption(directory, before, entry | {"data": data}, loaded, trainer, console)
+            note_resumption(directory, before, entry, data, loaded, trainer, console)
             log = Log(path, console, steps, trainer.step, place.bytes)
         run = _run(start, directory, trainer, log, scores)
         run.saver.newest = None if newest is None else trainer.step
@@ -248,6 +248,9 @@ def _train(run: Run, console: Console) -> int:
         return STOPPED
     if not ranks.chief:
         return DONE
+    if run.trainer.step < run.experiment.train.steps:
+        scores = run.scores
+        say(console, f"ended early: {scores.since} evaluations in a row no better than that of step {scores.best}")
     summary = summarise(run)
     run.directory.write_json("summary.json", summary)
     show_figures(console, summary)

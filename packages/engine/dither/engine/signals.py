@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from threading import Timer
 from types import FrameType
 
-__all__ = ["STOPPED", "Stop", "Stopped", "stop_on_signals"]
+__all__ = ["STOPPED", "Stop", "Stopped", "broken_off", "stop_on_signals"]
 
 STOPPED = 75
 """Exit code after a signal (EX_TEMPFAIL): nothing is lost, and it can be done again or gone on with."""
@@ -23,6 +23,7 @@ AGAIN = 3.0
 """Seconds after which a signal under torchrun is another one."""
 PATIENCE = 8.0
 """Seconds in which what was broken off has to come to its end; a C library may have swallowed the exception."""
+IMPORT = "<frozen importlib._bootstrap>"
 SHOW_CURSOR = "\x1b[?25h"
 
 
@@ -47,13 +48,21 @@ class Stop:
         return self.requested is not None
 
 
+def broken_off(name: object) -> str:
+    """Return what is said where a signal of this name broke something off."""
+    return f"stopped by {name}; nothing is lost, the same command begins again"
+
+
 @contextmanager
-def stop_on_signals() -> Iterator[Stop]:
+def stop_on_signals(last: bool = False) -> Iterator[Stop]:
     """Yield a `Stop` that SIGINT, SIGTERM and SIGUSR1 set, and put the former handlers back at the end.
 
     Once the stop is polled the handler only takes note: what is under way, a checkpoint above all, is not broken off.
     Under torchrun one Ctrl-C comes twice, from the terminal and from torchrun, so there a signal counts as another one
     only after a while.
+
+    Args:
+        last: Whether nothing comes after it but the end of the process, which no signal disturbs any more.
     """
     stop = Stop()
     first = 0.0
@@ -73,6 +82,9 @@ def stop_on_signals() -> Iterator[Stop]:
         if stop.polled:
             _tell(f"\n{name}: finishing the step, then writing a checkpoint; once more to end at once\n")
             return
+        if _importing(frame):
+            _tell(f"{_cursor()}{broken_off(name)}\n")
+            os._exit(STOPPED)
         deadline.start()
         raise Stopped(name)
 
@@ -87,7 +99,17 @@ def stop_on_signals() -> Iterator[Stop]:
     finally:
         deadline.cancel()
         for number, handler in former.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if last else handler)
+
+
+def _importing(frame: FrameType | None) -> bool:
+    """Tell whether a module is being imported, before which there is nothing to save.
+
+    torch's own, in C++, call Python back, where the handler may find them; an exception from there aborts the process.
+    """
+    while frame is not None and frame.f_code.co_filename != IMPORT:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _tell(text: str) -> None:

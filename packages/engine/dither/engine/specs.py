@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from dither.registry import Spec, hookimpl
+from dither.registry.costs import Stage
 from dither.registry.kinds import LRScheduleSpec, OptimizerSpec
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["WSD", "AdamW", "Constant", "Cosine", "Linear", "Muon", "register_components"]
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
+OUTSIDE = {"embedding", "head", "head and loss"}
+"""Stages of a model whose weights Muon leaves to AdamW: tables, and the map to what comes out."""
 
 
 class AdamW(OptimizerSpec):
@@ -60,6 +63,10 @@ class Muon(OptimizerSpec):
     """Added to the root of AdamW's second moment."""
     weight_decay: float = Field(0.01, ge=0)
     """Share of a matrix that is taken away at each step, times the learning rate."""
+
+    def kept(self, stage: Stage) -> int:
+        """Numbers that it keeps: one for each weight inside the model, vectors being few; AdamW's two elsewhere."""
+        return (2 if stage.name in OUTSIDE else 1) * stage.parameters
 
     def build(self, module: nn.Module) -> Optimizer:
         """Return the optimizer over the parameters of `module` that want gradients."""

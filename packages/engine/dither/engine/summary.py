@@ -40,6 +40,7 @@ def summarise(run: Run) -> dict[str, Any]:
     return {
         "name": run.experiment.name,
         "step": run.trainer.step,
+        "steps": run.experiment.train.steps,
         "figures": run.figures,
         "baselines": run.system.task.baselines(),
         "steps_per_second": done / run.seconds if run.seconds else None,
@@ -59,16 +60,18 @@ def show_figures(console: Console, summary: Mapping[str, Any]) -> None:
         table.add_column(column, justify="right" if column == "model" else "left", overflow="fold")
     for kind, measured in figures.items():
         for name in [name for name in measured if not belongs(name, measured)]:
-            beside = {"floor": measured.get(name + FLOOR), **_of(name, baselines)}
+            beside = {"floor": measured.get(name + FLOOR), **_of(kind, name, baselines)}
             shown = ", ".join(f"{of} {number:.4g}" for of, number in beside.items() if number is not None)
             table.add_row(f"{kind} {name}", with_interval(name, measured), shown)
     if table.row_count:
         console.print(table)
-    names = {name for measured in figures.values() for name in measured}
+    names = {said for kind, measured in figures.items() for name in measured for said in (name, f"{kind} {name}")}
     for key in [key for key in baselines if key.partition("/")[0] not in names]:
         say(console, f"baseline {key} {baselines[key]:.4g}")
 
 
-def _of(metric: str, baselines: Mapping[str, float]) -> dict[str, float]:
+def _of(kind: str, metric: str, baselines: Mapping[str, float]) -> dict[str, float]:
+    if any(key.startswith(f"{kind} ") for key in baselines):  # measured on what was asked for there
+        metric = f"{kind} {metric}"
     split = ((key.partition("/"), value) for key, value in baselines.items())
     return {name: value for (of, _, name), value in split if of == metric}

@@ -57,7 +57,6 @@ class Trainer:
         if size < 1:
             raise Refused("the task has no training samples")
         self.system, self.train, self.seed, self.ranks = system, train, seed, ranks
-        torch.set_float32_matmul_precision("high" if train.precision == "tf32" else "highest")
         self.order = make_order(system.task, train, seed)
         if train.lora is None:
             freeze(system.model, train.freeze)
@@ -93,7 +92,7 @@ class Trainer:
         Raises:
             NonFinite: The loss or the gradient is no number, and the step may not be skipped; the weights are as they
                 were before it.
-            NonFiniteWeights: It might be skipped, but an update before it has made weights that are no numbers.
+            NonFiniteWeights: An update before it has made weights that are no numbers.
         """
         seed_generators(self.device, Stream.STEP, self.seed, self.step, 0)
         for parameter in self.parameters:
@@ -112,8 +111,7 @@ class Trainer:
         try:
             self.guard.look(self.step, total, weight, norm)
         except NonFinite as error:
-            if self.skips.limit:
-                self.check_weights()  # with these, every step to come would be skipped
+            self.check_weights()  # where an update has destroyed them, the data are not to blame
             self._explain(error)
             if not self.skips.one_more(error):
                 raise
@@ -224,7 +222,7 @@ class Trainer:
             finite = (measured.values * measured.weights).isfinite().flatten(1).all(1)
             faulty += (~finite).tolist()
         error.rows = [row for row, bad in zip(rows, faulty, strict=True) if bad] or rows
-        error.certain = any(faulty)
+        error.certain = any(faulty) and not all(faulty)  # all of them: the weights are, or the loss
 
     def state(self, gathered: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return what a resumed run needs beside the weights: tensors, whole on the chief or in pieces, and values."""

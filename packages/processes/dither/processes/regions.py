@@ -61,8 +61,8 @@ class MaskedRegionProcess:
     """Each unit is hidden with probability 1 - alpha, or with one ratio at every time.
 
     With a fixed ratio the time says nothing of the state, and a step back changes nothing: `finish` fills in at once.
-    Training still draws times, as the seed does; an evaluation measures, and sampler `ancestral` fills in, at one
-    `moment`: when as much would be hidden. `ordered-regions` walks through times of its own.
+    Training still draws times, as the seed does; an evaluation measures, and samplers fill in, at one `moment`: when as
+    much would be hidden.
 
     Args:
         space: What a sample is.

@@ -104,15 +104,19 @@ class Catalog:
 
         Raises:
             ValueError: One of the classes is no part, lacks a name or a method, is offered twice by the same plugin, or
-                has an earlier name that cannot be.
+                has an earlier name that cannot be; PydanticUserError: an option is of no type that can be checked.
         """
         offered = [(key_of(plugin, spec), spec) for spec in specs]
         require_aliases([spec for _, spec in offered])
+        said = {(p.kind, p.name): p.offer for p in self.parts() if p.plugin == plugin and not p.loaded}
         accepted: dict[tuple[str, str], Part] = {}
         for key, spec in offered:
             if key in accepted:
                 raise ValueError(f'plugin "{plugin}" offers {key[0]} "{key[1]}" twice')
-            accepted[key] = Part(offer_of(spec), plugin, lambda spec=spec: spec)  # type: ignore[misc]
+            if key not in said:  # else the menu was written from this very source
+                spec.model_rebuild()  # which finds types that cannot be checked
+            offer = said.get(key) or offer_of(spec)
+            accepted[key] = Part(offer, plugin, lambda spec=spec: spec)  # type: ignore[misc]
         self._replace(plugin, accepted)
 
     def offer(

@@ -6,8 +6,9 @@ A number is one of 4 bytes (float32). A part that says nothing counts as 0, and 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
-__all__ = ["Cost", "Stage"]
+__all__ = ["Cost", "Matrix", "Stage"]
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,10 @@ class Cost:
         silent: Parts that do not say what they take.
         tiled: Numbers per sample that pass in tiles, besides; of all samples, at most `tile` are there at once.
         tile: Most of these.
+        remade: Numbers among those kept that a CPU without a compiler does not keep, but computes again.
+        rounded: Numbers per sample that such a CPU keeps besides under bfloat16, in it, if all samples have at most
+            `most_rounded` of them.
+        most_rounded: Most of these.
     """
 
     parameters: int = 0
@@ -29,6 +34,9 @@ class Cost:
     silent: tuple[str, ...] = ()
     tiled: int = 0
     tile: int = 0
+    remade: int = 0
+    rounded: int = 0
+    most_rounded: int = 0
 
     @classmethod
     def unsaid(cls, kind: str, name: str) -> Cost:
@@ -44,6 +52,9 @@ class Cost:
             tuple(dict.fromkeys(self.silent + other.silent)),
             max(self.tiled, other.tiled),
             max(self.tile, other.tile),
+            self.remade + other.remade,
+            self.rounded + other.rounded,
+            max(self.most_rounded, other.most_rounded),
         )
 
     def momentary(self, samples: int) -> int:
@@ -52,11 +63,17 @@ class Cost:
 
     def scaled(self, share: float) -> Cost:
         """The same part where what is kept and what passes takes a share of it."""
-        return replace(self, kept=int(self.kept * share), passing=int(self.passing * share))
+        kept, passing, remade = (int(count * share) for count in (self.kept, self.passing, self.remade))
+        return replace(self, kept=kept, passing=passing, remade=remade)
+
+    def eager(self, samples: int = 0) -> Cost:
+        """The same part on a CPU without a compiler, under bfloat16 if so many samples at once are told."""
+        rounded = self.rounded if samples * self.rounded <= self.most_rounded and samples else 0
+        return replace(self, kept=self.kept - self.remade + rounded // 2, remade=0, rounded=0)
 
     def recomputed(self, entering: int) -> Cost:
         """The same part where only what enters is kept, and all else is computed again on the way back."""
-        return replace(self, kept=entering, passing=self.passing + self.kept)
+        return replace(self, kept=entering, passing=self.passing + self.kept - self.remade, remade=0, rounded=0)
 
 
 @dataclass(frozen=True)
@@ -68,12 +85,14 @@ class Stage:
         cost: Of one of them.
         times: How many there are, one after the other.
         last_map: Whether it is one linear map that gives the raw output, which need not be held at all positions then.
+        leaves_out: Positions that it does without on a CPU: "padding", "hidden" ones but for one that stands for all.
     """
 
     name: str
     cost: Cost
     times: int = 1
     last_map: bool = False
+    leaves_out: frozenset[Literal["padding", "hidden"]] = frozenset()
 
     @property
     def parameters(self) -> int:
@@ -84,3 +103,20 @@ class Stage:
     def kept(self) -> int:
         """Numbers per sample that all of them keep."""
         return self.cost.kept * self.times
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A matrix of a model, which may be changed by another of low rank.
+
+    Attributes:
+        name: Of what holds it, such as "blocks.0.attention.qkv".
+        rows: Values that come out.
+        columns: Values that go in.
+        times: How many there are like it, under names that differ in the number of the layer.
+    """
+
+    name: str
+    rows: int
+    columns: int
+    times: int = 1

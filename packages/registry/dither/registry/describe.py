@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 
 from .catalog import Catalog, Part
 from .kinds import KINDS
+from .option_docs import docs_of
 from .spec import Place, Spec, summary_of
 
 __all__ = ["PLACES", "describe", "options_of", "toml"]
@@ -65,8 +66,9 @@ def describe(part: Part, catalog: Catalog) -> dict[str, Any]:
 
 def options_of(spec: type[Spec]) -> list[dict[str, str]]:
     """Return name, type with bounds, default and doc of every option, as a person reads them."""
+    docs = docs_of(spec)
     return [
-        {"name": key, "type": _type(info), "default": _default(info), "doc": " ".join((info.description or "").split())}
+        {"name": key, "type": _type(info), "default": _default(info), "doc": " ".join(docs.get(key, "").split())}
         for key, info in spec.model_fields.items()
     ]
 

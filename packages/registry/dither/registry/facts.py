@@ -19,12 +19,17 @@ class ProcessFacts:
         space: What the model serves under this process, MASK included.
         predict: What the raw output means: posterior, plug-in, score; x0, eps, velocity.
         prior: Where everything has gone at t = 1.
+        timeless: Whether states say nothing of time; see `TimelessProcess`.
+        hidden: Share of the positions of every noised sample that is hidden as a whole; 0 where it is not always as
+            much.
     """
 
     name: str
     space: Space
     predict: str
     prior: Literal["mask", "uniform", "frequencies", "gaussian", "hidden"]
+    timeless: bool = False
+    hidden: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .costs import Cost
+from .costs import Cost, Stage
 from .facts import ModelFacts, ProcessFacts
 from .model_kinds import BlockSpec, ConditionSpec, EmbeddingSpec, HeadSpec, ModelSpec, PositionSpec
 from .serving import ANY, FEATURES, TOKENS, OverSpace, serves_not
@@ -64,8 +64,23 @@ class TaskSpec(Spec):
         """What one sample looks like. May read data, without torch; raises `Refused` where the data is at fault."""
 
     def held(self) -> int:
-        """Bytes of the data while a run has them, as far as they are known without reading; by default not counted."""
+        """Bytes of the data while a run has them, and of libraries that no other task asks for.
+
+        As far as they are known without reading; by default not counted.
+        """
         return 0
+
+    def reading(self) -> int:
+        """Most bytes that are there for a moment besides while the data are read; by default not counted."""
+        return 0
+
+    def judging(self, samples: int) -> int:
+        """Most bytes that it takes to judge and show so many samples that were drawn; by default not counted."""
+        return 0
+
+    def filled(self) -> float:
+        """Share of the positions of its samples that is real on average, and no padding; by default all."""
+        return 1.0
 
     @abstractmethod
     def build(self) -> Task:
@@ -197,6 +212,10 @@ class OptimizerSpec(Spec):
     kind: ClassVar[str] = "optimizer"
     moments: ClassVar[int | None] = None
     """Numbers that it keeps for each weight, as the two of Adam; None where it does not say."""
+
+    def kept(self, stage: Stage) -> int:
+        """Numbers that it keeps for the weights of a part of the model, if these are all trained."""
+        return (self.moments or 0) * stage.parameters
 
     @abstractmethod
     def build(self, module: nn.Module) -> Optimizer:

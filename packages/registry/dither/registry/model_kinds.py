@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from pydantic import PrivateAttr
 
-from .costs import Cost, Stage
+from .costs import Cost, Matrix, Stage
 from .facts import ModelFacts
 from .serving import OverSpace, serves_not
 from .spaces import Condition, Space
@@ -48,6 +48,10 @@ class ModelSpec(OverSpace):
         """What its parts take, in the order of the forward pass; by default it does not say."""
         return (Stage("model", Cost.unsaid(self.kind, self.name)),)
 
+    def matrices(self, space: Space) -> Iterable[Matrix]:
+        """Name the matrices that make up most of the stage "blocks"; by default it does not say."""
+        return ()
+
     @abstractmethod
     def build(self, space: Space) -> nn.Module:
         """Return the model."""
@@ -69,6 +73,10 @@ class BlockSpec(Spec):
     def cost(self, width: int, cond: int, length: int) -> Cost:
         """What one layer takes for `length` positions; by default it does not say."""
         return Cost.unsaid(self.kind, self.name)
+
+    def matrices(self, width: int, cond: int) -> Iterable[Matrix]:
+        """Name the matrices of one layer; by default it does not say."""
+        return ()
 
     @abstractmethod
     def build(self, width: int, cond: int) -> nn.Module:

@@ -22,7 +22,7 @@ from .catalog import Catalog
 from .hookspecs import PROJECT, REGISTRATION, RUN_HOOKS, Hooks
 from .installed import GROUP, Installed, installed_plugins
 from .menus import menus_of
-from .offers import Menu, offer_of
+from .offers import Menu
 from .policy import Policy, is_called
 from .problems import Refused, nearest
 from .reports import PluginError, PluginReport, refuse_failures, why
@@ -93,7 +93,7 @@ class Plugins:
     def menu(self, name: str) -> Menu:
         """Return what a registered plugin offers."""
         callers = self.manager.get_hookcallers(self.manager.get_plugin(name)) or []
-        offers = tuple(offer_of(part.spec) for part in self.catalog.parts() if part.plugin == name)
+        offers = tuple(part.offer for part in self.catalog.parts() if part.plugin == name)
         return Menu(offers, tuple(sorted(caller.name for caller in callers)))
 
     def expect(self, plugin: Installed, menu: Menu) -> None:

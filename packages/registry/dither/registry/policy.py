@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
 from pydantic import Field, field_validator
 
 from .spec import Options
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement  # imported at run time only where it is needed: it imports much
 
 __all__ = ["Entry", "Known", "PluginPolicy", "Policy", "find_policy", "is_called", "policy_file", "read_policy"]
 
@@ -39,13 +40,19 @@ class PluginPolicy(Options):
     @classmethod
     def _requirements(cls, value: list[str]) -> list[str]:
         for text in value:
-            try:
-                wanted = Requirement(text)
-            except InvalidRequirement:
-                wanted = None
-            if wanted is None or wanted.url or wanted.extras or wanted.marker:
+            if not _is_name_with_versions(text):
                 raise ValueError(f'"{text}" is no requirement; write a name with versions, as in "wavelet>=0.2"')
         return value
+
+
+def _is_name_with_versions(text: str) -> bool:
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        wanted = Requirement(text)
+    except InvalidRequirement:
+        return False
+    return not (wanted.url or wanted.extras or wanted.marker)
 
 
 class Entry(Options):
@@ -80,6 +87,10 @@ class Policy(Options):
     @property
     def require(self) -> list[Requirement]:
         """What nothing runs without."""
+        if not self.plugins.require:
+            return []
+        from packaging.requirements import Requirement
+
         return [Requirement(text) for text in self.plugins.require]
 
     def known_parts(self) -> dict[str, str]:
@@ -96,6 +107,8 @@ class Policy(Options):
 
 def is_called(name: str, *names: str) -> bool:
     """Whether a name is one of those of a plugin, its own and its distributions', however its words are joined."""
+    from packaging.utils import canonicalize_name
+
     return canonicalize_name(name) in map(canonicalize_name, names)
 
 

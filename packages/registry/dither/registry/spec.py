@@ -1,6 +1,6 @@
 """A Spec is the typed, savable description of one part; a Slot is a place for a part inside another Spec."""
 
-from __future__ import annotations
+# annotations are not postponed here: pydantic would evaluate those of Spec again for every part
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -39,9 +39,21 @@ class Options(BaseModel):
         strict=True,
         allow_inf_nan=False,
         validate_default=True,
-        use_attribute_docstrings=True,
         ser_json_inf_nan="strings",
+        defer_build=True,  # a menu offers many parts, of which an experiment uses a few
     )
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Put the help text of every option into its schema."""
+        from .option_docs import docs_of
+
+        made = handler(schema)
+        properties = handler.resolve_ref_schema(made).get("properties", {})
+        for name, words in docs_of(cls).items():
+            if name in properties:
+                properties[name].setdefault("description", words)
+        return made
 
 
 @dataclass(frozen=True)

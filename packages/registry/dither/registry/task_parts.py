@@ -100,7 +100,8 @@ class Task(Protocol):
     def baselines(self) -> dict[str, float]:
         """Trivial predictors on the validation split, under the names of the metrics they are to be compared with.
 
-        A key is `metric/baseline`, as in `nats_per_graph/unigram`.
+        A key is `metric/baseline`, as in `nats_per_graph/unigram`. Those of drawn samples, where they are others, are
+        `sample metric/baseline`.
         """
         ...
 

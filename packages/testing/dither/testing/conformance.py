@@ -16,11 +16,11 @@ check could look at is a failure. At the end pytest says how many checks ran, an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis.errors import Unsatisfiable
 
 from dither.registry import Catalog, default_catalog
@@ -65,6 +65,7 @@ class Case:
         options: Tables of options to check with, in place of drawn ones.
         strict: Whether a recommended check has to pass too.
         most: Situations in which it is run at most.
+        expected: Why it is expected to fail; no simplest situation for that is looked for then.
     """
 
     part: Part
@@ -73,6 +74,7 @@ class Case:
     options: Sequence[Mapping[str, Any]] = ()
     strict: bool = False
     most: int = EXAMPLES
+    expected: str = ""
 
     @property
     def name(self) -> str:
@@ -112,6 +114,7 @@ class Case:
             deadline=None,
             derandomize=True,
             database=None,
+            phases=[Phase.generate] if self.expected else settings().phases,
             report_multiple_bugs=False,
             suppress_health_check=list(HealthCheck),
         )
@@ -207,7 +210,7 @@ def parametrize(
     found = cases(plugin, catalog or default_catalog(), examples, strict=strict)
     expected = dict(expected_failures or {})
     _refuse_unknown(plugin, expected, found)
-    marked = [_param(case, expected.get((case.name, case.check.name))) for case in found]
+    marked = [_param(replace(case, expected=expected.get((case.name, case.check.name), ""))) for case in found]
 
     def decorate(test: F) -> F:
         attach(test)
@@ -217,12 +220,12 @@ def parametrize(
     return decorate
 
 
-def _param(case: Case, reason: str | None) -> Any:
+def _param(case: Case) -> Any:
     import pytest
 
     marks: list[pytest.MarkDecorator] = []
-    if reason is not None:
-        marks.append(pytest.mark.xfail(reason=reason, strict=True))
+    if case.expected:
+        marks.append(pytest.mark.xfail(reason=case.expected, strict=True))
     return pytest.param(case, marks=marks, id=f"{case.name}-{case.check.name}")
 
 

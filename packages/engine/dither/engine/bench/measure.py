@@ -17,6 +17,7 @@ from ..environment import environment, peak_memory
 from ..experiment import Loaded
 from ..loading import build
 from ..log import Log
+from ..machine import size
 from ..optimizer_state import flatten
 from ..trainer import Trainer
 from .flops import step_flops
@@ -104,12 +105,12 @@ def _memory(trainer: Trainer) -> dict[str, int]:
     """Return bytes: what the weights, the optimizer and the average hold, and the peaks so far."""
     tensors, _ = flatten(trainer.optimizer)
 
-    def size(items: Any) -> int:
+    def held(items: Any) -> int:
         return sum(tensor.numel() * tensor.element_size() for tensor in items)
 
-    memory = {"weights": size(trainer.parameters), "optimizer": size(tensors.values()), "peak_rss": peak_memory()}
+    memory = {"weights": held(trainer.parameters), "optimizer": held(tensors.values()), "peak_rss": peak_memory()}
     if trainer.average is not None:
-        memory["average"] = size(trainer.average.module.parameters())
+        memory["average"] = held(trainer.average.module.parameters())
     if trainer.device.type == "cuda":
         memory["peak_cuda"] = torch.cuda.max_memory_allocated(trainer.device)
         memory["reserved_cuda"] = torch.cuda.max_memory_reserved(trainer.device)
@@ -137,14 +138,13 @@ def show_bench(console: Console, result: dict[str, Any]) -> None:
     table.add_row("step", f"{whole * 1e3:.3f}", "")
     console.print(table)
     least, most = result["step_seconds_least"], result["step_seconds_most"]
-    gigabyte = 2**30
-    memory = ", ".join(f"{name} {size / gigabyte:.3f}" for name, size in result["memory"].items())
+    memory = ", ".join(f"{name} {size(count)}" for name, count in result["memory"].items())
     words = result["environment"]
     for line in (
         f"step {least * 1e3:.3f} to {most * 1e3:.3f} ms over {result['repeats']} times {result['steps']} steps; "
         f"the first one took {result['first_step_seconds'] * 1e3:.0f} ms",
         f"{result['samples_per_second']:,.1f} samples/s, {result['positions_per_second']:,.0f} valid positions/s",
-        f"memory in GiB: {memory}",
+        f"memory: {memory}",
         f"{result['step_flops'] / 1e9:,.2f} GFLOP a step, {result['flops_per_second'] / 1e9:,.1f} GFLOP/s: "
         f"{result['utilisation']:.1%} of the {result['matmul_peak'] / 1e9:,.1f} of a matrix product here",
         f"{words['device']}, {words['threads']} threads, torch {words['torch']}",

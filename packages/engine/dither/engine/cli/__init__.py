@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -21,29 +23,31 @@ def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> 
         arguments: As in sys.argv[1:], which is the default.
         verb: What is meant when the first argument is no verb.
     """
-    from dither.engine.signals import STOPPED, Stopped, stop_on_signals
+    from dither.engine.signals import STOPPED, Stopped, broken_off, stop_on_signals
 
+    if arguments is None:  # the process is ours; without this its end looks for cycles in all that was ever imported
+        atexit.register(gc.freeze)
     try:
-        with stop_on_signals():  # a run takes over as soon as it has something to save
+        with stop_on_signals(last=arguments is None):  # a run takes over as soon as it has something to save
             return _run(sys.argv[1:] if arguments is None else arguments, verb)
     except Stopped as stopped:
-        print(f"stopped by {stopped}; nothing is lost, the same command begins again", file=sys.stderr)  # noqa: T201
+        print(broken_off(stopped), file=sys.stderr)  # noqa: T201
         return STOPPED
 
 
 def _run(arguments: Sequence[str], verb: str | None) -> int:
     # pydantic reads the entry points of everything installed for plugins of its own, and stops at a broken one
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    from .app import app, verbs
+    from .app import VERBS, app_for
     from .output import everywhere, hoisted
 
     everywhere()  # no option holds over from an earlier call
     options, given = hoisted(arguments)
-    if verb is not None and not (given and (given[0] in verbs() or given[0] in ("--help", "-h"))):
+    if verb is not None and not (given and (given[0] in VERBS or given[0] in ("--help", "-h"))):
         _hint(given[:1])
         given.insert(0, verb)
     try:
-        result = app([*options, *given], standalone_mode=False)
+        result = app_for(given[0] if given else None)([*options, *given], standalone_mode=False)
     except _refused() as refused:
         return _refuse(refused)
     except BrokenPipeError:  # the reader of our output went away, as `head` does
@@ -81,10 +85,10 @@ def _hint(first: list[str]) -> None:
     """Say so where the first argument is no file but nearly a verb."""
     from dither.registry.problems import nearest
 
-    from .app import verbs
+    from .app import VERBS
 
     for word in first:
-        close = nearest(word, verbs())
+        close = nearest(word, VERBS)
         if close and not word.startswith("-") and not os.path.exists(word) and not word.endswith(".toml"):
             print(f'note: "{word}" is no command; did you mean "{close}"?', file=sys.stderr)  # noqa: T201
 

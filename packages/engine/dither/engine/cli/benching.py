@@ -24,9 +24,13 @@ def bench(
     as_json: Json = False,
 ) -> None:
     """Measure the training step: data, forward, backward, optimizer, logging; memory, rate, share of the peak."""
+    from dither.engine.anchoring import outside
     from dither.engine.experiment import load_experiment
+    from dither.engine.progress import Screen, say
 
     loaded = load_experiment(experiment, changes or (), removals or (), selected)
+    for line in outside(loaded):
+        say(Screen(stderr=True), line, "yellow")
     from rich.console import Console
 
     from dither.engine.bench.measure import bench as measure

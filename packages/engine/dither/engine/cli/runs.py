@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from .completion import complete_form
-from .root import Json, RunDirectory, Which, app, which
+from .root import Json, RunDirectory, Selected, Which, app, which
 
 __all__: list[str] = []
 
@@ -45,11 +45,12 @@ def sample(
             help="Draw in another way: sample.guidance.weight=3, sample.cond.cell=K562, sampler.steps=50 (repeat).",
         ),
     ] = None,
+    selected: Selected = None,
 ) -> int:
     """Draw samples from a checkpoint of a run."""
     from dither.engine.reuse import sample_run
 
-    given = {"constraints": constraints, "forms": export or (), "checkpoint": which(checkpoint)}
+    given = {"constraints": constraints, "forms": export or (), "checkpoint": which(checkpoint), "select": selected}
     return sample_run(run_directory, count, seed, out, changes=changes or (), **given)
 
 
@@ -60,6 +61,7 @@ def evaluate(
     split: Annotated[
         Literal["train", "valid", "test"], typer.Option("--split", help="What it is measured on.")
     ] = "valid",
+    selected: Selected = None,
     as_json: Json = False,
 ) -> None:
     """Measure a checkpoint of a run on the validation split, or on another."""
@@ -68,7 +70,7 @@ def evaluate(
     from dither.engine.reuse import evaluate_run
 
     with Screen(stderr=True).status(f"measuring the {split} split"):
-        figures = evaluate_run(run_directory, which(checkpoint), split)
+        figures = evaluate_run(run_directory, which(checkpoint), split, selected)
     if as_json:
         typer.echo(json.dumps(figures, indent=2))
     else:

@@ -47,7 +47,7 @@ def _chart(records: Sequence[RunRecord], labels: Sequence[str], kind: str, figur
     one = len(records) == 1
     lines = [f"{kind}/{figure}" if one else f"{label} {kind}/{figure}" for label in labels]
     halves = (record.curves.get(kind, {}).get(figure + INTERVAL, []) for record in records)
-    levels = baselines_of(records[0]).get(figure, {}) if kind != "train" and one else {}
+    levels = baselines_of(records[0], kind).get(figure, {}) if kind != "train" and one else {}
     series = dict(zip(lines, points, strict=True))
     return curve(series, baselines=levels, intervals=dict(zip(lines, halves, strict=True)))
 

@@ -29,17 +29,19 @@ def figure_rows(records: Sequence[RunRecord]) -> list[FigureRow]:
 def _beside(name: str, record: RunRecord) -> list[tuple[str, float]]:
     kind, _, figure = name.partition("/")
     floor = record.last().get(name + FLOOR)
-    known = {} if kind == "train" else baselines_of(record).get(figure, {})
+    known = {} if kind == "train" else baselines_of(record, kind).get(figure, {})
     return [*([("floor", floor)] if floor is not None else []), *known.items()]
 
 
-def baselines_of(record: RunRecord) -> dict[str, dict[str, float]]:
-    """Return figure -> name of a baseline -> value."""
+def baselines_of(record: RunRecord, kind: str) -> dict[str, dict[str, float]]:
+    """Return figure -> name of a baseline -> value; those of `kind` alone, such as "sample", where there are any."""
     found: dict[str, dict[str, float]] = {}
     known = record.summary.get("baselines")
-    for key, value in known.items() if isinstance(known, dict) else ():
-        figure, _, name = str(key).partition("/")
-        if isinstance(value, int | float):
+    said = {str(key): value for key, value in known.items()} if isinstance(known, dict) else {}
+    own = f"{kind} " if any(key.startswith(f"{kind} ") for key in said) else ""
+    for key, value in said.items():
+        figure, _, name = key.removeprefix(own).partition("/")
+        if key.startswith(own) and isinstance(value, int | float):
             found.setdefault(figure, {})[name or figure] = value
     return found
 

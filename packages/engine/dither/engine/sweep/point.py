@@ -14,6 +14,7 @@ from pathlib import Path
 
 from dither.registry.problems import Refused
 
+from ..disk import shortage
 from ..signals import STOPPED, Stopped, stop_on_signals
 from .directory import PointFolder, now
 
@@ -21,7 +22,7 @@ __all__ = ["BUSY", "ENDS", "main", "run_point"]
 
 BUSY = 11
 """Exit code where another process has the point."""
-CRASHED = 1
+CRASHED, EXHAUSTED = 1, 5
 REFUSED = 2
 ENDS = {
     0: "done",
@@ -50,6 +51,9 @@ def run_point(folder: Path, select: Sequence[str] | None = None, *, held: bool =
         return BUSY
     try:
         return _attempt(point, select)
+    except OSError as error:  # of status.json; whoever started this has the exit code
+        print(f"stopped: {shortage(error) or error}", file=sys.stderr)  # noqa: T201
+        return EXHAUSTED if shortage(error) else CRASHED
     finally:
         if lock is not None:
             os.close(lock)

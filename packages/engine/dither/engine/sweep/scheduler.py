@@ -19,7 +19,7 @@ from ..progress import say
 from .directory import UNFINISHED, PointFolder, now
 from .point import ENDS
 
-__all__ = ["FAILED", "POINT_COMMAND", "STOPPED", "Listed", "Source", "run_points"]
+__all__ = ["FAILED", "NOT_BEGUN", "POINT_COMMAND", "STOPPED", "Listed", "Source", "run_points"]
 
 FAILED = 1
 """Exit code where a point failed."""
@@ -28,7 +28,11 @@ STOPPED = 75
 POINT_COMMAND = (sys.executable, "-m", "dither.engine.sweep.point")
 """What runs a point; its folder comes after it."""
 UNUSABLE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.EACCES, errno.EPERM, errno.EROFS})
-"""Error numbers of a folder that is gone or may not be written; any other, such as of a fork, would meet all points."""
+"""Error numbers of a folder that is gone or may not be written; any other, such as of a fork, may pass."""
+NOT_BEGUN = "not begun"
+"""What a source is told of a point for which no process could be started."""
+PATIENCE = 5.0
+"""Seconds in which such a point is tried again where no other one runs that could make room by its end."""
 PAUSE = 0.1
 """Seconds between two looks at the processes."""
 LOOK = 1.0
@@ -45,7 +49,7 @@ class Source(Protocol):
         """Tell whether a running point should be ended early."""
 
     def settle(self, point: PointFolder, state: str) -> str:
-        """Take note that a point has come to its end; return its state, which may become "pruned"."""
+        """Take note that a point has ended, or is `NOT_BEGUN`; return its state, which may become "pruned"."""
 
 
 class Listed:
@@ -69,7 +73,7 @@ class Listed:
 
     def settle(self, point: PointFolder, state: str) -> str:
         """Keep the state as it is."""
-        return state
+        return "failed" if state == NOT_BEGUN else state
 
 
 @dataclass
@@ -87,6 +91,8 @@ class _Work:
     Attributes:
         asked: Times that a signal, or a failing point, asked to stop.
         told: Times that the processes were told.
+        put_off: A point for which no process could be started, to be tried again.
+        until: When to give that up.
     """
 
     source: Source
@@ -100,6 +106,8 @@ class _Work:
     told: int = 0
     signalled: bool = False
     look: float = 0.0
+    put_off: PointFolder | None = None
+    until: float = 0.0
 
     def go(self) -> None:
         more = True
@@ -112,7 +120,7 @@ class _Work:
                 self._settle(job)
             if time.monotonic() > self.look:
                 self._end_early()
-            if self.running:
+            if self.running or self.put_off:
                 time.sleep(PAUSE)
 
     def _end_early(self) -> None:
@@ -125,16 +133,41 @@ class _Work:
     def _fill(self) -> bool:
         """Start as many points as there is room for; tell whether there may be more."""
         while len(self.running) < self.jobs and not self.asked:
-            point = self.source.take()
+            point = self.put_off or self.source.take()
             if point is None:
                 return False
             try:
                 self._begin(point)
-            except OSError as error:  # such as a folder that is gone: the other points have theirs
-                if error.errno not in UNUSABLE:
-                    raise
-                self._count(self.source.settle(point, "failed"), point.name, f"its folder cannot be used: {error}")
+            except OSError as error:
+                if not self._refused(point, error):
+                    return True
+            self.put_off = None
         return True
+
+    def _refused(self, point: PointFolder, error: OSError) -> bool:
+        """Give up a point that cannot be started, or put it off, for there may be room for it later; tell which."""
+        if error.errno in UNUSABLE:  # its folder is gone, or the like: the other points have theirs
+            self._count(self.source.settle(point, "failed"), point.name, f"its folder cannot be used: {error}")
+            return True
+        reason = f"no process can be started: {error.strerror}"
+        if self.put_off is None:
+            say(self.console, f"put off      {point.name}: {reason}")
+            self.put_off, self.until = point, self.until or time.monotonic() + PATIENCE
+        if self.running:
+            self.until = time.monotonic() + PATIENCE
+        if time.monotonic() < self.until:
+            return False
+        state = self.source.settle(point, NOT_BEGUN)
+        self._write(point, state, reason=reason, ended=now())
+        self._count("failed", point.name, reason)
+        return True
+
+    def _write(self, point: PointFolder, state: str, **facts: Any) -> None:
+        """Write down how a point is, unless its disk is full or gone; what it printed is told all the same."""
+        try:
+            point.write_status(state, **facts)
+        except OSError as error:
+            say(self.console, f"status.json of {point.name} cannot be written: {error.strerror}", "yellow")
 
     def _begin(self, point: PointFolder) -> None:
         lock = point.claim()
@@ -146,6 +179,7 @@ class _Work:
             self.running.append(_Job(point, self._start(point, lock, slot), slot))
         finally:
             os.close(lock)  # the process has it now
+        self.until = 0.0
         say(self.console, f"started      {point.name}")
 
     def _count(self, state: str, name: str, reason: str | None) -> None:
@@ -188,12 +222,13 @@ class _Work:
             number = -code
             how = f"ended by {signal.Signals(number).name}" if code < 0 else ENDS.get(code, f"exit code {code}")
             facts = {key: status.get(key) for key in ("pid", "host", "started", "attempts")}
-            point.write_status(state, exit_code=code, reason=how, **facts, ended=now())
+            status = {"state": state, "exit_code": code, "reason": how, **facts, "ended": now()}
+            self._write(point, **status)
         settled = "pruned" if job.ended_early and state == "stopped" else state
         settled = self.source.settle(point, settled)
-        if settled != point.status()["state"]:
-            point.write_status(settled, **{k: v for k, v in point.status().items() if k != "state"})
-        self._count(settled, point.name, point.status().get("reason") if settled == "failed" else None)
+        if settled != status["state"]:
+            self._write(point, **{**status, "state": settled})
+        self._count(settled, point.name, status.get("reason") if settled == "failed" else None)
 
 
 def run_points(source: Source, jobs: int, console: Console, select: Sequence[str] = (), keep_going: bool = True) -> int:

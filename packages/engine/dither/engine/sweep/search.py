@@ -21,6 +21,7 @@ from .axes import sweep_of
 from .directory import UNFINISHED, PointFolder, SweepDirectory
 from .journal import open_study, require_optuna
 from .points import Point, make_point
+from .scheduler import NOT_BEGUN
 from .space import Choice, Range, read_space
 from .start import Settings, carry_out
 from .tables import Search
@@ -178,8 +179,10 @@ class Trials:
         return bool(fresh) and bool(trial.should_prune())
 
     def settle(self, point: PointFolder, state: str) -> str:
-        """Tell the study how a point ended; one that was only stopped stays open."""
+        """Tell the study how a point ended; one that was only stopped, or could not be begun, stays open."""
         trial = self.running.pop(point.name)
+        if state == NOT_BEGUN:
+            return "stopped"
         values = self._values(point)
         if state == "done" and not values:
             say(self.console, f"{point.name}: the run has no {self.search.metric}")

@@ -12,6 +12,7 @@ from rich.console import Console
 from dither.registry.layers import Layer
 from dither.registry.problems import Problem, Refused, nearest
 
+from ..anchoring import outside
 from ..progress import Screen, say
 from .axes import read_axes
 from .checking import check_points, open_sweep
@@ -80,6 +81,8 @@ def start_sweep(
         return start_search(document, plugins, runs, argv, settings, console)
     points = check_points(document, plugins, expand(read_axes(document)))
     say(console, f"{len(points)} points, all valid")
+    for line in outside(points[0][1]):  # what others read elsewhere, they say in their output.txt
+        say(console, line, "yellow")
     if settings.dry_run:
         for point, _ in points:
             say(console, point.name)

@@ -18,6 +18,7 @@ from dither.registry.problems import Problem, Refused, nearest
 from dither.registry.storage import write_aside
 
 from ..metrics_file import as_json, read_metrics
+from ..progress import say
 from .directory import PointFolder, SweepDirectory
 from .points import short, short_keys
 
@@ -129,7 +130,7 @@ def show_rows(console: Console, rows: Sequence[dict[str, Any]], metric: str | No
     console.print(", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)), highlight=False)
     for row in rows:
         if row["reason"] and row["state"] in ("failed", "lost"):
-            console.print(Text(f"{row['name']}: {row['reason']}", style="red"))
+            say(console, f"{row['name']}: {row['reason']}", "red")
 
 
 def _number(value: Any) -> str:

@@ -31,7 +31,8 @@ class OrderedRegions:
     """Fills in as many units as the schedule asks for at each step, and keeps them.
 
     After the step to time s, round(U (1 - alpha(s))) of U units are left hidden, and none after the last. The model is
-    told the time at which the share that really is hidden would be expected.
+    told the time at which the share that really is hidden would be expected; under a process whose states say nothing
+    of time its `moment`, as in an evaluation.
 
     A model that says one value for an element says nothing of how sure it is. What can be asked honestly is how far its
     own draws lie apart: their variance, averaged over the hidden elements of a unit. Units whose draws lie closest
@@ -70,8 +71,7 @@ class OrderedRegions:
             due = left - torch.minimum((total * target).round().long(), left)
             if not due.any():
                 continue
-            t = time_of(process.schedule, wide(left) / total.clamp_min(1)).to(like.x0.dtype)
-            said = session(state, t)
+            said = session(state, _times(process, wide(left) / total.clamp_min(1)).to(like.x0.dtype))
             units = masks.units(state.hidden)
             score = torch.zeros(units.shape, device=units.device)
             if self.by == "spread":
@@ -82,6 +82,13 @@ class OrderedRegions:
             yield state.x
         if not total.any():
             yield state.x
+
+
+def _times(process: MaskedRegionProcess, hidden: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
+    """Return what time to tell the model where a share is hidden."""
+    if process.moment is not None:
+        return torch.full_like(hidden, process.moment)
+    return time_of(process.schedule, hidden)
 
 
 def _per_unit(values: Float[Tensor, "B L M"], hidden: Bool[Tensor, "B L M"], masks: Masks) -> Float[Tensor, "B U"]:

@@ -30,6 +30,16 @@ class Ancestral(Choosing):
     t_min: float = Field(1e-3, ge=0, lt=1)
     """Time of the last state; from there the sample is drawn clean."""
 
+    def warn(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
+        """Yield options of a walk where there is none."""
+        yield from super().warn(process, model)
+        for option in ("steps", "t_min") if process.timeless else ():
+            if getattr(self, option) != type(self).model_fields[option].default:
+                message = f'{option} has no effect: under a fixed process.ratio "ancestral" fills in all at once'
+                yield Misfit(
+                    message, (option,), ("process", "ratio"), f"leave {option} out; or leave process.ratio out"
+                )
+
     def build(self) -> Sampler:
         """Return the walk."""
         from .ancestral import Ancestral

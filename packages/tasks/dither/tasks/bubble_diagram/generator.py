@@ -18,9 +18,9 @@ from jaxtyping import Bool, Int
 from .assignment import LIVING, give_types
 from .dissection import cut_outlines, grow_living_rooms, shared_walls, well_shaped
 from .plans import Plans
-from .programme import LARGER_COUNTS, ROOM_COUNTS, draw_counts, draw_programmes
+from .programme import LARGER_COUNTS, draw_counts, draw_programmes
 from .relations import GRID
-from .vocabulary import NODE_PAD
+from .vocabulary import NODE_PAD, ROOM_COUNTS
 
 __all__ = ["BLOCK", "make_plans"]
 

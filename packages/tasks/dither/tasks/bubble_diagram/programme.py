@@ -11,12 +11,9 @@ from typing import Final
 import numpy as np
 from jaxtyping import Float, Int
 
-from .vocabulary import ROOMS
+from .vocabulary import ROOM_COUNTS, ROOMS
 
-__all__ = ["LARGER_COUNTS", "ROOM_COUNTS", "draw_counts", "draw_programmes"]
-
-ROOM_COUNTS: Final = {4: 0.003, 5: 0.072, 6: 0.311, 7: 0.362, 8: 0.252}
-"""Share of the plans with so many rooms."""
+__all__ = ["LARGER_COUNTS", "draw_counts", "draw_programmes"]
 
 LARGER_COUNTS: Final = {9: 0.2, 10: 0.15, 11: 0.1, 12: 0.06, 13: 0.03, 14: 0.015}
 """Plans with more rooms, where they are asked for, as a multiple of all smaller ones together."""

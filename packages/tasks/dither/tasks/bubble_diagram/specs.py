@@ -18,13 +18,19 @@ from dither.registry.spaces import Field, TokenSpace
 from dither.registry.spec import Misfit, Slot, below, named
 
 from .constraints.table import Constraints
-from .vocabulary import EDGE_MASK, EDGE_PAD, EDGE_SIZE, NODE_MASK, NODE_PAD, NODE_SIZE
+from .vocabulary import EDGE_MASK, EDGE_PAD, EDGE_SIZE, NODE_MASK, NODE_PAD, NODE_SIZE, ROOM_COUNTS
 
 if TYPE_CHECKING:
     from .plans import PlanSplits
     from .task import BubbleDiagrams
 
 __all__ = ["BubbleDiagram", "JsonPlans", "PlanFiles", "ProceduralPlans"]
+
+
+LIBRARIES = 125 * 2**20
+"""Bytes of scipy and matplotlib, which the task loads, and of what drawings are compared with; measured."""
+HELD, MADE = 150, 3900
+"""Bytes of a made-up plan: while a run has it, and most while it is made; measured."""
 
 
 class BubbleDiagram(TaskSpec):
@@ -61,6 +67,27 @@ class BubbleDiagram(TaskSpec):
         pairs = self.rooms * (self.rooms - 1) // 2
         nodes = Field("nodes", self.rooms, NODE_SIZE, mask=NODE_MASK, pad=NODE_PAD)
         return TokenSpace((nodes, Field("edges", pairs, EDGE_SIZE, mask=EDGE_MASK, pad=EDGE_PAD)))
+
+    def held(self) -> int:
+        """The plans as tokens, and libraries."""
+        return LIBRARIES + HELD * self._made()
+
+    def reading(self) -> int:
+        """What it takes to make the plans, of which the C library gives nothing back."""
+        return MADE * self._made()
+
+    def _made(self) -> int:
+        """Plans that are made up; how many are read is not known before."""
+        data = self.data
+        return data.train + data.valid + data.test if isinstance(data, ProceduralPlans) else 0
+
+    def filled(self) -> float:
+        """Share of the slots of rooms and pairs that is not padding; known of made-up plans of the usual sizes."""
+        if not isinstance(self.data, ProceduralPlans) or self.data.most > max(ROOM_COUNTS):
+            return 1.0
+        made = {rooms: share for rooms, share in ROOM_COUNTS.items() if rooms <= self.data.most}
+        real = sum(share * rooms * (rooms + 1) / 2 for rooms, share in made.items()) / sum(made.values())
+        return real / self.space().length
 
     def build(self) -> BubbleDiagrams:
         """Make or read the plans."""

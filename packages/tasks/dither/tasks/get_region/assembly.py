@@ -10,8 +10,8 @@ import numpy as np
 
 from dither.registry.problems import Problem, Refused, nearest
 
-from .mapped import MappedRows, largest_of
 from .regions import RegionMatrix, scale_to_largest
+from .stored import StoredRows, largest_of
 
 __all__ = ["assemble"]
 
@@ -40,14 +40,14 @@ def assemble(
         given["tss"] = np.asarray(given["tss"]).astype(np.bool_)
     stored = given["features"]
     mapped = isinstance(stored, np.memmap)
-    given["features"] = MappedRows(stored) if mapped else stored
+    given["features"] = StoredRows(stored) if mapped else stored
     matrix = RegionMatrix.of(given, valid, test)
     _check_chromosomes(path, matrix)
     if not scale:
         return matrix
     train = matrix.rows("train")
     if mapped:
-        given["features"] = MappedRows(stored, largest_of(stored, train))
+        given["features"] = StoredRows(stored, largest_of(stored, train))
     else:
         given["features"], _ = scale_to_largest(np.asarray(matrix.features), train)
     return RegionMatrix.of(given, valid, test)

@@ -18,9 +18,9 @@ from torch import Tensor
 from dither.registry.flow import Clean
 from dither.registry.spaces import Group
 
-from .mapped import blocks_of
 from .neighbours import nearest_visible, regions_beside
 from .regions import Standard
+from .stored import blocks_of
 
 __all__ = ["BASELINES", "Question", "Reference"]
 
@@ -173,10 +173,14 @@ class Reference:
         label = self.train[:, self.places["accessibility"].start]
         if set(np.unique(label)) != {0.0, 1.0}:
             return None
-        motifs = self._scaled(self.train)[:, self.places["motifs"]]
+        motifs = self._scaled(self.train, self.places["motifs"])
         return LogisticRegression(C=0.01, max_iter=500).fit(motifs, label > 0.5)
 
-    def _scaled(self, values: Float32[np.ndarray, "... M"]) -> Float32[np.ndarray, "... M"]:
-        scaled: Float32[np.ndarray, "... M"] = values - self.standard.mean
-        scaled /= self.standard.std  # in place: a second table of all training regions would be the largest of a run
+    def _scaled(
+        self, values: Float32[np.ndarray, "... M"], columns: slice = slice(None)
+    ) -> Float32[np.ndarray, "... n"]:
+        scaled: Float32[np.ndarray, "... n"] = values[..., columns] - self.standard.mean[columns]
+        scaled /= self.standard.std[
+            columns
+        ]  # in place: a second table of all training regions would be the largest of a run
         return scaled

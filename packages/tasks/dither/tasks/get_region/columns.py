@@ -17,8 +17,8 @@ from dither.registry.problems import Problem, Refused
 from dither.registry.spaces import Group
 
 from .facts import Accessibility, Largest, column_groups
-from .mapped import MappedRows, blocks_of
 from .regions import RegionMatrix, Standard
+from .stored import StoredRows, blocks_of
 
 __all__ = ["OPEN", "Columns", "Layout"]
 
@@ -70,7 +70,7 @@ class Columns:
         self.width = self.groups[-1].stop
         self.standard, self._standardised = Standard.none(self.width), False
         features = matrix.features
-        self._table = None if isinstance(features, MappedRows) else torch.from_numpy(features)
+        self._table = None if isinstance(features, StoredRows) else torch.from_numpy(features)
         self._open = torch.from_numpy(self._accessibility()) if layout.accessibility != "none" else None
         self._expression = torch.from_numpy(self._expressed()) if layout.expression else None
 

@@ -10,6 +10,8 @@ from dither.registry.spaces import Condition, Group
 
 __all__ = [
     "GIVEN",
+    "KEPT",
+    "TRAINED_ON",
     "Accessibility",
     "Given",
     "Largest",
@@ -17,8 +19,15 @@ __all__ = [
     "asked_of",
     "column_groups",
     "conditions_of",
+    "starts_known",
     "untold_of",
 ]
+
+KEPT = 8192
+"""Regions of an evaluation on which baselines are measured, the first ones."""
+
+TRAINED_ON = 1 << 17
+"""Training regions that are held in memory at once, at most."""
 
 Accessibility = Literal["none", "open", "quantitative", "constant"]
 """What the accessibility column holds: 0 or 1, a number from 0 to 1, or 1 everywhere; or there is none."""
@@ -51,7 +60,7 @@ class RegionFacts:
         atpm: Whether accessibility is known as a number, not only as open or closed.
         expression: Whether expression is known.
         tss: Whether starts of transcription are known.
-        mapped: Whether the motifs stay on disk while a run has them.
+        bytes_each: Bytes of memory that a number of the motifs takes while a run has them; 0 where they stay on disk.
         untold: What is known of other cell types, and not of one: "atpm:CELL", "expression:CELL" and so on.
         absent: Chromosomes that are to be held out and are not there.
     """
@@ -64,7 +73,7 @@ class RegionFacts:
     atpm: bool = False
     expression: bool = False
     tss: bool = False
-    mapped: bool = False
+    bytes_each: int = 4
     untold: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
 
@@ -78,6 +87,11 @@ def column_groups(motifs: int, accessibility: bool, expression: bool = False) ->
     if expression:
         groups.append(Group("expression", width, width + 2))
     return tuple(groups)
+
+
+def starts_known(cells: Sequence[str], untold: Container[str]) -> bool:
+    """Whether starts of transcription are known of all these cell types, given what is not known of some."""
+    return not any(f"tss:{cell}" in untold for cell in cells)
 
 
 def conditions_of(chromosomes: int, tss: bool, cells: Sequence[str], held: Sequence[str] = ()) -> tuple[Condition, ...]:

@@ -24,17 +24,15 @@ from dither.registry.spaces import Group
 
 from .answers import Answers, windows_of
 from .baselines import Question
+from .facts import KEPT
 from .figures import binary, group_figures, rank_figures, squared_error, varies
 from .intervals import intervals
 from .regions import Standard
 
-__all__ = ["KEPT", "SINGULAR", "RegionMetrics", "figures_of"]
+__all__ = ["SINGULAR", "RegionMetrics", "figures_of"]
 
 SINGULAR = {"motifs": "motif"}
 """What the figures of a group are called, where it is not the name of the group."""
-
-KEPT = 8192
-"""Regions of an evaluation on which baselines are measured, the first ones."""
 
 
 def figures_of(answers: Answers, groups: Sequence[Group], mean: Float[np.ndarray, " M"]) -> dict[str, float]:

@@ -16,8 +16,8 @@ from jaxtyping import Shaped
 from dither.registry.problems import Problem, Refused
 
 from .found import Place, noted
-from .mapped import blocks_of
 from .region_order import SHOWN, check_ends, check_order, first_of
+from .stored import blocks_of
 
 __all__ = ["check_arrays"]
 

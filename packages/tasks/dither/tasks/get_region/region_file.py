@@ -33,7 +33,7 @@ from .found import Found, in_table, untold
 from .region_checks import check_arrays
 from .region_order import first_of
 from .regions import RegionMatrix
-from .table_columns import PLACES, sort_columns
+from .table_columns import PLACES, placed_names, sort_columns
 
 __all__ = ["form_of", "opened", "read_facts", "read_region_file", "read_table"]
 
@@ -143,7 +143,7 @@ class opened:  # noqa: N801 - reads as a verb: with opened(path) as lines
 def _header(path: Path, lines: TextIOWrapper, *, placed: bool = True) -> tuple[list[str], Iterator[list[str]], str]:
     first = lines.readline()
     delimiter = "\t" if "\t" in first else ","
-    header = [column.strip() for column in next(csv.reader([first], delimiter=delimiter), [])]
+    header = placed_names([column.strip() for column in next(csv.reader([first], delimiter=delimiter), [])])
     missing = [column for column in PLACES if column not in header]
     if missing and placed:
         raise Refused(

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Float32, Integer, Shaped
 from dither.registry.problems import Refused, nearest
 
 from .facts import RegionFacts
-from .mapped import MappedRows, largest_of
+from .stored import StoredRows, largest_of
 
 if TYPE_CHECKING:  # the table is read before torch is
     from dither.registry.parts import Split
@@ -51,7 +51,8 @@ class Standard:
                 continue
             here = weight @ columns / n
             off = here - mean
-            squares = squares + weight @ np.square(columns - here) + np.square(off) * (total * n / (total + n))
+            beside = columns - here
+            squares = squares + weight @ np.square(beside, out=beside) + np.square(off) * (total * n / (total + n))
             mean = here if not total else mean + off * (n / (total + n))
             total += n
         std = np.sqrt(squares / max(total, 1.0))
@@ -85,7 +86,7 @@ class RegionMatrix:
         untold: What is 0 of a cell type only because nobody said it: "atpm:CELL", "expression:CELL" and so on.
     """
 
-    features: Float32[np.ndarray, "P M"] | MappedRows
+    features: Float32[np.ndarray, "P M"] | StoredRows
     motifs: tuple[str, ...]
     chromosome: Shaped[np.ndarray, " P"]
     start: Integer[np.ndarray, " P"]
@@ -101,12 +102,12 @@ class RegionMatrix:
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any], valid: Sequence[str], test: Sequence[str]) -> RegionMatrix:
-        """Take in arrays under these names, `features` as float, or as uint8 in steps of 1/255, or as `MappedRows`."""
+        """Take in arrays under these names, `features` as numbers, as `StoredRows`, or as bytes in steps of 1/255."""
         features = arrays["features"]
         if features.dtype == np.uint8:
-            features = features * np.float32(1 / 255)
+            features = StoredRows(np.ascontiguousarray(features), step=np.float32(1 / 255))
         return cls(
-            features=features if isinstance(features, MappedRows) else np.ascontiguousarray(features, np.float32),
+            features=features if isinstance(features, StoredRows) else np.ascontiguousarray(features, np.float32),
             motifs=tuple(map(str, arrays["motifs"])),
             chromosome=arrays["chromosome"].astype(np.str_),
             start=arrays["start"].astype(np.int64),
@@ -139,7 +140,7 @@ class RegionMatrix:
             self.atpm is not None,
             self.expression is not None,
             self.tss is not None,
-            isinstance(self.features, MappedRows),
+            self.features.bytes_each if isinstance(self.features, StoredRows) else 4,
             self.untold,
         )
 

@@ -18,22 +18,19 @@ from dither.registry.problems import Problem, Refused
 from dither.registry.spaces import FeatureSpace
 
 from .columns import Columns, Layout
-from .facts import asked_of, conditions_of
+from .facts import TRAINED_ON, asked_of, conditions_of, starts_known
 from .regions import RegionMatrix
 from .windows import Cut, Windows, cut_windows
 
-__all__ = ["TRAINED_ON", "RegionSamples"]
-
-TRAINED_ON = 1 << 17
-"""Training regions that are held in memory at once, at most."""
+__all__ = ["RegionSamples"]
 
 
 class RegionSamples:
     """The windows of each split, in each of its cell types.
 
     A batch tells `chromosome` (`B`, a label), `centre` (`B L`, in bases, 0 on padding), `tss` (`B L`, 1 where
-    transcription starts on either strand; only where the data know it), and `cell` (`B`, a label; not of cell types
-    that are held out, which have none).
+    transcription starts on either strand; only where the data know it of all cell types), and `cell` (`B`, a label;
+    not of cell types that are held out, which have none).
 
     Args:
         matrix: The regions.
@@ -113,15 +110,17 @@ class RegionSamples:
         runs = [(rows, number) for number in chosen for rows in self._covering(number)]
         every = max(1, -(-sum(len(rows) for rows, _ in runs) // most))
         taken = runs[::every]
-        values = [self.columns.plain(torch.from_numpy(rows), torch.tensor([number])).numpy() for rows, number in taken]
         lengths = [len(rows) for rows, _ in taken]
+        values = np.empty((sum(lengths), self.columns.width), np.float32)  # filled in: a list would take as much again
+        for low, (rows, number) in zip(np.cumsum([0, *lengths[:-1]]).tolist(), taken, strict=True):
+            values[low : low + len(rows)] = self.columns.plain(torch.from_numpy(rows), torch.tensor([number]))
         names = self._chromosome[np.concatenate([rows for rows, _ in taken])]
         cells = np.repeat([number for _, number in taken], lengths)
         follows = np.zeros(len(names), bool)
         follows[1:] = (names[1:] == names[:-1]) & (cells[1:] == cells[:-1])
         if every > 1:
             follows[np.cumsum([0, *lengths[:-1]])] = False
-        return np.concatenate(values), ~follows
+        return values, ~follows
 
     def _cut(self, split: Split, numbers: Sequence[int]) -> Windows:
         kept = None if self.kept is None else [self.kept[number] for number in numbers]
@@ -137,7 +136,7 @@ class RegionSamples:
 
     def _starts(self) -> Bool[np.ndarray, "C P"] | None:
         """Return for each cell type where transcription starts."""
-        if self.matrix.tss is None:
+        if self.matrix.tss is None or not starts_known(self.cells, self.matrix.untold):
             return None
         either = self.matrix.tss[..., 0] | self.matrix.tss[..., 1]
         if not self.cells:

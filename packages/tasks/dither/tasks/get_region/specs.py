@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field as Option
 from pydantic import model_validator
@@ -13,7 +13,18 @@ from dither.registry.problems import Refused, nearest
 from dither.registry.spaces import FeatureSpace, Group
 from dither.registry.spec import Misfit, Slot, below, named
 
-from .facts import GIVEN, Accessibility, Given, Largest, RegionFacts, asked_of, column_groups, conditions_of
+from .facts import (
+    GIVEN,
+    TRAINED_ON,
+    Accessibility,
+    Given,
+    Largest,
+    RegionFacts,
+    asked_of,
+    column_groups,
+    conditions_of,
+    starts_known,
+)
 
 if TYPE_CHECKING:
     from dither.registry.parts import Split
@@ -24,6 +35,14 @@ if TYPE_CHECKING:
 __all__ = ["GetRegion"]
 
 STRIDE = 100
+NUMBER = 4
+"""Bytes of a number."""
+LIBRARIES = 130 * 2**20
+"""Bytes of scikit-learn and matplotlib, which evaluation and drawing load; measured."""
+COMPARED = 2
+"""Tables of all regions, as numbers, to which baselines are fitted; too large for places that others have left."""
+JUDGED = 10
+"""Tables of drawn samples, in numbers of 4 bytes: these, what is true, how far apart, some of them twice; measured."""
 
 
 class GetRegion(TaskSpec):
@@ -68,6 +87,8 @@ class GetRegion(TaskSpec):
     """What the model is always told and never asked for; the other columns are left to predict."""
     fill: float = Option(0.5, gt=0, le=1)
     """Share of a window's regions that sampling is to fill in; the others are given."""
+    fill_unit: Literal["region", "element"] = "region"
+    """What it is a share of; element where the process hides single elements."""
     draws: int = Option(1, ge=1, le=1000)
     """Samples of each window, one after the other: their mean is judged, and whether their spread is right."""
 
@@ -184,14 +205,25 @@ class GetRegion(TaskSpec):
         groups = self._groups(facts.motifs)
         cells = self.cells()
         held = [*cells.get("valid", ()), *cells.get("test", ())]
-        conditions = conditions_of(facts.chromosomes or 1, facts.tss, cells.get("train", ()), held)
+        tss = facts.tss and starts_known([*cells.get("train", ()), *held], facts.untold)
+        conditions = conditions_of(facts.chromosomes or 1, tss, cells.get("train", ()), held)
         return FeatureSpace(self.regions, groups[-1].stop, groups, conditions)
 
     def held(self) -> int:
-        """The table as it was read, and as baselines take it; what stands behind the motifs, of each cell type."""
+        """The table as it is kept, and as baselines take it; what stands behind the motifs, of each cell type."""
         facts = self._facts()
         behind = (self._groups(1)[-1].stop - 1) * max(sum(map(len, self.cells().values())), 1)
-        return 4 * facts.rows * (3 * facts.motifs * (not facts.mapped) + behind)
+        compared = NUMBER * COMPARED * min(facts.rows, TRAINED_ON) * facts.motifs
+        return LIBRARIES + compared + facts.rows * (facts.motifs * facts.bytes_each + NUMBER * behind)
+
+    def reading(self) -> int:
+        """The table as numbers, before it is made smaller; none where it stays on disk."""
+        facts = self._facts()
+        return NUMBER * facts.rows * facts.motifs * bool(facts.bytes_each)
+
+    def judging(self, samples: int) -> int:
+        """What was drawn and what is true, in single and double precision, to be compared."""
+        return NUMBER * self._groups(self._facts().motifs)[-1].stop * JUDGED * samples * self.regions
 
     def build(self) -> RegionWindows:
         """Read the regions and cut them into windows."""
@@ -212,5 +244,6 @@ class GetRegion(TaskSpec):
             standardise=self.standardise,
             given=self.given,
             fill=self.fill,
+            fill_unit=self.fill_unit,
             draws=self.draws,
         )

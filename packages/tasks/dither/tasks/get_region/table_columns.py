@@ -18,10 +18,13 @@ from dither.registry.problems import Problem, Refused
 from .archive import Arrays
 from .found import untold
 
-__all__ = ["PLACES", "TableColumns", "sort_columns", "speaks_of_cell"]
+__all__ = ["PLACES", "TableColumns", "placed_names", "sort_columns", "speaks_of_cell"]
 
 PLACES: Final = ("chromosome", "start", "end")
 """Columns that say where a region is."""
+
+ALSO: Final = {"chr": "chromosome", "chrom": "chromosome", "chromstart": "start", "chromend": "end"}
+"""How others call them, BED above all; capitals do not matter."""
 
 PREFIXES: Final = {
     "open": ("open",),
@@ -99,6 +102,14 @@ def sort_columns(names: Sequence[str], path: Path) -> TableColumns:
     }
     motifs = tuple(place for place, name in enumerate(names) if name not in PLACES and place not in of_cells)
     return TableColumns(tuple(names), cells, motifs, told)
+
+
+def placed_names(names: Sequence[str]) -> list[str]:
+    """Return the names of columns, those that say where a region is as they are called here."""
+    called = {name: ALSO.get(name.lower(), name.lower()) for name in names if name not in PLACES}
+    renamed = [called[name] if called.get(name) in PLACES else name for name in names]
+    clear = all(renamed.count(place) <= 1 for place in PLACES)  # else one of two is perhaps a motif
+    return renamed if clear else list(names)
 
 
 def speaks_of_cell(name: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Literal
 
 import numpy as np
 import torch
@@ -21,9 +22,9 @@ from .baselines import Question, Reference
 from .columns import OPEN, Layout
 from .comparison import baseline_figures
 from .exhibits import BEHIND, Labels, paths, windows
-from .facts import GIVEN, Given
-from .judging import judge
-from .metrics import KEPT, RegionMetrics
+from .facts import GIVEN, KEPT, Given
+from .judging import judge, questions_of
+from .metrics import RegionMetrics
 from .regions import RegionMatrix
 from .samples import RegionSamples
 from .windows import Cut
@@ -49,6 +50,7 @@ class RegionWindows:
         standardise: Give every column mean 0 and standard deviation 1 over the training regions.
         given: What a model is always told and never asked for.
         fill: Share of a window's regions that sampling is to fill in; the others are given.
+        fill_unit: What it is a share of: regions, or their single elements.
         draws: Samples of each window, which stand together.
 
     Raises:
@@ -70,6 +72,7 @@ class RegionWindows:
         standardise: bool = False,
         given: Given = "nothing",
         fill: float = 0.5,
+        fill_unit: Literal["region", "element"] = "region",
         draws: int = 1,
     ) -> None:
         cells = [cell] if isinstance(cell, str) else list(cell or ())
@@ -78,7 +81,8 @@ class RegionWindows:
             raise ValueError(f'with given = "{given}" and no accessibility or expression there is nothing to ask for')
         if not 0 < fill <= 1:
             raise ValueError(f"fill is a share above 0 and at most 1, got {fill}")
-        self.matrix, self.regions, self.fill, self.draws = matrix, regions, fill, draws
+        self.matrix, self.regions, self.draws = matrix, regions, draws
+        self.fill, self.fill_unit = fill, fill_unit
         self.cell = cells[0] if cells and layout.accessibility != "none" else None
         self.samples = RegionSamples(
             matrix,
@@ -94,6 +98,7 @@ class RegionWindows:
         for group in self.space.groups:
             self._given[group.start : group.stop] = group.name in GIVEN[given]
         self._newest: RegionMetrics | None = None
+        self._drawn: list[Question] = []
 
     def size(self, split: Split) -> int:
         """Number of windows of a split."""
@@ -107,16 +112,18 @@ class RegionWindows:
     def like(self, n: int, seed: int) -> Clean:
         """Return validation windows with their truth, each as often as there are draws of it, `n` in all.
 
-        In each, a share `fill` of the regions is to be drawn, the same ones in every draw.
+        In each, a share `fill` of the regions or elements is to be drawn, the same ones in every draw.
         """
         random = np.random.default_rng(seed)
         size, count = self.size("valid"), -(-n // self.draws)
         rows = np.concatenate([np.zeros(0, int), *(random.permutation(size) for _ in range(-(-count // size)))])[:count]
         clean = self.batch("valid", rows.tolist())
-        to_draw = torch.zeros_like(clean.valid)
-        for row, count in enumerate(clean.valid.sum(1).tolist()):
+        width = 1 if self.fill_unit == "region" else self.space.width
+        places = clean.valid.repeat_interleave(width, 1)
+        to_draw = torch.zeros_like(places)
+        for row, count in enumerate(places.sum(1).tolist()):
             to_draw[row, random.permutation(count)[: max(1, round(self.fill * count))]] = True
-        known = clean.known | (clean.valid & ~to_draw)[..., None]
+        known = clean.known | (places & ~to_draw).view(*clean.valid.shape, width)
         return Clean(clean.x0, clean.valid, known, clean.cond).apply(
             lambda value: value.repeat_interleave(self.draws, 0)[:n]
         )
@@ -137,10 +144,12 @@ class RegionWindows:
         """Return the figures of predictors without a deep model; see `Reference`.
 
         They are asked for the very elements that the newest evaluation asked for, under the same masks; before any, for
-        all that may be asked for in the validation split.
+        all that may be asked for in the validation split. Beside the figures of samples stands what they answer to what
+        was drawn.
         """
-        questions = [] if self._newest is None else self._newest.questions
-        return baseline_figures(self._figures, self._fit, questions or list(self._everything()))
+        asked = [] if self._newest is None else self._newest.questions
+        questions = {"": asked or list(self._everything()), "sample ": self._drawn}
+        return baseline_figures(self._figures, self._fit, questions)
 
     def _everything(self) -> Iterator[Question]:
         """All that may be asked for in the first validation windows, a window at a time."""
@@ -150,6 +159,7 @@ class RegionWindows:
 
     def judge(self, samples: Float[Tensor, "N L M"], like: Clean) -> dict[str, float]:
         """Return the figures of `metrics`, over the values that were drawn, and those of several draws of a window."""
+        self._drawn = questions_of(self._figures(), samples, like)
         return judge(self._figures(), samples, like)
 
     def show(self, samples: Float[Tensor, "N L M"], like: Clean) -> Iterator[Picture]:

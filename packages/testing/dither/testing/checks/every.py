@@ -14,9 +14,9 @@ from typing import Any, Union, get_args, get_origin
 import tomlkit
 from pydantic import ValidationError
 from pydantic.errors import PydanticUserError
-from pydantic.fields import FieldInfo
 
 from dither.registry import Options
+from dither.registry.option_docs import docs_of
 from dither.registry.validation import dump
 
 from ..probing import NotApplicable
@@ -60,25 +60,29 @@ def summary(s: Situation) -> None:
 
 def options_documented(s: Situation) -> None:
     """A docstring stands under every option, of inner tables too."""
-    missing = [key for key, info in _options(s.part.spec) if not (info.description or "").strip()]
+    tables = list(_tables(s.part.spec))
+    missing = [prefix + key for prefix, table in tables for key in table.model_fields if key not in docs_of(table)]
     assert not missing, f"{s.part.pinned}: no docstring under {', '.join(missing)}"
 
 
 def options_writable(s: Situation) -> None:
     """TOML has no null, so None can only ever be a default."""
-    for key, info in _options(s.part.spec):
+    for key, info in (
+        (prefix + key, info) for prefix, t in _tables(s.part.spec) for key, info in t.model_fields.items()
+    ):
         if not info.is_required() and type(None) in get_args(info.annotation):
             default = info.get_default(call_default_factory=True, validated_data={})
             assert default is None, f"{key} may be None, but its default is {default!r}: no file can ask for None"
 
 
-def _options(model: type[Options], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+def _tables(model: type[Options], prefix: str = "") -> Iterator[tuple[str, type[Options]]]:
+    """Yield the options of a part, and of each table inside them with the keys before it."""
+    yield prefix, model
     for key, info in model.model_fields.items():
-        yield prefix + key, info
         union = get_origin(info.annotation) in (Union, types.UnionType)
         for inner in get_args(info.annotation) if union else (info.annotation,):
             if isinstance(inner, type) and issubclass(inner, Options) and not hasattr(inner, "kind"):
-                yield from _options(inner, f"{prefix}{key}.")
+                yield from _tables(inner, f"{prefix}{key}.")
 
 
 def menu_without_torch(s: Situation) -> None:

@@ -18,7 +18,7 @@ from dither.registry.storage import cache_folder, write_folder
 from ..facts import RegionFacts
 from ..progress import Progress
 from ..regions import RegionMatrix
-from .folder import SIDECAR, FolderRecord, fill_folder, find_record, must_be_ours, open_folder, verify
+from .folder import SIDECAR, VERSION, FolderRecord, fill_folder, find_record, must_be_ours, open_folder, verify
 from .get_model import write_store
 from .reading import open_store, store_facts
 from .sources import Source, find_source, read_source
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["convert", "converted_facts", "destination", "is_there", "open_converted"]
 
 STORE = ".zarr"
-LAYOUT = 2
-"""Number of what is made of a source: a folder of another is made anew, though source and options are the same."""
-
 WORDS = {"open": "open or closed", "atpm": "atpm", "expression": "expression", "tss": "TSS"}
 
 
@@ -89,7 +86,7 @@ def convert(spec: PreparedRegions) -> str:
     if folder.suffix == STORE:
         return _to_store(spec, source, folder)
     must_be_ours(folder)
-    made = {"layout": LAYOUT, **_options(spec), "paths": [str(path) for path in spec.paths], "source": source.facts()}
+    made = {**_options(spec), "paths": [str(path) for path in spec.paths], "source": source.facts()}
     if (there := _there(folder, made, force=spec.force)) is not None:
         return f"{folder} holds exactly this already, every checksum is right\n{_summary(there)}"
     arrays = read_source(source, overlaps=spec.overlaps, empty_chunks=spec.empty_chunks)
@@ -126,13 +123,13 @@ def _there(folder: Path, made: dict[str, Any], *, force: bool) -> FolderRecord |
     if force or not (folder / SIDECAR).is_file():
         return None
     try:
-        record = verify(folder)
+        record = verify(folder, older=True)
     except Refused:
         return None  # damaged: of use to nobody
-    changed = [key for key in sorted({*made, *record.made}) if made.get(key) != record.made.get(key)]
-    if changed in ([], ["layout"]):
-        return None if changed else record  # of another layout: made anew
-    changed = [key for key in changed if key != "layout"]
+    keys = sorted({*made, *record.made} - {"layout"})  # version 1 had it
+    changed = [key for key in keys if made.get(key) != record.made.get(key)]
+    if not changed:
+        return record if record.version == VERSION else None  # of an earlier version: made anew
     words = ["the source has changed" if key == "source" else f"{key} was {record.made.get(key)!r}" for key in changed]
     fix = "--force replaces them; --out names another folder"
     raise Refused(Problem(f"{folder} holds arrays that were made otherwise: {'; '.join(words)}", help=fix))
@@ -161,8 +158,8 @@ def _notes(arrays: Mapping[str, Any]) -> Iterator[str]:
     for told in arrays.get("untold", ()):
         name, _, cell = told.partition(":")
         if name != "open":
-            refused = "" if name == "tss" else "; a run that asks for it is refused"  # no starts are told then
-            yield f"{name} of {cell} is not known{refused}"
+            so = "a run of it is told no starts" if name == "tss" else "a run that asks for it is refused"
+            yield f"{name} of {cell} is not known; {so}"
     for name in ("atpm", "open"):
         for cell, values in zip(
             arrays.get("cells", ()), np.asarray(arrays.get(name, np.zeros((0, 0)))).T, strict=False

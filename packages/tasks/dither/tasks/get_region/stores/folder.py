@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 from jaxtyping import Float
@@ -15,11 +15,11 @@ from dither.registry.storage import sha256_of, sync
 
 from ..assembly import assemble
 from ..facts import RegionFacts
-from ..mapped import blocks_of
 from ..npy import map_npy, write_npy
 from ..regions import RegionMatrix
+from ..stored import blocks_of
 
-__all__ = ["SIDECAR", "FolderRecord", "fill_folder", "find_record", "must_be_ours", "open_folder", "verify"]
+__all__ = ["SIDECAR", "VERSION", "FolderRecord", "fill_folder", "find_record", "must_be_ours", "open_folder", "verify"]
 
 SIDECAR: Final = "regions.json"
 """The file that says what the others are."""
@@ -27,6 +27,8 @@ SIDECAR: Final = "regions.json"
 TOLD: Final = {"open": np.bool_, "atpm": np.float32, "expression": np.float32, "tss": np.bool_}
 GENES: Final = ("gene_index", "gene_name", "gene_strand")
 HELP: Final = "prepare them again: dither prepare get"
+VERSION: Final = 2
+"""Of what such a folder holds; it grows when the same source would become something else."""
 LARGEST_HALF: Final = float(np.finfo(np.float16).max)
 
 
@@ -44,7 +46,7 @@ class FolderRecord(BaseModel):
     """What a folder holds.
 
     Attributes:
-        version: Of this layout.
+        version: Of what such a folder holds.
         made: From what, and how.
         motifs: Names of the columns.
         cells: Names of the cell types.
@@ -54,7 +56,7 @@ class FolderRecord(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    version: Literal[1] = 1
+    version: int = VERSION
     made: dict[str, Any]
     motifs: tuple[str, ...]
     cells: tuple[str, ...]
@@ -74,7 +76,7 @@ class FolderRecord(BaseModel):
             atpm="atpm" in self.arrays,
             expression="expression" in self.arrays,
             tss="tss" in self.arrays,
-            mapped=True,
+            bytes_each=0,
             untold=self.untold,
             absent=tuple(name for name in held_out if name not in self.chromosomes),
         )
@@ -139,21 +141,26 @@ def _blocks(features: Any, sort: np.dtype[Any], tell: Callable[[int, int], None]
         tell(rows.stop, len(features))
 
 
-def find_record(folder: Path) -> FolderRecord:
-    """Return what a folder says about itself.
+def find_record(folder: Path, *, older: bool = False) -> FolderRecord:
+    """Return what a folder says about itself, also if it is of an earlier version where `older` allows it.
 
     Raises:
         Refused: It says nothing, or nothing that can be understood.
     """
     path = folder / SIDECAR
     try:
-        return FolderRecord.model_validate_json(path.read_bytes())
+        record = FolderRecord.model_validate_json(path.read_bytes())
     except OSError as error:
         raise Refused(Problem(f"{path}: {error.strerror}", help=HELP)) from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise Refused(Problem(f"{path}: is damaged: {where}: {first['msg']}", help=HELP)) from None
+    if record.version > VERSION or (record.version < VERSION and not older):
+        by = "a later" if record.version > VERSION else "an earlier"
+        said = f"it is of version {record.version}, this one reads {VERSION}"
+        raise Refused(Problem(f"{folder} was prepared by {by} version of dither: {said}", help=HELP))
+    return record
 
 
 def open_folder(folder: Path, *, valid: Sequence[str], test: Sequence[str], scale: bool) -> RegionMatrix:
@@ -199,13 +206,13 @@ def _mapped(folder: Path, name: str, record: FolderRecord) -> Any:
     return array
 
 
-def verify(folder: Path, names: Sequence[str] | None = None) -> FolderRecord:
-    """Read files through, all of them by default, and compare their checksums.
+def verify(folder: Path, names: Sequence[str] | None = None, *, older: bool = False) -> FolderRecord:
+    """Read files through, all of them by default, and compare their checksums; `older` is that of `find_record`.
 
     Raises:
         Refused: A file is missing or has changed.
     """
-    record = find_record(folder)
+    record = find_record(folder, older=older)
     for name in names or record.arrays:
         path = folder / f"{name}.npy"
         try:

@@ -18,7 +18,7 @@ from ..archive import LIMIT, Arrays, load_npz
 from ..found import Found, Place, in_table, noted, untold
 from ..region_file import read_table
 from ..region_order import first_of
-from ..table_columns import sort_columns
+from ..table_columns import placed_names, sort_columns
 from .peak_names import Bed, decoded, parse_names, read_bed
 
 __all__ = ["BED", "MATRICES", "densify", "is_bed", "numbered", "read_matrix"]
@@ -88,20 +88,21 @@ def read_matrix(path: Path, beds: Sequence[Path]) -> Found:
 
 
 def densify(arrays: Arrays, path: Path) -> Float[np.ndarray, "P K"]:
-    """Return the matrix of an .npz file that scipy wrote (csr, csc, coo are the same to scipy's own reader).
+    """Return the matrix of an .npz file that scipy wrote, by rows or by columns.
 
     Raises:
         Refused: It is none, or its numbers point outside.
     """
-    from scipy.sparse import csr_matrix
+    from scipy.sparse import csc_matrix, csr_matrix
 
     try:
-        if bytes(arrays["format"].item()) != b"csr":
-            raise ValueError("its format is not csr")
+        kind: Any = {b"csr": csr_matrix, b"csc": csc_matrix}.get(bytes(arrays["format"].item()))
+        if kind is None:
+            raise ValueError("its format is neither csr nor csc")
         rows, columns = (int(n) for n in arrays["shape"])
         if not 0 <= rows * columns * 4 <= LIMIT:
             raise ValueError(f"it would take {rows * columns * 4:,} bytes, allowed are {LIMIT:,}")
-        matrix: Any = csr_matrix(tuple(arrays[name] for name in SPARSE[:3]), shape=(rows, columns))
+        matrix = kind(tuple(arrays[name] for name in SPARSE[:3]), shape=(rows, columns))
         matrix.check_format(full_check=True)
         dense: Float[np.ndarray, "P K"] = matrix.toarray()
     except (KeyError, ValueError, TypeError) as error:
@@ -148,7 +149,8 @@ def _from_parquet(path: Path) -> Arrays:
         if said.num_rows * said.num_columns * 8 > LIMIT:
             raise Refused(f"{path}: would take {said.num_rows * said.num_columns * 8:,} bytes, allowed are {LIMIT:,}")
         table = parquet.read_table(path)
-        columns = {name: table[name].to_numpy() for name in table.column_names}
+        called = placed_names(table.column_names)
+        columns = {ours: table[name].to_numpy() for ours, name in zip(called, table.column_names, strict=True)}
         index = (table.schema.pandas_metadata or {}).get("index_columns", [])
     except (OSError, ValueError, ArrowException) as error:
         raise Refused(f"{path}: cannot be read as parquet ({str(error)[:200]})") from None
@@ -156,7 +158,7 @@ def _from_parquet(path: Path) -> Arrays:
         del columns[INDEX]
     texts = {name: values for name, values in columns.items() if values.dtype.kind not in "biuf"}
     first = next(iter(texts), None)
-    if len(texts) > 1 or (first is not None and first not in ("chromosome", INDEX, table.column_names[0], *index)):
+    if len(texts) > 1 or (first is not None and first not in ("chromosome", INDEX, called[0], *index)):
         raise Refused(f"{path}: columns {', '.join(list(texts)[:5])} hold no numbers")
     numbers = [name for name in columns if name not in texts]
     stacked = np.stack([np.asarray(columns[name], np.float64) for name in numbers], 1)

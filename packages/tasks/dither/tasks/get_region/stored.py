@@ -1,4 +1,4 @@
-"""Motifs that stay on disk: rows are read, scaled and made float32 when they are asked for.
+"""Motifs that stay as they are stored, on disk or in bytes: rows are scaled and made float32 when they are asked for.
 
 Letters: P regions, M motifs.
 """
@@ -9,24 +9,30 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
-from jaxtyping import Bool, Float, Float32
+from jaxtyping import Bool, Float, Float32, Shaped
 
-__all__ = ["BLOCK", "MappedRows", "blocks_of", "largest_of"]
+__all__ = ["BLOCK", "StoredRows", "blocks_of", "largest_of"]
 
 BLOCK: Final = 8192
 """Rows that are read at a time where all of them are needed."""
 
 
-class MappedRows:
-    """A matrix of which only rows that are asked for are in memory. It can be indexed, and taken for an array.
+class StoredRows:
+    """A matrix of which only rows that are asked for are float32. It can be indexed, and taken for an array.
 
     Args:
-        stored: As it is on disk. `P M`, any sort of float.
+        stored: As it is kept: mapped from a file, any sort of number, or bytes in memory. `P M`.
         divisor: Each column is divided by its own, and cut at 1; None leaves it as it is. `M`.
+        step: What 1 stands for where bytes are kept, such as 1/255.
     """
 
-    def __init__(self, stored: Float[np.ndarray, "P M"], divisor: Float32[np.ndarray, " M"] | None = None) -> None:
-        self.stored, self.divisor = stored, divisor
+    def __init__(
+        self,
+        stored: Shaped[np.ndarray, "P M"],
+        divisor: Float32[np.ndarray, " M"] | None = None,
+        step: np.float32 | None = None,
+    ) -> None:
+        self.stored, self.divisor, self.step = stored, divisor, step
         self.shape, self.dtype, self.ndim = stored.shape, np.dtype(np.float32), 2
 
     def __len__(self) -> int:
@@ -34,6 +40,8 @@ class MappedRows:
 
     def __getitem__(self, rows: Any) -> Float32[np.ndarray, "... M"]:
         read = np.asarray(self.stored[rows], np.float32)
+        if self.step is not None:
+            read = read * self.step
         if self.divisor is None:
             return read
         divisor = self.divisor[rows[1:]] if isinstance(rows, tuple) else self.divisor
@@ -42,8 +50,13 @@ class MappedRows:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Float[np.ndarray, "P M"]:
         if copy is False:
-            raise ValueError("rows on disk cannot be had without a copy")
+            raise ValueError("rows that are stored otherwise cannot be had without a copy")
         return self[:].astype(dtype or np.float32, copy=False)
+
+    @property
+    def bytes_each(self) -> int:
+        """Bytes of memory that each number takes; none where it stays on disk."""
+        return 0 if isinstance(self.stored, np.memmap) else self.stored.dtype.itemsize
 
 
 def blocks_of(rows: int) -> Iterator[slice]:

@@ -1,0 +1,216 @@
+"""How much memory an experiment takes, worked out from its options alone. No torch.
+
+A step of training walks through the stages of the model and back. On the way there each leaves what its gradient will
+need; on the way back that goes, and gradients of its weights come. Hardly any of what goes can be had again for these,
+which are larger pieces (measured on a CPU), so all of both counts, and what passes at the largest moment of the walk.
+What a process has freed it keeps, so that the largest moment of all is what the system sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from dither.registry.costs import Cost, Stage
+from dither.registry.fused import FUSED_FROM
+from dither.registry.kinds import ProcessFacts
+from dither.registry.spaces import FeatureSpace, Space, TokenSpace
+
+from .learned import Learned
+from .machine import gpu_memory, size
+
+if TYPE_CHECKING:
+    from .experiment import Experiment
+
+__all__ = ["PROGRAM", "Budget", "budgets", "stages"]
+
+NUMBER = 4
+"""Bytes of a number."""
+PROGRAM = 350 * 2**20
+"""Bytes of Python, torch and its kernels, before there is a model; measured."""
+HALVED = 0.7
+"""Share of a model's activations that is left under bfloat16, which keeps some of them in float32; measured."""
+LATER = 2**22
+"""Numbers of raw output that a sampler holds at least, all of them or a chunk; what is made of more is cut finer."""
+WAITING = 11
+"""Bytes of a feature in a batch: what it is and what the noise made of it, known or not, hidden, wanted."""
+SLACK = 6
+"""One part in so many of what comes and goes is lost between the pieces that the allocator keeps; measured."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The largest moment of a phase.
+
+    Attributes:
+        phase: training, evaluation, sampling, or reading the data.
+        terms: Bytes by what they are for.
+        certain: Whether the phase really takes this much; evaluation has no more samples than the data.
+    """
+
+    phase: str
+    terms: dict[str, int]
+    certain: bool = True
+
+    @property
+    def total(self) -> int:
+        """All terms."""
+        return sum(self.terms.values())
+
+    @property
+    def largest(self) -> str:
+        """The three largest terms."""
+        first = sorted(self.terms.items(), key=lambda term: -term[1])[:3]
+        return ", ".join(f"{name} {size(count)}" for name, count in first)
+
+
+def stages(experiment: Experiment, space: Space, *, drawing: bool = False) -> list[Stage]:
+    """Return what the model is made of, then the reading of its output, then the loss.
+
+    Args:
+        experiment: Whose parts they are.
+        space: Of its task.
+        drawing: As far as samplers have them, which are not compiled, and see all hidden at first.
+    """
+    facts = experiment.process.facts(space)
+    share = HALVED if experiment.train.precision == "bfloat16" else 1
+    found = [replace(stage, cost=stage.cost.scaled(share)) for stage in experiment.model.stages(facts.space)]
+    if on_cpu(experiment) and (drawing or not experiment.train.compile):
+        found = [replace(stage, cost=_looked_at(stage, experiment, facts, drawing)) for stage in found]
+    return [*found, Stage("reading", experiment.process.cost(space)), Stage("loss", experiment.loss.cost(facts))]
+
+
+def on_cpu(experiment: Experiment) -> bool:
+    """Whether it runs on the CPU of this machine."""
+    device = experiment.train.device
+    return device == "cpu" or (device == "auto" and not gpu_memory())
+
+
+def _looked_at(stage: Stage, experiment: Experiment, facts: ProcessFacts, drawing: bool) -> Cost:
+    """What a stage takes on a CPU, where what is in a batch may be looked at, and left out."""
+    train = experiment.train
+    at_once = train.batch_size // train.accumulate if train.precision == "bfloat16" else 0
+    cost = stage.cost.eager(at_once)
+    if "padding" in stage.leaves_out:  # groups of many sizes pass, and half of what that spares is lost between them
+        filled = experiment.task.filled()
+        cost = replace(cost, kept=int(cost.kept * filled), passing=int(cost.passing * (1 + filled) / 2))
+    if "hidden" in stage.leaves_out and facts.hidden:
+        hidden = 1.0 if drawing else facts.hidden
+        length = facts.space.length
+        spread = 2 * (hidden * (1 - hidden) / length) ** 0.5  # the sample of a batch of which least is hidden
+        cost = cost.scaled(min(1 - hidden + spread + 1 / length, 1))
+    return cost
+
+
+def trained(experiment: Experiment, space: Space) -> list[Stage]:
+    """Return the same for training: where head and loss are taken in one, nothing holds the raw output."""
+    *model, head, reading, loss = parts = stages(experiment, space)
+    facts, half = experiment.process.facts(space), experiment.train.precision == "bfloat16"
+    fused = experiment.loss.fused_cost(facts, half=half)
+    if fused is None or not head.last_map or not isinstance(facts.space, TokenSpace) or facts.space.vocab < FUSED_FROM:
+        return parts
+    silent = (head.cost + reading.cost + loss.cost).silent
+    slopes = fused.passing + 2 * head.cost.kept  # what the head reads, of the chosen rows, and its gradient
+    cost = replace(fused, parameters=head.cost.parameters, kept=head.cost.kept, passing=slopes, silent=silent)
+    return [*model, Stage("head and loss", cost)]
+
+
+def drawn(experiment: Experiment, space: Space) -> list[Stage]:
+    """Return the same for sampling, which measures nothing, and may ask for the raw output piece by piece."""
+    *model, head, reading, _ = stages(experiment, space, drawing=True)
+    if not (head.last_map and experiment.sampler.piecewise()):
+        return [*model, head, reading]
+    table = head.cost.passing
+    later = Cost(passing=head.cost.kept, tiled=table + reading.cost.kept + reading.cost.passing, tile=3 * LATER)
+    return [*model, Stage("head and reading", later)]
+
+
+def budgets(experiment: Experiment, space: Space) -> list[Budget]:
+    """Estimate training, evaluation, sampling, and the reading of the data, over the space of the task."""
+    e, parts = experiment, stages(experiment, space)
+    learned = Learned.of(e.train, parts, e.model.matrices(e.process.facts(space).space))
+    weights = NUMBER * (sum(stage.parameters for stage in parts) + learned.added)
+    program = {"Python and torch": PROGRAM, "data": e.task.held()}
+    standing = program | {"weights": weights}
+    standing["optimizer moments"] = NUMBER * sum(e.train.optimizer.kept(stage) for stage in learned.stages)
+    standing["average of the weights"] = weights if e.train.ema else 0
+    gradients = {"gradients": NUMBER * learned.parameters}
+    idle = standing | gradients
+    if e.train.async_save:
+        standing |= {"copy of a checkpoint": standing["optimizer moments"] + weights * (2 if e.train.ema else 1)}
+    if learned.changed:
+        gradients |= {"changed matrices": NUMBER * learned.changed}
+    gradients |= _waiting(e, space, learned.stages)
+    training = standing | gradients | _training(trained(e, space), e.train.batch_size // e.train.accumulate)
+    found = [Budget("training", training), Budget("evaluation", idle | _evaluation(e, parts), certain=False)]
+    if e.sample.count:
+        found.append(Budget("sampling", idle | _sampling(e, drawn(e, space))))
+    return [*found, Budget("reading the data", program | {"what is read": e.task.reading()})]
+
+
+def _waiting(experiment: Experiment, space: Space, parts: Sequence[Stage]) -> dict[str, int]:
+    """What of a batch that is taken in parts lies there meanwhile, clean and noised; ids are too few to count.
+
+    Gradients of the parts before lie where activations were, so that the next ones find as much less room (measured).
+    """
+    if experiment.train.accumulate == 1:
+        return {}
+    again = {"room between gradients": NUMBER * sum(stage.parameters for stage in parts)}
+    if not isinstance(space, FeatureSpace):
+        return again
+    return again | {"data of the batch": WAITING * experiment.train.batch_size * space.length * space.width}
+
+
+def _training(parts: Sequence[Stage], samples: int) -> dict[str, int]:
+    """The largest moment of a step, for the `samples` that are taken at once."""
+    kept: dict[str, int] = {}
+    moments = []
+    for stage in parts:
+        kept[_activations(stage, samples)] = NUMBER * samples * stage.kept
+        moments.append(kept | {f"passing through {stage.name}": NUMBER * stage.cost.momentary(samples)})
+    return _with_slack(max(moments, key=_sum))
+
+
+def _activations(stage: Stage, samples: int) -> str:
+    many = f"{stage.times:,} {stage.name}" if stage.times > 1 else stage.name
+    return f"activations of {many} for {samples:,} samples"
+
+
+def _with_slack(moment: dict[str, int]) -> dict[str, int]:
+    return moment | {"slack of the allocator": _sum(moment) // SLACK}
+
+
+def _sum(terms: dict[str, int]) -> int:
+    return sum(terms.values())
+
+
+def _evaluation(experiment: Experiment, parts: Sequence[Stage]) -> dict[str, int]:
+    """The largest moment of an evaluation, which asks the model once more for what a bound has beside the loss."""
+    evaluate, train = experiment.evaluate, experiment.train
+    at_once = min(evaluate.batch_size or train.batch_size, evaluate.samples)
+    *_, reading, _ = parts
+    return _forward(parts, at_once, 2, reading.kept if experiment.loss.bound else 0)
+
+
+def _sampling(experiment: Experiment, parts: Sequence[Stage]) -> dict[str, int]:
+    """The largest moment of a drawing: the model at work, or what was drawn being judged and shown."""
+    count = experiment.sample.count
+    at_once = min(experiment.sample.batch_size or count, count)
+    besides = {f"judging {count:,} samples": experiment.task.judging(count)}
+    return max(_forward(parts, at_once, 1), besides, key=_sum)
+
+
+def _forward(parts: Sequence[Stage], samples: int, ends: int, besides: int = 0) -> dict[str, int]:
+    """The largest moment without a way back: what passes through a stage, and the tables of the last `ends` stages.
+
+    Args:
+        parts: The stages.
+        samples: How many pass at once.
+        ends: Stages at the end that hold something.
+        besides: Numbers that are there with these tables, for each sample.
+    """
+    tables = samples * (besides + sum(stage.cost.kept for stage in parts[-ends:]))
+    there = [s.cost.momentary(samples) + (i >= len(parts) - ends) * tables for i, s in enumerate(parts)]
+    most, name = max(zip(there, (stage.name for stage in parts), strict=True))
+    return _with_slack({f"{samples:,} samples passing through {name}": NUMBER * most})

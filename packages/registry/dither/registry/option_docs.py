@@ -1,0 +1,68 @@
+"""What stands under each option of a table in the source: the docstring of a field, which is its help text.
+
+Pydantic can take these in as well, but then it reads the source of every class as soon as it is made. That was a third
+of the time of `dither validate`, which shows none of it; here the source is read when somebody asks.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import pairwise
+
+from pydantic import BaseModel
+
+__all__ = ["docs_of"]
+
+
+def docs_of(model: type[BaseModel]) -> dict[str, str]:
+    """Return the text under each option that has one: the docstring below it, unless its Field has a `description`.
+
+    An option that a subclass declares anew has the text that stands there, or none. A class without a source file, such
+    as one that was typed at a prompt, has no docstrings.
+    """
+    docs: dict[str, str] = {}
+    for base in reversed(model.__mro__):
+        if issubclass(base, BaseModel) and (declared := inspect.get_annotations(base)):
+            below = _documented(_source(base.__module__)).get(base.__qualname__, {})
+            docs |= {name: below.get(name, "") for name in declared}
+    for name, info in model.model_fields.items():
+        docs[name] = info.description or docs.get(name, "")
+    return {name: docs[name] for name in model.model_fields if docs[name].strip()}
+
+
+def _source(module: str) -> str:
+    try:
+        return inspect.getsource(sys.modules[module])
+    except (KeyError, OSError, TypeError):
+        return ""
+
+
+@lru_cache(maxsize=256)
+def _documented(source: str) -> dict[str, dict[str, str]]:
+    """Return the docstrings below the fields of each class of a module, by the qualified name of the class."""
+    try:
+        return {name: dict(_below(node)) for name, node in _classes(ast.parse(source), "")}
+    except SyntaxError:  # the file was changed after its import
+        return {}
+
+
+def _classes(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.ClassDef]]:
+    for inner in ast.iter_child_nodes(node):
+        if isinstance(inner, ast.ClassDef):
+            yield prefix + inner.name, inner
+            yield from _classes(inner, f"{prefix}{inner.name}.")
+        elif isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _classes(inner, f"{prefix}{inner.name}.<locals>.")
+        else:
+            yield from _classes(inner, prefix)
+
+
+def _below(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    for field, text in pairwise(node.body):
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+                yield name, inspect.cleandoc(words)

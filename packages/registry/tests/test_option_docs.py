@@ -1,0 +1,118 @@
+"""The text under an option: read when it is asked for, the same that pydantic reads as it makes a class."""
+
+import subprocess
+import sys
+from typing import Annotated, ClassVar
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field
+
+from dither.registry.kinds import KINDS
+from dither.registry.option_docs import docs_of
+from dither.registry.plugins import load_plugins
+from dither.registry.spec import Options
+
+
+class Base(Options):
+    width: int = 1
+    """How wide.
+
+    Over two lines.
+    """
+    depth: Annotated[int, Field(ge=1)] = 1
+    """How deep."""
+    bare: int = 0
+    said: int = Field(0, description="In its Field.")
+    """Not this one."""
+    empty: int = 0
+    """   """
+
+
+class Inner(Base):
+    class Table(Options):
+        size: int = 1
+        """Of the table."""
+
+    depth: int = 2
+    width: int = 3
+    """Anew."""
+    table: Table = Table()
+    """A table."""
+
+
+def eager(model: type[BaseModel]) -> dict[str, str]:
+    """What pydantic finds."""
+    return {name: info.description for name, info in model.model_fields.items() if (info.description or "").strip()}
+
+
+def test_text_stands_below_the_field_and_comes_from_the_nearest_class() -> None:
+    assert docs_of(Base) == {"width": "How wide.\n\nOver two lines.", "depth": "How deep.", "said": "In its Field."}
+    assert docs_of(Inner) == {"width": "Anew.", "said": "In its Field.", "table": "A table."}
+    assert docs_of(Inner.Table) == {"size": "Of the table."}
+
+
+def test_class_in_a_function_has_its_text() -> None:
+    class Local(Options):
+        one: int = 1
+        """Within."""
+
+    assert docs_of(Local) == {"one": "Within."}
+
+
+def test_class_without_a_source_has_none() -> None:
+    made = type("Made", (Base,), {"__annotations__": {"other": int}, "other": 1, "__module__": "nowhere"})
+    assert docs_of(made) == docs_of(Base)
+
+
+def test_same_as_pydantic_reads() -> None:
+    class Eager(Options):
+        model_config = ConfigDict(use_attribute_docstrings=True)
+        one: int = 1
+        """Line one,
+
+            indented.
+        """
+        two: int = 1
+        "Plain."
+        three: int = 1
+        # a comment in between
+        """Three."""
+        four: int = 1
+        five: ClassVar[int] = 1
+        """Of no field."""
+
+    assert docs_of(Eager) == eager(Eager)
+    assert set(docs_of(Eager)) == {"one", "two", "three"}
+
+
+def test_every_installed_option_has_text() -> None:
+    parts = [part.spec for part in load_plugins().catalog.parts()]
+    assert len(parts) > 70
+    assert {spec.kind for spec in parts} == set(KINDS)
+    assert [spec.name for spec in parts if docs_of(spec).keys() != spec.model_fields.keys()] == []
+
+
+def test_schema_has_the_text() -> None:
+    schema = Inner.model_json_schema()
+    assert {key: option.get("description") for key, option in schema["properties"].items()} == {
+        "width": "Anew.", "depth": None, "bare": None, "said": "In its Field.", "empty": None, "table": "A table.",
+    }  # fmt: skip
+    assert schema["$defs"]["Table"]["properties"]["size"]["description"] == "Of the table."
+
+
+@pytest.mark.parametrize("changed", ["class Base(:", ""])
+def test_file_that_was_changed_has_none(tmp_path, monkeypatch, changed) -> None:
+    file = tmp_path / "changing.py"
+    file.write_text('from dither.registry import Options\nclass A(Options):\n    one: int = 1\n    """Text."""\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    import changing  # type: ignore[import-not-found]
+
+    file.write_text(changed)
+    assert docs_of(changing.A) == {}
+    del sys.modules["changing"]
+
+
+def test_no_source_is_read_to_validate() -> None:
+    """It was a third of a cold start."""
+    code = "import sys, dither.tasks.specs; assert 'dither.registry.option_docs' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
