@@ -4,7 +4,7 @@
 
 A checkpoint is written every ten steps. On the path (`async_save = false`) the loop waits for files, hashes and fsync;
 beside it (`async_save = true`) it waits for a copy in memory, and the write goes on during the steps after it.
-Then the newest checkpoint is verified, as before a run goes on, and merely read, by turns: at most 1.5 times as long.
+Then the newest checkpoint is verified, as before a run goes on, and merely read from the cache of the system, by turns.
 """
 
 # ruff: noqa: D103

@@ -35,7 +35,7 @@ class Sigmoid(ScheduleSpec):
             x = self.steepness * (t.double() - 0.5)
             end = torch.sigmoid(torch.tensor(self.steepness / 2, dtype=torch.float64))
             share = (1 - self.eps) / (2 * end - 1)
-            alpha = self.eps + share * (torch.sigmoid(-x) - (1 - end))
+            alpha = (self.eps + share * (torch.sigmoid(-x) - (1 - end))).clamp(max=1)  # rounding may lead above
             slope = share * self.steepness * torch.sigmoid(x) * torch.sigmoid(-x)  # -d alpha / dt
             return Noise(-alpha.log().to(t.dtype), (slope / alpha).to(t.dtype))
 
