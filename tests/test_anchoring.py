@@ -106,12 +106,29 @@ def test_what_is_extended_from_outside_is_told(project, tmp_path, monkeypatch):
 
 def test_an_absolute_text_that_is_no_file_is_not_told(project, tmp_path):
     (tmp_path / "far.json").write_text("{}")
-    texts = {"separator": "/", "start": "/usr/bin", "none": "/none/such.json", "words": ["/", "a"]}
-    files = {"tokenizer": str(tmp_path / "far.json"), "data": {"path": "/usr"}}
-    assert list(_named({**texts, **files}, project)) == [
+    (tmp_path / "far").write_text("{}")
+    texts = {"separator": "/", "start": "/usr/bin", "none": "/none/such.json", "words": ["/", "a", "~", "~\0", "~no/a"]}
+    files = {"tokenizer": str(tmp_path / "far.json"), "end": str(tmp_path / "far"), "data": {"path": "/usr"}}
+    assert list(_named({**texts, **files, "judge": "/usr/bin"}, project)) == [
         ("tokenizer", tmp_path / "far.json"),
+        ("end", tmp_path / "far"),
         ("data.path", Path("/usr")),
+        ("judge", Path("/usr/bin")),
     ]
+
+
+def test_what_is_read_from_the_home_folder_is_told(project, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "elsewhere"))
+    (tmp_path / "elsewhere" / "notes.txt").write_text("the cat sat on the mat. " * 200)
+    exp = project / "exp.toml"
+    exp.write_text(exp.read_text().replace("texts/*.txt", "~/notes.txt"))
+    (told,) = outside(load_experiment(exp))
+    assert told.endswith(f"task.data.paths = {tmp_path}/elsewhere/notes.txt")
+    assert list(_named({"judge": "~", "start": "~"}, project)) == [("judge", tmp_path / "elsewhere")]
+
+
+def test_the_folder_of_a_judge_is_anchored(project):
+    assert anchored({"judge": "texts", "start": "texts"}, project) == {"judge": f"{project}/texts", "start": "texts"}
 
 
 def test_a_sweep_outside_the_project_keeps_to_its_policy(project, tmp_path):

@@ -2,8 +2,10 @@
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -159,16 +161,76 @@ def python(code, folder):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder, check=False)
 
 
-def test_a_signal_in_an_import_ends_the_process_where_an_exception_would_abort_it(tmp_path):
-    (tmp_path / "late.py").write_text(
-        "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGTERM)\nexcept BaseException:\n    print('on')\n"
-    )
-    done = python("from dither.engine.signals import *\nwith stop_on_signals():\n    import late", tmp_path)
+SIGNALS = "import os, time\nfrom dither.engine.signals import *\n"
+KILLED = "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGTERM)\nexcept BaseException:\n    print('on')\n"
+
+
+def test_a_signal_while_torch_is_imported_ends_the_process_where_an_exception_would_abort_it(tmp_path):
+    (tmp_path / "torch.py").write_text("import late")
+    (tmp_path / "late.py").write_text(KILLED)
+    done = python(SIGNALS + "with stop_on_signals():\n    import torch", tmp_path)
     assert (done.returncode, done.stdout) == (75, "")
     assert done.stderr == "stopped by SIGTERM; nothing is lost, the same command begins again\n"
 
 
+def test_a_signal_in_any_other_import_is_raised_as_elsewhere(tmp_path):
+    (tmp_path / "torch.py").write_text("")
+    (tmp_path / "late.py").write_text(KILLED)
+    done = python(SIGNALS + "with stop_on_signals():\n    import torch, late", tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "on\n", "")
+
+
+def test_a_signal_within_the_importing_itself_is_raised_right_after_it(tmp_path):
+    """Its callbacks swallow exceptions, with a traceback."""
+    within = "compile('os.kill(os.getpid(), 15)\\nfor _ in range(9): pass', '<frozen importlib._bootstrap>', 'exec')"
+    text = f"with stop_on_signals():\n    exec({within})\n    print('on', flush=True)\n    time.sleep(5)"
+    done = python(SIGNALS + text, tmp_path)
+    assert (done.returncode, done.stdout) == (1, "on\n")
+    assert done.stderr.endswith("dither.engine.signals.Stopped: SIGTERM\n")
+
+
 @pytest.mark.parametrize(("last", "code"), [(True, 0), (False, -15)])
 def test_a_signal_after_all_is_done_changes_nothing(tmp_path, last, code):
-    text = f"from dither.engine.signals import *\nwith stop_on_signals({last}): import os\nos.kill(os.getpid(), 15)"
+    text = SIGNALS + f"with stop_on_signals({last}): pass\nos.kill(os.getpid(), 15)\ntime.sleep(0.01)"
     assert python(text, tmp_path).returncode == code
+
+
+HANGS = {
+    "a thread": "import threading\nthreading.Thread(target=time.sleep, args=(20,)).start()\n",
+    "C": "import atexit, ctypes\natexit.register(ctypes.CDLL(None).system, b'exec sleep 9 >&- 2>&-')\n",
+}
+
+
+@pytest.mark.parametrize("hangs", HANGS)
+@pytest.mark.parametrize("late", [False, True])
+def test_a_process_that_hangs_at_its_exit_ends_at_a_second_signal_or_a_late_one(tmp_path, hangs, late):
+    text = SIGNALS + "import dither.engine.signals as signals\n" + HANGS[hangs]
+    text += f"signals.AT_END = {0 if late else 60}\nwith stop_on_signals(True) as stop: stop.code = 3\nprint('done')"
+    command = [sys.executable, "-uc", text]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path) as process:
+        process.stdout.readline()
+        time.sleep(0.1)
+        if not late:
+            process.send_signal(signal.SIGTERM)
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(0.2)
+        process.send_signal(signal.SIGTERM)
+        try:
+            assert process.wait(5) == 3
+        finally:
+            process.kill()
+        assert process.stderr.read() == b"SIGTERM after the end: ended at once\n"
+
+
+def test_the_code_of_a_command_is_that_of_its_end(monkeypatch):
+    codes = []
+    monkeypatch.setattr("dither.engine.signals._watch_end", codes.append)
+    monkeypatch.setattr("dither.engine.cli.atexit.register", lambda function: None)
+    former = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    monkeypatch.setattr(sys, "argv", ["dither", "validate", "none-such.toml"])
+    try:
+        assert main() == 2
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+    assert codes == [2]

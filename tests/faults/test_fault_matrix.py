@@ -1,5 +1,6 @@
 """The fault matrix, a part of it that is fast; `python tests/faults/run.py` is all of it, for every task."""
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -71,6 +72,22 @@ def test_files_that_may_not_be_larger(whole, tmp_path):
 def test_signals(whole, tmp_path):
     good(fault_signals.signals(whole, tmp_path, fault_signals.SIGNALS[:1]))
     good(fault_signals.second_signal(whole, tmp_path, fault_signals.SIGNALS[1:2]))
+
+
+def test_a_command_is_complete_where_all_of_its_files_are_there(whole, tmp_path):
+    def complete(name="run", out=b""):
+        return fault_signals._complete(name, whole, tmp_path, out)
+
+    assert not complete()
+    run = Path(shutil.copytree(whole.path, tmp_path / "run"))
+    assert complete()
+    (run / "summary.json").unlink()
+    assert not complete()
+    shutil.copy(whole.path / "summary.json", run)
+    shutil.rmtree(run / "samples")
+    assert not complete()
+    assert complete("evaluate", b"loss 1")
+    assert not complete("evaluate")
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -72,6 +73,44 @@ def test_function_transforms_see_a_linear_map():
     x, weight = torch.randn(3, 2, 4), torch.randn(5, 4)
     ours = torch.func.vmap(torch.func.grad(lambda x: linear(x, weight, None).sin().sum()))(x)
     torch.testing.assert_close(ours, (functional.linear(x, weight).cos() @ weight))
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
+def test_forward_mode_derivatives():
+    x, weight, bias = torch.randn(3, 4), torch.randn(5, 4), torch.randn(5)
+    changes = [torch.randn_like(part) for part in (x, weight, bias)]
+
+    def change(function):
+        with forward_ad.dual_level():
+            parts = [forward_ad.make_dual(*pair) for pair in zip((x, weight, bias), changes, strict=True)]
+            return forward_ad.unpack_dual(function(*parts)).tangent
+
+    torch.testing.assert_close(change(linear), change(functional.linear))
+
+
+def test_a_row_without_a_batch_is_left_to_torch(asked):
+    x = torch.randn(4, requires_grad=True)
+    linear(x, torch.randn(5, 4), None).sum().backward()
+    assert x.grad.shape == (4,)
+    assert not asked
+
+
+@pytest.mark.filterwarnings("ignore:TF32 acceleration:UserWarning")
+@pytest.mark.parametrize("off", ["switch", "processor"])
+def test_what_is_switched_off_or_unknown_to_the_processor_is_not_asked(asked, monkeypatch, off):
+    x, weight = torch.ones(4, 4, dtype=torch.bfloat16), torch.ones(4, 4, dtype=torch.bfloat16)
+    if off == "processor":
+        monkeypatch.setattr(products, "HALF", False)
+    with torch.backends.mkldnn.flags(enabled=off != "switch"), torch.no_grad():
+        assert torch.equal(product(x, weight), torch.full((4, 4), 4.0, dtype=torch.bfloat16))
+    assert not asked
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
+def test_tracing_sees_torch_alone(asked):
+    layer = torch.jit.trace(lambda x: linear(x, torch.ones(3, 4), None), torch.ones(2, 4), check_trace=False)
+    assert torch.equal(layer(torch.ones(2, 4)), torch.full((2, 3), 4.0))
+    assert not asked
 
 
 @pytest.mark.parametrize("precisions", [(torch.float64,) * 3, (torch.float16,) * 3], ids=str)

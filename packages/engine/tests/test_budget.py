@@ -40,6 +40,7 @@ def experiment(
             measuring=lambda samples: measured * samples,
             judging=lambda samples: judged * samples,
             filled=lambda: 0.75,
+            tells_some=lambda: False,
         ),
         process=SimpleNamespace(
             cost=lambda _: reading, facts=lambda space: SimpleNamespace(space=space, hidden=hidden)
@@ -133,6 +134,19 @@ def test_frozen_weights_have_no_gradients():
     e.train.freeze = ["blocks.*"]
     terms = budgets(e, None)[0].terms
     assert (terms["weights"], terms["gradients"], terms["optimizer moments"]) == (4 * 3070, 4 * 70, 8 * 70)
+
+
+@pytest.mark.parametrize("block", [0, 7, 11])
+@pytest.mark.parametrize("apart", [False, True])
+def test_one_block_of_twelve_saves_a_twelfth(block, apart):
+    last = [Stage("last block", Cost(100))] if apart else []
+    e = experiment([Stage("blocks", Cost(100), 12 - len(last)), *last])
+    e.train.freeze = [f"blocks.{block}.*"]
+    terms = budgets(e, None)[0].terms
+    assert (terms["weights"], terms["gradients"], terms["optimizer moments"]) == (4 * 1200, 4 * 1100, 8 * 1100)
+    e.train.lora = SimpleNamespace(rank=2, on=[], whole=e.train.freeze)
+    terms = budgets(e, None)[0].terms
+    assert (terms["gradients"], terms["optimizer moments"]) == (4 * 100, 8 * 100)
 
 
 def test_muon_keeps_one_number_for_each_weight_of_the_blocks():

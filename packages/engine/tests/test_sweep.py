@@ -311,7 +311,7 @@ def test_a_damaged_sweep_directory_is_refused(tmp_path, text, capsys):
 def test_a_point_that_is_stopped_before_its_run_begins_is_stopped(tmp_path, monkeypatch):
     (tmp_path / "p").mkdir()
 
-    def begins(folder, select):
+    def begins(*given):
         signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr(point_of_sweep, "_run", begins)

@@ -198,6 +198,21 @@ def test_where_there_is_no_room_for_a_process_a_point_is_tried_again(begin, cons
     assert console.export_text().count("put off") == 1
 
 
+def test_every_point_that_cannot_be_started_is_tried_again_for_a_while(begin, console, monkeypatch):
+    _, sweep = begin("train.optimizer.lr=[0.1, 0.2]")
+    usual, left = scheduler.subprocess.Popen, iter(range(3))
+
+    def begun(command, **options):
+        if "lr=0.1" in command[-1] or next(left, None) is not None:
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return usual(command, **options)
+
+    monkeypatch.setattr(scheduler.subprocess, "Popen", begun)
+    monkeypatch.setattr(scheduler, "PATIENCE", 0.2)
+    assert resume_sweep(waiting(sweep).path, Settings(), console) == 1
+    assert [folder.status()["state"] for folder in sweep.folders()] == ["failed", "done"]
+
+
 def test_a_trial_that_cannot_be_started_stays_open(searched, console, crowded):
     more_trials(searched, 5)
     crowded("/3-", 10**6)
@@ -236,7 +251,7 @@ def test_a_point_without_space_for_its_status_ends_with_5_and_a_line(tmp_path, m
 
 
 def test_a_point_that_is_done_is_not_run_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(point_of_sweep, "_run", lambda point, select: pytest.fail("it runs"))
+    monkeypatch.setattr(point_of_sweep, "_run", lambda *given: pytest.fail("it runs"))
     PointFolder(tmp_path, {}).write_status("done", exit_code=0)
     assert point_of_sweep.run_point(tmp_path) == 0
 

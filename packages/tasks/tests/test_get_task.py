@@ -156,6 +156,12 @@ def test_sampling_fills_in_a_share_of_the_elements():
     assert not like.known[~like.valid].any()
 
 
+def test_sampling_fills_in_elements_among_those_that_are_not_given():
+    like = small(fill=0.02, fill_unit="element", given="motifs").build().like(16, 0)
+    drawn = (~like.fixed).flatten(1).sum(1)
+    assert (drawn == (0.02 * like.valid.sum(1)).round().clamp(min=1)).all()
+
+
 def test_judging_counts_only_what_was_drawn(task):
     like = task.like(4, 0)
     assert task.judge(like.x0 + torch.where(like.fixed, 5.0, 1e-4), like)["masked_mse"] == pytest.approx(1e-8, rel=0.01)

@@ -24,6 +24,8 @@ LARGE = 1 << 21
 """Weights from which on it reads them faster, however few rows there are."""
 ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 """x, weight, bias, what is done to the result, numbers for that, how -> x weight' + bias."""
+HALF = ONEDNN is not None and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+"""Whether it knows bfloat16 on this processor."""
 
 
 def linear(
@@ -55,11 +57,13 @@ def weight_slope(slope: Float[Tensor, "R O"], x: Float[Tensor, "R I"]) -> Float[
 
 def _pays(x: Float[Tensor, "*S I"], weight: Float[Tensor, "O I"]) -> bool:
     """Whether oneDNN is there, can do it, and it is worth asking."""
-    if ONEDNN is None or x.device.type != "cpu" or torch.compiler.is_compiling():
+    if ONEDNN is None or not torch.backends.mkldnn.enabled or x.device.type != "cpu" or x.ndim < 2:
+        return False
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active():
         return False
     plain = type(x) in (Tensor, nn.Parameter) and type(weight) in (Tensor, nn.Parameter)
-    known = plain and x.dtype in (torch.float32, torch.bfloat16) and not torch._C._are_functorch_transforms_active()
-    return known and (x.numel() * len(weight) >= MANY or weight.numel() >= LARGE)
+    known = x.dtype == torch.float32 or (HALF and x.dtype == torch.bfloat16)
+    return plain and known and (x.numel() * len(weight) >= MANY or weight.numel() >= LARGE)
 
 
 def _operations(x: tuple[int, ...], weight: tuple[int, ...], *rest: Any, out_shape: Any = None) -> int:
@@ -78,6 +82,7 @@ class _Linear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Compute, and keep what the linear map of torch keeps."""
         ctx.save_for_backward(x, weight)
+        ctx.save_for_forward(x, weight)
         return product(x, weight, bias)
 
     @staticmethod
@@ -91,3 +96,12 @@ class _Linear(torch.autograd.Function):
             weight_slope(rows, x.flatten(0, -2)) if of_weight else None,
             rows.sum(0) if of_bias else None,
         )
+
+    @staticmethod
+    def jvp(ctx: Any, *changes: Tensor | None) -> Tensor:
+        """Change of the result, for forward-mode derivatives."""
+        (of_x, of_weight, of_bias), (x, weight) = changes, ctx.saved_tensors
+        change = x.new_zeros(()) if of_bias is None else of_bias
+        for one, other in ((of_x, weight), (x, of_weight)):
+            change = change if one is None or other is None else change + functional.linear(one, other)
+        return change

@@ -14,8 +14,8 @@ from .experiment import Loaded
 
 __all__ = ["anchored", "outside", "refuse_links"]
 
-NAMES = frozenset({"path", "paths", "start_from"})
-"""Options that name files, whatever their ending."""
+NAMES = frozenset({"path", "paths", "start_from", "judge"})
+"""Options that name files or folders, whatever their ending."""
 
 
 def anchored(tree: Mapping[str, Any], here: Path) -> dict[str, Any]:
@@ -45,7 +45,8 @@ def _leads(key: str, value: str, here: Path) -> bool:
     try:
         if key in NAMES:
             return (here / value).exists() or bool(glob.glob(value, root_dir=here, recursive=True))
-        return bool(Path(value).suffix) and (here / value).is_file()
+        path = Path(value)  # a word may be the name of a file by chance, unless it has an ending or is absolute
+        return bool(path.suffix or path.is_absolute()) and (here / path).is_file()
     except OSError:  # too long to be the name of a file
         return False
 
@@ -98,12 +99,14 @@ def _resolved(path: Path) -> Path:
 
 
 def _named(value: Any, here: Path, key: str = "") -> Iterator[tuple[str, Path]]:
-    """Yield every value that leads to a file, with its key."""
+    """Yield every value that leads to a file, or names a folder where one is meant, with its key; ~ is the home."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             yield from _named(inner, here, f"{key}.{name}" if key else name)
     elif isinstance(value, list):
         for inner in value:
             yield from _named(inner, here, key)
-    elif isinstance(value, str) and _leads(key.rpartition(".")[2], value, here):
-        yield key, Path(value)
+    elif isinstance(value, str) and "\0" not in value:
+        whole = os.path.expanduser(value)
+        if _leads(key.rpartition(".")[2], whole, here):
+            yield key, Path(whole)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ class Learned:
     """What has gradients, and what an optimizer keeps.
 
     Attributes:
-        stages: Parts of the model, with the weights of each that are trained.
+        stages: Parts of the model; of several alike, as many as are trained.
         added: Numbers of changes of low rank.
         changed: Numbers of the matrices that these change: each is made anew in a step, and kept for the way back.
     """
@@ -33,10 +33,11 @@ class Learned:
     def of(cls, train: Train, parts: Sequence[Stage], matrices: Iterable[Matrix]) -> Learned:
         """Tell what is trained of these parts, of which the matrices may be changed."""
         if train.lora is None:
-            return cls(tuple(_only(stage, not _named(stage, train.freeze)) for stage in parts))
+            frozen = _named(parts, train.freeze)
+            return cls(tuple(replace(stage, times=stage.times - named) for stage, named in frozen))
         chosen = [m for m in matrices if any(stands_in(m.name, pattern) for pattern in train.lora.on)]
         added = sum(m.times * train.lora.rank * (m.rows + m.columns) for m in chosen)
-        whole = (_only(stage, _named(stage, train.lora.whole)) for stage in parts)
+        whole = (replace(stage, times=named) for stage, named in _named(parts, train.lora.whole))
         changed = sum(m.times * m.rows * m.columns for m in chosen)
         return cls((*whole, Stage("blocks", Cost(added))), added, changed)
 
@@ -51,10 +52,13 @@ def stands_in(name: str, pattern: str) -> bool:
     return fnmatchcase(f".{name}.", f"*.{pattern}.*")
 
 
-def _named(stage: Stage, patterns: Sequence[str]) -> bool:
-    """Whether patterns mean all weights of a part of the model, as "head.*" does."""
-    return any(fnmatchcase(f"{stage.name}.0.weight", pattern) for pattern in patterns)
+def _named(parts: Sequence[Stage], patterns: Sequence[str]) -> Iterator[tuple[Stage, int]]:
+    """Yield each part with the number of those alike of which patterns mean all weights, as "head.*" does.
 
-
-def _only(stage: Stage, trained: bool) -> Stage:
-    return stage if trained else replace(stage, cost=replace(stage.cost, parameters=0))
+    Of the blocks the last may be a part of its own; it is called by its number too.
+    """
+    blocks = sum(stage.times for stage in parts if stage.name == "blocks")
+    for stage in parts:
+        name, first = ("blocks", blocks) if stage.name == "last block" else (stage.name, 0)
+        weights = (f"{name}.{first + number}.weight" for number in range(stage.times))
+        yield stage, sum(any(fnmatchcase(weight, pattern) for pattern in patterns) for weight in weights)

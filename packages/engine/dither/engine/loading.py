@@ -190,10 +190,18 @@ def build(loaded: Loaded, training: bool = False, task: Task | None = None) -> t
     return system.to(device), device
 
 
-def export_run(run_directory: Path, to: Path, checkpoint: Which = "newest") -> list[Path]:
+def export_run(
+    run_directory: Path,
+    to: Path,
+    checkpoint: Which = "newest",
+    select: Sequence[str] | None = None,
+    console: Console | None = None,
+) -> list[Path]:
     """Write what others need to use the weights of a run, and nothing else, into a new folder.
 
     Of data only the names go along, and how large they are; the manifest has them under `data`.
+    Only then the plugin files of the run are read, and only those that ran here before or are named in `select`, as
+    after -p: they tell what a sample looks like. Where that cannot be told, the console has a line.
 
     Returns:
         The files: the weights as safetensors, the experiment with every default, one-file plugins, small files that it
@@ -223,7 +231,9 @@ def export_run(run_directory: Path, to: Path, checkpoint: Which = "newest") -> l
         entries = ((path, {"size": path.stat().st_size, "sha256": sha256_of(path)}) for path in files)
         listed = {path.relative_to(aside).as_posix(): entry for path, entry in entries}
         manifest = {"format": 1, "step": int(found.name.removeprefix("step-")), "files": listed}
-        manifest |= {"data": [asdict(one) for one in parcel.data], "space": _space(experiment) if parcel.data else None}
+        manifest |= {"data": [asdict(one) for one in parcel.data], "space": None}
+        if parcel.data:
+            manifest["space"] = _space(experiment, select, console or Screen(stderr=True))
         (aside / MANIFEST).write_text(json.dumps(sealed_table(manifest), indent=2), encoding="utf-8")
         sync(aside / MANIFEST)
         aside.rename(to)
@@ -234,9 +244,12 @@ def export_run(run_directory: Path, to: Path, checkpoint: Which = "newest") -> l
     return [to / path.relative_to(aside) for path in [*files, aside / MANIFEST]]
 
 
-def _space(experiment: Path) -> dict[str, Any] | None:
+def _space(experiment: Path, select: Sequence[str] | None, console: Console) -> dict[str, Any] | None:
     """Return what a sample of a run looks like, where its data are here to tell it."""
     try:
-        return space_as_json(load_experiment(experiment).experiment.task.space())
-    except Refused:
+        return space_as_json(load_experiment(experiment, select=select).experiment.task.space())
+    except Refused as refused:
+        problem = refused.problems[0]
+        reason = "; ".join(filter(None, (problem.message, problem.help)))
+        say(console, f"what a sample looks like is not told, so it loads only where its data are: {reason}", "yellow")
         return None

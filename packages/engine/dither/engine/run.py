@@ -37,6 +37,7 @@ from .summary import introduce, show_figures, summarise
 from .system import Diffusion
 from .trainer import Trainer
 from .training import Run, resume_from
+from .trust import not_kept
 from .warm_start import start_from
 
 __all__ = [
@@ -89,7 +90,7 @@ def run(
     try:
         with stop_on_signals() as stop, together(loaded.experiment.train.device) as ranks:
             if ranks.chief:
-                for line in (*loaded.warnings, *outside(loaded)):
+                for line in (*loaded.warnings, *outside(loaded), *not_kept(loaded.plugins.files)):
                     say(errors, line, "yellow")
                 loaded.plugins.warn = lambda line: say(errors, line, "yellow")
                 loaded.plugins.observe()

@@ -1,6 +1,7 @@
 """A signal asks to stop: a run finishes its step, writes a checkpoint and ends; anything else is broken off.
 
 Exit code 75 in either case: started again, or gone on with, it comes to the same end. A second signal ends it at once.
+After the end of a command a signal changes nothing, unless the process hangs there.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from threading import Timer
+from threading import Thread, Timer
 from types import FrameType
 
 __all__ = ["STOPPED", "Stop", "Stopped", "broken_off", "stop_on_signals"]
@@ -24,6 +25,10 @@ AGAIN = 3.0
 PATIENCE = 8.0
 """Seconds in which what was broken off has to come to its end; a C library may have swallowed the exception."""
 IMPORT = "<frozen importlib._bootstrap>"
+SOON = 0.01
+"""Seconds after which a signal is sent again that found Python's own importing, where an exception may be lost."""
+AT_END = 2.0
+"""Seconds after the end of a command in which one signal goes unheard: the process ends anyway."""
 SHOW_CURSOR = "\x1b[?25h"
 
 
@@ -37,11 +42,13 @@ class Stop:
     Attributes:
         requested: Name of the signal, or None.
         polled: Whether somebody asks. As long as nobody does, a signal raises `Stopped` where it finds the program.
+        code: Exit code of the command, once it is known.
     """
 
     def __init__(self) -> None:
         self.requested: str | None = None
         self.polled = False
+        self.code = STOPPED
 
     def __call__(self) -> bool:
         """Tell whether to stop."""
@@ -62,7 +69,7 @@ def stop_on_signals(last: bool = False) -> Iterator[Stop]:
     only after a while.
 
     Args:
-        last: Whether nothing comes after it but the end of the process, which no signal disturbs any more.
+        last: Whether nothing comes after it but the end of the process, which one signal does not disturb any more.
     """
     stop = Stop()
     first = 0.0
@@ -78,38 +85,65 @@ def stop_on_signals(last: bool = False) -> Iterator[Stop]:
         if stop.requested is not None:
             _tell(f"{_cursor()}\n{name} again: ended at once\n")
             os._exit(128 + number)
+        if not stop.polled and frame is not None and frame.f_code.co_filename == IMPORT and not _importing_torch():
+            Timer(SOON, os.kill, (os.getpid(), number)).start()
+            return
         stop.requested, first = name, time.monotonic()
         if stop.polled:
             _tell(f"\n{name}: finishing the step, then writing a checkpoint; once more to end at once\n")
             return
-        if _importing(frame):
+        if _importing_torch():
             _tell(f"{_cursor()}{broken_off(name)}\n")
             os._exit(STOPPED)
         deadline.start()
         raise Stopped(name)
 
     former = {}
-    try:
+    with suppress(ValueError):  # only the main thread may; another one leaves signals as they are
         for number in SIGNALS:
             former[number] = signal.signal(number, handle)
-    except ValueError:  # only the main thread may; another one leaves signals as they are
-        pass
     try:
         yield stop
     finally:
         deadline.cancel()
+        if last and former:
+            _watch_end(stop.code)
         for number, handler in former.items():
-            signal.signal(number, signal.SIG_IGN if last else handler)
+            signal.signal(number, _unheard if last else handler)
 
 
-def _importing(frame: FrameType | None) -> bool:
-    """Tell whether a module is being imported, before which there is nothing to save.
+def _watch_end(code: int) -> None:
+    """End the process with this code at a second signal, or a late one: something hangs at its exit.
 
-    torch's own, in C++, call Python back, where the handler may find them; an exception from there aborts the process.
+    A thread is told of signals even while the main one waits in C, as for other ranks. What is printed is out by then.
     """
-    while frame is not None and frame.f_code.co_filename != IMPORT:
-        frame = frame.f_back
-    return frame is not None
+    ended = time.monotonic()
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+
+    def watch() -> None:
+        number = os.read(reader, 1)[0]
+        if time.monotonic() - ended < AT_END:
+            number = os.read(reader, 1)[0]
+        _tell(f"{_cursor()}{signal.Signals(number).name} after the end: ended at once\n")
+        os._exit(code)
+
+    Thread(target=watch, daemon=True).start()
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    with suppress(OSError, ValueError, AttributeError):  # there is no stdout, it is closed, or nobody reads it
+        sys.stdout.flush()
+
+
+def _unheard(number: int, frame: FrameType | None) -> None:
+    """Do nothing; unlike SIG_IGN this leaves a signal its effect once Python itself has been taken down."""
+
+
+def _importing_torch() -> bool:
+    """Tell whether torch is being imported, before which there is nothing to save.
+
+    Its C++ calls Python back, where the handler may find it; an exception from there aborts the process.
+    """
+    return bool(getattr(getattr(sys.modules.get("torch"), "__spec__", None), "_initializing", False))
 
 
 def _tell(text: str) -> None:

@@ -7,22 +7,25 @@ already, from beside an experiment file, or where the command line names it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from dither.registry.problems import Problem, Refused
+from dither.registry.reports import PluginReport
 from dither.registry.storage import sha256_of
 
-__all__ = ["is_given", "refuse_unknown", "remember"]
+__all__ = ["is_given", "not_kept", "refuse_unknown", "remember"]
 
-MARKS = ("manifest.json", "MANIFEST.json", "../sweep.json")
-"""What lies beside an experiment file that was written into a run, an export, or a sweep."""
+MARKS = (("manifest.json", "resolved.toml"), ("MANIFEST.json", "weights.safetensors"), ("sweep.json",))
+"""What lies in a run, in an export, and in a sweep; a manifest.json by itself may be anything."""
 
 
 def is_given(experiment: Path) -> bool:
     """Tell whether an experiment file is part of what a command made, which is passed on as a whole."""
-    return experiment.name == "resolved.toml" or any((experiment.parent / mark).exists() for mark in MARKS)
+    folder = experiment.parent
+    folders = (folder, folder / "..", folder.absolute().parent)  # the last two differ where the folder is a link
+    whole = any(all(os.path.exists(place / name) for name in mark) for place in folders for mark in MARKS)
+    return whole or experiment.name == "resolved.toml"
 
 
 def refuse_unknown(plugin: Path) -> None:
@@ -42,14 +45,25 @@ def refuse_unknown(plugin: Path) -> None:
         )
 
 
-def remember(contents: Iterable[str]) -> None:
-    """Note the sha256 of plugin files that were run; where nothing can be written, they are named again next time."""
-    with suppress(OSError, RuntimeError):
+def remember(contents: Iterable[str]) -> bool:
+    """Note the sha256 of plugin files that were run; tell whether that is kept, or they are named again next time."""
+    try:
         for content in contents:
             mark = _known() / content
             if not mark.exists():
                 mark.parent.mkdir(parents=True, exist_ok=True)
                 mark.touch()
+    except (OSError, RuntimeError):
+        return False
+    return True
+
+
+def not_kept(files: Mapping[Path, PluginReport]) -> list[str]:
+    """Return a line, where it cannot be noted that these plugin files were run, that says how to go on."""
+    if remember(report.sha256 for report in files.values()):
+        return []
+    named = " ".join(f"-p {path}" for path in files)
+    return [f"that plugin files ran here cannot be noted in the state folder; to resume, name them: {named}"]
 
 
 def _known() -> Path:

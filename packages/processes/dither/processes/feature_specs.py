@@ -105,7 +105,8 @@ class MaskedRegion(Clocked):
 
     def facts(self, space: Space) -> ProcessFacts:
         """Tell what losses and samplers need to know."""
-        hidden = (self.ratio or 0.0) if self.mask in ("region", "block") else 0.0
+        whole = self.mask in ("region", "block") and self.group is None
+        hidden = (self.ratio or 0.0) if whole else 0.0
         return ProcessFacts(self.name, _features(self, space), "x0", "hidden", self.ratio is not None, hidden)
 
     def build(self, space: Space) -> Process:

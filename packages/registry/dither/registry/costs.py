@@ -26,6 +26,7 @@ class Cost:
         rounded: Numbers per sample that such a CPU keeps besides under bfloat16, in it, if all samples have at most
             `most_rounded` of them.
         most_rounded: Most of these.
+        fleeting: Numbers among those passing that a CPU without a compiler does without.
     """
 
     parameters: int = 0
@@ -37,6 +38,7 @@ class Cost:
     remade: int = 0
     rounded: int = 0
     most_rounded: int = 0
+    fleeting: int = 0
 
     @classmethod
     def unsaid(cls, kind: str, name: str) -> Cost:
@@ -45,6 +47,7 @@ class Cost:
 
     def __add__(self, other: Cost) -> Cost:
         """One part after the other: moments do not add up."""
+        larger = self if self.passing >= other.passing else other
         return Cost(
             self.parameters + other.parameters,
             self.kept + other.kept,
@@ -55,6 +58,7 @@ class Cost:
             self.remade + other.remade,
             self.rounded + other.rounded,
             max(self.most_rounded, other.most_rounded),
+            larger.fleeting,
         )
 
     def momentary(self, samples: int) -> int:
@@ -63,17 +67,19 @@ class Cost:
 
     def scaled(self, share: float) -> Cost:
         """The same part where what is kept and what passes takes a share of it."""
-        kept, passing, remade = (int(count * share) for count in (self.kept, self.passing, self.remade))
-        return replace(self, kept=kept, passing=passing, remade=remade)
+        names = ("kept", "passing", "remade", "fleeting")
+        return replace(self, **{name: int(getattr(self, name) * share) for name in names})
 
     def eager(self, samples: int = 0) -> Cost:
         """The same part on a CPU without a compiler, under bfloat16 if so many samples at once are told."""
         rounded = self.rounded if samples * self.rounded <= self.most_rounded and samples else 0
-        return replace(self, kept=self.kept - self.remade + rounded // 2, remade=0, rounded=0)
+        kept, passing = self.kept - self.remade + rounded // 2, self.passing - self.fleeting
+        return replace(self, kept=kept, passing=passing, remade=0, rounded=0, fleeting=0)
 
     def recomputed(self, entering: int) -> Cost:
         """The same part where only what enters is kept, and all else is computed again on the way back."""
-        return replace(self, kept=entering, passing=self.passing + self.kept - self.remade, remade=0, rounded=0)
+        passing = self.passing + self.kept
+        return replace(self, kept=entering, passing=passing, remade=0, rounded=0, fleeting=self.remade)
 
 
 @dataclass(frozen=True)

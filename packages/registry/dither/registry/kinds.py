@@ -82,6 +82,10 @@ class TaskSpec(Spec):
         """Share of the positions of its samples that is real on average, and no padding; by default all."""
         return 1.0
 
+    def tells_some(self) -> bool:
+        """Whether some values of every position are always known, so that none is hidden as a whole."""
+        return False
+
     @abstractmethod
     def build(self) -> Task:
         """Read the data and return the task."""

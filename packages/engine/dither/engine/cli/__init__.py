@@ -28,8 +28,9 @@ def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> 
     if arguments is None:  # the process is ours; without this its end looks for cycles in all that was ever imported
         atexit.register(gc.freeze)
     try:
-        with stop_on_signals(last=arguments is None):  # a run takes over as soon as it has something to save
-            return _run(sys.argv[1:] if arguments is None else arguments, verb)
+        with stop_on_signals(last=arguments is None) as stop:  # a run takes over once it has something to save
+            stop.code = _run(sys.argv[1:] if arguments is None else arguments, verb)
+            return stop.code
     except Stopped as stopped:
         print(broken_off(stopped), file=sys.stderr)  # noqa: T201
         return STOPPED

@@ -46,7 +46,7 @@ def run(
     if resume is not None and os.environ.get("RANK", "0") == "0":  # of several ranks only the first takes the lock
         refuse_held(resume)
     path = experiment or resolved_file(resume or Path(), sealed=not accept_changes)
-    loaded = load_experiment(path, changes or (), removals or (), selected, trust=accept_changes)
+    loaded = load_experiment(path, changes or (), removals or (), selected)
     if loaded.experiment.sweep is not None:
         hint = f"dither sweep {path} runs all of its points; --unset sweep runs the file as if it had none"
         raise Refused(Problem(f"{path} is a sweep, not one run", ("sweep",), loaded.document.origin(("sweep",)), hint))

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .root import Json, RunDirectory, Which, app
+from .root import Json, RunDirectory, Selected, Which, app
 
 __all__: list[str] = []
 
@@ -104,6 +104,7 @@ def export(
     run_directory: RunDirectory,
     to: Annotated[Path, typer.Option("--to", help="The folder to make.", show_default=False)],
     checkpoint: Which = "newest",
+    selected: Selected = None,
 ) -> None:
     """Write the weights of a run, and the experiment that builds their model, into a folder for others.
 
@@ -114,7 +115,7 @@ def export(
 
     from .root import which
 
-    for path in export_run(run_directory, to, which(checkpoint)):
+    for path in export_run(run_directory, to, which(checkpoint), selected):
         typer.echo(path)
     for need in read_needs(to)[0]:
         typer.echo(f"data that do not go along: {need}")

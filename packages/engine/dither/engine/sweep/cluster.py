@@ -28,7 +28,7 @@ def submit_points(
     Args:
         sweep: The sweep.
         executor: slurm; or local or debug, to try it out without a cluster.
-        select: Plugins as after -p.
+        select: Plugins as after -p; and `TRUSTED`.
         options: As submitit has them, such as slurm_partition or timeout_min.
         jobs: How many run at a time, where the cluster can hold them back.
 

@@ -18,10 +18,12 @@ from ..disk import shortage
 from ..signals import STOPPED, Stopped, stop_on_signals
 from .directory import PointFolder, now
 
-__all__ = ["BUSY", "ENDS", "main", "run_point"]
+__all__ = ["BUSY", "ENDS", "TRUSTED", "main", "run_point"]
 
 BUSY = 11
 """Exit code where another process has the point."""
+TRUSTED = "--trusted"
+"""Given with plugins where the plugin files of points are copies of those that whoever made the points has run."""
 CRASHED, EXHAUSTED = 1, 5
 REFUSED = 2
 ENDS = {
@@ -36,13 +38,14 @@ ENDS = {
 """What the exit codes of a run say."""
 
 
-def run_point(folder: Path, select: Sequence[str] | None = None, *, held: bool = False) -> int:
+def run_point(folder: Path, select: Sequence[str] | None = None, *, held: bool = False, trust: bool = False) -> int:
     """Run a point, or go on with it; return the exit code of its run.
 
     Args:
         folder: Of the point.
         select: Plugins as after -p.
         held: Whether the caller holds the point's lock.
+        trust: Whether its plugin files may run; see `TRUSTED`.
     """
     point = PointFolder(folder, {})
     lock = None if held else point.claim()
@@ -50,7 +53,7 @@ def run_point(folder: Path, select: Sequence[str] | None = None, *, held: bool =
         print(f"{folder} is worked on by another process", file=sys.stderr)  # noqa: T201
         return BUSY
     try:
-        return _attempt(point, select)
+        return _attempt(point, select, trust)
     except OSError as error:  # of status.json; whoever started this has the exit code
         print(f"stopped: {shortage(error) or error}", file=sys.stderr)  # noqa: T201
         return EXHAUSTED if shortage(error) else CRASHED
@@ -59,7 +62,7 @@ def run_point(folder: Path, select: Sequence[str] | None = None, *, held: bool =
             os.close(lock)
 
 
-def _attempt(point: PointFolder, select: Sequence[str] | None) -> int:
+def _attempt(point: PointFolder, select: Sequence[str] | None, trust: bool) -> int:
     before = point.status()
     if before["state"] == "done":  # by another process, while this one waited for its turn
         return 0
@@ -69,7 +72,7 @@ def _attempt(point: PointFolder, select: Sequence[str] | None) -> int:
     code = CRASHED
     try:
         with stop_on_signals():  # until the run takes over
-            code = _run(point, select)
+            code = _run(point, select, trust)
     except Stopped:
         code = STOPPED
     except Refused as refused:
@@ -84,25 +87,25 @@ def _attempt(point: PointFolder, select: Sequence[str] | None) -> int:
     return code
 
 
-def _run(point: PointFolder, select: Sequence[str] | None) -> int:
+def _run(point: PointFolder, select: Sequence[str] | None, trust: bool) -> int:
     from ..experiment import load_experiment
     from ..run import run
 
     begun = point.run_directory()
     file = (begun or point.path) / ("resolved.toml" if begun else "experiment.toml")
-    loaded = load_experiment(file, select=select or None)
+    loaded = load_experiment(file, select=select or None, trust=trust)
     given = ["--resume", str(begun)] if begun else [str(file), "--runs", str(point.path)]
     return run(loaded, point.path, ["dither", "run", *given], begun)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Read the command line, `[--held] [--output] FOLDER [PLUGIN ...]`; --output prints into output.txt."""
-    folder, *select = [argument for argument in arguments if argument not in ("--held", "--output")]
+    """Read the command line, `[--held] [--output] FOLDER [--trusted] [PLUGIN ...]`; --output prints into output.txt."""
+    folder, *select = [argument for argument in arguments if argument not in ("--held", "--output", TRUSTED)]
     if "--output" in arguments:
         with (Path(folder) / "output.txt").open("ab") as output:
             for stream in (1, 2):
                 os.dup2(output.fileno(), stream)
-    return run_point(Path(folder), select, held="--held" in arguments)
+    return run_point(Path(folder), select, held="--held" in arguments, trust=TRUSTED in arguments)
 
 
 if __name__ == "__main__":

@@ -141,7 +141,7 @@ class _Work:
             except OSError as error:
                 if not self._refused(point, error):
                     return True
-            self.put_off = None
+            self.put_off, self.until = None, 0.0
         return True
 
     def _refused(self, point: PointFolder, error: OSError) -> bool:
@@ -152,7 +152,7 @@ class _Work:
         reason = f"no process can be started: {error.strerror}"
         if self.put_off is None:
             say(self.console, f"put off      {point.name}: {reason}")
-            self.put_off, self.until = point, self.until or time.monotonic() + PATIENCE
+            self.put_off, self.until = point, time.monotonic() + PATIENCE
         if self.running:
             self.until = time.monotonic() + PATIENCE
         if time.monotonic() < self.until:
@@ -179,7 +179,6 @@ class _Work:
             self.running.append(_Job(point, self._start(point, lock, slot), slot))
         finally:
             os.close(lock)  # the process has it now
-        self.until = 0.0
         say(self.console, f"started      {point.name}")
 
     def _count(self, state: str, name: str, reason: str | None) -> None:

@@ -17,6 +17,7 @@ from dither.registry.validation import validate
 from ..experiment import Experiment, check_experiment
 from ..metrics_file import as_json, read_metrics
 from ..progress import say
+from ..trust import not_kept
 from .axes import sweep_of
 from .directory import UNFINISHED, PointFolder, SweepDirectory
 from .journal import open_study, require_optuna
@@ -58,7 +59,9 @@ def start_search(
     sweep = SweepDirectory.create(runs, document, argv, search=search.model_dump())
     sweep.copy_base(document, plugins)
     sweep.record([])
-    return _search(sweep, document, plugins, settings, console)
+    for line in not_kept(plugins.files):
+        say(console, line, "yellow")
+    return _search(sweep, document, plugins, settings, console, fresh=True)
 
 
 def resume_search(sweep: SweepDirectory, settings: Settings, console: Console) -> int:
@@ -93,9 +96,17 @@ def read_search(document: Document, plugins: Plugins) -> tuple[Search, list[Choi
     return search, space
 
 
-def _search(sweep: SweepDirectory, document: Document, plugins: Plugins, settings: Settings, console: Console) -> int:
+def _search(
+    sweep: SweepDirectory,
+    document: Document,
+    plugins: Plugins,
+    settings: Settings,
+    console: Console,
+    *,
+    fresh: bool = False,
+) -> int:
     trials = Trials(sweep, document, plugins, console)
-    code = carry_out(sweep, trials, settings, console)
+    code = carry_out(sweep, trials, settings, console, fresh=fresh)
     best = trials.best()
     if best is not None:
         say(console, f"best: {trials.search.metric} = {best[1]:.6g} at {best[0]}")

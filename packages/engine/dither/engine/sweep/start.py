@@ -14,10 +14,12 @@ from dither.registry.problems import Problem, Refused, nearest
 
 from ..anchoring import outside
 from ..progress import Screen, say
+from ..trust import not_kept
 from .axes import read_axes
 from .checking import check_points, open_sweep
 from .cluster import Executor, submit_points
 from .directory import SweepDirectory
+from .point import TRUSTED
 from .points import expand
 from .scheduler import Listed, Source, run_points
 from .summary import show_rows, write_summary
@@ -81,7 +83,8 @@ def start_sweep(
         return start_search(document, plugins, runs, argv, settings, console)
     points = check_points(document, plugins, expand(read_axes(document)))
     say(console, f"{len(points)} points, all valid")
-    for line in outside(points[0][1]):  # what others read elsewhere, they say in their output.txt
+    # what other points read elsewhere, they say in their output.txt
+    for line in (*outside(points[0][1]), *not_kept(plugins.files)):
         say(console, line, "yellow")
     if settings.dry_run:
         for point, _ in points:
@@ -89,7 +92,7 @@ def start_sweep(
         return 0
     sweep = SweepDirectory.create(runs, document, argv)
     sweep.record([sweep.add(point.name, point.by_key, loaded) for point, loaded in points])
-    return carry_out(sweep, Listed(sweep.folders()), settings, console)
+    return carry_out(sweep, Listed(sweep.folders()), settings, console, fresh=True)
 
 
 def resume_sweep(path: Path, settings: Settings, console: Console | None = None) -> int:
@@ -110,16 +113,19 @@ def resume_sweep(path: Path, settings: Settings, console: Console | None = None)
     return carry_out(sweep, source, settings, console)
 
 
-def carry_out(sweep: SweepDirectory, source: Source, settings: Settings, console: Console) -> int:
-    """Run the points of a source, and sum up."""
+def carry_out(
+    sweep: SweepDirectory, source: Source, settings: Settings, console: Console, *, fresh: bool = False
+) -> int:
+    """Run the points of a source, and sum up; those of a fresh sweep hold copies of the plugin files that ran here."""
     say(console, str(sweep.path))
+    select = (*settings.select, *((TRUSTED,) if fresh else ()))
     if settings.executor != "processes":
-        jobs = submit_points(sweep, settings.executor, settings.select, _options(settings), settings.jobs)
+        jobs = submit_points(sweep, settings.executor, select, _options(settings), settings.jobs)
         for job in jobs:
             say(console, f"submitted job {job.job_id}")
         say(console, f"dither sweep status {sweep.path}")
         return 0
-    code = run_points(source, settings.jobs, console, settings.select, settings.keep_going)
+    code = run_points(source, settings.jobs, console, select, settings.keep_going)
     show_rows(console, write_summary(sweep))
     if code:
         say(console, f"go on with what is unfinished: dither sweep --resume {sweep.path}")

@@ -97,6 +97,7 @@ class OrderedRegions(SamplerSpec):
     """Fill in as many masked units per step as the schedule asks for, at random or the surest first (MaskGIT, MAR)."""
 
     name: ClassVar[str] = "ordered-regions"
+    rev: ClassVar[int] = 2
     by: Literal["random", "spread"] = "random"
     """What is filled in first. random: any. spread: the units whose draws lie closest together. Only a head that draws,
     such as "token-diffusion", has any spread; a model that says one value for an element is never more or less sure."""

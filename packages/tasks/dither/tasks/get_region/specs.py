@@ -209,6 +209,10 @@ class GetRegion(TaskSpec):
         conditions = conditions_of(facts.chromosomes or 1, tss, cells.get("train", ()), held)
         return FeatureSpace(self.regions, groups[-1].stop, groups, conditions)
 
+    def tells_some(self) -> bool:
+        """Whether the model is always told some columns."""
+        return self.given != "nothing"
+
     def held(self) -> int:
         """The table as it is kept, and as baselines take it; what stands behind the motifs, of each cell type."""
         facts = self._facts()

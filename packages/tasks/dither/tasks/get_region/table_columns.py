@@ -106,7 +106,8 @@ def sort_columns(names: Sequence[str], path: Path) -> TableColumns:
 
 def placed_names(names: Sequence[str]) -> list[str]:
     """Return the names of columns, those that say where a region is as they are called here."""
-    called = {name: ALSO.get(name.lower(), name.lower()) for name in names if name not in PLACES}
+    lower = {name: name.lower().lstrip("#") for name in names if name not in PLACES}
+    called = {name: ALSO.get(low, low) for name, low in lower.items()}
     renamed = [called[name] if called.get(name) in PLACES else name for name in names]
     clear = all(renamed.count(place) <= 1 for place in PLACES)  # else one of two is perhaps a motif
     return renamed if clear else list(names)

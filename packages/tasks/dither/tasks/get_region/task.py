@@ -118,11 +118,13 @@ class RegionWindows:
         size, count = self.size("valid"), -(-n // self.draws)
         rows = np.concatenate([np.zeros(0, int), *(random.permutation(size) for _ in range(-(-count // size)))])[:count]
         clean = self.batch("valid", rows.tolist())
-        width = 1 if self.fill_unit == "region" else self.space.width
-        places = clean.valid.repeat_interleave(width, 1)
+        places = clean.valid if self.fill_unit == "region" else ~clean.fixed.flatten(1)
         to_draw = torch.zeros_like(places)
-        for row, count in enumerate(places.sum(1).tolist()):
-            to_draw[row, random.permutation(count)[: max(1, round(self.fill * count))]] = True
+        for own, drawn in zip(places, to_draw, strict=True):
+            (candidates,) = torch.where(own)
+            chosen = random.permutation(len(candidates))[: max(1, round(self.fill * len(candidates)))]
+            drawn[candidates[chosen]] = True
+        width = places.shape[1] // clean.valid.shape[1]
         known = clean.known | (places & ~to_draw).view(*clean.valid.shape, width)
         return Clean(clean.x0, clean.valid, known, clean.cond).apply(
             lambda value: value.repeat_interleave(self.draws, 0)[:n]

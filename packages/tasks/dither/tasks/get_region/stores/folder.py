@@ -42,6 +42,12 @@ class ArrayRecord(BaseModel):
     sha256: str
 
 
+class _Versioned(BaseModel):
+    """What a folder of any version says."""
+
+    version: int
+
+
 class FolderRecord(BaseModel):
     """What a folder holds.
 
@@ -56,7 +62,7 @@ class FolderRecord(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    version: int = VERSION
+    version: int
     made: dict[str, Any]
     motifs: tuple[str, ...]
     cells: tuple[str, ...]
@@ -114,6 +120,7 @@ def fill_folder(
         size, sha256 = write_npy(folder / f"{name}.npy", [array], array.dtype, array.shape)
         written[name] = ArrayRecord(dtype=array.dtype.str, shape=array.shape, bytes=size, sha256=sha256)
     record = FolderRecord(
+        version=VERSION,
         made=dict(made),
         motifs=tuple(map(str, arrays["motifs"])),
         cells=tuple(map(str, arrays.get("cells", ()))),
@@ -149,18 +156,19 @@ def find_record(folder: Path, *, older: bool = False) -> FolderRecord:
     """
     path = folder / SIDECAR
     try:
-        record = FolderRecord.model_validate_json(path.read_bytes())
+        content = path.read_bytes()
+        version = _Versioned.model_validate_json(content).version
+        if version > VERSION or (version < VERSION and not older):
+            by = "a later" if version > VERSION else "an earlier"
+            said = f"it is of version {version}, this one reads {VERSION}"
+            raise Refused(Problem(f"{folder} was prepared by {by} version of dither: {said}", help=HELP))
+        return FolderRecord.model_validate_json(content)
     except OSError as error:
         raise Refused(Problem(f"{path}: {error.strerror}", help=HELP)) from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise Refused(Problem(f"{path}: is damaged: {where}: {first['msg']}", help=HELP)) from None
-    if record.version > VERSION or (record.version < VERSION and not older):
-        by = "a later" if record.version > VERSION else "an earlier"
-        said = f"it is of version {record.version}, this one reads {VERSION}"
-        raise Refused(Problem(f"{folder} was prepared by {by} version of dither: {said}", help=HELP))
-    return record
 
 
 def open_folder(folder: Path, *, valid: Sequence[str], test: Sequence[str], scale: bool) -> RegionMatrix:
