@@ -405,7 +405,7 @@ MUTANTS = [
         "process:uniform",  # a posterior taken for a score has the right shape and no error
         meaning_is_exact=process(read=lambda inner, raw, *a: inner.read(raw.log_softmax(-1) * 0.7, *a)),
         reverse_step=process(
-            step=lambda inner, state, pred, now, then, like: inner.step(state, pred, now, scaled(then, 0.5), like)
+            step=lambda inner, state, pred, now, then, like: inner.step(state, pred, now, scaled(then, 0.1), like)
         ),
     ),
     *of(
