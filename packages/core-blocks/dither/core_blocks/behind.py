@@ -49,7 +49,7 @@ def keeps_inputs(x: Float[Tensor, "*S I"], width: int) -> bool:
 def is_plain(module: nn.Module, *kinds: type[nn.Module]) -> bool:
     """Whether a module is of one of these very classes and has no hooks: it need not be called to do what it does."""
     hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
-    changed = any(hooks) or "forward" in vars(module) or nn.modules.module._has_any_global_hook()
+    changed = any(hooks) or "forward" in vars(module) or nn.modules.module._has_any_global_hook()  # type: ignore[no-untyped-call]
     return type(module) in kinds and not changed
 
 

@@ -59,7 +59,7 @@ def _pays(x: Float[Tensor, "*S I"], weight: Float[Tensor, "O I"]) -> bool:
     """Whether oneDNN is there, can do it, and it is worth asking."""
     if ONEDNN is None or not torch.backends.mkldnn.enabled or x.device.type != "cpu" or x.ndim < 2:
         return False
-    if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active():
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() or torch._C._are_functorch_transforms_active():
         return False
     plain = type(x) in (Tensor, nn.Parameter) and type(weight) in (Tensor, nn.Parameter)
     known = x.dtype == torch.float32 or (HALF and x.dtype == torch.bfloat16)

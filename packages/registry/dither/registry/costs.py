@@ -67,8 +67,9 @@ class Cost:
 
     def scaled(self, share: float) -> Cost:
         """The same part where what is kept and what passes takes a share of it."""
-        names = ("kept", "passing", "remade", "fleeting")
-        return replace(self, **{name: int(getattr(self, name) * share) for name in names})
+        counts = self.kept, self.passing, self.remade, self.fleeting
+        kept, passing, remade, fleeting = (int(count * share) for count in counts)
+        return replace(self, kept=kept, passing=passing, remade=remade, fleeting=fleeting)
 
     def eager(self, samples: int = 0) -> Cost:
         """The same part on a CPU without a compiler, under bfloat16 if so many samples at once are told."""
