@@ -19,7 +19,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from dither.engine.checkpoint import Checkpoints, Contents, verify
+from dither.engine.checkpoint import Checkpoints, Contents
+from dither.engine.intact import verify
 from dither.engine.optimizer_state import flatten
 from dither.engine.saving import Saver
 

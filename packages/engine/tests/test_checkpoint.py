@@ -10,7 +10,8 @@ from safetensors import SafetensorError
 from torch import nn
 
 from dither.engine import checkpoint as module
-from dither.engine.checkpoint import Checkpoints, Contents, Damaged, load_state, load_weights, verify, weights_of
+from dither.engine.checkpoint import Checkpoints, Contents, Damaged, load_state, load_weights, weights_of
+from dither.engine.intact import verify
 from dither.engine.optimizer_state import flatten, restore
 from dither.engine.seals import sealed_table
 from dither.registry.problems import Refused

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from dither.engine import checkpoint as checkpoint_module
-from dither.engine.checkpoint import Checkpoints, Contents, load_weights, verify
+from dither.engine.checkpoint import Checkpoints, Contents, load_weights
+from dither.engine.intact import verify
 from dither.engine.listing import list_runs, verify_run
 from dither.engine.loading import export_run, find_checkpoint, load
 from dither.engine.reuse import evaluate_run

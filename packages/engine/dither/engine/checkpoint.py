@@ -16,7 +16,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,27 +28,22 @@ from dither.registry.problems import Refused
 from dither.registry.storage import sha256_of, sync
 
 from .disk import FULL, disk_errors
-from .seals import KEY, broken_table, sealed_table
+from .intact import FORMAT, MANIFEST, verify
+from .seals import sealed_table
 from .shards import Pieces, part_of, read_tensors
 
 __all__ = [
-    "MANIFEST",
     "Checkpoints",
     "Contents",
     "Damage",
     "Damaged",
     "load_state",
     "load_weights",
-    "verify",
     "weights_of",
 ]
 
-FORMAT = 1
-MANIFEST = "MANIFEST.json"
-"""Lists the files of a folder with size and sha256."""
 HEADERS = 64 * 1024
 """Bytes of a checkpoint beside its tensors, or a few more."""
-NEEDED = frozenset({"model.safetensors", "optimizer.safetensors", "state.json"})
 
 
 class Damaged(Refused):
@@ -246,38 +241,6 @@ def load_weights(path: Path, model: nn.Module) -> None:
 def load_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors and the plain values of a checkpoint."""
     return read_tensors(part_of(path, "optimizer")), json.loads((path / "state.json").read_text(encoding="utf-8"))
-
-
-def verify(path: Path, needed: Collection[str] = NEEDED) -> str | None:
-    """Return why a checkpoint cannot be used, or None if every file is as it was written, those `needed` among them."""
-    try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        if manifest["format"] != FORMAT:
-            return f"{MANIFEST} has the format {manifest['format']}, this version reads {FORMAT}"
-        if broken_table(manifest) or not manifest.keys() <= {"format", "step", "files", "data", "space", KEY}:
-            return f"{MANIFEST} is not what was written: its sha256 differs"
-        files = {str(name): (entry["size"], entry["sha256"]) for name, entry in manifest["files"].items()}
-        listed = {*files, *(f"{name.partition('/')[0]}.safetensors" for name in files if "/" in name)}
-        there = {
-            f"{part}/{file.name}" for part in ("model", "average", "optimizer") for file in (path / part).glob("*")
-        }
-        reasons = [
-            f"{name} is not listed in {MANIFEST}" for name in sorted((set(needed) - listed) | (there - set(files)))
-        ]
-        reasons += [reason for name in files if (reason := _changed(path / name, *files[name]))]
-    except OSError as error:
-        return f"{Path(error.filename or MANIFEST).name} cannot be read: {error.strerror}"
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        return f"{MANIFEST} cannot be read: {type(error).__name__}"
-    return "; ".join(reasons) or None
-
-
-def _changed(path: Path, size: int, sha256: str) -> str | None:
-    if not path.is_file():
-        return f"{path.name} is missing"
-    if path.stat().st_size != size:
-        return f"{path.name} has {path.stat().st_size:,} bytes, it was written with {size:,}"
-    return None if sha256_of(path) == sha256 else f"{path.name} is not what was written: its sha256 differs"
 
 
 def _write(folder: Path, step: int, contents: Contents | Pieces) -> None:

@@ -14,7 +14,8 @@ from typing import Literal
 from dither.registry.document import Document
 from dither.registry.problems import Refused
 
-from .checkpoint import Checkpoints, verify
+from .checkpoint import Checkpoints
+from .intact import verify
 from .locking import held_by
 from .rundir import read_manifest, resolved_file
 from .scores import Scores

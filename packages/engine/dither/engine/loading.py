@@ -31,10 +31,11 @@ from dither.registry.validation import located, validate
 
 from .allocator import keep_freed_memory
 from .anchoring import outside
-from .checkpoint import MANIFEST, Checkpoints, Damaged, load_weights, verify, weights_of
+from .checkpoint import Checkpoints, Damaged, load_weights, weights_of
 from .constraining import load_redrawn
 from .environment import choose_device
 from .experiment import Experiment, Loaded, check_experiment, load_experiment, open_experiment
+from .intact import MANIFEST, verify
 from .lora import load_merged, write_merged
 from .parcel import Absent, changes_within, pack, read_needs, space_as_json
 from .parts_record import changed_files

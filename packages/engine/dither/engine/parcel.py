@@ -15,7 +15,8 @@ from dither.registry.problems import Problem, Refused
 from dither.registry.spaces import Condition, FeatureSpace, Field, Group, Space, TokenSpace
 
 from .anchoring import NAMES, anchored
-from .checkpoint import MANIFEST, Damaged
+from .checkpoint import Damaged
+from .intact import MANIFEST
 
 __all__ = ["Absent", "Need", "Parcel", "changes_within", "pack", "read_needs", "space_as_json", "space_from_json"]
 

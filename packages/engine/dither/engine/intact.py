@@ -1,0 +1,56 @@
+"""Whether a folder of weights is as it was written: a checkpoint, or an export."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from dither.registry.storage import sha256_of
+
+from .seals import KEY, broken_table
+
+__all__ = ["FORMAT", "MANIFEST", "verify"]
+
+FORMAT = 1
+"""Of the folders that this version writes and reads."""
+MANIFEST = "MANIFEST.json"
+"""Lists the files of a folder with size and sha256."""
+NEEDED = frozenset({"model.safetensors", "optimizer.safetensors", "state.json"})
+"""What a checkpoint cannot do without; each may be a folder of pieces."""
+READERS = 4
+"""Files that are read at once: reading a file takes less time than its sha256, which takes a core."""
+
+
+def verify(path: Path, needed: Collection[str] = NEEDED) -> str | None:
+    """Return why a checkpoint cannot be used, or None if every file is as it was written, those `needed` among them."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        if manifest["format"] != FORMAT:
+            return f"{MANIFEST} has the format {manifest['format']}, this version reads {FORMAT}"
+        if broken_table(manifest) or not manifest.keys() <= {"format", "step", "files", "data", "space", KEY}:
+            return f"{MANIFEST} is not what was written: its sha256 differs"
+        files = {str(name): (entry["size"], entry["sha256"]) for name, entry in manifest["files"].items()}
+        listed = {*files, *(f"{name.partition('/')[0]}.safetensors" for name in files if "/" in name)}
+        there = {
+            f"{part}/{file.name}" for part in ("model", "average", "optimizer") for file in (path / part).glob("*")
+        }
+        reasons = [
+            f"{name} is not listed in {MANIFEST}" for name in sorted((set(needed) - listed) | (there - set(files)))
+        ]
+        with ThreadPoolExecutor(READERS) as readers:
+            reasons += filter(None, readers.map(lambda name: _changed(path / name, *files[name]), files))
+    except OSError as error:
+        return f"{Path(error.filename or MANIFEST).name} cannot be read: {error.strerror}"
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return f"{MANIFEST} cannot be read: {type(error).__name__}"
+    return "; ".join(reasons) or None
+
+
+def _changed(path: Path, size: int, sha256: str) -> str | None:
+    if not path.is_file():
+        return f"{path.name} is missing"
+    if path.stat().st_size != size:
+        return f"{path.name} has {path.stat().st_size:,} bytes, it was written with {size:,}"
+    return None if sha256_of(path) == sha256 else f"{path.name} is not what was written: its sha256 differs"
