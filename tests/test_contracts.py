@@ -134,7 +134,9 @@ def test_what_no_machine_can_hold_is_refused_with_the_estimate(file, change, key
     assert problem.message.count("iB") >= 4 or "YiB" in term
 
 
-@pytest.mark.parametrize("change", ["train.freeze=['blocks.7.*']", "train.lora={rank = 2, alpha = 4, on = ['mlp'], whole = ['blocks.*']}"])
+@pytest.mark.parametrize(
+    "change", ["train.freeze=['blocks.7.*']", "train.lora={rank=2, alpha=4, on=['mlp'], whole=['blocks.*']}"]
+)
 def test_names_of_weights_are_not_looked_for_in_every_block_that_no_machine_can_hold(change):
     with pytest.raises(Refused, match=r"model.depth = .*YiB|needs .*YiB"):
         load_experiment(REGIONS, ["model.depth=9000000000000000000", change])
