@@ -107,6 +107,13 @@ def test_an_approximate_cache_is_said():
     assert "approximate" in warning.message
 
 
+@pytest.mark.parametrize("change", [(), ("train.strategy='fsdp'",), ("train.precision='bfloat16'",)])
+def test_weights_come_together_in_bfloat16_only_where_a_model_that_is_cut_up_computes_in_it(change):
+    with pytest.raises(Refused, match="only where a model that is cut up computes in it") as caught:
+        load_experiment(PLANS, ["train.gather='bfloat16'", *change])
+    assert 'set strategy = "fsdp" and precision = "bfloat16"' in str(caught.value)
+
+
 HUGE = [
     (PLANS, "model.depth=1000000000", "model.depth", "activations of 1,000,000,000 blocks"),
     (PLANS, "model.width=1000000000", "model.width", "optimizer moments"),

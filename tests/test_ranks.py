@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from dither.engine.cli import main
 from dither.engine.shards import part_of, read_tensors
@@ -152,6 +153,48 @@ def test_two_ranks_that_compile_and_take_parts_are_still_the_run_of_one(train):
     both, done = train(*half, *(word for change in more for word in ("--set", change)), ranks=2)
     assert lines(both, "train") == pytest.approx(lines(alone, "train"), rel=3e-3), done.stderr[-3000:]
     assert lines(both, "valid") == pytest.approx(lines(alone, "valid"), rel=3e-3)
+
+
+GATHERING = """
+import json
+import torch.distributed as dist
+from dither.registry import hookimpl
+
+NAME = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
+gather, sent = getattr(dist, NAME), {}
+
+
+def counted(output, *given, **named):
+    sent[str(output.dtype)] = sent.get(str(output.dtype), 0) + output.numel()
+    return gather(output, *given, **named)
+
+
+@hookimpl
+def before_run(run):
+    setattr(dist, NAME, counted)
+
+
+@hookimpl
+def after_run(run, summary):
+    (run.directory.path / "sent.json").write_text(json.dumps(sent))
+"""
+
+
+@pytest.mark.slow
+def test_blocks_come_together_in_bfloat16_where_that_is_asked_for(train, tmp_path):
+    """Autocast would have rounded matrices anyway; weights of norms differ, and half as many bytes are sent."""
+    (tmp_path / "gathering.py").write_text(GATHERING)
+    (tmp_path / "exp.toml").write_text('plugins = ["gathering.py"]\n' + EXPERIMENT)
+    half = ("--set", "train.precision=bfloat16", "--set", "train.strategy=fsdp", "--set", "train.steps=4")
+    half += ("--set", "model.block.affine=true")
+    whole, _ = train(*half, ranks=2)
+    narrow, done = train(*half, "--set", "train.gather=bfloat16", ranks=2)
+    assert lines(narrow, "train") == pytest.approx(lines(whole, "train"), rel=1e-3), done.stderr[-3000:]
+    assert all(tensor.dtype == torch.float32 for tensor in weights(narrow, 4).values())
+    before, now = (json.loads((path / "sent.json").read_text()) for path in (whole, narrow))
+    assert before.keys() == {"torch.float32"}
+    assert sum(now.values()) == pytest.approx(before["torch.float32"], rel=0.02)
+    assert now["torch.bfloat16"] > 0
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, cast
 
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor, nn, promote_types
 from torch.nn import functional
 
 from .behind import Behind, is_plain, keeps_inputs
@@ -52,11 +52,18 @@ def normed(
 
     A norm of another class, or with hooks, is called as it is.
     """
-    if is_plain(norm, nn.LayerNorm, nn.RMSNorm) and keeps_inputs(x, x.shape[-1]):
-        own = getattr(norm, "weight", None), getattr(norm, "bias", None)
-        return Behind(partial(_normed, cast(Any, norm)), (x, shift, scale, *own))
+    if is_plain(norm, nn.LayerNorm, nn.RMSNorm):
+        weight, bias = (_widened(getattr(norm, name, None), x) for name in ("weight", "bias"))
+        if keeps_inputs(x, x.shape[-1]):
+            return Behind(partial(_normed, cast(Any, norm)), (x, shift, scale, weight, bias))
+        return _normed(cast(Any, norm), x, shift, scale, weight, bias)
     x = norm(x)
     return x if shift is None or scale is None else modulate(x, shift, scale)
+
+
+def _widened(weight: Float[Tensor, " D"] | None, x: Float[Tensor, "*B L D"]) -> Float[Tensor, " D"] | None:
+    """Return a weight in at least the precision of x; weights that came from other ranks may be narrower."""
+    return None if weight is None else weight.to(promote_types(weight.dtype, x.dtype))
 
 
 def _normed(

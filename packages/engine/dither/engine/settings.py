@@ -81,6 +81,9 @@ class Train(Options):
     """On a CPU, keep freed memory for the next step instead of giving it back to the system (glibc): faster steps."""
     strategy: Literal["ddp", "fsdp"] = "ddp"
     """Under torchrun: a copy of the model on every rank, or the model cut up among them (FSDP2)."""
+    gather: Literal["float32", "bfloat16"] = "float32"
+    """Precision in which the weights of a block come together under "fsdp"; bfloat16 halves what ranks send each other
+    for it, and rounds the weights of norms too. Gradients are added up in float32."""
     start_from: str | None = None
     """Begin with the weights of a run (its directory), of an export, or of a file."""
     start_layout: str | None = None
@@ -103,6 +106,10 @@ class Train(Options):
             message = f"no checkpoint is written at most multiples of keep_every = {self.keep_every}"
             hint = f"give a multiple of checkpoint_every = {self.checkpoint_every}"
             yield Misfit(message, ("keep_every",), ("train", "checkpoint_every"), hint)
+        if self.gather == "bfloat16" and (self.strategy, self.precision) != ("fsdp", "bfloat16"):
+            message = "weights come together in bfloat16 only where a model that is cut up computes in it"
+            hint = 'set strategy = "fsdp" and precision = "bfloat16", or leave gather out'
+            yield Misfit(message, ("gather",), ("train", "strategy"), hint)
         if self.start_layout is not None and self.start_from is None:
             yield Misfit("there are no weights to begin with", ("start_layout",), help="set start_from to their file")
         elif self.start_layout is not None and self.start_layout not in model.layouts:

@@ -67,9 +67,9 @@ class Shared:
         self._alone = nullcontext(system) if ranks.size == 1 else None
         self._copies: DistributedDataParallel | None = None
         if self.sharded:
-            _cut_up(system.model, ranks)
+            _cut_up(system.model, ranks, train.gather)
             if average is not None:
-                _cut_up(average.module, ranks)
+                _cut_up(average.module, ranks, train.gather)
                 average.follow(system.model)
         elif ranks.size > 1:
             self._copies = DistributedDataParallel(system, **BUFFERS)
@@ -162,20 +162,23 @@ def whole(value: Tensor) -> Tensor:
     return value.full_tensor() if hasattr(value, "full_tensor") else value
 
 
-def _cut_up(model: nn.Module, ranks: Ranks) -> None:
+def _cut_up(model: nn.Module, ranks: Ranks, precision: str) -> None:
     """Cut the parameters up block by block: a block comes together only while it works.
 
-    It does so in float32: autocast converts it to bfloat16, as on one rank, and leaves the weights of norms alone.
+    Gathered in float32, it is converted to bfloat16 by autocast, as on one rank, which leaves the weights of norms
+    alone. What is no block always comes together so: what passes between blocks stays in float32.
     """
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
     mesh = init_device_mesh(next(model.parameters()).device.type, (ranks.size,))
     if hasattr(model, "skip_padding"):
         # Padding is skipped by calling blocks once per pattern of it, and all ranks must call them equally often.
         model.skip_padding = False  # type: ignore[assignment]
+    half = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+    policy = half if precision == "bfloat16" else MixedPrecisionPolicy()
     for block in getattr(model, "blocks", ()):
-        fully_shard(block, mesh=mesh)
+        fully_shard(block, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh)
     if hasattr(model, "trunk"):
         register_fsdp_forward_method(model, "trunk")
