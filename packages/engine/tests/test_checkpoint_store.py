@@ -7,6 +7,7 @@ disk: the second half of files, and names that the folder around them was not sy
 import contextlib
 import errno
 import os
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -19,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from torch import nn
 
 from dither.engine import checkpoint as module
+from dither.engine import intact
 from dither.engine.checkpoint import Checkpoints, Contents, Damaged, load_state
 
 FILES = ["model.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json"]
@@ -249,3 +251,16 @@ def test_every_bit_of_a_manifest_counts(tmp_path):
         for bit in range(8):
             path.write_bytes(data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :])
             assert module.verify(path.parent) or path.read_bytes()[at] in b" \n\r\t", (at, bit)
+
+
+@pytest.mark.parametrize("much", [0, 10**9])
+def test_every_file_that_changed_is_named_read_beside_each_other_or_not(tmp_path, monkeypatch, much):
+    monkeypatch.setattr(intact, "MUCH", much)
+    path = Checkpoints(tmp_path / "c").save(1, contents(1))
+    assert intact.verify(path) is None
+    for name in ("optimizer", "model"):
+        damaged = path / f"{name}.safetensors"
+        damaged.write_bytes(damaged.read_bytes()[:-1] + b"\x07")
+    (path / "state.json").unlink()
+    found = "model.safetensors is not what was written.*optimizer.safetensors is not .*; state.json is missing"
+    assert re.search(found, intact.verify(path))

@@ -19,8 +19,10 @@ MANIFEST = "MANIFEST.json"
 """Lists the files of a folder with size and sha256."""
 NEEDED = frozenset({"model.safetensors", "optimizer.safetensors", "state.json"})
 """What a checkpoint cannot do without; each may be a folder of pieces."""
+MUCH = 2**24
+"""Bytes from which on files are read beside each other: their sha256 takes longer than reading, and a core each."""
 READERS = 4
-"""Files that are read at once: reading a file takes less time than its sha256, which takes a core."""
+"""Files that are read at once then."""
 
 
 def verify(path: Path, needed: Collection[str] = NEEDED) -> str | None:
@@ -39,13 +41,24 @@ def verify(path: Path, needed: Collection[str] = NEEDED) -> str | None:
         reasons = [
             f"{name} is not listed in {MANIFEST}" for name in sorted((set(needed) - listed) | (there - set(files)))
         ]
-        with ThreadPoolExecutor(READERS) as readers:
-            reasons += filter(None, readers.map(lambda name: _changed(path / name, *files[name]), files))
+        reasons += _changes(path, files)
     except OSError as error:
         return f"{Path(error.filename or MANIFEST).name} cannot be read: {error.strerror}"
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return f"{MANIFEST} cannot be read: {type(error).__name__}"
     return "; ".join(reasons) or None
+
+
+def _changes(path: Path, files: dict[str, tuple[int, str]]) -> list[str]:
+    """Return what is wrong with the files, in their order."""
+
+    def changed(name: str) -> str | None:
+        return _changed(path / name, *files[name])
+
+    if sum(size for size, _ in files.values()) < MUCH:
+        return list(filter(None, map(changed, files)))
+    with ThreadPoolExecutor(READERS) as readers:
+        return list(filter(None, readers.map(changed, files)))
 
 
 def _changed(path: Path, size: int, sha256: str) -> str | None:
