@@ -2,12 +2,15 @@
 
 import json
 import os
+import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,6 +19,10 @@ from dither.engine.cli import main
 from dither.engine.shards import part_of, read_tensors
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "faults"))
+
+from fault_trial import Command  # noqa: E402
+
 BASE = ROOT / "experiments" / "bubble_diagram" / "quick.toml"
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 EXPERIMENT = f"""
@@ -84,10 +91,23 @@ def alone(tmp_path_factory):
 
 @pytest.fixture
 def train(tmp_path):
-    """Run in the folder of the test, in this process or on two ranks, and return the run directory."""
+    """Run in the folder of the test, in this process or on two ranks, and return the run directory.
+
+    torchrun imports torch once for itself and once for each rank; ranks that nothing happens to may do without it.
+    """
     (tmp_path / "exp.toml").write_text(EXPERIMENT)
 
-    def trained(*arguments, ranks, resume=None):
+    def forked(words):
+        launch = (free_port(), secrets.token_hex(4))
+        commands = [
+            Command(["run", *words], tmp_path / f"{launch[1]}-{rank}", ("be_rank", rank, 2, *launch)).start()
+            for rank in range(2)
+        ]
+        codes = [command.wait(250) for command in commands]
+        told = "\n".join(command.said for command in commands)
+        return SimpleNamespace(stdout=told, stderr=f"exit codes {codes}\n{told}")
+
+    def trained(*arguments, ranks, resume=None, torchrun=False):
         what = ["--resume", str(resume)] if resume else [str(tmp_path / "exp.toml")]
         words = [*what, "--runs", str(tmp_path / "runs"), *arguments]
         before = set((tmp_path / "runs").glob("*"))
@@ -95,9 +115,9 @@ def train(tmp_path):
             assert main(["run", *words]) == 0
             return resume or (set((tmp_path / "runs").glob("*")) - before).pop(), None
         command = [sys.executable, *TORCHRUN, "-m", "experiments.run", *words]
-        done = subprocess.run(
+        done = forked(words) if not torchrun else subprocess.run(
             command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=250, check=False
-        )
+        )  # fmt: skip
         made = set((tmp_path / "runs").glob("*")) - before
         path = resume or (made.pop() if made else None)
         # Gloo may abort when all is done, so the summary decides, not the exit code.
@@ -106,6 +126,12 @@ def train(tmp_path):
         return path, done
 
     return trained
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def environment():
@@ -134,7 +160,7 @@ def same(one, other, tolerance=1e-5):
 def test_two_ranks_are_the_run_of_one(train, alone, strategy, tmp_path):
     (tmp_path / "counting.py").write_text(COUNTING)
     (tmp_path / "exp.toml").write_text('plugins = ["counting.py"]\n' + EXPERIMENT)
-    both, done = train("--set", f"train.strategy={strategy}", ranks=2)
+    both, done = train("--set", f"train.strategy={strategy}", ranks=2, torchrun=True)
     assert (both / "summary.json").is_file(), done.stderr[-3000:]
     assert f"2 ranks ({strategy})" in done.stdout
     same(alone, both)
@@ -150,7 +176,7 @@ def test_two_ranks_that_compile_and_take_parts_are_still_the_run_of_one(train):
     half = ("--set", "train.precision=bfloat16", "--set", "train.steps=4")
     alone, _ = train(*half, "--set", "train.accumulate=1", ranks=1)
     more = ("train.strategy=fsdp", "train.compile='blocks'", "model.checkpointing=true")
-    both, done = train(*half, *(word for change in more for word in ("--set", change)), ranks=2)
+    both, done = train(*half, *(word for change in more for word in ("--set", change)), ranks=2, torchrun=True)
     assert lines(both, "train") == pytest.approx(lines(alone, "train"), rel=3e-3), done.stderr[-3000:]
     assert lines(both, "valid") == pytest.approx(lines(alone, "valid"), rel=3e-3)
 
@@ -283,14 +309,14 @@ def rank_of(launcher, rank, start):
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="processes are found in /proc")
 def test_after_the_death_of_a_rank_all_start_again_from_the_checkpoint(train, tmp_path):
     """Each rank is killed once; the run that comes of it is the one of two ranks that nothing happened to."""
-    settings = ["--set", "train.steps=200", "--set", "train.checkpoint_every=20", "--set", "evaluate.every=100"]
+    settings = ["--set", "train.steps=100", "--set", "train.checkpoint_every=10", "--set", "evaluate.every=50"]
     whole, _ = train(*settings, ranks=2)
     launch = [*TORCHRUN, "--max-restarts", "2", "-m", "experiments.run", str(tmp_path / "exp.toml"), *settings]
     with subprocess.Popen(
         [sys.executable, *launch, "--runs", str(tmp_path / "two")], cwd=ROOT, env=environment(),
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     ) as running:  # fmt: skip
-        for start, step in enumerate((20, 80)):
+        for start, step in enumerate((10, 40)):
             deadline = time.monotonic() + 100
             while time.monotonic() < deadline and running.poll() is None:
                 reached = [int(path.name[5:]) for path in tmp_path.glob("two/*/checkpoints/step-*")]
@@ -301,8 +327,8 @@ def test_after_the_death_of_a_rank_all_start_again_from_the_checkpoint(train, tm
                 time.sleep(0.01)
         _, told = running.communicate(timeout=150)
     (path,) = (tmp_path / "two").iterdir()
-    assert json.loads((path / "summary.json").read_text())["step"] == 200, told[-3000:]
+    assert json.loads((path / "summary.json").read_text())["step"] == 100, told[-3000:]
     assert len(json.loads((path / "manifest.json").read_text())["resumed"]) == 2
     assert (path / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
-    for name, tensor in weights(whole, 200).items():
-        assert tensor.equal(weights(path, 200)[name]), name
+    for name, tensor in weights(whole, 100).items():
+        assert tensor.equal(weights(path, 100)[name]), name

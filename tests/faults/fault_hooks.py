@@ -285,3 +285,10 @@ def pretend(kind: str) -> None:
         torch.backends.cpu.get_cpu_capability = lambda: "OTHER"
     else:
         optim.FUSED = set()
+
+
+def be_rank(rank: int, size: int, port: int, launch: str) -> None:
+    """Be one of several processes on this machine, as torchrun would say it."""
+    told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": launch}
+    os.environ.update({name: str(value) for name, value in {**told, **where}.items()})
