@@ -279,14 +279,23 @@ def test_a_run_from_the_command_line_then_sample_evaluate_and_resume(tmp_path, c
         return capsys.readouterr().out
 
     before = (run / "metrics.jsonl").read_bytes()
-    again = json.loads(printed("evaluate", str(run), "--json"))
+    measured = json.loads(printed("evaluate", str(run), "--json"))
+    beside = {name: measured.pop(name) for name in [name for name in measured if "/" in name]}
+    again = measured
     assert again["nats_per_graph"] > 0
+    known = json.loads((run / "summary.json").read_text())["baselines"]
+    assert beside == {name: known[name] for name in known if name.partition("/")[0] in again}
     lines = [json.loads(line) for line in before.decode().splitlines()]
     assert {key: value for key, value in lines[-2].items() if key in again} == pytest.approx(again), "as in the run"
     other = json.loads(printed("evaluate", str(run), "--json", "--split", "test"))
     assert other["nats_per_graph"] not in (0, again["nats_per_graph"])
-    assert f"{again['nats_per_graph']:.6g} ± " in printed("evaluate", str(run))
-    printed("sample", str(run), "--count", "3", "--out", str(tmp_path / "drawn"))
+    assert other["nats_per_graph/unigram"] not in (0, beside["nats_per_graph/unigram"])
+    (line,) = [line for line in printed("evaluate", str(run)).splitlines() if line.startswith("nats_per_graph ")]
+    assert f"{again['nats_per_graph']:.6g} ± " in line
+    assert f"unigram {beside['nats_per_graph/unigram']:.4g}" in line
+    drawn = printed("sample", str(run), "--count", "3", "--out", str(tmp_path / "drawn"))
+    assert "shuffled" in drawn
+    assert "nats_per_graph" not in drawn, "no baselines of figures that were not measured"
     assert list((tmp_path / "drawn").iterdir())
     assert (run / "metrics.jsonl").read_bytes() == before
 

@@ -69,6 +69,15 @@ MISFITS = {
         TEXT, ["process=marginal", "loss=score-entropy", SHORT], "process.schedule", "37 % of the tokens", None,
     ),
     "gaussian stops early": (REGIONS, ["process=gaussian", SHORT], "process.schedule", "37 % of the variance", None),
+    "nothing to hide": (
+        REGIONS, ["process.group=motifs"], "process.group", "leaves nothing to learn", "given",
+    ),
+    "counts below 0": (
+        REGIONS, ["task.standardise=true", "loss=poisson"], "loss", "never negative", "standardise",
+    ),
+    "no numbers below 0": (
+        REGIONS, ["task.standardise=true", "model.head=softplus"], "model.head", "numbers above 0", "standardise",
+    ),
     "eps divided by nothing": (
         REGIONS, ['process={use="gaussian",predict="eps",schedule={use="geometric",sigma_max=100.0}}'],
         "process.schedule", "divides by exp(-sigma / 2)", None,
@@ -105,6 +114,12 @@ def test_an_approximate_cache_is_said():
     (warning,) = load_experiment(TEXT, changes).experiment.warn()
     assert warning.path == ("sampler", "approximate")
     assert "approximate" in warning.message
+
+
+def test_options_of_a_task_that_change_nothing_are_said():
+    (warning,) = load_experiment(REGIONS, ["task.largest=window"]).experiment.warn()
+    assert (warning.path, warning.message) == (("task", "largest"), "largest has no effect")
+    assert not list(load_experiment(REGIONS).experiment.warn())
 
 
 @pytest.mark.parametrize("change", [(), ("train.strategy='fsdp'",), ("train.precision='bfloat16'",)])

@@ -135,7 +135,7 @@ class Wide(Options):
         ('number = "x"', "number", 'expected an integer or a list, got the string "x"'),
         ("number = [1, 2.5]", "number[1]", "expected an integer, got the number 2.5"),
         ("number = [1, 2, 3, 4]", "number", "expected at most 3 elements, got the list [1, 2, 3, 4]"),
-        ("spec = true", "spec", 'expected the name of a loss, or a table with `use = "name"`; registered: '),
+        ("spec = true", "spec", 'expected the name of a loss, or a table with `use = "name"`; registered: none'),
         ("tables.x = { siz = 1 }", "tables.x.siz", "unknown key"),
         ("tables.x = { size = true }", "tables.x.size", "expected an integer, got the boolean true"),
         ("tables = { x = {} }", "tables.x.size", "is missing"),

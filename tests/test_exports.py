@@ -128,10 +128,16 @@ def test_a_text_that_only_begins_as_a_path_is_none(tmp_path):
     [
         TokenSpace((Field("a", 3, 5, mask=4), Field("b", 2, 7, pad=1, end=0)), (Condition("c", 2, ("x", "y"), True),)),
         FeatureSpace(4, 6, (Group("g", 0, 2),), (Condition("place"),)),
+        FeatureSpace(4, 6, (Group("g", 0, 2),), given=("g",), standardised=True),
     ],
 )
 def test_a_space_is_written_and_read(space):
     assert space_from_json(json.loads(json.dumps(space_as_json(space)))) == space
+
+
+def test_a_space_that_was_written_before_it_told_more_is_read():
+    table = space_as_json(FeatureSpace(4, 6))
+    assert space_from_json({key: table[key] for key in table.keys() - {"given", "standardised"}}) == FeatureSpace(4, 6)
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", '{"data": 3}', '{"data": [{}]}', '{"space": {"data": "tokens"}}'])

@@ -12,6 +12,7 @@ import pytest
 
 from dither.engine.cli import main
 from dither.engine.seals import sealed_table
+from dither.engine.signals import heeded
 
 ROOT = Path(__file__).parents[1]
 QUICK = str(ROOT / "experiments/bubble_diagram/quick.toml")
@@ -226,7 +227,7 @@ def test_the_code_of_a_command_is_that_of_its_end(monkeypatch):
     codes = []
     monkeypatch.setattr("dither.engine.signals._watch_end", codes.append)
     monkeypatch.setattr("dither.engine.cli.atexit.register", lambda function: None)
-    former = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    former = {number: signal.getsignal(number) for number in heeded()}
     monkeypatch.setattr(sys, "argv", ["dither", "validate", "none-such.toml"])
     try:
         assert main() == 2

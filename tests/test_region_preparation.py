@@ -63,7 +63,7 @@ def test_regions_are_asked_for_prepared_and_run(folder, capsys):
     assert (folder / "runs").is_dir()
     task = load_experiment(folder / "prepared.toml").experiment.task.build()
     assert task.batch("train", [0]).cond.keys() == {"chromosome", "centre", "cell"}
-    assert task.size("train") == 2 * 5 * 3
+    assert task.size("train") == 2 * (5 * 3 - 2)  # neither the first window nor the last is shifted over its end
 
 
 def test_everything_wrong_is_printed_and_nothing_written(folder, capsys):

@@ -16,14 +16,17 @@ from fault_rows import Row
 from fault_tasks import ROOT, arguments
 from fault_trial import Whole, begun, digest, go_on, lines_of, until
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+TWICE = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that ask to stop, and to end at once when they come again."""
+HANGUP = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
+SIGNALS = (*TWICE, *HANGUP)
 MOMENTS = {"train": 0.05, "evaluate": 0.3, "sample": 0.05}
 """What is slowed down, so that the signal finds it, and the seconds that each step of it lasts longer."""
 
 
 def signals(whole: Whole, folder: Path, numbers: Iterable[int] = SIGNALS) -> Row:
     """A signal in training, an evaluation, a drawing: a checkpoint, code 75, and no step is done again."""
-    row, slowest = Row("SIGTERM, Ctrl-C, SIGUSR1 in train, evaluate, sample"), 0.0
+    row, slowest = Row("SIGTERM, Ctrl-C, SIGUSR1, SIGUSR2, SIGHUP in train, evaluate, sample"), 0.0
     for number in numbers:
         for what, pause in MOMENTS.items():
             place = folder / f"signal-{number}-{what}"
@@ -48,7 +51,7 @@ def _at(runs: Path, what: str) -> bool:
     return step >= {"train": 4, "evaluate": 4, "sample": 12}[what]
 
 
-def second_signal(whole: Whole, folder: Path, numbers: Iterable[int] = SIGNALS) -> Row:
+def second_signal(whole: Whole, folder: Path, numbers: Iterable[int] = TWICE) -> Row:
     """A second signal ends a run at once, and it can be gone on with."""
     row = Row("a second signal")
     for number in numbers:

@@ -1,5 +1,7 @@
 """Parts that go by groups of columns: what is not read, what is predicted alone; and a model that is told nothing."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.nn import functional
@@ -79,6 +81,10 @@ def test_the_head_in_the_menu():
     (misfit,) = Softplus(group="expresion").check(SPACE, 8)
     assert (misfit.path, misfit.help) == (("group",), 'did you mean "expression"?')
     assert "is for features" in next(iter(Softplus().check(TokenSpace((Field("text", 4, 3),)), 8))).message
+    for choice in (spec, Softplus()):
+        (misfit,) = choice.check(replace(SPACE, standardised=True), 8)
+        assert (misfit.related, misfit.help) == (("task", "standardise"), "set task.standardise = false")
+        assert not list(choice.check(replace(SPACE, standardised=False), 8))
 
 
 def test_no_condition_has_no_weights_and_says_nothing():

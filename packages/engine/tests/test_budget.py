@@ -1,5 +1,6 @@
 """The estimate of memory: the largest moment of a step, the limits of the machine, and what is said of both."""
 
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -147,6 +148,28 @@ def test_one_block_of_twelve_saves_a_twelfth(block, apart):
     e.train.lora = SimpleNamespace(rank=2, on=[], whole=e.train.freeze)
     terms = budgets(e, None)[0].terms
     assert (terms["gradients"], terms["optimizer moments"]) == (4 * 100, 8 * 100)
+
+
+def test_of_many_blocks_names_at_even_distances_tell_the_share():
+    e = experiment([Stage("blocks", Cost(100), 10_000)])
+    e.train.freeze = ["blocks.[0-9].*", "blocks.??.*", "blocks.???.*"]
+    assert budgets(e, None)[0].terms["gradients"] == pytest.approx(4 * 100 * 9000, rel=0.01)
+
+
+def test_thousands_of_patterns_are_looked_at_as_one_expression():
+    """Each by itself they took a minute; the counts are those of fnmatch all the same."""
+    e = experiment([Stage("blocks", Cost(100), 20_000), Stage("head", Cost(70))])
+    names = [f"blocks.{number}.mlp.up" for number in range(64)]
+    e.model.matrices = lambda _: [Matrix(name, 30, 20, 5) for name in names]
+    patterns = [f"b*.{number}.x" for number in range(3000)]
+    began = time.process_time()
+    for e.train.freeze in (patterns, [*patterns, "he?d.*"]):
+        for _ in range(3):
+            terms = budgets(e, None)[0].terms
+        assert terms["gradients"] == 4 * (2_000_000 + 70 * (e.train.freeze is patterns))
+    e.train.freeze, e.train.lora = [], SimpleNamespace(rank=2, on=[*patterns, "7", "*.1?.mlp"], whole=patterns)
+    assert budgets(e, None)[0].terms["gradients"] == 4 * 11 * 5 * 2 * (30 + 20)
+    assert time.process_time() - began < 5
 
 
 def test_muon_keeps_one_number_for_each_weight_of_the_blocks():

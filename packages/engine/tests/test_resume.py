@@ -1,10 +1,15 @@
 """A run that was stopped and resumed equals one that never was, bit for bit: weights, average, optimizer, metrics."""
 
 import hashlib
+import json
+import shutil
 
 import pytest
+import tomlkit
 
 from dither.engine import run as module
+from dither.engine.checkpoint import Damaged
+from dither.engine.resuming import require_never_saved
 from dither.engine.run import run
 from dither.engine.signals import Stop
 
@@ -38,8 +43,9 @@ def start(load, runs, console):
 
 @pytest.fixture
 def go_on(load, runs, console):
-    def resumed(directory, *changes):
-        return run(load(*changes, path=directory / "resolved.toml"), runs, ["test"], directory, console)
+    def resumed(directory, *changes, **options):
+        loaded = load(*changes, path=directory / "resolved.toml")
+        return run(loaded, runs, ["test"], directory, console, **options)
 
     return resumed
 
@@ -170,7 +176,8 @@ def test_killed_without_warning(start, go_on, whole, monkeypatch, moment, runs):
     assert fingerprint(directory) == whole
 
 
-def test_killed_before_the_first_checkpoint(start, go_on, whole, monkeypatch, runs):
+@pytest.mark.parametrize("changes", [(), ("train.checkpoint_every=2",)])  # none is missing that was not due yet
+def test_killed_before_the_first_checkpoint(start, go_on, whole, monkeypatch, runs, changes):
     from dither.engine.training import Run
 
     original = Run._train
@@ -180,7 +187,7 @@ def test_killed_before_the_first_checkpoint(start, go_on, whole, monkeypatch, ru
             start(*CHANGES)
     (directory,) = [path for path in runs.iterdir() if not (path / "summary.json").exists()]
     assert not (directory / "checkpoints").exists()
-    assert go_on(directory) == 0
+    assert go_on(directory, *changes) == 0
     assert fingerprint(directory) == whole
 
 
@@ -210,3 +217,49 @@ def test_a_finished_run_may_be_made_longer(start, go_on, console):
     assert go_on(directory, "train.steps=23") == 0
     assert "changed: train.steps: 20 -> 23" in console.export_text()
     assert (directory / "checkpoints" / "step-00000023").is_dir()
+
+
+def test_a_run_that_lost_all_its_checkpoints_does_not_begin_anew(start, go_on, stop_after, whole, console):
+    _, ended = start(*CHANGES)
+    stop_after(33)
+    code, stopped = start(*CHANGES)
+    assert code == 75
+    stop_after(10**9)
+    for directory, reason in ((ended, "it has come to its end"), (stopped, "it has trained for")):
+        before = (directory / "metrics.jsonl").read_bytes()
+        shutil.rmtree(directory / "checkpoints")
+        (directory / "checkpoints").mkdir()
+        assert go_on(directory) == 3
+        assert (directory / "metrics.jsonl").read_bytes() == before
+        assert reason in console.file.getvalue().replace("\n", " ")
+        assert go_on(directory, accept_changes=True) == 0
+        assert fingerprint(directory) == whole
+
+
+@pytest.mark.parametrize(
+    ("late", "lines", "resumed", "summary", "lost"),
+    [
+        (False, [4, 5], [], False, False),  # that of step 5 may have been broken off
+        (False, [4, 6], [], False, True),
+        (True, [9, 10], [], False, False),
+        (True, [11], [], False, True),
+        (False, [], [3], False, True),
+        (False, [6], [3, 0], False, True),
+        (False, [2], [3, 0], False, False),
+        (False, [], [], True, True),
+        (False, [None, "9", 9.5, 4], [None], False, False),
+    ],
+)
+def test_what_shows_that_there_was_a_checkpoint(tmp_path, late, lines, resumed, summary, lost):
+    text = tomlkit.dumps({"train": {"checkpoint_every": 5, "async_save": late}})
+    (tmp_path / "resolved.toml").write_text(text)
+    written = [json.dumps({"step": step, "kind": "train"}) for step in lines]
+    (tmp_path / "metrics.jsonl").write_text("\n".join([*written, "[]", '{"step": 1e999}', '{"step": 7']))
+    if summary:
+        (tmp_path / "summary.json").write_text("{}")
+    before = {"resumed": [{} if step is None else {"step": step} for step in resumed]}
+    if not lost:
+        require_never_saved(tmp_path, before)
+        return
+    with pytest.raises(Damaged, match="no checkpoint is left"):
+        require_never_saved(tmp_path, before)

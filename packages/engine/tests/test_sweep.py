@@ -16,13 +16,14 @@ from dither.engine.experiment import Experiment, load_experiment
 from dither.engine.run import run
 from dither.engine.sweep import point as point_of_sweep
 from dither.engine.sweep import scheduler
-from dither.engine.sweep.checking import load_sweep
+from dither.engine.sweep.checking import UNREAD, load_sweep
 from dither.engine.sweep.directory import PointFolder, SweepDirectory
 from dither.engine.sweep.points import short_keys
 from dither.engine.sweep.scheduler import Listed, run_points
 from dither.engine.sweep.start import Settings, resume_sweep, start_sweep
 from dither.engine.sweep.summary import as_csv, rows_of
 from dither.registry.problems import Refused
+from dither.registry.spec import Misfit
 
 CHILD = """
     import json, os, sys, time, tomllib
@@ -204,7 +205,63 @@ def test_a_thousand_points_are_checked_in_a_moment(points, monkeypatch):
     found = points(sweeps=[f"seed={list(range(250))}", "train.ema=[0.1, 0.2]", "train.batch_size=[8, 16]"])
     assert len(found) == 1000
     assert time.process_time() - began < 3  # measured: 0.2 s
-    assert len(asked) == 2, "whether parts fit is asked once for each combination of parts"
+    assert len(asked) == 4, "it is asked once for all points that differ in nothing that the answer depends on"
+
+
+@pytest.mark.parametrize(
+    ("sweep", "said"),
+    [
+        ("train.keep_every=[10, 12]", "no checkpoint is written at most multiples of keep_every = 12"),
+        ("train.checkpoint_every=[5, 7]", "no checkpoint is written at most multiples of keep_every = 10"),
+        ("train.gather=['float32', 'bfloat16']", "weights come together in bfloat16 only where"),
+        ("train.start_layout=['get']", "there are no weights to begin with"),
+        ("sample.cond.nothing=[1]", "nothing"),
+        ("train.accumulate=[1, 3]", "cannot be taken in 3 equal parts"),
+    ],
+)
+def test_what_the_tables_say_of_each_other_is_checked_at_every_point(points, sweep, said):
+    problems = refused(lambda: points(sweeps=[sweep, "seed=[1, 2]"], changes=["train.keep_every=10"]))
+    assert any(said in problem.message for problem in problems)
+
+
+def test_a_point_that_needs_too_much_memory_is_refused_beside_one_that_does_not(points, monkeypatch):
+    """Of two points with the same parts."""
+
+    def misfit(experiment, space):
+        if experiment.evaluate.samples > 100:
+            yield Misfit("too much", ("evaluate", "samples"))
+
+    monkeypatch.setattr("dither.engine.experiment.misfit_memory", misfit)
+    (problem,) = refused(lambda: points(sweeps=["evaluate.samples=[10, 1000]"]))
+    assert "1 of 2 points" in problem.help
+
+
+def test_the_check_of_an_experiment_looks_at_nothing_that_is_left_out(experiment_file):
+    """`UNREAD` names what needs no check of its own; here whoever reads it is noted."""
+    experiment = load_experiment(experiment_file).experiment
+    read = []
+
+    def spied(options, place, names):
+        class Spy(type(options)):
+            def __getattribute__(self, name):
+                if name in names:
+                    read.append(f"{place}{name}")
+                return super().__getattribute__(name)
+
+        return Spy.model_construct(**dict(options))
+
+    names = {name for name, inner in UNREAD.items() if inner is True}
+    inner = {name: spied(getattr(experiment, name), f"{name}.", UNREAD[name]) for name in set(UNREAD) - names}
+    watched = spied(experiment.model_copy(update=inner), "", names)
+    assert list(watched.check()) == []
+    assert read == []
+    assert watched.train.steps, "what is read is noted"
+    assert read == ["train.steps"]
+
+
+def test_a_mistake_of_many_points_names_the_first_ones(points):
+    (problem,) = refused(lambda: points(sweeps=["train.batch_size=[7]", f"seed={list(range(50))}"]))
+    assert problem.help.splitlines()[-1] == "  and 30 more"
 
 
 def test_run_refuses_a_sweep_and_says_what_to_do(experiment_file, capsys):

@@ -1,15 +1,20 @@
 """What a sweep and a search survive: killed processes, journals that were cut off, folders that are gone."""
 
 import errno
+import fcntl
 import json
 import os
 import shutil
+import signal
+import subprocess
 import sys
 import textwrap
+import threading
 
 import pytest
 
 from dither.engine.cli import main
+from dither.engine.signals import SIGNALS
 from dither.engine.sweep import cluster, scheduler
 from dither.engine.sweep import point as point_of_sweep
 from dither.engine.sweep.directory import PointFolder, SweepDirectory
@@ -241,13 +246,13 @@ def test_a_status_that_cannot_be_written_stops_no_other_point(begin, child, cons
     assert sweep.folders()[1].status()["state"] == "done"
 
 
-def test_a_point_without_space_for_its_status_ends_with_5_and_a_line(tmp_path, monkeypatch, capsys):
+def test_a_point_without_space_for_its_status_ends_with_5_and_a_line(tmp_path, monkeypatch, capfd):
     def full(self, state, **facts):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(PointFolder, "write_status", full)
     assert point_of_sweep.run_point(tmp_path) == 5
-    assert capsys.readouterr().err == "stopped: [Errno 28] No space left on device\n"
+    assert capfd.readouterr().err == "stopped: [Errno 28] No space left on device\n"
 
 
 def test_a_point_that_is_done_is_not_run_again(tmp_path, monkeypatch):
@@ -257,13 +262,76 @@ def test_a_point_that_is_done_is_not_run_again(tmp_path, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # submitit's
-def test_the_debug_executor_runs_every_point(begin, child, monkeypatch):
-    helpers = pytest.importorskip("submitit.helpers")
-    command = [sys.executable, "-S", str(child)]
-    monkeypatch.setattr(cluster, "_command", lambda path, select: helpers.CommandFunction([*command, str(path)]))
-    code, sweep = begin("train.optimizer.lr=[0.1, 0.2]", executor="debug")
-    assert code == 0
-    assert [folder.status()["state"] for folder in sweep.folders()] == ["done", "done"]
+def test_the_debug_executor_runs_every_point_here_until_one_is_stopped(begin, console, monkeypatch):
+    pytest.importorskip("submitit")
+    codes = iter([0, 4, 75])
+
+    def runs(point, select, trust):
+        os.write(1, b"it runs\n")
+        assert (trust, select) == (True, [])
+        return next(codes)
+
+    monkeypatch.setattr(point_of_sweep, "_run", runs)
+    code, sweep = begin("seed=[1, 2, 3, 4]", executor="debug")
+    assert code == 1
+    assert [folder.status()["state"] for folder in sweep.folders()] == ["done", "failed", "stopped", "waiting"]
+    assert [(folder.path / "output.txt").exists() for folder in sweep.folders()] == [True, True, True, False]
+    assert (sweep.folders()[0].path / "output.txt").read_text() == "it runs\n"
+    assert f"--resume {sweep.path}" in console.export_text().replace("\n", "")
+
+
+def test_a_job_stops_its_run_at_the_signal_of_a_cluster_and_is_no_success(tmp_path, monkeypatch):
+    """submitit's own handler, which ends a job or has it requeued, must not be what the signal finds."""
+
+    def warned(*given):
+        signal.raise_signal(signal.SIGUSR2)
+
+    monkeypatch.setattr(point_of_sweep, "_run", warned)
+    former = signal.signal(signal.SIGUSR2, lambda *given: pytest.fail("submitit is asked"))
+    try:
+        with pytest.raises(RuntimeError, match="stopped"):
+            point_of_sweep.run_job(str(tmp_path), [])
+    finally:
+        signal.signal(signal.SIGUSR2, former)
+    assert PointFolder(tmp_path, {}).status()["exit_code"] == 75
+    monkeypatch.setattr(point_of_sweep, "_run", lambda *given: 0)
+    assert point_of_sweep.run_job(str(tmp_path), []) is None
+    lock = PointFolder(tmp_path, {}).claim()
+    with pytest.raises(RuntimeError, match="another process works on it"):
+        point_of_sweep.run_job(str(tmp_path), [])
+    os.close(lock)
+
+
+def test_a_point_that_is_worked_on_is_not_submitted_again(begin, monkeypatch):
+    pytest.importorskip("submitit")
+    _, sweep = begin("seed=[1, 2]")
+    first, second = waiting(sweep).folders()
+    lock = first.claim()
+    first.write_status("running")
+    asked = []
+    monkeypatch.setattr(cluster, "run_job", lambda folder, select: asked.append(folder))
+    assert len(cluster.submit_points(sweep, "debug")) == 1
+    assert asked == [str(second.path)]
+    os.close(lock)
+    second.write_status("done")
+    first.write_status("done")
+    assert cluster.submit_points(sweep, "debug") == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("timeout_min=0.2",), "timeout_min: expected whole minutes, at least 1, got 0.2"),
+        (("timeout_min=0",), "at least 1, got 0"),
+        (("gpus_per_node=many",), "gpus_per_node"),
+        (("nonsense_x=1",), "nonsense"),
+    ],
+)
+def test_what_submitit_refuses_is_refused_before_anything_is_made(begin, tmp_path, options, said):
+    pytest.importorskip("submitit")
+    with pytest.raises(Refused, match=said):
+        begin("seed=[1, 2]", executor="local", options=options)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_what_submitit_is_told_is_checked_before_anything_is_made(begin, tmp_path):
@@ -312,3 +380,191 @@ def test_another_folder_is_told_for_what_it_is(words, said, tmp_path, monkeypatc
     (tmp_path / "runs/file").touch()
     assert main(words) == 2
     assert said in " ".join(capsys.readouterr().err.split())
+
+
+FULL = """
+    import json, sys
+    from pathlib import Path
+    folder = Path([word for word in sys.argv[1:] if word != "--held"][0])
+    (folder / "status.json").write_text(json.dumps({"state": "failed", "exit_code": 5}))
+    sys.exit(5)
+"""
+"""Stands for a run that finds no space."""
+
+
+def flat(console):
+    return " ".join(console.export_text().split())
+
+
+def test_points_of_a_search_without_space_are_taken_up_again(searched, child, console):
+    more_trials(searched, 5)
+    good = child.read_text()
+    child.write_text(textwrap.dedent(FULL))
+    assert resume_sweep(searched.path, Settings(), console) == 1
+    assert [folder.status()["state"] for folder in searched.folders()] == ["done"] * 3 + ["failed"] * 2
+    said = console.export_text().replace("\n", "")
+    assert f"make room, then go on with what is unfinished: dither sweep --resume {searched.path}" in said
+    assert resume_sweep(searched.path, Settings(), console) == 1, "there is still no space"
+    child.write_text(good)
+    assert resume_sweep(searched.path, Settings(), console) == 0
+    assert len(searched.folders()) == 5
+    assert {trial.state.name for trial in trials_of(searched, console).study.trials} == {"COMPLETE"}
+
+
+def test_a_trial_whose_end_nobody_could_write_down_stays_open(searched, child, console, monkeypatch):
+    more_trials(searched, 4)
+    good = child.read_text()
+    child.write_text("raise SystemExit(5)")
+    monkeypatch.setattr(scheduler._Work, "_write", lambda *given, **facts: None)
+    assert resume_sweep(searched.path, Settings(), console) == 1
+    child.write_text(good)
+    assert resume_sweep(searched.path, Settings(), console) == 0
+    assert {trial.state.name for trial in trials_of(searched, console).study.trials} == {"COMPLETE"}
+
+
+def test_a_point_that_failed_by_itself_counts_and_a_search_says_so_at_every_end(searched, child, console):
+    more_trials(searched, 4)
+    good = child.read_text()
+    child.write_text("raise SystemExit(1)")
+    assert resume_sweep(searched.path, Settings(), console) == 1
+    child.write_text(good)
+    assert resume_sweep(searched.path, Settings(), console) == 1
+    assert [folder.status()["state"] for folder in searched.folders()] == ["done"] * 3 + ["failed"]
+    assert "go on with" not in flat(console), "there is nothing to go on with"
+
+
+def test_a_search_that_finds_no_space_itself_stops_its_points_and_says_how_to_go_on(searched, console, monkeypatch):
+    more_trials(searched, 4)
+
+    def full(*given):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "some/journal.log")
+
+    def broken(sweep):
+        raise Refused("report.html cannot be written")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SweepDirectory, "add", full)
+        patched.setattr("dither.engine.sweep.start.write_summary", broken)
+        assert resume_sweep(searched.path, Settings(), console) == 5
+    said = console.export_text().replace("\n", "")
+    assert "stopped: [Errno 28] No space left on device: 'some/journal.log'" in said
+    assert "report.html cannot be written" in said
+    assert said.endswith(f"make room, then go on with what is unfinished: dither sweep --resume {searched.path}")
+
+
+def test_a_misspelt_metric_ends_a_search_after_its_first_point_and_a_corrected_one_goes_on(
+    begin, experiment_file, tmp_path, console
+):
+    pytest.importorskip("optuna")
+    experiment_file.write_text(
+        experiment_file.read_text() + SEARCH.replace("trials = 3", 'trials = 3\nmetric = "valid/los"')
+    )
+    with pytest.raises(Refused) as refused:
+        begin()
+    (path,) = (tmp_path / "runs").iterdir()
+    sweep = SweepDirectory.open(path)
+    (problem,) = refused.value.problems
+    assert 'no figure "valid/los"' in problem.message
+    assert 'did you mean "valid/loss"' in problem.help
+    base = path / "base" / "experiment.toml"
+    assert f"{base}" in problem.help
+    assert f"dither sweep --resume {path}" in problem.help
+    (folder,) = sweep.folders()
+    assert folder.status()["state"] == "done"
+    with pytest.raises(Refused, match="valid/los"):
+        resume_sweep(path, Settings(), console)
+    assert len(sweep.folders()) == 1, "it is refused before another point is begun"
+    base.write_text(base.read_text().replace("valid/los", "valid/loss"))
+    assert resume_sweep(path, Settings(), console) == 0
+    sweep = SweepDirectory.open(path)
+    assert sweep.facts["search"]["metric"] == "valid/loss"
+    assert {trial.state.name for trial in trials_of(sweep, console).study.trials} == {"COMPLETE"}
+    assert len(sweep.folders()) == 3
+
+
+def test_points_beside_one_that_ends_the_sweep_are_stopped_and_waited_for(begin, child, console):
+    _, sweep = begin("seed=[1]")
+    child.write_text(
+        "import time, signal, sys\nsignal.signal(15, lambda *given: (time.sleep(0.2), sys.exit(75)))\n"
+        "if 'seed=1' not in sys.argv[-1]: time.sleep(60)\n" + child.read_text()
+    )
+
+    class Broken(scheduler.Listed):
+        def settle(self, point, state):
+            if point.name.endswith("seed=1"):
+                raise Refused("it ends here")
+            return state
+
+    folders = [sweep.path / name for name in ("a-seed=1", "b-seed=2", "c-seed=3")]
+    for folder in folders:
+        folder.mkdir()
+        shutil.copy(sweep.folders()[0].path / "experiment.toml", folder)
+    points = [PointFolder(folder, {}) for folder in folders]
+    with pytest.raises(Refused, match="it ends here"):
+        scheduler.run_points(Broken(points), 2, console)
+    assert [point.status()["state"] for point in points] == ["done", "stopped", "waiting"]
+
+
+def test_a_kind_of_figures_that_there_is_not_is_refused_at_once(begin, experiment_file, tmp_path):
+    pytest.importorskip("optuna")
+    experiment_file.write_text(
+        experiment_file.read_text() + SEARCH.replace("trials = 3", 'trials = 3\nmetric = "vaild/loss"')
+    )
+    with pytest.raises(Refused) as refused:
+        begin()
+    (problem,) = refused.value.problems
+    assert 'did you mean "valid/loss"' in problem.help
+    assert problem.origin.line
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_sweep_is_not_all_done_while_another_process_works_on_a_point(begin, console):
+    _, sweep = begin("seed=[1, 2]")
+    first, second = waiting(sweep).folders()
+    lock = first.claim()
+    first.write_status("running")
+    assert resume_sweep(sweep.path, Settings(), console) == 75
+    assert second.status()["state"] == "done"
+    assert "another process still works on 1 of them" in flat(console)
+    os.close(lock)
+    assert resume_sweep(sweep.path, Settings(), console) == 0
+
+
+def test_a_look_whether_a_point_is_held_is_in_nobodys_way(tmp_path):
+    point = PointFolder(tmp_path, {})
+    look = point._lock(fcntl.LOCK_SH)
+    assert not point.held(), "others may look at the same time"
+    threading.Timer(0.02, os.close, (look,)).start()
+    lock = point.claim()
+    assert lock is not None
+    assert point.held()
+    assert point.claim() is None
+    os.close(lock)
+
+
+def test_a_closed_terminal_asks_a_sweep_to_stop_once_however_often_it_is_said(console, monkeypatch):
+    work = scheduler._Work(scheduler.Listed([]), 1, (), True, console)
+    monkeypatch.setattr(scheduler, "heeded", lambda: SIGNALS)  # also where these tests run under nohup
+    with scheduler._signals(work):
+        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
+        assert (work.asked, work.signalled) == (1, True)
+        signal.raise_signal(signal.SIGUSR2)
+        assert work.asked == 2
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
+def test_a_point_that_can_print_nothing_keeps_its_exit_code(tmp_path):
+    """Its status cannot be written, nor can it say so, as on a disk that is full to the last byte."""
+    (tmp_path / "status.json").mkdir()
+    text = f"""
+        import errno, os, sys
+        from dither.engine.sweep import point
+        def full(*given, **facts):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        point.PointFolder.write_status = full
+        sys.exit(point.main([{str(tmp_path)!r}]))
+    """
+    with open("/dev/full", "w") as output:
+        command = [sys.executable, "-c", textwrap.dedent(text)]
+        assert subprocess.run(command, stdout=output, stderr=output, check=False).returncode == 5

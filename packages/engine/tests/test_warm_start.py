@@ -1,14 +1,17 @@
 """Runs that begin with the weights of others, hold some still, or look at their own time."""
 
 import json
+import shutil
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from dither.engine.checkpoint import Damaged
 from dither.engine.freezing import freeze
-from dither.engine.run import run
+from dither.engine.loading import export_run
+from dither.engine.run import DAMAGED, run
 from dither.engine.warm_start import start_from
 from dither.registry.problems import Refused
 
@@ -59,6 +62,82 @@ def test_every_weight_that_does_not_fit_is_named(tmp_path):
     assert len(start_from(model, tmp_path / "x.safetensors", partial=True)) == 3
     assert model[0].weight.eq(1).all()
     assert torch.equal(model[1].weight, before)
+
+
+@pytest.mark.parametrize("worst", [float("nan"), float("inf"), 1e300])
+def test_weights_that_are_no_numbers_are_named_with_their_file(tmp_path, worst):
+    """1e300 is a number in the file, and none in the precision of the model."""
+    model, path = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)), tmp_path / "x.safetensors"
+    good = {name: torch.ones_like(weight) for name, weight in model.state_dict().items()}
+    save_file(good | {"1.weight": torch.tensor([[1.0, worst, 1.0]], dtype=torch.float64)}, path)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    with pytest.raises(Refused) as refused:
+        start_from(model, path)
+    (problem,) = refused.value.problems
+    assert problem.message == f"{path}: nan or inf is in 1 weights: 1.weight"
+    assert problem.path == ("train", "start_from")
+    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+    save_file({f"there.{name}": weight for name, weight in load_file(path).items()}, path)
+    with pytest.raises(Refused, match=r"in 1 weights: .*1\.weight") as refused:
+        start_from(model, path, rename=lambda given: {name[6:]: given[name] for name in given})
+    assert ("there.1.weight" in str(refused.value)) == (worst != 1e300), "as the file calls it, where it stands there"
+    save_file({"0.weight": good["0.weight"], "other": torch.tensor(worst)}, path)
+    assert start_from(model, path, partial=True), "what is not taken may be anything"
+
+
+@pytest.mark.parametrize("worst", [None, "nan"])
+def test_a_run_from_weights_that_are_no_numbers_leaves_no_directory(start, load, tmp_path, console, worst):
+    first = start("train.steps=1")
+    path = tmp_path / "x.safetensors"
+    given = weights(first, "model", 1)
+    name = sorted(given)[0]
+    save_file(given | ({name: torch.full_like(given[name], torch.nan)} if worst else {}), path)
+    runs = tmp_path / "others"
+    if worst is None:
+        assert run(load("train.steps=0", f"train.start_from={path}"), runs, ["test"], console=console) == 0
+        return
+    with pytest.raises(Refused, match=f"{path}: nan or inf is in 1 weights: {name}"):
+        run(load("train.steps=0", f"train.start_from={path}"), runs, ["test"], console=console)
+    assert not runs.exists()
+
+
+@pytest.fixture
+def exported(start, tmp_path):
+    """An export, with the run and the model that it is of."""
+    directory = start("train.steps=1")
+    export_run(directory, tmp_path / "export")
+    return tmp_path / "export", directory
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[-2] ^= 1  # of a weight, which stays a number
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("named", ["", "weights.safetensors"])
+def test_an_export_that_was_damaged_is_told_and_not_begun_with(exported, load, tmp_path, console, named):
+    folder, _ = exported
+    given, others = f"train.start_from={folder / named}", tmp_path / "others"
+    assert run(load("train.steps=0", given), others, [], console=console) == 0
+    flip(folder / "weights.safetensors")
+    shutil.rmtree(others)
+    assert run(load("train.steps=0", given), others, [], console=console) == DAMAGED
+    assert not others.exists()
+    assert "export is damaged: weights.safetensors is not what was written" in console.file.getvalue().replace("\n", "")
+
+
+def test_a_file_of_a_damaged_checkpoint_is_told_and_one_from_elsewhere_is_taken(exported, tmp_path):
+    _, directory = exported
+    checkpoint = directory / "checkpoints/step-00000001"
+    model = nn.Linear(1, 1)
+    for part in ("model", "average"):
+        flip(checkpoint / f"{part}.safetensors")
+        with pytest.raises(Damaged, match=f"{part}.safetensors is not what was written"):
+            start_from(model, checkpoint / f"{part}.safetensors")
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    (tmp_path / "MANIFEST.json").write_text("{}")  # of somebody else
+    assert start_from(model, tmp_path / "model.safetensors") == []
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no tensors in here"])

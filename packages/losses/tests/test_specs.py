@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -83,6 +84,18 @@ def test_poisson_says_what_it_takes() -> None:
     assert "never negative" in warning.message
     (misfit,) = Poisson().check(FACTS["gaussian"])
     assert 'not predict = "velocity"' in misfit.message
+
+
+@pytest.mark.parametrize("link", ["none", "softplus", "log"])
+def test_poisson_refuses_samples_that_fall_below_0(link) -> None:
+    def check(standardised: bool | None) -> list:
+        space = replace(REGIONS, standardised=standardised)
+        return list(Poisson(link=link).check(replace(FACTS["masked-region"], space=space)))
+
+    (misfit,) = check(True)
+    assert misfit.related == ("task", "standardise")
+    assert "standardised ones are below their mean" in misfit.message
+    assert check(False) == check(None) == []
 
 
 def test_min_snr_is_for_gaussian_noise() -> None:

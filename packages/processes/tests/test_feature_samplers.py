@@ -295,6 +295,18 @@ def test_options_without_effect(part) -> None:
     assert not check("ordered-regions", "masked-region", draws=3, by="spread")
 
 
+def test_repaint_is_for_noise_everywhere(part) -> None:
+    def warned(sampler: str, **options) -> list[tuple]:
+        facts = part("process", "gaussian", **options).facts(SPACE)
+        return [(w.related, w.message) for w in part("sampler", sampler).warn(facts, ModelFacts())]
+
+    ((related, message),) = warned("repaint", mask="region")
+    assert related == ("process", "mask")
+    assert "noises known values, which a model trained with process.mask has seen clean" in message
+    assert not warned("repaint")
+    assert not warned("ddim", mask="region")
+
+
 def test_a_walk_that_is_none_has_no_options(part) -> None:
     def warnings(ratio: float | None, **options) -> list[tuple]:
         facts = part("process", "masked-region", ratio=ratio).facts(SPACE)

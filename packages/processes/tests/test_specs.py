@@ -224,6 +224,32 @@ def test_masks_must_make_sense(part) -> None:
     assert [path for path, *_ in check("gaussian", group="motifs")] == [("group",)]
 
 
+@pytest.mark.parametrize("name", ["gaussian", "masked-region"])
+def test_what_is_given_leaves_nothing_to_hide(part, name: str) -> None:
+    space = FeatureSpace(4, 5, FEATURES.groups, (Condition("tss"),), given=("motifs",))
+    for mask in ("group", "element", "column", "block", "tss"):
+        (misfit,) = part("process", name, mask=mask, group="motifs").check(space)
+        assert (misfit.path, misfit.related) == (("group",), ("task", "given"))
+        assert 'group = "motifs" leaves nothing to learn' in misfit.message
+        assert misfit.help == "groups that are not given: accessibility"
+        assert not list(part("process", name, mask=mask, group="accessibility").check(space))
+    assert not list(part("process", name, mask="element").check(space)), "the other columns are left"
+    every = FeatureSpace(4, 5, FEATURES.groups, given=("motifs", "accessibility"))
+    (misfit,) = part("process", name, mask="group", group="accessibility").check(every)
+    assert misfit.help == "groups that are not given: none"
+
+
+def test_gaussian_noise_says_what_scale_it_is_for(part) -> None:
+    def warned(name: str, standardised: bool | None) -> list[tuple]:
+        space = FeatureSpace(4, 5, standardised=standardised)
+        return [(w.related, w.help) for w in part("process", name).warn(space)]
+
+    assert warned("gaussian", False) == [(("task",), "set task.standardise = true")]
+    assert not warned("gaussian", True)
+    assert not warned("gaussian", None), "nobody knows"
+    assert not warned("masked-region", False)
+
+
 def test_zero_snr_asks_for_velocity(part) -> None:
     """Where nothing is left, eps says nothing of x_0 (Lin et al. 2023)."""
     schedule = {"use": "scaled-linear-beta", "zero_snr": True}

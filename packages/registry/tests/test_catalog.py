@@ -5,14 +5,15 @@ from typing import Any, ClassVar, Literal
 import pytest
 from pydantic import Field, model_validator
 from pydantic.errors import PydanticSchemaGenerationError
+from pydantic_core import PydanticCustomError
 
 from dither.registry.catalog import Catalog
 from dither.registry.describe import describe
 from dither.registry.document import Document
 from dither.registry.kinds import BlockSpec, HeadSpec, LossSpec, ModelSpec, ScheduleSpec
 from dither.registry.offers import offer_of
-from dither.registry.problems import Refused
-from dither.registry.spec import Options, Slot, Spec, named
+from dither.registry.problems import Refused, dotted
+from dither.registry.spec import Options, Slot, Spec, laid, named
 from dither.registry.validation import dump, validate
 
 
@@ -101,6 +102,42 @@ def test_every_mistake_at_once_each_at_its_line(tmp_path, catalog):
     assert "is missing" in shown["width"]
     assert '"plain" is a block, not a head' in shown["1"]
     assert "expected the name of a block" in shown["other"]
+
+
+@pytest.mark.parametrize(
+    ("given", "heads", "norm"),
+    [
+        ({"norm": "rms"}, 2, "rms"),  # 2 is what the default says, 4 what the part does
+        ({"heads": 8}, 8, "layer"),
+        ({}, 2, "layer"),
+        ({"use": "plain"}, 4, "layer"),
+        ("plain", 4, "layer"),
+    ],
+)
+def test_a_table_without_a_name_changes_the_part_that_stands_there_by_default(catalog, given, heads, norm):
+    net = catalog.parse("model", {"use": "net", "width": 1, "block": given})
+    assert (net.block.heads, net.block.norm) == (heads, norm)
+    assert dump(net.block, catalog) == {"heads": heads, "norm": norm}
+    assert dump(net, catalog)["block"]["use"].endswith("plain@1"), "what is written down names it"
+
+
+def test_what_is_wrong_in_such_a_table_is_told_as_in_one_with_a_name(catalog, tmp_path):
+    text = '[model]\nuse = "net"\nwidth = 1\nblock = { hads = 3, norm = "batch" }\nother = { heads = 3 }\n'
+    told = {dotted(problem.path): problem for problem in refused(tmp_path, catalog, text)}
+    assert told["model.block.hads"].message == "unknown key"
+    assert told["model.block.hads"].help == 'did you mean "heads"? accepted: heads, norm, use'
+    assert told["model.block.norm"].message.startswith('expected "layer" or "rms"')
+    expected = 'expected the name of a block, or a table with `use = "name"`; registered: plain'
+    assert expected in told["model.other"].message
+    with pytest.raises(PydanticCustomError, match="the name of an optimizer, .* registered: none"):
+        catalog.parse("optimizer", 3)
+
+
+def test_tables_inside_a_default_are_laid_over_each_other():
+    default = {"use": "a", "inner": {"use": "b", "x": 1, "y": 2}, "z": 3}
+    assert laid(default, {"inner": {"x": 5}}) == {"use": "a", "inner": {"use": "b", "x": 5, "y": 2}, "z": 3}
+    assert laid(default, {"inner": {"use": "c", "x": 5}})["inner"] == {"use": "c", "x": 5}
+    assert laid(default, {"z": {"x": 5}})["z"] == {"x": 5}
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ def test_split_cuts_at_fields_and_keeps_pieces_of_a_single_field():
         lambda: TokenSpace((Field("x", 1, 2), Field("x", 1, 2))),
         lambda: FeatureSpace(0, 1),
         lambda: FeatureSpace(2, 3, (Group("g", 1, 4),)),
+        lambda: FeatureSpace(2, 3, (Group("g", 1, 3),), given=("h",)),
     ],
 )
 def test_impossible_spaces_are_refused(wrong):

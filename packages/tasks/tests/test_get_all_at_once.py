@@ -172,7 +172,7 @@ def test_names_in_an_npz_file_may_be_bytes_and_no_numbers(tmp_path):
     assert found["motifs"].tolist() == MOTIFS.tolist()
     assert found["start"].tolist() == [n * 10 for n in range(P)]
     np.savez(path, features=ones, motifs=MOTIFS, peak_names=np.arange(P))
-    assert refusal(path) == [f'{path}: "names" holds int64, expected text']
+    assert refusal(path) == [f'{path}: "peak_names" holds int64, expected text']
     np.savez(path, features=ones, motifs=np.array([b"a", b"\xff", b"c", b"d"]), peak_names=np.array(good))
     assert f"{path}: \"motifs\", row 1: b'\\xff' is no text in utf-8" in refusal(path)
 

@@ -116,10 +116,35 @@ def test_halves_are_near(store):
     plain.prepare()
     a, b = (np.asarray(way.build().features) for way in (half, plain))
     assert 0 < np.abs(a - b).max() <= 2**-11 * b.max()
-    large = {**ARRAYS, "features": ARRAYS["features"] * 1e5}
-    write_store(store.with_name("y.zarr"), large)
-    with pytest.raises(Refused, match="is more than float16 holds"):
-        spec(store.with_name("y.zarr"), dtype="float16").prepare()
+
+
+def test_what_float16_cannot_hold_is_named_and_what_it_holds_badly_noted(store, tmp_path, monkeypatch):
+    monkeypatch.setattr("dither.tasks.get_region.stored.BLOCK", 16)
+    features = np.ones((P, M), np.float32)
+    features[[3, 20, 39], [1, 1, 2]] = 7e4
+    write_store(tmp_path / "large.zarr", {**ARRAYS, "features": features})
+    with pytest.raises(Refused) as refused:
+        spec(tmp_path / "large.zarr", dtype="float16").prepare()
+    assert [problem.message for problem in refused.value.problems] == [
+        f'{tmp_path / "large.zarr"}: data, row {row}, column "{motif}": 70000 is more than float16 holds (65504)'
+        for row, motif in ((3, "AP1/1"), (20, "AP1/1"), (39, "HD/10"))
+    ]
+    assert [problem.help for problem in refused.value.problems] == ["take --dtype float32", None, None]
+    features[:] = 1e-6, 1, 1e-8
+    features[5, 0], features[6, 1] = 2e-5, 1e-9
+    write_store(tmp_path / "small.zarr", {**ARRAYS, "features": features})
+    out = str(tmp_path / "small")
+    (note,) = [line for line in spec(tmp_path / "small.zarr", dtype="float16", out=out).prepare().splitlines()
+               if "float16 is coarse" in line]  # fmt: skip
+    assert (
+        "HD/10 (at most 1e-08, off by up to 100.0% of that), GATA1 (at most 2e-05, off by up to 0.1% of that)" in note
+    )
+    assert "AP1/1" not in note
+    assert "--dtype float32" in note
+    kept = np.load(tmp_path / "small" / "features.npy").astype(np.float64)
+    assert not kept[:, 2].any()
+    assert np.abs(kept - features).max() <= 2.0**-25
+    assert "coarse" not in spec(tmp_path / "small.zarr", out=str(tmp_path / "plain")).prepare()
 
 
 def test_prepared_twice(store, tmp_path):
@@ -157,7 +182,7 @@ def test_a_folder_of_an_earlier_version_is_refused_and_made_anew(store, tmp_path
         spec(store, out=str(out), dtype="float16").prepare()
     assert "layout" not in str(refused.value)
     assert "exactly this" not in once.prepare()
-    assert json.loads((out / folders.SIDECAR).read_text())["version"] == 2
+    assert json.loads((out / folders.SIDECAR).read_text())["version"] == folders.VERSION
     assert "exactly this" in once.prepare()
     assert read.build().motifs
 
@@ -219,7 +244,7 @@ DAMAGE = {
     "no sidecar": ("regions.json", lambda content: b"{", "regions.json: is damaged"),
     "lying shape": ("regions.json", lambda content: content.replace(b"3\n   ]", b"4\n   ]"), "regions.json says"),
     "lying type": ("regions.json", lambda content: content.replace(b'"<f4"', b'"<f2"'), "regions.json says <f2"),
-    "other version": ("regions.json", lambda content: content.replace(b'"version": 2', b'"version": 9'), "version"),
+    "other version": ("regions.json", lambda content: content.replace(b'"version": 3', b'"version": 9'), "version"),
     "no array": ("features.npy", lambda content: b"x" * len(content), "features.npy: is damaged or cut short"),
     "fewer motifs": ("regions.json", lambda content: content.replace(b'"GATA1",\n', b"\n"), "not of 40 regions and 2"),
 }

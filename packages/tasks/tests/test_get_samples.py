@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from dither.registry.kinds import DataSpec
+from dither.registry.parts import Remarks
 from dither.registry.problems import Refused
 from dither.registry.spaces import Condition, Group
 from dither.tasks.get_region.data_specs import HumanDHS, PreparedRegions
@@ -203,7 +204,7 @@ def test_closed_regions_are_dropped_before_windows_are_cut():
 
 def test_a_shift_is_a_function_of_the_number():
     task = spec(jitter=2).build()
-    assert task.size("train") == 5 * spec().build().size("train")
+    assert task.size("train") == 5 * spec().build().size("train") - 2 * 5 * 2  # five windows stand at an end
     numbers = [3, 17, 3, 0]
     together = task.batch("train", numbers)
     for place, number in enumerate(numbers):
@@ -290,6 +291,46 @@ def test_what_leaves_no_windows():
     assert spec(span=5400).build().size("train") == spec().build().size("train")
     with pytest.raises(Refused, match="windows of the train split is wider than span = 5,399 bases"):
         spec(span=5399).build()
+
+
+def test_windows_that_are_left_out_are_said():
+    assert list(spec(span=5400).build().remarks()) == list(spec().build().remarks()) == []
+    kept = ARRAYS["end"].copy()
+    try:
+        ARRAYS["end"][-1] += 7  # the last training window, and one of the two of the validation chromosome
+        ARRAYS["end"][LENGTHS["chr1"] + 5] += 7
+        task = spec(span=5400, stride=1).build()
+        assert isinstance(task, Remarks)
+        assert list(task.remarks()) == [
+            f"2 of {task.size('train') + 2} windows of train are wider than span = 5,400 bases and left out",
+            f"2 of {task.size('valid') + 2} windows of valid are wider than span = 5,400 bases and left out",
+        ]
+    finally:
+        ARRAYS["end"] = kept
+
+
+def test_options_that_change_nothing_are_said():
+    def warned(**options):
+        chosen = spec(**options)
+        return [(misfit.path, misfit.help) for misfit in chosen.warn()] if not list(chosen.check()) else None
+
+    assert warned() == warned(accessibility="quantitative", largest="window") == []
+    assert warned(expression=True, expressed=0.3) == []
+    assert warned(largest="window") == [(("largest",), 'set accessibility = "quantitative"')]
+    assert warned(expressed=0.3) == [(("expressed",), "set expression = true")]
+    no_atpm = Given(without=("atpm",))
+    assert warned(expression=True, expressed=0.3, data=no_atpm) == [(("expressed",), "leave expressed out")]
+
+
+@pytest.mark.parametrize("given", ["nothing", "motifs", "motifs-and-accessibility"])
+@pytest.mark.parametrize("standardise", [False, True])
+def test_the_space_tells_what_is_given_and_on_what_scale(given, standardise):
+    chosen = spec(given=given, expression=True, standardise=standardise)
+    told = {"nothing": (), "motifs": ("motifs",), "motifs-and-accessibility": ("motifs", "accessibility")}
+    assert chosen.space() == chosen.build().space
+    assert (chosen.space().given, chosen.space().standardised) == (told[given], standardise)
+    bare = spec(given="motifs-and-accessibility", expression=True, accessibility=False)
+    assert bare.space().given == bare.build().space.given == ("motifs",)
     with pytest.raises(
         Refused, match=r"no chromosome of the training split holds 25 regions that are open .*: chr3 has 18"
     ):

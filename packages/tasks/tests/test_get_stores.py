@@ -131,9 +131,31 @@ MISTAKES = {
     "names as numbers": (("peak_names", np.arange(P)), '"peak_names" holds int64, expected text'),
     "motifs as numbers": (("motif_names", np.arange(M)), '"motif_names" holds int64, expected text'),
     "data as text": (("data", np.full((P, M), "1")), '"data" holds <U1, expected numbers'),
-    "motif count": (("motif_names", np.array(["a", "b"])), "24 regions and 2 motifs ask for (24, 2)"),
+    "motif count": (
+        ("motif_names", np.array(["a", "b"])),
+        '"data" has the shape (24, 3); 24 regions and 2 motifs ask for (24, 2)',
+    ),
     "motif twice": (("motif_names", np.array(["a", "b", "a"])), '"a" is the name of more than one of the motifs'),
     "peak count": (("peak_names", peaks()[:20]), '"data" has the shape (24, 3), expected (P, M) with P = 20 peaks'),
+    "motif without a name": (("motif_names", np.array(["a", " ", "c"])), "number 2 of the motifs has no name"),
+    "truth values": (("data", table()["features"] > 1), '"data" holds bool, expected numbers'),
+    "gene on no peak": (
+        ("gene_idx_info_index", np.array([3, P])),
+        "gene_idx_info_index, row 1: 24 is none of the 24 peaks, 0 to 23",
+    ),
+    "gene before the first peak": (
+        ("gene_idx_info_index", np.array([-1, 3])),
+        "gene_idx_info_index, row 0: -1 is none",
+    ),
+    "gene on no strand": (
+        ("gene_idx_info_strand", np.array(["+", "x"])),
+        'gene_idx_info_strand, row 1: "x" is neither "+" nor "-"',
+    ),
+    "more names than genes": (
+        ("gene_idx_info_name", np.array(["a", "b", "c"])),
+        "gene_idx_info_index (2,), gene_idx_info_name (3,), gene_idx_info_strand (2,)",
+    ),
+    "genes in a table": (("gene_idx_info_index", np.zeros((2, 1), int)), "gene_idx_info_index (2, 1)"),
     "no peaks": (("peak_names", peaks()[:0]), "with P = 0 peaks"),
 }
 
@@ -263,6 +285,20 @@ OLD_MISTAKES = {
         lambda f: (f / "cell_type_align.txt").write_text("id,celltype,datatype\n../x,a,b\n"),
         "line 2: names no cell type, id and datatype",
     ),
+    "half a base": (
+        lambda f: (f / "wATAC/0.csv").write_text(
+            "Chromosome,Start,End\n" + "".join(f"chr1,{1000 * n}.7,{1000 * n + 9}\n" for n in range(P))
+        ),
+        "0.csv, line 2: 0.7 is no base number (a whole number of at least 0)",
+    ),
+    "no such base": (
+        lambda f: (f / "wATAC/0.csv").write_text("Chromosome,Start,End\n" + "chr1,nan,1e300\n" * P),
+        "0.csv, line 2: nan is no base number",
+    ),
+    "maybe": (
+        lambda f: (f / "cell_type_align.txt").write_text("id,celltype,datatype,expression\n0,a,wATAC,maybe\n"),
+        'line 2: expression is "maybe", expected True or False',
+    ),
     "empty": (lambda f: (f / "cell_type_align.txt").write_text("id,celltype,datatype\n"), "names no cell type"),
 }
 
@@ -273,6 +309,19 @@ def test_mistakes_in_the_older_layout(tmp_path, mistake):
     spoil, message = OLD_MISTAKES[mistake]
     spoil(tmp_path / "old")
     assert message in refusal(tmp_path / "old")
+
+
+def test_expression_that_the_list_denies_is_not_known(tmp_path):
+    write_legacy(tmp_path / "old", table())
+    path = tmp_path / "old" / "cell_type_align.txt"
+    listed = path.read_text()
+    path.write_text(listed.replace("k562,wATAC,True", "k562,wATAC,False"))
+    found = read(tmp_path / "old")
+    assert found["untold"].tolist() == ["expression:k562"]
+    assert found["expression"][:, 0].any()
+    assert not found["expression"][:, 1].any()
+    path.write_text(listed.replace("True", "False"))
+    assert "expression" not in read(tmp_path / "old")
 
 
 def test_motifs_that_differ_between_cell_types(tmp_path):
@@ -375,7 +424,7 @@ def test_parquet(tmp_path):
     (tmp_path / "y.parquet").write_bytes(content[:-20])
     assert "y.parquet: cannot be read as parquet" in refusal(tmp_path / "y.parquet")
     parquet.write_table(pyarrow.table({**columns, "GATA1": ["x"] * P}), tmp_path / "z.parquet")
-    assert "columns chromosome, GATA1 hold no numbers" in refusal(tmp_path / "z.parquet")
+    assert 'the column "GATA1" holds no numbers' in refusal(tmp_path / "z.parquet")
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -48,7 +48,7 @@ def test_the_seed_size_fits_the_default_data():
     assert list(spec.check()) == []
     groups = (Group("motifs", 0, 282), Group("accessibility", 282, 283))
     told = (Condition("chromosome", 24), Condition("centre"), Condition("cell", 1, ("K562",)))
-    assert spec.space() == FeatureSpace(900, 283, groups, told)
+    assert spec.space() == FeatureSpace(900, 283, groups, told, standardised=False)
     task = spec.build()
     assert {split: task.size(split) for split in ("train", "valid", "test")} == {"train": 218, "valid": 5, "test": 6}
     clean = task.batch("train", [0, 217])
@@ -105,7 +105,8 @@ def test_other_cell_types_and_none(matrix):
     np.testing.assert_array_equal(clean.x0[clean.valid][:, 282].numpy() > 0, matrix.labels("HepG2")[held])
     without = small(accessibility=False)
     told = (Condition("chromosome", 2), Condition("centre"))
-    assert without.space() == without.build().space == FeatureSpace(50, 282, (Group("motifs", 0, 282),), told)
+    space = FeatureSpace(50, 282, (Group("motifs", 0, 282),), told, standardised=False)
+    assert without.space() == without.build().space == space
     assert without.build().batch("train", [0]).cond.keys() == {"chromosome", "centre"}
     assert "accessibility_auc/mean" not in without.build().baselines()
 
@@ -245,7 +246,8 @@ def test_a_file_of_the_user_trains(tmp_path):
     spec = GetRegion(data=RegionFile(path=str(path)), regions=4, cell_type="T")
     assert list(spec.check()) == []
     told = (Condition("chromosome", 3), Condition("centre"), Condition("cell", 1, ("T",)))
-    assert spec.space() == FeatureSpace(4, 3, (Group("motifs", 0, 2), Group("accessibility", 2, 3)), told)
+    groups = (Group("motifs", 0, 2), Group("accessibility", 2, 3))
+    assert spec.space() == FeatureSpace(4, 3, groups, told, standardised=False)
     task = spec.build()
     assert task.batch("train", [0]).x0[0].tolist() == [[0, 0, 0], [0.5, 0.25, 1], [1, 0.5, 0], [0, 0.75, 1]]
 

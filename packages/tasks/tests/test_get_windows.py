@@ -83,14 +83,26 @@ def test_each_window_with_each_shift_is_a_sample():
     table = matrix()
     plain = cut(table, "train", regions=4, stride=5)
     windows = cut(table, "train", regions=4, stride=5, jitter=2)
-    assert len(windows) == 5 * len(plain)
     edges = {"a": (0, 7), "e": (30, 46)}  # the first and the last place where a window fits
     expected = []
     for number in range(len(plain)):
         start = int(rows_of(plain, number)[0])
         low, high = edges[str(table.chromosome[start])]
-        expected += [min(max(start + shift, low), high) for shift in (-2, -1, 0, 1, 2)]
+        expected += [start + shift for shift in (-2, -1, 0, 1, 2) if low <= start + shift <= high]
     assert [int(rows_of(windows, number)[0]) for number in range(len(windows))] == expected
+
+
+@pytest.mark.parametrize("jitter", [1, 3, 50])
+def test_no_start_is_more_likely_at_the_ends_of_a_chromosome(jitter):
+    """A start stands once for each window that reaches it, so never more often at an end than in the middle."""
+    table, stride = matrix(), 3
+    windows = cut(table, "train", regions=4, stride=stride, jitter=jitter)
+    starts = [int(rows_of(windows, number)[0]) for number in range(len(windows))]
+    for low, high in ((0, 7), (30, 46)):
+        reach = [
+            sum(abs(start - first) <= jitter for first in range(low, high + 1, stride)) for start in range(high + 1)
+        ]
+        assert [starts.count(start) for start in range(low, high + 1)] == reach[low:]
 
 
 def test_wide_windows_are_left_out_and_counted():

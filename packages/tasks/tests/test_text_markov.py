@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from dither.tasks.language_model import markov
 from dither.tasks.language_model.data_specs import MarkovText
 from dither.tasks.language_model.laws import law_figures
 from dither.tasks.language_model.markov import ALPHABET, MarkovChain
@@ -48,6 +49,38 @@ def test_texts_are_reproducible_and_those_of_other_streams_differ():
     assert one.text(100, stream=1) != one.text(100)
     assert MarkovChain(8, seed=3).text(100) != one.text(100)
     assert one.text(200)[:100] == one.text(100)
+
+
+def test_a_text_is_drawn_in_pieces_and_is_the_same(monkeypatch):
+    chain = MarkovChain(8, order=2, seed=2)
+    text = chain.text(1000)
+    monkeypatch.setattr(markov, "PIECE", 7)
+    assert chain.text(1000) == text
+
+
+@pytest.mark.parametrize("length", [1, 3, 40, 300, 3000])
+def test_the_space_of_a_text_is_told_without_drawing_it_all(length):
+    """Some of the 30 letters are rare: short texts lack them, and the space says so as the corpus does."""
+    data = MarkovText(states=30, concentration=0.05, length=length, held=10, seed=4)
+    assert data.characters() == data.build().characters()
+    for more in ({}, {"end_of_text": True}):
+        spec = LanguageModel(data=data, tokenizer="chars", length=1, **more)
+        assert spec.space() == spec.build().space
+
+
+def test_a_text_of_the_largest_length_is_not_drawn_for_its_space(monkeypatch):
+    pieces = MarkovChain._pieces
+    drawn = []
+
+    def counted(*arguments):
+        for piece in pieces(*arguments):
+            drawn.append(len(piece))
+            yield piece
+
+    monkeypatch.setattr(MarkovChain, "_pieces", counted)
+    spec = LanguageModel(data=MarkovText(states=62, length=100_000_000, seed=8), tokenizer="chars")
+    assert [spec.space().fields[0].size for _ in range(3)] == [63, 63, 63]
+    assert 0 < sum(drawn) < 1_000_000
 
 
 def test_every_symbol_has_a_number_of_its_own():

@@ -51,8 +51,13 @@ class Softplus(HeadSpec):
     """Whether the map has a bias."""
 
     def check(self, space: Space, width: int) -> Iterator[Misfit]:
-        """Yield a group that there is not."""
+        """Yield a group that there is not, and samples with numbers below 0."""
         yield from super().check(space, width)
+        if isinstance(space, FeatureSpace) and space.standardised:
+            what = (
+                'head "softplus" gives numbers above 0 only, and standardised samples are below 0 where below the mean'
+            )
+            yield Misfit(what, related=("task", "standardise"), help="set task.standardise = false")
         if self.group is not None:
             yield from misfit_groups(space, [self.group], ("group",))
 

@@ -17,7 +17,7 @@ from .intervals import Intervals
 from .randomness import Stream, seed_generators
 from .system import Diffusion
 
-__all__ = ["evaluate"]
+__all__ = ["evaluate", "wanted"]
 
 
 @torch.no_grad()
@@ -76,6 +76,25 @@ def evaluate(
     finally:
         system.train(was_training)
     return {"loss": total / weight if weight else math.nan, **metrics.compute(), **intervals.compute()}
+
+
+@torch.no_grad()
+def wanted(system: Diffusion, samples: int, batch_size: int, seed: int = 0, split: Split = "valid") -> bool:
+    """Tell whether noise takes anything at all away from the samples of an evaluation; arguments as for `evaluate`.
+
+    Usually the first batch says so. The noise is that of the evaluation.
+    """
+    task, device = system.task, next(system.model.parameters()).device
+    count = min(samples, task.size(split))
+    seed_generators(device, Stream.EVALUATION, seed, 0)
+    times = _times(system, count)
+    for start in range(0, count, batch_size):
+        clean = task.batch(split, range(start, min(start + batch_size, count))).to(device)
+        seed_generators(device, Stream.EVALUATION, seed, 0, start)
+        _, noised = system.noise(clean, times[start : start + batch_size].to(device))
+        if noised.wanted.any():
+            return True
+    return False
 
 
 def _times(system: Diffusion, count: int) -> Tensor:

@@ -111,8 +111,10 @@ class Experiment(Options):
         """Yield what is allowed, and should be known before a long run; only where `check` finds nothing."""
         space = self.task.space()
         process = self.process.facts(space)
+        with blamed(self.task):
+            found = list(below("task", self.task.warn()))
         with blamed(self.process):
-            found = list(below("process", self.process.warn(space)))
+            found += below("process", self.process.warn(space))
         with blamed(self.loss):
             found += below("loss", self.loss.warn(process))
         with blamed(self.sampler):

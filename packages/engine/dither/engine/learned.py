@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
+from fnmatch import fnmatchcase, translate
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from dither.registry.costs import Cost, Matrix, Stage
@@ -14,8 +16,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Learned", "stands_in"]
 
-MANY = 10_000
-"""Parts alike that are looked at one by one; of more, the names of the first ones tell the share."""
+MANY = 256
+"""Parts alike that are looked at one by one; of more, the names of so many at even distances tell the share."""
+REMEMBERED = 64
+"""Answers on names that are kept: an experiment is asked anew with each of its numbers changed."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,9 @@ class Learned:
         if train.lora is None:
             frozen = _named(parts, train.freeze)
             return cls(tuple(replace(stage, times=stage.times - named) for stage, named in frozen))
-        chosen = [m for m in matrices if any(stands_in(m.name, pattern) for pattern in train.lora.on)]
+        known = tuple(matrices)
+        names = _meant(tuple(f".{m.name}." for m in known), tuple(f".{pattern}.*" for pattern in train.lora.on), True)
+        chosen = [m for m in known if f".{m.name}." in names]
         added = sum(m.times * train.lora.rank * (m.rows + m.columns) for m in chosen)
         whole = (replace(stage, times=named) for stage, named in _named(parts, train.lora.whole))
         changed = sum(m.times * m.rows * m.columns for m in chosen)
@@ -63,7 +69,21 @@ def _named(parts: Sequence[Stage], patterns: Sequence[str]) -> Iterator[tuple[St
     blocks = sum(stage.times for stage in parts if stage.name == "blocks")
     for stage in parts:
         name, first = ("blocks", blocks) if stage.name == "last block" else (stage.name, 0)
-        seen = min(stage.times, MANY) if patterns else 0
-        weights = (f"{name}.{first + number}.weight" for number in range(seen))
-        named = sum(any(fnmatchcase(weight, pattern) for pattern in patterns) for weight in weights)
-        yield stage, named * stage.times // max(seen, 1)
+        seen = min(stage.times, MANY)
+        weights = (f"{name}.{first + number * stage.times // seen}.weight" for number in range(seen))
+        yield stage, len(_meant(tuple(weights), tuple(patterns))) * stage.times // max(seen, 1)
+
+
+@lru_cache(REMEMBERED)
+def _meant(names: tuple[str, ...], patterns: tuple[str, ...], within: bool = False) -> frozenset[str]:
+    """Return the names that fit one of the patterns at least, from the beginning or from anywhere `within`."""
+    if not patterns:
+        return frozenset()
+    expression = _any_of(patterns)
+    return frozenset(filter(expression.search if within else expression.match, names))
+
+
+@lru_cache(REMEMBERED)
+def _any_of(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    """Return one expression for all patterns: a file may have thousands of them."""
+    return re.compile("|".join(translate(pattern) for pattern in dict.fromkeys(patterns)))

@@ -17,6 +17,7 @@ from dither.registry.problems import Refused
 from .checkpoint import Checkpoints
 from .intact import verify
 from .locking import held_by
+from .metrics_file import as_number
 from .rundir import read_manifest, resolved_file
 from .scores import Scores
 from .seals import broken_table, broken_text
@@ -85,13 +86,16 @@ def _listed(path: Path) -> Listed:
         tables = tomllib.loads(text)
         steps, name = int(tables["train"]["steps"]), str(tables["name"])
         state = "damaged" if broken_text(text) else None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
         state = "damaged"
     figures, ended = {}, steps
-    with suppress(OSError, ValueError, TypeError, AttributeError, KeyError):
+    with suppress(OSError, ValueError, TypeError, AttributeError, KeyError, RecursionError):
         summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
         figures = {
-            f"{kind}/{key}": value for kind, values in summary["figures"].items() for key, value in values.items()
+            f"{kind}/{key}": value
+            for kind, values in summary["figures"].items()
+            for key, value in values.items()
+            if as_number(value) is not None
         }
         figures = {} if broken_table(summary) else figures
         ended = summary["step"] if summary.get("steps") == steps else steps  # it may have ended early
@@ -153,9 +157,10 @@ def _metrics(path: Path) -> str | None:
         return f"line {len(lines) + 1} has no end"
     for number, line in enumerate(lines, 1):
         try:
-            if not {"step", "kind"} <= set(json.loads(line)):
+            values = json.loads(line)
+            if not (isinstance(values, dict) and isinstance(values.get("step"), int) and "kind" in values):
                 return f"line {number} has no step or no kind"
-        except (ValueError, TypeError, RecursionError):
+        except (ValueError, RecursionError):
             return f"line {number} is no JSON"
     missing = _promised(path) - len(text)
     return f"{missing:,} bytes are missing that the newest checkpoint speaks of" if missing > 0 else None
@@ -164,6 +169,6 @@ def _metrics(path: Path) -> str | None:
 def _promised(path: Path) -> int:
     """Return the bytes of metrics.jsonl that the newest checkpoint says there are."""
     for _, folder in Checkpoints(path / "checkpoints").steps():
-        with suppress(OSError, ValueError, KeyError, TypeError):
+        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
             return int(json.loads((folder / "state.json").read_text(encoding="utf-8"))["metrics_bytes"])
     return 0

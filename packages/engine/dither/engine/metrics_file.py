@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["BEGINNING", "MetricsFile", "Place", "as_json", "changed_lines", "read_metrics"]
+__all__ = ["BEGINNING", "MetricsFile", "Place", "as_json", "as_number", "changed_lines", "read_metrics"]
 
 
 class Place(NamedTuple):
@@ -23,6 +23,8 @@ class Place(NamedTuple):
     sha256: str
 
 
+LARGEST = 2**63
+"""An integer beyond this is no figure and no step: nothing here counts so far."""
 BEGINNING = Place(0, "")
 """Before the first line; its hash is not compared."""
 
@@ -99,6 +101,13 @@ def as_json(values: Any, indent: int | None = None) -> str:
         return None if isinstance(value, float) and not math.isfinite(value) else value
 
     return json.dumps(clean(values), indent=indent, allow_nan=False)
+
+
+def as_number(value: object) -> float | None:
+    """Return a figure that was read, or None for what is none: a text, or a number that no float can hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if isinstance(value, float) or abs(value) <= LARGEST else None
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:

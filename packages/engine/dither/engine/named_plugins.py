@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from functools import cache
 from pathlib import Path
 
 from dither.registry.document import Document
 from dither.registry.plugins import Plugins
-from dither.registry.problems import Problem, Refused
+from dither.registry.problems import MOST, Problem, Refused
 
 from .trust import is_given, refuse_unknown, remember
 
@@ -29,16 +30,25 @@ def load_named(plugins: Plugins, document: Document, trust: bool = False) -> Non
     given.
 
     Raises:
-        Refused: With a problem for each that cannot be loaded, where it is named.
+        Refused: With a problem for each that cannot be loaded, where it is named; after many, no more are looked at.
     """
     problems: list[Problem] = []
     cause: Exception | None = None
-    given = not trust and is_given(document.files[-1])
-    for index, name in enumerate(names_in(document)):
+    names, done = names_in(document), set()
+    came = cache(is_given)  # with a run, an export or a sweep
+    for index, name in enumerate(names):
+        if len(problems) == MOST:
+            message = f"{len(names) - index:,} more names of plugins are not looked at"
+            problems.append(Problem(message, ("plugins",), document.origin(("plugins",))))
+            break
         origin = document.origin(("plugins", index))
         file = None if origin is None or origin.file.startswith("--") else Path(origin.file)
+        if (name, file) in done:
+            continue
         try:
-            _load(plugins, name, file and file.parent, given or (not trust and file is not None and is_given(file)))
+            given = not trust and any(came(each) for each in (document.files[-1], file) if each is not None)
+            _load(plugins, name, file and file.parent, given)
+            done.add((name, file))
         except Refused as refused:
             first = refused.problems[0]
             problems.append(Problem(first.message, ("plugins", index), origin, first.help))

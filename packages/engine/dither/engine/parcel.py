@@ -130,7 +130,7 @@ def read_needs(folder: Path) -> tuple[list[Need], Space | None]:
             for one in manifest.get("data", ())
         ]
         return data, None if space is None else space_from_json(space)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise Damaged(f"{folder / MANIFEST} cannot be read: {type(error).__name__}: {error}") from None
 
 
@@ -179,4 +179,5 @@ def space_from_json(table: Mapping[str, Any]) -> Space:
     if table["data"] == "tokens":
         return TokenSpace(tuple(Field(**one) for one in table["fields"]), conditions)
     groups = tuple(Group(**one) for one in table["groups"])
-    return FeatureSpace(int(table["length"]), int(table["width"]), groups, conditions)
+    given, standardised = tuple(table.get("given", ())), table.get("standardised")
+    return FeatureSpace(int(table["length"]), int(table["width"]), groups, conditions, given, standardised)

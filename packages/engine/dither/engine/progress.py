@@ -30,10 +30,10 @@ MOST = 8
 class Screen(Console):
     """A console that falls silent when it cannot be written to: a closed pipe or a full disk never ends a run."""
 
-    def print(self, *objects: Any, **options: Any) -> None:
-        """Print, or fall silent for good."""
+    def __exit__(self, *raised: Any) -> None:
+        """Write what was printed, or moved the cursor, or fall silent for good."""
         try:
-            super().print(*objects, **options)
+            super().__exit__(*raised)
         except OSError:
             self.on_broken_pipe()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Any
 
 from rich.console import Console
 
+from dither.registry.document import Document
 from dither.registry.problems import Problem, Refused
 
-from .checkpoint import Checkpoints, Damage
+from .checkpoint import Checkpoints, Damage, Damaged
 from .data_record import changed_data, data_record
 from .environment import differences, environment
 from .experiment import Loaded
@@ -19,10 +21,10 @@ from .metrics_file import Place, changed_lines
 from .parts_record import changed_parts, newest_record, parts_record, plugins_record, what_is_new
 from .progress import say
 from .ranks import Ranks
-from .rundir import RunDirectory, read_manifest
+from .rundir import RunDirectory, read_manifest, resolved_file
 from .trainer import Trainer
 
-__all__ = ["find_newest", "launched", "lost_lines", "note_resumption", "same_parts"]
+__all__ = ["find_newest", "launched", "lost_lines", "note_resumption", "require_never_saved", "same_parts"]
 
 
 def same_parts(
@@ -67,6 +69,44 @@ def find_newest(path: Path, ranks: Ranks) -> tuple[Path | None, list[Damage]]:
     newest, damaged = Checkpoints(path / "checkpoints").newest() if ranks.chief else (None, [])
     found = ranks.share(None if newest is None else str(newest))
     return None if found is None else Path(found), damaged
+
+
+def require_never_saved(path: Path, before: Mapping[str, Any]) -> None:
+    """Make sure that a run without a checkpoint never had one: else it would begin anew, over all that it has done.
+
+    Args:
+        path: The run directory.
+        before: Its manifest.
+
+    Raises:
+        Damaged: It has come to its end, went on from a checkpoint before, or trained for longer than until its first.
+    """
+    settings = Document.read(resolved_file(path, sealed=False))
+    every = settings.at(("train", "checkpoint_every"))
+    due = 2 if settings.at(("train", "async_save")) else 1  # the last of so many may have been broken off
+    done = _last_step(path / "metrics.jsonl")
+    resumed = next((entry.get("step") for entry in before["resumed"][-1:] if isinstance(entry, dict)), None)
+    if (path / "summary.json").exists():
+        reason = "it has come to its end"
+    elif resumed:
+        reason = f"it went on from that of step {resumed}"
+    elif isinstance(every, int) and done > due * every:
+        reason = f"it has trained for {done} steps, with one every {every}"
+    else:
+        return
+    hint = "bring them back; or begin again at step 0 with --accept-changes, which writes over metrics.jsonl"
+    raise Damaged(Problem(f"no checkpoint is left of the run in {path}: {reason}", help=hint))
+
+
+def _last_step(path: Path) -> int:
+    """Return the largest step in a metrics file, whatever else may be in it."""
+    last = 0
+    with suppress(OSError), path.open("rb") as lines:
+        for line in lines:
+            with suppress(ValueError, RecursionError):
+                step = values.get("step") if isinstance(values := json.loads(line), dict) else None
+                last = max(last, step) if isinstance(step, int) else last
+    return last
 
 
 def lost_lines(path: Path, before: Place) -> list[str]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from inspect import signature
 from pathlib import Path
+from typing import Any, cast
 
 from rich.console import Console
 
-from dither.registry.parts import Split
+from dither.registry.parts import Split, Task
 from dither.registry.problems import Refused
 
 from .anchoring import refuse_links
@@ -22,7 +24,7 @@ from .progress import Screen, say
 from .rundir import resolved_file
 from .summary import show_figures
 
-__all__ = ["evaluate_run", "sample_run"]
+__all__ = ["evaluate_beside", "evaluate_run", "sample_run"]
 
 
 def evaluate_run(
@@ -33,12 +35,36 @@ def evaluate_run(
     Raises:
         Refused: It is no run directory, or the split is empty; Damaged: it has no such checkpoint that is intact.
     """
+    return evaluate_beside(run_directory, checkpoint, split, select)[0]
+
+
+def evaluate_beside(
+    run_directory: Path, checkpoint: Which = "newest", split: Split = "valid", select: Sequence[str] | None = None
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the figures of `evaluate_run`, and those of baselines on the same split, by `figure/baseline`."""
     loaded, system, _ = load_run(run_directory, checkpoint=checkpoint, select=select)
     if not system.task.size(split):
         raise Refused(f'the split "{split}" of task "{loaded.experiment.task.name}" is empty')
     settings = loaded.experiment.evaluate
     size = settings.batch_size or loaded.experiment.train.batch_size
-    return evaluate(system, settings.samples, size, settings.repeats, loaded.experiment.seed, split) or {}
+    figures = evaluate(system, settings.samples, size, settings.repeats, loaded.experiment.seed, split) or {}
+    baselines = _baselines(system.task, split)
+    return figures, {name: value for name, value in baselines.items() if name.partition("/")[0] in figures}
+
+
+def _baselines(task: Task, split: Split) -> dict[str, float]:
+    """Return the baselines of a split; those of a task that has them of the validation split alone are no others'."""
+    if "split" in signature(task.baselines).parameters:
+        return cast(Any, task).baselines(split=split)  # type: ignore[no-any-return]
+    return task.baselines() if split == "valid" else {}
+
+
+def _of_samples(task: Task, figures: Mapping[str, float]) -> dict[str, float]:
+    """Return the baselines of figures of samples; where a task has some of these alone, only them."""
+    baselines = task.baselines() if figures else {}
+    own = {name: value for name, value in baselines.items() if name.startswith("sample ")}
+    names = {said for name in figures for said in (name, f"sample {name}")}
+    return {name: value for name, value in (own or baselines).items() if name.partition("/")[0] in names}
 
 
 def sample_run(
@@ -90,7 +116,8 @@ def sample_run(
         say(console, file)
     for line in export_drawing(system, drawing, forms, folder):
         say(console, line)
-    show_figures(console, {"figures": {"sample": drawing.figures}, "baselines": {}})
+    beside = _of_samples(system.task, drawing.figures)
+    show_figures(console, {"figures": {"sample": drawing.figures}, "baselines": beside})
     for line in shortfall(drawing.figures):
         say(console, line, "yellow")
     return 0

@@ -28,7 +28,8 @@ from .log import Log, Silence
 from .metrics_file import BEGINNING
 from .progress import Screen, say
 from .ranks import Ranks, together
-from .resuming import find_newest, launched, lost_lines, note_resumption, same_parts
+from .remarks import remarks
+from .resuming import find_newest, launched, lost_lines, note_resumption, require_never_saved, same_parts
 from .rundir import RunDirectory, flat, read_manifest
 from .saving import Saver
 from .scores import Scores
@@ -162,6 +163,8 @@ def _go_on(start: Start, path: Path, accept_changes: bool) -> int:
         system, _ = build(loaded, training=True)
         newest, damaged = find_newest(path, ranks)
         if newest is None:
+            if ranks.chief and not accept_changes:
+                require_never_saved(path, before)
             _first_weights(loaded, system)
         trainer = Trainer(system, loaded.experiment.train, loaded.experiment.seed, ranks)
         place, scores = (BEGINNING, None) if newest is None else resume_from(newest, trainer)
@@ -175,7 +178,7 @@ def _go_on(start: Start, path: Path, accept_changes: bool) -> int:
             for change in changes:
                 say(console, f"changed: {change}")
             Checkpoints(path / "checkpoints").clear(damaged)
-            directory.clear()
+            directory.clear(begins=newest is None)
             directory.accept(loaded)
             entry = {"argv": start.argv, "step": trainer.step, "changes": changes, "launch": ranks.launch}
             note_resumption(directory, before, entry, data, loaded, trainer, console)
@@ -213,16 +216,24 @@ def _run(
     return run
 
 
-def _train(run: Run, console: Console) -> int:
-    """Train, and say how it went."""
+def _introduce(run: Run, console: Console) -> None:
+    """Say what is about to be run, on what, and what should be known beforehand."""
     for line in introduce(run.experiment, run.system):
         say(console, line)
-    ranks = run.ranks
-    many = f"{ranks.size} ranks ({run.experiment.train.strategy}), " if ranks.size > 1 else ""
-    device = f"{many}{run.trainer.device}, {torch.get_num_threads()} threads"
-    say(console, f"{device}; {run.directory.path}")
-    if run.experiment.train.strategy == "fsdp" and ranks.size == 1:
+    ranks, strategy = run.ranks, run.experiment.train.strategy
+    many = f"{ranks.size} ranks ({strategy}), " if ranks.size > 1 else ""
+    say(console, f"{many}{run.trainer.device}, {torch.get_num_threads()} threads; {run.directory.path}")
+    if strategy == "fsdp" and ranks.size == 1:
         say(console, 'train.strategy = "fsdp" cuts nothing up: this is one process; start it with torchrun', "yellow")
+    for line in remarks(run.experiment, run.system):
+        say(console, line, "yellow")
+
+
+def _train(run: Run, console: Console) -> int:
+    """Train, and say how it went."""
+    ranks = run.ranks
+    if ranks.chief:
+        _introduce(run, console)
     try:
         run.call("before_run")
         run.log.display.start()

@@ -161,8 +161,13 @@ class RunDirectory:
                     shutil.copyfile(path, beside)
         self._write_text("resolved.toml", sealed_text(tomlkit.dumps(resolved(loaded))))
 
-    def clear(self) -> None:
-        """Remove what this run was writing when it was broken off; drawings of other commands are not its own."""
+    def clear(self, begins: bool = False) -> None:
+        """Remove what this run was writing when it was broken off, and where it `begins` anew, its summary.
+
+        Drawings of other commands are not its own.
+        """
+        if begins:
+            (self.path / "summary.json").unlink(missing_ok=True)
         for folder in (self.path, self.path / "plugins", *self.path.glob("samples/step-" + 8 * "[0-9]")):
             for path in folder.glob(".*"):
                 if LEFT.fullmatch(path.name):

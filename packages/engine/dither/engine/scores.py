@@ -46,8 +46,9 @@ class Scores:
     ) -> None:
         self._path, self.figure, self.better = None if folder is None else folder / FILE, figure, better
         kept = before or ({} if self._path is None else _load(self._path))
+        values = _values(kept, self._path)
         alike = (kept.get("figure"), kept.get("better")) == (figure, better)  # else judged otherwise than before
-        self.values = {at: value for at, value in _values(kept).items() if at <= step} if alike else {}
+        self.values = {at: value for at, value in values.items() if at <= step} if alike else {}
 
     @property
     def best(self) -> int | None:
@@ -89,7 +90,7 @@ def best_step(folder: Path) -> int:
         Refused: None is known.
     """
     kept = _load(folder / FILE)
-    values = _values(kept)
+    values = _values(kept, folder / FILE)
     best = _best(values, "higher" if kept.get("better") == "higher" else "lower")
     if best is None:
         raise Refused(f"{folder} knows no best checkpoint: {FILE} holds no evaluation")
@@ -102,9 +103,13 @@ def _best(values: Mapping[int, float], better: Literal["lower", "higher"]) -> in
     return min(finite)[1] if finite else None
 
 
-def _values(kept: Mapping[str, object]) -> dict[int, float]:
+def _values(kept: Mapping[str, object], path: Path | None) -> dict[int, float]:
     entries = kept.get("evaluations")
-    return {int(step): math.nan if v is None else float(v) for step, v in entries} if isinstance(entries, list) else {}
+    try:
+        pairs = list(entries) if isinstance(entries, list) else []
+        return {int(step): math.nan if value is None else float(value) for step, value in pairs}
+    except (ValueError, TypeError, OverflowError) as error:
+        raise _damaged(path or Path(FILE), f"evaluations are no numbers: {error}") from None
 
 
 def _load(path: Path) -> dict[str, object]:
@@ -115,10 +120,10 @@ def _load(path: Path) -> dict[str, object]:
     except (OSError, ValueError, RecursionError) as error:
         raise Refused(f"{path} cannot be read: {error}") from None
     if not isinstance(kept, dict) or broken_table(kept):
-        raise Refused(
-            Problem(
-                f"{path} is damaged: it is not what was written",
-                help=f"remove {path}: the evaluations made so far are then forgotten",
-            )
-        )
+        raise _damaged(path, "it is not what was written")
     return kept
+
+
+def _damaged(path: Path, reason: str) -> Refused:
+    hint = f"remove {path}: the evaluations made so far are then forgotten"
+    return Refused(Problem(f"{path} is damaged: {reason}", help=hint))

@@ -1,6 +1,7 @@
 """A signal asks to stop: a run finishes its step, writes a checkpoint and ends; anything else is broken off.
 
-Exit code 75 in either case: started again, or gone on with, it comes to the same end. A second signal ends it at once.
+Exit code 75 in either case: started again, or gone on with, it comes to the same end. A second signal ends it at once,
+but for the one of a terminal that was closed: a shell sends that, too, and so it comes twice.
 After the end of a command a signal changes nothing, unless the process hangs there.
 """
 
@@ -15,11 +16,12 @@ from contextlib import contextmanager, suppress
 from threading import Thread, Timer
 from types import FrameType
 
-__all__ = ["STOPPED", "Stop", "Stopped", "broken_off", "stop_on_signals"]
+__all__ = ["STOPPED", "Stop", "Stopped", "broken_off", "heeded", "stop_on_signals"]
 
 STOPPED = 75
 """Exit code after a signal (EX_TEMPFAIL): nothing is lost, and it can be done again or gone on with."""
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
+"""Ctrl-C, kill, what clusters send before a time limit or in place of another job, and a terminal that was closed."""
 AGAIN = 3.0
 """Seconds after which a signal under torchrun is another one."""
 PATIENCE = 8.0
@@ -60,9 +62,15 @@ def broken_off(name: object) -> str:
     return f"stopped by {name}; nothing is lost, the same command begins again"
 
 
+def heeded() -> list[signal.Signals]:
+    """Return the signals that ask to stop: all `SIGNALS`, but SIGHUP where it is ignored, as under nohup."""
+    deaf = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [number for number in SIGNALS if not (deaf and number == signal.SIGHUP)]
+
+
 @contextmanager
 def stop_on_signals(last: bool = False) -> Iterator[Stop]:
-    """Yield a `Stop` that SIGINT, SIGTERM and SIGUSR1 set, and put the former handlers back at the end.
+    """Yield a `Stop` that the signals of `heeded` set, and put the former handlers back at the end.
 
     Once the stop is polled the handler only takes note: what is under way, a checkpoint above all, is not broken off.
     Under torchrun one Ctrl-C comes twice, from the terminal and from torchrun, so there a signal counts as another one
@@ -80,7 +88,8 @@ def stop_on_signals(last: bool = False) -> Iterator[Stop]:
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal first
         name = signal.Signals(number).name
-        if stop.requested is not None and time.monotonic() - first < grace:
+        soon = time.monotonic() - first < grace
+        if stop.requested is not None and (soon or number == signal.SIGHUP):
             return
         if stop.requested is not None:
             _tell(f"{_cursor()}\n{name} again: ended at once\n")
@@ -100,7 +109,7 @@ def stop_on_signals(last: bool = False) -> Iterator[Stop]:
 
     former = {}
     with suppress(ValueError):  # only the main thread may; another one leaves signals as they are
-        for number in SIGNALS:
+        for number in heeded():
             former[number] = signal.signal(number, handle)
     try:
         yield stop

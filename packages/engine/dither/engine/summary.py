@@ -16,7 +16,7 @@ from .progress import say
 from .system import Diffusion
 from .training import Run
 
-__all__ = ["introduce", "show_figures", "summarise"]
+__all__ = ["baselines_beside", "introduce", "show_figures", "summarise"]
 
 
 def introduce(experiment: Experiment, system: Diffusion) -> list[str]:
@@ -73,5 +73,10 @@ def show_figures(console: Console, summary: Mapping[str, Any]) -> None:
 def _of(kind: str, metric: str, baselines: Mapping[str, float]) -> dict[str, float]:
     if any(key.startswith(f"{kind} ") for key in baselines):  # measured on what was asked for there
         metric = f"{kind} {metric}"
+    return baselines_beside(metric, baselines)
+
+
+def baselines_beside(metric: str, baselines: Mapping[str, float]) -> dict[str, float]:
+    """Return the baselines of a figure, by name, of all by `figure/name`."""
     split = ((key.partition("/"), value) for key, value in baselines.items())
     return {name: value for (of, _, name), value in split if of == metric}

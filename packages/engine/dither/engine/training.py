@@ -255,7 +255,7 @@ def resume_from(checkpoint: Path, trainer: Trainer) -> tuple[Place, Mapping[str,
         trainer.load_state(tensors, plain)
         place = Place(int(plain["metrics_bytes"]), str(plain.get("metrics_sha256", "")))
         return place, dict(plain.get("scores") or {})
-    except (KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
+    except (KeyError, TypeError, ValueError, RuntimeError, OSError, OverflowError) as error:
         raise Damaged(f"{checkpoint} is whole, but does not hold what this run needs: {error!r}") from error
 
 

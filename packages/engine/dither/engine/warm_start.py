@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from dither.registry.problems import Problem, Refused
 from dither.registry.weight_files import read_weights
 
-from .checkpoint import weights_of
+from .checkpoint import Damaged, weights_of
+from .intact import MANIFEST, verify
 from .loading import WEIGHTS, find_checkpoint
 from .lora import merged
 from .shards import read_tensors
@@ -45,9 +46,11 @@ def start_from(
         Lines on what did not fit, each naming the weights.
 
     Raises:
-        Refused: It cannot be read, or does not fit; every weight at fault is named.
+        Refused: It cannot be read, does not fit, or is not finite; every weight at fault is named. Damaged: a run, an
+            export or a checkpoint is not what was written.
     """
-    given, own = merged(_read(source)) if rename is None else _renamed(source, rename), model.state_dict()
+    path, stored = _read(source, elsewhere=rename is not None)
+    given, own = merged(stored) if rename is None else _renamed(stored, rename), model.state_dict()
     fits = {name for name in given.keys() & own.keys() if given[name].shape == own[name].shape}
     places = {own[name].data_ptr() for name in fits}  # weights under a second name come along
     shapes = {
@@ -62,27 +65,56 @@ def start_from(
     if notes and not (partial and fits):
         hint = None if partial else "train.start_partial = true takes what fits, and leaves the others as they are"
         raise Refused([Problem(note, FROM, help=hint if note is notes[-1] else None) for note in notes])
+    weights = dict(model.named_parameters(remove_duplicate=False))
+    if lost := [name for name in fits & weights.keys() if not _finite(given[name].to(weights[name].dtype))]:
+        names = [name for name in stored if not _finite(stored[name])] or sorted(lost)
+        raise Refused(Problem(f"{path}: nan or inf is in {len(names)} weights: {_listed(names)}", FROM))
     for name in fits:
         own[name].copy_(given[name])
     return notes
 
 
-def _read(source: Path) -> dict[str, Tensor]:
+def _finite(weight: Tensor) -> bool:
+    return bool(weight.isfinite().all())
+
+
+def _read(source: Path, elsewhere: bool) -> tuple[Path, Mapping[str, Tensor]]:
+    """Return which file it is, and the weights as they are called there."""
+    if elsewhere:
+        try:
+            return source, read_weights(source)
+        except Refused as refused:
+            raise Refused([replace(problem, path=problem.path or FROM) for problem in refused.problems]) from None
     if (source / "checkpoints").is_dir():
         path = weights_of(find_checkpoint(source))
     else:
         path = source / WEIGHTS if source.is_dir() else source
+        _require_whole(path)
     try:
-        return read_tensors(path)
+        return path, read_tensors(path)
     except OSError as error:
         raise Refused(Problem(f"{path} cannot be read as safetensors: {error}", FROM)) from None
     except Refused as refused:
         raise Refused([replace(problem, path=FROM) for problem in refused.problems]) from None
 
 
-def _renamed(source: Path, rename: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
+def _require_whole(path: Path) -> None:
+    """Compare a file of an export or of a checkpoint, and what lies beside it there, with what was written.
+
+    Raises:
+        Damaged: It is not that any more.
+    """
+    folder = path.parent
+    ours = path.name == WEIGHTS or (folder / "state.json").is_file()
+    if ours and (folder / MANIFEST).is_file() and (reason := verify(folder, {path.name})):
+        raise Damaged(Problem(f"{folder} is damaged: {reason}", FROM))
+
+
+def _renamed(
+    stored: Mapping[str, Tensor], rename: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
+) -> Mapping[str, Tensor]:
     try:
-        return rename(read_weights(source))
+        return rename(stored)
     except Refused as refused:
         raise Refused([replace(problem, path=problem.path or FROM) for problem in refused.problems]) from None
 

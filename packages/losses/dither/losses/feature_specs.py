@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from dither.registry import Misfit
+from dither.registry import FeatureSpace, Misfit
 from dither.registry.costs import Cost
 from dither.registry.kinds import FEATURES, LossSpec, ProcessFacts
 
@@ -92,6 +92,11 @@ class Poisson(OnFeatures):
         if process.space.data == "features" and process.predict != "x0":
             message = f'loss "poisson" takes what a model says of x0, not predict = "{process.predict}"'
             yield Misfit(message, related=("process",), help='set predict = "x0"')
+        if isinstance(process.space, FeatureSpace) and process.space.standardised:
+            message = (
+                'loss "poisson" is for samples that are never negative, and standardised ones are below their mean'
+            )
+            yield Misfit(message, related=("task", "standardise"), help="set task.standardise = false")
 
     def warn(self, process: ProcessFacts) -> Iterable[Misfit]:
         """Yield what no part can see of the data before a run."""

@@ -67,7 +67,14 @@ class Gaussian(Clocked):
 
     def facts(self, space: Space) -> ProcessFacts:
         """Tell what losses and samplers need to know."""
-        return ProcessFacts(self.name, _features(self, space), self.predict, "gaussian")
+        return ProcessFacts(self.name, _features(self, space), self.predict, "gaussian", masked=self.mask is not None)
+
+    def warn(self, space: Space) -> Iterable[Misfit]:
+        """Yield that the columns are on scales of their own, which noise of one variance blurs unevenly."""
+        yield from super().warn(space)
+        if isinstance(space, FeatureSpace) and space.standardised is False:
+            message = "the columns are not standardised, but Gaussian noise is for those of mean 0 and deviation 1"
+            yield Misfit(message, related=("task",), help="set task.standardise = true")
 
     def build(self, space: Space) -> Process:
         """Return the process."""
@@ -134,6 +141,10 @@ def _masks(mask: Unit | None, group: str | None, block: int, space: Space) -> It
         yield Misfit(
             message, ("group",) if group else ("mask",), ("task",), f'did you mean "{hint}"?' if hint else None
         )
+    if group in space.given and mask not in (None, "region"):
+        left = ", ".join(name for name in names if name not in space.given)
+        message = f'group = "{group}" leaves nothing to learn: the task gives it to the model, so none of it is hidden'
+        yield Misfit(message, ("group",), ("task", "given"), f"groups that are not given: {left or 'none'}")
     told = [condition.name for condition in space.conditions if condition.size is None]
     if mask == "tss" and "tss" not in told:
         message = (

@@ -18,7 +18,7 @@ from .offers import Offer, offer_of
 from .problems import Refused, nearest
 from .renames import migrated
 from .reports import why
-from .spec import Spec
+from .spec import Spec, a_kind
 
 __all__ = ["Catalog", "Part", "default_catalog"]
 
@@ -219,7 +219,7 @@ class Catalog:
         if f"{kind}:{name}" in self.known:
             text += f" It comes with {self.known[f'{kind}:{name}']}."
         elif others:
-            text += f' "{name}" is a {others[0]}, not a {kind}.'
+            text += f' "{name}" is {a_kind(others[0])}, not {a_kind(kind)}.'
         elif close:
             text += f' Did you mean "{close}"?'
         text += f" Registered: {', '.join(self.names(kind)) or 'none'}"
@@ -236,8 +236,8 @@ class Catalog:
         if not isinstance(table, Mapping) or not isinstance(table.get("use"), str):
             raise PydanticCustomError(
                 "no_name",
-                'expected the name of a {kind}, or a table with `use = "name"`; registered: {names}',
-                {"kind": kind, "names": ", ".join(self.names(kind))},
+                'expected the name of {kind}, or a table with `use = "name"`; registered: {names}',
+                {"kind": a_kind(kind), "names": ", ".join(self.names(kind)) or "none"},
             )
         try:
             part = self.find(kind, table["use"])

@@ -22,6 +22,7 @@ class ProcessFacts:
         timeless: Whether states say nothing of time; see `TimelessProcess`.
         hidden: Share of the positions of every noised sample that is hidden as a whole; 0 where it is not always as
             much.
+        masked: Whether noise is added only to what a mask picks, beside values that stay clean.
     """
 
     name: str
@@ -30,6 +31,7 @@ class ProcessFacts:
     prior: Literal["mask", "uniform", "frequencies", "gaussian", "hidden"]
     timeless: bool = False
     hidden: float = 0.0
+    masked: bool = False
 
 
 @dataclass(frozen=True)

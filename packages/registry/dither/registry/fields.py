@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
@@ -11,7 +12,7 @@ from pydantic.fields import FieldInfo
 from .catalog import Catalog
 from .document import Document
 from .problems import Refused
-from .spec import Options, Path, Place, Spec
+from .spec import Options, Path, Place, Spec, default_part
 
 __all__ = ["Found", "accepted_keys", "field_at", "kind_of"]
 
@@ -76,9 +77,18 @@ def kind_of(info: FieldInfo | None) -> str | None:
     return None
 
 
+@dataclass(frozen=True)
+class _Default:
+    """Goes with an annotation: the name of the part that a table without `use` changes."""
+
+    name: str
+
+
 def _annotation(info: FieldInfo) -> Any:
-    places = [item for item in info.metadata if isinstance(item, Place)]
-    return Annotated[info.annotation, places[0]] if places else info.annotation
+    items: list[Any] = [item for item in info.metadata if isinstance(item, Place)][:1]
+    if (part := default_part(info)) is not None:
+        items.append(_Default(part["use"]))
+    return Annotated[(info.annotation, *items)] if items else info.annotation
 
 
 def _descend(
@@ -101,7 +111,8 @@ def _descend(
 
 
 def _models(annotation: Any, value: Any, catalog: Catalog | None) -> Iterator[type[Options]]:
-    """Yield the tables of options that a value may be: that of the part it names, or of a nested table."""
+    """Yield the tables of options that a value may be: that of the part it names or changes, or of a nested table."""
+    defaults = [item.name for item in getattr(annotation, "__metadata__", ()) if isinstance(item, _Default)]
     for leaf, place in _leaves(annotation):
         if not (isinstance(leaf, type) and issubclass(leaf, Options)):
             continue
@@ -109,6 +120,8 @@ def _models(annotation: Any, value: Any, catalog: Catalog | None) -> Iterator[ty
             yield leaf
             continue
         name = value if isinstance(value, str) else Document.value_of(value, ("use",))
+        if defaults and isinstance(value, Mapping) and "use" not in value:
+            name = defaults[0]
         if catalog is not None and isinstance(name, str) and issubclass(leaf, Spec):
             try:
                 yield catalog.find(leaf.kind, name).spec

@@ -59,6 +59,10 @@ class TaskSpec(Spec):
         """Yield what is wrong with the options taken together."""
         return ()
 
+    def warn(self) -> Iterable[Misfit]:
+        """Yield what is allowed, and should be known before a long run."""
+        return ()
+
     @abstractmethod
     def space(self) -> Space:
         """What one sample looks like. May read data, without torch; raises `Refused` where the data is at fault."""

@@ -11,14 +11,12 @@ from pydantic import ValidationError
 from .catalog import Catalog
 from .document import Document
 from .fields import Found, accepted_keys, field_at, kind_of
-from .problems import Problem, nearest
+from .problems import MOST, Problem, nearest, not_shown
 from .spec import Options, Path
 from .wording import expectation, listed, shown
 
 __all__ = ["problems_in"]
 
-MOST = 50
-"""Problems that are told at once."""
 Detail = Mapping[str, Any]
 
 
@@ -29,8 +27,7 @@ def problems_in(
     details = error.errors(include_url=False)
     problems = sorted(_Reader(model, document, catalog).tell(details[:MOST]), key=_place)
     if len(details) > MOST:
-        message = f"{len(details) - MOST:,} more problems are not shown"
-        problems.append(Problem(message, origin=document.origin(())))
+        problems.append(not_shown(len(details) - MOST, document.origin(())))
     return problems
 
 

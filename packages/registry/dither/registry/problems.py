@@ -5,16 +5,20 @@ from __future__ import annotations
 import difflib
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from functools import lru_cache
+from itertools import accumulate, islice
 from typing import Any
 from unicodedata import combining, east_asian_width
 
 from .spec import Path
 
-__all__ = ["Origin", "Problem", "Refused", "dotted", "nearest", "plain", "shortened"]
+__all__ = ["MOST", "Origin", "Problem", "Refused", "dotted", "nearest", "not_shown", "plain", "shortened"]
 
+MOST = 50
+"""Problems that are told at once: no person reads more."""
 WIDEST = 160
 """Characters of a source line that are shown."""
 LONGEST = 2000
@@ -47,11 +51,10 @@ class Origin:
     @classmethod
     def within(cls, file: str, text: str, start: int, end: int) -> Origin:
         """Say where the characters from `start` to `end` of a file's text stand."""
-        first = text.rfind("\n", 0, start) + 1
-        last = text.find("\n", start)
-        source = text[first : last if last >= 0 else len(text)]
-        width = max(1, min(end - start, len(source) - (start - first)))
-        return cls(file, text.count("\n", 0, start) + 1, start - first + 1, source, width)
+        begins, lines = _lines(text)
+        line = bisect_right(begins, start)
+        source, column = lines[line - 1], start - begins[line - 1] + 1
+        return cls(file, line, column, source, max(1, min(end - start, len(source) - column + 1)))
 
     def __str__(self) -> str:
         return ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
@@ -103,17 +106,36 @@ class Problem:
         return plain("\n".join(lines))
 
 
+def not_shown(count: int, origin: Origin | None = None) -> Problem:
+    """Return what stands for problems that are left out."""
+    return Problem(f"{count:,} more problems are not shown", origin=origin)
+
+
 class Refused(Exception):  # noqa: N818 - it is no error of the program
-    """What a person gave cannot be used; holds every problem found. The command line prints them and exits with 2."""
+    """What a person gave cannot be used. The command line prints the problems and exits with 2.
+
+    Attributes:
+        problems: All that were found, but no more than a person can read: of others their number is the last one.
+    """
 
     def __init__(self, problems: Problem | str | Sequence[Problem]) -> None:
         if isinstance(problems, str):
             problems = Problem(problems)
         self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
+        if (more := len(self.problems) - MOST) > 1:  # in the place of one more stands how many there are
+            origin = self.problems[0].origin
+            self.problems = (*self.problems[:MOST], not_shown(more, origin and Origin(origin.file)))
         super().__init__(self.problems)
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.problems))
+
+
+@lru_cache(4)
+def _lines(text: str) -> tuple[list[int], list[str]]:
+    """Return where each line begins, and the lines, which all problems in them share: one line may be all there is."""
+    lines = text.split("\n")
+    return list(accumulate((len(line) + 1 for line in lines[:-1]), initial=0)), lines
 
 
 def _cells(text: str) -> int:

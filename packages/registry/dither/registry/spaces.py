@@ -7,7 +7,7 @@ imported only by the methods that return tensors. Letters: B batch, L length, V 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -161,13 +161,24 @@ class Group:
 class FeatureSpace:
     """Real vectors: `length` positions of `width` numbers, whose columns may have named groups.
 
-    `conditions` are told beside each sample.
+    Attributes:
+        length: Number of positions.
+        width: Numbers of each.
+        groups: Named runs of columns.
+        conditions: What is told beside each sample.
+        given: Names of the groups that are known at every position of every sample, so that nothing of them is hidden.
+        standardised: Whether every column has mean 0 and standard deviation 1 over the training samples, so that values
+            fall below 0; None where the task does not say.
+
+    Spaces are equal where samples have the same shape and names; `given` and `standardised` say what they may hold.
     """
 
     length: int
     width: int
     groups: tuple[Group, ...] = ()
     conditions: tuple[Condition, ...] = ()
+    given: tuple[str, ...] = field(default=(), compare=False)
+    standardised: bool | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.length < 1 or self.width < 1:
@@ -175,6 +186,8 @@ class FeatureSpace:
         for group in self.groups:
             if not 0 <= group.start < group.stop <= self.width:
                 raise ValueError(f'group "{group.name}" spans {group.start}..{group.stop} of {self.width} columns')
+        if strange := sorted(set(self.given) - {group.name for group in self.groups}):
+            raise ValueError(f"given names no groups of columns: {', '.join(strange)}")
 
     def __str__(self) -> str:
         return f"features ({self.length} positions of {self.width} numbers)"

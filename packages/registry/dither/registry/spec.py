@@ -2,11 +2,19 @@
 
 # annotations are not postponed here: pydantic would evaluate those of Spec again for every part
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 __all__ = [
@@ -17,7 +25,10 @@ __all__ = [
     "Place",
     "Slot",
     "Spec",
+    "a_kind",
     "below",
+    "default_part",
+    "laid",
     "misfits_of",
     "named",
     "summary_of",
@@ -42,6 +53,19 @@ class Options(BaseModel):
         ser_json_inf_nan="strings",
         defer_build=True,  # a menu offers many parts, of which an experiment uses a few
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_default_parts(cls, given: Any) -> Any:
+        """Let a table without `use` change the part that stands there by default, as it would one of another file."""
+        if not isinstance(given, Mapping):
+            return given
+        parts = {
+            key: laid(part, value)
+            for key, value in given.items()
+            if isinstance(value, Mapping) and "use" not in value and (part := default_part(cls.model_fields.get(key)))
+        }
+        return {**given, **parts} if parts else given
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
@@ -145,7 +169,8 @@ class Place:
         def parse(value: Any, info: ValidationInfo) -> Spec:
             if isinstance(value, Spec):
                 if value.kind != source.kind:
-                    raise PydanticCustomError("wrong_kind", f'"{value.name}" is a {value.kind}, not a {source.kind}')
+                    what = f'"{value.name}" is {a_kind(value.kind)}, not {a_kind(source.kind)}'
+                    raise PydanticCustomError("wrong_kind", what)
                 return value
             catalog = (info.context or {}).get("catalog")
             if catalog is None:
@@ -171,12 +196,38 @@ class Place:
 
 S = TypeVar("S", bound=Spec)
 Slot = Annotated[S, Place()]
-"""`block: Slot[BlockSpec]` takes `block = "adaln-zero"` or `block = { use = "adaln-zero", heads = 4 }`."""
+"""`block: Slot[BlockSpec]` takes `block = "adaln-zero"` or `block = { use = "adaln-zero", heads = 4 }`.
+
+Where it has a default, a table without `use` changes options of that part.
+"""
 
 
 def named(name: str, **options: Any) -> Any:
     """A part by name, as the default of a Slot."""
     return {"use": name, **options}
+
+
+def default_part(info: FieldInfo | None) -> dict[str, Any] | None:
+    """Return the part that stands in a slot by default, as a table; None for what is no slot, or has none."""
+    if info is None or not isinstance(info.default, dict) or not isinstance(info.default.get("use"), str):
+        return None
+    within = (item for inner in get_args(info.annotation) for item in getattr(inner, "__metadata__", ()))
+    return info.default if any(isinstance(item, Place) for item in (*info.metadata, *within)) else None
+
+
+def laid(table: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table with the values of another one on top, also in the tables inside that name the same part."""
+    found = dict(table)
+    for key, value in over.items():
+        before = found.get(key)
+        both = isinstance(before, Mapping) and isinstance(value, Mapping)
+        found[key] = laid(before, value) if both and value.get("use", before.get("use")) == before.get("use") else value
+    return found
+
+
+def a_kind(kind: str) -> str:
+    """Return a kind with its article."""
+    return f"{'an' if kind.startswith(('a', 'e', 'i', 'o', 'u', 'lr-')) else 'a'} {kind}"
 
 
 def summary_of(spec: type[Spec]) -> str:

@@ -21,6 +21,7 @@ __all__ = [
     "Exports",
     "Metrics",
     "Picture",
+    "Remarks",
     "SampleSums",
     "SampledMetrics",
     "ShowsPaths",
@@ -101,7 +102,8 @@ class Task(Protocol):
         """Trivial predictors on the validation split, under the names of the metrics they are to be compared with.
 
         A key is `metric/baseline`, as in `nats_per_graph/unigram`. Those of drawn samples, where they are others, are
-        `sample metric/baseline`.
+        `sample metric/baseline`. It may take another `split`, which was measured just before; without that, figures of
+        other splits stand alone.
         """
         ...
 
@@ -120,6 +122,15 @@ class BucketedTask(Protocol):
 
     def buckets(self, split: Split) -> Sequence[int]:
         """A number for each sample; samples of one number have the same real positions."""
+        ...
+
+
+@runtime_checkable
+class Remarks(Protocol):
+    """A task that has something to say of its data before a run."""
+
+    def remarks(self) -> Iterable[str]:
+        """Lines for a person, such as how many samples were left out, and why."""
         ...
 
 

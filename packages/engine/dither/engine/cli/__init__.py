@@ -32,7 +32,8 @@ def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> 
             stop.code = _run(sys.argv[1:] if arguments is None else arguments, verb)
             return stop.code
     except Stopped as stopped:
-        print(broken_off(stopped), file=sys.stderr)  # noqa: T201
+        with suppress(OSError):  # the terminal may be what is gone
+            print(broken_off(stopped), file=sys.stderr)  # noqa: T201
         return STOPPED
 
 

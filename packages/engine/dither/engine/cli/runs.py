@@ -64,15 +64,17 @@ def evaluate(
     selected: Selected = None,
     as_json: Json = False,
 ) -> None:
-    """Measure a checkpoint of a run on the validation split, or on another."""
+    """Measure a checkpoint of a run on the validation split, or on another, with baselines beside it."""
     from dither.engine.figure_names import belongs, with_interval
     from dither.engine.progress import Screen
-    from dither.engine.reuse import evaluate_run
+    from dither.engine.reuse import evaluate_beside
+    from dither.engine.summary import baselines_beside
 
     with Screen(stderr=True).status(f"measuring the {split} split"):
-        figures = evaluate_run(run_directory, which(checkpoint), split, selected)
+        figures, baselines = evaluate_beside(run_directory, which(checkpoint), split, selected)
     if as_json:
-        typer.echo(json.dumps(figures, indent=2))
+        typer.echo(json.dumps(figures | baselines, indent=2))
     else:
         for name in [name for name in figures if not belongs(name, figures)]:
-            typer.echo(f"{name:40} {with_interval(name, figures, 6)}")
+            beside = ", ".join(f"{of} {number:.4g}" for of, number in baselines_beside(name, baselines).items())
+            typer.echo(f"{name:40} {with_interval(name, figures, 6):24} {beside}".rstrip())

@@ -6,12 +6,14 @@ import math
 from collections.abc import Iterator, Sequence
 from html import escape
 
-__all__ = ["BOTTOM", "HEIGHT", "LEFT", "RIGHT", "TOP", "WIDTH", "Axis", "Frame", "below", "ticks", "written"]
+__all__ = ["BOTTOM", "HEIGHT", "LARGEST", "LEFT", "RIGHT", "TOP", "WIDTH", "Axis", "Frame", "below", "ticks", "written"]
 
 WIDTH, HEIGHT = 460, 220
 """Of the drawing."""
 LEFT, RIGHT, TOP, BOTTOM = 56, 16, 16, 26
 """Room around the lines for what is written."""
+LARGEST = 1e300
+"""Numbers from here on are not drawn: their differences may be none."""
 DECADES = 50
 """How many times the least value the largest one is where the axis becomes logarithmic."""
 

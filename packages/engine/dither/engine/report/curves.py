@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
-from .axes import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Frame
+from .axes import BOTTOM, HEIGHT, LARGEST, LEFT, RIGHT, TOP, WIDTH, Frame
 
 __all__ = ["COLOURS", "curve", "marks"]
 
@@ -44,14 +44,14 @@ def curve(
     """Draw lines over the same steps.
 
     Args:
-        series: Name -> (step, value); values that are no numbers leave a gap.
+        series: Name -> (step, value); values that are no numbers, or too large for an axis, leave a gap.
         baselines: Name -> value of a level line; drawn where they do not squeeze the lines together.
         intervals: Name of a line -> (step, half of an interval around its value).
 
     Returns:
         An <svg> element, or an empty text where there is nothing to draw.
     """
-    finite = {name: [p for p in points if math.isfinite(p[1])] for name, points in series.items()}
+    finite = {name: [p for p in points if abs(p[1]) < LARGEST] for name, points in series.items()}
     few = sum(map(bool, finite.values())) <= FEW
     means = {name: _calmed(points) for name, points in finite.items()}
     drawn = means if not few else {name: [*finite[name], *means[name]] for name in finite}
@@ -59,7 +59,7 @@ def curve(
     if not values:
         return ""
     low, high = min(values), max(values)
-    levels = {name: v for name, v in (baselines or {}).items() if math.isfinite(v) and _near(v, low, high)}
+    levels = {name: v for name, v in (baselines or {}).items() if abs(v) < LARGEST and _near(v, low, high)}
     steps = [step for points in finite.values() for step, _ in points]
     frame = Frame(min(steps), max(steps), min([low, *levels.values()]), max([high, *levels.values()]))
     parts = [*frame.axes(), *_levels(levels, frame)]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from ..metrics_file import as_number
 from ..sweep.points import short
-from .axes import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, below, written
+from .axes import BOTTOM, HEIGHT, LARGEST, LEFT, RIGHT, TOP, WIDTH, Axis, below, written
 
 __all__ = ["scatter", "scatters"]
 
@@ -64,4 +64,5 @@ def scatter(dots: Sequence[tuple[Any, float, str]], label: str) -> str:
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    number = as_number(value)
+    return number is not None and abs(number) < LARGEST

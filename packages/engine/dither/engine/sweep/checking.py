@@ -18,7 +18,16 @@ from ..experiment import Experiment, Loaded, check_experiment, open_experiment
 from .axes import read_axes, with_sweeps
 from .points import Point, expand
 
-__all__ = ["check_points", "load_sweep", "open_sweep"]
+__all__ = ["UNREAD", "check_points", "load_sweep", "open_sweep"]
+
+UNREAD: dict[str, Any] = {
+    **dict.fromkeys(("name", "seed", "plugins", "sweep"), True),
+    "train": {"steps", "lr_schedule", "clip", "non_finite", "skip_limit", "log_every", "keep", "keep_best", "threads"},
+    "evaluate": {"every", "repeats", "best", "better", "patience"},
+}
+"""What `Experiment.check` does not look at."""
+NAMED = 20
+"""Points that are named with a mistake; the others are counted."""
 
 
 def load_sweep(
@@ -82,7 +91,8 @@ def check_points(base: Document, plugins: Plugins, points: Sequence[Point]) -> l
 class _QuickCheck:
     """Tells whether a point is in order, without saying what is wrong with it.
 
-    Whether parts fit is asked once for each combination of parts, for a part may read data to answer.
+    Whether it fits together is asked once for all points that differ in nothing but `UNREAD`: to work out what a model
+    takes is most of the work.
     """
 
     def __init__(self, base: Document, plugins: Plugins) -> None:
@@ -96,9 +106,7 @@ class _QuickCheck:
             experiment = Experiment.model_validate(tree, context={"catalog": self.plugins.catalog})
         except ValidationError:
             return None
-        kinds = ("task", "process", "model", "loss", "sampler")
-        parts: Any = [getattr(experiment, kind) for kind in kinds]
-        key = repr((parts, experiment.train.batch_size, experiment.train.accumulate))
+        key = repr(experiment.model_dump(exclude=UNREAD))
         if key not in self.fits:
             self.fits[key] = self._fit(experiment)
         if not self.fits[key] or any(self._objections(experiment)):
@@ -120,6 +128,7 @@ class _QuickCheck:
 
 
 def _with_points(problem: Problem, wrong: Sequence[Point], count: int) -> Problem:
-    which = "\n".join(f"  point {point.name.partition('-')[0]}: {point.shown}" for point in wrong)
-    lines = f"{len(wrong)} of {count} points are wrong in this way:\n{which}"
+    named = [f"  point {point.name.partition('-')[0]}: {point.shown}" for point in wrong[:NAMED]]
+    rest = [f"  and {len(wrong) - NAMED:,} more"] if len(wrong) > NAMED else []
+    lines = "\n".join([f"{len(wrong)} of {count} points are wrong in this way:", *named, *rest])
     return replace(problem, help=f"{problem.help}\n{lines}" if problem.help else lines)

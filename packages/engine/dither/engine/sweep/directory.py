@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -37,6 +38,8 @@ UNFINISHED = ("waiting", "running", "stopped", "lost", "failed")
 """States of points that `--resume` takes up again; the others are done and pruned."""
 MARK = "sweep.json"
 """The file that makes a folder a sweep directory."""
+TRIES, BETWEEN = 6, 0.01
+"""Times that a lock is asked for, and seconds between them: a look whether somebody has it takes it for a moment."""
 
 
 def now() -> str:
@@ -88,9 +91,17 @@ class PointFolder:
 
         The lock lasts as long as any process has the descriptor.
         """
+        for _ in range(TRIES - 1):
+            descriptor = self._lock(fcntl.LOCK_EX)
+            if descriptor is not None:
+                return descriptor
+            time.sleep(BETWEEN)
+        return self._lock(fcntl.LOCK_EX)
+
+    def _lock(self, how: int) -> int | None:
         descriptor = os.open(self.path / "point.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, how | fcntl.LOCK_NB)
         except OSError:
             os.close(descriptor)
             return None
@@ -99,7 +110,7 @@ class PointFolder:
     def held(self) -> bool:
         """Whether a process has the point now."""
         try:
-            descriptor = self.claim()
+            descriptor = self._lock(fcntl.LOCK_SH)  # which others that only look may have, too
         except OSError:  # such as a read-only copy: no process works there
             return False
         if descriptor is not None:

@@ -9,7 +9,8 @@ import os
 import socket
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dither.registry.problems import Refused
@@ -18,14 +19,15 @@ from ..disk import shortage
 from ..signals import STOPPED, Stopped, stop_on_signals
 from .directory import PointFolder, now
 
-__all__ = ["BUSY", "ENDS", "TRUSTED", "main", "run_point"]
+__all__ = ["BUSY", "ENDS", "EXHAUSTED", "TRUSTED", "main", "run_job", "run_point"]
 
 BUSY = 11
 """Exit code where another process has the point."""
 TRUSTED = "--trusted"
 """Given with plugins where the plugin files of points are copies of those that whoever made the points has run."""
-CRASHED, EXHAUSTED = 1, 5
-REFUSED = 2
+CRASHED, REFUSED = 1, 2
+EXHAUSTED = 5
+"""Exit code of a run that was out of space or memory: it can go on where there is more."""
 ENDS = {
     0: "done",
     1: "an error of the program, see output.txt",
@@ -34,6 +36,7 @@ ENDS = {
     4: "the loss or the gradient was no number, see output.txt",
     5: "out of space or memory, see output.txt",
     75: "stopped",
+    BUSY: "another process works on it",
 }
 """What the exit codes of a run say."""
 
@@ -50,12 +53,12 @@ def run_point(folder: Path, select: Sequence[str] | None = None, *, held: bool =
     point = PointFolder(folder, {})
     lock = None if held else point.claim()
     if not held and lock is None:
-        print(f"{folder} is worked on by another process", file=sys.stderr)  # noqa: T201
+        _tell(f"{folder} is worked on by another process")
         return BUSY
     try:
         return _attempt(point, select, trust)
     except OSError as error:  # of status.json; whoever started this has the exit code
-        print(f"stopped: {shortage(error) or error}", file=sys.stderr)  # noqa: T201
+        _tell(f"stopped: {shortage(error) or error}")
         return EXHAUSTED if shortage(error) else CRASHED
     finally:
         if lock is not None:
@@ -77,9 +80,9 @@ def _attempt(point: PointFolder, select: Sequence[str] | None, trust: bool) -> i
         code = STOPPED
     except Refused as refused:
         code = REFUSED
-        print("\n\n".join(map(str, refused.problems)), file=sys.stderr)  # noqa: T201
+        _tell("\n\n".join(map(str, refused.problems)))
     except Exception:
-        traceback.print_exc()
+        _tell(traceback.format_exc())
     finally:
         state = {0: "done", 75: "stopped"}.get(code, "failed")
         reason = None if code == 0 else ENDS.get(code, "")
@@ -101,11 +104,53 @@ def _run(point: PointFolder, select: Sequence[str] | None, trust: bool) -> int:
 def main(arguments: Sequence[str]) -> int:
     """Read the command line, `[--held] [--output] FOLDER [--trusted] [PLUGIN ...]`; --output prints into output.txt."""
     folder, *select = [argument for argument in arguments if argument not in ("--held", "--output", TRUSTED)]
-    if "--output" in arguments:
-        with (Path(folder) / "output.txt").open("ab") as output:
+    held, trust = "--held" in arguments, TRUSTED in arguments
+    if "--output" not in arguments:
+        return run_point(Path(folder), select, held=held, trust=trust)
+    with _printing_into(Path(folder) / "output.txt"):
+        return run_point(Path(folder), select, held=held, trust=trust)
+
+
+def run_job(folder: str, select: Sequence[str]) -> None:
+    """Run a point as a job of submitit, in the job's own process, so that a signal of the cluster reaches the run.
+
+    Once there is something to save, submitit's own handlers are out of the way: it neither breaks off nor requeues.
+
+    Raises:
+        RuntimeError: It is not done; so the cluster takes note of it.
+    """
+    code = main(["--output", folder, *select])
+    if code:
+        raise RuntimeError(f"{folder}: {ENDS.get(code, code)}")
+
+
+@contextmanager
+def _printing_into(path: Path) -> Iterator[None]:
+    """Let all that this process prints go to the end of a file."""
+    former = [os.dup(stream) for stream in (1, 2)]
+    try:
+        _flush()
+        with path.open("ab") as output:
             for stream in (1, 2):
                 os.dup2(output.fileno(), stream)
-    return run_point(Path(folder), select, held="--held" in arguments, trust=TRUSTED in arguments)
+        yield
+    finally:
+        _flush()
+        for stream, copy in enumerate(former, 1):
+            os.dup2(copy, stream)
+            os.close(copy)
+
+
+def _tell(text: str) -> None:
+    """Print to stderr; a full disk under it changes no exit code, as what Python then holds back would at its end."""
+    with suppress(OSError):
+        os.write(2, f"{text}\n".encode(errors="replace"))
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # it is full, closed, or there is none
+            stream.flush()
 
 
 if __name__ == "__main__":

@@ -15,7 +15,10 @@ from typing import Any, Protocol
 
 from rich.console import Console
 
+from dither.registry.problems import Refused
+
 from ..progress import say
+from ..signals import STOPPED, heeded
 from .directory import UNFINISHED, PointFolder, now
 from .point import ENDS
 
@@ -23,8 +26,6 @@ __all__ = ["FAILED", "NOT_BEGUN", "POINT_COMMAND", "STOPPED", "Listed", "Source"
 
 FAILED = 1
 """Exit code where a point failed."""
-STOPPED = 75
-"""Exit code where a signal stopped the sweep, and it can go on."""
 POINT_COMMAND = (sys.executable, "-m", "dither.engine.sweep.point")
 """What runs a point; its folder comes after it."""
 UNUSABLE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.EACCES, errno.EPERM, errno.EROFS})
@@ -51,6 +52,9 @@ class Source(Protocol):
     def settle(self, point: PointFolder, state: str) -> str:
         """Take note that a point has ended, or is `NOT_BEGUN`; return its state, which may become "pruned"."""
 
+    def outcome(self) -> str | None:
+        """Return what came of it, in a line."""
+
 
 class Listed:
     """The points of a list that are not finished, in order.
@@ -74,6 +78,9 @@ class Listed:
     def settle(self, point: PointFolder, state: str) -> str:
         """Keep the state as it is."""
         return "failed" if state == NOT_BEGUN else state
+
+    def outcome(self) -> None:
+        """The table of the points says it all."""
 
 
 @dataclass
@@ -105,23 +112,34 @@ class _Work:
     asked: int = 0
     told: int = 0
     signalled: bool = False
-    look: float = 0.0
+    look: float = 0
     put_off: PointFolder | None = None
-    until: float = 0.0
+    until: float = 0
 
     def go(self) -> None:
+        error: Refused | OSError | None = None
         more = True
         while more or self.running:
-            more = self._fill() if not self.asked else False
-            if self.asked > self.told:
-                self._tell()
-            for job in [job for job in self.running if job.process.poll() is not None]:
-                self.running.remove(job)
-                self._settle(job)
-            if time.monotonic() > self.look:
-                self._end_early()
+            try:
+                more = self._go_round()
+            except (Refused, OSError) as raised:  # by the source: the points stop, each with a checkpoint
+                more, error, self.asked = False, error or raised, self.asked or 1
             if self.running or self.put_off:
                 time.sleep(PAUSE)
+        if error is not None:
+            raise error
+
+    def _go_round(self) -> bool:
+        """Start what can be started, see to what has ended; tell whether there may be more to start."""
+        more = self._fill() if not self.asked else False
+        if self.asked > self.told:
+            self._tell()
+        for job in [job for job in self.running if job.process.poll() is not None]:
+            self.running.remove(job)
+            self._settle(job)
+        if time.monotonic() > self.look:
+            self._end_early()
+        return more
 
     def _end_early(self) -> None:
         self.look = time.monotonic() + LOOK
@@ -141,7 +159,7 @@ class _Work:
             except OSError as error:
                 if not self._refused(point, error):
                     return True
-            self.put_off, self.until = None, 0.0
+            self.put_off, self.until = None, 0
         return True
 
     def _refused(self, point: PointFolder, error: OSError) -> bool:
@@ -218,8 +236,7 @@ class _Work:
         state = str(status["state"])
         if state in ("running", "waiting", "lost"):  # it had no time to say how it ended
             state = "stopped" if self.asked or job.ended_early else "failed"
-            number = -code
-            how = f"ended by {signal.Signals(number).name}" if code < 0 else ENDS.get(code, f"exit code {code}")
+            how = f"ended by {signal.Signals(-code).name}" if code < 0 else ENDS.get(code, f"exit code {code}")
             facts = {key: status.get(key) for key in ("pid", "host", "started", "attempts")}
             status = {"state": state, "exit_code": code, "reason": how, **facts, "ended": now()}
             self._write(point, **status)
@@ -239,6 +256,10 @@ def run_points(source: Source, jobs: int, console: Console, select: Sequence[str
         console: Where it is shown.
         select: Plugins as after -p.
         keep_going: Whether to go on after a point has failed; otherwise the others are stopped, each with a checkpoint.
+
+    Raises:
+        Refused: By the source, once all points have been stopped.
+        OSError: The same.
     """
     work = _Work(source, jobs, select, keep_going, console)
     with _signals(work):
@@ -255,11 +276,10 @@ def run_points(source: Source, jobs: int, console: Console, select: Sequence[str
 @contextmanager
 def _signals(work: _Work) -> Iterator[None]:
     def handle(number: int, frame: Any) -> None:
-        work.asked += 1
+        work.asked += number != signal.SIGHUP or not work.signalled  # a closed terminal says so twice
         work.signalled = True
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-    former = {number: signal.signal(number, handle) for number in numbers}
+    former = {number: signal.signal(number, handle) for number in heeded()}
     try:
         yield
     finally:

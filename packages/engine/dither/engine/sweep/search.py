@@ -10,7 +10,7 @@ from rich.console import Console
 
 from dither.registry.document import Document
 from dither.registry.plugins import Plugins
-from dither.registry.problems import Problem, Refused
+from dither.registry.problems import Problem, Refused, nearest
 from dither.registry.storage import write_aside
 from dither.registry.validation import validate
 
@@ -21,6 +21,7 @@ from ..trust import not_kept
 from .axes import sweep_of
 from .directory import UNFINISHED, PointFolder, SweepDirectory
 from .journal import open_study, require_optuna
+from .point import EXHAUSTED
 from .points import Point, make_point
 from .scheduler import NOT_BEGUN
 from .space import Choice, Range, read_space
@@ -31,6 +32,8 @@ __all__ = ["Trials", "resume_search", "start_search"]
 
 JOURNAL = "journal.log"
 ENDED = {"COMPLETE": "done", "PRUNED": "pruned", "FAIL": "failed"}
+KINDS = ("train", "valid", "sample")
+"""Kinds of lines in metrics.jsonl."""
 TRIES = 100
 """Points that do not fit together and are drawn anew, before the search gives up."""
 
@@ -89,10 +92,17 @@ def read_search(document: Document, plugins: Plugins) -> tuple[Search, list[Choi
                 validate(Experiment, point.document(document), plugins.catalog)
             except Refused as refused:
                 problems |= {str(problem): problem for problem in refused.problems}
-    if problems:
-        raise Refused(list(problems.values()))
     search = sweep_of(document).search
     assert search is not None, "its space was read"
+    place = ("sweep", "search", "metric")
+    kind, _, name = search.metric.partition("/")
+    if kind not in KINDS:
+        close = nearest(kind, KINDS)
+        hint = f'did you mean "{close}/{name}"?' if close else f"there are {', '.join(KINDS)}"
+        said = f'no line of metrics.jsonl is of kind "{kind}"'
+        problems[""] = Problem(said, place, document.origin(place, value=True), hint)
+    if problems:
+        raise Refused(list(problems.values()))
     return search, space
 
 
@@ -106,11 +116,10 @@ def _search(
     fresh: bool = False,
 ) -> int:
     trials = Trials(sweep, document, plugins, console)
-    code = carry_out(sweep, trials, settings, console, fresh=fresh)
-    best = trials.best()
-    if best is not None:
-        say(console, f"best: {trials.search.metric} = {best[1]:.6g} at {best[0]}")
-    return code
+    if sweep.facts["search"] != trials.search.model_dump():  # it was changed in between
+        sweep.facts["search"] = trials.search.model_dump()
+        sweep.record([])
+    return carry_out(sweep, trials, settings, console, fresh=fresh)
 
 
 class Trials:
@@ -140,8 +149,8 @@ class Trials:
             if number is None or number >= len(trials) or folder.held():
                 continue
             ended = trials[number].state
-            if state in ("done", "failed") and not ended.is_finished():
-                self._tell(number, state, self._values(folder))
+            if not ended.is_finished() and (state == "done" or _failed_for_good(folder)):
+                self._tell(number, state, self._result(folder) if state == "done" else ())
             elif state == "lost" and ended.is_finished():  # its status.json is damaged
                 folder.write_status(ENDED[ended.name], reason="as the journal has it")
 
@@ -190,11 +199,17 @@ class Trials:
         return bool(fresh) and bool(trial.should_prune())
 
     def settle(self, point: PointFolder, state: str) -> str:
-        """Tell the study how a point ended; one that was only stopped, or could not be begun, stays open."""
+        """Tell the study how a point ended; what `--resume` can bring to its end stays open.
+
+        Raises:
+            Refused: Its run has figures, but none that is searched for.
+        """
         trial = self.running.pop(point.name)
         if state == NOT_BEGUN:
             return "stopped"
-        values = self._values(point)
+        if state == "failed" and not _failed_for_good(point):
+            return state
+        values = self._result(point) if state == "done" else ()
         if state == "done" and not values:
             say(self.console, f"{point.name}: the run has no {self.search.metric}")
             state = "failed"
@@ -210,6 +225,11 @@ class Trials:
             ended = states.PRUNED if state == "pruned" else states.FAIL
             self.study.tell(trial, state=ended, skip_if_finished=True)
 
+    def outcome(self) -> str | None:
+        """Return which point is the best so far, as a line."""
+        best = self.best()
+        return best and f"best: {self.search.metric} = {best[1]:.6g} at {best[0]}"
+
     def best(self) -> tuple[str, float] | None:
         """Return name and value of the best point so far."""
         states = require_optuna().trial.TrialState
@@ -220,20 +240,46 @@ class Trials:
         number = self.study.best_trial.number
         return names.get(number, str(number)), float(self.study.best_value)
 
+    def _result(self, point: PointFolder) -> list[tuple[int, float]]:
+        """Return the same for a point that is done.
+
+        Raises:
+            Refused: Its run has figures, but none that is searched for: a slip that every point would repeat.
+        """
+        values, metric = self._values(point), self.search.metric
+        known = {f"{line.get('kind')}/{key}" for line in _lines(point) for key in line if key not in ("step", "kind")}
+        if known and metric not in known:
+            close = nearest(metric, known)
+            hint = f'did you mean "{close}"? ' if close else f"there are {', '.join(sorted(known))}; "
+            file = self.sweep.path / "base" / "experiment.toml"
+            hint += f"put it right in {file}, then nothing is lost: dither sweep --resume {self.sweep.path}"
+            raise Refused(Problem(f'{point.name} is done, and has no figure "{metric}"', help=hint))
+        return values
+
     def _values(self, point: PointFolder) -> list[tuple[int, float]]:
         """Return step and value of the metric at every evaluation so far."""
-        run = point.run_directory()
         kind, _, name = self.search.metric.partition("/")
-        try:
-            lines: Sequence[Mapping[str, Any]] = read_metrics(run / "metrics.jsonl") if run is not None else ()
-        except (OSError, ValueError):  # not there yet, or a line is being written
-            return []
-        found = ((line.get("step"), line.get(name)) for line in lines if line.get("kind") == kind)
+        found = ((line.get("step"), line.get(name)) for line in _lines(point) if line.get("kind") == kind)
         return [(int(s), float(v)) for s, v in found if isinstance(s, int) and isinstance(v, int | float)]
 
     def _open(self, number: int) -> bool:
         trials = self.study.get_trials(deepcopy=False)
         return number < len(trials) and not trials[number].state.is_finished()
+
+
+def _lines(point: PointFolder) -> Sequence[Mapping[str, Any]]:
+    """Return what the run of a point has measured so far."""
+    run = point.run_directory()
+    try:
+        return read_metrics(run / "metrics.jsonl") if run is not None else ()
+    except (OSError, ValueError):  # not there yet, or a line is being written
+        return ()
+
+
+def _failed_for_good(point: PointFolder) -> bool:
+    """Tell whether a point has failed by itself; with more space or memory it may go on, as after it was killed."""
+    status = point.status()
+    return status["state"] == "failed" and status.get("exit_code") != EXHAUSTED
 
 
 def _number(point: PointFolder) -> int | None:

@@ -13,16 +13,17 @@ from dither.registry.layers import Layer
 from dither.registry.problems import Problem, Refused, nearest
 
 from ..anchoring import outside
+from ..disk import shortage
 from ..progress import Screen, say
 from ..trust import not_kept
 from .axes import read_axes
 from .checking import check_points, open_sweep
-from .cluster import Executor, submit_points
-from .directory import SweepDirectory
-from .point import TRUSTED
+from .cluster import Executor, check_executor, submit_points
+from .directory import UNFINISHED, SweepDirectory
+from .point import EXHAUSTED, TRUSTED
 from .points import expand
-from .scheduler import Listed, Source, run_points
-from .summary import show_rows, write_summary
+from .scheduler import FAILED, STOPPED, Listed, Source, run_points
+from .summary import rows_of, show_rows, write_summary
 
 __all__ = ["Settings", "resume_sweep", "start_sweep"]
 
@@ -58,7 +59,9 @@ def start_sweep(
     settings: Settings,
     console: Console | None = None,
 ) -> int:
-    """Check all points of a file, then run them; return the exit code: 0 all done, 1 some failed, 75 stopped.
+    """Check all points of a file, then run them; return the exit code.
+
+    0 all done, 1 some failed, 5 no space for the sweep itself, 75 stopped, or another process still works on some.
 
     Args:
         path: The experiment file.
@@ -120,15 +123,51 @@ def carry_out(
     say(console, str(sweep.path))
     select = (*settings.select, *((TRUSTED,) if fresh else ()))
     if settings.executor != "processes":
-        jobs = submit_points(sweep, settings.executor, select, _options(settings), settings.jobs)
-        for job in jobs:
+        for job in submit_points(sweep, settings.executor, select, _options(settings), settings.jobs):
             say(console, f"submitted job {job.job_id}")
-        say(console, f"dither sweep status {sweep.path}")
-        return 0
-    code = run_points(source, settings.jobs, console, select, settings.keep_going)
-    show_rows(console, write_summary(sweep))
-    if code:
-        say(console, f"go on with what is unfinished: dither sweep --resume {sweep.path}")
+        if settings.executor != "debug":
+            say(console, f"dither sweep status {sweep.path}")
+            return 0
+        return _sum_up(sweep, source, 0, console)
+    try:
+        code = run_points(source, settings.jobs, console, select, settings.keep_going)
+    except OSError as error:
+        lacking = shortage(error)
+        if lacking is None:
+            raise
+        say(console, f"stopped: {lacking}", "red")
+        code = EXHAUSTED
+    return _sum_up(sweep, source, code, console)
+
+
+def _sum_up(sweep: SweepDirectory, source: Source, code: int, console: Console) -> int:
+    """Show how all points stand, whoever has run them, and what can be done; return the exit code."""
+    try:
+        rows = write_summary(sweep)
+    except (OSError, Refused) as error:  # which must not hide how the points ended
+        rows = rows_of(sweep)
+        say(console, f"the summary is not written: {error}", "yellow")
+    show_rows(console, rows)
+    if outcome := source.outcome():
+        say(console, outcome)
+    return _next(sweep, code, console)
+
+
+def _next(sweep: SweepDirectory, code: int, console: Console) -> int:
+    """Say what can be done about points that are not done; return the exit code."""
+    every = [point.status() for point in sweep.folders()]
+    states = {status["state"] for status in every}
+    code = code or (FAILED if states & {"failed", "lost"} else STOPPED if states & set(UNFINISHED) else 0)
+    running = sum(status["state"] == "running" for status in every)
+    if running:
+        say(console, f"another process still works on {running} of them: dither sweep status {sweep.path}")
+    short = any(status["state"] == "failed" and status.get("exit_code") == EXHAUSTED for status in every)
+    if short or code == EXHAUSTED:
+        say(console, f"there was too little space or memory for {sweep.path}", "red")
+    again = states & {"waiting", "stopped", "lost"} or short or ("failed" in states and not sweep.facts.get("search"))
+    if again or code in (STOPPED, EXHAUSTED):
+        first = "make room, then " if short or code == EXHAUSTED else ""
+        say(console, f"{first}go on with what is unfinished: dither sweep --resume {sweep.path}")
     return code
 
 
@@ -140,7 +179,9 @@ def _known(settings: Settings) -> None:
         raise Refused(Problem(f'--executor "{settings.executor}" is unknown', help=hint))
     if settings.executor == "processes" and settings.options:
         raise Refused("--job is for --executor slurm, local or debug")
-    _options(settings)
+    options = _options(settings)
+    if settings.executor != "processes":
+        check_executor(settings.executor, options)
 
 
 def _options(settings: Settings) -> dict[str, Any]:

@@ -86,6 +86,13 @@ class RePaint(Denoising):
     eta: float = Field(1.0, ge=0, le=1)
     """Noise of a step: 1 is DDPM, 0 adds none."""
 
+    def warn(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
+        """Yield that the model has never seen noise on what is known."""
+        yield from super().warn(process, model)
+        if process.masked:
+            message = 'sampler "repaint" noises known values, which a model trained with process.mask has seen clean'
+            yield Misfit(message, related=("process", "mask"), help='use sampler "ddim"; or leave process.mask out')
+
     def build(self) -> Sampler:
         """Return the walk."""
         from .repaint import RePaint

@@ -98,12 +98,12 @@ class BubbleDiagrams:
         """Return a fresh accumulator of nats per graph and per token."""
         return GraphMetrics(self.space)
 
-    def baselines(self) -> dict[str, float]:
+    def baselines(self, split: Split = "valid") -> dict[str, float]:
         """Return the uniform and the unigram predictor; and figures of unigram samples, real plans, and a mixture.
 
         "real" are test plans: the noise floor. "shuffled" are test plans whose relations are dealt anew among them.
         """
-        train, held = self._frequencies["train"], self._frequencies["valid"]
+        train, held = self._frequencies["train"], self._frequencies[split]
         count = held.tokens_per_graph()
         figures = {
             "uniform": nats_figures(held.uniform_nats(), count),

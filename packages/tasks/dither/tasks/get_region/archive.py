@@ -89,10 +89,23 @@ def load_npz(file: io.BytesIO | Path, path: Path) -> Arrays:
         if isinstance(file, io.BytesIO):
             file.seek(0)
         with np.load(file, allow_pickle=False) as archive:
-            return dict(archive)
+            return {name: _array(archive, name, path) for name in archive.files}
     except OSError as error:
         raise Refused(f"{path}: {error.strerror or error}") from None
     except MemoryError as error:  # a header may speak of more than the file holds
         raise Refused(f"{path}: {error}") from None
     except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, KeyError, NotImplementedError) as error:
         raise Refused(f"{path}: is no intact npz file ({error})") from None
+
+
+def _array(archive: Any, name: str, path: Path) -> Shaped[np.ndarray, "..."]:
+    try:
+        found = archive[name]
+    except ValueError as error:
+        if "pickle" not in str(error):
+            raise
+        fix = 'objects are never unpickled; save text with .astype("str"), and numbers with .astype("float32")'
+        raise Refused(Problem(f'{path}: is no intact npz file: "{name}" holds objects', help=fix)) from None
+    if not isinstance(found, np.ndarray):
+        raise Refused(f'{path}: "{name}" is no array')
+    return found

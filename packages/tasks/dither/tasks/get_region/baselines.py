@@ -64,7 +64,10 @@ class Question:
 
     def of_cell(self, cell: int) -> Question:
         """Return the windows of one cell type."""
-        rows = self.cell == cell
+        return self.of_windows(self.cell == cell)
+
+    def of_windows(self, rows: Bool[np.ndarray, " B"]) -> Question:
+        """Return some of the windows."""
         return Question(*(getattr(self, each.name)[rows] for each in fields(self)))
 
 

@@ -19,12 +19,13 @@ __all__ = [
     "asked_of",
     "column_groups",
     "conditions_of",
+    "given_groups",
     "starts_known",
     "untold_of",
 ]
 
-KEPT = 8192
-"""Regions of an evaluation on which baselines are measured, the first ones."""
+KEPT = 1 << 15
+"""Regions of an evaluation on which baselines are measured, at most; of more, windows are left out evenly."""
 
 TRAINED_ON = 1 << 17
 """Training regions that are held in memory at once, at most."""
@@ -87,6 +88,11 @@ def column_groups(motifs: int, accessibility: bool, expression: bool = False) ->
     if expression:
         groups.append(Group("expression", width, width + 2))
     return tuple(groups)
+
+
+def given_groups(groups: Sequence[Group], given: Given) -> tuple[str, ...]:
+    """Name those of some groups of columns that are given."""
+    return tuple(group.name for group in groups if group.name in GIVEN[given])
 
 
 def starts_known(cells: Sequence[str], untold: Container[str]) -> bool:

@@ -30,11 +30,13 @@ class Found:
         arrays: By the names that `RegionMatrix` knows; also `untold`, see there.
         place: Says where a value stands.
         told: What could not be read. The arrays that it is about may be missing.
+        called: Says how an array is called where it stands, given its name here.
     """
 
     arrays: dict[str, Any]
     place: Place
     told: tuple[Problem, ...] = ()
+    called: Callable[[str], str] = str
 
 
 def in_table(row_word: Callable[[int], str], *, arrays: bool = False) -> Place:

@@ -27,12 +27,15 @@ from .baselines import Question
 from .facts import KEPT
 from .figures import binary, group_figures, rank_figures, squared_error, varies
 from .intervals import intervals
+from .kept import Kept
 from .regions import Standard
 
 __all__ = ["SINGULAR", "RegionMetrics", "figures_of"]
 
 SINGULAR = {"motifs": "motif"}
 """What the figures of a group are called, where it is not the name of the group."""
+ROUNDED = 2.0**-20
+"""Share of the mean of a column that standardising in float32 and undoing it may leave of a 0; 2^-22 at most."""
 
 
 def figures_of(answers: Answers, groups: Sequence[Group], mean: Float[np.ndarray, " M"]) -> dict[str, float]:
@@ -84,16 +87,13 @@ class RegionMetrics:
         self.groups, self.mean = groups, mean
         self.shift, self.scale = standard.mean, standard.std
         self.answers = Answers(len(mean))
-        self.questions: list[Question] = []
-        self._kept = 0
+        self.kept = Kept(KEPT)
 
     def update(self, clean: Clean, noised: Noised, pred: Any, measured: Measured) -> None:
         """Take in one batch; `pred` gives x0."""
         wanted = noised.wanted & noised.valid[..., None]
         self.add(noised.x0, pred.x0, wanted, windows_of(clean))
-        if self._kept < KEPT:
-            self.questions.append(Question.of(self.plain(noised.x0), wanted, clean))
-            self._kept += int(noised.valid.sum())
+        self.kept.add(Question.of(self.plain(noised.x0), wanted, clean))
 
     def add(
         self,
@@ -108,7 +108,7 @@ class RegionMetrics:
     def merge(self, other: RegionMetrics) -> None:
         """Take in what another rank took in."""
         self.answers.merge(other.answers)
-        self.questions += other.questions
+        self.kept.merge(other.kept)
 
     def compute(self) -> dict[str, float]:
         """Return the figures, and how sure they are."""
@@ -123,8 +123,9 @@ class RegionMetrics:
         return found
 
     def plain(self, value: Float[Tensor, "B L M"]) -> Float[np.ndarray, "B L M"]:
-        """Undo the standardising, on the CPU."""
+        """Undo the standardising, on the CPU. What it cannot tell from 0 is 0: it has the rank of all zeros."""
         plain: Float[np.ndarray, "B L M"] = value.detach().to("cpu", torch.float32).numpy() * self.scale + self.shift
+        plain[np.abs(plain) <= ROUNDED * np.abs(self.shift)] = 0
         return plain
 
 

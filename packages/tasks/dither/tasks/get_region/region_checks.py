@@ -47,7 +47,13 @@ WRONG: Final[tuple[tuple[Callable[[Any], Any], str], ...]] = (
 
 
 def check_arrays(
-    path: Path, arrays: Mapping[str, Any], place: Place, *, overlaps: bool = True, told: Sequence[Problem] = ()
+    path: Path,
+    arrays: Mapping[str, Any],
+    place: Place,
+    *,
+    overlaps: bool = True,
+    told: Sequence[Problem] = (),
+    called: Callable[[str], str] = str,
 ) -> None:
     """Check the arrays of a table of regions.
 
@@ -58,19 +64,20 @@ def check_arrays(
         place: Says where a value stands.
         overlaps: Whether regions may overlap each other.
         told: What is wrong already; the arrays that it is about may be missing.
+        called: Says how an array is called where it stands.
 
     Raises:
         Refused: Names up to five mistakes of each sort, with array, row and column, and counts the others.
     """
     sound, problems = dict(arrays), list(told)
-    needed = [] if told else [*_absent(arrays)]
+    needed = [] if told else [*_absent(arrays, called)]
     found: list[str | Problem] = [*needed]
     for check in (_kinds, _shapes):  # what an array has wrong as a whole, its values need not be asked for
-        for name, what in list(check(sound)):
+        for name, what in list(check(sound, called)):
             found.append(what)
             sound.pop(name, None)
     found += _names(sound)
-    found += _values(place, sound)
+    found += _values(place, sound, called)
     if sound.keys() >= {*PLACED} and sound["start"].size:
         found += check_order(place, sound, overlaps=overlaps)
     problems += [what if isinstance(what, Problem) else Problem(f"{path}: {what}") for what in found]
@@ -78,23 +85,23 @@ def check_arrays(
         raise Refused(list({problem.message: problem for problem in problems}.values()))
 
 
-def _absent(arrays: Mapping[str, Any]) -> Iterator[str]:
+def _absent(arrays: Mapping[str, Any], called: Callable[[str], str]) -> Iterator[str]:
     """Is each array there?"""
     needed = set(KINDS) - {*OF_CELLS, "cells"}
     if "cells" in arrays or not arrays.keys().isdisjoint(OF_CELLS):
         needed |= {"cells", *(arrays.keys() & set(OF_CELLS) or {"open"})}
     for name in sorted(needed - arrays.keys()):
-        yield f'has no array "{name}"; it has {", ".join(sorted(arrays)) or "none"}'
+        yield f'has no array "{called(name)}"; it has {", ".join(sorted({*map(called, arrays)})) or "none"}'
 
 
-def _kinds(arrays: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _kinds(arrays: Mapping[str, Any], called: Callable[[str], str]) -> Iterator[tuple[str, str]]:
     """Is each array of the right kind?"""
     for name, kinds in sorted(KINDS.items()):
         if name in arrays and arrays[name].dtype.kind not in kinds:
-            yield name, f'"{name}" holds {arrays[name].dtype}, expected {WORDS[kinds]}'
+            yield name, f'"{called(name)}" holds {arrays[name].dtype}, expected {WORDS[kinds]}'
 
 
-def _shapes(arrays: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _shapes(arrays: Mapping[str, Any], called: Callable[[str], str]) -> Iterator[tuple[str, str]]:
     """Do the arrays go together?"""
     regions = next((arrays[name].size for name in PLACED if name in arrays), None)
     motifs = arrays["motifs"].size if "motifs" in arrays else None
@@ -109,7 +116,7 @@ def _shapes(arrays: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, shape in shapes.items():
         if name in arrays and arrays[name].shape != shape:
             asked = f"{regions} regions and {motifs} motifs ask for {shape}"
-            yield name, f'"{name}" has the shape {arrays[name].shape}; {asked}'
+            yield name, f'"{called(name)}" has the shape {arrays[name].shape}; {asked}'
     for name, count, what in (("start", regions, "regions"), ("motifs", motifs, "motif columns")):
         if not count and name in arrays:
             yield name, f"holds no {what}"
@@ -118,25 +125,32 @@ def _shapes(arrays: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _names(arrays: Mapping[str, Any]) -> Iterator[str]:
     """Do names name one thing each?"""
     for name in ("motifs", "cells"):
-        values, times = np.unique(arrays.get(name, np.zeros(0, "U1")), return_counts=True)
-        for twice in values[times > 1][:SHOWN]:
+        names = arrays.get(name, np.zeros(0, "U1"))
+        nameless = [number for number, value in enumerate(names.tolist(), 1) if not value.strip()]
+        yield from first_of((f"number {number} of the {name} has no name" for number in nameless), len(nameless))
+        values, times = np.unique(names, return_counts=True)
+        for twice in [value for value in values[times > 1].tolist() if value.strip()][:SHOWN]:
             yield f'"{twice}" is the name of more than one of the {name}'
 
 
-def _values(place: Place, arrays: Mapping[str, Any]) -> Iterator[str | Problem]:
+def _values(place: Place, arrays: Mapping[str, Any], called: Callable[[str], str]) -> Iterator[str | Problem]:
     if "features" in arrays:
-        motifs = arrays.get("motifs")
-        yield from _numbers(
-            "features", arrays["features"], lambda at: str(at[0] if motifs is None else motifs[at[0]]), place
-        )
+        of_motif = partial(_column_of_motif, arrays.get("motifs"))
+        yield from _numbers("features", arrays["features"], of_motif, place, called)
     for name in OF_CELLS:
         if name in arrays and "cells" in arrays:
-            column = partial(_column_of_cell, name, arrays["cells"])
-            check = _zero_or_one if name in ("open", "tss") else _numbers
-            yield from check(name, arrays[name], column, place)
+            of_cell = partial(_column_of_cell, name, arrays["cells"])
+            if name in ("open", "tss"):
+                yield from _zero_or_one(name, arrays[name], of_cell, place)
+            else:
+                yield from _numbers(name, arrays[name], of_cell, place, called)
     for name in ("start", "end"):
         if name in arrays:
             yield from check_ends(place, name, arrays[name])
+
+
+def _column_of_motif(motifs: Shaped[np.ndarray, " M"] | None, at: tuple[int, ...]) -> str:
+    return str(at[0] if motifs is None else motifs[at[0]])
 
 
 def _column_of_cell(name: str, cells: Shaped[np.ndarray, " C"], at: tuple[int, ...]) -> str:
@@ -144,7 +158,9 @@ def _column_of_cell(name: str, cells: Shaped[np.ndarray, " C"], at: tuple[int, .
     return f"{name}{strand}:{cells[at[0]]}"
 
 
-def _numbers(name: str, values: Any, column: Callable[[tuple[int, ...]], str], place: Place) -> Iterator[str | Problem]:
+def _numbers(
+    name: str, values: Any, column: Callable[[tuple[int, ...]], str], place: Place, called: Callable[[str], str]
+) -> Iterator[str | Problem]:
     """Refuse numbers that are not finite, negative or too large, and blocks that cannot be read."""
     found: dict[str, list[str]] = {what: [] for _, what in WRONG}
     counts = dict.fromkeys(found, 0)
@@ -165,7 +181,7 @@ def _numbers(name: str, values: Any, column: Callable[[tuple[int, ...]], str], p
                 found[what].append(f"{where}: {block[row, *at]} {what}")
     yield from told[:SHOWN]
     if len(told) > SHOWN:
-        yield f"{name}: ... and {len(told) - SHOWN:,} more such problems"
+        yield f"{called(name)}: ... and {len(told) - SHOWN:,} more such problems"
     for what, lines in found.items():
         yield from first_of(iter(lines), counts[what])
 

@@ -26,18 +26,17 @@ import numpy as np
 
 from dither.registry.problems import Problem, Refused
 
-from .archive import LIMIT, load_npz
+from .archive import LIMIT, Arrays, load_npz
 from .assembly import assemble
 from .facts import RegionFacts
 from .found import Found, in_table, untold
 from .region_checks import check_arrays
 from .region_order import first_of
 from .regions import RegionMatrix
-from .table_columns import PLACES, placed_names, sort_columns
+from .table_columns import NAMED, PLACES, placed_names, sort_columns
 
 __all__ = ["form_of", "opened", "read_facts", "read_region_file", "read_table"]
 
-NAMED = ("", "peak", "peaks", "region", "regions", "name", "names")
 FORMS = (".npz", ".csv", ".csv.gz", ".tsv", ".tsv.gz")
 
 
@@ -54,8 +53,13 @@ def read_region_file(path: Path, *, valid: Sequence[str], test: Sequence[str], s
         Refused: If the file is missing, cut short or damaged, or what it says cannot be; each mistake with its place.
     """
     if form_of(path) == ".npz":
-        arrays = load_npz(path, path)
-        check_arrays(path, arrays, in_table(lambda row: f"row {row} (from 0)", arrays=True))
+        arrays, theirs = _placed(load_npz(path, path))
+        place = in_table(lambda row: f"row {row} (from 0)", arrays=True)
+
+        def called(name: str) -> str:
+            return theirs.get(name, name)
+
+        check_arrays(path, arrays, lambda name, row, column: place(called(name), row, column), called=called)
     else:
         found = read_table(path)
         arrays = found.arrays
@@ -86,7 +90,7 @@ def read_facts(path: Path, *, valid: Sequence[str], test: Sequence[str]) -> Regi
 def _look(path: Path, changed: int) -> tuple[frozenset[str], int, tuple[str, ...], dict[str, int], tuple[str, ...]]:
     """Return what a file knows of cell types, how many motifs, which cell types, regions by chromosome, `untold`."""
     if form_of(path) == ".npz":
-        arrays = load_npz(path, path)
+        arrays, _ = _placed(load_npz(path, path))
         for name in ("motifs", "chromosome"):
             if name not in arrays:
                 raise Refused(f'{path}: has no array "{name}"; it has {", ".join(arrays) or "none"}')
@@ -99,9 +103,15 @@ def _look(path: Path, changed: int) -> tuple[frozenset[str], int, tuple[str, ...
         place = header.index("chromosome")
         fields = (line.split(delimiter, place + 1) for line in lines)
         found = dict(Counter(row[place].strip().strip('"') for row in fields if len(row) > place))
-    columns = sort_columns(header, path)
+    columns = sort_columns([header[i] for i in _columns(header)[1]], path)
     gone = tuple(map(str, untold(columns.known(), columns.cells).get("untold", ())))
     return frozenset(columns.told), len(columns.motifs), columns.cells, found, gone
+
+
+def _placed(arrays: Arrays) -> tuple[Arrays, dict[str, str]]:
+    """Return arrays, those that say where regions are as they are called here, and how they are called in the file."""
+    theirs = dict(zip(placed_names(list(arrays)), arrays, strict=True))
+    return {name: arrays[there] for name, there in theirs.items()}, theirs
 
 
 def form_of(path: Path) -> str:
@@ -143,6 +153,9 @@ class opened:  # noqa: N801 - reads as a verb: with opened(path) as lines
 def _header(path: Path, lines: TextIOWrapper, *, placed: bool = True) -> tuple[list[str], Iterator[list[str]], str]:
     first = lines.readline()
     delimiter = "\t" if "\t" in first else ","
+    if delimiter not in first and ";" in first:
+        fix = "save it with commas between columns, and points in numbers"
+        raise Refused(Problem(f'{path}: line 1: is split by ";"; columns are split by commas or tabs', help=fix))
     header = placed_names([column.strip() for column in next(csv.reader([first], delimiter=delimiter), [])])
     missing = [column for column in PLACES if column not in header]
     if missing and placed:
@@ -166,49 +179,61 @@ def read_table(path: Path, *, placed: bool = True) -> Found:
     Raises:
         Refused: It cannot be read, or is larger than memory allows.
     """
-    told: list[str] = []
+    names, values, whole = [], [], True
+    wrong: list[tuple[int, int | None, str]] = []  # line, column, what
     with opened(path) as lines:
         header, rows, _ = _header(path, lines, placed=placed)
-        named = {name for name in header[:1] if name.lower() in NAMED}
-        place = next((i for i, name in enumerate(header) if name == "chromosome" or name in named), None)
-        numbers = [i for i in range(len(header)) if i != place]
-        names, values, whole = [], [], True
+        place, numbers = _columns(header)
+        columns = sort_columns([header[i] for i in numbers], path)
         for line, row in enumerate(rows, 2):
             if (line - 1) * len(numbers) * 8 > LIMIT:
                 raise Refused(f"{path}: line {line}: more than {LIMIT:,} bytes of numbers")
-            try:
-                values.append(np.array([row[i] for i in numbers], dtype=np.float64))
-            except (ValueError, IndexError):
+            if len(row) != len(header):
+                wrong.append((line, None, f"has {len(row)} columns, the header has {len(header)}"))
                 values.append(np.zeros(len(numbers)))
-                whole &= len(row) == len(header) and all(_is_number(row[i]) for i in numbers if header[i] in PLACES)
-                told += _wrong(line, header, row, numbers)
+                whole = False
             else:
-                if len(row) != len(header):
-                    told += _wrong(line, header, row, numbers)
-                    whole = False
+                try:
+                    values.append(np.array([row[i] for i in numbers], dtype=np.float64))
+                except ValueError:
+                    values.append(np.array([_number(row[i]) or 0 for i in numbers]))
+                    texts = [i for i in numbers if _number(row[i]) is None]
+                    wrong += [(line, i, row[i]) for i in texts]
+                    whole = whole and not any(header[i] in PLACES for i in texts)
             names.append("" if place is None or place >= len(row) else row[place].strip())
-    table = np.stack(values) if values else np.zeros((0, len(numbers)))
-    found = sort_columns([header[i] for i in numbers], path).arrays(table)
+    found = columns.arrays(np.stack(values) if values else np.zeros((0, len(numbers))))
     if place is not None:
-        found["names" if named else "chromosome"] = np.array(names, dtype=np.str_)
+        found["chromosome" if header[place] == "chromosome" else "names"] = np.array(names, dtype=np.str_)
     if not whole:  # then where regions are cannot be judged
         found = {name: values for name, values in found.items() if name not in (*PLACES, "names")}
-    problems = tuple(Problem(f"{path}: {what}") for what in first_of(iter(told), len(told)))
-    return Found(found, in_table(lambda row: f"line {row + 2}"), problems)
+    told = tuple(Problem(f"{path}: {what}") for what in _told(wrong, header, len(values)))
+    return Found(found, in_table(lambda row: f"line {row + 2}"), told)
 
 
-def _wrong(line: int, header: list[str], row: list[str], columns: list[int]) -> Iterator[str]:
-    if len(row) != len(header):
-        yield f"line {line}: has {len(row)} columns, the header has {len(header)}"
-        return
-    for i in columns:
-        if not _is_number(row[i]):
-            yield f'line {line}, column "{header[i]}": "{row[i][:40]}" is no number'
+def _columns(header: list[str]) -> tuple[int | None, list[int]]:
+    """Return which column names chromosomes, or else regions, and which hold numbers."""
+    named = {0} if header and header[0].lower() in NAMED else set()
+    place = header.index("chromosome") if "chromosome" in header else next(iter(named), None)
+    return place, [i for i in range(len(header)) if i != place and i not in named]
 
 
-def _is_number(text: str) -> bool:
+def _told(wrong: list[tuple[int, int | None, str]], header: list[str], rows: int) -> Iterator[str]:
+    """Yield what is wrong in a line, and perhaps a column of it; a column that holds no number at all is said once."""
+    times = Counter(column for _, column, _ in wrong)
+    empty = [column for column, count in times.items() if column is not None and count == rows > 1]
+    for column in empty:
+        line, text = next((line, text) for line, at, text in wrong if at == column)
+        yield f'the column "{header[column]}" holds no numbers: "{text[:40]}" in line {line}, and so on'
+    lines = [
+        f"line {line}: {text}" if at is None else f'line {line}, column "{header[at]}": "{text[:40]}" is no number'
+        for line, at, text in wrong
+        if at not in empty
+    ]
+    yield from first_of(iter(lines), len(lines))
+
+
+def _number(text: str) -> float | None:
     try:
-        float(text)
+        return float(text)
     except ValueError:
-        return False
-    return True
+        return None

@@ -11,12 +11,15 @@ from jaxtyping import Bool, Integer, Shaped
 
 from .found import Place
 
-__all__ = ["SHOWN", "check_ends", "check_order", "first_of"]
+__all__ = ["FARTHEST", "SHOWN", "check_ends", "check_order", "first_of"]
 
 SHOWN: Final = 5
 """Mistakes of one sort that are said; others are counted."""
 FARTHEST: Final = 2**40
+"""A number of a base that no chromosome has."""
 CHROMOSOME: Final = re.compile(r"[^\s:]{1,60}")
+NOTHING: Final = ("na", "nan", "none", "null", "<na>")
+"""How others write that nothing stands there; in small letters."""
 ENSEMBL: Final = re.compile(r"[0-9]{1,2}|[XYM]|MT")
 """Names of chromosomes without "chr"."""
 
@@ -95,7 +98,7 @@ def _chromosomes(
         name = str(chromosome[row])
         if name in seen:
             again.append(f"{where(row)}: {name} comes a second time; keep the regions of a chromosome together")
-        elif not CHROMOSOME.fullmatch(name):
+        elif not CHROMOSOME.fullmatch(name) or name.lower() in NOTHING:
             odd.append(f'{where(row)}: "{name[:60]}" is no name of a chromosome')
         seen.setdefault(name, row)
     yield from first_of(iter(again), len(again))

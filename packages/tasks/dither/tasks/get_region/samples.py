@@ -122,6 +122,19 @@ class RegionSamples:
             follows[np.cumsum([0, *lengths[:-1]])] = False
         return values, ~follows
 
+    def places(
+        self, split: Split, rows: Sequence[int]
+    ) -> tuple[Integer[np.ndarray, "B L"], Bool[np.ndarray, "B L"], Integer[np.ndarray, " B"]]:
+        """Return which regions windows hold, which of these are there, and the cell type of each by its number."""
+        return self.windows[split].take(rows, self.cut.regions)
+
+    def left_out(self) -> Iterator[str]:
+        """Yield of each split how many windows were left out because they are too wide."""
+        for split, windows in self.windows.items():
+            if windows.wide:
+                what = f"{windows.wide:,} of {windows.wide + len(windows):,} windows of {split} are wider than "
+                yield f"{what}span = {self.cut.span:,} bases and left out"
+
     def _cut(self, split: Split, numbers: Sequence[int]) -> Windows:
         kept = None if self.kept is None else [self.kept[number] for number in numbers]
         return cut_windows(self.matrix, split, self.cut, numbers, kept, covering=split != "train")

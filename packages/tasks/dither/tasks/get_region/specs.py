@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field as Option
@@ -23,6 +24,7 @@ from .facts import (
     asked_of,
     column_groups,
     conditions_of,
+    given_groups,
     starts_known,
 )
 
@@ -53,6 +55,11 @@ class GetRegion(TaskSpec):
     """
 
     name: ClassVar[str] = "get-region"
+    rev: ClassVar[int] = 2
+    exports: ClassVar[Mapping[str, str]] = MappingProxyType({
+        "npz": "regions.npz: samples, truth and masks in the units of the data, chromosome, start, end, cell, column",
+        "csv": "regions.csv: a row for each region and column that was drawn, with mean and deviation of its draws",
+    })  # fmt: skip
     data: Slot[DataSpec] = named("human-dhs")
     """Where the regions come from."""
     regions: int = Option(900, ge=1, le=100_000)
@@ -60,7 +67,8 @@ class GetRegion(TaskSpec):
     stride: int | None = Option(None, ge=1)
     """Regions from one training window to the next: 100, or `regions` if that is less. Held-out ones never overlap."""
     jitter: int = Option(0, ge=0, le=10_000)
-    """Shift training windows by up to so many regions; each window with each shift is a sample of its own."""
+    """Shift training windows by up to so many regions, as far as the chromosome goes; each window with each shift is a
+    sample of its own."""
     span: int | None = Option(None, ge=1)
     """Bases that a window may reach over, such as 5000000; wider ones are left out."""
     accessibility: bool | Accessibility = True
@@ -149,6 +157,18 @@ class GetRegion(TaskSpec):
             what = "without the closed regions the accessibility column is 1 everywhere"
             yield Misfit(what, ("drop_closed",), help='accessibility = "constant" says so, "quantitative" still varies')
 
+    def warn(self) -> Iterator[Misfit]:
+        """Yield options that change nothing."""
+        options = type(self).model_fields
+        if self.largest != options["largest"].default and self.column() != "quantitative":
+            yield Misfit("largest has no effect", ("largest",), help='set accessibility = "quantitative"')
+        if self.expressed == options["expressed"].default:
+            return
+        if not self.expression:
+            yield Misfit("expressed has no effect", ("expressed",), help="set expression = true")
+        elif not self._facts().atpm:
+            yield Misfit("expressed has no effect: the data know no atpm", ("expressed",), help="leave expressed out")
+
     def _unserved(self, facts: RegionFacts) -> Iterator[Misfit]:
         for option, known in (
             ("accessibility", facts.atpm or self.column() != "quantitative"),
@@ -207,7 +227,8 @@ class GetRegion(TaskSpec):
         held = [*cells.get("valid", ()), *cells.get("test", ())]
         tss = facts.tss and starts_known([*cells.get("train", ()), *held], facts.untold)
         conditions = conditions_of(facts.chromosomes or 1, tss, cells.get("train", ()), held)
-        return FeatureSpace(self.regions, groups[-1].stop, groups, conditions)
+        given = given_groups(groups, self.given)
+        return FeatureSpace(self.regions, groups[-1].stop, groups, conditions, given, self.standardise)
 
     def tells_some(self) -> bool:
         """Whether the model is always told some columns."""

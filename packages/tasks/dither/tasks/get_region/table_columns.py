@@ -5,6 +5,7 @@ Letters: P regions, M motifs, C cell types, K columns.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +19,22 @@ from dither.registry.problems import Problem, Refused
 from .archive import Arrays
 from .found import untold
 
-__all__ = ["PLACES", "TableColumns", "placed_names", "sort_columns", "speaks_of_cell"]
+__all__ = ["NAMED", "PLACES", "TableColumns", "must_be_known", "placed_names", "sort_columns", "speaks_of_cell"]
 
 PLACES: Final = ("chromosome", "start", "end")
 """Columns that say where a region is."""
 
 ALSO: Final = {"chr": "chromosome", "chrom": "chromosome", "chromstart": "start", "chromend": "end"}
 """How others call them, BED above all; capitals do not matter."""
+
+NAMED: Final = ("", "peak", "peaks", "region", "regions", "name", "names")
+"""How a first column may be called that holds the names of regions; capitals do not matter."""
+
+OTHERS: Final = (
+    *("name", "score", "strand", "thickstart", "thickend", "itemrgb", "blockcount", "blocksizes", "blockstarts"),
+    *("signalvalue", "pvalue", "qvalue", "peak"),
+)
+"""Columns of BED and of narrowPeak that are no motifs; capitals do not matter."""
 
 PREFIXES: Final = {
     "open": ("open",),
@@ -33,6 +43,10 @@ PREFIXES: Final = {
     "tss": ("tss_positive", "tss_negative"),
 }
 """What may be known of cell types, and how its columns are called before the colon: one, or one for each strand."""
+
+WORDS: Final = "|".join(sorted({*PREFIXES, *(each for all_of in PREFIXES.values() for each in all_of)}, reverse=True))
+NEAR: Final = re.compile(rf"(?:({WORDS})(?:[\s:._/-]+(.+))?|(.+?)[\s:._/-]+({WORDS}))", re.IGNORECASE)
+"""Names of columns that are near to what is said of cell types: open, open_CELL, Open.CELL, CELL_open."""
 
 
 @dataclass(frozen=True)
@@ -81,18 +95,10 @@ def sort_columns(names: Sequence[str], path: Path) -> TableColumns:
     """Tell the columns of a table apart by their names; `path` is said in a message.
 
     Raises:
-        Refused: Some seem to speak of cell types, but not in words that are known; they are no motifs.
+        Refused: As `must_be_known`.
     """
-    prefixes = [prefix for all_of in PREFIXES.values() for prefix in all_of]
+    must_be_known(names, path)
     of_cells = {place: name.split(":", 1) for place, name in enumerate(names) if speaks_of_cell(name)}
-    if odd := [name for name in names if not speaks_of_cell(name) and _seems_to(name, prefixes)]:
-        fix = f"such columns are called {', '.join(f'{prefix}:CELL' for prefix in prefixes)}"
-        raise Refused(
-            [
-                Problem(f'{path}: the column "{name}" is no motif, it seems, and none that is known', help=fix)
-                for name in odd
-            ]
-        )
     at = {tuple(parts): place for place, parts in of_cells.items()}
     cells = tuple(dict.fromkeys(cell for _, cell in at))
     told = {
@@ -119,6 +125,30 @@ def speaks_of_cell(name: str) -> bool:
     return bool(colon) and any(prefix in all_of for all_of in PREFIXES.values())
 
 
-def _seems_to(name: str, prefixes: Sequence[str]) -> bool:
-    prefix, colon, rest = name.partition(":")
-    return bool(colon) and not rest.startswith(":") and prefix.lower() in (*PREFIXES, *prefixes)
+def must_be_known(names: Sequence[str], path: Path) -> None:
+    """Refuse columns that are neither known nor motifs; a label that was taken for a motif would give itself away.
+
+    Raises:
+        Refused: Some seem to speak of cell types, but not in words that are known, or are columns of BED.
+    """
+    prefixes = ", ".join(f"{prefix}:CELL" for all_of in PREFIXES.values() for prefix in all_of)
+    problems: list[Problem] = []
+    for name in names:
+        what = f'{path}: the column "{name}" is no motif, it seems, and none that is known'
+        if meant := _meant(name):
+            known = "" if problems else f" such columns are called {prefixes}"
+            problems.append(Problem(what, help=f"did you mean {' and '.join(meant)}?{known}"))
+        elif name.lower() in OTHERS:
+            fix = "it is one of BED's; leave it out, or give it another name if it is a motif"
+            problems.append(Problem(what, help=fix))
+    if problems:
+        raise Refused(problems)
+
+
+def _meant(name: str) -> list[str]:
+    """Return how a column that seems to speak of a cell type should be called; nothing where it does not seem to."""
+    match = NEAR.fullmatch(name)
+    if match is None or speaks_of_cell(name) or "::" in name:  # two colons join the names of two factors
+        return []
+    word, cell = (match[1] or match[4]).lower(), match[2] or match[3] or "CELL"
+    return [f'"{prefix}:{cell}"' for prefix in PREFIXES.get(word, (word,))]

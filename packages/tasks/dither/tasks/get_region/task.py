@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
@@ -22,7 +23,8 @@ from .baselines import Question, Reference
 from .columns import OPEN, Layout
 from .comparison import baseline_figures
 from .exhibits import BEHIND, Labels, paths, windows
-from .facts import GIVEN, KEPT, Given
+from .export import DrawnRegions, write_regions
+from .facts import GIVEN, KEPT, Given, given_groups
 from .judging import judge, questions_of
 from .metrics import RegionMetrics
 from .regions import RegionMatrix
@@ -92,11 +94,12 @@ class RegionWindows:
             standardise=standardise,
             drop_closed=drop_closed,
         )
-        self.space, self.motifs = self.samples.space, len(matrix.motifs)
+        told = given_groups(self.samples.space.groups, given)
+        self.space, self.motifs = replace(self.samples.space, given=told, standardised=standardise), len(matrix.motifs)
         self.standard, self._measured = self.samples.columns.standard, self.samples.measured
         self._given = torch.zeros(self.space.width, dtype=torch.bool)
         for group in self.space.groups:
-            self._given[group.start : group.stop] = group.name in GIVEN[given]
+            self._given[group.start : group.stop] = group.name in told
         self._newest: RegionMetrics | None = None
         self._drawn: list[Question] = []
 
@@ -112,7 +115,8 @@ class RegionWindows:
     def like(self, n: int, seed: int) -> Clean:
         """Return validation windows with their truth, each as often as there are draws of it, `n` in all.
 
-        In each, a share `fill` of the regions or elements is to be drawn, the same ones in every draw.
+        In each, a share `fill` of the regions or elements is to be drawn, the same ones in every draw. Beside what
+        `batch` tells, `window` is the number of each window in its split (`B`).
         """
         random = np.random.default_rng(seed)
         size, count = self.size("valid"), -(-n // self.draws)
@@ -126,9 +130,8 @@ class RegionWindows:
             drawn[candidates[chosen]] = True
         width = places.shape[1] // clean.valid.shape[1]
         known = clean.known | (places & ~to_draw).view(*clean.valid.shape, width)
-        return Clean(clean.x0, clean.valid, known, clean.cond).apply(
-            lambda value: value.repeat_interleave(self.draws, 0)[:n]
-        )
+        cond = clean.cond | {"window": torch.from_numpy(rows)}
+        return Clean(clean.x0, clean.valid, known, cond).apply(lambda value: value.repeat_interleave(self.draws, 0)[:n])
 
     def metrics(self) -> RegionMetrics:
         """Return a fresh accumulator of errors, correlations and areas under curves."""
@@ -142,21 +145,20 @@ class RegionWindows:
         """Fit the baselines on the training regions of a cell type, or of all for one that is held out."""
         return Reference(*self.samples.training(cell=None if cell < 0 else cell), self.space.groups)
 
-    def baselines(self) -> dict[str, float]:
+    def baselines(self, split: Split = "valid") -> dict[str, float]:
         """Return the figures of predictors without a deep model; see `Reference`.
 
         They are asked for the very elements that the newest evaluation asked for, under the same masks; before any, for
-        all that may be asked for in the validation split. Beside the figures of samples stands what they answer to what
-        was drawn.
+        all that may be asked for in the split. Beside the figures of samples stands what they answer to what was drawn.
         """
-        asked = [] if self._newest is None else self._newest.questions
-        questions = {"": asked or list(self._everything()), "sample ": self._drawn}
+        asked = [] if self._newest is None else self._newest.kept.questions
+        questions = {"": asked or list(self._everything(split)), "sample ": self._drawn}
         return baseline_figures(self._figures, self._fit, questions)
 
-    def _everything(self) -> Iterator[Question]:
-        """All that may be asked for in the first validation windows, a window at a time."""
-        for row in range(min(self.size("valid"), -(-KEPT // self.regions))):
-            clean = self.batch("valid", [row])
+    def _everything(self, split: Split) -> Iterator[Question]:
+        """All that may be asked for in windows that stand evenly, a window at a time."""
+        for row in range(0, self.size(split), -(-self.size(split) * self.regions // KEPT)):
+            clean = self.batch(split, [row])
             yield Question.of(self._figures().plain(clean.x0), ~clean.fixed, clean)
 
     def judge(self, samples: Float[Tensor, "N L M"], like: Clean) -> dict[str, float]:
@@ -167,6 +169,17 @@ class RegionWindows:
     def show(self, samples: Float[Tensor, "N L M"], like: Clean) -> Iterator[Picture]:
         """Yield heat maps of the first few windows, and how well motifs, accessibility and draws came out."""
         return windows(self._figures(), samples, like, self._labels())
+
+    def remarks(self) -> Iterator[str]:
+        """Yield what of the data was left out."""
+        return self.samples.left_out()
+
+    def export(
+        self, samples: Float[Tensor, "N L M"], like: Clean, form: str, folder: Path
+    ) -> tuple[list[Path], list[str]]:
+        """Write samples in the units of the data, see `write_regions`; `like` is from the method of this name."""
+        found = DrawnRegions.of(self.samples, samples, like)
+        return write_regions(found, folder, form), [] if found.drawn.any() else ["no value was drawn: all were given"]
 
     def show_path(self, path: Float[Tensor, "T N L M"], like: Clean) -> Iterator[Picture]:
         """Yield the way of the first sample back from noise."""

@@ -33,9 +33,10 @@ class Cut:
     Attributes:
         regions: Regions of a window.
         stride: Regions from one training window to the next.
-        jitter: A training window is shifted by up to this many regions, to either side. Each window with each shift is
-            a sample with a number of its own, so that a shift is a function of the number alone: the order of samples,
-            which a resumed run repeats, is all the randomness there is.
+        jitter: A training window is shifted by up to this many regions, to either side, as far as its chromosome goes.
+            Each window with each shift is a sample with a number of its own, so that every shift of a window is as
+            likely, and a function of the number alone: the order of samples, which a resumed run repeats, is all the
+            randomness there is.
         span: Bases that a window may reach over; wider ones are left out.
     """
 
@@ -156,6 +157,6 @@ def _starts(
             continue
         first = np.arange(low, high - cut.regions + 1, cut.stride)
         if cut.jitter:
-            shift = np.arange(-cut.jitter, cut.jitter + 1)
-            first = (first[:, None] + shift).clip(low, max(high - cut.regions, low)).ravel()
+            shifted = first[:, None] + np.arange(-cut.jitter, cut.jitter + 1)
+            first = shifted[(shifted >= low) & (shifted <= high - cut.regions)]
         yield first, np.full(len(first), cut.regions)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from dither.registry.parts import Split
 
     from .corpora import Corpus
+    from .markov import MarkovChain
     from .shards.reading import TokenShards
     from .shards.record import FolderRecord
 
@@ -54,13 +56,26 @@ class MarkovText(DataSpec):
     def build(self) -> Corpus:
         """Draw one long text for each split."""
         from .corpora import Corpus, Document
-        from .markov import MarkovChain
 
-        chain = MarkovChain(self.states, order=self.order, concentration=self.concentration, seed=self.seed)
+        chain = self._chain()
         splits: dict[Split, int] = {"train": self.length, "valid": self.held, "test": self.held}
         drawn = enumerate(splits.items())
         texts = {split: [Document.of(split, chain.text(length, number))] for number, (split, length) in drawn}
         return Corpus(self.name, texts, chain)
+
+    def characters(self) -> str:
+        """Return what `Corpus.characters` says of what is built, hardly drawing any of it."""
+        return _characters(self)
+
+    def _chain(self) -> MarkovChain:
+        from .markov import MarkovChain
+
+        return MarkovChain(self.states, order=self.order, concentration=self.concentration, seed=self.seed)
+
+
+@lru_cache(4)  # a space is asked for several times
+def _characters(text: MarkovText) -> str:
+    return text._chain().characters(text.length)
 
 
 class ShardFolder(DataSpec):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import string
 from bisect import bisect_right
+from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
@@ -20,6 +21,9 @@ ALPHABET = string.ascii_lowercase + string.ascii_uppercase + string.digits
 """The symbols of a chain are the first of these, each one byte and one character."""
 FLOOR = 0.01
 """Share of the even distribution in every row of transitions: every text is possible, and the chain forgets."""
+
+PIECE = 1 << 16
+"""Symbols that are drawn at once: a list of numbers takes forty times the memory of their text."""
 
 
 class MarkovChain:
@@ -84,16 +88,30 @@ class MarkovChain:
 
     def text(self, length: int, stream: int = 0) -> str:
         """Draw a text; texts of other numbers `stream` are independent of it."""
+        return "".join(self._pieces(length, stream))
+
+    def characters(self, length: int, stream: int = 0) -> str:
+        """Return every symbol of a text once, sorted; no more of it is drawn than it takes to see them all."""
+        found: set[str] = set()
+        for piece in self._pieces(length, stream):
+            found.update(piece)
+            if len(found) == self.states:
+                break
+        return "".join(sorted(found))
+
+    def _pieces(self, length: int, stream: int) -> Iterator[str]:
         rng = np.random.default_rng([self.seed, 1, stream])
         context = int(rng.choice(len(self.stationary), p=self.stationary))
         rows = self.transitions.cumsum(1)
         rows[:, -1] = 1.0  # rounding must not leave a gap at the end
-        ladders, contexts, drawn = rows.tolist(), len(self.transitions), []
-        for u in rng.random(length).tolist():
-            symbol = bisect_right(ladders[context], u)
-            context = (context * self.states + symbol) % contexts
-            drawn.append(ALPHABET[symbol])
-        return "".join(drawn)
+        ladders, contexts = rows.tolist(), len(self.transitions)
+        for start in range(0, length, PIECE):
+            drawn = []
+            for u in rng.random(min(PIECE, length - start)).tolist():
+                symbol = bisect_right(ladders[context], u)
+                context = (context * self.states + symbol) % contexts
+                drawn.append(ALPHABET[symbol])
+            yield "".join(drawn)
 
     @cached_property
     def _numbers(self) -> Int64[np.ndarray, " codes"]:

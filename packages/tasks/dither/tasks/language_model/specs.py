@@ -133,6 +133,8 @@ class LanguageModel(TaskSpec):
         if self.data.gives == "token-ids":
             record = self._record()
             return record.vocabulary, record.tokenizer.end
+        if self.tokenizer == "chars" and (told := getattr(self.data, "characters", None)) is not None:
+            return len(told()) + 1, None
         found = self._load(None)
         return found.size, found.end
 

@@ -124,16 +124,16 @@ class LanguageModelling:
         """Return a fresh accumulator of nats per token, bits per character and perplexity."""
         return TextMetrics(self.tokenizer, self.space, filled=self._documents == "ended")
 
-    def baselines(self) -> dict[str, float]:
+    def baselines(self, split: Split = "valid") -> dict[str, float]:
         """Return uniform, unigram, and on request n-grams and xz; and the variety of real windows."""
-        train, held = self.ids["train"], self.ids["valid"]
+        train, held = self.ids["train"], self.ids[split]
         found = trivial_baselines(train, held, self.tokenizer)
         if self._ngrams is not None:
             found |= strong_baselines(self._ngrams, train, held, self.tokenizer)
         if self.corpus.law is not None:
             cut = [held[start : start + self.length] for start in range(0, len(held), self.length)]
             found |= law_figures(self.corpus.law, cut, self.tokenizer)
-        windows = self.batch("valid", range(min(REFERENCE, self.size("valid"))))
+        windows = self.batch(split, range(min(REFERENCE, self.size(split))))
         return found | {f"{name}/real": value for name, value in self.judge(windows.x0, windows).items()}
 
     def judge(self, samples: Int[Tensor, "N L"], like: Clean) -> dict[str, float]:

@@ -77,7 +77,7 @@ def unpack(name: str, content: bytes, most: int) -> bytes:
     try:
         return OURS[name](content, most) if name in OURS else _with_numcodecs(name, content, most)
     except (zlib.error, OSError, EOFError, lzma.LZMAError, RuntimeError, struct.error) as error:
-        raise DamagedError(f"it is damaged or cut short ({error})") from None
+        raise DamagedError(f"it is damaged or cut short, or not packed with {name} ({error})") from None
 
 
 def lacking(name: str) -> Problem | None:
@@ -105,7 +105,7 @@ def _with_numcodecs(name: str, content: bytes, most: int) -> bytes:
     try:
         return bytes(codec.decode(content))
     except (ValueError, TypeError, MemoryError) as error:
-        raise DamagedError(f"it is damaged or cut short ({error})") from None
+        raise DamagedError(f"it is damaged or cut short, or not packed with {name} ({error})") from None
 
 
 def _claimed(name: str, content: bytes) -> int | None:

@@ -20,8 +20,9 @@ from ..progress import Progress
 from ..regions import RegionMatrix
 from .folder import SIDECAR, VERSION, FolderRecord, fill_folder, find_record, must_be_ours, open_folder, verify
 from .get_model import write_store
+from .halves import Halves
 from .reading import open_store, store_facts
-from .sources import Source, find_source, read_source
+from .sources import Source, find_regions, find_source, read_source
 from .zarr_array import ZarrArray
 
 if TYPE_CHECKING:
@@ -89,10 +90,13 @@ def convert(spec: PreparedRegions) -> str:
     made = {**_options(spec), "paths": [str(path) for path in spec.paths], "source": source.facts()}
     if (there := _there(folder, made, force=spec.force)) is not None:
         return f"{folder} holds exactly this already, every checksum is right\n{_summary(there)}"
-    arrays = read_source(source, overlaps=spec.overlaps, empty_chunks=spec.empty_chunks)
+    found = find_regions(source, overlaps=spec.overlaps, empty_chunks=spec.empty_chunks)
+    arrays, halves = found.arrays, None
+    if spec.dtype == "float16":
+        halves = Halves(source.path, arrays["motifs"], found.place)
     with Progress("regions converted") as progress, _writing(folder), write_folder(folder) as beside:
-        record = fill_folder(beside, arrays, spec.dtype, made, progress.tell)
-    notes = [f"note: {note}" for note in _notes(arrays)]
+        record = fill_folder(beside, arrays, spec.dtype, made, progress.tell, halves)
+    notes = [f"note: {note}" for note in (*_notes(arrays), *(halves.notes() if halves else ()))]
     return "\n".join([_summary(record), *notes, f"in {perf_counter() - began:.1f} s, all of it in {folder}"])
 
 

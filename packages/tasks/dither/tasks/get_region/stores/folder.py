@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from jaxtyping import Float
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dither.registry.problems import Problem, Refused
@@ -18,6 +17,7 @@ from ..facts import RegionFacts
 from ..npy import map_npy, write_npy
 from ..regions import RegionMatrix
 from ..stored import blocks_of
+from .halves import Halves
 
 __all__ = ["SIDECAR", "VERSION", "FolderRecord", "fill_folder", "find_record", "must_be_ours", "open_folder", "verify"]
 
@@ -27,9 +27,8 @@ SIDECAR: Final = "regions.json"
 TOLD: Final = {"open": np.bool_, "atpm": np.float32, "expression": np.float32, "tss": np.bool_}
 GENES: Final = ("gene_index", "gene_name", "gene_strand")
 HELP: Final = "prepare them again: dither prepare get"
-VERSION: Final = 2
+VERSION: Final = 3
 """Of what such a folder holds; it grows when the same source would become something else."""
-LARGEST_HALF: Final = float(np.finfo(np.float16).max)
 
 
 class ArrayRecord(BaseModel):
@@ -94,6 +93,7 @@ def fill_folder(
     dtype: str,
     made: Mapping[str, Any],
     tell: Callable[[int, int], None] = lambda done, total: None,
+    halves: Halves | None = None,
 ) -> FolderRecord:
     """Write checked arrays into an empty folder, the sidecar last. Returns what it says.
 
@@ -103,10 +103,14 @@ def fill_folder(
         dtype: Of the features: float16 or float32.
         made: From what and how, to be compared later.
         tell: Called with rows done and rows in all.
+        halves: What rounds the features, where they are to be float16.
+
+    Raises:
+        Refused: A number is more than float16 holds, where that is what is written.
     """
     rows, motifs = arrays["features"].shape
     kept_as = np.dtype(dtype)
-    blocks = _blocks(arrays["features"], kept_as, tell)
+    blocks = _blocks(arrays["features"], tell, halves)
     size, sha256 = write_npy(folder / "features.npy", blocks, kept_as, (rows, motifs))
     written = {"features": ArrayRecord(dtype=kept_as.str, shape=(rows, motifs), bytes=size, sha256=sha256)}
     names, chromosome = np.unique(arrays["chromosome"], return_inverse=True)
@@ -133,19 +137,14 @@ def fill_folder(
     return record
 
 
-def _blocks(features: Any, sort: np.dtype[Any], tell: Callable[[int, int], None]) -> Iterator[Float[np.ndarray, "n M"]]:
-    """Yield the rows of a matrix, a block at a time.
-
-    Raises:
-        Refused: A number is more than float16 holds, where that is what is written.
-    """
+def _blocks(features: Any, tell: Callable[[int, int], None], halves: Halves | None) -> Iterator[Any]:
+    """Yield the rows of a matrix, a block at a time."""
     for rows in blocks_of(len(features)):
         block = np.asarray(features[rows])
-        if sort == np.float16 and block.max() > LARGEST_HALF:
-            what = f"a feature of {block.max():g} is more than float16 holds ({LARGEST_HALF:g})"
-            raise Refused(Problem(what, help="take --dtype float32"))
-        yield block
+        yield block if halves is None else halves.rounded(block, rows.start)
         tell(rows.stop, len(features))
+    if halves is not None:
+        halves.must_fit()
 
 
 def find_record(folder: Path, *, older: bool = False) -> FolderRecord:

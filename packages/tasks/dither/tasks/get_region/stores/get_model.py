@@ -19,6 +19,7 @@ from jaxtyping import Shaped
 from dither.registry.problems import Problem, Refused
 
 from ..found import Found, noted, untold
+from .genes import read_genes
 from .header import is_group
 from .peak_names import Places, decoded, parse_names
 from .survey import GENES, GROUPS, store_cells, survey
@@ -29,6 +30,8 @@ __all__ = ["is_store", "place_in_store", "places_of", "read_store", "write_store
 
 CHUNK: Final = 1000
 """Rows of a chunk, as get_model has them."""
+CALLED: Final = {"features": "data", "motifs": "motif_names"}
+"""Names of arrays in a store that are others here."""
 
 
 def is_store(path: Path) -> bool:
@@ -57,8 +60,8 @@ def read_store(path: Path, *, empty_chunks: bool = False) -> Found:
     arrays |= _by_cell(opened, store_cells(path), told)
     if all(name in opened for name in GENES):
         with noted(told):
-            arrays |= {name.replace("_idx_info", ""): opened[name][:] for name in GENES}
-    return Found(arrays, place_in_store, tuple(told))
+            arrays |= read_genes(opened, path)
+    return Found(arrays, place_in_store, tuple(told), lambda name: CALLED.get(name, name))
 
 
 def places_of(names: ZarrArray, path: Path) -> Places:

@@ -27,7 +27,7 @@ from ..found import Found, in_table, untold
 from ..npy import read_npy
 from ..region_checks import check_arrays
 from ..region_file import opened
-from ..region_order import first_of
+from ..region_order import FARTHEST, first_of
 from .matrices import densify, numbered
 from .peak_names import Places
 
@@ -36,6 +36,8 @@ __all__ = ["is_legacy", "read_legacy"]
 LIST: Final = "cell_type_align.txt"
 SIDES: Final = {"expression": ".exp.npy", "tss": ".tss.npy"}
 """What the files beside a matrix are about, and how they end."""
+KNOWN: Final = {"true": True, "1": True, "false": False, "0": False}
+"""What the list says of expression: whether a cell type has any."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,9 @@ def read_legacy(path: Path, *, overlaps: bool = False) -> Found:
     """
     found: list[_CellType] = []
     problems: list[Problem] = []
-    for name, stem in _listed(path):
+    for name, stem, expressed in _listed(path):
         try:
-            found.append(_read(name, stem))
+            found.append(_read(name, stem, expressed=expressed))
             _check(found[-1], stem, overlaps=overlaps)
         except Refused as refused:
             problems += refused.problems
@@ -84,8 +86,11 @@ def read_legacy(path: Path, *, overlaps: bool = False) -> Found:
     return Found(_joined(path, found), in_table(lambda row: f"row {row} of all regions together"))
 
 
-def _listed(path: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the name of each cell type, and what its files begin with."""
+def _listed(path: Path) -> Iterator[tuple[str, Path, bool]]:
+    """Yield the name of each cell type, what its files begin with, and whether its expression is known.
+
+    get_model leaves out cell types whose `expression` is not True where it learns expression.
+    """
     with opened(path / LIST) as lines:
         rows = csv.DictReader(lines, skipinitialspace=True)
         missing = [name for name in ("id", "celltype", "datatype") if name not in (rows.fieldnames or ())]
@@ -96,10 +101,13 @@ def _listed(path: Path) -> Iterator[tuple[str, Path]]:
             folder = str(row["datatype"] or "").strip()
             if not name or not stem or {"/", ".."} & {*stem, stem, *folder, folder}:
                 raise Refused(f"{path / LIST}: line {line}: names no cell type, id and datatype")
-            yield name, path / folder / stem
+            said = str(row.get("expression", "True") or "False").strip()
+            if said.lower() not in KNOWN:
+                raise Refused(f'{path / LIST}: line {line}: expression is "{said[:40]}", expected True or False')
+            yield name, path / folder / stem, KNOWN[said.lower()]
 
 
-def _read(name: str, stem: Path) -> _CellType:
+def _read(name: str, stem: Path, *, expressed: bool) -> _CellType:
     def beside(ending: str) -> Path:
         return stem.with_name(stem.name + ending)
 
@@ -107,7 +115,8 @@ def _read(name: str, stem: Path) -> _CellType:
     columns = densify(load_npz(matrix, matrix), matrix)
     table = beside(".csv") if beside(".csv").is_file() else beside(".csv.gz")
     places = _places(table)
-    sides = {ending: read_npy(beside(ending)) for ending in (".exp.npy", ".tss.npy") if beside(ending).is_file()}
+    endings = (".exp.npy", ".tss.npy") if expressed else (".tss.npy",)
+    sides = {ending: read_npy(beside(ending)) for ending in endings if beside(ending).is_file()}
     lengths = {matrix: len(columns), table: len(places[0])} | {beside(ending): len(x) for ending, x in sides.items()}
     if len({*lengths.values()}) > 1:
         said = ", ".join(f"{file.name} {count:,}" for file, count in lengths.items())
@@ -146,13 +155,15 @@ def _places(path: Path) -> Places:
         chromosome, numbers, wrong = [], [], []
         for line, row in enumerate(rows, 2):
             try:
-                numbers.append((int(float(row[keys[1]])), int(float(row[keys[2]]))))
-                chromosome.append(str(row[keys[0]]))
-            except (ValueError, TypeError, OverflowError):
+                numbers.append((float(row[keys[1]]), float(row[keys[2]])))
+                chromosome.append(str(row[keys[0]] or ""))
+            except (ValueError, TypeError):
                 wrong.append(f"{path}: line {line}: start and end are no numbers")
     if wrong:
         raise Refused([*map(Problem, first_of(iter(wrong), len(wrong)))])
-    ends = np.array(numbers, np.int64).reshape(-1, 2)
+    ends = np.array(numbers, np.float64).reshape(-1, 2)
+    if (ends == np.clip(np.floor(ends), 0, FARTHEST)).all():  # others are refused when they are checked
+        ends = ends.astype(np.int64)
     return np.array(chromosome, np.str_), ends[:, 0], ends[:, 1]
 
 

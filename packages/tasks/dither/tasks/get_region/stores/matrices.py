@@ -18,7 +18,8 @@ from ..archive import LIMIT, Arrays, load_npz
 from ..found import Found, Place, in_table, noted, untold
 from ..region_file import read_table
 from ..region_order import first_of
-from ..table_columns import placed_names, sort_columns
+from ..table_columns import placed_names
+from .parquet_file import read_parquet
 from .peak_names import Bed, decoded, parse_names, read_bed
 
 __all__ = ["BED", "MATRICES", "densify", "is_bed", "numbered", "read_matrix"]
@@ -28,9 +29,6 @@ MATRICES: Final = (".npz", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 
 BED: Final = (".bed", ".bed.gz")
 """Endings of files that hold places."""
-
-INDEX: Final = "__index_level_0__"
-"""Where pandas keeps the index of a table in parquet."""
 
 ACCESSIBILITY: Final = ".atac"
 SPARSE: Final = ("data", "indices", "indptr", "shape")
@@ -58,20 +56,15 @@ def read_matrix(path: Path, beds: Sequence[Path]) -> Found:
         Refused: A file cannot be read, or they do not go together.
     """
     name = path.name.lower()
-    place = in_table(lambda row: f"row {row} (from 0)")
-    told: list[Problem] = []
     if name.endswith(".npz"):
-        arrays, place = _from_npz(load_npz(path, path), path)
-    elif name.endswith(".parquet"):
-        arrays = _from_parquet(path)
+        found = _from_npz(load_npz(path, path), path)
     else:
-        table = read_table(path, placed=False)
-        arrays, place = table.arrays, table.place
-        told += table.told
+        found = read_parquet(path) if name.endswith(".parquet") else read_table(path, placed=False)
+    arrays, place, told = found.arrays, found.place, [*found.told]
     for each in TEXTS:
         if each in arrays and (each == "names" or arrays[each].dtype.kind == "S"):
             with noted(told):
-                arrays[each] = decoded(arrays[each], f'{path}: "{each}"')
+                arrays[each] = decoded(arrays[each], f'{path}: "{found.called(each)}"')
     if "names" in arrays and (names := arrays.pop("names")).dtype.kind == "U":
         with noted(told):
             places = parse_names(names.ravel(), lambda row: f"{path}: {place('names', row, '')}")
@@ -84,7 +77,7 @@ def read_matrix(path: Path, beds: Sequence[Path]) -> Found:
     if not told and not all(place in arrays for place in PLACED):
         fix = "give a BED file beside it, with one line for each row"
         told.append(Problem(f"{path}: does not say where its regions are", help=fix))
-    return Found(arrays, place, tuple(told))
+    return Found(arrays, place, tuple(told), found.called)
 
 
 def densify(arrays: Arrays, path: Path) -> Float[np.ndarray, "P K"]:
@@ -115,57 +108,36 @@ def numbered(count: int) -> Shaped[np.ndarray, " M"]:
     return np.array([f"motif-{number:04d}" for number in range(1, count + 1)], np.str_)
 
 
-def _from_npz(arrays: Arrays, path: Path) -> tuple[Arrays, Place]:
-    """Return arrays under our names, and how places in them are named: by the names in the file."""
-    found = {name: array for name, array in arrays.items() if name not in SPARSE and name != "format"}
-    called = {"features": "features", **{ours: theirs for theirs, ours in RENAMED.items() if theirs in found}}
-    if all(name in arrays for name in SPARSE):
+def _from_npz(arrays: Arrays, path: Path) -> Found:
+    """Return arrays under our names, which places and complaints call by the names in the file."""
+    sparse = all(name in arrays for name in SPARSE)
+    found = {name: array for name, array in arrays.items() if not (sparse and name in (*SPARSE, "format"))}
+    called = dict(zip(placed_names(list(found)), found, strict=True))
+    found = {ours: found[theirs] for ours, theirs in called.items()}
+    called |= {ours: theirs for theirs, ours in RENAMED.items() if theirs in found}
+    if sparse:
         found["features"] = densify(arrays, path)
     elif "features" not in arrays:
-        two = [name for name, array in arrays.items() if array.ndim == 2 and name not in OF_CELLS]
+        two = [name for name, array in found.items() if array.ndim == 2 and name not in OF_CELLS]
         if len(two) != 1:
             raise Refused(f'{path}: has no array "features", and not just one matrix; it has {", ".join(arrays)}')
-        found["features"], called["features"] = found.pop(two[0]), two[0]
+        found["features"], called["features"] = found.pop(two[0]), called[two[0]]
     for theirs, ours in RENAMED.items():
         if theirs in found:
             found[ours] = found.pop(theirs)
     if found["features"].ndim != 2:
-        raise Refused(f'{path}: "features" has the shape {found["features"].shape}, expected two axes')
-    if found["features"].dtype == np.uint8:
-        found["features"] = found["features"] * np.float32(1 / 255)
+        said = called.get("features", "features")
+        raise Refused(f'{path}: "{said}" has the shape {found["features"].shape}, expected two axes')
     found.setdefault("motifs", numbered(found["features"].shape[1]))
     place = in_table(lambda row: f"row {row} (from 0)", arrays=True)
-    return found, lambda array, row, column: place(called.get(array, array), row, column)
 
+    def known_as(name: str) -> str:
+        return called.get(name, name)
 
-def _from_parquet(path: Path) -> Arrays:
-    try:
-        from pyarrow import ArrowException, parquet  # type: ignore[import-not-found,unused-ignore]
-    except ImportError:
-        fix = 'install the extra "parquet" of dither-tasks'
-        raise Refused(Problem(f"{path} is read with pyarrow, which is not installed", help=fix)) from None
-    try:
-        said = parquet.read_metadata(path)
-        if said.num_rows * said.num_columns * 8 > LIMIT:
-            raise Refused(f"{path}: would take {said.num_rows * said.num_columns * 8:,} bytes, allowed are {LIMIT:,}")
-        table = parquet.read_table(path)
-        called = placed_names(table.column_names)
-        columns = {ours: table[name].to_numpy() for ours, name in zip(called, table.column_names, strict=True)}
-        index = (table.schema.pandas_metadata or {}).get("index_columns", [])
-    except (OSError, ValueError, ArrowException) as error:
-        raise Refused(f"{path}: cannot be read as parquet ({str(error)[:200]})") from None
-    if columns.get(INDEX, np.zeros(0, np.str_)).dtype.kind in "biuf":  # numbers of rows, as pandas keeps them
-        del columns[INDEX]
-    texts = {name: values for name, values in columns.items() if values.dtype.kind not in "biuf"}
-    first = next(iter(texts), None)
-    if len(texts) > 1 or (first is not None and first not in ("chromosome", INDEX, called[0], *index)):
-        raise Refused(f"{path}: columns {', '.join(list(texts)[:5])} hold no numbers")
-    numbers = [name for name in columns if name not in texts]
-    stacked = np.stack([np.asarray(columns[name], np.float64) for name in numbers], 1)
-    found = sort_columns(numbers, path).arrays(stacked)
-    if first is not None:
-        found["chromosome" if first == "chromosome" else "names"] = np.array([*map(str, texts[first])], np.str_)
-    return found
+    def within(array: str, row: int, column: str) -> str:
+        return place(known_as(array), row, "" if column == array else column)
+
+    return Found(found, within, called=known_as)
 
 
 def _in_bed(place: Place, bed: Path, read: Bed) -> Place:

@@ -17,7 +17,7 @@ from dither.registry.problems import Problem, Refused
 
 from ..region_order import check_order, first_of
 
-__all__ = ["Bed", "Places", "decoded", "parse_names", "read_bed"]
+__all__ = ["Bed", "Places", "decoded", "parse_names", "read_bed", "texts_of"]
 
 Places = tuple[Shaped[np.ndarray, " P"], Int[np.ndarray, " P"], Int[np.ndarray, " P"]]
 """Chromosome, start and end of each region."""
@@ -74,6 +74,25 @@ def decoded(values: Shaped[np.ndarray, " n"], where: str) -> Shaped[np.ndarray, 
         except UnicodeDecodeError:
             raise Refused(f"{where}, row {row}: {content[:40]!r} is no text in utf-8") from None
     return np.array(found, np.str_).reshape(values.shape)
+
+
+def texts_of(values: Shaped[np.ndarray, " P"], where: Callable[[int], str]) -> Shaped[np.ndarray, " P"]:
+    """Return a column of names as text; whole numbers are names as well.
+
+    Args:
+        values: What the column holds, perhaps objects.
+        where: How a row is called in a message.
+
+    Raises:
+        Refused: Names the rows that hold no text, such as None or nan where nothing was said.
+    """
+    if values.dtype.kind in "iuU":
+        return values.astype(np.str_)
+    wrong = [row for row, value in enumerate(values.tolist()) if not isinstance(value, str)]
+    if wrong:
+        lines = (f"{where(row)}: {str(values[row])[:40]} is no text" for row in wrong)
+        raise Refused([*map(Problem, first_of(lines, len(wrong)))])
+    return values.astype(np.str_)
 
 
 @dataclass(frozen=True)

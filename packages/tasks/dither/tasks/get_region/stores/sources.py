@@ -19,7 +19,7 @@ from .legacy import is_legacy, read_legacy
 from .matrices import MATRICES, is_bed, read_matrix
 from .zarr_array import ZarrArray
 
-__all__ = ["Source", "find_source", "read_source"]
+__all__ = ["Source", "find_regions", "find_source", "read_source"]
 
 Form = Literal["store", "legacy", "anndata", "matrix"]
 
@@ -99,6 +99,11 @@ def _forms() -> str:
 def read_source(
     source: Source, *, overlaps: bool = False, empty_chunks: bool = False, whole: bool = False
 ) -> dict[str, Any]:
+    """Return the arrays of `find_regions`."""
+    return find_regions(source, overlaps=overlaps, empty_chunks=empty_chunks, whole=whole).arrays
+
+
+def find_regions(source: Source, *, overlaps: bool = False, empty_chunks: bool = False, whole: bool = False) -> Found:
     """Read a source and check it.
 
     Args:
@@ -115,9 +120,9 @@ def read_source(
         told = list(found.told)
         with noted(told):
             found.arrays["features"] = features[:]
-        found = Found(found.arrays, found.place, tuple(told))
-    check_arrays(source.path, found.arrays, found.place, overlaps=overlaps, told=found.told)
-    return found.arrays
+        found = Found(found.arrays, found.place, tuple(told), found.called)
+    check_arrays(source.path, found.arrays, found.place, overlaps=overlaps, told=found.told, called=found.called)
+    return found
 
 
 def _read(source: Source, *, overlaps: bool, empty_chunks: bool) -> Found:

@@ -1,0 +1,106 @@
+"""Numbers in the files of a run that no figure can be: such a run is told as damaged, and those beside it are shown."""
+
+import json
+
+import pytest
+
+from dither.engine.checkpoint import Damaged
+from dither.engine.cli import main
+from dither.engine.listing import list_runs, verify_run
+from dither.engine.report.writing import write_report
+from dither.engine.scores import Scores, best_step
+from dither.engine.training import resume_from
+from dither.registry.problems import Refused
+
+HUGE = "9" * 400
+"""An integer that no float holds."""
+STRANGE = ("1e999", "-1e999", "NaN", HUGE, f"-{HUGE}", "1e308", '"text"', "null", "[]", "{}", "true")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two runs as far as lists and pages look at them; the second is whole."""
+    for name in ("a", "b"):
+        path = tmp_path / "runs" / name
+        path.mkdir(parents=True)
+        (path / "resolved.toml").write_text(f'name = "{name}"\n[train]\nsteps = 4\n')
+        (path / "manifest.json").write_text("{}")
+        lines = [f'{{"step": {step}, "kind": "train", "loss": 0.5}}' for step in (2, 4)]
+        (path / "metrics.jsonl").write_text("\n".join([*lines, ""]))
+        summary = {"name": name, "step": 4, "steps": 4, "figures": {"valid": {"loss": 0.25}}, "baselines": {}}
+        (path / "summary.json").write_text(json.dumps(summary))
+        (path / "scores.json").write_text('{"figure": "loss", "better": "lower", "evaluations": [[4, 0.25]]}')
+    return tmp_path / "runs"
+
+
+def put(path, old, new):
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+@pytest.mark.parametrize("value", STRANGE)
+@pytest.mark.parametrize(("name", "old"), [("summary.json", "0.25"), ("summary.json", '"step": 4')])
+def test_a_list_shows_the_other_runs(folder, capsys, name, old, value):
+    put(folder / "a" / name, old, f'"step": {value}' if "step" in old else value)
+    assert main(["runs", "list", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert "0.25" in shown
+    assert shown.count("empty") == 2
+    assert main(["runs", "list", str(folder), "--json"]) == 0
+    assert [run.figures.get("valid/loss") for run in list_runs(folder)][1] == 0.25
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "-inf", '"text"', "[]", "{}"])
+def test_a_run_without_a_number_of_steps_is_listed_as_damaged(folder, value):
+    put(folder / "a" / "resolved.toml", "steps = 4", f"steps = {value}")
+    assert [(run.state, run.steps) for run in list_runs(folder)] == [("damaged", None), ("empty", 4)]
+
+
+@pytest.mark.parametrize("value", STRANGE)
+@pytest.mark.parametrize("old", ['"step": 2', '"loss": 0.5'])
+def test_a_page_is_written_all_the_same(folder, tmp_path, old, value):
+    put(folder / "a/metrics.jsonl", old, f"{old.partition(':')[0]}: {value}")
+    put(
+        folder / "a/summary.json", '"baselines": {}', f'"baselines": {{"loss/x": {value}}}, "steps_per_second": {value}'
+    )
+    for paths in ([folder / "a"], [folder / "a", folder / "b"]):
+        page = write_report(paths, tmp_path / "page.html").read_text()
+        assert "nan," not in page.partition("<svg")[2], "no place in a drawing is none"
+        assert ("lines cannot be read: 1" in page) == ("step" in old and value not in ("true", "1e308"))
+
+
+@pytest.mark.parametrize("value", ["1e999", "NaN", '"text"', "null", "[]", "2.5"])
+def test_a_line_without_a_step_is_found(folder, value):
+    put(folder / "b/metrics.jsonl", '"step": 4', f'"step": {value}')
+    reasons = {found.what: found.reason for found in verify_run(folder / "b")}
+    assert reasons["metrics.jsonl"] == "line 2 has no step or no kind"
+
+
+@pytest.mark.parametrize("entry", ["[1e999, 1]", f"[4, {HUGE}]", '["x", 1]', "[4]", "4", "[4, []]"])
+def test_evaluations_that_are_none_are_told(folder, entry):
+    put(folder / "a/scores.json", "[4, 0.25]", entry)
+    for read in (lambda: best_step(folder / "a"), lambda: Scores(folder / "a", "loss", "lower", 9)):
+        with pytest.raises(Refused, match="is damaged: evaluations are no numbers"):
+            read()
+    assert "evaluations are no numbers" in {f.what: f.reason for f in verify_run(folder / "a")}["scores.json"]
+
+
+def test_what_a_checkpoint_says_of_metrics_may_be_none(folder, monkeypatch):
+    checkpoint = folder / "a/checkpoints/step-00000004"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "state.json").write_text('{"metrics_bytes": 1e999}')
+    assert {f.what: f.reason for f in verify_run(folder / "a")}["metrics.jsonl"] is None
+
+    class Loads:
+        average = None
+
+        def __getattr__(self, name):
+            return self
+
+        def __call__(self, *_):
+            return self
+
+    monkeypatch.setattr("dither.engine.training.load_state", lambda _: ({}, {"metrics_bytes": float("inf")}))
+    with pytest.raises(Damaged, match="does not hold what this run needs"):
+        resume_from(checkpoint, Loads())

@@ -1,0 +1,76 @@
+"""What is said of the data before a run: what a task left out, and splits in which nothing is taken away."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dither.engine.evaluation import evaluate, wanted
+from dither.engine.remarks import remarks
+from dither.engine.run import run
+from dither.engine.system import Diffusion
+
+
+@pytest.fixture
+def blind(monkeypatch):
+    """Let the process take nothing away from the samples of some splits, from the first or from a later one on."""
+
+    def blinded(experiment, *splits, but=None):
+        task, process = type(experiment.task.build()), type(experiment.process.build(experiment.task.space()))
+        batch, corrupt, now = task.batch, process.corrupt, []
+
+        def watched(self, split, rows):
+            now[:] = [split in splits and (but is None or but not in rows)]
+            return batch(self, split, rows)
+
+        def hidden(self, clean, t):
+            noised = corrupt(self, clean, t)
+            return replace(noised, wanted=torch.zeros_like(noised.wanted)) if now == [True] else noised
+
+        monkeypatch.setattr(task, "batch", watched)
+        monkeypatch.setattr(process, "corrupt", hidden)
+        return experiment
+
+    return blinded
+
+
+def test_a_split_in_which_nothing_is_hidden_is_said_once(load, blind, tmp_path, console):
+    loaded = load("train.steps=14")
+    blind(loaded.experiment, "valid")
+    assert run(loaded, tmp_path / "runs", ["test"], console=console) == 0
+    said = " ".join(console.export_text().split())
+    assert said.count("nothing is hidden in the first 13 samples of the valid split: there is no loss, and no fig") == 1
+    assert "of the train split" not in said
+
+
+@pytest.mark.parametrize("splits", [(), ("train",), ("valid",), ("train", "valid")])
+def test_it_is_said_of_each_split_for_itself(load, blind, splits):
+    experiment = blind(load().experiment, *splits)
+    lines = list(remarks(experiment, Diffusion.build(experiment)))
+    assert [split for line in lines for split in ("train", "valid") if f"samples of the {split} split" in line] == [
+        *splits
+    ]
+
+
+def test_every_sample_of_an_evaluation_is_looked_at(load, blind):
+    system = Diffusion.build(blind(load().experiment, "valid", but=12))
+    assert wanted(system, 13, 4)
+    assert not wanted(system, 12, 4), "the last one is out of reach"
+    assert wanted(system, 12, 4, split="train")
+
+
+def test_looking_changes_no_figure(load):
+    system = Diffusion.build(load("model.dropout=0.5").experiment)
+    before = evaluate(system, 13, 4)
+    assert wanted(system, 13, 4)
+    assert evaluate(system, 13, 4) == before
+    assert system.training
+
+
+def test_what_a_task_says_comes_first(load, blind):
+    experiment = blind(load().experiment, "valid")
+    system = Diffusion.build(experiment)
+    system.task.remarks = lambda: ["24 of 41 were left out"]
+    first, second = remarks(experiment, system)
+    assert first == "24 of 41 were left out"
+    assert "valid" in second

@@ -1,0 +1,108 @@
+"""Which signals ask to stop, and what a run survives whose terminal is closed."""
+
+import errno
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from rich.console import Console
+
+from dither.engine import signals
+from dither.engine.progress import ProgressDisplay, Screen
+from dither.engine.signals import SIGNALS, heeded, stop_on_signals
+
+ON_TERMINAL = """
+import fcntl, signal, sys, termios
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+from dither.engine.cli import main
+sys.exit(main())
+"""
+"""A command as a shell runs it: what is open as its input is the terminal of its session."""
+
+
+@pytest.fixture(autouse=True)
+def _no_nohup():
+    former = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, former)
+
+
+@pytest.fixture
+def ended(monkeypatch):
+    """Codes with which the process would have ended at once."""
+    codes = []
+    monkeypatch.setattr(signals.os, "_exit", codes.append)
+    return codes
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_every_signal_asks_a_run_to_stop_and_handlers_are_put_back(number, ended):
+    before = signal.getsignal(number)
+    with stop_on_signals() as stop:
+        stop.polled = True
+        signal.raise_signal(number)
+        assert stop.requested == signal.Signals(number).name
+        signal.raise_signal(number)
+    assert ended == ([] if number == signal.SIGHUP else [128 + number]), "a closed terminal says so twice"
+    assert signal.getsignal(number) is before
+
+
+def test_nohup_stays_as_it_is(ended):
+    assert set(heeded()) == set(SIGNALS)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    assert set(SIGNALS) - set(heeded()) == {signal.SIGHUP}
+    with stop_on_signals() as stop:
+        signal.raise_signal(signal.SIGHUP)
+    assert stop.requested is None
+
+
+class Gone(io.StringIO):
+    """A terminal that is no more."""
+
+    def isatty(self):
+        return True
+
+    def write(self, text):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_a_bar_on_a_terminal_that_is_gone_ends_nothing(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(Screen, "on_broken_pipe", lambda self: setattr(self, "quiet", True))
+    console = Screen(file=io.StringIO(), force_terminal=True)
+    display = ProgressDisplay(console, 10)
+    display.start()
+    display.step(1)
+    console.file = Gone()
+    display.step(10)
+    display.line("a line")
+    display.stop()
+    assert console.quiet
+    bare = Console(file=Gone(), force_terminal=True)
+    with pytest.raises(OSError, match="Input/output"):
+        bare.show_cursor(True)
+
+
+def test_a_run_whose_terminal_is_closed_writes_a_checkpoint(experiment_file, tmp_path, monkeypatch):
+    text = experiment_file.read_text().replace("steps = 20", "steps = 1000000").replace("every = 7", "every = 100000")
+    experiment_file.write_text(text)
+    for name, value in {"DITHER_PLUGINS": "engine", "TERM": "xterm", "OMP_NUM_THREADS": "1"}.items():
+        monkeypatch.setenv(name, value)
+    given = [sys.executable, "-c", ON_TERMINAL, "run", str(experiment_file), "--runs", str(tmp_path / "runs")]
+    terminal, end = os.openpty()
+    process = subprocess.Popen(given, stdin=end, stdout=end, stderr=end, start_new_session=True)
+    os.close(end)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("runs/*/checkpoints/step-*")) and time.monotonic() < deadline:
+        os.read(terminal, 65536)
+    os.close(terminal)
+    assert process.wait(60) == 75
+    newest = max(path.name for path in tmp_path.glob("runs/*/checkpoints/step-*"))
+    (metrics,) = tmp_path.glob("runs/*/metrics.jsonl")
+    assert int(newest.removeprefix("step-")) >= json.loads(metrics.read_text().splitlines()[-1])["step"] > 0

@@ -1,0 +1,32 @@
+"""What is wrong with what a person gave: how many problems are told, and what they hold of a file."""
+
+import pytest
+
+from dither.registry.problems import MOST, Origin, Problem, Refused
+
+
+@pytest.mark.parametrize(
+    ("found", "told", "last"), [(1, 1, "0"), (MOST + 1, MOST + 1, str(MOST)), (9000, MOST + 1, None)]
+)
+def test_no_more_problems_are_told_than_a_person_can_read(found, told, last):
+    problems = Refused([Problem(str(n), origin=Origin("a.toml", n + 1, 1, "x")) for n in range(found)]).problems
+    assert len(problems) == told
+    assert [problem.message for problem in problems[:-1]] == [str(n) for n in range(told - 1)]
+    assert problems[-1].message == (last or "8,950 more problems are not shown")
+    assert str(Refused(problems).problems[-1].origin) == (f"a.toml:{found}:1" if last else "a.toml")
+
+
+@pytest.mark.parametrize("text", ["one line", "", "a\n\nlast é", "a\n", "\n\n"])
+def test_a_place_is_the_line_and_column_of_its_characters(text):
+    for start in range(len(text) + 1):
+        for end in (start, start + 1, len(text)):
+            place = Origin.within("f", text, start, end)
+            before = text[:start]
+            assert (place.line, place.column) == (before.count("\n") + 1, start - before.rfind("\n"))
+            assert place.source == text.split("\n")[place.line - 1]
+            assert place.width == max(1, min(end - start, len(place.source) - place.column + 1))
+
+
+def test_problems_of_a_line_share_its_text():
+    text = "first\n" + "x" * 10_000
+    assert Origin.within("f", text, 10, 12).source is Origin.within("f", text, 5000, 5001).source
