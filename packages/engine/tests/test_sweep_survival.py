@@ -15,7 +15,7 @@ import pytest
 
 from dither.engine.cli import main
 from dither.engine.signals import SIGNALS
-from dither.engine.sweep import cluster, scheduler
+from dither.engine.sweep import cluster, scheduler, start
 from dither.engine.sweep import point as point_of_sweep
 from dither.engine.sweep.directory import PointFolder, SweepDirectory
 from dither.engine.sweep.start import Settings, resume_sweep, start_sweep
@@ -568,3 +568,15 @@ def test_a_point_that_can_print_nothing_keeps_its_exit_code(tmp_path):
     with open("/dev/full", "w") as output:
         command = [sys.executable, "-c", textwrap.dedent(text)]
         assert subprocess.run(command, stdout=output, stderr=output, check=False).returncode == 5
+
+
+def test_processes_that_share_a_search_end_one_after_the_other(begin, console, experiment_file):
+    pytest.importorskip("optuna")
+    experiment_file.write_text(experiment_file.read_text() + SEARCH)
+    _, sweep = begin()
+    first = sweep.folders()[0]
+    lock = first.claim()
+    first.write_status("running")
+    assert start._next(sweep, 0, console) == 0
+    assert "another process still works on 1 of them" in flat(console)
+    os.close(lock)

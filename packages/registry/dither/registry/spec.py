@@ -219,7 +219,7 @@ def laid(table: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Return a table with the values of another one on top, also in the tables inside that name the same part."""
     found = dict(table)
     for key, value in over.items():
-        before = found.get(key)
+        before: Any = found.get(key)
         both = isinstance(before, Mapping) and isinstance(value, Mapping)
         found[key] = laid(before, value) if both and value.get("use", before.get("use")) == before.get("use") else value
     return found

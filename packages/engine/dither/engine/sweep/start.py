@@ -61,7 +61,7 @@ def start_sweep(
 ) -> int:
     """Check all points of a file, then run them; return the exit code.
 
-    0 all done, 1 some failed, 5 no space for the sweep itself, 75 stopped, or another process still works on some.
+    0 all done, 1 some failed, 5 no space for the sweep itself, 75 stopped, or points of a grid are another's.
 
     Args:
         path: The experiment file.
@@ -157,7 +157,8 @@ def _next(sweep: SweepDirectory, code: int, console: Console) -> int:
     """Say what can be done about points that are not done; return the exit code."""
     every = [point.status() for point in sweep.folders()]
     states = {status["state"] for status in every}
-    code = code or (FAILED if states & {"failed", "lost"} else STOPPED if states & set(UNFINISHED) else 0)
+    others = {"running"} if sweep.facts.get("search") else set()  # searches share the trials out among processes
+    code = code or (FAILED if states & {"failed", "lost"} else STOPPED if states & set(UNFINISHED) - others else 0)
     running = sum(status["state"] == "running" for status in every)
     if running:
         say(console, f"another process still works on {running} of them: dither sweep status {sweep.path}")
