@@ -7,6 +7,7 @@ import pytest
 from dither.engine.checkpoint import Damaged
 from dither.engine.cli import main
 from dither.engine.listing import list_runs, verify_run
+from dither.engine.metrics_file import read_metrics
 from dither.engine.report.writing import write_report
 from dither.engine.scores import Scores, best_step
 from dither.engine.training import resume_from
@@ -68,6 +69,13 @@ def test_a_page_is_written_all_the_same(folder, tmp_path, old, value):
         page = write_report(paths, tmp_path / "page.html").read_text()
         assert "nan," not in page.partition("<svg")[2], "no place in a drawing is none"
         assert ("lines cannot be read: 1" in page) == ("step" in old and value not in ("true", "1e308"))
+
+
+@pytest.mark.parametrize("digits", [18, 19, 400])
+def test_an_integer_that_no_float_holds_is_read_as_infinite(tmp_path, digits):
+    (tmp_path / "x").write_text(f'{{"step": {"9" * digits}}}\n')
+    (line,) = read_metrics(tmp_path / "x")
+    assert line["step"] == {18: 10**18 - 1, 19: 1e19, 400: float("inf")}[digits]
 
 
 @pytest.mark.parametrize("value", ["1e999", "NaN", '"text"', "null", "[]", "2.5"])

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["BEGINNING", "MetricsFile", "Place", "as_json", "as_number", "changed_lines", "read_metrics"]
+__all__ = ["BEGINNING", "MetricsFile", "Place", "as_json", "as_number", "changed_lines", "from_json", "read_metrics"]
 
 
 class Place(NamedTuple):
@@ -25,6 +25,8 @@ class Place(NamedTuple):
 
 LARGEST = 2**63
 """An integer beyond this is no figure and no step: nothing here counts so far."""
+DIGITS = 19
+"""From which on an integer is read as another number is."""
 BEGINNING = Place(0, "")
 """Before the first line; its hash is not compared."""
 
@@ -103,6 +105,11 @@ def as_json(values: Any, indent: int | None = None) -> str:
     return json.dumps(clean(values), indent=indent, allow_nan=False)
 
 
+def from_json(text: str) -> Any:
+    """Read JSON; an integer that no float holds is infinite, so that what is drawn and written need not ask."""
+    return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < DIGITS else float(digits))
+
+
 def as_number(value: object) -> float | None:
     """Return a figure that was read, or None for what is none: a text, or a number that no float can hold."""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -112,7 +119,7 @@ def as_number(value: object) -> float | None:
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
     """Return the lines of a metrics file."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [from_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def changed_lines(path: Path, before: Place) -> str | None:

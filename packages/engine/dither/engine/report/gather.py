@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..metrics_file import as_number
+from ..metrics_file import as_number, from_json
 from ..seals import broken_table, broken_text
 from ..whereabouts import no_run
 from .rates import read_rates
@@ -18,8 +17,6 @@ __all__ = ["PictureFile", "RunRecord", "gather"]
 FORMS = {".png": "image/png", ".svg": "image/svg+xml", ".txt": "text/plain"}
 LARGEST = 8 << 20
 """Bytes of a picture that is taken into the page."""
-DIGITS = 19
-"""From which on an integer is read as another number is."""
 
 
 @dataclass(frozen=True)
@@ -125,18 +122,13 @@ def _text(record: RunRecord, name: str, missing: str | None = None) -> str:
     return ""
 
 
-def _loads(text: str) -> Any:
-    """Read JSON; an integer that no float holds is infinite, so that what is drawn and written need not ask."""
-    return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < DIGITS else float(digits))
-
-
 def _json(record: RunRecord, name: str, missing: str | None = None) -> dict[str, Any]:
     before = len(record.problems)
     text = _text(record, name, missing)
     if len(record.problems) > before:
         return {}
     try:
-        values = _loads(text)
+        values = from_json(text)
     except (ValueError, RecursionError) as error:
         record.problems.append(f"{name} is damaged: {error}")
         return {}
@@ -152,7 +144,7 @@ def _metrics(record: RunRecord) -> None:
     damaged = []
     for number, text in enumerate(_text(record, "metrics.jsonl").splitlines(), 1):
         try:
-            line = _loads(text)
+            line = from_json(text)
             step, kind = int(line.pop("step")), str(line.pop("kind"))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
             damaged.append(number)
