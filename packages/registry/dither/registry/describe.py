@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from .catalog import Catalog, Part
 from .kinds import KINDS
 from .option_docs import docs_of
-from .spec import Place, Spec, summary_of
+from .spec import Place, Spec, a_kind, summary_of
 
 __all__ = ["PLACES", "describe", "options_of", "toml"]
 
@@ -117,7 +117,7 @@ def _name(annotation: Any, place: bool = False) -> str:
     origin, arguments = get_origin(annotation), get_args(annotation)
     metadata = getattr(annotation, "__metadata__", ())
     if place or any(isinstance(item, Place) for item in metadata):
-        return f"a {(annotation if place else arguments[0]).kind}"
+        return a_kind((annotation if place else arguments[0]).kind)
     if metadata:
         inner = [found for item in metadata for found in getattr(item, "metadata", [item])]
         return " ".join([_name(arguments[0]), *_bounds(inner)])

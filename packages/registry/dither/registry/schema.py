@@ -16,7 +16,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from .catalog import Catalog, Part
 from .kinds import KINDS
 from .problems import Refused
-from .spec import Options, summary_of
+from .spec import Options, a_kind, summary_of
 
 __all__ = ["schema_of"]
 
@@ -176,7 +176,7 @@ def _definitions_of_kind(kind: str, catalog: Catalog) -> Schema:
     name_of = {"type": "string", "enum": every} if every else {"type": "string"}
     use = {"description": f"Which {kind}.", **name_of}
     definitions[kind] = {
-        "description": f"A {kind}: {summary_of(KINDS[kind])}",
+        "description": f"A{a_kind(kind)[1:]}: {summary_of(KINDS[kind])}",
         "type": ["string", "object"],
         "properties": {"use": use, **shared},
         "if": {"type": "string"},
