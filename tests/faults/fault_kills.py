@@ -12,8 +12,8 @@ from fault_trial import FILES, KILLED, Whole, begun, go_on, only, resume
 from fault_trial import moments as random_moments
 
 CHECKPOINTS = "/checkpoints"
-ASYNC = ("train.async_save=true",)
-"""Checkpoints are written in a thread while training goes on."""
+ASYNC = ("train.async_save=true", "train.workers=2")
+"""Checkpoints are written, and the next batches read, in threads while training goes on."""
 PLAIN: tuple[str, ...] = ()
 
 

@@ -50,6 +50,18 @@ def go_on(load, runs, console):
     return resumed
 
 
+def test_workers_change_no_bit_stopped_or_not(start, go_on, stop_after):
+    _, plain = start()
+    _, read_ahead = start("train.workers=2")
+    assert fingerprint(read_ahead) == fingerprint(plain)
+    stop_after(7)
+    code, stopped = start("train.workers=3")
+    assert code == 75
+    stop_after(1000)
+    assert go_on(stopped, "train.workers=1") == 0
+    assert fingerprint(stopped) == fingerprint(plain)
+
+
 class StopAfter(Stop):
     """Asks to stop once it has been asked so often whether to."""
 

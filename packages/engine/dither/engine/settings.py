@@ -77,6 +77,8 @@ class Train(Options):
     """Where to run; auto takes a GPU if there is one."""
     threads: int | None = Field(None, ge=1, le=1024)
     """CPU threads; by default torch decides."""
+    workers: int = Field(0, ge=0, le=64)
+    """Threads that read the next batches while a step is computed: the same ones, in the same order."""
     keep_memory: bool = True
     """On a CPU, keep freed memory for the next step instead of giving it back to the system (glibc): faster steps."""
     strategy: Literal["ddp", "fsdp"] = "ddp"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from dither.registry.flow import Clean, Noised
 from dither.registry.parts import BucketedTask, Task
 from dither.registry.problems import Problem, Refused
 
+from .ahead import Ahead
 from .buckets import BucketOrder
 from .environment import keep_compiled, require_compiler
 from .experiment import Train
@@ -58,6 +60,7 @@ class Trainer:
             raise Refused("the task has no training samples")
         self.system, self.train, self.seed, self.ranks = system, train, seed, ranks
         self.order = make_order(system.task, train, seed)
+        self._read = Ahead(partial(system.task.batch, "train"), self.rows, train.workers)
         if train.lora is None:
             freeze(system.model, train.freeze)
         else:
@@ -158,7 +161,7 @@ class Trainer:
 
         Noise is drawn for all of it at once: a loss is the same in however many parts, and on however many ranks.
         """
-        clean = self.system.task.batch("train", self.rows(step))
+        clean = self._read(step, self.train.steps)
         if self.device.type == "cuda":  # pinned memory lets the copy run beside the computation
             clean = clean.apply(Tensor.pin_memory).to(self.device, non_blocking=True)
         elif self.device.type != "cpu":
