@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from dither.engine.ahead import EACH, Ahead
+from dither.engine.ahead import Ahead
+from dither.engine.settings import AHEAD
 
 
 class Source:
@@ -41,8 +42,8 @@ def test_a_step_may_be_looked_at_again_or_passed_over():
     assert ahead(3, 100) == [3], "to tell which of its samples are at fault"
     assert ahead(9, 100) == [9]
     assert ahead(10, 100) == [10]
-    assert max(source.read) <= 10 + EACH
-    assert len(ahead._waiting) == EACH
+    assert max(source.read) <= 10 + AHEAD
+    assert len(ahead._waiting) == AHEAD
 
 
 def test_what_cannot_be_read_is_told_at_its_step():

@@ -13,7 +13,7 @@ from dither.engine.machine import size, total_memory
 from dither.registry import Refused, default_catalog
 from dither.registry.costs import Cost, Matrix, Stage
 from dither.registry.fused import FUSED_FROM
-from dither.registry.spaces import Field, TokenSpace
+from dither.registry.spaces import FeatureSpace, Field, TokenSpace
 
 GIB = 2**30
 numbers = st.integers(0, 1000)
@@ -58,6 +58,7 @@ def experiment(
             freeze=[],
             compile=False,
             async_save=False,
+            workers=0,
             precision="float32",
             device="cpu",
         ),
@@ -238,6 +239,15 @@ def test_terms_by_name():
     assert not evaluation.certain
     assert sampling.terms["3 samples passing through blocks"] == 4 * 3 * 50
     assert training.largest.startswith("Python and torch 350.0 MiB, activations of 3 blocks for 4 samples 4.7 KiB")
+
+
+def test_batches_that_workers_read_ahead_count():
+    e = experiment([Stage("blocks", Cost(10, 100, 50), 3)])
+    e.train.workers = 3
+    for space, number in ((TokenSpace((Field("text", 7, 5),)), 10), (FeatureSpace(7, 6), 5 * 6)):
+        training, evaluation, *_ = budgets(e, space)
+        assert training.terms["batches read ahead"] == 2 * 3 * 4 * 7 * number
+        assert "batches read ahead" not in evaluation.terms
 
 
 def test_refused_above_the_memory_there_is_and_not_below(monkeypatch):

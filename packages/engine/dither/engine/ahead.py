@@ -7,10 +7,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from dither.registry.flow import Clean
 
-__all__ = ["Ahead"]
+from .settings import AHEAD
 
-EACH = 2
-"""Batches that wait for the loop, for each worker."""
+__all__ = ["Ahead"]
 
 
 class Ahead:
@@ -29,7 +28,7 @@ class Ahead:
         self, read: Callable[[Sequence[int]], Clean], rows: Callable[[int], Sequence[int]], workers: int
     ) -> None:
         self._read, self._rows = read, rows
-        self._most = EACH * workers
+        self._most = AHEAD * workers
         self._threads = ThreadPoolExecutor(workers, "dither-reader") if workers else None
         self._waiting: dict[int, Future[Clean]] = {}
 

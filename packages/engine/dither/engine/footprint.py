@@ -19,6 +19,7 @@ from dither.registry.spaces import FeatureSpace, Space, TokenSpace
 
 from .learned import Learned
 from .machine import gpu_memory, size
+from .settings import AHEAD
 
 if TYPE_CHECKING:
     from .experiment import Experiment
@@ -35,6 +36,8 @@ LATER = 2**22
 """Numbers of raw output that a sampler holds at least, all of them or a chunk; what is made of more is cut finer."""
 WAITING = 11
 """Bytes of a feature in a batch: what it is and what the noise made of it, known or not, hidden, wanted."""
+READ, IDS = 5, 10
+"""Bytes of a feature, and of an id, as they are read: what it is, and whether it is known and there."""
 SLACK = 6
 """One part in so many of what comes and goes is lost between the pieces that the allocator keeps; measured."""
 
@@ -138,6 +141,9 @@ def budgets(experiment: Experiment, space: Space) -> list[Budget]:
     idle = standing | gradients
     if e.train.async_save:
         standing |= {"copy of a checkpoint": standing["optimizer moments"] + weights * (2 if e.train.ema else 1)}
+    if e.train.workers:
+        batch = e.train.batch_size * space.length * (READ * space.width if isinstance(space, FeatureSpace) else IDS)
+        standing |= {"batches read ahead": AHEAD * e.train.workers * batch}
     if learned.changed:
         gradients |= {"changed matrices": NUMBER * learned.changed}
     gradients |= _waiting(e, space, learned.stages)

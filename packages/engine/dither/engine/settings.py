@@ -14,7 +14,10 @@ from dither.registry.wording import SENTENCE
 
 from .asking import Guidance
 
-__all__ = ["Evaluate", "LoRA", "Sample", "Train"]
+__all__ = ["AHEAD", "Evaluate", "LoRA", "Sample", "Train"]
+
+AHEAD = 2
+"""Batches that wait for the loop, for each of `train.workers`."""
 
 
 class LoRA(Options):
