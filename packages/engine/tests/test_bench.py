@@ -46,6 +46,19 @@ def test_time_is_booked_where_it_is_spent(trainer, monkeypatch):
         assert seconds <= least[phase] < seconds + 0.02, phase
 
 
+def test_what_workers_read_is_booked_where_it_is_waited_for(load):
+    """Not where it is read, beside a step: its moments would stand among those of the step."""
+    experiment = load("train.workers=2").experiment
+    trainer = Trainer(Diffusion.build(experiment), experiment.train, experiment.seed)
+    marked_there = []
+    with marked(trainer) as step:
+        mark = trainer.system.task._mark
+        trainer.system.task._mark = lambda phase: marked_there.append(phase) or mark(phase)
+        parts = [step() for _ in range(4)]
+    assert not marked_there
+    assert all(min(part.values()) >= 0 and set(part) == {"data", "forward", "backward", "optimizer"} for part in parts)
+
+
 def test_a_marked_trainer_trains_as_ever_and_is_left_as_it_was(trainer, load):
     other = Trainer(Diffusion.build(load().experiment), trainer.train, trainer.seed)
     task = trainer.system.task

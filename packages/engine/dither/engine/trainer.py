@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -60,7 +59,7 @@ class Trainer:
             raise Refused("the task has no training samples")
         self.system, self.train, self.seed, self.ranks = system, train, seed, ranks
         self.order = make_order(system.task, train, seed)
-        self._read = Ahead(partial(system.task.batch, "train"), self.rows, train.workers)
+        self._read = Ahead(lambda rows: system.task.batch("train", rows), self.rows, train.workers)
         if train.lora is None:
             freeze(system.model, train.freeze)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -55,16 +56,18 @@ class _MarkedTask:
 
     def __init__(self, task: Any, mark: Callable[[str], None]) -> None:
         self._task, self._mark = task, mark
+        self._thread = threading.get_ident()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._task, name)
 
     def batch(self, *arguments: Any, **named: Any) -> Any:
-        """Make a batch; what went on since the last mark is not yet data."""
+        """Make a batch; what a worker does beside a step is no part of it, and is waited for where it is needed."""
         try:
             return self._task.batch(*arguments, **named)
         finally:
-            self._mark("data")
+            if threading.get_ident() == self._thread:
+                self._mark("data")
 
 
 @contextmanager

@@ -22,18 +22,7 @@ __all__ = ["UNREAD", "check_points", "load_sweep", "open_sweep"]
 
 UNREAD: dict[str, Any] = {
     **dict.fromkeys(("name", "seed", "plugins", "sweep"), True),
-    "train": {
-        "steps",
-        "lr_schedule",
-        "clip",
-        "non_finite",
-        "skip_limit",
-        "log_every",
-        "keep",
-        "keep_best",
-        "threads",
-        "workers",
-    },
+    "train": {"steps", "lr_schedule", "clip", "non_finite", "skip_limit", "log_every", "keep", "keep_best", "threads"},
     "evaluate": {"every", "repeats", "best", "better", "patience"},
 }
 """What `Experiment.check` does not look at."""
