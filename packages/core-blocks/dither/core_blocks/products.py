@@ -51,7 +51,7 @@ def product(
 
 
 def weight_slope(slope: Float[Tensor, "R O"], x: Float[Tensor, "R I"]) -> Float[Tensor, "O I"]:
-    """Return slope' x. A single row is no product of matrices, and MKL takes ten times as long for it."""
+    """Return slope' x. A single row is no product of matrices; MKL took 5 ms for it in a step of GET."""
     return slope.mT * x if len(x) == 1 else slope.mT @ x
 
 

@@ -92,8 +92,9 @@ class RegionMetrics:
     def update(self, clean: Clean, noised: Noised, pred: Any, measured: Measured) -> None:
         """Take in one batch; `pred` gives x0."""
         wanted = noised.wanted & noised.valid[..., None]
-        self.add(noised.x0, pred.x0, wanted, windows_of(clean))
-        self.kept.add(Question.of(self.plain(noised.x0), wanted, clean))
+        truth = self.plain(noised.x0)
+        self.answers.add(truth, self.plain(pred.x0), wanted.cpu().numpy(), windows_of(clean))
+        self.kept.add(Question.of(truth, wanted, clean))
 
     def add(
         self,

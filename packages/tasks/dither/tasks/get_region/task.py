@@ -157,7 +157,7 @@ class RegionWindows:
 
     def _everything(self, split: Split) -> Iterator[Question]:
         """All that may be asked for in windows that stand evenly, a window at a time."""
-        for row in range(0, self.size(split), -(-self.size(split) * self.regions // KEPT)):
+        for row in range(0, self.size(split), max(1, -(-self.size(split) * self.regions // KEPT))):
             clean = self.batch(split, [row])
             yield Question.of(self._figures().plain(clean.x0), ~clean.fixed, clean)
 
