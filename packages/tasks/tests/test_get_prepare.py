@@ -27,6 +27,8 @@ torch.set_num_threads(1)
 RANDOM = np.random.default_rng(0)
 COUNTS = {f"MA{i:04d}": RANDOM.integers(0, 20, (4 + i % 3, 4)).astype(float) + 1 for i in range(8)}
 
+SEQUENCES = ["".join(RANDOM.choice(list("ACGT"), 30)) for _ in range(120)][60:]  # made once: any test may run alone
+
 
 @pytest.fixture
 def region_wheel(tmp_path):
@@ -34,9 +36,8 @@ def region_wheel(tmp_path):
     lines = ["\t".join(columns)]
     for i in range(60):
         chromosome = ("chr10", "chr2", "chrX", "chr1")[i % 4]
-        sequence = "".join(RANDOM.choice(list("ACGT"), 30))
         open_in = ["1" if i % 5 == k else "0" for k in range(4)]
-        lines.append("\t".join([chromosome, str(9_000 - 100 * i), str(9_050 - 100 * i), sequence, *open_in]))
+        lines.append("\t".join([chromosome, str(9_000 - 100 * i), str(9_050 - 100 * i), SEQUENCES[i], *open_in]))
     path = tmp_path / "regions.whl"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(REGIONS_FILE, "\n".join(lines) + "\n")
