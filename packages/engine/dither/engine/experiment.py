@@ -211,4 +211,4 @@ def _placed(problem: Problem, document: Document) -> Problem:
     if problem.path or problem.origin:
         return problem
     path: Any = ("task", "data") if document.at(("task", "data")) is not None else ("task",)
-    return Problem(problem.message, path, document.origin(path), problem.help)
+    return replace(problem, path=path, origin=document.origin(path))

@@ -36,6 +36,17 @@ def _place(problem: Problem) -> tuple[str, float, float]:
     return ("", 0, 0) if origin is None else (origin.file, origin.line or math.inf, origin.column or 0)
 
 
+CODE_BY_TYPE = {
+    "no_name": "missing-key",
+    "unknown_part": "unknown-component",
+    "failed_part": "plugin-failed",
+    "wrong_kind": "wrong-kind",
+    "literal_error": "unknown-value",
+    "enum": "unknown-value",
+}
+"""Problem codes of pydantic error types, and of our own."""
+
+
 class _Reader:
     """Knows what the document was read as."""
 
@@ -80,7 +91,9 @@ class _Reader:
         hints = [f'did you mean "{close}"?'] if close else []
         hints += [] if told else [f"accepted: {', '.join(allowed)}"]
         origin = self.document.origin(path)
-        return Problem("unknown key", path, origin, " ".join(hints) or None, given=detail["input"]), close
+        return Problem(
+            "unknown key", path, origin, " ".join(hints) or None, given=detail["input"], code="unknown-key"
+        ), close
 
     def missing(self, table: Path, keys: list[str]) -> Problem:
         lines = []
@@ -96,8 +109,10 @@ class _Reader:
         hint = (f"write in [{'.'.join(map(str, table))}]" if table else "write") + ":\n" + "\n".join(lines)
         if len(keys) == 1:
             path = (*table, keys[0])
-            return Problem("is missing", path, self.document.origin(path), hint)
-        return Problem(f"{listed(keys, 'and')} are missing", table, self.document.origin(table), hint)
+            return Problem("is missing", path, self.document.origin(path), hint, code="missing-key")
+        return Problem(
+            f"{listed(keys, 'and')} are missing", table, self.document.origin(table), hint, code="missing-key"
+        )
 
     def wrong_value(self, place: Found, detail: Detail) -> Problem:
         path, value = place.path, detail["input"]
@@ -111,7 +126,7 @@ class _Reader:
             message = _lowered(detail["msg"]) + ("" if isinstance(value, dict) else f", got {shown(value)}")
         named = detail["type"] == "unknown_part" and isinstance(self.document.at(path), dict)
         origin = self.document.origin((*path, "use") if named else path, value=True)
-        return Problem(message, path, origin, help_text, given=value)
+        return Problem(message, path, origin, help_text, given=value, code=code_of(detail["type"]))
 
     def of_no_type(self, path: Path, details: Sequence[Detail]) -> Problem:
         near = [d for d in details if not d["type"].endswith(("_type", "no_name"))]  # of the right type at least
@@ -120,7 +135,19 @@ class _Reader:
         words = listed(list(dict.fromkeys(text.removeprefix("expected ") for text in expected)))
         value = details[0]["input"]
         origin = self.document.origin(path, value=True)
-        return Problem(f"expected {words}, got {shown(value)}", path, origin, given=value)
+        code = code_of(details[0]["type"]) if near else "wrong-type"
+        return Problem(f"expected {words}, got {shown(value)}", path, origin, given=value, code=code)
+
+
+def code_of(kind: str) -> str:
+    """Return the problem code for a pydantic error type."""
+    if kind in CODE_BY_TYPE:
+        return CODE_BY_TYPE[kind]
+    if kind.endswith(("_type", "_parsing", "is_instance_of")):
+        return "wrong-type"
+    if kind.startswith(("greater_than", "less_than", "too_", "string_too_", "multiple_of", "finite_")):
+        return "out-of-range"
+    return "invalid-value"
 
 
 def _one_of_each_union(found: list[tuple[Found, Detail]]) -> Iterator[tuple[Found, Detail]]:

@@ -15,7 +15,67 @@ from unicodedata import combining, east_asian_width
 
 from .spec import Path
 
-__all__ = ["MOST", "Origin", "Problem", "Refused", "dotted", "nearest", "not_shown", "plain", "shortened"]
+__all__ = ["CODES", "MOST", "Origin", "Problem", "Refused", "dotted", "nearest", "not_shown", "plain", "shortened"]
+
+CODES: dict[str, str] = {
+    # values in an experiment file, an override, or an option
+    "invalid-value": "The value is not allowed here.",
+    "wrong-type": "The value has another type than the option.",
+    "out-of-range": "The number, length or size is outside the allowed range.",
+    "unknown-key": "No option of this name exists here.",
+    "missing-key": "A required option is not given.",
+    "unknown-value": "The value is not one of the allowed ones.",
+    "unknown-component": "No component of this kind has this name.",
+    "wrong-kind": "The component is of another kind than the slot requires.",
+    "misfit": "Components, or options of one component, are incompatible.",
+    "deprecated-name": "The component was renamed; the old name still works.",
+    "no-effect": "The option has no effect in this combination.",
+    # files
+    "file-not-found": "The file or folder does not exist.",
+    "unreadable-file": "The file cannot be opened or decoded.",
+    "damaged-file": "The content does not match its format or its checksum.",
+    "syntax-error": "The text is not valid TOML, JSON or the stated format.",
+    "too-large": "A size limit is exceeded.",
+    "file-exists": "The output exists already.",
+    "unknown-format": "The file is in none of the supported formats.",
+    "extends-cycle": "Experiment files extend each other in a circle.",
+    # the command line
+    "unknown-command": "No command of this name exists.",
+    "unknown-option": "No command-line option of this name exists.",
+    "missing-argument": "A command-line argument or option value is missing.",
+    "usage": "The command line is used wrongly in another way.",
+    # plugins
+    "unknown-plugin": "No plugin of this name is installed or given.",
+    "plugin-failed": "A plugin raised an exception, or returned something it must not return.",
+    "plugin-blocked": "The policy in registry.toml blocks the plugin.",
+    "plugin-conflict": "Two plugins register the same name.",
+    "missing-dependency": "An optional dependency is not installed.",
+    "lockfile-outdated": "registry.toml does not match the installed components.",
+    # runs
+    "not-a-run": "The folder is not a run or a sweep directory.",
+    "run-locked": "Another process is using the run.",
+    "run-finished": "The run has already ended.",
+    "missing-checkpoint": "The run has no such checkpoint.",
+    "damaged-checkpoint": "A checkpoint is incomplete or does not match its checksums.",
+    "changed-components": "Components or options differ from those the run was made with.",
+    "changed-data": "The data differ from those the run was made with.",
+    "untrusted-plugin": "A plugin file inside a run made elsewhere is not executed without --plugin.",
+    "non-finite": "A loss, gradient or weight is NaN or inf.",
+    "out-of-memory": "The machine or the device has too little memory.",
+    "disk-full": "The disk or quota is full.",
+    "unknown-metric": "No metric of this name is computed.",
+    "shape-mismatch": "A tensor has another shape than required.",
+    # data
+    "missing-array": "A required array or column is missing.",
+    "wrong-shape": "An array has an unexpected shape or type.",
+    "no-samples": "No usable sample is left.",
+    "invalid-sample": "A sample of a data file is invalid.",
+    "unsorted": "Rows are not in the required order.",
+    "duplicate": "A name or row occurs twice.",
+    "contradiction": "Constraints contradict each other.",
+    "more-problems": "More problems exist than are shown.",
+}
+"""Every code of a problem that a user may see, with one line on what it means."""
 
 MOST = 50
 """Problems that are told at once: no person reads more."""
@@ -86,6 +146,7 @@ class Problem:
         related: Other places that matter, each with a word on why.
         given: The value at fault, if there is one.
         level: "error", or "warning" for what works all the same.
+        code: Stable identifier of the kind of problem; `CODES` lists them all.
     """
 
     message: str
@@ -95,9 +156,15 @@ class Problem:
     related: tuple[tuple[str, Origin], ...] = ()
     given: Any = None
     level: str = "error"
+    code: str = "invalid-value"
 
     def __str__(self) -> str:
-        lines = [f"{self.level}: " + (f"{dotted(self.path)}: " if self.path else "") + shortened(self.message)]
+        lines = [
+            f"{self.level}: "
+            + (f"{dotted(self.path)}: " if self.path else "")
+            + shortened(self.message)
+            + f" [{self.code}]"
+        ]
         if self.origin is not None:
             lines += [f"  --> {self.origin}", *self.origin.excerpt()]
         lines += [f"  note: {word} {origin}" for word, origin in self.related]
@@ -108,7 +175,7 @@ class Problem:
 
 def not_shown(count: int, origin: Origin | None = None) -> Problem:
     """Return what stands for problems that are left out."""
-    return Problem(f"{count:,} more problems are not shown", origin=origin)
+    return Problem(f"{count:,} more problems are not shown", origin=origin, code="more-problems")
 
 
 class Refused(Exception):  # noqa: N818 - it is no error of the program
@@ -118,14 +185,19 @@ class Refused(Exception):  # noqa: N818 - it is no error of the program
         problems: All that were found, but no more than a person can read: of others their number is the last one.
     """
 
-    def __init__(self, problems: Problem | str | Sequence[Problem]) -> None:
+    def __init__(self, problems: Problem | str | Sequence[Problem], *, code: str = "invalid-value") -> None:
         if isinstance(problems, str):
-            problems = Problem(problems)
+            problems = Problem(problems, code=code)
         self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
         if (more := len(self.problems) - MOST) > 1:  # in the place of one more stands how many there are
             origin = self.problems[0].origin
             self.problems = (*self.problems[:MOST], not_shown(more, origin and Origin(origin.file)))
         super().__init__(self.problems)
+
+    @property
+    def codes(self) -> list[str]:
+        """The code of each problem, in order."""
+        return [problem.code for problem in self.problems]
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.problems))

@@ -123,12 +123,14 @@ class Misfit:
         path: Keys from the part that was checked down to the value at fault.
         related: Path from the top of the experiment to the other part that is meant, such as ("process",).
         help: What to do about it.
+        code: Stable identifier of the kind of problem, one of `problems.CODES` or a plugin's own.
     """
 
     message: str
     path: Path = ()
     related: Path | None = None
     help: str | None = None
+    code: str = "misfit"
 
 
 def misfits_of(answer: Any) -> list[Misfit]:

@@ -40,7 +40,15 @@ def problems_of(misfits: Iterable[Misfit], document: Document) -> list[Problem]:
             related.append((f"the {misfit.related[-1]} comes from", other))
         origin = document.origin(misfit.path, value=True)
         found.append(
-            Problem(misfit.message, misfit.path, origin, misfit.help, tuple(related), document.at(misfit.path))
+            Problem(
+                misfit.message,
+                misfit.path,
+                origin,
+                misfit.help,
+                tuple(related),
+                document.at(misfit.path),
+                code=misfit.code,
+            )
         )
     return found
 

@@ -120,7 +120,12 @@ def _print_document(valid: bool, problems: Sequence[Problem], **facts: Any) -> N
 def _record(problem: Problem) -> dict[str, Any]:
     from dither.registry.problems import dotted, plain
 
-    record: dict[str, Any] = {"level": problem.level, "message": plain(problem.message), "path": dotted(problem.path)}
+    record: dict[str, Any] = {
+        "level": problem.level,
+        "code": problem.code,
+        "message": plain(problem.message),
+        "path": dotted(problem.path),
+    }
     record |= as_place(problem.origin)
     if problem.given is not None:
         record["given"] = _given(problem.given)
