@@ -30,7 +30,7 @@ from torch.nn import functional
 
 from dither.core_blocks.denoiser import Denoiser
 from dither.registry import Field, TokenSpace, default_catalog
-from dither.registry.flow import State
+from dither.registry.flow.records import State
 
 LENGTH, IDS, WIDTH, HEADS, DEPTH, COND = 1024, 50_257, 512, 8, 6, 128
 CASES = (

@@ -23,10 +23,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from turns import serve, take_turns
 
-from dither.engine.allocator import keep_freed_memory
-from dither.engine.experiment import load_experiment
-from dither.engine.system import Diffusion
-from dither.engine.trainer import Trainer, make_order
+from dither.engine.config.load_experiment import load_experiment
+from dither.engine.training.batches import make_order
+from dither.engine.training.device import keep_freed_memory
+from dither.engine.training.diffusion import Diffusion
+from dither.engine.training.trainer import Trainer
 
 FILE = Path(__file__).parent.parent / "experiments" / "bubble_diagram" / "seed_small.toml"
 CHANGES = ("task.data.train=20000", "task.data.valid=10", "task.data.test=10", "train.batch_size=64")

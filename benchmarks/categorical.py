@@ -21,7 +21,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from dither.processes.draws import draw_log
+from dither.processes.tokens.categorical import draw_log
 
 ROWS, V = 256, 50_257
 

@@ -21,20 +21,22 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from dither.engine.checkpoint import Checkpoints
-from dither.engine.experiment import Experiment, Train
-from dither.engine.log import Log
-from dither.engine.randomness import Stream, seed_generators
-from dither.engine.rundir import RunDirectory
-from dither.engine.saving import Saver
-from dither.engine.scores import Scores
-from dither.engine.specs import AdamW, Cosine
-from dither.engine.system import Diffusion
-from dither.engine.trainer import Trainer
-from dither.engine.training import Run
-from dither.registry.flow import Clean, Measured, Noise, Noised, State
-from dither.registry.plugins import load_plugins
-from dither.registry.spaces import FeatureSpace
+from dither.engine.checkpoints.async_checkpoint import Saver
+from dither.engine.checkpoints.best_checkpoint import Scores
+from dither.engine.checkpoints.checkpoint import Checkpoints
+from dither.engine.config.experiment import Experiment
+from dither.engine.config.options import Train
+from dither.engine.optimizers.components import AdamW
+from dither.engine.optimizers.lr_schedules import Cosine
+from dither.engine.runs.log import Log
+from dither.engine.runs.loop import Run
+from dither.engine.runs.run_directory import RunDirectory
+from dither.engine.training.diffusion import Diffusion
+from dither.engine.training.randomness import Stream, seed_generators
+from dither.engine.training.trainer import Trainer
+from dither.registry.flow.records import Clean, Measured, Noise, Noised, State
+from dither.registry.flow.spaces import FeatureSpace
+from dither.registry.plugins.manager import load_plugins
 
 STEPS, ROUNDS, BATCH, WIDTH = 300, 11, 16, 16
 

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import torch
 
-from dither.engine.checkpoint import Checkpoints, Contents
-from dither.engine.experiment import load_experiment
-from dither.engine.system import Diffusion
-from dither.engine.trainer import Trainer
+from dither.engine.checkpoints.checkpoint import Checkpoints, Contents
+from dither.engine.config.load_experiment import load_experiment
+from dither.engine.training.diffusion import Diffusion
+from dither.engine.training.trainer import Trainer
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = {

@@ -26,10 +26,12 @@ import torch
 from torch import Tensor, nn
 from turns import serve, take_turns
 
-from dither.engine.allocator import keep_freed_memory
-from dither.engine.experiment import Experiment, load_experiment
-from dither.engine.system import Diffusion
-from dither.engine.trainer import Trainer, make_order
+from dither.engine.config.experiment import Experiment
+from dither.engine.config.load_experiment import load_experiment
+from dither.engine.training.batches import make_order
+from dither.engine.training.device import keep_freed_memory
+from dither.engine.training.diffusion import Diffusion
+from dither.engine.training.trainer import Trainer
 
 FILE = Path(__file__).parent.parent / "experiments" / "get_region" / "seed.toml"
 CHANGES = ("train.batch_size=1", "train.ema=0.0", "train.device=cpu")

@@ -23,12 +23,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dither.losses.fused import FusedScoreEntropy
-from dither.processes.clock import Clock
+from dither.losses.fused.losses import FusedScoreEntropy
 from dither.processes.schedules.specs import Geometric
-from dither.processes.tokens import TokenProcess, even_prior
-from dither.registry.flow import Clean, Noised
-from dither.registry.spaces import Field, TokenSpace
+from dither.processes.timestep_sampling import TimestepSampling
+from dither.processes.tokens.process import TokenProcess, even_prior
+from dither.registry.flow.records import Clean, Noised
+from dither.registry.flow.spaces import Field, TokenSpace
 
 V, WIDTH, LENGTH = 50_257, 512, 1024
 MIB = 2**20
@@ -39,7 +39,7 @@ def given(batch: int, length: int = LENGTH) -> tuple[TokenProcess, nn.Linear, Te
     """Return a process, a head, what it reads, a noised batch and its times."""
     torch.manual_seed(0)
     space = TokenSpace((Field("text", length, V),))
-    process = TokenProcess(space, even_prior(space), Clock(Geometric().build()), "score")
+    process = TokenProcess(space, even_prior(space), TimestepSampling(Geometric().build()), "score")
     linear = nn.Linear(WIDTH, V)
     nn.init.normal_(linear.weight, std=0.02)
     h = torch.randn(batch, length, WIDTH, requires_grad=True)

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dither.engine.budget import budgets
-from dither.engine.experiment import load_experiment
+from dither.engine.config.experiment import budgets
+from dither.engine.config.load_experiment import load_experiment
 
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 BUBBLE, TEXT, BLOCKS = "bubble_diagram/quick", "language_model/quick", "language_model/blocks"
@@ -90,8 +90,8 @@ def measure(name: str) -> None:
     loaded = load_experiment(EXPERIMENTS / f"{file}.toml", [*SHORT, *changes])
     experiment = loaded.experiment
     most = max(budgets(experiment, experiment.task.space()), key=lambda budget: budget.total)
-    from dither.engine.environment import peak_memory
-    from dither.engine.run import run
+    from dither.engine.runs.launch import run
+    from dither.engine.training.device import peak_memory
 
     with tempfile.TemporaryDirectory() as folder:
         code = run(loaded, Path(folder), console=Console(quiet=True))

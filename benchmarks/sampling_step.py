@@ -22,14 +22,15 @@ from typing import Any, cast
 
 import torch
 
-from dither.engine.experiment import Experiment, load_experiment
-from dither.engine.session import Session
-from dither.engine.system import Diffusion
+from dither.engine.config.experiment import Experiment
+from dither.engine.config.load_experiment import load_experiment
+from dither.engine.sampling.session import Session
+from dither.engine.training.diffusion import Diffusion
 from dither.processes.samplers import analytic, euler
-from dither.processes.tokens import TokenProcess
-from dither.registry.flow import Clean, Noise, State
-from dither.registry.parts import Process
-from dither.registry.spaces import Field, TokenSpace
+from dither.processes.tokens.process import TokenProcess
+from dither.registry.flow.protocols import Process
+from dither.registry.flow.records import Clean, Noise, State
+from dither.registry.flow.spaces import Field, TokenSpace
 
 FILE = Path(__file__).parent.parent / "experiments" / "language_model" / "seed.toml"
 V, LENGTH, STEPS = 50_257, 1024, 128

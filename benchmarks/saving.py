@@ -19,10 +19,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from dither.engine.checkpoint import Checkpoints, Contents
-from dither.engine.intact import verify
-from dither.engine.optimizer_state import flatten
-from dither.engine.saving import Saver
+from dither.engine.checkpoints.async_checkpoint import Saver
+from dither.engine.checkpoints.checkpoint import Checkpoints, Contents
+from dither.engine.files.checksums import verify
+from dither.engine.optimizers.optimizer_state import flatten
 
 EVERY, TURNS, SAVES = 10, 4, 3
 

@@ -32,14 +32,14 @@ WAYS = {
 
 def work(batch: int, strategy: str) -> None:
     """Train, and print the steps per second of the first rank."""
-    from dither.engine.experiment import load_experiment
-    from dither.engine.loading import build
-    from dither.engine.ranks import together
-    from dither.engine.trainer import Trainer
+    from dither.engine.config.load_experiment import load_experiment
+    from dither.engine.distributed.ranks import join_ranks
+    from dither.engine.runs.loading import build
+    from dither.engine.training.trainer import Trainer
 
     changes = [f"train.batch_size={batch}", f"train.strategy={strategy}", f"train.threads={os.environ['THREADS']}"]
     loaded = load_experiment(EXPERIMENT, [*changes, "train.device=cpu"])
-    with together("cpu") as ranks:
+    with join_ranks("cpu") as ranks:
         system, _ = build(loaded, training=True)
         trainer = Trainer(system, loaded.experiment.train, 0, ranks)
         for _ in range(2):

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from dither.engine import intact
-from dither.engine.seals import sealed_table
-from dither.registry.storage import sha256_of
+from dither.engine.files import checksums as intact
+from dither.engine.files.checksums import with_checksum
+from dither.registry.files.atomic import sha256_of
 
 SHARES = {"model.safetensors": 1, "average.safetensors": 1, "optimizer.safetensors": 2}
 PIECE = 1 << 20
@@ -35,7 +35,7 @@ def written(folder: Path, size: int) -> list[Path]:
     (folder / "state.json").write_text("{}")
     files = {path.name: {"size": path.stat().st_size, "sha256": sha256_of(path)} for path in folder.iterdir()}
     (folder / intact.MANIFEST).write_text(
-        json.dumps(sealed_table({"format": intact.FORMAT, "step": 1, "files": files}))
+        json.dumps(with_checksum({"format": intact.FORMAT, "step": 1, "files": files}))
     )
     return paths
 

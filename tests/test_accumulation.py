@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from dither.engine.experiment import load_experiment
-from dither.engine.system import Diffusion
-from dither.engine.trainer import Trainer
+from dither.engine.config.load_experiment import load_experiment
+from dither.engine.training.diffusion import Diffusion
+from dither.engine.training.trainer import Trainer
 
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 SMALL = ("model.width=16", "model.depth=1", "model.block.heads=2", "model.block.dropout=0.0", "train.batch_size=8")

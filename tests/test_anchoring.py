@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dither.engine.anchoring import _named, anchored, outside
 from dither.engine.cli import main
-from dither.engine.experiment import load_experiment
-from dither.engine.run_policy import governing_policy_file
+from dither.engine.config.load_experiment import load_experiment
+from dither.engine.config.paths import _iter_paths, absolute_paths, external_files
+from dither.engine.config.plugins import governing_policy_file
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_a_run_goes_on_with_data_that_were_moved_if_that_is_accepted(project, tm
 
 def test_a_name_is_no_file(project):
     (project / "exp.v2").write_text("")
-    assert anchored({"name": "exp.v2", "task": {"use": "exp.v2"}}, project) == {
+    assert absolute_paths({"name": "exp.v2", "task": {"use": "exp.v2"}}, project) == {
         "name": "exp.v2",
         "task": {"use": "exp.v2"},
     }
@@ -86,7 +86,7 @@ def test_only_what_leads_somewhere_is_anchored(tmp_path):
         "long": "x" * 5000 + ".txt",
         "number": 3,
     }
-    made = anchored(given, tmp_path)
+    made = absolute_paths(given, tmp_path)
     data = {"path": f"{tmp_path}/a.txt", "paths": [f"{tmp_path}/*.txt", "none*", "/root.txt"]}
     assert made == {**given, "task": {"tokenizer": f"{tmp_path}/tokenizer.json", "data": data}}
 
@@ -94,10 +94,10 @@ def test_only_what_leads_somewhere_is_anchored(tmp_path):
 def test_what_is_extended_from_outside_is_told(project, tmp_path, monkeypatch):
     child = tmp_path / "elsewhere" / "child.toml"
     child.write_text('extends = "../project/exp.toml"\n')
-    assert outside(load_experiment(child)) == []
+    assert external_files(load_experiment(child)) == []
     monkeypatch.chdir(tmp_path / "elsewhere")
     child.write_text('extends = "../project/exp.toml"\ntask.data.paths = ["../project/texts/a.txt"]\n')
-    told = outside(load_experiment(child))
+    told = external_files(load_experiment(child))
     assert len(told) == 2
     assert "extends" in told[0]
     assert "exp.toml" in told[0]
@@ -109,7 +109,7 @@ def test_an_absolute_text_that_is_no_file_is_not_told(project, tmp_path):
     (tmp_path / "far").write_text("{}")
     texts = {"separator": "/", "start": "/usr/bin", "none": "/none/such.json", "words": ["/", "a", "~", "~\0", "~no/a"]}
     files = {"tokenizer": str(tmp_path / "far.json"), "end": str(tmp_path / "far"), "data": {"path": "/usr"}}
-    assert list(_named({**texts, **files, "judge": "/usr/bin"}, project)) == [
+    assert list(_iter_paths({**texts, **files, "judge": "/usr/bin"}, project)) == [
         ("tokenizer", tmp_path / "far.json"),
         ("end", tmp_path / "far"),
         ("data.path", Path("/usr")),
@@ -122,20 +122,23 @@ def test_what_is_read_from_the_home_folder_is_told(project, tmp_path, monkeypatc
     (tmp_path / "elsewhere" / "notes.txt").write_text("the cat sat on the mat. " * 200)
     exp = project / "exp.toml"
     exp.write_text(exp.read_text().replace("texts/*.txt", "~/notes.txt"))
-    (told,) = outside(load_experiment(exp))
+    (told,) = external_files(load_experiment(exp))
     assert told.endswith(f"task.data.paths = {tmp_path}/elsewhere/notes.txt")
-    assert list(_named({"judge": "~", "start": "~"}, project)) == [("judge", tmp_path / "elsewhere")]
+    assert list(_iter_paths({"judge": "~", "start": "~"}, project)) == [("judge", tmp_path / "elsewhere")]
 
 
 def test_the_folder_of_a_judge_is_anchored(project):
-    assert anchored({"judge": "texts", "start": "texts"}, project) == {"judge": f"{project}/texts", "start": "texts"}
+    assert absolute_paths({"judge": "texts", "start": "texts"}, project) == {
+        "judge": f"{project}/texts",
+        "start": "texts",
+    }
 
 
 def test_a_sweep_outside_the_project_keeps_to_its_policy(project, tmp_path):
     (project / "registry.toml").write_text("")
     assert main(["sweep", "exp.toml", "--sweep", "seed=[1]", "--runs", str(tmp_path / "far"), "--dry-run"]) == 0
-    from dither.engine.experiment import open_experiment
-    from dither.engine.sweep.directory import SweepDirectory
+    from dither.engine.config.load_experiment import open_experiment
+    from dither.engine.sweeps.directory import SweepDirectory
 
     document, _ = open_experiment(project / "exp.toml")
     sweep = SweepDirectory.create(tmp_path / "far", document, ["test"])

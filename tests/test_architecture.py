@@ -91,8 +91,18 @@ def test_floors():
 def test_menus_and_lists_do_not_import_torch():
     menus = sorted(module_name(path) for path in SOURCES if path.name == "specs.py")
     assert len(menus) >= 6
-    light = ["dither.registry", "dither.registry.kinds", "dither.registry.plugins", "dither.registry.validation"]
-    light += ["dither.registry.describe", "dither.engine", "dither.engine.cli.app", "dither.engine.cli.lists"]
+    light = [
+        "dither.registry",
+        "dither.registry.kinds",
+        "dither.registry.plugins.manager",
+        "dither.registry.config.validation",
+    ]
+    light += [
+        "dither.registry.plugins.describe",
+        "dither.engine",
+        "dither.engine.cli.app",
+        "dither.engine.cli.catalog_output",
+    ]
     code = f"""
 import importlib, sys
 for name in {[*light, *menus]!r}:
@@ -196,7 +206,7 @@ def imported(source: str, name: str) -> bool:
 
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "joblib", "shelve", "marshal", "yaml"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
-READS_TORCH = "packages/registry/dither/registry/weight_files.py"
+READS_TORCH = "packages/registry/dither/registry/files/weight_files.py"
 SAFELY = {"weights_only": "True", "mmap": "True"}
 
 
@@ -285,7 +295,7 @@ def test_entry_points_are_those_of_a_third_party_and_load():
 
 
 def test_every_plugin_of_ours_is_loaded():
-    from dither.registry.plugins import load_plugins
+    from dither.registry.plugins.manager import load_plugins
 
     states = {report.name: (report.state, report.reason) for report in load_plugins([]).reports}
     ours = {name: states.get(name) for name, package in PACKAGES.items() if (package / "specs.py").is_file()}

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dither.registry.document import Document
-from dither.registry.problems import Refused
+from dither.registry.config.document import Document
+from dither.registry.config.errors import Refused
 
 FINE = Path(__file__).parents[1] / "experiments/bubble_diagram/quick.toml"
 SECONDS = 1.0

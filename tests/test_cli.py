@@ -85,7 +85,7 @@ def test_a_check_is_quick():
     code = (
         f"import sys, time; from dither.engine.cli import main; main(['validate', {QUICK!r}])\n"
         "print(time.process_time(), *(name for name in sys.modules if name.startswith('dither.engine.cli.')))\n"
-        "needless = 'torch', 'numpy', 'rich', 'packaging.requirements', 'dither.registry.option_docs'\n"
+        "needless = 'torch', 'numpy', 'rich', 'packaging.requirements', 'dither.registry.spec.option_docs'\n"
         "print(*(name for name in needless if name in sys.modules))"
     )
     runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(3)]

@@ -8,10 +8,10 @@ import pytest
 import torch
 from rich.console import Console
 
-from dither.engine.experiment import load_experiment
-from dither.engine.run import DONE, run
-from dither.engine.system import Diffusion
-from dither.engine.trainer import Trainer
+from dither.engine.config.load_experiment import load_experiment
+from dither.engine.runs.launch import DONE, run
+from dither.engine.training.diffusion import Diffusion
+from dither.engine.training.trainer import Trainer
 
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 SMALL = (

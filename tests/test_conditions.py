@@ -10,12 +10,12 @@ import torch
 from safetensors.torch import load_file
 
 from dither.engine.cli import main
-from dither.engine.drawing import make_drawing
-from dither.engine.experiment import Experiment
-from dither.engine.shapes import look_at
-from dither.engine.system import Diffusion
-from dither.engine.trainer import Trainer
-from dither.registry.plugins import load_plugins
+from dither.engine.config.experiment import Experiment
+from dither.engine.sampling.samples import make_samples
+from dither.engine.training.diffusion import Diffusion
+from dither.engine.training.model_summary import summarize_model
+from dither.engine.training.trainer import Trainer
+from dither.registry.plugins.manager import load_plugins
 
 torch.set_num_threads(1)
 
@@ -72,7 +72,7 @@ def test_weights_are_counted_and_a_batch_goes_through(task):
     assert not list(e.check())
     space = e.process.facts(e.task.space()).space
     assert [told.name for told in space.conditions] == ["kind", "centre"], "noise changes nothing of what is told"
-    look = look_at(e)
+    look = summarize_model(e)
     assert look.parameters == sum(stage.parameters for stage in e.model.stages(space))
     rows = {row.name: row.parameters for row in look.rows}
     assert rows["condition"] == (8 + 1) * 16 + (16 + 1) * 16 + 3 * 16
@@ -91,16 +91,16 @@ def test_a_model_learns_what_a_label_means_and_guidance_makes_it_heed_it_more(ta
     heeded = {}
     for weight in (0.0, 1.0, 3.0):
         system.guidance = e.sample.guidance.model_copy(update={"weight": weight})
-        figures = make_drawing(system, 48, 1).figures
+        figures = make_samples(system, 48, 1).figures
         heeded[weight] = figures["as_told"]
         assert figures["model_calls_per_sample"] <= (1 if weight == 1 else 2) * 9
     assert heeded[0.0] < 0.85
     assert heeded[3.0] >= heeded[1.0] > heeded[0.0]
     assert heeded[3.0] > 0.9
     system.guidance, system.asked = None, {"kind": 1}
-    assert make_drawing(system, 48, 1).figures["high"] > 0.75, "all samples are asked to be high"
+    assert make_samples(system, 48, 1).figures["high"] > 0.75, "all samples are asked to be high"
     system.asked = {"kind": 0}
-    assert make_drawing(system, 48, 1).figures["high"] < 0.25
+    assert make_samples(system, 48, 1).figures["high"] < 0.25
 
 
 def test_labels_are_asked_for_by_name_or_by_number():

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from dither.engine import budget
-from dither.engine.budget import budgets
 from dither.engine.cli import main
-from dither.engine.experiment import load_experiment
+from dither.engine.config import experiment as budget
+from dither.engine.config.experiment import budgets
+from dither.engine.config.load_experiment import load_experiment
 from dither.registry import Refused
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from dither.engine.experiment import Experiment
-from dither.registry.document import Document
-from dither.registry.plugins import load_plugins
-from dither.registry.problems import Refused
-from dither.registry.validation import validate
+from dither.engine.config.experiment import Experiment
+from dither.registry.config.document import Document
+from dither.registry.config.errors import Refused
+from dither.registry.config.validation import validate
+from dither.registry.plugins.manager import load_plugins
 
 ROOT = Path(__file__).parents[1] / "experiments"
 FILES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.toml"))

@@ -16,11 +16,11 @@ import pytest
 
 from dither.engine.cli import main
 from dither.engine.cli.app import verbs
-from dither.engine.experiment import load_experiment
+from dither.engine.config.load_experiment import load_experiment
 from dither.registry.hookspecs import Hooks
 from dither.registry.kinds import KINDS
-from dither.registry.plugins import load_plugins
-from dither.registry.policy import PluginPolicy, read_policy
+from dither.registry.plugins.manager import load_plugins
+from dither.registry.plugins.policy import PluginPolicy, read_policy
 from dither.testing.conformance import cases
 
 ROOT = Path(__file__).parents[1]
@@ -43,7 +43,7 @@ def test_the_plugin_of_the_readme_works_and_has_fifteen_lines(tmp_path):
     (tmp_path / "mine.toml").write_text(toml.replace(base[1], str(ROOT / base[1])))
     loaded = load_experiment(tmp_path / "mine.toml")
     schedule = loaded.experiment.process.schedule
-    assert type(schedule).__module__.startswith("dither.registry.files.")
+    assert type(schedule).__module__.startswith("dither.registry.plugins.plugin_files.")
     import torch
 
     t = torch.linspace(0.01, 0.99, 9, dtype=torch.float64, requires_grad=True)

@@ -9,15 +9,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
 
+from dither.engine.cli import doctor as examine
+from dither.engine.cli import doctor as machine
+from dither.engine.cli import doctor as parts
+from dither.engine.cli import doctor as project
 from dither.engine.cli import main
-from dither.engine.doctor import examine, machine, parts, project
-from dither.engine.doctor.examine import CHECKS, _guarded
-from dither.engine.doctor.findings import Scene
+from dither.engine.cli.doctor import CHECKS, Environment, _guarded
 from dither.registry import Catalog
 from dither.registry.kinds import BlockSpec
-from dither.registry.plugins import PluginReport, Plugins
-from dither.registry.policy import Policy
-from dither.registry.spec import Alias
+from dither.registry.plugins.manager import Plugins
+from dither.registry.plugins.policy import Policy
+from dither.registry.plugins.status import PluginStatus
+from dither.registry.spec.base import Alias
 
 ROOT = Path(__file__).parents[1]
 
@@ -43,7 +46,7 @@ class Careless(BlockSpec):
 def scene(tmp_path, *reports, specs=(), policy=None):
     catalog = Catalog()
     catalog.add("mine", specs)
-    return Scene(
+    return Environment(
         tmp_path, tmp_path / "runs", policy or Policy(), SimpleNamespace(reports=list(reports), catalog=catalog)
     )
 
@@ -54,10 +57,10 @@ def found(check, where):
 
 def test_states_of_plugins_and_what_to_do(tmp_path, monkeypatch):
     reports = (
-        PluginReport("a", "loaded", "dist-a", "1.0"),
-        PluginReport("b", "failed", "dist-b", "2.0", "SystemExit: 3 (b.py:1)"),
-        PluginReport("c", "clash", "dist-c, dist-d", "1, 2", "more than one"),
-        PluginReport("d", "blocked", "dist-e", "1", "registry.toml"),
+        PluginStatus("a", "loaded", "dist-a", "1.0"),
+        PluginStatus("b", "failed", "dist-b", "2.0", "SystemExit: 3 (b.py:1)"),
+        PluginStatus("c", "clash", "dist-c, dist-d", "1, 2", "more than one"),
+        PluginStatus("d", "blocked", "dist-e", "1", "registry.toml"),
     )
     findings = list(parts.states(scene(tmp_path, *reports)))
     assert [finding.state for finding in findings] == ["broken", "broken", "note", "ok"]
@@ -73,9 +76,9 @@ def test_states_of_plugins_and_what_to_do(tmp_path, monkeypatch):
 
 def test_plugins_that_make_a_start_slow(tmp_path):
     reports = (
-        PluginReport("quick", "loaded", "d", seconds=0.1),
-        PluginReport("heavy", "loaded", "d", imports_torch=True, seconds=2.5),
-        PluginReport("slow", "loaded", "d", seconds=3.0),
+        PluginStatus("quick", "loaded", "d", seconds=0.1),
+        PluginStatus("heavy", "loaded", "d", imports_torch=True, seconds=2.5),
+        PluginStatus("slow", "loaded", "d", seconds=3.0),
     )
     messages = [message for _, message in found(parts.slow_imports, scene(tmp_path, *reports))]
     assert len(messages) == 2
@@ -193,7 +196,7 @@ def test_the_command_of_another_environment(tmp_path, monkeypatch):
 
 def test_what_registry_toml_requires(tmp_path):
     policy = Policy.model_validate({"plugins": {"require": ["dist-a>=1", "a>=3", "absent"]}})
-    where = scene(tmp_path, PluginReport("a", "loaded", "dist-a", "2.0"), policy=policy)
+    where = scene(tmp_path, PluginStatus("a", "loaded", "dist-a", "2.0"), policy=policy)
     assert found(project.required, where) == [
         ("broken", 'requires "a>=3", but 2.0 is installed'),
         ("broken", 'requires "absent", which is not loaded'),
@@ -254,7 +257,7 @@ def test_a_check_that_raises_is_a_finding(tmp_path):
 
 
 def test_nothing_installed_breaks_no_check(tmp_path):
-    empty = Scene(tmp_path, tmp_path / "runs", Policy(), Plugins())
+    empty = Environment(tmp_path, tmp_path / "runs", Policy(), Plugins())
     for check in CHECKS:
         for finding in _guarded(check, empty):
             assert "came to no end" not in finding.message, finding

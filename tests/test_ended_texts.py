@@ -5,10 +5,10 @@ from collections import Counter
 
 import torch
 
-from dither.engine.drawing import make_drawing
-from dither.engine.experiment import load_experiment
-from dither.engine.system import Diffusion
-from dither.engine.trainer import Trainer
+from dither.engine.config.load_experiment import load_experiment
+from dither.engine.sampling.samples import make_samples
+from dither.engine.training.diffusion import Diffusion
+from dither.engine.training.trainer import Trainer
 
 EXPERIMENT = """
 loss = "masked-ce"
@@ -53,7 +53,7 @@ def test_drawn_texts_are_as_long_as_documents_are(tmp_path):
     trained = system.task.batch("train", range(system.task.size("train"))).x0
     end = system.task.tokenizer.end
     wanted = Counter((trained == end).int().argmax(1).tolist())
-    drawing = make_drawing(system.with_model(trainer.average.module).eval(), 600, seed=1)
+    drawing = make_samples(system.with_model(trainer.average.module).eval(), 600, seed=1)
     assert drawing is not None
     samples = drawing.samples
     drawn = Counter((samples == end).int().argmax(1).tolist())

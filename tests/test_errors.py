@@ -11,11 +11,11 @@ from pydantic import Field
 
 from dither.engine.cli import main
 from dither.registry import Catalog, Options, Refused, Slot
-from dither.registry.document import Document
-from dither.registry.kinds import LossSpec
-from dither.registry.problems import Origin, Problem, dotted
-from dither.registry.validation import validate
-from dither.registry.wording import SENTENCE
+from dither.registry.config.document import Document
+from dither.registry.config.errors import Origin, Problem, dotted
+from dither.registry.config.validation import validate
+from dither.registry.config.validation_errors import PATTERN_MESSAGE
+from dither.registry.kinds.training import LossSpec
 
 GIVEN = (Path(__file__).parents[1] / "experiments/bubble_diagram/quick.toml").read_text(encoding="utf-8")
 
@@ -118,7 +118,7 @@ def test_an_empty_file_is_told_what_an_experiment_needs(tmp_path, monkeypatch, c
 class Inner(Options):
     size: int
     """How large."""
-    word: str = Field("a", pattern="^a+$", json_schema_extra={SENTENCE: "one or more letters a"})
+    word: str = Field("a", pattern="^a+$", json_schema_extra={PATTERN_MESSAGE: "one or more letters a"})
 
 
 class Wide(Options):

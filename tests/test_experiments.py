@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from dither.engine.experiment import load_experiment
-from dither.registry.problems import Refused
-from dither.registry.validation import dump, validate
+from dither.engine.config.load_experiment import load_experiment
+from dither.registry.config.errors import Refused
+from dither.registry.config.validation import dump, validate
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "experiments").rglob("*.toml"))

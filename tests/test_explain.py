@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dither.engine.cli import main
-from dither.engine.difference import compare, read_side
+from dither.engine.runs.diff import compare, read_side
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments/bubble_diagram"
 

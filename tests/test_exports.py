@@ -8,9 +8,9 @@ import torch
 
 import dither
 from dither.engine.cli import main
-from dither.engine.parcel import pack, space_as_json, space_from_json
-from dither.registry.problems import Refused
-from dither.registry.spaces import Condition, FeatureSpace, Field, Group, TokenSpace
+from dither.engine.runs.bundle import pack, space_as_json, space_from_json
+from dither.registry.config.errors import Refused
+from dither.registry.flow.spaces import Condition, FeatureSpace, Field, Group, TokenSpace
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_an_export_is_loaded_elsewhere_without_its_data_and_says_what_it_needs(e
     given, _, _ = export
     system = dither.load(given, device="cpu")
     assert system.task.space.fields[0].size == len(set("the cat sat on the mat. the dog lay on the log.")) + 1
-    from dither.registry.flow import Clean
+    from dither.registry.flow.records import Clean
 
     like = Clean(
         torch.zeros(2, 8, dtype=torch.int64), torch.ones(2, 8, dtype=torch.bool), torch.zeros(2, 8, dtype=torch.bool)
@@ -142,9 +142,9 @@ def test_a_space_that_was_written_before_it_told_more_is_read():
 
 @pytest.mark.parametrize("damage", ["{", "[]", '{"data": 3}', '{"data": [{}]}', '{"space": {"data": "tokens"}}'])
 def test_an_export_that_speaks_of_its_data_in_another_way_is_damaged(tmp_path, damage):
-    from dither.engine.checkpoint import Damaged
-    from dither.engine.parcel import read_needs
+    from dither.engine.checkpoints.checkpoint import Damaged
+    from dither.engine.runs.bundle import read_missing_data
 
     (tmp_path / "MANIFEST.json").write_text(damage)
     with pytest.raises(Damaged, match=r"MANIFEST\.json"):
-        read_needs(tmp_path)
+        read_missing_data(tmp_path)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from dither.engine.cli import main
-from dither.engine.seals import sealed_table
-from dither.engine.signals import heeded
+from dither.engine.files.checksums import with_checksum
+from dither.engine.runs.signals import heeded
 
 ROOT = Path(__file__).parents[1]
 QUICK = str(ROOT / "experiments/bubble_diagram/quick.toml")
@@ -86,7 +86,7 @@ def test_a_checkpoint_with_right_hashes_and_wrong_contents_is_named(copy, capsys
     (newest / "state.json").write_text("{}")
     manifest = json.loads((newest / "MANIFEST.json").read_text())
     manifest["files"]["state.json"] = {"size": 2, "sha256": hashlib.sha256(b"{}").hexdigest()}
-    (newest / "MANIFEST.json").write_text(json.dumps(sealed_table(manifest)))
+    (newest / "MANIFEST.json").write_text(json.dumps(with_checksum(manifest)))
     assert main(["run", "--resume", str(copy), "--set", "train.steps=4"]) == 3
     assert "does not hold what this run needs" in capsys.readouterr().err
 
@@ -187,7 +187,7 @@ def test_a_signal_within_the_importing_itself_is_raised_right_after_it(tmp_path)
     text = f"with stop_on_signals():\n    exec({within})\n    print('on', flush=True)\n    time.sleep(5)"
     done = python(SIGNALS + text, tmp_path)
     assert (done.returncode, done.stdout) == (1, "on\n")
-    assert done.stderr.endswith("dither.engine.signals.Stopped: SIGTERM\n")
+    assert done.stderr.endswith("dither.engine.runs.signals.Stopped: SIGTERM\n")
 
 
 @pytest.mark.parametrize(("last", "code"), [(True, 0), (False, -15)])
@@ -225,7 +225,7 @@ def test_a_process_that_hangs_at_its_exit_ends_at_a_second_signal_or_a_late_one(
 
 def test_the_code_of_a_command_is_that_of_its_end(monkeypatch):
     codes = []
-    monkeypatch.setattr("dither.engine.signals._watch_end", codes.append)
+    monkeypatch.setattr("dither.engine.runs.signals._watch_end", codes.append)
     monkeypatch.setattr("dither.engine.cli.atexit.register", lambda function: None)
     former = {number: signal.getsignal(number) for number in heeded()}
     monkeypatch.setattr(sys, "argv", ["dither", "validate", "none-such.toml"])

@@ -9,14 +9,14 @@ import torch
 
 from dither.embeddings.specs import check_experiment
 from dither.engine.cli import main
-from dither.engine.evaluation import evaluate
-from dither.engine.experiment import Experiment
-from dither.engine.session import draw
-from dither.engine.system import Diffusion
-from dither.registry.flow import Clean
-from dither.registry.laws import LawPrediction
-from dither.registry.plugins import load_plugins
-from dither.registry.spaces import FeatureSpace
+from dither.engine.config.experiment import Experiment
+from dither.engine.sampling.session import draw
+from dither.engine.training.diffusion import Diffusion
+from dither.engine.training.evaluation import evaluate
+from dither.registry.flow.distributions import DistributionPrediction
+from dither.registry.flow.records import Clean
+from dither.registry.flow.spaces import FeatureSpace
+from dither.registry.plugins.manager import load_plugins
 
 QUICK = Path(__file__).parents[1] / "experiments/get_region/quick.toml"
 
@@ -103,7 +103,7 @@ def test_draws_in_order_of_their_spread() -> None:
     clean = system.task.batch("valid", range(4))
     like = Clean(clean.x0, clean.valid, torch.rand(4, 6, 4) < 0.3)
     prediction = system.denoise(system.process.prior(like), torch.ones(4), like)
-    assert isinstance(prediction, LawPrediction)
+    assert isinstance(prediction, DistributionPrediction)
     x = draw(system, like, seed=0)
     assert torch.equal(x[like.fixed], like.x0[like.fixed])
     assert x.isfinite().all()

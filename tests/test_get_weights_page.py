@@ -11,11 +11,11 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file, save_file
 
-from dither.core_blocks.get import weights_of_get
-from dither.engine.experiment import load_experiment
-from dither.engine.run import run
-from dither.registry.problems import Refused
-from dither.tasks.get_region.stores.get_model import write_store
+from dither.core_blocks.convert.get import weights_of_get
+from dither.engine.config.load_experiment import load_experiment
+from dither.engine.runs.launch import run
+from dither.registry.config.errors import Refused
+from dither.tasks.get_region.formats.get_model import write_store
 
 torch.set_num_threads(1)
 ROOT = Path(__file__).parents[1]

@@ -13,12 +13,12 @@ import pytest
 
 import dither
 from dither.engine.cli import main
-from dither.engine.experiment import load_experiment, open_experiment
-from dither.engine.sweep import start
-from dither.engine.sweep.directory import SweepDirectory
-from dither.engine.sweep.point import run_point
-from dither.engine.trust import is_given
-from dither.registry.problems import Refused
+from dither.engine.config.load_experiment import load_experiment, open_experiment
+from dither.engine.config.plugins import came_with_run
+from dither.engine.sweeps import launch as start
+from dither.engine.sweeps.directory import SweepDirectory
+from dither.engine.sweeps.point_process import run_point
+from dither.registry.config.errors import Refused
 
 TOY = Path(__file__).parents[1] / "packages" / "engine" / "tests" / "toy_plugin.py"
 TEXT = """
@@ -174,12 +174,12 @@ def test_what_lies_beside_an_experiment_of_mine_does_not_make_it_theirs(tmp_path
     (tmp_path / "deep").mkdir()
     for name in ("manifest.json", "MANIFEST.json"):
         (tmp_path / name).touch()
-    assert not is_given(tmp_path / "exp.toml")
-    assert not is_given(tmp_path / "deep" / "exp.toml")
+    assert not came_with_run(tmp_path / "exp.toml")
+    assert not came_with_run(tmp_path / "deep" / "exp.toml")
     for name in ("resolved.toml", "weights.safetensors"):
         (tmp_path / name).touch()
-        assert is_given(tmp_path / "exp.toml")
-        assert is_given(tmp_path / "deep" / "exp.toml")
+        assert came_with_run(tmp_path / "exp.toml")
+        assert came_with_run(tmp_path / "deep" / "exp.toml")
         (tmp_path / name).unlink()
 
 
@@ -187,9 +187,9 @@ def test_nor_does_a_link_make_theirs_mine(here, monkeypatch):
     (here / "away" / "far").mkdir(parents=True)
     (here / "sweep" / "0-seed=0").rename(here / "away" / "far" / "point")
     (here / "sweep" / "0-seed=0").symlink_to(here / "away" / "far" / "point")
-    assert is_given(here / "sweep" / "0-seed=0" / "experiment.toml")
+    assert came_with_run(here / "sweep" / "0-seed=0" / "experiment.toml")
     monkeypatch.chdir(here / "sweep")
-    assert is_given(Path("0-seed=0/experiment.toml"))
+    assert came_with_run(Path("0-seed=0/experiment.toml"))
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from dither.engine.experiment import Experiment
-from dither.engine.session import draw
-from dither.engine.system import Diffusion
+from dither.engine.config.experiment import Experiment
+from dither.engine.sampling.session import draw
+from dither.engine.training.diffusion import Diffusion
 from dither.registry import TokenSpace
-from dither.registry.plugins import load_plugins
+from dither.registry.plugins.manager import load_plugins
 
 TASKS = {"toy-features": ("regions", "features"), "toy-graph": ("graph", "tokens"), "toy-text": ("tokens", "tokens")}
 """The embedding and the head of each."""

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from dither.engine.evaluation import evaluate
-from dither.engine.experiment import load_experiment
-from dither.engine.system import Diffusion
-from dither.engine.trainer import Trainer
+from dither.engine.config.load_experiment import load_experiment
+from dither.engine.training.diffusion import Diffusion
+from dither.engine.training.evaluation import evaluate
+from dither.engine.training.trainer import Trainer
 
 MARKOV = Path(__file__).parents[1] / "experiments/language_model/markov.toml"
 SMALL = [

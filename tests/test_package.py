@@ -60,6 +60,6 @@ def test_what_editors_read_is_the_same_everywhere():
 
 def test_a_plugin_of_ours_is_watched_in_its_own_folder():
     """What stands on its menu is asked anew when a file of it is saved, wherever the engine lies."""
-    from dither.registry.installed import _sources
+    from dither.registry.plugins.discovery import _sources
 
-    assert _sources("dither.processes.specs") == [str(PACKAGES / "processes" / "dither" / "processes")]
+    assert _sources("dither.processes.tokens.specs") == [str(PACKAGES / "processes" / "dither" / "processes")]

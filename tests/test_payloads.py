@@ -19,9 +19,9 @@ from safetensors.torch import load_file, save_file
 
 import dither
 from dither.engine.cli import main
-from dither.engine.loading import export_run
-from dither.registry.problems import Refused
-from dither.registry.storage import sha256_of
+from dither.engine.runs.loading import export_run
+from dither.registry.config.errors import Refused
+from dither.registry.files.atomic import sha256_of
 
 ROOT = Path(__file__).parents[1]
 FLAG = "payload-ran"

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from dither.engine import later
-from dither.engine.experiment import load_experiment
-from dither.engine.session import draw
-from dither.engine.system import Diffusion
+from dither.engine.config.load_experiment import load_experiment
+from dither.engine.sampling import lazy_output as later
+from dither.engine.sampling.session import draw
+from dither.engine.training.diffusion import Diffusion
 
 TEXT = Path(__file__).resolve().parents[1] / "experiments/language_model/quick.toml"
 SMALL = ["task.length=8", "model.width=16", "model.depth=1"]

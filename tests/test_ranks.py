@@ -15,8 +15,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from dither.engine.checkpoints.sharded_checkpoint import part_of, read_tensors
 from dither.engine.cli import main
-from dither.engine.shards import part_of, read_tensors
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "faults"))

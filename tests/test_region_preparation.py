@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from dither.engine.cli import main
-from dither.engine.experiment import load_experiment
-from dither.tasks.get_region import prepare
-from dither.tasks.get_region.archive import write_archive
+from dither.engine.config.load_experiment import load_experiment
+from dither.tasks.get_region.data import build_human_dhs as prepare
+from dither.tasks.prepared.arrays import write_archive
 
 TABLE = ["chromosome,start,end,atpm:K562,atpm:HepG2,M1,M2"]
 TABLE += [

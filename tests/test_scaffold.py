@@ -13,10 +13,10 @@ import pytest
 from dither.engine import scaffold
 from dither.engine.cli import main
 from dither.engine.scaffold import Names, render
-from dither.engine.scaffold.naming import check_names
+from dither.engine.scaffold.package import check_names
 from dither.registry import Refused
 from dither.registry.kinds import KINDS
-from dither.registry.plugins import load_plugins
+from dither.registry.plugins.manager import load_plugins
 
 SCAFFOLD = Path(scaffold.__file__).parent
 

@@ -14,15 +14,16 @@ from pydantic import Field
 
 from dither.engine.cli import main
 from dither.engine.cli.schema_files import schema_text
-from dither.engine.experiment import Experiment
+from dither.engine.config.experiment import Experiment
 from dither.registry import Catalog, Options, Slot, named
-from dither.registry.describe import describe
-from dither.registry.document import Document
-from dither.registry.kinds import BlockSpec, ScheduleSpec
-from dither.registry.plugins import load_plugins
-from dither.registry.schema import schema_of
-from dither.registry.spec import Alias
-from dither.registry.validation import dump, validate
+from dither.registry.config.document import Document
+from dither.registry.config.json_schema import schema_of
+from dither.registry.config.validation import dump, validate
+from dither.registry.kinds import BlockSpec
+from dither.registry.kinds.process import ScheduleSpec
+from dither.registry.plugins.describe import describe
+from dither.registry.plugins.manager import load_plugins
+from dither.registry.spec.base import Alias
 
 jsonschema = pytest.importorskip("jsonschema")
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from dither.core_blocks.sedd import options_of_sedd
-from dither.engine.experiment import load_experiment
+from dither.core_blocks.convert.sedd import options_of_sedd
+from dither.engine.config.load_experiment import load_experiment
 from dither.registry import default_catalog
 
 ROOT = Path(__file__).parents[1]

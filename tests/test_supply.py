@@ -70,7 +70,7 @@ def test_nothing_runs_when_we_are_installed_and_nothing_is_fetched_by_ci():
 
 
 def test_without_tensorboard_a_run_says_so_once_and_goes_on(tmp_path, monkeypatch):
-    from dither.engine.board import Board
+    from dither.engine.runs.log import Board
 
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     told = []

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dither.engine.rundir import RunDirectory
-from dither.registry.problems import Refused
+from dither.engine.runs.run_directory import RunDirectory
+from dither.registry.config.errors import Refused
 
 EXPERIMENT = Path(__file__).parents[1] / "experiments/bubble_diagram/quick.toml"
 CODE = """

@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dither.engine import later
-from dither.engine.later import Later, RowHead, Spent
-from dither.engine.session import Session
-from dither.engine.system import Diffusion
-from dither.processes import reading
+from dither.engine.sampling import lazy_output as later
+from dither.engine.sampling.lazy_output import LazyOutput, ModelCalls, RowHead
+from dither.engine.sampling.session import Session
+from dither.engine.training.diffusion import Diffusion
+from dither.processes.tokens import prediction as reading
 from dither.registry import Field, TokenSpace
-from dither.registry.facts import ModelFacts
-from dither.registry.flow import Clean, State
-from dither.registry.plugins import load_plugins
+from dither.registry.flow.records import Clean, State
+from dither.registry.kinds.component_info import ModelFacts
+from dither.registry.plugins.manager import load_plugins
 
 V, LENGTH, ROWS = 40, 6, 5
 STEPS = {"steps": 4}
@@ -148,7 +148,7 @@ def test_the_output_of_all_positions_is_never_held(monkeypatch, kind: str) -> No
 @torch.no_grad()
 def test_a_step_that_moves_nothing_makes_no_call() -> None:
     system = system_of("absorbing", "posterior")
-    like, spent = Clean.of(torch.zeros(1, LENGTH, dtype=torch.long)), Spent()
+    like, spent = Clean.of(torch.zeros(1, LENGTH, dtype=torch.long)), ModelCalls()
     walk = catalog().parse("sampler", {"use": "ancestral", "steps": 50}).build()
     states = list(walk(system.process, Session(system, like, spent), like))
     moved = sum(not torch.equal(a, b) for a, b in zip([system.process.prior(like).x, *states], states, strict=False))
@@ -179,8 +179,8 @@ def test_positions_that_were_not_asked_for_first_are_read_rightly(monkeypatch) -
     """The last block may leave out what is not asked for: whoever asks for more later gets it all the same."""
     monkeypatch.setattr(later, "HELD", 0)
     system, like = system_of("uniform", "posterior"), Clean.of(torch.randint(V, (2, LENGTH)))
-    state, t, spent = State.of(like.x0), torch.full((2,), 0.5), Spent()
-    raw = Later(system, state, t, like, None, RowHead.of(system), spent)
+    state, t, spent = State.of(like.x0), torch.full((2,), 0.5), ModelCalls()
+    raw = LazyOutput(system, state, t, like, None, RowHead.of(system), spent)
     few = torch.zeros(2, LENGTH, dtype=torch.bool)
     few[0, 1] = few[1, 4] = True
     whole = system.raw(state, t, like)

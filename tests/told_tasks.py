@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dither.registry import Condition, FeatureSpace, Field, Space, Spec, TokenSpace, hookimpl
-from dither.registry.kinds import TaskSpec
+from dither.registry.kinds.task import TaskSpec
 
 TOLD = (Condition("kind", 2, ("low", "high")), Condition("centre"))
 SPACES: dict[str, Space] = {
@@ -29,7 +29,7 @@ class Told:
     def batch(self, split: str, rows: Sequence[int]) -> Any:
         import torch
 
-        from dither.registry.flow import Clean
+        from dither.registry.flow.records import Clean
 
         rows = torch.as_tensor(list(rows), dtype=torch.int64)
         generator = torch.Generator().manual_seed(len(split))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dither.registry import FeatureSpace, Field, Group, Space, Spec, TokenSpace, hookimpl
-from dither.registry.kinds import TaskSpec
+from dither.registry.kinds.task import TaskSpec
 
 SPACES: dict[str, Space] = {
     "toy-features": FeatureSpace(6, 4, (Group("left", 0, 2), Group("right", 2, 4))),
@@ -26,7 +26,7 @@ class Toy:
     def batch(self, split: str, rows: Sequence[int]) -> Any:
         import torch
 
-        from dither.registry.flow import Clean
+        from dither.registry.flow.records import Clean
 
         space, rows = self.space, torch.as_tensor(list(rows))
         generator = torch.Generator().manual_seed(len(split))

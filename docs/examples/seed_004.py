@@ -12,11 +12,11 @@ from torch import Tensor
 
 from dither.losses.seed_004 import seed_004
 from dither.losses.tokens import score_entropy
-from dither.processes.prior_cost import prior_cost
 from dither.processes.samplers.ancestral import Ancestral
-from dither.processes.samplers.seed_004 import SeedWalk
+from dither.processes.seed_004 import SeedWalk
+from dither.processes.tokens.prior_kl import prior_kl
 from dither.registry import Field, TokenSpace, default_catalog
-from dither.registry.flow import Clean, Measured, State
+from dither.registry.flow.records import Clean, Measured, State
 
 IDS, LENGTH, STEPS, BATCH = 8, 16, 800, 64
 SPACE = TokenSpace((Field("text", LENGTH, IDS),))
@@ -119,7 +119,7 @@ def main() -> None:
             trained = Trained(ends).fit(loss, data)
             bound, error = trained.bound(held)
             ours, theirs = (trained.surprise(sampler, score) for sampler in (Ancestral(64, 1e-3), SeedWalk(65)))
-            kl = prior_cost(IDS, ends[1])
+            kl = prior_kl(IDS, ends[1])
             said = f"{bound:.3f} ± {error:.3f}" if bound < 1e3 else f"{bound:.2g}"
             print(f"| `{name}` | {label} | {said} | {kl:.3f} | {ours:.3f} | {theirs:.3f} |", flush=True)
             print(f"{time.perf_counter() - began:.0f} s", flush=True, file=sys.stderr)

@@ -107,7 +107,7 @@ def flips(whole: Whole, folder: Path, trials: int) -> Row:
     """One bit flipped anywhere in a checkpoint: `verify` finds it."""
     import random
 
-    from dither.engine.intact import verify
+    from dither.engine.files.checksums import verify
 
     row, dice = Row("a bit flipped anywhere in a checkpoint"), random.Random(0)
     copy = Path(shutil.copytree(sorted((whole.path / "checkpoints").iterdir())[-1], folder / "flipped"))

@@ -26,7 +26,7 @@ def die(*_: object) -> None:
 
 def calls(place: str, tell: Any) -> None:
     """Have `tell` called before every call to the disk in a folder of this name, fsync and safetensors' among them."""
-    from dither.engine import checkpoint
+    from dither.engine.checkpoints import checkpoint
 
     def audit(event: str, given: tuple[Any, ...]) -> None:
         if event in DISK and any(place in str(word) for word in given[:2] if isinstance(word, str | os.PathLike)):
@@ -77,7 +77,7 @@ def kill_at(place: str, number: int) -> None:
 
 def kill_in_file(name: str, nth: int) -> None:
     """Die when half of a file of a checkpoint is written, the nth time."""
-    from dither.engine import checkpoint
+    from dither.engine.checkpoints import checkpoint
 
     seen = [0]
     sync = checkpoint.sync
@@ -102,8 +102,8 @@ def memory(kind: str, step: int, need: int = 2**32) -> None:
     """Let this process have 64 MiB more than it has when training begins, and need more than that in a step."""
     import torch
 
-    from dither.engine.trainer import Trainer
-    from dither.engine.training import Run
+    from dither.engine.runs.loop import Run
+    from dither.engine.training.trainer import Trainer
 
     fit, advance = Run.fit, Trainer.advance
 
@@ -122,9 +122,9 @@ def memory(kind: str, step: int, need: int = 2**32) -> None:
 
 def slow(seconds: float, what: str = "train") -> None:
     """Make each step last longer: of training, of an evaluation, of a drawing."""
-    from dither.engine.session import Session
-    from dither.engine.system import Diffusion
-    from dither.engine.trainer import Trainer
+    from dither.engine.sampling.session import Session
+    from dither.engine.training.diffusion import Diffusion
+    from dither.engine.training.trainer import Trainer
 
     owner, method = {
         "train": (Trainer, "advance"),
@@ -142,7 +142,7 @@ def slow(seconds: float, what: str = "train") -> None:
 
 def poison(kind: str, step: int) -> None:
     """Make the loss, or only its gradient, no number in a step."""
-    from dither.engine.trainer import Trainer
+    from dither.engine.training.trainer import Trainer
 
     gradients = Trainer._gradients
 
@@ -178,7 +178,8 @@ def bound_by_permissions() -> None:
 
 def broken_log() -> None:
     """Let no line of metrics be written until the tenth, as on a full disk; TensorBoard finds none at any time."""
-    from dither.engine import board, metrics_file
+    from dither.engine.files import metrics_file
+    from dither.engine.runs import log as board
 
     write, seen = os.write, [0]
 
@@ -202,8 +203,8 @@ def kill_after(moment: str) -> None:
 
     A number names a step, too.
     """
-    from dither.engine.trainer import Trainer
-    from dither.engine.training import Run
+    from dither.engine.runs.loop import Run
+    from dither.engine.training.trainer import Trainer
 
     def dying(owner: Any, name: str, at: Any) -> None:
         plain = getattr(owner, name)
@@ -232,7 +233,7 @@ def kill_after(moment: str) -> None:
 
 def kill_in_save(nth: int, share: float) -> None:
     """Die in the nth save of a checkpoint, at a share of the time that the first one took."""
-    from dither.engine.checkpoint import Checkpoints
+    from dither.engine.checkpoints.checkpoint import Checkpoints
 
     save, seen = Checkpoints.save, []
 
@@ -275,7 +276,7 @@ def pretend(kind: str) -> None:
 
     import torch
 
-    from dither.engine import optim
+    from dither.engine.optimizers import adamw as optim
 
     if kind == "torch":
         torch.__version__ = "99.1.0"

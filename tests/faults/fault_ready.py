@@ -17,7 +17,7 @@ import torch
 from fault_tasks import arguments, write_experiment
 
 from dither.engine.cli import main
-from dither.registry.parts import Picture
+from dither.registry.flow.protocols import Picture
 from dither.tasks.bubble_diagram.task import BubbleDiagrams
 from dither.tasks.get_region.task import RegionWindows
 

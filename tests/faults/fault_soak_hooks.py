@@ -10,7 +10,7 @@ from typing import Any
 
 def many_checkpoints(every: int, file: str) -> None:
     """Write into a file, each so many checkpoints, what the process and its run take."""
-    from dither.engine.checkpoint import Checkpoints
+    from dither.engine.checkpoints.checkpoint import Checkpoints
 
     save, seen = Checkpoints.save, [0]
 
@@ -30,8 +30,8 @@ def many_resumptions(count: int, steps: int, every: int, file: str, run: str) ->
 
     from rich.console import Console
 
-    from dither.engine.experiment import load_experiment
-    from dither.engine.run import run as go_on
+    from dither.engine.config.load_experiment import load_experiment
+    from dither.engine.runs.launch import run as go_on
 
     path = Path(run)
     for number in range(1, count + 1):

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from dither.registry import Spec, hookimpl
-from dither.registry.kinds import ScheduleSpec
+from dither.registry.kinds.process import ScheduleSpec
 
 if TYPE_CHECKING:
-    from dither.registry.parts import Schedule
+    from dither.registry.flow.protocols import Schedule
 
 
 class Sigmoid(ScheduleSpec):
@@ -29,7 +29,7 @@ class Sigmoid(ScheduleSpec):
         """Return the schedule."""
         import torch
 
-        from dither.registry.flow import Noise
+        from dither.registry.flow.records import Noise
 
         def schedule(t: torch.Tensor) -> Noise:
             x = self.steepness * (t.double() - 0.5)

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from dither.core_blocks.alike import Alike
 from dither.core_blocks.attention import attend
+from dither.core_blocks.cpu.merge_identical import MergedPositions
 from dither.registry import FeatureSpace
-from dither.registry.flow import State
+from dither.registry.flow.records import State
 
 SPACE = FeatureSpace(7, 3)
 HIDDEN = torch.tensor(
@@ -125,7 +125,7 @@ def test_it_is_left_alone_where_levels_differ_or_order_counts(model_of):
 
 def test_only_what_promises_it_is_joined(model_of, monkeypatch):
     """A part of a stranger that promises nothing never sees a mask of numbers."""
-    from dither.core_blocks.specs import AdaLNZero
+    from dither.core_blocks.block_specs import AdaLNZero
     from dither.embeddings.specs import Regions
 
     for part, trait in ((AdaLNZero, "weighted-keys"), (AdaLNZero, "equivariant"), (Regions, "alike")):
@@ -139,7 +139,7 @@ def test_tokens_that_stay_stand_for_all():
     generator = torch.Generator().manual_seed(0)
     for _ in range(50):
         tokens, hidden = (torch.rand(3, 6, generator=generator) < share for share in (0.8, 0.6))
-        found = Alike.of(tokens, hidden, torch.float64)
+        found = MergedPositions.of(tokens, hidden, torch.float64)
         if found is None:
             continue
         number = found.weight[:, 0, 0].exp()
@@ -165,9 +165,9 @@ def test_tokens_that_stay_stand_for_all():
 
 def test_nothing_is_to_be_left_out():
     everything = torch.ones(2, 4, dtype=torch.bool)
-    assert Alike.of(everything, ~everything, torch.float32) is None
+    assert MergedPositions.of(everything, ~everything, torch.float32) is None
     one = torch.eye(4, dtype=torch.bool)[:2]
-    assert Alike.of(everything, one, torch.float32) is None
+    assert MergedPositions.of(everything, one, torch.float32) is None
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "math"])

@@ -7,11 +7,12 @@ from torch.nn import functional
 from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
 
-from dither.core_blocks import behind as module
-from dither.core_blocks.behind import Behind, behind, keeps_inputs, read
+from dither.core_blocks.block_specs import AdaLNZero
+from dither.core_blocks.cpu import recompute_linear as module
+from dither.core_blocks.cpu.recompute_linear import DeferredInput, apply_linear, defer, keeps_inputs
 from dither.core_blocks.norms import modulate, normed
 from dither.core_blocks.qkv import QVBiased
-from dither.core_blocks.specs import AdaLNZero, PreNorm
+from dither.core_blocks.specs import PreNorm
 
 WIDTH, ROWS, LENGTH = 768, 2, 5
 BLOCKS = [
@@ -77,14 +78,14 @@ def test_under_autocast_it_rounds_as_autocast_does(opened, monkeypatch, kind, op
 
 def test_weights_that_stand_still_and_inputs_without_gradient(monkeypatch):
     linear, x = nn.Linear(WIDTH, 3).double(), torch.randn(4, WIDTH, dtype=torch.float64)
-    read(linear, behind(functional.gelu, WIDTH, x)).square().sum().backward()
+    apply_linear(linear, defer(functional.gelu, WIDTH, x)).square().sum().backward()
     found = linear.weight.grad, linear.bias.grad
     linear.zero_grad()
     linear(functional.gelu(x)).square().sum().backward()
     torch.testing.assert_close(found, (linear.weight.grad, linear.bias.grad))
     linear.requires_grad_(False)
     x.requires_grad_()
-    (slope,) = torch.autograd.grad(read(linear, behind(functional.gelu, WIDTH, x)).sum(), x)
+    (slope,) = torch.autograd.grad(apply_linear(linear, defer(functional.gelu, WIDTH, x)).sum(), x)
     torch.testing.assert_close(slope, torch.autograd.grad(linear(functional.gelu(x)).sum(), x)[0])
 
 
@@ -97,15 +98,15 @@ def test_a_map_that_is_changed_is_called_as_it_is():
     x = torch.randn(4, WIDTH, requires_grad=True)
     linear, seen = nn.Linear(WIDTH, 3), []
     handle = linear.register_forward_hook(lambda *_: seen.append(1))
-    read(linear, Behind(torch.sin, (x,)))
+    apply_linear(linear, DeferredInput(torch.sin, (x,)))
     handle.remove()
     assert seen == [1]
     expected = functional.linear(x.sin(), 2 * linear.weight, linear.bias)
     parametrize.register_parametrization(linear, "weight", Doubled())
-    torch.testing.assert_close(read(linear, Behind(torch.sin, (x,))), expected)
+    torch.testing.assert_close(apply_linear(linear, DeferredInput(torch.sin, (x,))), expected)
     biased = QVBiased(WIDTH)
     nn.init.normal_(biased.v_bias)
-    torch.testing.assert_close(read(biased, Behind(torch.sin, (x,))), biased(x.sin()))
+    torch.testing.assert_close(apply_linear(biased, DeferredInput(torch.sin, (x,))), biased(x.sin()))
 
 
 HOOKS = ["forward_pre_hook", "forward_hook", "full_backward_pre_hook", "full_backward_hook"]
@@ -116,8 +117,8 @@ def test_hooks_of_any_kind_fire(hook):
     linear, norm, seen = nn.Linear(WIDTH, 3), nn.LayerNorm(WIDTH), []
     for one in (linear, norm):
         getattr(one, f"register_{hook}")(lambda called, *_: seen.append(called))
-    read(linear, Behind(torch.sin, (torch.randn(4, WIDTH, requires_grad=True),))).sum().backward()
-    read(nn.Linear(WIDTH, 3), normed(norm, torch.randn(1, 4, WIDTH, requires_grad=True))).sum().backward()
+    apply_linear(linear, DeferredInput(torch.sin, (torch.randn(4, WIDTH, requires_grad=True),))).sum().backward()
+    apply_linear(nn.Linear(WIDTH, 3), normed(norm, torch.randn(1, 4, WIDTH, requires_grad=True))).sum().backward()
     assert seen == [linear, norm]
 
 
@@ -130,10 +131,10 @@ class Halved(nn.LayerNorm):
 def test_a_norm_that_is_another_is_called_as_it_is(norm):
     x, shift, scale = torch.randn(3, 2, 4, WIDTH, requires_grad=True)
     linear = nn.Linear(WIDTH, 3)
-    torch.testing.assert_close(read(linear, normed(norm, x)), linear(norm(x)))
-    found = read(linear, normed(norm, x, shift, scale))
+    torch.testing.assert_close(apply_linear(linear, normed(norm, x)), linear(norm(x)))
+    found = apply_linear(linear, normed(norm, x, shift, scale))
     torch.testing.assert_close(found, linear(modulate(norm(x), shift, scale)))
-    assert isinstance(normed(nn.LayerNorm(WIDTH), x), Behind)
+    assert isinstance(normed(nn.LayerNorm(WIDTH), x), DeferredInput)
 
 
 def test_only_where_it_pays(monkeypatch):
@@ -143,6 +144,6 @@ def test_only_where_it_pays(monkeypatch):
     assert not keeps_inputs(torch.zeros(1, WIDTH, device="meta"), WIDTH)
     with torch.no_grad():
         assert not keeps_inputs(wide, WIDTH)
-        assert isinstance(behind(torch.sin, WIDTH, wide), torch.Tensor)
+        assert isinstance(defer(torch.sin, WIDTH, wide), torch.Tensor)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     assert not keeps_inputs(wide, WIDTH)

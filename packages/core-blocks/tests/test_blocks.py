@@ -5,8 +5,8 @@ import torch
 from torch.nn import functional
 
 from dither.core_blocks.adaln import Final
+from dither.core_blocks.block_specs import AdaLNZero
 from dither.core_blocks.blocks import AdaLNZeroBlock
-from dither.core_blocks.specs import AdaLNZero
 
 
 def inputs():

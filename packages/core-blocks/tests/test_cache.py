@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from dither.core_blocks.cache import KVCache
-from dither.registry.flow import State
+from dither.core_blocks.kv_cache import KVCache
+from dither.registry.flow.records import State
 
 LENGTH, ROWS = 12, 3
 

@@ -6,9 +6,9 @@ from itertools import product
 import pytest
 import torch
 
-from dither.core_blocks.causal import Beside, number_blocks
+from dither.core_blocks.block_causal import CleanAndNoised, number_blocks
 from dither.registry import Field, TokenSpace, default_catalog
-from dither.registry.flow import Context, State
+from dither.registry.flow.records import Context, State
 
 LENGTH, ROWS, IDS = 11, 3, 7
 SPACE = TokenSpace((Field("text", LENGTH, IDS),))
@@ -172,7 +172,7 @@ def test_the_last_layer_makes_nothing_of_the_context(model_of, opened):
 @pytest.mark.parametrize(("length", "extra", "size"), [(1, 0, 1), (7, 0, 3), (8, 0, 4), (5, 2, 2), (6, 1, 9)])
 def test_masks_are_their_definition(length, extra, size):
     block = number_blocks(extra + length, extra, size, torch.device("cpu"))
-    halves = Beside.of(torch.zeros(1, 1), torch.zeros(1, 1), block, None)
+    halves = CleanAndNoised.of(torch.zeros(1, 1), torch.zeros(1, 1), block, None)
     number = [0] * extra + [place // size for place in range(length)]
     for (q, of), (k, other) in product(enumerate(number), repeat=2):
         assert halves.clean_mask[0, 0, q, k] == (other <= of)

@@ -5,9 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dither.core_blocks.specs import AdaLNZero, DenoiserModel, PreNorm
+from dither.core_blocks.block_specs import AdaLNZero
+from dither.core_blocks.specs import DenoiserModel, PreNorm
 from dither.registry import FeatureSpace, Field, TokenSpace, default_catalog
-from dither.registry.flow import Context, State
+from dither.registry.flow.records import Context, State
 
 TEXT = TokenSpace((Field("text", 12, 7),))
 PLANS = TokenSpace((Field("nodes", 4, 5, 3, 4), Field("edges", 6, 3)))

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from dither.registry import FeatureSpace, default_catalog
-from dither.registry.flow import State
-from dither.registry.parts import Denoiser
+from dither.registry.flow.protocols import Denoiser
+from dither.registry.flow.records import State
 
 
 def tokens(space, rows=2, seed=0):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dither.core_blocks.dropout import STEPS, Dropout, drop
+from dither.core_blocks.cpu.dropout import STEPS, Dropout, drop
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.937])

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from dither.core_blocks import eights
+from dither.core_blocks.cpu import pad_to_eight as eights
 from dither.registry import Condition, FeatureSpace
-from dither.registry.flow import State
+from dither.registry.flow.records import State
 
 LENGTH = 12
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from dither.registry import FeatureSpace
-from dither.registry.flow import State
+from dither.registry.flow.records import State
 
 torch.set_num_threads(1)
 

@@ -8,11 +8,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dither.core_blocks.get import GET, GET_DIT, load_get, weights_of_dit_block, weights_of_get
-from dither.core_blocks.specs import AdaLNZero
+from dither.core_blocks.block_specs import AdaLNZero
+from dither.core_blocks.convert.get import GET, GET_DIT, load_get, weights_of_dit_block, weights_of_get
 from dither.registry import FeatureSpace, Group, default_catalog
-from dither.registry.flow import State
-from dither.registry.problems import Refused
+from dither.registry.config.errors import Refused
+from dither.registry.flow.records import State
 
 torch.set_num_threads(1)
 FEATURES, WIDTH, HEADS, DEPTH, LENGTH = 7, 24, 3, 2, 6

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dither.core_blocks.attention import Attention
-from dither.core_blocks.denoiser import Denoiser
-from dither.core_blocks.places import places_of
+from dither.core_blocks.block_specs import AdaLNZero
+from dither.core_blocks.denoiser import Denoiser, relative_coordinates
 from dither.core_blocks.rope import Rotary
-from dither.core_blocks.specs import AdaLNZero, DenoiserModel, PreNorm
+from dither.core_blocks.specs import DenoiserModel, PreNorm
 from dither.registry import Condition, FeatureSpace, Field, TokenSpace, default_catalog
-from dither.registry.flow import Context, State
+from dither.registry.flow.records import Context, State
 
 torch.set_num_threads(1)
 
@@ -100,10 +100,10 @@ def test_an_index_given_as_positions_is_the_index():
 
 def test_places_are_counted_from_the_first_position_and_extra_tokens_lie_there():
     cond = {"centre": torch.tensor([[100, 250, 900, 0]])}
-    assert places_of(cond, 0, 4, 1).tolist() == [[0, 0, 150, 800, -100]]
-    assert places_of(cond, 1, 2, 0).tolist() == [[150, 800]]
+    assert relative_coordinates(cond, 0, 4, 1).tolist() == [[0, 0, 150, 800, -100]]
+    assert relative_coordinates(cond, 1, 2, 0).tolist() == [[150, 800]]
     with pytest.raises(ValueError, match='the blocks need the condition "centre", which is not told'):
-        places_of({"cell": torch.zeros(1)}, 0, 4, 0)
+        relative_coordinates({"cell": torch.zeros(1)}, 0, 4, 0)
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=["adaln-zero", "pre-norm"])

@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from dither.core_blocks.pre_norm import DropPath, PreNormBlock
+from dither.core_blocks.block_specs import AdaLNZero
+from dither.core_blocks.blocks import DropPath, PreNormBlock
 from dither.core_blocks.qkv import QVBiased
-from dither.core_blocks.specs import AdaLNZero, PreNorm
+from dither.core_blocks.specs import PreNorm
 from dither.registry import FeatureSpace, default_catalog
 
 torch.set_num_threads(1)

@@ -7,8 +7,8 @@ from torch.autograd import forward_ad
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from dither.core_blocks import products
-from dither.core_blocks.products import linear, product, weight_slope
+from dither.core_blocks.cpu import onednn as products
+from dither.core_blocks.cpu.onednn import linear, product, weight_grad
 
 pytestmark = pytest.mark.skipif(products.ONEDNN is None, reason="torch has no oneDNN here")
 
@@ -156,4 +156,4 @@ def test_without_onednn_all_is_as_torch_does_it(monkeypatch):
 
 def test_slope_of_weights_of_a_single_row():
     slope, x = torch.randn(1, 5), torch.randn(1, 4)
-    assert torch.equal(weight_slope(slope, x), slope.mT @ x)
+    assert torch.equal(weight_grad(slope, x), slope.mT @ x)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dither.core_blocks.attention import Attention
-from dither.core_blocks.cache import KVCache
+from dither.core_blocks.kv_cache import KVCache
 from dither.core_blocks.rope import Rotary
 
 

@@ -8,14 +8,14 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dither.core_blocks.sedd import load_sedd, options_of_sedd, weights_of_sedd
+from dither.core_blocks.convert.sedd import load_sedd, options_of_sedd, weights_of_sedd
 from dither.losses.tokens import score_entropy
-from dither.processes.clock import Clock
 from dither.processes.schedules.curves import log_linear
-from dither.processes.tokens import TokenProcess, mask_prior
+from dither.processes.timestep_sampling import TimestepSampling
+from dither.processes.tokens.process import TokenProcess, mask_prior
 from dither.registry import Field, TokenSpace, default_catalog
-from dither.registry.flow import Noise, Noised, State
-from dither.registry.problems import Refused
+from dither.registry.config.errors import Refused
+from dither.registry.flow.records import Noise, Noised, State
 
 IDS, WIDTH, HEADS, COND, DEPTH, LENGTH = 11, 24, 3, 10, 2, 6
 
@@ -182,7 +182,7 @@ def test_an_absorbing_model_is_read_as_a_posterior_at_no_loss(file):
 
     costs = {}
     for predict, said in (("score", scaled), ("posterior", raw)):
-        process = TokenProcess(space, mask_prior(space), Clock(log_linear(1e-3)), predict)
+        process = TokenProcess(space, mask_prior(space), TimestepSampling(log_linear(1e-3)), predict)
         yes, noise = torch.ones(x.shape, dtype=torch.bool), Noise(sigma, torch.full_like(sigma, rate))
         noised = Noised(x0, State.of(x), noise, yes, yes, ~yes, process.table.on("cpu"))
         costs[predict] = score_entropy(process.read(said, noised.state, noise), noised).values

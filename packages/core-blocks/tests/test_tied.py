@@ -6,11 +6,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, load_model, save_model
 
-from dither.core_blocks.tying import tie
+from dither.core_blocks.denoiser import tie_embeddings
 from dither.embeddings.heads import TokenHead
 from dither.embeddings.tokens import TokenEmbedding
 from dither.registry import FeatureSpace, Field, TokenSpace, default_catalog
-from dither.registry.flow import State
+from dither.registry.flow.records import State
 
 SMALL = {"use": "tokens", "init": "kaiming"}
 SEED = {
@@ -138,9 +138,9 @@ def test_a_small_deviation_and_kaiming_may_start_a_head(text):
 def test_shapes_that_differ_are_refused_without_a_file():
     text = TokenSpace((Field("text", 3, 7),))
     with pytest.raises(ValueError, match=r"\(7, 4\) and \(7, 5\) cannot share"):
-        tie(TokenEmbedding(text, 4), TokenHead(text, 5))
+        tie_embeddings(TokenEmbedding(text, 4), TokenHead(text, 5))
     with pytest.raises(ValueError, match="zip"):
-        tie(TokenEmbedding(text, 4), TokenHead(TokenSpace((Field("a", 3, 7), Field("b", 3, 7))), 4))
+        tie_embeddings(TokenEmbedding(text, 4), TokenHead(TokenSpace((Field("a", 3, 7), Field("b", 3, 7))), 4))
 
 
 def test_features_have_nothing_to_tie():

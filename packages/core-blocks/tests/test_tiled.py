@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from dither.core_blocks import attention, tiled
+from dither.core_blocks import attention
 from dither.core_blocks.attention import attend
-from dither.core_blocks.tiled import attend_in_tiles, tiles_pay
+from dither.core_blocks.cpu import tiled_attention as tiled
+from dither.core_blocks.cpu.tiled_attention import prefers_tiles, tiled_attention
 
 
 def parts(rows=2, queries=70, keys=90, dtype=torch.bfloat16, scale=3.0):
@@ -37,7 +38,7 @@ def test_values_and_gradients_are_the_exact_ones(monkeypatch, mask, tile):
     monkeypatch.setattr(tiled, "TILE", tile)
     given, told = parts(dtype=torch.float64), masks()[mask]
     exact = values_and_gradients(scaled_dot_product_attention, given, told.double() if mask == "numbers" else told)
-    for one, other in zip(values_and_gradients(attend_in_tiles, given, told), exact, strict=True):
+    for one, other in zip(values_and_gradients(tiled_attention, given, told), exact, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
@@ -46,7 +47,7 @@ def test_in_bfloat16_it_is_as_exact_as_the_fused_kernel(mask):
     given, told = parts(), masks()[mask]
     wide = [part.detach().double().requires_grad_() for part in given]
     exact = values_and_gradients(scaled_dot_product_attention, wide, told.double() if mask == "numbers" else told)
-    ways = (attend_in_tiles, scaled_dot_product_attention)
+    ways = (tiled_attention, scaled_dot_product_attention)
     ours, fused = (
         [float((one - other).norm() / other.norm()) for one, other in zip(got, exact, strict=True)]
         for got in (values_and_gradients(way, given, told) for way in ways)
@@ -56,9 +57,9 @@ def test_in_bfloat16_it_is_as_exact_as_the_fused_kernel(mask):
 
 def test_autocast_leaves_the_logits_in_float32(monkeypatch):
     given = parts()
-    plain = values_and_gradients(attend_in_tiles, given, None)
+    plain = values_and_gradients(tiled_attention, given, None)
     with torch.autocast("cpu", torch.bfloat16):
-        same = values_and_gradients(attend_in_tiles, given, None)
+        same = values_and_gradients(tiled_attention, given, None)
     for one, other in zip(plain, same, strict=True):
         assert torch.equal(one, other)
 
@@ -66,15 +67,15 @@ def test_autocast_leaves_the_logits_in_float32(monkeypatch):
 def test_it_is_chosen_where_it_gains(monkeypatch):
     q, k, v = parts()
     called = []
-    monkeypatch.setattr(attention, "attend_in_tiles", lambda *a: (called.append(1), attend_in_tiles(*a))[1])
+    monkeypatch.setattr(attention, "attend_in_tiles", lambda *a: (called.append(1), tiled_attention(*a))[1])
     attend(q, k, v)
     assert called == [1]
     with torch.no_grad():
-        assert not tiles_pay(q, k)
-    assert not tiles_pay(q.detach(), k.detach())
-    assert not tiles_pay(q.float(), k.float())
+        assert not prefers_tiles(q, k)
+    assert not prefers_tiles(q.detach(), k.detach())
+    assert not prefers_tiles(q.float(), k.float())
     monkeypatch.setattr(tiled, "FEW_WEIGHTS", 2 * 3 * 70 * 90 - 1)
-    assert not tiles_pay(q, k)
+    assert not prefers_tiles(q, k)
     monkeypatch.undo()
     monkeypatch.setattr(attention, "attend_in_tiles", lambda *a: called.append(2))
     attend(q, k, v, dropout=0.1)

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch.nn import functional
 
-from dither.embeddings.column_specs import Softplus
 from dither.embeddings.condition_specs import NoCondition
 from dither.embeddings.features import RegionEmbedding
+from dither.embeddings.head_specs import Softplus
 from dither.embeddings.heads import SoftplusHead
 from dither.embeddings.specs import Regions
 from dither.registry import FeatureSpace, Field, Group, TokenSpace
-from dither.registry.flow import State
+from dither.registry.flow.records import State
 
 torch.set_num_threads(1)
 

@@ -6,7 +6,7 @@ import torch
 from dither.embeddings.features import RegionEmbedding
 from dither.embeddings.specs import Regions
 from dither.registry import FeatureSpace, Field, TokenSpace
-from dither.registry.flow import State
+from dither.registry.flow.records import State
 
 torch.set_num_threads(1)
 

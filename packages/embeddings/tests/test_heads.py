@@ -2,8 +2,8 @@
 
 import torch
 
+from dither.embeddings.head_specs import FeatureValues, TokenLogits
 from dither.embeddings.heads import TokenHead
-from dither.embeddings.specs import FeatureValues, TokenLogits
 from dither.registry import FeatureSpace, Field, TokenSpace
 
 torch.set_num_threads(1)

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from dither.embeddings.labels import LabelEmbedding
+from dither.embeddings.conditions import ConditionSum, LabelEmbedding
 from dither.embeddings.specs import Label, Level, Sum
-from dither.embeddings.sums import ConditionSum
 from dither.registry import Condition, FeatureSpace, Field, TokenSpace, default_catalog
 from dither.registry.kinds import ConditionSpec
 

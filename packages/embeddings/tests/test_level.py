@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from dither.embeddings.level import LevelEmbedding, sinusoids
 from dither.embeddings.specs import Level
+from dither.embeddings.timestep import TimestepEmbedding, sinusoids
 
 torch.set_num_threads(1)
 
@@ -69,14 +69,14 @@ def test_scale_tells_levels_apart():
     a, b = sinusoids(torch.tensor([100.0, 110.0]), 256)
     assert (a - b).norm().item() == pytest.approx(9.1, abs=0.05)
     torch.manual_seed(0)
-    plain, scaled = LevelEmbedding(8), LevelEmbedding(8, time_scale=1000.0)
+    plain, scaled = TimestepEmbedding(8), TimestepEmbedding(8, time_scale=1000.0)
     scaled.load_state_dict(plain.state_dict())
     torch.testing.assert_close(scaled(T.float() / 1000, {}), plain(T.float(), {}), atol=1e-4, rtol=1e-4)
 
 
 def test_two_maps_with_a_silu_between():
     torch.manual_seed(0)
-    embedding = LevelEmbedding(5, frequencies=12, layout="sin-cos", max_period=300.0, freq_shift=1).double()
+    embedding = TimestepEmbedding(5, frequencies=12, layout="sin-cos", max_period=300.0, freq_shift=1).double()
     h = (
         sinusoids(T, 12, layout="sin-cos", max_period=300.0, freq_shift=1) @ embedding.enter.weight.T
         + embedding.enter.bias
@@ -90,7 +90,7 @@ def test_two_maps_with_a_silu_between():
 def test_whole_numbers_and_low_precision():
     index = torch.tensor([0, 3, 999])
     torch.testing.assert_close(sinusoids(index, 8), sinusoids(index.double(), 8).float(), atol=1e-4, rtol=1e-4)
-    embedding = LevelEmbedding(4).bfloat16()
+    embedding = TimestepEmbedding(4).bfloat16()
     assert embedding(index.float(), {}).dtype == torch.bfloat16
     assert sinusoids(torch.tensor([999.0]).bfloat16(), 8).dtype == torch.float32
 
@@ -102,6 +102,6 @@ def test_menu_and_refusals():
     (misfit,) = Level(frequencies=3, freq_shift=1).check(6)
     assert misfit.path == ("frequencies",)
     with pytest.raises(ValueError, match="at least 4 frequencies, not 3"):
-        LevelEmbedding(6, frequencies=3, freq_shift=1)
+        TimestepEmbedding(6, frequencies=3, freq_shift=1)
     with pytest.raises(ValueError, match='not "sincos"'):
-        LevelEmbedding(6, layout="sincos")
+        TimestepEmbedding(6, layout="sincos")

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dither.embeddings.law_specs import TokenDiffusion as Spec
-from dither.embeddings.token_diffusion import WHOLE_TURN, TokenDiffusion
-from dither.registry.laws import Law, LawHead
-from dither.registry.spaces import FeatureSpace
+from dither.embeddings.head_specs import TokenDiffusion as Spec
+from dither.embeddings.token_diffusion import MAX_ANGLE, TokenDiffusion
+from dither.registry.flow.distributions import DistributionHead, ValueDistribution
+from dither.registry.flow.spaces import FeatureSpace
 
 
 class Known(TokenDiffusion):
@@ -30,9 +30,9 @@ class Known(TokenDiffusion):
 
 def test_it_is_a_head_that_tells_a_law() -> None:
     head = TokenDiffusion(3, 8, hidden=16)
-    assert isinstance(head, LawHead)
-    assert isinstance(head.law(torch.randn(2, 4, 8)), Law)
-    assert not isinstance(nn.Linear(8, 3), LawHead)
+    assert isinstance(head, DistributionHead)
+    assert isinstance(head.law(torch.randn(2, 4, 8)), ValueDistribution)
+    assert not isinstance(nn.Linear(8, 3), DistributionHead)
 
 
 def test_parameters_are_those_that_the_spec_says() -> None:
@@ -51,7 +51,7 @@ def test_squares_are_least_for_the_truth_and_0_elsewhere(predict: str) -> None:
     squares = head.law(h).squares(x0, wanted)
     assert squares.shape == x0.shape
     assert (squares[~wanted] == 0).all()
-    angle = torch.linspace(0, WHOLE_TURN, 10_001, dtype=torch.float64)[:-1] + WHOLE_TURN / 20_000
+    angle = torch.linspace(0, MAX_ANGLE, 10_001, dtype=torch.float64)[:-1] + MAX_ANGLE / 20_000
     a, b = angle.cos(), angle.sin()
     left = 0.25 * b**2 / (0.25 * a**2 + b**2)  # variance of x_0 given x
     weight = (a / b) ** 2 if predict == "eps" else 1 / b**2
@@ -119,9 +119,9 @@ def test_it_learns_two_points() -> None:
 
 
 def test_the_noise_ends_where_x0_can_be_worked_out() -> None:
-    assert math.cos(WHOLE_TURN) ** 2 == pytest.approx(1e-3)
+    assert math.cos(MAX_ANGLE) ** 2 == pytest.approx(1e-3)
     head = TokenDiffusion(2, 3, hidden=8, predict="eps")
-    x, angle, h = torch.randn(5, 2), torch.rand(5) * WHOLE_TURN, torch.randn(5, 3)
+    x, angle, h = torch.randn(5, 2), torch.rand(5) * MAX_ANGLE, torch.randn(5, 3)
     for predict in ("eps", "velocity"):
         head.predict = predict
         x0, eps = head.told(x, angle, h)
@@ -135,7 +135,7 @@ def test_the_mean_of_what_is_hidden_is_given_what_is_seen() -> None:
     x = torch.tensor([[[2.0, 0.0], [-1.0, 0.0]]])
     hidden = torch.tensor([False, True]).expand(1, 2, 2)
     mean = head.law(torch.zeros(1, 2, 2)).mean(x, hidden)
-    seen = head.told(x.masked_fill(hidden, 0), x.new_full((1, 2), WHOLE_TURN), torch.zeros(1, 2, 2))[0]
+    seen = head.told(x.masked_fill(hidden, 0), x.new_full((1, 2), MAX_ANGLE), torch.zeros(1, 2, 2))[0]
     assert torch.equal(mean, seen)
     blind = head(torch.zeros(1, 2, 2))
     assert not torch.equal(mean, blind)

@@ -8,9 +8,9 @@ import torch
 from dither.embeddings.graph import GraphEmbedding
 from dither.embeddings.positions import LearnedPositions
 from dither.embeddings.specs import Graph, Tokens
-from dither.embeddings.tokens import TokenEmbedding, make_table
+from dither.embeddings.tokens import TokenEmbedding, make_embedding_table
 from dither.registry import FeatureSpace, Field, TokenSpace
-from dither.registry.flow import State
+from dither.registry.flow.records import State
 
 torch.set_num_threads(1)
 
@@ -19,17 +19,17 @@ GRAPH = TokenSpace((Field("nodes", 4, 6, mask=4, pad=5), Field("edges", 6, 5, ma
 
 def test_tables_start_as_they_are_asked_to():
     torch.manual_seed(0)
-    assert make_table(400, 100, "normal").weight.std().item() == pytest.approx(1, rel=0.02)
-    assert make_table(400, 100, 0.02).weight.std().item() == pytest.approx(0.02, rel=0.02)
-    kaiming = make_table(400, 100, "kaiming").weight
+    assert make_embedding_table(400, 100, "normal").weight.std().item() == pytest.approx(1, rel=0.02)
+    assert make_embedding_table(400, 100, 0.02).weight.std().item() == pytest.approx(0.02, rel=0.02)
+    kaiming = make_embedding_table(400, 100, "kaiming").weight
     assert kaiming.abs().max().item() == pytest.approx(0.1, rel=1e-3)
     assert kaiming.std().item() == pytest.approx(0.1 / math.sqrt(3), rel=0.02)
     torch.manual_seed(1)
     expected = torch.nn.init.kaiming_uniform_(torch.nn.Embedding(5, 3).weight, a=math.sqrt(5))
     torch.manual_seed(1)
-    torch.testing.assert_close(make_table(5, 3, "kaiming").weight, expected)
+    torch.testing.assert_close(make_embedding_table(5, 3, "kaiming").weight, expected)
     with pytest.raises(ValueError, match='not "xavier"'):
-        make_table(4, 4, "xavier")
+        make_embedding_table(4, 4, "xavier")
 
 
 def test_each_field_has_its_own_table():

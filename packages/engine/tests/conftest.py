@@ -9,7 +9,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from dither.engine.experiment import load_experiment
+from dither.engine.config.load_experiment import load_experiment
 
 HERE = Path(__file__).parent
 TEXT = """
@@ -78,7 +78,11 @@ def events():
 
 def toy_plugin():
     """The toy plugin as it was imported last."""
-    return [module for name, module in sys.modules.items() if name.startswith("dither.registry.files.toy_plugin_")][-1]
+    return [
+        module
+        for name, module in sys.modules.items()
+        if name.startswith("dither.registry.plugins.plugin_files.toy_plugin_")
+    ][-1]
 
 
 @pytest.fixture

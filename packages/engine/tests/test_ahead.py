@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from dither.engine.ahead import Ahead
-from dither.engine.settings import AHEAD
+from dither.engine.config.options import AHEAD
+from dither.engine.training.batches import Ahead
 
 
 class Source:

@@ -6,13 +6,10 @@ import time
 import pytest
 import torch
 
-from dither.engine.bench.flops import step_flops
-from dither.engine.bench.measure import bench
-from dither.engine.bench.peak import matmul_peak
-from dither.engine.bench.phases import marked
 from dither.engine.cli import main
-from dither.engine.system import Diffusion
-from dither.engine.trainer import Trainer
+from dither.engine.reports.benchmark import bench, matmul_peak, step_flops, timed_phases
+from dither.engine.training.diffusion import Diffusion
+from dither.engine.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 
@@ -38,7 +35,7 @@ def test_time_is_booked_where_it_is_spent(trainer, monkeypatch):
     trainer.system.loss = slow(trainer.system.loss, 0.02)
     trainer.parameters[0].register_hook(lambda gradient: time.sleep(0.03))
     trainer.optimizer.step = slow(trainer.optimizer.step, 0.05)
-    with marked(trainer) as step:
+    with timed_phases(trainer) as step:
         parts = [step() for _ in range(3)]
     least = {phase: min(part[phase] for part in parts) for phase in parts[0]}
     assert set(least) == {"data", "forward", "backward", "optimizer"}  # two parts: forward and backward twice
@@ -51,7 +48,7 @@ def test_what_workers_read_is_booked_where_it_is_waited_for(load):
     experiment = load("train.workers=2").experiment
     trainer = Trainer(Diffusion.build(experiment), experiment.train, experiment.seed)
     marked_there = []
-    with marked(trainer) as step:
+    with timed_phases(trainer) as step:
         mark = trainer.system.task._mark
         trainer.system.task._mark = lambda phase: marked_there.append(phase) or mark(phase)
         parts = [step() for _ in range(4)]
@@ -62,7 +59,7 @@ def test_what_workers_read_is_booked_where_it_is_waited_for(load):
 def test_a_marked_trainer_trains_as_ever_and_is_left_as_it_was(trainer, load):
     other = Trainer(Diffusion.build(load().experiment), trainer.train, trainer.seed)
     task = trainer.system.task
-    with marked(trainer) as step:
+    with timed_phases(trainer) as step:
         for _ in range(4):
             step()
     for _ in range(trainer.step):

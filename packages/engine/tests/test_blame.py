@@ -2,10 +2,10 @@
 
 import pytest
 
-from dither.engine.experiment import load_experiment
-from dither.engine.run import run
-from dither.engine.system import Diffusion
-from dither.registry.problems import Refused
+from dither.engine.config.load_experiment import load_experiment
+from dither.engine.runs.launch import run
+from dither.engine.training.diffusion import Diffusion
+from dither.registry.config.errors import Refused
 
 LOSS = """
 from typing import ClassVar

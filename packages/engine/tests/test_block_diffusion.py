@@ -9,20 +9,20 @@ import torch
 from scipy.stats import chisquare, kstest
 from torch import nn
 
-from dither.engine.blockwise import Blockwise
-from dither.engine.session import Session, walk
-from dither.engine.system import Diffusion
+from dither.engine.sampling.session import Session, walk
+from dither.engine.training.block_diffusion import Blockwise
+from dither.engine.training.diffusion import Diffusion
 from dither.losses.tokens import masked_ce, score_entropy
-from dither.processes.clock import Clock
 from dither.processes.samplers.ancestral import Ancestral
 from dither.processes.samplers.blocks import Blocks
 from dither.processes.samplers.first_hitting import FirstHitting
 from dither.processes.schedules.curves import geometric, log_linear
-from dither.processes.tokens import TokenProcess, even_prior, frequency_prior, mask_prior
+from dither.processes.timestep_sampling import TimestepSampling
+from dither.processes.tokens.process import TokenProcess, even_prior, frequency_prior, mask_prior
 from dither.registry import default_catalog
-from dither.registry.facts import ModelFacts
-from dither.registry.flow import Clean, Measured, Noised, State
-from dither.registry.spaces import FeatureSpace, Field, TokenSpace
+from dither.registry.flow.records import Clean, Measured, Noised, State
+from dither.registry.flow.spaces import FeatureSpace, Field, TokenSpace
+from dither.registry.kinds.component_info import ModelFacts
 
 IDS, LENGTH = 2, 3
 
@@ -41,11 +41,11 @@ def process_of(kind, length=LENGTH, ids=IDS, estimator="time", predict="posterio
     plain = space(length, ids, end)
     if kind == "absorbing":
         masked = plain.with_mask()
-        clock = Clock(log_linear(1e-7), level, t_min)
+        clock = TimestepSampling(log_linear(1e-7), level, t_min)
         return TokenProcess(masked, mask_prior(masked), clock, predict, estimator)
     odds = frequency_prior(plain, {"text": [1.0 + i for i in range(ids)]})
     table = even_prior(plain) if kind == "uniform" else odds
-    return TokenProcess(plain, table, Clock(geometric(1e-4, 20.0), level, t_min), predict)
+    return TokenProcess(plain, table, TimestepSampling(geometric(1e-4, 20.0), level, t_min), predict)
 
 
 class Told:

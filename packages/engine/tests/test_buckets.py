@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from dither.engine.buckets import BucketOrder
-from dither.engine.trainer import Trainer
-from dither.registry.problems import Refused
+from dither.engine.training.batches import BucketOrder
+from dither.engine.training.trainer import Trainer
+from dither.registry.config.errors import Refused
 
 BUCKETS = np.random.default_rng(0).choice(3, 64 * 8 + 5, p=[0.02, 0.38, 0.6])
 
@@ -48,7 +48,7 @@ def test_only_whole_batches():
 
 
 def test_a_task_without_buckets_is_refused(load):
-    from dither.engine.system import Diffusion
+    from dither.engine.training.diffusion import Diffusion
 
     experiment = load("train.buckets=true").experiment
     with pytest.raises(Refused, match="does not say which samples"):

@@ -7,13 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dither.engine import budget, footprint, machine
-from dither.engine.budget import budgets, misfit_memory, require_memory
-from dither.engine.machine import size, total_memory
+from dither.engine.config import experiment as budget
+from dither.engine.config import experiment as footprint
+from dither.engine.config import machine_memory as machine
+from dither.engine.config.experiment import budgets, misfit_memory
+from dither.engine.config.load_experiment import require_memory
+from dither.engine.config.machine_memory import size, total_memory
 from dither.registry import Refused, default_catalog
-from dither.registry.costs import Cost, Matrix, Stage
-from dither.registry.fused import FUSED_FROM
-from dither.registry.spaces import FeatureSpace, Field, TokenSpace
+from dither.registry.flow.fused_loss import FUSED_FROM
+from dither.registry.flow.spaces import FeatureSpace, Field, TokenSpace
+from dither.registry.kinds.costs import Cost, Matrix, Stage
 
 GIB = 2**30
 numbers = st.integers(0, 1000)

@@ -9,12 +9,11 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from dither.engine import checkpoint as module
-from dither.engine.checkpoint import Checkpoints, Contents, Damaged, load_state, load_weights, weights_of
-from dither.engine.intact import verify
-from dither.engine.optimizer_state import flatten, restore
-from dither.engine.seals import sealed_table
-from dither.registry.problems import Refused
+from dither.engine.checkpoints import checkpoint as module
+from dither.engine.checkpoints.checkpoint import Checkpoints, Contents, Damaged, load_state, load_weights, weights_of
+from dither.engine.files.checksums import verify, with_checksum
+from dither.engine.optimizers.optimizer_state import flatten, restore
+from dither.registry.config.errors import Refused
 
 FILES = ["model.safetensors", "average.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json"]
 
@@ -160,7 +159,7 @@ def test_a_manifest_must_list_what_is_needed(store):
     path = store.save(1, contents())
     manifest = json.loads((path / "MANIFEST.json").read_text())
     del manifest["files"]["optimizer.safetensors"]
-    (path / "MANIFEST.json").write_text(json.dumps(sealed_table(manifest)))
+    (path / "MANIFEST.json").write_text(json.dumps(with_checksum(manifest)))
     assert "optimizer.safetensors is not listed" in verify(path)
 
 

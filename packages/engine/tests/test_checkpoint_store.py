@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from torch import nn
 
-from dither.engine import checkpoint as module
-from dither.engine import intact
-from dither.engine.checkpoint import Checkpoints, Contents, Damaged, load_state
+from dither.engine.checkpoints import checkpoint as module
+from dither.engine.checkpoints.checkpoint import Checkpoints, Contents, Damaged, load_state
+from dither.engine.files import checksums as intact
 
 FILES = ["model.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json"]
 

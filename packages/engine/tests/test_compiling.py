@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from dither.engine import environment
-from dither.engine.loading import build
-from dither.engine.system import Diffusion
-from dither.engine.trainer import Trainer
-from dither.registry.problems import Refused
+from dither.engine.runs.loading import build
+from dither.engine.training import environment
+from dither.engine.training.diffusion import Diffusion
+from dither.engine.training.trainer import Trainer
+from dither.registry.config.errors import Refused
 
 
 @pytest.fixture

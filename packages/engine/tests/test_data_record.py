@@ -2,9 +2,9 @@
 
 import pytest
 
-from dither.engine import data_record as module
-from dither.engine.data_record import changed_data, data_record
-from dither.engine.experiment import load_experiment
+from dither.engine.config import data_fingerprints as module
+from dither.engine.config.data_fingerprints import changed_data, data_fingerprints
+from dither.engine.config.load_experiment import load_experiment
 
 TEXT = """
 name = "region"
@@ -39,31 +39,31 @@ def experiment(tmp_path, table):
 
 
 def test_a_file_that_was_changed_is_told(experiment, table):
-    before = data_record(experiment)
+    before = data_fingerprints(experiment)
     assert before[PLACE] | {"sha256": ""} == {
         "first": "table.csv",
         "files": 1,
         "bytes": len(table.read_bytes()),
         "sha256": "",
     }
-    assert changed_data(before, data_record(experiment)) == []
+    assert changed_data(before, data_fingerprints(experiment)) == []
     data = bytearray(table.read_bytes())
     data[-20] ^= 1
     table.write_bytes(data)
-    (told,) = changed_data(before, data_record(experiment))
+    (told,) = changed_data(before, data_fingerprints(experiment))
     assert PLACE in told
     assert "table.csv, with other contents" in told
     table.write_bytes(data[:-30])
-    (told,) = changed_data(before, data_record(experiment))
+    (told,) = changed_data(before, data_fingerprints(experiment))
     assert f"{len(data) - 30:,} bytes, it was 1 files of {len(data):,} bytes" in told
-    assert changed_data({}, data_record(experiment)) == [], "a run of before there was a record"
+    assert changed_data({}, data_fingerprints(experiment)) == [], "a run of before there was a record"
 
 
 def test_a_file_may_be_moved_and_renamed(experiment, table, tmp_path):
-    before = data_record(experiment)
+    before = data_fingerprints(experiment)
     table.rename(tmp_path / "other.csv")
     experiment.task.data.__dict__["path"] = str(tmp_path / "other.csv")
-    assert changed_data(before, data_record(experiment)) == []
+    assert changed_data(before, data_fingerprints(experiment)) == []
 
 
 def test_folders_and_patterns_are_what_lies_in_them(experiment, tmp_path):
@@ -72,14 +72,14 @@ def test_folders_and_patterns_are_what_lies_in_them(experiment, tmp_path):
     (folder / "a").write_text("one")
     (folder / "inner" / "b").write_text("two")
     experiment.task.data.__dict__["path"] = str(folder)
-    before = data_record(experiment)
+    before = data_fingerprints(experiment)
     assert (before[PLACE]["files"], before[PLACE]["bytes"]) == (2, 6)
     experiment.task.data.__dict__["path"] = str(tmp_path / "st*")
-    assert data_record(experiment) == before
+    assert data_fingerprints(experiment) == before
     (folder / "inner" / "b").rename(folder / "inner" / "c")
-    assert changed_data(before, data_record(experiment))
+    assert changed_data(before, data_fingerprints(experiment))
     experiment.task.data.__dict__["path"] = str(tmp_path / "nowhere")
-    assert data_record(experiment) == {}
+    assert data_fingerprints(experiment) == {}
 
 
 def test_of_large_files_blocks_are_read_all_over_them(experiment, tmp_path, monkeypatch):
@@ -93,11 +93,11 @@ def test_of_large_files_blocks_are_read_all_over_them(experiment, tmp_path, monk
     for name, size in sizes.items():
         (folder / name).write_bytes(b"x" * size)
     experiment.task.data.__dict__["path"] = str(folder)
-    before, found, at = data_record(experiment), [], 0
+    before, found, at = data_fingerprints(experiment), [], 0
     for name, size in sizes.items():
         for place in range(size):
             (folder / name).write_bytes(b"x" * place + b"y" + b"x" * (size - place - 1))
-            found += [at + place] if changed_data(before, data_record(experiment)) else []
+            found += [at + place] if changed_data(before, data_fingerprints(experiment)) else []
         (folder / name).write_bytes(b"x" * size)
         at += size
     assert found == [start + more for start in range(0, 400, 40) for more in range(4)]
@@ -109,9 +109,9 @@ def test_hidden_files_of_a_folder_are_no_data_but_those_of_a_store(experiment, t
     for name in ("a", ".zarray", "inner/.DS_Store", "inner/.git/b"):
         (folder / name).write_text("one")
     experiment.task.data.__dict__["path"] = str(folder)
-    assert data_record(experiment)[PLACE]["files"] == 2
+    assert data_fingerprints(experiment)[PLACE]["files"] == 2
     experiment.task.data.__dict__["path"] = "~nobody-is-called-so/a"
-    assert data_record(experiment) == {}
+    assert data_fingerprints(experiment) == {}
 
 
 def test_only_files_that_a_block_falls_into_are_opened(experiment, tmp_path, monkeypatch):
@@ -124,5 +124,5 @@ def test_only_files_that_a_block_falls_into_are_opened(experiment, tmp_path, mon
     experiment.task.data.__dict__["path"] = str(folder)
     opened, usual = [], type(folder).open
     monkeypatch.setattr(type(folder), "open", lambda path, *how: opened.append(path.name) or usual(path, *how))
-    assert data_record(experiment)[PLACE]["files"] == 200
+    assert data_fingerprints(experiment)[PLACE]["files"] == 200
     assert opened == [f"{number:03}" for number in range(0, 200, 20)]

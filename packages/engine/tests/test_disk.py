@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from dither.engine.disk import shortage
+from dither.engine.files.resource_errors import shortage
 
 FULL = OSError(errno.ENOSPC, "No space left on device", "a.csv")
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from dither.engine.drawing import PATHS, make_drawing, write_drawing
-from dither.engine.session import draw, walk
-from dither.engine.system import Diffusion
-from dither.registry.parts import Picture
+from dither.engine.sampling.samples import PATHS, make_samples, write_samples
+from dither.engine.sampling.session import draw, walk
+from dither.engine.training.diffusion import Diffusion
+from dither.registry.flow.protocols import Picture
 
 
 @pytest.fixture
@@ -22,9 +22,9 @@ def test_a_task_that_can_show_it_is_given_the_way_of_the_first_samples(system, b
         seen.append((path, like))
         yield Picture("way", gif=b"GIF89a", html="<!doctype html>")
 
-    plain = make_drawing(system, 7, 1, batch_size)
+    plain = make_samples(system, 7, 1, batch_size)
     system.task.show_path = show_path
-    drawing = make_drawing(system, 7, 1, batch_size)
+    drawing = make_samples(system, 7, 1, batch_size)
     ((path, like),) = seen
     assert torch.equal(drawing.samples, plain.samples), "watching changes nothing"
     assert len(path) == len(list(walk(system, system.task.like(7, 1))))
@@ -44,7 +44,7 @@ def test_only_the_first_batch_is_watched(system):
 
 def test_every_form_of_a_picture_has_its_file(system, tmp_path):
     system.task.show = lambda samples, like: [Picture("all", b"png", "<svg/>", "text", b"gif", "<html>")]
-    files = write_drawing(make_drawing(system, 2, 0), tmp_path)
+    files = write_samples(make_samples(system, 2, 0), tmp_path)
     read = {file.name: file.read_bytes() for file in files if file.stem == "all"}
     assert read == {
         "all.png": b"png", "all.svg": b"<svg/>", "all.txt": b"text", "all.gif": b"gif", "all.html": b"<html>",

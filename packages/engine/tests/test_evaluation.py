@@ -3,9 +3,9 @@ import itertools
 import pytest
 import torch
 
-from dither.engine.evaluation import evaluate
-from dither.engine.system import Diffusion
-from dither.registry.flow import Measured
+from dither.engine.training.diffusion import Diffusion
+from dither.engine.training.evaluation import evaluate
+from dither.registry.flow.records import Measured
 
 
 @pytest.fixture

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from dither.engine.drawing import make_drawing
-from dither.engine.exporting import SHOWN, check_forms, export_drawing
-from dither.engine.reuse import sample_run
-from dither.engine.run import run
-from dither.engine.system import Diffusion
-from dither.registry.problems import Refused
+from dither.engine.runs.evaluate_run import sample_run
+from dither.engine.runs.launch import run
+from dither.engine.sampling.samples import SHOWN, check_forms, export_samples, make_samples
+from dither.engine.training.diffusion import Diffusion
+from dither.registry.config.errors import Refused
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def offers(load, monkeypatch):
 
 def test_each_form_has_a_folder_and_the_rest_is_only_counted(offers, tmp_path):
     system = Diffusion.build(offers[0].experiment)
-    told = list(export_drawing(system, make_drawing(system, 9, 0), ["files", "lines", "files"], tmp_path))
+    told = list(export_samples(system, make_samples(system, 9, 0), ["files", "lines", "files"], tmp_path))
     assert offers[1] == [("files", tmp_path / "files", 9, 9), ("lines", tmp_path / "lines", 1 * 9, 9)]
     assert told == [
         f"{tmp_path / 'files'}: 9 files of files",
@@ -63,7 +62,7 @@ def test_a_task_without_forms_says_so(load):
 def test_a_promise_that_is_not_kept_is_the_mistake_of_the_task(load, monkeypatch, tmp_path):
     system = Diffusion.build(load().experiment)
     with pytest.raises(TypeError, match="has no method export"):
-        list(export_drawing(system, make_drawing(system, 1, 0), ["lines"], tmp_path))
+        list(export_samples(system, make_samples(system, 1, 0), ["lines"], tmp_path))
 
 
 def test_a_run_is_sampled_for_other_programs(load, tmp_path, console, monkeypatch):

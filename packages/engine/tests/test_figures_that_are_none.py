@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from dither.engine.checkpoint import Damaged
+from dither.engine.checkpoints.best_checkpoint import Scores, best_step
+from dither.engine.checkpoints.checkpoint import Damaged
 from dither.engine.cli import main
-from dither.engine.listing import list_runs, verify_run
-from dither.engine.metrics_file import read_metrics
-from dither.engine.report.writing import write_report
-from dither.engine.scores import Scores, best_step
-from dither.engine.training import resume_from
-from dither.registry.problems import Refused
+from dither.engine.files.metrics_file import read_metrics
+from dither.engine.reports.write import write_report
+from dither.engine.runs.list_runs import list_runs, verify_run
+from dither.engine.runs.loop import resume_from
+from dither.registry.config.errors import Refused
 
 HUGE = "9" * 400
 """An integer that no float holds."""
@@ -109,6 +109,6 @@ def test_what_a_checkpoint_says_of_metrics_may_be_none(folder, monkeypatch):
         def __call__(self, *_):
             return self
 
-    monkeypatch.setattr("dither.engine.training.load_state", lambda _: ({}, {"metrics_bytes": float("inf")}))
+    monkeypatch.setattr("dither.engine.runs.loop.load_state", lambda _: ({}, {"metrics_bytes": float("inf")}))
     with pytest.raises(Damaged, match="does not hold what this run needs"):
         resume_from(checkpoint, Loads())

@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dither.engine.finite import all_finite
-from dither.engine.run import NON_FINITE, run
+from dither.engine.runs.launch import NON_FINITE, run
+from dither.engine.training.nan_guard import all_finite
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

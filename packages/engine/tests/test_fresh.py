@@ -1,8 +1,8 @@
 """`dither plugins --fresh` asks every plugin anew."""
 
 from dither.engine.cli import main
-from dither.registry import menus
-from dither.registry.probe import probe
+from dither.registry.plugins import manifest_cache as menus
+from dither.registry.plugins.probe import probe
 
 
 def test_fresh_asks_anew(tmp_path, monkeypatch, capsys):

@@ -6,12 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from dither.engine import fusing
-from dither.engine.experiment import load_experiment
-from dither.engine.fusing import fused_head
-from dither.engine.randomness import Stream, seed_generators
-from dither.engine.system import Diffusion
-from dither.engine.trainer import Trainer
+from dither.engine.config.load_experiment import load_experiment
+from dither.engine.training import diffusion as fusing
+from dither.engine.training.diffusion import Diffusion, fused_head
+from dither.engine.training.randomness import Stream, seed_generators
+from dither.engine.training.trainer import Trainer
 
 FILE = Path(__file__).parents[3] / "experiments" / "language_model" / "quick.toml"
 SMALL = [

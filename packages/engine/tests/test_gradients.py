@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from dither.engine.gradients import FLAT, divide, divisor_of, norm_of
-from dither.engine.specs import AdamW
+from dither.engine.optimizers.components import AdamW
+from dither.engine.training.gradients import FLAT, divide, divisor_of, norm_of
 
 
 def layers(width):

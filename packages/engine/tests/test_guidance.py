@@ -4,17 +4,17 @@ import pytest
 import torch
 from torch import nn
 
-from dither.engine import later
-from dither.engine.asking import Guidance
-from dither.engine.guiding import GuidedLater, guided, untold
-from dither.engine.later import Later, RowHead, Spent
-from dither.engine.session import Session, draw
-from dither.engine.system import Diffusion
-from dither.processes.clock import Clock
-from dither.processes.gaussian import GaussianProcess
-from dither.processes.specs import Absorbing, Uniform
+from dither.engine.config.options import Guidance
+from dither.engine.sampling import lazy_output as later
+from dither.engine.sampling.classifier_free_guidance import guided, unconditional
+from dither.engine.sampling.lazy_output import GuidedLazyOutput, LazyOutput, ModelCalls, RowHead
+from dither.engine.sampling.session import Session, draw
+from dither.engine.training.diffusion import Diffusion
+from dither.processes.features.gaussian import GaussianProcess
+from dither.processes.timestep_sampling import TimestepSampling
+from dither.processes.tokens.specs import Absorbing, Uniform
 from dither.registry import Condition, FeatureSpace, Field, TokenSpace, default_catalog
-from dither.registry.flow import Clean, State
+from dither.registry.flow.records import Clean, State
 
 torch.set_num_threads(1)
 
@@ -71,7 +71,7 @@ class Mixture(nn.Module):
 
 
 def gaussian(predict):
-    clock = Clock(parse("schedule", "cosine").build(), "t")
+    clock = TimestepSampling(parse("schedule", "cosine").build(), "t")
     return GaussianProcess(FeatureSpace(3, 2, conditions=TOLD), clock, predict)
 
 
@@ -98,7 +98,7 @@ def test_the_condition_alone_is_left_out_and_weight_1_calls_once():
     process = gaussian("eps")
     state, t, like = noisy()
     for weight, calls in ((None, 1), (1.0, 1), (2.0, 2), (0.0, 2)):
-        model, spent = Mixture(process), Spent()
+        model, spent = Mixture(process), ModelCalls()
         Session(system_of(process, model, weight), like, spent)(state, t)
         assert (len(model.calls), spent.rows) == (calls, calls * 4)
         assert set(model.calls[0]) == {"cell", "other"}
@@ -106,7 +106,7 @@ def test_the_condition_alone_is_left_out_and_weight_1_calls_once():
             assert set(model.calls[1]) == {"other"}
     plain, once = (Session(system_of(process, Mixture(process), w), like)(state, t).raw for w in (None, 1.0))
     assert torch.equal(plain, once)
-    without = Session(system_of(process, Mixture(process)), untold(like, Guidance()))(state, t).raw
+    without = Session(system_of(process, Mixture(process)), unconditional(like, Guidance()))(state, t).raw
     none = Session(system_of(process, Mixture(process), 0.0), like)(state, t).raw
     assert torch.equal(none, without), "weight 0 leaves the condition out"
 
@@ -217,9 +217,12 @@ def test_rows_of_the_head_are_led_as_the_whole_is(monkeypatch):
     where = torch.rand(5, 4, generator=torch.Generator().manual_seed(0)) < 0.5
 
     def raw():
-        spent, head = Spent(), RowHead.of(system)
-        both = (Later(system, state, t, clean, None, head, spent) for clean in (LIKE, untold(LIKE, system.guidance)))
-        return GuidedLater(*both, 2.5)
+        spent, head = ModelCalls(), RowHead.of(system)
+        both = (
+            LazyOutput(system, state, t, clean, None, head, spent)
+            for clean in (LIKE, unconditional(LIKE, system.guidance))
+        )
+        return GuidedLazyOutput(*both, 2.5)
 
     with torch.no_grad():
         at_once = raw()
@@ -265,12 +268,12 @@ def test_drawing_with_weight_1_is_drawing_without_guidance_bit_for_bit(blocks):
     sampler = parse("sampler", {"use": "blocks", "size": 2} if blocks else {"use": "ancestral", "steps": 5}).build()
     model, drawn, spent = denoiser(process.space, **options), [], []
     for weight in (None, 1.0, 0.0, 4.0):
-        spent.append(Spent())
+        spent.append(ModelCalls())
         drawn.append(draw(system_of(process, model, weight, sampler), LIKE, seed=3, spent=spent[-1]))
     assert torch.equal(drawn[0], drawn[1])
     assert spent[0].rows == spent[1].rows
     assert spent[2].rows == 2 * spent[0].rows, "leaving the condition out still asks twice"
-    without = draw(system_of(process, model, None, sampler), untold(LIKE, Guidance()), seed=3)
+    without = draw(system_of(process, model, None, sampler), unconditional(LIKE, Guidance()), seed=3)
     assert torch.equal(drawn[2], without)
     assert not torch.equal(drawn[3], drawn[0])
 

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from dither.engine.evaluation import evaluate
-from dither.engine.intervals import NORMAL_95, Intervals, half_width
-from dither.engine.system import Diffusion
-from dither.registry.flow import Clean, Measured
+from dither.engine.training.diffusion import Diffusion
+from dither.engine.training.evaluation import NORMAL_95, Intervals, evaluate, half_width
+from dither.registry.flow.records import Clean, Measured
 
 
 def population(rng, samples):

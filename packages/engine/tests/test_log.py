@@ -8,11 +8,10 @@ import time
 import pytest
 from rich.console import Console
 
-from dither.engine.board import Board
-from dither.engine.log import Log
-from dither.engine.metrics_file import BEGINNING, MetricsFile, Place, changed_lines, read_metrics
-from dither.engine.progress import ProgressDisplay
-from dither.registry.parts import Picture
+from dither.engine.files.metrics_file import BEGINNING, MetricsFile, Place, changed_lines, read_metrics
+from dither.engine.runs.log import Board, Log
+from dither.engine.runs.progress import ProgressDisplay
+from dither.registry.flow.protocols import Picture
 
 
 def test_lines_are_cut_back_to_the_offset(tmp_path):

@@ -8,13 +8,14 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from dither.engine import run as module
-from dither.engine.loading import export_run, load
-from dither.engine.lora import LowRank, add_lora, load_merged, merged
-from dither.engine.optim import MovingAverage, adamw
-from dither.engine.run import run
-from dither.engine.signals import Stop
-from dither.registry.problems import Refused
+from dither.engine.optimizers.adamw import adamw
+from dither.engine.optimizers.moving_average import MovingAverage
+from dither.engine.runs import launch as module
+from dither.engine.runs.launch import run
+from dither.engine.runs.loading import export_run, load
+from dither.engine.runs.signals import Stop
+from dither.engine.training.lora import LowRank, add_lora, load_merged, merged
+from dither.registry.config.errors import Refused
 
 
 def net():

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from dither.engine.muon import Muon, orthogonal
-from dither.engine.optimizer_state import flatten, restore
-from dither.engine.specs import WSD
-from dither.engine.specs import Muon as MuonSpec
+from dither.engine.optimizers.components import Muon as MuonSpec
+from dither.engine.optimizers.lr_schedules import WSD
+from dither.engine.optimizers.muon import Muon, orthogonal
+from dither.engine.optimizers.optimizer_state import flatten, restore
 
 
 class Net(nn.Module):

@@ -2,8 +2,9 @@ import pytest
 import torch
 from torch import nn
 
-from dither.engine.optim import MovingAverage, adamw, parameter_groups
-from dither.engine.specs import AdamW
+from dither.engine.optimizers.adamw import adamw, parameter_groups
+from dither.engine.optimizers.components import AdamW
+from dither.engine.optimizers.moving_average import MovingAverage
 
 
 class Net(nn.Module):

@@ -1,8 +1,8 @@
 import pytest
 
-from dither.engine.cli.flags import changes_of
-from dither.registry.kinds import DataSpec
-from dither.registry.problems import Refused
+from dither.engine.cli.flags import overrides_from_flags
+from dither.registry.config.errors import Refused
+from dither.registry.kinds.task import DataSpec
 
 
 class Books(DataSpec):
@@ -35,7 +35,7 @@ class Nothing(DataSpec):
     ],
 )
 def test_words_become_changes(words, changes):
-    assert changes_of(words, Books) == changes
+    assert overrides_from_flags(words, Books) == changes
 
 
 @pytest.mark.parametrize(
@@ -48,4 +48,4 @@ def test_words_become_changes(words, changes):
 )
 def test_words_that_mean_nothing_are_refused(words, spec, says):
     with pytest.raises(Refused, match=says):
-        changes_of(words, spec)
+        overrides_from_flags(words, spec)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from dither.engine.experiment import load_experiment
-from dither.engine.run import DONE, FAILED, run
-from dither.engine.seals import sealed_table, sealed_text
-from dither.registry.problems import Refused
+from dither.engine.config.load_experiment import load_experiment
+from dither.engine.files.checksums import text_with_checksum, with_checksum
+from dither.engine.runs.launch import DONE, FAILED, run
+from dither.registry.config.errors import Refused
 
 WATCH = """
 from dither.registry import hookimpl
@@ -78,7 +78,7 @@ def changed_manifest(directory, change):
     path = directory / "manifest.json"
     manifest = json.loads(path.read_text())
     change(manifest)
-    path.write_text(json.dumps(sealed_table(manifest)))
+    path.write_text(json.dumps(with_checksum(manifest)))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_an_option_that_is_new_since_a_run_was_started_is_named(experiment_file,
     changed_manifest(directory, lambda m: m["parts"]["train.optimizer"].update(options="sha256:0"))
     path = directory / "resolved.toml"
     lines = path.read_text().partition("# sha256")[0].splitlines()
-    path.write_text(sealed_text("\n".join(line for line in lines if not line.startswith("eps")) + "\n"))
+    path.write_text(text_with_checksum("\n".join(line for line in lines if not line.startswith("eps")) + "\n"))
     before = load_experiment(path, ["train.steps=8"])
     with pytest.raises(Refused, match="others than they were; new since then: eps = 1e-08") as refused:
         run(before, tmp_path, resume=directory, console=console)

@@ -1,6 +1,7 @@
 import torch
 
-from dither.engine.randomness import Order, Stream, mixed, seed_generators
+from dither.engine.training.batches import Order
+from dither.engine.training.randomness import Stream, mix_seed, seed_generators
 
 CPU = torch.device("cpu")
 
@@ -24,9 +25,9 @@ def test_rows_are_a_function_of_the_samples_taken():
 
 def test_seeds_are_spread_over_the_low_32_bits():
     """torch's generator on the CPU uses no more than these."""
-    low = {mixed(Stream.STEP, seed, step, 0) & 0xFFFFFFFF for seed in range(20) for step in range(2000)}
+    low = {mix_seed(Stream.STEP, seed, step, 0) & 0xFFFFFFFF for seed in range(20) for step in range(2000)}
     assert len(low) > 40_000 - 5
-    assert mixed(1, 2) != mixed(2, 1) != mixed(2, 1, 0)
+    assert mix_seed(1, 2) != mix_seed(2, 1) != mix_seed(2, 1, 0)
 
 
 def test_seeding_gives_the_same_draws_whatever_came_before():

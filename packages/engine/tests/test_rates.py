@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from dither.engine.specs import Constant, Cosine, Linear
+from dither.engine.optimizers.lr_schedules import Constant, Cosine, Linear
 
 
 @pytest.mark.parametrize("spec", [Constant(warmup=4), Cosine(warmup=4), Linear(warmup=4)])

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dither.engine.evaluation import evaluate, wanted
-from dither.engine.remarks import remarks
-from dither.engine.run import run
-from dither.engine.system import Diffusion
+from dither.engine.runs.launch import run
+from dither.engine.runs.summary import data_warnings
+from dither.engine.training.diffusion import Diffusion
+from dither.engine.training.evaluation import evaluate, wanted
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_a_split_in_which_nothing_is_hidden_is_said_once(load, blind, tmp_path, 
 @pytest.mark.parametrize("splits", [(), ("train",), ("valid",), ("train", "valid")])
 def test_it_is_said_of_each_split_for_itself(load, blind, splits):
     experiment = blind(load().experiment, *splits)
-    lines = list(remarks(experiment, Diffusion.build(experiment)))
+    lines = list(data_warnings(experiment, Diffusion.build(experiment)))
     assert [split for line in lines for split in ("train", "valid") if f"samples of the {split} split" in line] == [
         *splits
     ]
@@ -71,6 +71,6 @@ def test_what_a_task_says_comes_first(load, blind):
     experiment = blind(load().experiment, "valid")
     system = Diffusion.build(experiment)
     system.task.remarks = lambda: ["24 of 41 were left out"]
-    first, second = remarks(experiment, system)
+    first, second = data_warnings(experiment, system)
     assert first == "24 of 41 were left out"
     assert "valid" in second

@@ -12,13 +12,11 @@ from html.parser import HTMLParser
 import pytest
 
 from dither.engine.cli import main
-from dither.engine.report.axes import ticks
-from dither.engine.report.curves import curve
-from dither.engine.report.sweeps import sweep_page
-from dither.engine.report.writing import write_report
-from dither.engine.run import run
-from dither.engine.sweep.directory import SweepDirectory
-from dither.registry.problems import Refused
+from dither.engine.reports.svg import curve, ticks
+from dither.engine.reports.write import sweep_page, write_report
+from dither.engine.runs.launch import run
+from dither.engine.sweeps.directory import SweepDirectory
+from dither.registry.config.errors import Refused
 
 EVIL = "<script>alert(1)</script>"
 FILES = ["experiment.toml", "manifest.json", "metrics.jsonl", "resolved.toml", "summary.json"]

@@ -7,11 +7,11 @@ import shutil
 import pytest
 import tomlkit
 
-from dither.engine import run as module
-from dither.engine.checkpoint import Damaged
-from dither.engine.resuming import require_never_saved
-from dither.engine.run import run
-from dither.engine.signals import Stop
+from dither.engine.checkpoints.checkpoint import Damaged
+from dither.engine.runs import launch as module
+from dither.engine.runs.launch import run
+from dither.engine.runs.resume import require_never_saved
+from dither.engine.runs.signals import Stop
 
 COMPARED = ("model.safetensors", "average.safetensors", "optimizer.safetensors", "state.json")
 
@@ -135,7 +135,7 @@ def test_stopped_at_every_poll_and_resumed(start, go_on, stop_after, whole, monk
 @pytest.mark.parametrize("step", [3, 4, 12])
 def test_stopped_while_a_step_is_trained(start, go_on, whole, monkeypatch, step):
     """What the step has written to the metrics belongs to it, also where it wrote a line."""
-    from dither.engine.training import Run
+    from dither.engine.runs.loop import Run
 
     plain = Run._train
 
@@ -167,7 +167,7 @@ def test_stopped_again_and_again(start, go_on, stop_after, whole):
 @pytest.mark.parametrize("moment", ["step", "log", "save", "evaluate", "draw"])
 def test_killed_without_warning(start, go_on, whole, monkeypatch, moment, runs):
     """What was done since the last checkpoint is done again, to the same end, and no line stands twice."""
-    from dither.engine.training import Run
+    from dither.engine.runs.loop import Run
 
     name = {"step": "_train", "log": "_train"}.get(moment, moment)
     original, calls = getattr(Run, name), []
@@ -190,7 +190,7 @@ def test_killed_without_warning(start, go_on, whole, monkeypatch, moment, runs):
 
 @pytest.mark.parametrize("changes", [(), ("train.checkpoint_every=2",)])  # none is missing that was not due yet
 def test_killed_before_the_first_checkpoint(start, go_on, whole, monkeypatch, runs, changes):
-    from dither.engine.training import Run
+    from dither.engine.runs.loop import Run
 
     original = Run._train
     with monkeypatch.context() as patch:

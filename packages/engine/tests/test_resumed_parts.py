@@ -7,14 +7,14 @@ import pytest
 import tomlkit
 
 from dither.engine.cli import main
-from dither.engine.experiment import load_experiment
-from dither.engine.parts_record import newest_record
-from dither.engine.reuse import evaluate_run
-from dither.engine.run import DONE, run
-from dither.engine.run_policy import governing_policy_file
-from dither.engine.rundir import resolved
-from dither.engine.seals import sealed_table
-from dither.registry.problems import Refused
+from dither.engine.config.component_fingerprints import newest_record
+from dither.engine.config.load_experiment import load_experiment
+from dither.engine.config.plugins import governing_policy_file
+from dither.engine.files.checksums import with_checksum
+from dither.engine.runs.evaluate_run import evaluate_run
+from dither.engine.runs.launch import DONE, run
+from dither.engine.runs.run_directory import resolved
+from dither.registry.config.errors import Refused
 
 WATCH = """
 from dither.registry import hookimpl
@@ -128,7 +128,7 @@ def test_the_options_of_a_renamed_part_are_compared(directory, go_on):
     path = directory / "manifest.json"
     kept = manifest(directory)
     kept["parts"]["process"]["options"] = "sha256:0"
-    path.write_text(json.dumps(sealed_table(kept)))
+    path.write_text(json.dumps(with_checksum(kept)))
     with pytest.raises(Refused, match="process: the options of toy-plugin/toy-cover@1 are others"):
         go_on(6)
 
@@ -161,7 +161,7 @@ def test_a_folder_that_is_no_run_is_told_in_the_same_words_everywhere(tmp_path, 
 
 
 def test_the_data_are_read_once_and_written_down(directory, go_on, monkeypatch):
-    from dither.engine import data_record
+    from dither.engine.config import data_fingerprints as data_record
 
     read, usual = [], data_record.parts_in
     monkeypatch.setattr(data_record, "parts_in", lambda experiment: read.append(1) or usual(experiment))

@@ -9,13 +9,13 @@ import time
 import pytest
 from safetensors.torch import load_file
 
-from dither.engine import checkpoint as checkpoint_module
-from dither.engine import run as module
-from dither.engine.loading import load_run
-from dither.engine.metrics_file import read_metrics
-from dither.engine.reuse import evaluate_beside, evaluate_run, sample_run
-from dither.engine.run import run
-from dither.registry.problems import Refused
+from dither.engine.checkpoints import checkpoint as checkpoint_module
+from dither.engine.files.metrics_file import read_metrics
+from dither.engine.runs import launch as module
+from dither.engine.runs.evaluate_run import evaluate_run, evaluate_with_baselines, sample_run
+from dither.engine.runs.launch import run
+from dither.engine.runs.loading import load_run
+from dither.registry.config.errors import Refused
 
 
 @pytest.fixture
@@ -185,8 +185,8 @@ def test_a_run_that_is_held_is_refused(start, load, console):
 def test_evaluating_a_run_gives_its_own_figures(start):
     _, directory = start()
     assert evaluate_run(directory) == json.loads((directory / "summary.json").read_text())["figures"]["valid"]
-    assert evaluate_beside(directory)[1] == {"accuracy/chance": 0.25}
-    assert evaluate_beside(directory, split="test")[1] == {}, "this task has them of the validation split alone"
+    assert evaluate_with_baselines(directory)[1] == {"accuracy/chance": 0.25}
+    assert evaluate_with_baselines(directory, split="test")[1] == {}, "this task has them of the validation split alone"
 
 
 def test_sampling_a_run(start, tmp_path, console):

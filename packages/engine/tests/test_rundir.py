@@ -9,12 +9,13 @@ import tomllib
 import pytest
 import torch
 
-from dither.engine.environment import choose_device, differences, environment, git_state
-from dither.engine.muon import Muon
-from dither.engine.ranks import Ranks
-from dither.engine.rundir import RunDirectory, read_manifest, resolved
-from dither.engine.seals import sealed_table
-from dither.registry.problems import Refused
+from dither.engine.distributed.ranks import Ranks
+from dither.engine.files.checksums import with_checksum
+from dither.engine.optimizers.muon import Muon
+from dither.engine.runs.run_directory import RunDirectory, read_manifest, resolved
+from dither.engine.training.device import choose_device
+from dither.engine.training.environment import differences, environment, git_state
+from dither.registry.config.errors import Refused
 
 
 def test_directories_are_new_and_named_by_time(tmp_path):
@@ -73,7 +74,7 @@ def test_what_is_recorded_loads_to_the_same_experiment(tmp_path, load, experimen
     path = directory.path
     assert (path / "experiment.toml").read_bytes() == child.read_bytes()
     assert (path / "extends" / "1-exp.toml").read_bytes() == experiment_file.read_bytes()
-    assert json.loads((path / "manifest.json").read_text()) == sealed_table({"seed": 3})
+    assert json.loads((path / "manifest.json").read_text()) == with_checksum({"seed": 3})
     assert read_manifest(path)["seed"] == 3
     written = tomllib.loads((path / "resolved.toml").read_text())
     assert written["task"]["use"] == "toy-plugin/toy-words@1"

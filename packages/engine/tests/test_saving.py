@@ -8,17 +8,17 @@ import pytest
 import torch
 from torch import nn
 
-from dither.engine import checkpoint as checkpoint_module
-from dither.engine.checkpoint import Checkpoints, Contents, load_weights
-from dither.engine.intact import verify
-from dither.engine.listing import list_runs, verify_run
-from dither.engine.loading import export_run, find_checkpoint, load
-from dither.engine.reuse import evaluate_run
-from dither.engine.run import run
-from dither.engine.saving import Saver
-from dither.engine.scores import Scores, best_step
-from dither.engine.session import draw
-from dither.registry.problems import Refused
+from dither.engine.checkpoints import checkpoint as checkpoint_module
+from dither.engine.checkpoints.async_checkpoint import Saver
+from dither.engine.checkpoints.best_checkpoint import Scores, best_step
+from dither.engine.checkpoints.checkpoint import Checkpoints, Contents, load_weights
+from dither.engine.files.checksums import verify
+from dither.engine.runs.evaluate_run import evaluate_run
+from dither.engine.runs.launch import run
+from dither.engine.runs.list_runs import list_runs, verify_run
+from dither.engine.runs.loading import export_run, find_checkpoint, load
+from dither.engine.sampling.session import draw
+from dither.registry.config.errors import Refused
 
 
 @pytest.fixture
@@ -210,7 +210,7 @@ def test_runs_are_listed_and_every_damage_is_found(start, tmp_path):
 
 
 def test_a_run_that_is_held_is_running(start, tmp_path):
-    from dither.engine.rundir import RunDirectory
+    from dither.engine.runs.run_directory import RunDirectory
 
     _, path = start()
     with RunDirectory.open(path):

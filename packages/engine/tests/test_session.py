@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from dither.engine.session import Session, draw, walk
-from dither.engine.system import Diffusion
+from dither.engine.sampling.session import Session, draw, walk
+from dither.engine.training.diffusion import Diffusion
 from dither.registry import Field, TokenSpace
-from dither.registry.flow import Clean, State
+from dither.registry.flow.records import Clean, State
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import time
 import pytest
 from rich.console import Console
 
-from dither.engine import signals
-from dither.engine.progress import ProgressDisplay, Screen
-from dither.engine.signals import SIGNALS, heeded, stop_on_signals
+from dither.engine.runs import signals
+from dither.engine.runs.progress import ProgressDisplay, Screen
+from dither.engine.runs.signals import SIGNALS, heeded, stop_on_signals
 
 ON_TERMINAL = """
 import fcntl, signal, sys, termios

@@ -9,12 +9,12 @@ import pytest
 import torch
 from rich.console import Console
 
-from dither.engine.finite import NonFinite, NonFiniteWeights
-from dither.engine.metrics_file import read_metrics
-from dither.engine.randomness import Order
-from dither.engine.run import DONE, NON_FINITE, run
-from dither.engine.system import Diffusion
-from dither.engine.trainer import Trainer
+from dither.engine.files.metrics_file import read_metrics
+from dither.engine.runs.launch import DONE, NON_FINITE, run
+from dither.engine.training.batches import Order
+from dither.engine.training.diffusion import Diffusion
+from dither.engine.training.nan_guard import NonFinite, NonFiniteWeights
+from dither.engine.training.trainer import Trainer
 
 BAD = 3
 """The step, from 0, that meets the poisoned sample first; with 40 samples in batches of 8 it comes in every fifth."""

@@ -2,8 +2,8 @@
 
 from types import SimpleNamespace
 
-from dither.engine.report.figures import baselines_of
-from dither.engine.summary import show_figures
+from dither.engine.reports.metrics import baselines_of
+from dither.engine.runs.summary import show_figures
 
 
 def test_the_noise_floor_of_a_figure_stands_beside_it(console):

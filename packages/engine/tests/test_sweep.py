@@ -12,18 +12,19 @@ import time
 import pytest
 
 from dither.engine.cli import main
-from dither.engine.experiment import Experiment, load_experiment
-from dither.engine.run import run
-from dither.engine.sweep import point as point_of_sweep
-from dither.engine.sweep import scheduler
-from dither.engine.sweep.checking import UNREAD, load_sweep
-from dither.engine.sweep.directory import PointFolder, SweepDirectory
-from dither.engine.sweep.points import short_keys
-from dither.engine.sweep.scheduler import Listed, run_points
-from dither.engine.sweep.start import Settings, resume_sweep, start_sweep
-from dither.engine.sweep.summary import as_csv, rows_of
-from dither.registry.problems import Refused
-from dither.registry.spec import Misfit
+from dither.engine.config.experiment import Experiment
+from dither.engine.config.load_experiment import load_experiment
+from dither.engine.runs.launch import run
+from dither.engine.sweeps import point_process as point_of_sweep
+from dither.engine.sweeps import scheduler
+from dither.engine.sweeps.directory import PointFolder, SweepDirectory
+from dither.engine.sweeps.execution import Settings
+from dither.engine.sweeps.launch import UNCHECKED, load_sweep, resume_sweep, start_sweep
+from dither.engine.sweeps.points import short_keys
+from dither.engine.sweeps.scheduler import PointList, run_points
+from dither.engine.sweeps.summary import as_csv, rows_of
+from dither.registry.config.errors import Refused
+from dither.registry.spec.misfit import Misfit
 
 CHILD = """
     import json, os, sys, time, tomllib
@@ -231,13 +232,13 @@ def test_a_point_that_needs_too_much_memory_is_refused_beside_one_that_does_not(
         if experiment.evaluate.samples > 100:
             yield Misfit("too much", ("evaluate", "samples"))
 
-    monkeypatch.setattr("dither.engine.experiment.misfit_memory", misfit)
+    monkeypatch.setattr("dither.engine.config.load_experiment.misfit_memory", misfit)
     (problem,) = refused(lambda: points(sweeps=["evaluate.samples=[10, 1000]"]))
     assert "1 of 2 points" in problem.help
 
 
 def test_the_check_of_an_experiment_looks_at_nothing_that_is_left_out(experiment_file):
-    """`UNREAD` names what needs no check of its own; here whoever reads it is noted."""
+    """`UNCHECKED` names what needs no check of its own; here whoever reads it is noted."""
     experiment = load_experiment(experiment_file).experiment
     read = []
 
@@ -250,8 +251,8 @@ def test_the_check_of_an_experiment_looks_at_nothing_that_is_left_out(experiment
 
         return Spy.model_construct(**dict(options))
 
-    names = {name for name, inner in UNREAD.items() if inner is True}
-    inner = {name: spied(getattr(experiment, name), f"{name}.", UNREAD[name]) for name in set(UNREAD) - names}
+    names = {name for name, inner in UNCHECKED.items() if inner is True}
+    inner = {name: spied(getattr(experiment, name), f"{name}.", UNCHECKED[name]) for name in set(UNCHECKED) - names}
     watched = spied(experiment.model_copy(update=inner), "", names)
     assert list(watched.check()) == []
     assert read == []
@@ -315,7 +316,7 @@ def test_a_point_of_another_process_is_passed_over(begin, child, console):
     lock = point.claim()
     assert point.held()
     assert point.claim() is None
-    assert run_points(Listed(sweep.folders()), 1, console) == 0
+    assert run_points(PointList(sweep.folders()), 1, console) == 0
     os.close(lock)
     assert not point.held()
     assert "passed over" in console.export_text()

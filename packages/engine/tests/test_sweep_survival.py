@@ -14,13 +14,16 @@ import threading
 import pytest
 
 from dither.engine.cli import main
-from dither.engine.signals import SIGNALS
-from dither.engine.sweep import cluster, scheduler, start
-from dither.engine.sweep import point as point_of_sweep
-from dither.engine.sweep.directory import PointFolder, SweepDirectory
-from dither.engine.sweep.start import Settings, resume_sweep, start_sweep
-from dither.engine.sweep.summary import rows_of
-from dither.registry.problems import Refused
+from dither.engine.runs.signals import SIGNALS
+from dither.engine.sweeps import execution as cluster
+from dither.engine.sweeps import launch as start
+from dither.engine.sweeps import point_process as point_of_sweep
+from dither.engine.sweeps import scheduler
+from dither.engine.sweeps.directory import PointFolder, SweepDirectory
+from dither.engine.sweeps.execution import Settings
+from dither.engine.sweeps.launch import resume_sweep, start_sweep
+from dither.engine.sweeps.summary import rows_of
+from dither.registry.config.errors import Refused
 
 CHILD = """
     import json, sys
@@ -77,8 +80,8 @@ def searched(begin, experiment_file):
 
 
 def trials_of(sweep, console):
-    from dither.engine.experiment import open_experiment
-    from dither.engine.sweep.search import Trials
+    from dither.engine.config.load_experiment import open_experiment
+    from dither.engine.sweeps.search import Trials
 
     return Trials(sweep, *open_experiment(sweep.path / "base" / "experiment.toml"), console)
 
@@ -444,7 +447,7 @@ def test_a_search_that_finds_no_space_itself_stops_its_points_and_says_how_to_go
 
     with monkeypatch.context() as patched:
         patched.setattr(SweepDirectory, "add", full)
-        patched.setattr("dither.engine.sweep.start.write_summary", broken)
+        patched.setattr("dither.engine.sweeps.launch.write_summary", broken)
         assert resume_sweep(searched.path, Settings(), console) == 5
     said = console.export_text().replace("\n", "")
     assert "stopped: [Errno 28] No space left on device: 'some/journal.log'" in said

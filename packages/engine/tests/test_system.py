@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from dither.engine.randomness import Stream, seed_generators
-from dither.engine.system import Diffusion
+from dither.engine.training.diffusion import Diffusion
+from dither.engine.training.randomness import Stream, seed_generators
 
 CPU = torch.device("cpu")
 

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from dither.engine.checkpoint import Checkpoints, Contents, load_weights
-from dither.engine.optim import MovingAverage, parameter_groups
-from dither.engine.system import Diffusion
-from dither.engine.trainer import Trainer
+from dither.engine.checkpoints.checkpoint import Checkpoints, Contents, load_weights
+from dither.engine.optimizers.adamw import parameter_groups
+from dither.engine.optimizers.moving_average import MovingAverage
+from dither.engine.training.diffusion import Diffusion
+from dither.engine.training.trainer import Trainer
 
 
 def tied(model):

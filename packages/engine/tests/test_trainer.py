@@ -5,14 +5,16 @@ import pytest
 import torch
 from torch import nn
 
-from dither.engine.experiment import Train
-from dither.engine.finite import FiniteGuard, NonFinite
-from dither.engine.randomness import Order, Stream, seed_generators
-from dither.engine.session import draw
-from dither.engine.specs import AdamW, Constant
-from dither.engine.system import Diffusion
-from dither.engine.trainer import Trainer
-from dither.registry.problems import Refused
+from dither.engine.config.options import Train
+from dither.engine.optimizers.components import AdamW
+from dither.engine.optimizers.lr_schedules import Constant
+from dither.engine.sampling.session import draw
+from dither.engine.training.batches import Order
+from dither.engine.training.diffusion import Diffusion
+from dither.engine.training.nan_guard import FiniteGuard, NonFinite
+from dither.engine.training.randomness import Stream, seed_generators
+from dither.engine.training.trainer import Trainer
+from dither.registry.config.errors import Refused
 
 CPU = torch.device("cpu")
 

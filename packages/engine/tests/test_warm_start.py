@@ -8,12 +8,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from dither.engine.checkpoint import Damaged
-from dither.engine.freezing import freeze
-from dither.engine.loading import export_run
-from dither.engine.run import DAMAGED, run
-from dither.engine.warm_start import start_from
-from dither.registry.problems import Refused
+from dither.engine.checkpoints.checkpoint import Damaged
+from dither.engine.runs.launch import DAMAGED, run
+from dither.engine.runs.loading import export_run
+from dither.engine.runs.warm_start import start_from
+from dither.engine.training.trainer import freeze
+from dither.registry.config.errors import Refused
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ from itertools import pairwise
 import pytest
 import torch
 
-from dither.engine.drawing import PATHS, make_drawing
-from dither.engine.session import draw
-from dither.engine.system import Diffusion
-from dither.engine.watching import Watch
-from dither.registry.parts import Picture
+from dither.engine.sampling.samples import PATHS, make_samples
+from dither.engine.sampling.session import draw
+from dither.engine.sampling.trajectory import TrajectoryRecorder
+from dither.engine.training.diffusion import Diffusion
+from dither.registry.flow.protocols import Picture
 
 
 class First:
@@ -19,7 +19,7 @@ class First:
     def held(self, x):
         return {"first": x[:, 0] == 1}
 
-    def log_chance(self, log_clean, at):
+    def log_prob(self, log_clean, at):
         raise AssertionError("rejection asks for no chances")
 
 
@@ -29,7 +29,7 @@ def system(load):
 
 
 def test_ways_of_different_length_stand_still_at_their_end():
-    watch = Watch(3)
+    watch = TrajectoryRecorder(3)
     for state in ([[0, 0], [0, 0]], [[1, 1], [2, 2]]):
         watch(torch.tensor(state))
     watch.keep(torch.tensor([5, 7]), torch.tensor([False, True]))
@@ -38,21 +38,21 @@ def test_ways_of_different_length_stand_still_at_their_end():
     watch.keep(torch.tensor([0, 1, 2, 3]), torch.tensor([True, True, True, True]))
     assert watch.rows == [7, 0, 1]
     assert watch.path()[..., 0].T.tolist() == [[0, 2, 2], [3, 4, 5], [3, 4, 5]]
-    assert Watch(3).path() is None
+    assert TrajectoryRecorder(3).path() is None
 
 
 @pytest.mark.parametrize("count", [1, 3, 40])
 def test_under_a_goal_the_ways_of_delivered_samples_are_shown(system, monkeypatch, count):
     asked = replace(system.task.like(count, 0), goal=First())
     monkeypatch.setattr(system.task, "like", lambda n, seed: asked)
-    plain, seen = make_drawing(system, count, 0, tries=200), []
+    plain, seen = make_samples(system, count, 0, tries=200), []
 
     def show_path(path, like):
         seen.append((path, like))
         yield Picture("way", text="")
 
     system.task.show_path = show_path
-    drawing = make_drawing(system, count, 0, tries=200)
+    drawing = make_samples(system, count, 0, tries=200)
     ((path, like),) = seen
     assert torch.equal(plain.samples, drawing.samples), "watching changes nothing"
     assert plain.figures == drawing.figures
@@ -71,7 +71,7 @@ def test_the_rows_of_what_began_are_those_of_the_ways(system, monkeypatch):
     first = draw(system, asked, 0)[:PATHS, 0] == 1
     shown = []
     system.task.show_path = lambda path, like: shown.append(like) or []
-    make_drawing(system, 30, 0, tries=200)
+    make_samples(system, 30, 0, tries=200)
     rows = shown[0].x0[:, 0].tolist()
     assert rows[: int(first.sum())] == torch.arange(PATHS)[first].tolist()
     assert len(set(rows)) == PATHS
@@ -79,8 +79,8 @@ def test_the_rows_of_what_began_are_those_of_the_ways(system, monkeypatch):
 
 @pytest.mark.parametrize("states", [1, 2, 5, 6, 37, 64, 65])
 def test_of_many_large_states_some_are_left_out_evenly_and_never_the_last(monkeypatch, states):
-    monkeypatch.setattr("dither.engine.watching.MOST_BYTES", 8 * 8)
-    watch = Watch(1)
+    monkeypatch.setattr("dither.engine.sampling.trajectory.MOST_BYTES", 8 * 8)
+    watch = TrajectoryRecorder(1)
     for number in range(states):
         watch(torch.full((3, 1), number))
         assert len(watch._states) <= 8

@@ -11,9 +11,12 @@ from torch import nn
 
 from dither.registry import Field as SpaceField
 from dither.registry import TokenSpace, hookimpl
-from dither.registry.flow import Clean, Measured, Noise, Noised, State, over
-from dither.registry.kinds import LossSpec, ModelSpec, ProcessFacts, ProcessSpec, SamplerSpec, TaskSpec
-from dither.registry.parts import Picture
+from dither.registry.flow.protocols import Picture
+from dither.registry.flow.records import Clean, Measured, Noise, Noised, State, over
+from dither.registry.kinds import ModelSpec, ProcessFacts
+from dither.registry.kinds.process import ProcessSpec, SamplerSpec
+from dither.registry.kinds.task import TaskSpec
+from dither.registry.kinds.training import LossSpec
 
 LENGTH, LETTERS = 6, 4
 EVENTS = []

@@ -5,11 +5,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from dither.processes.clock import Clock
 from dither.processes.schedules.curves import geometric
-from dither.processes.tokens import TokenProcess, even_prior, frequency_prior, mask_prior
-from dither.registry.parts import Schedule
-from dither.registry.spaces import Field, TokenSpace
+from dither.processes.timestep_sampling import TimestepSampling
+from dither.processes.tokens.process import TokenProcess, even_prior, frequency_prior, mask_prior
+from dither.registry.flow.protocols import Schedule
+from dither.registry.flow.spaces import Field, TokenSpace
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +31,6 @@ def process_of() -> Callable[..., TokenProcess]:
         space = space.with_mask() if kind == "absorbing" else space
         odd = {field.name: [1.0 + 2 * i for i in range(clean(field))] for field in space.fields}
         priors = {"absorbing": mask_prior, "uniform": even_prior, "marginal": lambda s: frequency_prior(s, odd)}
-        return TokenProcess(space, priors[kind](space), Clock(schedule or geometric(1e-4, 20)), predict)
+        return TokenProcess(space, priors[kind](space), TimestepSampling(schedule or geometric(1e-4, 20)), predict)
 
     return build

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from dither.losses.tokens import masked_ce, score_entropy
-from dither.processes.evidence import Evidence
 from dither.processes.schedules.curves import cosine_squared, geometric, log_linear, polynomial
-from dither.processes.tokens import TokenProcess, TokenReading
-from dither.registry.flow import Noise, Noised, State
-from dither.registry.spaces import Field, TokenSpace
+from dither.processes.tokens.posterior import Posterior
+from dither.processes.tokens.prediction import CategoricalPrediction
+from dither.processes.tokens.process import TokenProcess
+from dither.registry.flow.records import Noise, Noised, State
+from dither.registry.flow.spaces import Field, TokenSpace
 
 KINDS = ("absorbing", "uniform", "marginal")
 JOINT = torch.tensor([[4.0, 1.0, 0.5], [0.3, 2.0, 1.0], [1.0, 0.2, 3.0]], dtype=torch.float64) / 13
@@ -42,16 +43,16 @@ def at(process: TokenProcess, t: float) -> Noise:
     return process.schedule(torch.tensor([t], dtype=torch.float64))
 
 
-def exact(process: TokenProcess, noised: Noised, joint: Tensor) -> TokenReading:
+def exact(process: TokenProcess, noised: Noised, joint: Tensor) -> CategoricalPrediction:
     """p(x_0 | x_t) of each position by Bayes, for a joint over two positions."""
-    evidence = Evidence(noised.state.x, noised.noise, process.table.on("cpu"), process.clean.on("cpu"))
+    evidence = Posterior(noised.state.x, noised.noise, process.table.on("cpu"), process.clean.on("cpu"))
     ids, x, alpha = len(joint), noised.state.x, (-noised.noise.sigma).exp()[:, None, None]
     likelihood = alpha * (torch.arange(ids) == x[..., None])
     likelihood = likelihood + (1 - alpha) * process.table.on("cpu")[0][x][..., None]
     both = joint * likelihood[:, 0, :, None] * likelihood[:, 1, None, :]
     clean = torch.zeros(*x.shape, process.space.vocab, dtype=torch.float64)
     clean[:, 0, :ids], clean[:, 1, :ids] = both.sum(2), both.sum(1)
-    return TokenReading((clean / clean.sum(-1, keepdim=True)).log(), "posterior", evidence)
+    return CategoricalPrediction((clean / clean.sum(-1, keepdim=True)).log(), "posterior", evidence)
 
 
 @pytest.mark.parametrize("schedule", [log_linear(1e-3), geometric(1e-4, 20), cosine_squared(0.01)])

@@ -10,8 +10,8 @@ import torch
 
 from dither.losses.tokens import score_entropy
 from dither.processes.schedules.curves import geometric, log_linear
-from dither.registry.flow import Clean, Measured, Noised, State
-from dither.registry.spaces import Field, TokenSpace
+from dither.registry.flow.records import Clean, Measured, Noised, State
+from dither.registry.flow.spaces import Field, TokenSpace
 
 JOINT = torch.tensor([[4.0, 1.0, 0.5], [0.3, 2.0, 1.0], [1.0, 0.2, 3.0]], dtype=torch.float64) / 13
 SPACE = TokenSpace((Field("text", 2, 3),))

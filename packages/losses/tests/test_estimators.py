@@ -13,14 +13,13 @@ from torch import Tensor
 
 from dither.losses.reductions import PerActive, PerSample
 from dither.losses.tokens import masked_ce, score_entropy
-from dither.processes.clock import Clock
-from dither.processes.enumeration import exact_bound
-from dither.processes.estimators import one_for_sure, placed
 from dither.processes.schedules.curves import cosine, log_linear, polynomial
-from dither.processes.tokens import TokenProcess, even_prior, mask_prior
-from dither.registry.flow import Clean, Noise, State
-from dither.registry.parts import Schedule
-from dither.registry.spaces import Field, TokenSpace
+from dither.processes.timestep_sampling import TimestepSampling
+from dither.processes.tokens.nelbo_estimators import mask_at_least_one, place_times
+from dither.processes.tokens.process import TokenProcess, even_prior, exact_nelbo, mask_prior
+from dither.registry.flow.protocols import Schedule
+from dither.registry.flow.records import Clean, Noise, State
+from dither.registry.flow.spaces import Field, TokenSpace
 
 GRAPH = TokenSpace((Field("nodes", 3, 5, mask=3, pad=4), Field("edges", 3, 4, mask=2, pad=3)))
 """Three rooms of three types, and the relations 01, 02, 12 of two sorts."""
@@ -32,7 +31,7 @@ CLEAN = Clean.of(X0, torch.tensor([[True] * 6, [True, True, False, True, False, 
 
 
 def process_of(estimator: Any = "time", schedule: Schedule | None = None, t_min: float = 1e-6) -> TokenProcess:
-    clock = Clock(schedule or log_linear(1e-6), t_min=t_min)
+    clock = TimestepSampling(schedule or log_linear(1e-6), t_min=t_min)
     return TokenProcess(GRAPH, mask_prior(GRAPH), clock, "posterior", estimator)
 
 
@@ -71,7 +70,7 @@ def by_hand(process: TokenProcess, clean: Clean, row: int, looks_at_time: bool, 
 @pytest.mark.parametrize("looks_at_time", [False, True])
 def test_exact_is_the_sum_over_masks(looks_at_time: bool) -> None:
     process = process_of()
-    measured = exact_bound(process, CLEAN, denoiser(process, looks_at_time))
+    measured = exact_nelbo(process, CLEAN, denoiser(process, looks_at_time))
     for row in range(2):
         torch.testing.assert_close(
             measured.values[row], by_hand(process, CLEAN, row, looks_at_time), rtol=1e-4, atol=1e-6
@@ -94,7 +93,7 @@ def test_exact_conditions_on_what_is_known() -> None:
     known = torch.zeros(2, 6, dtype=torch.bool)
     known[0, [0, 3, 4]] = True
     clean = Clean(X0, CLEAN.valid, known)
-    measured = exact_bound(process, clean, denoiser(process, False))
+    measured = exact_nelbo(process, clean, denoiser(process, False))
     torch.testing.assert_close(measured.values[0], by_hand(process, clean, 0, False), rtol=1e-9, atol=1e-12)
     assert not measured.values[0, [0, 3, 4]].any()
 
@@ -107,7 +106,7 @@ def test_estimators_agree_with_the_exact_bound(estimator: str, loss: Any, schedu
     n, t_min = 20_000, 1e-3
     process = process_of(estimator, schedule, t_min)
     denoise = denoiser(process, True)
-    exact = exact_bound(process, CLEAN, denoise).values
+    exact = exact_nelbo(process, CLEAN, denoise).values
     clean = CLEAN.apply(lambda value: value.repeat(n, 1))
     times = process.times(2 * n)[torch.randperm(2 * n)]
     t, noised = process.estimate(clean, times)
@@ -133,7 +132,7 @@ def test_the_mask_count_varies_least() -> None:
         per_graph = masked_ce(denoise(noised.state, t), noised).values.sum(1)
         spread[estimator] = float(per_graph.std())
         if estimator == "mask-count":
-            exact = float(exact_bound(process, CLEAN, denoise).values[0].sum())
+            exact = float(exact_nelbo(process, CLEAN, denoise).values[0].sum())
             assert abs(float(per_graph.mean()) - exact) < 3 * spread[estimator] / math.sqrt(n)
     assert spread["mask-count"] < 0.6 * min(spread["time"], spread["importance"])
 
@@ -143,7 +142,7 @@ def test_masks_for_sure_have_their_law_and_weight() -> None:
     n, m = 70_000, 0.3
     free = torch.tensor([True, False, True, True]).expand(n, 4)
     noise = Noise(torch.full((n,), -math.log1p(-m)).double(), torch.full((n,), 2.0).double())
-    moved, weighed = one_for_sure((torch.rand(n, 4) < m) & free, free, noise)
+    moved, weighed = mask_at_least_one((torch.rand(n, 4) < m) & free, free, noise)
     assert not moved[:, 1].any()
     code = (moved[:, [0, 2, 3]] * torch.tensor([1, 2, 4])).sum(1)
     k = torch.tensor([number.bit_count() for number in range(1, 8)]).double()
@@ -167,7 +166,7 @@ def test_under_log_linear_the_count_is_even_in_one_to_n() -> None:
 
 def test_nothing_to_mask_is_nothing_to_weigh() -> None:
     free = torch.zeros(2, 3, dtype=torch.bool)
-    moved, noise = one_for_sure(free, free, Noise(torch.ones(2), torch.ones(2)))
+    moved, noise = mask_at_least_one(free, free, Noise(torch.ones(2), torch.ones(2)))
     assert not moved.any()
     assert not noise.rate.any()
 
@@ -177,10 +176,10 @@ def test_nothing_to_mask_is_nothing_to_weigh() -> None:
 def test_times_are_weighed_by_their_density(estimator: str, schedule: Schedule) -> None:
     """The mean over even t of rate f is the integral of f over sigma, divided by 1 - t_min, wherever times are put."""
     t_min = 0.01
-    clock = Clock(schedule, t_min=t_min)
+    clock = TimestepSampling(schedule, t_min=t_min)
     node, share = np.polynomial.legendre.leggauss(400)
     even = torch.from_numpy(t_min + (1 - t_min) * (1 + node) / 2)
-    t, noise = placed(clock, estimator, even)
+    t, noise = place_times(clock, estimator, even)
     torch.testing.assert_close(noise.sigma, schedule(t).sigma)
     mean = float((torch.from_numpy(share / 2) * noise.rate * (-noise.sigma).exp()).sum())
     first, last = ((-schedule(torch.tensor([end]).double()).sigma).exp() for end in (t_min, 1.0))
@@ -190,9 +189,9 @@ def test_times_are_weighed_by_their_density(estimator: str, schedule: Schedule) 
 def test_importance_makes_the_weight_constant() -> None:
     """f_T - f_0 of MDLM: 6.907255 between sigma = 0.001 and 6.907755, as log-linear with eps = 1e-3 has it."""
     t_min = -math.expm1(-1e-3) / (1 - 1e-3)
-    clock = Clock(log_linear(1e-3), t_min=t_min)
+    clock = TimestepSampling(log_linear(1e-3), t_min=t_min)
     even = torch.linspace(t_min, 1, 50).double()
-    t, noise = placed(clock, "importance", even)
+    t, noise = place_times(clock, "importance", even)
     weight = noise.rate / noise.sigma.expm1() * (1 - t_min)
     torch.testing.assert_close(weight, torch.full_like(weight, 6.907255), rtol=1e-6, atol=0)
     assert (t.diff() > 0).all()
@@ -203,7 +202,7 @@ def test_active_is_no_bound(tokens: int, harmonic: float) -> None:
     """With even logits over V ids it is log V H_N, where the bound per token is log V."""
     ids = 13
     space = TokenSpace((Field("nodes", tokens, ids + 2, mask=ids, pad=ids + 1),))
-    process = TokenProcess(space, mask_prior(space), Clock(log_linear(1e-12), t_min=0.0))
+    process = TokenProcess(space, mask_prior(space), TimestepSampling(log_linear(1e-12), t_min=0.0))
     counts = torch.arange(1, tokens + 1)
     x = torch.where(torch.arange(tokens) < counts[:, None], ids, 0)
     node, share = np.polynomial.legendre.leggauss(64)
@@ -233,9 +232,9 @@ def test_per_sample_is_the_mean_of_sums() -> None:
 
 def test_other_priors_have_no_masks_to_count() -> None:
     with pytest.raises(ValueError, match="all on one id"):
-        TokenProcess(GRAPH, even_prior(GRAPH), Clock(log_linear(1e-3)), "posterior", "mask-count")
+        TokenProcess(GRAPH, even_prior(GRAPH), TimestepSampling(log_linear(1e-3)), "posterior", "mask-count")
     long = TokenSpace((Field("text", 13, 3),)).with_mask()
-    process = TokenProcess(long, mask_prior(long), Clock(log_linear(1e-3)), "posterior", "exact")
+    process = TokenProcess(long, mask_prior(long), TimestepSampling(log_linear(1e-3)), "posterior", "exact")
     clean = Clean.of(torch.zeros(1, 13).long())
     with pytest.raises(ValueError, match="at most 12"):
         process.bound(clean, masked_ce, lambda state, t: None)

@@ -4,15 +4,15 @@ import pytest
 import torch
 
 from dither.losses.features import SquaredError
-from dither.processes.clock import Clock
-from dither.processes.gaussian import GaussianProcess
-from dither.processes.regions import MaskedRegionProcess
+from dither.processes.features.gaussian import GaussianProcess
+from dither.processes.features.masked_features import MaskedRegionProcess
 from dither.processes.schedules.curves import linear_beta, log_linear
-from dither.registry.flow import Clean, Measured, Noised
-from dither.registry.spaces import FeatureSpace
+from dither.processes.timestep_sampling import TimestepSampling
+from dither.registry.flow.records import Clean, Measured, Noised
+from dither.registry.flow.spaces import FeatureSpace
 
 SPACE = FeatureSpace(5, 3)
-CLOCK = Clock(log_linear(1e-3))
+CLOCK = TimestepSampling(log_linear(1e-3))
 
 
 def clean_of(rows: int, known: float = 0.2) -> Clean:
@@ -106,7 +106,7 @@ def test_what_is_seen_padded_or_known_is_inert(reduction: str) -> None:
 @pytest.mark.parametrize("meaning", ["x0", "eps", "velocity"])
 def test_raw_is_what_the_process_predicts(meaning: str) -> None:
     """The mean squared error between raw output and x0, eps or v, whichever was asked of the model."""
-    process = GaussianProcess(SPACE, Clock(linear_beta()), meaning)
+    process = GaussianProcess(SPACE, TimestepSampling(linear_beta()), meaning)
     clean = clean_of(7)
     noised = process.corrupt(clean, torch.linspace(0.01, 1, 7, dtype=torch.float64))
     raw = torch.randn(7, 5, 3, dtype=torch.float64)
@@ -122,7 +122,7 @@ def test_raw_is_what_the_process_predicts(meaning: str) -> None:
 @pytest.mark.parametrize("meaning", ["x0", "eps", "velocity"])
 def test_min_snr_weighs_every_target_alike(meaning: str) -> None:
     """The weight of the error of x0 is min(snr, 5) whatever is compared (Hang et al. 2023)."""
-    process = GaussianProcess(SPACE, Clock(linear_beta()), meaning)
+    process = GaussianProcess(SPACE, TimestepSampling(linear_beta()), meaning)
     clean = Clean.of(torch.randn(30, 5, 3, dtype=torch.float64))
     noised = process.corrupt(clean, torch.linspace(1e-3, 1, 30, dtype=torch.float64))
     pred = process.read(torch.randn(30, 5, 3, dtype=torch.float64), noised.state, noised.noise)

@@ -6,13 +6,13 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dither.losses import last_map
-from dither.losses.fused import FusedMaskedCE, FusedScoreEntropy, InTiles
+from dither.losses.fused import tiled_linear as last_map
+from dither.losses.fused.losses import FusedMaskedCE, FusedScoreEntropy, TiledLoss
 from dither.losses.reductions import PerActive, PerSample
 from dither.losses.tokens import masked_ce, score_entropy
-from dither.registry.flow import Clean, Measured, Noise
-from dither.registry.fused import FusedLoss
-from dither.registry.spaces import Field, TokenSpace
+from dither.registry.flow.fused_loss import FusedLoss
+from dither.registry.flow.records import Clean, Measured, Noise
+from dither.registry.flow.spaces import Field, TokenSpace
 
 B, L, D, V = 3, 7, 5, 19
 
@@ -28,8 +28,8 @@ class Geometric:
 
 
 def make_process(name, predict, sigma, size=V, length=L):
-    tokens = pytest.importorskip("dither.processes.tokens")
-    clock = pytest.importorskip("dither.processes.clock")
+    tokens = pytest.importorskip("dither.processes.tokens.process")
+    clock = pytest.importorskip("dither.processes.timestep_sampling")
     space = TokenSpace((Field("text", length, size),))
     if name == "absorbing":
         space = space.with_mask()
@@ -96,7 +96,7 @@ def test_a_level_for_each_position_and_no_bias(tiles):
 
 @pytest.mark.parametrize("scale", [0.1, 30.0])
 @pytest.mark.parametrize("reduced", [lambda loss: loss, PerSample, PerActive], ids=["token", "sample", "active"])
-@pytest.mark.parametrize("loss", [FusedMaskedCE(), InTiles(masked_ce)], ids=["closed", "any"])
+@pytest.mark.parametrize("loss", [FusedMaskedCE(), TiledLoss(masked_ce)], ids=["closed", "any"])
 def test_masked_ce_is_the_generic_one_however_it_is_reduced(loss, reduced, scale, tiles):
     process = make_process("absorbing", "posterior", 0.7)
     linear, h, noised, t = situation(process, scale=scale)

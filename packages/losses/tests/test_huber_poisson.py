@@ -5,12 +5,12 @@ import torch
 from torch.nn import functional
 
 from dither.losses.features import Huber, PoissonNLL
-from dither.processes.clock import Clock
-from dither.processes.gaussian import GaussianProcess
-from dither.processes.regions import MaskedRegionProcess
+from dither.processes.features.gaussian import GaussianProcess
+from dither.processes.features.masked_features import MaskedRegionProcess
 from dither.processes.schedules.curves import linear_beta, log_linear
-from dither.registry.flow import Clean, Measured, Noised
-from dither.registry.spaces import FeatureSpace
+from dither.processes.timestep_sampling import TimestepSampling
+from dither.registry.flow.records import Clean, Measured, Noised
+from dither.registry.flow.spaces import FeatureSpace
 
 SPACE = FeatureSpace(5, 3)
 REDUCTIONS = ["element-mean", "region-sum", "zero-padded"]
@@ -18,11 +18,15 @@ REDUCTIONS = ["element-mean", "region-sum", "zero-padded"]
 
 def masked(x0: torch.Tensor) -> Noised:
     clean = Clean.of(x0, torch.rand(6, 5) < 0.8, torch.rand(6, 5, 3) < 0.2)
-    return MaskedRegionProcess(SPACE, Clock(log_linear()), "element", ratio=0.5).corrupt(clean, torch.rand(6))
+    return MaskedRegionProcess(SPACE, TimestepSampling(log_linear()), "element", ratio=0.5).corrupt(
+        clean, torch.rand(6)
+    )
 
 
 def measured(loss, noised: Noised, raw: torch.Tensor) -> Measured:
-    return loss(MaskedRegionProcess(SPACE, Clock(log_linear())).read(raw, noised.state, noised.noise), noised)
+    return loss(
+        MaskedRegionProcess(SPACE, TimestepSampling(log_linear())).read(raw, noised.state, noised.noise), noised
+    )
 
 
 def expected(values: torch.Tensor, noised: Noised, reduction: str) -> torch.Tensor:
@@ -46,7 +50,7 @@ def test_huber_is_that_of_torch(delta: float, reduction: str) -> None:
 
 @pytest.mark.parametrize("meaning", ["x0", "eps", "velocity"])
 def test_huber_compares_what_the_process_predicts(meaning: str) -> None:
-    process = GaussianProcess(SPACE, Clock(linear_beta()), meaning)
+    process = GaussianProcess(SPACE, TimestepSampling(linear_beta()), meaning)
     noised = process.corrupt(Clean.of(torch.randn(4, 5, 3, dtype=torch.float64)), torch.linspace(0.01, 1, 4).double())
     raw = torch.randn(4, 5, 3, dtype=torch.float64)
     a, b = noised.noise.alpha(raw).sqrt(), noised.noise.lost(raw).sqrt()
@@ -72,7 +76,7 @@ def test_the_true_rate_is_best(link: str) -> None:
     """Over many counts of one rate, the loss is least where the rate is their mean."""
     counts = torch.poisson(torch.full((6, 5, 3), 4.0, dtype=torch.float64))
     clean = Clean.of(counts)
-    noised = MaskedRegionProcess(SPACE, Clock(log_linear()), ratio=1.0).corrupt(clean, torch.rand(6))
+    noised = MaskedRegionProcess(SPACE, TimestepSampling(log_linear()), ratio=1.0).corrupt(clean, torch.rand(6))
     rates = counts.mean() * torch.linspace(0.5, 1.5, 101, dtype=torch.float64)
     said = {"none": rates, "softplus": rates.expm1().log(), "log": rates.log()}[link]
     losses = [measured(PoissonNLL(link), noised, torch.full_like(counts, float(x))).mean() for x in said]

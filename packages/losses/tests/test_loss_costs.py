@@ -3,9 +3,9 @@
 import pytest
 
 from dither.losses.specs import MaskedCE, MaskedCEActive, ScoreEntropy, SeedLoss
-from dither.registry.fused import FusedLoss
+from dither.registry.flow.fused_loss import FusedLoss
+from dither.registry.flow.spaces import Field, TokenSpace
 from dither.registry.kinds import ProcessFacts
-from dither.registry.spaces import Field, TokenSpace
 
 SPACE = TokenSpace((Field("text", 8, 50_000, mask=0),))
 LOSSES = [

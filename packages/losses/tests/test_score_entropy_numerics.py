@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dither.losses.tokens import FAR, masked_ce, score_entropy
-from dither.processes.evidence import Evidence
 from dither.processes.schedules.curves import geometric, log_linear
-from dither.processes.tokens import TokenProcess
-from dither.registry.flow import Clean, Noise, Noised, State
-from dither.registry.spaces import Field, TokenSpace
+from dither.processes.tokens.posterior import Posterior
+from dither.processes.tokens.process import TokenProcess
+from dither.registry.flow.records import Clean, Noise, Noised, State
+from dither.registry.flow.spaces import Field, TokenSpace
 
 VOCABULARIES = (2, 15, 27, 4096, 32_000, 32_768, 50_256, 50_257, 50_304, 65_536, 128_256)
 SIGMAS = (1e-4, 3e-4, 1e-3, 1e-2, 0.1, 0.5, 1.0, 5.0, 20.0)
@@ -251,7 +251,7 @@ def test_every_meaning_and_back_at_every_noise(process_of, ids: int) -> None:
     table, clean = process.table.on("cpu"), process.space.clean()
     log_m = torch.randn(1, 2, ids, dtype=torch.float64).mul(2).log_softmax(-1)
     for sigma in SIGMAS:
-        evidence = Evidence(X, Noise(torch.tensor([sigma], dtype=torch.float64), torch.ones(1)), table, clean)
+        evidence = Posterior(X, Noise(torch.tensor([sigma], dtype=torch.float64), torch.ones(1)), table, clean)
         # A posterior that is sure to 1 - 1e-9 says of the others only what float64 has left of it.
         assert (evidence.context(evidence.posterior(log_m)) - log_m).abs().max() < 1e-11
         # Scores say m to within the rounding of (1 - alpha) / (V alpha m), which is large where all is noise.

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from dither.losses.seed_004 import seed_004
 from dither.losses.specs import ScoreEntropy, SeedLoss
 from dither.losses.tokens import score_entropy
-from dither.registry.flow import Clean, Noise, Noised, State
+from dither.registry.flow.records import Clean, Noise, Noised, State
+from dither.registry.flow.spaces import FeatureSpace, Field, TokenSpace
 from dither.registry.kinds import ProcessFacts
-from dither.registry.spaces import FeatureSpace, Field, TokenSpace
 
 
 def text(ids, length=1):

@@ -6,12 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from dither.losses.feature_specs import MSE, Huber, Poisson
 from dither.losses.reductions import PerSample
-from dither.losses.specs import MaskedCE, MaskedCEActive, ScoreEntropy, SeedLoss, register_components
+from dither.losses.specs import (
+    MSE,
+    Huber,
+    MaskedCE,
+    MaskedCEActive,
+    Poisson,
+    ScoreEntropy,
+    SeedLoss,
+    register_components,
+)
+from dither.registry.flow.spaces import FeatureSpace, Field, TokenSpace
 from dither.registry.kinds import ProcessFacts
-from dither.registry.option_docs import docs_of
-from dither.registry.spaces import FeatureSpace, Field, TokenSpace
+from dither.registry.spec.option_docs import docs_of
 
 TEXT, REGIONS = TokenSpace((Field("text", 4, 9, mask=8),)), FeatureSpace(4, 5)
 FACTS = {

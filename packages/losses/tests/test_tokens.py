@@ -11,9 +11,9 @@ from torch import Tensor
 
 from dither.losses.tokens import masked_ce, score_entropy
 from dither.processes.schedules.curves import cosine, geometric, linear_beta, log_linear
-from dither.processes.tokens import TokenProcess
-from dither.registry.flow import Clean, Measured, Noise, Noised, State
-from dither.registry.spaces import Field, TokenSpace
+from dither.processes.tokens.process import TokenProcess
+from dither.registry.flow.records import Clean, Measured, Noise, Noised, State
+from dither.registry.flow.spaces import Field, TokenSpace
 
 KINDS = ("absorbing", "uniform", "marginal")
 MEANINGS = ("posterior", "plug-in", "score")

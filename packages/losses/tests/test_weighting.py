@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from dither.losses.reductions import weight_table
 from dither.losses.specs import MaskedCEActive
-from dither.losses.weighting import weight_table
-from dither.registry.flow import Clean
+from dither.registry.flow.records import Clean
+from dither.registry.flow.spaces import Field, TokenSpace
 from dither.registry.kinds import ProcessFacts
-from dither.registry.spaces import Field, TokenSpace
 
 SPACE = TokenSpace((Field("nodes", 2, 5, mask=3, pad=4), Field("edges", 3, 4, mask=3)))
 FACTS = ProcessFacts("absorbing", SPACE, "posterior", "mask")

@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from dither.losses.tokens import score_entropy
-from dither.processes.clock import Clock
-from dither.processes.evidence import Evidence
 from dither.processes.schedules.curves import geometric, log_linear
-from dither.processes.tokens import TokenProcess, TokenReading, even_prior, frequency_prior, mask_prior
-from dither.registry.flow import Clean
-from dither.registry.spaces import Field, TokenSpace
+from dither.processes.timestep_sampling import TimestepSampling
+from dither.processes.tokens.posterior import Posterior
+from dither.processes.tokens.prediction import CategoricalPrediction
+from dither.processes.tokens.process import TokenProcess, even_prior, frequency_prior, mask_prior
+from dither.registry.flow.records import Clean
+from dither.registry.flow.spaces import Field, TokenSpace
 
 LAW = torch.tensor([0.05, 0.1, 0.2, 0.25, 0.4], dtype=torch.float64)
 SPACE = TokenSpace((Field("text", 1, 5),))
@@ -20,9 +21,9 @@ SPACE = TokenSpace((Field("text", 1, 5),))
 def process_of(prior: str, schedule, t_min: float) -> TokenProcess:
     if prior == "absorbing":
         masked = SPACE.with_mask()
-        return TokenProcess(masked, mask_prior(masked), Clock(schedule, t_min=t_min))
+        return TokenProcess(masked, mask_prior(masked), TimestepSampling(schedule, t_min=t_min))
     table = even_prior(SPACE) if prior == "uniform" else frequency_prior(SPACE, {"text": [1, 2, 3, 4, 5]})
-    return TokenProcess(SPACE, table, Clock(schedule, t_min=t_min))
+    return TokenProcess(SPACE, table, TimestepSampling(schedule, t_min=t_min))
 
 
 def exact(process: TokenProcess):
@@ -37,8 +38,8 @@ def exact(process: TokenProcess):
         prior = process.table.on("cpu")[0]
         likelihood = alpha * torch.nn.functional.one_hot(state.x, ids) + (1 - alpha) * prior[state.x][..., None]
         post = law * likelihood
-        evidence = Evidence(state.x, noise, process.table.on("cpu"), process.clean.on("cpu"))
-        return TokenReading((post / post.sum(-1, keepdim=True)).log(), "posterior", evidence)
+        evidence = Posterior(state.x, noise, process.table.on("cpu"), process.clean.on("cpu"))
+        return CategoricalPrediction((post / post.sum(-1, keepdim=True)).log(), "posterior", evidence)
 
     return denoise
 

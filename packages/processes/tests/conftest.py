@@ -9,15 +9,16 @@ import torch
 from scipy.stats import chisquare
 from torch import Tensor
 
-from dither.processes.clock import Clock
-from dither.processes.evidence import Evidence
 from dither.processes.schedules.curves import log_linear
 from dither.processes.specs import register_components
-from dither.processes.tokens import TokenProcess, TokenReading, even_prior, frequency_prior, mask_prior
-from dither.registry.catalog import Catalog
-from dither.registry.flow import State
-from dither.registry.parts import Schedule
-from dither.registry.spaces import TokenSpace
+from dither.processes.timestep_sampling import TimestepSampling
+from dither.processes.tokens.posterior import Posterior
+from dither.processes.tokens.prediction import CategoricalPrediction
+from dither.processes.tokens.process import TokenProcess, even_prior, frequency_prior, mask_prior
+from dither.registry.flow.protocols import Schedule
+from dither.registry.flow.records import State
+from dither.registry.flow.spaces import TokenSpace
+from dither.registry.plugins.catalog import Catalog
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +66,9 @@ def process_of() -> Callable[..., TokenProcess]:
         counts = {f.name: f.size - (f.mask is not None) - (f.pad is not None) for f in space.fields}
         odd = {name: [1.0 + 2 * i for i in range(count)] for name, count in counts.items()}
         priors = {"absorbing": mask_prior, "uniform": even_prior, "marginal": lambda s: frequency_prior(s, odd)}
-        return TokenProcess(space, priors[kind](space), Clock(schedule or log_linear(1e-3), t_min=0.0), predict)
+        return TokenProcess(
+            space, priors[kind](space), TimestepSampling(schedule or log_linear(1e-3), t_min=0.0), predict
+        )
 
     return build
 
@@ -95,10 +98,10 @@ class Oracle:
     def remember(self, x: Tensor) -> None:
         self.context = torch.cat([self.context.expand(len(x), -1), x], 1)
 
-    def __call__(self, state: State, t: Tensor) -> TokenReading:
+    def __call__(self, state: State, t: Tensor) -> CategoricalPrediction:
         self.calls += 1
         noise = self.process.schedule(t.double())
-        evidence = Evidence(state.x, noise, self.process.table.on("cpu"), self.process.clean.on("cpu"))
+        evidence = Posterior(state.x, noise, self.process.table.on("cpu"), self.process.clean.on("cpu"))
         past, width, ids = self.context.shape[1], state.x.shape[1], self.joint.shape[0]
         joint = (
             self.joint.sum(tuple(range(past + width, self.joint.ndim)))
@@ -115,10 +118,10 @@ class Oracle:
         clean = torch.zeros(*state.x.shape, self.process.space.vocab, dtype=torch.float64)
         for place in range(width):
             clean[:, place].index_add_(1, sequences[:, past + place], weight)
-        return TokenReading((clean / clean.sum(-1, keepdim=True)).log(), "posterior", evidence)
+        return CategoricalPrediction((clean / clean.sum(-1, keepdim=True)).log(), "posterior", evidence)
 
     @staticmethod
-    def likelihood(evidence: Evidence, x: Tensor, ids: int) -> Tensor:
+    def likelihood(evidence: Posterior, x: Tensor, ids: int) -> Tensor:
         """q(x_t | x_0 = id) at every position, straight from the definition."""
         alpha = evidence.log_alpha.exp()[..., None]
         prior = evidence.prior.expand(x.shape[1], -1)

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from dither.processes.samplers.analytic import Analytic, step_odds
-from dither.processes.tokens import TokenProcess, TokenReading
-from dither.registry.flow import Clean, Noise, State
-from dither.registry.spaces import FeatureSpace, Field, TokenSpace
+from dither.processes.tokens.prediction import CategoricalPrediction
+from dither.processes.tokens.process import TokenProcess
+from dither.registry.flow.records import Clean, Noise, State
+from dither.registry.flow.spaces import FeatureSpace, Field, TokenSpace
 
 KINDS = ("absorbing", "uniform", "marginal")
 IDS = 4
@@ -60,7 +61,7 @@ def test_draws_count_what_is_negative_as_nothing(part, likely, kind: str) -> Non
     score = 2 * torch.randn(process.space.vocab, dtype=torch.float64)
     seen: list[State] = []
 
-    def session(state: State, time: Tensor) -> TokenReading:
+    def session(state: State, time: Tensor) -> CategoricalPrediction:
         seen.append(state)
         return process.read(score.expand(n, 1, -1), state, process.schedule(time.double()))
 

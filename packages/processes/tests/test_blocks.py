@@ -10,9 +10,9 @@ from torch import Tensor
 
 from dither.processes.samplers.blocks import Blocks
 from dither.processes.samplers.first_hitting import FirstHitting
-from dither.processes.tokens import TokenProcess
-from dither.registry.flow import Clean, State
-from dither.registry.spaces import Field, TokenSpace
+from dither.processes.tokens.process import TokenProcess
+from dither.registry.flow.records import Clean, State
+from dither.registry.flow.spaces import Field, TokenSpace
 
 LENGTH, IDS, END = 10, 5, 4
 

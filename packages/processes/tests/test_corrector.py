@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 import torch
 
-from dither.processes.samplers.corrector import PredictorCorrector
-from dither.processes.tokens import TokenProcess
-from dither.registry.facts import ModelFacts
-from dither.registry.flow import Clean, Noise, State
-from dither.registry.spaces import FeatureSpace, Field, TokenSpace
+from dither.processes.samplers.predictor_corrector import PredictorCorrector
+from dither.processes.tokens.process import TokenProcess
+from dither.registry.flow.records import Clean, Noise, State
+from dither.registry.flow.spaces import FeatureSpace, Field, TokenSpace
+from dither.registry.kinds.component_info import ModelFacts
 
 KINDS = ("absorbing", "uniform", "marginal")
 

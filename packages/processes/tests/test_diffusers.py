@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from dither.processes.clock import Clock
-from dither.processes.gaussian import GaussianProcess
+from dither.processes.features.gaussian import GaussianProcess
 from dither.processes.samplers.ddim import DDIM
-from dither.processes.samplers.dpm import DPMSolver
-from dither.processes.samplers.grid import Grid
+from dither.processes.samplers.dpm_solver import DPMSolver
 from dither.processes.samplers.repaint import RePaint, visits
-from dither.processes.schedules.beta_specs import CosineBeta, LinearBeta, ScaledLinearBeta, SigmoidBeta
-from dither.processes.schedules.betas import NOTHING
-from dither.registry.flow import Clean, State
-from dither.registry.spaces import FeatureSpace
+from dither.processes.schedules.betas import MAX_SIGMA
+from dither.processes.schedules.specs import CosineBeta, LinearBeta, ScaledLinearBeta, SigmoidBeta
+from dither.processes.timestep_sampling import TimestepSampling
+from dither.processes.timesteps import Grid
+from dither.registry.flow.records import Clean, State
+from dither.registry.flow.spaces import FeatureSpace
 
 pytest.importorskip("diffusers")
 from diffusers.schedulers.scheduling_ddim import DDIMScheduler
@@ -60,7 +60,7 @@ def theirs(scheduler, table: str = "linear", predict: str = "x0", **options):
 
 def ours(table: str = "linear", predict: str = "x0", zero_snr: bool = False) -> GaussianProcess:
     spec, options = TABLES[table]
-    return GaussianProcess(SPACE, Clock(spec(steps=T, zero_snr=zero_snr, **options).build()), predict)
+    return GaussianProcess(SPACE, TimestepSampling(spec(steps=T, zero_snr=zero_snr, **options).build()), predict)
 
 
 def time_of(index: Tensor) -> Tensor:
@@ -168,7 +168,7 @@ def test_dpm_solver(table: str, predict: str, zero_snr: bool) -> None:
         options = {"timestep_spacing": "trailing", "solver_order": order, "rescale_betas_zero_snr": zero_snr}
         scheduler = theirs(DPMSolverMultistepScheduler, table, predict, **options)
         if zero_snr:
-            scheduler.alphas_cumprod[-1] = math.exp(-NOTHING)  # theirs leaves 2^-24 there
+            scheduler.alphas_cumprod[-1] = math.exp(-MAX_SIGMA)  # theirs leaves 2^-24 there
         grid = Grid(steps, spacing, 1 / T).times(process.schedule) * T - 1
         scheduler.set_timesteps(timesteps=grid.round().long().tolist())  # its own grids lie otherwise but for trailing
         if spacing == "trailing":

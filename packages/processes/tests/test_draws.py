@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from dither.processes import draws
-from dither.processes.clock import Clock
-from dither.processes.draws import draw, draw_along, draw_log
 from dither.processes.schedules.curves import geometric, log_linear
+from dither.processes.timestep_sampling import TimestepSampling
+from dither.processes.tokens import categorical as draws
+from dither.processes.tokens.categorical import draw, draw_along, draw_log
 
 
 def test_frequencies(likely) -> None:
@@ -129,7 +129,7 @@ def test_no_draw_from_nothing(row: list[float]) -> None:
 
 
 def test_one_time_per_stratum() -> None:
-    clock = Clock(log_linear(), t_min=0.1)
+    clock = TimestepSampling(log_linear(), t_min=0.1)
     for n in (1, 7, 64):
         u = (clock.times(n).double() - 0.1) / 0.9 * n
         assert u.shape == (n,)
@@ -141,7 +141,7 @@ def test_one_time_per_stratum() -> None:
 
 
 def test_times_without_strata() -> None:
-    clock = Clock(log_linear(), t_min=0.0, stratified=False)
+    clock = TimestepSampling(log_linear(), t_min=0.0, stratified=False)
     t = torch.stack([clock.times(8) for _ in range(2_000)])
     counts = (t * 8).floor().long()
     assert (counts.sort(1).values != torch.arange(8)).any(1).float().mean() > 0.9
@@ -152,18 +152,18 @@ def test_levels() -> None:
     t = torch.tensor([0.0, 0.0004, 0.0015, 0.5, 1.0])
 
     def level(kind, schedule=None) -> Tensor:
-        return Clock(schedule or log_linear(1e-3), kind).level(t)
+        return TimestepSampling(schedule or log_linear(1e-3), kind).level(t)
 
     assert torch.equal(level("t"), t)
     assert level("index").tolist() == [0, 0, 1, 500, 999]
     torch.testing.assert_close(level("sigma"), -torch.log1p(-0.999 * t))
     assert level("log-sigma").isfinite().all()  # sigma = 0 at t = 0
     torch.testing.assert_close(level("log-sigma", geometric(1e-4, 20)), geometric(1e-4, 20)(t).sigma.log())
-    assert Clock(log_linear()).level(t.expand(2, -1)).shape == (2, 5)
+    assert TimestepSampling(log_linear()).level(t.expand(2, -1)).shape == (2, 5)
 
 
 def test_clock_refuses() -> None:
     with pytest.raises(ValueError, match="level must be one of"):
-        Clock(log_linear(), "log_sigma")
+        TimestepSampling(log_linear(), "log_sigma")
     with pytest.raises(ValueError, match="t_min"):
-        Clock(log_linear(), t_min=1.0)
+        TimestepSampling(log_linear(), t_min=1.0)

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from dither.processes.evidence import Evidence
-from dither.registry.flow import Noise, State
-from dither.registry.spaces import Field, TokenSpace
+from dither.processes.tokens.posterior import Posterior
+from dither.registry.flow.records import Noise, State
+from dither.registry.flow.spaces import Field, TokenSpace
 
 KINDS = ("absorbing", "uniform", "marginal")
 MEANINGS = ("posterior", "plug-in", "score")
@@ -37,7 +37,7 @@ def test_meanings_agree_with_bayes(process_of, transition, kind: str, sigma: flo
         if not ((clean | (table > 0)).gather(1, x.T)).all():
             continue  # PAD
         noise, log_m = noise_of(sigma), context_of(clean)[None]
-        evidence = Evidence(x, noise, table, clean)
+        evidence = Posterior(x, noise, table, clean)
         for place in range(5):
             if evidence.sure[0, place]:
                 continue
@@ -64,7 +64,7 @@ def test_a_reading_gives_every_form(process_of, kind: str, told: str, asked: str
     table, clean = process.table.on("cpu"), process.space.clean()
     x = torch.full((1, 3), process.space.fields[0].mask if kind == "absorbing" else 2)
     noise, log_m = noise_of(0.7), context_of(clean.expand(3, -1))[None]
-    evidence = Evidence(x, noise, table, clean)
+    evidence = Posterior(x, noise, table, clean)
     forms = {"posterior": evidence.posterior(log_m), "plug-in": log_m, "score": evidence.score(log_m)}
     reading = process.read(forms[told], State.of(x), noise)
     asked_for = {"posterior": reading.log_clean, "plug-in": reading.log_context, "score": reading.log_score}[asked]()
@@ -78,7 +78,7 @@ def test_float32_conversions_are_stable(process_of, vocab: int, sigma: float, ki
     process = process_of(kind, TokenSpace((Field("text", 2, vocab),)))
     x = torch.full((1, 2), vocab) if kind == "absorbing" else torch.tensor([[0, 1]])
     table, clean = process.table.on("cpu"), process.space.clean()
-    exact, narrow = (Evidence(x, Noise(noise_of(sigma).sigma.to(d), torch.ones(1)), table, clean) for d in DTYPES)
+    exact, narrow = (Posterior(x, Noise(noise_of(sigma).sigma.to(d), torch.ones(1)), table, clean) for d in DTYPES)
     log_m = context_of(clean.expand(2, -1), 3.0)[None]
     score, posterior = narrow.score(log_m.float()), narrow.posterior(log_m.float())
     torch.testing.assert_close(score.double(), exact.score(log_m), rtol=1e-5, atol=1e-5)

@@ -6,27 +6,27 @@ import pytest
 import torch
 from torch import Tensor
 
-from dither.processes.clock import Clock
-from dither.processes.gaussian import GaussianProcess, GaussianReading
-from dither.processes.regions import MaskedRegionProcess
+from dither.processes.features.gaussian import GaussianPrediction, GaussianProcess
+from dither.processes.features.masked_features import MaskedRegionProcess
 from dither.processes.samplers.ddim import DDIM
-from dither.processes.samplers.dpm import DPMSolver, log_snr
-from dither.processes.samplers.grid import Grid
+from dither.processes.samplers.dpm_solver import DPMSolver, log_snr
 from dither.processes.samplers.ordered_regions import OrderedRegions
 from dither.processes.samplers.repaint import RePaint, visits
 from dither.processes.schedules import betas
 from dither.processes.schedules.curves import cosine_squared, linear_beta, log_linear, tabulated
+from dither.processes.timestep_sampling import TimestepSampling
+from dither.processes.timesteps import Grid
 from dither.registry import default_catalog
-from dither.registry.flow import Clean, State
+from dither.registry.flow.records import Clean, State
+from dither.registry.flow.spaces import FeatureSpace, Field, TokenSpace
 from dither.registry.kinds import ModelFacts, ProcessFacts
-from dither.registry.spaces import FeatureSpace, Field, TokenSpace
 
 SPACE = FeatureSpace(3, 2)
 MEAN, STD = 3.0, 0.5
 
 
 def process_of(predict: str = "x0", schedule=None, **options) -> GaussianProcess:
-    return GaussianProcess(SPACE, Clock(schedule or linear_beta()), predict, **options)
+    return GaussianProcess(SPACE, TimestepSampling(schedule or linear_beta()), predict, **options)
 
 
 class Normal:
@@ -35,7 +35,7 @@ class Normal:
     def __init__(self, process: GaussianProcess) -> None:
         self.process, self.times = process, list[float]()
 
-    def __call__(self, state: State, t: Tensor) -> GaussianReading:
+    def __call__(self, state: State, t: Tensor) -> GaussianPrediction:
         self.times.append(float(t[0]))
         noise = self.process.schedule(t)
         a, b = noise.alpha(state.x).sqrt(), noise.lost(state.x).sqrt()
@@ -154,7 +154,7 @@ class Pair:
     def __init__(self, process: GaussianProcess, rho: float) -> None:
         self.process, self.cov = process, torch.tensor([[1.0, rho], [rho, 1.0]], dtype=torch.float64)
 
-    def __call__(self, state: State, t: Tensor) -> GaussianReading:
+    def __call__(self, state: State, t: Tensor) -> GaussianPrediction:
         noise = self.process.schedule(t)
         alpha = noise.alpha(state.x)[0].item()
         seen = alpha * self.cov + (1 - alpha) * torch.eye(2, dtype=torch.float64)
@@ -165,7 +165,7 @@ class Pair:
 def test_repaint_fills_in_from_the_conditional_law() -> None:
     """The model knows pairs that are noised alike; of each pair one value is given. Jumps mend what one pass misses."""
     space, n, rho = FeatureSpace(1, 2), 4_000, 0.9
-    process = GaussianProcess(space, Clock(cosine_squared(1e-4)), "x0")
+    process = GaussianProcess(space, TimestepSampling(cosine_squared(1e-4)), "x0")
     known = torch.tensor([True, False]).expand(n, 1, 2)
     like = Clean.of(torch.full((n, 1, 2), 1.5), known=known)
     slopes = {}
@@ -185,7 +185,7 @@ def test_repaint_shows_the_model_noise_everywhere() -> None:
     process, like = process_of(), Clean.of(torch.full((3_000, 3, 2), 5.0), known=torch.rand(3_000, 3, 2) < 0.5)
     seen: list[tuple[float, float, float]] = []
 
-    def session(state: State, t: Tensor) -> GaussianReading:
+    def session(state: State, t: Tensor) -> GaussianPrediction:
         alpha = float(process.schedule(t).alpha(state.x)[0])
         given = state.x[like.known]
         seen.append((alpha, given.mean().item() / 5, given.var().item()))
@@ -223,7 +223,7 @@ class Ladder:
 
 def test_the_surest_regions_come_first() -> None:
     space = FeatureSpace(8, 2)
-    process = MaskedRegionProcess(space, Clock(log_linear()), exact=True)
+    process = MaskedRegionProcess(space, TimestepSampling(log_linear()), exact=True)
     like = Clean.of(
         torch.zeros(5, 8, 2), known=torch.zeros(5, 8, 2, dtype=torch.bool).index_fill(1, torch.tensor(3), True)
     )
@@ -239,7 +239,7 @@ def test_the_surest_regions_come_first() -> None:
 
 @pytest.mark.parametrize(("by", "spread"), [("random", True), ("spread", False)])
 def test_without_spread_the_order_is_random(by: str, spread: bool) -> None:
-    process = MaskedRegionProcess(FeatureSpace(8, 2), Clock(log_linear()))
+    process = MaskedRegionProcess(FeatureSpace(8, 2), TimestepSampling(log_linear()))
     like = Clean.of(torch.zeros(4_000, 8, 2))
     first = next(OrderedRegions(by, 8)(process, Ladder(process, spread), like))
     counts = (first != 0).any(-1).float().mean(0)
@@ -248,7 +248,7 @@ def test_without_spread_the_order_is_random(by: str, spread: bool) -> None:
 
 @pytest.mark.parametrize("mask", ["region", "element", "column", "block"])
 def test_ordered_regions_fill_in_everything_once(mask: str) -> None:
-    process = MaskedRegionProcess(FeatureSpace(8, 2), Clock(log_linear()), mask, block=3)
+    process = MaskedRegionProcess(FeatureSpace(8, 2), TimestepSampling(log_linear()), mask, block=3)
     like = Clean.of(torch.randn(6, 8, 2), torch.arange(8) < torch.tensor([[8], [5], [1], [8], [3], [7]]))
     like = Clean(like.x0, like.valid, torch.rand(6, 8, 2) < 0.3)
 
@@ -352,7 +352,7 @@ def test_plain_construction_refuses(call, words: str) -> None:
 
 
 def test_the_wrong_process_is_refused() -> None:
-    masked, like = MaskedRegionProcess(SPACE, Clock(log_linear())), Clean.of(torch.zeros(2, 3, 2))
+    masked, like = MaskedRegionProcess(SPACE, TimestepSampling(log_linear())), Clean.of(torch.zeros(2, 3, 2))
     for sampler, name in ((DDIM(), "ddim"), (DPMSolver(), "dpm-solver"), (RePaint(), "repaint")):
         with pytest.raises(TypeError, match=f"{name} walks a GaussianProcess"):
             next(sampler(masked, None, like))

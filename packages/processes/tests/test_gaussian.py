@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from dither.processes.clock import Clock
-from dither.processes.gaussian import GaussianProcess, GaussianReading
+from dither.processes.features.gaussian import GaussianPrediction, GaussianProcess
 from dither.processes.schedules.curves import linear_beta, log_linear
-from dither.registry.flow import Clean, Noise, State
-from dither.registry.spaces import FeatureSpace
+from dither.processes.timestep_sampling import TimestepSampling
+from dither.registry.flow.records import Clean, Noise, State
+from dither.registry.flow.spaces import FeatureSpace
 
 SPACE = FeatureSpace(3, 2)
 
 
 def process_of(predict: str = "x0", schedule=None) -> GaussianProcess:
-    return GaussianProcess(SPACE, Clock(schedule or log_linear(1e-3)), predict)
+    return GaussianProcess(SPACE, TimestepSampling(schedule or log_linear(1e-3)), predict)
 
 
 def noise_of(sigma: float, rows: int = 1, dtype: torch.dtype = torch.float64) -> Noise:
@@ -43,7 +43,7 @@ def test_conversions_give_back_x0_and_eps(meaning: str, sigma: float, dtype: tor
     x0, eps = torch.randn(4, 3, 2, dtype=torch.float64), torch.randn(4, 3, 2, dtype=torch.float64)
     a, b = np.exp(-sigma / 2), np.sqrt(-np.expm1(-sigma))
     said = {"x0": x0, "eps": eps, "velocity": a * eps - b * x0}[meaning]
-    reading = GaussianReading(said.to(dtype), (a * x0 + b * eps).to(dtype), noise_of(sigma, 4, dtype), meaning)
+    reading = GaussianPrediction(said.to(dtype), (a * x0 + b * eps).to(dtype), noise_of(sigma, 4, dtype), meaning)
     tight = 1e-10 if dtype == torch.float64 else 1e-6
     worse = {"x0": (0, 1 / b), "eps": (1 / a, 0), "velocity": (1, 1)}[meaning]  # what dividing by b or a must cost
     torch.testing.assert_close(reading.x0.double(), x0, rtol=0, atol=8 * tight * max(1, worse[0]))
@@ -55,7 +55,7 @@ def test_conversions_give_back_x0_and_eps(meaning: str, sigma: float, dtype: tor
 def test_no_noise_no_nan() -> None:
     x = torch.randn(2, 3, 2)
     for meaning in ("x0", "eps", "velocity"):
-        reading = GaussianReading(x.clone(), x, noise_of(0.0, 2, torch.float32), meaning)
+        reading = GaussianPrediction(x.clone(), x, noise_of(0.0, 2, torch.float32), meaning)
         assert reading.eps.isfinite().all()
         assert torch.equal(reading.x0, x)
 
@@ -136,7 +136,7 @@ def test_ancestral_draws_the_data(part, predict: str, eta: float) -> None:
     process = process_of(predict, linear_beta())
     like = Clean.of(torch.zeros(2_000, 3, 2))
 
-    def session(state: State, t: torch.Tensor) -> GaussianReading:
+    def session(state: State, t: torch.Tensor) -> GaussianPrediction:
         noise = process.schedule(t)
         a, b = noise.alpha(state.x).sqrt(), noise.lost(state.x).sqrt()
         x0 = 3 + 0.25 * a / (0.25 * a**2 + b**2) * (state.x - 3 * a)
@@ -180,4 +180,4 @@ def test_plain_construction_refuses() -> None:
     with pytest.raises(ValueError, match='did you mean "velocity"'):
         process_of("velocty")
     with pytest.raises(ValueError, match="ratio must be above 0"):
-        GaussianProcess(SPACE, Clock(log_linear(1e-3)), mask="region", ratio=1.5)
+        GaussianProcess(SPACE, TimestepSampling(log_linear(1e-3)), mask="region", ratio=1.5)

@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from dither.processes.evidence import Evidence
-from dither.processes.tokens import TokenProcess, TokenReading
-from dither.registry.facts import ModelFacts
-from dither.registry.flow import Clean, State
-from dither.registry.spaces import Field, TokenSpace
+from dither.processes.tokens.posterior import Posterior
+from dither.processes.tokens.prediction import CategoricalPrediction
+from dither.processes.tokens.process import TokenProcess
+from dither.registry.flow.records import Clean, State
+from dither.registry.flow.spaces import Field, TokenSpace
+from dither.registry.kinds.component_info import ModelFacts
 
 GRAPH = TokenSpace((Field("nodes", 3, 5, mask=3, pad=4), Field("edges", 3, 4, mask=2, pad=3)))
 NODE, EDGE = torch.tensor([0.6, 0.3, 0.1, 0, 0]).double(), torch.tensor([0.25, 0.75, 0, 0, 0]).double()
@@ -41,12 +42,12 @@ class Independent:
     def __init__(self, process: TokenProcess) -> None:
         self.process, self.seen = process, list[Tensor]()
 
-    def __call__(self, state: State, t: Tensor) -> TokenReading:
+    def __call__(self, state: State, t: Tensor) -> CategoricalPrediction:
         self.seen.append(state.x)
-        evidence = Evidence(
+        evidence = Posterior(
             state.x, self.process.schedule(t), self.process.table.on("cpu"), self.process.clean.on("cpu")
         )
-        return TokenReading(evidence.settle(LAWS.log().expand(len(state.x), -1, -1)), "plug-in", evidence)
+        return CategoricalPrediction(evidence.settle(LAWS.log().expand(len(state.x), -1, -1)), "plug-in", evidence)
 
 
 def graphs(n: int) -> Clean:

@@ -5,14 +5,22 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dither.processes.samplers.choice import Choice
 from dither.processes.samplers.first_hitting import FirstHitting
 from dither.processes.samplers.guided import Guided, _resampled
-from dither.processes.specs import Absorbing, Uniform
+from dither.processes.tokens.specs import Absorbing, Uniform
+from dither.processes.tokens.temperature import LogitsWarper
 from dither.registry import Field, TokenSpace
-from dither.registry.flow import Clean
-from dither.testing.chances import follows
-from dither.testing.oracle import IDS, LAW, OUTCOMES, SPACE, OracleSession, blank, clean_law
+from dither.registry.flow.records import Clean
+from dither.testing.toy_distributions import (
+    IDS,
+    OUTCOMES,
+    PROBABILITIES,
+    SPACE,
+    OracleSession,
+    assert_follows,
+    blank_batch,
+    outcome_index,
+)
 
 ROWS = 2500
 
@@ -24,10 +32,10 @@ class Outcomes:
         self.wanted = wanted
 
     def held(self, x):
-        number = clean_law(x)
+        number = outcome_index(x)
         return {"wanted": (number >= 0) & self.wanted[number.clamp_min(0)]}
 
-    def log_chance(self, log_clean, at):
+    def log_prob(self, log_clean, at):
         p = log_clean.double().exp()
         both = torch.stack([p[:, 0, OUTCOMES[:, 0]], p[:, 1, OUTCOMES[:, 1]]], -1)
         rows = torch.arange(len(at))
@@ -41,8 +49,8 @@ class Outcomes:
 class Wrong(Outcomes):
     """The same, with a poor idea of its chances until the end: anything that can still be counts as likely."""
 
-    def log_chance(self, log_clean, at):
-        return torch.where(super().log_chance(log_clean, at) > -torch.inf, 0.0, -torch.inf).double()
+    def log_prob(self, log_clean, at):
+        return torch.where(super().log_prob(log_clean, at) > -torch.inf, 0.0, -torch.inf).double()
 
 
 ALLOWED = torch.isin(OUTCOMES[:, 0], torch.tensor([0, 2])) & torch.isin(OUTCOMES[:, 1], torch.tensor([1, 2]))
@@ -52,7 +60,7 @@ UNEQUAL = OUTCOMES[:, 0] != OUTCOMES[:, 1]
 
 
 def conditional(wanted):
-    return LAW * wanted / (LAW * wanted).sum()
+    return PROBABILITIES * wanted / (PROBABILITIES * wanted).sum()
 
 
 def walk(sampler, like, process=None, session=OracleSession):
@@ -64,18 +72,18 @@ def walk(sampler, like, process=None, session=OracleSession):
 
 @pytest.mark.parametrize("goal", [Outcomes(ALLOWED), Outcomes(RISING), Wrong(ALLOWED), Wrong(RISING)])
 def test_many_particles_have_the_conditional_law(goal):
-    (*_, x) = walk(Guided(60), replace(blank(ROWS), goal=goal))
+    (*_, x) = walk(Guided(60), replace(blank_batch(ROWS), goal=goal))
     assert goal.held(x)["wanted"].all()
-    follows(clean_law(x), conditional(goal.wanted), "samples under a goal")
+    assert_follows(outcome_index(x), conditional(goal.wanted), "samples under a goal")
 
 
 def test_one_particle_meets_the_goal_but_has_another_law():
     """So the test above can see whether weights are right."""
     goal = Outcomes(ALLOWED)
-    (*_, x) = walk(Guided(1), replace(blank(ROWS), goal=goal))
+    (*_, x) = walk(Guided(1), replace(blank_batch(ROWS), goal=goal))
     assert goal.held(x)["wanted"].all()
     with pytest.raises(AssertionError):
-        follows(clean_law(x), conditional(ALLOWED), "samples of one particle")
+        assert_follows(outcome_index(x), conditional(ALLOWED), "samples of one particle")
 
 
 @pytest.mark.parametrize("particles", [1, 3])
@@ -92,7 +100,7 @@ def test_known_values_are_exact_with_any_number_of_particles_and_seen_from_the_f
     goal = Outcomes(OUTCOMES[:, 0] < 3)  # everything is allowed
     states = walk(Guided(particles), replace(like, goal=goal), session=Spy)
     assert all((x[:, 1] == 2).all() for x in [*seen, *states])
-    follows(clean_law(states[-1]), conditional(OUTCOMES[:, 1] == 2), "samples with a known token")
+    assert_follows(outcome_index(states[-1]), conditional(OUTCOMES[:, 1] == 2), "samples with a known token")
 
 
 def test_the_fields_may_be_decided_one_after_the_other():
@@ -104,7 +112,7 @@ def test_the_fields_may_be_decided_one_after_the_other():
             return self.process.read(torch.zeros(*state.x.shape, 4), state, self.process.schedule(t))
 
     class Anything:
-        def log_chance(self, log_clean, at):
+        def log_prob(self, log_clean, at):
             return torch.zeros(len(at), 4, dtype=torch.float64)
 
     like = Clean.of(torch.zeros(200, 4, dtype=torch.long))
@@ -116,35 +124,35 @@ def test_the_fields_may_be_decided_one_after_the_other():
 
 
 def test_without_a_goal_it_is_first_hitting():
-    assert torch.equal(walk(Guided(8), blank(50))[-1], walk(FirstHitting(), blank(50))[-1])
+    assert torch.equal(walk(Guided(8), blank_batch(50))[-1], walk(FirstHitting(), blank_batch(50))[-1])
 
 
 def test_a_goal_that_the_choice_would_exclude_is_met_all_the_same():
     """The likeliest outcome by far is (0, 0); the nucleus of what is allowed is taken, not of what is not."""
     goal = Outcomes(UNEQUAL)
-    for choice in (Choice(temperature=0), Choice(top_p=0.2)):
-        (*_, x) = walk(Guided(2, choice=choice), replace(blank(200), goal=goal))
+    for choice in (LogitsWarper(temperature=0), LogitsWarper(top_p=0.2)):
+        (*_, x) = walk(Guided(2, choice=choice), replace(blank_batch(200), goal=goal))
         assert goal.held(x)["wanted"].all()
 
 
 def test_a_goal_out_of_reach_gives_clean_samples_that_do_not_meet_it():
     goal = Outcomes(torch.zeros(9, dtype=torch.bool))
-    (*_, x) = walk(Guided(3), replace(blank(50), goal=goal))
-    assert (clean_law(x) >= 0).all()
+    (*_, x) = walk(Guided(3), replace(blank_batch(50), goal=goal))
+    assert (outcome_index(x) >= 0).all()
 
 
 class Fickle(Outcomes):
     """A goal that is out of reach, it says, until the last token; then it says otherwise."""
 
-    def log_chance(self, log_clean, at):
-        chance = super().log_chance(log_clean, at)
+    def log_prob(self, log_clean, at):
+        chance = super().log_prob(log_clean, at)
         return torch.where((log_clean.max(-1).values == 0).any(1)[:, None], chance, -torch.inf)
 
 
 @pytest.mark.parametrize("particles", [1, 3])
 def test_what_was_out_of_reach_once_stays_so(particles):
-    (*_, x) = walk(Guided(particles), replace(blank(50), goal=Fickle(ALLOWED)))
-    assert (clean_law(x) >= 0).all()
+    (*_, x) = walk(Guided(particles), replace(blank_batch(50), goal=Fickle(ALLOWED)))
+    assert (outcome_index(x) >= 0).all()
 
 
 def test_particles_are_kept_as_often_as_they_weigh():
@@ -163,4 +171,4 @@ def test_what_cannot_be_is_refused():
         Guided(0)
     process = Uniform(predict="posterior").build(SPACE)
     with pytest.raises(TypeError, match="guided walks a TokenProcess whose prior is all on one id"):
-        walk(Guided(2), replace(blank(2), goal=Outcomes(UNEQUAL)), process)
+        walk(Guided(2), replace(blank_batch(2), goal=Outcomes(UNEQUAL)), process)

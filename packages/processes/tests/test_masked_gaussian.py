@@ -4,17 +4,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from dither.processes.clock import Clock
-from dither.processes.gaussian import GaussianProcess
+from dither.processes.features.gaussian import GaussianProcess
 from dither.processes.schedules.curves import linear_beta
-from dither.registry.flow import Clean, State
-from dither.registry.spaces import FeatureSpace, Group
+from dither.processes.timestep_sampling import TimestepSampling
+from dither.registry.flow.records import Clean, State
+from dither.registry.flow.spaces import FeatureSpace, Group
 
 SPACE = FeatureSpace(6, 4, (Group("motifs", 0, 3), Group("open", 3, 4)))
 
 
 def process_of(predict: str = "x0", **options) -> GaussianProcess:
-    return GaussianProcess(SPACE, Clock(linear_beta()), predict, **options)
+    return GaussianProcess(SPACE, TimestepSampling(linear_beta()), predict, **options)
 
 
 @pytest.mark.parametrize("mask", ["region", "element", "column", "block"])

@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dither.processes.clock import Clock
-from dither.processes.gaussian import GaussianProcess
-from dither.processes.masks import Masks
-from dither.processes.regions import MaskedRegionProcess
+from dither.processes.features.gaussian import GaussianProcess
+from dither.processes.features.masked_features import MaskedRegionProcess
+from dither.processes.features.masks import Masks
 from dither.processes.schedules.curves import linear_beta, log_linear
-from dither.registry.flow import Clean
-from dither.registry.spaces import Condition, FeatureSpace, Group
+from dither.processes.timestep_sampling import TimestepSampling
+from dither.registry.flow.records import Clean
+from dither.registry.flow.spaces import Condition, FeatureSpace, Group
 
 SPACE = FeatureSpace(6, 4, (Group("motifs", 0, 3), Group("open", 3, 4)), (Condition("tss"),))
 KINDS = ["region", "block", "column", "element", "group", "tss"]
@@ -104,9 +104,9 @@ def test_nothing_to_take_is_safe(kind: str, exact: bool, gaussian: bool, seed: i
     for case in cases:
         options = {"mask": kind, "group": group, "ratio": 0.5, "exact": exact}
         if gaussian:
-            process = GaussianProcess(SPACE, Clock(linear_beta()), **options)
+            process = GaussianProcess(SPACE, TimestepSampling(linear_beta()), **options)
         else:
-            process = MaskedRegionProcess(SPACE, Clock(log_linear()), **(options | {"ratio": None}))
+            process = MaskedRegionProcess(SPACE, TimestepSampling(log_linear()), **(options | {"ratio": None}))
         noised = process.corrupt(case, torch.rand(3))
         assert not noised.wanted.any()
         assert torch.equal(noised.state.x, case.x0)

@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from dither.processes.clock import time_of
-from dither.processes.samplers.masks import best, gumbel
-from dither.processes.samplers.ordered import Ordered
-from dither.processes.tokens import TokenProcess, TokenReading
-from dither.registry.facts import ModelFacts
-from dither.registry.flow import Clean, State
-from dither.registry.spaces import Field, TokenSpace
+from dither.processes.samplers.confidence import Ordered
+from dither.processes.timestep_sampling import time_of
+from dither.processes.tokens.prediction import CategoricalPrediction
+from dither.processes.tokens.process import TokenProcess
+from dither.processes.tokens.unmasking import gumbel, top_positions
+from dither.registry.flow.records import Clean, State
+from dither.registry.flow.spaces import Field, TokenSpace
+from dither.registry.kinds.component_info import ModelFacts
 
 ORDERS = ("confidence", "drawn", "margin", "entropy", "random")
 
@@ -32,7 +33,7 @@ class Fixed:
         self.states: list[Tensor] = []
         self.times: list[Tensor] = []
 
-    def __call__(self, state: State, t: Tensor) -> TokenReading:
+    def __call__(self, state: State, t: Tensor) -> CategoricalPrediction:
         self.states.append(state.x)
         self.times.append(t)
         return self.process.read(self.logits.expand(len(state.x), -1, -1), state, self.process.schedule(t))
@@ -146,7 +147,7 @@ def test_gumbel_has_its_law() -> None:
 def test_best_takes_exactly_as_many_even_where_scores_are_infinite() -> None:
     score = torch.full((2, 4), -torch.inf)
     among = torch.tensor([[True, False, True, True], [True, True, False, False]])
-    chosen = best(score, among, torch.tensor([2, 5]))
+    chosen = top_positions(score, among, torch.tensor([2, 5]))
     assert chosen.sum(1).tolist() == [2, 2]
     assert not (chosen & ~among).any()
 

@@ -8,19 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dither.processes.clock import Clock
-from dither.processes.masks import pick
-from dither.processes.regions import MaskedRegionProcess, RegionReading
+from dither.processes.features.masked_features import MaskedFeaturePrediction, MaskedRegionProcess
+from dither.processes.features.masks import pick
 from dither.processes.schedules.curves import log_linear
-from dither.registry.flow import Clean, State
-from dither.registry.spaces import FeatureSpace, Group
+from dither.processes.timestep_sampling import TimestepSampling
+from dither.registry.flow.records import Clean, State
+from dither.registry.flow.spaces import FeatureSpace, Group
 
 SPACE = FeatureSpace(6, 4, (Group("motifs", 0, 3), Group("open", 3, 4)))
 MASKS = ({"mask": "region"}, {"mask": "element"}, {"mask": "group", "group": "motifs"})
 
 
 def process_of(**options) -> MaskedRegionProcess:
-    return MaskedRegionProcess(SPACE, Clock(log_linear(1e-3)), **options)
+    return MaskedRegionProcess(SPACE, TimestepSampling(log_linear(1e-3)), **options)
 
 
 def whole(x: Tensor) -> Tensor:
@@ -131,7 +131,7 @@ def test_reading_keeps_what_is_seen() -> None:
     state = State(torch.randn(2, 6, 4), torch.rand(2, 6, 4) < 0.5)
     raw = torch.randn(2, 6, 4)
     reading = process_of().read(raw, state, process_of().schedule(torch.rand(2)))
-    assert isinstance(reading, RegionReading)
+    assert isinstance(reading, MaskedFeaturePrediction)
     assert (reading.eps == 0).all()
     assert torch.equal(reading.x0[state.hidden], raw[state.hidden])
     assert torch.equal(reading.x0[~state.hidden], state.x[~state.hidden])
@@ -141,7 +141,7 @@ def test_ancestral_fills_in_everything(part) -> None:
     process = part("process", "masked-region").build(SPACE)
     clean = Clean.of(torch.randn(2, 6, 4), known=torch.rand(2, 6, 4) < 0.3)
 
-    def session(state: State, t: Tensor) -> RegionReading:
+    def session(state: State, t: Tensor) -> MaskedFeaturePrediction:
         return process.read(torch.full((2, 6, 4), 7.0), state, process.schedule(t))
 
     *states, last = part("sampler", "ancestral", steps=5).build()(process, session, clean)

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from dither.processes.samplers.remdm import ReMDM, largest_sigma, unmasking_chance
-from dither.processes.tokens import TokenProcess, TokenReading
-from dither.registry.facts import ModelFacts
-from dither.registry.flow import Clean, State
-from dither.registry.spaces import Field, TokenSpace
+from dither.processes.tokens.prediction import CategoricalPrediction
+from dither.processes.tokens.process import TokenProcess
+from dither.registry.flow.records import Clean, State
+from dither.registry.flow.spaces import Field, TokenSpace
+from dither.registry.kinds.component_info import ModelFacts
 
 STRATEGIES = ("cap", "rescale", "conf", "conf-compensated", "loop")
 
@@ -29,7 +30,7 @@ class Told:
         self.states: list[Tensor] = []
         self.times: list[float] = []
 
-    def __call__(self, state: State, t: Tensor) -> TokenReading:
+    def __call__(self, state: State, t: Tensor) -> CategoricalPrediction:
         self.states.append(state.x)
         self.times.append(float(t[0]))
         return self.process.read(self.logits.expand(len(state.x), -1, -1), state, self.process.schedule(t))

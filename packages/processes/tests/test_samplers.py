@@ -7,13 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from dither.processes.clock import time_of
 from dither.processes.samplers.blocks import Blocks
 from dither.processes.samplers.first_hitting import FirstHitting
 from dither.processes.schedules.curves import cosine, geometric, log_linear
-from dither.processes.tokens import TokenProcess, TokenReading
-from dither.registry.flow import Clean, Noise, State
-from dither.registry.spaces import FeatureSpace, Field, TokenSpace
+from dither.processes.timestep_sampling import time_of
+from dither.processes.tokens.prediction import CategoricalPrediction
+from dither.processes.tokens.process import TokenProcess
+from dither.registry.flow.records import Clean, Noise, State
+from dither.registry.flow.spaces import FeatureSpace, Field, TokenSpace
 
 KINDS = ("absorbing", "uniform", "marginal")
 
@@ -32,7 +33,7 @@ def noise_of(sigma: float, rows: int) -> Noise:
 class Foreign:
     """A prediction of somebody else's, with no more than the protocol asks for."""
 
-    def __init__(self, pred: TokenReading) -> None:
+    def __init__(self, pred: CategoricalPrediction) -> None:
         self.log_clean, self.log_score = pred.log_clean, pred.log_score
 
 
@@ -152,7 +153,7 @@ def test_euler_leaves_with_one_minus_exp_of_the_rate(part, likely) -> None:
     n, process = 20_000, build(part, "uniform", 1, 3, schedule={"use": "linear-sigma", "sigma_max": 1.5})
     seen: list[Tensor] = []
 
-    def session(state: State, t: Tensor) -> TokenReading:
+    def session(state: State, t: Tensor) -> CategoricalPrediction:
         seen.append(state.x)
         score = (1.0 + (torch.arange(3) - state.x[..., None]) % 3).log()
         return process.read(score, state, process.schedule(t))
@@ -167,7 +168,7 @@ def test_euler_is_stable_where_plain_euler_is_not(part) -> None:
     process = build(part, "uniform", 4, 5, schedule={"use": "geometric"})
     like = Clean.of(torch.randint(0, 5, (3, 4)), known=torch.rand(3, 4) < 0.5)
 
-    def session(state: State, t: Tensor) -> TokenReading:
+    def session(state: State, t: Tensor) -> CategoricalPrediction:
         return process.read(90.0 * torch.randn(3, 4, 5), state, process.schedule(t))
 
     states = list(part("sampler", "euler", steps=4).build()(process, session, like))
@@ -196,7 +197,7 @@ def test_first_hitting_order_and_times(part) -> None:
     like = Clean.of(torch.zeros(n, 3, dtype=torch.long), known=known)
     seen, times = [process.prior(like).x], []
 
-    def session(state: State, t: Tensor) -> TokenReading:
+    def session(state: State, t: Tensor) -> CategoricalPrediction:
         assert torch.equal(state.x, seen[-1])
         times.append(t)
         return process.read(torch.zeros(n, 3, 3), state, process.schedule(t))

@@ -9,17 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dither.processes.schedules import betas, curves
-from dither.processes.schedules.beta_specs import CosineBeta, LinearBeta, ScaledLinearBeta, SigmoidBeta
 from dither.processes.schedules.specs import (
     Cosine,
+    CosineBeta,
     CosineSquared,
     Geometric,
+    LinearBeta,
     LinearSigma,
     LogLinear,
     Polynomial,
+    ScaledLinearBeta,
     SigmoidAlpha,
+    SigmoidBeta,
 )
-from dither.registry.kinds import ScheduleSpec
+from dither.registry.kinds.process import ScheduleSpec
 
 EPS = st.floats(1e-9, 0.5)
 TABLE = {"first": st.floats(1e-5, 0.1), "last": st.floats(1e-5, 0.5), "steps": st.integers(2, 50)}

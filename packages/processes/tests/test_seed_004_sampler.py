@@ -8,13 +8,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dither.processes.prior_cost import prior_cost, prior_cost_of
-from dither.processes.samplers.seed_004 import SeedWalk
-from dither.processes.samplers.seed_specs import SeedSampler
+from dither.processes.samplers.specs import SeedSampler
 from dither.processes.schedules.curves import geometric
-from dither.registry.flow import Clean
+from dither.processes.seed_004 import SeedWalk
+from dither.processes.tokens.prior_kl import mean_prior_kl, prior_kl
+from dither.registry.flow.records import Clean
+from dither.registry.flow.spaces import FeatureSpace, Field, TokenSpace
 from dither.registry.kinds import ModelFacts, ProcessFacts
-from dither.registry.spaces import FeatureSpace, Field, TokenSpace
 
 PAIRS = torch.tensor([[0.5, 0.0], [0.0, 0.5]])
 """Two tokens that are always the same."""
@@ -93,18 +93,18 @@ def kl(ids, sigma):
 
 @given(st.integers(2, 12), st.floats(1e-3, 15))
 def test_the_cost_of_what_is_left_is_a_divergence(ids, sigma):
-    assert prior_cost(ids, sigma) == pytest.approx(kl(ids, sigma), rel=1e-6, abs=1e-12)
-    assert prior_cost(ids, sigma) >= prior_cost(ids, sigma + 0.1) >= 0
+    assert prior_kl(ids, sigma) == pytest.approx(kl(ids, sigma), rel=1e-6, abs=1e-12)
+    assert prior_kl(ids, sigma) >= prior_kl(ids, sigma + 0.1) >= 0
 
 
 @pytest.mark.parametrize(("sigma", "nats"), [(1, 3.32), (2, 1.07), (5, 0.033), (10, 3.2e-5)])
 def test_the_cost_is_that_of_the_reference(sigma, nats):
-    assert prior_cost(50_257, sigma) == pytest.approx(nats, rel=0.05)
+    assert prior_kl(50_257, sigma) == pytest.approx(nats, rel=0.05)
 
 
 def test_fields_count_by_their_tokens_and_by_their_clean_ids():
     space = TokenSpace((Field("a", 3, 6, mask=4, pad=5), Field("b", 1, 2)))
-    assert prior_cost_of(space, 0.5) == pytest.approx((3 * prior_cost(4, 0.5) + prior_cost(2, 0.5)) / 4)
+    assert mean_prior_kl(space, 0.5) == pytest.approx((3 * prior_kl(4, 0.5) + prior_kl(2, 0.5)) / 4)
 
 
 def test_the_warning_says_what_it_costs(part):
@@ -117,4 +117,4 @@ def test_the_warning_says_what_it_costs(part):
     default = part("process", "uniform")
     assert not list(default.warn(text(50_257, 1024)))
     assert (default.schedule.sigma_min, default.schedule.sigma_max) == (1e-4, 20.0)
-    assert prior_cost(50_257, default.schedule.sigma_end()) < 1e-8
+    assert prior_kl(50_257, default.schedule.sigma_end()) < 1e-8

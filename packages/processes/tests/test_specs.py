@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 import pytest
 
-from dither.processes.enumeration import MOST_POSITIONS
 from dither.processes.specs import register_components
+from dither.processes.tokens.process import MAX_POSITIONS
+from dither.registry.config.validation import dump
+from dither.registry.flow.spaces import Condition, FeatureSpace, Field, Group, TokenSpace
 from dither.registry.kinds import ModelFacts
-from dither.registry.option_docs import docs_of
-from dither.registry.spaces import Condition, FeatureSpace, Field, Group, TokenSpace
-from dither.registry.spec import Misfit
-from dither.registry.validation import dump
+from dither.registry.spec.misfit import Misfit
+from dither.registry.spec.option_docs import docs_of
 
 TOKENS = TokenSpace((Field("nodes", 2, 5, mask=3, pad=4), Field("edges", 3, 4)))
 TEXT = TokenSpace((Field("text", 8, 27),))
@@ -93,7 +93,7 @@ def test_estimators_that_cannot_be(part) -> None:
     ((path, message, _),) = check(estimator="importance", t_min=0.0)
     assert path == ("estimator",)
     assert "no end at t_min = 0" in message
-    assert not check(TokenSpace((Field("text", MOST_POSITIONS, 3),)), estimator="exact")
+    assert not check(TokenSpace((Field("text", MAX_POSITIONS, 3),)), estimator="exact")
     ((path, message, help_text),) = check(TokenSpace((Field("text", 13, 3),)), estimator="exact")
     assert path == ("estimator",)
     assert "at most 12 positions, not of 13" in message
@@ -188,7 +188,7 @@ def test_blocks_that_a_model_was_not_trained_on_are_named_approximate(part) -> N
 
 def test_eps_is_not_divided_by_nothing(part) -> None:
     """x_0 = (x_t - sqrt(1 - alpha) eps) / sqrt(alpha) is beyond float32 where alpha is."""
-    from dither.registry.spaces import FeatureSpace
+    from dither.registry.flow.spaces import FeatureSpace
 
     space, long = FeatureSpace(3, 2), {"use": "geometric", "sigma_max": 100.0}
     (misfit,) = part("process", "gaussian", predict="eps", schedule=long).check(space)
@@ -260,7 +260,7 @@ def test_zero_snr_asks_for_velocity(part) -> None:
     process = part("process", "gaussian", schedule=schedule, predict="velocity").build(FEATURES)
     import torch
 
-    from dither.registry.flow import Clean
+    from dither.registry.flow.records import Clean
 
     noised = process.corrupt(Clean.of(torch.randn(2, 4, 5)), torch.ones(2))
     torch.testing.assert_close(noised.state.x, noised.eps)

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dither.processes.clock import Clock
 from dither.processes.schedules.curves import geometric, linear_sigma, log_linear
-from dither.processes.tokens import TokenProcess, even_prior, frequency_prior, mask_prior
-from dither.registry.flow import Clean, Noise, State
-from dither.registry.spaces import Field, TokenSpace
+from dither.processes.timestep_sampling import TimestepSampling
+from dither.processes.tokens.process import TokenProcess, even_prior, frequency_prior, mask_prior
+from dither.registry.flow.records import Clean, Noise, State
+from dither.registry.flow.spaces import Field, TokenSpace
 
 KINDS = ("absorbing", "uniform", "marginal")
 MEANINGS = ("posterior", "plug-in", "score")
@@ -189,7 +189,7 @@ def test_no_signal_left_at_all(process_of, kind: str) -> None:
 
 
 def test_plain_construction_refuses() -> None:
-    clock = Clock(log_linear())
+    clock = TimestepSampling(log_linear())
     with pytest.raises(ValueError, match='did you mean "plug-in"'):
         TokenProcess(ONE, even_prior(ONE), clock, "plug_in")
     with pytest.raises(ValueError, match="sum to 1"):

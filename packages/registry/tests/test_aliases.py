@@ -6,14 +6,13 @@ import pytest
 from packaging.version import Version
 from pydantic import Field
 
-from dither.registry.catalog import Catalog
-from dither.registry.document import Document
+from dither.registry.config.document import Document
+from dither.registry.config.errors import Refused
+from dither.registry.config.validation import alias_warnings, validate
 from dither.registry.kinds import BlockSpec
-from dither.registry.offers import Menu, offer_of
-from dither.registry.problems import Refused
-from dither.registry.renames import renamed
-from dither.registry.spec import Alias, Options, Slot
-from dither.registry.validation import validate
+from dither.registry.plugins.catalog import Catalog
+from dither.registry.plugins.manifest import Menu, offer_of
+from dither.registry.spec.base import Alias, Options, Slot
 
 
 class New(BlockSpec):
@@ -58,7 +57,7 @@ def test_an_earlier_name_takes_its_own_options_and_is_told_where_it_stands(tmp_p
     text = 'more = ["new", "ours/older"]\n[block]\nuse = "old"\nnum_heads = 7\n'
     file, document = read(tmp_path, text, catalog())
     assert (file.block.name, file.block.heads, file.more[1].heads) == ("new", 7, 4)
-    first, second = renamed(file, document)
+    first, second = alias_warnings(file, document)
     assert first.message == 'block "old" is called "new" now, and version 0.4 refuses "old"'
     assert (first.origin.line, first.help) == (3, 'write "new"')
     assert (second.path, second.origin.line) == (("more", 1), 1)
@@ -67,7 +66,7 @@ def test_an_earlier_name_takes_its_own_options_and_is_told_where_it_stands(tmp_p
 
 def test_today_s_name_takes_today_s_options_only(tmp_path):
     file, document = read(tmp_path, "block = 'new'", catalog())
-    assert renamed(file, document) == []
+    assert alias_warnings(file, document) == []
     with pytest.raises(Refused, match=r'did you mean "heads"|unknown key'):
         read(tmp_path, 'block = { use = "new", num_heads = 7 }', catalog())
 

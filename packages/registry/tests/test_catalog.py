@@ -7,14 +7,16 @@ from pydantic import Field, model_validator
 from pydantic.errors import PydanticSchemaGenerationError
 from pydantic_core import PydanticCustomError
 
-from dither.registry.catalog import Catalog
-from dither.registry.describe import describe
-from dither.registry.document import Document
-from dither.registry.kinds import BlockSpec, HeadSpec, LossSpec, ModelSpec, ScheduleSpec
-from dither.registry.offers import offer_of
-from dither.registry.problems import Refused, dotted
-from dither.registry.spec import Options, Slot, Spec, laid, named
-from dither.registry.validation import dump, validate
+from dither.registry.config.document import Document
+from dither.registry.config.errors import Refused, dotted
+from dither.registry.config.validation import dump, validate
+from dither.registry.kinds import BlockSpec, HeadSpec, ModelSpec
+from dither.registry.kinds.process import ScheduleSpec
+from dither.registry.kinds.training import LossSpec
+from dither.registry.plugins.catalog import Catalog
+from dither.registry.plugins.describe import describe
+from dither.registry.plugins.manifest import offer_of
+from dither.registry.spec.base import Options, Slot, Spec, merge_tables, named
 
 
 class Plain(BlockSpec):
@@ -135,9 +137,9 @@ def test_what_is_wrong_in_such_a_table_is_told_as_in_one_with_a_name(catalog, tm
 
 def test_tables_inside_a_default_are_laid_over_each_other():
     default = {"use": "a", "inner": {"use": "b", "x": 1, "y": 2}, "z": 3}
-    assert laid(default, {"inner": {"x": 5}}) == {"use": "a", "inner": {"use": "b", "x": 5, "y": 2}, "z": 3}
-    assert laid(default, {"inner": {"use": "c", "x": 5}})["inner"] == {"use": "c", "x": 5}
-    assert laid(default, {"z": {"x": 5}})["z"] == {"x": 5}
+    assert merge_tables(default, {"inner": {"x": 5}}) == {"use": "a", "inner": {"use": "b", "x": 5, "y": 2}, "z": 3}
+    assert merge_tables(default, {"inner": {"use": "c", "x": 5}})["inner"] == {"use": "c", "x": 5}
+    assert merge_tables(default, {"z": {"x": 5}})["z"] == {"x": 5}
 
 
 @pytest.mark.parametrize(
@@ -306,7 +308,7 @@ def test_a_part_of_a_menu_is_looked_at_once(monkeypatch):
     catalog = Catalog()
     catalog.offer("ours", menu, lambda: catalog.add("ours", [Plain, Linear]))
     seen = []
-    monkeypatch.setattr("dither.registry.catalog.offer_of", lambda spec: seen.append(spec) or offer_of(spec))
+    monkeypatch.setattr("dither.registry.plugins.catalog.offer_of", lambda spec: seen.append(spec) or offer_of(spec))
     assert catalog.parse("block", {"use": "plain", "heads": 3}) == Plain(heads=3)
     assert seen == [Linear], "which the menu did not have"
     assert catalog.find("block", "plain").offer is menu[0]

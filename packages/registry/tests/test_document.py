@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dither.registry.document import Document
-from dither.registry.positions import key_positions
-from dither.registry.problems import Refused
+from dither.registry.config.document import Document
+from dither.registry.config.errors import Refused
+from dither.registry.config.toml_spans import key_spans
 
 NASTY = '''# a comment with [brackets] and "quotes"
 title = "x = 1 # no comment"
@@ -48,7 +48,7 @@ def paths(tree, path=()):
 
 
 def test_every_key_of_a_nasty_text_is_found_where_it_stands():
-    found = key_positions(NASTY)
+    found = key_spans(NASTY)
     assert set(found) == set(paths(tomllib.loads(NASTY)))
     for path, key in {
         ("a", "b", "c", "d"): "d = {",
@@ -98,7 +98,7 @@ def test_positions_agree_with_tomllib_on_any_text(lines):
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
         return
-    found = key_positions(text)
+    found = key_spans(text)
     assert set(found) == set(paths(tree))
     for path, span in found.items():
         if span.key != span.value:

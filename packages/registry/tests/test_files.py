@@ -7,14 +7,14 @@ import sys
 
 import pytest
 
-from dither.registry.files import KNOWN, import_file, module_name
+from dither.registry.plugins.plugin_files import KNOWN, import_file, module_name
 
 
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch):
     monkeypatch.delenv(KNOWN, raising=False)
     yield
-    for name in [name for name in sys.modules if name.startswith("dither.registry.files.tp_")]:
+    for name in [name for name in sys.modules if name.startswith("dither.registry.plugins.plugin_files.tp_")]:
         del sys.modules[name]
 
 

@@ -12,9 +12,9 @@ from uuid import uuid4
 import pytest
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from dither.registry.fingerprint import fingerprint
 from dither.registry.kinds import BlockSpec
-from dither.registry.spec import Options
+from dither.registry.spec.base import Options
+from dither.registry.spec.fingerprint import fingerprint
 
 
 def even(value):

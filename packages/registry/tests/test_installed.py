@@ -6,8 +6,8 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from dither.registry import installed
-from dither.registry.installed import Installed, environment_stamp, installed_plugins
+from dither.registry.plugins import discovery as installed
+from dither.registry.plugins.discovery import Installed, environment_stamp, installed_plugins
 
 POINTS = "[dither.plugins]\n{} = {}\n"
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from dither.registry import menus as module
-from dither.registry.installed import Installed
-from dither.registry.menus import menus_of
-from dither.registry.offers import Menu, Offer
+from dither.registry.plugins import manifest_cache as module
+from dither.registry.plugins.discovery import Installed
+from dither.registry.plugins.manifest import Menu, Offer
+from dither.registry.plugins.manifest_cache import menus_of
 
 GOOD = Menu((Offer("block", "one", 1, "A block.", "abc"),))
 BAD = Menu(failure="ValueError")

@@ -9,9 +9,9 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from dither.registry.kinds import KINDS
-from dither.registry.option_docs import docs_of
-from dither.registry.plugins import load_plugins
-from dither.registry.spec import Options
+from dither.registry.plugins.manager import load_plugins
+from dither.registry.spec.base import Options
+from dither.registry.spec.option_docs import docs_of
 
 
 class Base(Options):
@@ -122,6 +122,6 @@ from pathlib import Path
 from dither.engine.experiment import load_experiment
 load_experiment(Path({str(file)!r}))
 assert "dither.tasks.get_region.specs" in sys.modules or "dither.tasks.specs" in sys.modules
-assert "dither.registry.option_docs" not in sys.modules
+assert "dither.registry.spec.option_docs" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from dither.registry import hookimpl
-from dither.registry.installed import installed_plugins
-from dither.registry.menus import menus_of
-from dither.registry.plugins import GROUP, Plugins, load_plugins
-from dither.registry.policy import Policy, find_policy
-from dither.registry.probe import probe
-from dither.registry.problems import Refused
-from dither.registry.reports import PluginError
+from dither.registry.config.errors import Refused
+from dither.registry.plugins.discovery import GROUP, installed_plugins
+from dither.registry.plugins.manager import Plugins, load_plugins
+from dither.registry.plugins.manifest_cache import menus_of
+from dither.registry.plugins.policy import Policy, find_policy
+from dither.registry.plugins.probe import probe
+from dither.registry.plugins.status import PluginError
 
 GOOD = """
 from typing import ClassVar
@@ -143,7 +143,9 @@ def test_menus_are_kept_until_the_plugin_or_a_broken_one_s_surroundings_change(i
     install("tp-bad", "import test_plugin_tp_more\n" + GOOD.replace("NAME", "bad"))
     assert states(load_plugins())["tp-bad"] == "failed"
     asked = []
-    monkeypatch.setattr("dither.registry.menus.probe", lambda plugins: asked.append(plugins) or probe(plugins))
+    monkeypatch.setattr(
+        "dither.registry.plugins.manifest_cache.probe", lambda plugins: asked.append(plugins) or probe(plugins)
+    )
     load_plugins()
     assert not asked
     source.write_text(GOOD.replace("NAME", "second"))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dither.registry.probe import probe, time_limit
+from dither.registry.plugins.probe import probe, time_limit
 
 
 @pytest.fixture

@@ -2,11 +2,12 @@
 
 import pytest
 
-from dither.registry.problems import MOST, Origin, Problem, Refused
+from dither.registry.config.errors import MAX_PROBLEMS, Origin, Problem, Refused
 
 
 @pytest.mark.parametrize(
-    ("found", "told", "last"), [(1, 1, "0"), (MOST + 1, MOST + 1, str(MOST)), (9000, MOST + 1, None)]
+    ("found", "told", "last"),
+    [(1, 1, "0"), (MAX_PROBLEMS + 1, MAX_PROBLEMS + 1, str(MAX_PROBLEMS)), (9000, MAX_PROBLEMS + 1, None)],
 )
 def test_no_more_problems_are_told_than_a_person_can_read(found, told, last):
     problems = Refused([Problem(str(n), origin=Origin("a.toml", n + 1, 1, "x")) for n in range(found)]).problems

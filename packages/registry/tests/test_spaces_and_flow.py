@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dither.registry.flow import Clean, Measured, Noise, Noised, State, over
-from dither.registry.spaces import FeatureSpace, Field, Group, TokenSpace
+from dither.registry.flow.records import Clean, Measured, Noise, Noised, State, over
+from dither.registry.flow.spaces import FeatureSpace, Field, Group, TokenSpace
 
 GRAPH = TokenSpace((Field("nodes", 3, 5, mask=3, pad=4), Field("edges", 3, 4, mask=2, pad=3)))
 

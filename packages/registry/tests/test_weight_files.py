@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from dither.registry.problems import Refused
-from dither.registry.weight_files import read_weights
+from dither.registry.config.errors import Refused
+from dither.registry.files.weight_files import read_weights
 
 WEIGHTS = {"a.weight": torch.arange(6.0).view(2, 3), "b": torch.ones(4, dtype=torch.bfloat16)}
 

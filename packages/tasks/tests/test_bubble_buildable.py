@@ -6,14 +6,14 @@ import numpy as np
 import torch
 
 from dither.tasks.bubble_diagram.constraints import contradictions
-from dither.tasks.bubble_diagram.constraints.building import Building
-from dither.tasks.bubble_diagram.constraints.foresight import OPEN, refuted
+from dither.tasks.bubble_diagram.constraints.guidance import RealisabilityProbability
+from dither.tasks.bubble_diagram.constraints.lookahead import OPEN, refuted
 from dither.tasks.bubble_diagram.constraints.rules import Buildable
 from dither.tasks.bubble_diagram.constraints.table import Constraints
-from dither.tasks.bubble_diagram.generator import make_plans
-from dither.tasks.bubble_diagram.levels import can_be_built, levels_of
+from dither.tasks.bubble_diagram.data.procedural import make_plans
+from dither.tasks.bubble_diagram.geometry.realisability import realise
 from dither.tasks.bubble_diagram.plans import real_edges
-from dither.tasks.bubble_diagram.realisability import realise
+from dither.tasks.bubble_diagram.validity import is_realisable, validity_levels
 from dither.tasks.bubble_diagram.vocabulary import EDGE_PAD, NO_EDGE, NODE_PAD, NODE_SIZE, RELATIONS, ROOMS
 
 torch.set_num_threads(1)
@@ -60,19 +60,19 @@ def test_the_last_token_is_decided_exactly():
     for at in (0, 3, 8, 12):
         believed = certain(tokens)
         believed[:, at] = 1 / NODE_SIZE
-        chance = Building(8).log_chance(believed, torch.full((6,), at)).exp()
+        chance = RealisabilityProbability(8).log_prob(believed, torch.full((6,), at)).exp()
         for way in range(13 if at < 8 else 11):
             changed = tokens.copy()
             changed[:, at] = way
-            assert chance[:, way].bool().tolist() == levels_of(changed, 8).realisable.tolist()
+            assert chance[:, way].bool().tolist() == validity_levels(changed, 8).realisable.tolist()
 
 
 def test_levels_and_what_can_be_built_agree_where_types_and_tokens_are_wrong():
     tokens = make_plans(6, 0, 40).tokens(8)
     random = np.random.default_rng(1)
     tokens[np.arange(40), random.integers(0, 12, 40)] = random.integers(0, NODE_SIZE, 40)
-    found = can_be_built(tokens, 8)
-    assert found.tolist() == levels_of(tokens, 8).realisable.tolist()
+    found = is_realisable(tokens, 8)
+    assert found.tolist() == validity_levels(tokens, 8).realisable.tolist()
     assert 0 < found.sum() < 40
 
 
@@ -95,7 +95,7 @@ def test_one_living_room_is_foreseen_and_a_second_contradicts():
     p[0, 0, ROOMS.index("LivingRoom")] = 1
     p[0, 1:4, :13] = 1 / 13
     p[0, 4:, : NO_EDGE + 1] = 1 / 11
-    chance = goal.log_chance(p.log(), torch.tensor([1]))[0]
+    chance = goal.log_prob(p.log(), torch.tensor([1]))[0]
     assert chance[ROOMS.index("LivingRoom")] < chance[ROOMS.index("Kitchen")] - 5
     (misfit,) = Constraints(buildable=True, counts={"LivingRoom": 2}).check(8)
     assert (misfit.message, misfit.path) == ("contradicts counts.LivingRoom = 2", ("buildable",))
@@ -122,4 +122,4 @@ def test_rooms_that_are_not_there_demand_nothing():
     tokens[0, 4] = 3
     p = certain(tokens)
     p[0, 1, :13], p[0, 4, :11] = 1 / 13, 1 / 11
-    assert (Building(4).log_chance(p, torch.tensor([4]))[0, :11] == 0).all()
+    assert (RealisabilityProbability(4).log_prob(p, torch.tensor([4]))[0, :11] == 0).all()

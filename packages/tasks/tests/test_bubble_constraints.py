@@ -5,14 +5,12 @@ import itertools
 import pytest
 import torch
 
-from dither.registry.problems import dotted
-from dither.registry.spec import unfit
+from dither.registry.config.errors import dotted
+from dither.registry.spec.misfit import raise_misfits
 from dither.tasks.bubble_diagram.constraints.contradictions import possible
-from dither.tasks.bubble_diagram.constraints.counting import Counting, countings
-from dither.tasks.bubble_diagram.constraints.goal import PlanGoal
-from dither.tasks.bubble_diagram.constraints.reading import BEDROOMS, read
+from dither.tasks.bubble_diagram.constraints.guidance import ConstraintGuidance, CountProbability, countings
 from dither.tasks.bubble_diagram.constraints.rules import Adjacency, Count, PairRelation, RoomType, Size, turned
-from dither.tasks.bubble_diagram.constraints.table import Constraints
+from dither.tasks.bubble_diagram.constraints.table import BEDROOMS, Constraints, read_rules
 from dither.tasks.bubble_diagram.plans import Diagram, encode
 from dither.tasks.bubble_diagram.specs import BubbleDiagram, ProceduralPlans
 from dither.tasks.bubble_diagram.vocabulary import (
@@ -48,7 +46,7 @@ def test_a_table_comes_down_to_rules():
         apart=[["Bathroom", "Kitchen"]],
         groups={"wet": ["Bathroom", "Balcony"]},
     )
-    rules, wrong = read(table, 8)
+    rules, wrong = read_rules(table, 8)
     bedrooms = frozenset(map(ROOMS.index, BEDROOMS))
     every = frozenset(range(NO_EDGE + 1))
     assert not wrong
@@ -192,7 +190,7 @@ def test_what_is_possible_agrees_with_trying_everything():
     every, answers = every_diagram(), []
     for _ in range(60):
         rules = some_rules(random)
-        held = PlanGoal(rules, 3).held(every)
+        held = ConstraintGuidance(rules, 3).held(every)
         answers.append(possible(rules, 3))
         assert answers[-1] == bool(torch.stack(list(held.values())).all(0).any()), rules
     assert 10 < sum(answers) < 50, "both answers are put to the test"
@@ -231,9 +229,9 @@ def test_chances_of_allowed_ids_and_counts_are_exact(rooms):
         Count(("d",), frozenset({KITCHEN}), 1, 3),
         Count(("e",), frozenset({BATH, BALCONY}), 0, 1),
     ]
-    goal, p = PlanGoal(rules, 3), beliefs(rooms, 1)
+    goal, p = ConstraintGuidance(rules, 3), beliefs(rooms, 1)
     for at in (0, 1, 3):
-        found = goal.log_chance(p.log()[None], torch.tensor([at]))[0].exp()
+        found = goal.log_prob(p.log()[None], torch.tensor([at]))[0].exp()
         expected = truth(goal, p, at)
         some = p[at] > 0
         torch.testing.assert_close(found[some], expected[some])
@@ -245,25 +243,25 @@ def test_chances_of_nearness_are_exact_for_one_pair_and_certain_at_the_end():
         Adjacency(("a",), frozenset({LIVING, BATH}), frozenset({KITCHEN, BATH}), frozenset({LEFT, RIGHT, 3}), True),
         Adjacency(("b",), frozenset({KITCHEN}), frozenset({LIVING}), frozenset({RIGHT}), False),
     ):
-        goal, p = PlanGoal([rule], 3), beliefs(2, 2)
+        goal, p = ConstraintGuidance([rule], 3), beliefs(2, 2)
         for at in (0, 1, 3):
-            found = goal.log_chance(p.log()[None], torch.tensor([at]))[0].exp()
+            found = goal.log_prob(p.log()[None], torch.tensor([at]))[0].exp()
             some = p[at] > 0
             torch.testing.assert_close(found[some], truth(goal, p, at)[some])
         every = every_diagram()
         certain = torch.nn.functional.one_hot(every, NODE_SIZE).double().log()
         for at in range(6):
-            found = goal.log_chance(certain, torch.full((len(every),), at)).gather(1, every[:, at, None])[:, 0]
+            found = goal.log_prob(certain, torch.full((len(every),), at)).gather(1, every[:, at, None])[:, 0]
             assert torch.equal(found.exp(), goal.held(every)[dotted(rule.path)].double())
 
 
 def test_chances_of_nearness_are_not_zero_while_it_can_be_met():
     goal, p = (
-        PlanGoal([Adjacency(("a",), frozenset({KITCHEN}), frozenset({LIVING}), frozenset({LEFT}))], 3),
+        ConstraintGuidance([Adjacency(("a",), frozenset({KITCHEN}), frozenset({LIVING}), frozenset({LEFT}))], 3),
         beliefs(3, 3),
     )
     for at in range(6):
-        found = goal.log_chance(p.log()[None], torch.tensor([at]))[0].exp()
+        found = goal.log_prob(p.log()[None], torch.tensor([at]))[0].exp()
         some = p[at] > 0
         assert torch.equal(found[some] > 0, truth(goal, p, at)[some] > 0)
 
@@ -273,7 +271,7 @@ def test_many_counts_are_followed_in_groups():
     groups = countings(rules, 8)
     assert [rule for group in groups for rule in group.rules] == rules
     assert len(groups) == 3
-    assert isinstance(groups[0], Counting)
+    assert isinstance(groups[0], CountProbability)
 
 
 def test_which_constraints_hold_of_a_plan():
@@ -339,6 +337,6 @@ def test_numbers_of_rooms_that_no_plan_has_are_drawn_alike():
 def test_a_contradiction_is_found_when_the_experiment_is_checked():
     spec = BubbleDiagram(constraints=Constraints(rooms=4, counts={"bedrooms": 5}))
     with pytest.raises(ValueError, match=r"constraints.counts.bedrooms: contradicts rooms = 4"):
-        unfit(spec.check())
+        raise_misfits(spec.check())
     (misfit,) = spec.check()
     assert misfit.related == ("task", "constraints", "rooms")

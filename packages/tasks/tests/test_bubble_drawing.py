@@ -8,13 +8,13 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from dither.tasks.bubble_diagram.arrangement import arrange
-from dither.tasks.bubble_diagram.drawing import draw_diagram, draw_gallery, room_names
-from dither.tasks.bubble_diagram.generator import make_plans
-from dither.tasks.bubble_diagram.layout import place_rooms
-from dither.tasks.bubble_diagram.page import Line, Page, Rectangle, Text, to_svg
-from dither.tasks.bubble_diagram.painting import to_png
+from dither.tasks.bubble_diagram.data.procedural import make_plans
+from dither.tasks.bubble_diagram.geometry.layout import place_rooms
+from dither.tasks.bubble_diagram.geometry.placement import place_diagram, room_names
 from dither.tasks.bubble_diagram.plans import Diagram, encode
+from dither.tasks.bubble_diagram.plots.diagram import draw_diagram, draw_gallery
+from dither.tasks.bubble_diagram.plots.pictures import to_png
+from dither.tasks.bubble_diagram.plots.svg import Line, Page, Rectangle, Text, to_svg
 from dither.tasks.bubble_diagram.relations import NEAR, edges_of
 from dither.tasks.bubble_diagram.vocabulary import COLOURS, NO_EDGE, RELATIONS
 
@@ -36,7 +36,7 @@ def pixels(png):
 
 
 def said(diagram):
-    placed = arrange(diagram)
+    placed = place_diagram(diagram)
     return list(zip(placed.sentences(), placed.holds, strict=True))
 
 

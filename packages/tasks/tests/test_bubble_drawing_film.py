@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dither.tasks.bubble_diagram.animation import MOST_FRAMES, film_of, film_strip, to_animated_svg
-from dither.tasks.bubble_diagram.arrangement import arrange, room_names
-from dither.tasks.bubble_diagram.exhibits import exhibits_of
-from dither.tasks.bubble_diagram.gallery import draw_page
-from dither.tasks.bubble_diagram.generator import make_plans
-from dither.tasks.bubble_diagram.page import Rectangle, Text
-from dither.tasks.bubble_diagram.painting import to_gif
-from dither.tasks.bubble_diagram.pictures import path_pictures, sample_pictures
+from dither.tasks.bubble_diagram.data.procedural import make_plans
+from dither.tasks.bubble_diagram.decoded_samples import decode_samples
+from dither.tasks.bubble_diagram.geometry.placement import place_diagram, room_names
 from dither.tasks.bubble_diagram.plans import decode
+from dither.tasks.bubble_diagram.plots.animation import MOST_FRAMES, film_of, film_strip, to_animated_svg
+from dither.tasks.bubble_diagram.plots.html_gallery import draw_html_gallery
+from dither.tasks.bubble_diagram.plots.pictures import sample_pictures, to_gif, trajectory_pictures
+from dither.tasks.bubble_diagram.plots.svg import Rectangle, Text
 from dither.tasks.bubble_diagram.vocabulary import COLOURS, EDGE_MASK, NO_EDGE, NODE_MASK, NODE_PAD, ROOMS, pairs
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -63,7 +62,7 @@ def bad_samples():
 
 
 def test_exhibits_say_how_far_samples_hold_together():
-    shown = list(exhibits_of(bad_samples(), ROOM_SLOTS))
+    shown = list(decode_samples(bad_samples(), ROOM_SLOTS))
     assert [one.verdict for one in shown] == [
         "L4 realisable", "L0 tokens", "L1 programme", "unreadable", "unreadable", "L4 realisable",
     ]  # fmt: skip
@@ -71,7 +70,7 @@ def test_exhibits_say_how_far_samples_hold_together():
     assert shown[2].arrangement.broken == 1
     assert shown[3].wrong == ("room 0: MASK is left over",)
     assert shown[3].arrangement is None
-    assert list(exhibits_of(samples(0), ROOM_SLOTS)) == []
+    assert list(decode_samples(samples(0), ROOM_SLOTS)) == []
 
 
 class Seen(HTMLParser):
@@ -98,7 +97,7 @@ class Seen(HTMLParser):
 
 
 def test_the_page_stands_alone():
-    page = draw_page(list(exhibits_of(bad_samples(), ROOM_SLOTS)), 'A <b>"title"</b>')
+    page = draw_html_gallery(list(decode_samples(bad_samples(), ROOM_SLOTS)), 'A <b>"title"</b>')
     tags = Seen(page).tags
     assert "http" not in page
     assert not {tag for tag, _ in tags} & {"script", "link", "img", "iframe", "a", "object", "b"}
@@ -107,8 +106,8 @@ def test_the_page_stands_alone():
 
 
 def test_the_page_shows_every_sample_under_its_verdict():
-    shown = list(exhibits_of(bad_samples(), ROOM_SLOTS))
-    page = draw_page(shown)
+    shown = list(decode_samples(bad_samples(), ROOM_SLOTS))
+    page = draw_html_gallery(shown)
     tags = Seen(page).tags
     cards = [said["class"].split() for tag, said in tags if tag == "article"]
     sizes = [len(one.arrangement.diagram.types) if one.arrangement else None for one in shown]
@@ -127,7 +126,7 @@ def test_the_page_shows_every_sample_under_its_verdict():
 
 
 def test_nothing_is_a_page_too():
-    assert Seen(draw_page([])).tags[0][0] == "html"
+    assert Seen(draw_html_gallery([])).tags[0][0] == "html"
 
 
 def grounds(page):
@@ -136,7 +135,7 @@ def grounds(page):
 
 def test_a_film_begins_grey_and_ends_with_the_diagram():
     tokens = samples(1)
-    arrangement = arrange(decode(tokens[0], ROOM_SLOTS))
+    arrangement = place_diagram(decode(tokens[0], ROOM_SLOTS))
     path = way(tokens)
     film = film_of(path, [arrangement])
     rooms = len(arrangement.diagram.types)
@@ -156,7 +155,7 @@ def test_a_film_begins_grey_and_ends_with_the_diagram():
 def test_states_without_change_and_states_beyond_the_most_are_left_out():
     tokens = make_plans(3, 0, 20, 14).tokens(14)
     row = int((tokens[:, :14] != NODE_PAD).sum(1).argmax())
-    found = arrange(decode(tokens[row], 14))
+    found = place_diagram(decode(tokens[row], 14))
     state = tokens[[row]].copy()
     path = [state.copy()]
     for place in range(14 + 60):
@@ -171,7 +170,7 @@ def test_states_without_change_and_states_beyond_the_most_are_left_out():
 
 def test_a_room_may_turn_grey_again_and_become_another():
     tokens = samples(1)
-    arrangement = arrange(decode(tokens[0], ROOM_SLOTS))
+    arrangement = place_diagram(decode(tokens[0], ROOM_SLOTS))
     other, grey = tokens.copy(), tokens.copy()
     grey[0, 0], other[0, 0] = NODE_MASK, (tokens[0, 0] + 1) % 13
     other[0, ROOM_SLOTS] = NO_EDGE if tokens[0, ROOM_SLOTS] != NO_EDGE else 3
@@ -205,7 +204,7 @@ def at(root, moment, seconds):
 
 def test_the_animated_svg_shows_what_the_frames_show():
     tokens = samples(2)
-    film = film_of(way(tokens), [arrange(decode(row, ROOM_SLOTS)) for row in tokens])
+    film = film_of(way(tokens), [place_diagram(decode(row, ROOM_SLOTS)) for row in tokens])
     text = to_animated_svg(film)
     assert "<script" not in text
     root = ElementTree.fromstring(text)
@@ -217,7 +216,7 @@ def test_the_animated_svg_shows_what_the_frames_show():
 
 def test_the_gif_has_a_frame_for_each_state_and_keeps_colours():
     tokens = samples(1)
-    film = film_of(way(tokens), [arrange(decode(tokens[0], ROOM_SLOTS))])
+    film = film_of(way(tokens), [place_diagram(decode(tokens[0], ROOM_SLOTS))])
     with Image.open(BytesIO(to_gif(film.pages(), film.seconds))) as image:
         assert image.size == (film.width, film.height)
         assert image.n_frames == len(film.frames)
@@ -235,7 +234,7 @@ def test_the_gif_has_a_frame_for_each_state_and_keeps_colours():
 
 def test_stages_are_of_each_sample_by_itself():
     tokens = samples(3)
-    page = film_strip(way(tokens), [arrange(decode(row, ROOM_SLOTS)) for row in tokens], size=100)
+    page = film_strip(way(tokens), [place_diagram(decode(row, ROOM_SLOTS)) for row in tokens], size=100)
     assert (page.width, page.height) == (600, 300)
     for row, sample in enumerate(tokens):
         total = int(masked(sample)[1].sum())
@@ -253,16 +252,16 @@ def test_pictures_of_samples_and_of_their_way():
     assert set(found) == {"diagram", "floorplan", "gallery", "diagrams", "unreadable"}
     assert found["gallery"].html.startswith("<!doctype html>")
     assert found["gallery"].html.count("<article") == 6
-    (path,) = path_pictures(way(tokens[:4]), ROOM_SLOTS)
+    (path,) = trajectory_pictures(way(tokens[:4]), ROOM_SLOTS)
     assert path.png.startswith(b"\x89PNG")
     assert path.gif.startswith(b"GIF89a")
     assert ElementTree.fromstring(path.svg).tag == SVG + "svg"
-    assert list(path_pictures(way(tokens[3:5]), ROOM_SLOTS)) == []
+    assert list(trajectory_pictures(way(tokens[3:5]), ROOM_SLOTS)) == []
 
 
 def test_a_sample_that_is_no_diagram_is_left_out_of_the_film():
     tokens = samples(3)
     tokens[1, 0] = NODE_MASK
-    (path,) = path_pictures(way(tokens), ROOM_SLOTS)
-    (same,) = path_pictures(way(tokens)[:, [0, 2]], ROOM_SLOTS)
+    (path,) = trajectory_pictures(way(tokens), ROOM_SLOTS)
+    (same,) = trajectory_pictures(way(tokens)[:, [0, 2]], ROOM_SLOTS)
     assert replace(path, png=None) == replace(same, png=None)

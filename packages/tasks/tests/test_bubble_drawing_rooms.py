@@ -8,20 +8,19 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from dither.tasks.bubble_diagram.arrangement import Arrangement, arrange, room_names, spread_rooms
-from dither.tasks.bubble_diagram.demands import Canvas, demands_of
-from dither.tasks.bubble_diagram.drawing import Scene, draw_bubbles, draw_diagram, draw_gallery
-from dither.tasks.bubble_diagram.exhibits import exhibits_of
-from dither.tasks.bubble_diagram.floorplan import METRES, draw_floorplan, room_areas
-from dither.tasks.bubble_diagram.generator import make_plans
-from dither.tasks.bubble_diagram.layout import liked_sides
-from dither.tasks.bubble_diagram.page import Line, Page, Rectangle, Text, to_svg
-from dither.tasks.bubble_diagram.painting import to_png
+from dither.tasks.bubble_diagram.data.procedural import make_plans
+from dither.tasks.bubble_diagram.decoded_samples import decode_samples
+from dither.tasks.bubble_diagram.geometry.layout import preferred_sides
+from dither.tasks.bubble_diagram.geometry.placement import Placement, place_diagram, room_names, spread_boxes
+from dither.tasks.bubble_diagram.geometry.realisability import is_witness, realise
+from dither.tasks.bubble_diagram.geometry.wall_constraints import Canvas, wall_constraints_of
 from dither.tasks.bubble_diagram.plans import Diagram, encode
-from dither.tasks.bubble_diagram.realisability import realise
+from dither.tasks.bubble_diagram.plots.diagram import Scene, draw_bubbles, draw_diagram, draw_gallery
+from dither.tasks.bubble_diagram.plots.floorplan import METRES, draw_floorplan, room_areas
+from dither.tasks.bubble_diagram.plots.pictures import to_png
+from dither.tasks.bubble_diagram.plots.svg import Line, Page, Rectangle, Text, to_svg
 from dither.tasks.bubble_diagram.relations import edges_of
 from dither.tasks.bubble_diagram.vocabulary import RELATIONS
-from dither.tasks.bubble_diagram.witness import is_witness
 
 BUBBLE = 0.9
 """Width of the line about a name."""
@@ -57,9 +56,9 @@ def test_boxes_of_a_picture_prove_the_diagram(most, least):
     diagrams = unplaced(21, 40, most, least)
     assert len(diagrams) > 5
     for diagram in diagrams:
-        placed = arrange(diagram)
+        placed = place_diagram(diagram)
         assert (edges_of(placed.boxes) == wanted(diagram)).all()
-        assert is_witness(placed.boxes, demands_of(wanted(diagram), len(diagram.types)), Canvas())
+        assert is_witness(placed.boxes, wall_constraints_of(wanted(diagram), len(diagram.types)), Canvas())
         assert placed.exact
         assert placed.boxes[:, :2].min(0).tolist() == [0, 0]
 
@@ -69,9 +68,9 @@ def test_a_witness_is_spread_towards_the_sizes_that_rooms_like():
     for diagram in unplaced(22, 25):
         rooms = len(diagram.types)
         witness = realise(wanted(diagram), rooms).boxes
-        boxes = spread_rooms(diagram, witness)
-        assert is_witness(boxes, demands_of(wanted(diagram), rooms), Canvas())
-        liked = liked_sides(diagram.types).prod(1)
+        boxes = spread_boxes(diagram, witness)
+        assert is_witness(boxes, wall_constraints_of(wanted(diagram), rooms), Canvas())
+        liked = preferred_sides(diagram.types).prod(1)
         for found, ratios in ((witness, before), (boxes, after)):
             ratios.extend(np.abs(np.log((found[:, 2:] - found[:, :2]).prod(1) / liked)).tolist())
     assert np.median(after) < 0.2
@@ -86,8 +85,8 @@ def test_any_witness_can_be_spread():
         low = random.integers(0, 200, (rooms, 2))
         witness = np.concatenate([low, np.minimum(low + random.integers(12, 120, (rooms, 2)), 256)], 1)
         diagram = replace(Diagram.from_boxes(tuple(random.integers(0, 13, rooms).tolist()), witness), boxes=None)
-        boxes = spread_rooms(diagram, witness)
-        assert is_witness(boxes, demands_of(wanted(diagram), rooms), Canvas())
+        boxes = spread_boxes(diagram, witness)
+        assert is_witness(boxes, wall_constraints_of(wanted(diagram), rooms), Canvas())
         assert (boxes != witness).any()
 
 
@@ -95,7 +94,7 @@ def test_what_is_no_witness_is_not_spread():
     (diagram,) = unplaced(23, 1)
     boxes = realise(wanted(diagram), len(diagram.types)).boxes
     with pytest.raises(ValueError, match="no witness"):
-        spread_rooms(diagram, boxes[::-1])
+        spread_boxes(diagram, boxes[::-1])
 
 
 def test_a_witness_that_is_given_serves_without_a_search():
@@ -104,13 +103,13 @@ def test_a_witness_that_is_given_serves_without_a_search():
     for diagram in unplaced(6, 120):
         changed = replace(diagram, edges=spoiled(diagram, random).edges[:1] + diagram.edges[1:])
         witness = realise(wanted(changed), len(changed.types)).boxes
-        if witness is not None and not arrange(changed, search=False).exact:
-            assert arrange(changed, witness, search=False).exact
-            assert arrange(changed).exact
-            (exhibit,) = exhibits_of(encode(changed, 8)[None], 8)
+        if witness is not None and not place_diagram(changed, search=False).exact:
+            assert place_diagram(changed, witness, search=False).exact
+            assert place_diagram(changed).exact
+            (exhibit,) = decode_samples(encode(changed, 8)[None], 8)
             assert exhibit.level == 4
             assert exhibit.arrangement.exact
-            boxes = spread_rooms(changed, witness)
+            boxes = spread_boxes(changed, witness)
             area, tight = ((some[:, 2:] - some[:, :2]).prod(1).sum() for some in (boxes, witness))
             grown += bool(area > 2 * tight)
             served += 1
@@ -121,8 +120,8 @@ def test_a_witness_that_is_given_serves_without_a_search():
 def test_boxes_that_relate_more_than_the_diagram_are_no_proof():
     boxes = np.array([(0, 0, 30, 30), (34, 0, 64, 30), (68, 0, 98, 30)])
     left = RELATIONS.index("left-of")
-    assert Arrangement.of(Diagram((0, 1, 2), ((0, 1, left), (1, 2, left))), boxes).exact
-    placed = Arrangement.of(Diagram((0, 1, 2), ((0, 1, left),)), boxes)
+    assert Placement.of(Diagram((0, 1, 2), ((0, 1, left), (1, 2, left))), boxes).exact
+    placed = Placement.of(Diagram((0, 1, 2), ((0, 1, left),)), boxes)
     assert placed.holds == (True,)
     assert placed.extra_names() == ["Master and Kitchen"]
     assert not placed.exact
@@ -160,7 +159,7 @@ def awkward():
 @pytest.mark.parametrize("size", [130, 230, 420])
 def test_names_do_not_overlap_and_stay_in_the_picture(size):
     for diagram in awkward():
-        placed = arrange(diagram, search=False)
+        placed = place_diagram(diagram, search=False)
         page = Page(size, size, tuple(draw_bubbles(Scene(placed, 6, 6, size - 12, size - 12), tags=size > 200)))
         names = extents(page)
         assert len(names) == len(diagram.types)
@@ -177,7 +176,7 @@ def test_names_do_not_overlap_and_stay_in_the_picture(size):
 
 def test_words_of_floor_plans_do_not_overlap_and_stay_in_the_picture():
     for diagram in awkward():
-        page = draw_floorplan(arrange(diagram, search=False), size=300)
+        page = draw_floorplan(place_diagram(diagram, search=False), size=300)
         text = list(words(page))
         for said, corners in text:
             assert min(corners) >= 0, said
@@ -188,7 +187,7 @@ def test_words_of_floor_plans_do_not_overlap_and_stay_in_the_picture():
 
 def test_names_stand_on_their_rooms():
     for diagram in unplaced(4, 40):
-        scene = Scene(arrange(diagram), 0, 0, 420, 420)
+        scene = Scene(place_diagram(diagram), 0, 0, 420, 420)
         for room, label in enumerate(scene.write()):
             assert label.spot is None, "there is room for every name"
             over = [k for k, (x0, y0, x1, y1) in enumerate(scene.boxes) if x0 < label.x < x1 and y0 < label.y < y1]
@@ -198,7 +197,7 @@ def test_names_stand_on_their_rooms():
 def test_a_name_without_a_place_has_a_line_to_its_room():
     """The second room hides the first."""
     boxes = np.array([(10, 10, 40, 40), (0, 0, 60, 60), (0, 70, 60, 130)])
-    scene = Scene(Arrangement.of(Diagram((0, 1, 2), ()), boxes), 0, 0, 300, 300)
+    scene = Scene(Placement.of(Diagram((0, 1, 2), ()), boxes), 0, 0, 300, 300)
     scene.order = [0, 1, 2]
     scene.surface = type(scene.surface)(300, 300, scene.boxes, scene.order)
     hidden = scene.write()[0]
@@ -210,7 +209,7 @@ def test_a_name_without_a_place_has_a_line_to_its_room():
 
 def test_every_room_is_drawn_once():
     for diagram in awkward()[::5]:
-        placed = arrange(diagram, search=False)
+        placed = place_diagram(diagram, search=False)
         for page in (draw_diagram(diagram, arrangement=placed), draw_floorplan(placed)):
             root = ElementTree.fromstring(to_svg(page))
             titles = [one.text for one in root.iter("{http://www.w3.org/2000/svg}title")]
@@ -238,14 +237,14 @@ def test_areas_are_what_shows_of_the_rooms():
     areas = room_areas(boxes, [0, 1, 2])
     assert areas == pytest.approx(np.array([10000 - 100 - 600, 900, 600]) * METRES**2)
     assert pytest.approx(18**2) == room_areas(np.array([(0, 0, 256, 256)]), [0])[0]
-    page = draw_floorplan(Arrangement.of(Diagram((0, 1, 2), ()), boxes))
+    page = draw_floorplan(Placement.of(Diagram((0, 1, 2), ()), boxes))
     text = [said for said, _ in words(page)]
     assert {"Living", "46.0 m²", "4.4 m²", "3.0 m²"} <= set(text)
     assert any("53 m² in 3 rooms" in said for said in text)
 
 
 def test_the_bar_of_a_floor_plan_is_as_long_as_it_says():
-    placed = Arrangement.of(Diagram((0, 1), ()), np.array([(0, 0, 128, 128), (140, 0, 256, 128)]))
+    placed = Placement.of(Diagram((0, 1), ()), np.array([(0, 0, 128, 128), (140, 0, 256, 128)]))
     page = draw_floorplan(placed, size=400)
     floor = next(s for s in page.shapes if isinstance(s, Rectangle) and s.title == "Living")
     bar = next(s for s in page.shapes if isinstance(s, Line) and s.y0 == s.y1)
@@ -257,5 +256,5 @@ def test_many_diagrams_take_seconds():
     random = np.random.default_rng(1)
     diagrams = [spoiled(one, random) if place % 2 else one for place, one in enumerate(unplaced(9, 64))]
     start = time.process_time()
-    to_png(draw_gallery(diagrams, arrangements=[arrange(one, search=False) for one in diagrams]))
+    to_png(draw_gallery(diagrams, arrangements=[place_diagram(one, search=False) for one in diagrams]))
     assert time.process_time() - start < 10, "about 2.5 s on an idle core"

@@ -9,21 +9,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dither.registry.parts import Exports
+from dither.registry.flow.protocols import Exports
+from dither.tasks.bubble_diagram.data.procedural import make_plans
 from dither.tasks.bubble_diagram.export import (
     EXPORTS,
     from_networkx,
+    housegan_plan,
     to_dot,
     to_graphml,
     to_networkx,
     write_diagrams,
     write_samples,
 )
+from dither.tasks.bubble_diagram.formats.common import ReadOptions
 from dither.tasks.bubble_diagram.formats.housegan import FROM_HOUSEGAN, TO_HOUSEGAN, read_housegan
-from dither.tasks.bubble_diagram.formats.reading import Choices
-from dither.tasks.bubble_diagram.generator import make_plans
-from dither.tasks.bubble_diagram.housegan_layout import housegan_plan
-from dither.tasks.bubble_diagram.jsonl import read_plans
+from dither.tasks.bubble_diagram.formats.jsonl import read_plans
 from dither.tasks.bubble_diagram.plans import Diagram, encode
 from dither.tasks.bubble_diagram.specs import BubbleDiagram, ProceduralPlans
 from dither.tasks.bubble_diagram.vocabulary import COLOURS, NODE_MASK, ROOMS
@@ -84,7 +84,7 @@ def test_housegan_and_back(tmp_path, adjacency):
     """Exact but for the sorts of bedroom, which the layout does not know; by nearness and by doors."""
     for number, diagram in enumerate(DIAGRAMS):
         (tmp_path / f"{number}.json").write_text(json.dumps(housegan_plan(diagram)))
-        choices = Choices(adjacency=adjacency, bedrooms="all-second")
+        choices = ReadOptions(adjacency=adjacency, bedrooms="all-second")
         (entry,) = read_housegan(tmp_path / f"{number}.json", choices)
         expected = Diagram(one_bedroom(diagram.types), diagram.edges, diagram.boxes, str(number))
         assert entry.diagram == expected
@@ -94,7 +94,7 @@ def test_relations_without_places_come_back_as_doors(tmp_path):
     """Which rooms are related is exact even where places had to be found."""
     for diagram in BARE:
         (tmp_path / "a.json").write_text(json.dumps(housegan_plan(diagram)))
-        (entry,) = read_housegan(tmp_path / "a.json", Choices(adjacency="door"))
+        (entry,) = read_housegan(tmp_path / "a.json", ReadOptions(adjacency="door"))
         assert [edge[:2] for edge in entry.diagram.edges] == [edge[:2] for edge in diagram.edges]
 
 
@@ -174,7 +174,7 @@ def test_a_sample_that_cannot_be_built_is_told(tmp_path):
     assert (found[1].edges, found[1].boxes) == (CIRCLE.edges, None)
     files, told = write_samples(samples, 8, tmp_path / "housegan", "housegan")
     assert told == ["1 of 2 samples have no boxes that show all of them; the boxes written break some relations"]
-    (entry,) = read_housegan(files[1], Choices(adjacency="door"))
+    (entry,) = read_housegan(files[1], ReadOptions(adjacency="door"))
     assert [edge[:2] for edge in entry.diagram.edges] == [edge[:2] for edge in CIRCLE.edges]
 
 
@@ -185,7 +185,7 @@ def test_samples_come_back_from_housegan_with_the_same_relations(tmp_path, adjac
     files, told = write_samples(samples, 8, tmp_path, "housegan")
     assert told == []
     for file, diagram in zip(files, DIAGRAMS, strict=False):
-        (entry,) = read_housegan(file, Choices(adjacency=adjacency, bedrooms="all-second"))
+        (entry,) = read_housegan(file, ReadOptions(adjacency=adjacency, bedrooms="all-second"))
         assert (entry.diagram.types, entry.diagram.edges) == (one_bedroom(diagram.types), diagram.edges)
 
 

@@ -18,23 +18,22 @@ from hypothesis import strategies as st
 from PIL import Image
 from scipy.io import savemat
 
-from dither.registry.problems import Refused
-from dither.tasks.bubble_diagram.formats.geometry import on_grid, outlines_of
+from dither.registry.config.errors import Refused
+from dither.tasks.bubble_diagram.data.plan_files import find_source, read_source
+from dither.tasks.bubble_diagram.data.procedural import make_plans
+from dither.tasks.bubble_diagram.formats.common import ReadOptions
 from dither.tasks.bubble_diagram.formats.graph2plan import read_graph2plan
 from dither.tasks.bubble_diagram.formats.housegan import read_housegan
-from dither.tasks.bubble_diagram.formats.pickled import Made, NotPlain, read_plain
-from dither.tasks.bubble_diagram.formats.reading import Choices
-from dither.tasks.bubble_diagram.formats.resplan import read_msd, read_resplan
+from dither.tasks.bubble_diagram.formats.resplan import on_grid, outlines_of, read_msd, read_resplan
+from dither.tasks.bubble_diagram.formats.restricted_pickle import Stub, UnsafePickleError, load_restricted
 from dither.tasks.bubble_diagram.formats.rplan_png import read_rplan_picture
-from dither.tasks.bubble_diagram.formats.sources import find_source, read_source
-from dither.tasks.bubble_diagram.generator import make_plans
 from dither.tasks.bubble_diagram.plans import Diagram
 from dither.tasks.bubble_diagram.vocabulary import ROOMS
 
 LIVING, MASTER, KITCHEN, BATH, SECOND, BALCONY = (
     ROOMS.index(name) for name in ("LivingRoom", "MasterRoom", "Kitchen", "Bathroom", "SecondRoom", "Balcony")
 )
-CHOICES = Choices()
+CHOICES = ReadOptions()
 THREE = [(60, 60, 140, 160), (144, 60, 200, 110), (144, 112, 180, 160)]
 TYPES = [LIVING, KITCHEN, BATH]
 
@@ -291,7 +290,7 @@ HOUSE = {  # a living room with a kitchen and two bedrooms; the small bedroom ha
 def house(tmp_path, change=None, **choices):
     content = HOUSE | (change or {})
     (tmp_path / "5.json").write_text(json.dumps(content))
-    return read_housegan(tmp_path / "5.json", Choices(**choices))
+    return read_housegan(tmp_path / "5.json", ReadOptions(**choices))
 
 
 def test_proximity_and_doors_of_housegan(tmp_path):
@@ -424,7 +423,7 @@ def test_resplan(tmp_path, shapely, protocol):
     }
     wrong = {"id": 13, "living": "nothing", "kitchen": None}
     path = write_pickle(tmp_path / "ResPlan.pkl", [plan, wrong, plan], protocol)
-    first, second, third = read_resplan(path, Choices(pickles=True))
+    first, second, third = read_resplan(path, ReadOptions(pickles=True))
     shift = np.array([128 - 130, 128 - 128] * 2)  # to the middle
     boxes = np.array([(60, 60, 140, 160), (144, 60, 200, 110), (60, 164, 90, 190), (94, 164, 140, 196)]) + shift
     assert first.diagram == Diagram.from_boxes((LIVING, KITCHEN, SECOND, MASTER), [tuple(b) for b in boxes], "12")
@@ -439,7 +438,7 @@ def test_msd(tmp_path):
     graph.add_node(1, geometry=[(x + 4.2, y) for x, y in corners], room_type=0)
     graph.add_node(2, geometry=[(x, y + 3.2) for x, y in corners], room_type=7)
     graph.add_edge(0, 1, connectivity="door")
-    found = only(read_msd(write_pickle(tmp_path / "4.pickle", graph), Choices(pickles=True))).diagram
+    found = only(read_msd(write_pickle(tmp_path / "4.pickle", graph), ReadOptions(pickles=True))).diagram
     assert found.types == (LIVING, MASTER, BATH)
     assert found.name == "4"
     # y grows upwards there: room 2 lies above room 0. A metre is 14.2 pixels.
@@ -449,7 +448,7 @@ def test_msd(tmp_path):
     )
     graph.nodes[1]["room_type"] = 9
     path = write_pickle(tmp_path / "4.pickle", graph)
-    assert fault(read_msd(path, Choices(pickles=True))) == "node 1: room_type 9 is none of 0..8"
+    assert fault(read_msd(path, ReadOptions(pickles=True))) == "node 1: room_type 9 is none of 0..8"
 
 
 def test_pickles_are_refused_unless_asked_for(tmp_path):
@@ -468,11 +467,11 @@ class Harm:
 
 def test_nothing_in_a_pickle_is_run(tmp_path):
     path = write_pickle(tmp_path / "a.pkl", [{"living": Harm(tmp_path / "harm")}])
-    made = read_plain(path.read_bytes())[0]["living"]
-    assert isinstance(made, Made)
+    made = load_restricted(path.read_bytes())[0]["living"]
+    assert isinstance(made, Stub)
     assert made.what.endswith(".mkdir")
     assert made.given == (str(tmp_path / "harm"),)
-    list(read_resplan(path, Choices(pickles=True)))
+    list(read_resplan(path, ReadOptions(pickles=True)))
     assert not (tmp_path / "harm").exists()
     pickle.loads(path.read_bytes())
     assert (tmp_path / "harm").exists(), "the pickle does no harm, so the test says nothing"
@@ -489,7 +488,7 @@ PLAIN = st.recursive(
 
 @given(PLAIN, st.integers(3, 5))
 def test_plain_data_comes_out_of_a_pickle(value, protocol):
-    assert read_plain(pickle.dumps(value, protocol)) == value
+    assert load_restricted(pickle.dumps(value, protocol)) == value
 
 
 @given(st.binary(max_size=60), st.integers(0, 400), st.integers(0, 255))
@@ -497,24 +496,24 @@ def test_no_pickle_ends_in_a_traceback(noise, place, value):
     whole = bytearray(pickle.dumps({"a": [1, (2, 3)], "b": networkx.Graph([(0, 1)]), "c": np.arange(3)}))
     whole[place % len(whole)] = value
     for content in (bytes(whole), noise, bytes(whole)[: place % len(whole)]):
-        with suppress(NotPlain):
-            read_plain(content)
+        with suppress(UnsafePickleError):
+            load_restricted(content)
 
 
 def test_shapes():
-    found = outlines_of(Made("shapely.Polygon", (), box(0, 0, 4, 3)))
+    found = outlines_of(Stub("shapely.Polygon", (), box(0, 0, 4, 3)))
     assert found[0].tolist() == [[0, 0], [4, 0], [4, 3], [0, 3], [0, 0]]
     hole = struct.pack("<BII", 1, 3, 2) + box(0, 0, 4, 3)[9:] + box(1, 1, 2, 2)[9:]
-    assert len(outlines_of(Made("x", (hole,)))) == 1
+    assert len(outlines_of(Stub("x", (hole,)))) == 1
     high = struct.pack("<BIII", 1, 0x80000003, 1, 1) + struct.pack("<ddd", 1, 2, 9)
-    assert outlines_of(Made("x", (high,)))[0].tolist() == [[1, 2]]
+    assert outlines_of(Stub("x", (high,)))[0].tolist() == [[1, 2]]
     big = struct.pack(">BIII", 0, 1003, 1, 1) + struct.pack(">ddd", 1, 2, 9)
-    assert outlines_of(Made("x", (big,)))[0].tolist() == [[1, 2]]
+    assert outlines_of(Stub("x", (big,)))[0].tolist() == [[1, 2]]
     assert outlines_of(None) == []
-    assert outlines_of(Made("x", (struct.pack("<BIdd", 1, 1, 0, 0),))) == []
+    assert outlines_of(Stub("x", (struct.pack("<BIdd", 1, 1, 0, 0),))) == []
     for wrong in (box(0, 0, 4, 3)[:-3], b"", struct.pack("<BI", 1, 99)):
         with pytest.raises(ValueError, match="shape"):
-            outlines_of(Made("x", (wrong,)))
+            outlines_of(Stub("x", (wrong,)))
 
 
 def test_plans_come_to_the_middle_of_the_grid():

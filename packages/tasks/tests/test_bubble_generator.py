@@ -5,13 +5,21 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from dither.tasks.bubble_diagram import generator
-from dither.tasks.bubble_diagram.dissection import SHARED, cut_outlines, grow_living_rooms, shared_walls
-from dither.tasks.bubble_diagram.generator import BLOCK, make_plans
-from dither.tasks.bubble_diagram.programme import LARGER_COUNTS, draw_counts, draw_programmes
+from dither.tasks.bubble_diagram.data import procedural as generator
+from dither.tasks.bubble_diagram.data.procedural import (
+    BLOCK,
+    LARGER_COUNTS,
+    SHARED,
+    draw_counts,
+    draw_room_programs,
+    grow_living_rooms,
+    make_plans,
+    partition_outlines,
+    shared_walls,
+)
 from dither.tasks.bubble_diagram.relations import GRID, edges_of, labels_of
 from dither.tasks.bubble_diagram.specs import BubbleDiagram, ProceduralPlans
-from dither.tasks.bubble_diagram.structure import structure_of
+from dither.tasks.bubble_diagram.validity import token_validity
 from dither.tasks.bubble_diagram.vocabulary import (
     EDGE_PAD,
     INSIDE,
@@ -182,7 +190,7 @@ def test_plans_with_up_to_fourteen_rooms():
     assert plans.boxes.max() <= GRID
     sides = (plans.boxes[..., 2:] - plans.boxes[..., :2])[real]
     assert sides.min() >= 13
-    found = structure_of(plans.tokens(14), 14)
+    found = token_validity(plans.tokens(14), 14)
     assert found.order.all(), "a plan is not in one piece, or has two living rooms"
     assert (np.where(plans.edges == EDGE_PAD, EDGE_PAD, edges_of(plans.boxes)) == plans.edges).all()
     task = BubbleDiagram(data={"use": "procedural-plans"}, rooms=14)
@@ -239,7 +247,7 @@ def test_it_is_fast():
 def test_pieces_fill_the_outline():
     random = np.random.default_rng(0)
     pieces = random.integers(5, 11, 300)
-    boxes = cut_outlines(pieces, random)
+    boxes = partition_outlines(pieces, random)
     sides = boxes[..., 2:] - boxes[..., :2]
     assert ((sides > 0).all(-1).sum(1) == pieces).all()
     assert (sides.prod(-1).sum(1) == boxes.max(1)[:, 2:].prod(1)).all()
@@ -260,7 +268,7 @@ def test_shared_walls():
 def test_living_rooms_hang_together():
     random = np.random.default_rng(1)
     extra = np.repeat([0, 1, 2], 50)
-    boxes = cut_outlines(np.full(150, 9), random)
+    boxes = partition_outlines(np.full(150, 9), random)
     touching = shared_walls(boxes)
     living = grow_living_rooms(boxes, touching, extra, random)
     for near, chosen, more in zip(touching, living, extra, strict=True):
@@ -275,7 +283,7 @@ def test_living_rooms_hang_together():
 def test_programmes_draw_by_weight_without_putting_back():
     random = np.random.default_rng(2)
     rooms = np.full(20_000, 5)
-    types = draw_programmes(rooms, random)
+    types = draw_room_programs(rooms, random)
     assert types.shape == (20_000, 4)
     names = {name: (types == kind).sum(1) for kind, name in enumerate(ROOMS)}
     assert abs(names["MasterRoom"].mean() - 0.985) < 0.005
@@ -283,7 +291,7 @@ def test_programmes_draw_by_weight_without_putting_back():
     usual = (names["MasterRoom"] == 1) & (names["Kitchen"] == 1)
     total = 12 + 4 + 0.5 + 6 + 0.6 + 1.6 + 0.12 + 1.1 + 0.7 + 0.45 + 0.35 + 0.25 + 0.15 + 0.08
     assert abs((names["SecondRoom"][usual] == 1).mean() - 16.5 / total) < 0.015
-    assert (draw_programmes(np.array([4, 8]), random) == -1).sum(1).tolist() == [4, 0]
+    assert (draw_room_programs(np.array([4, 8]), random) == -1).sum(1).tolist() == [4, 0]
 
 
 def test_counts_are_cut_at_the_largest():

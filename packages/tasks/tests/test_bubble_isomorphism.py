@@ -2,8 +2,8 @@ from itertools import permutations
 
 import numpy as np
 
-from dither.tasks.bubble_diagram.generator import make_plans
-from dither.tasks.bubble_diagram.isomorphism import Library, first_of_their_kind, room_marks
+from dither.tasks.bubble_diagram.data.procedural import make_plans
+from dither.tasks.bubble_diagram.isomorphism import PlanIndex, is_first_occurrence, room_hashes
 from dither.tasks.bubble_diagram.plans import Plans
 from dither.tasks.bubble_diagram.relations import labels_of
 from dither.tasks.bubble_diagram.vocabulary import NO_EDGE, NODE_PAD, pairs
@@ -39,7 +39,7 @@ def test_a_library_with_boxes_holds_exactly_the_diagrams_of_all_orders():
         everything |= {tuple(row) for row in turned.tokens(3).tolist()}
     expected = [tuple(row) in everything for row in asked.tokens(3).tolist()]
     assert 20 < sum(expected) < 280
-    assert Library(plans.tokens(3), 3, plans.boxes).holds(asked.tokens(3)).tolist() == expected
+    assert PlanIndex(plans.tokens(3), 3, plans.boxes).holds(asked.tokens(3)).tolist() == expected
 
 
 def test_without_boxes_two_orders_of_one_plan_are_never_told_apart():
@@ -68,19 +68,19 @@ def test_without_boxes_two_orders_of_one_plan_are_never_told_apart():
     rows, tokens = plans.tokens(3), asked.tokens(3)
     expected = [any(same(one, other) for other in rows) for one in tokens]
     assert 10 < sum(expected) < 110
-    assert Library(rows, 3).holds(tokens).tolist() == expected
-    assert (Library(rows, 3, plans.boxes).holds(tokens) <= Library(rows, 3).holds(tokens)).all()
+    assert PlanIndex(rows, 3).holds(tokens).tolist() == expected
+    assert (PlanIndex(rows, 3, plans.boxes).holds(tokens) <= PlanIndex(rows, 3).holds(tokens)).all()
     kept = []
     for row, one in enumerate(tokens):
         if not any(same(one, tokens[other]) for other in kept):
             kept.append(row)
-    assert np.flatnonzero(first_of_their_kind(tokens, 3)).tolist() == kept
+    assert np.flatnonzero(is_first_occurrence(tokens, 3)).tolist() == kept
 
 
 def test_real_plans_are_found_in_any_order_and_held_out_ones_are_not():
     plans, random = make_plans(0, 0, 1500), np.random.default_rng(0)
     train, held = plans[:1000], plans[1000:]
-    library = Library(train.tokens(8), 8, train.boxes)
+    library = PlanIndex(train.tokens(8), 8, train.boxes)
     other = reordered(train, random)
     assert (other.tokens(8) != train.tokens(8)).any(1).mean() > 0.99
     assert library.holds(train.tokens(8)).all()
@@ -91,9 +91,9 @@ def test_real_plans_are_found_in_any_order_and_held_out_ones_are_not():
     told = other.edges[:, 0] != NO_EDGE
     assert library.holds(changed)[told].mean() < 0.05
     both = np.concatenate([train.tokens(8), other.tokens(8)])
-    first = first_of_their_kind(both, 8)
+    first = is_first_occurrence(both, 8)
     assert not (first[:1000] & first[1000:]).any()
-    assert first_of_their_kind(train.tokens(8), 8).mean() > 0.97
+    assert is_first_occurrence(train.tokens(8), 8).mean() > 0.97
 
 
 def test_marks_depend_on_the_room_and_not_on_its_place():
@@ -102,16 +102,16 @@ def test_marks_depend_on_the_room_and_not_on_its_place():
     other = Plans.from_boxes(
         np.take_along_axis(plans.types, order, 1), np.take_along_axis(plans.boxes, order[..., None], 1)
     )
-    marks = room_marks(plans.tokens(8), 8)
-    assert (np.take_along_axis(marks, order, 1) == room_marks(other.tokens(8), 8)).all()
+    marks = room_hashes(plans.tokens(8), 8)
+    assert (np.take_along_axis(marks, order, 1) == room_hashes(other.tokens(8), 8)).all()
     assert ((marks == 0) == (plans.types == NODE_PAD)).all()
     without = plans.tokens(8).copy()
     first = (without[:, 8:] < NO_EDGE).argmax(1) + 8
     without[np.arange(200), first] = NO_EDGE
-    assert (room_marks(without, 8) != marks).any(1).all(), "who is near whom counts"
+    assert (room_hashes(without, 8) != marks).any(1).all(), "who is near whom counts"
 
 
 def test_nothing_is_in_an_empty_library():
     tokens = make_plans(0, 0, 5).tokens(8)
-    assert not Library(tokens[:0], 8).holds(tokens).any()
-    assert first_of_their_kind(tokens[:0], 8).shape == (0,)
+    assert not PlanIndex(tokens[:0], 8).holds(tokens).any()
+    assert is_first_occurrence(tokens[:0], 8).shape == (0,)

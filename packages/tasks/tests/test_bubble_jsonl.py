@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dither.registry.problems import Refused
-from dither.tasks.bubble_diagram.generator import make_plans
-from dither.tasks.bubble_diagram.jsonl import plan_line, read_plans, scan_plans
+from dither.registry.config.errors import Refused
+from dither.tasks.bubble_diagram.data.procedural import make_plans
+from dither.tasks.bubble_diagram.formats.jsonl import plan_line, read_plans, scan_plans
 from dither.tasks.bubble_diagram.plans import Diagram
 
 GOOD = '{"types": ["LivingRoom", "Kitchen"], "edges": [[0, 1, "left-of"]]}'

@@ -7,17 +7,14 @@ import pytest
 import torch
 
 from dither.registry import TokenSpace
-from dither.registry.flow import Clean, Noise, Noised, State
-from dither.tasks.bubble_diagram.archetypes import Archetypes
-from dither.tasks.bubble_diagram.frequencies import Frequencies, divergence, shuffled, variation
-from dither.tasks.bubble_diagram.generator import make_plans
-from dither.tasks.bubble_diagram.metrics import sample_figures
+from dither.registry.flow.records import Clean, Noise, Noised, State
+from dither.tasks.bubble_diagram.data.procedural import make_plans
+from dither.tasks.bubble_diagram.metrics.frequencies import Frequencies, divergence, shuffled, variation
+from dither.tasks.bubble_diagram.metrics.sample_metrics import Archetypes, Reference, Topology, mmd, sample_metrics
 from dither.tasks.bubble_diagram.plans import Diagram, PlanSplits, encode
-from dither.tasks.bubble_diagram.reference import Reference
 from dither.tasks.bubble_diagram.specs import BubbleDiagram
-from dither.tasks.bubble_diagram.topology import Topology, mmd
 from dither.tasks.bubble_diagram.vocabulary import EDGE_PAD, NO_EDGE, NODE_MASK, NODE_PAD, ROOMS, pairs
-from dither.tasks.denoising import Accuracy
+from dither.tasks.token_accuracy import Accuracy
 
 
 @pytest.fixture(scope="module")
@@ -178,31 +175,31 @@ def test_the_reference_itself_is_at_no_distance_and_nonsense_is_far(plans, refer
 
 def test_the_floor_stands_beside_the_figures_and_is_of_as_many_plans(plans, reference):
     samples = plans.tokens(8)[:120]
-    found = sample_figures(samples, reference)
+    found = sample_metrics(samples, reference)
     floors = {name.removesuffix("_floor"): value for name, value in found.items() if name.endswith("_floor")}
     bare = {*(f"level_{level}" for level in range(5)), "unknown", "connected", "one_living_room"}
     assert floors.keys() == {name for name in found if not name.endswith("_floor")} - bare - {"floor_plans"}
     again = reference.figures(plans.tokens(8)[400:520])
     assert floors == pytest.approx({name: again[name] for name in floors})
-    fewer = sample_figures(samples[:20], reference)
+    fewer = sample_metrics(samples[:20], reference)
     assert fewer["type_js_floor"] > found["type_js_floor"] > 0
     assert (fewer["floor_plans"], found["floor_plans"]) == (20, 120)
-    assert sample_figures(plans.tokens(8)[:210], reference)["floor_plans"] == 200, "as many as there are"
+    assert sample_metrics(plans.tokens(8)[:210], reference)["floor_plans"] == 200, "as many as there are"
     without = Reference(PlanSplits(plans[600:], plans[:400], plans[:0]), 8)
-    bare = sample_figures(samples[:20], without)
+    bare = sample_metrics(samples[:20], without)
     assert not any(name.endswith("_floor") for name in bare)
     assert bare["floor_plans"] == 0
-    assert sample_figures(samples[:0], reference) == {}
+    assert sample_metrics(samples[:0], reference) == {}
 
 
 def test_samples_that_are_no_diagrams(plans, reference):
     broken = plans.tokens(8)[:20].copy()
     broken[:10, 0] = NODE_MASK
-    found = sample_figures(broken, reference)
+    found = sample_metrics(broken, reference)
     assert found["level_0"] == found["level_4"] == 0.5
     assert found["unique"] <= 0.5
     broken[:, 0] = NODE_MASK
-    found = sample_figures(broken, reference)
+    found = sample_metrics(broken, reference)
     assert found["level_0"] == found["unique"] == found["novel"] == 0
     assert "type_js" not in found
     assert all(np.isfinite(value) for value in found.values())

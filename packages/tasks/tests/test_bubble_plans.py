@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dither.registry.problems import Refused
-from dither.tasks.bubble_diagram.canonical import canonical_forms, plan_groups
-from dither.tasks.bubble_diagram.generator import make_plans
+from dither.registry.config.errors import Refused
+from dither.tasks.bubble_diagram.data.prepare import divide, hold_out
+from dither.tasks.bubble_diagram.data.procedural import make_plans
+from dither.tasks.bubble_diagram.isomorphism import canonical_forms, plan_groups
 from dither.tasks.bubble_diagram.plans import Diagram, Plans, decode, encode, real_edges
-from dither.tasks.bubble_diagram.splits import divide, hold_out
 from dither.tasks.bubble_diagram.vocabulary import EDGE_MASK, EDGE_PAD, NO_EDGE, NODE_MASK, NODE_PAD, pairs
 
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from dither.engine.cli import main
-from dither.registry.problems import Refused
-from dither.tasks.bubble_diagram import prepared
-from dither.tasks.bubble_diagram.formats.reading import Entry, Fault
-from dither.tasks.bubble_diagram.generator import make_plans
-from dither.tasks.bubble_diagram.jsonl import plan_line
+from dither.registry.config.errors import Refused
+from dither.tasks.bubble_diagram.data import prepare as prepared
+from dither.tasks.bubble_diagram.data.prepare import prepare_plans
+from dither.tasks.bubble_diagram.data.procedural import make_plans
+from dither.tasks.bubble_diagram.formats.common import Entry, Fault
+from dither.tasks.bubble_diagram.formats.jsonl import plan_line
 from dither.tasks.bubble_diagram.plans import Diagram, Plans
-from dither.tasks.bubble_diagram.preparation import prepare_plans
 from dither.tasks.bubble_diagram.specs import BubbleDiagram, PlanFiles
 
 

@@ -3,17 +3,16 @@ from itertools import combinations, pairwise, product
 import numpy as np
 import pytest
 
-from dither.tasks.bubble_diagram.demands import Canvas, demands_of, mark_values
-from dither.tasks.bubble_diagram.drawing import draw_gallery
-from dither.tasks.bubble_diagram.generator import make_plans
-from dither.tasks.bubble_diagram.layout import place_rooms
-from dither.tasks.bubble_diagram.levels import levels_of, realise_all
-from dither.tasks.bubble_diagram.page import to_svg
+from dither.tasks.bubble_diagram.data.procedural import make_plans
+from dither.tasks.bubble_diagram.geometry.layout import place_rooms
+from dither.tasks.bubble_diagram.geometry.realisability import is_witness, realise
+from dither.tasks.bubble_diagram.geometry.wall_constraints import Canvas, mark_values, wall_constraints_of
 from dither.tasks.bubble_diagram.plans import Diagram
-from dither.tasks.bubble_diagram.realisability import realise
+from dither.tasks.bubble_diagram.plots.diagram import draw_gallery
+from dither.tasks.bubble_diagram.plots.svg import to_svg
 from dither.tasks.bubble_diagram.relations import GRID, NEAR, edges_of
+from dither.tasks.bubble_diagram.validity import realise_all, validity_levels
 from dither.tasks.bubble_diagram.vocabulary import EDGE_PAD, INSIDE, NO_EDGE, RELATIONS, SURROUNDING, pairs
-from dither.tasks.bubble_diagram.witness import is_witness
 
 LEFT, RIGHT, ABOVE, BELOW = (RELATIONS.index(name) for name in ("left-of", "right-of", "above", "below"))
 
@@ -148,7 +147,7 @@ def test_what_is_given_up_is_unknown_and_never_valid():
     tokens = plans.tokens(8)
     assert realise(*drawn(plans, 0), limit=0).verdict == "unknown"
     assert realise(chain(5, LEFT, RIGHT), 5, limit=0).verdict == "impossible", "a proof needs no program"
-    found = levels_of(tokens, 8, limit=1)
+    found = validity_levels(tokens, 8, limit=1)
     assert 0 < found.unknown.sum() < 40
     assert not (found.unknown & found.realisable).any()
     assert (found.unknown | found.realisable).all()
@@ -162,14 +161,14 @@ def test_a_witness_is_checked_not_believed():
     plans = make_plans(2, 0, 1)
     edges, rooms = drawn(plans, 0)
     found = realise(edges, rooms)
-    demands, canvas = demands_of(edges, rooms), Canvas()
+    demands, canvas = wall_constraints_of(edges, rooms), Canvas()
     assert is_witness(found.boxes, demands, canvas)
     assert not is_witness(found.boxes - found.boxes.min() - 1, demands, canvas), "off the canvas"
     assert not is_witness(found.boxes, demands, Canvas(smallest=200))
     other = edges.copy()
     other[np.flatnonzero(edges < NO_EDGE)[0]] = NO_EDGE
-    assert not is_witness(found.boxes, demands_of(other, rooms), canvas)
-    assert is_witness(found.boxes, demands_of(other, rooms, apart=False), canvas)
+    assert not is_witness(found.boxes, wall_constraints_of(other, rooms), canvas)
+    assert is_witness(found.boxes, wall_constraints_of(other, rooms, apart=False), canvas)
 
 
 def test_demands_hold_of_boxes_that_show_the_diagram_and_of_no_others():
@@ -179,7 +178,7 @@ def test_demands_hold_of_boxes_that_show_the_diagram_and_of_no_others():
     boxes = np.concatenate([low, low + random.integers(1, 12, low.shape)], -1)
     found = edges_of(boxes)[:, 0]
     for relation in range(NO_EDGE + 1):
-        demands = demands_of(np.array([relation]), 2)
+        demands = wall_constraints_of(np.array([relation]), 2)
 
         def kept(marks, bounds):
             axis, first, second, most = np.moveaxis(bounds, -1, 0)
@@ -202,7 +201,7 @@ def test_levels_stand_on_each_other_and_equal_diagrams_are_found_alike():
     broken = tokens[:5].copy()
     broken[:, 0] = 13
     rows = np.concatenate([tokens, damaged, tokens, broken])
-    found = levels_of(rows, 8)
+    found = validity_levels(rows, 8)
     steps = [found.structure.tokens, found.structure.programme, found.structure.order, found.edges, found.realisable]
     for lower, upper in pairwise(steps):
         assert (upper <= lower).all()
@@ -211,10 +210,10 @@ def test_levels_stand_on_each_other_and_equal_diagrams_are_found_alike():
     assert not found.structure.tokens[180:].any()
     assert 0 < found.realisable[60:120].sum() < 60
     assert (found.boxes[:60] == found.boxes[120:180]).all()
-    given = levels_of(tokens, 8, boxes=plans.boxes)
+    given = validity_levels(tokens, 8, boxes=plans.boxes)
     assert given.realisable.all()
     assert (given.boxes == plans.boxes).all(), "boxes that are known are the witness"
-    moved = levels_of(tokens, 8, boxes=plans.boxes[::-1])
+    moved = validity_levels(tokens, 8, boxes=plans.boxes[::-1])
     assert moved.realisable.all(), "wrong boxes prove nothing and are not taken"
     assert (moved.boxes != plans.boxes[::-1]).any()
 

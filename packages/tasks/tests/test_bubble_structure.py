@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dither.tasks.bubble_diagram.frequencies import Frequencies
-from dither.tasks.bubble_diagram.generator import make_plans
+from dither.tasks.bubble_diagram.data.procedural import make_plans
+from dither.tasks.bubble_diagram.isomorphism import fingerprints
+from dither.tasks.bubble_diagram.metrics.frequencies import Frequencies
 from dither.tasks.bubble_diagram.plans import Diagram, encode
-from dither.tasks.bubble_diagram.structure import fingerprints, structure_of
+from dither.tasks.bubble_diagram.validity import token_validity
 from dither.tasks.bubble_diagram.vocabulary import EDGE_PAD, NO_EDGE, NODE_MASK, NODE_PAD, RELATIONS, pairs
 
 NODE = st.sampled_from([0, 0, 1, 2, 10, NODE_MASK, NODE_PAD])
@@ -56,7 +57,7 @@ def slow_levels(tokens):
 
 @given(st.one_of(legal(), st.tuples(*[NODE] * 4, *[EDGE] * 6).map(np.array)))
 def test_levels_equal_a_search_through_all_orders(tokens):
-    found = structure_of(tokens[None], 4)
+    found = token_validity(tokens[None], 4)
     assert [found.tokens[0], found.programme[0], found.order[0]] == slow_levels(tokens)
 
 
@@ -64,27 +65,27 @@ def test_a_circle_of_eight_is_found():
     ring = [(i, i + 1, RELATIONS.index("left-of")) for i in range(7)]
     for last, fine in (("left-of", True), ("right-of", False), ("above", True)):
         tokens = encode(Diagram((0, *[1] * 7), (*ring, (0, 7, RELATIONS.index(last)))), 8)
-        found = structure_of(tokens[None], 8)
+        found = token_validity(tokens[None], 8)
         assert found.programme[0]
         assert found.order[0] == fine
     two = encode(Diagram((0, 1, 1), ((0, 1, 3), (1, 2, 3), (0, 2, 6))), 8)
-    assert not structure_of(two[None], 8).order[0], "above runs in a circle"
+    assert not token_validity(two[None], 8).order[0], "above runs in a circle"
 
 
 def test_real_plans_hold_together_and_damaged_ones_do_not():
     tokens = make_plans(0, 0, 1000).tokens(8)
-    found = structure_of(tokens, 8)
+    found = token_validity(tokens, 8)
     assert found.order.all()
     damaged = tokens.copy()
     damaged[:, 0] = NODE_MASK
-    assert not structure_of(damaged, 8).tokens.any()
+    assert not token_validity(damaged, 8).tokens.any()
     damaged = np.where(tokens[:, 8:] < NO_EDGE, NO_EDGE, tokens[:, 8:])
-    alone = structure_of(np.concatenate([tokens[:, :8], damaged], 1), 8)
+    alone = token_validity(np.concatenate([tokens[:, :8], damaged], 1), 8)
     assert alone.tokens.all()
     assert alone.one_living_room.all()
     assert not alone.connected.any()
     two = np.where(tokens == 1, 0, tokens)
-    assert not structure_of(two, 8).one_living_room[(tokens[:, :8] == 1).any(1)].any()
+    assert not token_validity(two, 8).one_living_room[(tokens[:, :8] == 1).any(1)].any()
 
 
 def permuted(diagram, order):

@@ -8,16 +8,16 @@ import torch
 from pydantic import ValidationError
 
 from dither.registry import FeatureSpace, TokenSpace
-from dither.registry.flow import Clean, Measured, Noise, Noised, State
-from dither.registry.kinds import DataSpec
-from dither.registry.parts import Metrics, Task
-from dither.registry.problems import Refused
-from dither.tasks.bubble_diagram.frequencies import Frequencies
-from dither.tasks.bubble_diagram.jsonl import plan_line, read_plans
-from dither.tasks.bubble_diagram.metrics import GraphMetrics
+from dither.registry.config.errors import Refused
+from dither.registry.flow.protocols import Metrics, Task
+from dither.registry.flow.records import Clean, Measured, Noise, Noised, State
+from dither.registry.kinds.task import DataSpec
+from dither.tasks.bubble_diagram.formats.jsonl import plan_line, read_plans
+from dither.tasks.bubble_diagram.metrics.frequencies import Frequencies
+from dither.tasks.bubble_diagram.metrics.likelihood import GraphMetrics
 from dither.tasks.bubble_diagram.plans import decode
 from dither.tasks.bubble_diagram.specs import BubbleDiagram, JsonPlans, ProceduralPlans
-from dither.tasks.bubble_diagram.structure import structure_of
+from dither.tasks.bubble_diagram.validity import token_validity
 from dither.tasks.bubble_diagram.vocabulary import EDGE_MASK, EDGE_PAD, NODE_MASK, NODE_PAD, pairs
 
 torch.set_num_threads(1)
@@ -54,7 +54,7 @@ def test_batches_are_legal_and_depend_on_their_rows_alone(task):
     assert torch.equal(allowed, clean.valid)
     pad = torch.tensor([NODE_PAD] * 8 + [EDGE_PAD] * 28).expand(4, -1)
     assert torch.equal(clean.x0[~clean.valid], pad[~clean.valid])
-    assert structure_of(clean.x0.numpy(), 8).order.all()
+    assert token_validity(clean.x0.numpy(), 8).order.all()
     assert task.batch("valid", []).x0.shape == (0, 36)
     for rows in ([200], [-1]):
         with pytest.raises(IndexError, match=r"numbered 0\.\.199"):
@@ -187,7 +187,7 @@ def test_fewer_and_more_slots():
     clean = large.batch("train", range(50))
     assert clean.x0.shape == (50, 14 + 91)
     assert large.space.length == 105
-    assert structure_of(clean.x0.numpy(), 14).order.all()
+    assert token_validity(clean.x0.numpy(), 14).order.all()
     assert "nats_per_graph/unigram" in large.baselines()
 
 

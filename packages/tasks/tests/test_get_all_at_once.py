@@ -5,10 +5,10 @@ import gzip
 import numpy as np
 import pytest
 
-from dither.registry.problems import Refused
-from dither.tasks.get_region.npy import map_npy, write_npy
-from dither.tasks.get_region.stores.sources import find_source, read_source
-from dither.tasks.get_region.stores.zarr_writing import write_array, write_group
+from dither.registry.config.errors import Refused
+from dither.tasks.get_region.formats.sources import find_source, read_source
+from dither.tasks.get_region.formats.zarr_array import write_array, write_group
+from dither.tasks.prepared.arrays import map_npy, write_npy
 
 P, M = 30, 4
 CHROMOSOME = np.repeat(["chr1", "chr2", "chr3"], 10)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dither.tasks.get_region.archetypes import archetype_names, cluster, correlation, pool
+from dither.tasks.get_region.data.build_human_dhs import archetype_names, cluster, correlation, pool
 
 
 def average_linkage(r, number):

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from dither.registry.problems import Refused
-from dither.tasks.get_region import archive
-from dither.tasks.get_region.human import PACKAGED, read_human
+from dither.registry.config.errors import Refused
+from dither.tasks.get_region.data.human_dhs import PACKAGED, read_human
+from dither.tasks.prepared import arrays as archive
 
 ARRAYS = {"features": np.arange(600, dtype=np.uint8).reshape(30, 20), "motifs": np.array(["A", "BC"])}
 

@@ -7,14 +7,12 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from dither.registry.flow import Noise, Noised, State
-from dither.registry.spaces import Group
-from dither.tasks.get_region.baselines import PENALTY, Question, Reference
-from dither.tasks.get_region.comparison import baseline_figures
+from dither.registry.flow.records import Noise, Noised, State
+from dither.registry.flow.spaces import Group
+from dither.tasks.get_region.data.region_matrix import ColumnStats
 from dither.tasks.get_region.data_specs import HumanDHS
-from dither.tasks.get_region.metrics import RegionMetrics
-from dither.tasks.get_region.neighbours import nearest_visible, regions_beside
-from dither.tasks.get_region.regions import Standard
+from dither.tasks.get_region.metrics.baselines import PENALTY, Baselines, MaskedBatch, nearest_visible, regions_beside
+from dither.tasks.get_region.metrics.region_metrics import RegionMetrics, baseline_metrics
 from dither.tasks.get_region.specs import GetRegion
 
 torch.set_num_threads(1)
@@ -34,7 +32,7 @@ def train():
 
 @pytest.fixture(scope="module")
 def reference(train):
-    return Reference(train, np.arange(P) % 100 == 0, GROUPS)
+    return Baselines(train, np.arange(P) % 100 == 0, GROUPS)
 
 
 def question(train, share=0.5, seed=1, mask="element"):
@@ -43,7 +41,7 @@ def question(train, share=0.5, seed=1, mask="element"):
     wanted = g.random((B, L, W)) < share if mask == "element" else np.repeat(g.random((B, L, 1)) < share, W, 2)
     if mask == "accessibility":
         wanted = np.broadcast_to(np.arange(W) == M, (B, L, W)).copy()
-    return Question(truth, ~wanted, wanted, np.cumsum(g.integers(1, 9, (B, L)), 1), np.zeros(B, np.int64))
+    return MaskedBatch(truth, ~wanted, wanted, np.cumsum(g.integers(1, 9, (B, L)), 1), np.zeros(B, np.int64))
 
 
 def answers(reference, asked):
@@ -79,7 +77,7 @@ def test_ridge_equals_that_of_scikit_learn_for_every_pattern(train, reference):
     asked = question(train)
     guess, counted = answers(reference, asked)["ridge"]
     assert (counted == asked.wanted).all()
-    standard = Standard.of(train)
+    standard = ColumnStats.of(train)
     z, seen = (train - standard.mean) / standard.std, asked.visible
     here = (asked.truth - standard.mean) / standard.std
     for b, place in list(np.ndindex(B, L))[::3]:
@@ -94,7 +92,7 @@ def test_ridge_equals_that_of_scikit_learn_for_every_pattern(train, reference):
 def test_ridge_of_hidden_regions_is_fitted_on_the_regions_beside(train, reference):
     asked = question(train, mask="region")
     guess = answers(reference, asked)["ridge"][0]
-    standard = Standard.of(train)
+    standard = ColumnStats.of(train)
     z = (train - standard.mean) / standard.std
     inner = [p for p in range(1, P - 1) if p // 100 == (p - 1) // 100 == (p + 1) // 100]
     fitted = Ridge(alpha=PENALTY, fit_intercept=False).fit([(z[p - 1] + z[p + 1]) / 2 for p in inner], z[inner])
@@ -107,7 +105,7 @@ def test_ridge_of_hidden_regions_is_fitted_on_the_regions_beside(train, referenc
 def test_similar_regions_by_brute_force(train, reference):
     asked = question(train)
     guess = answers(reference, asked)["similar"][0]
-    standard = Standard.of(train)
+    standard = ColumnStats.of(train)
     z, here = (train - standard.mean) / standard.std, (asked.truth - standard.mean) / standard.std
     for b, place in ((0, 0), (1, 5), (2, 11)):
         seen = asked.visible[b, place]
@@ -118,7 +116,7 @@ def test_similar_regions_by_brute_force(train, reference):
 def test_logistic_regression_knows_hidden_motifs_by_their_mean(train, reference):
     asked = question(train, mask="accessibility")
     guess, counted = answers(reference, asked)["logistic"]
-    standard = Standard.of(train)
+    standard = ColumnStats.of(train)
     z = ((train - standard.mean) / standard.std)[:, :M]
     fitted = LogisticRegression(C=0.01, max_iter=500).fit(z, train[:, M] > 0)
     here = ((asked.truth - standard.mean) / standard.std)[..., :M].reshape(-1, M)
@@ -133,7 +131,7 @@ def test_logistic_regression_knows_hidden_motifs_by_their_mean(train, reference)
 def test_no_baseline_sees_what_is_hidden(train, reference):
     for mask in ("element", "region", "accessibility"):
         asked = question(train, mask=mask)
-        other = Question(np.where(asked.wanted, 99, asked.truth).astype(np.float32), *list(vars(asked).values())[1:])
+        other = MaskedBatch(np.where(asked.wanted, 99, asked.truth).astype(np.float32), *list(vars(asked).values())[1:])
         for (name, (one, counted)), (two, _) in zip(
             answers(reference, asked).items(), answers(reference, other).values(), strict=True
         ):
@@ -141,11 +139,11 @@ def test_no_baseline_sees_what_is_hidden(train, reference):
 
 
 def fresh():
-    return RegionMetrics(GROUPS, Standard.none(W), np.zeros(W, np.float32))
+    return RegionMetrics(GROUPS, ColumnStats.none(W), np.zeros(W, np.float32))
 
 
 def test_figures_bear_the_names_of_metrics_and_are_ordered_as_expected(train, reference):
-    figures = baseline_figures(fresh, lambda cell: reference, {"": [question(train, seed=seed) for seed in range(4)]})
+    figures = baseline_metrics(fresh, lambda cell: reference, {"": [question(train, seed=seed) for seed in range(4)]})
     assert figures["motif_pearson/mean"] == 0
     assert min(figures["motif_pearson/ridge"], figures["motif_pearson/similar"]) > 0.3
     assert figures["accessibility_auc/mean"] == 0.5
@@ -154,19 +152,19 @@ def test_figures_bear_the_names_of_metrics_and_are_ordered_as_expected(train, re
         f"accessibility_{name}/logistic" for name in ("mse", "pearson", "spearman", "r2", "auc", "auprc")
     }
     assert all(np.isfinite(value) for value in figures.values())
-    assert baseline_figures(fresh, lambda cell: reference, {"": []}) == {}
+    assert baseline_metrics(fresh, lambda cell: reference, {"": []}) == {}
 
 
 def test_each_cell_type_has_baselines_of_its_own(train):
     asked = question(train)
-    asked = Question(*list(vars(asked).values())[:4], np.array([2, -1, 2]))
+    asked = MaskedBatch(*list(vars(asked).values())[:4], np.array([2, -1, 2]))
     seen = []
 
     def fit(cell):
         seen.append(cell)
-        return Reference(train + 10 * (cell == 2), np.arange(P) % 100 == 0, GROUPS[:1])
+        return Baselines(train + 10 * (cell == 2), np.arange(P) % 100 == 0, GROUPS[:1])
 
-    figures = baseline_figures(fresh, fit, {"": [asked, asked]})
+    figures = baseline_metrics(fresh, fit, {"": [asked, asked]})
     assert seen == [-1, 2]
     assert figures["motif_mse/mean"] > 40  # the wrong table was used for two of the three windows, on purpose
 
@@ -174,7 +172,7 @@ def test_each_cell_type_has_baselines_of_its_own(train):
 def test_nothing_is_fitted_on_labels_that_do_not_vary(train):
     flat = train.copy()
     flat[:, M] = 1
-    assert "logistic" not in answers(Reference(flat, np.arange(P) == 0, GROUPS), question(train))
+    assert "logistic" not in answers(Baselines(flat, np.arange(P) == 0, GROUPS), question(train))
 
 
 def test_the_task_asks_for_the_elements_of_the_newest_evaluation():

@@ -6,14 +6,14 @@ import shutil
 import numpy as np
 import pytest
 
-from dither.registry.kinds import DataSpec
-from dither.registry.problems import Refused
+from dither.registry.config.errors import Refused
+from dither.registry.kinds.task import DataSpec
+from dither.tasks.get_region.data import prepared_folder as folders
+from dither.tasks.get_region.data.lazy_matrix import LazyMatrix
 from dither.tasks.get_region.data_specs import HumanDHS, PreparedRegions, RegionArrays, RegionFile, RegionStore
+from dither.tasks.get_region.formats.get_model import write_store
+from dither.tasks.get_region.formats.zarr_array import write_array
 from dither.tasks.get_region.specs import GetRegion
-from dither.tasks.get_region.stored import StoredRows
-from dither.tasks.get_region.stores import folder as folders
-from dither.tasks.get_region.stores.get_model import write_store
-from dither.tasks.get_region.stores.zarr_writing import write_array
 
 RANDOM = np.random.default_rng(0)
 P, M = 40, 3
@@ -81,7 +81,7 @@ def test_all_ways_to_a_matrix_agree(store, tmp_path, scale):
         np.testing.assert_array_equal(matrix.tss, ARRAYS["tss"] > 0)
         assert (matrix.motifs, matrix.cells) == (tuple(ARRAYS["motifs"]), ("cd4_naive", "k562"))
         assert way.facts() == matrix.facts()
-    assert [isinstance(way.build().features, StoredRows) for way in ways] == [way in ways[2:5] for way in ways]
+    assert [isinstance(way.build().features, LazyMatrix) for way in ways] == [way in ways[2:5] for way in ways]
 
 
 def test_counts_stay_counts_whatever_their_type(store, tmp_path):
@@ -119,7 +119,7 @@ def test_halves_are_near(store):
 
 
 def test_what_float16_cannot_hold_is_named_and_what_it_holds_badly_noted(store, tmp_path, monkeypatch):
-    monkeypatch.setattr("dither.tasks.get_region.stored.BLOCK", 16)
+    monkeypatch.setattr("dither.tasks.get_region.data.lazy_matrix.BLOCK", 16)
     features = np.ones((P, M), np.float32)
     features[[3, 20, 39], [1, 1, 2]] = 7e4
     write_store(tmp_path / "large.zarr", {**ARRAYS, "features": features})
@@ -201,7 +201,7 @@ def test_a_stop_leaves_nothing_behind(store, tmp_path, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dither.tasks.get_region.progress.Progress.tell", stop)
+    monkeypatch.setattr("dither.tasks.prepared.progress.Progress.tell", stop)
     with pytest.raises(KeyboardInterrupt):
         spec(store, out=str(tmp_path / "out")).prepare()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.zarr"]

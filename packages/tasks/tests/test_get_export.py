@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from dither.registry.parts import Exports
-from dither.registry.problems import Refused
+from dither.registry.config.errors import Refused
+from dither.registry.flow.protocols import Exports
 from dither.tasks.get_region.data_specs import RegionStore
 from dither.tasks.get_region.export import HEADER
+from dither.tasks.get_region.formats.get_model import write_store
 from dither.tasks.get_region.specs import GetRegion
-from dither.tasks.get_region.stores.get_model import write_store
 
 torch.set_num_threads(1)
 LENGTHS = {"chr1": 7, "chr2": 13, "chr3": 30}
@@ -141,7 +141,7 @@ def test_samples_asked_for_in_another_cell_type_are_compared_with_the_truth_of_t
 
 
 def test_no_other_form_is_offered(store):
-    from dither.engine.exporting import check_forms
+    from dither.engine.sampling.samples import check_forms
 
     assert set(GetRegion.exports) == {"npz", "csv"}
     with pytest.raises(Refused, match='does not export "bed"; its forms: npz, csv'):

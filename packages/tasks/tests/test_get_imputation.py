@@ -5,12 +5,19 @@ import pytest
 import torch
 from scipy import stats
 
-from dither.registry.flow import Clean
-from dither.registry.spaces import Group
-from dither.tasks.get_region.imputation import Draws, coverage, draw_figures, drawn, half_width, same_windows
-from dither.tasks.get_region.judging import judge
-from dither.tasks.get_region.metrics import RegionMetrics
-from dither.tasks.get_region.regions import Standard
+from dither.registry.flow.records import Clean
+from dither.registry.flow.spaces import Group
+from dither.tasks.get_region.data.region_matrix import ColumnStats
+from dither.tasks.get_region.metrics.region_metrics import RegionMetrics
+from dither.tasks.get_region.metrics.sample_metrics import (
+    Draws,
+    coverage,
+    draw_metrics,
+    drawn,
+    half_width,
+    judge,
+    same_windows,
+)
 
 torch.set_num_threads(1)
 L, M = 6, 3
@@ -28,7 +35,7 @@ def like_of(*counts, seed=0):
 
 
 def fresh():
-    return RegionMetrics(GROUPS, Standard.none(M), np.full(M, 0.5, np.float32))
+    return RegionMetrics(GROUPS, ColumnStats.none(M), np.full(M, 0.5, np.float32))
 
 
 def test_draws_of_one_window_are_found():
@@ -62,7 +69,7 @@ def test_figures_of_draws_by_hand():
     assert draws.count == 2
     np.testing.assert_allclose(draws.mean, [2, 1.5])
     np.testing.assert_allclose(draws.spread, [np.sqrt(2), np.sqrt(0.5)])
-    figures = draw_figures(draws)
+    figures = draw_metrics(draws)
     assert draws.binary
     assert "draw_coverage_90" not in figures
     assert figures["single_draw_mse"] == pytest.approx((1 + 9 + 0 + 1) / 4)
@@ -72,7 +79,7 @@ def test_figures_of_draws_by_hand():
     assert coverage(draws) == 1
     np.testing.assert_allclose(draws.above, [1, 1])
     other = Draws.over(np.array([0.3, 1.0]), np.array([[1.0, 1.0], [3.0, 2.0]]))
-    assert draw_figures(other)["draw_coverage_90"] == 1
+    assert draw_metrics(other)["draw_coverage_90"] == 1
     assert Draws.of(truth, samples, np.zeros((3, 1, 2), bool), [slice(0, 2)]) is None
     assert Draws.of(truth, samples, np.ones((3, 1, 2), bool), [slice(row, row + 1) for row in range(3)]) is None
 
@@ -86,10 +93,10 @@ def test_the_interval_of_right_draws_holds_nine_of_ten(count):
     draws = Draws.over(truth, many)
     for level in (0.5, 0.9):
         assert abs(coverage(draws, level) - level) < 4 * np.sqrt(level * (1 - level) / n)
-    assert abs(draw_figures(draws)["spread_skill"] - 1) < 0.05
+    assert abs(draw_metrics(draws)["spread_skill"] - 1) < 0.05
     sure = Draws.over(truth, draws.mean + (many - draws.mean) / 3)
     assert coverage(sure) < 0.8
-    assert draw_figures(sure)["spread_skill"] == pytest.approx(draw_figures(draws)["spread_skill"] / 3)
+    assert draw_metrics(sure)["spread_skill"] == pytest.approx(draw_metrics(draws)["spread_skill"] / 3)
 
 
 def test_the_mean_of_the_draws_is_judged():

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from dither.registry.flow import Clean, Measured, Noise, Noised, State
-from dither.registry.spaces import Group
-from dither.tasks.get_region.answers import Answers, windows_of
-from dither.tasks.get_region.figures import group_figures, rank_figures
-from dither.tasks.get_region.intervals import DRAWS, intervals, times_drawn
-from dither.tasks.get_region.judging import judge
-from dither.tasks.get_region.metrics import RegionMetrics
-from dither.tasks.get_region.regions import Standard
+from dither.registry.flow.records import Clean, Measured, Noise, Noised, State
+from dither.registry.flow.spaces import Group
+from dither.tasks.get_region.data.region_matrix import ColumnStats
+from dither.tasks.get_region.metrics.bootstrap import DRAWS, intervals, times_drawn
+from dither.tasks.get_region.metrics.column_metrics import group_metrics, rank_metrics
+from dither.tasks.get_region.metrics.predictions import Predictions, windows_of
+from dither.tasks.get_region.metrics.region_metrics import RegionMetrics
+from dither.tasks.get_region.metrics.sample_metrics import judge
 
 torch.set_num_threads(1)
 B, L, M = 14, 12, 4
@@ -44,7 +44,7 @@ def windows(seed=0, count=B):
 
 def metrics_of(case, rows, size):
     x0, guess, wanted, clean = case
-    metrics = RegionMetrics(GROUPS, Standard.none(W), MEAN)
+    metrics = RegionMetrics(GROUPS, ColumnStats.none(W), MEAN)
     for start in range(0, len(rows), size):
         part = torch.tensor(rows[start : start + size])
         noise = Noise(torch.ones(len(part)), torch.ones(len(part)))
@@ -66,8 +66,8 @@ def by_hand(case):
         counted = [np.concatenate([pairs[c][side] for c in (0, 1, 3, 4)]) for side in (0, 1)]
         error = np.square(counted[0] - counted[1]).mean()
         figures = {"masked_mse": error, "masked_gain": 1 - error / np.square(counted[0] - MEAN[0]).mean()}
-        figures |= group_figures("motif", pairs[:M]) | group_figures("accessibility", pairs[M:])
-        for name, value in (figures | rank_figures(pairs[M][0] > 0.5, pairs[M][1])).items():
+        figures |= group_metrics("motif", pairs[:M]) | group_metrics("accessibility", pairs[M:])
+        for name, value in (figures | rank_metrics(pairs[M][0] > 0.5, pairs[M][1])).items():
             drawn.setdefault(f"{name}_ci95", []).append(value)
     short = np.sqrt(B / (B - 1))  # the variance of a bootstrap is too small by so much
     halves = {name: short * np.diff(np.quantile(values, [0.025, 0.975]))[0] / 2 for name, values in drawn.items()}
@@ -75,7 +75,7 @@ def by_hand(case):
 
 
 def test_intervals_are_those_of_windows_drawn_again(monkeypatch):
-    monkeypatch.setattr("dither.tasks.get_region.intervals.DRAWS", 60)
+    monkeypatch.setattr("dither.tasks.get_region.metrics.bootstrap.DRAWS", 60)
     case = windows()
     found = metrics_of(case, range(B), 5).compute()
     assert {name: half for name, half in found.items() if name.endswith("_ci95")} == pytest.approx(
@@ -119,15 +119,15 @@ def test_no_interval_without_windows():
     case = windows()
     assert not any("ci95" in name for name in metrics_of(case, range(7), 4).compute()), "too few"
     assert any("ci95" in name for name in metrics_of(case, range(8), 4).compute())
-    nameless = RegionMetrics(GROUPS, Standard.none(W), MEAN)
+    nameless = RegionMetrics(GROUPS, ColumnStats.none(W), MEAN)
     nameless.add(*case[:3])
     assert not any("ci95" in name for name in nameless.compute())
     assert windows_of(Clean.of(case[0])) is None
-    empty = RegionMetrics(GROUPS, Standard.none(W), MEAN)
+    empty = RegionMetrics(GROUPS, ColumnStats.none(W), MEAN)
     empty.add(case[0], case[1], torch.zeros_like(case[2]), windows_of(case[3]))
     assert empty.compute() == {}
-    assert Answers(W).windows() is None
-    assert intervals(Answers(W), GROUPS, ("motif", "accessibility"), MEAN) == {}
+    assert Predictions(W).windows() is None
+    assert intervals(Predictions(W), GROUPS, ("motif", "accessibility"), MEAN) == {}
 
 
 def test_perfect_and_constant_answers_are_sure():
@@ -154,5 +154,5 @@ def test_the_draws_are_those_of_a_bootstrap():
 def test_samples_that_were_drawn_have_intervals_too():
     x0, guess, wanted, clean = windows()
     like = Clean(x0, clean.valid, ~wanted, clean.cond)
-    figures = judge(RegionMetrics(GROUPS, Standard.none(W), MEAN), torch.where(wanted, guess, x0), like)
+    figures = judge(RegionMetrics(GROUPS, ColumnStats.none(W), MEAN), torch.where(wanted, guess, x0), like)
     assert figures["masked_mse_ci95"] > 0

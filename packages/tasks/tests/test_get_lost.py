@@ -8,12 +8,12 @@ import sys
 import numpy as np
 import pytest
 
-from dither.registry.problems import Refused
+from dither.registry.config.errors import Refused
 from dither.tasks.get_region.data_specs import PreparedRegions, RegionArrays, RegionStore
+from dither.tasks.get_region.formats.get_model import write_store
+from dither.tasks.get_region.formats.sources import find_source, read_source
+from dither.tasks.get_region.formats.zarr_array import write_array
 from dither.tasks.get_region.specs import GetRegion
-from dither.tasks.get_region.stores.get_model import write_store
-from dither.tasks.get_region.stores.sources import find_source, read_source
-from dither.tasks.get_region.stores.zarr_writing import write_array
 
 RANDOM = np.random.default_rng(0)
 P, M = 2500, 3

@@ -8,13 +8,12 @@ import torch
 from scipy import stats
 from sklearn.metrics import average_precision_score, mean_squared_error, r2_score, roc_auc_score
 
-from dither.registry.flow import Clean, Measured, Noise, Noised, State
-from dither.registry.spaces import Group
-from dither.tasks.get_region.baselines import Question
-from dither.tasks.get_region.figures import group_figures, pearson, r2, rank_figures, spearman
-from dither.tasks.get_region.kept import Kept
-from dither.tasks.get_region.metrics import RegionMetrics
-from dither.tasks.get_region.regions import Standard
+from dither.registry.flow.records import Clean, Measured, Noise, Noised, State
+from dither.registry.flow.spaces import Group
+from dither.tasks.get_region.data.region_matrix import ColumnStats
+from dither.tasks.get_region.metrics.baselines import MaskedBatch
+from dither.tasks.get_region.metrics.column_metrics import group_metrics, pearson, r2, rank_metrics, spearman
+from dither.tasks.get_region.metrics.region_metrics import BaselineSubset, RegionMetrics
 
 torch.set_num_threads(1)
 B, L, M = 12, 9, 5
@@ -47,7 +46,7 @@ def case():
 
 def accumulate(case, cuts, standard=None):
     x0, guess, wanted, valid = case
-    metrics = RegionMetrics(GROUPS, standard or Standard.none(W), np.full(W, 0.4, np.float32))
+    metrics = RegionMetrics(GROUPS, standard or ColumnStats.none(W), np.full(W, 0.4, np.float32))
     for rows in torch.arange(len(x0)).tensor_split(cuts):
         part = slice(int(rows[0]), int(rows[-1]) + 1)
         clean, noised, measured = records(x0[part], wanted[part], valid[part])
@@ -114,7 +113,7 @@ def test_standardising_changes_no_figure(case):
     x0, guess, wanted, valid = case
     mean, std = np.linspace(-1, 1, W, dtype=np.float32), np.full(W, 0.5, np.float32)
     shifted = [(value - torch.from_numpy(mean)) / torch.from_numpy(std) for value in (x0, guess)]
-    figures = run((*shifted, wanted, valid), 3, Standard(mean, std))
+    figures = run((*shifted, wanted, valid), 3, ColumnStats(mean, std))
     for name in ("motif_spearman", "motif_spearman_overall", "constant_columns"):  # rounding breaks ties
         assert abs(figures.pop(name) - expected(case)[name]) < 0.2
     assert figures == pytest.approx({name: expected(case)[name] for name in figures}, rel=1e-3)
@@ -164,8 +163,8 @@ def test_only_open_or_closed_has_areas(case):
     figures = run((x0, guess, wanted, valid), 2)
     assert "accessibility_auc" not in figures
     assert "accessibility_spearman" in figures
-    assert rank_figures(np.ones(3, bool), np.arange(3.0)) == {}
-    assert rank_figures(np.array([True, False]), np.array([1.0, np.nan])) == {}
+    assert rank_metrics(np.ones(3, bool), np.arange(3.0)) == {}
+    assert rank_metrics(np.array([True, False]), np.array([1.0, np.nan])) == {}
 
 
 def test_padding_is_not_counted(case):
@@ -181,7 +180,7 @@ def test_a_constant_column_flatters_nobody():
     truth = np.column_stack([g.uniform(0, 0.1, 50), np.ones(50)]).astype(np.float32)
     means = np.broadcast_to(truth.mean(0), truth.shape)
     assert pearson(truth.ravel(), means.ravel()) > 0.99
-    figures = group_figures("motif", [(truth[:, 0], means[:, 0]), (truth[:, 1], means[:, 1])])
+    figures = group_metrics("motif", [(truth[:, 0], means[:, 0]), (truth[:, 1], means[:, 1])])
     assert figures["motif_pearson_overall"] == 0
     assert figures["motif_r2_overall"] == pytest.approx(0, abs=1e-6)
 
@@ -202,7 +201,7 @@ def test_zeros_and_bytes_of_columns_that_were_standardised_apart_keep_their_rank
     share = g.beta(0.3, 3, (400, wide)).astype(np.float32)
     truth = np.where(g.random((400, wide)) < 0.8, 0, np.ceil(share * 255) / 255).astype(np.float32)
     guess = (truth + g.normal(0, 0.1, truth.shape)).astype(np.float32)
-    standard = Standard.of(truth)
+    standard = ColumnStats.of(truth)
     x0, answer = (torch.from_numpy((value - standard.mean) / standard.std)[None] for value in (truth, guess))
     undone = x0[0].numpy() * standard.std + standard.mean
     assert len(np.unique(undone[truth == 0])) > 2, "or there is nothing to prove"
@@ -217,15 +216,15 @@ def test_baselines_are_asked_again_for_windows_that_stand_evenly_among_all():
         shape = (count, L, M)
         truth = np.broadcast_to(np.arange(first, first + count, dtype=np.float32)[:, None, None], shape)
         some = np.ones(shape, bool)
-        return Question(truth, some, some, np.zeros((count, L), int), np.zeros(count, int))
+        return MaskedBatch(truth, some, some, np.zeros((count, L), int), np.zeros(count, int))
 
     for most, every in ((1000 * L, 1), (100 * L, 1), (99 * L, 2), (13 * L, 8), (1, 128)):
-        kept = Kept(most)
+        kept = BaselineSubset(most)
         for first in range(0, 100, 8):
             kept.add(question(first, min(8, 100 - first)))
         numbers = [int(row[0, 0]) for part in kept.questions for row in part.truth]
         assert numbers == list(range(0, 100, every))
-    one, other = Kept(40 * L), Kept(40 * L)
+    one, other = BaselineSubset(40 * L), BaselineSubset(40 * L)
     one.add(question(0, 40))
     other.add(question(40, 60))
     one.merge(other)

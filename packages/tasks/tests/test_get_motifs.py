@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from dither.tasks.get_region.motifs import Motif, log_odds, score_distribution, threshold
+from dither.tasks.get_region.data.motif_scan import Motif, log_odds, score_distribution, threshold
 
 COUNTS = np.array([[8, 1, 1, 0], [0, 10, 0, 0], [3, 3, 2, 2], [0, 0, 1, 9], [5, 0, 5, 0]], dtype=float)
 

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from dither.registry.problems import Refused
+from dither.registry.config.errors import Refused
 from dither.tasks.get_region.data_specs import PreparedRegions
-from dither.tasks.get_region.region_file import read_facts, read_region_file
-from dither.tasks.get_region.region_order import check_order
-from dither.tasks.get_region.stores.peak_names import texts_of
-from dither.tasks.get_region.stores.sources import find_source, read_source
-from dither.tasks.get_region.table_columns import sort_columns
+from dither.tasks.get_region.formats.column_names import sort_columns
+from dither.tasks.get_region.formats.peaks import texts_of
+from dither.tasks.get_region.formats.region_checks import check_order
+from dither.tasks.get_region.formats.sources import find_source, read_source
+from dither.tasks.get_region.formats.tables import read_facts, read_region_file
 
 P, MOTIFS = 12, ["GATA1", "AP1/1"]
 CHROMOSOME = np.repeat(["chr1", "chr2", "chr3"], 4)

@@ -8,12 +8,11 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from dither.tasks.get_region import exhibits
-from dither.tasks.get_region.accessibility_picture import draw_accessibility
 from dither.tasks.get_region.data_specs import HumanDHS
-from dither.tasks.get_region.motif_pictures import MotifAnswers
+from dither.tasks.get_region.plots import samples as exhibits
+from dither.tasks.get_region.plots.evaluation import MotifPredictions, draw_accessibility
+from dither.tasks.get_region.plots.heatmaps import draw_trajectory
 from dither.tasks.get_region.specs import GetRegion
-from dither.tasks.get_region.trajectory import draw_trajectory
 
 torch.set_num_threads(1)
 
@@ -100,7 +99,7 @@ def test_motifs_are_sorted_and_constants_left_out():
     pairs = [
         (truth, g.random(40)), (truth, truth * 2), (np.ones(40), g.random(40)), (truth[:3], truth[:3]), (truth, -truth)
     ]  # fmt: skip
-    answers = MotifAnswers.of(["noise", "perfect", "constant", "few", "opposite"], pairs)
+    answers = MotifPredictions.of(["noise", "perfect", "constant", "few", "opposite"], pairs)
     assert answers.names == ["perfect", "noise", "opposite"]
     np.testing.assert_allclose([answers.r[0], answers.r[2]], [1, -1])
 

@@ -7,21 +7,21 @@ import numpy as np
 import pytest
 import torch
 
-from dither.registry.problems import Refused
-from dither.tasks.get_region import prepare
-from dither.tasks.get_region.archetypes import cluster, correlation
-from dither.tasks.get_region.archive import read_archive
-from dither.tasks.get_region.motifs import Motif
-from dither.tasks.get_region.scan import encode, scan
-from dither.tasks.get_region.wheels import (
+from dither.registry.config.errors import Refused
+from dither.tasks.get_region.data import build_human_dhs as prepare
+from dither.tasks.get_region.data.build_human_dhs import (
     CELLS,
     MOTIF_WHEEL,
     MOTIFS_FILE,
     REGION_WHEEL,
     REGIONS_FILE,
+    cluster,
+    correlation,
     read_counts,
     read_sequences,
 )
+from dither.tasks.get_region.data.motif_scan import Motif, encode, scan
+from dither.tasks.prepared.arrays import read_archive
 
 torch.set_num_threads(1)
 RANDOM = np.random.default_rng(0)
@@ -133,7 +133,7 @@ def test_a_stop_leaves_nothing_behind(region_wheel, motif_wheel, tmp_path, monke
     monkeypatch.setattr(prepare, "fetch_wheel", lambda name, version, sha256: wheels[name])
     monkeypatch.setattr(prepare, "ARCHETYPES", 5)
     with monkeypatch.context() as stopped:
-        stopped.setattr("dither.tasks.get_region.progress.Progress.tell", lambda self, done, total: stop(done, total))
+        stopped.setattr("dither.tasks.prepared.progress.Progress.tell", lambda self, done, total: stop(done, total))
         with pytest.raises(KeyboardInterrupt):
             prepare.write_built(tmp_path / "built" / "matrix.npz")
     assert not list(tmp_path.glob("built/*"))

@@ -5,11 +5,11 @@ import gzip
 import numpy as np
 import pytest
 
-from dither.registry.problems import Refused
+from dither.registry.config.errors import Refused
 from dither.tasks.get_region.data_specs import RegionFile
-from dither.tasks.get_region.region_file import read_facts, read_region_file
+from dither.tasks.get_region.formats.column_names import placed_names
+from dither.tasks.get_region.formats.tables import read_facts, read_region_file
 from dither.tasks.get_region.specs import GetRegion
-from dither.tasks.get_region.table_columns import placed_names
 
 HEADER = "chromosome,start,end,open:K562,GATA1,open:HepG2,AP1/1"
 ROWS = ["chr1,0,10,1,0.5,0,2", "chr1,5,20,0,0,1,8", "chr2,3,9,0,0.25,0,0", "chr3,1,2,1,1,1,4", "chr3,1,7,0,0.5,0,1"]
@@ -197,6 +197,6 @@ def test_endings_and_chromosomes_that_are_not_known(tmp_path):
 
 
 def test_a_table_too_large_for_memory_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("dither.tasks.get_region.region_file.LIMIT", 150)
+    monkeypatch.setattr("dither.tasks.get_region.formats.tables.LIMIT", 150)
     with pytest.raises(Refused, match="line 5: more than 150 bytes"):
         read(write(tmp_path / "x.csv"))

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from dither.registry.problems import Refused
-from dither.tasks.get_region.human import read_human
-from dither.tasks.get_region.regions import RegionMatrix, Standard, scale_to_largest
-from dither.tasks.get_region.stored import StoredRows
-from dither.tasks.get_region.windows import Cut, cut_windows
+from dither.registry.config.errors import Refused
+from dither.tasks.get_region.data.human_dhs import read_human
+from dither.tasks.get_region.data.lazy_matrix import LazyMatrix
+from dither.tasks.get_region.data.region_matrix import ColumnStats, RegionMatrix, scale_to_largest
+from dither.tasks.get_region.data.windows import WindowOptions, cut_windows
 
 
 def matrix(lengths, valid=("b",), test=("c",)):
@@ -48,8 +48,8 @@ def test_the_human_split_is_that_of_the_authors():
     }
     assert set(table.chromosome[table.rows("valid")]) == {"chr2"}
     assert set(table.chromosome[table.rows("test")]) == {"chr1"}
-    assert len(cut_windows(table, "train", Cut(900, 100), [0])) == 218
-    assert len(cut_windows(table, "train", Cut(200, 100), [0])) == 362
+    assert len(cut_windows(table, "train", WindowOptions(900, 100), [0])) == 218
+    assert len(cut_windows(table, "train", WindowOptions(200, 100), [0])) == 362
     assert table.open.sum(0).tolist() == [11_968] * 4
     assert (table.open.sum(1) == 1).all()
     same = table.chromosome[1:] == table.chromosome[:-1]
@@ -81,15 +81,15 @@ def test_bytes_are_steps_of_1_255():
     np.testing.assert_allclose(read.features[0], [0, 0.2, 1], rtol=1e-6)
     every = np.arange(256, dtype=np.uint8)[:, None]
     assert read.features.step is not None
-    stored = StoredRows(every, step=read.features.step)
+    stored = LazyMatrix(every, step=read.features.step)
     np.testing.assert_array_equal(stored[:], every * np.float32(1 / 255))
-    np.testing.assert_array_equal(StoredRows(every, np.float32([0.5]), stored.step)[:], np.minimum(stored[:] / 0.5, 1))
+    np.testing.assert_array_equal(LazyMatrix(every, np.float32([0.5]), stored.step)[:], np.minimum(stored[:] / 0.5, 1))
 
 
 def test_standard_columns_have_mean_0_and_deviation_1():
     columns = np.random.default_rng(0).random((40, 3), dtype=np.float32) * 7 + 2
     columns[:, 1] = 4
-    standard = Standard.of(columns)
+    standard = ColumnStats.of(columns)
     changed = (columns - standard.mean) / standard.std
     np.testing.assert_allclose(changed.mean(0), 0, atol=1e-6)
     np.testing.assert_allclose(changed.std(0), [1, 0, 1], atol=1e-6)
@@ -101,7 +101,7 @@ def test_blocks_are_measured_as_one():
     columns[:, 1] = 1 / 3
     times = random.integers(0, 4, 50).astype(float)
     times[:7] = 0
-    standard = Standard.over((columns[i : i + 7], times[i : i + 7]) for i in range(0, 50, 7))
+    standard = ColumnStats.over((columns[i : i + 7], times[i : i + 7]) for i in range(0, 50, 7))
     repeated = np.repeat(columns, times.astype(int), 0).astype(np.float64)
     np.testing.assert_allclose(standard.mean, repeated.mean(0), rtol=1e-7)
     np.testing.assert_allclose(standard.std[[0, 2]], repeated.std(0)[[0, 2]], rtol=1e-5)

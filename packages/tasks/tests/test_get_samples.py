@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from dither.registry.kinds import DataSpec
-from dither.registry.parts import Remarks
-from dither.registry.problems import Refused
-from dither.registry.spaces import Condition, Group
+from dither.registry.config.errors import Refused
+from dither.registry.flow.protocols import DataWarnings
+from dither.registry.flow.spaces import Condition, Group
+from dither.registry.kinds.task import DataSpec
+from dither.tasks.get_region.data.region_matrix import RegionMatrix
 from dither.tasks.get_region.data_specs import HumanDHS, PreparedRegions
-from dither.tasks.get_region.regions import RegionMatrix
+from dither.tasks.get_region.formats.get_model import write_store
 from dither.tasks.get_region.specs import GetRegion
-from dither.tasks.get_region.stores.get_model import write_store
 
 torch.set_num_threads(1)
 RANDOM = np.random.default_rng(0)
@@ -300,7 +300,7 @@ def test_windows_that_are_left_out_are_said():
         ARRAYS["end"][-1] += 7  # the last training window, and one of the two of the validation chromosome
         ARRAYS["end"][LENGTHS["chr1"] + 5] += 7
         task = spec(span=5400, stride=1).build()
-        assert isinstance(task, Remarks)
+        assert isinstance(task, DataWarnings)
         assert list(task.remarks()) == [
             f"2 of {task.size('train') + 2} windows of train are wider than span = 5,400 bases and left out",
             f"2 of {task.size('valid') + 2} windows of valid are wider than span = 5,400 bases and left out",

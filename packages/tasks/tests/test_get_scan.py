@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from dither.tasks.get_region.motifs import Motif
-from dither.tasks.get_region.scan import encode, scan
+from dither.tasks.get_region.data.motif_scan import Motif, encode, scan
 
 torch.set_num_threads(1)
 COMPLEMENT = str.maketrans("ACGTN", "TGCAN")

@@ -6,9 +6,9 @@ import json
 import numpy as np
 import pytest
 
-from dither.registry.problems import Refused
-from dither.tasks.get_region.stores.checksum import crc32c
-from dither.tasks.get_region.stores.zarr_array import ZarrArray
+from dither.registry.config.errors import Refused
+from dither.tasks.get_region.formats.zarr_array import ZarrArray
+from dither.tasks.get_region.formats.zarr_codecs import crc32c
 
 RANDOM = np.random.default_rng(0)
 NUMBERS = RANDOM.random((13, 7), dtype=np.float32)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dither.registry import storage
-from dither.registry.problems import Refused
+from dither.registry.config.errors import Refused
+from dither.registry.files import cache as storage
 
 
 def test_the_cache_folder_follows_the_environment(monkeypatch, tmp_path):

@@ -7,11 +7,11 @@ import shutil
 import numpy as np
 import pytest
 
-from dither.registry.problems import Refused
-from dither.tasks.get_region.stores.get_model import read_store, write_store
-from dither.tasks.get_region.stores.peak_names import read_bed
-from dither.tasks.get_region.stores.sources import find_source, read_source
-from dither.tasks.get_region.stores.zarr_writing import write_array
+from dither.registry.config.errors import Refused
+from dither.tasks.get_region.formats.get_model import read_store, write_store
+from dither.tasks.get_region.formats.peaks import read_bed
+from dither.tasks.get_region.formats.sources import find_source, read_source
+from dither.tasks.get_region.formats.zarr_array import write_array
 
 RANDOM = np.random.default_rng(0)
 P, M = 24, 3

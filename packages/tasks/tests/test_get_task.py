@@ -10,12 +10,12 @@ import pytest
 import torch
 from matplotlib.image import imread
 
-from dither.registry.kinds import DataSpec
-from dither.registry.parts import Metrics, Task
-from dither.registry.problems import Refused
-from dither.registry.spaces import Condition, FeatureSpace, Group
+from dither.registry.config.errors import Refused
+from dither.registry.flow.protocols import Metrics, Task
+from dither.registry.flow.spaces import Condition, FeatureSpace, Group
+from dither.registry.kinds.task import DataSpec
+from dither.tasks.get_region.data.human_dhs import read_human
 from dither.tasks.get_region.data_specs import HumanDHS, RegionFile
-from dither.tasks.get_region.human import read_human
 from dither.tasks.get_region.specs import GetRegion
 from dither.tasks.get_region.task import RegionWindows
 
@@ -264,8 +264,8 @@ def test_a_chromosome_cannot_be_held_out_twice():
 
 
 def test_prepare_builds_once(tmp_path, monkeypatch):
-    from dither.tasks.get_region import prepare
-    from dither.tasks.get_region.archive import write_archive
+    from dither.tasks.get_region.data import build_human_dhs as prepare
+    from dither.tasks.prepared.arrays import write_archive
 
     built = []
 
@@ -286,7 +286,7 @@ def test_prepare_builds_once(tmp_path, monkeypatch):
 
 
 def test_a_packaged_table_is_also_a_region_file(matrix):
-    from dither.tasks.get_region.human import PACKAGED
+    from dither.tasks.get_region.data.human_dhs import PACKAGED
 
     source = RegionFile(path=str(PACKAGED / "chr21-22.npz"), valid=["chr21"], test=[], scale=False)
     assert source.facts().motifs == 282

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from dither.registry.problems import Refused
-from dither.tasks.get_region.regions import RegionMatrix
-from dither.tasks.get_region.windows import Cut, cut_windows
+from dither.registry.config.errors import Refused
+from dither.tasks.get_region.data.region_matrix import RegionMatrix
+from dither.tasks.get_region.data.windows import WindowOptions, cut_windows
 
 LENGTHS = {"a": 11, "b": 7, "c": 9, "d": 3, "e": 20}
 
@@ -31,7 +31,7 @@ def rows_of(windows, number):
 
 
 def cut(table, split, kept=None, cells=(0,), **options):
-    return cut_windows(table, split, Cut(**options), cells, kept, covering=split != "train")
+    return cut_windows(table, split, WindowOptions(**options), cells, kept, covering=split != "train")
 
 
 @pytest.mark.parametrize("regions", [1, 3, 4, 5, 9])
@@ -131,7 +131,7 @@ def test_numbers_that_are_none():
 
 
 def test_more_windows_than_there_is_memory_for_are_refused(monkeypatch):
-    monkeypatch.setattr("dither.tasks.get_region.windows.MOST", 110)
+    monkeypatch.setattr("dither.tasks.get_region.data.windows.MOST", 110)
     cut(matrix(), "train", regions=3, stride=1, jitter=1)
     with pytest.raises(Refused, match="about 646 windows, each with each shift in each cell type; there may be 110"):
         cut(matrix(), "train", regions=3, stride=1, jitter=9)

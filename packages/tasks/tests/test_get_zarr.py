@@ -11,11 +11,9 @@ import zlib
 import numpy as np
 import pytest
 
-from dither.registry.problems import Refused
-from dither.tasks.get_region.stores.checksum import crc32c
-from dither.tasks.get_region.stores.codecs import unpack
-from dither.tasks.get_region.stores.zarr_array import ZarrArray
-from dither.tasks.get_region.stores.zarr_writing import write_array, write_group
+from dither.registry.config.errors import Refused
+from dither.tasks.get_region.formats.zarr_array import ZarrArray, write_array, write_group
+from dither.tasks.get_region.formats.zarr_codecs import crc32c, unpack
 
 RANDOM = np.random.default_rng(0)
 NUMBERS = RANDOM.random((25, 7), dtype=np.float32)

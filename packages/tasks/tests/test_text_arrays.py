@@ -5,11 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from dither.registry.problems import Refused
-from dither.tasks.language_model import arrays
-from dither.tasks.language_model.arrays import encode_documents
-from dither.tasks.language_model.corpora import Document
-from dither.tasks.language_model.tokenizers import Bytes, Characters
+from dither.registry.config.errors import Refused
+from dither.tasks.language_model.data import corpus as arrays
+from dither.tasks.language_model.data.corpus import Document, encode_documents
+from dither.tasks.language_model.data.tokenizers.base import Bytes, Characters
 
 DOCUMENTS = [Document.of("a", "first ü"), Document.of("b", "second"), Document.of("c", "third")]
 TEXT = "first ü\n\nsecond\n\nthird"

@@ -6,11 +6,11 @@ from math import log, log2
 import numpy as np
 import pytest
 
-from dither.registry.problems import Refused
-from dither.tasks.language_model.baselines import count, entropy, strong_baselines, trivial_baselines
-from dither.tasks.language_model.ngrams import WittenBell
-from dither.tasks.language_model.shakespeare import fetch_plays, read_plays
-from dither.tasks.language_model.tokenizers import Bytes, Characters
+from dither.registry.config.errors import Refused
+from dither.tasks.language_model.data.shakespeare import fetch_plays, read_plays
+from dither.tasks.language_model.data.tokenizers.base import Bytes, Characters
+from dither.tasks.language_model.metrics.baselines import count, entropy, strong_baselines, trivial_baselines
+from dither.tasks.language_model.metrics.ngrams import WittenBell
 
 
 def stream(n, size, seed=0):
@@ -120,7 +120,7 @@ def test_strong_baselines_count_what_the_held_out_text_adds():
 
 def test_counting_in_blocks_is_counting(monkeypatch):
     ids = stream(1000, 7).astype(np.uint8)
-    monkeypatch.setattr("dither.tasks.language_model.baselines.LIMIT", 64)
+    monkeypatch.setattr("dither.tasks.language_model.metrics.baselines.LIMIT", 64)
     assert count(ids, 9).tolist() == [int((ids == i).sum()) for i in range(9)]
 
 

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dither.registry.problems import Refused
-from dither.tasks.language_model import stdlib, text_files
-from dither.tasks.language_model.corpora import Corpus, Document, hold_out, without_quotations
-from dither.tasks.language_model.shakespeare import fetch_plays, read_plays
-from dither.tasks.language_model.specs import Shakespeare, StdlibText
-from dither.tasks.language_model.stdlib import read_stdlib
-from dither.tasks.language_model.text_files import read_files
+from dither.registry.config.errors import Refused
+from dither.tasks.language_model.data import stdlib, text_files
+from dither.tasks.language_model.data.corpus import Corpus, Document, hold_out
+from dither.tasks.language_model.data.shakespeare import fetch_plays, read_plays
+from dither.tasks.language_model.data.specs import Shakespeare, StdlibText
+from dither.tasks.language_model.data.stdlib import read_stdlib, without_quotations
+from dither.tasks.language_model.data.text_files import read_files
 
 TEXTS = st.lists(st.text("abc \n", min_size=1, max_size=40), min_size=1, max_size=12)
 

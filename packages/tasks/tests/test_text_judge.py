@@ -10,13 +10,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from dither.registry.problems import Refused
-from dither.tasks.language_model import judge as judging
-from dither.tasks.language_model.corpora import Corpus, Document
-from dither.tasks.language_model.judge import READ, FolderJudge, judge_problems
-from dither.tasks.language_model.specs import LanguageModel, StdlibText
+from dither.registry.config.errors import Refused
+from dither.tasks.language_model.data.corpus import Corpus, Document
+from dither.tasks.language_model.data.specs import StdlibText
+from dither.tasks.language_model.data.tokenizers.base import Bytes
+from dither.tasks.language_model.metrics import judge as judging
+from dither.tasks.language_model.metrics.judge import READ, FolderJudge, judge_problems
+from dither.tasks.language_model.specs import LanguageModel
 from dither.tasks.language_model.task import LanguageModelling
-from dither.tasks.language_model.tokenizers import Bytes
 
 WORDS = {"the": 0, "cat": 1, "sat": 2, "mat": 3, "[UNK]": 4}
 needs_transformers = pytest.mark.skipif(

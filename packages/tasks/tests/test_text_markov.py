@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from dither.tasks.language_model import markov
-from dither.tasks.language_model.data_specs import MarkovText
-from dither.tasks.language_model.laws import law_figures
-from dither.tasks.language_model.markov import ALPHABET, MarkovChain
+from dither.tasks.language_model.data import markov
+from dither.tasks.language_model.data.markov import ALPHABET, MarkovChain
+from dither.tasks.language_model.data.specs import MarkovText
+from dither.tasks.language_model.data.tokenizers.base import Bytes, Characters
+from dither.tasks.language_model.metrics.baselines import distribution_baselines
 from dither.tasks.language_model.specs import LanguageModel
-from dither.tasks.language_model.tokenizers import Bytes, Characters
 
 
 @pytest.mark.parametrize(("states", "order"), [(2, 1), (3, 1), (2, 3), (3, 2)])
@@ -112,6 +112,6 @@ def test_the_task_says_what_no_model_can_beat(tokenizer):
 
 def test_a_tokenizer_of_another_grain_gets_no_figures():
     chain = MarkovChain(3)
-    assert law_figures(chain, [], Bytes()) == {}
-    assert law_figures(chain, [Bytes().encode("abé")], Bytes()) == {}
-    assert law_figures(chain, [Characters("abc").encode("ab")], Characters("abc"))
+    assert distribution_baselines(chain, [], Bytes()) == {}
+    assert distribution_baselines(chain, [Bytes().encode("abé")], Bytes()) == {}
+    assert distribution_baselines(chain, [Characters("abc").encode("ab")], Characters("abc"))

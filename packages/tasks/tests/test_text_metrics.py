@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from dither.registry.flow import Clean, Measured, Noise, Noised, State
-from dither.registry.parts import SampledMetrics
-from dither.registry.spaces import Field, TokenSpace
-from dither.tasks.language_model import baselines
-from dither.tasks.language_model.baselines import strong_baselines
-from dither.tasks.language_model.corpora import Corpus, Document
-from dither.tasks.language_model.metrics import TextMetrics
-from dither.tasks.language_model.ngrams import WittenBell
+from dither.registry.flow.protocols import SampledMetrics
+from dither.registry.flow.records import Clean, Measured, Noise, Noised, State
+from dither.registry.flow.spaces import Field, TokenSpace
+from dither.tasks.language_model.data.corpus import Corpus, Document
+from dither.tasks.language_model.data.tokenizers.base import Bytes
+from dither.tasks.language_model.metrics import baselines
+from dither.tasks.language_model.metrics.baselines import strong_baselines
+from dither.tasks.language_model.metrics.diversity import LOOP, diversity_metrics, repetition
+from dither.tasks.language_model.metrics.ngrams import WittenBell
+from dither.tasks.language_model.metrics.perplexity import TextMetrics
 from dither.tasks.language_model.task import LanguageModelling
-from dither.tasks.language_model.tokenizers import Bytes
-from dither.tasks.language_model.variety import LOOP, repetition, sample_figures
 
 SPACE = TokenSpace((Field("text", 6, 256),))
 
@@ -99,15 +99,15 @@ def test_repetition_is_the_share_of_long_grams_that_came_before():
     assert repetition(loop) == pytest.approx(1 - 5 / 33)
     assert repetition(np.arange(LOOP - 1)) == 0
     rows = np.stack([np.arange(40), np.tile(np.arange(5), 8)])
-    found = sample_figures(rows, np.ones_like(rows, bool))
+    found = diversity_metrics(rows, np.ones_like(rows, bool))
     assert found["repetition"] == pytest.approx((1 - 5 / 33) / 2)
     assert found["distinct_1"] == pytest.approx((1 + 5 / 40) / 2)
     assert found["unique"] == 1
-    assert sample_figures(rows[[0, 0, 1, 0]], np.ones((4, 40), bool))["unique"] == 0.5
+    assert diversity_metrics(rows[[0, 0, 1, 0]], np.ones((4, 40), bool))["unique"] == 0.5
 
 
 def test_figures_of_no_samples_are_nan():
-    found = sample_figures(np.zeros((0, 4), int), np.zeros((0, 4), bool))
+    found = diversity_metrics(np.zeros((0, 4), int), np.zeros((0, 4), bool))
     assert all(np.isnan(value) for value in found.values())
 
 

@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from dither.registry.problems import Refused
-from dither.tasks.language_model import encoding, pieces
-from dither.tasks.language_model.corpora import hold_out
-from dither.tasks.language_model.data_specs import ConvertedText, ShardFolder
-from dither.tasks.language_model.shards import survey as surveying
-from dither.tasks.language_model.shards.reading import open_shards
+from dither.registry.config.errors import Refused
+from dither.tasks.language_model.data import split_documents as surveying
+from dither.tasks.language_model.data.corpus import hold_out
+from dither.tasks.language_model.data.specs import ConvertedText, ShardFolder
+from dither.tasks.language_model.data.text_files import read_files
+from dither.tasks.language_model.data.token_store import open_shards
+from dither.tasks.language_model.data.tokenizers import chunks as encoding
+from dither.tasks.language_model.data.tokenizers import chunks as pieces
+from dither.tasks.language_model.data.tokenizers.base import Bytes
 from dither.tasks.language_model.specs import LanguageModel
-from dither.tasks.language_model.text_files import read_files
-from dither.tasks.language_model.tokenizers import Bytes
 
 TEXTS = [f"Document number {n}.\n\nIt says: {'word ' * (n % 7)}and no more, naïve {n * 37} 河.\n" for n in range(40)]
 
@@ -198,7 +199,7 @@ def test_a_file_that_changes_between_the_readings_is_noticed(folder, tmp_path, m
         (folder / "07.txt").write_text("something else")
         return seen
 
-    monkeypatch.setattr("dither.tasks.language_model.shards.conversion.survey", change)
+    monkeypatch.setattr("dither.tasks.language_model.data.prepare.survey", change)
     with pytest.raises(Refused, match="07.txt has changed while it was read"):
         convert(folder, tmp_path / "shards")
 

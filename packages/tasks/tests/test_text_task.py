@@ -7,18 +7,19 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from dither.registry.flow import Clean, Measured, Noise, Noised, State
-from dither.registry.kinds import DataSpec
-from dither.registry.parts import Metrics, Task
-from dither.registry.problems import Refused
-from dither.registry.spaces import Field, TokenSpace
-from dither.tasks.language_model.corpora import Corpus, Document
-from dither.tasks.language_model.metrics import TextMetrics
-from dither.tasks.language_model.ngrams import WittenBell
-from dither.tasks.language_model.specs import LanguageModel, Shakespeare, StdlibText, TextFiles
+from dither.registry.config.errors import Refused
+from dither.registry.flow.protocols import Metrics, Task
+from dither.registry.flow.records import Clean, Measured, Noise, Noised, State
+from dither.registry.flow.spaces import Field, TokenSpace
+from dither.registry.kinds.task import DataSpec
+from dither.tasks.language_model.data.corpus import Corpus, Document
+from dither.tasks.language_model.data.specs import Shakespeare, StdlibText, TextFiles
+from dither.tasks.language_model.data.tokenizers.base import Bytes, Characters
+from dither.tasks.language_model.metrics.diversity import distinct, diversity_metrics
+from dither.tasks.language_model.metrics.ngrams import WittenBell
+from dither.tasks.language_model.metrics.perplexity import TextMetrics
+from dither.tasks.language_model.specs import LanguageModel
 from dither.tasks.language_model.task import LanguageModelling
-from dither.tasks.language_model.tokenizers import Bytes, Characters
-from dither.tasks.language_model.variety import distinct, sample_figures
 
 torch.set_num_threads(1)
 SPACE = TokenSpace((Field("text", 8, 256),))
@@ -161,7 +162,7 @@ def test_nothing_measured_is_nan_and_a_bad_start_is_no_overflow():
 def test_samples_are_judged_one_by_one():
     rows = np.array([[0, 0, 0, 0], [0, 1, 2, 3], [0, 1, 0, 1], [5, 6, 9, 9]])
     valid = np.array([[True] * 4] * 3 + [[True, True, False, False]])
-    found = sample_figures(rows, valid)
+    found = diversity_metrics(rows, valid)
     assert found["sample_unigram_bits"] == pytest.approx((0 + 2 + 1 + 1) / 4)
     assert found["distinct_2"] == pytest.approx((1 / 3 + 1 + 2 / 3 + 1) / 4)
     assert distinct(np.array([1]), 2) == 1
@@ -198,7 +199,9 @@ def test_samples_are_shown_as_text_without_control_characters():
 
 def test_the_seed_has_its_sizes_and_reads_nothing_for_them(monkeypatch):
     monkeypatch.setattr(StdlibText, "build", lambda self: pytest.fail("the text was read"))
-    monkeypatch.setattr("dither.tasks.language_model.learned.gpt2", lambda: pytest.fail("the tokenizer was fetched"))
+    monkeypatch.setattr(
+        "dither.tasks.language_model.data.tokenizers.huggingface.gpt2", lambda: pytest.fail("the tokenizer was fetched")
+    )
     data = StdlibText()
     for tokenizer, size in (("gpt2", 50_257), ("bytes", 256)):
         (field,) = LanguageModel(data=data, tokenizer=tokenizer).space().fields

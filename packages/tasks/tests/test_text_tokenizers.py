@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Engine
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from dither.registry.problems import Refused
-from dither.tasks.language_model import pieces
-from dither.tasks.language_model.choosing import load_tokenizer
-from dither.tasks.language_model.corpora import Corpus, Document
-from dither.tasks.language_model.learned import Learned, gpt2
-from dither.tasks.language_model.tokenizer_names import SIZES
-from dither.tasks.language_model.tokenizers import Bytes, Characters
+from dither.registry.config.errors import Refused
+from dither.tasks.language_model.data.corpus import Corpus, Document
+from dither.tasks.language_model.data.tokenizers import chunks as pieces
+from dither.tasks.language_model.data.tokenizers.base import Bytes, Characters
+from dither.tasks.language_model.data.tokenizers.factory import load_tokenizer
+from dither.tasks.language_model.data.tokenizers.huggingface import Learned, gpt2
+from dither.tasks.language_model.data.tokenizers.names import SIZES
 
 SENTENCES = [
     "Der Fluß fließt.\n\nThe river — 河 — flows;  two  blanks.\n",

@@ -8,17 +8,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dither.registry.flow import Measured, Noise, Noised, State
-from dither.registry.problems import Refused
-from dither.tasks.language_model import byte_pairs as learning
-from dither.tasks.language_model import pieces
-from dither.tasks.language_model.choosing import load_tokenizer
-from dither.tasks.language_model.corpora import Corpus, Document
-from dither.tasks.language_model.learned import Learned
-from dither.tasks.language_model.specs import LanguageModel, StdlibText
-from dither.tasks.language_model.streams import Joined, Stream, Windows
+from dither.registry.config.errors import Refused
+from dither.registry.flow.records import Measured, Noise, Noised, State
+from dither.tasks.language_model.data.corpus import Corpus, Document
+from dither.tasks.language_model.data.specs import StdlibText
+from dither.tasks.language_model.data.token_store import Joined, Stream, Windows
+from dither.tasks.language_model.data.tokenizers import chunks as pieces
+from dither.tasks.language_model.data.tokenizers import huggingface as learning
+from dither.tasks.language_model.data.tokenizers.base import Bytes, Characters, Ended
+from dither.tasks.language_model.data.tokenizers.factory import load_tokenizer
+from dither.tasks.language_model.data.tokenizers.huggingface import Learned
+from dither.tasks.language_model.specs import LanguageModel
 from dither.tasks.language_model.task import LanguageModelling
-from dither.tasks.language_model.tokenizers import Bytes, Characters, Ended
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 TRAIN = "the cat sat on the mat, the rat ran; naïve 河 café\n\nthat is that, and this is this\n" * 8

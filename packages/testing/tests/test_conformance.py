@@ -18,12 +18,13 @@ from torch import nn
 
 import dither.testing as kit
 from dither.registry import Catalog, FeatureSpace, Misfit, Options, Slot, Spec, TokenSpace, named
-from dither.registry.flow import Noise
-from dither.registry.kinds import BlockSpec, HeadSpec, ModelSpec, ScheduleSpec
+from dither.registry.flow.records import Noise
+from dither.registry.kinds import BlockSpec, HeadSpec, ModelSpec
+from dither.registry.kinds.process import ScheduleSpec
 from dither.testing import CHECKS, Case, cleans, parametrize, spaces, specs
 from dither.testing.conformance import cases
 from dither.testing.summary import lines
-from dither.testing.traits import PROMISES, TRAITS
+from dither.testing.traits import DECLARED_TRAITS, IMPLIED_TRAITS
 
 torch.set_num_threads(1)
 
@@ -77,9 +78,9 @@ def catalog_of(*parts: type[Spec]) -> Catalog:
     return catalog
 
 
-sys.modules["dither.registry.files.kit"] = sys.modules[__name__]
+sys.modules["dither.registry.plugins.plugin_files.kit"] = sys.modules[__name__]
 Mix.__module__ = Straight.__module__ = (
-    "dither.registry.files.kit"  # as the parts of a file are, whose Specs may use torch
+    "dither.registry.plugins.plugin_files.kit"  # as the parts of a file are, whose Specs may use torch
 )
 OURS = catalog_of(Mix, Straight)
 
@@ -248,8 +249,8 @@ def test_what_is_declared_and_cannot_be_checked_is_a_failure():
 
 
 def test_every_trait_has_a_check_and_every_check_a_known_trait():
-    assert {(check.kind, trait) for check in CHECKS for trait in check.needs} >= set(PROMISES)
-    known = {*TRAITS, *(trait for _, trait in PROMISES)}
+    assert {(check.kind, trait) for check in CHECKS for trait in check.needs} >= set(DECLARED_TRAITS)
+    known = {*IMPLIED_TRAITS, *(trait for _, trait in DECLARED_TRAITS)}
     for check in CHECKS:
         assert check.needs <= known
         assert check.summary.endswith("."), check.name
@@ -403,10 +404,10 @@ def test_parts_of_a_file_need_no_menu_without_torch():
 
         name: ClassVar[str] = "alone"
 
-    Alone.__module__ = "dither.registry.files.kit"
+    Alone.__module__ = "dither.registry.plugins.plugin_files.kit"
     with pytest.raises(pytest.skip.Exception, match="is a file"):
         case_of(Alone, "menu_without_torch").run()
-    Alone.__module__ = "dither.registry.flow"
+    Alone.__module__ = "dither.registry.flow.records"
     with pytest.raises(AssertionError, match=r"importing dither.registry.flow imports torch"):
         case_of(Alone, "menu_without_torch").run()
 
@@ -418,7 +419,7 @@ def test_every_check_is_in_the_docs():
     ours = {(c.kind, c.name, ", ".join(sorted(c.needs)), c.level, c.summary) for c in CHECKS}
     assert ours <= told, sorted(ours - told)
     assert len(told - ours) <= 2, sorted(told - ours)
-    for kind, trait in PROMISES:
-        assert (kind, trait, PROMISES[kind, trait]) in rows
-    for trait, who in TRAITS.items():
+    for kind, trait in DECLARED_TRAITS:
+        assert (kind, trait, DECLARED_TRAITS[kind, trait]) in rows
+    for trait, who in IMPLIED_TRAITS.items():
         assert ("", trait, who.replace("`", "")) in [tuple(cell.replace("`", "") for cell in row) for row in rows]

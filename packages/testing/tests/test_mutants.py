@@ -13,9 +13,9 @@ from pydantic import ConfigDict, Field, PlainValidator, field_validator
 from torch import nn
 
 from dither.registry import Catalog, Spec, default_catalog
-from dither.registry.flow import Clean, Measured, Noise, State
-from dither.registry.kinds import LRScheduleSpec
-from dither.registry.parts import Picture
+from dither.registry.flow.protocols import Picture
+from dither.registry.flow.records import Clean, Measured, Noise, State
+from dither.registry.kinds.training import LRScheduleSpec
 from dither.testing.checks import CHECKS
 from dither.testing.conformance import Case, cases
 
@@ -613,7 +613,7 @@ def catalog_with(mutant: Mutant, change: Callable[[type[Spec]], type[Spec]], plu
     if changed.__doc__ is None and not (mutant.check == "summary" and plugin == "broken"):
         changed.__doc__ = good.__doc__
     pulls = mutant.check == "menu_without_torch" and plugin == "broken"
-    changed.__module__ = "dither.registry.flow" if pulls else good.__module__
+    changed.__module__ = "dither.registry.flow.records" if pulls else good.__module__
     catalog.add(plugin, [changed])
     return catalog
 

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from dither.registry import default_catalog
-from dither.registry.validation import dump
+from dither.registry.config.validation import dump
 from dither.testing.strategies import cleans, spaces, specs
 
 CATALOG = default_catalog()

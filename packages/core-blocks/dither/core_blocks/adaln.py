@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .behind import read
+from .cpu.recompute_linear import apply_linear
 from .norms import make_norm, modulate
-from .specs import Affine, NormName
+from .options import Affine, NormName
 
 __all__ = ["Final", "Modulation"]
 
@@ -39,7 +39,7 @@ class Modulation(nn.Module):
             vectors = self.linear(c)[:, None]
         else:  # a row for each sample: to cast the weights, as autocast would, and their gradients takes longer
             with torch.autocast(c.device.type, enabled=False):
-                vectors = read(self.linear, c.to(self.linear.bias.dtype))[:, None]
+                vectors = apply_linear(self.linear, c.to(self.linear.bias.dtype))[:, None]
         return vectors.chunk(self.parts, -1)  # type: ignore[no-any-return]
 
 

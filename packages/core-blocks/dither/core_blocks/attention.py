@@ -11,15 +11,15 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dither.registry.spec import unfit
+from dither.registry.spec.misfit import raise_misfits
 
-from .behind import Behind, read
-from .cache import KVCache
-from .dropout import Dropout, drop
+from .cpu.dropout import Dropout, drop
+from .cpu.recompute_linear import DeferredInput, apply_linear
+from .cpu.tiled_attention import prefers_tiles, tiled_attention
+from .kv_cache import KVCache
+from .options import FEW, Implementation, QKVBias, misfit_heads
 from .qkv import make_qkv
 from .rope import Rotary
-from .specs import FEW, Implementation, QKVBias, misfit_heads
-from .tiled import attend_in_tiles, tiles_pay
 
 __all__ = ["Attention", "attend"]
 
@@ -56,7 +56,7 @@ class Attention(nn.Module):
         implementation: Implementation = "auto",
     ) -> None:
         super().__init__()
-        unfit(misfit_heads(width, heads, rope=rope))
+        raise_misfits(misfit_heads(width, heads, rope=rope))
         if implementation not in ("auto", "sdpa", "math"):
             raise ValueError(f'attention may be "auto", "sdpa" or "math", not "{implementation}"')
         self.heads, self.implementation = heads, implementation
@@ -67,7 +67,7 @@ class Attention(nn.Module):
 
     def forward(
         self,
-        x: Float[Tensor, "B L D"] | Behind,
+        x: Float[Tensor, "B L D"] | DeferredInput,
         mask: Shaped[Tensor, "#B 1 #L K"] | None = None,
         cache: KVCache | None = None,
         layer: int = 0,
@@ -79,7 +79,9 @@ class Attention(nn.Module):
         With a cache the positions of x stand behind those that it holds for this layer, and see them too. With `own`,
         which counts positions through the batch, the result is of these alone.
         """
-        q, k, v = rearrange(read(self.qkv, x), "B L (three H E) -> three B H L E", three=3, H=self.heads).unbind()
+        q, k, v = rearrange(
+            apply_linear(self.qkv, x), "B L (three H E) -> three B H L E", three=3, H=self.heads
+        ).unbind()
         if self.rotary is not None:
             start = 0 if cache is None else cache.held
             q, k = self.rotary(q, start, positions=positions), self.rotary(k, start, positions=positions)
@@ -87,7 +89,7 @@ class Attention(nn.Module):
             k, v = cache.join(layer, k, v)
         y = attend(q, k, v, mask, self.weight_dropout if self.training else 0.0, self.implementation)
         y = rearrange(y, "B H L E -> B L (H E)")
-        out: Tensor = self.dropout(read(self.out, y if own is None else y.flatten(0, 1).index_select(0, own)))
+        out: Tensor = self.dropout(apply_linear(self.out, y if own is None else y.flatten(0, 1).index_select(0, own)))
         return out
 
 
@@ -108,7 +110,7 @@ def attend(
     if mask is not None and some is not None:
         mask = mask | ~some  # a query without keys would come out as NaN, or not, depending on the kernel
     if way == "tiles":
-        y = attend_in_tiles(q, k, v, mask)
+        y = tiled_attention(q, k, v, mask)
     elif way == "math":
         scores = (q * q.shape[-1] ** -0.5) @ k.mT
         if mask is not None:
@@ -127,4 +129,4 @@ def _fastest(
     """Choose how to compute."""
     if k.shape[-2] <= FEW and k.device.type == "cpu":
         return "math"
-    return "tiles" if not dropout and tiles_pay(q, k) else "sdpa"
+    return "tiles" if not dropout and prefers_tiles(q, k) else "sdpa"

@@ -15,17 +15,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from dither.registry.flow import Context, State
+from dither.registry.flow.records import Context, State
 
-from .alike import Alike
-from .cache import KVCache
-from .causal import Beside, number_blocks
-from .eights import in_eights
-from .places import places_of
+from .block_causal import CleanAndNoised, number_blocks
+from .cpu.merge_identical import MergedPositions
+from .cpu.pad_to_eight import pad_to_eight
+from .kv_cache import KVCache
+from .options import CENTRE
 
-__all__ = ["Denoiser", "start_trunc_normal"]
+__all__ = ["Denoiser", "init_trunc_normal", "relative_coordinates", "tie_embeddings"]
 
-MOST_PATTERNS = 8
+MAX_PADDING_PATTERNS = 8
 """Up to so many patterns of padding, a batch is taken apart by them."""
 
 
@@ -114,7 +114,7 @@ class Denoiser(nn.Module):
         """Return what the head reads; the arguments are those of `forward`."""
         start = 0 if cache is None else cache.length
         h, extra = self.embedding(state, cond, start)
-        places = places_of(cond, start, valid.shape[1], extra) if self.positions else None
+        places = relative_coordinates(cond, start, valid.shape[1], extra) if self.positions else None
         c = functional.silu(self.condition(level, cond))
         c_all = c if c.ndim == 2 else torch.cat([c[:, :1].expand(-1, extra, -1), c], 1)
         tokens = functional.pad(valid, (extra, 0), value=True)
@@ -133,7 +133,7 @@ class Denoiser(nn.Module):
         elif groups:
             h = self._without_padding(h, c_all, asked, groups)
         else:
-            h = in_eights(self._layers, h, c_all, asked, places)
+            h = pad_to_eight(self._layers, h, c_all, asked, places)
         if cache is not None and keep:
             cache.advance(tokens, extra)
         return self._read(h, c, extra)
@@ -165,13 +165,13 @@ class Denoiser(nn.Module):
         tokens: Bool[Tensor, "B L"],
         extra: int,
         cache: KVCache | None,
-    ) -> Alike | None:
+    ) -> MergedPositions | None:
         """Return which positions are to be taken as one; None to take each by itself."""
         if not self.join_hidden or c.ndim == 3 or self.block_size is not None or cache is not None:
             return None
         if not _readable(tokens):
             return None
-        return Alike.of(tokens, functional.pad(state.hidden.all(-1), (extra, 0)), c.dtype)
+        return MergedPositions.of(tokens, functional.pad(state.hidden.all(-1), (extra, 0)), c.dtype)
 
     def _groups(
         self, tokens: Bool[Tensor, "B L"], asked: Bool[Tensor, "B L"] | None, cache: KVCache | None
@@ -187,7 +187,7 @@ class Denoiser(nn.Module):
         if bool(tokens.all()) and (bool(heard.all()) or not self.skip_padding):
             return []
         patterns, which = torch.unique(tokens, dim=0, return_inverse=True)
-        if not self.skip_padding or len(patterns) > MOST_PATTERNS or not bool(patterns.any(1).all()):
+        if not self.skip_padding or len(patterns) > MAX_PADDING_PATTERNS or not bool(patterns.any(1).all()):
             return None
         groups = [(torch.where((which == number) & heard)[0], real) for number, real in enumerate(patterns)]
         return [(rows, torch.where(real)[0]) for rows, real in groups if len(rows)]
@@ -227,7 +227,7 @@ class Denoiser(nn.Module):
         clean, extra = self.embedding(context.state, cond, 0)
         clean_c = functional.silu(self.condition(context.level, cond))
         block = number_blocks(h.shape[1], extra, self.block_size, h.device)
-        halves = Beside.of(c, clean_c, block, None if _all(tokens) else tokens)
+        halves = CleanAndNoised.of(c, clean_c, block, None if _all(tokens) else tokens)
         for layer, module in enumerate(self.blocks):
             run = module if places is None else partial(module, positions=places)
             told: tuple[Tensor | None, ...] = ()
@@ -284,7 +284,7 @@ def _all(mask: Bool[Tensor, "..."]) -> bool:
     return _readable(mask) and bool(mask.all())
 
 
-def start_trunc_normal(*parts: nn.Module) -> None:
+def init_trunc_normal(*parts: nn.Module) -> None:
     """Start linear maps from a normal distribution of standard deviation 0.02 cut at +-2, and their biases at 0.
 
     A map that starts at zero is left alone: an adaLN-Zero modulation must stay the identity.
@@ -295,3 +295,40 @@ def start_trunc_normal(*parts: nn.Module) -> None:
                 nn.init.trunc_normal_(layer.weight, std=0.02)
                 if layer.bias is not None:
                     nn.init.zeros_(layer.bias)
+
+
+def relative_coordinates(cond: Mapping[str, Tensor], start: int, length: int, extra: int) -> Shaped[Tensor, "B K"]:
+    """Return how far tokens lie from the first position of their sample; extra tokens lie where that does.
+
+    Args:
+        cond: Conditions by name; that of places is of whole samples.
+        start: The first position of the tokens.
+        length: Number of their positions.
+        extra: Tokens before them that belong to no position.
+
+    Raises:
+        ValueError: It is not told where positions lie.
+    """
+    if CENTRE not in cond:
+        raise ValueError(f'the blocks need the condition "{CENTRE}", which is not told')
+    places = cond[CENTRE]
+    return functional.pad(places[:, start : start + length] - places[:, :1], (extra, 0))
+
+
+def tie_embeddings(embedding: Any, head: Any) -> None:
+    """Let each map of a head read with the rows of a table from now on (Press and Wolf, 2017); its bias stays its own.
+
+    The tables keep their values, and get both gradients.
+
+    Args:
+        embedding: A module with `tables`, an `nn.Embedding` for each field.
+        head: A module with `maps`, an `nn.Linear` for each field.
+
+    Raises:
+        ValueError: They are not as many, or differ in shape.
+    """
+    for table, linear in zip(embedding.tables, head.maps, strict=True):
+        if table.weight.shape != linear.weight.shape:
+            shapes = f"{tuple(table.weight.shape)} and {tuple(linear.weight.shape)}"
+            raise ValueError(f"an embedding and a head of shapes {shapes} cannot share their weights")
+        linear.weight = table.weight

@@ -9,9 +9,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .behind import Behind, behind, read
-from .dropout import Dropout
-from .specs import MLPName
+from .cpu.dropout import Dropout
+from .cpu.recompute_linear import DeferredInput, apply_linear, defer
+from .options import MLPName
 
 __all__ = ["GELUMLP", "SwiGLU", "make_mlp"]
 
@@ -40,10 +40,10 @@ class GELUMLP(nn.Module):
         self.up, self.down = nn.Linear(width, hidden, bias), nn.Linear(hidden, width, bias)
         self.width, self.approximate, self.dropout = width, approximate, Dropout(dropout)
 
-    def forward(self, x: Float[Tensor, "*B L D"] | Behind) -> Float[Tensor, "*B L D"]:
+    def forward(self, x: Float[Tensor, "*B L D"] | DeferredInput) -> Float[Tensor, "*B L D"]:
         """Apply to each position."""
         gelu = partial(functional.gelu, approximate=self.approximate)
-        return self.dropout(read(self.down, behind(gelu, self.width, read(self.up, x))))  # type: ignore[no-any-return]
+        return self.dropout(apply_linear(self.down, defer(gelu, self.width, apply_linear(self.up, x))))  # type: ignore[no-any-return]
 
 
 class SwiGLU(nn.Module):
@@ -62,9 +62,10 @@ class SwiGLU(nn.Module):
         self.down = nn.Linear(hidden, width, bias)
         self.width, self.dropout = width, Dropout(dropout)
 
-    def forward(self, x: Float[Tensor, "*B L D"] | Behind) -> Float[Tensor, "*B L D"]:
+    def forward(self, x: Float[Tensor, "*B L D"] | DeferredInput) -> Float[Tensor, "*B L D"]:
         """Apply to each position."""
-        return self.dropout(read(self.down, behind(_gated, self.width, read(self.gate, x), read(self.up, x))))  # type: ignore[no-any-return]
+        gate, up = apply_linear(self.gate, x), apply_linear(self.up, x)
+        return self.dropout(apply_linear(self.down, defer(_gated, self.width, gate, up)))  # type: ignore[no-any-return]
 
 
 def _gated(gate: Float[Tensor, "*S M"], up: Float[Tensor, "*S M"]) -> Float[Tensor, "*S M"]:

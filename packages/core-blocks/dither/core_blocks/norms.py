@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn, promote_types
 from torch.nn import functional
 
-from .behind import Behind, is_plain, keeps_inputs
-from .specs import Affine, NormName
+from .cpu.recompute_linear import DeferredInput, is_plain, keeps_inputs
+from .options import Affine, NormName
 
 __all__ = ["make_norm", "modulate", "normed"]
 
@@ -47,7 +47,7 @@ def normed(
     x: Float[Tensor, "*B L D"],
     shift: Float[Tensor, "*B #L D"] | None = None,
     scale: Float[Tensor, "*B #L D"] | None = None,
-) -> Float[Tensor, "*B L D"] | Behind:
+) -> Float[Tensor, "*B L D"] | DeferredInput:
     """Return norm(x), shifted and scaled where that is given, for a linear map that reads it.
 
     A norm of another class, or with hooks, is called as it is.
@@ -55,7 +55,7 @@ def normed(
     if is_plain(norm, nn.LayerNorm, nn.RMSNorm):
         weight, bias = (_widened(getattr(norm, name, None), x) for name in ("weight", "bias"))
         if keeps_inputs(x, x.shape[-1]):
-            return Behind(partial(_normed, cast(Any, norm)), (x, shift, scale, weight, bias))
+            return DeferredInput(partial(_normed, cast(Any, norm)), (x, shift, scale, weight, bias))
         return _normed(cast(Any, norm), x, shift, scale, weight, bias)
     x = norm(x)
     return x if shift is None or scale is None else modulate(x, shift, scale)

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .block_options import QKVBias
+from .options import QKVBias
 
 __all__ = ["QVBiased", "make_qkv"]
 

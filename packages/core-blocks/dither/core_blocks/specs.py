@@ -10,33 +10,20 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from dither.registry import Misfit, Slot, Space, Spec, TokenSpace, below, hookimpl, named
-from dither.registry.costs import Cost, Matrix, Stage
 from dither.registry.kinds import BlockSpec, ConditionSpec, EmbeddingSpec, HeadSpec, ModelFacts, ModelSpec
-from dither.registry.serving import tells_not
+from dither.registry.kinds.costs import Cost, Matrix, Stage
+from dither.registry.kinds.space_compatibility import missing_condition
 
-from .block_options import (
-    CENTRE,
-    FEW,
-    Affine,
-    Implementation,
-    MLPName,
-    NormName,
-    QKVBias,
-    TransformerBlock,
-    misfit_heads,
-)
-from .costs import beside_cost, linear, norm_cost
-from .pre_norm_specs import PreNorm
+from .block_specs import AdaLNZero, PreNorm, clean_and_noised_cost, linear_parameters, norm_cost
+from .options import CENTRE, FEW, Affine, Implementation, MLPName, NormName, QKVBias, misfit_heads
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from .blocks import AdaLNZeroBlock
     from .denoiser import Denoiser
 
 __all__ = [
     "FEW",
-    "AdaLNZero",
     "Affine",
     "DenoiserModel",
     "Implementation",
@@ -48,33 +35,8 @@ __all__ = [
     "register_components",
 ]
 
-
-MOST_NAMED = 64
+MAX_NAMED_LAYERS = 64
 """Layers of which each matrix is named."""
-
-
-class AdaLNZero(TransformerBlock):
-    """Self-attention and an MLP, shifted, scaled and gated by the condition (DiT); at first it changes nothing."""
-
-    name: ClassVar[str] = "adaln-zero"
-
-    def traits(self) -> frozenset[str]:
-        """Promise to start as the identity, and what every block does."""
-        return super().traits() | {"zero-init"}
-
-    def matrices(self, width: int, cond: int) -> list[Matrix]:
-        """Name those of every block, and that of the modulation."""
-        return [*super().matrices(width, cond), Matrix("modulation.linear", 6 * width, cond)]
-
-    def cost(self, width: int, cond: int, length: int) -> Cost:
-        """What the layer and its modulation take."""
-        return super().cost(width, cond, length) + Cost(linear(cond, 6 * width), 8 * width)
-
-    def build(self, width: int, cond: int) -> AdaLNZeroBlock:
-        """Return one block."""
-        from .blocks import AdaLNZeroBlock
-
-        return AdaLNZeroBlock(width, cond, **self.model_dump())
 
 
 def misfit_tied(embedding: EmbeddingSpec, head: HeadSpec) -> Iterator[Misfit]:
@@ -167,7 +129,7 @@ class DenoiserModel(ModelSpec):
             message = f'block "{self.block.name}" does not say that it works behind a cache, as block_size asks for'
             yield Misfit(message, ("block",), ("model", "block_size"))
         if "positions" in self.block.traits():
-            yield from tells_not(space.conditions, CENTRE, ("block",))
+            yield from missing_condition(space.conditions, CENTRE, ("block",))
 
     def traits(self) -> frozenset[str]:
         """Promise not to look at the noise level, if its condition does not."""
@@ -179,8 +141,8 @@ class DenoiserModel(ModelSpec):
 
     def rename(self, layout: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return weights of a SEDD or a GET under the names of this model."""
-        from .get import GET, GET_DIT
-        from .sedd import SEDD
+        from .convert.get import GET, GET_DIT
+        from .convert.sedd import SEDD
 
         return {"sedd": SEDD, "get": GET, "get-dit": GET_DIT}[layout].rename(weights)
 
@@ -194,7 +156,7 @@ class DenoiserModel(ModelSpec):
         halves, levels, last = 1, 1, None
         if self.facts().trained_blocks(space) is not None:  # the clean sample, with one level for all, and the noised
             halves, levels = 2, length
-            block, last = (beside_cost(block, self.width, length, last=last) for last in (False, True))
+            block, last = (clean_and_noised_cost(block, self.width, length, last=last) for last in (False, True))
             embedding, condition = embedding.scaled(2), condition.scaled(length + 1)
         elif self.block_size is not None:
             block += Cost(kept=length * length)  # which positions each one sees
@@ -202,7 +164,7 @@ class DenoiserModel(ModelSpec):
             block, last = block.recomputed(halves * state), last and last.recomputed(halves * state)
         final = norm_cost(self.norm, self.affine, self.width, length)
         if self.final == "adaln":
-            final += Cost(linear(self._cond, 2 * self.width), 3 * self.width * levels)
+            final += Cost(linear_parameters(self._cond, 2 * self.width), 3 * self.width * levels)
         else:
             final = replace(final, kept=final.kept - state)  # what goes out is kept by the head
         head = self.head.cost(space, self.width)
@@ -219,7 +181,7 @@ class DenoiserModel(ModelSpec):
 
     def matrices(self, space: Space) -> Iterator[Matrix]:
         """Name those of the first blocks, each of which stands for as many others."""
-        named = min(self.depth, MOST_NAMED)
+        named = min(self.depth, MAX_NAMED_LAYERS)
         for matrix in self.block.matrices(self.width, self._cond):
             for layer in range(named):
                 yield replace(matrix, name=f"blocks.{layer}.{matrix.name}", times=-(-self.depth // named))
@@ -227,8 +189,7 @@ class DenoiserModel(ModelSpec):
     def build(self, space: Space) -> Denoiser:
         """Return the model for a space."""
         from .adaln import Final
-        from .denoiser import Denoiser, start_trunc_normal
-        from .tying import tie
+        from .denoiser import Denoiser, init_trunc_normal, tie_embeddings
 
         model = Denoiser(
             embedding=self.embedding.build(space, self.width),
@@ -250,9 +211,9 @@ class DenoiserModel(ModelSpec):
             join_hidden="hidden" in self._leaves_out(),
         )
         if self.init == "trunc-normal":
-            start_trunc_normal(model.condition, model.blocks)
+            init_trunc_normal(model.condition, model.blocks)
         if self.tie_embeddings:
-            tie(model.embedding, model.head)
+            tie_embeddings(model.embedding, model.head)
         return model
 
     def _layers(self, block: Cost, last: Cost | None) -> list[Stage]:

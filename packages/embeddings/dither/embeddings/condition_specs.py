@@ -8,20 +8,18 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from pydantic import Field
 
 from dither.registry import Misfit, Slot, Space, below, named
-from dither.registry.costs import Cost
 from dither.registry.kinds import ConditionSpec
-from dither.registry.serving import tells_not
-from dither.registry.spec import unfit
+from dither.registry.kinds.costs import Cost
+from dither.registry.kinds.space_compatibility import missing_condition
+from dither.registry.spec.misfit import raise_misfits
 
-from .position_specs import Layout
+from .options import Layout, misfit_frequencies
 
 if TYPE_CHECKING:
-    from .labels import LabelEmbedding
-    from .level import LevelEmbedding
-    from .sums import ConditionSum
-    from .unconditional import Unconditional
+    from .conditions import ConditionSum, LabelEmbedding, Unconditional
+    from .timestep import TimestepEmbedding
 
-__all__ = ["Label", "Level", "NoCondition", "Sum", "misfit_frequencies"]
+__all__ = ["Label", "Level", "NoCondition", "Sum"]
 
 
 class Level(ConditionSpec):
@@ -47,17 +45,11 @@ class Level(ConditionSpec):
         """What the two maps take."""
         return Cost((self.frequencies + 1 + width + 1) * width, self.frequencies + 2 * width)
 
-    def build(self, width: int) -> LevelEmbedding:
+    def build(self, width: int) -> TimestepEmbedding:
         """Return the maps."""
-        from .level import LevelEmbedding
+        from .timestep import TimestepEmbedding
 
-        return LevelEmbedding(width, **self.model_dump())
-
-
-def misfit_frequencies(frequencies: int, freq_shift: int) -> Iterator[Misfit]:
-    """Yield too few frequencies for the shift: a slowest one needs a fastest one beside it."""
-    if freq_shift and frequencies < 4:
-        yield Misfit(f"freq_shift = 1 needs at least 4 frequencies, not {frequencies}", ("frequencies",))
+        return TimestepEmbedding(width, **self.model_dump())
 
 
 class Label(ConditionSpec):
@@ -87,7 +79,7 @@ class Label(ConditionSpec):
 
     def check(self, width: int) -> Iterator[Misfit]:
         """Yield if the task tells no such label, or not always, and nothing trains what stands for none."""
-        yield from tells_not(self.told, self.of, ("of",), labels=True)
+        yield from missing_condition(self.told, self.of, ("of",), labels=True)
         if not self.dropout and any(condition.name == self.of and condition.partial for condition in self.told):
             message = f'held-out samples have no "{self.of}", and without dropout nothing trains what stands for none'
             yield Misfit(message, ("of",), ("task",), "dropout = 0.1")
@@ -98,12 +90,12 @@ class Label(ConditionSpec):
 
     def build(self, width: int) -> LabelEmbedding:
         """Return the table."""
-        from .labels import LabelEmbedding
+        from .conditions import LabelEmbedding
 
         return LabelEmbedding(self.of, self._size(), width, dropout=self.dropout, std=self.std)
 
     def _size(self) -> int:
-        unfit(self.check(0))
+        raise_misfits(self.check(0))
         return next(condition.size or 0 for condition in self.told if condition.name == self.of)
 
 
@@ -137,7 +129,7 @@ class Sum(ConditionSpec):
 
     def build(self, width: int) -> ConditionSum:
         """Return the sum."""
-        from .sums import ConditionSum
+        from .conditions import ConditionSum
 
         return ConditionSum([part.build(width) for part in self.parts])
 
@@ -157,6 +149,6 @@ class NoCondition(ConditionSpec):
 
     def build(self, width: int) -> Unconditional:
         """Return zeros."""
-        from .unconditional import Unconditional
+        from .conditions import Unconditional
 
         return Unconditional(width)

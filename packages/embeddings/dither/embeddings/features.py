@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from dither.registry.flow import State
+from dither.registry.flow.records import State
 
 __all__ = ["RegionEmbedding"]
 

@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from dither.registry.flow import State
-from dither.registry.spaces import TokenSpace
+from dither.registry.flow.records import State
+from dither.registry.flow.spaces import TokenSpace
 
-from .specs import Endpoint, Start, is_graph
-from .tokens import TokenEmbedding, make_table
+from .options import Endpoint, Start, is_graph
+from .tokens import TokenEmbedding, make_embedding_table
 
 __all__ = ["GraphEmbedding"]
 
@@ -28,7 +28,7 @@ class GraphEmbedding(nn.Module):
         endpoint: How the ends of a pair are told. "shared" adds the vectors of both ends from one table, so that (i, j)
             and (j, i) would be the same; "directed" has a table for the first and one for the second end; "tied" is
             shared with the table of the nodes.
-        init: How the tables start; see `make_table`.
+        init: How the tables start; see `make_embedding_table`.
 
     Raises:
         ValueError: The space is no graph, or the endpoint is unknown.
@@ -44,9 +44,9 @@ class GraphEmbedding(nn.Module):
             raise ValueError(f'endpoint may be "shared", "directed" or "tied", not "{endpoint}"')
         n = space.fields[0].length
         self.tokens = TokenEmbedding(space, width, init=init)
-        self.entity, self.node = make_table(2, width, init), make_table(n, width, init)
+        self.entity, self.node = make_embedding_table(2, width, init), make_embedding_table(n, width, init)
         tables = {"shared": 1, "directed": 2, "tied": 0}[endpoint]
-        self.pair = nn.ModuleList(make_table(n, width, init) for _ in range(tables))
+        self.pair = nn.ModuleList(make_embedding_table(n, width, init) for _ in range(tables))
         self.register_buffer("ends", torch.triu_indices(n, n, 1), persistent=False)
 
     def forward(self, state: State, cond: Mapping[str, Tensor], start: int = 0) -> tuple[Float[Tensor, "B L D"], int]:

@@ -7,12 +7,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dither.registry.spaces import Group, TokenSpace
+from dither.registry.flow.spaces import Group, TokenSpace
 
-__all__ = ["SoftplusHead", "TokenHead", "make_map"]
+__all__ = ["SoftplusHead", "TokenHead", "make_linear"]
 
 
-def make_map(width: int, out: int, *, zero: bool, bias: bool = True) -> nn.Linear:
+def make_linear(width: int, out: int, *, zero: bool, bias: bool = True) -> nn.Linear:
     """Return a linear map that starts at zero, or as torch has it."""
     linear = nn.Linear(width, out, bias)
     if zero:
@@ -35,7 +35,7 @@ class TokenHead(nn.Module):
     def __init__(self, space: TokenSpace, width: int, *, zero: bool = True, bias: bool = True) -> None:
         super().__init__()
         self.space = space
-        self.maps = nn.ModuleList(make_map(width, field.size, zero=zero, bias=bias) for field in space.fields)
+        self.maps = nn.ModuleList(make_linear(width, field.size, zero=zero, bias=bias) for field in space.fields)
 
     @property
     def linear(self) -> nn.Linear | None:
@@ -72,7 +72,7 @@ class SoftplusHead(nn.Module):
         super().__init__()
         group = Group("all", 0, features) if group is None else group
         self.around = group.start, features - group.stop
-        self.linear = make_map(width, group.stop - group.start, zero=zero, bias=bias)
+        self.linear = make_linear(width, group.stop - group.start, zero=zero, bias=bias)
 
     def forward(self, h: Float[Tensor, "B L D"]) -> Float[Tensor, "B L M"]:
         """Read each position."""

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
 from dither.registry import Misfit, Space
-from dither.registry.costs import Cost
 from dither.registry.kinds import PositionSpec
-from dither.registry.serving import tells_not
+from dither.registry.kinds.costs import Cost
+from dither.registry.kinds.space_compatibility import missing_condition
+
+from .options import Layout
 
 if TYPE_CHECKING:
     from .positions import GenomicPositions, LearnedPositions, NoPositions, SinusoidPositions
 
-__all__ = ["GenomicSinusoid", "Layout", "LearnedPosition", "NoPosition", "Sinusoid"]
-
-Layout = Literal["cos-sin", "sin-cos", "interleaved"]
+__all__ = ["GenomicSinusoid", "LearnedPosition", "NoPosition", "Sinusoid"]
 
 
 class NoPosition(PositionSpec):
@@ -75,7 +75,7 @@ class GenomicSinusoid(PositionSpec):
     def check(self, space: Space, width: int) -> Iterator[Misfit]:
         """Yield if the task does not tell where positions lie."""
         yield from super().check(space, width)
-        yield from tells_not(space.conditions, self.of, ("of",))
+        yield from missing_condition(space.conditions, self.of, ("of",))
 
     def cost(self, space: Space, width: int) -> Cost:
         """Nothing that is learned; the sinusoids of a sample pass."""

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .level import check_layout, sinusoids
-from .position_specs import Layout
+from .options import Layout
+from .timestep import check_layout, sinusoids
 
 __all__ = ["GenomicPositions", "LearnedPositions", "NoPositions", "SinusoidPositions"]
 

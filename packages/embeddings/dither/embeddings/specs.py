@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
-
-from pydantic import Field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dither.registry import FeatureSpace, Misfit, Slot, Space, Spec, TokenSpace, below, hookimpl, named
-from dither.registry.costs import Cost
-from dither.registry.kinds import FEATURES, TOKENS, EmbeddingSpec, HeadSpec, PositionSpec
+from dither.registry.kinds import FEATURES, TOKENS, EmbeddingSpec, PositionSpec
+from dither.registry.kinds.costs import Cost
 
-from .column_specs import Softplus, columns_without, misfit_groups
 from .condition_specs import Label, Level, NoCondition, Sum
-from .law_specs import TokenDiffusion, check_experiment
-from .position_specs import GenomicSinusoid, Layout, LearnedPosition, NoPosition, Sinusoid
+from .head_specs import FeatureValues, Softplus, TokenDiffusion, TokenLogits, check_experiment
+from .options import Endpoint, Layout, Start, columns_without, is_graph, misfit_groups
+from .position_specs import GenomicSinusoid, LearnedPosition, NoPosition, Sinusoid
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from .features import RegionEmbedding
     from .graph import GraphEmbedding
-    from .heads import TokenHead
     from .tokens import TokenEmbedding
 
 __all__ = [
-    "Endpoint",
-    "FeatureValues",
     "GenomicSinusoid",
     "Graph",
     "Label",
@@ -38,18 +31,13 @@ __all__ = [
     "Regions",
     "Sinusoid",
     "Softplus",
-    "Start",
     "Sum",
-    "TokenLogits",
     "Tokens",
     "check_experiment",
     "register_components",
 ]
 
-Start = Literal["normal", "kaiming"] | Annotated[float, Field(gt=0, le=100)]
-Endpoint = Literal["shared", "directed", "tied"]
-
-MOST_SHARED = 0.1
+MAX_TIED_STD = 0.1
 """Largest standard deviation at which a table may start that a head shares."""
 
 
@@ -66,7 +54,7 @@ class Tokens(EmbeddingSpec):
 
     def traits(self) -> frozenset[str]:
         """Promise tables that a head may share, if they start small: at 1, logits would start at sqrt(width)."""
-        small = self.init == "kaiming" or (isinstance(self.init, float) and self.init <= MOST_SHARED)
+        small = self.init == "kaiming" or (isinstance(self.init, float) and self.init <= MAX_TIED_STD)
         return frozenset({"tables"} if small else ())
 
     def check(self, space: Space, width: int) -> Iterator[Misfit]:
@@ -126,12 +114,6 @@ class Graph(EmbeddingSpec):
         return GraphEmbedding(space, width, endpoint=self.endpoint, init=self.init)
 
 
-def is_graph(space: TokenSpace) -> bool:
-    """Whether the second of two fields has one position for each pair of the first."""
-    lengths = [field.length for field in space.fields]
-    return len(lengths) == 2 and lengths[1] == lengths[0] * (lengths[0] - 1) // 2
-
-
 class Regions(EmbeddingSpec):
     """A linear map of each position, a learned token for the hidden ones, and a class token in front (GET)."""
 
@@ -180,57 +162,6 @@ class Regions(EmbeddingSpec):
         columns = columns_without(space, self.without) if self.without else None
         options: dict[str, Any] = {"cls": self.cls, "elements": self.elements, "columns": columns}
         return RegionEmbedding(space.width, width, position=self.position.build(space, width), **options)
-
-
-class TokenLogits(HeadSpec):
-    """One number per id: a linear map for each field."""
-
-    name: ClassVar[str] = "tokens"
-    serves = TOKENS
-    zero: bool = True
-    """Whether the maps start at zero, so that every id is as likely as any other."""
-    bias: bool = True
-    """Whether the maps have a bias."""
-
-    def traits(self) -> frozenset[str]:
-        """Promise maps that may share the tables of an embedding."""
-        return frozenset({"maps"})
-
-    def cost(self, space: Space, width: int) -> Cost:
-        """What the maps take; what goes in is kept, and what comes out is there for a moment."""
-        assert isinstance(space, TokenSpace)
-        parameters = sum(field.size for field in space.fields) * (width + self.bias)
-        return Cost(parameters, space.length * width, space.length * space.vocab)
-
-    def build(self, space: Space, width: int) -> TokenHead:
-        """Return the maps."""
-        from .heads import TokenHead
-
-        assert isinstance(space, TokenSpace)
-        return TokenHead(space, width, zero=self.zero, bias=self.bias)
-
-
-class FeatureValues(HeadSpec):
-    """A linear map back to the features."""
-
-    name: ClassVar[str] = "features"
-    serves = FEATURES
-    zero: bool = False
-    """Whether the map starts at zero."""
-    bias: bool = True
-    """Whether the map has a bias."""
-
-    def cost(self, space: Space, width: int) -> Cost:
-        """What the map takes; what goes in is kept, and what comes out is there for a moment."""
-        assert isinstance(space, FeatureSpace)
-        return Cost(space.width * (width + self.bias), space.length * width, space.length * space.width)
-
-    def build(self, space: Space, width: int) -> nn.Linear:
-        """Return the map."""
-        from .heads import make_map
-
-        assert isinstance(space, FeatureSpace)
-        return make_map(width, space.width, zero=self.zero, bias=self.bias)
 
 
 @hookimpl

@@ -17,14 +17,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .law_specs import FREQUENCIES
-from .level import LevelEmbedding
+from .options import ANGLE_FREQUENCIES
+from .timestep import TimestepEmbedding
 
-__all__ = ["Meaning", "TokenDiffusion", "TokenLaw"]
+__all__ = ["Target", "TokenDiffusion", "TokenDistribution"]
 
-Meaning = Literal["velocity", "eps"]
+Target = Literal["velocity", "eps"]
 
-WHOLE_TURN = math.acos(math.sqrt(1e-3))
+MAX_ANGLE = math.acos(math.sqrt(1e-3))
 """The angle of the most noise: a thousandth of the variance is signal there, so that x_0 can be worked out from eps."""
 
 
@@ -50,11 +50,11 @@ class TokenDiffusion(nn.Module):
         depth: int = 3,
         steps: int = 32,
         repeats: int = 4,
-        predict: Meaning = "velocity",
+        predict: Target = "velocity",
     ) -> None:
         super().__init__()
         self.steps, self.repeats, self.predict = steps, repeats, predict
-        self.angle = LevelEmbedding(hidden, frequencies=FREQUENCIES, time_scale=1000.0)
+        self.angle = TimestepEmbedding(hidden, frequencies=ANGLE_FREQUENCIES, time_scale=1000.0)
         self.read, self.enter = nn.Linear(width, hidden), nn.Linear(features, hidden)
         self.blocks = nn.ModuleList(_Block(hidden) for _ in range(depth))
         self.norm = nn.LayerNorm(hidden, eps=1e-6, elementwise_affine=False)
@@ -66,12 +66,12 @@ class TokenDiffusion(nn.Module):
     def forward(self, h: Float[Tensor, "B L D"]) -> Float[Tensor, "B L M"]:
         """Return the expected values: x_0 as it is told where all is noise."""
         none = h.new_zeros(*h.shape[:-1], self.out.out_features)
-        x0, _ = self.told(none, h.new_full(h.shape[:-1], WHOLE_TURN), h)
+        x0, _ = self.told(none, h.new_full(h.shape[:-1], MAX_ANGLE), h)
         return x0
 
-    def law(self, h: Float[Tensor, "B L D"]) -> TokenLaw:
+    def law(self, h: Float[Tensor, "B L D"]) -> TokenDistribution:
         """Return the laws of the positions."""
-        return TokenLaw(self, h)
+        return TokenDistribution(self, h)
 
     def denoise(
         self, x: Float[Tensor, "*N M"], angle: Float[Tensor, " *N"], h: Float[Tensor, "*N D"]
@@ -96,7 +96,7 @@ class TokenDiffusion(nn.Module):
 
 
 @dataclass(frozen=True)
-class TokenLaw:
+class TokenDistribution:
     """What the head says of each position; a `Law`."""
 
     head: TokenDiffusion
@@ -105,13 +105,13 @@ class TokenLaw:
     def mean(self, x: Float[Tensor, "B L M"], hidden: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
         """Return the expected hidden values of each position, given its others: x_0 as told where all is noise."""
         seen = x.masked_fill(hidden, 0.0).to(self.h.dtype)
-        return self.head.told(seen, self.h.new_full(self.h.shape[:-1], WHOLE_TURN), self.h)[0]
+        return self.head.told(seen, self.h.new_full(self.h.shape[:-1], MAX_ANGLE), self.h)[0]
 
     def sample(self, x: Float[Tensor, "B L M"], hidden: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
         """Draw the hidden values of each position, given its others (DDPM, from the most noise to none)."""
         rows = hidden.any(-1)
         h, seen, free = self.h[rows], x[rows], hidden[rows]
-        angles = torch.linspace(WHOLE_TURN, 0, self.head.steps + 1).tolist()
+        angles = torch.linspace(MAX_ANGLE, 0, self.head.steps + 1).tolist()
         y = torch.where(free, torch.randn_like(seen), seen)
         for now, then in pairwise(angles):
             x0, eps = self.head.told(y, y.new_full(y.shape[:1], now), h)
@@ -126,7 +126,7 @@ class TokenLaw:
         """Return the squared errors of what the MLP says, each the mean over K noise levels; 0 where not wanted."""
         rows, times = wanted.any(-1), self.head.repeats
         h, clean, asked = (repeat(part[rows], "n m -> k n m", k=times) for part in (self.h, x0, wanted))
-        angle = WHOLE_TURN * torch.rand(clean.shape[:2], device=x0.device, dtype=self.h.dtype)
+        angle = MAX_ANGLE * torch.rand(clean.shape[:2], device=x0.device, dtype=self.h.dtype)
         eps, a, b = torch.randn_like(clean), angle.cos()[..., None], angle.sin()[..., None]
         said = self.head.denoise(torch.where(asked, a * clean + b * eps, clean).to(h.dtype), angle, h)
         truth = eps if self.head.predict == "eps" else a * eps - b * clean

@@ -8,15 +8,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from dither.registry.flow import State
-from dither.registry.spaces import TokenSpace
+from dither.registry.flow.records import State
+from dither.registry.flow.spaces import TokenSpace
 
-from .specs import Start
+from .options import Start
 
-__all__ = ["TokenEmbedding", "make_table"]
+__all__ = ["TokenEmbedding", "make_embedding_table"]
 
 
-def make_table(rows: int, width: int, init: Start = "normal") -> nn.Embedding:
+def make_embedding_table(rows: int, width: int, init: Start = "normal") -> nn.Embedding:
     """Return a table of vectors.
 
     Args:
@@ -44,7 +44,7 @@ class TokenEmbedding(nn.Module):
     Args:
         space: The fields.
         width: Size of a vector.
-        init: How the tables start; see `make_table`.
+        init: How the tables start; see `make_embedding_table`.
         position: (start, length, cond) -> what is added, or None.
     """
 
@@ -53,7 +53,7 @@ class TokenEmbedding(nn.Module):
     ) -> None:
         super().__init__()
         self.space, self.position = space, position
-        self.tables = nn.ModuleList(make_table(field.size, width, init) for field in space.fields)
+        self.tables = nn.ModuleList(make_embedding_table(field.size, width, init) for field in space.fields)
 
     def forward(self, state: State, cond: Mapping[str, Tensor], start: int = 0) -> tuple[Float[Tensor, "B L D"], int]:
         """Look every id up in the table of its field; there are no extra tokens."""

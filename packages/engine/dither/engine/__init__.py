@@ -6,17 +6,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .experiment import Experiment, Loaded, load_experiment
-    from .loading import load
-    from .session import draw
+    from .config.experiment import Experiment
+    from .config.load_experiment import Loaded, load_experiment
+    from .runs.loading import load
+    from .sampling.session import draw
 
 __all__ = ["Experiment", "Loaded", "draw", "load", "load_experiment"]
 
-PLACES = {"load": "loading", "draw": "session"}
+PLACES = {
+    "Experiment": "config.experiment",
+    "Loaded": "config.load_experiment",
+    "load_experiment": "config.load_experiment",
+    "load": "runs.loading",
+    "draw": "sampling.session",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Import pydantic, the registry and torch only for those who ask; the help of the command line does not."""
     if name in __all__:
-        return getattr(import_module(f".{PLACES.get(name, 'experiment')}", __name__), name)
+        return getattr(import_module(f".{PLACES[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dither.registry.costs import Cost
+from dither.registry.flow.spaces import Space, TokenSpace
 from dither.registry.kinds import ProcessFacts
-from dither.registry.spaces import Space, TokenSpace
+from dither.registry.kinds.costs import Cost
 
 __all__ = ["CPU_TILE", "cost_in_columns", "cost_in_rows", "cost_read", "table_size"]
 

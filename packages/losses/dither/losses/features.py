@@ -10,8 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import huber_loss, softplus
 
-from dither.registry.flow import FeaturePrediction, Measured, Noised, over
-from dither.registry.laws import LawPrediction
+from dither.registry.flow.distributions import DistributionPrediction
+from dither.registry.flow.records import FeaturePrediction, Measured, Noised, over
 
 __all__ = ["Huber", "Link", "PoissonNLL", "Reduction", "SquaredError", "Target"]
 
@@ -54,11 +54,11 @@ class SquaredError:
         squares = torch.where(noised.wanted, self._squares(pred, noised), 0.0)
         if self.min_snr is not None:
             squares = squares * self._snr_weight(noised).to(squares.dtype)
-        return reduced(squares, noised, self.reduction)
+        return reduce_features(squares, noised, self.reduction)
 
     def _squares(self, pred: FeaturePrediction, noised: Noised) -> Float[Tensor, "B L M"]:
         """Square the errors; where the head tells a law, they are those of its own noise."""
-        if self.target == "x0" and isinstance(pred, LawPrediction):
+        if self.target == "x0" and isinstance(pred, DistributionPrediction):
             return pred.squares(noised.x0, noised.wanted)
         return torch.where(noised.wanted, feature_error(pred, noised, self.target), 0.0).square()
 
@@ -95,7 +95,7 @@ class Huber:
             TypeError: The target is eps or velocity, but the process added no Gaussian noise.
         """
         error = torch.where(noised.wanted, feature_error(pred, noised, self.target), 0.0)
-        return reduced(huber_loss(error, torch.zeros_like(error), "none", self.delta), noised, self.reduction)
+        return reduce_features(huber_loss(error, torch.zeros_like(error), "none", self.delta), noised, self.reduction)
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class PoissonNLL:
         else:
             rate = x.clamp_min(0) if self.link == "none" else softplus(x)
             value = rate - count * (rate + TINY_RATE).log()
-        return reduced(torch.where(noised.wanted, value, 0.0), noised, self.reduction)
+        return reduce_features(torch.where(noised.wanted, value, 0.0), noised, self.reduction)
 
 
 def check_options(target: str, reduction: str) -> None:
@@ -156,7 +156,7 @@ def feature_error(pred: FeaturePrediction, noised: Noised, target: str) -> Float
     return a * (pred.eps - noised.eps) - b * (pred.x0 - noised.x0)
 
 
-def reduced(values: Float[Tensor, "B L M"], noised: Noised, reduction: str) -> Measured:
+def reduce_features(values: Float[Tensor, "B L M"], noised: Noised, reduction: str) -> Measured:
     """Return a loss per position out of one per element, which is 0 where nothing is wanted."""
     total, count = values.sum(-1), noised.wanted.sum(-1).to(values.dtype)
     if reduction == "element-mean":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dither.registry.flow import Measured, Noised, TokenPrediction, over
+from dither.registry.flow.records import Measured, Noised, TokenPrediction, over
 
 __all__ = ["seed_004"]
 

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from dither.registry.flow import Measured, Noised, TokenPrediction, over
+from dither.registry.flow.records import Measured, Noised, TokenPrediction, over
 
 __all__ = ["masked_ce", "score_entropy"]
 

@@ -2,170 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from dither.registry import Spec, hookimpl
 
-from pydantic import Field
+from .features.specs import Gaussian, MaskedRegion
+from .samplers.specs import (
+    DDIM,
+    Analytic,
+    Ancestral,
+    Blocks,
+    DPMSolver,
+    Euler,
+    FirstHitting,
+    Guided,
+    Ordered,
+    OrderedRegions,
+    PredictorCorrector,
+    ReMDM,
+    RePaint,
+    SeedSampler,
+)
+from .schedules.specs import (
+    Cosine,
+    CosineBeta,
+    CosineSquared,
+    Geometric,
+    LinearBeta,
+    LinearSigma,
+    LogLinear,
+    Polynomial,
+    ScaledLinearBeta,
+    SigmoidAlpha,
+    SigmoidBeta,
+)
+from .tokens.specs import Absorbing, Marginal, Uniform
 
-from dither.registry import Misfit, Slot, Space, Spec, TokenSpace, hookimpl, named
-from dither.registry.kinds import TOKENS, ProcessFacts, ScheduleSpec
-from dither.registry.problems import nearest
-
-from .clocked import Clocked
-from .feature_specs import Gaussian, MaskedRegion
-from .prior_cost import prior_cost_of
-from .samplers.feature_specs import DDIM, DPMSolver, OrderedRegions, RePaint
-from .samplers.order_specs import FirstHitting, Guided, Ordered, ReMDM
-from .samplers.seed_specs import SeedSampler
-from .samplers.specs import Analytic, Ancestral, Blocks, Euler, PredictorCorrector
-from .schedules.beta_specs import CosineBeta, LinearBeta, ScaledLinearBeta, SigmoidBeta
-from .schedules.specs import Cosine, CosineSquared, Geometric, LinearSigma, LogLinear, Polynomial, SigmoidAlpha
-
-if TYPE_CHECKING:
-    from dither.registry.parts import Process
-
-__all__ = ["Absorbing", "Marginal", "Uniform", "register_components"]
-
-Share = Annotated[float, Field(ge=0)]
-
-MOST_POSITIONS = 12
-"""Positions of a sample whose masks may all be taken; `enumeration` refuses more."""
-
-
-class Absorbing(Clocked):
-    """Moved tokens become MASK (MDLM).
-
-    A field without a MASK id gets one. Ids that clean data cannot hold have probability 0, and a token that is not
-    masked stays as it is (SUBS).
-    """
-
-    name: ClassVar[str] = "absorbing"
-    serves = TOKENS
-    predict: Literal["posterior", "plug-in", "score"] = "posterior"
-    """What the raw output means: logits of p(x_0 | x_t), of the x_0 to plug in, or log ratios p_t(y) / p_t(x_t)."""
-    estimator: Literal["time", "importance", "mask-count", "exact"] = "time"
-    """How noise is drawn to measure the loss, whose mean stays the same. time: at even times. importance: evenly in
-    log(1 - alpha), so that all times weigh alike (MDLM; on short samples it varies more). mask-count: one token is
-    masked for sure, so that k of N masked is even in 1..N and weighs N / k, which varies least. exact: evaluation takes
-    every mask of at most 12 positions."""
-
-    def check(self, space: Space) -> Iterable[Misfit]:
-        """Yield why the process cannot act on the space, or would not mask enough."""
-        yield from super().check(space)
-        yield from _clean_ids(space)
-        yield from self.lasting("of the tokens would stay unmasked")
-        if self.estimator == "importance" and self.t_min == 0:
-            message = 'estimator "importance" draws log(1 - alpha), which has no end at t_min = 0'
-            yield Misfit(message, ("estimator",), help="set t_min = 1e-3")
-        if self.estimator == "exact" and space.length > MOST_POSITIONS:
-            message = f'estimator "exact" takes every mask of at most {MOST_POSITIONS} positions, not of {space.length}'
-            yield Misfit(message, ("estimator",), ("task",), 'use estimator "mask-count"')
-
-    def facts(self, space: Space) -> ProcessFacts:
-        """Tell what losses and samplers need to know."""
-        return ProcessFacts(self.name, _tokens(self, space).with_mask(), self.predict, "mask")
-
-    def build(self, space: Space) -> Process:
-        """Return the process; its space has a MASK id in every field."""
-        from .tokens import TokenProcess, mask_prior
-
-        masked = _tokens(self, space).with_mask()
-        return TokenProcess(masked, mask_prior(masked), self.clock(), self.predict, self.estimator)
-
-
-class Uniform(Clocked):
-    """Moved tokens become any clean id of their field (SEDD uniform, UDLM, DUO)."""
-
-    name: ClassVar[str] = "uniform"
-    serves = TOKENS
-    schedule: Slot[ScheduleSpec] = named("geometric")
-    """How the noise grows with time."""
-    predict: Literal["posterior", "plug-in", "score"] = "score"
-    """What the raw output means: logits of p(x_0 | x_t), of the x_0 to plug in, or log ratios p_t(y) / p_t(x_t)."""
-
-    def check(self, space: Space) -> Iterable[Misfit]:
-        """Yield why the process cannot act on the space."""
-        yield from super().check(space)
-        yield from _clean_ids(space)
-
-    def warn(self, space: Space) -> Iterable[Misfit]:
-        """Yield if much is left at t = 1, and what it costs. It is allowed, as SEDD's class defaults end so."""
-        for misfit in self.lasting("of the tokens would still be clean"):
-            nats = prior_cost_of(_tokens(self, space), self.schedule.sigma_end() or 0.0)
-            cost = f"{misfit.message}: {nats:.3g} nats per token, KL(q(x_1|x_0) || even), are added to any bound"
-            yield replace(misfit, message=cost)
-
-    def facts(self, space: Space) -> ProcessFacts:
-        """Tell what losses and samplers need to know."""
-        return ProcessFacts(self.name, _tokens(self, space), self.predict, "uniform")
-
-    def build(self, space: Space) -> Process:
-        """Return the process."""
-        from .tokens import TokenProcess, even_prior
-
-        tokens = _tokens(self, space)
-        return TokenProcess(tokens, even_prior(tokens), self.clock(), self.predict)
-
-
-class Marginal(Clocked):
-    """Moved tokens become clean ids with given frequencies, such as those of the data (DiGress)."""
-
-    name: ClassVar[str] = "marginal"
-    serves = TOKENS
-    predict: Literal["posterior", "plug-in", "score"] = "posterior"
-    """What the raw output means: logits of p(x_0 | x_t), of the x_0 to plug in, or log ratios p_t(y) / p_t(x_t)."""
-    frequencies: dict[str, list[Share]] = {}
-    """By name of the field: the frequency of each clean id, in order, of any sum. A field that is not named: even."""
-
-    def check(self, space: Space) -> Iterable[Misfit]:
-        """Yield why the process cannot act on the space, or its frequencies do not fit it."""
-        yield from super().check(space)
-        yield from _clean_ids(space)
-        yield from self.lasting("of the tokens would still be clean")
-        if not isinstance(space, TokenSpace):
-            return
-        counts = {field.name: len(_clean_of(field.size, field.mask, field.pad)) for field in space.fields}
-        for name, odds in self.frequencies.items():
-            path = ("frequencies", name)
-            if name not in counts:
-                message = f'no field is named "{name}"; fields: {", ".join(counts)}'
-                yield Misfit(message, path, ("task",), _hint(name, counts))
-            elif len(odds) != counts[name] or not sum(odds) > 0:
-                message = f"expected {counts[name]} frequencies with a positive sum, got {odds}"
-                yield Misfit(message, path, ("task",))
-
-    def facts(self, space: Space) -> ProcessFacts:
-        """Tell what losses and samplers need to know."""
-        return ProcessFacts(self.name, _tokens(self, space), self.predict, "frequencies")
-
-    def build(self, space: Space) -> Process:
-        """Return the process."""
-        from .tokens import TokenProcess, frequency_prior
-
-        tokens = _tokens(self, space)
-        return TokenProcess(tokens, frequency_prior(tokens, self.frequencies), self.clock(), self.predict)
-
-
-def _tokens(spec: Spec, space: Space) -> TokenSpace:
-    if not isinstance(space, TokenSpace):
-        raise TypeError(f'process "{spec.name}" is for tokens, but here a sample is {space}')
-    return space
-
-
-def _clean_of(size: int, *special: int | None) -> list[int]:
-    return [i for i in range(size) if i not in special]
-
-
-def _clean_ids(space: Space) -> Iterable[Misfit]:
-    for field in space.fields if isinstance(space, TokenSpace) else ():
-        if not _clean_of(field.size, field.mask, field.pad):
-            yield Misfit(f'field "{field.name}" has no id besides MASK and PAD', related=("task",))
-
-
-def _hint(word: str | None, allowed: Iterable[str]) -> str | None:
-    close = nearest(word, allowed) if word else None
-    return f'did you mean "{close}"?' if close else None
+__all__ = ["register_components"]
 
 
 @hookimpl

@@ -1,10 +1,12 @@
 """Hooks, names, spaces and records: what every plugin is written against. No torch at import."""
 
-from .catalog import Catalog, default_catalog
+from .config.errors import Problem, Refused
+from .flow.spaces import Condition, FeatureSpace, Field, Group, Space, TokenSpace
 from .hookspecs import hookimpl
-from .problems import Problem, Refused
-from .spaces import Condition, FeatureSpace, Field, Group, Space, TokenSpace
-from .spec import Misfit, Options, Slot, Spec, below, named
+from .plugins.catalog import Catalog
+from .plugins.manager import default_catalog
+from .spec.base import Options, Slot, Spec, _default_catalog, named
+from .spec.misfit import Misfit, below
 
 __all__ = [
     "Catalog",
@@ -25,3 +27,5 @@ __all__ = [
     "hookimpl",
     "named",
 ]
+
+_default_catalog[:] = [default_catalog]

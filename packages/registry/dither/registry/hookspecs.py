@@ -8,7 +8,8 @@ from typing import Any
 
 import pluggy
 
-from .spec import Misfit, Spec
+from .spec.base import Spec
+from .spec.misfit import Misfit
 
 __all__ = ["CHECK", "PROJECT", "REGISTRATION", "RUN_HOOKS", "Hooks", "hookimpl", "hookspec"]
 

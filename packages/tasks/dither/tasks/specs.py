@@ -5,8 +5,8 @@ from dither.registry import Spec, hookimpl
 from .bubble_diagram.specs import BubbleDiagram, JsonPlans, PlanFiles, ProceduralPlans
 from .get_region.data_specs import HumanDHS, PreparedRegions, RegionArrays, RegionFile, RegionStore
 from .get_region.specs import GetRegion
-from .language_model.data_specs import ConvertedText, MarkovText, ShardFolder
-from .language_model.specs import LanguageModel, Shakespeare, StdlibText, TextFiles
+from .language_model.data.specs import ConvertedText, MarkovText, Shakespeare, ShardFolder, StdlibText, TextFiles
+from .language_model.specs import LanguageModel
 
 __all__ = ["register_components"]
 

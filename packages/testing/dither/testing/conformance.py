@@ -24,22 +24,22 @@ from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis.errors import Unsatisfiable
 
 from dither.registry import Catalog, default_catalog
-from dither.registry.catalog import Part
-from dither.registry.problems import nearest
+from dither.registry.config.errors import nearest
+from dither.registry.plugins.catalog import Component
 
+from .check_utils import NotApplicable, seed_cpu
 from .checks import CHECKS, Check
 from .checks.check import EXAMPLES
-from .probing import NotApplicable, seed_cpu
 from .situations import Situation, situations
 from .summary import attach
-from .traits import may_have, traits_of
+from .traits import may_declare, traits_of
 
 if TYPE_CHECKING:
     import pytest
 
 __all__ = ["Case", "cases", "parametrize"]
 
-PATIENCE = 100
+MAX_NOT_APPLICABLE = 100
 """Situations in which a check may have no meaning before it is given up."""
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -68,7 +68,7 @@ class Case:
         expected: Why it is expected to fail; no simplest situation for that is looked for then.
     """
 
-    part: Part
+    part: Component
     check: Check
     catalog: Catalog = field(repr=False)
     options: Sequence[Mapping[str, Any]] = ()
@@ -144,7 +144,7 @@ class Case:
         except NotApplicable as reason:
             tally.meaningless.append(str(reason))
         tally.turned_down += 1
-        return tally.turned_down >= PATIENCE
+        return tally.turned_down >= MAX_NOT_APPLICABLE
 
 
 def _once(tally: _Tally) -> list[str]:
@@ -174,7 +174,7 @@ def cases(
         Case(part, check, catalog, examples.get(f"{part.spec.kind}:{part.spec.name}", ()), strict)
         for part in parts
         for check in CHECKS
-        if check.kind in ("any", part.spec.kind) and may_have(part.spec, check.needs)
+        if check.kind in ("any", part.spec.kind) and may_declare(part.spec, check.needs)
     ]
     names = {case.name for case in found}
     for name in examples:

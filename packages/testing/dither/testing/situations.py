@@ -12,12 +12,12 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from dither.registry import Catalog, Misfit, Space, Spec
-from dither.registry.catalog import Part
-from dither.registry.describe import describe
 from dither.registry.kinds import ModelFacts
-from dither.registry.spec import Place
+from dither.registry.plugins.catalog import Component
+from dither.registry.plugins.describe import describe
+from dither.registry.spec.base import Place
 
-from .probing import seed_cpu
+from .check_utils import seed_cpu
 from .strategies import cleans, feature_spaces, graph_spaces, specs, token_spaces
 
 __all__ = ["Situation", "default_spec", "situations"]
@@ -48,7 +48,7 @@ class Situation:
         home: Spec of a block-causal model around a block, at the place "home".
     """
 
-    part: Part
+    part: Component
     spec: Any
     given: tuple[Any, ...] = ()
     space: Any = None
@@ -74,7 +74,7 @@ class Situation:
         return built.eval() if isinstance(built, torch.nn.Module) else built
 
 
-def default_spec(part: Part, catalog: Catalog) -> Spec:
+def default_spec(part: Component, catalog: Catalog) -> Spec:
     """Parse the snippet that `describe` shows: the defaults, and a value for each option that must be given."""
     table = tomllib.loads(describe(part, catalog)["snippet"])
     while "use" not in table:  # the tables of an experiment file around it
@@ -83,7 +83,7 @@ def default_spec(part: Part, catalog: Catalog) -> Spec:
 
 
 def situations(
-    part: Part, catalog: Catalog, place: str, options: Mapping[str, Any] | None = None
+    part: Component, catalog: Catalog, place: str, options: Mapping[str, Any] | None = None
 ) -> st.SearchStrategy[Situation]:
     """Places in which a part may stand.
 

@@ -17,19 +17,27 @@ Letters: B batch, L length, M features.
 
 from __future__ import annotations
 
+import types
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
 import torch
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen, MultipleOf
+from hypothesis import reject
 from hypothesis import strategies as st
 from jaxtyping import Bool, Shaped
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 from torch import Tensor
 
-from dither.registry import Condition, FeatureSpace, Field, Group, Space, TokenSpace
-from dither.registry.flow import Clean
+from dither.registry import Catalog, Condition, FeatureSpace, Field, Group, Options, Space, Spec, TokenSpace
+from dither.registry.flow.records import Clean
+from dither.registry.spec.base import Place
 
-from .options import specs
+__all__ = ["CONDITIONS", "cleans", "feature_spaces", "graph_spaces", "spaces", "specs", "token_spaces"]
 
-__all__ = ["TOLD", "cleans", "feature_spaces", "graph_spaces", "spaces", "specs", "token_spaces"]
-
-TOLD = (Condition("cell", 3), Condition("centre"))
+CONDITIONS = (Condition("cell", 3), Condition("centre"))
 """What every space tells beside a sample: a label, and where its positions lie."""
 
 
@@ -41,7 +49,7 @@ def token_spaces(draw: st.DrawFn, most: int = 3) -> TokenSpace:
         ids, special = draw(st.integers(2, 5)), draw(st.sampled_from(["", "m", "p", "mp", "pm"]))
         marks = {{"m": "mask", "p": "pad"}[letter]: ids + place for place, letter in enumerate(special)}
         fields.append(Field(f"field{index}", draw(st.integers(1, 6)), ids + len(special), **marks))
-    return TokenSpace(tuple(fields), TOLD)
+    return TokenSpace(tuple(fields), CONDITIONS)
 
 
 @st.composite
@@ -50,7 +58,7 @@ def graph_spaces(draw: st.DrawFn) -> TokenSpace:
     n, kinds, relations = draw(st.integers(2, 4)), draw(st.integers(2, 4)), draw(st.integers(2, 4))
     nodes = Field("nodes", n, kinds + 2, mask=kinds, pad=kinds + 1)
     edges = Field("edges", n * (n - 1) // 2, relations + 2, mask=relations, pad=relations + 1)
-    return TokenSpace((nodes, edges), TOLD)
+    return TokenSpace((nodes, edges), CONDITIONS)
 
 
 @st.composite
@@ -59,7 +67,7 @@ def feature_spaces(draw: st.DrawFn) -> FeatureSpace:
     length, width = draw(st.integers(1, 8)), draw(st.integers(2, 5))
     cut = draw(st.integers(0, width - 1))
     groups = (Group("left", 0, cut), Group("right", cut, width)) if cut else ()
-    return FeatureSpace(length, width, groups, (*TOLD, Condition("tss")))
+    return FeatureSpace(length, width, groups, (*CONDITIONS, Condition("tss")))
 
 
 def spaces() -> st.SearchStrategy[Space]:
@@ -92,10 +100,14 @@ def cleans(draw: st.DrawFn, space: Space, rows: int | None = None) -> Clean:
     shape = x0.shape if known == "values" else (*valid.shape, *[1] * (x0.ndim - 2))
     given = (torch.rand(shape, generator=generator) < (known != "none") * 0.3).expand(x0.shape)
     known_values = given & valid.reshape(*valid.shape, *[1] * (x0.ndim - 2))
-    return Clean(x0, valid, known_values, {told.name: _told(told, valid, generator) for told in space.conditions})
+    return Clean(
+        x0, valid, known_values, {told.name: _draw_condition(told, valid, generator) for told in space.conditions}
+    )
 
 
-def _told(condition: Condition, valid: Bool[Tensor, "B L"], generator: torch.Generator) -> Shaped[Tensor, "B *L"]:
+def _draw_condition(
+    condition: Condition, valid: Bool[Tensor, "B L"], generator: torch.Generator
+) -> Shaped[Tensor, "B *L"]:
     """Labels, some of them not told; or places that lie further and further along, 0 on padding."""
     if condition.size is not None:
         return torch.randint(-1, condition.size, (len(valid),), generator=generator)
@@ -104,3 +116,177 @@ def _told(condition: Condition, valid: Bool[Tensor, "B L"], generator: torch.Gen
 
 def _ids(field: Field) -> list[int]:
     return [i for i in range(field.size) if i not in (field.mask, field.pad)]
+
+
+SMALL = (0, 1, 2, 3, 4, 6, 8, 16)
+"""Whole numbers that make small parts; those within the bounds of an option are tried."""
+SIZES = (8, 16)
+"""The same for options whose default is large, such as widths, which other options must divide."""
+MAX_DEPTH = 2
+"""Levels of parts inside parts; below, only parts without places for others are drawn."""
+O = TypeVar("O", bound=Options)  # noqa: E741
+
+
+@dataclass(frozen=True)
+class _SpecStrategy:
+    """What holds for all options of one drawing."""
+
+    catalog: Catalog
+    small: bool
+    fits: Callable[[Spec], bool]
+    depth: int = 0
+
+    def options(self, model: type[O]) -> st.SearchStrategy[O]:
+        """Options of a model; about half of them stay at their default."""
+        return _options(self, model)
+
+    def keeps_default(self, info: FieldInfo) -> bool:
+        """Whether the default of an option may be drawn: not if it is large, or a part that does not fit."""
+        if info.is_required():
+            return False
+        default = info.get_default(call_default_factory=True, validated_data={})
+        if default is not None and any(isinstance(item, Place) for item in info.metadata):
+            kind: Any = info.annotation
+            return self.fits(default if isinstance(default, Spec) else self.catalog.parse(kind.kind, default))
+        return not (self.small and makes_large(default))
+
+    def field(self, info: FieldInfo) -> st.SearchStrategy[Any] | None:
+        """Values of an option, or None where only its default makes sense, as for a path."""
+        if not info.is_required() and str in _leaves(info.annotation):
+            return None
+        if self.small and type(info.annotation) is type and makes_large(info.default):
+            return _integers(info.metadata, SIZES)
+        return self.values(info.annotation, info.metadata)
+
+    def values(self, annotation: Any, metadata: Iterable[Any] = ()) -> st.SearchStrategy[Any]:
+        """Values of a type with constraints."""
+        origin, arguments, metadata = get_origin(annotation), get_args(annotation), [*metadata]
+        if origin is Annotated:
+            inner = [m for item in arguments[1:] for m in (item.metadata if isinstance(item, FieldInfo) else [item])]
+            return self.values(arguments[0], [*metadata, *inner])
+        if any(isinstance(item, Place) for item in metadata):
+            return self.parts(annotation.kind)
+        if origin is Literal:
+            return st.sampled_from(arguments)
+        if origin in (Union, types.UnionType):  # TOML has no null: None comes as a default only
+            return st.one_of(*(self.values(a, metadata) for a in arguments if a is not type(None)))
+        if origin in (list, tuple, dict):
+            return self._collection(origin, arguments, metadata)
+        return self._scalar(annotation, metadata)
+
+    def parts(self, kind: str) -> st.SearchStrategy[Spec]:
+        """Parts of a kind, of any plugin, that fit."""
+        deeper = _SpecStrategy(self.catalog, self.small, self.fits, self.depth + 1)
+        found = [part.spec for part in self.catalog.parts(kind) if self._may_fit(part.spec)]
+        if self.depth >= MAX_DEPTH:
+            found = [spec for spec in found if not any(_has_place(info) for info in spec.model_fields.values())]
+        if not found:
+            raise LookupError(f"no {kind} is registered that could be drawn")
+        return st.sampled_from(found).flatmap(deeper.options).filter(self.fits)
+
+    def _may_fit(self, spec: type[Spec]) -> bool:
+        """Whether a part fits with its defaults, or has none to tell by."""
+        try:
+            return self.fits(spec.model_validate({}, context={"catalog": self.catalog}))
+        except ValidationError:
+            return True
+
+    def _collection(self, origin: type, arguments: tuple[Any, ...], metadata: list[Any]) -> st.SearchStrategy[Any]:
+        least = max((m.min_length for m in metadata if isinstance(m, MinLen)), default=0)
+        most = min((m.max_length for m in metadata if isinstance(m, MaxLen)), default=least + 2)
+        size: dict[str, Any] = {"min_size": least, "max_size": min(most, least + 2)}
+        if origin is dict:
+            return st.dictionaries(st.sampled_from("abcdef"), self.values(arguments[1]), **size)
+        if origin is tuple and (len(arguments) != 2 or arguments[1] is not Ellipsis):
+            return st.tuples(*map(self.values, arguments))
+        return st.lists(self.values(arguments[0]), **size).map(origin)
+
+    def _scalar(self, annotation: Any, metadata: list[Any]) -> st.SearchStrategy[Any]:
+        if isinstance(annotation, type) and issubclass(annotation, Options):
+            return self.options(annotation)
+        if annotation is bool:
+            return st.booleans()
+        if annotation is int:
+            return _integers(metadata, SMALL if self.small else None)
+        if annotation is float:
+            return _numbers(metadata, self.small)
+        if annotation is str:
+            least = max((m.min_length for m in metadata if isinstance(m, MinLen)), default=0)
+            return st.text("abcxyz", min_size=least, max_size=least + 3)
+        raise TypeError(f"no strategy is known for options of type {annotation}")
+
+
+@st.composite
+def _options(draw: st.DrawFn, drawing: _SpecStrategy, model: type[O]) -> O:
+    given = {}
+    for key, info in model.model_fields.items():
+        drawn = drawing.field(info)
+        if drawn is not None and (not drawing.keeps_default(info) or draw(st.booleans())):
+            given[key] = draw(drawn)
+    try:
+        return model.model_validate(given, context={"catalog": drawing.catalog})
+    except ValidationError:
+        reject()  # options that exclude each other
+
+
+def _leaves(annotation: Any) -> set[Any]:
+    arguments = get_args(annotation)
+    if get_origin(annotation) is Literal:
+        return {Literal}
+    return set().union(*map(_leaves, arguments)) if arguments else {annotation}
+
+
+def _has_place(info: FieldInfo) -> bool:
+    return any(isinstance(item, Place) for item in info.metadata) or "Place()" in str(info.annotation)
+
+
+def _bound(metadata: list[Any], closed: type, open_: type, key: str) -> tuple[Any, bool]:
+    for item in metadata:
+        if isinstance(item, closed | open_):
+            return getattr(item, key if isinstance(item, closed) else key.replace("e", "t")), isinstance(item, open_)
+    return None, False
+
+
+def makes_large(default: Any) -> bool:
+    """Whether a default is a whole number that makes parts large."""
+    return type(default) is int and default > SMALL[-1]
+
+
+def _integers(metadata: list[Any], small: tuple[int, ...] | None) -> st.SearchStrategy[int]:
+    low, above = _bound(metadata, Ge, Gt, "ge")
+    high, under = _bound(metadata, Le, Lt, "le")
+    low, high = None if low is None else low + above, None if high is None else high - under
+    step: Any = next((item.multiple_of for item in metadata if isinstance(item, MultipleOf)), 1)
+    if small is None:
+        return st.integers(low, high).filter(lambda n: bool(n % step == 0))
+    start = 0 if low is None else int(low)
+    # From the lower bound up if that is not near zero, as for a year or a port.
+    candidates = small if start <= small[-1] else [start + n * step for n in small]
+    allowed = {n for n in candidates if n >= start and (high is None or n <= high) and n % step == 0}
+    return st.sampled_from(sorted(allowed) or [start])
+
+
+def _numbers(metadata: list[Any], small: bool) -> st.SearchStrategy[float]:
+    low, above = _bound(metadata, Ge, Gt, "ge")
+    high, under = _bound(metadata, Le, Lt, "le")
+    if not small:
+        return st.floats(low, high, exclude_min=above, exclude_max=under, allow_nan=False, allow_infinity=False)
+    start = low if low is not None else (0.0 if high is None or high > 0 else high - 1.0)
+    stop = min(high, start + 2.0) if high is not None else start + 2.0
+    inside = [start + (stop - start) * share for share in (0.01, 0.1, 0.25, 0.5, 0.75, 0.9)]
+    ends = [float(end) for end, excluded in ((start, above), (stop, under and stop == high)) if not excluded]
+    return st.sampled_from([*inside, *ends])
+
+
+def specs(
+    spec: type[O], catalog: Catalog, *, small: bool = True, fits: Callable[[Spec], bool] = lambda part: True
+) -> st.SearchStrategy[O]:
+    """Specs of one class, made from the types and bounds of its options. The simplest has defaults only.
+
+    Args:
+        spec: A Spec, or a table of options.
+        catalog: Where the parts for its slots come from.
+        small: Whether to keep numbers small, so that what is built is small; else the whole range is drawn.
+        fits: Says of an inner part whether it may be drawn.
+    """
+    return _SpecStrategy(catalog, small, fits).options(spec)

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from dither.registry import Space, Spec, TokenSpace
-from dither.registry.problems import nearest
+from dither.registry.config.errors import nearest
 
-__all__ = ["PROMISES", "TRAITS", "may_have", "stray_promises", "traits_of"]
+__all__ = ["DECLARED_TRAITS", "IMPLIED_TRAITS", "may_declare", "traits_of", "unknown_traits"]
 
-PROMISES = {
+DECLARED_TRAITS = {
     ("block", "zero-init"): "as it is built, it hands on what it is given",
     ("block", "equivariant"): "it knows no positions: what is permuted before it is permuted behind it",
     ("block", "asked"): "it takes asked=, and does there what it does without; elsewhere it may do less",
@@ -30,7 +30,7 @@ PROMISES = {
     ("task", "disjoint-splits"): "no sample is in two of its splits",
 }
 """What a Spec of a kind may promise in `traits()`."""
-TRAITS = {
+IMPLIED_TRAITS = {
     "tokens": "a sample is ids (`serves`)",
     "features": "a sample is numbers (`serves`)",
     "one-field": "all positions of a sample are of one sort, so that it may come in pieces",
@@ -54,20 +54,20 @@ def traits_of(spec: Any, space: Space | None) -> frozenset[str]:
     return frozenset(found)
 
 
-def may_have(spec: type[Spec], needs: Iterable[str]) -> bool:
+def may_declare(spec: type[Spec], needs: Iterable[str]) -> bool:
     """Whether a class declares, with some options, all that a check needs."""
     every = {"tokens", "features"}
     absent = every - set(getattr(spec, "serves", every))
     if not getattr(spec, "bound", False):
         absent.add("bound")
     if spec.traits is Spec.traits:
-        absent |= {trait for kind, trait in PROMISES if kind == spec.kind}
+        absent |= {trait for kind, trait in DECLARED_TRAITS if kind == spec.kind}
     return absent.isdisjoint(needs)
 
 
-def stray_promises(spec: Spec) -> list[str]:
+def unknown_traits(spec: Spec) -> list[str]:
     """Return a sentence for each trait that a Spec promises and no check looks after."""
-    known = [trait for kind, trait in PROMISES if kind == spec.kind]
+    known = [trait for kind, trait in DECLARED_TRAITS if kind == spec.kind]
     found = []
     for trait in sorted(spec.traits() - set(known)):
         close = nearest(trait, known)

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from .catalogue import visible_plugins
-from .root import Selected, app
+from .app import PluginOption, app
+from .components import visible_plugins
 
 __all__: list[str] = []
 
@@ -27,18 +27,18 @@ def prepare(
     changes: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the part.")
     ] = None,
-    selected: Selected = None,
+    selected: PluginOption = None,
 ) -> None:
     """Fetch and convert the data that a data part needs, once."""
-    from dither.registry.document import Document
-    from dither.registry.problems import Refused
-    from dither.registry.validation import validate as read
+    from dither.registry.config.document import Document
+    from dither.registry.config.errors import Refused
+    from dither.registry.config.validation import validate as read
 
-    from .flags import changes_of
+    from .flags import overrides_from_flags
 
     catalog = visible_plugins(selected).catalog
-    spec, meant = _meant(catalog, name)
-    document = Document.changed([*meant, *changes_of(given or (), spec), *(changes or ())])
+    spec, meant = _spec_of(catalog, name)
+    document = Document.changed([*meant, *overrides_from_flags(given or (), spec), *(changes or ())])
     data: Any = read(spec, document, catalog)
     try:
         done = data.prepare()
@@ -47,7 +47,7 @@ def prepare(
     typer.echo(done or f'data "{name}" needs no preparation')
 
 
-def _meant(catalog: Any, name: str) -> tuple[Any, list[str]]:
+def _spec_of(catalog: Any, name: str) -> tuple[Any, list[str]]:
     """Return the Spec that a name or a shorter word stands for, and the options that the word says."""
     for part in catalog.parts("data"):
         if name in part.spec.prepared_as:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
-from dither.registry.problems import Problem, Refused
-from dither.registry.spec import Spec
+from dither.registry.config.errors import Problem, Refused
+from dither.registry.spec.base import Spec
 
-__all__ = ["changes_of"]
+__all__ = ["overrides_from_flags"]
 
 PATHS = "paths"
 """The option that words without a key go to."""
 
 
-def changes_of(words: Sequence[str], spec: type[Spec]) -> list[str]:
+def overrides_from_flags(words: Sequence[str], spec: type[Spec]) -> list[str]:
     """Return changes `key=value`, as `--set` takes them, for the words behind the name of a part.
 
     `--key value` and `--key=value` set an option, `--key` alone sets one that is true or false. All other words are
@@ -30,7 +30,7 @@ def changes_of(words: Sequence[str], spec: type[Spec]) -> list[str]:
         if word == "--":
             paths += queue
         elif word.startswith("--"):
-            changes.append(_change(word[2:], queue, spec))
+            changes.append(_override(word[2:], queue, spec))
         elif word.startswith("-") and len(word) > 1:
             raise Refused(f"{word}: options of a part are written in full, --key value")
         else:
@@ -41,7 +41,7 @@ def changes_of(words: Sequence[str], spec: type[Spec]) -> list[str]:
     return [*changes, f"{PATHS}={json.dumps(paths)}"] if paths else changes
 
 
-def _change(word: str, queue: Iterator[str], spec: type[Spec]) -> str:
+def _override(word: str, queue: Iterator[str], spec: type[Spec]) -> str:
     key, equals, value = word.partition("=")
     key = key.replace("-", "_")
     sort = spec.model_fields[key].annotation if key in spec.model_fields else None

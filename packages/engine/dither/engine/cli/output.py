@@ -12,13 +12,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .root import app
+from .app import app
 
 if TYPE_CHECKING:
-    from dither.engine.experiment import Loaded
-    from dither.registry.problems import Origin, Problem, Refused
+    from dither.registry.config.errors import Origin, Problem, Refused
 
-__all__ = ["Format", "Output", "as_place", "chosen", "everywhere", "hoisted", "say_valid", "tell", "wants_json"]
+    from ..config.load_experiment import Loaded
+
+__all__ = [
+    "Format",
+    "OutputOptions",
+    "global_options",
+    "hoist_global_options",
+    "location_record",
+    "output_options",
+    "print_problems",
+    "print_valid",
+    "wants_json",
+]
 
 
 class Format(enum.StrEnum):
@@ -30,19 +41,19 @@ class Format(enum.StrEnum):
 
 
 @dataclass
-class Output:
+class OutputOptions:
     """What the options that every verb takes say."""
 
     format: Format = Format.TEXT
     traceback: bool = False
 
 
-chosen = Output()
-"""What holds for the command that runs; `everywhere` sets it from the options."""
+output_options = OutputOptions()
+"""What holds for the command that runs; `global_options` sets it from the options."""
 
 
 @app.callback()
-def everywhere(
+def global_options(
     form: Annotated[
         Format, typer.Option("--format", help="How problems are told; this and the next go anywhere on the line.")
     ] = Format.TEXT,
@@ -51,10 +62,10 @@ def everywhere(
     ] = False,
 ) -> None:
     """Take the options that every verb has."""
-    chosen.format, chosen.traceback = form, with_traceback
+    output_options.format, output_options.traceback = form, with_traceback
 
 
-def hoisted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+def hoist_global_options(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the options that every verb takes, which are read before the verb, and the rest of the line."""
     front: list[str] = []
     rest: list[str] = []
@@ -71,25 +82,25 @@ def hoisted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def wants_json() -> bool:
     """Whether the output is for a program."""
-    return chosen.format is Format.JSON
+    return output_options.format is Format.JSON
 
 
-def tell(refused: Refused) -> None:
+def print_problems(refused: Refused) -> None:
     """Print every problem in the form that is asked for."""
-    if chosen.traceback:
+    if output_options.traceback:
         print("".join(traceback.format_exception(_with_causes(refused))), file=sys.stderr)  # noqa: T201
-    _TELLERS[chosen.format](refused.problems)
+    _PRINTERS[output_options.format](refused.problems)
 
 
-def say_valid(loaded: Loaded) -> None:
+def print_valid(loaded: Loaded) -> None:
     """Print that an experiment is valid, and which parts it names."""
     e = loaded.experiment
     parts = {part.kind: part.name for part in (e.task, e.process, e.model, e.loss, e.sampler)}
-    if chosen.format is Format.JSON:
+    if output_options.format is Format.JSON:
         _print_document(True, loaded.warnings, file=str(loaded.path), parts=parts)
     else:
         if loaded.warnings:
-            _TELLERS[chosen.format](loaded.warnings)
+            _PRINTERS[output_options.format](loaded.warnings)
         typer.echo(f"{loaded.path}: valid ({', '.join(f'{kind} {name}' for kind, name in parts.items())})")
 
 
@@ -102,14 +113,14 @@ def _with_causes(error: BaseException) -> BaseException:
     return error
 
 
-def _tell_as_text(problems: Sequence[Problem]) -> None:
+def _print_text(problems: Sequence[Problem]) -> None:
     print("\n\n".join(map(str, problems)), file=sys.stderr)  # noqa: T201
     if len(problems) > 1:
         word = "warnings" if all(problem.level == "warning" for problem in problems) else "problems"
         print(f"\n{len(problems)} {word}", file=sys.stderr)  # noqa: T201
 
 
-def _tell_as_json(problems: Sequence[Problem]) -> None:
+def _print_json(problems: Sequence[Problem]) -> None:
     _print_document(False, problems)
 
 
@@ -118,7 +129,7 @@ def _print_document(valid: bool, problems: Sequence[Problem], **facts: Any) -> N
 
 
 def _record(problem: Problem) -> dict[str, Any]:
-    from dither.registry.problems import dotted, plain
+    from dither.registry.config.errors import dotted, plain
 
     record: dict[str, Any] = {
         "level": problem.level,
@@ -126,15 +137,15 @@ def _record(problem: Problem) -> dict[str, Any]:
         "message": plain(problem.message),
         "path": dotted(problem.path),
     }
-    record |= as_place(problem.origin)
+    record |= location_record(problem.origin)
     if problem.given is not None:
         record["given"] = _given(problem.given)
     record["help"] = problem.help
-    record["related"] = [{"message": word, **as_place(origin)} for word, origin in problem.related]
+    record["related"] = [{"message": word, **location_record(origin)} for word, origin in problem.related]
     return record
 
 
-def as_place(origin: Origin | None) -> dict[str, Any]:
+def location_record(origin: Origin | None) -> dict[str, Any]:
     """Return where something stands, as JSON has it."""
     if origin is None:
         return {"file": None, "line": None, "column": None}
@@ -151,8 +162,8 @@ def _given(value: Any) -> Any:
     return str(value)[:200]
 
 
-def _tell_for_github(problems: Sequence[Problem]) -> None:
-    from dither.registry.problems import dotted, plain
+def _print_github(problems: Sequence[Problem]) -> None:
+    from dither.registry.config.errors import dotted, plain
 
     for problem in problems:
         path = f"{dotted(problem.path)}: " if problem.path else ""
@@ -174,8 +185,8 @@ def _escaped(text: str, more: str = "") -> str:
     return text
 
 
-_TELLERS: dict[Format, Callable[[Sequence[Problem]], None]] = {
-    Format.TEXT: _tell_as_text,
-    Format.JSON: _tell_as_json,
-    Format.GITHUB: _tell_for_github,
+_PRINTERS: dict[Format, Callable[[Sequence[Problem]], None]] = {
+    Format.TEXT: _print_text,
+    Format.JSON: _print_json,
+    Format.GITHUB: _print_github,
 }

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from .root import Selected, app
+from .app import PluginOption, app
 
 __all__: list[str] = []
 
@@ -16,14 +16,14 @@ __all__: list[str] = []
 def schema(
     of: Annotated[Literal["experiment", "registry"], typer.Option("--of", help="Which file is meant.")] = "experiment",
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write it here instead.")] = None,
-    selected: Selected = None,
+    selected: PluginOption = None,
 ) -> None:
     """Print the JSON Schema of experiment files (or of registry.toml), which gives editors help and checks.
 
     It knows the plugins that are installed here. A file says where it is in its first line, as a path relative to
     itself: `#:schema ../schema.json`. taplo, tombi, Even Better TOML and check-jsonschema read it.
     """
-    from dither.registry.problems import Refused
+    from dither.registry.config.errors import Refused
 
     from .schema_files import schema_text
 

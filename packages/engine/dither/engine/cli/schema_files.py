@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from dither.engine.experiment import Experiment
-from dither.registry.policy import Policy
-from dither.registry.schema import schema_of
+from dither.registry.config.json_schema import schema_of
+from dither.registry.plugins.policy import Policy
 
-from .catalogue import visible_plugins
+from ..config.experiment import Experiment
+from .components import visible_plugins
 
 __all__ = ["schema_text"]
 

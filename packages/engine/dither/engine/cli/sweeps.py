@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from .root import Changes, Json, Removals, Runs, Selected, app
+from .app import Json, Overrides, PluginOption, Removals, Runs, app
 
 __all__: list[str] = []
 
@@ -47,9 +47,9 @@ def start(
         list[str] | None,
         typer.Option("--sweep", metavar="KEY=[VALUES]", help="Cross these values with what the file sweeps."),
     ] = None,
-    changes: Changes = None,
+    changes: Overrides = None,
     removals: Removals = None,
-    selected: Selected = None,
+    selected: PluginOption = None,
     runs: Runs = Path("runs"),
     resume: Annotated[
         Path | None, typer.Option("--resume", metavar="SWEEP", help="Go on with what is unfinished there.")
@@ -65,8 +65,10 @@ def start(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check all points and name them; run nothing.")] = False,
 ) -> int:
     """Check every point of a sweep, then run them all; "start" may be left out."""
-    from dither.engine.sweep.start import Settings, resume_sweep, start_sweep
-    from dither.registry.problems import Refused
+    from dither.registry.config.errors import Refused
+
+    from ..sweeps.execution import Settings
+    from ..sweeps.launch import resume_sweep, start_sweep
 
     if (experiment is None) == (resume is None):
         raise Refused("give an experiment file, or --resume with the directory of a sweep, and not both")
@@ -92,8 +94,8 @@ def status(
     """Show every point of a sweep with its newest figures, the best first. Imports no torch."""
     from rich.console import Console
 
-    from dither.engine.sweep import summary
-    from dither.engine.sweep.directory import SweepDirectory
+    from ..sweeps import summary
+    from ..sweeps.directory import SweepDirectory
 
     sweep = SweepDirectory.open(directory)
     rows = summary.rows_of(sweep, sort, descending)
@@ -104,6 +106,6 @@ def status(
     else:
         summary.show_rows(Console(), rows, sort)
     if page is not None:
-        from dither.engine.report.sweeps import write_sweep_page
+        from ..reports.write import write_sweep_page
 
         typer.echo(write_sweep_page(sweep, page, rows), err=True)

@@ -1,1 +1,1 @@
-"""Samplers walk a process back from t = 1 and yield every state on the way, the clean sample last."""
+"""Samplers: iterate a process from t = 1 to clean data, yielding every state, the sample last."""

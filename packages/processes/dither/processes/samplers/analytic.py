@@ -21,16 +21,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dither.registry.flow import Clean, Noise, State, over
-from dither.registry.parts import Process, Session
+from dither.registry.flow.protocols import Process, Session
+from dither.registry.flow.records import Clean, Noise, State, over
 
-from ..draws import draw
-from ..evidence import at
 from ..precision import wide
-from ..reading import reading_of
-from ..tokens import TokenProcess
-from .ancestral import check_grid, even_times
-from .choice import AS_SAID, Choice
+from ..timesteps import check_grid, even_times
+from ..tokens.categorical import draw
+from ..tokens.posterior import lookup
+from ..tokens.prediction import as_categorical
+from ..tokens.process import TokenProcess
+from ..tokens.temperature import UNCHANGED, LogitsWarper
 
 __all__ = ["Analytic", "step_odds"]
 
@@ -41,7 +41,7 @@ class Analytic:
 
     steps: int = 128
     t_min: float = 1e-3
-    choice: Choice = AS_SAID
+    choice: LogitsWarper = UNCHANGED
 
     def __post_init__(self) -> None:
         check_grid(self.steps, self.t_min)
@@ -92,11 +92,11 @@ def step_odds(
 
 def _step(process: TokenProcess, state: State, pred: Any, now: Noise, then: Noise, like: Clean) -> State:
     x = state.x
-    reading = reading_of(pred, process.evidence(state, now), "score")
+    reading = as_categorical(pred, process.evidence(state, now), "score")
     if reading.meaning != "score":
         return process.step(state, reading, now, then, like)
     gap = wide(over(now.since(then).sigma, x)).expand(x.shape)
-    asked = ~like.fixed & (at(process.table.on(x.device), x) > 0) & (gap > 0)
+    asked = ~like.fixed & (lookup(process.table.on(x.device), x) > 0) & (gap > 0)
     gaps, drawn = gap[asked], [x[:0, 0]]
     for piece in reading.pieces(asked):
         here = piece.evidence.x[0]

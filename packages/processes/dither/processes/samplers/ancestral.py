@@ -5,33 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Shaped
 from torch import Tensor
 
-from dither.registry.flow import Clean
-from dither.registry.parts import Process, Session, TimelessProcess
+from dither.registry.flow.protocols import Process, Session, TimelessProcess
+from dither.registry.flow.records import Clean
 
-from .choice import AS_SAID, Choice
+from ..timesteps import check_grid, even_times
+from ..tokens.temperature import UNCHANGED, LogitsWarper
 
-__all__ = ["Ancestral", "check_grid", "even_times"]
-
-
-def check_grid(steps: int, t_min: float) -> None:
-    """Refuse a grid of times that cannot be.
-
-    Raises:
-        ValueError: No step, or t_min outside [0, 1).
-    """
-    if steps < 1 or not 0 <= t_min < 1:
-        raise ValueError(f"a walk needs at least 1 step and t_min in [0, 1), not steps = {steps}, t_min = {t_min}")
-
-
-def even_times(steps: int, t_min: float, device: Any) -> Float[Tensor, " K"]:
-    """Return the K = steps + 1 times from 1 down to t_min."""
-    return torch.linspace(1, t_min, steps + 1, device=device)
+__all__ = ["Ancestral"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +28,7 @@ class Ancestral:
 
     steps: int = 64
     t_min: float = 1e-3
-    choice: Choice = AS_SAID
+    choice: LogitsWarper = UNCHANGED
 
     def __post_init__(self) -> None:
         check_grid(self.steps, self.t_min)

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from dither.registry.flow import Clean
-from dither.registry.parts import Process, Sampler, Session
-from dither.registry.spaces import TokenSpace
+from dither.registry.flow.protocols import Process, Sampler, Session
+from dither.registry.flow.records import Clean
+from dither.registry.flow.spaces import TokenSpace
 
 __all__ = ["Blocks"]
 

@@ -12,11 +12,11 @@ from itertools import pairwise
 from jaxtyping import Float
 from torch import Tensor
 
-from dither.registry.flow import Clean
-from dither.registry.parts import Process, Session
+from dither.registry.flow.protocols import Process, Session
+from dither.registry.flow.records import Clean
 
-from ..gaussian import GaussianProcess
-from .grid import Grid, Spacing
+from ..features.gaussian import GaussianProcess
+from ..timesteps import Grid, Spacing
 
 __all__ = ["DDIM", "gaussian", "rows_of"]
 

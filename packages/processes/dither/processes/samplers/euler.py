@@ -11,16 +11,16 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from dither.registry.flow import Clean, Noise, State, over
-from dither.registry.parts import Process, Session
+from dither.registry.flow.protocols import Process, Session
+from dither.registry.flow.records import Clean, Noise, State, over
 
-from ..draws import draw_log
-from ..evidence import at
 from ..precision import wide
-from ..reading import reading_of
-from ..tokens import TokenProcess
-from .ancestral import check_grid, even_times
-from .choice import AS_SAID, Choice
+from ..timesteps import check_grid, even_times
+from ..tokens.categorical import draw_log
+from ..tokens.posterior import lookup
+from ..tokens.prediction import as_categorical
+from ..tokens.process import TokenProcess
+from ..tokens.temperature import UNCHANGED, LogitsWarper
 
 __all__ = ["Euler"]
 
@@ -35,7 +35,7 @@ class Euler:
 
     steps: int = 128
     t_min: float = 1e-3
-    choice: Choice = AS_SAID
+    choice: LogitsWarper = UNCHANGED
 
     def __post_init__(self) -> None:
         check_grid(self.steps, self.t_min)
@@ -60,12 +60,12 @@ class Euler:
 
 def _jump(process: TokenProcess, state: State, pred: Any, now: Noise, gap: Noise, like: Clean) -> State:
     x, evidence = state.x, process.evidence(state, now)
-    reading = reading_of(pred, evidence, "score")
-    scale = wide(over(gap.sigma, x)) * at(process.table.on(x.device), x)
+    reading = as_categorical(pred, evidence, "score")
+    scale = wide(over(gap.sigma, x)) * lookup(process.table.on(x.device), x)
     lot = torch.rand_like(scale)
     asked = ~like.fixed & (scale > 0)
     if reading.meaning != "score":  # what follows from a context: p_t(x) is (1 - alpha) prior(x) at least
-        least = evidence.log_lost.exp() * at(process.table.on(x.device), x)
+        least = evidence.log_lost.exp() * lookup(process.table.on(x.device), x)
         asked &= lot < -(-scale * (1 - least) / least).expm1()
     lots, scales, ids = lot[asked], scale[asked], x[asked]
     start = 0

@@ -9,13 +9,13 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from dither.registry.flow import Clean, State
-from dither.registry.parts import Process, Session
+from dither.registry.flow.protocols import Process, Session
+from dither.registry.flow.records import Clean, State
 
-from ..clock import time_of
 from ..precision import wide_dtype
-from .choice import AS_SAID, Choice
-from .masks import all_masked, best, fill
+from ..timestep_sampling import time_of
+from ..tokens.temperature import UNCHANGED, LogitsWarper
+from ..tokens.unmasking import fill, fully_masked, top_positions
 
 __all__ = ["FirstHitting"]
 
@@ -28,7 +28,7 @@ class FirstHitting:
     [0, 1]; which one it is has nothing to do with the time.
     """
 
-    choice: Choice = AS_SAID
+    choice: LogitsWarper = UNCHANGED
 
     def __call__(self, process: Process, session: Session, like: Clean) -> Iterator[Int[Tensor, "B L"]]:
         """Yield every state, the clean sample last.
@@ -36,14 +36,14 @@ class FirstHitting:
         Raises:
             TypeError: The process does not mask tokens.
         """
-        x, masked = all_masked(process, like, "first-hitting")
+        x, masked = fully_masked(process, like, "first-hitting")
         lost = torch.ones(len(x), dtype=wide_dtype(x.device), device=x.device)
         calls = int(masked.sum(1).max())
         for _ in range(calls):
             left = masked.sum(1)
             lost = lost * torch.rand_like(lost) ** (1 / left.clamp_min(1))
             t = time_of(process.schedule, lost).to(torch.get_default_dtype())
-            chosen = best(torch.zeros_like(masked, dtype=lost.dtype), masked, left.clamp_max(1))
+            chosen = top_positions(torch.zeros_like(masked, dtype=lost.dtype), masked, left.clamp_max(1))
             x = fill(x, self.choice(session(State.of(x), t)), chosen)
             masked = masked & ~chosen
             yield x

@@ -19,16 +19,16 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from dither.registry.flow import Clean, Goal, State
-from dither.registry.parts import Process, Session
-from dither.registry.spaces import TokenSpace
+from dither.registry.flow.protocols import Process, Session
+from dither.registry.flow.records import Clean, Goal, State
+from dither.registry.flow.spaces import TokenSpace
 
-from ..clock import time_of
-from ..draws import draw
 from ..precision import wide, wide_dtype
-from .choice import AS_SAID, Choice
+from ..timestep_sampling import time_of
+from ..tokens.categorical import draw
+from ..tokens.temperature import UNCHANGED, LogitsWarper
+from ..tokens.unmasking import fully_masked, top_positions
 from .first_hitting import FirstHitting
-from .masks import all_masked, best
 
 __all__ = ["Guided"]
 
@@ -49,7 +49,7 @@ class Guided:
 
     particles: int = 4
     order: Literal["random", "fields"] = "random"
-    choice: Choice = AS_SAID
+    choice: LogitsWarper = UNCHANGED
 
     def __post_init__(self) -> None:
         if self.particles < 1:
@@ -64,14 +64,14 @@ class Guided:
         if like.goal is None:
             yield from FirstHitting(self.choice)(process, session, like)
             return
-        x, masked = all_masked(process, like, "guided")
+        x, masked = fully_masked(process, like, "guided")
         lost = torch.ones(len(x), dtype=wide_dtype(x.device), device=x.device)
-        cloud, stage = _Cloud.of(x, self.particles), self._stages(process).to(x.device)
+        cloud, stage = _Particles.of(x, self.particles), self._stages(process).to(x.device)
         for _ in range(int(masked.sum(1).max())):
             left = masked.sum(1)
             lost = lost * torch.rand_like(lost) ** (1 / left.clamp_min(1))
             t = time_of(process.schedule, lost).to(torch.get_default_dtype())
-            chosen = best(-stage.expand_as(masked), masked, left.clamp_max(1))
+            chosen = top_positions(-stage.expand_as(masked), masked, left.clamp_max(1))
             cloud = self._step(cloud, session, t, chosen, like.goal)
             masked = masked & ~chosen
             yield cloud.heaviest()
@@ -85,13 +85,13 @@ class Guided:
         return torch.cat([torch.full((f.length,), at) for f, at in zip(space.fields, fields, strict=True)])
 
     def _step(
-        self, cloud: _Cloud, session: Session, t: Float[Tensor, " B"], chosen: Bool[Tensor, "B L"], goal: Goal
-    ) -> _Cloud:
+        self, cloud: _Particles, session: Session, t: Float[Tensor, " B"], chosen: Bool[Tensor, "B L"], goal: Goal
+    ) -> _Particles:
         """Decide one token of every particle; in a row that is done `at` is 0, where the token is certain."""
         at, rows = chosen.long().argmax(1), torch.arange(len(chosen), device=chosen.device)
         said = [session(State.of(x), t).log_clean() for x in cloud.x]
         log_p = wide(torch.stack([one[rows, at] for one in said]))
-        log_psi = torch.stack([goal.log_chance(one, at) for one in said])
+        log_psi = torch.stack([goal.log_prob(one, at) for one in said])
         total = (log_p + log_psi).logsumexp(-1)
         before = total if cloud.log_psi is None else cloud.log_psi
         hopeless = (total == -torch.inf) | (before == -torch.inf)  # what is out of reach stays so
@@ -101,11 +101,11 @@ class Guided:
         x, log_odds, log_psi = (_kept(some, kept) for some in (cloud.x, log_odds, log_psi))
         token = draw(self.choice.sharpen(log_odds.log_softmax(-1)).exp())
         log_psi = log_psi.gather(-1, token[..., None])[..., 0]
-        return _Cloud(torch.where(chosen, token[..., None], x), log_weight, log_psi)
+        return _Particles(torch.where(chosen, token[..., None], x), log_weight, log_psi)
 
 
 @dataclass(frozen=True)
-class _Cloud:
+class _Particles:
     """The particles of all samples.
 
     Attributes:
@@ -119,7 +119,7 @@ class _Cloud:
     log_psi: Float[Tensor, "K B"] | None = None
 
     @classmethod
-    def of(cls, x: Int[Tensor, "B L"], particles: int) -> _Cloud:
+    def of(cls, x: Int[Tensor, "B L"], particles: int) -> _Particles:
         """Begin with equal particles."""
         weight = torch.zeros(particles, len(x), dtype=wide_dtype(x.device), device=x.device)
         return cls(x.expand(particles, *x.shape), weight)

@@ -11,15 +11,15 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from dither.registry.flow import Clean
-from dither.registry.parts import Process, Session
+from dither.registry.flow.protocols import Process, Session
+from dither.registry.flow.records import Clean
 
-from ..clock import time_of
-from ..masks import Masks
+from ..features.masked_features import MaskedRegionProcess, fill, sample_prediction
+from ..features.masks import Masks
 from ..precision import wide
-from ..regions import MaskedRegionProcess, drawn, fill
-from .ancestral import check_grid, even_times
-from .masks import best
+from ..timestep_sampling import time_of
+from ..timesteps import check_grid, even_times
+from ..tokens.unmasking import top_positions
 
 __all__ = ["OrderedRegions", "SureBy"]
 
@@ -75,9 +75,9 @@ class OrderedRegions:
             units = masks.units(state.hidden)
             score = torch.zeros(units.shape, device=units.device)
             if self.by == "spread":
-                draws = torch.stack([drawn(said) for _ in range(self.draws)])
+                draws = torch.stack([sample_prediction(said) for _ in range(self.draws)])
                 score = -_per_unit(draws.var(0, correction=0), state.hidden, masks)
-            state = fill(state, said, state.hidden & ~masks.spread(best(score, units, due)))
+            state = fill(state, said, state.hidden & ~masks.spread(top_positions(score, units, due)))
             left = left - due
             yield state.x
         if not total.any():

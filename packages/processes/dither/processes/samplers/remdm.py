@@ -14,14 +14,14 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from dither.registry.flow import Clean, State
-from dither.registry.parts import Process, Schedule, Session
+from dither.registry.flow.protocols import Process, Schedule, Session
+from dither.registry.flow.records import Clean, State
 
-from ..clock import time_of
 from ..precision import wide, wide_dtype
-from .ancestral import check_grid, even_times
-from .choice import AS_SAID, Choice
-from .masks import all_masked, fill, log_chance
+from ..timestep_sampling import time_of
+from ..timesteps import check_grid, even_times
+from ..tokens.temperature import UNCHANGED, LogitsWarper
+from ..tokens.unmasking import fill, fully_masked, log_prob
 
 __all__ = ["ETA", "ReMDM", "Strategy", "largest_sigma", "unmasking_chance"]
 
@@ -69,7 +69,7 @@ class ReMDM:
     t_on: float = 0.55
     t_off: float = 0.05
     alpha_on: float = 0.9
-    choice: Choice = AS_SAID
+    choice: LogitsWarper = UNCHANGED
 
     def __post_init__(self) -> None:
         check_grid(self.steps, self.t_min)
@@ -85,7 +85,7 @@ class ReMDM:
         Raises:
             TypeError: The process does not mask tokens.
         """
-        x, free = all_masked(process, like, "remdm")
+        x, free = fully_masked(process, like, "remdm")
         blank, masked = x, free
         sureness = torch.zeros(x.shape, dtype=wide_dtype(x.device), device=x.device)
         grid = even_times(self.steps, self.t_min, x.device)
@@ -97,7 +97,7 @@ class ReMDM:
             back, out = free & ~masked & (lot < remask), masked & (lot < unmask)
             x = fill(torch.where(back, blank, x), self.choice(pred), out)
             if self.strategy in ("conf", "conf-compensated"):
-                sureness = torch.where(out, log_chance(pred, x, out).exp(), sureness)
+                sureness = torch.where(out, log_prob(pred, x, out).exp(), sureness)
             masked = (masked | back) & ~out
             yield x
         state = State.of(x)

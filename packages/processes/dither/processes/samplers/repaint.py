@@ -9,12 +9,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dither.registry.flow import Clean, Noise, State
-from dither.registry.parts import Process, Session
+from dither.registry.flow.protocols import Process, Session
+from dither.registry.flow.records import Clean, Noise, State
 
-from ..gaussian import GaussianProcess
+from ..features.gaussian import GaussianProcess
+from ..timesteps import Grid, Spacing
 from .ddim import gaussian, rows_of
-from .grid import Grid, Spacing
 
 __all__ = ["RePaint", "visits"]
 

@@ -1,1 +1,1 @@
-"""sigma(t), the noise added up from 0 to t, and its derivative: one family for every process."""
+"""Noise schedules: t -> Noise(sigma, rate)."""

@@ -10,9 +10,9 @@ import math
 from collections.abc import Sequence
 from itertools import accumulate
 
-__all__ = ["NOTHING", "cosine", "linear", "scaled_linear", "sigmas", "sigmoid"]
+__all__ = ["MAX_SIGMA", "cosine", "linear", "scaled_linear", "sigmas", "sigmoid"]
 
-NOTHING = 64.0
+MAX_SIGMA = 64.0
 """sigma at which nothing is left: sqrt(alpha) is 1e-14 there, which float32 cannot tell from 0 beside 1."""
 
 OFFSET = 0.008
@@ -59,11 +59,11 @@ def sigmas(betas: Sequence[float], zero_snr: bool = False) -> list[float]:
     if not betas or not all(0 < beta < 1 for beta in betas):
         raise ValueError(f"betas lie between 0 and 1, and there is at least one, not {list(betas[:3])} ..")
     sums = list(accumulate(-math.log1p(-beta) for beta in betas))
-    if not zero_snr or sums[-1] > NOTHING:
+    if not zero_snr or sums[-1] > MAX_SIGMA:
         return sums
     if len(betas) < 2:
         raise ValueError("zero_snr needs at least 2 steps: the first is to stay as it is, the last to leave nothing")
     kept = [math.exp(-sigma / 2) for sigma in sums]
     scale = kept[0] / (kept[0] - kept[-1])
     moved = [-2 * math.log(scale * (root - kept[-1])) for root in kept[:-1]]
-    return [*moved, max(NOTHING, moved[-1] + 1)]
+    return [*moved, max(MAX_SIGMA, moved[-1] + 1)]

@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dither.registry.flow import Noise
-from dither.registry.parts import Schedule
+from dither.registry.flow.protocols import Schedule
+from dither.registry.flow.records import Noise
 
 from ..precision import Constant, wide
 from . import betas

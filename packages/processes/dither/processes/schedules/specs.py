@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from dither.registry.kinds import ScheduleSpec
+from dither.registry.kinds.process import ScheduleSpec
+
+from . import betas
 
 if TYPE_CHECKING:
-    from dither.registry.parts import Schedule
+    from dither.registry.flow.protocols import Schedule
 
-__all__ = ["Cosine", "CosineSquared", "Geometric", "LinearSigma", "LogLinear", "Polynomial", "SigmoidAlpha"]
+__all__ = [
+    "Betas",
+    "Cosine",
+    "CosineBeta",
+    "CosineSquared",
+    "Geometric",
+    "LinearBeta",
+    "LinearSigma",
+    "LogLinear",
+    "Polynomial",
+    "ScaledLinearBeta",
+    "SigmoidAlpha",
+    "SigmoidBeta",
+]
 
 FLAT = 1e-3
 """A stretch of a sigmoid that rises by less is taken for flat: too few digits of it would be left."""
@@ -173,3 +190,91 @@ class SigmoidAlpha(ScheduleSpec):
         from .curves import sigmoid
 
         return sigmoid(self.start, self.end, self.tau, self.eps)
+
+
+class Betas(ScheduleSpec):
+    """What tables of betas have in common."""
+
+    steps: int = Field(1000, ge=1, le=100_000)
+    """Number of betas."""
+    zero_snr: bool = False
+    """Bring alpha to 0 at t = 1, so that sampling starts from what training ends with (zero terminal SNR). Model and
+    noise are then not told apart by eps: predict velocity or x0."""
+
+    @model_validator(mode="after")
+    def _scalable(self) -> Self:
+        if self.zero_snr and self.steps < 2:
+            raise ValueError("zero_snr needs at least 2 steps")
+        return self
+
+    @abstractmethod
+    def betas(self) -> Sequence[float]:
+        """Return the share of the variance that each step replaces by noise."""
+
+    def sigma_end(self) -> float:
+        """Return sigma(1)."""
+        return betas.sigmas(self.betas(), self.zero_snr)[-1]
+
+    def build(self) -> Schedule:
+        """Return t -> Noise."""
+        from .curves import tabulated
+
+        return tabulated(betas.sigmas(self.betas(), self.zero_snr))
+
+
+class LinearBeta(Betas):
+    """The linear betas of DDPM, evenly spaced.
+
+    alpha at t = (i + 1) / steps is the product of 1 - beta_0 .. 1 - beta_i; between its steps sigma is a straight line.
+    """
+
+    name: ClassVar[str] = "linear-beta"
+    rev: ClassVar[int] = 2
+    first: float = Field(1e-4, gt=0, lt=1)
+    """beta_0."""
+    last: float = Field(0.02, gt=0, lt=1)
+    """The last beta."""
+
+    def betas(self) -> Sequence[float]:
+        """Return the betas."""
+        return betas.linear(self.first, self.last, self.steps)
+
+
+class ScaledLinearBeta(Betas):
+    """The betas of latent diffusion: their square roots are evenly spaced."""
+
+    name: ClassVar[str] = "scaled-linear-beta"
+    first: float = Field(8.5e-4, gt=0, lt=1)
+    """beta_0."""
+    last: float = Field(0.012, gt=0, lt=1)
+    """The last beta."""
+
+    def betas(self) -> Sequence[float]:
+        """Return the betas."""
+        return betas.scaled_linear(self.first, self.last, self.steps)
+
+
+class SigmoidBeta(Betas):
+    """Betas that rise along a sigmoid (GeoDiff)."""
+
+    name: ClassVar[str] = "sigmoid-beta"
+    first: float = Field(1e-4, gt=0, lt=1)
+    """What the first beta is just above."""
+    last: float = Field(0.02, gt=0, lt=1)
+    """What the last beta is just below."""
+
+    def betas(self) -> Sequence[float]:
+        """Return the betas."""
+        return betas.sigmoid(self.first, self.last, self.steps)
+
+
+class CosineBeta(Betas):
+    """Betas under which alpha is nearly a squared cosine (improved DDPM)."""
+
+    name: ClassVar[str] = "cosine-beta"
+    most: float = Field(0.999, gt=0, lt=1)
+    """No beta is larger."""
+
+    def betas(self) -> Sequence[float]:
+        """Return the betas."""
+        return betas.cosine(self.most, self.steps)

@@ -1,1 +1,1 @@
-"""Bubble diagrams: the rooms of a floor plan, and how each pair of rooms lies to each other."""
+"""Bubble diagrams: room types and pairwise spatial relations of floor plans."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Int
 
-from dither.registry.problems import Problem, Refused
+from dither.registry.config.errors import Problem, Refused
 
 from .relations import edges_of
 from .vocabulary import EDGE_MASK, EDGE_PAD, EDGE_SIZE, NO_EDGE, NODE_MASK, NODE_PAD, NODE_SIZE, ROOMS, pairs

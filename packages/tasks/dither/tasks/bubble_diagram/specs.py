@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field as Option
 from pydantic import model_validator
 
-from dither.registry.kinds import DataSpec, TaskSpec
-from dither.registry.problems import Refused
-from dither.registry.spaces import Field, TokenSpace
-from dither.registry.spec import Misfit, Slot, below, named
+from dither.registry.config.errors import Refused
+from dither.registry.flow.spaces import Field, TokenSpace
+from dither.registry.kinds.task import DataSpec, TaskSpec
+from dither.registry.spec.base import Slot, named
+from dither.registry.spec.misfit import Misfit, below
 
 from .constraints.table import Constraints
 from .vocabulary import EDGE_MASK, EDGE_PAD, EDGE_SIZE, NODE_MASK, NODE_PAD, NODE_SIZE, ROOM_COUNTS
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from .task import BubbleDiagrams
 
 __all__ = ["BubbleDiagram", "JsonPlans", "PlanFiles", "ProceduralPlans"]
-
 
 LIBRARIES = 125 * 2**20
 """Bytes of scipy and matplotlib, which the task loads, and of what drawings are compared with; measured."""
@@ -119,7 +119,7 @@ class ProceduralPlans(DataSpec):
 
     def build(self) -> PlanSplits:
         """Make the plans."""
-        from .generator import make_plans
+        from .data.procedural import make_plans
         from .plans import PlanSplits
 
         held = self.valid + self.test
@@ -150,7 +150,7 @@ class JsonPlans(DataSpec):
 
     def check(self) -> Iterator[Misfit]:
         """Yield a file that is not there."""
-        from .jsonl import find_file
+        from .formats.jsonl import find_file
 
         try:
             find_file(Path(self.path).expanduser())
@@ -159,9 +159,9 @@ class JsonPlans(DataSpec):
 
     def build(self) -> PlanSplits:
         """Read the file."""
-        from .jsonl import read_plans
+        from .data.prepare import hold_out
+        from .formats.jsonl import read_plans
         from .plans import Plans
-        from .splits import hold_out
 
         plans = Plans.from_diagrams(read_plans(Path(self.path).expanduser(), self.most), self.most)
         return hold_out(plans, valid=self.valid, test=self.test)
@@ -203,9 +203,9 @@ class PlanFiles(DataSpec):
 
     def check(self) -> Iterator[Misfit]:
         """Yield that the plans have not been prepared yet."""
-        from .convert import converted
+        from .data.plan_files import converted_path
 
-        if not (found := converted(self)).is_file():
+        if not (found := converted_path(self)).is_file():
             what = f"these plans have not been prepared: there is no {found}"
             yield Misfit(what, ("source",), help=f"run: {self.command()}")
 
@@ -217,12 +217,12 @@ class PlanFiles(DataSpec):
 
     def build(self) -> PlanSplits:
         """Read the prepared plans."""
-        from .convert import read_converted
+        from .data.plan_files import read_converted
 
         return read_converted(self)
 
     def prepare(self) -> str:
         """Convert the files, and say what was taken, and what was left out and why."""
-        from .convert import convert
+        from .data.plan_files import convert_plans
 
-        return convert(self)
+        return convert_plans(self)

@@ -14,18 +14,18 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from dither.registry.flow import Clean
-from dither.registry.parts import Picture, Split
-from dither.registry.problems import Refused
-from dither.registry.spaces import TokenSpace
+from dither.registry.config.errors import Refused
+from dither.registry.flow.protocols import Picture, Split
+from dither.registry.flow.records import Clean
+from dither.registry.flow.spaces import TokenSpace
 
 from .constraints.table import Constraints
 from .export import Export, write_samples
-from .frequencies import Frequencies, shuffled
-from .metrics import GraphMetrics, nats_figures, sample_figures
-from .pictures import path_pictures, sample_pictures
+from .metrics.frequencies import Frequencies, shuffled
+from .metrics.likelihood import GraphMetrics, nats_metrics
+from .metrics.sample_metrics import Reference, sample_metrics
 from .plans import PlanSplits, real_edges
-from .reference import Reference
+from .plots.pictures import sample_pictures, trajectory_pictures
 from .vocabulary import EDGE_MASK, EDGE_PAD, NODE_MASK, NODE_PAD
 
 __all__ = ["BubbleDiagrams"]
@@ -106,8 +106,8 @@ class BubbleDiagrams:
         train, held = self._frequencies["train"], self._frequencies[split]
         count = held.tokens_per_graph()
         figures = {
-            "uniform": nats_figures(held.uniform_nats(), count),
-            "unigram": nats_figures(train.unigram_nats(held), count),
+            "uniform": nats_metrics(held.uniform_nats(), count),
+            "unigram": nats_metrics(train.unigram_nats(held), count),
         }
         figures["unigram"] |= self._reference.figures(train.draw(REFERENCE, 0))
         real = self._tokens["test"][:REFERENCE].numpy()
@@ -118,7 +118,7 @@ class BubbleDiagrams:
 
     def judge(self, samples: Int[Tensor, "N L"], like: Clean) -> dict[str, float]:
         """Return what holds of samples and how they differ from the validation split, with the noise floor."""
-        return sample_figures(samples.cpu().numpy(), self._reference)
+        return sample_metrics(samples.cpu().numpy(), self._reference)
 
     def show(self, samples: Int[Tensor, "N L"], like: Clean) -> Iterator[Picture]:
         """Yield pictures of samples, see `pictures`."""
@@ -130,4 +130,4 @@ class BubbleDiagrams:
 
     def show_path(self, path: Int[Tensor, "T N L"], like: Clean) -> Iterator[Picture]:
         """Yield pictures of the way from nothing but MASK to samples."""
-        yield from path_pictures(torch.cat([like.x0[None].to(path), path]).cpu().numpy(), self.rooms)
+        yield from trajectory_pictures(torch.cat([like.x0[None].to(path), path]).cpu().numpy(), self.rooms)

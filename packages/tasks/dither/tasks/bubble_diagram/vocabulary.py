@@ -15,6 +15,7 @@ __all__ = [
     "EDGE_PAD",
     "EDGE_SIZE",
     "INSIDE",
+    "LIVING",
     "NODE_MASK",
     "NODE_PAD",
     "NODE_SIZE",
@@ -125,3 +126,7 @@ def pair_index(i: int, j: int, rooms: int) -> int:
     if not 0 <= i < j < rooms:
         raise ValueError(f"a pair needs 0 <= i < j < {rooms}, got ({i}, {j})")
     return i * (2 * rooms - i - 1) // 2 + j - i - 1
+
+
+ROOM_IDS = {name: index for index, name in enumerate(ROOMS)}
+LIVING: Final = ROOM_IDS["LivingRoom"]

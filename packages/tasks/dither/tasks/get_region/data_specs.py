@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field as Option
 from pydantic import model_validator
 
-from dither.registry.kinds import DataSpec
-from dither.registry.spec import Misfit
+from dither.registry.kinds.task import DataSpec
+from dither.registry.spec.misfit import Misfit
 
-from .facts import RegionFacts
+from .data.column_groups import RegionFacts
 
 if TYPE_CHECKING:
-    from .regions import RegionMatrix
+    from .data.region_matrix import RegionMatrix
 
 __all__ = ["HumanDHS", "PreparedRegions", "RegionArrays", "RegionFile", "RegionStore"]
 
@@ -43,7 +43,7 @@ class HumanDHS(DataSpec):
 
     def build(self) -> RegionMatrix:
         """Read the table, its checksum verified."""
-        from .human import read_human
+        from .data.human_dhs import read_human
 
         return read_human(self.subset)
 
@@ -51,7 +51,7 @@ class HumanDHS(DataSpec):
         """Fetch the two wheels and build the matrix, where that is asked for and not done yet."""
         if self.subset != "built":
             return None
-        from .human import ensure_built
+        from .data.build_human_dhs import ensure_built
 
         return ensure_built()
 
@@ -80,13 +80,13 @@ class RegionFile(DataSpec):
 
     def facts(self) -> RegionFacts:
         """Read the names of the columns, and of the chromosomes."""
-        from .region_file import read_facts
+        from .formats.tables import read_facts
 
         return read_facts(Path(self.path).expanduser(), valid=self.valid, test=self.test)
 
     def build(self) -> RegionMatrix:
         """Read and check the file."""
-        from .region_file import read_region_file
+        from .formats.tables import read_region_file
 
         return read_region_file(Path(self.path).expanduser(), valid=self.valid, test=self.test, scale=self.scale)
 
@@ -120,14 +120,14 @@ class RegionStore(DataSpec):
 
     def facts(self) -> RegionFacts:
         """Read the headers and the names."""
-        from .stores.reading import store_facts
+        from .formats.sources import store_facts
 
         held_out = (*self.valid, *self.test)
         return store_facts(Path(self.path).expanduser(), held_out=held_out, empty_chunks=self.empty_chunks)
 
     def build(self) -> RegionMatrix:
         """Read and check the store."""
-        from .stores.reading import open_store
+        from .formats.sources import open_store
 
         return open_store(
             Path(self.path).expanduser(),
@@ -160,19 +160,19 @@ class RegionArrays(DataSpec):
 
     def facts(self) -> RegionFacts:
         """Read what the folder says about itself."""
-        from .stores.folder import find_record
+        from .data.prepared_folder import find_record
 
         return find_record(Path(self.path).expanduser()).facts((*self.valid, *self.test))
 
     def build(self) -> RegionMatrix:
         """Map the arrays."""
-        from .stores.folder import open_folder
+        from .data.prepared_folder import open_folder
 
         return open_folder(Path(self.path).expanduser(), valid=self.valid, test=self.test, scale=self.scale)
 
     def prepare(self) -> str:
         """Read every file through, and say that all is well."""
-        from .stores.folder import verify
+        from .data.prepared_folder import verify
 
         folder = Path(self.path).expanduser()
         verify(folder)
@@ -215,7 +215,7 @@ class PreparedRegions(DataSpec):
 
     def check(self) -> Iterator[Misfit]:
         """Yield that the regions have not been prepared yet."""
-        from .stores.conversion import is_there
+        from .conversion import is_there
 
         if (missing := is_there(self)) is not None:
             what = f"these regions have not been prepared: there is no {missing}"
@@ -231,19 +231,19 @@ class PreparedRegions(DataSpec):
 
     def facts(self) -> RegionFacts:
         """Read what the folder says about itself."""
-        from .stores.conversion import converted_facts
+        from .conversion import converted_facts
 
         return converted_facts(self)
 
     def build(self) -> RegionMatrix:
         """Map the arrays."""
-        from .stores.conversion import open_converted
+        from .conversion import open_converted
 
         return open_converted(self)
 
     def prepare(self) -> str:
         """Check and convert, and say what there is."""
-        from .stores.conversion import convert
+        from .conversion import convert
 
         return convert(self)
 

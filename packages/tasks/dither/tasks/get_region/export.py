@@ -16,11 +16,11 @@ import torch
 from jaxtyping import Bool, Float, Float32, Integer, Shaped
 from torch import Tensor
 
-from dither.registry.flow import Clean
-from dither.registry.storage import write_aside
+from dither.registry.files.atomic import atomic_write
+from dither.registry.flow.records import Clean
 
-from .imputation import drawn, same_windows
-from .samples import RegionSamples
+from .data.dataset import RegionSamples
+from .metrics.sample_metrics import drawn, same_windows
 
 __all__ = ["HEADER", "DrawnRegions", "write_regions"]
 
@@ -130,7 +130,7 @@ def write_regions(found: DrawnRegions, folder: Path, form: str) -> list[Path]:
         form: npz, for regions.npz with everything as arrays; csv, for regions.csv, see `HEADER`.
     """
     path = folder / f"regions.{form}"
-    with write_aside(path) as beside:
+    with atomic_write(path) as beside:
         if form == "npz":
             np.savez_compressed(beside, **found.arrays())
         else:

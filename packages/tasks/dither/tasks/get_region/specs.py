@@ -9,29 +9,30 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field as Option
 from pydantic import model_validator
 
-from dither.registry.kinds import DataSpec, TaskSpec
-from dither.registry.problems import Refused, nearest
-from dither.registry.spaces import FeatureSpace, Group
-from dither.registry.spec import Misfit, Slot, below, named
+from dither.registry.config.errors import Refused, nearest
+from dither.registry.flow.spaces import FeatureSpace, Group
+from dither.registry.kinds.task import DataSpec, TaskSpec
+from dither.registry.spec.base import Slot, named
+from dither.registry.spec.misfit import Misfit, below
 
-from .facts import (
+from .data.column_groups import (
     GIVEN,
     TRAINED_ON,
     Accessibility,
     Given,
     Largest,
     RegionFacts,
-    asked_of,
     column_groups,
     conditions_of,
     given_groups,
-    starts_known,
+    required_arrays,
+    tss_known,
 )
 
 if TYPE_CHECKING:
-    from dither.registry.parts import Split
+    from dither.registry.flow.protocols import Split
 
-    from .regions import RegionMatrix
+    from .data.region_matrix import RegionMatrix
     from .task import RegionWindows
 
 __all__ = ["GetRegion"]
@@ -197,7 +198,7 @@ class GetRegion(TaskSpec):
 
     def _untold(self, cell: str, option: str, facts: RegionFacts) -> Iterator[Misfit]:
         """Yield what is known of other cell types, but not of one; 0 stands there, which nobody said."""
-        asked = asked_of(self.column(), self.expression, self.drop_closed)
+        asked = required_arrays(self.column(), self.expression, self.drop_closed)
         for name in (name for name in asked if f"{name}:{cell}" in facts.untold):
             yield Misfit(f'the data do not know {asked[name]} of "{cell}", only of other cell types', (option,))
 
@@ -225,7 +226,7 @@ class GetRegion(TaskSpec):
         groups = self._groups(facts.motifs)
         cells = self.cells()
         held = [*cells.get("valid", ()), *cells.get("test", ())]
-        tss = facts.tss and starts_known([*cells.get("train", ()), *held], facts.untold)
+        tss = facts.tss and tss_known([*cells.get("train", ()), *held], facts.untold)
         conditions = conditions_of(facts.chromosomes or 1, tss, cells.get("train", ()), held)
         given = given_groups(groups, self.given)
         return FeatureSpace(self.regions, groups[-1].stop, groups, conditions, given, self.standardise)
@@ -252,7 +253,7 @@ class GetRegion(TaskSpec):
 
     def build(self) -> RegionWindows:
         """Read the regions and cut them into windows."""
-        from .columns import Layout
+        from .data.columns import Layout
         from .task import RegionWindows
 
         cells = self.cells()

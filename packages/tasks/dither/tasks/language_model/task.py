@@ -15,22 +15,20 @@ import torch
 from jaxtyping import Int, Integer
 from torch import Tensor
 
-from dither.registry.flow import Clean
-from dither.registry.parts import Picture, Split
-from dither.registry.problems import Problem, Refused
-from dither.registry.spaces import Field, TokenSpace
+from dither.registry.config.errors import Problem, Refused
+from dither.registry.flow.protocols import Picture, Split
+from dither.registry.flow.records import Clean
+from dither.registry.flow.spaces import Field, TokenSpace
 
-from .baselines import LIMIT, strong_baselines, trivial_baselines
-from .corpora import Corpus
-from .judge import FolderJudge
-from .laws import law_figures
-from .metrics import TextMetrics, behind_end
-from .ngrams import WittenBell
-from .shards.reading import TokenShards
-from .specs import ADD_END, NO_END
-from .streams import Documents, Windows
-from .tokenizers import Tokenizer
-from .variety import sample_figures
+from .data.corpus import Corpus
+from .data.token_store import Documents, TokenShards, Windows
+from .data.tokenizers.base import Tokenizer
+from .data.tokenizers.names import ADD_END, NO_END
+from .metrics.baselines import LIMIT, distribution_baselines, strong_baselines, trivial_baselines
+from .metrics.diversity import diversity_metrics
+from .metrics.judge import FolderJudge
+from .metrics.ngrams import WittenBell
+from .metrics.perplexity import TextMetrics, after_end
 
 __all__ = ["LanguageModelling"]
 
@@ -132,7 +130,7 @@ class LanguageModelling:
             found |= strong_baselines(self._ngrams, train, held, self.tokenizer)
         if self.corpus.law is not None:
             cut = [held[start : start + self.length] for start in range(0, len(held), self.length)]
-            found |= law_figures(self.corpus.law, cut, self.tokenizer)
+            found |= distribution_baselines(self.corpus.law, cut, self.tokenizer)
         windows = self.batch(split, range(min(REFERENCE, self.size(split))))
         return found | {f"{name}/real": value for name, value in self.judge(windows.x0, windows).items()}
 
@@ -144,8 +142,8 @@ class LanguageModelling:
         """
         rows, valid = samples.cpu().numpy(), like.valid.cpu().numpy()
         if self._documents == "ended" and self.tokenizer.end is not None:
-            valid = valid & ~behind_end(samples.cpu(), self.tokenizer.end).numpy()
-        figures = sample_figures(rows, valid)
+            valid = valid & ~after_end(samples.cpu(), self.tokenizer.end).numpy()
+        figures = diversity_metrics(rows, valid)
         kept = self._texts(samples, like)
         if self._ngrams is not None and kept:
             nats = sum(self._ngrams.nats(row)[-1] for row in kept)

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 from . import (
+    all_kinds as every,
+)
+from . import (
     blocks,
-    builds,
-    every,
-    inside,
-    laws,
     losses,
     models,
-    optimization,
     processes,
     samplers,
     schedules,
     tasks,
-    verbs,
+)
+from . import (
+    construction as builds,
+)
+from . import (
+    embeddings as inside,
+)
+from . import (
+    optimizers as optimization,
+)
+from . import (
+    process_distributions as laws,
+)
+from . import (
+    process_methods as verbs,
 )
 from .check import Check
 

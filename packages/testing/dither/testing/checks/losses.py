@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from dither.registry.flow import Measured, Noised
+from dither.registry.flow.records import Measured, Noised
 
-from ..probing import NotApplicable, close, raw_for, same, seed_cpu, snapshot, truth_for
+from ..check_utils import NotApplicable, assert_close, assert_equal, ideal_output, random_output, seed_cpu, snapshot
 from ..situations import Situation
 from .check import checks_of
 
@@ -22,7 +22,7 @@ def _inputs(s: Situation) -> tuple[Any, Any, Float[Tensor, "B L V"], Noised]:
     seed_cpu(s.seed)
     process: Any = s.process.build(s.space)
     noised = process.corrupt(s.clean, 0.05 + 0.9 * torch.rand(len(s.clean.valid)))
-    return s.build(), process, raw_for(process.space, s.clean.valid, s.seed), noised
+    return s.build(), process, random_output(process.space, s.clean.valid, s.seed), noised
 
 
 def _measure(loss: Any, process: Any, raw: Tensor, noised: Noised) -> Measured:
@@ -60,8 +60,8 @@ def positions_apart(s: Situation) -> None:
     where: Bool[Tensor, "B L"] = (torch.arange(noised.valid.numel()) == index).view(noised.valid.shape)
     changed = raw + torch.randn(raw.shape) * where[..., None]
     other = _measure(loss, process, changed, noised)
-    close(other.values[~where], measured.values[~where], "values elsewhere", atol=1e-5)
-    same(other.weights, measured.weights, "weights")
+    assert_close(other.values[~where], measured.values[~where], "values elsewhere", atol=1e-5)
+    assert_equal(other.weights, measured.weights, "weights")
 
 
 def counts_what_is_wanted(s: Situation) -> None:
@@ -80,14 +80,14 @@ def rows_apart(s: Situation) -> None:
     whole = _measure(loss, process, raw, noised)
     for row in range(len(noised.valid)):
         alone = _measure(loss, process, raw[row : row + 1], noised[row : row + 1])
-        close(alone.values[0], whole.values[row], "the values of a sample alone", atol=1e-5)
-        close(alone.weights[0], whole.weights[row], "the weights of a sample alone", atol=1e-6)
+        assert_close(alone.values[0], whole.values[row], "the values of a sample alone", atol=1e-5)
+        assert_close(alone.weights[0], whole.weights[row], "the weights of a sample alone", atol=1e-6)
 
 
 def _truth(s: Situation, raw: Tensor, noised: Noised) -> Tensor:
     if not noised.wanted.any():
         raise NotApplicable("nothing is wanted")
-    return truth_for(s.given[0].predict, noised, raw.shape[-1])
+    return ideal_output(s.given[0].predict, noised, raw.shape[-1])
 
 
 def truth_is_best(s: Situation) -> None:
@@ -145,7 +145,7 @@ def inputs_not_written(s: Situation) -> None:
     before = snapshot(noised, raw)
     _measure(loss, process, raw, noised)
     for old, new in zip(before, snapshot(noised, raw), strict=True):
-        same(new, old, "the inputs afterwards")
+        assert_equal(new, old, "the inputs afterwards")
 
 
 CHECKS = (

@@ -9,9 +9,16 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dither.registry import Spec, TokenSpace
-from dither.registry.flow import Context, State
+from dither.registry.flow.records import Context, State
 
-from ..probing import NotApplicable, alter, close, enlivened, gradients_reach, state_of
+from ..check_utils import (
+    NotApplicable,
+    assert_close,
+    change_values,
+    check_gradients,
+    perturb_parameters,
+    random_state,
+)
 from ..situations import Situation
 from .check import checks_of
 
@@ -20,9 +27,9 @@ __all__ = ["CHECKS", "pieces_behind_cache"]
 
 def _inputs(s: Situation) -> tuple[Any, State, Float[Tensor, " B"], Tensor, dict[str, Tensor]]:
     """Return a model whose gates are open, a state, a level per sample, the valid positions, and conditions."""
-    state, valid = state_of(s.space, s.clean.valid, s.seed), s.clean.valid
+    state, valid = random_state(s.space, s.clean.valid, s.seed), s.clean.valid
     level = torch.rand(len(valid), generator=torch.Generator().manual_seed(s.seed))
-    return enlivened(s.build(), s.seed), state, level, valid, s.clean.cond
+    return perturb_parameters(s.build(), s.seed), state, level, valid, s.clean.cond
 
 
 def raw_output(s: Situation) -> None:
@@ -42,7 +49,7 @@ def raw_output(s: Situation) -> None:
 def head_of_trunk(s: Situation) -> None:
     """The head over the trunk is the model."""
     model, *inputs = _inputs(s)
-    close(_plain(model.head(model.trunk(*inputs))), _plain(model(*inputs)), "head(trunk(...))")
+    assert_close(_plain(model.head(model.trunk(*inputs))), _plain(model(*inputs)), "head(trunk(...))")
 
 
 def rows_independent(s: Situation) -> None:
@@ -51,11 +58,11 @@ def rows_independent(s: Situation) -> None:
     first = {name: told[:1] for name, told in cond.items()}
     alone = model(state[:1], level[:1], valid[:1], first)
     other = state.apply(lambda tensor: tensor[:1])
-    other = State(alter(s.space, other.x, torch.ones_like(valid[:1])), other.hidden)
+    other = State(change_values(s.space, other.x, torch.ones_like(valid[:1])), other.hidden)
     pair = State(torch.cat([state.x[:1], other.x]), torch.cat([state.hidden[:1], other.hidden]))
     two = {name: torch.cat([told[:1], told[-1:]]) for name, told in cond.items()}
     both = model(pair, torch.cat([level[:1], level[:1] + 1.0]), torch.cat([valid[:1], torch.ones_like(valid[:1])]), two)
-    close(_plain(both[:1]), _plain(alone), "a sample beside another")
+    assert_close(_plain(both[:1]), _plain(alone), "a sample beside another")
 
 
 def padding_inert(s: Situation) -> None:
@@ -63,10 +70,10 @@ def padding_inert(s: Situation) -> None:
     model, state, level, valid, cond = _inputs(s)
     if valid.all():
         raise NotApplicable("nothing is padded")
-    other = State(alter(s.space, state.x, ~valid), state.hidden)
+    other = State(change_values(s.space, state.x, ~valid), state.hidden)
     elsewhere = {name: _on(told, ~valid) for name, told in cond.items()}
     changed = model(other, level, valid, elsewhere)
-    close(_plain(changed[valid]), _plain(model(state, level, valid, cond)[valid]), "padding shows")
+    assert_close(_plain(changed[valid]), _plain(model(state, level, valid, cond)[valid]), "padding shows")
 
 
 def level_per_position(s: Situation) -> None:
@@ -74,14 +81,14 @@ def level_per_position(s: Situation) -> None:
     model, state, level, valid, cond = _inputs(s)
     each = level[:, None].expand(valid.shape)
     whole = model(state, level, valid, cond)
-    close(_plain(model(state, each, valid, cond)), _plain(whole), "a constant level per position")
+    assert_close(_plain(model(state, each, valid, cond)), _plain(whole), "a constant level per position")
 
 
 def state_matters(s: Situation) -> None:
     """The output follows the state, and the level unless the model or its condition promises to be free of it."""
     model, state, level, valid, cond = _inputs(s)
     out = _plain(model(state, level, valid, cond))
-    other = State(alter(s.space, state.x, valid), torch.zeros_like(state.hidden))
+    other = State(change_values(s.space, state.x, valid), torch.zeros_like(state.hidden))
     assert (_plain(model(other, level, valid, cond)) != out)[valid].any(), "the model does not look at the state"
     changed = (_plain(model(state, level + 1.0, valid, cond)) != out)[valid].any()
     parts = (s.spec, *(value for _, value in s.spec if isinstance(value, Spec)))
@@ -92,13 +99,15 @@ def state_matters(s: Situation) -> None:
 def level_free(s: Situation) -> None:
     """The output is the same at every level."""
     model, state, level, valid, cond = _inputs(s)
-    close(_plain(model(state, level + 1.0, valid, cond)), _plain(model(state, level, valid, cond)), "another level")
+    assert_close(
+        _plain(model(state, level + 1.0, valid, cond)), _plain(model(state, level, valid, cond)), "another level"
+    )
 
 
 def gradients_reach_all(s: Situation) -> None:
     """Every weight takes part, with a finite gradient."""
     model, *inputs = _inputs(s)
-    gradients_reach(model, _plain(model(*inputs)))
+    check_gradients(model, _plain(model(*inputs)))
 
 
 def runs_on_meta(s: Situation) -> None:
@@ -119,7 +128,7 @@ def runs_on_meta(s: Situation) -> None:
 
 def cached_equals_full(s: Situation) -> None:
     """Under block-causal attention, a sample in blocks behind a cache gives what the whole gives."""
-    pieces_behind_cache(s, enlivened(s.build(), s.seed), s.spec.facts().block_size)
+    pieces_behind_cache(s, perturb_parameters(s.build(), s.seed), s.spec.facts().block_size)
 
 
 def pieces_behind_cache(s: Situation, model: Any, size: int) -> None:
@@ -127,7 +136,7 @@ def pieces_behind_cache(s: Situation, model: Any, size: int) -> None:
     if size >= s.space.length:
         raise NotApplicable("the sample is no longer than a block")
     valid = torch.ones_like(s.clean.valid)
-    state = state_of(s.space, valid, s.seed)
+    state = random_state(s.space, valid, s.seed)
     level = torch.rand(len(valid), generator=torch.Generator().manual_seed(s.seed))
     cache, blocks, cond = model.new_cache(), [], s.clean.cond
     with torch.no_grad():
@@ -137,14 +146,14 @@ def pieces_behind_cache(s: Situation, model: Any, size: int) -> None:
             piece = State(state.x[:, start:stop], state.hidden[:, start:stop])
             blocks.append(model(piece, level, valid[:, start:stop], cond, cache=cache))
             model.trunk(piece, level, valid[:, start:stop], cond, cache=cache, keep=True)
-    close(_plain(torch.cat(blocks, 1)), _plain(whole), "block by block behind a cache")
+    assert_close(_plain(torch.cat(blocks, 1)), _plain(whole), "block by block behind a cache")
 
 
 def context_equals_cache(s: Situation) -> None:
     """Every block behind the clean ones of a context, at once, is what it is behind a cache that remembers them."""
-    model, size = enlivened(s.build(), s.seed), s.spec.facts().block_size
+    model, size = perturb_parameters(s.build(), s.seed), s.spec.facts().block_size
     valid = torch.ones_like(s.clean.valid)
-    noised, clean = (state_of(s.space, valid, seed).x for seed in (s.seed, s.seed + 1))
+    noised, clean = (random_state(s.space, valid, seed).x for seed in (s.seed, s.seed + 1))
     rows, length = valid.shape
     each = torch.rand(rows, -(-length // size), generator=torch.Generator().manual_seed(s.seed))
     level, done = each.repeat_interleave(size, 1)[:, :length], torch.zeros(rows)
@@ -155,7 +164,7 @@ def context_equals_cache(s: Situation) -> None:
             part = slice(start, min(start + size, length))
             blocks.append(model(State.of(noised[:, part]), each[:, number], valid[:, part], cond, cache=cache))
             model.trunk(State.of(clean[:, part]), done, valid[:, part], cond, cache=cache, keep=True)
-    close(_plain(torch.cat(blocks, 1)), _plain(whole), "block by block behind a cache, and all beside a context")
+    assert_close(_plain(torch.cat(blocks, 1)), _plain(whole), "block by block behind a cache, and all beside a context")
 
 
 def _on(told: Tensor, where: Bool[Tensor, "B L"]) -> Tensor:

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from dither.registry import TokenSpace
-from dither.registry.flow import Clean, Noised
+from dither.registry.flow.records import Clean, Noised
 
-from ..probing import close, raw_for, same, seed_cpu
+from ..check_utils import assert_close, assert_equal, random_output, seed_cpu
 from ..situations import Situation
 from .check import checks_of
 
@@ -46,7 +46,7 @@ def facts_are_true(s: Situation) -> None:
         masks = facts.space.table(lambda f: one_hot(torch.tensor(f.mask or 0), facts.space.vocab)).double()
         even = clean_ids / clean_ids.sum(-1, keepdim=True)
         expected = masks if facts.prior == "mask" else even
-        close(noised.prior.double(), expected, f"prior of {facts.prior}", atol=1e-6)
+        assert_close(noised.prior.double(), expected, f"prior of {facts.prior}", atol=1e-6)
     hides = facts.prior == "hidden"
     assert hides or not noised.state.hidden.any(), f"something is hidden, the facts say {facts.prior}"
     assert (noised.eps is not None) == (facts.prior == "gaussian"), "eps belongs to Gaussian noise"
@@ -66,21 +66,21 @@ def rate_is_derivative(s: Situation) -> None:
     t = torch.linspace(0.0013, 0.9987, 17, dtype=torch.float64).requires_grad_()
     noise = s.build().schedule(t)
     (slope,) = torch.autograd.grad(noise.sigma.sum(), t)
-    close(noise.rate.detach(), slope, "rate")
+    assert_close(noise.rate.detach(), slope, "rate")
 
 
 def record_is_whole(s: Situation) -> None:
     """What a loss is handed has the shapes it says, and the batch in it."""
     _, clean, noised = corrupted(s)
-    same(noised.x0, clean.x0, "x0")
-    same(noised.valid, clean.valid, "valid")
-    same(noised.fixed, clean.fixed.expand(clean.x0.shape), "fixed")
+    assert_equal(noised.x0, clean.x0, "x0")
+    assert_equal(noised.valid, clean.valid, "valid")
+    assert_equal(noised.fixed, clean.fixed.expand(clean.x0.shape), "fixed")
     for name, part in (("x", noised.state.x), ("hidden", noised.state.hidden), ("wanted", noised.wanted)):
         assert part.shape == clean.x0.shape, f"{name} has the shape {tuple(part.shape)} for {tuple(clean.x0.shape)}"
     assert noised.noise.sigma.shape[:1] == clean.valid.shape[:1], "there is noise for each sample"
     if noised.prior is not None:
         assert (noised.prior >= 0).all(), "the prior is negative somewhere"
-        close(noised.prior.sum(-1), torch.ones_like(noised.prior[:, 0]), "rows of the prior", atol=1e-5)
+        assert_close(noised.prior.sum(-1), torch.ones_like(noised.prior[:, 0]), "rows of the prior", atol=1e-5)
 
 
 def forward_law(s: Situation) -> None:
@@ -96,12 +96,12 @@ def forward_law(s: Situation) -> None:
             alpha, lost = noised.noise.alpha(x), noised.noise.lost(x)
             free = noised.wanted  # a mask leaves the rest clean
             mixed = alpha.sqrt() * noised.x0 + lost.sqrt() * noised.eps
-            close(x[free], mixed[free], f"x at t = {t}", atol=1e-5)
+            assert_close(x[free], mixed[free], f"x at t = {t}", atol=1e-5)
             eps, n = noised.eps[free], int(free.sum())
             assert n < 100 or abs(eps.mean()) < 5 / n**0.5, f"eps has the mean {eps.mean():.3f}"
             assert n < 100 or abs(eps.var() - 1) < 5 * (2 / n) ** 0.5, f"eps has the variance {eps.var():.3f}"
         else:
-            same(x[~noised.state.hidden], noised.x0[~noised.state.hidden], f"what is not hidden at t = {t}")
+            assert_equal(x[~noised.state.hidden], noised.x0[~noised.state.hidden], f"what is not hidden at t = {t}")
 
 
 def _token_law(noised: Noised, free: Tensor, t: float) -> None:
@@ -122,29 +122,29 @@ def wanted_where_in_doubt(s: Situation) -> None:
     """Nothing fixed is wanted, and what is not wanted is what it was."""
     _, clean, noised = corrupted(s)
     assert not (noised.wanted & noised.fixed).any(), "a fixed value is wanted"
-    same(noised.state.x[~noised.wanted], clean.x0[~noised.wanted], "a value that is not wanted")
+    assert_equal(noised.state.x[~noised.wanted], clean.x0[~noised.wanted], "a value that is not wanted")
 
 
 def reads_a_prediction(s: Situation) -> None:
     """Raw output becomes a normalised belief in clean ids and scores that are 0 where nothing changes; or features."""
     process, clean, noised = corrupted(s)
-    raw = raw_for(process.space, clean.valid, s.seed)
+    raw = random_output(process.space, clean.valid, s.seed)
     pred, x = process.read(raw, noised.state, noised.noise), noised.state.x
     if isinstance(process.space, TokenSpace):
         log_clean = pred.log_clean()[~noised.fixed]
-        close(log_clean.logsumexp(-1), torch.zeros(len(log_clean)), "log p(x_0 | x_t)")
+        assert_close(log_clean.logsumexp(-1), torch.zeros(len(log_clean)), "log p(x_0 | x_t)")
         allowed = process.space.clean().expand(*x.shape, -1)[~noised.fixed]
         assert (log_clean[~allowed] == -torch.inf).all(), "an id that is not clean has a chance"
         score = pred.log_score()[~noised.fixed]
         assert not score.isnan().any(), "the log score is not a number"
         stay = score.gather(-1, x[~noised.fixed][:, None])
-        close(stay, torch.zeros_like(stay), "the log score of no change", atol=1e-5)
+        assert_close(stay, torch.zeros_like(stay), "the log score of no change", atol=1e-5)
     else:
         assert pred.x0.shape == x.shape, f"x0 has the shape {tuple(pred.x0.shape)} for {tuple(x.shape)}"
         assert (pred.x0 + pred.eps).isfinite().all(), "the prediction is not finite"
         if noised.eps is not None:
             mixed = noised.noise.alpha(x).sqrt() * pred.x0 + noised.noise.lost(x).sqrt() * pred.eps
-            close(mixed[~noised.fixed], x[~noised.fixed], "sqrt(alpha) x0 + sqrt(1 - alpha) eps", atol=1e-3)
+            assert_close(mixed[~noised.fixed], x[~noised.fixed], "sqrt(alpha) x0 + sqrt(1 - alpha) eps", atol=1e-3)
 
 
 def time_per_position(s: Situation) -> None:
@@ -154,7 +154,7 @@ def time_per_position(s: Situation) -> None:
     for given in (t, t[:, None].expand(clean.valid.shape)):
         seed_cpu(s.seed)
         records.append(process.corrupt(clean, given))
-    same(records[1].state.x, records[0].state.x, "a constant time per position")
+    assert_equal(records[1].state.x, records[0].state.x, "a constant time per position")
     assert process.level(t[:, None].expand(clean.valid.shape)).shape == clean.valid.shape, "the level per position"
 
 

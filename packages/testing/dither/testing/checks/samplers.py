@@ -9,22 +9,30 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from dither.registry import FeatureSpace, TokenSpace
-from dither.registry.facts import ModelFacts
-from dither.registry.flow import Clean, State
+from dither.registry.flow.records import Clean, State
+from dither.registry.kinds.component_info import ModelFacts
 
-from ..chances import follows, is_normal
-from ..oracle import LAW, SPACE, NormalSession, OracleSession, blank, clean_law
-from ..probing import NotApplicable, clean_ids, close, raw_for, same, seed_cpu
+from ..check_utils import NotApplicable, assert_close, assert_equal, clean_ids, random_output, seed_cpu
 from ..situations import Situation, default_spec
+from ..toy_distributions import (
+    PROBABILITIES,
+    SPACE,
+    NormalSession,
+    OracleSession,
+    assert_follows,
+    assert_normal,
+    blank_batch,
+    outcome_index,
+)
 from .check import checks_of
 
-__all__ = ["CHECKS", "StandIn"]
+__all__ = ["CHECKS", "RandomModel"]
 
 ROWS = 1500
 NUMBERS = FeatureSpace(2, 2)
 
 
-class StandIn:
+class RandomModel:
     """A `Session` whose model says the same at every time, and remembers how many positions are finished."""
 
     def __init__(self, process: Any, seed: int) -> None:
@@ -32,7 +40,7 @@ class StandIn:
 
     def __call__(self, state: State, t: Float[Tensor, "B *L"]) -> Any:
         """Denoise."""
-        raw = raw_for(self.process.space, torch.ones(state.x.shape[:2], dtype=torch.bool), self.seed)
+        raw = random_output(self.process.space, torch.ones(state.x.shape[:2], dtype=torch.bool), self.seed)
         return self.process.read(raw, state, self.process.schedule(t))
 
     def remember(self, x: Shaped[Tensor, "B L"]) -> None:
@@ -40,19 +48,19 @@ class StandIn:
         self.remembered += x.shape[1]
 
 
-def _walk(s: Situation, like: Clean | None = None) -> tuple[Any, Clean, list[Tensor]]:
+def _run_sampler(s: Situation, like: Clean | None = None) -> tuple[Any, Clean, list[Tensor]]:
     process: Any = s.process.build(s.space)
     like = s.clean if like is None else like
     sampler = s.build()
     seed_cpu(s.seed)
-    states = [x.clone() for x in sampler(process, StandIn(process, s.seed), like)]
+    states = [x.clone() for x in sampler(process, RandomModel(process, s.seed), like)]
     assert states, "nothing is yielded"
     return process, like, states
 
 
 def yields_samples(s: Situation) -> None:
     """Every state on the way is a whole sample."""
-    _, like, states = _walk(s)
+    _, like, states = _run_sampler(s)
     for x in states:
         assert x.shape == like.x0.shape, f"a state has the shape {tuple(x.shape)} for {tuple(like.x0.shape)}"
         assert x.dtype == like.x0.dtype, f"a state is {x.dtype} for {like.x0.dtype}"
@@ -60,7 +68,7 @@ def yields_samples(s: Situation) -> None:
 
 def ends_clean(s: Situation) -> None:
     """The last state holds clean ids, or finite features."""
-    process, like, (*_, x) = _walk(s)
+    process, like, (*_, x) = _run_sampler(s)
     if isinstance(process.space, TokenSpace):
         assert clean_ids(process.space, x)[~like.fixed].all(), "MASK, PAD or ids outside the vocabulary are left"
     else:
@@ -69,28 +77,28 @@ def ends_clean(s: Situation) -> None:
 
 def fixed_untouched(s: Situation) -> None:
     """Known values and padding are never changed on the way."""
-    _, like, states = _walk(s)
+    _, like, states = _run_sampler(s)
     for number, x in enumerate(states):
-        same(x[like.fixed], like.x0[like.fixed], f"fixed values in state {number}")
+        assert_equal(x[like.fixed], like.x0[like.fixed], f"fixed values in state {number}")
 
 
 def truth_unseen(s: Situation) -> None:
     """The truth of what is not fixed plays no part."""
-    process, like, states = _walk(s)
+    process, like, states = _run_sampler(s)
     start = process.prior(like)
     taken = start.hidden if s.given[0].prior == "hidden" else start.noisy
     if taken is not None and not torch.equal(taken, ~like.fixed):
         raise NotApplicable("the process shows a part of the truth on purpose")
-    blank = Clean(torch.where(like.fixed, like.x0, torch.zeros_like(like.x0)), like.valid, like.known, like.cond)
-    _, _, others = _walk(s, blank)
-    same(others[-1], states[-1], "samples drawn without the truth at hand")
+    blank_batch = Clean(torch.where(like.fixed, like.x0, torch.zeros_like(like.x0)), like.valid, like.known, like.cond)
+    _, _, others = _run_sampler(s, blank_batch)
+    assert_equal(others[-1], states[-1], "samples drawn without the truth at hand")
 
 
 def seeded(s: Situation) -> None:
     """The global seed decides what is drawn, and nothing else does."""
-    (_, _, first), (_, _, second) = _walk(s), _walk(s)
+    (_, _, first), (_, _, second) = _run_sampler(s), _run_sampler(s)
     assert len(first) == len(second), f"{len(first)} states, then {len(second)} under the same seed"
-    same(second[-1], first[-1], "samples under one seed")
+    assert_equal(second[-1], first[-1], "samples under one seed")
 
 
 def oracle_law(s: Situation) -> None:
@@ -124,13 +132,13 @@ def _suits(spec: Any, process: Any) -> bool:
 
 
 def _oracle_of_tokens(s: Situation, spec: Any) -> None:
-    process, facts, like = spec.build(SPACE), spec.facts(SPACE), blank(ROWS)
+    process, facts, like = spec.build(SPACE), spec.facts(SPACE), blank_batch(ROWS)
     seed_cpu(s.seed)
     prior = process.corrupt(like, torch.ones(ROWS)).prior
     (*_, x) = s.spec.build()(process, OracleSession(process, facts.predict, prior), like)
-    drawn = clean_law(x)
+    drawn = outcome_index(x)
     assert (drawn >= 0).all(), f'ids that are not clean are left under "{spec.name}"'
-    follows(drawn, LAW, f'samples under "{spec.name}", told the truth')
+    assert_follows(drawn, PROBABILITIES, f'samples under "{spec.name}", told the truth')
 
 
 def _oracle_of_numbers(s: Situation, spec: Any) -> None:
@@ -140,10 +148,10 @@ def _oracle_of_numbers(s: Situation, spec: Any) -> None:
     seed_cpu(s.seed)
     (*_, x) = s.spec.build()(process, NormalSession(process, facts.predict, 2.0, 0.5), like)
     if facts.prior == "hidden":  # filled in with the mean: no law is drawn from
-        close(x, torch.full_like(x, 2.0), f'what is filled in under "{spec.name}"')
+        assert_close(x, torch.full_like(x, 2.0), f'what is filled in under "{spec.name}"')
     else:
         # Few steps lose some variance: each takes x_0 for its mean.
-        is_normal(x.flatten(), f'samples under "{spec.name}", told the truth', mean=2.0, std=0.5, slack=0.3)
+        assert_normal(x.flatten(), f'samples under "{spec.name}", told the truth', mean=2.0, std=0.5, slack=0.3)
 
 
 CHECKS = (

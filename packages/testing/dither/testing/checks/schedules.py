@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dither.registry.flow import Noise
+from dither.registry.flow.records import Noise
 
-from ..probing import close, same, snapshot
+from ..check_utils import assert_close, assert_equal, snapshot
 from ..situations import Situation
 from .check import checks_of
 
@@ -50,7 +50,7 @@ def precision(s: Situation) -> None:
         a, b = getattr(single, name), getattr(double, name)
         assert a.dtype == torch.float32, f"{name} is {a.dtype} for float32"
         assert b.dtype == torch.float64, f"{name} is {b.dtype} for float64"
-        close(a.double(), b, name, atol=1e-6)
+        assert_close(a.double(), b, name, atol=1e-6)
 
 
 def any_shape(s: Situation) -> None:
@@ -60,8 +60,8 @@ def any_shape(s: Situation) -> None:
     for name in ("sigma", "rate"):
         per_position, flat = getattr(schedule(t.view(3, 4)), name), getattr(schedule(t), name)
         assert per_position.shape == (3, 4), f"{name} has the shape {tuple(per_position.shape)} for times (3, 4)"
-        close(per_position.flatten(), flat, f"{name} per position", atol=0)
-    same(t, before[0], "the times given")
+        assert_close(per_position.flatten(), flat, f"{name} per position", atol=0)
+    assert_equal(t, before[0], "the times given")
 
 
 def sigma_end(s: Situation) -> None:

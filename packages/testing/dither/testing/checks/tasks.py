@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from dither.registry import FeatureSpace, TokenSpace
-from dither.registry.flow import Clean, Measured, over
+from dither.registry.flow.records import Clean, Measured, over
 
-from ..probing import NotApplicable, clean_ids, raw_for, same, seed_cpu, snapshot, usable_ids
+from ..check_utils import NotApplicable, assert_equal, clean_ids, random_output, seed_cpu, snapshot, usable_ids
 from ..situations import Situation, default_spec
 from .check import checks_of
 
@@ -103,7 +103,7 @@ def pure_in_rows(s: Situation) -> None:
     seed_cpu(s.seed + 1)
     for place, row in enumerate(rows):
         for a, b in zip(snapshot(task.batch("train", [row])), snapshot(together[place : place + 1]), strict=True):
-            same(a, b, f"sample {row} alone")
+            assert_equal(a, b, f"sample {row} alone")
 
 
 def likes_are_seeded(s: Situation) -> None:
@@ -113,7 +113,7 @@ def likes_are_seeded(s: Situation) -> None:
     _satisfies_start(like, task)
     seed_cpu(s.seed)
     for a, b in zip(snapshot(task.like(ROWS, s.seed)), snapshot(like), strict=True):
-        same(a, b, "the same seed again")
+        assert_equal(a, b, "the same seed again")
     assert (~like.fixed).any(), "nothing is left to draw"
 
 
@@ -136,7 +136,7 @@ def _evaluated(s: Situation) -> tuple[Any, Clean, Any, Tensor, Any]:
             clean = task.batch("valid", range(min(ROWS, task.size("valid"))))
             seed_cpu(s.seed)
             noised = process.corrupt(clean, torch.rand(len(clean.valid)) * 0.8 + 0.1)
-            return task, clean, process, raw_for(process.space, clean.valid, s.seed), noised
+            return task, clean, process, random_output(process.space, clean.valid, s.seed), noised
     raise NotApplicable("no process is installed that fits the space")
 
 

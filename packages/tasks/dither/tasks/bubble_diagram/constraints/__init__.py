@@ -1,1 +1,1 @@
-"""What a bubble diagram must fulfil, as a table, as rules, and as a goal that guides sampling."""
+"""Constraints on samples: options, rules, contradiction checks, and sampling guidance."""

@@ -17,17 +17,17 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
-from ..realisability import realise
+from ..geometry.realisability import realise
 from ..vocabulary import NO_EDGE, ROOMS, pair_index, pairs
 from .rules import Adjacency, Buildable, Count, PairRelation, RoomType, Rule, Size, turned
 
-__all__ = ["circles", "contradictions", "possible", "unbuildable"]
+__all__ = ["contradictions", "ordering_cycles", "possible", "unrealisable"]
 
 SECONDS: Final = 10.0
 """Longest time for one answer; rules for which none is found by then count as possible."""
 
 SHRINKING: Final = 3.0
-"""Seconds after which `unbuildable` leaves out no further relation."""
+"""Seconds after which `unrealisable` leaves out no further relation."""
 
 _INFEASIBLE: Final = 2
 _LEFT, _RIGHT, _ABOVE, _BELOW = ({0, 1, 2}, {7, 8, 9}, {0, 3, 8}, {1, 6, 9})
@@ -47,7 +47,7 @@ def contradictions(rules: Sequence[Rule], slots: int) -> list[list[Rule]]:
     return found
 
 
-def circles(rules: Sequence[Rule]) -> list[list[Rule]]:
+def ordering_cycles(rules: Sequence[Rule]) -> list[list[Rule]]:
     """Return sets of fixed relations that put rooms left of, or above, each other in a circle; one for each direction.
 
     Some diagrams are so; plans are not, since the centres of the rooms have an order.
@@ -72,7 +72,7 @@ def circles(rules: Sequence[Rule]) -> list[list[Rule]]:
     return found
 
 
-def unbuildable(rules: Sequence[Rule]) -> list[Rule]:
+def unrealisable(rules: Sequence[Rule]) -> list[Rule]:
     """Return fixed relations that no boxes show together; none if some boxes do, or the search gave up.
 
     They are as few as can be, or as few as were found within `SHRINKING` seconds.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from dither.registry.spec import Path
+from dither.registry.spec.misfit import Path
 
 from ..vocabulary import NO_EDGE, RELATIONS, ROOMS
 

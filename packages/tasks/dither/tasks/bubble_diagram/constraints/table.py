@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from dither.registry.problems import dotted
-from dither.registry.spec import Misfit, Options, Path, unfit
+from dither.registry.config.errors import dotted, nearest
+from dither.registry.spec.base import Options
+from dither.registry.spec.misfit import Misfit, Path, raise_misfits
 
-from .reading import read
-from .rules import Rule
+from ..vocabulary import NO_EDGE, RELATIONS, ROOMS
+from .rules import EVERY_TYPE, NEAR, Adjacency, Buildable, Count, PairRelation, RoomType, Rule, Size
 
 if TYPE_CHECKING:
-    from .goal import PlanGoal
+    from .guidance import ConstraintGuidance
 
-__all__ = ["Constraints"]
+__all__ = ["BEDROOMS", "Constraints", "Table", "read_rules"]
 
 Names = str | list[str]
 
@@ -49,20 +51,20 @@ class Constraints(Options):
             slots: Room slots of a diagram.
             above: Keys from the top of the experiment down to this table.
         """
-        rules, wrong = read(self, slots)
+        rules, wrong = read_rules(self, slots)
         yield from wrong
         if wrong or not rules:
             return
-        from .contradictions import circles, contradictions, unbuildable
+        from .contradictions import contradictions, ordering_cycles, unrealisable
 
         found = contradictions(rules, slots)
         for core in found:
             alone = f"cannot be met with {slots} room slots"
             yield self._contradiction(core, above, "contradicts", alone)
-        rounds = circles(rules)
+        rounds = ordering_cycles(rules)
         for circle in rounds:
             yield self._contradiction(circle, above, "closes a circle, so that no plan can be built, with")
-        if not found and not rounds and (core := unbuildable(rules)):
+        if not found and not rounds and (core := unrealisable(rules)):
             yield self._contradiction(core, above, "cannot be built together with")
 
     def _contradiction(self, core: list[Rule], above: Path, verb: str, alone: str = "") -> Misfit:
@@ -79,13 +81,180 @@ class Constraints(Options):
             value = value[key]
         return f"{dotted(rule.path)} = {json.dumps(value, ensure_ascii=False)}"
 
-    def goal(self, slots: int) -> PlanGoal:
+    def goal(self, slots: int) -> ConstraintGuidance:
         """Return what guides sampling, and says of samples whether they fulfil the constraints.
 
         Raises:
             ValueError: A constraint is wrong, or some contradict each other.
         """
-        unfit(self.check(slots))
-        from .goal import PlanGoal
+        raise_misfits(self.check(slots))
+        from .guidance import ConstraintGuidance
 
-        return PlanGoal(read(self, slots)[0], slots)
+        return ConstraintGuidance(read_rules(self, slots)[0], slots)
+
+
+BEDROOMS: Final = ("MasterRoom", "ChildRoom", "StudyRoom", "SecondRoom", "GuestRoom")
+"""Types of the group "bedrooms", as Graph2Plan counts them."""
+
+_WAYS: Final = {
+    **{name: frozenset({r}) for r, name in enumerate(RELATIONS)},
+    "near": NEAR,
+    "none": frozenset({NO_EDGE}),
+}
+_BOUND = re.compile(r"at (least|most) (\d{1,4})")
+
+
+class Table(Protocol):
+    """What is read: the options of `table.Constraints`."""
+
+    @property
+    def rooms(self) -> Any: ...  # noqa: D102
+    @property
+    def types(self) -> Mapping[str, Any]: ...  # noqa: D102
+    @property
+    def relations(self) -> Sequence[Any]: ...  # noqa: D102
+    @property
+    def forbidden(self) -> Sequence[Any]: ...  # noqa: D102
+    @property
+    def counts(self) -> Mapping[str, Any]: ...  # noqa: D102
+    @property
+    def adjacent(self) -> Sequence[Any]: ...  # noqa: D102
+    @property
+    def apart(self) -> Sequence[Any]: ...  # noqa: D102
+    @property
+    def buildable(self) -> bool: ...  # noqa: D102
+    @property
+    def groups(self) -> Mapping[str, Sequence[str]]: ...  # noqa: D102
+
+
+def read_rules(table: Table, slots: int) -> tuple[list[Rule], list[Misfit]]:
+    """Return the rules of a table for diagrams of `slots` room slots, and everything that is wrong with it."""
+    reader = _Reader(slots)
+    reader.take_groups(table.groups)
+    if table.rooms is not None:
+        reader.take_size(table.rooms)
+    for key, names in table.types.items():
+        reader.take_type(key, names)
+    for field, kept in (("relations", True), ("forbidden", False)):
+        for number, entry in enumerate(getattr(table, field)):
+            reader.take_relation((field, number), entry, kept)
+    for key, bounds in table.counts.items():
+        reader.take_count(key, bounds)
+    for field, wanted in (("adjacent", True), ("apart", False)):
+        for number, entry in enumerate(getattr(table, field)):
+            reader.take_adjacency((field, number), entry, wanted)
+    if table.buildable:
+        reader.rules.append(Buildable(("buildable",)))
+    return reader.rules, reader.wrong
+
+
+class _Reader:
+    """Collects rules, and what is wrong."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.rules: list[Rule] = []
+        self.wrong: list[Misfit] = []
+        self.sets: dict[str, frozenset[int]] = {name: frozenset({kind}) for kind, name in enumerate(ROOMS)}
+        self.sets["bedrooms"] = frozenset(map(ROOMS.index, BEDROOMS))
+
+    def take_groups(self, groups: Mapping[str, Sequence[str]]) -> None:
+        for name, members in groups.items():
+            path: Path = ("groups", name)
+            if name in self.sets:
+                self.wrong.append(Misfit(f'"{name}" is a name already; choose another for the group', path))
+            elif not members:
+                self.wrong.append(Misfit("a group needs a type of room", path))
+            else:
+                self.sets[name] = self.types(path, members)
+
+    def take_size(self, given: Any) -> None:
+        low, high = self.bounds(("rooms",), given)
+        if (low, high) != (0, self.slots):
+            self.rules.append(Size(("rooms",), max(low, 1), high))
+
+    def take_type(self, key: str, names: Any) -> None:
+        path: Path = ("types", key)
+        types = self.types(path, names)
+        if not key.isdecimal():
+            self.wrong.append(Misfit(f'"{key}" is no number of a room; they are 0 to {self.slots - 1}', path))
+        elif self.exists(path, int(key)) and types:
+            self.rules.append(RoomType(path, int(key), types))
+
+    def take_relation(self, path: Path, entry: Sequence[Any], kept: bool) -> None:
+        if len(entry) != 3 or type(entry[0]) is not int or type(entry[1]) is not int or type(entry[2]) is int:
+            self.wrong.append(Misfit(f'expected [i, j, relation] such as [0, 1, "left-of"], got {entry}', path))
+            return
+        i, j, words = entry
+        ways = self.ways(path, words)
+        if i == j:
+            self.wrong.append(Misfit(f"room {i} has no relation to itself", path))
+        elif i > j:
+            self.wrong.append(Misfit(f"give how room {j} lies to room {i}: the smaller number comes first", path))
+        elif self.exists(path, i) and self.exists(path, j) and ways:
+            relations = ways if kept else frozenset(range(NO_EDGE + 1)) - ways
+            self.rules.append(PairRelation(path, i, j, relations))
+
+    def take_count(self, key: str, given: Any) -> None:
+        path: Path = ("counts", key)
+        types = self.types(path, key)
+        low, high = self.bounds(path, given)
+        if types:
+            self.rules.append(Count(path, types, low, high))
+
+    def take_adjacency(self, path: Path, entry: Sequence[Any], wanted: bool) -> None:
+        if len(entry) not in (2, 3):
+            example = '["Kitchen", "LivingRoom"] or ["Kitchen", "LivingRoom", "left-of"]'
+            self.wrong.append(Misfit(f"expected {example}, got {entry}", path))
+            return
+        first, second = self.types(path, entry[0]), self.types(path, entry[1])
+        ways = self.ways(path, entry[2]) if len(entry) == 3 else NEAR
+        if NO_EDGE in ways:
+            hint = "for rooms that are not near each other there is apart"
+            self.wrong.append(Misfit(f'"none" cannot be asked of two types in {path[0]}', path, help=hint))
+        elif first and second and ways:
+            self.rules.append(Adjacency(path, first, second, ways, wanted))
+
+    def exists(self, path: Path, room: int) -> bool:
+        if not 0 <= room < self.slots:
+            self.wrong.append(Misfit(f"rooms are numbered 0 to {self.slots - 1}, got {room}", path))
+        return 0 <= room < self.slots
+
+    def bounds(self, path: Path, given: Any) -> tuple[int, int]:
+        """Read 2, [2, 3], "at least 2" or "at most 3"; what has no end ends at the number of slots."""
+        match = _BOUND.fullmatch(given) if isinstance(given, str) else None
+        if type(given) is int:
+            low, high = given, given
+        elif match:
+            number = int(match[2])
+            low, high = (number, max(number, self.slots)) if match[1] == "least" else (0, number)
+        elif isinstance(given, list) and len(given) == 2:
+            low, high = given
+        else:
+            what = f'a number, [smallest, largest], "at least 1" or "at most 2"; got {given!r}'
+            self.wrong.append(Misfit(f"expected {what}".replace("'", '"'), path))
+            return 0, self.slots
+        if low < 0 or high < low:
+            self.wrong.append(Misfit(f"expected 0 <= smallest <= largest, got {low} and {high}", path))
+        return low, high
+
+    def types(self, path: Path, names: Any) -> frozenset[int]:
+        return self.named(path, names, self.sets, "type of room")
+
+    def ways(self, path: Path, names: Any) -> frozenset[int]:
+        return self.named(path, names, _WAYS, "relation")
+
+    def named(self, path: Path, names: Any, known: Mapping[str, frozenset[int]], what: str) -> frozenset[int]:
+        """Return the ids of one or more names; names that are not known are wrong."""
+        words: Iterable[str] = [names] if isinstance(names, str) else names
+        found: frozenset[int] = frozenset()
+        unknown = [word for word in words if word not in known]
+        for word in words:
+            found |= known.get(word, frozenset())
+        for word in unknown:
+            close = nearest(word, known)
+            hint = f'did you mean "{close}"?' if close else f"allowed are {', '.join(known)}"
+            self.wrong.append(Misfit(f'"{word}" is no {what}', path, help=hint))
+        if not names:
+            self.wrong.append(Misfit(f"expected a {what}, got none", path))
+        return frozenset() if unknown else found & (EVERY_TYPE | {NO_EDGE})

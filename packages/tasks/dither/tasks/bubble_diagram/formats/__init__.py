@@ -1,1 +1,1 @@
-"""Floor plans as others keep them: one module per layout, each reads a file and says what it could not take and why."""
+"""Readers of published floor-plan formats, one module per format."""

@@ -27,17 +27,8 @@ import numpy as np
 
 from ..plans import Diagram
 from ..vocabulary import ROOMS
+from .common import Entry, Fault, ReadOptions, RejectedPlan, diagram_of_boxes, diagram_of_edges, entry_of, read_json
 from .matlab import read_structs
-from .reading import (
-    Choices,
-    Entry,
-    Fault,
-    Unfit,
-    diagram_of_boxes,
-    diagram_of_edges,
-    entry_of,
-    read_json,
-)
 
 __all__ = ["read_graph2plan"]
 
@@ -45,11 +36,11 @@ _BOXES = ("gtBoxNew", "box", "gtBox")
 _EDGES = ("rEdge", "edge")
 
 
-def read_graph2plan(file: Path, choices: Choices) -> Iterator[Entry]:
+def read_graph2plan(file: Path, choices: ReadOptions) -> Iterator[Entry]:
     """Yield the plans of a file."""
     try:
         plans = _READERS[file.suffix.lower()](file)
-    except Unfit as unfit:
+    except RejectedPlan as unfit:
         yield Entry(file, faults=unfit.faults)
         return
     for number, plan in enumerate(plans):
@@ -62,7 +53,7 @@ def _tables(file: Path) -> Iterable[Mapping[str, Any]]:
     found = read_json(file)
     plans = found.get("data") if isinstance(found, dict) else found
     if not isinstance(plans, list):
-        raise Unfit(Fault("text", 'is neither a list of plans nor {"data": a list of plans}'))
+        raise RejectedPlan(Fault("text", 'is neither a list of plans nor {"data": a list of plans}'))
     return (plan if isinstance(plan, dict) else {} for plan in plans)
 
 
@@ -71,18 +62,20 @@ def _arrays(file: Path) -> Iterable[Mapping[str, Any]]:
         with file.open("rb") as opened, np.load(opened, allow_pickle=False) as found:
             arrays = {key: found[key] for key in ("name", "rooms", "box") if key in found.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, struct.error, NotImplementedError) as error:
-        raise Unfit(Fault("file", f"holds no arrays that can be read: {error}")) from None
+        raise RejectedPlan(Fault("file", f"holds no arrays that can be read: {error}")) from None
     missing = [key for key in ("rooms", "box") if key not in arrays]
     if missing:
-        raise Unfit(Fault("file", f"holds no array {' and no array '.join(missing)}"))
+        raise RejectedPlan(Fault("file", f"holds no array {' and no array '.join(missing)}"))
     rooms, box = arrays["rooms"], arrays["box"]
     right = rooms.ndim == 1 and rooms.dtype.kind in "iu" and (rooms >= 0).all()
     if not (right and box.ndim == 2 and box.shape[1] == 5 and len(box) == rooms.sum()):
         given = f"rooms {rooms.dtype} {rooms.shape}, box {box.shape}"
-        raise Unfit(Fault("file", f"box must have 5 columns and as many rows as rooms add up to; there are {given}"))
+        raise RejectedPlan(
+            Fault("file", f"box must have 5 columns and as many rows as rooms add up to; there are {given}")
+        )
     names = arrays.get("name", np.full(len(rooms), ""))
     if names.shape != rooms.shape:
-        raise Unfit(Fault("file", f"{len(rooms)} plans, but name is of shape {names.shape}"))
+        raise RejectedPlan(Fault("file", f"{len(rooms)} plans, but name is of shape {names.shape}"))
     parts = np.split(box, np.cumsum(rooms)[:-1]) if len(rooms) else []
     return ({"name": name, "box": part} for name, part in zip(names.tolist(), parts, strict=True))
 
@@ -92,20 +85,20 @@ def _name(plan: Mapping[str, Any]) -> str:
     return str(name[0]) if len(name) == 1 else ""
 
 
-def _read(plan: Mapping[str, Any], name: str, choices: Choices) -> Diagram:
+def _read(plan: Mapping[str, Any], name: str, choices: ReadOptions) -> Diagram:
     field = next((key for key in _BOXES if np.size(plan.get(key, ()))), None)
     if field == "box":
         table = _rows(plan, "box", 5)
         return diagram_of_boxes(_types(table[:, 4]), table[:, :4], name, choices)
     if "rType" not in plan:
-        raise Unfit(Fault("types", "there is neither rType nor box"))
+        raise RejectedPlan(Fault("types", "there is neither rType nor box"))
     types = _types(_rows(plan, "rType", 1)[:, 0])
     if field is not None:
         boxes = _rows(plan, field, 4)
         return diagram_of_boxes(types, boxes[:, [1, 0, 3, 2]] if field == "gtBox" else boxes, name, choices)
     stored = next((key for key in _EDGES if key in plan), None)
     if stored is None:
-        raise Unfit(Fault("boxes", f"there is none of {', '.join((*_BOXES, *_EDGES))}"))
+        raise RejectedPlan(Fault("boxes", f"there is none of {', '.join((*_BOXES, *_EDGES))}"))
     return diagram_of_edges(types, _rows(plan, stored, 3), name, choices)
 
 
@@ -116,7 +109,7 @@ def _rows(plan: Mapping[str, Any], field: str, columns: int) -> Any:
         return found.reshape(-1, columns)
     except (ValueError, TypeError, OverflowError):
         pass
-    raise Unfit(Fault("boxes" if columns > 3 else "edges", f"{field}: {columns} numbers a row are due"))
+    raise RejectedPlan(Fault("boxes" if columns > 3 else "edges", f"{field}: {columns} numbers a row are due"))
 
 
 def _types(numbers: Any) -> list[int]:
@@ -126,7 +119,7 @@ def _types(numbers: Any) -> list[int]:
         if number not in range(len(ROOMS))
     ]
     if faults:
-        raise Unfit(*faults)
+        raise RejectedPlan(*faults)
     return [int(number) for number in numbers]
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from ..plans import Diagram
 from ..relations import labels_of
 from ..vocabulary import ROOMS
-from .reading import Choices, Entry, Fault, Unfit, diagram_of_boxes, entry_of, name_bedrooms, read_json
+from .common import Entry, Fault, ReadOptions, RejectedPlan, diagram_of_boxes, entry_of, name_bedrooms, read_json
 
 __all__ = ["DOOR", "FROM_HOUSEGAN", "FRONT_DOOR", "TO_HOUSEGAN", "read_housegan"]
 
@@ -50,19 +50,19 @@ TO_HOUSEGAN: Final = {
 """Number by type of room; the four sorts of bedroom become one."""
 
 
-def read_housegan(file: Path, choices: Choices) -> Iterator[Entry]:
+def read_housegan(file: Path, choices: ReadOptions) -> Iterator[Entry]:
     """Yield the plan of a file."""
     yield entry_of(file, "", _read, file, choices)
 
 
-def _read(file: Path, choices: Choices) -> Diagram:
+def _read(file: Path, choices: ReadOptions) -> Diagram:
     plan, name = read_json(file), file.stem
     if not isinstance(plan, dict):
-        raise Unfit(Fault("text", 'is no table; expected {"room_type": [...], "boxes": [...], "ed_rm": [...]}'))
+        raise RejectedPlan(Fault("text", 'is no table; expected {"room_type": [...], "boxes": [...], "ed_rm": [...]}'))
     wanted = ("room_type", "boxes", *(("ed_rm",) if choices.adjacency == "door" else ()))
     missing = [key for key in wanted if not isinstance(plan.get(key), list)]
     if missing:
-        raise Unfit(Fault("text", f"has no list {' and no list '.join(missing)}"))
+        raise RejectedPlan(Fault("text", f"has no list {' and no list '.join(missing)}"))
     numbers = plan["room_type"]
     rooms = [node for node, number in enumerate(numbers) if number not in (FRONT_DOOR, DOOR)]
     known = [_name(number) for number in numbers]
@@ -74,7 +74,7 @@ def _read(file: Path, choices: Choices) -> Diagram:
     if len(plan["boxes"]) != len(numbers):
         faults.append(Fault("boxes", f"{len(numbers)} nodes, but {len(plan['boxes'])} boxes"))
     if faults:
-        raise Unfit(*faults)
+        raise RejectedPlan(*faults)
     types = [ROOMS.index(known[node] or "") for node in rooms]
     diagram = diagram_of_boxes(types, [_exclusive(plan["boxes"][node]) for node in rooms], name, choices)
     assert diagram.boxes is not None
@@ -106,7 +106,9 @@ def _joined(walls: list[Any], rooms: Sequence[int], nodes: int) -> set[tuple[int
     beside: dict[int, set[int]] = {}
     for place, ends in enumerate(walls):
         if not (isinstance(ends, list) and ends and all(type(node) is int and 0 <= node < nodes for node in ends)):
-            raise Unfit(Fault("edges", f"ed_rm[{place}]: expected one or two nodes of 0..{nodes - 1}, got {ends!r}"))
+            raise RejectedPlan(
+                Fault("edges", f"ed_rm[{place}]: expected one or two nodes of 0..{nodes - 1}, got {ends!r}")
+            )
         for first, second in combinations(set(ends), 2):
             beside.setdefault(first, set()).add(second)
             beside.setdefault(second, set()).add(first)

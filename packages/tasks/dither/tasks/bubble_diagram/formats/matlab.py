@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from .reading import Fault, Unfit
+from .common import Fault, RejectedPlan
 
 __all__ = ["FIELDS", "read_structs"]
 
@@ -38,10 +38,10 @@ def read_structs(file: Path) -> list[dict[str, Any]]:
         if done.returncode or not out.is_file():
             said = done.stderr.strip().splitlines()
             why = said[-1] if said and done.returncode > 0 else "it makes the reader crash"
-            raise Unfit(Fault("file", f"is no MATLAB file that can be read: {why}"))
+            raise RejectedPlan(Fault("file", f"is no MATLAB file that can be read: {why}"))
         found: Any = json.loads(out.read_text(encoding="utf-8"))
     if isinstance(found, str):
-        raise Unfit(Fault("file", found))
+        raise RejectedPlan(Fault("file", found))
     plans: list[dict[str, Any]] = found
     return plans
 

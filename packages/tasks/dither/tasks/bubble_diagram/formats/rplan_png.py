@@ -22,7 +22,7 @@ from scipy.ndimage import find_objects
 from ..plans import Diagram
 from ..relations import GRID
 from ..vocabulary import ROOMS
-from .reading import Choices, Entry, Fault, Unfit, diagram_of_boxes, entry_of
+from .common import Entry, Fault, ReadOptions, RejectedPlan, diagram_of_boxes, entry_of
 
 __all__ = ["CATEGORIES", "read_rplan_picture"]
 
@@ -33,12 +33,12 @@ _DAMAGED: Final = (OSError, SyntaxError, ValueError, EOFError, struct.error, zli
 """What Pillow raises on files that are cut or changed."""
 
 
-def read_rplan_picture(file: Path, choices: Choices) -> Iterator[Entry]:
+def read_rplan_picture(file: Path, choices: ReadOptions) -> Iterator[Entry]:
     """Yield the plan of a picture."""
     yield entry_of(file, "", _read, file, choices)
 
 
-def _read(file: Path, choices: Choices) -> Diagram:
+def _read(file: Path, choices: ReadOptions) -> Diagram:
     pixels = _pixels(file)
     category, instance = pixels[..., 1].astype(np.int64), pixels[..., 2].astype(np.int64)
     counts = np.bincount((instance * 256 + category).ravel(), minlength=256 * 256).reshape(256, 256)
@@ -48,7 +48,7 @@ def _read(file: Path, choices: Choices) -> Diagram:
             continue
         kind = int(counts[number].argmax())
         if kind >= CATEGORIES:
-            raise Unfit(Fault("types", f"room {number} is of category {kind}, they are 0..{CATEGORIES - 1}"))
+            raise RejectedPlan(Fault("types", f"room {number} is of category {kind}, they are 0..{CATEGORIES - 1}"))
         if kind < len(ROOMS):
             rows, columns = slices
             types.append(kind)
@@ -64,12 +64,14 @@ def _pixels(file: Path) -> UInt8[np.ndarray, "256 256 4"]:
                 if picture.size != (GRID, GRID) or picture.mode != "RGBA":
                     width, height = picture.size
                     given = f"{width} x {height} pixels of {picture.mode}"
-                    raise Unfit(Fault("file", f"is {given}; a picture of RPLAN is {GRID} x {GRID} of RGBA, 8 bits"))
+                    raise RejectedPlan(
+                        Fault("file", f"is {given}; a picture of RPLAN is {GRID} x {GRID} of RGBA, 8 bits")
+                    )
                 return np.asarray(picture)
-    except Unfit:
+    except RejectedPlan:
         raise
     except _DAMAGED as error:
-        raise Unfit(Fault("file", f"is no PNG that can be read: {_said(error, file)}")) from None
+        raise RejectedPlan(Fault("file", f"is no PNG that can be read: {_said(error, file)}")) from None
 
 
 def _said(error: BaseException, file: Path) -> str:

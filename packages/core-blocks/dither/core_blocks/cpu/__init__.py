@@ -1,0 +1,1 @@
+"""Kernels that only pay on a CPU."""

@@ -1,0 +1,1 @@
+"""Checkpoints: whole, sharded, asynchronous, best."""

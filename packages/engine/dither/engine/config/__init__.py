@@ -1,0 +1,1 @@
+"""Experiment files: options, checks, plugins, paths, and fingerprints; no torch."""

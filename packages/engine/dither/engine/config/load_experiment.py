@@ -1,0 +1,126 @@
+"""The experiment file: which parts, which options, and whether they fit each other. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dither.registry.config.document import Document
+from dither.registry.config.errors import Problem, Refused
+from dither.registry.config.validation import alias_warnings, problems_of, validate
+from dither.registry.plugins.manager import Plugins, load_plugins
+from dither.registry.plugins.status import PluginError
+from dither.registry.spec.aliases import components_in
+
+from .component_errors import ComponentFailed, title
+from .experiment import Experiment, misfit_memory
+from .machine_memory import gpu_memory, total_memory
+from .plugins import governing_policy, load_named, names_in
+
+__all__ = ["Loaded", "check_experiment", "load_experiment", "open_experiment", "require_memory"]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """An experiment that is ready to be built, what it was read from, and what should be known before it runs."""
+
+    experiment: Experiment
+    document: Document
+    plugins: Plugins
+    warnings: tuple[Problem, ...] = ()
+
+    @property
+    def path(self) -> Path:
+        """The experiment file."""
+        return self.document.files[-1]
+
+
+def load_experiment(
+    path: Path,
+    changes: Iterable[str] = (),
+    removals: Iterable[str] = (),
+    select: Sequence[str] | None = None,
+    trust: bool = False,
+) -> Loaded:
+    """Read and check an experiment file.
+
+    Args:
+        path: The TOML file.
+        changes: `key=value` as after --set.
+        removals: Keys as after --unset.
+        select: Plugins as after -p.
+        trust: Whether to run plugin files that came with a run, too; see `load_named`.
+
+    Raises:
+        Refused: Everything that is wrong, each with its place.
+    """
+    return check_experiment(*open_experiment(path, changes, removals, select, trust))
+
+
+def open_experiment(
+    path: Path,
+    changes: Iterable[str] = (),
+    removals: Iterable[str] = (),
+    select: Sequence[str] | None = None,
+    trust: bool = False,
+) -> tuple[Document, Plugins]:
+    """Read an experiment file, and the plugins that it names; arguments as for `load_experiment`.
+
+    Raises:
+        Refused: It cannot be read, or a plugin cannot be loaded.
+    """
+    document = Document.load(path, changes, removals)
+    plugins = load_plugins(select, policy=governing_policy(path), named=names_in(document))
+    plugins.require()
+    load_named(plugins, document, trust)
+    return document, plugins
+
+
+def check_experiment(document: Document, plugins: Plugins) -> Loaded:
+    """Check what was read: names, types, bounds, and whether the parts fit.
+
+    Raises:
+        Refused: Everything that is wrong, each with its place.
+    """
+    experiment = validate(Experiment, document, plugins.catalog)
+    try:
+        misfits = list(experiment.check())
+        warned = [] if misfits else list(experiment.warn())
+    except ComponentFailed as failed:
+        path = next((path for path, spec in components_in(experiment) if spec is failed.spec), ())
+        text = f"{title(failed.spec, plugins.catalog)} failed: {failed.reason}"
+        raise Refused(Problem(text, path, document.origin(path))) from failed
+    except Refused as refused:  # data at fault: say which part asked for it
+        raise Refused([_placed(problem, document) for problem in refused.problems]) from None
+    try:
+        for _, found in plugins.called("check_experiment", experiment=experiment):
+            misfits += found
+    except PluginError as error:
+        raise Refused(str(error)) from error
+    if misfits:
+        raise Refused(problems_of(misfits, document))
+    warnings = [replace(problem, level="warning") for problem in problems_of(warned, document)]
+    return Loaded(experiment, document, plugins, (*alias_warnings(experiment, document), *warnings))
+
+
+def _placed(problem: Problem, document: Document) -> Problem:
+    if problem.path or problem.origin:
+        return problem
+    path: Any = ("task", "data") if document.at(("task", "data")) is not None else ("task",)
+    return replace(problem, path=path, origin=document.origin(path))
+
+
+def require_memory(loaded: Loaded) -> None:
+    """Refuse to run on this machine what needs more than it has in total, or than its GPU has if one may be taken.
+
+    Raises:
+        Refused: With the estimate and its largest terms.
+    """
+    experiment, room = loaded.experiment, total_memory()
+    if experiment.train.device != "cpu":
+        room = max(room, gpu_memory() or 0)
+    misfits = list(misfit_memory(experiment, experiment.task.space(), room))
+    if misfits:
+        raise Refused(problems_of(misfits, loaded.document))

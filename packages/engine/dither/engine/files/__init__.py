@@ -1,0 +1,1 @@
+"""Metrics lines, checksums, and disk errors; no torch."""

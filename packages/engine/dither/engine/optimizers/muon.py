@@ -1,0 +1,158 @@
+"""Muon for the matrices inside the model, AdamW for everything else, as one optimizer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
+
+from .adamw import FUSED, parameter_groups
+
+__all__ = ["Muon", "Orthogonal", "orthogonal"]
+
+FACTORS = 3.4445, -4.7750, 2.0315
+"""Of x, x^3 and x^5 in each of the iterations of Newton and Schulz (Jordan et al. 2024)."""
+ITERATIONS = 5
+TINY = 1e-7
+
+
+class Muon(Optimizer):
+    """Momentum, orthogonalised (Jordan et al. 2024), with steps as long as those of AdamW (Liu et al. 2025).
+
+    So one learning rate serves both. Tables of `nn.Embedding`, vectors, and what stands in `head` of the module, the
+    map to the values that come out, are left to AdamW.
+
+    Args:
+        module: On its device already.
+        lr: Learning rate of both.
+        momentum: Memory of the mean of the gradients of matrices; Nesterov's.
+        betas: Memories of AdamW.
+        eps: Added to the root of AdamW's second moment.
+        weight_decay: Share of a matrix that is taken away at each step, times the learning rate.
+
+    Raises:
+        ValueError: The module has no parameter that wants a gradient.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        lr: float = 1e-3,
+        momentum: float = 0.95,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+    ) -> None:
+        head = {id(parameter) for name, parameter in module.named_parameters() if name.startswith("head.")}
+        tables = {id(inner.weight) for inner in module.modules() if isinstance(inner, nn.Embedding)}
+        inside = [p for p in module.parameters() if _is_inside(p, head | tables)]
+        ours = {id(parameter) for parameter in inside}
+        rest = [
+            {**group, "params": [p for p in group["params"] if id(p) not in ours]}
+            for group in parameter_groups(module, weight_decay, "matrices")
+        ]
+        rest = [group for group in rest if group["params"]]
+        others = [parameter for group in rest for parameter in group["params"]]
+        if not inside and not others:
+            raise ValueError(f"{type(module).__name__} has no parameter that wants a gradient")
+        parts: list[Optimizer] = []
+        if inside:
+            parts.append(Orthogonal(inside, lr, momentum, weight_decay))
+        if others:
+            fused = all(p.is_floating_point() and p.device.type in FUSED for p in others)
+            parts.append(AdamW(rest, lr=lr, betas=betas, eps=eps, fused=fused))
+        super().__init__([dict(group) for part in parts for group in part.param_groups], {})
+        self.parts = parts
+        self._share()
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Change the weights once."""
+        value = None if closure is None else torch.enable_grad()(closure)()
+        for part in self.parts:
+            part.step()
+            self.state.update(part.state)
+        return value
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over the state of another one over the same parameters."""
+        super().load_state_dict(state_dict)
+        self._share()
+
+    def _share(self) -> None:
+        """Let the parts work on the groups, and the state, of the whole."""
+        start = 0
+        for part in self.parts:
+            stop = start + len(part.param_groups)
+            part.param_groups = self.param_groups[start:stop]
+            start = stop
+            for group in part.param_groups:
+                part.state.update({p: self.state[p] for p in group["params"] if p in self.state})
+
+
+def _is_inside(parameter: nn.Parameter, outside: set[int]) -> bool:
+    return parameter.requires_grad and parameter.ndim == 2 and min(parameter.shape) > 1 and id(parameter) not in outside
+
+
+class Orthogonal(Optimizer):
+    """Momentum of matrices, made orthogonal: `torch.optim.Muon` with the step lengths of AdamW.
+
+    A matrix that is cut up among ranks comes together for it, and each rank keeps its rows: the step is that of a
+    process alone, where products of pieces would be added up in another order.
+
+    Args:
+        matrices: Parameters with two axes.
+        lr: Learning rate.
+        momentum: Memory of the mean of the gradients; Nesterov's.
+        weight_decay: Share of a matrix that is taken away at each step, times the learning rate.
+    """
+
+    def __init__(self, matrices: list[nn.Parameter], lr: float, momentum: float, weight_decay: float) -> None:
+        super().__init__(matrices, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Change the weights once."""
+        for group in self.param_groups:
+            lr, momentum = group["lr"], group["momentum"]
+            for matrix in [matrix for matrix in group["params"] if matrix.grad is not None]:
+                state = self.state[matrix]
+                if not state:
+                    state["momentum_buffer"] = torch.zeros_like(matrix.grad)
+                mean = state["momentum_buffer"].lerp_(matrix.grad, 1 - momentum)
+                change = _whole_orthogonal(matrix.grad.lerp(mean, momentum))
+                matrix.mul_(1 - lr * group["weight_decay"])
+                matrix.add_(change, alpha=-lr * 0.2 * math.sqrt(max(matrix.shape)))
+
+
+def orthogonal(matrix: Float[Tensor, "N M"]) -> Float[Tensor, "N M"]:
+    """Return a matrix with the same singular vectors and singular values near 1 (from about 0.7 to 1.2).
+
+    On a CPU this is done in float32, elsewhere in bfloat16. The rounding of bfloat16 stands in for whatever has a
+    singular value near 0, which five iterations enlarge 400 times: on several ranks, where gradients are rounded
+    otherwise, the weights of a few steps would differ in the third digit.
+    """
+    a, b, c = FACTORS
+    wide = matrix.shape[0] <= matrix.shape[1]
+    x = matrix if matrix.device.type == "cpu" else matrix.bfloat16()
+    x = x if wide else x.T
+    x = x / x.norm().clamp(min=TINY)
+    for _ in range(ITERATIONS):
+        square = x @ x.T
+        x = torch.addmm(x, torch.addmm(square, square, square, beta=b, alpha=c), x, beta=a)
+    return x if wide else x.T
+
+
+def _whole_orthogonal(matrix: Any) -> Tensor:
+    """Return `orthogonal` of a matrix that may be cut up among ranks, cut up alike."""
+    if not hasattr(matrix, "full_tensor"):
+        return orthogonal(matrix)
+    from torch.distributed.tensor import distribute_tensor
+
+    made = orthogonal(matrix.full_tensor())
+    return distribute_tensor(made, matrix.device_mesh, matrix.placements, src_data_rank=None)  # every rank has it all

@@ -1,0 +1,311 @@
+"""Measure the training step of an experiment."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from ..config.load_experiment import Loaded
+from ..config.machine_memory import size
+from ..optimizers.optimizer_state import flatten
+from ..runs.loading import build
+from ..runs.log import Log
+from ..training.device import peak_memory
+from ..training.diffusion import Diffusion
+from ..training.environment import environment
+from ..training.trainer import Trainer
+
+__all__ = ["PHASES", "PhaseTimer", "bench", "matmul_peak", "show_bench", "step_flops", "timed_phases"]
+
+
+def bench(loaded: Loaded, steps: int = 20, repeats: int = 3, warmup: int = 3) -> dict[str, Any]:
+    """Measure the training step of an experiment; nothing is saved.
+
+    The time of a step is the median over repeats of so many steps each, with nothing but the loop running. Then the
+    same number of steps is taken apart, where each phase is the median over the steps.
+
+    Args:
+        loaded: The experiment.
+        steps: Steps in a repeat.
+        repeats: Repeats.
+        warmup: Steps before.
+
+    Returns:
+        Tables of plain numbers: seconds, rates, memory in bytes, flops.
+    """
+    train = loaded.experiment.train
+    system, device = build(loaded, training=True)
+    trainer = Trainer(system, train, loaded.experiment.seed)
+    first = _timed(trainer.advance, device)
+    for _ in range(warmup):
+        trainer.advance()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    whole = [_timed(lambda: [trainer.advance() for _ in range(steps)], device) / steps for _ in range(repeats)]
+    with timed_phases(trainer) as step:
+        parts = [step() for _ in range(steps)]
+    seconds = {phase: statistics.median(part[phase] for part in parts) for phase in PHASES}
+    seconds["logging"] = _logging(trainer, train.log_every, repeats)
+    memory = _memory(trainer)
+    median = statistics.median(whole)
+    rows = trainer.rows(trainer.step)
+    result = {
+        "name": loaded.experiment.name,
+        "environment": environment(device),
+        "batch_size": train.batch_size,
+        "steps": steps,
+        "repeats": repeats,
+        "first_step_seconds": first,
+        "step_seconds": median,
+        "step_seconds_least": min(whole),
+        "step_seconds_most": max(whole),
+        "phases": seconds,
+        "samples_per_second": train.batch_size / median,
+        "positions_per_second": int(system.task.batch("train", rows).valid.sum()) / median,
+        "memory": memory,
+    }
+    return result | _use(trainer, rows, median)
+
+
+def _timed(work: Callable[[], object], device: torch.device) -> float:
+    synchronize(device)
+    began = time.perf_counter()
+    work()
+    synchronize(device)
+    return time.perf_counter() - began
+
+
+def _logging(trainer: Trainer, every: int, repeats: int) -> float:
+    """Return the seconds that logging takes per step, with the files and the display that a run has."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Log(Path(folder), Console(quiet=True), 10**9)
+        spent = []
+        for number in range(1, repeats + 4):
+            trainer.advance()
+            synchronize(trainer.device)
+            began = time.perf_counter()
+            for step in range(every):
+                log.display.step(number * every + step)
+            log.figures(number * every, "train", trainer.read())
+            spent.append((time.perf_counter() - began) / every)
+        log.close()
+    return statistics.median(spent[1:])  # the first one opens files
+
+
+def _memory(trainer: Trainer) -> dict[str, int]:
+    """Return bytes: what the weights, the optimizer and the average hold, and the peaks so far."""
+    tensors, _ = flatten(trainer.optimizer)
+
+    def held(items: Any) -> int:
+        return sum(tensor.numel() * tensor.element_size() for tensor in items)
+
+    memory = {"weights": held(trainer.parameters), "optimizer": held(tensors.values()), "peak_rss": peak_memory()}
+    if trainer.average is not None:
+        memory["average"] = held(trainer.average.module.parameters())
+    if trainer.device.type == "cuda":
+        memory["peak_cuda"] = torch.cuda.max_memory_allocated(trainer.device)
+        memory["reserved_cuda"] = torch.cuda.max_memory_reserved(trainer.device)
+    return memory
+
+
+def _use(trainer: Trainer, rows: list[int], seconds: float) -> dict[str, float]:
+    """Return the operations of a step and their share of what the machine can do in the same number format."""
+    dtype = torch.bfloat16 if trainer.system.precision == "bfloat16" else torch.float32
+    share = max(1, len(rows) // trainer.train.accumulate)
+    flops = step_flops(trainer.system, rows[:share], trainer.device) * len(rows) / share
+    peak = matmul_peak(trainer.device, dtype)
+    rate = flops / seconds
+    return {"step_flops": flops, "flops_per_second": rate, "matmul_peak": peak, "utilisation": rate / peak}
+
+
+def show_bench(console: Console, result: dict[str, Any]) -> None:
+    """Print what was measured."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column, side in (("of a step", "left"), ("ms", "right"), ("share", "right")):
+        table.add_column(column, justify=side)  # type: ignore[arg-type]
+    whole = result["step_seconds"]
+    for name, seconds in result["phases"].items():
+        table.add_row(name, f"{seconds * 1e3:.3f}", f"{seconds / whole:.1%}")
+    table.add_row("step", f"{whole * 1e3:.3f}", "")
+    console.print(table)
+    least, most = result["step_seconds_least"], result["step_seconds_most"]
+    memory = ", ".join(f"{name} {size(count)}" for name, count in result["memory"].items())
+    words = result["environment"]
+    for line in (
+        f"step {least * 1e3:.3f} to {most * 1e3:.3f} ms over {result['repeats']} times {result['steps']} steps; "
+        f"the first one took {result['first_step_seconds'] * 1e3:.0f} ms",
+        f"{result['samples_per_second']:,.1f} samples/s, {result['positions_per_second']:,.0f} valid positions/s",
+        f"memory: {memory}",
+        f"{result['step_flops'] / 1e9:,.2f} GFLOP a step, {result['flops_per_second'] / 1e9:,.1f} GFLOP/s: "
+        f"{result['utilisation']:.1%} of the {result['matmul_peak'] / 1e9:,.1f} of a matrix product here",
+        f"{words['device']}, {words['threads']} threads, torch {words['torch']}",
+    ):
+        console.print(line, highlight=False, markup=False)
+
+
+PHASES = ("data", "forward", "backward", "optimizer")
+"""Phases of a step; forward has with it the drawing of noise, and the optimizer the clipping, the check for numbers and
+the averaging of weights."""
+
+
+class PhaseTimer:
+    """Moments in a step and which phase ended there, on the clock of the CPU or in the stream of a GPU.
+
+    Args:
+        device: Where the step runs.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_gpu = device.type == "cuda"
+        self._device = device
+        self._moments: list[tuple[str, Any]] = []
+
+    def mark(self, phase: str) -> None:
+        """Say that a phase ended now, whichever began at the mark before."""
+        moment: Any = time.perf_counter()
+        if self._on_gpu:
+            moment = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            moment.record(torch.cuda.current_stream(self._device))
+        self._moments.append((phase, moment))
+
+    def take(self) -> dict[str, float]:
+        """Return the seconds in each phase since the first mark, and forget them. Waits for the device."""
+        if self._on_gpu:
+            torch.cuda.synchronize(self._device)
+        seconds = dict.fromkeys(PHASES, 0.0)
+        for (_, before), (phase, after) in zip(self._moments[:-1], self._moments[1:], strict=True):
+            spent = before.elapsed_time(after) / 1000 if self._on_gpu else after - before
+            seconds[phase] = seconds.get(phase, 0.0) + spent
+        self._moments.clear()
+        return seconds
+
+
+class _MarkedTask:
+    """A task that says when it has made a batch."""
+
+    def __init__(self, task: Any, mark: Callable[[str], None]) -> None:
+        self._task, self._mark = task, mark
+        self._thread = threading.get_ident()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
+    def batch(self, *arguments: Any, **named: Any) -> Any:
+        """Make a batch; what a worker does beside a step is no part of it, and is waited for where it is needed."""
+        try:
+            return self._task.batch(*arguments, **named)
+        finally:
+            if threading.get_ident() == self._thread:
+                self._mark("data")
+
+
+@contextmanager
+def timed_phases(trainer: Trainer) -> Iterator[Callable[[], dict[str, float]]]:
+    """Yield a function that does one step and returns the seconds in each of its phases."""
+    marks = PhaseTimer(trainer.device)
+    system, task = trainer.system, trainer.system.task
+    last: Any = _last_gradient(trainer)
+    handles: list[Any] = [system.register_forward_hook(lambda *_: marks.mark("forward"))]
+    handles.append(last.register_post_accumulate_grad_hook(lambda _: marks.mark("backward")))
+    system.task = _MarkedTask(task, marks.mark)
+    prepare = system.prepare
+
+    def prepared(*arguments: Any) -> Any:
+        marks.mark("data")  # which has come to the device meanwhile
+        return prepare(*arguments)
+
+    system.prepare = prepared  # type: ignore[assignment, method-assign]
+
+    def step() -> dict[str, float]:
+        marks.mark("begin")
+        trainer.advance()
+        marks.mark("optimizer")
+        return marks.take()
+
+    try:
+        yield step
+    finally:
+        system.task = task
+        del system.prepare
+        for handle in handles:
+            handle.remove()
+
+
+def _last_gradient(trainer: Trainer) -> torch.Tensor:
+    """Return the parameter whose gradient is ready last, which ends the backward pass."""
+    order: list[int] = []
+    parameters: list[Any] = list(trainer.parameters)
+    handles = [
+        parameter.register_post_accumulate_grad_hook(lambda _, index=index: order.append(index))
+        for index, parameter in enumerate(parameters)
+    ]
+    trainer.advance()
+    for handle in handles:
+        handle.remove()
+    return trainer.parameters[order[-1]]
+
+
+SIZES = {"cpu": (512, 1024, 2048), "cuda": (4096, 8192)}
+"""Edges of the matrices that are tried."""
+
+
+def matmul_peak(device: torch.device, dtype: torch.dtype, seconds: float = 0.5) -> float:
+    """Return the best rate of a square matrix product, in floating-point operations per second.
+
+    Args:
+        device: Where.
+        dtype: Of the matrices.
+        seconds: For each size, after a warm-up.
+    """
+    best = 0.0
+    for edge in SIZES.get(device.type, SIZES["cpu"]):
+        a = torch.randn(edge, edge, device=device).to(dtype)
+        b = torch.randn(edge, edge, device=device).to(dtype)
+        out = a @ b
+        synchronize(device)
+        deadline = time.perf_counter() + seconds
+        while time.perf_counter() < deadline:
+            repeats = 1 if device.type == "cpu" else 20  # a GPU is waited for once in a while only
+            began = time.perf_counter()
+            for _ in range(repeats):
+                torch.matmul(a, b, out=out)
+            synchronize(device)
+            best = max(best, 2 * edge**3 * repeats / (time.perf_counter() - began))
+    return best
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done all that it was asked to."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def step_flops(system: Diffusion, rows: list[int], device: torch.device) -> int:
+    """Return the operations of forward and backward over some training samples; gradients are left as they were.
+
+    Attention is counted as its matrix products, whatever kernel runs it otherwise. Work that is done twice to save
+    memory is counted twice here.
+    """
+    parameters = list(system.model.parameters())
+    kept = [parameter.grad for parameter in parameters]
+    clean = system.task.batch("train", rows).to(device)
+    counter = FlopCounterMode(display=False)
+    with torch.compiler.set_stance("force_eager"), sdpa_kernel(SDPBackend.MATH), counter:
+        system(clean).total().backward()
+    for parameter, gradient in zip(parameters, kept, strict=True):
+        parameter.grad = gradient
+    return int(counter.get_total_flops())

@@ -1,0 +1,1 @@
+"""Runs: launch, loop, resume, run directories, loading, and export."""

@@ -1,0 +1,1 @@
+"""Sampling: sessions, guidance, rejection, trajectories, and sample files."""

@@ -1,0 +1,1 @@
+"""Sweeps: many runs from one file, validated together and run side by side."""

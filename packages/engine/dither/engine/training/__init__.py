@@ -1,0 +1,1 @@
+"""The diffusion system, a training step, and evaluation."""

@@ -1,0 +1,114 @@
+"""Block diffusion (BD3-LM, Arriola et al., 2025): the blocks of a sample are noised apart, each at a time of its own.
+
+Under what comes before it, a block is a sample of its own. So a process is given blocks as the rows of a batch, and its
+times, its estimators and its bound mean for a block what they mean for a sample.
+
+Letters: B batch, L length, N blocks of a sample, S positions of a block, V vocabulary. The last block may be shorter;
+as a row it is filled up with positions that are not valid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from dither.registry.flow.protocols import BoundedProcess, EstimatingProcess, Process
+from dither.registry.flow.records import Clean, Measured, Noise, Noised, State
+from dither.registry.flow.spaces import Space, TokenSpace
+from dither.registry.kinds.component_info import ModelFacts
+
+__all__ = ["Blockwise"]
+
+Denoise = Callable[[State, Float[Tensor, " BN"]], Any]
+
+
+@dataclass(frozen=True)
+class Blockwise:
+    """The cut of a sample into blocks.
+
+    Attributes:
+        length: Positions of a sample.
+        size: Positions of a block.
+    """
+
+    length: int
+    size: int
+
+    @classmethod
+    def of(cls, space: Space, model: ModelFacts) -> Self | None:
+        """Return the blocks that a model over this space is trained on, or None."""
+        size = model.trained_blocks(space)
+        return None if size is None or not isinstance(space, TokenSpace) else cls(space.length, size)
+
+    @property
+    def count(self) -> int:
+        """Blocks of a sample."""
+        return -(-self.length // self.size)
+
+    def rows(self, x: Shaped[Tensor, "B L *V"]) -> Shaped[Tensor, "BN S *V"]:
+        """Turn samples into blocks; a last block that is shorter is filled up with its last position."""
+        if self.length % self.size:
+            x = x[:, torch.arange(self.count * self.size, device=x.device).clamp_max(self.length - 1)]
+        return x.reshape(-1, self.size, *x.shape[2:])
+
+    def whole(self, rows: Shaped[Tensor, "BN S *V"]) -> Shaped[Tensor, "B L *V"]:
+        """Turn blocks into samples again."""
+        return rows.reshape(-1, self.count * self.size, *rows.shape[2:])[:, : self.length]
+
+    def spread(self, each: Shaped[Tensor, " BN"]) -> Shaped[Tensor, "B L"]:
+        """Give each position what its block has."""
+        return self.whole(each[:, None].expand(-1, self.size))
+
+    def times(self, process: Process, n: int, device: Any = None) -> Float[Tensor, "n L"]:
+        """Draw times for n samples, one per block, stratified over all blocks and dealt out at random."""
+        t = process.times(n * self.count, device)
+        return self.spread(t[torch.randperm(len(t), device=device)])
+
+    def each(self, t: Float[Tensor, "B *L"]) -> Float[Tensor, " BN"]:
+        """Return the time of each block: that of its first position, or of its sample."""
+        t = t[:, None].expand(-1, self.length) if t.ndim == 1 else t
+        return t[:, :: self.size].flatten()
+
+    def clean(self, clean: Clean) -> Clean:
+        """Turn samples into blocks; a process looks at no conditions, so none are kept."""
+        inside = torch.arange(self.count * self.size, device=clean.valid.device) < self.length
+        valid = self.rows(clean.valid) & inside.view(self.count, -1).repeat(len(clean.valid), 1)
+        return Clean(self.rows(clean.x0), valid, self.rows(clean.known))
+
+    def noised(self, rows: Noised) -> Noised:
+        """Turn noised blocks into samples, with a noise level per position."""
+        noise = Noise(self.spread(rows.noise.sigma), self.spread(rows.noise.rate))
+        wanted, valid, fixed = (self.whole(mask) for mask in (rows.wanted, rows.valid, rows.fixed))
+        return Noised(self.whole(rows.x0), self.state(rows.state), noise, wanted, valid, fixed, rows.prior)
+
+    def state(self, rows: State) -> State:
+        """Turn the states of blocks into states of samples."""
+        return State(self.whole(rows.x), self.whole(rows.hidden))
+
+    def noise(self, process: Process, clean: Clean, t: Float[Tensor, "B *L"]) -> tuple[Float[Tensor, "B L"], Noised]:
+        """Noise each block by itself; return the times to tell the model, per position, and the states."""
+        rows, each = self.clean(clean), self.each(t)
+        if isinstance(process, EstimatingProcess):
+            each, noised = process.estimate(rows, each)
+        else:
+            noised = process.corrupt(rows, each)
+        return self.spread(each), self.noised(noised)
+
+    def bound(self, process: BoundedProcess, clean: Clean, measured: Measured, denoise: Denoise) -> Measured:
+        """Return the bound on -log p(x_0), summed over blocks given what comes before them.
+
+        Args:
+            process: Whose bound it is.
+            clean: The samples.
+            measured: The loss of each position.
+            denoise: State and time of blocks -> prediction.
+        """
+        part = Measured(self.rows(measured.values), self.rows(measured.weights))
+        bound = process.bound(self.clean(clean), part, denoise)
+        parts = {name: self.whole(part) for name, part in bound.parts.items()}
+        return Measured(self.whole(bound.values), self.whole(bound.weights), parts=parts)

@@ -1,0 +1,1 @@
+"""Token losses computed tile by tile from the hidden states, without the full logits."""

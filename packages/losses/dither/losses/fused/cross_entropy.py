@@ -1,0 +1,50 @@
+"""Masked cross entropy from what the head reads, in closed form. Letters: N rows, V vocabulary, n rows of one tile."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from dither.registry.flow.records import Noised, over
+
+from .tiled_linear import TiledLinear
+
+__all__ = ["masked_ce_of_logits"]
+
+
+def masked_ce_of_logits(
+    head: TiledLinear, noised: Noised, support: Bool[Tensor, "rows V"], share: Float[Tensor, " N"]
+) -> Float[Tensor, " N"]:
+    """Return the loss of each row, and backward_tile its slope times `share`.
+
+    Args:
+        head: The last map; its output are logits of the clean id.
+        noised: Of each row `N 1`, all masked.
+        support: Ids that are clean.
+        share: How much each row counts in the total.
+
+    Returns:
+        The loss per row, not yet times its share.
+    """
+    sigma, rate = (over(value, noised.x0)[:, 0] for value in (noised.noise.sigma, noised.noise.rate))
+    weight = torch.where(sigma > 0, rate / sigma.expm1(), 0.0).to(head.h.dtype)
+    counted = (weight * share.to(weight.dtype))[:, None]
+    x0, own, outside = noised.x0[:, 0], head.output_at(noised.x0[:, 0]), (~support[0]).nonzero()[:, 0]
+    log_sum, rest, each = torch.zeros_like(own), torch.zeros_like(own), torch.zeros_like(counted)
+    for rows in head.rows():
+        here = x0[rows, None]
+        logits = head.table(rows).index_fill_(1, outside, -torch.inf).scatter_(1, here, own[rows, None])
+        top = logits.amax(-1, keepdim=True)
+        odds = logits.sub_(top).exp_()
+        total = odds.sum(-1, keepdim=True)
+        log_sum[rows] = (top + total.log())[:, 0]
+        if head.followed:  # the slope at x0 goes its own way: p - 1 is made of all the others
+            odds.scatter_(1, here, 0.0)
+            each[rows] = counted[rows] / total
+            rest[rows] = odds.sum(-1)
+            head.backward_rows(odds, each[rows], rows)
+    if head.followed:
+        head.scale(each)
+        head.backward_at(-rest * each[:, 0], x0)
+    return (log_sum - own) * weight

@@ -1,0 +1,1 @@
+"""Processes over features: Gaussian noise and masking."""

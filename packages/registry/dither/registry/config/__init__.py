@@ -1,0 +1,1 @@
+"""Experiment documents: reading, overrides, validation and errors."""

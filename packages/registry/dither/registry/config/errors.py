@@ -1,0 +1,260 @@
+"""What is wrong with what a person gave, said so that it can be mended: file, line, caret, nearest name."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate, islice
+from typing import Any
+from unicodedata import combining, east_asian_width
+
+from ..spec.misfit import Path
+
+__all__ = [
+    "CODES",
+    "MAX_PROBLEMS",
+    "Origin",
+    "Problem",
+    "Refused",
+    "dotted",
+    "nearest",
+    "omitted_problems",
+    "plain",
+    "shortened",
+]
+
+CODES: dict[str, str] = {
+    # values in an experiment file, an override, or an option
+    "invalid-value": "The value is not allowed here.",
+    "wrong-type": "The value has another type than the option.",
+    "out-of-range": "The number, length or size is outside the allowed range.",
+    "unknown-key": "No option of this name exists here.",
+    "missing-key": "A required option is not given.",
+    "unknown-value": "The value is not one of the allowed ones.",
+    "unknown-component": "No component of this kind has this name.",
+    "wrong-kind": "The component is of another kind than the slot requires.",
+    "misfit": "Components, or options of one component, are incompatible.",
+    "deprecated-name": "The component was renamed; the old name still works.",
+    "no-effect": "The option has no effect in this combination.",
+    # files
+    "file-not-found": "The file or folder does not exist.",
+    "unreadable-file": "The file cannot be opened or decoded.",
+    "damaged-file": "The content does not match its format or its checksum.",
+    "syntax-error": "The text is not valid TOML, JSON or the stated format.",
+    "too-large": "A size limit is exceeded.",
+    "file-exists": "The output exists already.",
+    "unknown-format": "The file is in none of the supported formats.",
+    "extends-cycle": "Experiment files extend each other in a circle.",
+    # the command line
+    "unknown-command": "No command of this name exists.",
+    "unknown-option": "No command-line option of this name exists.",
+    "missing-argument": "A command-line argument or option value is missing.",
+    "usage": "The command line is used wrongly in another way.",
+    # plugins
+    "unknown-plugin": "No plugin of this name is installed or given.",
+    "plugin-failed": "A plugin raised an exception, or returned something it must not return.",
+    "plugin-blocked": "The policy in registry.toml blocks the plugin.",
+    "plugin-conflict": "Two plugins register the same name.",
+    "missing-dependency": "An optional dependency is not installed.",
+    "lockfile-outdated": "registry.toml does not match the installed components.",
+    # runs
+    "not-a-run": "The folder is not a run or a sweep directory.",
+    "run-locked": "Another process is using the run.",
+    "run-finished": "The run has already ended.",
+    "missing-checkpoint": "The run has no such checkpoint.",
+    "damaged-checkpoint": "A checkpoint is incomplete or does not match its checksums.",
+    "changed-components": "Components or options differ from those the run was made with.",
+    "changed-data": "The data differ from those the run was made with.",
+    "untrusted-plugin": "A plugin file inside a run made elsewhere is not executed without --plugin.",
+    "non-finite": "A loss, gradient or weight is NaN or inf.",
+    "out-of-memory": "The machine or the device has too little memory.",
+    "disk-full": "The disk or quota is full.",
+    "unknown-metric": "No metric of this name is computed.",
+    "shape-mismatch": "A tensor has another shape than required.",
+    # data
+    "missing-array": "A required array or column is missing.",
+    "wrong-shape": "An array has an unexpected shape or type.",
+    "no-samples": "No usable sample is left.",
+    "invalid-sample": "A sample of a data file is invalid.",
+    "unsorted": "Rows are not in the required order.",
+    "duplicate": "A name or row occurs twice.",
+    "contradiction": "Constraints contradict each other.",
+    "more-problems": "More problems exist than are shown.",
+}
+"""Every code of a problem that a user may see, with one line on what it means."""
+
+MAX_PROBLEMS = 50
+"""Problems that are told at once: no person reads more."""
+WIDEST = 160
+"""Characters of a source line that are shown."""
+LONGEST = 2000
+"""Characters of a message that are shown: its beginning and its end."""
+LONGEST_KEY = 60
+"""Characters of a key that are shown."""
+BARE = re.compile(r"[A-Za-z0-9_-]+")
+CANDIDATES = 500
+"""Names among which the nearest one is looked for."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a value was given: a place in a file, or a name such as `--set train.lr=1`.
+
+    Attributes:
+        file: The file, or the name.
+        line: From 1.
+        column: From 1, in characters.
+        source: The text of the line.
+        width: Characters at fault, from the column on.
+    """
+
+    file: str
+    line: int | None = None
+    column: int | None = None
+    source: str | None = None
+    width: int = 1
+
+    @classmethod
+    def within(cls, file: str, text: str, start: int, end: int) -> Origin:
+        """Say where the characters from `start` to `end` of a file's text stand."""
+        begins, lines = _lines(text)
+        line = bisect_right(begins, start)
+        source, column = lines[line - 1], start - begins[line - 1] + 1
+        return cls(file, line, column, source, max(1, min(end - start, len(source) - column + 1)))
+
+    def __str__(self) -> str:
+        return ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
+
+    def excerpt(self) -> list[str]:
+        """Return the line with a caret under what is at fault, cut to where that is."""
+        if self.source is None or self.line is None:
+            return []
+        column, number = (self.column or 1) - 1, str(self.line)
+        first = 0 if column < WIDEST * 3 // 4 else column - WIDEST // 2
+        end = min(column + min(self.width, WIDEST // 2), first + WIDEST)
+        shown = ("... " if first else "") + plain(self.source[first : first + WIDEST])
+        caret = " " * (_cells(self.source[first:column]) + 4 * bool(first)) + "^" * max(
+            1, _cells(self.source[column:end])
+        )
+        margin = " " * len(number)
+        return [f"  {margin} |", f"  {number} | {shown}".rstrip(), f"  {margin} | {caret}"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong.
+
+    Attributes:
+        message: What was given, and what is allowed.
+        path: Keys from the top of the experiment to the value, empty where there is none.
+        origin: Where the value was given.
+        help: What to do about it.
+        related: Other places that matter, each with a word on why.
+        given: The value at fault, if there is one.
+        level: "error", or "warning" for what works all the same.
+        code: Stable identifier of the kind of problem; `CODES` lists them all.
+    """
+
+    message: str
+    path: Path = ()
+    origin: Origin | None = None
+    help: str | None = None
+    related: tuple[tuple[str, Origin], ...] = ()
+    given: Any = None
+    level: str = "error"
+    code: str = "invalid-value"
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.level}: "
+            + (f"{dotted(self.path)}: " if self.path else "")
+            + shortened(self.message)
+            + f" [{self.code}]"
+        ]
+        if self.origin is not None:
+            lines += [f"  --> {self.origin}", *self.origin.excerpt()]
+        lines += [f"  note: {word} {origin}" for word, origin in self.related]
+        if self.help:
+            lines.append("  help: " + self.help.replace("\n", "\n        "))
+        return plain("\n".join(lines))
+
+
+def omitted_problems(count: int, origin: Origin | None = None) -> Problem:
+    """Return what stands for problems that are left out."""
+    return Problem(f"{count:,} more problems are not shown", origin=origin, code="more-problems")
+
+
+class Refused(Exception):  # noqa: N818 - it is no error of the program
+    """What a person gave cannot be used. The command line prints the problems and exits with 2.
+
+    Attributes:
+        problems: All that were found, but no more than a person can read: of others their number is the last one.
+    """
+
+    def __init__(self, problems: Problem | str | Sequence[Problem], *, code: str = "invalid-value") -> None:
+        if isinstance(problems, str):
+            problems = Problem(problems, code=code)
+        self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
+        if (more := len(self.problems) - MAX_PROBLEMS) > 1:  # in the place of one more stands how many there are
+            origin = self.problems[0].origin
+            self.problems = (*self.problems[:MAX_PROBLEMS], omitted_problems(more, origin and Origin(origin.file)))
+        super().__init__(self.problems)
+
+    @property
+    def codes(self) -> list[str]:
+        """The code of each problem, in order."""
+        return [problem.code for problem in self.problems]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.problems))
+
+
+@lru_cache(4)
+def _lines(text: str) -> tuple[list[int], list[str]]:
+    """Return where each line begins, and the lines, which all problems in them share: one line may be all there is."""
+    lines = text.split("\n")
+    return list(accumulate((len(line) + 1 for line in lines[:-1]), initial=0)), lines
+
+
+def _cells(text: str) -> int:
+    """Return how wide a text is in a terminal."""
+    wide = sum(east_asian_width(c) in "WF" for c in text)
+    return len(text) + wide - sum(combining(c) > 0 for c in text)
+
+
+def plain(text: str) -> str:
+    """Return a text as a terminal may show it: without characters that would steer the terminal."""
+    if all(map(str.isprintable, text.split("\n"))):
+        return text
+    return "".join(
+        c if c.isprintable() or c == "\n" else " " if c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in text
+    )
+
+
+def shortened(text: str) -> str:
+    """Return a text that is not endless; what goes is its middle."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
+
+
+def nearest(word: object, allowed: Iterable[str]) -> str | None:
+    """Return the allowed name closest to `word`, or None if none is close."""
+    folded = {name.replace("_", "-").lower(): name for name in islice(allowed, CANDIDATES)}
+    close = difflib.get_close_matches(str(word)[:LONGEST_KEY].replace("_", "-").lower(), folded, 1, 0.6)
+    return folded[close[0]] if close else None
+
+
+def dotted(path: Path) -> str:
+    """Write a path as TOML writes a key, with numbers of elements after it: `model.block.heads`, `plugins[0]`."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+            continue
+        shown = part if len(part) <= LONGEST_KEY else part[: LONGEST_KEY - 3] + "..."
+        text += ("." * bool(text)) + (shown if BARE.fullmatch(shown) else json.dumps(shown, ensure_ascii=False))
+    return text

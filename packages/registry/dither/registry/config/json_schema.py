@@ -1,0 +1,224 @@
+"""What an editor needs to know of our TOML files: JSON Schema (draft-07) of options, with every part that may be named.
+
+A part goes in as a name or as a table. The schema says so with `enum` on the name and one `if`/`then` for each part,
+never with alternatives: of a mistake among alternatives a reader can only say that none of them fits, and not where.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic.json_schema import GenerateJsonSchema
+
+from ..kinds import KINDS
+from ..plugins.catalog import Catalog, Component
+from ..spec.base import Options, summary_of, with_article
+from .errors import Refused
+
+__all__ = ["schema_of"]
+
+Schema = dict[str, Any]
+DRAFT = "http://json-schema.org/draft-07/schema#"
+"""What taplo, check-jsonschema, tombi and editors all read."""
+TABLES = ("properties", "patternProperties")
+INNER = ("items", "additionalProperties", "propertyNames", "not")
+MANY = ("allOf", "anyOf", "oneOf")
+EXTENDS = {
+    "description": "A file, or several, relative to this one; what stands here is laid over it.",
+    "type": ["string", "array"],
+    "items": {"type": "string"},
+}
+"""The key that a `Document` reads before there is a model."""
+NO_KEY = {"not": {"description": "unknown key"}}
+"""Refuses any value, and so an unknown key at its own place, where `false` would refuse the table around it."""
+
+
+def schema_of(model: type[Options], catalog: Catalog, *, title: str, extends: bool = False) -> Schema:
+    """Return the schema of a file that is read as `model`.
+
+    Args:
+        model: What the file is validated as.
+        catalog: The parts that may be named in its slots.
+        title: What editors show for the file.
+        extends: Whether it may extend another file. Nothing is `required` then: the other file may have it.
+    """
+    definitions: Schema = {}
+    top = _options(model, "", definitions)
+    if extends:
+        top["properties"] = {"extends": EXTENDS, **top["properties"]}
+    wanted = _kinds_in([top, *definitions.values()])
+    done: set[str] = set()
+    while wanted:
+        kind = wanted.pop()
+        done.add(kind)
+        added = _definitions_of_kind(kind, catalog)
+        definitions |= added
+        wanted = (wanted | _kinds_in(added.values())) - done
+    definitions = {name: definitions[name] for name in sorted(definitions)}
+    if extends:
+        for table in (top, *definitions.values()):
+            table.pop("required", None)
+    return {"$schema": DRAFT, "title": title, **top, "definitions": definitions}
+
+
+class _Generator(GenerateJsonSchema):
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def _options(model: type[Options], prefix: str, definitions: Schema) -> Schema:
+    """Return the schema of a table of options; put the tables inside it into `definitions`, named after `prefix`."""
+    made = model.model_json_schema(ref_template=f"#/definitions/{prefix}{{model}}", schema_generator=_Generator)
+    for name, inner in made.pop("$defs", {}).items():
+        definitions[prefix + name] = _table(inner)
+    if "$ref" in made:  # a table that holds itself
+        return dict(definitions[made["$ref"].removeprefix("#/definitions/")])
+    return _table(made)
+
+
+def _table(schema: Schema) -> Schema:
+    schema.pop("title", None)
+    settled: Schema = _settled(schema)
+    if settled.get("additionalProperties") is False:
+        settled["additionalProperties"] = NO_KEY
+    return settled
+
+
+def _settled(schema: Any) -> Any:
+    """Say in draft-07, and so that a mistake has one place, what pydantic says in the newest draft."""
+    if not isinstance(schema, dict):
+        return schema
+    schema = {key: _inner(key, value) for key, value in schema.items()}
+    if schema.get("default", ...) is None:
+        del schema["default"]
+    if "prefixItems" in schema:
+        schema["items"] = [_settled(item) for item in schema.pop("prefixItems")]  # beside them stands maxItems
+    if "description" in schema:
+        schema["description"] = " ".join(schema["description"].split())
+    if "anyOf" in schema:
+        schema = _by_type(schema)
+    if "kind" in schema:
+        schema["$ref"] = f"#/definitions/{schema.pop('kind')}"
+        if isinstance(default := schema.get("default"), dict) and set(default) == {"use"}:
+            schema["default"] = default["use"]
+    if "$ref" in schema and len(schema) > 1:  # draft-07 reads nothing beside $ref
+        schema["allOf"] = [{"$ref": schema.pop("$ref")}]
+    return schema
+
+
+def _inner(key: str, value: Any) -> Any:
+    if key in TABLES:
+        return {name: _settled(inner) for name, inner in value.items()}
+    if key in INNER:
+        return _settled(value)
+    return [_settled(inner) for inner in value] if key in MANY else value
+
+
+def _by_type(schema: Schema) -> Schema:
+    """Write alternatives of different types as one rule for each type; null, which TOML lacks, goes."""
+    rest = {key: value for key, value in schema.items() if key != "anyOf"}
+    choices = [choice for choice in schema["anyOf"] if choice.get("type") != "null"]
+    if len(choices) == 1:
+        return {**choices[0], **rest}
+    types = [choice.get("type") for choice in choices]
+    numbers = {"integer", "number"} <= set(map(str, types))
+    if not all(isinstance(name, str) for name in types) or len(set(types)) < len(types) or numbers:
+        return {**rest, "anyOf": choices}
+    rules = [{"if": {"type": choice["type"]}, "then": choice} for choice in choices if len(choice) > 1]
+    return {**rest, "type": types, **({"allOf": rules} if rules else {})}
+
+
+def _kinds_in(schemas: Iterable[Any]) -> set[str]:
+    """Return the kinds that schemas refer to."""
+    found = set()
+    for schema in schemas:
+        if isinstance(schema, dict):
+            kind = str(schema.get("$ref", "")).removeprefix("#/definitions/")
+            found |= {kind} & KINDS.keys() | _kinds_in(schema.values())
+        elif isinstance(schema, list):
+            found |= _kinds_in(schema)
+    return found
+
+
+def _definitions_of_kind(kind: str, catalog: Catalog) -> Schema:
+    """Return the definition of a kind, and one for each of its parts.
+
+    Options that every part of the kind understands alike stand with the kind, where editors find them before a part is
+    named, and where a table without `use`, which changes a part that another file names, is checked as well.
+    """
+    definitions: Schema = {}
+    tables = {}
+    parts = catalog.parts(kind)
+    for part in parts:
+        name = f"{kind}.{_safe(part.plugin)}.{part.name}"
+        tables[name] = _options(part.spec, f"{name}.", definitions)
+        tables[name]["description"] = " ".join(inspect.cleandoc(part.spec.__doc__ or "").split())
+    shared = _shared([table["properties"] for table in tables.values()])
+    names = _names(kind, parts, catalog)
+    known = dict.fromkeys(["use", *shared], True)
+    rules: list[Schema] = [
+        {"if": {"not": {"required": ["use"]}}, "then": {"properties": known, "additionalProperties": NO_KEY}}
+    ]
+    for part, (name, table) in zip(parts, tables.items(), strict=True):
+        own = {key: True if shared[key] == option else option for key, option in table["properties"].items()}
+        rest = {key: value for key, value in table.items() if key != "type"}
+        definitions[name] = {**rest, "properties": {"use": True, **own}}
+        migrated = {alias.name for alias in part.spec.aliases if alias.migrate}  # these take what they took once
+        forms = [form for form in names[part.pinned] if form.rpartition("/")[2].partition("@")[0] not in migrated]
+        called = {"required": ["use"], "properties": {"use": {"enum": forms}}}
+        rules.append({"if": called, "then": {"$ref": f"#/definitions/{name}"}})
+    every = sorted(
+        (form for forms in names.values() for form in forms), key=lambda form: ("/" in form, "@" in form, form)
+    )
+    name_of = {"type": "string", "enum": every} if every else {"type": "string"}
+    use = {"description": f"Which {kind}.", **name_of}
+    definitions[kind] = {
+        "description": f"A{with_article(kind)[1:]}: {summary_of(KINDS[kind])}",
+        "type": ["string", "object"],
+        "properties": {"use": use, **shared},
+        "if": {"type": "string"},
+        "then": name_of,
+        "else": {"allOf": rules},
+    }
+    return definitions
+
+
+def _safe(name: str) -> str:
+    return re.sub(r"[^\w.-]", "_", name)
+
+
+def _shared(tables: list[Schema]) -> Schema:
+    """Return every option: as it is where all parts that have it agree, else only with what they say of it."""
+    found: dict[str, list[Schema]] = {}
+    for table in tables:
+        for key, option in table.items():
+            same = found.setdefault(key, [])
+            if option not in same:
+                same.append(option)
+    return {key: same[0] if len(same) == 1 else _only_described(same) for key, same in found.items()}
+
+
+def _only_described(options: list[Schema]) -> Schema:
+    words = dict.fromkeys(option["description"] for option in options if "description" in option)
+    return {"description": " / ".join(words)} if words else {}
+
+
+def _names(kind: str, parts: list[Component], catalog: Catalog) -> dict[str, list[str]]:
+    """Return every way to name each part, by its pinned name; a short name that is ambiguous belongs to none."""
+    names = {}
+    for part in parts:
+        called = [part.name, *(alias for alias, _ in part.offer.aliases)]
+        forms = [form for name in called for form in (name, f"{name}@{part.rev}")]
+        forms += [f"{part.plugin}/{form}" for form in forms]
+        names[part.pinned] = [form for form in forms if _means(catalog, kind, form, part)]
+    return names
+
+
+def _means(catalog: Catalog, kind: str, form: str, part: Component) -> bool:
+    try:
+        return catalog.find(kind, form).pinned == part.pinned
+    except Refused:
+        return False

@@ -1,0 +1,140 @@
+"""Where every key and value of a TOML text stands, which tomllib does not tell.
+
+The text is known to be valid TOML, so this reads only as much grammar as is needed to walk over it.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import NamedTuple
+
+from ..spec.misfit import Path
+
+__all__ = ["Span", "key_spans"]
+
+SPACE = re.compile(r"[ \t]*")
+BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*+")
+BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+STRING = re.compile(
+    r'"""(?:[^"\\]++|\\.|"{1,2}(?!"))*+"{3,5}|'  # multi-line basic
+    r"'''(?:[^']++|'{1,2}(?!'))*+'{3,5}|"  # multi-line literal
+    r'"(?:[^"\\\n]++|\\.)*+"|'  # basic
+    r"'[^'\n]*'",  # literal
+    re.DOTALL,
+)
+BARE_VALUE = re.compile(r"[^,\]}#\r\n]*[^,\]}#\r\n \t]")
+
+
+class Span(NamedTuple):
+    """Offsets of a key and of its value; a table that a header or a dotted key opens has its key for a value."""
+
+    key: tuple[int, int]
+    value: tuple[int, int]
+
+
+def key_spans(text: str) -> dict[Path, Span]:
+    """Return for every key, table and array element of a valid TOML text where it was first given."""
+    return _Walk(text).run()
+
+
+class _Walk:
+    def __init__(self, text: str) -> None:
+        self.text, self.at = text, 0
+        self.found: dict[Path, Span] = {}
+        self.arrays: dict[Path, int] = {}
+
+    def run(self) -> dict[Path, Span]:
+        table: Path = ()
+        while True:
+            self.skip(BLANK)
+            if self.at >= len(self.text):
+                return self.found
+            if self.text[self.at] == "[":
+                table = self.header()
+            else:
+                self.pair(table)
+
+    def skip(self, pattern: re.Pattern[str]) -> str:
+        match = pattern.match(self.text, self.at)
+        assert match is not None, f"not valid TOML at {self.at}"
+        self.at = match.end()
+        return match[0]
+
+    def header(self) -> Path:
+        """Read `[a.b]` or `[[a.b]]` and return the path of the table it opens."""
+        array = self.text.startswith("[[", self.at)
+        self.at += 2 if array else 1
+        *outer, (name, place) = self.key()
+        self.at += 2 if array else 1
+        path: Path = ()
+        for part, where in outer:
+            path = self.last(self.note((*path, part), where))
+        path = self.note((*path, name), place)
+        if array:
+            self.arrays[path] = self.arrays.get(path, -1) + 1
+            path = self.note((*path, self.arrays[path]), place)
+        return path
+
+    def last(self, path: Path) -> Path:
+        """Go on to the last element where the path is an array of tables."""
+        return (*path, self.arrays[path]) if path in self.arrays else path
+
+    def note(self, path: Path, place: tuple[int, int]) -> Path:
+        self.found.setdefault(path, Span(place, place))
+        return path
+
+    def key(self) -> list[tuple[str, tuple[int, int]]]:
+        """Read a dotted key: each part and where it stands."""
+        parts: list[tuple[str, tuple[int, int]]] = []
+        while True:
+            self.skip(SPACE)
+            start = self.at
+            quoted = self.text[start] in "\"'"
+            text = self.skip(STRING if quoted else BARE_KEY)
+            parts.append((tomllib.loads(f"k = {text}")["k"] if quoted else text, (start, self.at)))
+            self.skip(SPACE)
+            if self.text[self.at] != ".":
+                return parts
+            self.at += 1
+
+    def pair(self, table: Path) -> None:
+        *outer, (name, place) = self.key()
+        path = table
+        for part, where in outer:
+            path = self.note((*path, part), where)
+        self.at += 1  # =
+        self.value((*path, name), place)
+
+    def value(self, path: Path, key: tuple[int, int] | None = None) -> None:
+        """Read a value; an element of an array is its own key."""
+        self.skip(SPACE)
+        start, char = self.at, self.text[self.at]
+        if char in "\"'":
+            self.skip(STRING)
+        elif char == "[":
+            self.items(path, "]")
+        elif char == "{":
+            self.items(path, "}")
+        else:
+            self.skip(BARE_VALUE)
+        place = (start, self.at)
+        self.found[path] = Span(key or place, place)
+
+    def items(self, path: Path, end: str) -> None:
+        """Read the inside of an array or of an inline table."""
+        self.at += 1
+        index = 0
+        while True:
+            self.skip(BLANK)
+            if self.text[self.at] == end:
+                self.at += 1
+                return
+            if end == "}":
+                self.pair(path)
+            else:
+                self.value((*path, index))
+                index += 1
+            self.skip(BLANK)
+            if self.text[self.at] == ",":
+                self.at += 1

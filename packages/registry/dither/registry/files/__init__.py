@@ -1,0 +1,1 @@
+"""Atomic writes, the data cache, and weight files read without pickle."""

@@ -1,0 +1,264 @@
+"""The records that flow through one step, in the order in which they appear.
+
+    batch --task--> Clean --process.corrupt--> Noised --model, process.read--> Prediction --loss--> Measured
+
+Letters: B batch, L length, M features, V vocabulary. `X` below stands for the shape of a sample: `B L` for tokens,
+`B L M` for features. `valid` speaks of positions; `known`, `hidden` and `wanted` have the shape of the sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Protocol, Self, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor
+
+__all__ = [
+    "Clean",
+    "Context",
+    "FeaturePrediction",
+    "Goal",
+    "Measured",
+    "Noise",
+    "Noised",
+    "Prediction",
+    "State",
+    "TokenPrediction",
+]
+
+
+class _TensorRecord:
+    """A record of tensors that moves between devices and splits along the batch as one."""
+
+    def apply(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Return the record with `change` applied to each of its tensors."""
+
+        def changed(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                return change(value)
+            if isinstance(value, dict):
+                return {key: changed(inner) for key, inner in value.items()}
+            return value.apply(change) if isinstance(value, _TensorRecord) else value
+
+        return replace(self, **{f.name: changed(getattr(self, f.name)) for f in fields(self)})  # type: ignore[type-var, arg-type]
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
+        """Return the record on `device`."""
+        return self.apply(lambda value: value.to(device, non_blocking=non_blocking))
+
+    def __getitem__(self, rows: slice) -> Self:
+        """Return some samples of the batch."""
+        return self.apply(lambda value: value[rows])
+
+
+@dataclass(frozen=True)
+class Clean(_TensorRecord):
+    """A batch made ready by its task.
+
+    Attributes:
+        x0: Ids `B L` (int64) or features `B L M` (float).
+        valid: True on real positions, False on padding. `B L`.
+        known: True where the value is given: never noised, never changed by a sampler. The shape of x0.
+        cond: Conditions by name, each with the batch first.
+        goal: What samples must fulfil beyond what is known, the same for all of the batch; None for nothing.
+    """
+
+    x0: Shaped[Tensor, "B L *M"]
+    valid: Bool[Tensor, "B L"]
+    known: Bool[Tensor, "B L *M"]
+    cond: dict[str, Tensor] = field(default_factory=dict)
+    goal: Goal | None = None
+
+    @classmethod
+    def of(cls, x0: Tensor, valid: Tensor | None = None, known: Tensor | None = None, **cond: Tensor) -> Clean:
+        """Make a batch: by default every position is valid and none is known."""
+        valid = torch.ones(x0.shape[:2], dtype=torch.bool, device=x0.device) if valid is None else valid
+        known = torch.zeros(x0.shape, dtype=torch.bool, device=x0.device) if known is None else known
+        return cls(x0, valid, known, cond)
+
+    @property
+    def fixed(self) -> Bool[Tensor, "B L *M"]:
+        """True where a process must not touch x0: padding, and known values."""
+        return ~over(self.valid, self.x0) | self.known
+
+    def columns(self, start: int, stop: int) -> Clean:
+        """Return the positions `start` to `stop` (exclusive); conditions stay whole, a goal is dropped."""
+        part = slice(start, stop)
+        return Clean(self.x0[:, part], self.valid[:, part], self.known[:, part], self.cond)
+
+
+@runtime_checkable
+class Goal(Protocol):
+    """What samples must fulfil, such as constraints of a person: to be judged afterwards, and to be led to."""
+
+    def held(self, x: Shaped[Tensor, "B L"]) -> dict[str, Bool[Tensor, " B"]]:
+        """Return by name which parts of the goal finished samples meet."""
+        ...
+
+    def log_prob(self, log_clean: Float[Tensor, "B L V"], at: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
+        """Return how likely the goal is met if the token `at` becomes v and the others are drawn from `log_clean`.
+
+        It may be an estimate, but not once all other tokens are certain; -inf only where the goal is out of reach.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Noise(_TensorRecord):
+    """A schedule read at one time per sample or per position. The signal left is alpha = exp(-sigma).
+
+    Attributes:
+        sigma: The noise added up from 0 to t, at least 0.
+        rate: d sigma / dt.
+    """
+
+    sigma: Float[Tensor, "B *L"]
+    rate: Float[Tensor, "B *L"]
+
+    def alpha(self, like: Tensor) -> Float[Tensor, "..."]:
+        """The signal left, exp(-sigma), shaped to broadcast over `like`."""
+        return over(self.sigma, like).neg().exp()
+
+    def lost(self, like: Tensor) -> Float[Tensor, "..."]:
+        """1 - alpha, exact for small sigma."""
+        return -over(self.sigma, like).neg().expm1()
+
+    def since(self, earlier: Noise) -> Noise:
+        """The noise added between an earlier time and this one."""
+        return Noise((self.sigma - earlier.sigma).clamp_min(0), self.rate)
+
+
+@dataclass(frozen=True)
+class State(_TensorRecord):
+    """All that the model may look at. Where `hidden`, x says nothing.
+
+    Attributes:
+        x: Ids `B L` or features `B L M`.
+        hidden: True where the value was taken away (feature processes); for tokens MASK says so and this is all False.
+        asked: True on positions of which the model's word is used; None for all. It may leave the others out, and says
+            something finite there.
+        noisy: True where x carries Gaussian noise, beside clean values; None where that is not told.
+    """
+
+    x: Shaped[Tensor, "B L *M"]
+    hidden: Bool[Tensor, "B L *M"]
+    asked: Bool[Tensor, "B L"] | None = None
+    noisy: Bool[Tensor, "B L *M"] | None = None
+
+    @classmethod
+    def of(cls, x: Tensor) -> State:
+        """A state in which nothing is hidden."""
+        return cls(x, torch.zeros(x.shape, dtype=torch.bool, device=x.device))
+
+
+@dataclass(frozen=True)
+class Context(_TensorRecord):
+    """A finished sample beside a noised one: under block-causal attention, what each block sees of the earlier ones.
+
+    Attributes:
+        state: The sample, of the shape of the noised one.
+        level: What the process says of its noise, per sample: that of t = 0.
+    """
+
+    state: State
+    level: Float[Tensor, " B"]
+
+
+@dataclass(frozen=True)
+class Noised(_TensorRecord):
+    """Everything a loss may need; losses hold no process.
+
+    Attributes:
+        x0: The clean sample.
+        state: What the model sees of it.
+        noise: The level that made the state.
+        wanted: True where the clean value is in doubt, so that a loss may ask for it. The shape of x0.
+        valid: True on real positions. `B L`.
+        prior: Where moved tokens land, one row per position or one for all (token processes). Rows sum to 1.
+        eps: The Gaussian noise that was added (Gaussian processes).
+        fixed: True where the process could not act: padding and known values. The shape of x0.
+    """
+
+    x0: Shaped[Tensor, "B L *M"]
+    state: State
+    noise: Noise
+    wanted: Bool[Tensor, "B L *M"]
+    valid: Bool[Tensor, "B L"]
+    fixed: Bool[Tensor, "B L *M"]
+    prior: Float[Tensor, "rows V"] | None = None
+    eps: Float[Tensor, "B L M"] | None = None
+
+    def __getitem__(self, rows: slice) -> Noised:
+        """Return some samples; the prior belongs to positions and stays whole."""
+        part = replace(self, prior=None).apply(lambda value: value[rows])
+        return replace(part, prior=self.prior)
+
+
+@runtime_checkable
+class TokenPrediction(Protocol):
+    """The model's word on clean tokens, in whichever form a loss or a sampler asks for."""
+
+    def log_clean(self) -> Float[Tensor, "B L V"]:
+        """Log p(x_0 | x_t), normalised; -inf on ids that cannot be."""
+        ...
+
+    def log_score(self) -> Float[Tensor, "B L V"]:
+        """Log p_t(y) / p_t(x_t) with one position changed to y; 0 at y = x_t."""
+        ...
+
+
+@runtime_checkable
+class FeaturePrediction(Protocol):
+    """The model's word on clean features. `raw` is what it said itself, under the meaning `predict` of its process."""
+
+    @property
+    def x0(self) -> Float[Tensor, "B L M"]:
+        """The clean sample."""
+        ...
+
+    @property
+    def eps(self) -> Float[Tensor, "B L M"]:
+        """The noise that explains x_t, given `x0`."""
+        ...
+
+
+Prediction = TokenPrediction | FeaturePrediction
+
+
+@dataclass(frozen=True)
+class Measured(_TensorRecord):
+    """A loss per position, with weights: weighted means over batches, ranks and epochs are then exact.
+
+    Attributes:
+        values: The loss of a position. Where the weight is 0 the value does not matter, but it is finite.
+        weights: How much the position counts, at least 0.
+        summed: The sum of values times weights where it alone carries the gradient, and the values none; else None.
+        parts: Of what the values are made, by name, where that is worth knowing.
+    """
+
+    values: Float[Tensor, "B L"]
+    weights: Float[Tensor, "B L"]
+    summed: Float[Tensor, ""] | None = None
+    parts: dict[str, Float[Tensor, "B L"]] = field(default_factory=dict)
+
+    def __getitem__(self, rows: slice) -> Self:
+        """Return some samples of the batch; of a sum that alone carries the gradient there is no part."""
+        parts = {name: part[rows] for name, part in self.parts.items()}
+        return replace(self, values=self.values[rows], weights=self.weights[rows], summed=None, parts=parts)
+
+    def total(self) -> Float[Tensor, ""]:
+        """Sum of values times weights."""
+        return (self.values * self.weights).sum() if self.summed is None else self.summed
+
+    def mean(self) -> Float[Tensor, ""]:
+        """Weighted mean; 0 when nothing is weighted."""
+        weight = self.weights.sum()
+        return self.total() / torch.where(weight > 0, weight, 1.0)
+
+
+def over(value: Shaped[Tensor, "B *L"], like: Tensor) -> Shaped[Tensor, "..."]:
+    """Add trailing axes of size 1, so that one value per sample or per position broadcasts over `like`."""
+    return value.reshape(*value.shape, *[1] * (like.ndim - value.ndim))

@@ -1,0 +1,1 @@
+"""Plugin discovery, loading, policy and the component catalogue."""

@@ -1,0 +1,1 @@
+"""Sources of floor plans: procedural generation and prepared files."""

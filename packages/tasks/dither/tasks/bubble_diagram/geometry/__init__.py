@@ -1,0 +1,1 @@
+"""Realisability search, layout, and placement of room boxes."""

@@ -1,0 +1,91 @@
+"""All that follows from bounds on differences of marks, by adding them up along paths; quick, and no solver.
+
+What is refuted here is impossible; what is not may be impossible still, since that a middle lies halfway between two
+walls is more than a bound on a difference. Half of it is used: see `_fold`. Source of the idea: difference bound
+matrices, Dill 1989; each step is Floyd and Warshall's. Letters: R rooms, M = 3 R + 1 marks, N diagrams.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from .wall_constraints import END, MIDDLE, START, Canvas
+
+__all__ = ["close", "close_all", "impose", "start"]
+
+
+@lru_cache(maxsize=64)
+def start(rooms: int, canvas: Canvas) -> Int[np.ndarray, "2 M M"]:
+    """Return what is known of the marks of rooms that stand on a canvas.
+
+    Entry (axis, p, q) is the most that mark p minus mark q can be, in half pixels. Do not write into it.
+    """
+    marks = 3 * rooms + 1
+    most = np.full((2, marks, marks), 2 * canvas.side, np.int64)
+    first = 3 * np.arange(rooms)
+    most[:, first + START, first + MIDDLE] = most[:, first + MIDDLE, first + END] = -canvas.smallest
+    most[:, first + START, first + END] = -2 * canvas.smallest
+    most[:, -1, :-1] = 0
+    most[:, np.arange(marks), np.arange(marks)] = 0
+    close(most)
+    most.flags.writeable = False
+    return most
+
+
+def impose(most: Int[np.ndarray, "2 M M"], bounds: Int[np.ndarray, "n 4"]) -> bool:
+    """Add bounds, and all sums of bounds along paths through them, in place; False if they contradict the others."""
+    for axis, p, q, bound in bounds.tolist():
+        if bound < most[axis, p, q]:
+            plane = most[axis]
+            if plane[q, p] + bound < 0:
+                return False
+            np.minimum(plane, plane[:, p, None] + (bound + plane[q]), out=plane)
+    return True
+
+
+def close(most: Int[np.ndarray, "2 M M"], rounds: int = 3) -> bool:
+    """Add up bounds along all paths, and use that middles are halfway, in place; False if there is a contradiction."""
+    for _ in range(rounds):
+        for mark in range(most.shape[1]):
+            np.minimum(most, most[:, :, mark, None] + most[:, None, mark], out=most)
+        if not _possible(most):
+            return False
+        before = most.sum()
+        _fold(most)
+        if most.sum() == before:
+            break
+    return _possible(most)
+
+
+def close_all(most: Int[np.ndarray, "N 2 M M"]) -> Bool[np.ndarray, " N"]:
+    """Do the same for many, in two rounds; False where there is a contradiction."""
+    for last in (False, True):
+        for mark in range(most.shape[-1]):
+            np.minimum(most, most[..., mark, None] + most[..., mark, None, :], out=most)
+        if not last:
+            _fold(most)
+    least: Int[np.ndarray, " N"] = np.diagonal(most, axis1=-2, axis2=-1).min((-1, -2))
+    return least >= 0
+
+
+def _possible(most: Int[np.ndarray, "2 M M"]) -> bool:
+    """Whether no mark must come before itself."""
+    return bool((np.diagonal(most, axis1=1, axis2=2) >= 0).all())
+
+
+def _fold(most: Int[np.ndarray, "*n M M"]) -> None:
+    """Use that twice the middle is start plus end, and that starts and ends are at whole pixels."""
+    walls = np.arange(most.shape[-1]) % 3 != MIDDLE
+    walls[-1] = True
+    most[..., walls[:, None] & walls] &= -2
+    s, c, e = (most[..., place:-1:3, :] for place in (START, MIDDLE, END))
+    np.minimum(c, (s + e) >> 1, out=c)
+    from_s, from_c, from_e = (most[..., place:-1:3] for place in (START, MIDDLE, END))
+    np.minimum(from_c, (from_s + from_e) >> 1, out=from_c)
+    np.minimum(s, 2 * c + from_e.swapaxes(-1, -2), out=s)
+    np.minimum(e, 2 * c + from_s.swapaxes(-1, -2), out=e)
+    np.minimum(from_s, 2 * from_c + e.swapaxes(-1, -2), out=from_s)
+    np.minimum(from_e, 2 * from_c + s.swapaxes(-1, -2), out=from_e)

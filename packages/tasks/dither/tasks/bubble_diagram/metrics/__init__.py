@@ -1,0 +1,1 @@
+"""Likelihood and sample-quality metrics."""

@@ -1,0 +1,1 @@
+"""SVG, PNG, GIF and HTML plots of diagrams and sampling trajectories."""

@@ -1,0 +1,174 @@
+"""A page of shapes, and its form as SVG text; `painting` has the others. Lengths are in pixels, y grows downwards."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from PIL.ImageFont import FreeTypeFont
+
+__all__ = [
+    "DASHES",
+    "Line",
+    "Page",
+    "Rectangle",
+    "Shape",
+    "Text",
+    "elements",
+    "fit_text",
+    "font_of",
+    "svg_head",
+    "text_width",
+    "to_svg",
+]
+
+DASHES: Final = (3.0, 3.0)
+"""Length of a dash, and of the gap behind it."""
+
+_FONT: Final = "DejaVu Sans, Verdana, Arial, sans-serif"
+_WHITE: Final = "#ffffff"
+_UNPRINTABLE: Final = re.compile("[^\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What XML cannot hold, or what is no letter in a line."""
+
+
+@dataclass(frozen=True)
+class Rectangle:
+    """A box with rounded corners; a browser shows `title` to whoever points at it."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    radius: float
+    fill: str
+    stroke: str
+    stroke_width: float = 1.0
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A straight line; a browser shows `title` to whoever points at it."""
+
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+    colour: str
+    width: float = 1.0
+    dashed: bool = False
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A line of text with its middle, or its left end, at a point; upright text reads from below."""
+
+    x: float
+    y: float
+    text: str
+    size: float
+    colour: str
+    upright: bool = False
+    left: bool = False
+
+    @property
+    def width(self) -> float:
+        """Length of the line."""
+        return text_width(self.text, self.size)
+
+
+Shape = Rectangle | Line | Text
+
+
+@dataclass(frozen=True)
+class Page:
+    """Shapes on a white ground, the first at the bottom."""
+
+    width: float
+    height: float
+    shapes: tuple[Shape, ...]
+
+
+def to_svg(page: Page) -> str:
+    """Return the page as an SVG document."""
+    return "\n".join([svg_head(page.width, page.height), *elements(page.shapes), "</svg>", ""])
+
+
+def svg_head(width: float, height: float) -> str:
+    """Return how an SVG document begins, with the white ground."""
+    size = f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="{_FONT}">'
+    return f'{head}\n<rect width="100%" height="100%" fill="{_WHITE}"/>'
+
+
+def elements(shapes: Iterable[Shape]) -> list[str]:
+    """Return the SVG of each shape."""
+    return [_element(shape) for shape in shapes]
+
+
+def _element(shape: Shape) -> str:
+    match shape:
+        case Rectangle():
+            place = f'x="{shape.x:.1f}" y="{shape.y:.1f}" width="{shape.width:.1f}" height="{shape.height:.1f}"'
+            line = f' stroke="{shape.stroke}" stroke-width="{shape.stroke_width:g}"' if shape.stroke_width else ""
+            return _titled("rect", f'{place} rx="{shape.radius:.1f}" fill="{shape.fill}"{line}', shape.title)
+        case Line():
+            place = f'x1="{shape.x0:.1f}" y1="{shape.y0:.1f}" x2="{shape.x1:.1f}" y2="{shape.y1:.1f}"'
+            dashes = f' stroke-dasharray="{DASHES[0]:g} {DASHES[1]:g}"' if shape.dashed else ""
+            look = f'stroke="{shape.colour}" stroke-width="{shape.width:g}" stroke-linecap="round"{dashes}'
+            return _titled("line", f"{place} {look}", shape.title)
+        case Text():
+            return _text_element(shape)
+
+
+def _titled(kind: str, attributes: str, title: str) -> str:
+    return f"<{kind} {attributes}><title>{_plain(title)}</title></{kind}>" if title else f"<{kind} {attributes}/>"
+
+
+def _text_element(text: Text) -> str:
+    """Text of a set length, so that another typeface takes no more room."""
+    place = f'x="{text.x:.1f}" y="{text.y:.1f}" dominant-baseline="central" textLength="{text.width:.1f}"'
+    turn = f' transform="rotate(-90 {text.x:.1f} {text.y:.1f})"' if text.upright else ""
+    anchor = "" if text.left else ' text-anchor="middle"'
+    look = f'font-size="{text.size:.1f}" fill="{text.colour}" lengthAdjust="spacingAndGlyphs"'
+    return f"<text {place} {look}{anchor}{turn}>{_plain(text.text)}</text>"
+
+
+def _plain(text: str) -> str:
+    return escape(_UNPRINTABLE.sub("\ufffd", text))
+
+
+_MEASURED: Final = 100
+
+
+@lru_cache(maxsize=64)
+def font_of(size: int) -> FreeTypeFont:
+    """Return the typeface in a size in pixels; matplotlib brings it along."""
+    import matplotlib as mpl
+    from PIL import ImageFont
+
+    file = Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
+    return ImageFont.truetype(str(file), size, layout_engine=ImageFont.Layout.BASIC)
+
+
+@lru_cache(maxsize=4096)
+def text_width(text: str, size: float) -> float:
+    """Return the width of a line of text."""
+    return float(font_of(_MEASURED).getlength(text)) * size / _MEASURED
+
+
+def fit_text(text: str, size: float, width: float) -> str:
+    """Return as much of a text as fits into a width, with dots where it was cut."""
+    if text_width(text, size) <= width:
+        return text
+    keep = len(text)
+    while keep and text_width(text[:keep].rstrip() + "…", size) > width:
+        keep -= 1
+    return text[:keep].rstrip() + "…"

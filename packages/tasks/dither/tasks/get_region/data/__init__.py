@@ -1,0 +1,1 @@
+"""Region tables, windows, and the samples made from them."""

@@ -1,0 +1,275 @@
+"""The two wheels that the human matrix is made from: regions with their sequences, and motifs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Float32, Integer, Shaped
+
+from dither.registry.config.errors import Refused
+from dither.registry.files.cache import fetch_wheel, read_member
+
+from ...prepared.arrays import read_archive, write_archive
+from ...prepared.progress import Progress
+from .human_dhs import BUILD, HELD_OUT, built_path
+from .motif_scan import BASES, Motif, encode, scan
+from .region_matrix import scale_to_largest
+
+__all__ = [
+    "ARCHETYPES",
+    "CELLS",
+    "MOTIF_WHEEL",
+    "REGION_WHEEL",
+    "Sequences",
+    "archetype_names",
+    "build_matrix",
+    "cluster",
+    "correlation",
+    "ensure_built",
+    "pool",
+    "quantise",
+    "read_counts",
+    "read_sequences",
+    "write_built",
+    "write_packaged",
+]
+
+REGION_WHEEL = ("dnadiffusion", "0.0.0.dev0", "d97becfde9c1cc2fcae3a5bd7584da2224d072ebf15194fdb25b85840d7f484c")
+"""Name, version and sha256: 47,872 regions of hg38 (DNase hypersensitive sites), each open in one of 4 cell types."""
+
+MOTIF_WHEEL = ("pyjaspar", "4.0.0", "01b393f668c3cb552d3d58262a50005b1410e389e0a6bf5d570e976fbdaf01b3")
+"""Name, version and sha256: the JASPAR releases, of which we read 2026."""
+
+CELLS = {
+    "K562": "K562_ENCLB843GMH",
+    "HepG2": "HepG2_ENCLB029COU",
+    "GM12878": "GM12878_ENCLB441ZZZ",
+    "hESC": "hESCT0_ENCLB449ZZZ",
+}
+"""Cell types by our names, and their columns in the wheel."""
+
+REGIONS_FILE = "dnadiffusion/data/K562_hESCT0_HepG2_GM12878_12k_sequences_per_group.txt"
+MOTIFS_FILE = "pyjaspar/data/JASPAR2026.sqlite"
+NEWEST = """
+    SELECT m.NAME, d.row, d.col, d.val, m.BASE_ID
+    FROM MATRIX m
+    JOIN MATRIX_ANNOTATION a ON a.ID = m.ID AND a.TAG = 'tax_group' AND a.VAL = 'vertebrates'
+    JOIN MATRIX_DATA d ON d.ID = m.ID
+    WHERE m.COLLECTION = 'CORE'
+      AND m.VERSION = (SELECT MAX(n.VERSION) FROM MATRIX n WHERE n.BASE_ID = m.BASE_ID AND n.COLLECTION = 'CORE')
+"""
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Regions in genome order.
+
+    Attributes:
+        chromosome: `P`.
+        start: First base, from 0. `P`.
+        end: Behind the last base. `P`.
+        sequence: 200 bases of the region each. `P`.
+        open: True where the region is open in a cell type, in the order of `CELLS`. `P C`.
+    """
+
+    chromosome: Shaped[np.ndarray, " P"]
+    start: Integer[np.ndarray, " P"]
+    end: Integer[np.ndarray, " P"]
+    sequence: list[str]
+    open: Bool[np.ndarray, "P C"]
+
+
+def read_sequences(wheel: Path) -> Sequences:
+    """Read the regions, sorted by chromosome (1 to 22, X, Y) and start."""
+    text = read_member(wheel, REGIONS_FILE).decode("ascii")
+    rows = sorted(csv.DictReader(io.StringIO(text), delimiter="\t"), key=lambda row: _place(row["chr"], row["start"]))
+    return Sequences(
+        chromosome=np.array([row["chr"] for row in rows]),
+        start=np.array([int(row["start"]) for row in rows]),
+        end=np.array([int(row["end"]) for row in rows]),
+        sequence=[row["sequence"] for row in rows],
+        open=np.array([[row[column] == "1" for column in CELLS.values()] for row in rows]),
+    )
+
+
+def _place(chromosome: str, start: str) -> tuple[int, str, int]:
+    name = chromosome.removeprefix("chr")
+    return (int(name), "", int(start)) if name.isdigit() else (100, name, int(start))
+
+
+def read_counts(wheel: Path) -> dict[str, tuple[str, Float[np.ndarray, "_ 4"]]]:
+    """Read the newest version of each CORE motif of vertebrates: JASPAR id -> its name and base counts `W 4`."""
+    tables: dict[str, dict[tuple[int, int], float]] = defaultdict(dict)
+    names: dict[str, str] = {}
+    database = sqlite3.connect(":memory:")
+    try:
+        database.deserialize(read_member(wheel, MOTIFS_FILE))
+        for name, base, column, count, motif in database.execute(NEWEST):
+            names[motif] = name
+            tables[motif][column - 1, BASES.index(base)] = count
+    except sqlite3.Error as error:
+        raise Refused(f"{wheel}: {MOTIFS_FILE} cannot be read: {error}") from None
+    finally:
+        database.close()
+    return {motif: (names[motif], _table(tables[motif])) for motif in sorted(tables)}
+
+
+def _table(cells: dict[tuple[int, int], float]) -> Float[np.ndarray, "W 4"]:
+    table = np.zeros((max(column for column, _ in cells) + 1, len(BASES)))
+    for place, count in cells.items():
+        table[place] = count
+    return table
+
+
+def correlation(found: Float[np.ndarray, "P K"]) -> Float[np.ndarray, "K K"]:
+    """Return the Pearson correlation between the columns of `P K`; 0 where a column is constant. `K K`."""
+    centred = found - found.mean(0, dtype=np.float64)
+    length = np.sqrt(np.square(centred).sum(0))
+    unit = centred / np.where(length > 0, length, 1)
+    r: Float[np.ndarray, "K K"] = (unit.T @ unit).clip(-1, 1)
+    np.fill_diagonal(r, 1)
+    return r
+
+
+def cluster(r: Float[np.ndarray, "K K"], number: int) -> Integer[np.ndarray, " K"]:
+    """Return the archetype of each motif, 0 .. number-1, by average linkage on 1 - r. Numbered by first appearance.
+
+    Raises:
+        ValueError: If the motifs cannot be cut into exactly `number` clusters.
+    """
+    from scipy.cluster.hierarchy import average, fcluster
+    from scipy.spatial.distance import squareform
+
+    if not 1 <= number <= len(r):
+        raise ValueError(f"{len(r)} motifs make 1 to {len(r)} archetypes, not {number}")
+    if len(r) == 1:
+        return np.zeros(1, dtype=np.int64)
+    distance = (1 - (r + r.T) / 2).clip(min=0)
+    np.fill_diagonal(distance, 0)
+    labels = fcluster(average(squareform(distance)), number, "maxclust")
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    if len(first) != number:  # equal heights in the tree are cut together
+        raise ValueError(f"{len(r)} motifs fall into {len(first)} clusters, and into no {number}: some are alike")
+    rank = np.argsort(np.argsort(first))
+    return rank[inverse].astype(np.int64)
+
+
+def pool(found: Float[np.ndarray, "P K"], labels: Integer[np.ndarray, " K"]) -> Float32[np.ndarray, "P M"]:
+    """Sum the columns of `P K` that share an archetype. `P M`."""
+    pooled = np.zeros((len(found), int(labels.max()) + 1), dtype=np.float32)
+    for archetype in range(pooled.shape[1]):
+        pooled[:, archetype] = found[:, labels == archetype].sum(1, dtype=np.float64)
+    return pooled
+
+
+def archetype_names(names: Sequence[str], r: Float[np.ndarray, "K K"], labels: Integer[np.ndarray, " K"]) -> list[str]:
+    """Name each archetype after its most typical motif and the number of the others, as in "GATA1+12".
+
+    The most typical one has the highest mean correlation with the rest. Where two archetypes would get one name, each
+    is numbered, as in "CTCF+2 (1)".
+    """
+    chosen = []
+    for archetype in range(int(labels.max()) + 1):
+        members = np.flatnonzero(labels == archetype)
+        medoid = members[np.argmax(r[np.ix_(members, members)].sum(1))]
+        chosen.append(names[medoid] + (f"+{len(members) - 1}" if len(members) > 1 else ""))
+    often, seen, unique = Counter(chosen), Counter[str](), []
+    for name in chosen:
+        seen[name] += 1
+        unique.append(f"{name} ({seen[name]})" if often[name] > 1 else name)
+    return unique
+
+
+ARCHETYPES = 282
+"""As many motif columns as GET has."""
+
+ABOUT = {
+    "title": "Motif archetypes and accessibility of 47,872 regions of the human genome (hg38)",
+    "source": [
+        {
+            "wheel": "==".join(REGION_WHEEL[:2]),
+            "sha256": REGION_WHEEL[2],
+            "holds": "DNase hypersensitive sites (ENCODE; index of Meuleman et al. 2020) with sequences and cell types",
+            "licence": "MIT, (c) 2022 Luca Pinello",
+        },
+        {
+            "wheel": "==".join(MOTIF_WHEEL[:2]),
+            "sha256": MOTIF_WHEEL[2],
+            "holds": "JASPAR 2026 CORE, vertebrates",
+            "licence": "MIT (package), CC BY 4.0 (JASPAR data)",
+        },
+    ],
+    "features": "bits of motif hits at p <= 1e-4, both strands, summed per archetype; divided by `scale`, cut at 1",
+}
+
+
+def build_matrix(
+    sequences: Sequences, counts: dict[str, tuple[str, Float[np.ndarray, "_ 4"]]], archetypes: int
+) -> dict[str, Any]:
+    """Return the arrays that `RegionMatrix.of` takes, and `scale`: the bits `M` that a feature of 1 stands for.
+
+    Args:
+        sequences: The regions.
+        counts: Name and base counts of each motif, by id.
+        archetypes: How many columns the motifs are pooled into.
+    """
+    motifs = [Motif.of(name, table) for name, table in counts.values()]
+    with Progress("motifs scanned for") as progress:
+        found = scan(encode(sequences.sequence), motifs, tell=progress.tell)
+    r = correlation(found)
+    labels = cluster(r, archetypes)
+    train = ~np.isin(sequences.chromosome, np.concatenate(HELD_OUT))
+    features, scale = scale_to_largest(pool(found, labels), train)
+    return {
+        "features": features,
+        "scale": scale,
+        "motifs": np.array(archetype_names([motif.name for motif in motifs], r, labels)),
+        "chromosome": sequences.chromosome,
+        "start": sequences.start.astype(np.int32),
+        "end": sequences.end.astype(np.int32),
+        "open": sequences.open,
+        "cells": np.array(list(CELLS)),
+    }
+
+
+def write_built(path: Path) -> dict[str, Any]:
+    """Fetch, build, and write the exact matrix. Returns its arrays."""
+    arrays = build_matrix(
+        read_sequences(fetch_wheel(*REGION_WHEEL)), read_counts(fetch_wheel(*MOTIF_WHEEL)), ARCHETYPES
+    )
+    write_archive(path, arrays, ABOUT)
+    return arrays
+
+
+def quantise(arrays: dict[str, Any]) -> dict[str, Any]:
+    """Return the arrays with features in steps of 1/255: at most 0.002 off."""
+    return {**arrays, "features": np.rint(arrays["features"] * 255).astype(np.uint8)}
+
+
+def write_packaged(arrays: dict[str, Any], folder: Path) -> None:
+    """Write what the package carries: the whole matrix quantised, and its chromosomes 21 and 22."""
+    about = {**ABOUT, "quantised": "features are uint8, in steps of 1/255"}
+    whole = quantise(arrays)
+    write_archive(folder / "whole.npz", whole, about)
+    few = np.isin(whole["chromosome"], ("chr21", "chr22"))
+    part = {name: array[few] if len(array) == len(few) else array for name, array in whole.items()}
+    write_archive(folder / "chr21-22.npz", part, about)
+
+
+def ensure_built() -> str:
+    """Build the exact matrix unless it is there and intact, and say what was done."""
+    path = built_path()
+    try:
+        read_archive(path, BUILD)
+    except Refused:
+        regions, motifs = write_built(path)["features"].shape
+        return f"built {regions} regions x {motifs} motifs: {path}"
+    return f"is there already: {path}"

@@ -1,0 +1,39 @@
+"""The human matrix as the package carries it, and as `prepare` builds it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from dither.registry.files.cache import cache_folder
+
+from ...prepared.arrays import read_archive
+from .region_matrix import RegionMatrix
+
+__all__ = ["BUILT", "HELD_OUT", "built_path", "read_human"]
+
+BUILT = "human-dhs/matrix-1.npz"
+"""Where the exact matrix is kept in the cache folder; the number grows when the recipe changes."""
+
+HELD_OUT = (("chr2",), ("chr1",))
+"""Chromosomes for validation and for testing, as the authors of the regions split them."""
+
+PACKAGED = Path(__file__).parent
+BUILD = "run: dither prepare dhs"
+
+
+def built_path() -> Path:
+    """Return where the exact matrix is kept."""
+    return cache_folder() / BUILT
+
+
+def read_human(subset: Literal["whole", "chr21-22", "built"]) -> RegionMatrix:
+    """Read a table and split it.
+
+    Raises:
+        Refused: The file is missing or damaged; names it, and says what to do.
+    """
+    if subset == "built":
+        return RegionMatrix.of(read_archive(built_path(), BUILD), *HELD_OUT)
+    arrays = read_archive(PACKAGED / f"{subset}.npz", "install dither-tasks again")
+    return RegionMatrix.of(arrays, *((("chr21",), ()) if subset == "chr21-22" else HELD_OUT))

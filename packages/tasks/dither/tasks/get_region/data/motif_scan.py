@@ -1,0 +1,172 @@
+"""Binding motifs: counts -> integer log-odds -> the score at which a sequence is a hit.
+
+A motif of W columns scores a W-mer by the sum of one number per base. Scores are integers, in hundredths of a bit: sums
+are then exact in any order and on any machine, and so is their distribution over random sequences, from which the
+threshold follows. Letters: W columns of a motif, 4 bases (A, C, G, T).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32, Integer, UInt8
+from torch import Tensor
+from torch.nn import functional
+
+__all__ = ["BASES", "UNITS_PER_BIT", "Motif", "encode", "log_odds", "scan", "score_distribution", "threshold"]
+
+BASES = "ACGT"
+"""Order of the bases in every matrix and sequence."""
+UNITS_PER_BIT = 100
+"""Integer scores per bit."""
+
+
+@dataclass(frozen=True)
+class Motif:
+    """A motif ready to be scanned for.
+
+    Attributes:
+        name: What it is called, such as "GATA1".
+        scores: Integer log-odds, one row per column of the motif and one entry per base. `W 4`.
+        threshold: A W-mer that scores this much or more is a hit.
+    """
+
+    name: str
+    scores: Integer[np.ndarray, "W 4"]
+    threshold: int
+
+    @classmethod
+    def of(cls, name: str, counts: Float[np.ndarray, "W 4"], p_value: float = 1e-4) -> Motif:
+        """Make a motif from base counts `W 4` and the chance of a hit in a random W-mer."""
+        scores = log_odds(counts)
+        return cls(name, scores, threshold(scores, p_value))
+
+
+def log_odds(counts: Float[np.ndarray, "W 4"], pseudocount: float = 1.0) -> Integer[np.ndarray, "W 4"]:
+    """Return log2 of the odds of each base against chance (1/4), in units of 1/100 bit, rounded.
+
+    Args:
+        counts: How often each base was seen at each column. `W 4`.
+        pseudocount: Added to each column, shared by its four bases.
+
+    Raises:
+        ValueError: If the counts are no `W 4` table of numbers that are at least 0, with something in each column.
+    """
+    table = np.asarray(counts, dtype=np.float64)
+    if table.ndim != 2 or table.shape[1] != 4 or len(table) == 0:
+        raise ValueError(f"a motif is a table of W columns by 4 bases, got the shape {table.shape}")
+    if not (np.isfinite(table).all() and (table >= 0).all() and (table.sum(1) > 0).all()):
+        raise ValueError("the counts of a motif are finite and at least 0, and no column of it is empty")
+    share = (table + pseudocount / 4) / (table.sum(1, keepdims=True) + pseudocount)
+    scores: Integer[np.ndarray, "W 4"] = np.rint(UNITS_PER_BIT * np.log2(share * 4)).astype(np.int64)
+    return scores
+
+
+def score_distribution(scores: Integer[np.ndarray, "W 4"]) -> tuple[int, Float[np.ndarray, " n"]]:
+    """Return how the score of a random W-mer is distributed: the lowest score, and the chance of it and each one above.
+
+    Bases are independent and equally likely. The sum over columns is a convolution, done column by column.
+    """
+    chance = np.ones(1)
+    for column in scores - scores.min(1, keepdims=True):
+        longer = np.zeros(len(chance) + int(column.max()))
+        for step in column:
+            longer[step : step + len(chance)] += chance / 4
+        chance = longer
+    return int(scores.min(1).sum()), chance
+
+
+def threshold(scores: Integer[np.ndarray, "W 4"], p_value: float = 1e-4, floor: int = UNITS_PER_BIT // 2) -> int:
+    """Return the lowest score that a random W-mer reaches with a chance of at most `p_value`.
+
+    A motif too short for that (the best of 4^6 words is already more likely than 1e-4) takes its best word. A motif
+    that hardly prefers any base would have a threshold near or below 0, and its "hits" would count against it; `floor`
+    (half a bit) stops that.
+    """
+    lowest, chance = score_distribution(scores)
+    reached = np.cumsum(chance[::-1])[::-1]  # chance of this score or more
+    rare = np.flatnonzero(reached <= p_value * (1 + 1e-9))  # the slack is for the rounding of the sum
+    best = int(scores.max(1).sum())
+    return max(min(lowest + int(rare[0]) if len(rare) else best, best), floor)
+
+
+UNKNOWN = -float(2**17)
+"""The score of an unknown base: no word that holds one is a hit."""
+
+
+def encode(sequences: Sequence[str]) -> UInt8[np.ndarray, "P S"]:
+    """Return bases as numbers: A 0, C 1, G 2, T 3, anything else 4. `P S`.
+
+    Raises:
+        ValueError: If the sequences differ in length, or there is none.
+    """
+    lengths = {len(sequence) for sequence in sequences}
+    if len(lengths) != 1:
+        raise ValueError(f"sequences of one length are expected, got the lengths {sorted(lengths)[:5]}")
+    table = np.full(256, 4, dtype=np.uint8)
+    for number, base in enumerate(BASES):
+        table[[ord(base), ord(base.lower())]] = number
+    letters = np.frombuffer("".join(sequences).encode("ascii", "replace"), dtype=np.uint8)
+    return table[letters].reshape(len(sequences), -1)
+
+
+def scan(
+    bases: UInt8[np.ndarray, "P S"],
+    motifs: Sequence[Motif],
+    rows: int = 16,
+    tell: Callable[[int, int], None] = lambda done, total: None,
+) -> Float32[np.ndarray, "P K"]:
+    """Return, per sequence and motif, the sum of the scores of all hits on both strands, in bits. `P K`.
+
+    Scores are integers whose sums stay below 2^24, so float32 holds them exactly and
+    the result does not depend on the machine.
+
+    Args:
+        bases: Sequences as `encode` returns them. `P S`.
+        motifs: What to look for.
+        rows: Sequences at a time: few enough that the scores stay in the processor's cache.
+        tell: Called with how many motifs were looked for, and how many there are.
+    """
+    found = torch.zeros(len(bases), len(motifs))
+    order = sorted(range(len(motifs)), key=lambda number: len(motifs[number].scores))
+    done = 0
+    for width, group in groupby(order, key=lambda number: len(motifs[number].scores)):
+        members = list(group)
+        done += len(members)
+        if width <= bases.shape[1]:
+            found[:, members] = _scan_width(torch.from_numpy(bases), [motifs[number] for number in members], rows)
+        tell(done, len(motifs))
+    bits: Float32[np.ndarray, "P K"] = (found / UNITS_PER_BIT).numpy()
+    return bits
+
+
+def _scan_width(bases: UInt8[Tensor, "P S"], motifs: Sequence[Motif], rows: int) -> Float[Tensor, "P K"]:
+    """Scan for motifs of one width: a convolution over bases, both strands at once.
+
+    A base is one of four, so three channels say which; the fourth's score is in the bias. Unknown bases have a channel
+    of their own where there are any.
+    """
+    forward = torch.from_numpy(np.stack([motif.scores.T for motif in motifs])).float()  # K 4 W
+    both = torch.cat([forward, forward.flip(1, 2)])  # the other strand: A <-> T, C <-> G, read backwards
+    weight, last = both[:, :-1], both[:, -1:]
+    channels = torch.arange(len(BASES) - 1, dtype=torch.uint8)
+    if bool((bases >= len(BASES)).any()):
+        weight = torch.cat([weight, torch.full_like(last, UNKNOWN)], 1)
+        channels = torch.cat([channels, torch.tensor([len(BASES)], dtype=torch.uint8)])
+    below = torch.tensor([motif.threshold - 1 for motif in motifs] * 2).float()
+    bias = last.sum((1, 2)) - below
+    sums = []
+    for chunk in torch.split(bases, rows):
+        indicator = (chunk[:, None] == channels[:, None]).float()
+        excess = functional.conv1d(
+            indicator, weight - last, bias
+        ).relu_()  # by how much a word beats the last score of no hit
+        total = excess.sum(2)
+        i, k = total.nonzero(as_tuple=True)
+        total[i, k] += below[k] * excess[i, k].count_nonzero(1)
+        sums.append(total[:, : len(motifs)] + total[:, len(motifs) :])
+    return torch.cat(sums)

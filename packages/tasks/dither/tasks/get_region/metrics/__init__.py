@@ -1,0 +1,1 @@
+"""Metrics of masked elements and samples, bootstrap intervals, baselines."""

@@ -1,0 +1,1 @@
+"""Plots of samples, sampling trajectories and metrics."""

@@ -1,0 +1,1 @@
+"""Text sources, their splits, and the token store."""

@@ -1,0 +1,135 @@
+"""Text from a Markov chain: a source whose entropy is known exactly, to hold models and bounds against.
+
+Letters: V symbols, K order, C = V**K contexts, N symbols of a text, L length of a window.
+
+A context is the number that its K symbols make in base V, the newest symbol last.
+"""
+
+from __future__ import annotations
+
+import string
+from bisect import bisect_right
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+__all__ = ["ALPHABET", "FLOOR", "MarkovChain", "SourceDistribution"]
+
+ALPHABET = string.ascii_lowercase + string.ascii_uppercase + string.digits
+"""The symbols of a chain are the first of these, each one byte and one character."""
+FLOOR = 0.01
+"""Share of the even distribution in every row of transitions: every text is possible, and the chain forgets."""
+
+PIECE = 1 << 16
+"""Symbols that are drawn at once: a list of numbers takes forty times the memory of their text."""
+
+
+class MarkovChain:
+    """A stationary Markov chain over characters: its texts, and their entropy in closed form.
+
+    Each context has its own distribution of the next symbol, drawn from a symmetric Dirichlet distribution and mixed
+    with 1 % of the even one.
+
+    Args:
+        states: Number of symbols V.
+        order: Symbols that the next one depends on.
+        concentration: Of the Dirichlet distribution; small ones make the next symbol almost certain.
+        seed: Other seeds give other chains.
+    """
+
+    def __init__(self, states: int, *, order: int = 1, concentration: float = 1.0, seed: int = 0) -> None:
+        if not (2 <= states <= len(ALPHABET) and order >= 1 and concentration > 0):
+            what = f"2 <= states <= {len(ALPHABET)}, order >= 1 and concentration > 0 are wanted"
+            raise ValueError(f"{what}: {states}, {order}, {concentration}")
+        self.states, self.order, self.seed = states, order, seed
+        drawn = np.random.default_rng([seed, 0]).dirichlet(np.full(states, concentration), states**order)
+        self.transitions: Float64[np.ndarray, "C V"] = (1 - FLOOR) * drawn + FLOOR / states
+
+    @cached_property
+    def stationary(self) -> Float64[np.ndarray, " C"]:
+        """How often each context comes in the long run; it does not change when the chain moves on."""
+        now = np.full(len(self.transitions), 1 / len(self.transitions))
+        for _ in range(1_000_000):
+            # the oldest symbol of the context is summed away, the newest one is added
+            after = (now[:, None] * self.transitions).reshape(self.states, -1).sum(0)
+            after = np.asarray(after / after.sum(), np.float64)
+            if np.abs(after - now).sum() < 1e-14:
+                break
+            now = after
+        return now
+
+    @cached_property
+    def rate(self) -> float:
+        """Entropy rate: nats per symbol once the context is known, sum_c pi(c) H(p(. | c))."""
+        surprise = -(self.transitions * np.log(self.transitions)).sum(1)
+        return float(self.stationary @ surprise)
+
+    def entropy(self, length: int) -> float:
+        """Entropy of `length` symbols in a row, taken from anywhere, in nats.
+
+        H(L) = H(pi over K symbols) + (L - K) rate; up to K symbols it is that of the marginal of pi.
+        """
+        known = min(length, self.order)
+        first = self.stationary.reshape(self.states**known, -1).sum(1)
+        return float(-(first * np.log(first)).sum()) + (length - known) * self.rate
+
+    def nats(self, text: str) -> float:
+        """Surprise of a text of the alphabet in nats, -log p; its beginning follows the stationary distribution."""
+        symbols = self._numbers[np.frombuffer(text.encode("utf-32-le"), "<u4")]
+        known = min(len(symbols), self.order)
+        first = self.stationary.reshape(self.states**known, -1).sum(1)
+        begin = sum(int(s) * self.states ** (known - 1 - place) for place, s in enumerate(symbols[:known]))
+        contexts = np.zeros(len(symbols) - known, np.int64)
+        for back in range(self.order):
+            contexts += symbols[known - 1 - back : len(symbols) - 1 - back] * self.states**back
+        return float(-np.log(first[begin]) - np.log(self.transitions[contexts, symbols[known:]]).sum())
+
+    def text(self, length: int, stream: int = 0) -> str:
+        """Draw a text; texts of other numbers `stream` are independent of it."""
+        return "".join(self._pieces(length, stream))
+
+    def characters(self, length: int, stream: int = 0) -> str:
+        """Return every symbol of a text once, sorted; no more of it is drawn than it takes to see them all."""
+        found: set[str] = set()
+        for piece in self._pieces(length, stream):
+            found.update(piece)
+            if len(found) == self.states:
+                break
+        return "".join(sorted(found))
+
+    def _pieces(self, length: int, stream: int) -> Iterator[str]:
+        rng = np.random.default_rng([self.seed, 1, stream])
+        context = int(rng.choice(len(self.stationary), p=self.stationary))
+        rows = self.transitions.cumsum(1)
+        rows[:, -1] = 1.0  # rounding must not leave a gap at the end
+        ladders, contexts = rows.tolist(), len(self.transitions)
+        for start in range(0, length, PIECE):
+            drawn = []
+            for u in rng.random(min(PIECE, length - start)).tolist():
+                symbol = bisect_right(ladders[context], u)
+                context = (context * self.states + symbol) % contexts
+                drawn.append(ALPHABET[symbol])
+            yield "".join(drawn)
+
+    @cached_property
+    def _numbers(self) -> Int64[np.ndarray, " codes"]:
+        """The number of each symbol by its code; other characters up to the last code are -1."""
+        codes = [ord(letter) for letter in ALPHABET[: self.states]]
+        numbers = np.full(max(codes) + 1, -1)
+        numbers[codes] = np.arange(self.states)
+        return numbers
+
+
+class SourceDistribution(Protocol):
+    """The distribution that a made text is drawn from."""
+
+    def entropy(self, length: int) -> float:
+        """Entropy of `length` characters in a row, taken from anywhere, in nats."""
+        ...
+
+    def nats(self, text: str) -> float:
+        """Surprise of a text in nats."""
+        ...

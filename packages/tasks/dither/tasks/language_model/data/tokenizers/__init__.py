@@ -1,0 +1,1 @@
+"""Tokenizers: bytes, characters, byte pairs, tokenizer.json."""

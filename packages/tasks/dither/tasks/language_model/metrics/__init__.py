@@ -1,0 +1,1 @@
+"""Metrics of text: perplexity, baselines, n-grams, diversity, external judge."""

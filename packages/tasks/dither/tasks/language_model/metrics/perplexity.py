@@ -1,0 +1,92 @@
+"""How well a model predicts text.
+
+Letters: B batch, L length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import exp, log
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from dither.registry.flow.protocols import RatioSums
+from dither.registry.flow.records import Clean, Measured, Noised
+from dither.registry.flow.spaces import TokenSpace
+
+from ...token_accuracy import Accuracy
+from ..data.tokenizers.base import Tokenizer
+
+__all__ = ["TextMetrics", "after_end"]
+
+
+def after_end(x: Int[Tensor, "B L"], end: int) -> Bool[Tensor, "B L"]:
+    """Return what stands behind the first id that ends a text."""
+    found = (x == end).cumsum(1)
+    return (found > 1) | ((found == 1) & (x != end))
+
+
+class TextMetrics:
+    """Nats per token, bits per character and perplexity of a split, and accuracy by noise, however it is cut.
+
+    The loss is weighed as it says itself; where it is a NELBO, these are upper bounds of the true figures, and
+    `nats_per_token_prior` and `nats_per_token_reconstruction` are the parts of the bound at its two ends. Characters
+    are those that the predicted ids decode to, so that figures of different tokenizers compare.
+
+    Args:
+        tokenizer: What counts characters.
+        space: Of the task.
+        filled: Whether what stands behind the first end of a window only fills it: its nats count, itself does not.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, space: TokenSpace, *, filled: bool = False) -> None:
+        self._tokenizer = tokenizer
+        self._end = tokenizer.end if filled else None
+        self._nats = self._weight = 0.0
+        self._parts: dict[str, float] = {}
+        self._tokens = self._characters = 0
+        self._accuracy = Accuracy(space)
+
+    def update(self, clean: Clean, noised: Noised, pred: Any, measured: Measured) -> None:
+        """Take in one batch."""
+        weights = measured.weights.double()
+        self._nats += float((measured.values.double() * weights).sum())
+        counted = self._counted(clean)
+        self._weight += float((weights * counted).sum())
+        for name, part in measured.parts.items():
+            self._parts[name] = self._parts.get(name, 0.0) + float((part.double() * weights).sum())
+        ids = clean.x0[counted].cpu().numpy()
+        self._tokens += len(ids)
+        self._characters += self._tokenizer.characters(ids)
+        if pred is not None:
+            self._accuracy.update(replace(noised, wanted=noised.wanted & counted), pred)
+
+    def per_sample(self, clean: Clean, measured: Measured) -> dict[str, RatioSums]:
+        """Return what each window adds to nats and tokens, and to bits and characters where all tokens weigh alike."""
+        weights, counted = measured.weights.double(), self._counted(clean)
+        nats, tokens = (measured.values.double() * weights).sum(1), (weights * counted).sum(1)
+        sums: dict[str, RatioSums] = {"nats_per_token": (nats, tokens)}
+        if torch.equal(measured.weights, (~clean.fixed).to(measured.weights.dtype)):
+            windows = zip(clean.x0.cpu().numpy(), counted.cpu().numpy(), strict=True)
+            characters = [self._tokenizer.characters(row[free]) for row, free in windows]
+            sums["bits_per_char"] = nats / log(2), torch.tensor(characters, dtype=torch.float64)
+        return sums
+
+    def _counted(self, clean: Clean) -> Bool[Tensor, "B L"]:
+        free = ~clean.fixed
+        return free if self._end is None else free & ~after_end(clean.x0, self._end)
+
+    def compute(self) -> dict[str, float]:
+        """Return the figures; nan where nothing was predicted."""
+        nats = self._nats / self._weight if self._weight else float("nan")
+        bits = nats * self._tokens / log(2)
+        return {
+            "nats_per_token": nats,
+            "bits_per_char": bits / self._characters if self._characters else float("nan"),
+            "perplexity": exp(nats) if nats < 700 else float("inf"),
+            **{f"nats_per_token_{name}": part / self._weight for name, part in self._parts.items() if self._weight},
+            **self._accuracy.compute(),
+        }

@@ -1,0 +1,1 @@
+"""Prepared data on disk: arrays, manifest, rejected rows."""
