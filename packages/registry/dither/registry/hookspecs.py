@@ -41,6 +41,13 @@ class Hooks:
         raise NotImplementedError
 
     @hookspec
+    def register_commands(self, app: Any) -> None:
+        """Add commands to `app`, the `typer.Typer` of `dither`. Called only if a command is not one of ours.
+
+        A command may not take the name of a built-in one. Import torch inside the command.
+        """
+
+    @hookspec
     def before_run(self, run: Any) -> None:
         """Called when everything is built, before the first step."""
 

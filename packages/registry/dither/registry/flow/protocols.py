@@ -24,14 +24,18 @@ __all__ = [
     "Denoiser",
     "EstimatingProcess",
     "Exports",
+    "GaussianProcess",
     "KeyValueCache",
     "Loss",
+    "MaskedFeatureProcess",
     "Metrics",
     "PatientProcess",
     "Picture",
+    "PredictionMetric",
     "Process",
     "RatioSums",
     "RawLater",
+    "SampleMetric",
     "SampledMetrics",
     "Sampler",
     "Schedule",
@@ -40,6 +44,8 @@ __all__ = [
     "Split",
     "Task",
     "TimelessProcess",
+    "TokenProcess",
+    "Tracker",
 ]
 
 Schedule = Callable[[Float[Tensor, "B *L"]], Noise]
@@ -120,6 +126,86 @@ class TimelessProcess(Protocol):
     """
 
     moment: float | None
+
+
+@runtime_checkable
+class TokenProcess(Process, Protocol):
+    """A process over ids with q(x_t | x_0) = alpha [x_t = x_0] + (1 - alpha) prior, required by samplers of tokens.
+
+    Attributes:
+        absorbing: Whether the prior is all on one id (MASK), so that a token changes at most once.
+    """
+
+    absorbing: bool
+
+    def prior_probs(self, device: Any = None) -> Float[Tensor, "rows V"]:
+        """Return the prior, one row per position or one for all positions; rows sum to 1."""
+        ...
+
+    def renoise(self, state: State, gap: Noise, like: Clean) -> State:
+        """Draw x_t given x_s for t > s, with the noise between the two times; fixed values stay as they are."""
+        ...
+
+
+@runtime_checkable
+class GaussianProcess(Process, Protocol):
+    """A process that adds Gaussian noise to features, required by DDIM, DPM-Solver and RePaint."""
+
+    def step(
+        self,
+        state: State,
+        pred: Any,
+        now: Noise,
+        then: Noise,
+        like: Clean,
+        *,
+        eta: float = 1.0,
+        eps: Float[Tensor, "B L M"] | None = None,
+    ) -> State:
+        """Draw x_s given x_t and a prediction: ancestral for `eta` = 1, deterministic (DDIM) for 0.
+
+        `eps` is the standard normal noise to add; by default it is drawn.
+        """
+        ...
+
+    def add_noise(
+        self, x: Float[Tensor, "B L M"], noise: Noise, where: Bool[Tensor, "B L M"]
+    ) -> tuple[State, Float[Tensor, "B L M"]]:
+        """Draw x_t given x_0 where `where`; return the state and the noise that was added."""
+        ...
+
+    def replace(self, state: State, x: Float[Tensor, "B L M"], like: Clean) -> State:
+        """Return the state with the values of `x` where the state is noisy."""
+        ...
+
+
+@runtime_checkable
+class MaskedFeatureProcess(Process, Protocol):
+    """A process that masks units of features (values, groups of columns or positions), required by ordered samplers.
+
+    Letters: U units of a sample.
+
+    Attributes:
+        moment: The time used for all states if states do not depend on time, else None; see `TimelessProcess`.
+    """
+
+    moment: float | None
+
+    def units(self, masked: Bool[Tensor, "B L M"]) -> Bool[Tensor, "B U"]:
+        """Return which units are masked."""
+        ...
+
+    def unit_sums(self, values: Float[Tensor, "B L M"]) -> Float[Tensor, "B U"]:
+        """Sum values over the elements of each unit."""
+        ...
+
+    def elements(self, units: Bool[Tensor, "B U"]) -> Bool[Tensor, "B L M"]:
+        """Return the elements that belong to the chosen units."""
+        ...
+
+    def reveal(self, state: State, x: Float[Tensor, "B L M"], masked: Bool[Tensor, "B L M"]) -> State:
+        """Return the state with `masked` still masked, and the values of `x` where the mask was removed."""
+        ...
 
 
 @runtime_checkable
@@ -273,6 +359,46 @@ class SampledMetrics(Protocol):
 
     def per_sample(self, clean: Clean, measured: Measured) -> Mapping[str, RatioSums]:
         """Return by name those figures of `compute` that are ratios of two sums over samples."""
+        ...
+
+
+@runtime_checkable
+class PredictionMetric(Protocol):
+    """A metric of predictions, computed on the evaluated split beside the task's own metrics."""
+
+    def metrics(self) -> Metrics:
+        """Return a fresh accumulator for one evaluation."""
+        ...
+
+
+SampleMetric = Callable[[Shaped[Tensor, "N L *M"], Clean], Mapping[str, float]]
+"""A metric of samples: finished samples and what sampling started from -> values by name. It must not modify either."""
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """A destination of the metrics and pictures of one run. Only rank 0 calls it."""
+
+    def start(self, folder: Path, config: Mapping[str, Any], step: int = 0) -> None:
+        """Open the destination, once and first.
+
+        Args:
+            folder: The run directory; the tracker may write files into a folder of its own in it.
+            config: The resolved experiment, in plain values.
+            step: The last finished step: 0 for a new run, otherwise the step that the run resumes from.
+        """
+        ...
+
+    def log(self, step: int, kind: str, metrics: Mapping[str, float]) -> None:
+        """Record metrics of a step; `kind` is "train", "valid", "test" or "sample"."""
+        ...
+
+    def log_pictures(self, step: int, pictures: Sequence[Picture]) -> None:
+        """Record pictures of samples; a tracker that cannot show pictures does nothing."""
+        ...
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Flush and close, once and last; `error` is the exception that ended the run, if one did."""
         ...
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ..spec.base import Spec
 from .component_info import ModelFacts, ProcessFacts
+from .metric import MetricSpec, TrackerSpec
 from .model import BlockSpec, ConditionSpec, EmbeddingSpec, HeadSpec, ModelSpec, PositionSpec
 from .process import ProcessSpec, SamplerSpec, ScheduleSpec
 from .space_compatibility import ANY, FEATURES, TOKENS
@@ -26,6 +27,7 @@ __all__ = [
     "HeadSpec",
     "LRScheduleSpec",
     "LossSpec",
+    "MetricSpec",
     "ModelFacts",
     "ModelSpec",
     "OptimizerSpec",
@@ -35,6 +37,7 @@ __all__ = [
     "SamplerSpec",
     "ScheduleSpec",
     "TaskSpec",
+    "TrackerSpec",
 ]
 
 KINDS: dict[str, type[Spec]] = {
@@ -54,6 +57,8 @@ KINDS: dict[str, type[Spec]] = {
         HeadSpec,
         OptimizerSpec,
         LRScheduleSpec,
+        MetricSpec,
+        TrackerSpec,
     )
 }
 """Every kind by its name, in the order in which an experiment meets them."""

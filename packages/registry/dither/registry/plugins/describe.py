@@ -28,8 +28,12 @@ PLACES = {
     "head": "model",
     "optimizer": "train",
     "lr-schedule": "train",
+    "metric": "evaluate",
+    "tracker": "train",
 }
 """The table of an experiment file where a kind most often goes; the others stand at the top."""
+LISTED = {"metric": "metrics", "tracker": "trackers"}
+"""The key of kinds that an experiment file lists."""
 BOUNDS: dict[type, tuple[str, str]] = {
     Ge: (">= {}", "ge"),
     Gt: ("> {}", "gt"),
@@ -156,7 +160,9 @@ def _snippet(spec: type[Spec], catalog: Catalog) -> str:
     """Return lines of an experiment file that name the part at its place, with what must be given."""
     place = PLACES.get(spec.kind)
     pairs = ", ".join([f'use = "{spec.name}"', *_required(spec, catalog)])
-    return (f"[{place}]\n" if place else "") + f"{spec.kind.replace('-', '_')} = {{ {pairs} }}"
+    table = f"{{ {pairs} }}"
+    line = f"{LISTED[spec.kind]} = [{table}]" if spec.kind in LISTED else f"{spec.kind.replace('-', '_')} = {table}"
+    return (f"[{place}]\n" if place else "") + line
 
 
 def _required(spec: type[Spec], catalog: Catalog) -> Iterator[str]:
