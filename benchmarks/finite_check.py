@@ -44,13 +44,13 @@ class Steps:
     def __init__(self, file: str) -> None:
         experiment = load_experiment(ROOT / "experiments" / file, CHANGES).experiment
         self.trainer = Trainer(Diffusion.build(experiment), experiment.train, experiment.seed)
-        self.look, self.norm, self.one = self.trainer.guard.look, self.trainer.shared.norm, torch.ones(())
+        self.look, self.norm, self.one = self.trainer.guard.look, self.trainer.parallel.gradient_norm, torch.ones(())
 
     def seconds(self, way: str) -> float:
         """Make a step, and return what it takes."""
         trainer = self.trainer
         trainer.guard.look = self.look if way == WAYS[0] else nothing  # type: ignore[method-assign]
-        trainer.shared.norm = self.norm if way != WAYS[2] else self._one  # type: ignore[method-assign]
+        trainer.parallel.gradient_norm = self.norm if way != WAYS[2] else self._one  # type: ignore[method-assign]
         return seconds(trainer.advance)
 
     def _one(self, gradients: object) -> torch.Tensor:

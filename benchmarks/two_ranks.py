@@ -44,11 +44,11 @@ def work(batch: int, strategy: str) -> None:
         trainer = Trainer(system, loaded.experiment.train, 0, ranks)
         for _ in range(2):
             trainer.advance()
-        ranks.wait()
+        ranks.barrier()
         began = time.perf_counter()
         for _ in range(STEPS):
             trainer.advance()
-        if ranks.chief:
+        if ranks.is_main:
             print("rate", STEPS / (time.perf_counter() - began))
 
 

@@ -97,9 +97,9 @@ def test_a_model_learns_what_a_label_means_and_guidance_makes_it_heed_it_more(ta
     assert heeded[0.0] < 0.85
     assert heeded[3.0] >= heeded[1.0] > heeded[0.0]
     assert heeded[3.0] > 0.9
-    system.guidance, system.asked = None, {"kind": 1}
+    system.guidance, system.labels = None, {"kind": 1}
     assert make_samples(system, 48, 1).figures["high"] > 0.75, "all samples are asked to be high"
-    system.asked = {"kind": 0}
+    system.labels = {"kind": 0}
     assert make_samples(system, 48, 1).figures["high"] < 0.25
 
 

@@ -64,7 +64,7 @@ def counted(state, bucket):
 
 @hookimpl
 def before_run(run):
-    shared = run.trainer.shared
+    shared = run.trainer.parallel
     if shared.sharded:
         name = "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else "reduce_scatter_tensor"
         scatter = getattr(dist, name)

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from dither.engine.config.options import AHEAD
-from dither.engine.training.batches import Ahead
+from dither.engine.training.batches import Prefetcher
 
 
 class Source:
@@ -28,7 +28,7 @@ class Source:
 @pytest.mark.parametrize("first", [0, 5])
 def test_each_batch_is_read_once_and_none_behind_the_last(workers, first):
     source = Source()
-    ahead = Ahead(source, lambda step: [step], workers)
+    ahead = Prefetcher(source, lambda step: [step], workers)
     assert [ahead(step, 12) for step in range(first, 12)] == [[step] for step in range(first, 12)]
     assert sorted(source.read) == list(range(first, 12))
     assert (threading.current_thread() in source.threads) == (not workers)
@@ -37,7 +37,7 @@ def test_each_batch_is_read_once_and_none_behind_the_last(workers, first):
 
 def test_a_step_may_be_looked_at_again_or_passed_over():
     source = Source()
-    ahead = Ahead(source, lambda step: [step], 1)
+    ahead = Prefetcher(source, lambda step: [step], 1)
     assert ahead(3, 100) == [3]
     assert ahead(3, 100) == [3], "to tell which of its samples are at fault"
     assert ahead(9, 100) == [9]
@@ -47,7 +47,7 @@ def test_a_step_may_be_looked_at_again_or_passed_over():
 
 
 def test_what_cannot_be_read_is_told_at_its_step():
-    ahead = Ahead(Source(), lambda step: [step], 2)
+    ahead = Prefetcher(Source(), lambda step: [step], 2)
     assert [ahead(step, 20) for step in (11, 12)] == [[11], [12]]
     with pytest.raises(ValueError, match="row 13"):
         ahead(13, 20)

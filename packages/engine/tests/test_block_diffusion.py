@@ -10,7 +10,7 @@ from scipy.stats import chisquare, kstest
 from torch import nn
 
 from dither.engine.sampling.session import Session, walk
-from dither.engine.training.block_diffusion import Blockwise
+from dither.engine.training.block_diffusion import BlockDiffusion
 from dither.engine.training.diffusion import Diffusion
 from dither.losses.tokens import masked_ce, score_entropy
 from dither.processes.samplers.ancestral import Ancestral
@@ -105,9 +105,9 @@ def joint_of(*shape, seed=1):
 
 def system_of(process, joint, size, loss=score_entropy, inner=None, **options):
     length = joint.ndim
-    blocks = Blockwise.of(process.space, ModelFacts(size))
+    blocks = BlockDiffusion.of(process.space, ModelFacts(size))
     sampler = None if inner is None else Blocks(size, inner, **options)
-    assert blocks == Blockwise(length, size)
+    assert blocks == BlockDiffusion(length, size)
     return Diffusion(None, process, Tabular(process, joint, size), loss, sampler, bound=True, blocks=blocks)
 
 
@@ -223,7 +223,7 @@ def test_one_block_is_ordinary_diffusion(kind):
 
 def test_times_of_blocks_are_stratified_and_even_for_each():
     """One in each of n * blocks strata, dealt out so that every row and every block gets any time."""
-    process, blocks, n = process_of("uniform", 7), Blockwise(7, 3), 5
+    process, blocks, n = process_of("uniform", 7), BlockDiffusion(7, 3), 5
     drawn = torch.stack([blocks.times(process, n) for _ in range(1500)])
     assert drawn.shape == (1500, n, 7)
     for start in (0, 3, 6):
@@ -318,7 +318,7 @@ def test_sampling_is_what_training_computes(kind, level, position, size, prompt)
     inner = Recording(Ancestral(3, 1e-2))
     system = Diffusion(
         None, process, denoiser(process, size, position), score_entropy, Blocks(size, inner),
-        blocks=Blockwise(11, size),
+        blocks=BlockDiffusion(11, size),
     )  # fmt: skip
     known = (torch.arange(11) < prompt).expand(3, -1)
     like = Clean.of(torch.randint(0, 6, (3, 11)), known=known)
@@ -338,7 +338,7 @@ def test_sampling_is_what_training_computes(kind, level, position, size, prompt)
 def test_a_session_remembers_at_time_zero():
     """The level of the block that was drawn last plays no part in what is remembered of it."""
     process = process_of("uniform", 6, 4)
-    system = Diffusion(None, process, denoiser(process, 2), score_entropy, None, blocks=Blockwise(6, 2)).eval()
+    system = Diffusion(None, process, denoiser(process, 2), score_entropy, None, blocks=BlockDiffusion(6, 2)).eval()
     like, x = Clean.of(torch.zeros(2, 6, dtype=torch.long)), torch.randint(0, 4, (2, 4))
     said = []
     with torch.no_grad():
@@ -353,15 +353,15 @@ def test_a_session_remembers_at_time_zero():
 
 
 def test_what_is_block_diffusion():
-    assert Blockwise.of(space(10), ModelFacts(4)) == Blockwise(10, 4)
-    assert Blockwise.of(space(10), ModelFacts()) is None
-    assert Blockwise.of(TokenSpace((Field("a", 4, 3), Field("b", 4, 3))), ModelFacts(4)) is None
-    assert Blockwise.of(FeatureSpace(4, 3), ModelFacts(4)) is None
+    assert BlockDiffusion.of(space(10), ModelFacts(4)) == BlockDiffusion(10, 4)
+    assert BlockDiffusion.of(space(10), ModelFacts()) is None
+    assert BlockDiffusion.of(TokenSpace((Field("a", 4, 3), Field("b", 4, 3))), ModelFacts(4)) is None
+    assert BlockDiffusion.of(FeatureSpace(4, 3), ModelFacts(4)) is None
 
 
 @pytest.mark.parametrize(("length", "size"), [(6, 2), (7, 3), (5, 5), (4, 1)])
 def test_rows_and_whole_undo_each_other(length, size):
-    blocks, x = Blockwise(length, size), torch.randn(3, length, 2)
+    blocks, x = BlockDiffusion(length, size), torch.randn(3, length, 2)
     rows = blocks.rows(x)
     assert rows.shape == (3 * blocks.count, size, 2)
     assert torch.equal(blocks.whole(rows), x)

@@ -299,4 +299,4 @@ def test_the_same_system_around_another_model_keeps_guidance_and_labels():
     process, model, _ = tokens(Absorbing())
     system = Diffusion(None, process, model, None, None, guidance=Guidance(weight=3.0), asked={"cell": 1})
     other = system.with_model(Table(process.space))
-    assert (other.guidance, other.asked) == (Guidance(weight=3.0), {"cell": 1})
+    assert (other.guidance, other.labels) == (Guidance(weight=3.0), {"cell": 1})

@@ -1,26 +1,26 @@
 import torch
 
-from dither.engine.training.batches import Order
+from dither.engine.training.batches import SampleOrder
 from dither.engine.training.randomness import Stream, mix_seed, seed_generators
 
 CPU = torch.device("cpu")
 
 
 def test_every_epoch_is_a_permutation_of_its_own():
-    order = Order(7, seed=1)
+    order = SampleOrder(7, seed=1)
     epochs = [order.rows(7 * epoch, 7) for epoch in range(5)]
     assert all(sorted(rows) == list(range(7)) for rows in epochs)
     assert len({tuple(rows) for rows in epochs}) == 5
 
 
 def test_rows_are_a_function_of_the_samples_taken():
-    order = Order(7, seed=1)
+    order = SampleOrder(7, seed=1)
     stream = order.rows(0, 50)
     for size in (1, 3, 10):
         batches = [order.rows(start, size) for start in range(0, 50, size)]
         assert [row for rows in batches for row in rows][:50] == stream
-    assert Order(7, seed=1).rows(23, 9) == stream[23:32]
-    assert Order(7, seed=2).rows(0, 50) != stream
+    assert SampleOrder(7, seed=1).rows(23, 9) == stream[23:32]
+    assert SampleOrder(7, seed=2).rows(0, 50) != stream
 
 
 def test_seeds_are_spread_over_the_low_32_bits():

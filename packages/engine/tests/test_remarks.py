@@ -8,7 +8,7 @@ import torch
 from dither.engine.runs.launch import run
 from dither.engine.runs.summary import data_warnings
 from dither.engine.training.diffusion import Diffusion
-from dither.engine.training.evaluation import evaluate, wanted
+from dither.engine.training.evaluation import evaluate, has_targets
 
 
 @pytest.fixture
@@ -54,15 +54,15 @@ def test_it_is_said_of_each_split_for_itself(load, blind, splits):
 
 def test_every_sample_of_an_evaluation_is_looked_at(load, blind):
     system = Diffusion.build(blind(load().experiment, "valid", but=12))
-    assert wanted(system, 13, 4)
-    assert not wanted(system, 12, 4), "the last one is out of reach"
-    assert wanted(system, 12, 4, split="train")
+    assert has_targets(system, 13, 4)
+    assert not has_targets(system, 12, 4), "the last one is out of reach"
+    assert has_targets(system, 12, 4, split="train")
 
 
 def test_looking_changes_no_figure(load):
     system = Diffusion.build(load("model.dropout=0.5").experiment)
     before = evaluate(system, 13, 4)
-    assert wanted(system, 13, 4)
+    assert has_targets(system, 13, 4)
     assert evaluate(system, 13, 4) == before
     assert system.training
 

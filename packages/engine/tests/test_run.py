@@ -15,6 +15,7 @@ from dither.engine.runs import launch as module
 from dither.engine.runs.evaluate_run import evaluate_run, evaluate_with_baselines, sample_run
 from dither.engine.runs.launch import run
 from dither.engine.runs.loading import load_run
+from dither.engine.training.batches import SampleOrder
 from dither.registry.config.errors import Refused
 
 
@@ -123,7 +124,7 @@ def test_where_updates_are_made_void_nothing_is_kept_of_them(start, console, mon
     )
     late = ("train.checkpoint_every=99", "evaluate.every=99", "sample.every=99", "train.log_every=99")
     others = [change for change in late if change.partition("=")[0] != first.partition("=")[0]]
-    row = module.Trainer.__init__.__globals__["Order"](40, 3).rows(8 * 4, 1)[0]  # met in the fifth step
+    row = SampleOrder(40, 3).rows(8 * 4, 1)[0]  # met in the fifth step
     code, directory = start(f"task.poison={row}", first, *others, "train.accumulate=1")
     assert code == 4
     assert "step 5: the loss is nan" in console.export_text()

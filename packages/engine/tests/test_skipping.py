@@ -11,14 +11,14 @@ from rich.console import Console
 
 from dither.engine.files.metrics_file import read_metrics
 from dither.engine.runs.launch import DONE, NON_FINITE, run
-from dither.engine.training.batches import Order
+from dither.engine.training.batches import SampleOrder
 from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.nan_guard import NonFinite, NonFiniteWeights
 from dither.engine.training.trainer import Trainer
 
 BAD = 3
 """The step, from 0, that meets the poisoned sample first; with 40 samples in batches of 8 it comes in every fifth."""
-ROW = Order(40, 3).rows(8 * BAD + 5, 1)[0]
+ROW = SampleOrder(40, 3).rows(8 * BAD + 5, 1)[0]
 SKIP = (f"task.poison={ROW}", "train.non_finite=skip")
 
 
@@ -44,7 +44,7 @@ def start(load, tmp_path):
 
 
 def bad_steps(steps):
-    return [step for step in range(steps) if ROW in Order(40, 3).rows(8 * step, 8)]
+    return [step for step in range(steps) if ROW in SampleOrder(40, 3).rows(8 * step, 8)]
 
 
 @pytest.mark.parametrize("parts", [1, 2])
@@ -52,7 +52,7 @@ def test_a_skipped_step_leaves_weights_average_and_optimizer_and_the_next_is_as_
     """The trainer that skips equals one that is put past the step by hand; rate and order follow from the step."""
     trainer, other = (make(*SKIP, f"train.accumulate={parts}") for _ in range(2))
     told = []
-    trainer.skips.told = told.append
+    trainer.skips.on_skip = told.append
     for _ in range(BAD):
         trainer.advance()
         other.advance()
@@ -69,10 +69,10 @@ def test_a_skipped_step_leaves_weights_average_and_optimizer_and_the_next_is_as_
         assert one.optimizer.param_groups[0]["lr"] == 0.02 * one.factor(BAD + 1)
     for mine, theirs in zip(trainer.parameters, other.parameters, strict=True):
         assert torch.equal(mine, theirs)
-    read = trainer.read()
+    read = trainer.pop_metrics()
     assert read["skipped"] == 1
-    assert read == pytest.approx(other.read() | {"skipped": 1})
-    assert trainer.read()["skipped"] == 0
+    assert read == pytest.approx(other.pop_metrics() | {"skipped": 1})
+    assert trainer.pop_metrics()["skipped"] == 0
 
 
 def test_too_many_in_a_row_stop_the_run(make):
@@ -89,7 +89,7 @@ def test_too_many_in_a_row_stop_the_run(make):
         trainer.advance()
     assert caught.value.step == trainer.step == 5
     assert caught.value.__notes__ == ["it is the last of 3 such steps in a row; train.skip_limit = 2"]
-    assert trainer.read()["skipped"] == 4
+    assert trainer.pop_metrics()["skipped"] == 4
 
 
 @pytest.mark.parametrize("updates", [0, 2])
@@ -113,7 +113,7 @@ def test_a_whole_interval_that_was_skipped_has_no_loss(make):
     trainer = make("train.non_finite=skip")
     trainer.system.model.head.weight.register_hook(lambda gradient: gradient * torch.nan)
     trainer.advance()
-    read = trainer.read()
+    read = trainer.pop_metrics()
     assert read["skipped"] == 1
     assert math.isnan(read["loss"])
     assert math.isnan(read["grad_norm"])

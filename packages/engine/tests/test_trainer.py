@@ -9,7 +9,7 @@ from dither.engine.config.options import Train
 from dither.engine.optimizers.components import AdamW
 from dither.engine.optimizers.lr_schedules import Constant
 from dither.engine.sampling.session import draw
-from dither.engine.training.batches import Order
+from dither.engine.training.batches import SampleOrder
 from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.nan_guard import FiniteGuard, NonFinite
 from dither.engine.training.randomness import Stream, seed_generators
@@ -100,16 +100,16 @@ def test_reading_gives_means_since_the_last_time(make):
         figures = trainer.advance()
         totals.append((trainer.sums.tolist(), figures["grad_norm"].item()))
     sums, _ = totals[-1]
-    read = trainer.read()
+    read = trainer.pop_metrics()
     assert read["loss"] == pytest.approx(sums[0] / sums[1])
     assert read["grad_norm"] == pytest.approx(sum(norm for _, norm in totals) / 3)
     figures = trainer.advance()
-    assert trainer.read()["loss"] == pytest.approx(figures["loss"].item(), rel=1e-6)
+    assert trainer.pop_metrics()["loss"] == pytest.approx(figures["loss"].item(), rel=1e-6)
 
 
 BAD = 3
 """The step that meets the poisoned sample."""
-ROW = Order(40, 3).rows(8 * BAD + 5, 1)[0]
+ROW = SampleOrder(40, 3).rows(8 * BAD + 5, 1)[0]
 
 
 @pytest.mark.parametrize("parts", [1, 2])
@@ -154,7 +154,7 @@ def test_where_waiting_is_dear_the_updates_are_made_void(make):
         trainer.advance()
     assert all(torch.equal(a, b) for a, b in zip(before, weights(trainer), strict=True))
     with pytest.raises(NonFinite) as caught:
-        trainer.read()
+        trainer.pop_metrics()
     assert (caught.value.step, caught.value.rows) == (BAD, [ROW])
 
 
@@ -165,7 +165,7 @@ def test_making_void_changes_nothing_while_all_is_well(make):
         for _ in range(4):
             trainer.advance()
     assert all(torch.equal(a, b) for a, b in zip(weights(plain), weights(deferred), strict=True))
-    assert plain.read() == pytest.approx(deferred.read()), "one adds up on the host, in float64"
+    assert plain.pop_metrics() == pytest.approx(deferred.pop_metrics()), "one adds up on the host, in float64"
 
 
 def test_an_optimizer_that_cannot_be_made_void_is_waited_for():
@@ -187,8 +187,8 @@ def test_training_learns(load):
     trainer = Trainer(system, train, 0)
     for _ in range(10):
         trainer.advance()
-    early = trainer.read()["loss"]
+    early = trainer.pop_metrics()["loss"]
     for _ in range(140):
         trainer.advance()
     assert trainer.average is None
-    assert trainer.read()["loss"] < 0.9 * early
+    assert trainer.pop_metrics()["loss"] < 0.9 * early

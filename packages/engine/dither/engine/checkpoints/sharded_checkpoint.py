@@ -60,7 +60,7 @@ class Pieces:
             OSError: A rank could not write.
         """
         self._called = True
-        self.ranks.share(str(folder))
+        self.ranks.broadcast(str(folder))
         self._write(folder)
 
     def attend(self) -> None:
@@ -69,7 +69,7 @@ class Pieces:
         Raises:
             OSError: A rank could not write, or the chief did not come so far.
         """
-        folder = self.ranks.share(None)
+        folder = self.ranks.broadcast(None)
         if folder is None:
             raise Refused("the first rank could not begin to write a checkpoint; it says why")
         self._write(Path(folder))
@@ -77,7 +77,7 @@ class Pieces:
     def call_off(self) -> None:
         """Let the other ranks go where writing did not come so far; for the chief."""
         if not self._called:
-            self.ranks.share(None)
+            self.ranks.broadcast(None)
 
     def _write(self, folder: Path) -> None:
         from torch.distributed.checkpoint.api import CheckpointException
@@ -92,10 +92,10 @@ class Pieces:
             rest = {key: value.detach().cpu().contiguous() for key, value in tensors.items() if key not in cut}
             try:
                 writer = HuggingFaceStorageWriter(str(folder / name), save_distributed=True)
-                save(cut, storage_writer=writer, process_group=self.ranks.words)
+                save(cut, storage_writer=writer, process_group=self.ranks.host_group)
             except CheckpointException as error:
                 raise _first(error) from None
-            if self.ranks.chief and rest:
+            if self.ranks.is_main and rest:
                 with disk_errors(folder / name / WHOLE):
                     save_file(rest, folder / name / WHOLE)
                     fsync(folder / name / WHOLE)
@@ -156,7 +156,7 @@ def read_into(tensors: Mapping[str, Tensor], path: Path, ranks: Ranks) -> None:
     from torch.distributed.checkpoint.state_dict_loader import load
 
     try:
-        load(dict(tensors), storage_reader=HuggingFaceStorageReader(str(path)), process_group=ranks.words)
+        load(dict(tensors), storage_reader=HuggingFaceStorageReader(str(path)), process_group=ranks.host_group)
     except CheckpointException as error:
         raise Refused(f"{path} does not hold the weights of this model: {_first(error)}") from None
 

@@ -1,7 +1,7 @@
-"""The processes that train one model together, as torchrun starts them: rank r of `size`, each with its own device.
+"""The processes that train one model, as torchrun starts them: rank r of `size`, each with its own device.
 
-All of them walk through the same run in step. Each takes its share of every batch; what is not shared out (evaluation,
-drawing) each does alike, since under sharded weights it takes all of them to do it. Only the first, the chief, writes.
+All ranks run the same loop; each takes its share of every batch. Evaluation and sampling run on all ranks, as sharded
+weights need all of them. Only rank 0, the main rank, writes files.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from dither.registry.config.errors import Refused
 
 __all__ = ["SINGLE_RANK", "Ranks", "join_ranks", "local_shard"]
 
-PATIENCE = timedelta(minutes=30)
-"""How long ranks wait for each other: the chief may be writing a large checkpoint."""
+TIMEOUT = timedelta(minutes=30)
+"""Timeout of collectives: the main rank may be writing a large checkpoint."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """One of the processes of a run.
+    """This process among the processes of a run.
 
     Attributes:
-        rank: Number of this process among all.
-        size: How many there are.
-        local: Its number on this machine, which is that of its GPU.
-        restarts: How often all of them were started again because one had died.
-        launch: What all of them, and those started again, have in common; "" for a process alone.
+        rank: Global rank.
+        size: World size.
+        local: Rank on this machine, the index of its GPU.
+        restarts: Number of times that torchrun has restarted all ranks.
+        launch: Id shared by all ranks of a launch and its restarts; "" for a single process.
+        host_group: gloo process group for values on the host, so that these do not wait for a GPU.
     """
 
     rank: int = 0
@@ -43,62 +44,59 @@ class Ranks:
     local: int = 0
     restarts: int = 0
     launch: str = ""
-    _words: Any = field(default=None, compare=False)
+    host_group: Any = field(default=None, compare=False, repr=False)
 
     @property
-    def words(self) -> Any:
-        """The group in which hosts speak to each other, not GPUs."""
-        return self._words
-
-    @property
-    def chief(self) -> bool:
-        """Whether this process writes."""
+    def is_main(self) -> bool:
+        """Whether this process writes files."""
         return self.rank == 0
 
     def any(self, flag: bool) -> bool:
-        """Tell whether the flag is set on any rank; every rank has to ask."""
+        """Return whether the flag is set on any rank. Collective."""
         if self.size == 1:
             return flag
-        word = torch.tensor(float(flag))
-        dist.all_reduce(word, dist.ReduceOp.MAX, group=self._words)
-        return bool(word)
+        value = torch.tensor(float(flag))
+        dist.all_reduce(value, dist.ReduceOp.MAX, group=self.host_group)
+        return bool(value)
 
-    def share(self, value: Any) -> Any:
-        """Return the chief's value, of what JSON holds, on every rank."""
+    def broadcast(self, value: Any) -> Any:
+        """Return the JSON value of the main rank on every rank. Collective."""
         if self.size == 1:
             return value
-        text = bytearray(json.dumps(value).encode()) if self.chief else bytearray()
+        text = bytearray(json.dumps(value).encode()) if self.is_main else bytearray()
         length = torch.tensor(len(text))
-        dist.broadcast(length, 0, group=self._words)
-        said = torch.frombuffer(text, dtype=torch.uint8) if self.chief else torch.empty(int(length), dtype=torch.uint8)
-        dist.broadcast(said, 0, group=self._words)
-        return json.loads(bytes(said.tolist()))
+        dist.broadcast(length, 0, group=self.host_group)
+        data = (
+            torch.frombuffer(text, dtype=torch.uint8) if self.is_main else torch.empty(int(length), dtype=torch.uint8)
+        )
+        dist.broadcast(data, 0, group=self.host_group)
+        return json.loads(bytes(data.tolist()))
 
-    def add(self, value: Tensor) -> Tensor:
-        """Add up a tensor over all ranks, in place."""
+    def all_reduce(self, value: Tensor) -> Tensor:
+        """Sum a tensor over all ranks in place. Collective."""
         if self.size > 1:
             dist.all_reduce(value)
         return value
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         """Wait for all ranks."""
         if self.size > 1:
-            dist.barrier(group=self._words)
+            dist.barrier(group=self.host_group)
 
 
 SINGLE_RANK = Ranks()
-"""A process by itself."""
+"""A process that was not started by torchrun."""
 
 
 @contextmanager
 def join_ranks(device: str = "auto") -> Iterator[Ranks]:
-    """Yield this process among those that torchrun started, or by itself where nothing did.
+    """Yield this process among the ranks of torchrun, or `SINGLE_RANK` without torchrun.
 
     Args:
-        device: As in the experiment.
+        device: `train.device` of the experiment.
 
     Raises:
-        Refused: The environment speaks of ranks, but they cannot meet.
+        Refused: The environment describes ranks, but they cannot connect.
     """
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         yield SINGLE_RANK
@@ -106,27 +104,27 @@ def join_ranks(device: str = "auto") -> Iterator[Ranks]:
     rank, size, local = (int(os.environ.get(key, "0")) for key in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     on_gpu = device != "cpu" and torch.cuda.is_available()
     if on_gpu and local >= torch.cuda.device_count():
-        raise Refused(f"rank {rank} is number {local} of this machine, which has {torch.cuda.device_count()} GPUs")
+        raise Refused(f"rank {rank} has local rank {local}, but this machine has {torch.cuda.device_count()} GPUs")
     if not dist.is_available():
-        raise Refused("this build of torch has no torch.distributed, so that it cannot train on several ranks")
+        raise Refused("this build of torch lacks torch.distributed", code="missing-dependency")
     if on_gpu:
         torch.cuda.set_device(local)
     try:
-        from .rendezvous import meet
+        from .rendezvous import open_store
 
-        store, rank, size = meet(PATIENCE)
-        dist.init_process_group("nccl" if on_gpu else "gloo", store=store, rank=rank, world_size=size, timeout=PATIENCE)
+        store, rank, size = open_store(TIMEOUT)
+        dist.init_process_group("nccl" if on_gpu else "gloo", store=store, rank=rank, world_size=size, timeout=TIMEOUT)
     except (RuntimeError, ValueError) as error:
-        raise Refused(f"rank {rank} of {size} cannot meet the others: {error}") from None
-    words = dist.new_group(backend="gloo", timeout=PATIENCE)  # what the host asks must not wait for a GPU
+        raise Refused(f"rank {rank} of {size} cannot connect to the other ranks: {error}") from None
+    host_group = dist.new_group(backend="gloo", timeout=TIMEOUT)
     launch = "-".join(os.environ.get(key, "") for key in ("TORCHELASTIC_RUN_ID", "MASTER_ADDR")) + f"-{os.getppid()}"
-    ranks = Ranks(rank, size, local, int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")), "", words)
-    yield Ranks(rank, size, local, ranks.restarts, ranks.share(launch), words)
-    # Not after an error: the others may never come, and torchrun ends them.
-    ranks.wait()
+    ranks = Ranks(rank, size, local, int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")), "", host_group)
+    yield Ranks(rank, size, local, ranks.restarts, ranks.broadcast(launch), host_group)
+    # No `finally`: after an error the other ranks may never arrive, and torchrun ends them.
+    ranks.barrier()
     dist.destroy_process_group()
 
 
 def local_shard(value: Tensor) -> Tensor:
-    """Return what of a tensor lies on this rank; a view."""
+    """Return the part of a tensor that is stored on this rank, as a view."""
     return value.to_local() if hasattr(value, "to_local") else value

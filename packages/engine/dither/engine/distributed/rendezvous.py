@@ -1,7 +1,7 @@
-"""Where ranks leave word for each other, after a start that may not be the first.
+"""Rendezvous that survives torchrun restarts.
 
-torchrun keeps one store for all its starts. What a start that ended badly wrote there, above all the addresses at which
-its ranks listened, is still there for the next one: a rank that reads too early connects to a process that is gone.
+torchrun keeps one store for all restarts. Keys of a failed start, above all the addresses at which its ranks listened,
+are still there for the next one: a rank that reads them too early connects to a process that has ended.
 """
 
 from __future__ import annotations
@@ -13,45 +13,44 @@ from datetime import timedelta
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
-__all__ = ["meet"]
+__all__ = ["open_store"]
 
-PAUSE = 0.01
-"""Seconds between two looks of the chief."""
+POLL_SECONDS = 0.01
 
 
-def meet(patience: timedelta) -> tuple[Store, int, int]:
-    """Return a store that no earlier start has written to, the rank of this process, and how many there are.
+def open_store(timeout: timedelta) -> tuple[Store, int, int]:
+    """Return a store without keys of earlier starts, the rank of this process, and the world size.
 
     Raises:
-        RuntimeError: The others did not come.
-        ValueError: The environment does not say where they are.
+        RuntimeError: Other ranks did not connect in time.
+        ValueError: The environment lacks the address.
     """
-    store, rank, size = next(rendezvous("env://", timeout=patience))
-    store.set_timeout(patience)
-    return PrefixStore(f"dither/{_agreed(store, rank, size, patience)}", store), rank, size
+    store, rank, size = next(rendezvous("env://", timeout=timeout))
+    store.set_timeout(timeout)
+    return PrefixStore(f"dither/{_agree_on_prefix(store, rank, size, timeout)}", store), rank, size
 
 
-def _agreed(store: Store, rank: int, size: int, patience: timedelta) -> str:
-    """Return a name that all ranks of this start, and no others, know.
+def _agree_on_prefix(store: Store, rank: int, size: int, timeout: timedelta) -> str:
+    """Return a prefix that the ranks of this start share and no earlier start has used.
 
-    A count of starts will not do: on several machines each has its own. So every rank asks with a word that was never
-    used, the chief answers each word it finds, old or new, and goes on once every rank has thanked for its answer.
+    A restart count does not work: each machine has its own. So every rank sends a random token, the main rank answers
+    each token, old or new, with its own, and continues once every rank has acknowledged the answer.
     """
-    word = secrets.token_hex(8)
+    token = secrets.token_hex(8)
     if rank:
-        store.set(f"dither/asks/{rank}", word)
-        name = str(store.get(f"dither/answer/{word}").decode())  # waits for it
-        store.set(f"dither/{name}/thanks/{rank}", "")
-        return name
+        store.set(f"dither/asks/{rank}", token)
+        prefix = str(store.get(f"dither/answer/{token}").decode())  # blocks until the answer is there
+        store.set(f"dither/{prefix}/thanks/{rank}", "")
+        return prefix
     missing = set(range(1, size))
-    deadline = time.monotonic() + patience.total_seconds()
+    deadline = time.monotonic() + timeout.total_seconds()
     while missing:
         for other in sorted(missing):
-            if store.check([f"dither/{word}/thanks/{other}"]):
+            if store.check([f"dither/{token}/thanks/{other}"]):
                 missing.discard(other)
             elif store.check([f"dither/asks/{other}"]):
-                store.set(f"dither/answer/{store.get(f'dither/asks/{other}').decode()}", word)
+                store.set(f"dither/answer/{store.get(f'dither/asks/{other}').decode()}", token)
         if time.monotonic() > deadline:
-            raise RuntimeError(f"ranks {', '.join(map(str, sorted(missing)))} did not come")
-        time.sleep(PAUSE)
-    return word
+            raise RuntimeError(f"ranks {', '.join(map(str, sorted(missing)))} did not connect")
+        time.sleep(POLL_SECONDS)
+    return token

@@ -98,7 +98,7 @@ def _logging(trainer: Trainer, every: int, repeats: int) -> float:
             began = time.perf_counter()
             for step in range(every):
                 log.display.step(number * every + step)
-            log.figures(number * every, "train", trainer.read())
+            log.figures(number * every, "train", trainer.pop_metrics())
             spent.append((time.perf_counter() - began) / every)
         log.close()
     return statistics.median(spent[1:])  # the first one opens files

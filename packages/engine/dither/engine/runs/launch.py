@@ -27,7 +27,7 @@ from ..distributed.ranks import Ranks, join_ranks
 from ..files.metrics_file import BEGINNING
 from ..files.resource_errors import shortage
 from ..training.diffusion import Diffusion
-from ..training.nan_guard import NonFinite, data_of
+from ..training.nan_guard import NonFinite, describe_data
 from ..training.trainer import Trainer
 from .loading import build
 from .log import Log, SilentLog
@@ -88,7 +88,7 @@ def run(
     console = console or Screen()
     try:
         with stop_on_signals() as stop, join_ranks(loaded.experiment.train.device) as ranks:
-            if ranks.chief:
+            if ranks.is_main:
                 for line in (*loaded.warnings, *external_files(loaded), *unrecorded_plugins(loaded.plugins.files)):
                     say(errors, line, "yellow")
                 loaded.plugins.warn = lambda line: say(errors, line, "yellow")
@@ -140,13 +140,13 @@ def _begin(start: Start, runs: Path) -> int:
     notes = _first_weights(loaded, system)
     counts = system.parameter_counts()
     trainer = Trainer(system, loaded.experiment.train, loaded.experiment.seed, ranks)
-    with RunDirectory.create(runs) if ranks.chief else RunDirectory.elsewhere() as directory:
-        if ranks.chief:
+    with RunDirectory.create(runs) if ranks.is_main else RunDirectory.elsewhere() as directory:
+        if ranks.is_main:
             made = manifest(start.argv, loaded, device, counts, trainer.optimizer, ranks)
             directory.record(loaded, made | {"launch": ranks.launch})
         for note in notes:
             say(start.console, note, "yellow")
-        log = Log(directory.path, start.console, loaded.experiment.train.steps) if ranks.chief else SilentLog()
+        log = Log(directory.path, start.console, loaded.experiment.train.steps) if ranks.is_main else SilentLog()
         return _train(_run(start, directory, trainer, log), start.console)
 
 
@@ -154,14 +154,14 @@ def _resume(start: Start, path: Path, accept_changes: bool) -> int:
     loaded, ranks, console = start.loaded, start.ranks, start.console
     if not accept_changes:
         reject_escaping_links(path, "say --accept-changes to go on with it and write there")
-    with RunDirectory.open(path) if ranks.chief else RunDirectory.elsewhere() as directory:
+    with RunDirectory.open(path) if ranks.is_main else RunDirectory.elsewhere() as directory:
         before = read_manifest(path)
         changes, data = check_unchanged(before, loaded, path, accept_changes)
-        changes = directory.changes(loaded, moved=accept_changes) + changes if ranks.chief else []
+        changes = directory.changes(loaded, moved=accept_changes) + changes if ranks.is_main else []
         system, _ = build(loaded, training=True)
         newest, damaged = find_newest(path, ranks)
         if newest is None:
-            if ranks.chief and not accept_changes:
+            if ranks.is_main and not accept_changes:
                 require_never_saved(path, before)
             _first_weights(loaded, system)
         trainer = Trainer(system, loaded.experiment.train, loaded.experiment.seed, ranks)
@@ -170,7 +170,7 @@ def _resume(start: Start, path: Path, accept_changes: bool) -> int:
         if trainer.step > steps:
             raise Refused(f"the run in {path} has done {trainer.step} steps, which is more than train.steps = {steps}")
         log: Log | SilentLog = SilentLog()
-        if ranks.chief:
+        if ranks.is_main:
             for warning in (*damaged, *lost_metrics(path, place)):
                 say(console, warning, "yellow")
             for change in changes:
@@ -202,11 +202,11 @@ def _run(
     log: Log | SilentLog,
     before: Mapping[str, object] | None = None,
 ) -> Run:
-    loaded, chief = start.loaded, start.ranks.chief
+    loaded, chief = start.loaded, start.ranks.is_main
     train, settings = loaded.experiment.train, loaded.experiment.evaluate
     checkpoints = Checkpoints(directory.path / "checkpoints", train.keep, train.keep_every)
     scores = Scores(directory.path if chief else None, settings.best, settings.better, trainer.step, before)
-    scores.values = {int(step): value for step, value in start.ranks.share(list(scores.values.items()))}
+    scores.values = {int(step): value for step, value in start.ranks.broadcast(list(scores.values.items()))}
     checkpoints.spared = scores.best if train.keep_best else None
     saver = Saver(checkpoints, train.async_save)
     run = Run(loaded.experiment, loaded.plugins, directory, trainer.system, trainer, saver, scores, log, start.stop)
@@ -230,7 +230,7 @@ def _introduce(run: Run, console: Console) -> None:
 def _train(run: Run, console: Console) -> int:
     """Train, and say how it went."""
     ranks = run.ranks
-    if ranks.chief:
+    if ranks.is_main:
         _introduce(run, console)
     try:
         run.call("before_run")
@@ -240,7 +240,7 @@ def _train(run: Run, console: Console) -> int:
             run.log.outcome(flat(run.experiment.model_dump(mode="json")), run.figures)
     except BaseException as error:
         if isinstance(error, NonFinite):
-            error.add_note(f"the data: {data_of(run.experiment)}")
+            error.add_note(f"the data: {describe_data(run.experiment)}")
         saved = run.saver.newest
         kept = "no checkpoint was written yet" if saved is None else f"the checkpoint of step {saved} is kept"
         error.add_note(kept)
@@ -256,7 +256,7 @@ def _train(run: Run, console: Console) -> int:
         say(console, f"stopped by {run.stop.requested or 'another rank'} after step {run.trainer.step}, which is saved")
         say(console, f"go on with --resume {run.directory.path}")
         return STOPPED
-    if not ranks.chief:
+    if not ranks.is_main:
         return DONE
     if run.trainer.step < run.experiment.train.steps:
         scores = run.scores

@@ -78,7 +78,7 @@ class Run:
     @property
     def works(self) -> bool:
         """Whether this process takes part in evaluation and drawing: the chief, and all that hold a part of a model."""
-        return self.ranks.chief or self.trainer.shared.sharded
+        return self.ranks.is_main or self.trainer.parallel.sharded
 
     def stopping(self) -> bool:
         """Tell whether any of the processes was asked to stop."""
@@ -86,7 +86,7 @@ class Run:
 
     def _stopping_here(self) -> bool:
         """Tell the same where only those processes ask that take part."""
-        return self.stopping() if self.trainer.shared.sharded else self.stop()
+        return self.stopping() if self.trainer.parallel.sharded else self.stop()
 
     def fit(self) -> bool:
         """Train to the last step; False if a signal asked to stop before, with a checkpoint saved.
@@ -136,7 +136,7 @@ class Run:
         if watched:
             self.call("after_step", step=step, metrics=figures)
         if self._due(step, self.experiment.train.log_every):
-            self.log.figures(step, "train", self.trainer.read())
+            self.log.figures(step, "train", self.trainer.pop_metrics())
         self.log.display.step(step)
         self.seconds += (time.perf_counter() - began) * warm
 
@@ -152,7 +152,7 @@ class Run:
             samples, repeats, stopped = settings.samples, settings.repeats, self._stopping_here
             with self.system.eager():
                 figures = evaluate(self.averaged, samples, size, repeats, seed, stopped=stopped)
-        figures = self.ranks.share(figures)
+        figures = self.ranks.broadcast(figures)
         if figures is not None:
             self.figures["valid"] = figures
             self.log.figures(trainer.step, "valid", figures)
@@ -172,7 +172,7 @@ class Run:
         count, seed, size = settings.count, settings.seed, settings.batch_size
         with self.system.eager():
             drawing = make_samples(self.averaged, count, seed, size, self._stopping_here, settings.tries)
-        if drawing is not None and self.ranks.chief:
+        if drawing is not None and self.ranks.is_main:
             write_samples(drawing, self.directory.path / "samples" / f"step-{step:08d}")
             self.figures["sample"] = drawing.figures
             self.log.figures(step, "sample", drawing.figures)
@@ -195,13 +195,13 @@ class Run:
             return
         trainer.check()
         trainer.check_weights()
-        if trainer.shared.sharded and not self.experiment.train.async_save:
+        if trainer.parallel.sharded and not self.experiment.train.async_save:
             self._save_in_pieces()
             return
         tensors, plain = trainer.state()
-        model = trainer.shared.weights(self.system.model)
-        average = None if trainer.average is None else trainer.shared.weights(trainer.average.module)
-        if not self.ranks.chief:
+        model = trainer.parallel.full_weights(self.system.model)
+        average = None if trainer.average is None else trainer.parallel.full_weights(trainer.average.module)
+        if not self.ranks.is_main:
             self.saver.leave(trainer.step)
             return
         self._note(plain)
@@ -215,7 +215,7 @@ class Run:
         if trainer.average is not None:
             parts["average"] = trainer.average.module.state_dict()
         pieces = Pieces(parts, plain, self.ranks)
-        if not self.ranks.chief:
+        if not self.ranks.is_main:
             pieces.attend()
             self.saver.leave(trainer.step)
             return
@@ -232,11 +232,11 @@ class Run:
 
     def __post_init__(self) -> None:
         self.saver.written = lambda step, path: self.call("after_checkpoint", step=step, path=path)
-        self.trainer.skips.told = self.log.display.line
+        self.trainer.skips.on_skip = self.log.display.line
 
     def call(self, hook: str, **arguments: Any) -> None:
         """Call a hook of every plugin, in the process that writes."""
-        if not self.ranks.chief:
+        if not self.ranks.is_main:
             return
         for _ in self.plugins.called(hook, run=self, **arguments):
             pass
@@ -249,9 +249,9 @@ def resume_from(checkpoint: Path, trainer: Trainer) -> tuple[Place, Mapping[str,
         Damaged: The checkpoint is of another version, or was changed by hand.
     """
     try:
-        trainer.shared.load(part_of(checkpoint, "model"), trainer.system.model)
+        trainer.parallel.load(part_of(checkpoint, "model"), trainer.system.model)
         if trainer.average is not None:
-            trainer.shared.load(part_of(checkpoint, "average"), trainer.average.module)
+            trainer.parallel.load(part_of(checkpoint, "average"), trainer.average.module)
         tensors, plain = load_state(checkpoint)
         trainer.load_state(tensors, plain)
         place = Place(int(plain["metrics_bytes"]), str(plain.get("metrics_sha256", "")))

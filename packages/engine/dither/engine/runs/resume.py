@@ -67,14 +67,14 @@ def check_unchanged(
 def find_launched_run(runs: Path, ranks: Ranks) -> Path | None:
     """Return the run that these ranks were at work on before one of them died; None if it had not begun."""
     found = None
-    if ranks.chief:
+    if ranks.is_main:
         for path in sorted(runs.iterdir(), reverse=True) if runs.is_dir() else ():
             with suppress(Refused):
                 before = read_manifest(path)
                 if ranks.launch in (before.get("launch"), *(entry.get("launch") for entry in before["resumed"])):
                     found = str(path)
                     break
-    found = ranks.share(found)
+    found = ranks.broadcast(found)
     return None if found is None else Path(found)
 
 
@@ -84,8 +84,8 @@ def find_newest(path: Path, ranks: Ranks) -> tuple[Path | None, list[Damage]]:
     Raises:
         Damaged: There are checkpoints, and none is intact.
     """
-    newest, damaged = Checkpoints(path / "checkpoints").newest() if ranks.chief else (None, [])
-    found = ranks.share(None if newest is None else str(newest))
+    newest, damaged = Checkpoints(path / "checkpoints").newest() if ranks.is_main else (None, [])
+    found = ranks.broadcast(None if newest is None else str(newest))
     return None if found is None else Path(found), damaged
 
 

@@ -14,7 +14,7 @@ from ..config.experiment import Experiment
 from ..files.metrics_file import FLOOR, is_companion_metric, with_interval
 from ..training.device import peak_device_memory, peak_memory
 from ..training.diffusion import Diffusion
-from ..training.evaluation import wanted
+from ..training.evaluation import has_targets
 from .loop import Run
 from .progress import say
 
@@ -96,5 +96,5 @@ def data_warnings(experiment: Experiment, system: Diffusion) -> Iterator[str]:
     size = settings.batch_size or experiment.train.batch_size
     for split, lack in LACKS.items():
         count = min(settings.samples, task.size(split))
-        if count and not wanted(system, count, size, experiment.seed, split):
+        if count and not has_targets(system, count, size, experiment.seed, split):
             yield f"nothing is hidden in the first {count:,} samples of the {split} split: {lack}"

@@ -14,7 +14,7 @@ from dither.registry.flow.records import Clean
 
 from ..config.options import AHEAD, Train
 
-__all__ = ["Ahead", "BucketOrder", "Order", "make_order"]
+__all__ = ["BucketOrder", "Prefetcher", "SampleOrder", "make_order"]
 
 
 class BucketOrder:
@@ -59,7 +59,7 @@ class BucketOrder:
         return batches[generator.permutation(len(batches))]
 
 
-class Ahead:
+class Prefetcher:
     """Reads the batch of a step, and in threads those of the next ones.
 
     Reading is numpy and torch at work on files and memory, which leave Python to others meanwhile; so threads do what
@@ -93,7 +93,7 @@ class Ahead:
         return self._waiting.pop(step).result()
 
 
-class Order:
+class SampleOrder:
     """The order in which samples are taken: one permutation after another, and a function of the seed alone.
 
     Args:
@@ -120,7 +120,7 @@ def _permutation(size: int, seed: int, epoch: int) -> np.ndarray:
     return np.random.default_rng([seed, epoch]).permutation(size)
 
 
-def make_order(task: Task, train: Train, seed: int) -> Order | BucketOrder:
+def make_order(task: Task, train: Train, seed: int) -> SampleOrder | BucketOrder:
     """Return the order in which the samples of a task are taken.
 
     Raises:
@@ -128,7 +128,7 @@ def make_order(task: Task, train: Train, seed: int) -> Order | BucketOrder:
     """
     size = task.size("train")
     if not train.buckets:
-        return Order(size, seed)
+        return SampleOrder(size, seed)
     if not isinstance(task, BucketedTask):
         raise Refused(Problem("the task does not say which samples have the same padding", ("train", "buckets")))
     if size < train.batch_size:

@@ -22,13 +22,13 @@ from dither.registry.flow.records import Clean, Measured, Noise, Noised, State
 from dither.registry.flow.spaces import Space, TokenSpace
 from dither.registry.kinds.component_info import ModelFacts
 
-__all__ = ["Blockwise"]
+__all__ = ["BlockDiffusion"]
 
 Denoise = Callable[[State, Float[Tensor, " BN"]], Any]
 
 
 @dataclass(frozen=True)
-class Blockwise:
+class BlockDiffusion:
     """The cut of a sample into blocks.
 
     Attributes:

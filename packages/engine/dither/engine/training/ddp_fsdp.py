@@ -103,12 +103,12 @@ class ParallelModel:
         """Return what gradients are to be divided by: the ranks' means were taken where sums were meant."""
         return weight / self.ranks.size if self.ranks.size > 1 else weight
 
-    def norm(self, gradients: list[Tensor]) -> Float[Tensor, ""]:
+    def gradient_norm(self, gradients: list[Tensor]) -> Float[Tensor, ""]:
         """Return the norm of all gradients, of which a rank may hold a part only."""
         norm = norm_of(gradients)
-        return self.ranks.add(norm.square()).sqrt() if self.sharded else norm
+        return self.ranks.all_reduce(norm.square()).sqrt() if self.sharded else norm
 
-    def weights(self, module: nn.Module) -> nn.Module | Weights:
+    def full_weights(self, module: nn.Module) -> nn.Module | Weights:
         """Return the weights of a module as a checkpoint holds them; every rank has to ask."""
         if not self.sharded:
             return module
@@ -122,7 +122,7 @@ class ParallelModel:
         if not self.sharded:
             return dict(tensors)
         gathered = ((name, full_tensor(value)) for name, value in tensors.items())
-        return {name: value.cpu() for name, value in gathered if self.ranks.chief}
+        return {name: value.cpu() for name, value in gathered if self.ranks.is_main}
 
     @torch.no_grad()
     def load(self, path: Path, module: nn.Module) -> None:

@@ -25,7 +25,7 @@ from dither.registry.plugins.catalog import Catalog
 from ..config.component_errors import annotate_build_errors
 from ..config.experiment import Experiment
 from ..config.options import Guidance, condition_labels
-from .block_diffusion import Blockwise
+from .block_diffusion import BlockDiffusion
 from .randomness import Stream, seed_generators
 
 __all__ = ["Diffusion", "fused_head"]
@@ -47,7 +47,7 @@ class Diffusion(nn.Module):
         bound: Whether the loss is the diffusion part of a bound on -log p(x_0).
         blocks: The blocks that the model is trained on, each behind the clean ones before it; None for whole samples.
         guidance: How samples are led by a condition; None for not at all.
-        asked: Labels that all samples are asked to have, by condition.
+        labels: Labels that all samples are asked to have, by condition.
     """
 
     def __init__(
@@ -59,15 +59,15 @@ class Diffusion(nn.Module):
         sampler: Sampler,
         precision: Literal["float32", "tf32", "bfloat16"] = "float32",
         bound: bool = False,
-        blocks: Blockwise | None = None,
+        blocks: BlockDiffusion | None = None,
         guidance: Guidance | None = None,
-        asked: Mapping[str, int] | None = None,
+        labels: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__()
         self.task, self.process, self.model, self.loss, self.sampler = task, process, model, loss, sampler
         self.precision: Literal["float32", "tf32", "bfloat16"] = precision
         self.bound, self.blocks = bound, blocks
-        self.guidance, self.asked = guidance, asked or {}
+        self.guidance, self.labels = guidance, labels or {}
         self._trunk: Callable[..., Tensor] | None = None
         self._compiled = False
         self._estimating = process if isinstance(process, EstimatingProcess) else None  # to ask takes 10 microseconds
@@ -85,7 +85,7 @@ class Diffusion(nn.Module):
             seed_generators(torch.device("cpu"), Stream.WEIGHTS, experiment.seed)
             model = experiment.model.build(process.space)
             loss, sampler = experiment.loss.build(facts), experiment.sampler.build()
-            blocks = Blockwise.of(facts.space, experiment.model.facts())
+            blocks = BlockDiffusion.of(facts.space, experiment.model.facts())
         parts = task, process, model, loss, sampler
         asked = experiment.sample.guidance, condition_labels(experiment.sample, facts.space)
         return cls(*parts, experiment.train.precision, experiment.loss.bound, blocks, *asked)
@@ -93,7 +93,7 @@ class Diffusion(nn.Module):
     def with_model(self, model: nn.Module) -> Diffusion:
         """Return the same system around another model, such as an average of its weights."""
         parts = self.task, self.process, model, self.loss, self.sampler
-        settings = self.precision, self.bound, self.blocks, self.guidance, self.asked
+        settings = self.precision, self.bound, self.blocks, self.guidance, self.labels
         return Diffusion(*parts, *settings).train(model.training)
 
     def like(self, n: int, seed: int) -> Clean:
@@ -101,7 +101,7 @@ class Diffusion(nn.Module):
         like = self.task.like(n, seed)
         labels = {
             name: like.valid.new_full((len(like.valid),), label, dtype=torch.int64)
-            for name, label in self.asked.items()
+            for name, label in self.labels.items()
         }
         return replace(like, cond=like.cond | labels) if labels else like
 

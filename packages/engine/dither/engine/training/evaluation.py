@@ -18,7 +18,7 @@ from dither.registry.flow.records import Clean, Measured
 from .diffusion import Diffusion
 from .randomness import Stream, seed_generators
 
-__all__ = ["NORMAL_95", "Intervals", "evaluate", "half_width", "wanted"]
+__all__ = ["NORMAL_95", "Intervals", "evaluate", "half_width", "has_targets"]
 
 
 @torch.no_grad()
@@ -80,7 +80,7 @@ def evaluate(
 
 
 @torch.no_grad()
-def wanted(system: Diffusion, samples: int, batch_size: int, seed: int = 0, split: Split = "valid") -> bool:
+def has_targets(system: Diffusion, samples: int, batch_size: int, seed: int = 0, split: Split = "valid") -> bool:
     """Tell whether noise takes anything at all away from the samples of an evaluation; arguments as for `evaluate`.
 
     Usually the first batch says so. The noise is that of the evaluation.

@@ -15,7 +15,7 @@ from dither.registry.spec.aliases import components_in
 
 from ..config.experiment import Experiment
 
-__all__ = ["FiniteGuard", "NonFinite", "NonFiniteWeights", "Skips", "all_finite", "data_of"]
+__all__ = ["FiniteGuard", "NonFinite", "NonFiniteWeights", "Skips", "all_finite", "describe_data"]
 
 SHOWN = 20
 
@@ -66,7 +66,7 @@ def all_finite(tensors: Iterable[Tensor]) -> bool:
     return not flags or bool(torch.stack(flags).all())
 
 
-def data_of(experiment: Experiment) -> str:
+def describe_data(experiment: Experiment) -> str:
     """Return what an experiment is trained on: the task, and each part of kind data with the files that it names."""
     told = [f"task {experiment.task.name}"]
     for path, part in components_in(experiment):
@@ -149,7 +149,7 @@ class Skips:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.counted = self.row = 0
-        self.told: Callable[[str], object] = lambda line: None
+        self.on_skip: Callable[[str], object] = lambda line: None
 
     def one_more(self, error: NonFinite) -> bool:
         """Tell whether the step of an error may be passed over; it is counted then."""
@@ -159,7 +159,7 @@ class Skips:
             return False
         self.counted += 1
         self.row += 1
-        self.told(f"{error}; it is skipped, {self.row} in a row of at most {self.limit}")
+        self.on_skip(f"{error}; it is skipped, {self.row} in a row of at most {self.limit}")
         return True
 
     def take(self) -> dict[str, float]:

@@ -18,7 +18,7 @@ from ..config.options import Train
 from ..distributed.ranks import SINGLE_RANK, Ranks, local_shard
 from ..optimizers.moving_average import MovingAverage
 from ..optimizers.optimizer_state import flatten, restore
-from .batches import Ahead, make_order
+from .batches import Prefetcher, make_order
 from .ddp_fsdp import ParallelModel
 from .device import keep_compiled, require_compiler
 from .diffusion import Diffusion
@@ -57,7 +57,7 @@ class Trainer:
             raise Refused("the task has no training samples")
         self.system, self.train, self.seed, self.ranks = system, train, seed, ranks
         self.order = make_order(system.task, train, seed)
-        self._read = Ahead(lambda rows: system.task.batch("train", rows), self.rows, train.workers)
+        self._read = Prefetcher(lambda rows: system.task.batch("train", rows), self.rows, train.workers)
         if train.lora is None:
             freeze(system.model, train.freeze)
         else:
@@ -67,11 +67,11 @@ class Trainer:
             require_compiler(next(system.model.parameters()).device)
             keep_compiled()
             system.compile_model(blocks=train.compile == "blocks")
-        self.shared = ParallelModel(system, self.average, train, ranks)
+        self.parallel = ParallelModel(system, self.average, train, ranks)
         self.parameters = [p for p in system.model.parameters() if p.requires_grad]
         self.device = self.parameters[0].device
         self.optimizer = train.optimizer.build(system.model)
-        self._divides = None if self.shared.sharded else self.optimizer
+        self._divides = None if self.parallel.sharded else self.optimizer
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
         self.factor = train.lr_schedule.build(train.steps)
         self.skips = Skips(train.skip_limit if train.non_finite == "skip" else 0)
@@ -98,14 +98,14 @@ class Trainer:
         for parameter in self.parameters:
             parameter.grad = None
         figures = self._gradients()
-        gradients = self.shared.gradients(self.parameters)
-        norm: Any = self.shared.norm(gradients)
+        gradients = self.parallel.gradients(self.parameters)
+        norm: Any = self.parallel.gradient_norm(gradients)
         if not self.guard.deferred:  # the host waits for them anyway, and its arithmetic takes no kernels
             figures = [figure.item() for figure in figures]
             norm = norm.item()
         total, weight = figures
         weight = weight.clamp_min(TINY) if isinstance(weight, Tensor) else max(weight, TINY)
-        weight_here = self.shared.scale(weight)
+        weight_here = self.parallel.scale(weight)
         divide(self._divides, gradients, divisor_of(weight_here, self.train.clip, norm))
         norm = norm / weight_here
         try:
@@ -143,15 +143,15 @@ class Trainer:
         """Add up the gradients of the weighted losses of a batch; return the sum of the losses, and of the weights."""
         totals, weights = [], []
         batch = self._batch(self.step)
-        for number, part in enumerate(self.shared.parts, 1):
-            with self.shared.step(last=number == len(self.shared.parts)) as measure:
-                measured = measure(*self._taken(batch, self.shared.own(part)))
+        for number, part in enumerate(self.parallel.parts, 1):
+            with self.parallel.step(last=number == len(self.parallel.parts)) as measure:
+                measured = measure(*self._taken(batch, self.parallel.own(part)))
                 total = measured.total()
                 total.backward()  # type: ignore[no-untyped-call]
             totals.append(total.detach())
             weights.append(measured.weights.detach().sum())
         figures = sum(totals[1:], totals[0]), sum(weights[1:], weights[0])
-        return figures if self.ranks.size == 1 else self.ranks.add(torch.stack(figures)).unbind()
+        return figures if self.ranks.size == 1 else self.ranks.all_reduce(torch.stack(figures)).unbind()
 
     def _batch(self, step: int) -> Prepared:
         """Return the whole batch of a step on the device, noised.
@@ -174,7 +174,7 @@ class Trainer:
         """Return the numbers of the samples in the batch of a step."""
         return self.order.rows(step * self.train.batch_size, self.train.batch_size)
 
-    def read(self) -> dict[str, float]:
+    def pop_metrics(self) -> dict[str, float]:
         """Return the means since the last call, and start anew. Waits for the device.
 
         Raises:
@@ -216,7 +216,7 @@ class Trainer:
         rows, faulty = self.rows(error.step), []
         seed_generators(self.device, Stream.STEP, self.seed, error.step, 0)
         batch = self._batch(error.step)
-        for part in self.shared.parts:
+        for part in self.parallel.parts:
             with self.system.eager():
                 measured = self.system(*self._taken(batch, part))
             finite = (measured.values * measured.weights).isfinite().flatten(1).all(1)
@@ -227,7 +227,7 @@ class Trainer:
     def state(self, gathered: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return what a resumed run needs beside the weights: tensors, whole on the chief or in pieces, and values."""
         tensors, plain = flatten(self.optimizer)
-        tensors = (self.shared.gather(tensors) if gathered else tensors) | {"sums": self.sums}
+        tensors = (self.parallel.gather(tensors) if gathered else tensors) | {"sums": self.sums}
         averaged = 0 if self.average is None else self.average.updates
         counts = {"step": self.step, "counted": self.counted, "averaged": averaged}
         return tensors, counts | self.skips.state() | {"optimizer": plain}
@@ -243,7 +243,7 @@ class Trainer:
         self._on_host = sums.tolist()
         self._on_device.copy_(sums)
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        restore(self.optimizer, self.shared.spread(rest, parameters), plain["optimizer"])
+        restore(self.optimizer, self.parallel.spread(rest, parameters), plain["optimizer"])
         self.step, self.counted = int(plain["step"]), int(plain["counted"])
         self.guard.start(self.step)
         self.skips.load_state(plain)
