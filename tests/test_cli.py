@@ -76,7 +76,7 @@ def test_help_is_quick():
         "print(time.process_time())"
     )
     runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(3)]
-    # 0.2 s on the machine of docs/figures.md; an unoptimised Python takes twice that
+    # 0.2 s on the machine of docs/benchmarks.md; an unoptimised Python takes twice that
     assert min(float(done.stdout.splitlines()[-1]) for done in runs) < 0.8
 
 
@@ -94,7 +94,7 @@ def test_a_check_is_quick():
     assert {name.rpartition(".")[2] for name in told.split()[1:]} == {
         "app", "completion", "experiments", "output", "root",
     }  # fmt: skip
-    # 0.25 s on the machine of docs/figures.md
+    # 0.25 s on the machine of docs/benchmarks.md
     assert min(float(done.stdout.splitlines()[1].split()[0]) for done in runs) < 0.8
 
 
