@@ -31,8 +31,9 @@ def test_every_flipped_bit_is_seen_and_the_file_is_named(path):
     content = path.read_bytes()
     for offset in range(0, len(content), 41):
         path.write_bytes(content[:offset] + bytes([content[offset] ^ 4]) + content[offset + 1 :])
-        with pytest.raises(Refused, match=r"x\.npz: is damaged: its sha256"):
+        with pytest.raises(Refused, match=r"x\.npz") as info:
             archive.read_archive(path, "")
+        assert info.value.codes == ["damaged-file"]
 
 
 @pytest.mark.parametrize("name", ["x.npz", "x.json"])
@@ -51,27 +52,31 @@ def test_missing_and_cut_files_are_named(path, name, damage):
 @pytest.mark.parametrize("sidecar", ["[]", "{}", '{"arrays": {"features": 1}, "sha256": "x"}', "null"])
 def test_a_sidecar_that_makes_no_sense_is_named(path, sidecar):
     path.with_suffix(".json").write_text(sidecar)
-    with pytest.raises(Refused, match=r"x\.json: is damaged"):
+    with pytest.raises(Refused, match=r"x\.json") as info:
         archive.read_archive(path, "")
+    assert info.value.codes == ["damaged-file"]
 
 
 def test_other_shapes_than_the_sidecar_says_are_refused(path):
     sidecar = path.with_suffix(".json")
     sidecar.write_text(sidecar.read_text().replace("20", "21"))
-    with pytest.raises(Refused, match=r"x\.json says"):
+    with pytest.raises(Refused, match=r"x\.json") as info:
         archive.read_archive(path, "")
+    assert info.value.codes == ["damaged-file"]
 
 
 def test_a_file_too_large_for_memory_is_refused_before_it_is_read(path, monkeypatch):
     monkeypatch.setattr(archive, "LIMIT", 500)
-    with pytest.raises(Refused, match="allowed are 500"):
+    with pytest.raises(Refused) as info:
         archive.load_npz(path, path)
+    assert info.value.codes == ["too-large"]
 
 
 def test_objects_are_never_unpickled(tmp_path):
     np.savez(tmp_path / "y.npz", features=np.array([{"a": 1}], dtype=object))
-    with pytest.raises(Refused, match=r"y\.npz: is no intact npz file"):
+    with pytest.raises(Refused, match=r"y\.npz") as info:
         archive.load_npz(tmp_path / "y.npz", tmp_path / "y.npz")
+    assert info.value.codes == ["wrong-shape"]
 
 
 @pytest.mark.parametrize("subset", ["whole", "chr21-22"])

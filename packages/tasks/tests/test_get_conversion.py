@@ -201,7 +201,7 @@ def test_a_stop_leaves_nothing_behind(store, tmp_path, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dither.tasks.prepared.progress.Progress.tell", stop)
+    monkeypatch.setattr("dither.tasks.prepared.progress.Progress.update", stop)
     with pytest.raises(KeyboardInterrupt):
         spec(store, out=str(tmp_path / "out")).prepare()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.zarr"]
@@ -245,7 +245,7 @@ DAMAGE = {
     "lying shape": ("regions.json", lambda content: content.replace(b"3\n   ]", b"4\n   ]"), "regions.json says"),
     "lying type": ("regions.json", lambda content: content.replace(b'"<f4"', b'"<f2"'), "regions.json says <f2"),
     "other version": ("regions.json", lambda content: content.replace(b'"version": 3', b'"version": 9'), "version"),
-    "no array": ("features.npy", lambda content: b"x" * len(content), "features.npy: is damaged or cut short"),
+    "no array": ("features.npy", lambda content: b"x" * len(content), "features.npy: damaged or cut short"),
     "fewer motifs": ("regions.json", lambda content: content.replace(b'"GATA1",\n', b"\n"), "not of 40 regions and 2"),
 }
 

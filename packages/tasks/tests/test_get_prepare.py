@@ -133,7 +133,7 @@ def test_a_stop_leaves_nothing_behind(region_wheel, motif_wheel, tmp_path, monke
     monkeypatch.setattr(prepare, "fetch_wheel", lambda name, version, sha256: wheels[name])
     monkeypatch.setattr(prepare, "ARCHETYPES", 5)
     with monkeypatch.context() as stopped:
-        stopped.setattr("dither.tasks.prepared.progress.Progress.tell", lambda self, done, total: stop(done, total))
+        stopped.setattr("dither.tasks.prepared.progress.Progress.update", lambda self, done, total: stop(done, total))
         with pytest.raises(KeyboardInterrupt):
             prepare.write_built(tmp_path / "built" / "matrix.npz")
     assert not list(tmp_path.glob("built/*"))

@@ -278,7 +278,7 @@ OLD_MISTAKES = {
         "it would take 4,000,000,000,000,000 bytes",
     ),
     "rows": (lambda f: np.save(f / "wATAC/0.exp.npy", np.ones((3, 2))), "different numbers of regions: 0.watac.npz 24"),
-    "pickled": (lambda f: np.save(f / "wATAC/0.tss.npy", np.array([{}])), "0.tss.npy: is damaged or cut short"),
+    "pickled": (lambda f: np.save(f / "wATAC/0.tss.npy", np.array([{}])), "0.tss.npy: damaged or cut short"),
     "one strand": (lambda f: np.save(f / "wATAC/0.tss.npy", np.ones(24)), "has the shape (24,) of float64"),
     "header": (lambda f: (f / "cell_type_align.txt").write_text("a,b\n"), "line 1: the header has no id, celltype"),
     "outside": (

@@ -48,6 +48,7 @@ CODES: dict[str, str] = {
     "syntax-error": "The text is not valid TOML, JSON or the stated format.",
     "too-large": "A size limit is exceeded.",
     "file-exists": "The output exists already.",
+    "unwritable-file": "The file or folder cannot be written.",
     "unknown-format": "The file is in none of the supported formats.",
     "extends-cycle": "Experiment files extend each other in a circle.",
     # the command line
@@ -77,6 +78,9 @@ CODES: dict[str, str] = {
     "unknown-metric": "No metric of this name is computed.",
     "shape-mismatch": "A tensor has another shape than required.",
     # data
+    "not-prepared": "The data must be prepared first; the help text has the command.",
+    "changed-options": "The data were prepared with other options or from another source.",
+    "other-version": "The data were prepared by another version of dither.",
     "missing-array": "A required array or column is missing.",
     "wrong-shape": "An array has an unexpected shape or type.",
     "no-samples": "No usable sample is left.",

@@ -104,7 +104,7 @@ def convert(spec: PreparedRegions) -> str:
     if spec.dtype == "float16":
         halves = Float16Rounding(source.path, arrays["motifs"], found.place)
     with Progress("regions converted") as progress, _writing(folder), atomic_folder(folder) as beside:
-        record = fill_folder(beside, arrays, spec.dtype, made, progress.tell, halves)
+        record = fill_folder(beside, arrays, spec.dtype, made, progress.update, halves)
     notes = [f"note: {note}" for note in (*_notes(arrays), *(halves.notes() if halves else ()))]
     return "\n".join([_summary(record), *notes, f"in {perf_counter() - began:.1f} s, all of it in {folder}"])
 

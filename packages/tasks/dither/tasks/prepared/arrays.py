@@ -1,7 +1,4 @@
-"""Single arrays on disk, as numpy writes them: mapped, never unpickled, and no longer than the file is.
-
-They are written as a plain stream: a full disk is then an error that can be said. Through a map it ends the process.
-"""
+"""Files of numpy: memory-mapped .npy arrays, and .npz archives with a JSON sidecar. Nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -25,30 +22,34 @@ __all__ = ["LIMIT", "Arrays", "load_npz", "map_npy", "read_archive", "read_npy",
 
 
 def map_npy(path: Path, help_text: str | None = None) -> Shaped[np.memmap, "..."]:
-    """Map an array; only what is asked for is read.
+    """Memory-map an array.
 
     Args:
         path: The file.
-        help_text: What a person is to do when it is missing or damaged.
+        help_text: What to do when it is missing or damaged.
 
     Raises:
         Refused: It is missing, cut short, or holds objects.
     """
     try:
         if path.exists() and not path.is_file():
-            raise Refused(f"{path}: is no plain file")
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
+            raise Refused(f"{path}: not a regular file", code="unreadable-file")
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError as error:
+        raise Refused(Problem(f"{path}: {error.strerror}", help=help_text, code="file-not-found")) from None
     except OSError as error:
-        raise Refused(Problem(f"{path}: {error.strerror or error}", help=help_text)) from None
+        message = f"{path}: {error.strerror or error}"
+        raise Refused(Problem(message, help=help_text, code="unreadable-file")) from None
     except (ValueError, EOFError, OverflowError, SyntaxError, RecursionError, MemoryError) as error:
-        raise Refused(Problem(f"{path}: is damaged or cut short ({str(error)[:120]})", help=help_text)) from None
-    if not isinstance(found, np.memmap):
-        raise Refused(Problem(f"{path}: is no single array", help=help_text))
-    return found
+        message = f"{path}: damaged or cut short ({str(error)[:120]})"
+        raise Refused(Problem(message, help=help_text, code="damaged-file")) from None
+    if not isinstance(array, np.memmap):
+        raise Refused(Problem(f"{path}: not a single array", help=help_text, code="damaged-file"))
+    return array
 
 
 def read_npy(path: Path, help_text: str | None = None) -> Shaped[np.ndarray, "..."]:
-    """Read an array whole; otherwise as `map_npy`."""
+    """Read an array into memory; see `map_npy`."""
     return np.array(map_npy(path, help_text))
 
 
@@ -72,14 +73,14 @@ def write_npy(
 
 
 LIMIT = 1 << 32
-"""Bytes that the arrays of one file may take in memory."""
+"""Bytes in memory that the arrays of one file may take."""
 
 Arrays = dict[str, Shaped[np.ndarray, "..."]]
 """Arrays by name."""
 
 
 def write_archive(path: Path, arrays: Mapping[str, Shaped[np.ndarray, "..."]], about: Mapping[str, Any]) -> None:
-    """Write `path` (.npz) and its sidecar (.json) with dtype and shape of each array, the sha256, and `about`."""
+    """Write an .npz file, and a .json file with `about`, the sha256, and dtype and shape of each array."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
     content = buffer.getvalue()
@@ -89,21 +90,21 @@ def write_archive(path: Path, arrays: Mapping[str, Shaped[np.ndarray, "..."]], a
         "bytes": len(content),
         "sha256": hashlib.sha256(content).hexdigest(),
     }
-    with atomic_write(path) as beside:
-        beside.write_bytes(content)
-    with atomic_write(path.with_suffix(".json")) as beside:
-        beside.write_text(json.dumps(sidecar, indent=1) + "\n", encoding="utf-8")
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(content)
+    with atomic_write(path.with_suffix(".json")) as temporary:
+        temporary.write_text(json.dumps(sidecar, indent=1) + "\n", encoding="utf-8")
 
 
 def read_archive(path: Path, help_text: str) -> Arrays:
-    """Return the arrays of a file that `write_archive` made.
+    """Return the arrays that `write_archive` wrote, after comparing the sha256.
 
     Args:
-        path: The npz file.
-        help_text: What a person is to do when a file is missing or damaged.
+        path: The .npz file.
+        help_text: What to do when a file is missing or damaged.
 
     Raises:
-        Refused: If either file is missing or damaged: every byte of the npz file is checked against the sidecar.
+        Refused: Either file is missing or damaged.
     """
     sidecar = path.with_suffix(".json")
     try:
@@ -112,52 +113,57 @@ def read_archive(path: Path, help_text: str) -> Arrays:
         expected = {name: (entry["dtype"], tuple(entry["shape"])) for name, entry in about["arrays"].items()}
         sha256 = str(about["sha256"])
     except OSError as error:
-        raise Refused(Problem(f"{error.filename}: {error.strerror}", help=help_text)) from None
+        problem = Problem(f"{error.filename}: {error.strerror}", help=help_text, code="file-not-found")
+        raise Refused(problem) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Refused(Problem(f"{sidecar}: is damaged ({type(error).__name__}: {error})", help=help_text)) from None
+        message = f"{sidecar}: damaged ({type(error).__name__}: {error})"
+        raise Refused(Problem(message, help=help_text, code="damaged-file")) from None
     if hashlib.sha256(content).hexdigest() != sha256:
-        message = f"{path}: is damaged: its sha256 is not the one in {sidecar.name} ({len(content):,} bytes)"
-        raise Refused(Problem(message, help=help_text))
+        message = f"{path}: damaged: sha256 differs from {sidecar.name} ({len(content):,} bytes)"
+        raise Refused(Problem(message, help=help_text, code="damaged-file"))
     arrays = load_npz(io.BytesIO(content), path)
-    found = {name: (array.dtype.str, array.shape) for name, array in arrays.items()}
-    if found != expected:
-        raise Refused(Problem(f"{path}: holds {found}, but {sidecar.name} says {expected}", help=help_text))
+    shapes = {name: (array.dtype.str, array.shape) for name, array in arrays.items()}
+    if shapes != expected:
+        message = f"{path}: holds {shapes}, but {sidecar.name} declares {expected}"
+        raise Refused(Problem(message, help=help_text, code="damaged-file"))
     return arrays
 
 
 def load_npz(file: io.BytesIO | Path, path: Path) -> Arrays:
-    """Return all arrays of an npz file; nothing is unpickled, and sizes are looked at before anything is read.
+    """Return all arrays of an .npz file, after checking their total size.
 
     Raises:
-        Refused: If the file is missing, damaged, cut short, too large, or holds objects.
+        Refused: The file is missing, damaged, too large, or holds objects.
     """
     if isinstance(file, Path) and file.exists() and not file.is_file():
-        raise Refused(f"{path}: is no plain file")
+        raise Refused(f"{path}: not a regular file", code="unreadable-file")
     try:
         with zipfile.ZipFile(file) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
         if size > LIMIT:
-            raise Refused(f"{path}: its arrays would take {size:,} bytes, allowed are {LIMIT:,}")
+            raise Refused(f"{path}: arrays take {size:,} bytes, the limit is {LIMIT:,}", code="too-large")
         if isinstance(file, io.BytesIO):
             file.seek(0)
         with np.load(file, allow_pickle=False) as archive:
-            return {name: _array(archive, name, path) for name in archive.files}
+            return {name: _member(archive, name, path) for name in archive.files}
+    except FileNotFoundError as error:
+        raise Refused(f"{path}: {error.strerror}", code="file-not-found") from None
     except OSError as error:
-        raise Refused(f"{path}: {error.strerror or error}") from None
-    except MemoryError as error:  # a header may speak of more than the file holds
-        raise Refused(f"{path}: {error}") from None
+        raise Refused(f"{path}: {error.strerror or error}", code="unreadable-file") from None
+    except MemoryError as error:  # a header may declare more than the file holds
+        raise Refused(f"{path}: {error}", code="too-large") from None
     except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, KeyError, NotImplementedError) as error:
-        raise Refused(f"{path}: is no intact npz file ({error})") from None
+        raise Refused(f"{path}: damaged .npz file ({error})", code="damaged-file") from None
 
 
-def _array(archive: Any, name: str, path: Path) -> Shaped[np.ndarray, "..."]:
+def _member(archive: Any, name: str, path: Path) -> Shaped[np.ndarray, "..."]:
     try:
-        found = archive[name]
+        array = archive[name]
     except ValueError as error:
         if "pickle" not in str(error):
             raise
         fix = 'objects are never unpickled; save text with .astype("str"), and numbers with .astype("float32")'
-        raise Refused(Problem(f'{path}: is no intact npz file: "{name}" holds objects', help=fix)) from None
-    if not isinstance(found, np.ndarray):
-        raise Refused(f'{path}: "{name}" is no array')
-    return found
+        raise Refused(Problem(f'{path}: "{name}" holds objects', help=fix, code="wrong-shape")) from None
+    if not isinstance(array, np.ndarray):
+        raise Refused(f'{path}: "{name}" is not an array', code="damaged-file")
+    return array

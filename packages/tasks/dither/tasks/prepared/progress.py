@@ -1,4 +1,4 @@
-"""How far a preparation has come, on a line of its own that rewrites itself; silent where nobody looks on."""
+"""Progress of a preparation, on one line of the terminal."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from types import TracebackType
 __all__ = ["Progress"]
 
 EVERY = 0.1
-"""Seconds between two writings."""
+"""Seconds between two updates."""
 
 
 class Progress:
-    """Counts done things on the error stream, if that is a terminal.
+    """Writes a counter to the error stream if that is a terminal.
 
     Args:
-        what: What is counted, such as "motifs scanned for".
+        what: Items that are counted, such as "motifs scanned".
     """
 
     def __init__(self, what: str) -> None:
         self.what, self._wrote, self._next = what, False, 0.0
         self._shown = sys.stderr.isatty()
 
-    def tell(self, done: int, total: int) -> None:
-        """Say how many are done."""
+    def update(self, done: int, total: int) -> None:
+        """Show how many are done."""
         now = monotonic()
         if self._shown and (now >= self._next or done == total):
             sys.stderr.write(f"\r\x1b[K{done:,} of {total:,} {self.what}")

@@ -223,7 +223,7 @@ def build_matrix(
     """
     motifs = [Motif.of(name, table) for name, table in counts.values()]
     with Progress("motifs scanned for") as progress:
-        found = scan(encode(sequences.sequence), motifs, tell=progress.tell)
+        found = scan(encode(sequences.sequence), motifs, tell=progress.update)
     r = correlation(found)
     labels = cluster(r, archetypes)
     train = ~np.isin(sequences.chromosome, np.concatenate(HELD_OUT))

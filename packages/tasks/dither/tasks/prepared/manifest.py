@@ -1,0 +1,162 @@
+"""Manifest of a folder of prepared data: options and source, one record per array with its checksum, rejected rows.
+
+Neither numpy nor torch is imported here, so that a Spec can read a manifest while an experiment is validated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from dither.registry.config.errors import Problem, Refused, nearest
+
+__all__ = ["MANIFEST", "ArrayRecord", "Kind", "Manifest", "changed_options", "describe_sources", "read_manifest"]
+
+MANIFEST: Final = "manifest.json"
+"""Written last: a folder that has it is complete."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of prepared data.
+
+    Attributes:
+        name: Plural noun for messages, also the name of its folder in the cache.
+        version: Increases when the same source would be stored differently.
+        command: Command that prepares such data.
+        option: Name of the option that sets the folder.
+        files: Glob patterns of files in such a folder besides the manifest, .npy and .jsonl files.
+        earlier: Names of the manifest in earlier versions.
+    """
+
+    name: str
+    version: int
+    command: str
+    option: str = "out"
+    files: tuple[str, ...] = ()
+    earlier: tuple[str, ...] = ()
+
+
+class ArrayRecord(BaseModel):
+    """One .npy file; `sha256` is that of the values, without the header of the file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    file: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\.npy$")
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int = Field(ge=0)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    info: dict[str, Any] = Field(default_factory=dict)
+
+
+class Manifest(BaseModel):
+    """Content of manifest.json.
+
+    Attributes:
+        kind: Name of the kind of data.
+        version: Version of the kind.
+        made: Options, and a digest of the source under "source"; compared before the data are used or replaced.
+        arrays: The arrays by name.
+        info: Whatever else the task stores.
+        rejected: Number of rejected rows by reason; the rows are in rejected.jsonl.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    kind: str
+    version: int
+    made: dict[str, Any]
+    arrays: dict[str, ArrayRecord]
+    info: dict[str, Any] = Field(default_factory=dict)
+    rejected: dict[str, int] = Field(default_factory=dict)
+
+
+class _Header(BaseModel):
+    kind: str
+    version: int
+
+
+def read_manifest(folder: Path, kind: Kind, command: str = "") -> Manifest:
+    """Read a manifest and compare the length of every file with it.
+
+    Args:
+        folder: Folder of prepared data.
+        kind: Expected kind.
+        command: Command that prepares the data; defaults to that of the kind.
+
+    Raises:
+        Refused: The folder is missing, incomplete, of another kind or of another version.
+    """
+    path, fix = folder / MANIFEST, f"run: {command or kind.command}"
+    try:
+        content = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise Refused(_not_prepared(folder, kind, fix)) from None
+    except OSError as error:
+        raise Refused(f"{path}: {error.strerror}", code="unreadable-file") from None
+    try:
+        header = _Header.model_validate_json(content)
+        if header.kind != kind.name:
+            raise Refused(f"{folder} holds prepared {header.kind}, expected {kind.name}", code="unknown-format")
+        if header.version != kind.version:
+            raise Refused(_other_version(folder, f"version {header.version}, expected {kind.version}", fix))
+        manifest = Manifest.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = "".join(f"{key}: " for key in first["loc"])
+        raise Refused(Problem(f"{path} is damaged: {where}{first['msg']}", help=fix, code="damaged-file")) from None
+    if problems := [problem for record in manifest.arrays.values() for problem in _length_problems(folder, record)]:
+        raise Refused([Problem(message, help=fix, code=code) for message, code in problems])
+    return manifest
+
+
+def _not_prepared(folder: Path, kind: Kind, fix: str) -> Problem:
+    if any((folder / name).is_file() for name in kind.earlier):
+        return _other_version(folder, "an earlier version", fix)
+    if folder.is_dir():
+        return Problem(f"{folder} holds no prepared {kind.name}: no {MANIFEST}", help=fix, code="not-prepared")
+    if folder.exists():
+        return Problem(f"{folder} is a file, expected a folder with {MANIFEST}", code="not-prepared")
+    siblings = [path.name for path in folder.parent.iterdir()] if folder.parent.is_dir() else []
+    near = nearest(folder.name, siblings)
+    help_text = f'did you mean "{folder.with_name(near)}"?' if near else fix
+    return Problem(f"{folder}: no such folder of prepared {kind.name}", help=help_text, code="not-prepared")
+
+
+def _other_version(folder: Path, versions: str, fix: str) -> Problem:
+    return Problem(f"{folder} was prepared by another version of dither ({versions})", help=fix, code="other-version")
+
+
+def _length_problems(folder: Path, record: ArrayRecord) -> list[tuple[str, str]]:
+    path = folder / record.file
+    try:
+        size = path.stat().st_size
+    except OSError:
+        return [(f"{path} is missing", "file-not-found")]
+    if size == record.bytes:
+        return []
+    return [(f"{path} has {size:,} bytes, expected {record.bytes:,} as in {MANIFEST}", "damaged-file")]
+
+
+def changed_options(manifest: Manifest, made: Mapping[str, Any]) -> list[str]:
+    """Return the keys of `made` whose values differ from those in the manifest."""
+    return [key for key, value in made.items() if manifest.made.get(key) != value]
+
+
+def describe_sources(files: Iterable[Path], root: Path, *, times: bool = True) -> dict[str, Any]:
+    """Return number, bytes and a digest of names, sizes and modification times of source files.
+
+    Args:
+        files: The files.
+        root: Names are relative to it, so that a moved folder has the same digest.
+        times: Include modification times; without them a copy of the files counts as unchanged.
+    """
+    states = [(os.path.relpath(path, root), path.stat()) for path in files]
+    lines = [f"{name} {state.st_size}" + (f" {state.st_mtime_ns}" if times else "") for name, state in states]
+    digest = hashlib.sha256("\n".join(sorted(lines)).encode("utf-8", "surrogateescape")).hexdigest()
+    return {"files": len(states), "bytes": sum(state.st_size for _, state in states), "digest": digest}

@@ -1,0 +1,84 @@
+"""Rows of a source that were not taken, and why: counted, all of them written to a file, a few shown."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["MAX_SHOWN", "REJECTED", "Rejected", "RejectedRows"]
+
+REJECTED = "rejected.jsonl"
+MAX_SHOWN = 3
+"""Rows shown for each reason."""
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A row, document or file that was not taken.
+
+    Attributes:
+        place: Where it is, such as "plans.jsonl, line 3".
+        sort: Reason as one word, to count by.
+        message: Full reason; may begin with the place.
+    """
+
+    place: str
+    sort: str
+    message: str
+
+    def __str__(self) -> str:
+        return self.message if self.message.startswith(self.place) else f"{self.place}: {self.message}"
+
+
+class RejectedRows:
+    """Collects rejected rows; keeps the first of each reason in memory and all of them in a temporary file."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._first: dict[str, list[Rejected]] = {}
+        self._file = tempfile.TemporaryFile("w+", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
+
+    def __enter__(self) -> RejectedRows:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def __len__(self) -> int:
+        return self.counts.total()
+
+    def add(self, row: Rejected) -> None:
+        """Record one row."""
+        self.counts[row.sort] += 1
+        first = self._first.setdefault(row.sort, [])
+        if len(first) < MAX_SHOWN:
+            first.append(row)
+        line = {"place": row.place, "sort": row.sort, "message": row.message}
+        self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+    def save(self, path: Path) -> None:
+        """Write all rows to a file, one JSON object per line."""
+        self._file.seek(0)
+        with path.open("w", encoding="utf-8") as file:
+            shutil.copyfileobj(self._file, file)
+
+    def lines(self, title: str = "rejected", sorts: Mapping[str, str] | None = None) -> Iterator[str]:
+        """Yield a report: the number of rows per reason, and the first of each.
+
+        Args:
+            title: Word after the total number.
+            sorts: Description of each reason.
+        """
+        if not self.counts:
+            return
+        yield f"{len(self):,} {title}:"
+        for sort, count in self.counts.most_common():
+            yield f"  {count:,} {(sorts or {}).get(sort, sort)}"
+            yield from (f"    {row}" for row in self._first[sort])
+            if count > MAX_SHOWN:
+                yield f"    ... and {count - MAX_SHOWN:,} more"

@@ -1,0 +1,325 @@
+"""A folder of prepared data: .npy files, memory-mapped, and a manifest with their checksums.
+
+existing = find_existing(folder, KIND, made, force=False)
+if existing is None:
+    with write_folder(folder, KIND, made) as writer:
+        writer.add("edges", edges)
+    manifest = writer.manifest
+arrays = open_arrays(folder, read_manifest(folder, KIND))
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Shaped
+
+from dither.registry.config.errors import Problem, Refused
+from dither.registry.files.atomic import atomic_folder, atomic_write, fsync
+from dither.registry.files.cache import cache_folder
+
+from .arrays import map_npy
+from .manifest import MANIFEST, ArrayRecord, Kind, Manifest, read_manifest
+from .rejected import REJECTED, RejectedRows
+
+__all__ = ["ArrayStream", "Writer", "check_owned", "find_existing", "open_arrays", "verify", "write_folder"]
+
+BLOCK = 1 << 24
+"""Bytes read at once to compute a checksum."""
+
+
+class ArrayStream:
+    """A .npy file that is written in blocks of rows; the number of rows need not be known.
+
+    Values are written as a plain stream: a full disk raises OSError, where a memory map would end the process.
+
+    Args:
+        path: The file.
+        dtype: Type of the values.
+        row_shape: Shape of one row; () for a vector.
+    """
+
+    def __init__(self, path: Path, dtype: np.dtype[Any], row_shape: Sequence[int] = ()) -> None:
+        self.path, self.dtype, self.row_shape, self.rows = path, np.dtype(dtype), tuple(row_shape), 0
+        self._digest = hashlib.sha256()
+        self._file = path.open("wb")
+        self._file.write(self._header())
+
+    def append(self, block: Shaped[np.ndarray, "n ..."]) -> None:
+        """Write rows."""
+        block = np.ascontiguousarray(block, self.dtype)
+        if block.shape[1:] != self.row_shape:
+            raise ValueError(f"rows of shape {self.row_shape} expected, got {block.shape[1:]}")
+        content = block.tobytes()
+        self._digest.update(content)
+        self._file.write(content)
+        self.rows += len(block)
+
+    def close(self, **info: Any) -> ArrayRecord:
+        """Complete the header, wait until the file is on disk, and return its record."""
+        size = self._file.tell()
+        self._file.seek(0)
+        self._file.write(self._header())  # as long as before: numpy pads it for any number of rows
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        shape = (self.rows, *self.row_shape)
+        return ArrayRecord(
+            file=self.path.name,
+            dtype=self.dtype.str,
+            shape=shape,
+            bytes=size,
+            sha256=self._digest.hexdigest(),
+            info=info,
+        )
+
+    def abort(self) -> None:
+        """Close the file as it is."""
+        self._file.close()
+
+    def _header(self) -> bytes:
+        header = io.BytesIO()
+        descr = np.lib.format.dtype_to_descr(self.dtype)
+        fields = {"descr": descr, "fortran_order": False, "shape": (self.rows, *self.row_shape)}
+        np.lib.format.write_array_header_1_0(header, fields)
+        return header.getvalue()
+
+
+class Writer:
+    """Fills a new folder of prepared data; `write_folder` yields it.
+
+    Attributes:
+        folder: Temporary folder, for other files than arrays.
+        info: What the manifest stores under "info".
+        manifest: The manifest, once `write_folder` has ended.
+    """
+
+    manifest: Manifest
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.info: dict[str, Any] = {}
+        self._arrays: dict[str, ArrayRecord] = {}
+        self._streams: dict[str, ArrayStream] = {}
+        self._rejected: dict[str, int] = {}
+
+    def stream(self, name: str, dtype: Any, row_shape: Sequence[int] = ()) -> ArrayStream:
+        """Begin an array whose rows come in blocks; `end` completes it."""
+        self._streams[name] = ArrayStream(self.folder / f"{name}.npy", np.dtype(dtype), row_shape)
+        return self._streams[name]
+
+    def end(self, name: str, **info: Any) -> ArrayRecord:
+        """Complete an array; `info` is stored in its record."""
+        self._arrays[name] = self._streams.pop(name).close(**info)
+        return self._arrays[name]
+
+    def add(self, name: str, array: Shaped[np.ndarray, "n ..."], **info: Any) -> ArrayRecord:
+        """Write a whole array."""
+        self.stream(name, array.dtype, array.shape[1:]).append(array)
+        return self.end(name, **info)
+
+    def add_blocks(self, name: str, blocks: Iterable[Any], dtype: Any, row_shape: Sequence[int] = ()) -> ArrayRecord:
+        """Write an array that is produced in blocks of rows."""
+        stream = self.stream(name, dtype, row_shape)
+        for block in blocks:
+            stream.append(block)
+        return self.end(name)
+
+    def reject(self, rows: RejectedRows, file: str = REJECTED) -> None:
+        """Save rejected rows; those of the standard file are counted in the manifest."""
+        rows.save(self.folder / file)
+        if file == REJECTED:
+            self._rejected = dict(rows.counts)
+
+    def _finish(self, kind: Kind, made: Mapping[str, Any]) -> None:
+        for name in list(self._streams):
+            self.end(name)
+        self.manifest = Manifest(
+            kind=kind.name,
+            version=kind.version,
+            made=json.loads(json.dumps(made)),
+            arrays=self._arrays,
+            info=json.loads(json.dumps(self.info)),
+            rejected=self._rejected,
+        )
+        (self.folder / MANIFEST).write_text(self.manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        for path in self.folder.iterdir():
+            fsync(path)
+
+    def _abort(self) -> None:
+        for stream in self._streams.values():
+            with suppress(OSError):
+                stream.abort()
+
+
+@contextmanager
+def write_folder(folder: Path, kind: Kind, made: Mapping[str, Any]) -> Iterator[Writer]:
+    """Yield a writer; when the block ends without an error, the new folder replaces `folder` in one step.
+
+    Args:
+        folder: Destination; `check_owned` should have accepted it.
+        kind: Kind of data.
+        made: Options, and a digest of the source.
+
+    Raises:
+        Refused: The disk is full or not writable. Nothing is left behind.
+    """
+    try:
+        with atomic_folder(folder) as temporary:
+            writer = Writer(temporary)
+            try:
+                yield writer
+                writer._finish(kind, made)
+            finally:
+                writer._abort()
+    except OSError as error:
+        code = "disk-full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "unwritable-file"
+        raise Refused(f"{folder}: cannot be written: {error.strerror or error}", code=code) from error
+
+
+def check_owned(folder: Path, kind: Kind) -> None:
+    """Check that a folder is missing, empty, or holds nothing but prepared data of this kind.
+
+    Raises:
+        Refused: It is a file, or replacing it would delete other files.
+    """
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise Refused(f"{folder} is a file; prepared {kind.name} need a folder", code="file-exists")
+    names = sorted(path.name for path in folder.iterdir())
+    marked = any(name in names for name in (MANIFEST, *kind.earlier))
+    patterns = (MANIFEST, "*.npy", "*.jsonl", *kind.earlier, *kind.files) if marked else ()
+    others = [name for name in names if not any(fnmatch(name, pattern) for pattern in patterns)]
+    if others:
+        shown = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
+        fix = f"--{kind.option} names another folder, which is created"
+        raise Refused(Problem(f"{folder} contains other files ({shown})", help=fix, code="file-exists"))
+
+
+def find_existing(folder: Path, kind: Kind, made: Mapping[str, Any], *, force: bool = False) -> Manifest | None:
+    """Return the manifest of a folder that holds exactly this, all checksums verified; None if it must be written.
+
+    Damaged data, data of another version, and any data with `force` are to be replaced.
+
+    Raises:
+        Refused: The folder holds other files, or the same kind of data made with other options.
+    """
+    check_owned(folder, kind)
+    if force or not (folder / MANIFEST).is_file():
+        return None
+    try:
+        manifest = read_manifest(folder, kind)
+        made = json.loads(json.dumps(made))
+        changed = sorted(key for key in {*made, *manifest.made} if made.get(key) != manifest.made.get(key))
+        if not changed:
+            verify(folder, manifest, kind)
+            return manifest
+    except Refused:
+        return None
+    words = [f"{key} was {json.dumps(manifest.made.get(key))}" for key in changed if key != "source"]
+    words += ["the source changed"] if "source" in changed else []
+    message = f"{folder} holds {kind.name} prepared with other options: {'; '.join(words)}"
+    fix = f"--force replaces them; --{kind.option} names another folder"
+    raise Refused(Problem(message, help=fix, code="changed-options"))
+
+
+def open_arrays(
+    folder: Path, manifest: Manifest, kind: Kind, names: Iterable[str] | None = None
+) -> dict[str, Shaped[np.memmap, "..."]]:
+    """Memory-map arrays.
+
+    Args:
+        folder: Folder of prepared data.
+        manifest: Its manifest, as `read_manifest` returns it.
+        kind: Kind of data.
+        names: Names of the arrays; all by default.
+
+    Raises:
+        Refused: An array is unreadable, or its dtype, shape or order differs from the manifest.
+    """
+    arrays, fix = {}, f"run: {kind.command}"
+    for name in manifest.arrays if names is None else names:
+        record = manifest.arrays.get(name)
+        if record is None:
+            raise Refused(Problem(f"{folder / MANIFEST} has no array {name}", help=fix, code="missing-array"))
+        path = folder / record.file
+        array = map_npy(path, fix)
+        if (array.dtype.str, array.shape) != (record.dtype, record.shape) or not array.flags.c_contiguous:
+            found = f"{array.dtype.str} of shape {array.shape}"
+            message = f"{path} holds {found}, {MANIFEST} declares {record.dtype} of shape {record.shape}"
+            raise Refused(Problem(message, help=fix, code="damaged-file"))
+        arrays[name] = array
+    return arrays
+
+
+def verify(
+    folder: Path, manifest: Manifest, kind: Kind, names: Iterable[str] | None = None, *, once: bool = False
+) -> None:
+    """Read arrays and compare their checksums.
+
+    Args:
+        folder: Folder of prepared data.
+        manifest: Its manifest, as `read_manifest` returns it.
+        kind: Kind of data.
+        names: Names of the arrays; all by default.
+        once: Skip this if it succeeded before and no file has changed since. Applies to all arrays only.
+
+    Raises:
+        Refused: Names every array that differs.
+    """
+    open_arrays(folder, manifest, kind, names)
+    stamp, state = _stamp(folder), _state(folder, manifest)
+    if once and _read_stamp(stamp) == state:
+        return
+    records = [manifest.arrays[name] for name in (manifest.arrays if names is None else names)]
+    if wrong := [record.file for record in records if _sha256(folder / record.file, record) != record.sha256]:
+        fix = f"copy them again, or run: {kind.command}"
+        messages = (f"{folder / name}: checksum differs from {MANIFEST}" for name in wrong)
+        raise Refused([Problem(message, help=fix, code="damaged-file") for message in messages])
+    if once and names is None:
+        with suppress(OSError), atomic_write(stamp) as temporary:
+            temporary.write_text(json.dumps(state), "utf-8")
+
+
+def _sha256(path: Path, record: ArrayRecord) -> str:
+    """Return the checksum of the values, which are at the end of the file."""
+    values = np.dtype(record.dtype).itemsize * int(np.prod(record.shape, dtype=object))
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            file.seek(record.bytes - values)
+            while block := file.read(BLOCK):
+                digest.update(block)
+    except OSError as error:
+        raise Refused(f"{path}: {error.strerror}", code="unreadable-file") from None
+    return digest.hexdigest()
+
+
+def _stamp(folder: Path) -> Path:
+    """File that notes that the checksums of this folder were verified."""
+    name = hashlib.sha256(str(folder.resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    return cache_folder() / "verified" / f"{name}.json"
+
+
+def _read_stamp(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _state(folder: Path, manifest: Manifest) -> list[list[str | int]]:
+    """Checksum, size, time and inode of each file: a file that was touched has another state."""
+    files = [(record, (folder / record.file).stat()) for record in manifest.arrays.values()]
+    return [[record.file, record.sha256, stat.st_size, stat.st_mtime_ns, stat.st_ino] for record, stat in files]

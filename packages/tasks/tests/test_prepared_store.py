@@ -1,0 +1,295 @@
+"""The store of prepared data: round trips, damage, ownership of folders, rejected rows, the Spec's base class."""
+
+import errno
+import json
+import shutil
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from dither.registry.config.errors import CODES, Refused
+from dither.tasks.prepared import store
+from dither.tasks.prepared.arrays import map_npy
+from dither.tasks.prepared.manifest import MANIFEST, Kind, changed_options, describe_sources, read_manifest
+from dither.tasks.prepared.rejected import Rejected, RejectedRows
+from dither.tasks.prepared.spec import PrepareSpec
+from dither.tasks.prepared.store import (
+    ArrayStream,
+    check_owned,
+    find_existing,
+    open_arrays,
+    verify,
+    write_folder,
+)
+
+KIND = Kind("boxes", 2, "dither prepare boxes", files=("names.txt",), earlier=("boxes.json",))
+MADE = {"size": 3, "source": {"files": 1}}
+ARRAYS = {
+    "x": np.arange(12, dtype="<f4").reshape(4, 3),
+    "names": np.array(["a", "bc"]),
+    "none": np.zeros((0, 3), bool),
+    "half": np.linspace(0, 1, 7).astype(np.float16),
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("DITHER_DATA", str(tmp_path / "cache"))
+    with write_folder(tmp_path / "boxes", KIND, MADE) as writer:
+        for name, array in ARRAYS.items():
+            writer.add(name, array, largest=len(array))
+        writer.info["cells"] = ("k562",)
+        (writer.folder / "names.txt").write_text("a")
+    return tmp_path / "boxes"
+
+
+def refusal(call, *args, **options):
+    with pytest.raises(Refused) as info:
+        call(*args, **options)
+    assert set(info.value.codes) <= set(CODES)
+    return info.value
+
+
+def opened(folder):
+    manifest = read_manifest(folder, KIND)
+    verify(folder, manifest, KIND)
+    return open_arrays(folder, manifest, KIND)
+
+
+def test_round_trip(folder):
+    arrays = opened(folder)
+    assert arrays.keys() == ARRAYS.keys()
+    for name, array in ARRAYS.items():
+        assert isinstance(arrays[name], np.memmap)
+        np.testing.assert_array_equal(arrays[name], array)
+        np.testing.assert_array_equal(np.load(folder / f"{name}.npy"), array)
+    manifest = read_manifest(folder, KIND)
+    assert (manifest.made, manifest.info) == (MADE, {"cells": ["k562"]})
+    assert manifest.arrays["x"].info == {"largest": 4}
+    assert changed_options(manifest, {"size": 4, "source": {"files": 1}}) == ["size"]
+    assert open_arrays(folder, manifest, KIND, ["x"]).keys() == {"x"}
+
+
+def test_streams_write_what_numpy_writes(tmp_path):
+    for number, values in enumerate((*ARRAYS.values(), np.arange(1000) * 7)):
+        stream = ArrayStream(tmp_path / f"{number}.npy", values.dtype, values.shape[1:])
+        for block in np.array_split(values, 3):
+            stream.append(block)
+        with pytest.raises(ValueError, match="shape"):
+            stream.append(np.zeros((1, 2, 2)))
+        record = stream.close()
+        np.save(tmp_path / "numpy.npy", values)
+        assert (tmp_path / record.file).read_bytes() == (tmp_path / "numpy.npy").read_bytes()
+        assert record.bytes == (tmp_path / record.file).stat().st_size
+        np.testing.assert_array_equal(map_npy(tmp_path / record.file), values)
+
+
+def edit(name, change):
+    return lambda folder: (folder / name).write_bytes(change((folder / name).read_bytes()))
+
+
+def manifest_edit(**changes):
+    return edit(MANIFEST, lambda content: json.dumps({**json.loads(content), **changes}).encode())
+
+
+def record_edit(**changes):
+    def change(content):
+        manifest = json.loads(content)
+        manifest["arrays"]["x"] |= changes
+        return json.dumps(manifest).encode()
+
+    return edit(MANIFEST, change)
+
+
+DAMAGE = {
+    "array cut short": (edit("x.npy", lambda content: content[:-1]), "damaged-file", "x.npy"),
+    "array too long": (edit("x.npy", lambda content: content + b"\0"), "damaged-file", "x.npy"),
+    "array missing": (lambda folder: (folder / "x.npy").unlink(), "file-not-found", "x.npy"),
+    "flipped bit": (edit("x.npy", lambda c: c[:-1] + bytes([c[-1] ^ 1])), "damaged-file", "x.npy"),
+    "junk": (edit("x.npy", lambda content: b"x" * len(content)), "damaged-file", "x.npy"),
+    "other order": (edit("x.npy", lambda c: c.replace(b"False, ", b"True,  ")), "damaged-file", "x.npy"),
+    "other dtype": (edit("x.npy", lambda c: c.replace(b"<f4", b"<i4")), "damaged-file", "x.npy"),
+    "declared dtype": (record_edit(dtype="<i4"), "damaged-file", "x.npy"),
+    "declared shape": (record_edit(shape=[3, 4]), "damaged-file", "x.npy"),
+    "path outside": (record_edit(file="../x.npy"), "damaged-file", MANIFEST),
+    "no JSON": (edit(MANIFEST, lambda content: b"{"), "damaged-file", MANIFEST),
+    "no arrays": (manifest_edit(arrays=None), "damaged-file", MANIFEST),
+    "later version": (manifest_edit(version=3), "other-version", "boxes"),
+    "other kind": (manifest_edit(kind="tokens"), "unknown-format", "boxes"),
+    "no manifest": (lambda folder: (folder / MANIFEST).unlink(), "not-prepared", "boxes"),
+    "no folder": (shutil.rmtree, "not-prepared", "boxes"),
+    "a file": (lambda folder: (shutil.rmtree(folder), folder.write_text("")), "not-prepared", "boxes"),
+    "earlier manifest": (lambda folder: (folder / MANIFEST).rename(folder / "boxes.json"), "other-version", "boxes"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damage_is_found_and_replaced(folder, name):
+    damage, code, file = DAMAGE[name]
+    damage(folder)
+    refused = refusal(opened, folder)
+    assert refused.codes == [code]
+    assert file in refused.problems[0].message
+    if name not in ("a file", "other kind"):
+        assert KIND.command in refused.problems[0].help
+    if name not in ("a file", "no manifest"):
+        assert find_existing(folder, KIND, MADE) is None
+
+
+def test_every_damaged_array_is_named(folder):
+    for name in ("x", "half"):
+        edit(f"{name}.npy", lambda content: content[:-1] + bytes([content[-1] ^ 1]))(folder)
+    assert refusal(opened, folder).codes == ["damaged-file"] * 2
+    manifest = read_manifest(folder, KIND)
+    verify(folder, manifest, KIND, ["names"])
+    assert refusal(open_arrays, folder, manifest, KIND, ["y"]).codes == ["missing-array"]
+
+
+def test_a_mistyped_folder_has_a_suggestion(folder):
+    assert "boxes" in refusal(read_manifest, folder.with_name("boxen"), KIND).problems[0].help
+
+
+def test_verified_once(folder, monkeypatch):
+    manifest, read = read_manifest(folder, KIND), []
+    monkeypatch.setattr(store, "_sha256", lambda path, record: read.append(path) or record.sha256)
+    for _ in range(2):
+        verify(folder, manifest, KIND, once=True)
+    assert len(read) == len(ARRAYS)
+    (folder / "x.npy").touch()
+    verify(folder, manifest, KIND, once=True)
+    assert len(read) == 2 * len(ARRAYS)
+
+
+def test_existing_data_are_left_alone_or_replaced_with_force(folder):
+    assert find_existing(folder, KIND, MADE) == read_manifest(folder, KIND)
+    assert find_existing(folder, KIND, MADE, force=True) is None
+    refused = refusal(find_existing, folder, KIND, {"size": 4, "source": {"files": 2}})
+    assert refused.codes == ["changed-options"]
+    assert "size was 3; the source changed" in refused.problems[0].message
+    assert find_existing(folder, KIND, {"size": 4}, force=True) is None
+    assert find_existing(folder / "new", KIND, MADE) is None
+
+
+@pytest.mark.parametrize("name", ["thesis.tex", "x.npy", "manifest.json.bak"])
+@pytest.mark.parametrize("prepared", [True, False])
+def test_folders_with_other_files_stay(folder, tmp_path, name, prepared):
+    place = folder if prepared else tmp_path / "other"
+    place.mkdir(exist_ok=True)
+    (place / name).touch()
+    if prepared and name == "x.npy":
+        return check_owned(place, KIND)
+    assert refusal(find_existing, place, KIND, MADE, force=True).codes == ["file-exists"]
+    assert name in refusal(check_owned, place, KIND).problems[0].message
+    return None
+
+
+def test_a_file_is_not_replaced(tmp_path):
+    (tmp_path / "boxes").touch()
+    (tmp_path / "empty").mkdir()
+    assert refusal(check_owned, tmp_path / "boxes", KIND).codes == ["file-exists"]
+    check_owned(tmp_path / "empty", KIND)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left"), ValueError("x")])
+def test_a_stop_in_the_middle_leaves_the_folder_as_it_was(folder, error):
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(Refused if isinstance(error, OSError) else type(error)) as info:  # noqa: SIM117, PT012
+        with write_folder(folder, KIND, {}) as writer:
+            writer.stream("x", "f4").append(np.zeros(3))
+            raise error
+    if isinstance(error, OSError):
+        assert info.value.codes == ["disk-full"]
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert [path.name for path in folder.parent.iterdir()] == ["boxes"]
+
+
+def test_a_full_disk_is_an_error(tmp_path):
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+
+    (tmp_path / "x.npy").symlink_to("/dev/full")
+    stream = ArrayStream(tmp_path / "x.npy", np.dtype("f8"))
+    with pytest.raises(OSError, match="No space left"):
+        stream.append(np.zeros(10**6))
+    with pytest.raises(OSError, match="No space left"):
+        stream.abort()
+
+
+def test_an_unwritable_place_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(Refused) as info, write_folder(tmp_path / "file" / "boxes", KIND, {}):
+        pass
+    assert info.value.codes in (["unwritable-file"], ["file-exists"])
+
+
+def test_rejected_rows_are_counted_shown_and_saved(tmp_path):
+    with RejectedRows() as rows, write_folder(tmp_path / "boxes", KIND, {}) as writer:
+        for number in range(5):
+            rows.add(Rejected(f"a.txt, line {number}", "empty", "no text"))
+        rows.add(Rejected("b.txt", "binary", "b.txt: \ud800 is binary"))
+        writer.reject(rows)
+        lines = list(rows.lines("left out", {"empty": "without text"}))
+    assert lines[:3] == ["6 left out:", "  5 without text", "    a.txt, line 0: no text"]
+    assert lines[-3:] == ["    ... and 2 more", "  1 binary", "    b.txt: \ud800 is binary"]
+    assert read_manifest(tmp_path / "boxes", KIND).rejected == {"empty": 5, "binary": 1}
+    saved = [json.loads(line) for line in (tmp_path / "boxes" / "rejected.jsonl").read_text().splitlines()]
+    assert [row["sort"] for row in saved] == ["empty"] * 5 + ["binary"]
+    with RejectedRows() as rows:
+        assert not list(rows.lines())
+
+
+def test_digest_of_sources(tmp_path):
+    files = [tmp_path / "b.txt", tmp_path / "a.txt"]
+    for file in files:
+        file.write_text(file.name)
+    one = describe_sources(files, tmp_path)
+    assert (one["files"], one["bytes"]) == (2, 10)
+    assert describe_sources(files[::-1], tmp_path) == one
+    copy = shutil.copytree(tmp_path, tmp_path / "copy")
+    moved = [copy / file.name for file in files]
+    assert describe_sources(moved, copy) == one  # copytree keeps times
+    (copy / "a.txt").touch()
+    assert describe_sources(moved, copy) != one
+    assert describe_sources(moved, copy, times=False) == describe_sources(files, tmp_path, times=False)
+
+
+class Boxes(PrepareSpec):
+    """Boxes."""
+
+    name: ClassVar[str] = "boxes"
+    gives: ClassVar[str] = "boxes"
+    stored: ClassVar[Kind] = KIND
+    read_options: ClassVar[frozenset[str]] = frozenset({"valid"})
+    paths: list[str]
+    out: str = ""
+    size: int = 3
+    deep: bool = False
+    valid: list[str] = ["chr2"]
+    force: bool = False
+
+    def build(self):
+        """Return nothing."""
+
+
+def test_spec_of_prepared_data(folder, tmp_path):
+    spec = Boxes(paths=["a b.txt"], out=str(folder), size=4, deep=True, valid=["chr3"], force=True)
+    assert spec.command() == f"dither prepare boxes 'a b.txt' --out {folder} --size 4 --deep"
+    assert list(spec.check()) == []
+    assert spec.options() == {"size": 4, "deep": True}
+    refused = refusal(spec.manifest)
+    assert refused.codes == ["changed-options"]
+    assert refused.problems[0].help == f"run: {spec.command()} --force"
+    with write_folder(folder, KIND, {**spec.options(), "source": 1}) as writer:
+        writer.add("x", ARRAYS["x"])
+    assert spec.manifest().arrays.keys() == {"x"}
+
+    cached = [Boxes(paths=["a"]), Boxes(paths=["a"], valid=["chr3"]), Boxes(paths=["b"]), Boxes(paths=["a"], size=4)]
+    places = [spec.folder() for spec in cached]
+    assert places[0] == places[1]
+    assert len(set(places)) == 3
+    assert places[0].parent == tmp_path / "cache" / "boxes"
+    (misfit,) = cached[0].check()
+    assert (misfit.code, misfit.path, misfit.help) == ("not-prepared", ("paths",), "run: dither prepare boxes a")
+    assert refusal(cached[0].manifest).codes == ["not-prepared"]
