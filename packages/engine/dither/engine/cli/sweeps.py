@@ -67,13 +67,16 @@ def start(
     """Check every point of a sweep, then run them all; "start" may be left out."""
     from dither.registry.config.errors import Refused
 
+    from ..reports.write import write_sweep_report
     from ..sweeps.execution import Settings
     from ..sweeps.launch import resume_sweep, start_sweep
 
     if (experiment is None) == (resume is None):
         raise Refused("give an experiment file, or --resume with the directory of a sweep, and not both")
     argv = ["dither", *sys.argv[1:]]
-    settings = Settings(jobs, keep_going, executor, tuple(options or ()), tuple(selected or ()), dry_run)
+    settings = Settings(
+        jobs, keep_going, executor, tuple(options or ()), tuple(selected or ()), dry_run, write_sweep_report
+    )
     if resume is not None:
         if values or changes or removals:
             raise Refused("a sweep goes on with its own points: --sweep, --set and --unset are for a new one")

@@ -9,17 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from dither.registry.config.errors import Refused
-from dither.registry.files.atomic import atomic_write
 
-from ..files.metrics_file import as_json
 from ..sweeps.directory import MARK, PointFolder, SweepDirectory
-from ..sweeps.summary import as_csv, columns_of, rows_of
+from ..sweeps.summary import columns_of, rows_of
 from .metrics import charts_of
 from .page import compare_page, render, run_page, write_page
 from .run_record import RunRecord, read_run
 from .svg import scatters
 
-__all__ = ["sweep_page", "write_report", "write_summary", "write_sweep_page"]
+__all__ = ["sweep_page", "write_report", "write_sweep_page", "write_sweep_report"]
 
 
 def write_report(paths: Sequence[Path], out: Path | None = None) -> Path:
@@ -102,11 +100,6 @@ def sweep_page(sweep: SweepDirectory, rows: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def write_summary(sweep: SweepDirectory, metric: str | None = None) -> list[dict[str, Any]]:
-    """Write summary.csv, summary.json and report.html into the sweep directory, and return the rows."""
-    rows = rows_of(sweep, metric)
-    write_sweep_page(sweep, sweep.path / "report.html", rows)
-    for name, text in (("summary.csv", as_csv(rows)), ("summary.json", as_json(rows, indent=2) + "\n")):
-        with atomic_write(sweep.path / name) as beside:
-            beside.write_text(text, encoding="utf-8")
-    return rows
+def write_sweep_report(sweep: SweepDirectory, rows: Sequence[dict[str, Any]]) -> Path:
+    """Write report.html into a sweep directory."""
+    return write_sweep_page(sweep, sweep.path / "report.html", rows)

@@ -1,17 +1,14 @@
-"""A sweep directory: one folder for each point, with its experiment, its status, its output and its run.
+"""Sweep directories: `sweep.json`, and a folder per point with its experiment, status, output and run.
 
-It is called `sweep-<utc>-<6 hex>`. `sweep.json` says what is swept; a point's folder holds experiment.toml (every
-default, every name pinned: it runs as it is), status.json, output.txt, point.lock, and the directory of its run.
+A directory is named `sweep-<utc>-<6 hex>`. The folder of a point holds experiment.toml (every default written out,
+every name pinned), status.json, output.txt, point.lock, and the run directory.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import secrets
 import shutil
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import tomlkit
+from filelock import FileLock, Timeout
 
 from dither.registry.config.document import Document
 from dither.registry.config.errors import Refused
@@ -34,39 +32,40 @@ from ..runs.run_directory import resolved
 __all__ = ["MARK", "UNFINISHED", "PointFolder", "SweepDirectory", "now"]
 
 UNFINISHED = ("waiting", "running", "stopped", "lost", "failed")
-"""States of points that `--resume` takes up again; the others are done and pruned."""
+"""States of points that `--resume` runs; the others are done and pruned."""
 MARK = "sweep.json"
-"""The file that makes a folder a sweep directory."""
-TRIES, BETWEEN = 6, 0.01
-"""Times that a lock is asked for, and seconds between them: a look whether somebody has it takes it for a moment."""
+"""The file that identifies a sweep directory."""
+LOCK_TIMEOUT = 0.05
+"""Seconds to wait for a lock, since a check whether it is held takes it for a moment."""
 
 
 def now() -> str:
-    """Return the time as it is written into files."""
+    """Return the time in ISO format."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True)
 class PointFolder:
-    """The folder of one point.
-
-    Attributes:
-        path: Where it is.
-        values: Key -> value.
-    """
+    """The folder of one point, and its values by key."""
 
     path: Path
     values: Mapping[str, Any]
 
     @property
     def name(self) -> str:
-        """What the point is called."""
+        """Name of the point."""
         return self.path.name
 
-    def status(self) -> dict[str, Any]:
-        """Return what is known of it: state, exit_code, reason, pid, host, started, ended, attempts.
+    @property
+    def number(self) -> int | None:
+        """Number of the point, which its name starts with."""
+        head = self.name.partition("-")[0]
+        return int(head) if head.isdigit() else None
 
-        A point whose process is gone without a word is "lost".
+    def status(self) -> dict[str, Any]:
+        """Return status.json: state, exit_code, reason, pid, host, started, ended, attempts.
+
+        A running point whose process is gone is "lost".
         """
         try:
             status = json.loads((self.path / "status.json").read_text(encoding="utf-8"))
@@ -77,74 +76,57 @@ class PointFolder:
         if not isinstance(status, dict) or not isinstance(status.get("state"), str):
             return {"state": "lost", "reason": "status.json is damaged"}
         if status["state"] == "running" and not self.held():
-            return status | {"state": "lost", "reason": "its process ended without a word"}
+            return status | {"state": "lost", "reason": "its process ended unexpectedly"}
         return status
 
     def write_status(self, state: str, **facts: Any) -> None:
-        """Write what is known of it, whole or not at all."""
-        with atomic_write(self.path / "status.json") as beside:
-            beside.write_text(as_json({"state": state, **facts}, indent=2) + "\n", encoding="utf-8")
+        """Replace status.json atomically."""
+        with atomic_write(self.path / "status.json") as temporary:
+            temporary.write_text(as_json({"state": state, **facts}, indent=2) + "\n", encoding="utf-8")
 
-    def claim(self) -> int | None:
-        """Take hold of the point; return the descriptor of the lock, or None where another process has it.
-
-        The lock lasts as long as any process has the descriptor.
-        """
-        for _ in range(TRIES - 1):
-            descriptor = self._lock(fcntl.LOCK_EX)
-            if descriptor is not None:
-                return descriptor
-            time.sleep(BETWEEN)
-        return self._lock(fcntl.LOCK_EX)
-
-    def _lock(self, how: int) -> int | None:
-        descriptor = os.open(self.path / "point.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    def claim(self) -> FileLock | None:
+        """Lock the point for this process; return None if another process holds it."""
+        lock = FileLock(self.path / "point.lock", thread_local=False)
         try:
-            fcntl.flock(descriptor, how | fcntl.LOCK_NB)
-        except OSError:
-            os.close(descriptor)
+            lock.acquire(timeout=LOCK_TIMEOUT, poll_interval=0.01)
+        except Timeout:
             return None
-        return descriptor
+        return lock
 
     def held(self) -> bool:
-        """Whether a process has the point now."""
+        """Return whether a process holds the point."""
         try:
-            descriptor = self._lock(fcntl.LOCK_SH)  # which others that only look may have, too
-        except OSError:  # such as a read-only copy: no process works there
+            lock = self.claim()
+        except OSError:  # a read-only copy, say: no process works there
             return False
-        if descriptor is not None:
-            os.close(descriptor)
-        return descriptor is None
+        if lock is not None:
+            lock.release()
+        return lock is None
 
     def run_directory(self) -> Path | None:
-        """Return the directory of the newest run, or None where none has begun."""
+        """Return the newest run directory, or None before the first run."""
         runs = [path.parent for path in self.path.glob("*/resolved.toml")]
         return max(runs, key=lambda path: path.name, default=None)
 
 
 class SweepDirectory:
-    """A sweep directory.
-
-    Attributes:
-        path: Where it is.
-        facts: What sweep.json holds.
-    """
+    """A sweep directory, and the content of its sweep.json."""
 
     def __init__(self, path: Path, facts: dict[str, Any]) -> None:
         self.path, self.facts = path, facts
 
     @classmethod
     def create(cls, runs: Path, document: Document, argv: Sequence[str], **facts: Any) -> SweepDirectory:
-        """Make a new one.
+        """Make a new sweep directory.
 
         Args:
-            runs: The folder in which it is made.
-            document: The experiment as it was read.
+            runs: Its parent folder.
+            document: The experiment.
             argv: The command line.
-            facts: More to write down, as sweep.json holds it.
+            facts: More entries of sweep.json.
 
         Raises:
-            Refused: It cannot be made there.
+            Refused: It cannot be made.
         """
         path = runs / f"sweep-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
         try:
@@ -155,7 +137,8 @@ class SweepDirectory:
                 (path / "extends").mkdir(exist_ok=True)
                 shutil.copyfile(parent, path / "extends" / f"{number}-{parent.name}")
         except OSError as error:
-            raise Refused(f"the sweep directory {path} cannot be made: {error.strerror}") from None
+            message = f"cannot make the sweep directory {path}: {error.strerror}"
+            raise Refused(message, code="unreadable-file") from None
         name = str(document.tree.get("name", given.stem))
         registry = governing_policy_file(given)
         first = {"format": 1, "name": name, "file": str(given), "started": now(), "argv": list(argv)}
@@ -164,10 +147,10 @@ class SweepDirectory:
 
     @classmethod
     def open(cls, path: Path) -> SweepDirectory:
-        """Open one that exists.
+        """Open a sweep directory.
 
         Raises:
-            Refused: It is none, or sweep.json is damaged.
+            Refused: It is not a sweep directory, or sweep.json is damaged.
         """
         try:
             facts = json.loads((path / MARK).read_text(encoding="utf-8"))
@@ -177,47 +160,50 @@ class SweepDirectory:
         except (FileNotFoundError, NotADirectoryError):
             raise not_a_sweep(path, MARK) from None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise Refused(f"{path / MARK} cannot be read: {error}") from None
+            raise Refused(f"{path / MARK} cannot be read: {error}", code="damaged-file") from None
         if not valid:
-            raise Refused(f"{path / MARK} is damaged: a point needs a name and a table of values")
+            raise Refused(f"{path / MARK} is damaged: a point requires a name and values", code="damaged-file")
         return cls(path, facts)
 
     def add(self, name: str, values: Mapping[str, Any], loaded: Loaded) -> PointFolder:
-        """Make the folder of a point, with its experiment, ready to run."""
+        """Make the folder of a point, with its experiment and plugin files."""
         folder = PointFolder(self.path / name, dict(values))
         folder.path.mkdir()
-        for file in loaded.plugins.files:
-            (folder.path / "plugins").mkdir(exist_ok=True)
-            shutil.copyfile(file, folder.path / "plugins" / file.name)
+        _copy_plugins(loaded.plugins, folder.path)
         (folder.path / "experiment.toml").write_text(tomlkit.dumps(resolved(loaded)), encoding="utf-8")
         return folder
 
     def copy_base(self, document: Document, plugins: Plugins) -> None:
-        """Keep what a search varies, with all that it extends laid together, so that other points can be made of it."""
+        """Write base/experiment.toml, from which a search makes further points; `extends` is merged."""
         folder = self.path / "base"
-        (folder / "plugins").mkdir(parents=True)
-        for file in plugins.files:
-            shutil.copyfile(file, folder / "plugins" / file.name)
+        folder.mkdir()
+        _copy_plugins(plugins, folder)
         base = absolute_paths(document.tree, Path.cwd())
         tree = {**base, "plugins": [*(f"plugins/{file.name}" for file in plugins.files), *plugins.asked]}
         (folder / "experiment.toml").write_text(tomlkit.dumps(tree), encoding="utf-8")
 
     def record(self, folders: Iterable[PointFolder]) -> None:
-        """Write sweep.json, which makes this a sweep directory."""
+        """Write sweep.json."""
         self.facts["points"] = [{"name": folder.name, "values": folder.values} for folder in folders]
-        with atomic_write(self.path / MARK) as beside:
-            beside.write_text(as_json(self.facts, indent=2) + "\n", encoding="utf-8")
+        with atomic_write(self.path / MARK) as temporary:
+            temporary.write_text(as_json(self.facts, indent=2) + "\n", encoding="utf-8")
 
     def folders(self) -> list[PointFolder]:
-        """Return the folders of all points; those of a search are found on disk, since more may be added meanwhile."""
-        if self.facts.get("search"):
-            return [self._found(path.parent) for path in sorted(self.path.glob("*/point.json"))]
-        return [PointFolder(self.path / point["name"], point["values"]) for point in self.facts["points"]]
+        """Return the folders of all points; those of a search are found on disk, since other processes may add some."""
+        if not self.facts.get("search"):
+            return [PointFolder(self.path / point["name"], point["values"]) for point in self.facts["points"]]
+        return [PointFolder(path.parent, _values(path)) for path in sorted(self.path.glob("*/point.json"))]
 
-    @staticmethod
-    def _found(path: Path) -> PointFolder:
-        try:
-            values = json.loads((path / "point.json").read_text(encoding="utf-8"))["values"]
-        except (OSError, ValueError, KeyError, TypeError):
-            values = {}
-        return PointFolder(path, values if isinstance(values, dict) else {})
+
+def _copy_plugins(plugins: Plugins, folder: Path) -> None:
+    for file in plugins.files:
+        (folder / "plugins").mkdir(exist_ok=True)
+        shutil.copyfile(file, folder / "plugins" / file.name)
+
+
+def _values(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))["values"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return values if isinstance(values, dict) else {}

@@ -1,40 +1,30 @@
-"""Every point of a sweep is checked before the first one starts."""
+"""Start or resume a sweep; every point is validated before the first one starts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
 
-from pydantic import ValidationError
 from rich.console import Console
 
 from dither.registry.config.document import Document
-from dither.registry.config.errors import Problem, Refused, nearest
+from dither.registry.config.errors import Problem, Refused
 from dither.registry.plugins.manager import Plugins
-from dither.registry.plugins.status import PluginError
 
-from ..config.experiment import Experiment
 from ..config.load_experiment import Loaded, check_experiment, open_experiment
 from ..config.paths import external_files
 from ..config.plugins import unrecorded_plugins
 from ..runs.progress import Screen, say
 from .directory import SweepDirectory
-from .execution import Executor, Settings, _options, check_executor, run_sweep
+from .execution import Settings, run_sweep
 from .points import Point, expand, read_axes, with_sweeps
 from .scheduler import PointList
 
-__all__ = ["UNCHECKED", "check_points", "load_sweep", "open_sweep", "resume_sweep", "start_sweep"]
+__all__ = ["check_points", "load_sweep", "open_sweep", "resume_sweep", "start_sweep"]
 
-UNCHECKED: dict[str, Any] = {
-    **dict.fromkeys(("name", "seed", "plugins", "sweep"), True),
-    "train": {"steps", "lr_schedule", "clip", "non_finite", "skip_limit", "log_every", "keep", "keep_best", "threads"},
-    "evaluate": {"every", "repeats", "best", "better", "patience"},
-}
-"""What `Experiment.check` does not look at."""
-NAMED = 20
-"""Points that are named with a mistake; the others are counted."""
+MAX_LISTED = 20
+"""Points listed with a problem; the others are counted."""
 
 
 def load_sweep(
@@ -44,7 +34,7 @@ def load_sweep(
     select: Sequence[str] | None = None,
     sweeps: Iterable[str] = (),
 ) -> list[tuple[Point, Loaded]]:
-    """Read a file with a sweep, and check all of its points.
+    """Read a file with a sweep and validate all of its points.
 
     Args:
         path: The TOML file.
@@ -54,7 +44,7 @@ def load_sweep(
         sweeps: `key=[values]` as after --sweep.
 
     Raises:
-        Refused: Everything that is wrong with the sweep or with any of its points.
+        Refused: With every problem of the sweep or of any point.
     """
     document, plugins = open_sweep(path, changes, removals, select, sweeps)
     return check_points(document, plugins, expand(read_axes(document)))
@@ -70,74 +60,28 @@ def open_sweep(
 
 
 def check_points(base: Document, plugins: Plugins, points: Sequence[Point]) -> list[tuple[Point, Loaded]]:
-    """Return every point with its experiment.
-
-    A point that is in order takes a fraction of a millisecond: origins are worked out for the others only.
+    """Validate every point and return it with its experiment.
 
     Raises:
         Refused: With every problem once, and the points that have it.
     """
-    check = _QuickCheck(base, plugins)
-    found: dict[str, tuple[Problem, list[Point]]] = {}
-    good = []
+    problems: dict[str, tuple[Problem, list[Point]]] = {}
+    valid = []
     for point in points:
-        loaded = check(point)
-        if loaded is not None:
-            good.append((point, loaded))
-            continue
         try:
-            good.append((point, check_experiment(point.document(base), plugins)))
+            valid.append((point, check_experiment(point.document(base), plugins)))
         except Refused as refused:
             for problem in refused.problems:
-                found.setdefault(str(problem), (problem, []))[1].append(point)
-    if found:
-        raise Refused([_with_points(problem, wrong, len(points)) for problem, wrong in found.values()])
-    return good
+                problems.setdefault(str(problem), (problem, []))[1].append(point)
+    if problems:
+        raise Refused([_with_points(problem, affected, len(points)) for problem, affected in problems.values()])
+    return valid
 
 
-class _QuickCheck:
-    """Tells whether a point is in order, without saying what is wrong with it.
-
-    Compatibility is checked once for all points that differ in nothing but `UNCHECKED`: to work out what a model
-    takes is most of the work.
-    """
-
-    def __init__(self, base: Document, plugins: Plugins) -> None:
-        self.tree = {key: value for key, value in base.tree.items() if key != "sweep"}
-        self.document, self.plugins = base, plugins
-        self.fits: dict[str, bool] = {}
-
-    def __call__(self, point: Point) -> Loaded | None:
-        tree = point.tree(self.tree)
-        try:
-            experiment = Experiment.model_validate(tree, context={"catalog": self.plugins.catalog})
-        except ValidationError:
-            return None
-        key = repr(experiment.model_dump(exclude=UNCHECKED))
-        if key not in self.fits:
-            self.fits[key] = self._fit(experiment)
-        if not self.fits[key] or any(self._objections(experiment)):
-            return None
-        return Loaded(experiment, Document(tree, list(self.document.files)), self.plugins)
-
-    def _fit(self, experiment: Experiment) -> bool:
-        try:
-            return not any(True for _ in experiment.check())
-        except Refused:
-            return False
-
-    def _objections(self, experiment: Experiment) -> Iterable[bool]:
-        try:
-            for _, found in self.plugins.called("check_experiment", experiment=experiment):
-                yield bool(found)
-        except (PluginError, Refused):  # the whole check tells
-            yield True
-
-
-def _with_points(problem: Problem, wrong: Sequence[Point], count: int) -> Problem:
-    named = [f"  point {point.name.partition('-')[0]}: {point.shown}" for point in wrong[:NAMED]]
-    rest = [f"  and {len(wrong) - NAMED:,} more"] if len(wrong) > NAMED else []
-    lines = "\n".join([f"{len(wrong)} of {count} points are wrong in this way:", *named, *rest])
+def _with_points(problem: Problem, affected: Sequence[Point], count: int) -> Problem:
+    listed = [f"  point {point.name.partition('-')[0]}: {point}" for point in affected[:MAX_LISTED]]
+    rest = [f"  and {len(affected) - MAX_LISTED:,} more"] if len(affected) > MAX_LISTED else []
+    lines = "\n".join([f"{len(affected)} of {count} points have this problem:", *listed, *rest])
     return replace(problem, help=f"{problem.help}\n{lines}" if problem.help else lines)
 
 
@@ -151,34 +95,32 @@ def start_sweep(
     settings: Settings,
     console: Console | None = None,
 ) -> int:
-    """Check all points of a file, then run them; return the exit code.
+    """Validate all points of a file, then run them; return the exit code.
 
-    0 all done, 1 some failed, 5 no space for the sweep itself, 75 stopped, or points of a grid are another's.
+    0 all done, 1 some failed, 5 no disk space for the sweep itself, 75 stopped or some run by another process.
 
     Args:
         path: The experiment file.
         changes: `key=value` as after --set.
         removals: Keys as after --unset.
         sweeps: `key=[values]` as after --sweep.
-        runs: The folder in which the sweep directory is made.
-        argv: The command line, which is written down.
-        settings: How points are run.
-        console: Where it is shown.
+        runs: Parent folder of the sweep directory.
+        argv: The command line, for the record.
+        settings: How to run the points.
+        console: For progress messages.
 
     Raises:
-        Refused: The sweep or any of its points is wrong; nothing was started.
+        Refused: The sweep or any point is invalid; nothing was started.
     """
     console = console or Screen()
-    _check_settings(settings)
+    settings.check()
     document, plugins = open_sweep(path, changes, removals, settings.select or None, sweeps)
-    table: Any = document.at(("sweep", "search"))
-    if table is not None:
+    if document.at(("sweep", "search")) is not None:
         from .search import start_search
 
         return start_search(document, plugins, runs, argv, settings, console)
     points = check_points(document, plugins, expand(read_axes(document)))
     say(console, f"{len(points)} points, all valid")
-    # what other points read elsewhere, they say in their output.txt
     for line in (*external_files(points[0][1]), *unrecorded_plugins(plugins.files)):
         say(console, line, "yellow")
     if settings.dry_run:
@@ -191,13 +133,13 @@ def start_sweep(
 
 
 def resume_sweep(path: Path, settings: Settings, console: Console | None = None) -> int:
-    """Go on with what is unfinished in a sweep directory; return the exit code as `start_sweep` does.
+    """Run the unfinished points of a sweep directory; return the exit code as `start_sweep`.
 
     Raises:
-        Refused: It is no sweep directory.
+        Refused: It is not a sweep directory.
     """
     console = console or Screen()
-    _check_settings(settings)
+    settings.check()
     sweep = SweepDirectory.open(path)
     if sweep.facts.get("search"):
         from .search import resume_search
@@ -206,16 +148,3 @@ def resume_sweep(path: Path, settings: Settings, console: Console | None = None)
     source = PointList(sweep.folders())
     say(console, f"{source.total} of {len(sweep.folders())} points are unfinished")
     return run_sweep(sweep, source, settings, console)
-
-
-def _check_settings(settings: Settings) -> None:
-    names = get_args(Executor)
-    if settings.executor not in names:
-        close = nearest(settings.executor, names)
-        hint = f'did you mean "{close}"?' if close else f"there are {', '.join(names)}"
-        raise Refused(Problem(f'--executor "{settings.executor}" is unknown', help=hint))
-    if settings.executor == "processes" and settings.options:
-        raise Refused("--job is for --executor slurm, local or debug")
-    options = _options(settings)
-    if settings.executor != "processes":
-        check_executor(settings.executor, options)

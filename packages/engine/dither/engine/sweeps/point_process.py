@@ -1,6 +1,6 @@
-"""One point of a sweep in a process of its own: `python -m dither.engine.sweep.point FOLDER`.
+"""Run one point of a sweep in its own process: `python -m dither.engine.sweeps.point_process FOLDER`.
 
-It goes on with the point's run where there is one, and writes down how it ended.
+A run that exists is resumed. How it ended is written to status.json.
 """
 
 from __future__ import annotations
@@ -21,60 +21,54 @@ from .directory import PointFolder, now
 
 __all__ = ["BUSY", "ENDS", "EXHAUSTED", "TRUSTED", "main", "run_job", "run_point"]
 
-BUSY = 11
-"""Exit code where another process has the point."""
 TRUSTED = "--trusted"
-"""Given with plugins where the plugin files of points are copies of those that whoever made the points has run."""
-CRASHED, REFUSED = 1, 2
-EXHAUSTED = 5
-"""Exit code of a run that was out of space or memory: it can go on where there is more."""
+"""Argument that allows the plugin files of a point: they are copies of files that its author has just run."""
+CRASHED, REFUSED, EXHAUSTED, BUSY = 1, 2, 5, 11
+"""Exit codes; a point with `EXHAUSTED` (no disk space or memory) can be resumed."""
 ENDS = {
     0: "done",
-    1: "an error of the program, see output.txt",
+    1: "exception, see output.txt",
     2: "refused, see output.txt",
-    3: "no intact checkpoint is left, see output.txt",
-    4: "the loss or the gradient was no number, see output.txt",
-    5: "out of space or memory, see output.txt",
+    3: "no intact checkpoint, see output.txt",
+    4: "loss or gradient is NaN or inf, see output.txt",
+    5: "out of disk space or memory, see output.txt",
     75: "stopped",
-    BUSY: "another process works on it",
+    BUSY: "another process is running it",
 }
-"""What the exit codes of a run say."""
+"""Meaning of the exit codes of a run."""
 
 
-def run_point(folder: Path, select: Sequence[str] | None = None, *, held: bool = False, trust: bool = False) -> int:
-    """Run a point, or go on with it; return the exit code of its run.
+def run_point(folder: Path, select: Sequence[str] | None = None, *, trust: bool = False) -> int:
+    """Run or resume a point; return the exit code of its run.
 
     Args:
-        folder: Of the point.
+        folder: Folder of the point.
         select: Plugins as after -p.
-        held: Whether the caller holds the point's lock.
         trust: Whether its plugin files may run; see `TRUSTED`.
     """
     point = PointFolder(folder, {})
-    lock = None if held else point.claim()
-    if not held and lock is None:
-        _print_error(f"{folder} is worked on by another process")
-        return BUSY
     try:
-        return _attempt(point, select, trust)
-    except OSError as error:  # of status.json; whoever started this has the exit code
+        lock = point.claim()
+        if lock is None:
+            _print_error(f"{folder}: {ENDS[BUSY]}")
+            return BUSY
+        with lock:
+            return _attempt(point, select, trust)
+    except OSError as error:  # from status.json or point.lock; the parent process gets the exit code
         _print_error(f"stopped: {shortage(error) or error}")
         return EXHAUSTED if shortage(error) else CRASHED
-    finally:
-        if lock is not None:
-            os.close(lock)
 
 
 def _attempt(point: PointFolder, select: Sequence[str] | None, trust: bool) -> int:
     before = point.status()
-    if before["state"] == "done":  # by another process, while this one waited for its turn
+    if before["state"] == "done":  # by another process, between submission and now
         return 0
     facts = {"pid": os.getpid(), "host": socket.gethostname(), "started": before.get("started") or now()}
     facts["attempts"] = int(before.get("attempts") or 0) + 1
     point.write_status("running", **facts)
     code = CRASHED
     try:
-        with stop_on_signals():  # until the run takes over
+        with stop_on_signals():  # until the run installs its own handlers
             code = _run(point, select, trust)
     except Stopped:
         code = STOPPED
@@ -84,7 +78,7 @@ def _attempt(point: PointFolder, select: Sequence[str] | None, trust: bool) -> i
     except Exception:
         _print_error(traceback.format_exc())
     finally:
-        state = {0: "done", 75: "stopped"}.get(code, "failed")
+        state = {0: "done", STOPPED: "stopped"}.get(code, "failed")
         reason = None if code == 0 else ENDS.get(code, "")
         point.write_status(state, exit_code=code, reason=reason, **facts, ended=now())
     return code
@@ -94,40 +88,35 @@ def _run(point: PointFolder, select: Sequence[str] | None, trust: bool) -> int:
     from ..config.load_experiment import load_experiment
     from ..runs.launch import run
 
-    begun = point.run_directory()
-    file = (begun or point.path) / ("resolved.toml" if begun else "experiment.toml")
+    run_directory = point.run_directory()
+    file = (run_directory or point.path) / ("resolved.toml" if run_directory else "experiment.toml")
     loaded = load_experiment(file, select=select or None, trust=trust)
-    given = ["--resume", str(begun)] if begun else [str(file), "--runs", str(point.path)]
-    return run(loaded, point.path, ["dither", "run", *given], begun)
+    argv = ["--resume", str(run_directory)] if run_directory else [str(file), "--runs", str(point.path)]
+    return run(loaded, point.path, ["dither", "run", *argv], run_directory)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Read the command line, `[--held] [--output] FOLDER [--trusted] [PLUGIN ...]`; --output prints into output.txt."""
-    folder, *select = [argument for argument in arguments if argument not in ("--held", "--output", TRUSTED)]
-    held, trust = "--held" in arguments, TRUSTED in arguments
-    if "--output" not in arguments:
-        return run_point(Path(folder), select, held=held, trust=trust)
-    with _redirect_output(Path(folder) / "output.txt"):
-        return run_point(Path(folder), select, held=held, trust=trust)
+    """Run `FOLDER [--trusted] [PLUGIN ...]`."""
+    folder, *select = [argument for argument in arguments if argument != TRUSTED]
+    return run_point(Path(folder), select, trust=TRUSTED in arguments)
 
 
-def run_job(folder: str, select: Sequence[str]) -> None:
-    """Run a point as a job of submitit, in the job's own process, so that a signal of the cluster reaches the run.
-
-    Once there is something to save, submitit's own handlers are out of the way: it neither breaks off nor requeues.
+def run_job(folder: str, arguments: Sequence[str]) -> None:
+    """Run a point as a submitit job, in the job's own process, so that signals of the cluster reach the run.
 
     Raises:
-        RuntimeError: It is not done; so the cluster takes note of it.
+        RuntimeError: The point is not done, so that the cluster records a failure.
     """
-    code = main(["--output", folder, *select])
+    with _output_to(Path(folder) / "output.txt"):
+        code = main([folder, *arguments])
     if code:
         raise RuntimeError(f"{folder}: {ENDS.get(code, code)}")
 
 
 @contextmanager
-def _redirect_output(path: Path) -> Iterator[None]:
-    """Let all that this process prints go to the end of a file."""
-    former = [os.dup(stream) for stream in (1, 2)]
+def _output_to(path: Path) -> Iterator[None]:
+    """Append stdout and stderr of this process, including those of C libraries, to a file."""
+    saved = [os.dup(stream) for stream in (1, 2)]
     try:
         _flush()
         with path.open("ab") as output:
@@ -136,21 +125,21 @@ def _redirect_output(path: Path) -> Iterator[None]:
         yield
     finally:
         _flush()
-        for stream, copy in enumerate(former, 1):
+        for stream, copy in enumerate(saved, 1):
             os.dup2(copy, stream)
             os.close(copy)
 
 
-def _print_error(text: str) -> None:
-    """Print to stderr; a full disk under it changes no exit code, as what Python then holds back would at its end."""
-    with suppress(OSError):
-        os.write(2, f"{text}\n".encode(errors="replace"))
-
-
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError, AttributeError):  # it is full, closed, or there is none
+        with suppress(OSError, ValueError, AttributeError):
             stream.flush()
+
+
+def _print_error(text: str) -> None:
+    """Print to stderr, unbuffered: a full disk must not change the exit code."""
+    with suppress(OSError):
+        os.write(2, f"{text}\n".encode(errors="replace"))
 
 
 if __name__ == "__main__":

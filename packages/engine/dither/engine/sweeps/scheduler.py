@@ -1,15 +1,14 @@
-"""Runs points as local processes, so many at a time; a signal stops all of them, each with a checkpoint."""
+"""Run points as local processes, a fixed number at a time; a signal stops all of them, each with a checkpoint."""
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -20,67 +19,58 @@ from dither.registry.config.errors import Refused
 from ..runs.progress import say
 from ..runs.signals import STOPPED, heeded
 from .directory import UNFINISHED, PointFolder, now
-from .point_process import ENDS
+from .point_process import BUSY, ENDS
 
-__all__ = ["FAILED", "NOT_BEGUN", "POINT_COMMAND", "PointList", "PointSource", "run_points"]
+__all__ = ["FAILED", "NOT_STARTED", "POINT_COMMAND", "PointList", "PointSource", "run_points"]
 
 FAILED = 1
-"""Exit code where a point failed."""
+"""Exit code if a point failed."""
 POINT_COMMAND = (sys.executable, "-m", "dither.engine.sweeps.point_process")
-"""What runs a point; its folder comes after it."""
-UNUSABLE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.EACCES, errno.EPERM, errno.EROFS})
-"""Error numbers of a folder that is gone or may not be written; any other, such as of a fork, may pass."""
-NOT_BEGUN = "not begun"
-"""What a source is told of a point for which no process could be started."""
-PATIENCE = 5.0
-"""Seconds in which such a point is tried again where no other one runs that could make room by its end."""
-PAUSE = 0.1
-"""Seconds between two looks at the processes."""
-LOOK = 1.0
-"""Seconds between two looks at what they have measured."""
+"""Command that runs a point; its folder follows."""
+NOT_STARTED = "not started"
+"""State passed to `PointSource.finish` if no process could be started, or another process runs the point."""
+POLL_SECONDS = 0.1
+PRUNE_SECONDS = 1.0
+"""Seconds between two calls of `PointSource.should_prune`."""
 
 
 class PointSource(Protocol):
-    """Where points come from."""
+    """Supplies points, and is told how they end."""
 
-    def take(self) -> PointFolder | None:
-        """Return the next point, or None where there is none (at present)."""
+    def next_point(self) -> PointFolder | None:
+        """Return the next point, or None if there is none at present."""
 
-    def hopeless(self, point: PointFolder) -> bool:
-        """Tell whether a running point should be ended early."""
+    def should_prune(self, point: PointFolder) -> bool:
+        """Return whether a running point should be stopped early."""
 
-    def settle(self, point: PointFolder, state: str) -> str:
-        """Take note that a point has ended, or is `NOT_BEGUN`; return its state, which may become "pruned"."""
+    def finish(self, point: PointFolder, state: str) -> str:
+        """Record that a point ended, or is `NOT_STARTED`; return its state, which may change."""
 
-    def outcome(self) -> str | None:
-        """Return what came of it, in a line."""
+    def best_line(self) -> str | None:
+        """Return a line on the best point."""
 
 
 class PointList:
-    """The points of a list that are not finished, in order.
-
-    Args:
-        folders: All of them.
-    """
+    """The unfinished points of a list, in order."""
 
     def __init__(self, folders: Sequence[PointFolder]) -> None:
-        self._left = [folder for folder in folders if folder.status()["state"] in UNFINISHED]
-        self.total = len(self._left)
+        self._remaining = [folder for folder in folders if folder.status()["state"] in UNFINISHED]
+        self.total = len(self._remaining)
 
-    def take(self) -> PointFolder | None:
+    def next_point(self) -> PointFolder | None:
         """Return the next point."""
-        return self._left.pop(0) if self._left else None
+        return self._remaining.pop(0) if self._remaining else None
 
-    def hopeless(self, point: PointFolder) -> bool:
-        """Every point of a list is run to its end."""
+    def should_prune(self, point: PointFolder) -> bool:
+        """Return False."""
         return False
 
-    def settle(self, point: PointFolder, state: str) -> str:
-        """Keep the state as it is."""
-        return "failed" if state == NOT_BEGUN else state
+    def finish(self, point: PointFolder, state: str) -> str:
+        """Return the state."""
+        return "failed" if state == NOT_STARTED else state
 
-    def outcome(self) -> None:
-        """The table of the points says it all."""
+    def best_line(self) -> None:
+        """Return None: the table of points suffices."""
 
 
 @dataclass
@@ -88,213 +78,184 @@ class _Job:
     point: PointFolder
     process: subprocess.Popen[bytes]
     slot: int
-    ended_early: bool = False
+    pruned: bool = False
 
 
 @dataclass
 class _Pool:
-    """What is under way.
+    """Running processes.
 
     Attributes:
-        asked: Times that a signal, or a failing point, asked to stop.
-        told: Times that the processes were told.
-        put_off: A point for which no process could be started, to be tried again.
-        until: When to give that up.
+        stop_requests: Signals, or failures with `keep_going = False`, so far.
+        stops_sent: How many of them were passed on to the processes.
+        signalled: Whether a signal was received.
     """
 
     source: PointSource
     jobs: int
-    select: Sequence[str]
+    arguments: Sequence[str]
     keep_going: bool
     console: Console
     running: list[_Job] = field(default_factory=list)
-    states: dict[str, int] = field(default_factory=dict)
-    asked: int = 0
-    told: int = 0
+    failed: bool = False
+    stop_requests: int = 0
+    stops_sent: int = 0
     signalled: bool = False
-    look: float = 0
-    put_off: PointFolder | None = None
-    until: float = 0
+    next_prune: float = 0
 
-    def go(self) -> None:
+    def run(self) -> None:
+        """Run until the source has no more points; stop all points if it raises."""
         error: Refused | OSError | None = None
         more = True
         while more or self.running:
             try:
-                more = self._go_round()
-            except (Refused, OSError) as raised:  # by the source: the points stop, each with a checkpoint
-                more, error, self.asked = False, error or raised, self.asked or 1
-            if self.running or self.put_off:
-                time.sleep(PAUSE)
+                more = self._iterate()
+            except (Refused, OSError) as raised:
+                more, error, self.stop_requests = False, error or raised, self.stop_requests or 1
+            if self.running:
+                time.sleep(POLL_SECONDS)
         if error is not None:
             raise error
 
-    def _go_round(self) -> bool:
-        """Start what can be started, see to what has ended; tell whether there may be more to start."""
-        more = self._fill() if not self.asked else False
-        if self.asked > self.told:
-            self._tell()
+    def _iterate(self) -> bool:
+        """Start, stop and collect processes; return whether the source may have more points."""
+        more = self._start_points()
+        if self.stop_requests > self.stops_sent:
+            self._send_stop()
         for job in [job for job in self.running if job.process.poll() is not None]:
             self.running.remove(job)
-            self._settle(job)
-        if time.monotonic() > self.look:
-            self._end_early()
+            self._collect(job)
+        if time.monotonic() > self.next_prune:
+            self.next_prune = time.monotonic() + PRUNE_SECONDS
+            for job in self.running:
+                if not job.pruned and self.source.should_prune(job.point):
+                    job.pruned = True
+                    job.process.terminate()
         return more
 
-    def _end_early(self) -> None:
-        self.look = time.monotonic() + LOOK
-        for job in self.running:
-            if not job.ended_early and self.source.hopeless(job.point):
-                job.ended_early = True
-                job.process.terminate()
-
-    def _fill(self) -> bool:
-        """Start as many points as there is room for; tell whether there may be more."""
-        while len(self.running) < self.jobs and not self.asked:
-            point = self.put_off or self.source.take()
+    def _start_points(self) -> bool:
+        while not self.stop_requests:
+            if len(self.running) >= self.jobs:
+                return True
+            point = self.source.next_point()
             if point is None:
                 return False
+            if point.held():
+                self._skip(point)
+                continue
+            slot = min(set(range(self.jobs)) - {job.slot for job in self.running})
             try:
-                self._begin(point)
-            except OSError as error:
-                if not self._refused(point, error):
-                    return True
-            self.put_off, self.until = None, 0
-        return True
+                self.running.append(_Job(point, self._start(point, slot), slot))
+            except OSError as error:  # no process, or the folder is gone: the other points go on
+                reason = f"cannot start: {error.strerror or error}"
+                state = self.source.finish(point, NOT_STARTED)
+                with suppress(OSError):
+                    point.write_status(state, reason=reason, ended=now())
+                self._report("failed", point, reason)
+            else:
+                say(self.console, f"started      {point.name}")
+        return False
 
-    def _refused(self, point: PointFolder, error: OSError) -> bool:
-        """Give up a point that cannot be started, or put it off, for there may be room for it later; tell which."""
-        if error.errno in UNUSABLE:  # its folder is gone, or the like: the other points have theirs
-            self._count(self.source.settle(point, "failed"), point.name, f"its folder cannot be used: {error}")
-            return True
-        reason = f"no process can be started: {error.strerror}"
-        if self.put_off is None:
-            say(self.console, f"put off      {point.name}: {reason}")
-            self.put_off, self.until = point, time.monotonic() + PATIENCE
-        if self.running:
-            self.until = time.monotonic() + PATIENCE
-        if time.monotonic() < self.until:
-            return False
-        state = self.source.settle(point, NOT_BEGUN)
-        self._write(point, state, reason=reason, ended=now())
-        self._count("failed", point.name, reason)
-        return True
-
-    def _write(self, point: PointFolder, state: str, **facts: Any) -> None:
-        """Write down how a point is, unless its disk is full or gone; what it printed is told all the same."""
-        try:
-            point.write_status(state, **facts)
-        except OSError as error:
-            say(self.console, f"status.json of {point.name} cannot be written: {error.strerror}", "yellow")
-
-    def _begin(self, point: PointFolder) -> None:
-        lock = point.claim()
-        if lock is None:
-            say(self.console, f"passed over  {point.name}: another process works on it")
-            return
-        slot = min(set(range(self.jobs)) - {job.slot for job in self.running})
-        try:
-            self.running.append(_Job(point, self._start(point, lock, slot), slot))
-        finally:
-            os.close(lock)  # the process has it now
-        say(self.console, f"started      {point.name}")
-
-    def _count(self, state: str, name: str, reason: str | None) -> None:
-        self.states[state] = self.states.get(state, 0) + 1
-        say(self.console, f"{state:12} {name}" + (f": {reason}" if reason else ""))
-        if state == "failed" and not self.keep_going and not self.asked:
-            self.asked = 1
-
-    def _start(self, point: PointFolder, lock: int, slot: int) -> subprocess.Popen[bytes]:
-        # A session of its own: Ctrl-C on the terminal would reach the point too, and count as a second signal.
+    def _start(self, point: PointFolder, slot: int) -> subprocess.Popen[bytes]:
+        # In a new session: Ctrl-C on the terminal would reach the point as well, and count as a second signal.
         with (point.path / "output.txt").open("ab") as output:
             return subprocess.Popen(
-                [*POINT_COMMAND, "--held", str(point.path), *self.select],
+                [*POINT_COMMAND, str(point.path), *self.arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                pass_fds=(lock,),
-                env=_point_environment(self.jobs, slot),
+                env=_environment(self.jobs, slot),
             )
 
-    def _tell(self) -> None:
-        """Hand a signal on; the third one kills."""
-        self.told += 1
+    def _send_stop(self) -> None:
+        """Pass one signal on; the third one kills."""
+        self.stops_sent += 1
         for job in self.running:
-            if self.told > 2:
+            if self.stops_sent > 2:
                 job.process.kill()
             else:
                 job.process.terminate()
         if self.running:
-            hint = "once more to end them at once" if self.told == 1 else "once more to kill them"
-            say(self.console, f"stopping {len(self.running)} points, each with a checkpoint; {hint}")
+            again = "end them immediately" if self.stops_sent == 1 else "kill them"
+            say(self.console, f"stopping {len(self.running)} points with a checkpoint; signal again to {again}")
 
-    def _settle(self, job: _Job) -> None:
+    def _collect(self, job: _Job) -> None:
+        """Record how a process ended."""
         point, code = job.point, int(job.process.returncode)
+        if code == BUSY:
+            self.source.finish(point, NOT_STARTED)
+            self._skip(point)
+            return
         status = point.status()
-        state = str(status["state"])
-        if state in ("running", "waiting", "lost"):  # it had no time to say how it ended
-            state = "stopped" if self.asked or job.ended_early else "failed"
-            how = f"ended by {signal.Signals(-code).name}" if code < 0 else ENDS.get(code, f"exit code {code}")
+        state = status["state"]
+        if state in ("running", "waiting", "lost"):  # it was killed before it could write its status
+            state = "stopped" if self.stop_requests or job.pruned else "failed"
+            reason = f"ended by {signal.Signals(-code).name}" if code < 0 else ENDS.get(code, f"exit code {code}")
             facts = {key: status.get(key) for key in ("pid", "host", "started", "attempts")}
-            status = {"state": state, "exit_code": code, "reason": how, **facts, "ended": now()}
-            self._write(point, **status)
-        settled = "pruned" if job.ended_early and state == "stopped" else state
-        settled = self.source.settle(point, settled)
-        if settled != status["state"]:
-            self._write(point, **{**status, "state": settled})
-        self._count(settled, point.name, status.get("reason") if settled == "failed" else None)
+            status = {"state": "", "exit_code": code, "reason": reason, **facts, "ended": now()}
+        state = self.source.finish(point, "pruned" if job.pruned and state == "stopped" else state)
+        if state != status["state"]:
+            point.write_status(**{**status, "state": state})
+        self._report(state, point, status.get("reason") if state == "failed" else None)
+
+    def _skip(self, point: PointFolder) -> None:
+        say(self.console, f"skipped      {point.name}: {ENDS[BUSY]}")
+
+    def _report(self, state: str, point: PointFolder, reason: str | None) -> None:
+        say(self.console, f"{state:12} {point.name}" + (f": {reason}" if reason else ""))
+        if state == "failed":
+            self.failed = True
+            if not self.keep_going:
+                self.stop_requests = self.stop_requests or 1
 
 
 def run_points(
-    source: PointSource, jobs: int, console: Console, select: Sequence[str] = (), keep_going: bool = True
+    source: PointSource, jobs: int, console: Console, arguments: Sequence[str] = (), keep_going: bool = True
 ) -> int:
-    """Run every point that a source gives; return the exit code: 0 all done, 1 some failed, 75 stopped.
+    """Run every point of a source; return the exit code: 0 all done, 1 some failed, 75 stopped.
 
     Args:
-        source: Where points come from.
-        jobs: Processes at a time; they share the CPU threads, and CUDA_VISIBLE_DEVICES where it names several.
-        console: Where it is shown.
-        select: Plugins as after -p.
-        keep_going: Whether to go on after a point has failed; otherwise the others are stopped, each with a checkpoint.
+        source: Supplies the points.
+        jobs: Number of simultaneous processes; they share the CPU threads, and the devices of CUDA_VISIBLE_DEVICES.
+        console: For progress messages.
+        arguments: Passed to each process after the folder of its point.
+        keep_going: Whether to continue after a failure; otherwise the other points are stopped with a checkpoint.
 
     Raises:
-        Refused: By the source, once all points have been stopped.
-        OSError: The same.
+        Refused: From the source, after all points have been stopped.
+        OSError: Likewise.
     """
-    work = _Pool(source, jobs, select, keep_going, console)
-    with _signals(work):
+    pool = _Pool(source, jobs, arguments, keep_going, console)
+    with _signals(pool):
         try:
-            work.go()
+            pool.run()
         finally:
-            for job in work.running:
+            for job in pool.running:
                 job.process.terminate()
-    if work.signalled:
-        return STOPPED
-    return FAILED if work.states.get("failed") else 0
+    return STOPPED if pool.signalled else FAILED if pool.failed else 0
 
 
 @contextmanager
-def _signals(work: _Pool) -> Iterator[None]:
+def _signals(pool: _Pool) -> Iterator[None]:
     def handle(number: int, frame: Any) -> None:
-        work.asked += number != signal.SIGHUP or not work.signalled  # a closed terminal says so twice
-        work.signalled = True
+        pool.stop_requests += number != signal.SIGHUP or not pool.signalled  # a closed terminal sends SIGHUP twice
+        pool.signalled = True
 
-    former = {number: signal.signal(number, handle) for number in heeded()}
+    previous = {number: signal.signal(number, handle) for number in heeded()}
     try:
         yield
     finally:
-        for number, handler in former.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
-def _point_environment(jobs: int, slot: int) -> dict[str, str]:
-    """Return the environment of a process: its share of the threads, and one device where several are named."""
+def _environment(jobs: int, slot: int) -> dict[str, str]:
+    """Return the environment of a process: its share of the CPU threads, and one of several CUDA devices."""
     variables = dict(os.environ)
-    share = max(1, len(os.sched_getaffinity(0)) // jobs) if hasattr(os, "sched_getaffinity") else 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     if jobs > 1:
-        variables.setdefault("OMP_NUM_THREADS", str(share))
+        variables.setdefault("OMP_NUM_THREADS", str(max(1, cores // jobs)))
     devices = [device for device in variables.get("CUDA_VISIBLE_DEVICES", "").split(",") if device.strip()]
     if len(devices) > 1 and jobs > 1:
         variables["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]

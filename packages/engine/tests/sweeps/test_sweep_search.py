@@ -1,0 +1,264 @@
+"""Searches with Optuna: trials, pruning, damage, resume."""
+
+import errno
+import json
+import os
+import signal
+import sys
+import threading
+
+import pytest
+
+from dither.engine.cli import main
+from dither.engine.config.load_experiment import open_experiment
+from dither.engine.sweeps import scheduler
+from dither.engine.sweeps.directory import SweepDirectory
+from dither.engine.sweeps.execution import Settings
+from dither.engine.sweeps.launch import resume_sweep
+from dither.engine.sweeps.search import Trials
+from dither.engine.sweeps.summary import rows_of
+from dither.registry.config.errors import Refused
+
+SPACE = """
+[sweep.search]
+trials = 8
+warmup = 100
+[sweep.search.space]
+"train.optimizer.lr" = { low = 0.01, high = 0.49 }
+train.lr_schedule = ["cosine", { use = "linear", final = 0.5 }]
+train.accumulate = { low = 1, high = 3 }
+"""
+SMALL = """
+[sweep.search]
+trials = 3
+[sweep.search.space]
+"train.optimizer.lr" = { low = 0.01, high = 0.49 }
+"""
+FULL = """
+import json, sys
+from pathlib import Path
+(Path(sys.argv[1]) / "status.json").write_text(json.dumps({"state": "failed", "exit_code": 5}))
+sys.exit(5)
+"""
+"""Stands for a run without disk space."""
+
+
+def states(sweep):
+    return [folder.status()["state"] for folder in sweep.folders()]
+
+
+def output(console):
+    """Return everything printed so far, on one line."""
+    return " ".join(console.export_text(clear=False).split())
+
+
+@pytest.fixture
+def searched(begin):
+    """A search of three trials that has finished."""
+    code, sweep = begin(text=SMALL)
+    assert code == 0
+    return sweep
+
+
+def trials_of(sweep, console):
+    return Trials(sweep, *open_experiment(sweep.path / "base" / "experiment.toml"), console)
+
+
+def complete(sweep, console):
+    """Whether the study counts every trial as complete."""
+    return {trial.state.name for trial in trials_of(sweep, console).study.trials} == {"COMPLETE"}
+
+
+def more_trials(sweep, number):
+    base = sweep.path / "base" / "experiment.toml"
+    base.write_text(base.read_text().replace("trials = 3", f"trials = {number}"))
+
+
+def test_a_search_runs_its_trials_and_reports_the_best(begin, console):
+    code, sweep = begin(text=SPACE, jobs=3)
+    assert code == 0
+    rows = rows_of(sweep)
+    assert [row["state"] for row in rows] == ["done"] * 8
+    losses = [row["figures"]["valid/loss"] for row in rows]
+    assert losses == sorted(losses)
+    assert {row["values"]["train.accumulate"] for row in rows} <= {1, 2}, "3 does not divide the batch size 8"
+    assert f"best: valid/loss = {losses[0]:.6g} at" in output(console)
+    assert (sweep.path / "journal.log").is_file()
+
+
+def test_a_stopped_search_is_resumed_to_its_number_of_trials(begin, console, monkeypatch):
+    monkeypatch.setenv("CHILD_SECONDS", "60")
+    threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    code, sweep = begin(text=SPACE, jobs=2)
+    begun = {folder.name for folder in sweep.folders()}
+    assert (code, states(sweep)) == (75, ["stopped", "stopped"])
+    monkeypatch.setenv("CHILD_SECONDS", "0")
+    assert resume_sweep(sweep.path, Settings(jobs=2), console) == 0
+    assert states(sweep) == ["done"] * 8
+    assert begun <= {folder.name for folder in sweep.folders()}
+
+
+def test_a_search_prunes_by_the_metric_of_the_run(begin, monkeypatch):
+    monkeypatch.setenv("CHILD_SECONDS", "0.7")
+    monkeypatch.setattr(scheduler, "PRUNE_SECONDS", 0.1)
+    text = SPACE.replace("warmup = 100", "warmup = 1").replace("low = 0.01, high = 0.49", "low = 0.3, high = 0.4")
+    code, sweep = begin(text=text.replace("trials = 8", "trials = 4"))
+    losses = {"done": [], "pruned": []}
+    for row in rows_of(sweep):
+        losses[row["state"]].append(row["figures"]["valid/loss"])
+    assert code == 0
+    assert min(losses["done"]) <= min(losses["pruned"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("low = 0.01, high = 0.49", "low = -1.0, high = 0.49"),
+        ("low = 0.01, high = 0.49", "low = 0.5, high = 0.49"),
+        ("low = 0.01, high = 0.49", "low = 0.0, high = 0.49, log = true"),
+        ("low = 0.01, high = 0.49", "low = 0.01"),
+        ("low = 1, high = 3", "low = 1, high = 3, step = 0.5"),
+        ('"cosine"', '"cosinus"'),
+        ("trials = 8", "trails = 8"),
+        ("trials = 8", 'trials = 8\nmetric = "vaild/loss"'),
+        ("[sweep.search]", "[sweep.grid]\nseed = [1]\n[sweep.search]"),
+    ],
+)
+def test_an_invalid_search_is_refused_with_its_line(begin, tmp_path, old, new):
+    assert old in SPACE
+    with pytest.raises(Refused) as info:
+        begin(text=SPACE.replace(old, new))
+    assert info.value.problems[0].origin.line
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_missing_optuna_is_reported(begin, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(Refused) as info:
+        begin(text=SPACE)
+    assert info.value.codes == ["missing-dependency"]
+    assert "dither-engine[search]" in info.value.problems[0].help
+
+
+def test_an_incomplete_last_line_of_the_journal_is_dropped(searched, console):
+    more_trials(searched, 5)
+    with (searched.path / "journal.log").open("ab") as file:
+        file.write(b'{"op_code": 5, "worker_i')
+    assert resume_sweep(searched.path, Settings(), console) == 0
+    assert states(searched) == ["done"] * 5
+    assert complete(searched, console)
+
+
+def test_a_damaged_journal_is_refused(searched, capsys):
+    journal = searched.path / "journal.log"
+    lines = journal.read_text().splitlines()
+    lines[2] = lines[2][:10]
+    journal.write_text("\n".join(lines) + "\n")
+    assert main(["sweep", "--resume", str(searched.path)]) == 2
+    message = capsys.readouterr().err
+    assert "[damaged-file]" in message
+    assert "Traceback" not in message
+
+
+def test_the_lock_of_a_dead_process_is_taken_over(searched, console, monkeypatch):
+    import optuna
+
+    real = optuna.storages.journal.JournalFileOpenLock
+    monkeypatch.setattr(optuna.storages.journal, "JournalFileOpenLock", lambda path: real(path, grace_period=1))
+    monkeypatch.setattr("optuna.storages.journal._file.optuna_warn", lambda text: None)
+    monkeypatch.chdir(searched.path.parent)
+    (searched.path / "journal.log.lock").touch()
+    sweep = SweepDirectory.open(searched.path.relative_to(searched.path.parent))
+    assert len(trials_of(sweep, console).study.trials) == 3
+
+
+def test_a_point_that_ends_after_its_search_was_killed_counts(searched, console):
+    more_trials(searched, 4)
+    trials = trials_of(searched, console)
+    folder = trials.next_point()
+    run = folder.path / "20260101T000000Z-000000"
+    run.mkdir()
+    (run / "resolved.toml").touch()
+    (run / "metrics.jsonl").write_text(json.dumps({"step": 3, "kind": "valid", "loss": -0.125}) + "\n")
+    folder.write_status("done", exit_code=0)
+    again = trials_of(searched, console)
+    assert again.best() == (folder.name, -0.125)
+    assert again.next_point() is None
+    assert trials.finish(folder, "done") == "done", "the first process may report it as well"
+
+
+def test_a_damaged_status_is_restored_from_the_journal(searched, console):
+    (searched.folders()[1].path / "status.json").write_text('{"sta')
+    assert states(searched)[1] == "lost"
+    assert resume_sweep(searched.path, Settings(), console) == 0
+    assert states(searched) == ["done"] * 3
+
+
+def test_points_without_disk_space_are_resumed(searched, child, console):
+    more_trials(searched, 5)
+    works = child.read_text()
+    child.write_text(FULL)
+    for _ in range(2):
+        assert resume_sweep(searched.path, Settings(), console) == 1
+        assert states(searched) == ["done"] * 3 + ["failed"] * 2
+    assert "dither sweep --resume" in output(console)
+    child.write_text(works)
+    assert resume_sweep(searched.path, Settings(), console) == 0
+    assert len(searched.folders()) == 5
+    assert complete(searched, console)
+
+
+def test_a_crashed_point_counts_as_a_trial(searched, child, console):
+    more_trials(searched, 4)
+    works = child.read_text()
+    child.write_text("raise SystemExit(1)")
+    assert resume_sweep(searched.path, Settings(), console) == 1
+    child.write_text(works)
+    assert resume_sweep(searched.path, Settings(), console) == 1
+    assert states(searched) == ["done"] * 3 + ["failed"]
+
+
+def test_a_search_without_disk_space_ends_with_5(searched, console, monkeypatch):
+    more_trials(searched, 4)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "some/journal.log")
+
+    def no_page(*_):
+        raise Refused("report.html cannot be written")
+
+    monkeypatch.setattr(SweepDirectory, "add", full)
+    assert resume_sweep(searched.path, Settings(write_page=no_page), console) == 5
+    text = output(console)
+    assert "some/journal.log" in text
+    assert "report.html cannot be written" in text
+    assert "dither sweep --resume" in text
+
+
+def test_a_misspelled_metric_ends_a_search_after_its_first_point(begin, tmp_path, console):
+    with pytest.raises(Refused) as info:
+        begin(text=SMALL.replace("trials = 3", 'trials = 3\nmetric = "valid/los"'))
+    (path,) = (tmp_path / "runs").iterdir()
+    sweep, base = SweepDirectory.open(path), path / "base" / "experiment.toml"
+    (problem,) = info.value.problems
+    assert problem.code == "unknown-metric"
+    assert 'did you mean "valid/loss"' in problem.help
+    assert f"{base}" in problem.help
+    assert states(sweep) == ["done"]
+    with pytest.raises(Refused):
+        resume_sweep(path, Settings(), console)
+    assert len(sweep.folders()) == 1, "it is refused before another point is started"
+    base.write_text(base.read_text().replace("valid/los", "valid/loss"))
+    assert resume_sweep(path, Settings(), console) == 0
+    sweep = SweepDirectory.open(path)
+    assert sweep.facts["search"]["metric"] == "valid/loss"
+    assert len(sweep.folders()) == 3
+    assert complete(sweep, console)
+
+
+def test_a_shared_search_ends_while_another_process_runs_its_last_point(searched, console):
+    first = searched.folders()[0]
+    with first.claim():
+        first.write_status("running")
+        assert resume_sweep(searched.path, Settings(), console) == 0
+    assert "another process is running 1 points" in output(console)
