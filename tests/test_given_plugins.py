@@ -15,7 +15,7 @@ import dither
 from dither.engine.cli import main
 from dither.engine.config.load_experiment import load_experiment, open_experiment
 from dither.engine.config.plugins import came_with_run
-from dither.engine.sweeps import launch as start
+from dither.engine.sweeps import cluster, execution
 from dither.engine.sweeps.directory import SweepDirectory
 from dither.engine.sweeps.point_process import run_point
 from dither.registry.config.errors import Refused
@@ -226,8 +226,8 @@ def test_points_run_the_plugins_of_their_sweep_where_nothing_was_kept(mine):
 @pytest.mark.parametrize(("search", "more"), [(False, []), (False, ["--executor", "debug"]), (True, [])])
 def test_only_points_of_a_fresh_sweep_are_trusted(mine, monkeypatch, search, more):
     given = []
-    monkeypatch.setattr(start, "run_points", lambda source, jobs, console, select, keep_going: given.append(select))
-    monkeypatch.setattr(start, "submit_points", lambda sweep, executor, select, *rest: given.append(select) or [])
+    monkeypatch.setattr(execution, "run_points", lambda source, jobs, console, select, keep_going: given.append(select))
+    monkeypatch.setattr(cluster, "submit_points", lambda sweep, executor, select, *rest: given.append(select) or [])
     if search:
         (mine / "exp.toml").write_text(TEXT + "[sweep.search]\ntrials = 1\nspace = { seed = [1, 2] }\n")
     _, told = said("sweep", "exp.toml", *([] if search else ["--sweep", "seed=[1]"]), *more)
