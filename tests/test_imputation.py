@@ -57,7 +57,7 @@ class Pairs:
         return self
 
     def update(self, clean, noised, pred, measured) -> None:
-        self.x0 = pred.x0[noised.wanted]
+        self.x0 = pred.x0[noised.target_mask]
 
     def compute(self) -> dict[str, float]:
         return {"spread": float(self.x0.std())}
@@ -128,7 +128,7 @@ def test_the_model_is_told_which_values_are_noisy() -> None:
     state = system.process.corrupt(clean, torch.full((4,), 0.5)).state
     plain = system.process.masks.pick(torch.ones_like(state.noisy), torch.full((4, 1, 1), 0.5))
     seen, other = (
-        system.raw(type(state)(state.x, state.hidden, noisy=noisy), torch.ones(4), clean)
+        system.raw(type(state)(state.x, state.masked, noisy=noisy), torch.ones(4), clean)
         for noisy in (state.noisy, plain)
     )
     assert not torch.equal(seen, other)

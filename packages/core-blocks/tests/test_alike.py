@@ -36,7 +36,7 @@ def values_and_gradients(model, state, valid, level):
     model.zero_grad()
     out = model(state, level, valid, {})
     assert out.isfinite().all()
-    where = valid if state.asked is None else valid & state.asked
+    where = valid if state.requested is None else valid & state.requested
     loss = ((out - torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)).square() * where[..., None]).mean()
     loss.backward()
     return [out[where].detach(), loss.detach(), *(weight.grad.clone() for weight in model.parameters())]
@@ -45,8 +45,8 @@ def values_and_gradients(model, state, valid, level):
 @pytest.mark.parametrize("rows", [[0], [2], [0, 3], [0, 1, 2, 3, 4], [4, 4]], ids=str)
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("cls", [True, False])
-@pytest.mark.parametrize("asked", [None, "hidden", "some"])
-def test_values_loss_and_every_gradient_are_the_same(model_of, opened, rows, padded, cls, asked):
+@pytest.mark.parametrize("requested", [None, "hidden", "some"])
+def test_values_loss_and_every_gradient_are_the_same(model_of, opened, rows, padded, cls, requested):
     embedding = {"use": "regions", "cls": cls, "elements": True}
     options = {
         "embedding": embedding,
@@ -56,9 +56,9 @@ def test_values_loss_and_every_gradient_are_the_same(model_of, opened, rows, pad
     model = opened(model_of(SPACE, **options)).double().train()
     assert model.join_hidden
     state, valid = batch(rows, padded)
-    if asked is not None:
-        where = state.hidden.all(-1) if asked == "hidden" else torch.tensor([0, 1, 0, 1, 1, 0, 0], dtype=torch.bool)
-        state = State(state.x, state.hidden, where & valid)
+    if requested is not None:
+        where = state.masked.all(-1) if requested == "hidden" else torch.tensor([0, 1, 0, 1, 1, 0, 0], dtype=torch.bool)
+        state = State(state.x, state.masked, where & valid)
     level = torch.rand(len(rows), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     joined = values_and_gradients(model, state, valid, level)
     model.join_hidden = False
@@ -99,7 +99,7 @@ def test_blocks_are_given_one_token_for_all_that_are_alike(model_of):
     ):
         state, valid = batch(rows, padded)
         x, level = state.x.float(), torch.rand(len(rows))
-        assert lengths_of(model, State(x, state.hidden), level, valid, {}) == [expected] * 2, rows
+        assert lengths_of(model, State(x, state.masked), level, valid, {}) == [expected] * 2, rows
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_it_is_left_alone_where_something_tells_them_apart(model_of, option):
 
 def test_it_is_left_alone_where_levels_differ_or_order_counts(model_of):
     state, valid = batch([0, 2], False)
-    state = State(state.x.float(), state.hidden)
+    state = State(state.x.float(), state.masked)
     assert lengths_of(model_of(SPACE), state, torch.rand(2, 7), valid, {}) == [8, 8]
     assert lengths_of(model_of(SPACE, block_size=3), state, torch.rand(2), valid, {}) == [8, 8]
 
@@ -156,9 +156,9 @@ def test_tokens_that_stay_stand_for_all():
             torch.testing.assert_close(number[row].sum(), real.sum().double())
             assert torch.equal(back[row][real & ~alike], h[row][real & ~alike])
             assert (back[row][alike] == h[row, first]).all()
-            asked = torch.zeros(3, 6, dtype=torch.bool)
-            asked[row, torch.where(alike)[0][-1:]] = True
-            told = found.asked(asked)
+            requested = torch.zeros(3, 6, dtype=torch.bool)
+            requested[row, torch.where(alike)[0][-1:]] = True
+            told = found.requested(requested)
             assert told is not None
             assert found.stays[told].tolist() == first.tolist()
 

@@ -46,10 +46,12 @@ def made(opened, kind, options, dtype=torch.float64):
 
 
 @pytest.mark.parametrize(("kind", "options"), BLOCKS, ids=str)
-@pytest.mark.parametrize("way", ["all", "asked", "each", "checkpoint"])
+@pytest.mark.parametrize("way", ["all", "requested", "each", "checkpoint"])
 def test_values_and_every_gradient_are_the_same(opened, monkeypatch, kind, options, way):
     block, x, c = made(opened, kind, options)
-    told = {"asked": torch.tensor([[1, 0, 1, 0, 0], [0, 0, 0, 0, 1]], dtype=torch.bool)} if way == "asked" else {}
+    told = (
+        {"requested": torch.tensor([[1, 0, 1, 0, 0], [0, 0, 0, 0, 1]], dtype=torch.bool)} if way == "requested" else {}
+    )
     c = c[:, None].repeat(1, LENGTH, 1) * torch.arange(LENGTH)[:, None] if way == "each" else c
     run = block
     if way == "checkpoint":

@@ -14,7 +14,7 @@ def pieces(size, length=LENGTH):
 
 
 def piece(state, start, stop):
-    return State(state.x[:, start:stop], state.hidden[:, start:stop])
+    return State(state.x[:, start:stop], state.masked[:, start:stop])
 
 
 def compare(model, state, valid, cuts, level=0.7):
@@ -86,7 +86,7 @@ def test_a_class_token_is_remembered_once(model_of, opened, regions, cls):
         given = (piece(state, start, stop), torch.zeros(ROWS), valid[:, start:stop], {})
         out = model(*given, cache=cache, keep=True)
         torch.testing.assert_close(out, whole[:, start:stop], atol=1e-5, rtol=1e-5)
-        assert (cache.length, cache.extra, cache.held) == (stop, int(cls), stop + int(cls))
+        assert (cache.length, cache.extra, cache.num_tokens) == (stop, int(cls), stop + int(cls))
 
 
 @torch.no_grad()

@@ -134,26 +134,26 @@ def test_one_block_is_ordinary_diffusion_and_blocks_of_one_see_only_the_past(mod
     assert (other[:, 6:] != first[:, 6:]).any(-1).all()
 
 
-def gradients(model, asked=None, checkpointing=False):
+def gradients(model, requested=None, checkpointing=False):
     """Gradients of what is asked, in training, with checkpoints or without."""
     model.checkpointing = checkpointing
     model.train().zero_grad()
-    wanted = everywhere() if asked is None else asked
-    state, level = State(ids(0), torch.zeros(ROWS, LENGTH, dtype=torch.bool), asked), levels(4)[1]
+    wanted = everywhere() if requested is None else requested
+    state, level = State(ids(0), torch.zeros(ROWS, LENGTH, dtype=torch.bool), requested), levels(4)[1]
     out = model(state, level, everywhere(), {}, context=behind(ids(1)))
     (out[wanted] * torch.arange(IDS)).sum().backward()
     return out.detach()[wanted], [weight.grad.clone() for weight in model.parameters()]
 
 
-@pytest.mark.parametrize("asked", [False, True])
+@pytest.mark.parametrize("requested", [False, True])
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_gradients_are_those_of_one_long_sequence(model_of, opened, asked, checkpointing):
+def test_gradients_are_those_of_one_long_sequence(model_of, opened, requested, checkpointing):
     """With checkpoints, with positions that nobody asks for: both ways of saving work change nothing."""
     model = opened(model_of(SPACE, block={"rope": True}, block_size=4)).double()
     wanted = torch.rand(ROWS, LENGTH, generator=torch.Generator().manual_seed(3)) < 0.5
-    out, found = gradients(model, wanted if asked else None, checkpointing)
-    model.skip_unasked = False
-    plain, expected = gradients(model, wanted if asked else None)
+    out, found = gradients(model, wanted if requested else None, checkpointing)
+    model.skip_unrequested = False
+    plain, expected = gradients(model, wanted if requested else None)
     torch.testing.assert_close(out, plain, atol=1e-10, rtol=1e-10)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-9)
@@ -201,20 +201,20 @@ def test_a_class_token_stands_in_the_first_block_of_each_half(model_of, regions,
 def test_keys_are_remembered_as_they_enter_attention_and_nothing_is_copied(model_of, opened, monkeypatch):
     """BD3-LM turns all keys anew at each step and asks for all positions; dLLM copies the whole cache each step."""
     model = opened(model_of(SPACE, block={"rope": True}, block_size=4))
-    cache, turned, asked = model.new_cache(), [], []
+    cache, turned, requested = model.new_cache(), [], []
     model.trunk(State.of(ids(1)[:, :8]), torch.zeros(ROWS), everywhere()[:, :8], {}, cache=cache, keep=True)
     given = (State.of(ids(0)[:, 8:]), levels(4)[0][:, 2], everywhere()[:, 8:], {})
     model(*given, cache=cache)
     for block in model.blocks:
         rotary = block.attention.rotary
         rotary.register_forward_hook(lambda part, args, out: turned.append((out.shape[2], *args[1:])))
-        block.attention.register_forward_hook(lambda part, args, out: asked.append(out.shape[1]))
+        block.attention.register_forward_hook(lambda part, args, out: requested.append(out.shape[1]))
     held = [buffer.data_ptr() for buffer in cache._buffers.values()]
     before = [buffer[:, :, :, :8].clone() for buffer in cache._buffers.values()]
     monkeypatch.setattr(copy, "deepcopy", lambda *args: pytest.fail("something is copied"))
     model(*given, cache=cache)
     assert turned == [(3, 8)] * 4, "queries and keys of the block alone, from its own position on"
-    assert asked == [3, 3]
+    assert requested == [3, 3]
     assert [buffer.data_ptr() for buffer in cache._buffers.values()] == held
     for buffer, old in zip(cache._buffers.values(), before, strict=True):
         assert torch.equal(buffer[:, :, :, :8], old), "what is finished has changed"

@@ -73,7 +73,7 @@ def test_padding_reaches_nobody(model_of, graph, opened, block, block_size):
 def test_samples_do_not_see_each_other(model_of, regions, opened):
     model = opened(model_of(regions))
     a, b = features(regions), features(regions, seed=1)
-    mixed = State(torch.cat([a.x[:1], b.x[1:]]), torch.cat([a.hidden[:1], b.hidden[1:]]))
+    mixed = State(torch.cat([a.x[:1], b.x[1:]]), torch.cat([a.masked[:1], b.masked[1:]]))
     out = model(a, LEVEL, everywhere(a), {})
     changed = model(mixed, torch.tensor([0.2, 0.5]), everywhere(a), {})
     torch.testing.assert_close(changed[0], out[0], atol=1e-6, rtol=1e-5)
@@ -82,7 +82,7 @@ def test_samples_do_not_see_each_other(model_of, regions, opened):
 
 def test_without_positions_order_means_nothing(model_of, regions, opened):
     state, order = features(regions), torch.randperm(9, generator=torch.Generator().manual_seed(0))
-    shuffled = State(state.x[:, order], state.hidden[:, order])
+    shuffled = State(state.x[:, order], state.masked[:, order])
     for position, equivariant in (("none", True), ("sinusoid", False), ("learned", False)):
         model = opened(model_of(regions, embedding={"use": "regions", "position": position}))
         out = model(state, LEVEL, everywhere(state), {})
@@ -99,7 +99,7 @@ def test_masked_regions_of_the_seed_get_one_and_the_same_prediction(model_of, op
         model = opened(model_of(space, embedding=embedding, final="norm", affine=True, init="trunc-normal"))
         out = model(state, LEVEL, everywhere(state), {})
         for row in range(2):
-            masked = out[row][state.hidden[row].all(-1)]
+            masked = out[row][state.masked[row].all(-1)]
             assert len(masked) > 9
             assert ((masked - masked[0]).abs().max() > 1e-3) == spread
         assert (out[0] - out[0, 0]).abs().max() > 1e-2, "regions in sight do differ"
@@ -302,25 +302,25 @@ def test_what_is_not_asked_is_left_out_of_the_last_block(request, model_of, open
         if space == "graph"
         else features(sort, 4).apply(lambda v: v.double() if v.is_floating_point() else v)
     )
-    asked = (torch.rand(valid.shape, generator=torch.Generator().manual_seed(3)) < 0.4) & valid
-    asked[1] = False
+    requested = (torch.rand(valid.shape, generator=torch.Generator().manual_seed(3)) < 0.4) & valid
+    requested[1] = False
     level = torch.rand(4, dtype=torch.float64)
     seen, came = [], []
     model.blocks[-1].mlp.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[:-1].numel()))
     model.blocks[0].register_forward_pre_hook(lambda _, args: came.append(len(args[0])))
 
-    def values_and_gradients(asked):
+    def values_and_gradients(requested):
         model.zero_grad()
-        out = finite(model(State(state.x, state.hidden, asked), level, valid, {}))
+        out = finite(model(State(state.x, state.masked, requested), level, valid, {}))
         assert out.isfinite().all()
         out[where].square().sum().backward()
         return [out[where].detach(), *(p.grad.clone() for p in model.parameters())]
 
-    where = asked
-    for one, other in zip(values_and_gradients(asked), values_and_gradients(None), strict=True):
+    where = requested
+    for one, other in zip(values_and_gradients(requested), values_and_gradients(None), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
     groups = 2 if padding and space == "graph" else 1
-    assert sum(seen[:groups]) == asked.sum()
+    assert sum(seen[:groups]) == requested.sum()
     assert sum(came[:groups]) == 3
     assert sum(came[groups:]) == 4
 

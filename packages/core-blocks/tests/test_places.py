@@ -114,13 +114,13 @@ def test_a_model_knows_distances_and_nothing_else_of_places(opened, block):
     moved = model(state, LEVEL, valid, {"centre": centre + 77_777_777})
     torch.testing.assert_close(moved, out, atol=1e-6, rtol=1e-6)
     order = torch.cat([torch.zeros(1, dtype=torch.int64), 1 + torch.randperm(8)])  # the class token lies by the first
-    shuffled = State(state.x[:, order], state.hidden[:, order])
+    shuffled = State(state.x[:, order], state.masked[:, order])
     back = model(shuffled, LEVEL, valid, {"centre": centre[:, order]})
     torch.testing.assert_close(back, out[:, order], atol=1e-6, rtol=1e-6)
     spread = centre + 40_000 * torch.arange(9)
     assert not torch.allclose(model(state, LEVEL, valid, {"centre": spread}), out, atol=1e-4)
     for row in range(2):
-        masked = out[row][state.hidden[row].all(-1)]
+        masked = out[row][state.masked[row].all(-1)]
         assert (masked - masked[0]).abs().max() > 1e-3, "masked regions are told apart"
 
 
@@ -151,12 +151,12 @@ def test_only_without_positions_all_masked_regions_get_one_prediction(opened, em
     torch.manual_seed(0)
     model, state, cond = opened(spec.build(REGIONS)).double().eval(), state_of(REGIONS), {"centre": centres(9)}
     out, order = model(state, LEVEL, everywhere(state), cond), torch.randperm(9)
-    shuffled = State(state.x[:, order], state.hidden[:, order])
+    shuffled = State(state.x[:, order], state.masked[:, order])
     back = model(shuffled, LEVEL, everywhere(state), cond)  # the regions move, the places stay
     placeless = not embedding and not block
     assert torch.allclose(back, out[:, order], atol=1e-9) == placeless
     for row in range(2):
-        masked = out[row][state.hidden[row].all(-1)]
+        masked = out[row][state.masked[row].all(-1)]
         assert len(masked) > 2
         spread = (masked - masked[0]).abs().max()
         assert spread < 1e-12 if placeless else spread > 1e-3
@@ -169,10 +169,10 @@ def test_padding_and_its_places_reach_nobody(opened):
     centre = centres(9) * valid
     out = model(state, LEVEL, valid, {"centre": centre})
     assert out.isfinite().all()
-    other = State(torch.where(valid[..., None], state.x, 3.0), state.hidden)
+    other = State(torch.where(valid[..., None], state.x, 3.0), state.masked)
     changed = model(other, LEVEL, valid, {"centre": torch.where(valid, centre, 123_456)})
     assert torch.equal(changed[valid], out[valid])
-    short = State(state.x[:1, :6], state.hidden[:1, :6])
+    short = State(state.x[:1, :6], state.masked[:1, :6])
     alone = model(short, LEVEL[:1], valid[:1, :6], {"centre": centre[:1, :6]})
     torch.testing.assert_close(out[:1, :6], alone, atol=1e-6, rtol=1e-6)
 
@@ -194,7 +194,7 @@ def test_pieces_behind_a_cache_are_the_whole(opened):
     with torch.no_grad():
         whole = model(state, LEVEL, valid, cond)
         for part in (slice(0, 5), slice(5, 10), slice(10, 12)):
-            piece = State(state.x[:, part], state.hidden[:, part])
+            piece = State(state.x[:, part], state.masked[:, part])
             pieces.append(model(piece, LEVEL, valid[:, part], cond, cache=cache))
             model.trunk(piece, LEVEL, valid[:, part], cond, cache=cache, keep=True)
     torch.testing.assert_close(torch.cat(pieces, 1), whole, atol=1e-6, rtol=1e-6)
@@ -208,9 +208,9 @@ def test_a_clean_sample_beside_the_noised_one_lies_where_that_does(opened):
     with torch.no_grad():
         whole = model(noised, LEVEL, valid, cond, context=Context(clean, done))
         for part in (slice(0, 5), slice(5, 10), slice(10, 12)):
-            piece = State(noised.x[:, part], noised.hidden[:, part])
+            piece = State(noised.x[:, part], noised.masked[:, part])
             pieces.append(model(piece, LEVEL, valid[:, part], cond, cache=cache))
-            kept = State(clean.x[:, part], clean.hidden[:, part])
+            kept = State(clean.x[:, part], clean.masked[:, part])
             model.trunk(kept, done, valid[:, part], cond, cache=cache, keep=True)
     torch.testing.assert_close(torch.cat(pieces, 1), whole, atol=1e-6, rtol=1e-6)
 

@@ -97,11 +97,11 @@ def test_attention_and_mlp_are_dropped_by_draws_of_their_own():
 
 def test_asked_positions_are_served_under_dropped_paths_too():
     block, x = drawn(PreNormBlock(WIDTH, HEADS, drop_path=0.5)), torch.randn(8, 4, WIDTH)
-    asked = torch.rand(8, 4) < 0.5
+    requested = torch.rand(8, 4) < 0.5
     outs = []
-    for told in (None, asked):
+    for told in (None, requested):
         torch.manual_seed(3)
-        outs.append(block(x, torch.zeros(8, 8), asked=told)[asked])
+        outs.append(block(x, torch.zeros(8, 8), requested=told)[requested])
     torch.testing.assert_close(*outs)
 
 

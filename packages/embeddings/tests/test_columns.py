@@ -32,11 +32,11 @@ def test_columns_that_are_not_read_are_as_if_they_were_not_there(elements):
     narrow = RegionEmbedding(4, 8, elements=elements)
     narrow.load_state_dict(embedding.state_dict())
     whole = state()
-    whole.hidden[0, 1, :4] = True  # hidden in all that is read, but not as a whole
-    cut = State(whole.x[..., :4], whole.hidden[..., :4])
+    whole.masked[0, 1, :4] = True  # hidden in all that is read, but not as a whole
+    cut = State(whole.x[..., :4], whole.masked[..., :4])
     torch.testing.assert_close(embedding(whole, {})[0], narrow(cut, {})[0])
     assert torch.equal(embedding(whole, {})[0][0, 2], embedding.mask_token)
-    other = State(whole.x.clone(), whole.hidden)
+    other = State(whole.x.clone(), whole.masked)
     other.x[..., 4:] = torch.nan
     assert torch.equal(embedding(other, {})[0], embedding(whole, {})[0])
 

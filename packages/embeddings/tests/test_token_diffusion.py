@@ -47,18 +47,18 @@ def test_squares_are_least_for_the_truth_and_0_elsewhere(predict: str) -> None:
     torch.manual_seed(0)
     head, n = Known(predict=predict, repeats=16), 20_000
     h = torch.randn(1, n, 2)
-    x0, wanted = h + 0.5 * torch.randn(1, n, 2), torch.rand(1, n, 2) < 0.7
-    squares = head.law(h).squares(x0, wanted)
+    x0, target_mask = h + 0.5 * torch.randn(1, n, 2), torch.rand(1, n, 2) < 0.7
+    squares = head.law(h).squared_errors(x0, target_mask)
     assert squares.shape == x0.shape
-    assert (squares[~wanted] == 0).all()
+    assert (squares[~target_mask] == 0).all()
     angle = torch.linspace(0, MAX_ANGLE, 10_001, dtype=torch.float64)[:-1] + MAX_ANGLE / 20_000
     a, b = angle.cos(), angle.sin()
     left = 0.25 * b**2 / (0.25 * a**2 + b**2)  # variance of x_0 given x
     weight = (a / b) ** 2 if predict == "eps" else 1 / b**2
-    assert squares[wanted].mean().item() == pytest.approx((weight * left).mean().item(), rel=0.02)
+    assert squares[target_mask].mean().item() == pytest.approx((weight * left).mean().item(), rel=0.02)
     off = Known(predict=predict, repeats=16)
     off.cov = off.cov * 2
-    assert off.law(h).squares(x0, wanted)[wanted].mean() > squares[wanted].mean()
+    assert off.law(h).squared_errors(x0, target_mask)[target_mask].mean() > squares[target_mask].mean()
 
 
 @pytest.mark.parametrize("predict", ["velocity", "eps"])
@@ -94,7 +94,7 @@ def test_what_is_seen_stays_and_is_clean_at_every_step() -> None:
     assert not torch.equal(head.law(torch.zeros(2, 4, 8)).sample(x, hidden), drawn)
     nothing = torch.zeros_like(hidden)
     assert torch.equal(head.law(torch.randn(2, 4, 8)).sample(x, nothing), x)
-    assert not head.law(torch.randn(2, 4, 8)).squares(x, nothing).any()
+    assert not head.law(torch.randn(2, 4, 8)).squared_errors(x, nothing).any()
 
 
 def test_it_learns_two_points() -> None:
@@ -105,7 +105,7 @@ def test_it_learns_two_points() -> None:
     for _ in range(300):
         h = torch.randint(2, (1, 256, 1)) * 2.0 - 1
         x0 = torch.where(torch.rand(1, 256, 1) < 0.5 + 0.3 * h, 1.0, -1.0)
-        loss = head.law(h).squares(x0, torch.ones_like(x0, dtype=torch.bool)).mean()
+        loss = head.law(h).squared_errors(x0, torch.ones_like(x0, dtype=torch.bool)).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

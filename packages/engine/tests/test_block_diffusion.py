@@ -257,13 +257,13 @@ def test_fixed_positions_are_neither_noised_nor_counted(estimator):
     t, noised = system.noise(clean, system.times(40))
     assert t.shape == noised.noise.sigma.shape == noised.state.x.shape == (40, 7)
     assert torch.equal(noised.state.x[clean.fixed], clean.x0[clean.fixed])
-    assert not noised.wanted[clean.fixed].any()
+    assert not noised.target_mask[clean.fixed].any()
     assert torch.equal(noised.valid, valid)
     assert torch.equal(noised.fixed, clean.fixed)
     assert torch.equal(noised.x0, clean.x0)
     if estimator == "mask-count":
         for start in (0, 3, 6):
-            free, masked = ((part[:, start : start + 3]).any(1) for part in (~clean.fixed, noised.wanted))
+            free, masked = ((part[:, start : start + 3]).any(1) for part in (~clean.fixed, noised.target_mask))
             assert torch.equal(free, masked), "a block with something to mask has nothing masked"
 
 
@@ -345,9 +345,9 @@ def test_a_session_remembers_at_time_zero():
         for t in (0.1, 0.9):
             session = Session(system, like)
             session(State.of(x[:, :2]), torch.full((2,), t)).log_clean()
-            session.remember(x[:, :2])
+            session.append(x[:, :2])
             session(State.of(x[:, 2:]), torch.full((2,), t)).log_clean()
-            session.remember(x[:, 2:])
+            session.append(x[:, 2:])
             said.append(session(State.of(x[:, :2]), torch.full((2,), 0.5)).log_clean())
     assert torch.equal(*said)
 

@@ -34,7 +34,7 @@ def experiment(
     held=0,
     measured=0,
     judged=0,
-    hidden=0.0,
+    masked_share=0.0,
     bound=False,
 ):
     return SimpleNamespace(
@@ -47,7 +47,7 @@ def experiment(
             tells_some=lambda: False,
         ),
         process=SimpleNamespace(
-            cost=lambda _: reading, facts=lambda space: SimpleNamespace(space=space, hidden=hidden)
+            cost=lambda _: reading, facts=lambda space: SimpleNamespace(space=space, masked_share=masked_share)
         ),
         model=SimpleNamespace(stages=lambda _: stages, matrices=lambda _: [Matrix("blocks.0.mlp.up", 30, 20, 5)]),
         loss=SimpleNamespace(cost=lambda _: loss, fused_cost=lambda facts, half: None, bound=bound),
@@ -101,8 +101,8 @@ def test_a_cpu_without_a_compiler_computes_again_and_leaves_out():
     space = SimpleNamespace(length=1_000_000)
     for leaves_out, share in (("padding", 0.75), ("hidden", 0.501)):
         stages = [Stage("blocks", Cost(kept=10_000, remade=4000), 3, leaves_out=frozenset({leaves_out}))]
-        e = experiment(stages, hidden=0.5)
-        e.process.facts = lambda _: SimpleNamespace(space=space, hidden=0.5)
+        e = experiment(stages, masked_share=0.5)
+        e.process.facts = lambda _: SimpleNamespace(space=space, masked_share=0.5)
         assert activations(e) == pytest.approx(4 * 4 * 3 * 6000 * share, abs=100)
         e.train.compile = True
         assert activations(e) == 4 * 4 * 3 * 10_000

@@ -39,7 +39,7 @@ MEAN, STD = torch.tensor([-1.0, 2.0], dtype=torch.float64), 0.7
 
 def log_density(x, noise, label):
     """Log of the law of x_t, given a label, or of the even mixture of both."""
-    a, b = noise.alpha(x).sqrt(), noise.lost(x).sqrt()
+    a, b = noise.alpha(x).sqrt(), noise.one_minus_alpha(x).sqrt()
     normal = torch.distributions.Normal(a[..., None] * MEAN, ((a * STD).square() + b.square()).sqrt()[..., None])
     each = normal.log_prob(x[..., None])
     if label is None:
@@ -64,7 +64,7 @@ class Mixture(nn.Module):
     def forward(self, state, level, valid, cond, cache=None):
         self.calls.append(dict(cond))
         noise, x = self.process.schedule(level), state.x
-        a, b = noise.alpha(x).sqrt(), noise.lost(x).sqrt()
+        a, b = noise.alpha(x).sqrt(), noise.one_minus_alpha(x).sqrt()
         eps = -b * score(x, noise, cond.get("cell"))
         x0 = (x - b * eps) / a
         return {"x0": x0, "eps": eps, "velocity": a * eps - b * x0}[self.process.predict]
@@ -89,7 +89,7 @@ def test_features_are_led_by_the_guided_score_whatever_raw_output_means(predict,
     session = Session(system_of(process, Mixture(process), weight), like)
     said, noise = session(state, t), process.schedule(t)
     led = (1 - weight) * score(state.x, noise, None) + weight * score(state.x, noise, like.cond["cell"])
-    a, b = noise.alpha(state.x).sqrt(), noise.lost(state.x).sqrt()
+    a, b = noise.alpha(state.x).sqrt(), noise.one_minus_alpha(state.x).sqrt()
     torch.testing.assert_close(said.eps, -b * led, atol=1e-9, rtol=1e-9)
     torch.testing.assert_close(said.x0, (state.x + b.square() * led) / a, atol=1e-8, rtol=1e-8)  # Tweedie
 
@@ -251,9 +251,9 @@ def test_each_answer_has_its_own_memory(weight):
             system.model(State.of(x), process.level(level), like.valid, cond)[:, 2:] for cond in (like.cond, {})
         )
         session = Session(system, like)
-        session.remember(x[:, :2])
+        session.append(x[:, :2])
         pending = session(State.of(x[:, 2:]), t)
-        session.remember(torch.tensor([[0, 0], [1, 1]]))  # what was asked before sees the memory as it was
+        session.append(torch.tensor([[0, 0], [1, 1]]))  # what was asked before sees the memory as it was
         said = pending.log_clean()
     led = told if weight in (None, 1.0) else plain + weight * (told - plain)
     wanted = process.read(led, State.of(x[:, 2:]), process.schedule(t)).log_clean()

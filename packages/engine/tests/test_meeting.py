@@ -20,7 +20,7 @@ class First:
     def __init__(self, *letters):
         self.letters = torch.tensor(letters, dtype=torch.long)
 
-    def held(self, x):
+    def satisfied(self, x):
         return {"first": torch.isin(x[:, 0], self.letters), "always": torch.ones(len(x), dtype=torch.bool)}
 
     def log_prob(self, log_clean, at):

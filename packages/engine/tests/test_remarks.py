@@ -25,7 +25,7 @@ def blind(monkeypatch):
 
         def hidden(self, clean, t):
             noised = corrupt(self, clean, t)
-            return replace(noised, wanted=torch.zeros_like(noised.wanted)) if now == [True] else noised
+            return replace(noised, target_mask=torch.zeros_like(noised.target_mask)) if now == [True] else noised
 
         monkeypatch.setattr(task, "batch", watched)
         monkeypatch.setattr(process, "corrupt", hidden)

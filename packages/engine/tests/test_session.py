@@ -24,8 +24,8 @@ def test_remembered_positions_are_context_at_level_zero(system):
 
     session = Session(system, like)
     with torch.no_grad():
-        session.remember(x[:, :2])
-        session.remember(x[:, 2:4])
+        session.append(x[:, :2])
+        session.append(x[:, 2:4])
         for _ in range(2):  # a call leaves nothing behind
             last = session(State.of(x[:, 4:]), t)
     torch.testing.assert_close(last, whole[:, 4:])
@@ -38,7 +38,7 @@ def test_a_piece_has_its_own_columns_of_valid(system, monkeypatch):
     session = Session(system, like)
     session(State.of(like.x0), torch.ones(2))
     assert seen[0] == (like, None)
-    session.remember(like.x0[:, :3])
+    session.append(like.x0[:, :3])
     session(State.of(like.x0[:, 3:]), torch.ones(2))
     piece, cache = seen[1]
     assert torch.equal(piece.valid, like.valid[:, 3:])
@@ -51,7 +51,7 @@ def test_samples_of_several_fields_do_not_come_in_pieces(system):
     system.process.space = TokenSpace((Field("a", 2, 5, mask=4), Field("b", 4, 5, mask=4)))
     session = Session(system, system.task.like(2, 0))
     with pytest.raises(ValueError, match="several fields"):
-        session.remember(torch.zeros(2, 2, dtype=torch.long))
+        session.append(torch.zeros(2, 2, dtype=torch.long))
 
 
 def test_a_walk_yields_every_state_and_the_clean_sample_last(system):

@@ -16,7 +16,7 @@ from dither.registry.flow.protocols import Picture
 class First:
     """The goal that the first letter is 1."""
 
-    def held(self, x):
+    def satisfied(self, x):
         return {"first": x[:, 0] == 1}
 
     def log_prob(self, log_clean, at):

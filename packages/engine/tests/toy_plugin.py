@@ -70,8 +70,8 @@ class Accuracy:
         self.right = self.wanted = 0
 
     def update(self, clean, noised, pred, measured):
-        self.right += ((pred.argmax(-1) == clean.x0) & noised.wanted).sum().item()
-        self.wanted += noised.wanted.sum().item()
+        self.right += ((pred.argmax(-1) == clean.x0) & noised.target_mask).sum().item()
+        self.wanted += noised.target_mask.sum().item()
 
     def compute(self):
         return {"accuracy": self.right / max(self.wanted, 1)}
@@ -107,7 +107,7 @@ class MaskProcess:
 
     def corrupt(self, clean, t):
         noise = self.schedule(t)
-        hidden = (torch.rand(clean.x0.shape) < noise.lost(clean.x0)) & ~clean.fixed
+        hidden = (torch.rand(clean.x0.shape) < noise.one_minus_alpha(clean.x0)) & ~clean.fixed
         x = torch.where(hidden, self.mask, clean.x0)
         return Noised(clean.x0, State.of(x), noise, hidden, clean.valid, clean.fixed)
 
@@ -121,7 +121,7 @@ class MaskProcess:
         return State.of(torch.where(like.fixed, like.x0, self.mask))
 
     def step(self, state, pred, now, then, like):
-        stays = (then.lost(state.x) / now.lost(state.x)).expand(state.x.shape)
+        stays = (then.one_minus_alpha(state.x) / now.one_minus_alpha(state.x)).expand(state.x.shape)
         fill = (state.x == self.mask) & (torch.rand(state.x.shape) > stays)
         return State.of(torch.where(fill, torch.distributions.Categorical(logits=pred).sample(), state.x))
 
@@ -194,7 +194,7 @@ class CrossEntropy(LossSpec):
     def build(self, process):
         def measure(pred, noised):
             values = -pred.gather(-1, noised.x0[..., None])[..., 0]
-            return Measured(torch.where(noised.wanted, values, 0.0), noised.wanted.float())
+            return Measured(torch.where(noised.target_mask, values, 0.0), noised.target_mask.float())
 
         return measure
 
@@ -213,10 +213,10 @@ class Walk(SamplerSpec):
                 return
             done = []
             for start in range(0, LENGTH, self.block):
-                piece = like.columns(start, start + self.block)
+                piece = like.slice_positions(start, start + self.block)
                 for x in self.back(process, session, piece):
                     yield torch.cat([*done, x], 1)
-                session.remember(x)
+                session.append(x)
                 done.append(x)
 
         return walk

@@ -34,9 +34,9 @@ def states(process: TokenProcess, x0: tuple[int, ...], noise: Noise) -> tuple[No
     clean = torch.tensor(x0)
     chance = (alpha * (rows == clean) + (1 - alpha) * prior[0][rows]).prod(1)
     rows, chance = rows[chance > 0], chance[chance > 0]
-    wanted, fixed = prior[0][rows] > 0, torch.zeros(rows.shape, dtype=torch.bool)
+    target_mask, fixed = prior[0][rows] > 0, torch.zeros(rows.shape, dtype=torch.bool)
     noise = Noise(noise.sigma.expand(len(rows)), noise.rate.expand(len(rows)))
-    return Noised(clean.expand(len(rows), -1), State.of(rows), noise, wanted, ~fixed, fixed, prior), chance
+    return Noised(clean.expand(len(rows), -1), State.of(rows), noise, target_mask, ~fixed, fixed, prior), chance
 
 
 def at(process: TokenProcess, t: float) -> Noise:

@@ -54,8 +54,10 @@ def states(process, x0, t):
     rows, chance = rows[chance > 0], chance[chance > 0]
     fixed = torch.zeros(rows.shape, dtype=torch.bool)
     noise = process.schedule(torch.full((len(rows),), t, dtype=torch.float64))
-    wanted = prior[0][rows] > 0
-    return Noised(torch.tensor(x0).expand(len(rows), -1), State.of(rows), noise, wanted, ~fixed, fixed, prior), chance
+    target_mask = prior[0][rows] > 0
+    return Noised(
+        torch.tensor(x0).expand(len(rows), -1), State.of(rows), noise, target_mask, ~fixed, fixed, prior
+    ), chance
 
 
 def bound(process, x0, monkeypatch):

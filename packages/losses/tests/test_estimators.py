@@ -159,7 +159,7 @@ def test_under_log_linear_the_count_is_even_in_one_to_n() -> None:
     process, n = process_of("mask-count"), 30_000
     clean = CLEAN[:1].apply(lambda value: value.repeat(n, 1))
     _, noised = process.estimate(clean, process.times(n))
-    counts = torch.bincount(noised.wanted.sum(1), minlength=7)
+    counts = torch.bincount(noised.target_mask.sum(1), minlength=7)
     assert counts[0] == 0
     assert chisquare(counts[1:].numpy()).pvalue > 1e-3
 

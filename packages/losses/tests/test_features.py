@@ -33,8 +33,8 @@ def loss_of(noised: Noised, raw: torch.Tensor, reduction: str) -> Measured:
 @pytest.mark.parametrize("mask", ["region", "element"])
 def test_reductions_are_their_definitions(mask: str) -> None:
     noised, raw = masked(mask)
-    squares = ((raw - noised.x0) ** 2)[noised.wanted]
-    regions = noised.wanted.any(-1).sum()
+    squares = ((raw - noised.x0) ** 2)[noised.target_mask]
+    regions = noised.target_mask.any(-1).sum()
     assert squares.numel() > 10
     expected = {
         "element-mean": squares.mean(),
@@ -49,7 +49,7 @@ def test_zero_padded_is_the_code_of_the_seed() -> None:
     """MSELoss of prediction times mask and truth times mask, where nothing is padded."""
     clean = Clean.of(torch.randn(4, 5, 3))
     noised = MaskedRegionProcess(SPACE, CLOCK, ratio=0.5).corrupt(clean, torch.rand(4))
-    raw, mask = torch.randn(4, 5, 3), noised.state.hidden.float()
+    raw, mask = torch.randn(4, 5, 3), noised.state.masked.float()
     expected = torch.nn.MSELoss()(raw * mask, clean.x0 * mask)
     torch.testing.assert_close(loss_of(noised, raw, "zero-padded").mean(), expected)
     regions = mask[..., 0].sum()
@@ -82,7 +82,9 @@ def test_nothing_masked_is_zero_and_means_add_up(reduction: str) -> None:
     parts = [loss_of(noised[rows], raw[rows], reduction) for rows in (slice(0, 3), slice(3, 8))]
     total = sum(part.total() for part in parts) / sum(part.weights.sum() for part in parts)
     torch.testing.assert_close(whole.mean(), total)
-    nothing = Noised(noised.x0, noised.state, noised.noise, torch.zeros_like(noised.wanted), noised.valid, noised.fixed)
+    nothing = Noised(
+        noised.x0, noised.state, noised.noise, torch.zeros_like(noised.target_mask), noised.valid, noised.fixed
+    )
     leaf = raw.clone().requires_grad_()
     mean = loss_of(nothing, leaf, reduction).mean()
     assert mean == 0
@@ -95,12 +97,12 @@ def test_what_is_seen_padded_or_known_is_inert(reduction: str) -> None:
     raw = raw.requires_grad_()
     mean = loss_of(noised, raw, reduction).mean()
     (grad,) = torch.autograd.grad(mean, raw)
-    assert torch.equal(grad != 0, noised.wanted)
-    wild = torch.where(noised.wanted, raw, torch.inf)
+    assert torch.equal(grad != 0, noised.target_mask)
+    wild = torch.where(noised.target_mask, raw, torch.inf)
     assert loss_of(noised, wild, reduction).mean() == mean
     measured = loss_of(noised, wild, reduction)
     assert measured.values.isfinite().all()
-    assert (measured.values[~noised.wanted.any(-1)] == 0).all()
+    assert (measured.values[~noised.target_mask.any(-1)] == 0).all()
 
 
 @pytest.mark.parametrize("meaning", ["x0", "eps", "velocity"])
@@ -110,13 +112,13 @@ def test_raw_is_what_the_process_predicts(meaning: str) -> None:
     clean = clean_of(7)
     noised = process.corrupt(clean, torch.linspace(0.01, 1, 7, dtype=torch.float64))
     raw = torch.randn(7, 5, 3, dtype=torch.float64)
-    a, b = noised.noise.alpha(raw).sqrt(), noised.noise.lost(raw).sqrt()
+    a, b = noised.noise.alpha(raw).sqrt(), noised.noise.one_minus_alpha(raw).sqrt()
     truth = {"x0": clean.x0, "eps": noised.eps, "velocity": a * noised.eps - b * clean.x0}[meaning]
     pred = process.read(raw, noised.state, noised.noise)
-    wanted = ~clean.fixed
-    torch.testing.assert_close(SquaredError(meaning)(pred, noised).mean(), ((raw - truth) ** 2)[wanted].mean())
+    target_mask = ~clean.fixed
+    torch.testing.assert_close(SquaredError(meaning)(pred, noised).mean(), ((raw - truth) ** 2)[target_mask].mean())
     x0 = {"x0": raw, "eps": (noised.state.x - b * raw) / a, "velocity": a * noised.state.x - b * raw}[meaning]
-    torch.testing.assert_close(SquaredError("x0")(pred, noised).mean(), ((x0 - clean.x0) ** 2)[wanted].mean())
+    torch.testing.assert_close(SquaredError("x0")(pred, noised).mean(), ((x0 - clean.x0) ** 2)[target_mask].mean())
 
 
 @pytest.mark.parametrize("meaning", ["x0", "eps", "velocity"])
@@ -126,7 +128,7 @@ def test_min_snr_weighs_every_target_alike(meaning: str) -> None:
     clean = Clean.of(torch.randn(30, 5, 3, dtype=torch.float64))
     noised = process.corrupt(clean, torch.linspace(1e-3, 1, 30, dtype=torch.float64))
     pred = process.read(torch.randn(30, 5, 3, dtype=torch.float64), noised.state, noised.noise)
-    snr = noised.noise.alpha(clean.x0) / noised.noise.lost(clean.x0)
+    snr = noised.noise.alpha(clean.x0) / noised.noise.one_minus_alpha(clean.x0)
     assert snr.min() < 1 < 50 < snr.max()
     expected = snr.clamp_max(5)[..., 0] * (pred.x0 - clean.x0).square().mean(-1)
     torch.testing.assert_close(SquaredError(meaning, min_snr=5.0)(pred, noised).values, expected)

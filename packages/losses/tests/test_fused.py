@@ -245,6 +245,6 @@ def test_a_sum_that_alone_has_the_gradient():
     assert measured.total() is summed
     assert measured.mean() == 3.0
     assert measured[1:].total() == 11.0
-    assert measured[1:].summed is None
+    assert measured[1:].total_with_grad is None
     assert measured.to("cpu").total() == 12.0
     assert Measured(values, weights).total() == 12.0

@@ -31,11 +31,13 @@ def measured(loss, noised: Noised, raw: torch.Tensor) -> Measured:
 
 def expected(values: torch.Tensor, noised: Noised, reduction: str) -> torch.Tensor:
     """Each reduction by its definition."""
-    regions = noised.wanted.any(-1).sum()
-    total = values[noised.wanted].sum()
+    regions = noised.target_mask.any(-1).sum()
+    total = values[noised.target_mask].sum()
     return (
         total
-        / {"element-mean": noised.wanted.sum(), "region-sum": regions, "zero-padded": noised.valid.sum() * 3}[reduction]
+        / {"element-mean": noised.target_mask.sum(), "region-sum": regions, "zero-padded": noised.valid.sum() * 3}[
+            reduction
+        ]
     )
 
 
@@ -53,7 +55,7 @@ def test_huber_compares_what_the_process_predicts(meaning: str) -> None:
     process = GaussianProcess(SPACE, TimestepSampling(linear_beta()), meaning)
     noised = process.corrupt(Clean.of(torch.randn(4, 5, 3, dtype=torch.float64)), torch.linspace(0.01, 1, 4).double())
     raw = torch.randn(4, 5, 3, dtype=torch.float64)
-    a, b = noised.noise.alpha(raw).sqrt(), noised.noise.lost(raw).sqrt()
+    a, b = noised.noise.alpha(raw).sqrt(), noised.noise.one_minus_alpha(raw).sqrt()
     truth = {"x0": noised.x0, "eps": noised.eps, "velocity": a * noised.eps - b * noised.x0}[meaning]
     found = Huber(0.7, meaning)(process.read(raw, noised.state, noised.noise), noised).mean()
     torch.testing.assert_close(found, functional.huber_loss(raw, truth, delta=0.7))
@@ -88,11 +90,13 @@ def test_only_what_is_wanted_counts(loss) -> None:
     noised = masked(torch.poisson(torch.full((6, 5, 3), 2.0, dtype=torch.float64)))
     raw = (torch.rand(6, 5, 3, dtype=torch.float64) + 0.5).requires_grad_()
     (grad,) = torch.autograd.grad(measured(loss, noised, raw).mean(), raw)
-    assert torch.equal(grad != 0, noised.wanted)
-    wild = torch.where(noised.wanted, raw.detach(), torch.inf)
+    assert torch.equal(grad != 0, noised.target_mask)
+    wild = torch.where(noised.target_mask, raw.detach(), torch.inf)
     torch.testing.assert_close(measured(loss, noised, wild).mean(), measured(loss, noised, raw.detach()).mean())
     assert measured(loss, noised, wild).values.isfinite().all()
-    nothing = Noised(noised.x0, noised.state, noised.noise, torch.zeros_like(noised.wanted), noised.valid, noised.fixed)
+    nothing = Noised(
+        noised.x0, noised.state, noised.noise, torch.zeros_like(noised.target_mask), noised.valid, noised.fixed
+    )
     mean = measured(loss, nothing, raw).mean()
     assert mean == 0
     assert (torch.autograd.grad(mean, raw)[0] == 0).all()

@@ -28,9 +28,9 @@ def text(length: int, ids: int) -> TokenSpace:
 def record(process: TokenProcess, x0: Tensor, x: Tensor, sigma: Tensor, rate: float = 1.0) -> Noised:
     """The record that `corrupt` would make if the draw came out as x."""
     prior = process.table.on("cpu")
-    wanted = prior.expand(x.shape[1], -1)[torch.arange(x.shape[1]), x] > 0
-    noise, fixed = Noise(sigma, torch.full_like(sigma, rate)), torch.zeros_like(wanted)
-    return Noised(x0, State.of(x), noise, wanted, ~fixed, fixed, prior)
+    target_mask = prior.expand(x.shape[1], -1)[torch.arange(x.shape[1]), x] > 0
+    noise, fixed = Noise(sigma, torch.full_like(sigma, rate)), torch.zeros_like(target_mask)
+    return Noised(x0, State.of(x), noise, target_mask, ~fixed, fixed, prior)
 
 
 def clean_of(space: TokenSpace, rows: int) -> Clean:
@@ -55,8 +55,8 @@ def test_masked_ce_is_score_entropy_of_an_absorbing_process(process_of, schedule
     torch.testing.assert_close(closed.values, general.values, rtol=1e-10, atol=1e-12)
     assert torch.equal(closed.weights, general.weights)
     assert torch.equal(closed.weights, (~clean.fixed).double())
-    assert (closed.values[~noised.wanted] == 0).all()
-    assert (closed.values[noised.wanted] > 0).all()
+    assert (closed.values[~noised.target_mask] == 0).all()
+    assert (closed.values[noised.target_mask] > 0).all()
     grads = [torch.autograd.grad(m.total(), raw, retain_graph=True)[0] for m in (closed, general)]
     torch.testing.assert_close(grads[0], grads[1], rtol=1e-9, atol=1e-12)
 
@@ -202,7 +202,16 @@ def test_finite_positive_and_pure(process_of, kind, meaning, schedule, space, pe
 def tensors(noised: Noised, raw: Tensor) -> list[Tensor]:
     noise = noised.noise
     assert noised.prior is not None
-    return [noised.x0, noised.state.x, noise.sigma, noise.rate, noised.wanted, noised.fixed, noised.prior, raw.detach()]
+    return [
+        noised.x0,
+        noised.state.x,
+        noise.sigma,
+        noise.rate,
+        noised.target_mask,
+        noised.fixed,
+        noised.prior,
+        raw.detach(),
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -226,4 +235,6 @@ def test_features_have_no_score_entropy(process_of) -> None:
     noised = process.corrupt(Clean.of(torch.zeros(1, 2, dtype=torch.long)), torch.rand(1))
     pred = process.read(torch.randn(1, 2, 3), noised.state, noised.noise)
     with pytest.raises(TypeError, match="needs a token process"):
-        score_entropy(pred, Noised(noised.x0, noised.state, noised.noise, noised.wanted, noised.valid, noised.fixed))
+        score_entropy(
+            pred, Noised(noised.x0, noised.state, noised.noise, noised.target_mask, noised.valid, noised.fixed)
+        )

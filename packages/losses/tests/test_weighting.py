@@ -29,7 +29,7 @@ def test_each_token_counts_by_its_true_id(process_of):
     raw = torch.randn(2, 5, 5, requires_grad=True)
     pred = process.read(raw, noised.state, process.schedule(t))
     plain, weighted = (MaskedCEActive(weights=some).build(FACTS)(pred, noised) for some in ({}, WEIGHTS))
-    assert noised.wanted.any(1).all(), "something is masked"
+    assert noised.target_mask.any(1).all(), "something is masked"
     factor = torch.tensor([[1, 2, 0.5, 0.5, 0.5], [5, 1, 0.5, 0.5, 0.5]])
     torch.testing.assert_close(weighted.values, plain.values * factor)
     assert torch.equal(weighted.weights, plain.weights)

@@ -95,7 +95,7 @@ class Oracle:
         self.context = torch.zeros(1, 0, dtype=torch.long)
         self.calls = 0
 
-    def remember(self, x: Tensor) -> None:
+    def append(self, x: Tensor) -> None:
         self.context = torch.cat([self.context.expand(len(x), -1), x], 1)
 
     def __call__(self, state: State, t: Tensor) -> CategoricalPrediction:

@@ -37,10 +37,10 @@ class Script:
         width = state.x.shape[1]
         self.calls.append((self.start, width))
         raw = torch.full((*state.x.shape, self.process.space.vocab), -1e4)
-        wanted = self.text[:, self.start : self.start + width, None]
-        return self.process.read(raw.scatter_(-1, wanted, 0.0), state, self.process.schedule(t))
+        target = self.text[:, self.start : self.start + width, None]
+        return self.process.read(raw.scatter_(-1, target, 0.0), state, self.process.schedule(t))
 
-    def remember(self, x: Tensor) -> None:
+    def append(self, x: Tensor) -> None:
         self.remembered.append(x)
         self.start += x.shape[1]
 

@@ -89,7 +89,7 @@ def test_noise_velocity_and_snr(table: str) -> None:
     torch.testing.assert_close(read.x0, clean.x0, **PRECISE)
     torch.testing.assert_close(read.eps, eps, **PRECISE)
     bar = scheduler.alphas_cumprod[index].double()
-    snr = (noised.noise.alpha(x) / noised.noise.lost(x))[:, 0, 0].double()
+    snr = (noised.noise.alpha(x) / noised.noise.one_minus_alpha(x))[:, 0, 0].double()
     torch.testing.assert_close(snr, bar / (1 - bar), rtol=5e-3, atol=0)  # 1 - bar has lost three digits at step 0
 
 

@@ -38,7 +38,7 @@ class Normal:
     def __call__(self, state: State, t: Tensor) -> GaussianPrediction:
         self.times.append(float(t[0]))
         noise = self.process.schedule(t)
-        a, b = noise.alpha(state.x).sqrt(), noise.lost(state.x).sqrt()
+        a, b = noise.alpha(state.x).sqrt(), noise.one_minus_alpha(state.x).sqrt()
         x0 = MEAN + STD**2 * a / (STD**2 * a**2 + b**2) * (state.x - a * MEAN)
         eps = (state.x - a * x0) / b
         raw = {"x0": x0, "eps": eps, "velocity": a * eps - b * x0}[self.process.predict]
@@ -211,13 +211,13 @@ class Ladder:
 
     @property
     def x0(self) -> Tensor:
-        return torch.where(self.state.hidden, 7.0, self.state.x)
+        return torch.where(self.state.masked, 7.0, self.state.x)
 
     def draw(self) -> Tensor:
         sure = torch.arange(self.state.x.shape[1])[:, None] * float(self.spread)
-        return torch.where(self.state.hidden, 7 + sure * torch.randn_like(self.state.x), self.state.x)
+        return torch.where(self.state.masked, 7 + sure * torch.randn_like(self.state.x), self.state.x)
 
-    def squares(self, x0: Tensor, wanted: Tensor) -> Tensor:
+    def squared_errors(self, x0: Tensor, target_mask: Tensor) -> Tensor:
         raise NotImplementedError
 
 
@@ -329,7 +329,7 @@ def test_order_is_walked_at_the_moment_of_a_process_without_times(part, ratio: f
 
     list(OrderedRegions("random", 3)(process, session, like))
     assert len(told) == 3
-    assert told == ([pytest.approx(process.moment)] * 3 if ratio else sorted(told, reverse=True))
+    assert told == ([pytest.approx(process.fixed_time)] * 3 if ratio else sorted(told, reverse=True))
     assert len(set(told)) == (1 if ratio else 3)
 
 

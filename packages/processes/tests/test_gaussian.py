@@ -32,8 +32,8 @@ def test_forward_marginal(t: float) -> None:
     torch.testing.assert_close(noised.state.x.mean(0), alpha**0.5 * x0[0], rtol=0, atol=0.025)
     torch.testing.assert_close(noised.state.x.std(0), torch.full((3, 2), (1 - alpha) ** 0.5), rtol=0.02, atol=0)
     torch.testing.assert_close(alpha**0.5 * x0 + (1 - alpha) ** 0.5 * noised.eps, noised.state.x)
-    assert noised.wanted.all()
-    assert not noised.state.hidden.any()
+    assert noised.target_mask.all()
+    assert not noised.state.masked.any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -138,7 +138,7 @@ def test_ancestral_draws_the_data(part, predict: str, eta: float) -> None:
 
     def session(state: State, t: torch.Tensor) -> GaussianPrediction:
         noise = process.schedule(t)
-        a, b = noise.alpha(state.x).sqrt(), noise.lost(state.x).sqrt()
+        a, b = noise.alpha(state.x).sqrt(), noise.one_minus_alpha(state.x).sqrt()
         x0 = 3 + 0.25 * a / (0.25 * a**2 + b**2) * (state.x - 3 * a)
         eps = (state.x - a * x0) / b
         return process.read({"x0": x0, "eps": eps, "velocity": a * eps - b * x0}[predict], state, noise)
@@ -165,7 +165,7 @@ def test_fixed_values_never_change() -> None:
         for x in (noised.state.x, start.x, later.x, process.finish(later, pred, clean)):
             assert torch.equal(x[fixed], clean.x0[fixed])
             assert (x[~fixed] != clean.x0[~fixed]).all()
-        assert torch.equal(noised.wanted, ~fixed)
+        assert torch.equal(noised.target_mask, ~fixed)
         assert (noised.eps[fixed] == 0).all()
         assert abs(start.x[~fixed].mean().item()) < 1
 

@@ -91,4 +91,4 @@ def test_the_process_keeps_to_each_vocabulary(part, kind: str) -> None:
     assert (state.x == masks)[~like.fixed].all() == (kind == "absorbing")
     _, noised = process.estimate(like, process.times(500))
     assert torch.equal(noised.state.x[like.fixed], like.x0[like.fixed])
-    assert not (noised.wanted & like.fixed).any()
+    assert not (noised.target_mask & like.fixed).any()

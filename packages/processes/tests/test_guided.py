@@ -31,7 +31,7 @@ class Outcomes:
     def __init__(self, wanted):
         self.wanted = wanted
 
-    def held(self, x):
+    def satisfied(self, x):
         number = outcome_index(x)
         return {"wanted": (number >= 0) & self.wanted[number.clamp_min(0)]}
 
@@ -73,7 +73,7 @@ def walk(sampler, like, process=None, session=OracleSession):
 @pytest.mark.parametrize("goal", [Outcomes(ALLOWED), Outcomes(RISING), Wrong(ALLOWED), Wrong(RISING)])
 def test_many_particles_have_the_conditional_law(goal):
     (*_, x) = walk(Guided(60), replace(blank_batch(ROWS), goal=goal))
-    assert goal.held(x)["wanted"].all()
+    assert goal.satisfied(x)["wanted"].all()
     assert_follows(outcome_index(x), conditional(goal.wanted), "samples under a goal")
 
 
@@ -81,7 +81,7 @@ def test_one_particle_meets_the_goal_but_has_another_law():
     """So the test above can see whether weights are right."""
     goal = Outcomes(ALLOWED)
     (*_, x) = walk(Guided(1), replace(blank_batch(ROWS), goal=goal))
-    assert goal.held(x)["wanted"].all()
+    assert goal.satisfied(x)["wanted"].all()
     with pytest.raises(AssertionError):
         assert_follows(outcome_index(x), conditional(ALLOWED), "samples of one particle")
 
@@ -132,7 +132,7 @@ def test_a_goal_that_the_choice_would_exclude_is_met_all_the_same():
     goal = Outcomes(UNEQUAL)
     for choice in (LogitsWarper(temperature=0), LogitsWarper(top_p=0.2)):
         (*_, x) = walk(Guided(2, choice=choice), replace(blank_batch(200), goal=goal))
-        assert goal.held(x)["wanted"].all()
+        assert goal.satisfied(x)["wanted"].all()
 
 
 def test_a_goal_out_of_reach_gives_clean_samples_that_do_not_meet_it():

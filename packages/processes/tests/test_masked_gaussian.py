@@ -23,8 +23,8 @@ def test_only_what_is_picked_has_noise(mask: str) -> None:
     clean = Clean.of(torch.randn(n, 6, 4), known=torch.rand(n, 6, 4) < 0.2)
     noised = process.corrupt(clean, torch.full((n,), 0.4))
     state = noised.state
-    assert torch.equal(noised.wanted, state.noisy)
-    assert not state.hidden.any()
+    assert torch.equal(noised.target_mask, state.noisy)
+    assert not state.masked.any()
     assert torch.equal(state.x[~state.noisy], clean.x0[~state.noisy])
     assert (state.x[state.noisy] != clean.x0[state.noisy]).all()
     assert not (state.noisy & clean.fixed).any()
@@ -38,14 +38,14 @@ def test_only_what_is_picked_has_noise(mask: str) -> None:
 
 def test_a_ratio_is_drawn_for_each_sample() -> None:
     noised = process_of(mask="element").corrupt(Clean.of(torch.randn(3_000, 6, 4)), torch.rand(3_000))
-    shares = noised.wanted.flatten(1).double().mean(1)
+    shares = noised.target_mask.flatten(1).double().mean(1)
     assert shares.mean().item() == pytest.approx(0.5, abs=0.02)
     assert shares.var().item() == pytest.approx(1 / 12 + 1 / 6 / 24, rel=0.05)  # of an even ratio, and of 24 draws
 
 
 def test_everything_is_noisy_without_a_mask_and_nobody_is_told() -> None:
     noised = process_of().corrupt(Clean.of(torch.randn(2, 6, 4)), torch.rand(2))
-    assert noised.wanted.all()
+    assert noised.target_mask.all()
     assert noised.state.noisy is None
 
 
@@ -62,7 +62,7 @@ def test_a_walk_draws_what_may_be_picked_given_the_rest(part, predict: str) -> N
     def session(state: State, t: Tensor):
         assert torch.equal(state.noisy, torch.tensor([False, False, False, True]).expand(n, 6, 4))
         noise = process.schedule(t)
-        a, b = noise.alpha(state.x).sqrt(), noise.lost(state.x).sqrt()
+        a, b = noise.alpha(state.x).sqrt(), noise.one_minus_alpha(state.x).sqrt()
         mean = 0.8 * state.x[..., :1]
         x0 = mean + 0.36 * a / (0.36 * a**2 + b**2) * (state.x - a * mean)
         eps = (state.x - a * x0) / b
@@ -88,4 +88,4 @@ def test_a_step_keeps_to_what_is_noisy() -> None:
     pred = process.read(torch.full((5, 6, 4), 7.0), noised.state, noised.noise)
     later = process.step(noised.state, pred, noised.noise, process.schedule(torch.full((5,), 1e-3)), clean)
     assert torch.equal(later.noisy, noised.state.noisy)
-    assert torch.equal(process.finish(later, pred, clean), torch.where(noised.wanted, 7.0, clean.x0))
+    assert torch.equal(process.finish(later, pred, clean), torch.where(noised.target_mask, 7.0, clean.x0))

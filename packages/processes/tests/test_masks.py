@@ -108,7 +108,7 @@ def test_nothing_to_take_is_safe(kind: str, exact: bool, gaussian: bool, seed: i
         else:
             process = MaskedRegionProcess(SPACE, TimestepSampling(log_linear()), **(options | {"ratio": None}))
         noised = process.corrupt(case, torch.rand(3))
-        assert not noised.wanted.any()
+        assert not noised.target_mask.any()
         assert torch.equal(noised.state.x, case.x0)
         start, now, then = process.prior(case), noised.noise, process.schedule(torch.full((3,), 1e-3))
         later = process.step(start, process.read(torch.randn(3, 6, 4), start, now), now, then, case)

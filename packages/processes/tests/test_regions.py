@@ -33,7 +33,7 @@ def whole(x: Tensor) -> Tensor:
 def test_share_and_shape_of_what_is_hidden(options, ratio: float | None, share: float) -> None:
     n = 4_000
     noised = process_of(ratio=ratio, **options).corrupt(Clean.of(torch.randn(n, 6, 4)), torch.full((n,), 0.3))
-    hidden = noised.state.hidden
+    hidden = noised.state.masked
     columns = {"region": 4, "element": 4, "group": 3}[options["mask"]]
     assert hidden[..., :columns].float().mean().item() == pytest.approx(share, abs=0.01)
     assert not hidden[..., columns:].any()
@@ -45,7 +45,7 @@ def test_share_and_shape_of_what_is_hidden(options, ratio: float | None, share: 
     counts = whole(hidden).sum(1).double()
     if ratio != 1.0 and options["mask"] != "element":  # each by itself: a binomial count
         assert counts.var().item() == pytest.approx(6 * share * (1 - share), rel=0.1)
-    assert torch.equal(noised.wanted, hidden)
+    assert torch.equal(noised.target_mask, hidden)
 
 
 @given(st.sampled_from(MASKS), st.floats(0.05, 1), st.booleans(), st.booleans(), st.booleans(), st.integers(0, 99))
@@ -56,18 +56,18 @@ def test_nothing_fixed_is_hidden_and_nothing_hidden_leaks(options, ratio, schedu
     t = torch.rand(3, 6) if per_position else torch.rand(3)
     noised = process.corrupt(clean, t)
     for state in (noised.state, process.prior(clean)):
-        assert not (state.hidden & clean.fixed).any()
-        assert (state.x[state.hidden] == 0).all()
-        assert torch.equal(state.x[~state.hidden], clean.x0[~state.hidden])
+        assert not (state.masked & clean.fixed).any()
+        assert (state.x[state.masked] == 0).all()
+        assert torch.equal(state.x[~state.masked], clean.x0[~state.masked])
         pred = process.read(torch.randn(3, 6, 4), state, noised.noise)
         later = process.step(state, pred, noised.noise, process.schedule(0.5 * t), clean)
-        assert not (later.hidden & ~state.hidden).any()
-        assert (later.x[later.hidden] == 0).all()
+        assert not (later.masked & ~state.masked).any()
+        assert (later.x[later.masked] == 0).all()
         last = process.finish(later, pred, clean)
-        assert torch.equal(last[~state.hidden], clean.x0[~state.hidden])
-        assert torch.equal(last[state.hidden], pred.x0[state.hidden])
-    other = Clean(torch.where(noised.state.hidden, 1e9, clean.x0), clean.valid, clean.known)
-    assert torch.equal(other.x0.masked_fill(noised.state.hidden, 0), noised.state.x)
+        assert torch.equal(last[~state.masked], clean.x0[~state.masked])
+        assert torch.equal(last[state.masked], pred.x0[state.masked])
+    other = Clean(torch.where(noised.state.masked, 1e9, clean.x0), clean.valid, clean.known)
+    assert torch.equal(other.x0.masked_fill(noised.state.masked, 0), noised.state.x)
 
 
 @pytest.mark.parametrize("options", MASKS)
@@ -76,7 +76,7 @@ def test_exact_counts(options) -> None:
     process = process_of(ratio=0.4, exact=True, **options)
     valid = torch.ones(500, 6, dtype=torch.bool)
     valid[::2, 4:] = False
-    hidden = process.corrupt(Clean.of(torch.randn(500, 6, 4), valid), torch.rand(500)).state.hidden
+    hidden = process.corrupt(Clean.of(torch.randn(500, 6, 4), valid), torch.rand(500)).state.masked
     counts = hidden.flatten(1).sum(1) if options["mask"] == "element" else whole(hidden).sum(1)
     units = 4 if options["mask"] == "element" else 1
     assert (counts[::2] == round(0.4 * 4 * units)).all()
@@ -94,9 +94,9 @@ def test_pick_is_even() -> None:
 
 def test_prior_hides_all_that_may_be_hidden_whatever_the_ratio() -> None:
     clean = Clean.of(torch.randn(2_000, 6, 4))
-    assert process_of().prior(clean).hidden.all()
-    assert process_of(ratio=0.3).prior(clean).hidden.all()
-    hidden = process_of(mask="group", group="open").prior(clean).hidden
+    assert process_of().prior(clean).masked.all()
+    assert process_of(ratio=0.3).prior(clean).masked.all()
+    hidden = process_of(mask="group", group="open").prior(clean).masked
     assert hidden[..., 3].all()
     assert not hidden[..., :3].any()
 
@@ -111,11 +111,11 @@ def test_a_step_keeps_the_marginal(options) -> None:
     pred = process.read(torch.full((n, 6, 4), 7.0), noised.state, noised.noise)
     later = process.step(noised.state, pred, noised.noise, process.schedule(s), clean)
     columns = 3 if options["mask"] == "group" else 4
-    assert later.hidden[..., :columns].float().mean().item() == pytest.approx(0.2 * 0.999, abs=0.01)
-    filled = noised.state.hidden & ~later.hidden
+    assert later.masked[..., :columns].float().mean().item() == pytest.approx(0.2 * 0.999, abs=0.01)
+    filled = noised.state.masked & ~later.masked
     assert (later.x[filled] == 7).all()
     if options["mask"] != "element":
-        assert torch.equal(later.hidden[..., :columns].any(-1), later.hidden[..., :columns].all(-1))
+        assert torch.equal(later.masked[..., :columns].any(-1), later.masked[..., :columns].all(-1))
 
 
 def test_a_fixed_ratio_is_filled_in_at_once() -> None:
@@ -133,8 +133,8 @@ def test_reading_keeps_what_is_seen() -> None:
     reading = process_of().read(raw, state, process_of().schedule(torch.rand(2)))
     assert isinstance(reading, MaskedFeaturePrediction)
     assert (reading.eps == 0).all()
-    assert torch.equal(reading.x0[state.hidden], raw[state.hidden])
-    assert torch.equal(reading.x0[~state.hidden], state.x[~state.hidden])
+    assert torch.equal(reading.x0[state.masked], raw[state.masked])
+    assert torch.equal(reading.x0[~state.masked], state.x[~state.masked])
 
 
 def test_ancestral_fills_in_everything(part) -> None:
@@ -172,16 +172,16 @@ def test_small_exact_steps_hide_as_many_as_training_does(options) -> None:
     for t, s in itertools.pairwise(times):
         now, then = process.schedule(t.expand(2)), process.schedule(s.expand(2))
         state = process.step(state, process.read(torch.randn(2, 6, 4), state, now), now, then, clean)
-        trained = process.corrupt(clean, s.expand(2)).state.hidden
-        assert torch.equal(state.hidden.flatten(1).sum(1), trained.flatten(1).sum(1))
+        trained = process.corrupt(clean, s.expand(2)).state.masked
+        assert torch.equal(state.masked.flatten(1).sum(1), trained.flatten(1).sum(1))
 
 
 @pytest.mark.parametrize(("ratio", "moment"), [(0.5, 0.5), (0.15, 0.15), (1.0, 1.0), (1e-6, 1e-3)])
 def test_a_fixed_ratio_has_one_moment(ratio: float, moment: float, part) -> None:
     """When as much would be hidden, within the times of training; samples are filled in there, by one call."""
     process = process_of(ratio=ratio)
-    assert process.moment == pytest.approx(moment, abs=2e-3)
-    assert process_of().moment is None
+    assert process.fixed_time == pytest.approx(moment, abs=2e-3)
+    assert process_of().fixed_time is None
     like, told = Clean.of(torch.zeros(3, 6, 4)), []
 
     def session(state: State, t: Tensor):
@@ -191,4 +191,4 @@ def test_a_fixed_ratio_has_one_moment(ratio: float, moment: float, part) -> None
     (x,) = part("sampler", "ancestral", steps=9).build()(process, session, like)
     assert (x == 7).all()
     (t,) = told
-    torch.testing.assert_close(t, torch.full((3,), process.moment))
+    torch.testing.assert_close(t, torch.full((3,), process.fixed_time))

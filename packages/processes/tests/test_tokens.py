@@ -156,12 +156,12 @@ def test_fixed_values_never_change(process_of, situation, per_position: bool) ->
         assert (allowed.expand(len(x), -1, -1).gather(-1, x[..., None])[..., 0] | clean.fixed).all()
 
     check(noised.state.x)
-    assert not (noised.wanted & clean.fixed).any()
+    assert not (noised.target_mask & clean.fixed).any()
     assert torch.equal(noised.fixed, clean.fixed)
-    assert not noised.state.hidden.any()
+    assert not noised.state.masked.any()
     if (process.table.on("cpu") > 0)[~process.clean.on("cpu")].any():  # absorbing
         masks = torch.cat([torch.full((f.length,), f.mask if f.mask is not None else -1) for f in process.space.fields])
-        assert torch.equal(noised.wanted, (noised.state.x == masks) & ~clean.fixed)
+        assert torch.equal(noised.target_mask, (noised.state.x == masks) & ~clean.fixed)
     start = process.prior(clean)
     check(start.x)
     for state in (noised.state, start):

@@ -71,9 +71,9 @@ def test_a_mean_over_nothing_is_zero_and_has_a_gradient():
 def test_noise_is_exact_for_tiny_sigma_and_broadcasts():
     noise = Noise(torch.tensor([1e-12, 2.0], dtype=torch.float64), torch.ones(2, dtype=torch.float64))
     x = torch.zeros(2, 3, 4)
-    assert noise.lost(x).shape == (2, 1, 1)
-    assert noise.lost(x)[0].item() == pytest.approx(1e-12, rel=1e-12)
-    torch.testing.assert_close(noise.alpha(x) + noise.lost(x), torch.ones(2, 1, 1, dtype=torch.float64))
+    assert noise.one_minus_alpha(x).shape == (2, 1, 1)
+    assert noise.one_minus_alpha(x)[0].item() == pytest.approx(1e-12, rel=1e-12)
+    torch.testing.assert_close(noise.alpha(x) + noise.one_minus_alpha(x), torch.ones(2, 1, 1, dtype=torch.float64))
     assert over(torch.zeros(2, 3), x).shape == (2, 3, 1)
 
 
@@ -82,7 +82,7 @@ def test_records_move_and_cut_as_one():
     part = clean[1:]
     assert part.x0.tolist() == [[2, 3], [4, 5]]
     assert part.cond["cell"].tolist() == [1, 2]
-    assert clean.columns(1, 2).x0.tolist() == [[1], [3], [5]]
+    assert clean.slice_positions(1, 2).x0.tolist() == [[1], [3], [5]]
     noised = Noised(
         clean.x0,
         State.of(clean.x0),

@@ -85,9 +85,11 @@ def test_constraints_ask_for_diagrams_that_can_be_built():
     wrong[:, 8:11] = [[RELATIONS.index(name) for name in ("left-of", "inside", "right-of")]] * 3
     wrong[:, 15] = RELATIONS.index("surrounding")
     two[:, 1] = two[:, 2] = ROOMS.index("LivingRoom")
-    held = [goal.held(torch.from_numpy(rows).long())["buildable"].tolist() for rows in (tokens, wrong, two)]
+    held = [goal.satisfied(torch.from_numpy(rows).long())["buildable"].tolist() for rows in (tokens, wrong, two)]
     assert held == [[True] * 3, [False] * 3, [False] * 3]
-    assert not Constraints(counts={"Kitchen": 1}).goal(8).held(torch.from_numpy(tokens).long()).keys() & {"buildable"}
+    assert not Constraints(counts={"Kitchen": 1}).goal(8).satisfied(torch.from_numpy(tokens).long()).keys() & {
+        "buildable"
+    }
 
 
 def test_one_living_room_is_foreseen_and_a_second_contradicts():

@@ -190,7 +190,7 @@ def test_what_is_possible_agrees_with_trying_everything():
     every, answers = every_diagram(), []
     for _ in range(60):
         rules = some_rules(random)
-        held = ConstraintGuidance(rules, 3).held(every)
+        held = ConstraintGuidance(rules, 3).satisfied(every)
         answers.append(possible(rules, 3))
         assert answers[-1] == bool(torch.stack(list(held.values())).all(0).any()), rules
     assert 10 < sum(answers) < 50, "both answers are put to the test"
@@ -213,7 +213,7 @@ def beliefs(rooms, seed):
 def truth(goal, p, at):
     """The chance by what the token `at` is, by summing over everything."""
     every = every_diagram()
-    met = torch.stack(list(goal.held(every).values())).all(0)
+    met = torch.stack(list(goal.satisfied(every).values())).all(0)
     chances = p[torch.arange(6), every]
     chances[:, at] = 1
     weight = chances.prod(1) * met
@@ -252,7 +252,7 @@ def test_chances_of_nearness_are_exact_for_one_pair_and_certain_at_the_end():
         certain = torch.nn.functional.one_hot(every, NODE_SIZE).double().log()
         for at in range(6):
             found = goal.log_prob(certain, torch.full((len(every),), at)).gather(1, every[:, at, None])[:, 0]
-            assert torch.equal(found.exp(), goal.held(every)[dotted(rule.path)].double())
+            assert torch.equal(found.exp(), goal.satisfied(every)[dotted(rule.path)].double())
 
 
 def test_chances_of_nearness_are_not_zero_while_it_can_be_met():
@@ -285,7 +285,7 @@ def test_which_constraints_hold_of_a_plan():
         apart=[["Bathroom", "Kitchen"], ["Bathroom", "bedrooms"]],
         relations=[[1, 2, "above"]],
     ).goal(8)
-    held = {key: bool(value) for key, value in goal.held(x).items()}
+    held = {key: bool(value) for key, value in goal.satisfied(x).items()}
     assert held == {
         "rooms": True,
         "counts.Kitchen": True,
@@ -298,7 +298,7 @@ def test_which_constraints_hold_of_a_plan():
         "relations[0]": True,
     }
     x[0, 1] = NODE_MASK
-    assert not goal.held(x)["counts.Kitchen"]
+    assert not goal.satisfied(x)["counts.Kitchen"]
 
 
 def test_relations_turn_round():

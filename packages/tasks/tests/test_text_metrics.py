@@ -78,7 +78,7 @@ def test_accuracy_by_noise_asks_for_tokens_in_doubt_only():
     clean = windows(["abcd", "abcd", "abc"])
     sigma = torch.tensor([0.1, 5.0, 5.0])  # 10 % and 99 % lost
     state = noised(clean, sigma)
-    wanted = state.wanted.clone()
+    wanted = state.target_mask.clone()
     wanted[1, 0] = False
     state = Noised(state.x0, state.state, state.noise, wanted, state.valid, state.fixed)
     guess = torch.zeros(3, 4, 256)

@@ -380,7 +380,7 @@ MUTANTS = [
         record_is_whole=process(corrupt=lambda inner, c, t: replace(inner.corrupt(c, t), valid=~c.valid)),
         forward_law=process(corrupt=lambda inner, c, t: replace(inner.corrupt(c, t), noise=inner.schedule(t * 0.7))),
         wanted_where_in_doubt=process(
-            corrupt=lambda inner, c, t: replace(inner.corrupt(c, t), wanted=torch.ones_like(c.known))
+            corrupt=lambda inner, c, t: replace(inner.corrupt(c, t), target_mask=torch.ones_like(c.known))
         ),
         time_per_position=process(corrupt=lambda inner, c, t: inner.corrupt(c, t / t.ndim)),
         reads_a_prediction=process(
@@ -490,7 +490,7 @@ MUTANTS = [
             forward=lambda inner, x, c, **o: inner(x, c, **o) + torch.arange(x.shape[1])[:, None]
         ),
         asked_equals_full=module(
-            forward=lambda inner, x, c, asked=None, **o: inner(x, c, **o) if asked is None else inner(x, c, **o) * 1.1
+            forward=lambda inner, x, c, requested=None, **o: inner(x, c, **o) * (1.0 if requested is None else 1.1)
         ),
         weighted_equals_repeated=module(
             forward=lambda inner, x, c, mask=None: inner(x, c, mask=None if mask is None else mask > -torch.inf)

@@ -83,7 +83,7 @@ class Attention(nn.Module):
             apply_linear(self.qkv, x), "B L (three H E) -> three B H L E", three=3, H=self.heads
         ).unbind()
         if self.rotary is not None:
-            start = 0 if cache is None else cache.held
+            start = 0 if cache is None else cache.num_tokens
             q, k = self.rotary(q, start, positions=positions), self.rotary(k, start, positions=positions)
         if cache is not None:
             k, v = cache.join(layer, k, v)

@@ -63,12 +63,12 @@ class CleanAndNoised:
         number: int,
         h: Float[Tensor, "B L D"],
         clean: Float[Tensor, "B L D"],
-        asked: Bool[Tensor, "B L"] | None = None,
-        clean_asked: Bool[Tensor, "B L"] | None = None,
+        requested: Bool[Tensor, "B L"] | None = None,
+        clean_requested: Bool[Tensor, "B L"] | None = None,
     ) -> tuple[Float[Tensor, "B L D"], Float[Tensor, "B L D"]]:
-        """Return what a layer makes of both halves; `asked` as for a block, for each half."""
-        keys, told = _Keys(), {"asked": asked} if asked is not None else {}
-        clean_told = {"asked": clean_asked} if clean_asked is not None else {}
+        """Return what a layer makes of both halves; `requested` as for a block, for each half."""
+        keys, told = _Keys(), {"requested": requested} if requested is not None else {}
+        clean_told = {"requested": clean_requested} if clean_requested is not None else {}
         given = {"cache": keys, "layer": number}
         clean = block(clean, self.clean_c, mask=self.clean_mask, keep=True, **given, **clean_told)
         return block(h, self.c, mask=self.mask, keep=False, **given, **told), clean

@@ -73,7 +73,7 @@ class TransformerBlock(BlockSpec):
 
         Then keys may weigh more, if nothing is dropped from them one by one, since equal ones stay equal.
         """
-        promised = {"cache", "asked"} | ({"positions"} if self.rope == "centre" else set())
+        promised = {"cache", "requested"} | ({"positions"} if self.rope == "centre" else set())
         if not self.rope:
             promised |= {"equivariant"} if self.dropout or self.attention_dropout else {"equivariant", "weighted-keys"}
         return frozenset(promised)

@@ -48,7 +48,7 @@ class AdaLNZeroBlock(nn.Module):
         cache: KVCache | None = None,
         layer: int = 0,
         keep: bool = False,
-        asked: Bool[Tensor, "B L"] | None = None,
+        requested: Bool[Tensor, "B L"] | None = None,
         positions: Shaped[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, "B L D"]:
         """Return x, changed as far as the gates are open.
@@ -61,11 +61,11 @@ class AdaLNZeroBlock(nn.Module):
             cache: Finished positions, which stand before x.
             layer: Number of this block in the cache.
             keep: Of no concern here: what a block writes into the cache stays once the model counts it in.
-            asked: Positions where the result is wanted; elsewhere x comes out as it is. None for all.
+            requested: Positions where the result is wanted; elsewhere x comes out as it is. None for all.
             positions: Where each position lies, for RoPE; by default its index.
         """
         shift, scale, gate, shift2, scale2, gate2 = self.modulation(c)
-        own = None if asked is None else torch.where(asked.flatten())[0]
+        own = None if requested is None else torch.where(requested.flatten())[0]
         attended = self.attention(normed(self.norm1, x, shift, scale), mask, cache, layer, positions, own)
         some = x
         if own is not None:
@@ -214,7 +214,7 @@ class PreNormBlock(nn.Module):
         cache: KVCache | None = None,
         layer: int = 0,
         keep: bool = False,
-        asked: Bool[Tensor, "B L"] | None = None,
+        requested: Bool[Tensor, "B L"] | None = None,
         positions: Shaped[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, "B L D"]:
         """Return x and what attention and MLP add to it.
@@ -227,14 +227,14 @@ class PreNormBlock(nn.Module):
             cache: Finished positions, which stand before x.
             layer: Number of this block in the cache.
             keep: Of no concern here: what a block writes into the cache stays once the model counts it in.
-            asked: Positions where the result is wanted; elsewhere x comes out as it is. None for all.
+            requested: Positions where the result is wanted; elsewhere x comes out as it is. None for all.
             positions: Where each position lies, for RoPE; by default its index.
         """
-        if asked is None or (self.training and self.drop_path.p):  # which samples go is drawn for whole samples
+        if requested is None or (self.training and self.drop_path.p):  # which samples go is drawn for whole samples
             x = x + self.drop_path(self.attention(normed(self.norm1, x), mask, cache, layer, positions))
             more: Tensor = x + self.drop_path(self.mlp(normed(self.norm2, x)))
             return more
-        own = torch.where(asked.flatten())[0]
+        own = torch.where(requested.flatten())[0]
         some = x.flatten(0, 1).index_select(0, own)
         some = some + self.attention(normed(self.norm1, x), mask, cache, layer, positions, own)
         some = some + self.mlp(normed(self.norm2, some))

@@ -42,8 +42,8 @@ class Denoiser(nn.Module):
         checkpointing: Compute each block again in the backward pass instead of keeping its activations.
         skip_padding: On a CPU, leave padding out of the blocks instead of masking it. Exact for blocks that know no
             positions: rows of one pattern of real positions are taken together, and only these positions.
-        skip_unasked: On a CPU, tell the last block (asked=) where the model's word is used. Elsewhere nothing follows
-            from what it does with each position by itself.
+        skip_unrequested: On a CPU, pass `requested` to the last block, whose positions do not see its output, so that
+            it computes only these.
         join_hidden: On a CPU, take the positions of a sample that are hidden as a whole as one. Exact where the
             embedding gives them one vector, and the blocks know no positions and can weigh keys.
         positions: Tell the blocks where positions lie (positions=), as the condition "centre" has it.
@@ -60,7 +60,7 @@ class Denoiser(nn.Module):
         block_size: int | None = None,
         checkpointing: bool = False,
         skip_padding: bool = False,
-        skip_unasked: bool = False,
+        skip_unrequested: bool = False,
         join_hidden: bool = False,
         positions: bool = False,
     ) -> None:
@@ -68,7 +68,7 @@ class Denoiser(nn.Module):
         self.embedding, self.condition, self.blocks = embedding, condition, nn.ModuleList(blocks)
         self.final, self.head = final, head
         self.block_size, self.checkpointing = block_size, checkpointing
-        self.skip_padding, self.skip_unasked, self.join_hidden = skip_padding, skip_unasked, join_hidden
+        self.skip_padding, self.skip_unrequested, self.join_hidden = skip_padding, skip_unrequested, join_hidden
         self.positions = positions
 
     def forward(
@@ -123,17 +123,17 @@ class Denoiser(nn.Module):
                 raise ValueError("a context is for block-causal attention without a cache")
             h = self._beside(context, cond, h, c_all, self._asked(state, extra), tokens, places)
             return self._read(h, c, extra)
-        asked, alike = self._asked(state, extra), self._alike(state, c, tokens, extra, cache)
+        requested, alike = self._asked(state, extra), self._alike(state, c, tokens, extra, cache)
         if alike is not None:
-            h = self._layers(alike.take(h), c, alike.asked(asked), alike.weight, None, False)
+            h = self._layers(alike.take(h), c, alike.requested(requested), alike.weight, None, False)
             return self._read(alike.spread(h), c, extra)
-        groups = self._groups(tokens, asked, cache)
+        groups = self._groups(tokens, requested, cache)
         if groups is None:
-            h = self._layers(h, c_all, asked, self._mask(tokens, extra, cache), cache, keep, places)
+            h = self._layers(h, c_all, requested, self._mask(tokens, extra, cache), cache, keep, places)
         elif groups:
-            h = self._without_padding(h, c_all, asked, groups)
+            h = self._without_padding(h, c_all, requested, groups)
         else:
-            h = pad_to_eight(self._layers, h, c_all, asked, places)
+            h = pad_to_eight(self._layers, h, c_all, requested, places)
         if cache is not None and keep:
             cache.advance(tokens, extra)
         return self._read(h, c, extra)
@@ -153,10 +153,10 @@ class Denoiser(nn.Module):
 
     def _asked(self, state: State, extra: int) -> Bool[Tensor, "B L"] | None:
         """Return where the last block is to look at single positions; None for everywhere."""
-        asked = state.asked
-        if not self.skip_unasked or asked is None or not _readable(asked) or bool(asked.all()):
+        requested = state.requested
+        if not self.skip_unrequested or requested is None or not _readable(requested) or bool(requested.all()):
             return None
-        return functional.pad(asked, (extra, 0))
+        return functional.pad(requested, (extra, 0))
 
     def _alike(
         self,
@@ -171,10 +171,10 @@ class Denoiser(nn.Module):
             return None
         if not _readable(tokens):
             return None
-        return MergedPositions.of(tokens, functional.pad(state.hidden.all(-1), (extra, 0)), c.dtype)
+        return MergedPositions.of(tokens, functional.pad(state.masked.all(-1), (extra, 0)), c.dtype)
 
     def _groups(
-        self, tokens: Bool[Tensor, "B L"], asked: Bool[Tensor, "B L"] | None, cache: KVCache | None
+        self, tokens: Bool[Tensor, "B L"], requested: Bool[Tensor, "B L"] | None, cache: KVCache | None
     ) -> list[tuple[Tensor, Tensor]] | None:
         """Return rows and real positions of each pattern of padding; [] where nothing is padded, None to mask it.
 
@@ -183,7 +183,9 @@ class Denoiser(nn.Module):
         """
         if self.block_size is not None or cache is not None or not _readable(tokens):
             return None
-        heard = torch.ones(len(tokens), dtype=torch.bool) if asked is None or not asked.any() else asked.any(1)
+        heard = (
+            torch.ones(len(tokens), dtype=torch.bool) if requested is None or not requested.any() else requested.any(1)
+        )
         if bool(tokens.all()) and (bool(heard.all()) or not self.skip_padding):
             return []
         patterns, which = torch.unique(tokens, dim=0, return_inverse=True)
@@ -196,7 +198,7 @@ class Denoiser(nn.Module):
         self,
         h: Float[Tensor, "B L D"],
         c: Float[Tensor, "B *L C"],
-        asked: Bool[Tensor, "B L"] | None,
+        requested: Bool[Tensor, "B L"] | None,
         groups: list[tuple[Tensor, Tensor]],
     ) -> Float[Tensor, "B L D"]:
         """Run the blocks over each group of rows by itself, on its real positions; the others come out as zeros."""
@@ -207,7 +209,7 @@ class Denoiser(nn.Module):
         for (rows, places), group in zip(groups, taken, strict=True):
             index = rows[:, None], places
             c_group = c[rows] if c.ndim == 2 else c[index]
-            asked_group = None if asked is None else asked[index]
+            asked_group = None if requested is None else requested[index]
             out = self._layers(group.view(len(rows), len(places), -1), c_group, asked_group, None, None, False)
             parts.append(out.flatten(0, 1))
         return torch.zeros_like(h).flatten(0, 1).index_copy(0, real, torch.cat(parts)).view_as(h)
@@ -218,7 +220,7 @@ class Denoiser(nn.Module):
         cond: Mapping[str, Tensor],
         h: Float[Tensor, "B L D"],
         c: Float[Tensor, "B *L C"],
-        asked: Bool[Tensor, "B L"] | None,
+        requested: Bool[Tensor, "B L"] | None,
         tokens: Bool[Tensor, "B L"],
         places: Shaped[Tensor, "B L"] | None,
     ) -> Float[Tensor, "B L D"]:
@@ -232,7 +234,7 @@ class Denoiser(nn.Module):
             run = module if places is None else partial(module, positions=places)
             told: tuple[Tensor | None, ...] = ()
             if layer == len(self.blocks) - 1:
-                told = asked, torch.zeros_like(tokens) if self.skip_unasked and _readable(tokens) else None
+                told = requested, torch.zeros_like(tokens) if self.skip_unrequested and _readable(tokens) else None
             h, clean = self._run(halves.layer, run, layer, h, clean, *told)
         return h
 
@@ -240,7 +242,7 @@ class Denoiser(nn.Module):
         self,
         h: Float[Tensor, "B L D"],
         c: Float[Tensor, "B *L C"],
-        asked: Bool[Tensor, "B L"] | None,
+        requested: Bool[Tensor, "B L"] | None,
         mask: Shaped[Tensor, "B 1 #L K"] | None,
         cache: KVCache | None,
         keep: bool,
@@ -248,7 +250,7 @@ class Denoiser(nn.Module):
     ) -> Float[Tensor, "B L D"]:
         told = {} if places is None else {"positions": places}
         for layer, block in enumerate(self.blocks):
-            last = {"asked": asked} if asked is not None and layer == len(self.blocks) - 1 else {}
+            last = {"requested": requested} if requested is not None and layer == len(self.blocks) - 1 else {}
             h = self._run(block, h, c, mask=mask, cache=cache, layer=layer, keep=keep, **last, **told)
         return h
 

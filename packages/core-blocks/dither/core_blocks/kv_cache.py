@@ -29,7 +29,7 @@ class KVCache:
         self._buffers: dict[int, Tensor] = {}
 
     @property
-    def held(self) -> int:
+    def num_tokens(self) -> int:
         """Finished tokens, extra ones included: the index of the next one."""
         return self.extra + self.length
 
@@ -41,9 +41,9 @@ class KVCache:
         Raises:
             ValueError: The batch is not the one that is remembered.
         """
-        stop = self.held + k.shape[2]
+        stop = self.num_tokens + k.shape[2]
         buffer = self._room(layer, k, stop)
-        buffer[0, :, :, self.held : stop], buffer[1, :, :, self.held : stop] = k, v
+        buffer[0, :, :, self.num_tokens : stop], buffer[1, :, :, self.num_tokens : stop] = k, v
         return buffer[0, :, :, :stop], buffer[1, :, :, :stop]
 
     def advance(self, valid: Bool[Tensor, "B L"], extra: int) -> None:
@@ -66,6 +66,6 @@ class KVCache:
             batch, heads, _, width = like.shape
             new = like.new_empty(2, batch, heads, 1 << (stop - 1).bit_length(), width)
             if old is not None:
-                new[:, :, :, : self.held] = old[:, :, :, : self.held]
+                new[:, :, :, : self.num_tokens] = old[:, :, :, : self.num_tokens]
             self._buffers[layer] = new
         return self._buffers[layer]

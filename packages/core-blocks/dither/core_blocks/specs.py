@@ -206,7 +206,7 @@ class DenoiserModel(ModelSpec):
             block_size=self.block_size,
             checkpointing=self.checkpointing,
             skip_padding="padding" in self._leaves_out(),
-            skip_unasked="asked" in self.block.traits(),
+            skip_unrequested="requested" in self.block.traits(),
             positions="positions" in self.block.traits(),
             join_hidden="hidden" in self._leaves_out(),
         )

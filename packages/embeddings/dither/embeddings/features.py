@@ -50,7 +50,7 @@ class RegionEmbedding(nn.Module):
 
     def forward(self, state: State, cond: Mapping[str, Tensor], start: int = 0) -> tuple[Float[Tensor, "B K D"], int]:
         """Embed; the class token leads where the first position is that of the sample."""
-        x, hidden, told = state.x, state.hidden, state.hidden
+        x, hidden, told = state.x, state.masked, state.masked
         if state.noisy is not None:
             told = hidden | state.noisy
         if self.columns is not None:

@@ -122,10 +122,10 @@ class TokenDistribution:
             y = torch.where(free, new, seen)
         return x.masked_scatter(rows[..., None].expand_as(x), y.to(x.dtype))
 
-    def squares(self, x0: Float[Tensor, "B L M"], wanted: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
+    def squared_errors(self, x0: Float[Tensor, "B L M"], target_mask: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
         """Return the squared errors of what the MLP says, each the mean over K noise levels; 0 where not wanted."""
-        rows, times = wanted.any(-1), self.head.repeats
-        h, clean, asked = (repeat(part[rows], "n m -> k n m", k=times) for part in (self.h, x0, wanted))
+        rows, times = target_mask.any(-1), self.head.repeats
+        h, clean, asked = (repeat(part[rows], "n m -> k n m", k=times) for part in (self.h, x0, target_mask))
         angle = MAX_ANGLE * torch.rand(clean.shape[:2], device=x0.device, dtype=self.h.dtype)
         eps, a, b = torch.randn_like(clean), angle.cos()[..., None], angle.sin()[..., None]
         said = self.head.denoise(torch.where(asked, a * clean + b * eps, clean).to(h.dtype), angle, h)

@@ -51,7 +51,7 @@ class SquaredError:
         Raises:
             TypeError: The target is eps or velocity, but the process added no Gaussian noise.
         """
-        squares = torch.where(noised.wanted, self._squares(pred, noised), 0.0)
+        squares = torch.where(noised.target_mask, self._squares(pred, noised), 0.0)
         if self.min_snr is not None:
             squares = squares * self._snr_weight(noised).to(squares.dtype)
         return reduce_features(squares, noised, self.reduction)
@@ -59,8 +59,8 @@ class SquaredError:
     def _squares(self, pred: FeaturePrediction, noised: Noised) -> Float[Tensor, "B L M"]:
         """Square the errors; where the head tells a law, they are those of its own noise."""
         if self.target == "x0" and isinstance(pred, DistributionPrediction):
-            return pred.squares(noised.x0, noised.wanted)
-        return torch.where(noised.wanted, feature_error(pred, noised, self.target), 0.0).square()
+            return pred.squared_errors(noised.x0, noised.target_mask)
+        return torch.where(noised.target_mask, feature_error(pred, noised, self.target), 0.0).square()
 
     def _snr_weight(self, noised: Noised) -> Float[Tensor, "..."]:
         assert self.min_snr is not None
@@ -94,7 +94,7 @@ class Huber:
         Raises:
             TypeError: The target is eps or velocity, but the process added no Gaussian noise.
         """
-        error = torch.where(noised.wanted, feature_error(pred, noised, self.target), 0.0)
+        error = torch.where(noised.target_mask, feature_error(pred, noised, self.target), 0.0)
         return reduce_features(huber_loss(error, torch.zeros_like(error), "none", self.delta), noised, self.reduction)
 
 
@@ -120,13 +120,13 @@ class PoissonNLL:
 
     def __call__(self, pred: FeaturePrediction, noised: Noised) -> Measured:
         """Measure a prediction."""
-        x, count = (torch.where(noised.wanted, part, 1.0) for part in (pred.x0, noised.x0))
+        x, count = (torch.where(noised.target_mask, part, 1.0) for part in (pred.x0, noised.x0))
         if self.link == "log":
             value = x.exp() - count * x
         else:
             rate = x.clamp_min(0) if self.link == "none" else softplus(x)
             value = rate - count * (rate + TINY_RATE).log()
-        return reduce_features(torch.where(noised.wanted, value, 0.0), noised, self.reduction)
+        return reduce_features(torch.where(noised.target_mask, value, 0.0), noised, self.reduction)
 
 
 def check_options(target: str, reduction: str) -> None:
@@ -152,13 +152,13 @@ def feature_error(pred: FeaturePrediction, noised: Noised, target: str) -> Float
         raise TypeError(f'target "{target}" needs a Gaussian process; this one added no noise')
     if target == "eps":
         return pred.eps - noised.eps
-    a, b = noised.noise.alpha(noised.x0).sqrt(), noised.noise.lost(noised.x0).sqrt()
+    a, b = noised.noise.alpha(noised.x0).sqrt(), noised.noise.one_minus_alpha(noised.x0).sqrt()
     return a * (pred.eps - noised.eps) - b * (pred.x0 - noised.x0)
 
 
 def reduce_features(values: Float[Tensor, "B L M"], noised: Noised, reduction: str) -> Measured:
     """Return a loss per position out of one per element, which is 0 where nothing is wanted."""
-    total, count = values.sum(-1), noised.wanted.sum(-1).to(values.dtype)
+    total, count = values.sum(-1), noised.target_mask.sum(-1).to(values.dtype)
     if reduction == "element-mean":
         return Measured(total / count.clamp_min(1), count)
     if reduction == "region-sum":

@@ -83,7 +83,7 @@ def _per_sample(measured: Measured) -> Measured:
 
 
 def _active(noised: Noised) -> Int[Tensor, "B 1"]:
-    return noised.wanted.sum(1, keepdim=True).clamp_min(1)
+    return noised.target_mask.sum(1, keepdim=True).clamp_min(1)
 
 
 @dataclass(frozen=True)

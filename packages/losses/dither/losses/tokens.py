@@ -29,7 +29,7 @@ def masked_ce(pred: TokenPrediction, noised: Noised) -> Measured:
     log_p = pred.log_clean().gather(-1, noised.x0[..., None])[..., 0]
     sigma, rate = (over(value, noised.x0) for value in (noised.noise.sigma, noised.noise.rate))
     weight = torch.where(sigma > 0, rate / sigma.expm1(), 0.0).to(log_p.dtype)  # at sigma = 0 nothing is masked
-    values = -torch.where(noised.wanted, log_p, 0.0) * weight
+    values = -torch.where(noised.target_mask, log_p, 0.0) * weight
     return Measured(values, (~noised.fixed).to(values.dtype))
 
 

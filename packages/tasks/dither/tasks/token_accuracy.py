@@ -29,9 +29,9 @@ class Accuracy:
 
     def update(self, noised: Noised, pred: TokenPrediction) -> None:
         """Take in one batch."""
-        lost = noised.noise.lost(noised.x0).expand(noised.x0.shape)
+        lost = noised.noise.one_minus_alpha(noised.x0).expand(noised.x0.shape)
         noise = self._space.split((lost * _BINS).long().clamp(0, _BINS - 1))
-        wanted = self._space.split(noised.wanted & noised.valid & ~noised.fixed)
+        wanted = self._space.split(noised.target_mask & noised.valid & ~noised.fixed)
         hits = self._space.split(pred.log_clean().argmax(-1) == noised.x0)
         for name, asked in wanted.items():
             self._asked[name] += torch.bincount(noise[name][asked], minlength=_BINS).cpu().numpy()

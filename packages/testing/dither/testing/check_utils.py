@@ -119,7 +119,7 @@ def ideal_output(predict: str, noised: Noised, vocab: int) -> Float[Tensor, "B L
     Raises:
         NotApplicable: The meaning is none of the house's.
     """
-    alpha, lost = noised.noise.alpha(noised.x0), noised.noise.lost(noised.x0)
+    alpha, lost = noised.noise.alpha(noised.x0), noised.noise.one_minus_alpha(noised.x0)
     if predict in ("posterior", "plug-in") and noised.prior is not None:
         return 30.0 * one_hot(noised.x0, vocab).float()
     if predict == "score" and noised.prior is not None:

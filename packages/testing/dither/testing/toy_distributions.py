@@ -103,7 +103,7 @@ class OracleSession:
         raw = exact_outputs(state, noise, self.prior, self.before)[self.predict].float()
         return self.process.read(raw.clamp_min(-60.0) if self.predict == "score" else raw, state, noise)
 
-    def remember(self, x: Int[Tensor, "B P"]) -> None:
+    def append(self, x: Int[Tensor, "B P"]) -> None:
         """Take finished positions as given."""
         self.before = x.clone() if self.before is None else torch.cat([self.before, x], 1)
 
@@ -124,10 +124,10 @@ class NormalSession:
     def __call__(self, state: State, t: Float[Tensor, "B *L"]) -> Any:
         """Say the mean of x_0 given x_t, or what follows from it."""
         noise = self.process.schedule(t)
-        a, b = noise.alpha(state.x).sqrt(), noise.lost(state.x).sqrt()
+        a, b = noise.alpha(state.x).sqrt(), noise.one_minus_alpha(state.x).sqrt()
         signal = a * self.std**2 / (a.square() * self.std**2 + b.square())
         x0 = self.mean + signal * (state.x - a * self.mean)
-        x0 = torch.where(state.hidden, self.mean, x0)
+        x0 = torch.where(state.masked, self.mean, x0)
         eps = (state.x - a * x0) / b.clamp_min(1e-6)
         raw = {"x0": x0, "eps": eps, "velocity": a * eps - b * x0}[self.predict]
         return self.process.read(raw, state, noise)

@@ -17,7 +17,7 @@ __all__ = ["DECLARED_TRAITS", "IMPLIED_TRAITS", "may_declare", "traits_of", "unk
 DECLARED_TRAITS = {
     ("block", "zero-init"): "as it is built, it hands on what it is given",
     ("block", "equivariant"): "it knows no positions: what is permuted before it is permuted behind it",
-    ("block", "asked"): "it takes asked=, and does there what it does without; elsewhere it may do less",
+    ("block", "requested"): "it takes requested=, and does there what it does without; elsewhere it may do less",
     ("block", "weighted-keys"): "it adds a mask of numbers to the logits of keys, so that log n makes one count as n",
     ("block", "positions"): "it takes positions=, where each position lies, of which distances alone matter to it",
     ("block", "cache"): "behind the cache of a block-causal model, pieces give what the whole gives",

@@ -61,11 +61,11 @@ class MergedPositions:
         """Give every token the vector of the one that stands for it."""
         return _rows(h, self.place)
 
-    def asked(self, asked: Bool[Tensor, "B L"] | None) -> Bool[Tensor, "B N"] | None:
+    def requested(self, requested: Bool[Tensor, "B L"] | None) -> Bool[Tensor, "B N"] | None:
         """Return which tokens that stay stand for one that is asked."""
-        if asked is None:
+        if requested is None:
             return None
-        return torch.zeros_like(self.stays).scatter_add_(1, self.place, asked.long()) > 0
+        return torch.zeros_like(self.stays).scatter_add_(1, self.place, requested.long()) > 0
 
 
 def _rows(h: Float[Tensor, "B K D"], index: Int[Tensor, "B J"]) -> Float[Tensor, "B J D"]:

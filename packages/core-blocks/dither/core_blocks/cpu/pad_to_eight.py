@@ -23,16 +23,16 @@ def pad_to_eight(
     run: Callable[..., Tensor],
     h: Float[Tensor, "B L D"],
     c: Float[Tensor, "B *L C"],
-    asked: Bool[Tensor, "B L"] | None,
+    requested: Bool[Tensor, "B L"] | None,
     places: Shaped[Tensor, "B L"] | None,
 ) -> Float[Tensor, "B L D"]:
     """Return run(h, c, asked, mask, None, False, places), with a mask where h is filled up, and None otherwise."""
     length = h.shape[1]
     fill = -length % 8
     if not fill or length < LONG:
-        return run(h, c, asked, None, None, False, places)
+        return run(h, c, requested, None, None, False, places)
     h = functional.pad(h, (0, 0, 0, fill))
     c = functional.pad(c, (0, 0, 0, fill)) if c.ndim == 3 else c
-    asked, places = (None if part is None else functional.pad(part, (0, fill)) for part in (asked, places))
+    requested, places = (None if part is None else functional.pad(part, (0, fill)) for part in (requested, places))
     seen = torch.arange(length + fill, device=h.device) < length
-    return run(h, c, asked, seen[None, None, None], None, False, places)[:, :length]
+    return run(h, c, requested, seen[None, None, None], None, False, places)[:, :length]

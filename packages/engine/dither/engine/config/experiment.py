@@ -251,8 +251,8 @@ def _looked_at(stage: Stage, experiment: Experiment, facts: ProcessFacts, drawin
     if "padding" in stage.leaves_out:  # groups of many sizes pass, and half of what that spares is lost between them
         filled = experiment.task.filled()
         cost = replace(cost, kept=int(cost.kept * filled), passing=int(cost.passing * (1 + filled) / 2))
-    if "hidden" in stage.leaves_out and facts.hidden and not drawing and not experiment.task.tells_some():
-        hidden, length = facts.hidden, facts.space.length
+    if "hidden" in stage.leaves_out and facts.masked_share and not drawing and not experiment.task.tells_some():
+        hidden, length = facts.masked_share, facts.space.length
         spread = 2 * (hidden * (1 - hidden) / length) ** 0.5  # the sample of a batch of which least is hidden
         cost = cost.scaled(min(1 - hidden + spread + 1 / length, 1))
     return cost

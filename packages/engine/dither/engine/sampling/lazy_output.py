@@ -131,7 +131,7 @@ class LazyOutput:
         """Call the model up to its head; it may leave out the positions that are not asked for."""
         system, model = self.system, self.system.model
         self.spent.rows += len(self.state.x)
-        state = replace(self.state, asked=asked)
+        state = replace(self.state, requested=asked)
         with system.autocast(state):
             self._h = model.trunk(  # type: ignore[operator]
                 state, system.process.level(self.t), self.clean.valid, self.clean.cond, cache=self.cache

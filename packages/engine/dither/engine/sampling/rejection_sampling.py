@@ -93,7 +93,7 @@ def missing_samples(figures: Mapping[str, float]) -> list[str]:
 
 
 def _judged(goal: Goal, x: Tensor) -> tuple[dict[str, Bool[Tensor, " N"]], Bool[Tensor, " N"]]:
-    held = goal.held(x)
+    held = goal.satisfied(x)
     return held, torch.stack([torch.ones(len(x), dtype=torch.bool), *held.values()]).all(0)
 
 

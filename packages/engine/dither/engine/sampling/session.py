@@ -68,7 +68,7 @@ class Session:
         self._pending = ref(raw)
         return process.read_later(raw, raw.state, process.schedule(t))
 
-    def remember(self, x: Shaped[Tensor, "B L *M"]) -> None:
+    def append(self, x: Shaped[Tensor, "B L *M"]) -> None:
         """Put finished positions behind those already remembered, at t = 0; later calls see them as context."""
         pending = self._pending()
         if pending is not None:  # somebody may still ask it, and it is to see the memory as it was
@@ -99,7 +99,7 @@ class Session:
             raise ValueError(f"a sample of several fields cannot come in pieces: {space}")
         if self.start + length > whole:
             raise ValueError(f"positions {self.start}..{self.start + length} of a sample that has {whole}")
-        return like.columns(self.start, self.start + length)
+        return like.slice_positions(self.start, self.start + length)
 
 
 @torch.no_grad()

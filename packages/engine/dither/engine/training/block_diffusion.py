@@ -83,12 +83,12 @@ class BlockDiffusion:
     def noised(self, rows: Noised) -> Noised:
         """Turn noised blocks into samples, with a noise level per position."""
         noise = Noise(self.spread(rows.noise.sigma), self.spread(rows.noise.rate))
-        wanted, valid, fixed = (self.whole(mask) for mask in (rows.wanted, rows.valid, rows.fixed))
-        return Noised(self.whole(rows.x0), self.state(rows.state), noise, wanted, valid, fixed, rows.prior)
+        target_mask, valid, fixed = (self.whole(mask) for mask in (rows.target_mask, rows.valid, rows.fixed))
+        return Noised(self.whole(rows.x0), self.state(rows.state), noise, target_mask, valid, fixed, rows.prior)
 
     def state(self, rows: State) -> State:
         """Turn the states of blocks into states of samples."""
-        return State(self.whole(rows.x), self.whole(rows.hidden))
+        return State(self.whole(rows.x), self.whole(rows.masked))
 
     def noise(self, process: Process, clean: Clean, t: Float[Tensor, "B *L"]) -> tuple[Float[Tensor, "B L"], Noised]:
         """Noise each block by itself; return the times to tell the model, per position, and the states."""

@@ -111,7 +111,8 @@ class Diffusion(nn.Module):
             clean, t, noised = self.prepare(clean, t)
         assert t is not None, "what is noised was noised to some time"
         state = replace(
-            noised.state, asked=noised.wanted.flatten(2).any(2) if noised.wanted.ndim > 2 else noised.wanted
+            noised.state,
+            requested=noised.target_mask.flatten(2).any(2) if noised.target_mask.ndim > 2 else noised.target_mask,
         )
         linear, context = fused_head(self), self.context(clean)
         if linear is None:

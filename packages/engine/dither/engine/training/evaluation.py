@@ -93,7 +93,7 @@ def has_targets(system: Diffusion, samples: int, batch_size: int, seed: int = 0,
         clean = task.batch(split, range(start, min(start + batch_size, count))).to(device)
         seed_generators(device, Stream.EVALUATION, seed, 0, start)
         _, noised = system.noise(clean, times[start : start + batch_size].to(device))
-        if noised.wanted.any():
+        if noised.target_mask.any():
             return True
     return False
 
@@ -101,8 +101,8 @@ def has_targets(system: Diffusion, samples: int, batch_size: int, seed: int = 0,
 def _times(system: Diffusion, count: int) -> Tensor:
     """Draw times for so many samples; none are drawn where they say nothing."""
     process = system.process
-    if isinstance(process, TimelessProcess) and process.moment is not None:
-        return torch.full((count,), process.moment)
+    if isinstance(process, TimelessProcess) and process.fixed_time is not None:
+        return torch.full((count,), process.fixed_time)
     return system.times(count)[torch.randperm(count)]
 
 

@@ -128,7 +128,7 @@ class FusedMaskedCE(TiledLoss):
 
     def counts(self, noised: Noised) -> Bool[Tensor, "B L"]:
         """Where the clean id is in doubt."""
-        return noised.wanted
+        return noised.target_mask
 
     def closed(self, process: Process, noised: Noised) -> Closed | None:
         """Return the closed form for logits of the posterior."""
@@ -147,10 +147,10 @@ def _rows(noised: Noised, rows: Int[Tensor, " N"]) -> Noised:
     def chosen(value: Shaped[Tensor, "B L"]) -> Shaped[Tensor, "N 1"]:
         return value.flatten()[rows][:, None]
 
-    state = State(chosen(noised.state.x), chosen(noised.state.hidden))
+    state = State(chosen(noised.state.x), chosen(noised.state.masked))
     noise = _each(noised.noise, noised.x0, rows)
-    wanted, valid, fixed = (chosen(value) for value in (noised.wanted, noised.valid, noised.fixed))
-    return Noised(chosen(noised.x0), state, noise, wanted, valid, fixed, noised.prior)
+    target_mask, valid, fixed = (chosen(value) for value in (noised.target_mask, noised.valid, noised.fixed))
+    return Noised(chosen(noised.x0), state, noise, target_mask, valid, fixed, noised.prior)
 
 
 def _each(noise: Noise, x0: Int[Tensor, "B L"], rows: Int[Tensor, " N"]) -> Noise:

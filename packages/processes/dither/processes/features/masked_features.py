@@ -47,7 +47,7 @@ class MaskedDistributionPrediction:
     @property
     def x0(self) -> Float[Tensor, "B L M"]:
         """The mean."""
-        return torch.where(self.state.hidden, self.law.mean(self.state.x, self.state.hidden), self.state.x)
+        return torch.where(self.state.masked, self.law.mean(self.state.x, self.state.masked), self.state.x)
 
     @property
     def eps(self) -> Float[Tensor, "B L M"]:
@@ -56,11 +56,11 @@ class MaskedDistributionPrediction:
 
     def draw(self) -> Float[Tensor, "B L M"]:
         """Draw what is hidden, each position by itself."""
-        return torch.where(self.state.hidden, self.law.sample(self.state.x, self.state.hidden), self.state.x)
+        return torch.where(self.state.masked, self.law.sample(self.state.x, self.state.masked), self.state.x)
 
-    def squares(self, x0: Float[Tensor, "B L M"], wanted: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
+    def squared_errors(self, x0: Float[Tensor, "B L M"], target_mask: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
         """Return the errors that train the law."""
-        return self.law.squares(x0, wanted)
+        return self.law.squared_errors(x0, target_mask)
 
 
 class MaskedRegionProcess:
@@ -95,9 +95,9 @@ class MaskedRegionProcess:
         self.space: Space = space
         self.masks, self.ratio = Masks(space, mask, group, exact, block), ratio
         self.schedule, self.times, self.level = clock.schedule, clock.times, clock.level
-        self.moment: float | None = None
+        self.fixed_time: float | None = None
         if ratio is not None:
-            self.moment = max(float(time_of(clock.schedule, wide(torch.tensor(ratio)))), clock.t_min)
+            self.fixed_time = max(float(time_of(clock.schedule, wide(torch.tensor(ratio)))), clock.t_min)
 
     def corrupt(self, clean: Clean, t: Float[Tensor, "B *L"]) -> Noised:
         """Hide units; fixed values stay as they are."""
@@ -114,7 +114,7 @@ class MaskedRegionProcess:
         if isinstance(raw, ValueDistribution):
             return MaskedDistributionPrediction(raw, state)
         raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
-        return MaskedFeaturePrediction(torch.where(state.hidden, raw, state.x), torch.zeros_like(raw))
+        return MaskedFeaturePrediction(torch.where(state.masked, raw, state.x), torch.zeros_like(raw))
 
     def prior(self, like: Clean) -> State:
         """The state that sampling starts from: all that may be hidden is, whatever the ratio; `like.known` is given."""
@@ -127,14 +127,14 @@ class MaskedRegionProcess:
         before, after = masked_share(now, state.x), masked_share(then, state.x)
         share = after / torch.where(before > 0, before, 1.0)
         if self.masks.exact:  # as many as `corrupt` would hide then, not a rounded part of what is hidden now
-            units, every = self.masks.units(state.hidden), self.masks.units(self.masks.maskable(like))
-            count = (self.masks.shares(after, state.hidden) * every).sum(1).round()
+            units, every = self.masks.units(state.masked), self.masks.units(self.masks.maskable(like))
+            count = (self.masks.shares(after, state.masked) * every).sum(1).round()
             share = over((count / units.sum(1).clamp_min(1)).clamp_max(1), state.x)
-        return fill(state, pred, self.masks.pick(state.hidden, share))
+        return fill(state, pred, self.masks.pick(state.masked, share))
 
     def finish(self, state: State, pred: Any, like: Clean) -> Float[Tensor, "B L M"]:
         """Fill in all that is hidden."""
-        return fill(state, pred, torch.zeros_like(state.hidden)).x
+        return fill(state, pred, torch.zeros_like(state.masked)).x
 
 
 def masked_state(x0: Float[Tensor, "B L M"], hidden: Bool[Tensor, "B L M"]) -> State:
@@ -144,7 +144,7 @@ def masked_state(x0: Float[Tensor, "B L M"], hidden: Bool[Tensor, "B L M"]) -> S
 
 def fill(state: State, pred: Any, hidden: Bool[Tensor, "B L M"]) -> State:
     """Fill in all that is hidden but what still is to be."""
-    return State(torch.where(state.hidden & ~hidden, sample_prediction(pred), state.x), hidden)
+    return State(torch.where(state.masked & ~hidden, sample_prediction(pred), state.x), hidden)
 
 
 def sample_prediction(pred: Any) -> Float[Tensor, "B L M"]:

@@ -36,8 +36,8 @@ class Ancestral:
     def __call__(self, process: Process, session: Session, like: Clean) -> Iterator[Shaped[Tensor, "B L *M"]]:
         """Yield every state, the clean sample last."""
         state = process.prior(like)
-        if isinstance(process, TimelessProcess) and process.moment is not None:
-            t = torch.full((len(like.valid),), process.moment, device=like.valid.device)
+        if isinstance(process, TimelessProcess) and process.fixed_time is not None:
+            t = torch.full((len(like.valid),), process.fixed_time, device=like.valid.device)
             yield process.finish(state, self.choice(session(state, t)), like)
             return
         times = even_times(self.steps, self.t_min, like.valid.device)[:, None].expand(-1, len(like.valid))

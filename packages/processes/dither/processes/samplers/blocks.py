@@ -50,12 +50,12 @@ class Blocks:
         yielded = None
         for start in range(0, length, self.size):
             block = slice(start, min(start + self.size, length))
-            piece = like.columns(block.start, block.stop)
+            piece = like.slice_positions(block.start, block.stop)
             if bool((piece.fixed | ended[:, None]).all()):
                 whole = _with(whole, block, torch.where(piece.fixed, piece.x0, end or 0))
                 continue
             if remembered < start:
-                session.remember(whole[:, remembered:start])
+                session.append(whole[:, remembered:start])
                 remembered = start
             for x in self.inner(process, session, _closed(piece, ended, end)):
                 yielded = whole = _with(whole, block, x)

@@ -64,7 +64,7 @@ class OrderedRegions:
         if not isinstance(process, MaskedRegionProcess):
             raise TypeError(f"ordered-regions walks a MaskedRegionProcess, not {type(process).__name__}")
         state, masks = process.prior(like), process.masks
-        left = total = masks.units(state.hidden).sum(1)
+        left = total = masks.units(state.masked).sum(1)
         targets = -(-process.schedule(wide(even_times(self.steps, 0.0, like.valid.device))).sigma).expm1()
         targets[-1] = 0.0  # some schedules leave noise at t = 0
         for _, target in pairwise(targets):
@@ -72,12 +72,12 @@ class OrderedRegions:
             if not due.any():
                 continue
             said = session(state, _times(process, wide(left) / total.clamp_min(1)).to(like.x0.dtype))
-            units = masks.units(state.hidden)
+            units = masks.units(state.masked)
             score = torch.zeros(units.shape, device=units.device)
             if self.by == "spread":
                 draws = torch.stack([sample_prediction(said) for _ in range(self.draws)])
-                score = -_per_unit(draws.var(0, correction=0), state.hidden, masks)
-            state = fill(state, said, state.hidden & ~masks.spread(top_positions(score, units, due)))
+                score = -_per_unit(draws.var(0, correction=0), state.masked, masks)
+            state = fill(state, said, state.masked & ~masks.spread(top_positions(score, units, due)))
             left = left - due
             yield state.x
         if not total.any():
@@ -86,8 +86,8 @@ class OrderedRegions:
 
 def _times(process: MaskedRegionProcess, hidden: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
     """Return what time to tell the model where a share is hidden."""
-    if process.moment is not None:
-        return torch.full_like(hidden, process.moment)
+    if process.fixed_time is not None:
+        return torch.full_like(hidden, process.fixed_time)
     return time_of(process.schedule, hidden)
 
 

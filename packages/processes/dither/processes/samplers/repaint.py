@@ -84,7 +84,7 @@ class RePaint:
         """Take a step, and put what is known in place, noised as much."""
         eps = torch.randn_like(state.x)  # one draw serves both: no value is known and unknown
         new = process.step(state, pred, *noises, free, eta=self.eta, eps=eps)
-        a, b = (share.sqrt().to(eps.dtype) for share in (noises[1].alpha(eps), noises[1].lost(eps)))
+        a, b = (share.sqrt().to(eps.dtype) for share in (noises[1].alpha(eps), noises[1].one_minus_alpha(eps)))
         return process.moved(new, torch.where(like.known, a * like.x0 + b * eps, new.x), free)
 
 

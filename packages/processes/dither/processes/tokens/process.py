@@ -176,8 +176,8 @@ class TokenProcess:
         x0, fixed = clean.x0, clean.fixed
         x = torch.where(moved, self._land(x0), x0)
         prior = self.table.on(x.device)
-        wanted = ~fixed & (lookup(prior, x) > 0)
-        return Noised(x0, State.of(x), noise, wanted, clean.valid, fixed, prior)
+        target_mask = ~fixed & (lookup(prior, x) > 0)
+        return Noised(x0, State.of(x), noise, target_mask, clean.valid, fixed, prior)
 
     def _land(self, like: Int[Tensor, "B L"]) -> Int[Tensor, "B L"]:
         """Draw from the prior at every position."""
@@ -272,7 +272,7 @@ def nelbo(process: TokenProcess, t_min: float, clean: Clean, measured: Measured,
     t = torch.full((n,), t_min, device=device)
     noised = process.corrupt(clean, t)
     nats = (1 - t_min) * measured.values * measured.weights
-    missing = _cross_entropy(denoise(noised.state, t), clean).where(noised.wanted, 0.0)
+    missing = _cross_entropy(denoise(noised.state, t), clean).where(noised.target_mask, 0.0)
     ends = {"prior": _prior_kl(process, clean, denoise), "reconstruction": missing}
     ends = {name: part.to(nats.dtype).where(~clean.fixed, 0.0) for name, part in ends.items()}
     return Measured(sum(ends.values(), nats), (~clean.fixed).to(nats.dtype), parts=ends)

@@ -29,7 +29,7 @@ class ValueDistribution(Protocol):
         """Draw the hidden values of each position, given its others, which come out as they are."""
         ...
 
-    def squares(self, x0: Float[Tensor, "B L M"], wanted: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
+    def squared_errors(self, x0: Float[Tensor, "B L M"], target_mask: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
         """Return squared errors that are least where the law is that of the data; 0 where not wanted.
 
         They are measured with noise drawn anew at each call.
@@ -58,6 +58,6 @@ class DistributionPrediction(Protocol):
         """Draw clean samples; what is seen is as it is."""
         ...
 
-    def squares(self, x0: Float[Tensor, "B L M"], wanted: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
+    def squared_errors(self, x0: Float[Tensor, "B L M"], target_mask: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
         """Return the errors that train the law."""
         ...

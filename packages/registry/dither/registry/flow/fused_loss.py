@@ -60,7 +60,7 @@ class FusedLoss(Protocol):
     ) -> Measured:
         """Return what the loss is for `process.read(linear(h), noised.state, process.schedule(t))`.
 
-        Its values carry no gradient, but `Measured.summed` does. With `half` matrix products are taken in bfloat16 and
-        summed in float32. `share` multiplies the values.
+        Only `Measured.total_with_grad` carries a gradient. With `half` matrix products run in bfloat16 and accumulate
+        in float32. `share` multiplies the values.
         """
         ...

@@ -121,11 +121,10 @@ class TimelessProcess(Protocol):
     """A process whose states may say nothing of time, though the model is told one.
 
     Attributes:
-        moment: The time that stands for all: figures are measured and samples filled in as if it were this one. None
-            where states do say something of time.
+        fixed_time: The one time at which evaluation and sampling run the model; None where states depend on time.
     """
 
-    moment: float | None
+    fixed_time: float | None
 
 
 @runtime_checkable
@@ -245,7 +244,7 @@ class Session(Protocol):
         """Denoise: a state at time t -> a prediction."""
         ...
 
-    def remember(self, x: Shaped[Tensor, "B L"]) -> None:
+    def append(self, x: Shaped[Tensor, "B L"]) -> None:
         """Put finished positions behind those already remembered; later calls see them as context."""
         ...
 
@@ -265,7 +264,7 @@ class KeyValueCache(Protocol):
     length: int
 
     @property
-    def held(self) -> int:
+    def num_tokens(self) -> int:
         """Finished tokens, those of no position included: the index of the next one."""
         ...
 

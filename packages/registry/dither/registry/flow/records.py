@@ -3,7 +3,7 @@
     batch --task--> Clean --process.corrupt--> Noised --model, process.read--> Prediction --loss--> Measured
 
 Letters: B batch, L length, M features, V vocabulary. `X` below stands for the shape of a sample: `B L` for tokens,
-`B L M` for features. `valid` speaks of positions; `known`, `hidden` and `wanted` have the shape of the sample.
+`B L M` for features. `valid` speaks of positions; `known`, `masked` and `target_mask` have the shape of the sample.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Clean(_TensorRecord):
         """True where a process must not touch x0: padding, and known values."""
         return ~over(self.valid, self.x0) | self.known
 
-    def columns(self, start: int, stop: int) -> Clean:
+    def slice_positions(self, start: int, stop: int) -> Clean:
         """Return the positions `start` to `stop` (exclusive); conditions stay whole, a goal is dropped."""
         part = slice(start, stop)
         return Clean(self.x0[:, part], self.valid[:, part], self.known[:, part], self.cond)
@@ -94,7 +94,7 @@ class Clean(_TensorRecord):
 class Goal(Protocol):
     """What samples must fulfil, such as constraints of a person: to be judged afterwards, and to be led to."""
 
-    def held(self, x: Shaped[Tensor, "B L"]) -> dict[str, Bool[Tensor, " B"]]:
+    def satisfied(self, x: Shaped[Tensor, "B L"]) -> dict[str, Bool[Tensor, " B"]]:
         """Return by name which parts of the goal finished samples meet."""
         ...
 
@@ -122,7 +122,7 @@ class Noise(_TensorRecord):
         """The signal left, exp(-sigma), shaped to broadcast over `like`."""
         return over(self.sigma, like).neg().exp()
 
-    def lost(self, like: Tensor) -> Float[Tensor, "..."]:
+    def one_minus_alpha(self, like: Tensor) -> Float[Tensor, "..."]:
         """1 - alpha, exact for small sigma."""
         return -over(self.sigma, like).neg().expm1()
 
@@ -133,19 +133,18 @@ class Noise(_TensorRecord):
 
 @dataclass(frozen=True)
 class State(_TensorRecord):
-    """All that the model may look at. Where `hidden`, x says nothing.
+    """All that the model may look at. Where `masked`, x carries no information.
 
     Attributes:
         x: Ids `B L` or features `B L M`.
-        hidden: True where the value was taken away (feature processes); for tokens MASK says so and this is all False.
-        asked: True on positions of which the model's word is used; None for all. It may leave the others out, and says
-            something finite there.
+        masked: True where the value was removed (feature processes); for tokens MASK says so and this is all False.
+        requested: True on positions whose output is used; None for all. At others the output may be anything finite.
         noisy: True where x carries Gaussian noise, beside clean values; None where that is not told.
     """
 
     x: Shaped[Tensor, "B L *M"]
-    hidden: Bool[Tensor, "B L *M"]
-    asked: Bool[Tensor, "B L"] | None = None
+    masked: Bool[Tensor, "B L *M"]
+    requested: Bool[Tensor, "B L"] | None = None
     noisy: Bool[Tensor, "B L *M"] | None = None
 
     @classmethod
@@ -175,7 +174,7 @@ class Noised(_TensorRecord):
         x0: The clean sample.
         state: What the model sees of it.
         noise: The level that made the state.
-        wanted: True where the clean value is in doubt, so that a loss may ask for it. The shape of x0.
+        target_mask: True where the clean value is uncertain, so that a loss may use it. The shape of x0.
         valid: True on real positions. `B L`.
         prior: Where moved tokens land, one row per position or one for all (token processes). Rows sum to 1.
         eps: The Gaussian noise that was added (Gaussian processes).
@@ -185,7 +184,7 @@ class Noised(_TensorRecord):
     x0: Shaped[Tensor, "B L *M"]
     state: State
     noise: Noise
-    wanted: Bool[Tensor, "B L *M"]
+    target_mask: Bool[Tensor, "B L *M"]
     valid: Bool[Tensor, "B L"]
     fixed: Bool[Tensor, "B L *M"]
     prior: Float[Tensor, "rows V"] | None = None
@@ -235,23 +234,23 @@ class Measured(_TensorRecord):
     Attributes:
         values: The loss of a position. Where the weight is 0 the value does not matter, but it is finite.
         weights: How much the position counts, at least 0.
-        summed: The sum of values times weights where it alone carries the gradient, and the values none; else None.
+        total_with_grad: The sum of values times weights if only this sum carries the gradient, else None.
         parts: Of what the values are made, by name, where that is worth knowing.
     """
 
     values: Float[Tensor, "B L"]
     weights: Float[Tensor, "B L"]
-    summed: Float[Tensor, ""] | None = None
+    total_with_grad: Float[Tensor, ""] | None = None
     parts: dict[str, Float[Tensor, "B L"]] = field(default_factory=dict)
 
     def __getitem__(self, rows: slice) -> Self:
         """Return some samples of the batch; of a sum that alone carries the gradient there is no part."""
         parts = {name: part[rows] for name, part in self.parts.items()}
-        return replace(self, values=self.values[rows], weights=self.weights[rows], summed=None, parts=parts)
+        return replace(self, values=self.values[rows], weights=self.weights[rows], total_with_grad=None, parts=parts)
 
     def total(self) -> Float[Tensor, ""]:
         """Sum of values times weights."""
-        return (self.values * self.weights).sum() if self.summed is None else self.summed
+        return (self.values * self.weights).sum() if self.total_with_grad is None else self.total_with_grad
 
     def mean(self) -> Float[Tensor, ""]:
         """Weighted mean; 0 when nothing is weighted."""

@@ -20,8 +20,8 @@ class ProcessFacts:
         predict: What the raw output means: posterior, plug-in, score; x0, eps, velocity.
         prior: Where everything has gone at t = 1.
         timeless: Whether states say nothing of time; see `TimelessProcess`.
-        hidden: Share of the positions of every noised sample that is hidden as a whole; 0 where it is not always as
-            much.
+        masked_share: Share of the positions of every noised sample that is masked as a whole; 0 where it is not always
+            the same.
         masked: Whether noise is added only to what a mask picks, beside values that stay clean.
     """
 
@@ -30,7 +30,7 @@ class ProcessFacts:
     predict: str
     prior: Literal["mask", "uniform", "frequencies", "gaussian", "hidden"]
     timeless: bool = False
-    hidden: float = 0.0
+    masked_share: float = 0.0
     masked: bool = False
 
 

@@ -127,12 +127,12 @@ def cached_equals_full(s: Situation) -> None:
 def asked_equals_full(s: Situation) -> None:
     """Where something is asked, the block does what it does without being told where, in values and in gradients."""
     block, x, c = _inputs(s)
-    asked = torch.tensor([[True, False, True, True, False], [False, True, False, False, True]])
+    requested = torch.tensor([[True, False, True, True, False], [False, True, False, False, True]])
     for condition in (c, c[:, None].expand(-1, LENGTH, -1)):
-        full, part = (block(x, condition, **told) for told in ({}, {"asked": asked}))
+        full, part = (block(x, condition, **told) for told in ({}, {"requested": requested}))
         assert part.isfinite().all(), "values are not finite where nothing is asked"
-        assert_close(part[asked], full[asked], "what is asked comes out otherwise")
-        ways = [torch.autograd.grad(y[asked].sum(), list(block.parameters())) for y in (full, part)]
+        assert_close(part[requested], full[requested], "what is asked comes out otherwise")
+        ways = [torch.autograd.grad(y[requested].sum(), list(block.parameters())) for y in (full, part)]
         for name, one, other in zip(dict(block.named_parameters()), *ways, strict=True):
             assert_close(other, one, f"the gradient of {name} is another")
 
@@ -148,7 +148,7 @@ CHECKS = (
     ),
     *checks_of("block", identity_at_init, needs="zero-init"),
     *checks_of("block", permutation_equivariant, needs="equivariant"),
-    *checks_of("block", asked_equals_full, needs="asked"),
+    *checks_of("block", asked_equals_full, needs="requested"),
     *checks_of("block", weighted_equals_repeated, needs="weighted-keys"),
     *checks_of("block", distances_matter, needs="positions"),
     *checks_of("block", cached_equals_full, needs="cache", place="home"),

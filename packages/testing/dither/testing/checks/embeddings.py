@@ -71,18 +71,18 @@ def hidden_says_nothing(s: Situation) -> None:
     """What stands in x where it is hidden does not matter; that it is hidden does."""
     embedding, state = _embedding(s)
     shown = _embed(s, embedding, state)
-    other = State(torch.where(state.hidden, state.x + 1.0, state.x), state.hidden)
+    other = State(torch.where(state.masked, state.x + 1.0, state.x), state.masked)
     assert_close(_embed(s, embedding, other), shown, "a hidden value shows")
     seen = _embed(s, embedding, State.of(state.x))
-    hidden = state.hidden.any(-1)
+    hidden = state.masked.any(-1)
     assert not hidden.any() or (seen != shown)[hidden].any(), "hidden and zero look the same"
 
 
 def hidden_alike(s: Situation) -> None:
     """Positions of a sample that are hidden as a whole have one and the same vector, in training too."""
     embedding, state = _embedding(s)
-    state = State(state.x, state.hidden.index_fill(1, torch.tensor([0, state.x.shape[1] - 1]), True))
-    for h, hidden in zip(_embed(s, embedding.train(), state), state.hidden.all(-1), strict=True):
+    state = State(state.x, state.masked.index_fill(1, torch.tensor([0, state.x.shape[1] - 1]), True))
+    for h, hidden in zip(_embed(s, embedding.train(), state), state.masked.all(-1), strict=True):
         assert_close(h[hidden], h[:1].expand_as(h[hidden]), "the vectors of two hidden positions")
 
 
@@ -91,7 +91,7 @@ def embeds_apart(s: Situation) -> None:
     embedding, state = _embedding(s)
     where = torch.zeros(state.x.shape[:2], dtype=torch.bool)
     where[0, 0] = True
-    changed = _embed(s, embedding, State(change_values(s.space, state.x, where), torch.zeros_like(state.hidden)))
+    changed = _embed(s, embedding, State(change_values(s.space, state.x, where), torch.zeros_like(state.masked)))
     plain = _embed(s, embedding, State.of(state.x))
     assert_close(changed[~where], plain[~where], "a change at one position shows at another")
 
@@ -103,7 +103,7 @@ def pieces_equal_whole(s: Situation) -> None:
     if not cut:
         raise NotApplicable("a single position cannot be cut")
     runs = ((0, cut), (cut, state.x.shape[1]))
-    pieces = [_embed(s, embedding, State(state.x[:, a:b], state.hidden[:, a:b]), a) for a, b in runs]
+    pieces = [_embed(s, embedding, State(state.x[:, a:b], state.masked[:, a:b]), a) for a, b in runs]
     assert_close(torch.cat(pieces, 1), _embed(s, embedding, state), "two pieces")
 
 
@@ -193,8 +193,8 @@ def head_per_position(s: Situation) -> None:
 def tables_of_ids(s: Situation) -> None:
     """There is a table for each field, with one row of the width of the model for each id."""
     found = [tuple(table.weight.shape) for table in s.build().tables]
-    wanted = [(field.size, s.given[1]) for field in s.space.fields]
-    assert found == wanted, f"tables of {found} instead of {wanted}"
+    expected = [(field.size, s.given[1]) for field in s.space.fields]
+    assert found == expected, f"tables of {found} instead of {expected}"
 
 
 def maps_of_ids(s: Situation) -> None:
@@ -203,9 +203,9 @@ def maps_of_ids(s: Situation) -> None:
     out, *_ = s.space.split(head(h)).values()
     own, *_ = s.space.split(h).values()
     found = [tuple(each.weight.shape) for each in head.maps]
-    wanted = [(field.size, s.given[1]) for field in s.space.fields]
-    assert found == wanted, f"maps of {found} instead of {wanted}"
-    assert_close(out[..., : wanted[0][0]], head.maps[0](own), "what the head reads, and its map")
+    expected = [(field.size, s.given[1]) for field in s.space.fields]
+    assert found == expected, f"maps of {found} instead of {expected}"
+    assert_close(out[..., : expected[0][0]], head.maps[0](own), "what the head reads, and its map")
 
 
 def gradients_reach_all(s: Situation) -> None:

@@ -69,9 +69,11 @@ def counts_what_is_wanted(s: Situation) -> None:
     loss, process, raw, noised = _inputs(s)
     raw = raw.requires_grad_()
     (grad,) = torch.autograd.grad(_measure(loss, process, raw, noised).total(), raw)
-    fixed, wanted = (part.flatten(2).all(-1) if part.ndim > 2 else part for part in (noised.fixed, noised.wanted))
+    fixed, target_mask = (
+        part.flatten(2).all(-1) if part.ndim > 2 else part for part in (noised.fixed, noised.target_mask)
+    )
     assert not grad[fixed].any(), "padding or a known position has a gradient"
-    assert not wanted.any() or grad[wanted].any(), "no wanted position has a gradient"
+    assert not target_mask.any() or grad[target_mask].any(), "no wanted position has a gradient"
 
 
 def rows_apart(s: Situation) -> None:
@@ -85,7 +87,7 @@ def rows_apart(s: Situation) -> None:
 
 
 def _truth(s: Situation, raw: Tensor, noised: Noised) -> Tensor:
-    if not noised.wanted.any():
+    if not noised.target_mask.any():
         raise NotApplicable("nothing is wanted")
     return ideal_output(s.given[0].predict, noised, raw.shape[-1])
 

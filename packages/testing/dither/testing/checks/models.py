@@ -58,8 +58,8 @@ def rows_independent(s: Situation) -> None:
     first = {name: told[:1] for name, told in cond.items()}
     alone = model(state[:1], level[:1], valid[:1], first)
     other = state.apply(lambda tensor: tensor[:1])
-    other = State(change_values(s.space, other.x, torch.ones_like(valid[:1])), other.hidden)
-    pair = State(torch.cat([state.x[:1], other.x]), torch.cat([state.hidden[:1], other.hidden]))
+    other = State(change_values(s.space, other.x, torch.ones_like(valid[:1])), other.masked)
+    pair = State(torch.cat([state.x[:1], other.x]), torch.cat([state.masked[:1], other.masked]))
     two = {name: torch.cat([told[:1], told[-1:]]) for name, told in cond.items()}
     both = model(pair, torch.cat([level[:1], level[:1] + 1.0]), torch.cat([valid[:1], torch.ones_like(valid[:1])]), two)
     assert_close(_plain(both[:1]), _plain(alone), "a sample beside another")
@@ -70,7 +70,7 @@ def padding_inert(s: Situation) -> None:
     model, state, level, valid, cond = _inputs(s)
     if valid.all():
         raise NotApplicable("nothing is padded")
-    other = State(change_values(s.space, state.x, ~valid), state.hidden)
+    other = State(change_values(s.space, state.x, ~valid), state.masked)
     elsewhere = {name: _on(told, ~valid) for name, told in cond.items()}
     changed = model(other, level, valid, elsewhere)
     assert_close(_plain(changed[valid]), _plain(model(state, level, valid, cond)[valid]), "padding shows")
@@ -88,7 +88,7 @@ def state_matters(s: Situation) -> None:
     """The output follows the state, and the level unless the model or its condition promises to be free of it."""
     model, state, level, valid, cond = _inputs(s)
     out = _plain(model(state, level, valid, cond))
-    other = State(change_values(s.space, state.x, valid), torch.zeros_like(state.hidden))
+    other = State(change_values(s.space, state.x, valid), torch.zeros_like(state.masked))
     assert (_plain(model(other, level, valid, cond)) != out)[valid].any(), "the model does not look at the state"
     changed = (_plain(model(state, level + 1.0, valid, cond)) != out)[valid].any()
     parts = (s.spec, *(value for _, value in s.spec if isinstance(value, Spec)))
@@ -121,9 +121,9 @@ def runs_on_meta(s: Situation) -> None:
             out = model(*inputs)
         except (RuntimeError, NotImplementedError) as error:
             raise AssertionError(f"the model asks for values: {error}") from None
-    wanted = (*valid.shape, s.space.vocab if isinstance(s.space, TokenSpace) else s.space.width)
+    expected = (*valid.shape, s.space.vocab if isinstance(s.space, TokenSpace) else s.space.width)
     assert out.is_meta, "the output is computed"
-    assert tuple(out.shape) == wanted, f"{tuple(out.shape)} on meta instead of {wanted}"
+    assert tuple(out.shape) == expected, f"{tuple(out.shape)} on meta instead of {expected}"
 
 
 def cached_equals_full(s: Situation) -> None:
@@ -143,7 +143,7 @@ def pieces_behind_cache(s: Situation, model: Any, size: int) -> None:
         whole = model(state, level, valid, cond)
         for start in range(0, valid.shape[1], size):
             stop = min(start + size, valid.shape[1])
-            piece = State(state.x[:, start:stop], state.hidden[:, start:stop])
+            piece = State(state.x[:, start:stop], state.masked[:, start:stop])
             blocks.append(model(piece, level, valid[:, start:stop], cond, cache=cache))
             model.trunk(piece, level, valid[:, start:stop], cond, cache=cache, keep=True)
     assert_close(_plain(torch.cat(blocks, 1)), _plain(whole), "block by block behind a cache")

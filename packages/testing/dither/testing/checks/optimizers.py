@@ -34,8 +34,8 @@ def knows_each_weight_once(s: Situation) -> None:
     """The groups hold each weight that wants a gradient once."""
     (module,) = s.given
     held = [id(parameter) for group in s.build().param_groups for parameter in group["params"]]
-    wanted = [id(parameter) for parameter in module.parameters() if parameter.requires_grad]
-    assert sorted(held) == sorted(wanted), f"{len(held)} weights are held, {len(wanted)} want a gradient"
+    expected = [id(parameter) for parameter in module.parameters() if parameter.requires_grad]
+    assert sorted(held) == sorted(expected), f"{len(held)} weights are held, {len(expected)} want a gradient"
 
 
 def resumes(s: Situation) -> None:

@@ -44,7 +44,7 @@ def _forward(noised: Noised, noise: Noise) -> Float[Tensor, "L V"]:
     """Return q(x_t | x_0) of the first sample at a noise, one row per position."""
     assert noised.prior is not None
     stays = one_hot(noised.x0[:1], noised.prior.shape[-1]).double()
-    alpha, lost = (part[:1].double()[..., None] for part in (noise.alpha(noised.x0), noise.lost(noised.x0)))
+    alpha, lost = (part[:1].double()[..., None] for part in (noise.alpha(noised.x0), noise.one_minus_alpha(noised.x0)))
     return (alpha * stays + lost * noised.prior.double())[0]
 
 
@@ -74,12 +74,12 @@ def clean_at_zero(s: Situation) -> None:
     """At t = 0, with the defaults, nearly all of x_0 is there."""
     process, many = s.build(), _many(s)
     noised = process.corrupt(many, _at(0.0))
-    lost = float(noised.noise.lost(many.x0).max())
+    lost = float(noised.noise.one_minus_alpha(many.x0).max())
     assert lost <= SMALL, f"1 - alpha is {lost:.3f} at t = 0"
     if noised.eps is not None:
         assert_close(noised.state.x, many.x0 * (1 - lost) ** 0.5, "x at t = 0", atol=6 * lost**0.5 + 1e-5)
         return
-    touched = noised.state.hidden | (noised.state.x != many.x0)
+    touched = noised.state.masked | (noised.state.x != many.x0)
     share = touched.double().mean().item()
     if isinstance(process.space, TokenSpace):
         assert share <= lost + 5 * (lost / DRAWS) ** 0.5, f"{share:.3f} of the ids have changed at t = 0"
@@ -106,7 +106,7 @@ def prior_at_one(s: Situation) -> None:
             noisy = ~noised.fixed if state.noisy is None else state.noisy
             assert_normal(state.x[noisy], name, slack=4 * left**0.5)
         else:
-            shown = (~state.hidden & ~many.fixed).double().mean().item()
+            shown = (~state.masked & ~many.fixed).double().mean().item()
             assert shown <= slack + 5 * (slack / DRAWS) ** 0.5, f"{name}: {shown:.3f} of the values are not hidden"
 
 
@@ -123,15 +123,15 @@ def chapman_kolmogorov(s: Situation) -> None:
         for place in _free(noised):
             assert_follows(back.x[:, place], q[place], f"x_s at position {place}, from x_t and the truth")
     elif noised.eps is not None:
-        a, b = early.alpha(many.x0).sqrt(), early.lost(many.x0).sqrt()
-        free = noised.wanted & (b > 1e-3)
+        a, b = early.alpha(many.x0).sqrt(), early.one_minus_alpha(many.x0).sqrt()
+        free = noised.target_mask & (b > 1e-3)
         if free.any():
             assert_normal(((back.x - a * many.x0) / b)[free], "the noise of x_s, from x_t and the truth", slack=0.01)
     else:
-        there = process.corrupt(many, _at(0.4)).state.hidden
-        off = (back.hidden.double().mean(0) - there.double().mean(0)).abs().max().item()
+        there = process.corrupt(many, _at(0.4)).state.masked
+        off = (back.masked.double().mean(0) - there.double().mean(0)).abs().max().item()
         assert off <= 5 * (0.5 / DRAWS) ** 0.5, f"the share hidden at s, stepping back from t, is {off:.3f} off"
-        assert_close(back.x[~back.hidden], many.x0[~back.hidden], "what is filled in from the truth", atol=1e-5)
+        assert_close(back.x[~back.masked], many.x0[~back.masked], "what is filled in from the truth", atol=1e-5)
 
 
 def reverse_step(s: Situation) -> None:
@@ -178,7 +178,9 @@ def meaning_is_exact(s: Situation) -> None:
     assert_close(
         pred.log_clean().double().exp(), truth["posterior"].exp(), "p(x_0 | x_t) of a perfect model", atol=2e-3
     )
-    told = noised.wanted[..., None] & (truth["score"] < 12)  # a score of exp(12) is beyond what float32 tells apart
+    told = noised.target_mask[..., None] & (
+        truth["score"] < 12
+    )  # a score of exp(12) is beyond what float32 tells apart
     score, expected = (part[told.expand(part.shape)].exp() for part in (pred.log_score().double(), truth["score"]))
     torch.testing.assert_close(
         score, expected, rtol=5e-3, atol=2e-3, msg=lambda text: f"the score of a perfect model: {text}"

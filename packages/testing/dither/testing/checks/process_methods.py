@@ -32,7 +32,7 @@ def fixed_untouched(s: Situation) -> None:
     fixed = clean.fixed
     for verb, state in _states(s):
         assert_equal(state.x[fixed], clean.x0[fixed], f"{verb} on fixed values")
-        assert not (state.hidden & fixed).any(), f"{verb} hides fixed values"
+        assert not (state.masked & fixed).any(), f"{verb} hides fixed values"
 
 
 def stays_in_space(s: Situation) -> None:
@@ -63,7 +63,7 @@ def truth_unseen(s: Situation) -> None:
     process, clean = s.build(), s.clean
     seed_cpu(s.seed)
     start = process.prior(clean)
-    given = ~start.hidden if s.spec.facts(s.space).prior == "hidden" else clean.fixed
+    given = ~start.masked if s.spec.facts(s.space).prior == "hidden" else clean.fixed
     other = Clean(torch.where(given, clean.x0, torch.zeros_like(clean.x0)), clean.valid, clean.known, clean.cond)
     drawn = []
     for like in (clean, other):

@@ -48,7 +48,7 @@ def facts_are_true(s: Situation) -> None:
         expected = masks if facts.prior == "mask" else even
         assert_close(noised.prior.double(), expected, f"prior of {facts.prior}", atol=1e-6)
     hides = facts.prior == "hidden"
-    assert hides or not noised.state.hidden.any(), f"something is hidden, the facts say {facts.prior}"
+    assert hides or not noised.state.masked.any(), f"something is hidden, the facts say {facts.prior}"
     assert (noised.eps is not None) == (facts.prior == "gaussian"), "eps belongs to Gaussian noise"
 
 
@@ -75,7 +75,7 @@ def record_is_whole(s: Situation) -> None:
     assert_equal(noised.x0, clean.x0, "x0")
     assert_equal(noised.valid, clean.valid, "valid")
     assert_equal(noised.fixed, clean.fixed.expand(clean.x0.shape), "fixed")
-    for name, part in (("x", noised.state.x), ("hidden", noised.state.hidden), ("wanted", noised.wanted)):
+    for name, part in (("x", noised.state.x), ("masked", noised.state.masked), ("target_mask", noised.target_mask)):
         assert part.shape == clean.x0.shape, f"{name} has the shape {tuple(part.shape)} for {tuple(clean.x0.shape)}"
     assert noised.noise.sigma.shape[:1] == clean.valid.shape[:1], "there is noise for each sample"
     if noised.prior is not None:
@@ -93,20 +93,20 @@ def forward_law(s: Situation) -> None:
         if noised.prior is not None:
             _token_law(noised, free, t)
         elif noised.eps is not None:
-            alpha, lost = noised.noise.alpha(x), noised.noise.lost(x)
-            free = noised.wanted  # a mask leaves the rest clean
+            alpha, lost = noised.noise.alpha(x), noised.noise.one_minus_alpha(x)
+            free = noised.target_mask  # a mask leaves the rest clean
             mixed = alpha.sqrt() * noised.x0 + lost.sqrt() * noised.eps
             assert_close(x[free], mixed[free], f"x at t = {t}", atol=1e-5)
             eps, n = noised.eps[free], int(free.sum())
             assert n < 100 or abs(eps.mean()) < 5 / n**0.5, f"eps has the mean {eps.mean():.3f}"
             assert n < 100 or abs(eps.var() - 1) < 5 * (2 / n) ** 0.5, f"eps has the variance {eps.var():.3f}"
         else:
-            assert_equal(x[~noised.state.hidden], noised.x0[~noised.state.hidden], f"what is not hidden at t = {t}")
+            assert_equal(x[~noised.state.masked], noised.x0[~noised.state.masked], f"what is not hidden at t = {t}")
 
 
 def _token_law(noised: Noised, free: Tensor, t: float) -> None:
     assert noised.prior is not None
-    alpha, lost = noised.noise.alpha(noised.x0)[..., None], noised.noise.lost(noised.x0)[..., None]
+    alpha, lost = noised.noise.alpha(noised.x0)[..., None], noised.noise.one_minus_alpha(noised.x0)[..., None]
     stays = one_hot(noised.x0, noised.prior.shape[-1])
     q = (alpha * stays + lost * noised.prior)[free]
     drawn = one_hot(noised.state.x, q.shape[-1])[free]
@@ -121,8 +121,8 @@ def _token_law(noised: Noised, free: Tensor, t: float) -> None:
 def wanted_where_in_doubt(s: Situation) -> None:
     """Nothing fixed is wanted, and what is not wanted is what it was."""
     _, clean, noised = corrupted(s)
-    assert not (noised.wanted & noised.fixed).any(), "a fixed value is wanted"
-    assert_equal(noised.state.x[~noised.wanted], clean.x0[~noised.wanted], "a value that is not wanted")
+    assert not (noised.target_mask & noised.fixed).any(), "a fixed value is wanted"
+    assert_equal(noised.state.x[~noised.target_mask], clean.x0[~noised.target_mask], "a value that is not wanted")
 
 
 def reads_a_prediction(s: Situation) -> None:
@@ -143,7 +143,7 @@ def reads_a_prediction(s: Situation) -> None:
         assert pred.x0.shape == x.shape, f"x0 has the shape {tuple(pred.x0.shape)} for {tuple(x.shape)}"
         assert (pred.x0 + pred.eps).isfinite().all(), "the prediction is not finite"
         if noised.eps is not None:
-            mixed = noised.noise.alpha(x).sqrt() * pred.x0 + noised.noise.lost(x).sqrt() * pred.eps
+            mixed = noised.noise.alpha(x).sqrt() * pred.x0 + noised.noise.one_minus_alpha(x).sqrt() * pred.eps
             assert_close(mixed[~noised.fixed], x[~noised.fixed], "sqrt(alpha) x0 + sqrt(1 - alpha) eps", atol=1e-3)
 
 

@@ -43,7 +43,7 @@ class RandomModel:
         raw = random_output(self.process.space, torch.ones(state.x.shape[:2], dtype=torch.bool), self.seed)
         return self.process.read(raw, state, self.process.schedule(t))
 
-    def remember(self, x: Shaped[Tensor, "B L"]) -> None:
+    def append(self, x: Shaped[Tensor, "B L"]) -> None:
         """Count."""
         self.remembered += x.shape[1]
 
@@ -86,7 +86,7 @@ def truth_unseen(s: Situation) -> None:
     """The truth of what is not fixed plays no part."""
     process, like, states = _run_sampler(s)
     start = process.prior(like)
-    taken = start.hidden if s.given[0].prior == "hidden" else start.noisy
+    taken = start.masked if s.given[0].prior == "hidden" else start.noisy
     if taken is not None and not torch.equal(taken, ~like.fixed):
         raise NotApplicable("the process shows a part of the truth on purpose")
     blank_batch = Clean(torch.where(like.fixed, like.x0, torch.zeros_like(like.x0)), like.valid, like.known, like.cond)

@@ -57,8 +57,8 @@ def _satisfies(clean: Clean, task: Any, rows: int, what: str) -> None:
 
 def _told_as_said(name: str, value: Tensor, size: int | None, shape: tuple[int, int], what: str) -> None:
     """Refuse a condition that is not what the space says: labels -1 .. size-1, or a number per position."""
-    wanted = shape if size is None else shape[:1]
-    assert value.shape == wanted, f"{what}: condition {name} has the shape {tuple(value.shape)}, not {wanted}"
+    expected = shape if size is None else shape[:1]
+    assert value.shape == expected, f"{what}: condition {name} has the shape {tuple(value.shape)}, not {expected}"
     if size is None:
         assert value.isfinite().all(), f"{what}: condition {name} is not finite"
     else:

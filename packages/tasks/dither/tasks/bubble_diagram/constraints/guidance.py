@@ -79,7 +79,7 @@ class ConstraintGuidance:
         x0 = torch.where(only, self.allowed.long().argmax(1), empty.x0)
         return Clean(x0, empty.valid, only, empty.cond, self)
 
-    def held(self, x: Int[Tensor, "N L"]) -> dict[str, Bool[Tensor, " N"]]:
+    def satisfied(self, x: Int[Tensor, "N L"]) -> dict[str, Bool[Tensor, " N"]]:
         """Return which constraints samples meet, by the key of the constraint; False where a token is no clean id."""
         clean = ((x >= 0) & (x < NODE_SIZE)).all(1)
         return {dotted(rule.path): self._holds(rule, x) & clean for rule in self.rules}

@@ -90,7 +90,7 @@ class RegionMetrics:
 
     def update(self, clean: Clean, noised: Noised, pred: Any, measured: Measured) -> None:
         """Take in one batch; `pred` gives x0."""
-        wanted = noised.wanted & noised.valid[..., None]
+        wanted = noised.target_mask & noised.valid[..., None]
         truth = self.plain(noised.x0)
         self.answers.add(truth, self.plain(pred.x0), wanted.cpu().numpy(), windows_of(clean))
         self.kept.add(MaskedBatch.of(truth, wanted, clean))

@@ -62,7 +62,7 @@ class TextMetrics:
         self._tokens += len(ids)
         self._characters += self._tokenizer.characters(ids)
         if pred is not None:
-            self._accuracy.update(replace(noised, wanted=noised.wanted & counted), pred)
+            self._accuracy.update(replace(noised, target_mask=noised.target_mask & counted), pred)
 
     def per_sample(self, clean: Clean, measured: Measured) -> dict[str, RatioSums]:
         """Return what each window adds to nats and tokens, and to bits and characters where all tokens weigh alike."""
