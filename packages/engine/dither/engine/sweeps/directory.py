@@ -6,7 +6,9 @@ every name pinned), status.json, output.txt, point.lock, and the run directory.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import secrets
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -86,6 +88,8 @@ class PointFolder:
 
     def claim(self) -> FileLock | None:
         """Lock the point for this process; return None if another process holds it."""
+        if not self.path.is_dir():  # filelock would make it
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.path))
         lock = FileLock(self.path / "point.lock", thread_local=False)
         try:
             lock.acquire(timeout=LOCK_TIMEOUT, poll_interval=0.01)
