@@ -15,10 +15,15 @@ __all__ = ["schema_text"]
 
 
 def schema_text(of: str, selected: Sequence[str] | None = None) -> str:
-    """Return the JSON Schema of `experiment` or `registry` files; equal plugins give equal bytes."""
+    """Return the JSON Schema of `experiment` or `registry` files; one line for each definition."""
     catalog = visible_plugins(list(selected) if selected else None).catalog
     if of == "registry":
         made = schema_of(Policy, catalog, title="registry.toml of dither")
     else:
         made = schema_of(Experiment, catalog, title="A dither experiment", extends=True)
-    return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
+    definitions = made.pop("definitions")
+    lines = [json.dumps(made, ensure_ascii=False, separators=(",", ":"))[:-1] + ',"definitions":{']
+    lines += [
+        f'"{name}":{json.dumps(definitions[name], ensure_ascii=False, separators=(",", ":"))},' for name in definitions
+    ]
+    return "\n".join(lines).removesuffix(",") + "\n}}\n"
