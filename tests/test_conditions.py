@@ -1,4 +1,4 @@
-"""Tasks that tell something beside a sample: labels and places, from the experiment file to samples."""
+"""Tasks with conditions (labels and coordinates), from the experiment file to samples."""
 
 import re
 import shutil
@@ -20,8 +20,8 @@ from dither.registry.plugins.manager import load_plugins
 torch.set_num_threads(1)
 
 ENDS = {
-    "told-features": ({"use": "regions", "position": "genomic-sinusoid"}, "features", "mse", "gaussian"),
-    "told-text": ({"use": "tokens", "position": "genomic-sinusoid"}, "tokens", "masked-ce", "absorbing"),
+    "labelled-features": ({"use": "regions", "position": "genomic-sinusoid"}, "features", "mse", "gaussian"),
+    "labelled-text": ({"use": "tokens", "position": "genomic-sinusoid"}, "tokens", "masked-ce", "absorbing"),
 }
 """Embedding, head, loss and process of each task."""
 KINDS = {"use": "label", "of": "kind", "dropout": 0.2}
@@ -30,10 +30,10 @@ KINDS = {"use": "label", "of": "kind", "dropout": 0.2}
 @cache
 def catalog():
     ours = ["core-blocks", "embeddings", "engine", "losses", "processes", "tasks"]
-    return load_plugins(ours, [Path(__file__).with_name("told_tasks.py")]).catalog
+    return load_plugins(ours, [Path(__file__).with_name("conditional_tasks.py")]).catalog
 
 
-def experiment(task="told-text", model=None, **tables):
+def experiment(task="labelled-text", model=None, **tables):
     embedding, head, loss, process = ENDS[task]
     tree = {
         "task": task,
@@ -67,11 +67,11 @@ def misfits(**tables):
 
 
 @pytest.mark.parametrize("task", ENDS)
-def test_weights_are_counted_and_a_batch_goes_through(task):
+def test_condition_parameters_are_counted(task):
     e = experiment(task)
     assert not list(e.check())
     space = e.process.facts(e.task.space()).space
-    assert [told.name for told in space.conditions] == ["kind", "centre"], "noise changes nothing of what is told"
+    assert [condition.name for condition in space.conditions] == ["kind", "centre"]
     look = summarize_model(e)
     assert look.parameters == sum(stage.parameters for stage in e.model.stages(space))
     rows = {row.name: row.parameters for row in look.rows}
@@ -79,8 +79,8 @@ def test_weights_are_counted_and_a_batch_goes_through(task):
 
 
 @pytest.mark.parametrize("task", ENDS)
-def test_a_model_learns_what_a_label_means_and_guidance_makes_it_heed_it_more(task):
-    """After a few steps; with weight 0 the label is not looked at, and both kinds come out."""
+def test_guidance_strengthens_a_learned_label(task):
+    """Weight 0 ignores the label, so that both kinds are sampled."""
     settings = {"count": 48, "seed": 1, "guidance": {"condition": "kind", "weight": 3.0}}
     e = experiment(task, sample=settings)
     assert not list(e.check())
@@ -88,22 +88,22 @@ def test_a_model_learns_what_a_label_means_and_guidance_makes_it_heed_it_more(ta
     trainer = Trainer(system, e.train, 0)
     for _ in range(e.train.steps):
         trainer.advance()
-    heeded = {}
+    accuracy = {}
     for weight in (0.0, 1.0, 3.0):
         system.guidance = e.sample.guidance.model_copy(update={"weight": weight})
-        figures = make_samples(system, 48, 1).figures
-        heeded[weight] = figures["as_told"]
-        assert figures["model_calls_per_sample"] <= (1 if weight == 1 else 2) * 9
-    assert heeded[0.0] < 0.85
-    assert heeded[3.0] >= heeded[1.0] > heeded[0.0]
-    assert heeded[3.0] > 0.9
+        metrics = make_samples(system, 48, 1).figures
+        accuracy[weight] = metrics["label_accuracy"]
+        assert metrics["model_calls_per_sample"] <= (1 if weight == 1 else 2) * 9
+    assert accuracy[0.0] < 0.85
+    assert accuracy[3.0] >= accuracy[1.0] > accuracy[0.0]
+    assert accuracy[3.0] > 0.9
     system.guidance, system.labels = None, {"kind": 1}
-    assert make_samples(system, 48, 1).figures["high"] > 0.75, "all samples are asked to be high"
+    assert make_samples(system, 48, 1).figures["high"] > 0.75, "all samples have the label high"
     system.labels = {"kind": 0}
     assert make_samples(system, 48, 1).figures["high"] < 0.25
 
 
-def test_labels_are_asked_for_by_name_or_by_number():
+def test_labels_are_requested_by_name_or_number():
     by_name, by_number, left_out = (
         Diffusion.build(experiment(sample={"cond": {"kind": label}})) for label in ("high", 1, -1)
     )
@@ -116,8 +116,8 @@ def test_labels_are_asked_for_by_name_or_by_number():
         assert torch.equal(like.x0, plain.x0)
 
 
-def test_what_is_left_out_in_training_follows_from_the_seed_and_the_step():
-    """A resumed run leaves out what the whole one does; evaluation leaves nothing out."""
+def test_label_dropout_follows_from_seed_and_step():
+    """A resumed run drops the same labels; evaluation drops none."""
     e = experiment()
     seen = []
 
@@ -151,7 +151,7 @@ def test_what_is_left_out_in_training_follows_from_the_seed_and_the_step():
     assert torch.equal(seen[-1], clean.cond["kind"])
 
 
-def test_every_rank_leaves_out_what_one_process_does():
+def test_label_dropout_is_the_same_on_every_rank():
     system = Diffusion.build(experiment()).train()
     clean, seen = system.task.batch("train", range(32)), []
     embedding = system.model.condition.parts[1]
@@ -165,8 +165,8 @@ def test_every_rank_leaves_out_what_one_process_does():
 
 
 @pytest.mark.parametrize("block_size", [None, 4])
-def test_a_label_is_left_out_of_a_whole_sample_or_not_at_all(block_size):
-    """Under block diffusion the clean sample beside the noised one has the label that that has."""
+def test_label_dropout_covers_clean_and_noised_halves(block_size):
+    """Under block diffusion both halves of a sample have the same label."""
     sampler = {"use": "blocks", "size": 4} if block_size else {"use": "ancestral", "steps": 8}
     e = experiment(model={"block_size": block_size} if block_size else {}, sampler=sampler)
     assert not list(e.check())
@@ -179,7 +179,7 @@ def test_a_label_is_left_out_of_a_whole_sample_or_not_at_all(block_size):
     assert torch.equal(seen[0], seen[-1])
 
 
-def test_conditions_and_guidance_that_cannot_be_are_refused_with_a_word_on_what_can():
+def test_invalid_conditions_and_guidance():
     assert misfits(sample={"guidance": {"condition": "kin"}})["sample.guidance.condition"] == (
         'the task tells no "kin" beside a sample; it tells "kind", "centre"',
         'did you mean "kind"?',
@@ -202,24 +202,24 @@ def test_conditions_and_guidance_that_cannot_be_are_refused_with_a_word_on_what_
     }
 
 
-def test_a_label_unknown_to_the_run_is_left_out_of_single_samples():
-    """As of a cell type that was held out: -1 is what the model was taught to do without."""
+def test_label_minus_one_is_unconditional_per_sample():
+    """As for a held-out cell type."""
     system = Diffusion.build(experiment())
     clean = system.task.batch("valid", range(4))
-    told = clean.cond | {"kind": torch.tensor([-1, 1, -1, 0])}
+    masked = clean.cond | {"kind": torch.tensor([-1, 1, -1, 0])}
     absent = {"centre": clean.cond["centre"]}
     state, level = system.process.prior(clean), torch.full((4,), 0.5)
     with torch.no_grad():
         for weight in system.model.parameters():
             weight.add_(torch.randn_like(weight), alpha=0.3)
-        one, other = (system.model.eval()(state, level, clean.valid, cond) for cond in (told, absent))
+        one, other = (system.model.eval()(state, level, clean.valid, cond) for cond in (masked, absent))
     assert torch.equal(one[::2], other[::2])
     assert not torch.allclose(one[1::2, :, :6], other[1::2, :, :6])
 
 
 FILE = """
-plugins = ["./told_tasks.py"]
-task = "told-text"
+plugins = ["./conditional_tasks.py"]
+task = "labelled-text"
 process = "absorbing"
 loss = "masked-ce"
 sampler = { use = "ancestral", steps = 4 }
@@ -247,7 +247,7 @@ guidance = { condition = "kind", weight = 2.0 }
 
 def test_from_a_file_to_samples_and_to_other_samples_of_the_same_run(tmp_path, capsys):
     """The second drawing asks for another label and no guidance, and costs half as much; weights are left alone."""
-    shutil.copy(Path(__file__).with_name("told_tasks.py"), tmp_path)
+    shutil.copy(Path(__file__).with_name("conditional_tasks.py"), tmp_path)
     (tmp_path / "exp.toml").write_text(FILE)
     assert main(["run", str(tmp_path / "exp.toml"), "--runs", str(tmp_path / "runs")]) == 0
     (run,) = (tmp_path / "runs").iterdir()

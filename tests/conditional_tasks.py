@@ -1,6 +1,6 @@
 """A one-file plugin with two tasks that tell something beside each sample: its kind, and where its positions lie.
 
-The kind decides what the sample is, so that a model that heeds it can be told from one that does not.
+The kind decides what the sample is, so that a model that uses the label differs measurably from one that does not.
 """
 
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from dither.registry.kinds.task import TaskSpec
 
 TOLD = (Condition("kind", 2, ("low", "high")), Condition("centre"))
 SPACES: dict[str, Space] = {
-    "told-features": FeatureSpace(6, 4, conditions=TOLD),
-    "told-text": TokenSpace((Field("text", 8, 6),), TOLD),
+    "labelled-features": FeatureSpace(6, 4, conditions=TOLD),
+    "labelled-text": TokenSpace((Field("text", 8, 6),), TOLD),
 }
 
 
 @dataclass(frozen=True)
-class Told:
+class LabelledTask:
     """Low samples are ids 0..2 or numbers about -1, high ones ids 3..5 or numbers about 1."""
 
     space: Any
@@ -52,7 +52,7 @@ class Told:
 
     def judge(self, samples: Any, like: Any) -> dict[str, float]:
         high = (samples.float() > (0 if isinstance(self.space, FeatureSpace) else 2.5)).flatten(1).float().mean(1)
-        return {"high": high.mean().item(), "as_told": (high.round() == like.cond["kind"]).float().mean().item()}
+        return {"high": high.mean().item(), "label_accuracy": (high.round() == like.cond["kind"]).float().mean().item()}
 
     def show(self, samples: Any, like: Any) -> list[Any]:
         return []
@@ -68,31 +68,31 @@ class Nothing:
         return {}
 
 
-class ToldFeatures(TaskSpec):
+class LabelledFeatures(TaskSpec):
     """Six positions of four numbers, of two kinds."""
 
-    name: ClassVar[str] = "told-features"
+    name: ClassVar[str] = "labelled-features"
 
     def space(self) -> Space:
         return SPACES[self.name]
 
     def build(self) -> Any:
-        return Told(SPACES[self.name])
+        return LabelledTask(SPACES[self.name])
 
 
-class ToldText(TaskSpec):
+class LabelledText(TaskSpec):
     """Eight ids of six, of two kinds."""
 
-    name: ClassVar[str] = "told-text"
+    name: ClassVar[str] = "labelled-text"
 
     def space(self) -> Space:
         return SPACES[self.name]
 
     def build(self) -> Any:
-        return Told(SPACES[self.name])
+        return LabelledTask(SPACES[self.name])
 
 
 @hookimpl
 def register_components() -> list[type[Spec]]:
     """Offer the tasks."""
-    return [ToldFeatures, ToldText]
+    return [LabelledFeatures, LabelledText]
