@@ -179,27 +179,30 @@ def test_label_dropout_covers_clean_and_noised_halves(block_size):
     assert torch.equal(seen[0], seen[-1])
 
 
-def test_invalid_conditions_and_guidance():
-    assert misfits(sample={"guidance": {"condition": "kin"}})["sample.guidance.condition"] == (
-        'the task tells no "kin" beside a sample; it tells "kind", "centre"',
-        'did you mean "kind"?',
-    )
-    message, _ = misfits(sample={"guidance": {"condition": "centre"}})["sample.guidance.condition"]
-    assert message == 'the task tells "centre" as one number per position, and one label per sample is needed here'
-    never = {"condition": {"use": "sum", "parts": ["level", {"use": "label", "of": "kind"}]}}
-    for model in (never, {"condition": "level"}):
-        message, hint = misfits(model=model, sample={"guidance": {"condition": "kind"}})["sample.guidance.condition"]
-        assert message == 'guidance needs a model that is trained without "kind" at times, and this one never is'
-        assert hint.endswith('parts = ["level", { use = "label", of = "kind", dropout = 0.1 }] }')
-    assert misfits(sample={"cond": {"kind": "hih", "cell": 1}}) == {
-        "sample.cond.kind": ("\"kind\" has no label 'hih'; its labels are 0 to 1: low, high", 'did you mean "high"?'),
-        "sample.cond.cell": ('the task tells no "cell" beside a sample; it tells "kind", "centre"', None),
-    }
-    for label in (2, -2):
-        assert "has no label" in misfits(sample={"cond": {"kind": label}})["sample.cond.kind"][0]
-    assert set(misfits(model={"condition": {"use": "sum", "parts": ["level", "label"]}})) == {
-        "model.condition.parts.1.of"
-    }
+NO_DROPOUT = {"condition": {"use": "sum", "parts": ["level", {"use": "label", "of": "kind"}]}}
+
+
+@pytest.mark.parametrize(
+    ("tables", "path"),
+    [
+        ({"sample": {"guidance": {"condition": "kin"}}}, "sample.guidance.condition"),
+        ({"sample": {"guidance": {"condition": "centre"}}}, "sample.guidance.condition"),  # a number, not a label
+        ({"sample": {"guidance": {"condition": "kind"}}, "model": NO_DROPOUT}, "sample.guidance.condition"),
+        ({"sample": {"guidance": {"condition": "kind"}}, "model": {"condition": "level"}}, "sample.guidance.condition"),
+        ({"sample": {"cond": {"kind": "hih"}}}, "sample.cond.kind"),
+        ({"sample": {"cond": {"kind": 2}}}, "sample.cond.kind"),
+        ({"sample": {"cond": {"kind": -2}}}, "sample.cond.kind"),
+        ({"sample": {"cond": {"cell": 1}}}, "sample.cond.cell"),
+        ({"model": {"condition": {"use": "sum", "parts": ["level", "label"]}}}, "model.condition.parts.1.of"),
+    ],
+)
+def test_invalid_conditions_and_guidance(tables, path):
+    assert set(misfits(**tables)) == {path}
+
+
+def test_misspelt_conditions_get_a_suggestion():
+    assert "kind" in misfits(sample={"guidance": {"condition": "kin"}})["sample.guidance.condition"][1]
+    assert "high" in misfits(sample={"cond": {"kind": "hih"}})["sample.cond.kind"][1]
 
 
 def test_label_minus_one_is_unconditional_per_sample():
