@@ -12,4 +12,3 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 state = tempfile.TemporaryDirectory(prefix="dither-state-")
 atexit.register(state.cleanup)
 os.environ["XDG_STATE_HOME"] = state.name  # plugin files of tests have not run for whoever runs the tests
-os.environ.setdefault("DITHER_MENUS", state.name)  # nor has what they offer a place in that cache

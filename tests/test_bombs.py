@@ -52,7 +52,7 @@ TEXTS = {
     "20,000 tables": ("".join(f"[t{number}]\n" for number in range(19_000)), "more problems"),
     "long string": (f'name = "{"x" * 250_000}"', "expected at most 64 letters"),
     "long key": (f"{'k' * 250_000} = 1", "unknown key"),
-    "long name of a part": (f'loss = "{"x" * 250_000}"', "no loss is named"),
+    "long name of a part": (f'loss = "{"x" * 250_000}"', "unknown loss"),
     "escapes": ('name = "' + "\\n" * 120_000 + '"', "expected at most 64 letters"),
     "quotes without an end": ("a = " + '\\"' * 100_000 + "." * 40, "not valid TOML"),
     "long strings without an end": ("." * 40 + '\na = """' + '\\"""' * 60_000 + "\\", "not valid TOML"),

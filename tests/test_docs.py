@@ -174,7 +174,7 @@ def test_the_examples_of_the_hooks_do_what_the_page_says(tmp_path, capsys):
     error = FloatingPointError("a test")
     directory = SimpleNamespace(path=tmp_path)
     stopped = SimpleNamespace(directory=directory, trainer=SimpleNamespace(step=3))
-    list(load_plugins(files=[files["on_run_error"]]).called("on_run_error", run=stopped, error=error))
+    list(load_plugins(files=[files["on_run_error"]]).call_each("on_run_error", run=stopped, error=error))
     assert (tmp_path / "error.txt").read_text() == "step 3: FloatingPointError: a test\n"
 
 

@@ -260,7 +260,7 @@ def test_an_export_tells_the_form_of_a_sample_with_a_plugin_that_is_known_or_nam
 
 def test_tests_never_note_plugins_in_the_state_of_whoever_runs_them(tmp_path):
     code = "import runpy, os; runpy.run_path('conftest.py'); print(os.environ['XDG_STATE_HOME'])"
-    surroundings = os.environ | {"DITHER_MENUS": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
+    surroundings = os.environ | {"XDG_STATE_HOME": str(tmp_path)}
     command = [sys.executable, "-c", code]
     told = subprocess.check_output(command, cwd=Path(__file__).parents[1], env=surroundings, text=True)
     assert told.strip() not in ("", str(tmp_path))

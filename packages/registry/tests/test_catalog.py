@@ -15,7 +15,6 @@ from dither.registry.kinds.process import ScheduleSpec
 from dither.registry.kinds.training import LossSpec
 from dither.registry.plugins.catalog import Catalog
 from dither.registry.plugins.describe import describe
-from dither.registry.plugins.manifest import offer_of
 from dither.registry.spec.base import Options, Slot, Spec, merge_tables, named
 
 
@@ -148,7 +147,7 @@ def test_tables_inside_a_default_are_laid_over_each_other():
         ("nett", 'Did you mean "net"?'),
         ("squared", '"squared" is a loss, not a model'),
         ("zzz", "Registered: net"),
-        ("theirs/net", 'no model is named "theirs/net"'),
+        ("theirs/net", 'unknown model "theirs/net"'),
         ("net@7", "ours/net@1"),
     ],
 )
@@ -188,7 +187,7 @@ def test_a_plugin_is_added_as_a_whole_or_not_at_all(catalog):
     for bad, message in (
         (Nameless, "kebab-case"),
         (Loud, "kebab-case"),
-        (int, "no Spec class"),
+        (int, "not a Spec class"),
         (Spec, "subclass a kind"),
         (Fine, "twice"),
     ):
@@ -258,7 +257,7 @@ def test_a_forgotten_method_is_named(catalog):
 
         name: ClassVar[str] = "unbuilt"
 
-    with pytest.raises(ValueError, match='Unbuilt of plugin "theirs" has no method build'):
+    with pytest.raises(ValueError, match="Unbuilt.*build"):
         catalog.add("theirs", [Unbuilt])
 
 
@@ -300,16 +299,3 @@ def test_options_that_cannot_be_checked_are_found_when_a_part_is_offered():
     with pytest.raises(PydanticSchemaGenerationError, match="Odd"):
         catalog.add("ours", [Plain, Strange])
     assert catalog.parts() == []
-
-
-def test_a_part_of_a_menu_is_looked_at_once(monkeypatch):
-    """The fingerprint on its menu is not computed again when its plugin is imported; the class is the real one."""
-    menu = [offer_of(Plain)]
-    catalog = Catalog()
-    catalog.offer("ours", menu, lambda: catalog.add("ours", [Plain, Linear]))
-    seen = []
-    monkeypatch.setattr("dither.registry.plugins.catalog.offer_of", lambda spec: seen.append(spec) or offer_of(spec))
-    assert catalog.parse("block", {"use": "plain", "heads": 3}) == Plain(heads=3)
-    assert seen == [Linear], "which the menu did not have"
-    assert catalog.find("block", "plain").offer is menu[0]
-    assert catalog.find("head", "linear").spec is Linear

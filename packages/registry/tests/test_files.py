@@ -29,7 +29,7 @@ def test_all_files_reach_the_processes_started_from_here(tmp_path):
     for path in paths:
         import_file(path)
     code = "import importlib, sys; print([importlib.import_module(name).value for name in sys.argv[1:]])"
-    command = [sys.executable, "-c", "import dither.registry.files; " + code, *map(module_name, paths)]
+    command = [sys.executable, "-c", "import dither.registry.plugins.plugin_files; " + code, *map(module_name, paths)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout == "[0, 1, 2]\n", done.stderr
 
@@ -51,7 +51,9 @@ def test_what_is_damaged_in_the_environment_is_done_without(tmp_path, monkeypatc
         assert import_file(write(tmp_path, "tp_good", "value = 3"))[0].value == 3
 
 
-@pytest.mark.parametrize("line", ["from . import tp_sibling", "from .tp_sibling import x", "from ..files import tp_no"])
+@pytest.mark.parametrize(
+    "line", ["from . import tp_sibling", "from .tp_sibling import x", "from ..plugin_files import tp_no"]
+)
 def test_a_file_has_no_siblings(tmp_path, line):
     write(tmp_path, "tp_sibling", "x = 1")
     with pytest.raises(ImportError, match="one-file plugin is one file"):

@@ -89,7 +89,7 @@ def test_same_as_pydantic_reads() -> None:
 def test_every_installed_option_has_text() -> None:
     parts = [part.spec for part in load_plugins().catalog.parts()]
     assert len(parts) > 70
-    assert {spec.kind for spec in parts} == set(KINDS)
+    assert {spec.kind for spec in parts} <= set(KINDS)
     assert [spec.name for spec in parts if docs_of(spec).keys() != spec.model_fields.keys()] == []
 
 
@@ -119,7 +119,7 @@ def test_no_source_is_read_to_validate() -> None:
     code = f"""
 import sys
 from pathlib import Path
-from dither.engine.experiment import load_experiment
+from dither.engine.config.load_experiment import load_experiment
 load_experiment(Path({str(file)!r}))
 assert "dither.tasks.get_region.specs" in sys.modules or "dither.tasks.specs" in sys.modules
 assert "dither.registry.spec.option_docs" not in sys.modules

@@ -102,21 +102,20 @@ def describe(
 @app.command()
 def plugins(
     selected: PluginOption = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Ask every plugin anew what it offers.")] = False,
     as_json: Json = False,
 ) -> None:
     """List the plugins: loaded, failed and why, blocked, clashing. Imports no torch."""
     from .catalog_output import show_plugins
 
-    show_plugins(visible_plugins(selected, fresh), as_json)
+    show_plugins(visible_plugins(selected), as_json)
 
 
-def visible_plugins(selected: list[str] | None, fresh: bool = False) -> Any:
-    """Return the plugins that the policy of the working directory lets us see; `fresh` goes without the cache."""
+def visible_plugins(selected: list[str] | None) -> Any:
+    """Return the plugins that the policy of the working directory allows."""
     from dither.registry.plugins.manager import load_plugins
     from dither.registry.plugins.policy import find_policy
 
-    return load_plugins(selected, policy=find_policy(Path()), fresh=fresh)
+    return load_plugins(selected, policy=find_policy(Path()))
 
 
 registry = typer.Typer(help="The catalogue of parts in registry.toml.", no_args_is_help=True)

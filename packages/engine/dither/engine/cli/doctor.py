@@ -19,6 +19,7 @@ from typing import Any, Literal
 import typer
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from pydantic.fields import FieldInfo
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -29,6 +30,7 @@ from dither.registry.plugins.discovery import GROUP, installed_plugins
 from dither.registry.plugins.lockfile import check_lockfile
 from dither.registry.plugins.manager import Plugins, load_plugins
 from dither.registry.plugins.policy import Policy, find_policy, policy_file
+from dither.registry.spec.base import default_part
 
 from ..config.component_usages import component_usages
 
@@ -311,11 +313,16 @@ def mutable_defaults(scene: Environment) -> Iterator[Finding]:
     """Options whose default is a list, a table or a set. Each part gets a copy, but may be changed in place."""
     found: dict[str, list[str]] = {}
     for part in scene.plugins.catalog.parts():
-        if part.offer.mutable:
-            found.setdefault(part.plugin, []).append(f"{part.kind} {part.name} ({', '.join(part.offer.mutable)})")
+        fields = part.spec.model_fields.items()
+        if mutable := [key for key, info in fields if _mutable(info)]:
+            found.setdefault(part.plugin, []).append(f"{part.kind} {part.name} ({', '.join(mutable)})")
     for plugin, names in found.items():
         message = f"{plugin} has defaults that can be changed in place: {'; '.join(names)}"
         yield Finding("defaults", "note", message, "harmless as long as nobody does; a tuple is safe")
+
+
+def _mutable(info: FieldInfo) -> bool:
+    return isinstance(info.default, list | dict | set | bytearray) and default_part(info) is None
 
 
 def undocumented(scene: Environment) -> Iterator[Finding]:
@@ -367,7 +374,7 @@ def catalogue(scene: Environment) -> Iterator[Finding]:
 def earlier_names(scene: Environment) -> Iterator[Finding]:
     """Experiments in this folder that name a part as it was called once."""
     earlier = [
-        (part, alias, version) for part in scene.plugins.catalog.parts() for alias, version in part.offer.aliases
+        (part, alias.name, alias.removed_in) for part in scene.plugins.catalog.parts() for alias in part.spec.aliases
     ]
     if not earlier:
         return

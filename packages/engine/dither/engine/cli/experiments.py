@@ -97,7 +97,7 @@ def resolve(
 
     loaded = load_experiment(experiment, changes or (), removals or (), selected)
     tree = dump(loaded.experiment, loaded.plugins.catalog)
-    tree["plugins"] = [os.path.relpath(path) for path in loaded.plugins.files] + loaded.plugins.asked
+    tree["plugins"] = [os.path.relpath(path) for path in loaded.plugins.files] + loaded.plugins.requested
     typer.echo(tomlkit.dumps(tree), nl=False)
 
 

@@ -72,7 +72,7 @@ def open_experiment(
         Refused: It cannot be read, or a plugin cannot be loaded.
     """
     document = Document.load(path, changes, removals)
-    plugins = load_plugins(select, policy=governing_policy(path), named=names_in(document))
+    plugins = load_plugins(select, policy=governing_policy(path), named=names_in(document), lazy=True)
     plugins.require()
     load_named(plugins, document, trust)
     return document, plugins
@@ -95,7 +95,7 @@ def check_experiment(document: Document, plugins: Plugins) -> Loaded:
     except Refused as refused:  # data at fault: say which part asked for it
         raise Refused([_placed(problem, document) for problem in refused.problems]) from None
     try:
-        for _, found in plugins.called("check_experiment", experiment=experiment):
+        for _, found in plugins.call_each("check_experiment", experiment=experiment):
             misfits += found
     except PluginError as error:
         raise Refused(str(error)) from error

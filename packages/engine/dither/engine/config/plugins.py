@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def load_named(plugins: Plugins, document: Document, trust: bool = False) -> Non
             done.add((name, file))
         except Refused as refused:
             first = refused.problems[0]
-            problems.append(Problem(first.message, ("plugins", index), origin, first.help))
+            problems.append(replace(first, path=("plugins", index), origin=origin))
             cause = refused
         except (OSError, ValueError, RuntimeError) as error:  # a zero byte in the name, or links in a circle
             problems.append(Problem(f"plugin file {name!r} cannot be read: {error}", ("plugins", index), origin))
@@ -76,7 +77,7 @@ def load_named(plugins: Plugins, document: Document, trust: bool = False) -> Non
 
 def _load(plugins: Plugins, name: str, folder: Path | None, given: bool) -> None:
     if not name.endswith(".py"):
-        plugins.ask(name)
+        plugins.request(name)
         return
     path = (folder or Path()) / name
     if folder is not None and not path.resolve().is_relative_to(folder.resolve()):

@@ -100,7 +100,7 @@ def run(
             start = Start(loaded, list(argv), console, stop, ranks, profile)
             return _begin(start, runs) if resume is None else _resume(start, resume, accept_changes)
     except PluginError as error:
-        say(errors, error.told)
+        say(errors, error.detail)
         say(errors, _reason(error), "red")
         return FAILED
     except Damaged as error:

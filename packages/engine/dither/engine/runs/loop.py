@@ -238,7 +238,7 @@ class Run:
         """Call a hook of every plugin, in the process that writes."""
         if not self.ranks.is_main:
             return
-        for _ in self.plugins.called(hook, run=self, **arguments):
+        for _ in self.plugins.call_each(hook, run=self, **arguments):
             pass
 
 

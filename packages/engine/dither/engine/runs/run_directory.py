@@ -216,7 +216,7 @@ def resolved(loaded: Loaded) -> dict[str, Any]:
     """
     tree = absolute_paths(dump(loaded.experiment, loaded.plugins.catalog), Path.cwd())
     files = [f"plugins/{path.name}" for path in loaded.plugins.files]
-    tree["plugins"] = files + loaded.plugins.asked
+    tree["plugins"] = files + loaded.plugins.requested
     return tree
 
 

@@ -183,7 +183,7 @@ class SweepDirectory:
         folder.mkdir()
         _copy_plugins(plugins, folder)
         base = absolute_paths(document.tree, Path.cwd())
-        tree = {**base, "plugins": [*(f"plugins/{file.name}" for file in plugins.files), *plugins.asked]}
+        tree = {**base, "plugins": [*(f"plugins/{file.name}" for file in plugins.files), *plugins.requested]}
         (folder / "experiment.toml").write_text(tomlkit.dumps(tree), encoding="utf-8")
 
     def record(self, folders: Iterable[PointFolder]) -> None:

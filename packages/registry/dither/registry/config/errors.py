@@ -37,6 +37,8 @@ CODES: dict[str, str] = {
     "missing-key": "A required option is not given.",
     "unknown-value": "The value is not one of the allowed ones.",
     "unknown-component": "No component of this kind has this name.",
+    "ambiguous-component": "Several plugins register a component of this name.",
+    "revision-mismatch": "The component has another revision than the pinned one.",
     "wrong-kind": "The component is of another kind than the slot requires.",
     "misfit": "Components, or options of one component, are incompatible.",
     "deprecated-name": "The component was renamed; the old name still works.",

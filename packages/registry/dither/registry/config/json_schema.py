@@ -210,7 +210,7 @@ def _names(kind: str, parts: list[Component], catalog: Catalog) -> dict[str, lis
     """Return every way to name each part, by its pinned name; a short name that is ambiguous belongs to none."""
     names = {}
     for part in parts:
-        called = [part.name, *(alias for alias, _ in part.offer.aliases)]
+        called = [part.name, *(alias.name for alias in part.spec.aliases)]
         forms = [form for name in called for form in (name, f"{name}@{part.rev}")]
         forms += [f"{part.plugin}/{form}" for form in forms]
         names[part.pinned] = [form for form in forms if _means(catalog, kind, form, part)]

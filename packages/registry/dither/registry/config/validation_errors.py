@@ -142,7 +142,7 @@ class _Reader:
             message = _lowered(detail["msg"]) + ("" if isinstance(value, dict) else f", got {format_value(value)}")
         named = detail["type"] == "unknown_part" and isinstance(self.document.at(path), dict)
         origin = self.document.origin((*path, "use") if named else path, value=True)
-        return Problem(message, path, origin, help_text, given=value, code=code_of(detail["type"]))
+        return Problem(message, path, origin, help_text, given=value, code=code_of(detail))
 
     def of_no_type(self, path: Path, details: Sequence[Detail]) -> Problem:
         near = [d for d in details if not d["type"].endswith(("_type", "no_name"))]  # of the right type at least
@@ -151,14 +151,15 @@ class _Reader:
         words = join_words(list(dict.fromkeys(text.removeprefix("expected ") for text in expected)))
         value = details[0]["input"]
         origin = self.document.origin(path, value=True)
-        code = code_of(details[0]["type"]) if near else "wrong-type"
+        code = code_of(details[0]) if near else "wrong-type"
         return Problem(f"expected {words}, got {format_value(value)}", path, origin, given=value, code=code)
 
 
-def code_of(kind: str) -> str:
-    """Return the problem code for a pydantic error type."""
+def code_of(detail: Detail) -> str:
+    """Return the problem code for an error of pydantic."""
+    kind = detail["type"]
     if kind in CODE_BY_TYPE:
-        return CODE_BY_TYPE[kind]
+        return str(detail.get("ctx", {}).get("code", CODE_BY_TYPE[kind]))
     if kind.endswith(("_type", "_parsing", "is_instance_of")):
         return "wrong-type"
     if kind.startswith(("greater_than", "less_than", "too_", "string_too_", "multiple_of", "finite_")):

@@ -1,12 +1,11 @@
-"""The catalogue: every part that a plugin offers, by kind and name, and the plugin it came from."""
+"""The catalogue of components: which plugin registered what, by kind and name."""
 
 from __future__ import annotations
 
 import inspect
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 from packaging.version import InvalidVersion, Version
@@ -16,8 +15,7 @@ from pydantic_core import PydanticCustomError
 from ..config.errors import Refused, nearest
 from ..kinds import KINDS
 from ..spec.aliases import migrate_options
-from ..spec.base import Alias, Spec, with_article
-from .manifest import Offer, offer_of
+from ..spec.base import Alias, Spec, summary_of, with_article
 from .status import describe_exception
 
 __all__ = ["Catalog", "Component", "key_of", "require_aliases"]
@@ -27,210 +25,207 @@ REFERENCE = re.compile(r"(?:(?P<plugin>[^/@]+)/)?(?P<name>[^/@]+)(?:@(?P<rev>\d{
 
 @dataclass(frozen=True)
 class Component:
-    """One part of a plugin, known by what the menu says of it; its Spec class comes when it is asked for.
+    """A registered Spec class and the plugin it comes from."""
 
-    Attributes:
-        offer: Its line on the menu.
-        plugin: The plugin that offers it.
-        load: Returns the Spec class, for which it may import the plugin; raises `Refused` where that fails.
-        loaded: Whether the plugin is imported.
-    """
-
-    offer: Offer
+    spec: type[Spec]
     plugin: str
-    load: Callable[[], type[Spec]] = field(repr=False, compare=False)
-    loaded: bool = True
-
-    @property
-    def spec(self) -> type[Spec]:
-        """The Spec class; its plugin is imported if it is not yet."""
-        return self.load()
 
     @property
     def kind(self) -> str:
-        """The kind of part."""
-        return self.offer.kind
+        """The kind, such as "block"."""
+        return self.spec.kind
 
     @property
     def name(self) -> str:
-        """The name in its kind."""
-        return self.offer.name
+        """The name, unique in its kind and plugin."""
+        return self.spec.name
 
     @property
     def rev(self) -> int:
-        """Raised when its options or its results change."""
-        return self.offer.rev
+        """The revision, raised when options or results change."""
+        return self.spec.rev
 
     @property
     def summary(self) -> str:
-        """The first line of its docstring."""
-        return self.offer.summary
+        """The first line of the docstring."""
+        return summary_of(self.spec)
 
     @property
     def pinned(self) -> str:
-        """The name that means this part and no other: `plugin/name@rev`."""
+        """The unambiguous name `plugin/name@rev`."""
         return f"{self.plugin}/{self.name}@{self.rev}"
 
     @property
     def title(self) -> str:
-        """The part and whose it is, for a message."""
+        """Kind, name and plugin, for messages."""
         return f'{self.kind} "{self.name}" of plugin "{self.plugin}"'
 
 
 class Catalog:
-    """Parts by kind and name.
+    """Components by kind and name.
 
-    Two plugins may offer one name: both are kept, and the short name is ambiguous until `prefer` settles it.
+    If several plugins register one name, all are kept. The short name then means the plugin in `prefer`, else the one
+    in `owners`; without either it is ambiguous.
 
     Args:
-        prefer: `{"kind:name": plugin}`, which plugin a short name means.
-        known: `{"kind:name": how to install the plugin that provides it}`, for parts that are not installed.
+        prefer: `{"kind:name": plugin}` from `[prefer]` of registry.toml.
+        owners: `{"kind:name": plugin}` from the catalogue of registry.toml.
+        known: `{"kind:name": how to install the plugin that provides it}`, for components that are not installed.
 
     Attributes:
+        load: Called before a lookup with the plugin whose components are needed, or None for all; set by `Plugins`,
+            which imports plugins only then.
+        used: Plugins of which a component was parsed.
         notes: Lines for the help of an unknown name, such as a plugin that failed to load.
-        absent: Plugins that may not be used, each with the reason.
+        unavailable: Plugins that cannot be used, each with the reason.
     """
 
-    def __init__(self, prefer: Mapping[str, str] | None = None, known: Mapping[str, str] | None = None) -> None:
-        self._parts: dict[tuple[str, str], list[Component]] = {}
+    def __init__(
+        self,
+        prefer: Mapping[str, str] | None = None,
+        known: Mapping[str, str] | None = None,
+        owners: Mapping[str, str] | None = None,
+    ) -> None:
+        self._components: dict[tuple[str, str], list[Component]] = {}
         self._versions: dict[str, Version | None] = {}
         self.prefer = dict(prefer or {})
         self.known = dict(known or {})
+        self.owners = dict(owners or {})
+        self.load: Callable[[str | None], object] = lambda plugin: None
+        self.used: set[str] = set()
         self.notes: list[str] = []
-        self.absent: dict[str, str] = {}
+        self.unavailable: dict[str, str] = {}
 
-    def add(self, plugin: str, specs: Iterable[type[Spec]]) -> None:
-        """Take in what a plugin offers, as a whole or not at all, in place of what its menu said.
-
-        Raises:
-            ValueError: One of the classes is no part, lacks a name or a method, is offered twice by the same plugin, or
-                has an earlier name that cannot be; PydanticUserError: an option is of no type that can be checked.
-        """
-        offered = [(key_of(plugin, spec), spec) for spec in specs]
-        require_aliases([spec for _, spec in offered])
-        said = {(p.kind, p.name): p.offer for p in self.parts() if p.plugin == plugin and not p.loaded}
-        accepted: dict[tuple[str, str], Component] = {}
-        for key, spec in offered:
-            if key in accepted:
-                raise ValueError(f'plugin "{plugin}" offers {key[0]} "{key[1]}" twice')
-            if key not in said:  # else the menu was written from this very source
-                spec.model_rebuild()  # which finds types that cannot be checked
-            offer = said.get(key) or offer_of(spec)
-            accepted[key] = Component(offer, plugin, lambda spec=spec: spec)  # type: ignore[misc]
-        self._replace(plugin, accepted)
-
-    def offer(
-        self, plugin: str, offers: Iterable[Offer], activate: Callable[[], None], version: Version | None = None
-    ) -> None:
-        """Take in the menu of a plugin that is not imported.
+    def add(self, plugin: str, specs: Iterable[type[Spec]], version: Version | None = None) -> None:
+        """Add all components of a plugin, or none; they replace those it added before.
 
         Args:
             plugin: Its name.
-            offers: Its menu.
-            activate: Imports it, upon which it adds its Spec classes here; raises `Refused` where that fails.
-            version: Of its distribution, which decides how long earlier names are accepted.
+            specs: Its Spec classes.
+            version: Of its distribution; from `Alias.removed_in` on an earlier name is rejected.
+
+        Raises:
+            ValueError: A class is not a component, lacks a name or a method, is listed twice, or has an invalid alias.
+            PydanticUserError: The type of an option cannot be validated.
         """
-
-        def load(offer: Offer) -> type[Spec]:
-            activate()
-            for part in self._parts.get((offer.kind, offer.name), ()):
-                if part.plugin == plugin and part.loaded:
-                    return part.spec
-            raise Refused(f'plugin "{plugin}" does not offer {offer.kind} "{offer.name}" any more')
-
+        specs = list(specs)
+        added: dict[tuple[str, str], Component] = {}
+        for spec in specs:
+            key = key_of(plugin, spec)
+            if key in added:
+                raise ValueError(f'plugin "{plugin}" registers {key[0]} "{key[1]}" twice')
+            added[key] = Component(spec, plugin)
+        require_aliases(specs)
+        for (kind, name), component in added.items():
+            if self.owners.get(f"{kind}:{name}") != plugin:  # else `dither registry sync` has checked it
+                component.spec.model_rebuild()
         self._versions[plugin] = version
-        self._replace(plugin, {(o.kind, o.name): Component(o, plugin, partial(load, o), loaded=False) for o in offers})
-
-    def _replace(self, plugin: str, parts: Mapping[tuple[str, str], Component]) -> None:
-        for key, old in list(self._parts.items()):
-            self._parts[key] = [part for part in old if part.plugin != plugin]
-        for key, part in parts.items():
-            self._parts.setdefault(key, []).append(part)
-        self._parts = {key: found for key, found in self._parts.items() if found}
+        kept = {key: [old for old in olds if old.plugin != plugin] for key, olds in self._components.items()}
+        for key, component in added.items():
+            kept.setdefault(key, []).append(component)
+        self._components = {key: found for key, found in kept.items() if found}
 
     def parts(self, kind: str | None = None) -> list[Component]:
-        """Return all parts (of a kind), in the order of kinds, then names, then plugins."""
+        """Return all components (of a kind) in the order of kinds, then names, then plugins."""
+        self.load(None)
         order = list(KINDS)
-        wanted = [key for key in self._parts if kind in (None, key[0])]
-        wanted.sort(key=lambda key: (order.index(key[0]), key[1]))
-        return [part for key in wanted for part in sorted(self._parts[key], key=lambda part: part.plugin)]
+        keys = sorted((k for k in self._components if kind in (None, k[0])), key=lambda k: (order.index(k[0]), k[1]))
+        return [part for key in keys for part in sorted(self._components[key], key=lambda part: part.plugin)]
+
+    def count(self, plugin: str) -> int:
+        """Return the number of loaded components of a plugin."""
+        return sum(part.plugin == plugin for found in self._components.values() for part in found)
 
     def names(self, kind: str) -> list[str]:
         """Return the names registered for a kind."""
-        return sorted(name for k, name in self._parts if k == kind)
+        self.load(None)
+        return sorted(name for k, name in self._components if k == kind)
 
     def find(self, kind: str, reference: str) -> Component:
-        """Return the part that `name`, `plugin/name` or `plugin/name@rev` means, by its present or an earlier name.
+        """Return the component that `name`, `plugin/name` or `plugin/name@rev` refers to; earlier names are accepted.
 
         Raises:
-            Refused: No part or more than one part has the name; the message says what is meant or allowed.
+            Refused: No component or more than one has the name.
         """
         match = REFERENCE.fullmatch(reference)
         if match is None:
-            raise Refused(self._unknown(kind, reference))
+            raise self._unknown(kind, reference)
         name, plugin = match["name"], match["plugin"]
-        found = self._parts.get((kind, name), [])
-        if plugin:
-            found = [part for part in found + self._renamed(kind, name) if part.plugin == plugin]
-        else:
-            found = self._preferred(kind, name, found or self._renamed(kind, name))
+        found = self._from_plugin(kind, name, plugin) if plugin else self._by_short_name(kind, name)
         if not found:
-            raise Refused(self._unknown(kind, reference))
+            raise self._unknown(kind, reference)
         if len(found) > 1:
             forms = ", ".join(sorted(f'"{part.plugin}/{name}"' for part in found))
-            raise Refused(f'{len(found)} plugins offer {kind} "{reference}"; write one of {forms}')
-        if match["rev"] and int(match["rev"]) != found[0].rev:
-            raise Refused(f'{kind} "{reference}" is asked for, but plugin "{found[0].plugin}" has {found[0].pinned}')
-        self._not_removed(found[0], name)
-        return found[0]
+            text = f'{len(found)} plugins register {kind} "{reference}"; write one of {forms}'
+            raise Refused(text, code="ambiguous-component")
+        (component,) = found
+        if match["rev"] and int(match["rev"]) != component.rev:
+            text = f'{kind} "{reference}" is required, but plugin "{component.plugin}" has {component.pinned}'
+            raise Refused(text, code="revision-mismatch")
+        self._check_alias_expiry(component, name)
+        return component
 
-    def _preferred(self, kind: str, name: str, found: list[Component]) -> list[Component]:
-        """Return the part that registry.toml prefers, where it says so of a name that is there."""
-        wanted = self.prefer.get(f"{kind}:{name}")
-        if wanted is None or not found:
+    def _called(self, kind: str, name: str) -> list[Component]:
+        """Return the loaded components with this name."""
+        return self._components.get((kind, name), [])
+
+    def _from_plugin(self, kind: str, name: str, plugin: str) -> list[Component]:
+        self.load(plugin)
+        found = self._called(kind, name) + self._formerly_called(kind, name)
+        return [part for part in found if part.plugin == plugin]
+
+    def _by_short_name(self, kind: str, name: str) -> list[Component]:
+        preferred, owner = (names.get(f"{kind}:{name}") for names in (self.prefer, self.owners))
+        for plugin in (preferred, None if preferred else owner):
+            if plugin:
+                self.load(plugin)
+                if found := [part for part in self._called(kind, name) if part.plugin == plugin]:
+                    return found
+        self.load(None)
+        found = self._called(kind, name) or self._formerly_called(kind, name)
+        if preferred is None or not found:
             return found
-        chosen = [part for part in found if part.plugin == wanted]
-        if not chosen:
-            others = ", ".join(sorted(f'"{part.plugin}"' for part in found))
-            state = f"cannot be used: {self.absent[wanted]}" if wanted in self.absent else "offers none"
-            text = f'registry.toml prefers {kind} "{name}" of plugin "{wanted}", which {state}'
-            raise Refused(f"{text}; it is there from {others}")
-        return chosen
+        others = ", ".join(sorted(f'"{part.plugin}"' for part in found))
+        reason = self.unavailable.get(preferred)
+        state = f"cannot be used: {reason}" if reason else "does not register it"
+        text = f'registry.toml prefers {kind} "{name}" of plugin "{preferred}", which {state}; {others} has it'
+        raise Refused(text, code="unknown-component")
 
-    def _renamed(self, kind: str, name: str) -> list[Component]:
-        """Return the parts that were called so earlier."""
-        parts = (part for found in self._parts.values() for part in found if part.kind == kind)
-        return [part for part in parts if any(alias == name for alias, _ in part.offer.aliases)]
+    def _formerly_called(self, kind: str, name: str) -> list[Component]:
+        parts = (part for found in self._components.values() for part in found if part.kind == kind)
+        return [part for part in parts if any(alias.name == name for alias in part.spec.aliases)]
 
-    def _not_removed(self, part: Component, name: str) -> None:
+    def _check_alias_expiry(self, part: Component, name: str) -> None:
         version = self._versions.get(part.plugin)
-        for alias, removed_in in part.offer.aliases:
-            if alias == name != part.name and version is not None and version >= Version(removed_in):
+        for alias in part.spec.aliases:
+            if alias.name == name != part.name and version is not None and version >= Version(alias.removed_in):
                 raise Refused(
-                    f'{part.kind} "{alias}" is called "{part.name}" now; '
-                    f"the earlier name was removed in version {removed_in} of {part.plugin}"
+                    f'{part.kind} "{alias.name}" was renamed to "{part.name}"; '
+                    f"the old name was removed in version {alias.removed_in} of {part.plugin}",
+                    code="unknown-component",
                 )
 
-    def _unknown(self, kind: str, reference: str) -> str:
+    def _unknown(self, kind: str, reference: str) -> Refused:
+        self.load(None)
         name = reference.rpartition("/")[2].partition("@")[0]
-        text = f'no {kind} is named "{reference}".'
-        others = [k for k, n in self._parts if n == name and k != kind]
+        text = f'unknown {kind} "{reference}".'
+        others = [k for k, n in self._components if n == name and k != kind]
         close = nearest(name, self.names(kind))
         if f"{kind}:{name}" in self.known:
-            text += f" It comes with {self.known[f'{kind}:{name}']}."
+            text += f" It is part of {self.known[f'{kind}:{name}']}."
         elif others:
             text += f' "{name}" is {with_article(others[0])}, not {with_article(kind)}.'
         elif close:
             text += f' Did you mean "{close}"?'
         text += f" Registered: {', '.join(self.names(kind)) or 'none'}"
-        return text + "".join(f"\n  note: {note}" for note in self.notes)
+        return Refused(text + "".join(f"\n  note: {note}" for note in self.notes), code="unknown-component")
 
     def parse(self, kind: str, value: Any) -> Spec:
-        """Read a bare name or a table `{use = "name", ...}` as the Spec it names.
+        """Validate a bare name or a table `{use = "name", ...}` as the Spec it names.
 
         Raises:
-            PydanticCustomError: The value names no part, or the part itself fails.
-            ValidationError: The options do not fit.
+            PydanticCustomError: The value names no component, or code of the component's plugin fails.
+            ValidationError: The options are invalid.
         """
         table = {"use": value} if isinstance(value, str) else value
         if not isinstance(table, Mapping) or not isinstance(table.get("use"), str):
@@ -241,23 +236,24 @@ class Catalog:
             )
         try:
             part = self.find(kind, table["use"])
-            spec = part.spec
         except Refused as error:
-            raise PydanticCustomError("unknown_part", "{text}", {"text": error.problems[0].message}) from error
+            (problem,) = error.problems
+            context = {"text": problem.message, "code": problem.code}
+            raise PydanticCustomError("unknown_part", "{text}", context) from error
+        self.used.add(part.plugin)
         options = {key: inner for key, inner in table.items() if key != "use"}
         name = table["use"].rpartition("/")[2].partition("@")[0]
         try:
-            return spec.model_validate(migrate_options(spec, name, options), context={"catalog": self})
+            return part.spec.model_validate(migrate_options(part.spec, name, options), context={"catalog": self})
         except (ValidationError, PydanticCustomError, Refused):
             raise
-        except (Exception, SystemExit) as error:  # the code of a plugin: its migrate, its validators
+        except (Exception, SystemExit) as error:  # raised by the plugin: its migrate, its validators
             text = f"{part.title} failed: {describe_exception(error)}"
             raise PydanticCustomError("failed_part", "{text}", {"text": text}) from error
 
     def part_of(self, spec: Spec) -> Component | None:
-        """Return the part that a parsed Spec is one of, if it is registered here."""
-        found = self._parts.get((spec.kind, spec.name), ())
-        return next((part for part in found if part.loaded and part.spec is type(spec)), None)
+        """Return the component that a parsed Spec is an instance of, if it is registered here."""
+        return next((part for part in self._called(spec.kind, spec.name) if part.spec is type(spec)), None)
 
     def pin(self, spec: Spec) -> str:
         """Return the pinned name of a parsed Spec, or its short name if it is not registered here."""
@@ -269,40 +265,43 @@ NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
 def key_of(plugin: str, spec: Any) -> tuple[str, str]:
-    """Return kind and name of what a plugin offers.
+    """Return kind and name of a class that a plugin registers.
 
     Raises:
-        ValueError: It is no part, or lacks a name or a method.
+        ValueError: It is not a component, or lacks a name or a method.
     """
     if not (isinstance(spec, type) and issubclass(spec, Spec)):
-        raise ValueError(f'plugin "{plugin}" offers {spec!r}, which is no Spec class')
+        raise ValueError(f'plugin "{plugin}" registers {spec!r}, which is not a Spec class')
     kind, name = getattr(spec, "kind", None), getattr(spec, "name", None)
+    title = f'{spec.__name__} of plugin "{plugin}"'
     if kind not in KINDS or not issubclass(spec, KINDS[kind]):
-        raise ValueError(f'{spec.__name__} of plugin "{plugin}" must subclass a kind: {", ".join(KINDS)}')
+        raise ValueError(f"{title} must subclass a kind: {', '.join(KINDS)}")
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise ValueError(f'{spec.__name__} of plugin "{plugin}" needs a kebab-case name, not {name!r}')
+        raise ValueError(f"{title} requires a kebab-case name, not {name!r}")
+    if type(spec.rev) is not int or spec.rev < 1:
+        raise ValueError(f"{title} requires an integer rev of at least 1, not {spec.rev!r}")
     if inspect.isabstract(spec):
-        missing = ", ".join(sorted(spec.__abstractmethods__))
-        raise ValueError(f'{spec.__name__} of plugin "{plugin}" has no method {missing}')
+        raise ValueError(f"{title} lacks the method {', '.join(sorted(spec.__abstractmethods__))}")
     return kind, name
 
 
 def require_aliases(specs: Collection[type[Spec]]) -> None:
-    """Look at the earlier names of the parts of one plugin.
+    """Validate the earlier names of all components of one plugin.
 
     Raises:
-        ValueError: One is no name, is taken, or ends with no version.
+        ValueError: An earlier name is not kebab-case, is taken, or has no valid version.
     """
     taken = {(spec.kind, spec.name) for spec in specs}
     for spec in specs:
+        title = f'{spec.kind} "{spec.name}"'
         for alias in spec.aliases:
             if not isinstance(alias, Alias) or not isinstance(alias.name, str) or not NAME.fullmatch(alias.name):
-                raise ValueError(f'{spec.kind} "{spec.name}" needs kebab-case earlier names, not {alias!r}')
+                raise ValueError(f"{title} requires kebab-case earlier names, not {alias!r}")
             if (spec.kind, alias.name) in taken:
-                raise ValueError(f'{spec.kind} "{spec.name}": the earlier name "{alias.name}" is taken')
+                raise ValueError(f'{title}: the earlier name "{alias.name}" is taken')
             taken.add((spec.kind, alias.name))
             try:
                 Version(alias.removed_in)
             except (InvalidVersion, TypeError):
-                ends = f'"{alias.name}" ends with {alias.removed_in!r}, which is no version'
-                raise ValueError(f'{spec.kind} "{spec.name}": {ends}') from None
+                text = f'{title}: removed_in of "{alias.name}" is not a version: {alias.removed_in!r}'
+                raise ValueError(text) from None

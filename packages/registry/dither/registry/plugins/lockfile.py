@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from ..config.errors import Problem, Refused, nearest
 from ..files.atomic import atomic_write
+from ..spec.fingerprint import fingerprint
 from .manager import Plugins
 from .policy import Entry, Policy, read_policy
 
@@ -130,7 +131,7 @@ def _offered(before: Entries, plugins: Plugins, taken: Collection[str]) -> Entri
         key = (part.kind, part.name, part.plugin)
         since = before[key].since if key in before else versions.get(part.plugin, "")
         try:
-            entries[key] = Entry(plugin=part.plugin, rev=part.rev, since=since, options=part.offer.options)
+            entries[key] = Entry(plugin=part.plugin, rev=part.rev, since=since, options=fingerprint(part.spec))
         except ValidationError:
             text = f'{part.kind} "{part.name}" of plugin "{part.plugin}" has rev {part.rev!r}'
             problems.append(Problem(text, help="a rev is a whole number from 1 on"))

@@ -1,20 +1,21 @@
-"""Plugins: known by their menus, each imported only when it is used, guarded, as a whole or not at all, and reported.
+"""Load plugins, guard their code, and call their hooks.
 
-pluggy's own loader imports everything at once, lets one broken plugin stop every command, and drops a second plugin of
-the same name without a word; this one does none of it.
+An installed plugin is imported when one of its components is needed, or all are (`Catalog.load`). Any exception and
+SystemExit at import is recorded in its `PluginStatus`; the other plugins are not affected. pluggy's own loader imports
+all plugins, stops at the first failure, and drops a second plugin of the same name silently.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import sys
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pluggy
 
@@ -23,165 +24,154 @@ from ..hookspecs import CHECK, PROJECT, REGISTRATION, RUN_HOOKS, Hooks
 from ..spec.misfit import Misfit, misfits_of
 from .catalog import Catalog
 from .discovery import Installed, installed_plugins
-from .manifest import Menu
-from .manifest_cache import menus_of
-from .policy import Policy, is_called
-from .selection import STRICT, misnamed, required_plugins, select_plugins, version_of
-from .status import PluginError, PluginStatus, describe_exception, refuse_failures
+from .policy import STRICT, Policy, is_called, misnamed, parse_version, required_plugins, select_plugins
+from .status import PluginError, PluginStatus, State, describe_exception, refuse_failures
 
 __all__ = ["Plugins", "call_hook", "default_catalog", "load_plugins", "require_hooks"]
 
 
 class Plugins:
-    """The plugins of one session: the hooks, the catalogue, and what became of each.
+    """The plugins of one session: hooks, catalogue and states.
 
     Attributes:
-        catalog: The parts of all plugins that may be used; naming one imports its plugin.
-        manager: The plugins that are imported.
-        policy: What registry.toml says.
-        asked: The installed plugins that were asked for by name.
-        warn: Called with one line where a run hook failed and the policy is to go on.
+        catalog: The components of all plugins that may be used.
+        manager: The imported plugins.
+        policy: The content of registry.toml.
+        requested: The installed plugins that were requested by name.
+        warn: Called with one line if a run hook failed and the policy is to continue.
     """
 
     def __init__(self, policy: Policy | None = None) -> None:
         self.policy = policy or Policy()
-        self.catalog = Catalog(self.policy.prefer, self.policy.known_parts())
+        self.catalog = Catalog(self.policy.prefer, self.policy.known_parts(), self.policy.owners())
+        self.catalog.load = self.load
         self.manager = pluggy.PluginManager(PROJECT)
         self.manager.add_hookspecs(Hooks)
         self.warn: Callable[[str], None] = lambda line: print(line, file=sys.stderr)  # noqa: T201
-        self.asked: list[str] = []
+        self.requested: list[str] = []
         self._reports: dict[str, PluginStatus] = {}
-        self._points: dict[str, importlib.metadata.EntryPoint] = {}
-        self._quiet: set[str] = set()
+        self._pending: dict[str, Installed] = {}
+        self._silenced: set[str] = set()
 
     @property
     def reports(self) -> list[PluginStatus]:
-        """What became of each plugin."""
+        """The state of each plugin."""
         return list(self._reports.values())
 
     @property
     def files(self) -> dict[Path, PluginStatus]:
-        """The one-file plugins by where they lie."""
+        """The one-file plugins by path."""
         return {Path(report.source).resolve(): report for report in self.reports if report.sha256}
 
     @property
     def active(self) -> list[PluginStatus]:
-        """The plugins that are imported here: those of which a part was used, and those that were asked for."""
-        return [report for report in self.reports if report.active]
+        """The plugins that take part: a component of theirs is used, or they were requested, or observe the run."""
+        return [report for report in self.reports if report.name in self.catalog.used]
 
     def register(self, name: str, plugin: Any) -> None:
-        """Take in a plugin object, as a whole or not at all.
+        """Register a plugin object, as a whole or not at all; it takes part from now on.
 
         Raises:
-            ValueError: What it offers is not right; TypeError, pluggy errors: its hooks are not right.
+            ValueError: What it registers is invalid; TypeError, pluggy errors: its hooks are invalid.
         """
+        self._register(name, plugin)
+        self.catalog.used.add(name)
+
+    def _register(self, name: str, plugin: Any, version: str = "") -> None:
         try:
             self.manager.register(plugin, name)
             require_hooks(self.manager, plugin)
-            for caller in self.manager.get_hookcallers(plugin) or []:
+            callers = self.manager.get_hookcallers(plugin) or []
+            for caller in callers:
                 if caller.name == REGISTRATION:
                     (impl,) = (impl for impl in caller.get_hookimpls() if impl.plugin is plugin)
                     offered: Any = impl.function()
-                    self.catalog.add(name, offered)
+                    self.catalog.add(name, offered, parse_version(version))
         except BaseException:
             if self.manager.get_plugin(name) is plugin:
                 self.manager.unregister(plugin)
             raise
-        menu = self.menu(name)
-        before = self._reports.get(name, PluginStatus(name, "loaded", type(plugin).__name__))
-        self._reports[name] = replace(before, hooks=menu.hooks, parts=len(menu.offers), active=True)
+        before = self._reports.get(name) or PluginStatus(name, "loaded", type(plugin).__name__)
+        hooks = tuple(sorted(caller.name for caller in callers))
+        self._reports[name] = replace(before, state="loaded", hooks=hooks, parts=self.catalog.count(name))
 
-    def menu(self, name: str) -> Menu:
-        """Return what a registered plugin offers."""
-        callers = self.manager.get_hookcallers(self.manager.get_plugin(name)) or []
-        offers = tuple(part.offer for part in self.catalog.parts() if part.plugin == name)
-        return Menu(offers, tuple(sorted(caller.name for caller in callers)))
+    def expect(self, plugin: Installed) -> None:
+        """Note an installed plugin that may be used."""
+        self._pending[plugin.name] = plugin
+        self._reports[plugin.name] = PluginStatus(plugin.name, "available", plugin.distribution, plugin.version)
 
-    def expect(self, plugin: Installed, menu: Menu) -> None:
-        """Take in the menu of an installed plugin, which is imported when one of its parts is used."""
-        name = plugin.name
-        report = PluginStatus(
-            name,
-            "failed" if menu.failure else "loaded",
-            plugin.distribution,
-            plugin.version,
-            menu.failure,
-            hooks=menu.hooks,
-            parts=len(menu.offers),
-            imports_torch=menu.imports_torch,
-            seconds=menu.seconds,
-        )
-        self._reports[name] = report
-        if menu.failure:
-            self.catalog.absent[name] = f"it failed to load, {menu.failure}"
-            self.catalog.notes.append(
-                f'plugin "{name}" ({report.origin}) failed to load and may offer it ({menu.failure})'
-            )
-        else:
-            self._points[name] = plugin.point
-            self.catalog.offer(name, menu.offers, lambda: self.activate(name), version_of(plugin.version))
+    def refuse(self, name: str, plugins: Sequence[Installed], state: State, reason: str) -> None:
+        """Note an installed plugin that may not be used."""
+        plugins = sorted(plugins, key=lambda plugin: plugin.distribution)
+        source = ", ".join(plugin.distribution for plugin in plugins)
+        version = ", ".join(plugin.version for plugin in plugins)
+        self._fail(PluginStatus(name, state, source, version, reason))
 
-    def refuse(
-        self, name: str, plugins: Sequence[Installed], state: Literal["failed", "blocked", "clash"], reason: str
-    ) -> None:
-        """Note a plugin that may not be used."""
-        source, version = (
-            ", ".join(values) for values in zip(*((p.distribution, p.version) for p in plugins), strict=True)
-        )
-        self._reports[name] = PluginStatus(name, state, source, version, reason)
-        self.catalog.absent[name] = f"{state}, {reason}"
-        if state != "blocked":
-            self.catalog.notes.append(f'plugin "{name}" is not loaded: {reason} ({source})')
+    def _fail(self, report: PluginStatus) -> None:
+        self._reports[report.name] = report
+        self.catalog.unavailable[report.name] = f"{report.state}, {report.reason}"
+        if report.state != "blocked":
+            text = f'plugin "{report.name}" ({report.origin}) may register it, but is not loaded: {report.reason}'
+            self.catalog.notes.append(text)
 
-    def activate(self, name: str) -> None:
-        """Import a plugin into this process, unless that was done.
+    def load(self, name: str | None = None) -> None:
+        """Import an installed plugin, or all, unless that was done; `reports` records failures."""
+        for each in [name] if name is not None else list(self._pending):
+            if plugin := self._pending.pop(each, None):
+                self._import(plugin)
+
+    def _import(self, plugin: Installed) -> None:
+        name, began, torch_before = plugin.name, time.perf_counter(), "torch" in sys.modules
+        try:
+            with redirect_stdout(sys.stderr):  # stdout is for results
+                self._register(name, plugin.point.load(), plugin.version)
+        except (Exception, SystemExit) as error:
+            self._fail(replace(self._reports[name], state="failed", reason=describe_exception(error)))
+        imports_torch = not torch_before and "torch" in sys.modules
+        seconds = time.perf_counter() - began
+        self._reports[name] = replace(self._reports[name], imports_torch=imports_torch, seconds=seconds)
+
+    def request(self, name: str) -> None:
+        """Load a plugin although none of its components is named, such as one that observes runs.
 
         Raises:
-            Refused: There is none of this name that may be used, or its import fails here.
+            Refused: No usable plugin has this name, or its import fails.
         """
+        self._activate(name)
+        if name not in self.requested:
+            self.requested.append(name)
+
+    def _activate(self, name: str) -> None:
+        self.load(name)
         report = self._reports.get(name)
         if report is None:
             close = nearest(name, self._reports)
-            raise Refused(f'no plugin is named "{name}"' + (f'; did you mean "{close}"?' if close else ""))
+            hint = f'; did you mean "{close}"?' if close else ""
+            raise Refused(f'unknown plugin "{name}"{hint}', code="unknown-plugin")
         if report.state != "loaded":
-            raise Refused(f'plugin "{name}" ({report.origin}) cannot be used: {report.state}, {report.reason}')
-        if report.active:
-            return
-        try:
-            with redirect_stdout(sys.stderr):  # standard output is for answers
-                self.register(name, self._points[name].load())
-        except (Exception, SystemExit) as error:
-            self._reports[name] = replace(report, state="failed", reason=describe_exception(error))
-            raise Refused(f'plugin "{name}" ({report.origin}) failed to load: {describe_exception(error)}') from error
-
-    def ask(self, name: str) -> None:
-        """Import a plugin although no part of it is named, such as one that observes.
-
-        Raises:
-            Refused: As `activate`.
-        """
-        self.activate(name)
-        if name not in self.asked:
-            self.asked.append(name)
+            codes = {"blocked": "plugin-blocked", "clash": "plugin-conflict"}
+            text = f'plugin "{name}" ({report.origin}) cannot be used: {report.state}, {report.reason}'
+            raise Refused(text, code=codes.get(report.state, "plugin-failed"))
+        self.catalog.used.add(name)
 
     def load_file(self, path: Path) -> None:
         """Load a one-file plugin; its name is the stem of the file.
 
         Raises:
-            Refused: The file is missing, cannot be called so, or fails at import.
+            Refused: The file is missing, its name is invalid or taken, or its import fails.
         """
         from .plugin_files import import_file
 
         name = path.stem.replace("_", "-")
         if not path.is_file():
-            raise Refused(f"plugin file {path} does not exist")
+            raise Refused(f"plugin file {path} does not exist", code="file-not-found")
         if reason := misnamed(name):
-            raise Refused(f"plugin file {path}: {reason}")
-        if name in self._reports:
-            there = self._reports[name]
-            raise Refused(f'plugin file {path} would be called "{name}", as {there.origin} is, which is {there.state}')
+            raise Refused(f"plugin file {path}: {reason}", code="invalid-value")
+        if there := self._reports.get(name):
+            text = f'plugin file {path} has the name "{name}" of {there.origin}, which is {there.state}'
+            raise Refused(text, code="plugin-conflict")
         if any(is_called(block, name) for block in self.policy.block):
-            raise Refused(f'plugin file {path} would be called "{name}", which registry.toml blocks')
+            raise Refused(f'plugin file {path}: registry.toml blocks "{name}"', code="plugin-blocked")
         try:
             with redirect_stdout(sys.stderr):
                 module, sha256 = import_file(path)
@@ -189,47 +179,46 @@ class Plugins:
                 self.register(name, module)
         except (Exception, SystemExit) as error:
             self._reports[name] = PluginStatus(name, "failed", str(path), reason=describe_exception(error))
-            raise Refused(f"plugin file {path} failed to load: {describe_exception(error)}") from error
+            text = f"plugin file {path} failed to load: {describe_exception(error)}"
+            raise Refused(text, code="plugin-failed") from error
 
     def observe(self) -> None:
-        """Import the installed plugins that have run hooks, where registry.toml lets plugins load by themselves.
+        """Load all installed plugins and let those with run hooks observe, if registry.toml allows autoload.
 
-        Of one that cannot be used nobody knows whether it has any, so each of these is told in one line.
-
-        Raises:
-            Refused: The import of one fails.
+        A plugin that cannot be used might be an observer, so each of these is named in a warning.
         """
+        self.load()
         for report in self.reports:
             if report.state in ("failed", "clash"):
                 self.warn(f'plugin "{report.name}" ({report.origin}) takes no part: {report.state}, {report.reason}')
-            if report.state == "loaded" and self.policy.plugins.autoload and set(report.hooks) & RUN_HOOKS:
-                self.activate(report.name)
+            elif self.policy.plugins.autoload and set(report.hooks) & RUN_HOOKS:
+                self.catalog.used.add(report.name)
 
     def require(self) -> None:
-        """Import what registry.toml requires.
+        """Load the plugins that registry.toml requires.
 
         Raises:
-            Refused: Something required is missing, blocked, broken, or of another version; every one is named.
+            Refused: With a problem for each that is missing, blocked, broken, or of another version.
         """
         names, problems = required_plugins(self.policy, self.reports)
         for name in names:
             try:
-                self.activate(name)
+                self._activate(name)
             except Refused as refused:
                 problems += refused.problems
         if problems:
             raise Refused(problems)
 
-    def called(self, name: str, **arguments: Any) -> Iterable[tuple[str, Any]]:
-        """Call a hook plugin by plugin, with only the arguments each asks for; yield (plugin, result).
+    def call_each(self, name: str, **arguments: Any) -> Iterable[tuple[str, Any]]:
+        """Call a hook of the active plugins, one by one, each with the arguments it takes; yield (plugin, result).
 
         Raises:
-            PluginError: A plugin raised, and registry.toml does not say to go on without it.
+            PluginError: A plugin raised, and registry.toml does not say to continue without it.
             Refused: A plugin raised it outside a run.
         """
         caller: pluggy.HookCaller = getattr(self.manager.hook, name)
-        for impl in reversed(caller.get_hookimpls()):  # as pluggy calls them: first those that are marked tryfirst
-            if impl.plugin_name in self._quiet:
+        for impl in reversed(caller.get_hookimpls()):  # the order of pluggy, which starts with tryfirst
+            if impl.plugin_name in self._silenced or impl.plugin_name not in self.catalog.used:
                 continue
             try:
                 result = call_hook(impl, name, arguments)
@@ -239,7 +228,7 @@ class Plugins:
                 failed = PluginError(self._reports[impl.plugin_name], name, error)
                 if self.policy.plugins.on_observer_error == "raise" or name not in RUN_HOOKS:
                     raise failed from error
-                self._quiet.add(impl.plugin_name)
+                self._silenced.add(impl.plugin_name)
                 self.warn(f"{failed}; its hooks are not called again in this run")
             else:
                 yield impl.plugin_name, result
@@ -249,55 +238,54 @@ def load_plugins(
     select: Sequence[str] | None = None,
     files: Iterable[Path] = (),
     policy: Policy | None = None,
-    fresh: bool = False,
     named: Collection[str] = (),
+    lazy: bool = False,
 ) -> Plugins:
-    """Find the installed plugins and what each offers, and load one-file plugins; nothing else is imported.
+    """Find the installed plugins, import those that the policy allows, and load one-file plugins.
 
     Args:
-        select: As after -p: NAME loads a plugin although no part of it is named, `no:NAME` blocks it, and a path that
-            ends in .py is a one-file plugin.
-        files: One-file plugins to load as well.
-        policy: What registry.toml says; by default nothing.
-        fresh: Ask every plugin anew what it offers, instead of the cache.
-        named: Plugins that the experiment asks for, which may be used though others may not.
+        select: Values of -p: NAME requests a plugin, `no:NAME` blocks it, a path that ends in .py is a one-file plugin.
+        files: More one-file plugins to load.
+        policy: The content of registry.toml; by default everything is allowed.
+        named: Plugins that the experiment requests, which may be used although others may not.
+        lazy: Import an installed plugin only when the catalogue needs it.
 
     Raises:
-        Refused: A selected plugin is not installed, or a file fails; under DITHER_STRICT_PLUGINS=1, any one fails.
+        Refused: A selected plugin is not installed, or a file fails; under DITHER_STRICT_PLUGINS=1, any plugin fails.
     """
     plugins = Plugins(policy)
     found = installed_plugins()
     selection = select_plugins(select or (), found, plugins.policy, named)
-    usable: dict[str, Installed] = {}
     modules: dict[str, str] = {}
     for name, points in found.items():
+        (first, *others) = points
         if name in selection.blocked:
             plugins.refuse(name, points, "blocked", selection.blocked[name])
-        elif reason := misnamed(name):
+        elif reason := misnamed(name) or first.failure:
             plugins.refuse(name, points, "failed", reason)
-        elif len(points) > 1:
+        elif others:
             plugins.refuse(name, points, "clash", "more than one distribution has an entry point of this name")
-        elif (first := modules.setdefault(points[0].module, name)) != name:
-            plugins.refuse(name, points, "clash", f'plugin "{first}" is the same module, {points[0].module}')
+        elif (owner := modules.setdefault(first.module, name)) != name:
+            plugins.refuse(name, points, "clash", f'plugin "{owner}" is the same module, {first.module}')
         else:
-            usable[name] = points[0]
-    menus = menus_of(list(usable.values()), fresh)
-    for name, plugin in usable.items():
-        plugins.expect(plugin, menus[name])
-    if os.environ.get(STRICT, "") not in ("", "0"):
+            plugins.expect(first)
+    strict = os.environ.get(STRICT, "") not in ("", "0")
+    if strict or not lazy:
+        plugins.load()
+    if strict:
         refuse_failures(plugins.reports)
-    for name in selection.asked:
-        plugins.ask(name)
+    for name in selection.requested:
+        plugins.request(name)
     for path in (*selection.files, *files):
         plugins.load_file(path)
     return plugins
 
 
 def require_hooks(manager: pluggy.PluginManager, plugin: Any) -> None:
-    """Look at what is marked in a plugin.
+    """Check the hook implementations of a plugin.
 
     Raises:
-        ValueError: Nothing is, or it is no hook, or a wrapper around the hooks of other plugins.
+        ValueError: There are none, or one is not a known hook, or a wrapper around the hooks of other plugins.
     """
     known = {hook for hook in vars(Hooks) if not hook.startswith("_")}
     marked = {name: manager.parse_hookimpl_opts(plugin, name) for name in dir(plugin)}
@@ -305,18 +293,18 @@ def require_hooks(manager: pluggy.PluginManager, plugin: Any) -> None:
     for name, options in hooks.items():
         if (options.get("specname") or name) not in known:
             close = nearest(name, known)
-            raise ValueError(f'"{name}" is no hook' + (f', did you mean "{close}"?' if close else ""))
+            raise ValueError(f'unknown hook "{name}"' + (f', did you mean "{close}"?' if close else ""))
         if options.get("wrapper") or options.get("hookwrapper"):
-            raise ValueError(f'"{name}" is a wrapper: each hook is called by itself, so there is nothing to wrap')
+            raise ValueError(f'"{name}" is a wrapper; hooks are called one by one, so there is nothing to wrap')
     if not hooks:
         raise ValueError("no function is marked with @hookimpl")
 
 
 def call_hook(impl: pluggy.HookImpl, hook: str, arguments: Mapping[str, Any]) -> Any:
-    """Call a hook of one plugin with the arguments it asks for; misfits are listed, for whoever yields them may raise.
+    """Call a hook of one plugin with the arguments it takes; misfits are listed here, because yielding them may raise.
 
     Raises:
-        TypeError: It is to yield misfits, and does not; or whatever it raises.
+        TypeError: The check yields something else than misfits; or whatever the plugin raises.
     """
     result: Any = impl.function(*(arguments[argument] for argument in impl.argnames))
     if hook != CHECK:
@@ -327,5 +315,5 @@ def call_hook(impl: pluggy.HookImpl, hook: str, arguments: Mapping[str, Any]) ->
 
 @cache
 def default_catalog() -> Catalog:
-    """Return the parts of every plugin installed here, loaded once."""
+    """Return the components of every installed plugin, loaded once."""
     return load_plugins().catalog

@@ -1,7 +1,8 @@
-"""What became of each plugin, and why."""
+"""The state of each plugin, and the error of a plugin's hook."""
 
 from __future__ import annotations
 
+import importlib
 import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,27 +13,29 @@ from ..config.errors import Problem, Refused
 
 __all__ = ["PluginError", "PluginStatus", "describe_exception", "refuse_failures"]
 
+State = Literal["available", "loaded", "failed", "blocked", "clash"]
+
 
 @dataclass(frozen=True)
 class PluginStatus:
-    """What became of one plugin.
+    """The state of one plugin.
 
     Attributes:
         name: Its entry-point name, or the stem of its file.
-        state: loaded (it may be used), failed, blocked, or clash (two of one name; neither may be used).
+        state: available (may be used, not imported yet), loaded (imported), failed, blocked, or clash (two plugins of
+            one name; neither may be used).
         source: The distribution, or the file.
-        version: Of the distribution.
-        reason: Why it is not loaded.
-        sha256: Of a one-file plugin.
-        hooks: The hooks that it implements.
-        parts: How many parts it offers.
-        imports_torch: Whether its import pulls torch in.
-        seconds: What its import takes.
-        active: Whether it is imported into this process: a part of it was used, or it was asked for.
+        version: Version of the distribution.
+        reason: Why it is failed, blocked or in conflict.
+        sha256: Checksum of a one-file plugin.
+        hooks: The hooks it implements, once loaded.
+        parts: Number of its components, once loaded.
+        imports_torch: Whether its import was the first to import torch, which makes every command slow.
+        seconds: Duration of its import.
     """
 
     name: str
-    state: Literal["loaded", "failed", "blocked", "clash"]
+    state: State
     source: str
     version: str = ""
     reason: str = ""
@@ -41,7 +44,6 @@ class PluginStatus:
     parts: int = 0
     imports_torch: bool = False
     seconds: float = 0.0
-    active: bool = False
 
     @property
     def origin(self) -> str:
@@ -50,37 +52,43 @@ class PluginStatus:
 
 
 class PluginError(Exception):
-    """A hook of a plugin raised; the cause says where."""
+    """A hook of a plugin raised; the cause is the exception it raised."""
 
     def __init__(self, report: PluginStatus, hook: str, error: BaseException) -> None:
         self.plugin, self.hook = report.name, hook
         super().__init__(f'plugin "{report.name}" ({report.origin}) failed in {hook}: {describe_exception(error)}')
 
     @property
-    def told(self) -> str:
-        """What the cause has to say: its traceback, or the mistakes of a user."""
+    def detail(self) -> str:
+        """The traceback of the cause, or the problems of a `Refused`."""
         if isinstance(self.__cause__, Refused):
             return str(self.__cause__)
         return "".join(traceback.format_exception(self.__cause__)).rstrip()
 
 
 def describe_exception(error: BaseException) -> str:
-    """Say what was raised, and in which line of which file."""
+    """Return type and message of an exception, and the file and line that raised it."""
     if isinstance(error, Refused):
         return "; ".join(problem.message for problem in error.problems)
     reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<")]
-    if frames and Path(__file__).parents[1] not in Path(frames[-1].filename).parents:
+    own = {Path(__file__).parents[1], Path(importlib.__file__).parent}
+    if frames and not own & set(Path(frames[-1].filename).parents):
         reason += f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})"
     return reason
 
 
 def refuse_failures(reports: Iterable[PluginStatus]) -> None:
-    """Stop where any plugin cannot be used for a reason other than that it was blocked.
+    """Reject plugins that cannot be used for another reason than being blocked.
 
     Raises:
         Refused: With one problem for each.
     """
-    wrong = [report for report in reports if report.state in ("failed", "clash")]
+    codes = {"failed": "plugin-failed", "clash": "plugin-conflict"}
+    wrong = [
+        Problem(f'plugin "{report.name}" ({report.origin}): {report.state}, {report.reason}', code=codes[report.state])
+        for report in reports
+        if report.state in codes
+    ]
     if wrong:
-        raise Refused([Problem(f'plugin "{r.name}" ({r.origin}): {r.state}, {r.reason}') for r in wrong])
+        raise Refused(wrong)
