@@ -240,15 +240,19 @@ def test_describe_gives_a_snippet_that_validates(catalog):
     assert norm["type"] == '"layer" | "rms"'
 
 
-def test_schedules_need_not_know_their_end():
+def test_the_end_of_a_schedule_without_sigma_end_is_evaluated_when_built():
     class Bare(ScheduleSpec):
         """Bare."""
 
         name: ClassVar[str] = "bare"
 
-        def build(self) -> Any: ...
+        def build(self) -> Any:
+            from dither.registry.flow import Noise
+
+            return lambda t: Noise(0.25 * t, 0.25 + 0 * t)
 
     assert Bare().sigma_end() is None
+    assert Bare().built_sigma_end() == 0.25
 
 
 def test_a_forgotten_method_is_named(catalog):

@@ -1,8 +1,11 @@
-"""What is wrong with what a person gave: how many problems are told, and what they hold of a file."""
+"""Problems: the number that is shown, their place in a file, and the list of codes."""
+
+import re
+from pathlib import Path
 
 import pytest
 
-from dither.registry.config.errors import MAX_PROBLEMS, Origin, Problem, Refused
+from dither.registry.config.errors import CODES, MAX_PROBLEMS, Origin, Problem, Refused, codes_page
 
 
 @pytest.mark.parametrize(
@@ -31,3 +34,17 @@ def test_a_place_is_the_line_and_column_of_its_characters(text):
 def test_problems_of_a_line_share_its_text():
     text = "first\n" + "x" * 10_000
     assert Origin.within("f", text, 10, 12).source is Origin.within("f", text, 5000, 5001).source
+
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_page_of_codes_is_up_to_date():
+    command = "python -c 'from dither.registry.config.errors import codes_page as p; print(p(), end=\"\")'"
+    assert (ROOT / "docs/errors.md").read_text() == codes_page(), command
+
+
+def test_every_code_in_the_source_is_listed():
+    sources = [path.read_text() for path in ROOT.glob("packages/*/dither/**/*.py")]
+    used = {code for text in sources for code in re.findall(r'\bcode="([a-z-]+)"', text)}
+    assert used <= set(CODES), sorted(used - set(CODES))

@@ -21,6 +21,7 @@ __all__ = [
     "Origin",
     "Problem",
     "Refused",
+    "codes_page",
     "dotted",
     "nearest",
     "omitted_problems",
@@ -188,6 +189,13 @@ class Problem:
         if self.help:
             lines.append("  help: " + self.help.replace("\n", "\n        "))
         return plain("\n".join(lines))
+
+
+def codes_page() -> str:
+    """Return docs/errors.md."""
+    rows = [f"| `{code}` | {text} |" for code, text in sorted(CODES.items())]
+    intro = "Every problem in an experiment file, a command line or a run shows its code in brackets after the message."
+    return "\n".join(["# Error codes", "", intro, "", "| code | meaning |", "|---|---|", *rows, ""])
 
 
 def omitted_problems(count: int, origin: Origin | None = None) -> Problem:

@@ -24,13 +24,19 @@ __all__ = ["ProcessSpec", "SamplerSpec", "ScheduleSpec"]
 
 
 class ScheduleSpec(Spec):
-    """sigma(t) and its derivative; the signal left is alpha = exp(-sigma)."""
+    """The noise schedule sigma(t) with its derivative; the remaining signal is alpha = exp(-sigma)."""
 
     kind: ClassVar[str] = "schedule"
 
     def sigma_end(self) -> float | None:
-        """Return sigma(1), or None if it is not known without building."""
+        """Return sigma(1), checked before torch is imported; None if it requires the built schedule."""
         return None
+
+    def built_sigma_end(self) -> float:
+        """Return sigma(1) of the built schedule, which a process checks if `sigma_end` returns None."""
+        import torch
+
+        return float(self.build()(torch.ones(1, dtype=torch.float64)).sigma)
 
     @abstractmethod
     def build(self) -> Schedule:
