@@ -44,12 +44,16 @@ class Steps:
     def __init__(self, file: str) -> None:
         experiment = load_experiment(ROOT / "experiments" / file, CHANGES).experiment
         self.trainer = Trainer(Diffusion.build(experiment), experiment.train, experiment.seed)
-        self.look, self.norm, self.one = self.trainer.guard.look, self.trainer.parallel.gradient_norm, torch.ones(())
+        self.record, self.norm, self.one = (
+            self.trainer.guard.record,
+            self.trainer.parallel.gradient_norm,
+            torch.ones(()),
+        )
 
     def seconds(self, way: str) -> float:
         """Make a step, and return what it takes."""
         trainer = self.trainer
-        trainer.guard.look = self.look if way == WAYS[0] else nothing  # type: ignore[method-assign]
+        trainer.guard.record = self.record if way == WAYS[0] else nothing  # type: ignore[method-assign]
         trainer.parallel.gradient_norm = self.norm if way != WAYS[2] else self._one  # type: ignore[method-assign]
         return seconds(trainer.advance)
 
@@ -65,7 +69,7 @@ def seconds(action: Callable[[], object]) -> float:
 
 def look(made: Trainer) -> float:
     """Return the seconds of one look, by itself."""
-    return seconds(lambda: [made.guard.look(0, 1.0, 2.0, 3.0) for _ in range(10_000)]) / 10_000
+    return seconds(lambda: [made.guard.record(0, 1.0, 2.0, 3.0) for _ in range(10_000)]) / 10_000
 
 
 def saving(made: Trainer) -> tuple[float, float]:

@@ -70,7 +70,7 @@ def before_run(run):
         scatter = getattr(dist, name)
         setattr(dist, name, lambda *given, **named: meetings.append("block") or scatter(*given, **named))
     elif run.ranks.size > 1:
-        shared._copies.register_comm_hook(None, counted)
+        shared._ddp.register_comm_hook(None, counted)
 
 
 @hookimpl

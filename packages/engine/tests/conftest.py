@@ -10,6 +10,8 @@ import torch
 from rich.console import Console
 
 from dither.engine.config.load_experiment import load_experiment
+from dither.engine.training.diffusion import Diffusion
+from dither.engine.training.trainer import Trainer
 
 HERE = Path(__file__).parent
 TEXT = """
@@ -68,6 +70,17 @@ def load(experiment_file):
         return load_experiment(path or experiment_file, changes, select=["engine"])
 
     return loaded
+
+
+@pytest.fixture
+def make_trainer(load):
+    """Build the trainer of the experiment, with changes as after --set."""
+
+    def make(*changes):
+        experiment = load(*changes).experiment
+        return Trainer(Diffusion.build(experiment), experiment.train, experiment.seed)
+
+    return make
 
 
 @pytest.fixture

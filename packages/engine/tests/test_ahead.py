@@ -43,7 +43,7 @@ def test_a_step_may_be_looked_at_again_or_passed_over():
     assert ahead(9, 100) == [9]
     assert ahead(10, 100) == [10]
     assert max(source.read) <= 10 + AHEAD
-    assert len(ahead._waiting) == AHEAD
+    assert len(ahead._pending) == AHEAD
 
 
 def test_what_cannot_be_read_is_told_at_its_step():

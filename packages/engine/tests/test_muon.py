@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from dither.engine.optimizers.components import Muon as MuonSpec
+from dither.engine.optimizers.components import Muon
 from dither.engine.optimizers.lr_schedules import WSD
-from dither.engine.optimizers.muon import Muon, orthogonal
+from dither.engine.optimizers.muon import orthogonal
 from dither.engine.optimizers.optimizer_state import flatten, restore
 
 
@@ -24,7 +24,7 @@ class Net(nn.Module):
 def made(seed=0):
     torch.manual_seed(seed)
     net = Net()
-    return net, MuonSpec(lr=0.02, weight_decay=0.1).build(net)
+    return net, Muon(lr=0.02, weight_decay=0.1).build(net)
 
 
 def train(net, optimizer, steps, start=0):
@@ -95,7 +95,7 @@ def test_a_step_turns_a_gradient_into_an_orthogonal_matrix():
     linear = nn.Linear(16, 16, bias=False)
     before = linear.weight.detach().clone()
     linear.weight.grad = torch.randn(16, 16)
-    Muon(linear, lr=1.0, weight_decay=0.0).step()
+    Muon(lr=1.0, weight_decay=0.0).build(linear).step()
     change = (before - linear.weight.detach()) / (0.2 * math.sqrt(16))
     values = torch.linalg.svdvals(change)
     assert values.min() > 0.6, "Newton-Schulz brings singular values near 1"
@@ -117,7 +117,7 @@ def test_going_on_from_a_stored_state_changes_no_bit():
 
 def test_a_module_without_parameters_is_refused():
     with pytest.raises(ValueError, match="Sequential has no parameter"):
-        Muon(nn.Sequential())
+        Muon().build(nn.Sequential())
 
 
 def test_it_learns():

@@ -2,8 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from dither.engine.optimizers.adamw import adamw, parameter_groups
-from dither.engine.optimizers.components import AdamW
+from dither.engine.optimizers.adamw import AdamW, parameter_groups
 from dither.engine.optimizers.moving_average import MovingAverage
 
 
@@ -48,7 +47,7 @@ def test_the_spec_builds_torchs_own_fused_adamw():
 
 def test_a_module_without_parameters_is_refused():
     with pytest.raises(ValueError, match="Sequential has no parameter"):
-        adamw(nn.Sequential())
+        AdamW().build(nn.Sequential())
 
 
 def test_the_average_follows_its_formula():

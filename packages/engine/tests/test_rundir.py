@@ -11,7 +11,7 @@ import torch
 
 from dither.engine.distributed.ranks import Ranks
 from dither.engine.files.checksums import with_checksum
-from dither.engine.optimizers.muon import Muon
+from dither.engine.optimizers.components import Muon
 from dither.engine.runs.run_directory import RunDirectory, read_manifest, resolved
 from dither.engine.training.device import choose_device
 from dither.engine.training.environment import differences, environment, git_state
@@ -146,7 +146,7 @@ def test_the_implementation_of_an_optimizer_decides_bits():
     fused, each = (torch.optim.AdamW(parameters, **how) for how in ({"fused": True}, {"foreach": True}))
     before, now = (environment(choose_device("cpu"), optimizer) for optimizer in (fused, each))
     assert differences(before, now) == ["optimizer: fused AdamW -> foreach AdamW"]
-    both = Muon(torch.nn.Linear(3, 3))
+    both = Muon().build(torch.nn.Linear(3, 3))
     assert environment(choose_device("cpu"), both)["optimizer"] == "Muon (Orthogonal, fused AdamW)"
 
 

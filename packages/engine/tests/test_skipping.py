@@ -1,4 +1,4 @@
-"""Steps whose loss or gradient is no number are passed over, where that is asked for: nothing of them stays."""
+"""Steps and weights with NaN or inf: skipped on request, otherwise the run stops, and nothing of them is kept."""
 
 import copy
 import io
@@ -8,27 +8,17 @@ import math
 import pytest
 import torch
 from rich.console import Console
+from safetensors.torch import load_file
 
 from dither.engine.files.metrics_file import read_metrics
 from dither.engine.runs.launch import DONE, NON_FINITE, run
 from dither.engine.training.batches import SampleOrder
-from dither.engine.training.diffusion import Diffusion
-from dither.engine.training.nan_guard import NonFinite, NonFiniteWeights
-from dither.engine.training.trainer import Trainer
+from dither.engine.training.nan_guard import NonFinite, all_finite
 
 BAD = 3
-"""The step, from 0, that meets the poisoned sample first; with 40 samples in batches of 8 it comes in every fifth."""
+"""The first step, from 0, that reads the poisoned sample; with 40 samples in batches of 8 every fifth step does."""
 ROW = SampleOrder(40, 3).rows(8 * BAD + 5, 1)[0]
 SKIP = (f"task.poison={ROW}", "train.non_finite=skip")
-
-
-@pytest.fixture
-def make(load):
-    def made(*changes):
-        experiment = load(*changes).experiment
-        return Trainer(Diffusion.build(experiment), experiment.train, experiment.seed)
-
-    return made
 
 
 @pytest.fixture
@@ -43,16 +33,17 @@ def start(load, tmp_path):
     return started
 
 
-def bad_steps(steps):
-    return [step for step in range(steps) if ROW in SampleOrder(40, 3).rows(8 * step, 8)]
+def overflow(trainer):
+    """Make all gradients of the head infinite; returns the handle of the hook."""
+    return trainer.system.model.head.weight.register_hook(lambda gradient: gradient * torch.inf)
 
 
-@pytest.mark.parametrize("parts", [1, 2])
-def test_a_skipped_step_leaves_weights_average_and_optimizer_and_the_next_is_as_ever(make, parts):
-    """The trainer that skips equals one that is put past the step by hand; rate and order follow from the step."""
-    trainer, other = (make(*SKIP, f"train.accumulate={parts}") for _ in range(2))
-    told = []
-    trainer.skips.on_skip = told.append
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_skipped_step_changes_nothing(make_trainer, accumulate):
+    """A trainer that skips a step equals one whose step counter is advanced by hand."""
+    trainer, other = (make_trainer(*SKIP, f"train.accumulate={accumulate}") for _ in range(2))
+    messages = []
+    trainer.skips.on_skip = messages.append
     for _ in range(BAD):
         trainer.advance()
         other.advance()
@@ -61,72 +52,74 @@ def test_a_skipped_step_leaves_weights_average_and_optimizer_and_the_next_is_as_
     after = trainer.system.model.state_dict(), trainer.average.module.state_dict()
     assert all(torch.equal(old[key], new[key]) for old, new in zip(before, after, strict=True) for key in old)
     assert (trainer.step, trainer.average.updates) == (BAD + 1, BAD)
-    assert told == [f"{told[0].partition(';')[0]}; the weights were not changed by it; the training samples at fault "
-                    f"are {ROW}; it is skipped, 1 in a row of at most 10"]  # fmt: skip
+    (message,) = messages
+    assert message.endswith(f"faulty training samples: {ROW}; skipped (1 in a row, at most 10)")
     other.step += 1
     for one in (trainer, other):
         one.advance()
         assert one.optimizer.param_groups[0]["lr"] == 0.02 * one.factor(BAD + 1)
     for mine, theirs in zip(trainer.parameters, other.parameters, strict=True):
         assert torch.equal(mine, theirs)
-    read = trainer.pop_metrics()
-    assert read["skipped"] == 1
-    assert read == pytest.approx(other.pop_metrics() | {"skipped": 1})
+    metrics = trainer.pop_metrics()
+    assert metrics["skipped"] == 1
+    assert metrics == pytest.approx(other.pop_metrics() | {"skipped": 1})
     assert trainer.pop_metrics()["skipped"] == 0
 
 
-def test_too_many_in_a_row_stop_the_run(make):
-    trainer = make("train.non_finite=skip", "train.skip_limit=2")
-    handle = trainer.system.model.head.weight.register_hook(lambda gradient: gradient * torch.inf)
+def test_skip_limit_in_a_row(make_trainer):
+    trainer = make_trainer("train.non_finite=skip", "train.skip_limit=2")
+    hook = overflow(trainer)
     trainer.advance()
     trainer.advance()
-    handle.remove()
+    hook.remove()
     trainer.advance()
-    trainer.system.model.head.weight.register_hook(lambda gradient: gradient * torch.inf)
+    overflow(trainer)
     trainer.advance()
     trainer.advance()
     with pytest.raises(NonFinite) as caught:
         trainer.advance()
     assert caught.value.step == trainer.step == 5
-    assert caught.value.__notes__ == ["it is the last of 3 such steps in a row; train.skip_limit = 2"]
+    assert "train.skip_limit = 2" in caught.value.__notes__[0]
     assert trainer.pop_metrics()["skipped"] == 4
 
 
 @pytest.mark.parametrize("updates", [0, 2])
-def test_weights_that_an_update_destroyed_are_not_skipped(make, updates):
-    """Every step after it would be; the one that made it is named, though others were skipped since."""
-    trainer = make("train.non_finite=skip")
+def test_nonfinite_weights_are_not_skipped(make_trainer, updates):
+    """All later steps would be skipped; the error names the last update, not the steps skipped since."""
+    trainer = make_trainer("train.non_finite=skip")
     for _ in range(updates):
         trainer.advance()
-    handle = trainer.system.model.head.weight.register_hook(lambda gradient: gradient * torch.inf)
+    hook = overflow(trainer)
     trainer.advance()
-    handle.remove()
+    hook.remove()
     with torch.no_grad():
         trainer.parameters[0].fill_(torch.inf)
-    with pytest.raises(NonFiniteWeights, match=f"step {updates}: its update" if updates else "began with") as caught:
+    with pytest.raises(NonFinite, match=f"step {updates}: the update" if updates else "initial weights") as caught:
         trainer.advance()
+    assert caught.value.weights
     assert caught.value.step == updates - 1
     assert trainer.skips.counted == 1
 
 
-def test_a_whole_interval_that_was_skipped_has_no_loss(make):
-    trainer = make("train.non_finite=skip")
-    trainer.system.model.head.weight.register_hook(lambda gradient: gradient * torch.nan)
+def test_metrics_of_skipped_steps_only_are_nan(make_trainer):
+    trainer = make_trainer("train.non_finite=skip")
+    overflow(trainer)
     trainer.advance()
-    read = trainer.pop_metrics()
-    assert read["skipped"] == 1
-    assert math.isnan(read["loss"])
-    assert math.isnan(read["grad_norm"])
+    metrics = trainer.pop_metrics()
+    assert metrics["skipped"] == 1
+    assert math.isnan(metrics["loss"])
+    assert math.isnan(metrics["grad_norm"])
 
 
-def test_a_run_says_how_many_were_skipped_and_ends_the_same_however_often_it_is_resumed(start):
+def test_resumed_run_with_skipped_steps_equals_an_uninterrupted_one(start):
     small = ("train.checkpoint_every=4", "train.log_every=2", "evaluate.every=99", "sample.count=0",
              "train.lr_schedule=constant")  # fmt: skip
     code, whole, text = start(*SKIP, *small, "train.steps=12")
     assert code == DONE
+    bad = [step for step in range(12) if ROW in SampleOrder(40, 3).rows(8 * step, 8)]
     lines = [line for line in read_metrics(whole / "metrics.jsonl") if line["kind"] == "train"]
-    assert len(bad_steps(12)) >= 2
-    assert sum(line["skipped"] for line in lines) == len(bad_steps(12)) == text.count("it is skipped")
+    assert sum(line["skipped"] for line in lines) == len(bad) == text.count("; skipped (")
+    assert len(bad) >= 2
     assert all(line["loss"] is not None for line in lines)
 
     code, half, _ = start(*SKIP, *small, "train.steps=4")
@@ -138,9 +131,44 @@ def test_a_run_says_how_many_were_skipped_and_ends_the_same_however_often_it_is_
         assert (half / file).read_bytes() == (whole / file).read_bytes(), name
 
 
-def test_a_run_that_stopped_goes_on_where_skipping_is_asked_for(start):
+def test_stopped_run_resumes_with_skipping(start):
     code, path, _ = start(f"task.poison={ROW}", "train.steps=6", "sample.count=0", "train.checkpoint_every=1")
     assert code == NON_FINITE
     code, *_ = start("train.non_finite=skip", resume=path)
     assert code == DONE
     assert json.loads((path / "summary.json").read_text())["step"] == 6
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_all_finite(bad):
+    tensors = [torch.full((3, 2), 3e38), torch.zeros(0), torch.full((5,), -3e38), torch.tensor(1.0)]
+    assert all_finite(tensors)
+    assert all_finite([])
+    for at, tensor in enumerate(tensors):
+        if tensor.numel():
+            changed = tensor.flatten().index_fill(0, torch.tensor([0]), bad)
+            assert not all_finite([*tensors[:at], changed, *tensors[at:]])
+
+
+@pytest.mark.parametrize(
+    ("lr", "message"),
+    [
+        ("1e39", "step 1: the update made weights NaN or inf"),
+        ("1e20", "step 2: loss is nan, gradient norm is nan; the weights were not updated; training samples of the"),
+    ],
+)
+def test_too_large_a_learning_rate_is_not_blamed_on_samples(start, lr, message):
+    """After the update the loss of every sample is NaN."""
+    code, path, text = start(f"train.optimizer.lr={lr}", "train.lr_schedule=constant", "train.checkpoint_every=1")
+    assert code == NON_FINITE
+    assert message in text
+    assert "faulty" not in text
+    if lr == "1e39":
+        assert not list(path.glob("checkpoints/step-*"))
+
+
+def test_saved_checkpoints_are_finite(start):
+    code, path, _ = start("train.optimizer.lr=1e37", "train.checkpoint_every=1", "train.keep=9", "train.clip=0")
+    assert code == NON_FINITE
+    for weights in path.glob("checkpoints/*/model.safetensors"):
+        assert all_finite(load_file(weights).values())

@@ -124,8 +124,8 @@ def test_nan_stops_before_the_update_and_names_the_sample(make, parts):
     assert all(torch.equal(average[key], value) for key, value in trainer.average.state_dict().items())
     assert trainer.step == BAD
     assert (caught.value.step, caught.value.rows, caught.value.certain) == (BAD, [ROW], True)
-    assert f"step {BAD + 1}: the loss is nan" in str(caught.value)
-    assert str(caught.value).endswith(f"at fault are {ROW}")
+    assert f"step {BAD + 1}: loss is nan" in str(caught.value)
+    assert str(caught.value).endswith(f"faulty training samples: {ROW}")
 
 
 def test_an_infinite_gradient_alone_stops_too(make):

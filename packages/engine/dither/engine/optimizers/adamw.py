@@ -1,50 +1,70 @@
-"""AdamW over the parameters of a module, and a moving average of its weights."""
+"""AdamW, and which parameters get weight decay."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from torch import nn
-from torch.optim import AdamW, Optimizer
+from pydantic import Field
 
-__all__ = ["adamw", "parameter_groups"]
+from dither.registry.kinds.training import OptimizerSpec
 
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+__all__ = ["FUSED", "AdamW", "Beta", "parameter_groups"]
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
 FUSED = {"cpu", "cuda"}
+"""Devices with a fused kernel."""
 
 
-def adamw(
-    module: nn.Module,
-    lr: float = 1e-3,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
-    weight_decay: float = 0.01,
-    decay: Literal["matrices", "all"] = "matrices",
-) -> Optimizer:
-    """Build AdamW for a module that is on its device already; fused where there is such a kernel.
+class AdamW(OptimizerSpec):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019), fused where a kernel exists."""
 
-    Raises:
-        ValueError: The module has no parameter that wants a gradient.
-    """
-    groups = parameter_groups(module, weight_decay, decay)
-    parameters = [parameter for group in groups for parameter in group["params"]]
-    if not parameters:
-        raise ValueError(f"{type(module).__name__} has no parameter that wants a gradient")
-    fused = all(p.is_floating_point() and p.device.type in FUSED for p in parameters)
-    return AdamW(groups, lr=lr, betas=betas, eps=eps, fused=fused)
+    name: ClassVar[str] = "adamw"
+    moments = 2
+    lr: float = Field(1e-3, gt=0)
+    """Learning rate, multiplied by the schedule."""
+    betas: list[Beta] = Field([0.9, 0.999], min_length=2, max_length=2)
+    """Decay rates of the running averages of the gradient and of its square."""
+    eps: float = Field(1e-8, gt=0)
+    """Added to the denominator for numerical stability."""
+    weight_decay: float = Field(0.01, ge=0)
+    """Weight decay coefficient, multiplied by the learning rate."""
+    decay: Literal["matrices", "all"] = "matrices"
+    """Which weights decay; "matrices" leaves out vectors, biases and embedding tables."""
+
+    def build(self, module: nn.Module) -> Optimizer:
+        """Return AdamW for a module that is on its device already.
+
+        Raises:
+            ValueError: The module has no parameter that requires a gradient.
+        """
+        from torch.optim import AdamW
+
+        groups = parameter_groups(module, self.weight_decay, self.decay)
+        parameters = [parameter for group in groups for parameter in group["params"]]
+        if not parameters:
+            raise ValueError(f"{type(module).__name__} has no parameter that requires a gradient")
+        fused = all(p.is_floating_point() and p.device.type in FUSED for p in parameters)
+        return AdamW(groups, lr=self.lr, betas=(self.betas[0], self.betas[1]), eps=self.eps, fused=fused)
 
 
 def parameter_groups(module: nn.Module, weight_decay: float, decay: Literal["matrices", "all"]) -> list[dict[str, Any]]:
-    """Sort the parameters that want gradients into those that decay and those that do not.
+    """Split the parameters that require gradients into those that decay and those that do not.
 
     With "matrices", only weights with at least two axes longer than 1 decay, and tables of `nn.Embedding` do not.
-    Without any decay all are in one group, which saves a kernel.
+    Without weight decay all are in one group, which saves a kernel.
     """
+    from torch import nn
+
     tables = {id(inner.weight) for inner in module.modules() if isinstance(inner, nn.Embedding)}
     decayed: list[nn.Parameter] = []
-    kept: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
     for parameter in module.parameters():
         if parameter.requires_grad:
             matrix = sum(size > 1 for size in parameter.shape) > 1 and id(parameter) not in tables
-            (decayed if matrix or decay == "all" or not weight_decay else kept).append(parameter)
-    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": kept, "weight_decay": 0.0}]
+            (decayed if matrix or decay == "all" or not weight_decay else others).append(parameter)
+    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]

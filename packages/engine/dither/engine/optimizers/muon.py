@@ -1,4 +1,4 @@
-"""Muon for the matrices inside the model, AdamW for everything else, as one optimizer."""
+"""Muon for the matrices inside a model, AdamW for everything else, as one optimizer."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from .adamw import FUSED, parameter_groups
 __all__ = ["Muon", "Orthogonal", "orthogonal"]
 
 FACTORS = 3.4445, -4.7750, 2.0315
-"""Of x, x^3 and x^5 in each of the iterations of Newton and Schulz (Jordan et al. 2024)."""
+"""Coefficients of x, x^3 and x^5 in a Newton-Schulz iteration (Jordan et al. 2024)."""
 ITERATIONS = 5
 TINY = 1e-7
 
 
 class Muon(Optimizer):
-    """Momentum, orthogonalised (Jordan et al. 2024), with steps as long as those of AdamW (Liu et al. 2025).
+    """Orthogonalised momentum (Jordan et al. 2024), with updates of the RMS of AdamW (Liu et al. 2025).
 
-    So one learning rate serves both. Tables of `nn.Embedding`, vectors, and what stands in `head` of the module, the
-    map to the values that come out, are left to AdamW.
+    Tables of `nn.Embedding`, vectors, and everything in `head` of the module, the output map, are left to AdamW.
 
     Args:
         module: On its device already.
         lr: Learning rate of both.
-        momentum: Memory of the mean of the gradients of matrices; Nesterov's.
-        betas: Memories of AdamW.
-        eps: Added to the root of AdamW's second moment.
-        weight_decay: Share of a matrix that is taken away at each step, times the learning rate.
+        momentum: Nesterov momentum of matrices.
+        betas: Decay rates of AdamW's running averages.
+        eps: Added to AdamW's denominator.
+        weight_decay: Weight decay coefficient, multiplied by the learning rate.
 
     Raises:
-        ValueError: The module has no parameter that wants a gradient.
+        ValueError: The module has no parameter that requires a gradient.
     """
 
     def __init__(
         self,
         module: nn.Module,
-        lr: float = 1e-3,
-        momentum: float = 0.95,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.01,
+        *,
+        lr: float,
+        momentum: float,
+        betas: tuple[float, float],
+        eps: float,
+        weight_decay: float,
     ) -> None:
         head = {id(parameter) for name, parameter in module.named_parameters() if name.startswith("head.")}
         tables = {id(inner.weight) for inner in module.modules() if isinstance(inner, nn.Embedding)}
@@ -59,7 +59,7 @@ class Muon(Optimizer):
         rest = [group for group in rest if group["params"]]
         others = [parameter for group in rest for parameter in group["params"]]
         if not inside and not others:
-            raise ValueError(f"{type(module).__name__} has no parameter that wants a gradient")
+            raise ValueError(f"{type(module).__name__} has no parameter that requires a gradient")
         parts: list[Optimizer] = []
         if inside:
             parts.append(Orthogonal(inside, lr, momentum, weight_decay))
@@ -72,7 +72,7 @@ class Muon(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Change the weights once."""
+        """Update the weights."""
         value = None if closure is None else torch.enable_grad()(closure)()
         for part in self.parts:
             part.step()
@@ -80,12 +80,12 @@ class Muon(Optimizer):
         return value
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the state of another one over the same parameters."""
+        """Restore a state over the same parameters."""
         super().load_state_dict(state_dict)
         self._share()
 
     def _share(self) -> None:
-        """Let the parts work on the groups, and the state, of the whole."""
+        """Let both optimizers work on the parameter groups and the state of this one."""
         start = 0
         for part in self.parts:
             stop = start + len(part.param_groups)
@@ -100,16 +100,16 @@ def _is_inside(parameter: nn.Parameter, outside: set[int]) -> bool:
 
 
 class Orthogonal(Optimizer):
-    """Momentum of matrices, made orthogonal: `torch.optim.Muon` with the step lengths of AdamW.
+    """Orthogonalised momentum: `torch.optim.Muon` with the update RMS of AdamW.
 
-    A matrix that is cut up among ranks comes together for it, and each rank keeps its rows: the step is that of a
-    process alone, where products of pieces would be added up in another order.
+    A sharded matrix is gathered for the update, and each rank keeps its rows, so that the update equals that of a
+    single process.
 
     Args:
         matrices: Parameters with two axes.
         lr: Learning rate.
-        momentum: Memory of the mean of the gradients; Nesterov's.
-        weight_decay: Share of a matrix that is taken away at each step, times the learning rate.
+        momentum: Nesterov momentum.
+        weight_decay: Weight decay coefficient, multiplied by the learning rate.
     """
 
     def __init__(self, matrices: list[nn.Parameter], lr: float, momentum: float, weight_decay: float) -> None:
@@ -117,7 +117,7 @@ class Orthogonal(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Change the weights once."""
+        """Update the weights."""
         for group in self.param_groups:
             lr, momentum = group["lr"], group["momentum"]
             for matrix in [matrix for matrix in group["params"] if matrix.grad is not None]:
@@ -125,17 +125,17 @@ class Orthogonal(Optimizer):
                 if not state:
                     state["momentum_buffer"] = torch.zeros_like(matrix.grad)
                 mean = state["momentum_buffer"].lerp_(matrix.grad, 1 - momentum)
-                change = _whole_orthogonal(matrix.grad.lerp(mean, momentum))
+                update = _orthogonal_shard(matrix.grad.lerp(mean, momentum))
                 matrix.mul_(1 - lr * group["weight_decay"])
-                matrix.add_(change, alpha=-lr * 0.2 * math.sqrt(max(matrix.shape)))
+                matrix.add_(update, alpha=-lr * 0.2 * math.sqrt(max(matrix.shape)))
 
 
 def orthogonal(matrix: Float[Tensor, "N M"]) -> Float[Tensor, "N M"]:
-    """Return a matrix with the same singular vectors and singular values near 1 (from about 0.7 to 1.2).
+    """Return a matrix with the same singular vectors and singular values near 1 (about 0.7 to 1.2).
 
-    On a CPU this is done in float32, elsewhere in bfloat16. The rounding of bfloat16 stands in for whatever has a
-    singular value near 0, which five iterations enlarge 400 times: on several ranks, where gradients are rounded
-    otherwise, the weights of a few steps would differ in the third digit.
+    Computed in float32 on a CPU, in bfloat16 elsewhere. The iterations enlarge singular values near 0 400 times, and in
+    bfloat16 these are rounding noise: with several ranks, whose gradients round differently, weights differ in the
+    third digit after a few steps.
     """
     a, b, c = FACTORS
     wide = matrix.shape[0] <= matrix.shape[1]
@@ -148,11 +148,11 @@ def orthogonal(matrix: Float[Tensor, "N M"]) -> Float[Tensor, "N M"]:
     return x if wide else x.T
 
 
-def _whole_orthogonal(matrix: Any) -> Tensor:
-    """Return `orthogonal` of a matrix that may be cut up among ranks, cut up alike."""
+def _orthogonal_shard(matrix: Any) -> Tensor:
+    """Return `orthogonal` of a matrix that may be sharded, sharded alike."""
     if not hasattr(matrix, "full_tensor"):
         return orthogonal(matrix)
     from torch.distributed.tensor import distribute_tensor
 
-    made = orthogonal(matrix.full_tensor())
-    return distribute_tensor(made, matrix.device_mesh, matrix.placements, src_data_rank=None)  # every rank has it all
+    update = orthogonal(matrix.full_tensor())
+    return distribute_tensor(update, matrix.device_mesh, matrix.placements, src_data_rank=None)  # full on every rank

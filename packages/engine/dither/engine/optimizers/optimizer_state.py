@@ -1,4 +1,4 @@
-"""The state of an optimizer as named tensors and plain values, so that it is stored without pickle."""
+"""The state of an optimizer as named tensors and JSON values, to be stored without pickle."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 def flatten(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors by `parameter.key`, and the rest as values that JSON holds.
+    """Return the tensors by `parameter.key`, and all other values as JSON.
 
     Raises:
-        TypeError: The state holds something else.
+        TypeError: The state contains another type.
     """
-    whole = optimizer.state_dict()
+    state_dict = optimizer.state_dict()
     tensors: dict[str, Tensor] = {}
     plain: dict[str, Any] = {"state": {}, "groups": []}
-    for index, entry in whole["state"].items():
+    for index, entry in state_dict["state"].items():
         for key, value in entry.items():
             if isinstance(value, Tensor):
                 tensors[f"{index}.{key}"] = value
             else:
                 plain["state"].setdefault(str(index), {})[key] = _plain(optimizer, key, value)
-    for number, group in enumerate(whole["param_groups"]):
+    for number, group in enumerate(state_dict["param_groups"]):
         options = {}
         for key, value in group.items():
             if isinstance(value, Tensor):
@@ -45,11 +45,11 @@ def _plain(optimizer: Optimizer, key: str, value: Any) -> Any:
     if isinstance(value, PLAIN):
         return value
     name = type(optimizer).__name__
-    raise TypeError(f"{name} keeps a {type(value).__name__} under {key!r}; a checkpoint holds tensors and plain values")
+    raise TypeError(f"{name} stores a {type(value).__name__} as {key!r}; checkpoints hold tensors and JSON values only")
 
 
 def restore(optimizer: Optimizer, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
-    """Give an optimizer over the same parameters the state that `flatten` returned.
+    """Restore the state that `flatten` returned into an optimizer over the same parameters.
 
     Raises:
         ValueError: It belongs to other parameters.

@@ -1,4 +1,4 @@
-"""Batches of samples with the same real positions, so that no padding is computed."""
+"""Which samples make up the batch of a step, and reading them ahead of time."""
 
 from __future__ import annotations
 
@@ -17,15 +17,42 @@ from ..config.options import AHEAD, Train
 __all__ = ["BucketOrder", "Prefetcher", "SampleOrder", "make_order"]
 
 
-class BucketOrder:
-    """The order in which samples are taken where a batch holds samples of one bucket: a function of the seed alone.
-
-    In each epoch the samples are shuffled, those of a bucket are cut into batches, what is left over of all buckets
-    makes mixed batches, and the batches are shuffled. What does not fill the last batch waits for another epoch.
+class SampleOrder:
+    """Order of the training samples: one permutation per epoch, a function of the seed alone.
 
     Args:
-        buckets: The bucket of each sample.
-        size: Samples of a batch.
+        size: Number of samples.
+        seed: Of the run.
+    """
+
+    def __init__(self, size: int, seed: int) -> None:
+        if size < 1:
+            raise ValueError(f"size must be at least 1, not {size}")
+        self.size, self.seed = size, seed
+
+    def rows(self, start: int, count: int) -> list[int]:
+        """Return the numbers of the next `count` samples after `start` samples; a batch may cross epochs."""
+        rows: list[int] = []
+        while len(rows) < count:
+            epoch, offset = divmod(start + len(rows), self.size)
+            rows += _permutation(self.size, self.seed, epoch)[offset : offset + count - len(rows)].tolist()
+        return rows
+
+
+@lru_cache(maxsize=2)
+def _permutation(size: int, seed: int, epoch: int) -> np.ndarray:
+    return np.random.default_rng([seed, epoch]).permutation(size)
+
+
+class BucketOrder:
+    """Order in which most batches hold samples of one bucket, such as equal padding; a function of the seed alone.
+
+    Each epoch shuffles the samples, cuts those of a bucket into batches, cuts the remainders of all buckets into mixed
+    batches, and shuffles the batches. Samples that do not fill the last batch are dropped for this epoch.
+
+    Args:
+        buckets: Bucket of each sample.
+        size: Batch size.
         seed: Of the run.
     """
 
@@ -37,9 +64,9 @@ class BucketOrder:
         self._epoch = lru_cache(maxsize=2)(self._batches)
 
     def rows(self, start: int, count: int) -> list[int]:
-        """Return the numbers of the samples in the batch after `start` samples, which is a number of whole batches."""
+        """Return the numbers of the samples in the batch after `start` samples, a multiple of the batch size."""
         if count != self.size or start % count:
-            raise ValueError(f"batches of {self.size} are taken one by one, not {count} samples after {start}")
+            raise ValueError(f"batches of {self.size} are read one by one, not {count} samples after {start}")
         epoch, batch = divmod(start // count, len(self.buckets) // self.size)
         rows: list[int] = self._epoch(epoch)[batch].tolist()
         return rows
@@ -48,90 +75,63 @@ class BucketOrder:
         """Return the batches of an epoch, `batches size`."""
         generator = np.random.default_rng([self.seed, epoch])
         shuffled = generator.permutation(len(self.buckets))
-        pure, rest = [], []
+        pure, remainders = [], []
         for bucket in np.unique(self.buckets):
-            own = shuffled[self.buckets[shuffled] == bucket]
-            full = len(own) // self.size * self.size
-            pure.append(own[:full])
-            rest.append(own[full:])
-        mixed = generator.permutation(np.concatenate(rest))
+            rows = shuffled[self.buckets[shuffled] == bucket]
+            full = len(rows) // self.size * self.size
+            pure.append(rows[:full])
+            remainders.append(rows[full:])
+        mixed = generator.permutation(np.concatenate(remainders))
         batches = np.concatenate([*pure, mixed[: len(mixed) // self.size * self.size]]).reshape(-1, self.size)
         return batches[generator.permutation(len(batches))]
 
 
-class Prefetcher:
-    """Reads the batch of a step, and in threads those of the next ones.
+def make_order(task: Task, train: Train, seed: int) -> SampleOrder | BucketOrder:
+    """Return the order of the training samples.
 
-    Reading is numpy and torch at work on files and memory, which leave Python to others meanwhile; so threads do what
-    processes would, without a copy of the data and of every batch.
+    Raises:
+        Refused: The task has no buckets, or fewer samples than a batch.
+    """
+    size = task.size("train")
+    if not train.buckets:
+        return SampleOrder(size, seed)
+    if not isinstance(task, BucketedTask):
+        raise Refused(Problem("the task defines no buckets of equal padding", ("train", "buckets"), code="misfit"))
+    if size < train.batch_size:
+        message = f"{size} training samples do not fill a batch of {train.batch_size}"
+        raise Refused(Problem(message, ("train", "buckets"), code="no-samples"))
+    return BucketOrder(task.buckets("train"), train.batch_size, seed)
+
+
+class Prefetcher:
+    """Reads the batch of a step, and those of the next steps in threads.
+
+    Reading is numpy and torch working on files and memory, which release the GIL, so threads are as fast as processes
+    and copy neither the data nor the batches.
 
     Args:
         read: Reads rows.
-        rows: The rows of a step.
-        workers: Threads; with none a batch is read when it is asked for.
+        rows: Rows of a step.
+        workers: Threads; 0 reads each batch on request.
     """
 
     def __init__(
         self, read: Callable[[Sequence[int]], Clean], rows: Callable[[int], Sequence[int]], workers: int
     ) -> None:
         self._read, self._rows = read, rows
-        self._most = AHEAD * workers
+        self._capacity = AHEAD * workers
         self._threads = ThreadPoolExecutor(workers, "dither-reader") if workers else None
-        self._waiting: dict[int, Future[Clean]] = {}
+        self._pending: dict[int, Future[Clean]] = {}
 
     def __call__(self, step: int, last: int) -> Clean:
-        """Return the batch of a step; nothing is read for steps from `last` on."""
+        """Return the batch of a step; steps from `last` on are not read."""
         if self._threads is None:
             return self._read(self._rows(step))
-        if self._waiting and step < min(self._waiting):  # looked at once more, to tell what is wrong in it
+        if self._pending and step < min(self._pending):  # an earlier step, read again to diagnose it
             return self._read(self._rows(step))
-        for passed in [other for other in self._waiting if other < step]:
-            self._waiting.pop(passed).cancel()
-        for coming in range(step, max(min(step + 1 + self._most, last), step + 1)):
-            if coming not in self._waiting:
-                self._waiting[coming] = self._threads.submit(self._read, self._rows(coming))
-        return self._waiting.pop(step).result()
-
-
-class SampleOrder:
-    """The order in which samples are taken: one permutation after another, and a function of the seed alone.
-
-    Args:
-        size: Number of samples.
-        seed: Of the run.
-    """
-
-    def __init__(self, size: int, seed: int) -> None:
-        if size < 1:
-            raise ValueError(f"there must be at least one sample, not {size}")
-        self.size, self.seed = size, seed
-
-    def rows(self, start: int, count: int) -> list[int]:
-        """Return the numbers of `count` samples, after `start` samples have been taken; a batch may cross epochs."""
-        rows: list[int] = []
-        while len(rows) < count:
-            epoch, place = divmod(start + len(rows), self.size)
-            rows += _permutation(self.size, self.seed, epoch)[place : place + count - len(rows)].tolist()
-        return rows
-
-
-@lru_cache(maxsize=2)
-def _permutation(size: int, seed: int, epoch: int) -> np.ndarray:
-    return np.random.default_rng([seed, epoch]).permutation(size)
-
-
-def make_order(task: Task, train: Train, seed: int) -> SampleOrder | BucketOrder:
-    """Return the order in which the samples of a task are taken.
-
-    Raises:
-        Refused: Buckets are asked for of a task that has none, or of fewer samples than a batch takes.
-    """
-    size = task.size("train")
-    if not train.buckets:
-        return SampleOrder(size, seed)
-    if not isinstance(task, BucketedTask):
-        raise Refused(Problem("the task does not say which samples have the same padding", ("train", "buckets")))
-    if size < train.batch_size:
-        message = f"{size} training samples do not fill a batch of {train.batch_size}"
-        raise Refused(Problem(message, ("train", "buckets")))
-    return BucketOrder(task.buckets("train"), train.batch_size, seed)
+        for passed in [other for other in self._pending if other < step]:
+            self._pending.pop(passed).cancel()
+        for coming in range(step, max(min(step + 1 + self._capacity, last), step + 1)):
+            if coming not in self._pending:
+                self._pending[coming] = self._threads.submit(self._read, self._rows(coming))
+        return self._pending.pop(step).result()

@@ -1,10 +1,10 @@
-"""Block diffusion (BD3-LM, Arriola et al., 2025): the blocks of a sample are noised apart, each at a time of its own.
+"""Block diffusion (BD3-LM, Arriola et al., 2025): blocks of a sample are noised independently, each at its own time.
 
-Under what comes before it, a block is a sample of its own. So a process is given blocks as the rows of a batch, and its
-times, its estimators and its bound mean for a block what they mean for a sample.
+Given the blocks before it, a block is a sample of its own. So a process receives blocks as the rows of a batch, and its
+times, estimators and bound hold for a block as they do for a sample.
 
 Letters: B batch, L length, N blocks of a sample, S positions of a block, V vocabulary. The last block may be shorter;
-as a row it is filled up with positions that are not valid.
+as a row it is padded with invalid positions.
 """
 
 from __future__ import annotations
@@ -24,16 +24,14 @@ from dither.registry.kinds.component_info import ModelFacts
 
 __all__ = ["BlockDiffusion"]
 
-Denoise = Callable[[State, Float[Tensor, " BN"]], Any]
-
 
 @dataclass(frozen=True)
 class BlockDiffusion:
-    """The cut of a sample into blocks.
+    """The division of samples into blocks.
 
     Attributes:
-        length: Positions of a sample.
-        size: Positions of a block.
+        length: Positions of a sample, L.
+        size: Positions of a block, S.
     """
 
     length: int
@@ -47,68 +45,74 @@ class BlockDiffusion:
 
     @property
     def count(self) -> int:
-        """Blocks of a sample."""
+        """Blocks of a sample, N."""
         return -(-self.length // self.size)
 
     def rows(self, x: Shaped[Tensor, "B L *V"]) -> Shaped[Tensor, "BN S *V"]:
-        """Turn samples into blocks; a last block that is shorter is filled up with its last position."""
+        """Split samples into blocks; a shorter last block repeats its last position."""
         if self.length % self.size:
             x = x[:, torch.arange(self.count * self.size, device=x.device).clamp_max(self.length - 1)]
         return x.reshape(-1, self.size, *x.shape[2:])
 
     def whole(self, rows: Shaped[Tensor, "BN S *V"]) -> Shaped[Tensor, "B L *V"]:
-        """Turn blocks into samples again."""
+        """Join blocks into samples, the inverse of `rows`."""
         return rows.reshape(-1, self.count * self.size, *rows.shape[2:])[:, : self.length]
 
-    def spread(self, each: Shaped[Tensor, " BN"]) -> Shaped[Tensor, "B L"]:
-        """Give each position what its block has."""
-        return self.whole(each[:, None].expand(-1, self.size))
+    def spread(self, values: Shaped[Tensor, " BN"]) -> Shaped[Tensor, "B L"]:
+        """Repeat the value of each block at its positions."""
+        return self.whole(values[:, None].expand(-1, self.size))
 
     def times(self, process: Process, n: int, device: Any = None) -> Float[Tensor, "n L"]:
-        """Draw times for n samples, one per block, stratified over all blocks and dealt out at random."""
+        """Draw times for n samples, one per block, stratified over all blocks and then shuffled."""
         t = process.times(n * self.count, device)
         return self.spread(t[torch.randperm(len(t), device=device)])
 
-    def each(self, t: Float[Tensor, "B *L"]) -> Float[Tensor, " BN"]:
+    def block_times(self, t: Float[Tensor, "B *L"]) -> Float[Tensor, " BN"]:
         """Return the time of each block: that of its first position, or of its sample."""
         t = t[:, None].expand(-1, self.length) if t.ndim == 1 else t
         return t[:, :: self.size].flatten()
 
     def clean(self, clean: Clean) -> Clean:
-        """Turn samples into blocks; a process looks at no conditions, so none are kept."""
+        """Split clean samples into blocks, without conditions, which a process does not use."""
         inside = torch.arange(self.count * self.size, device=clean.valid.device) < self.length
         valid = self.rows(clean.valid) & inside.view(self.count, -1).repeat(len(clean.valid), 1)
         return Clean(self.rows(clean.x0), valid, self.rows(clean.known))
 
     def noised(self, rows: Noised) -> Noised:
-        """Turn noised blocks into samples, with a noise level per position."""
+        """Join noised blocks into samples, with a noise level per position."""
         noise = Noise(self.spread(rows.noise.sigma), self.spread(rows.noise.rate))
         target_mask, valid, fixed = (self.whole(mask) for mask in (rows.target_mask, rows.valid, rows.fixed))
         return Noised(self.whole(rows.x0), self.state(rows.state), noise, target_mask, valid, fixed, rows.prior)
 
     def state(self, rows: State) -> State:
-        """Turn the states of blocks into states of samples."""
+        """Join the states of blocks into states of samples."""
         return State(self.whole(rows.x), self.whole(rows.masked))
 
     def noise(self, process: Process, clean: Clean, t: Float[Tensor, "B *L"]) -> tuple[Float[Tensor, "B L"], Noised]:
-        """Noise each block by itself; return the times to tell the model, per position, and the states."""
-        rows, each = self.clean(clean), self.each(t)
+        """Noise each block independently; return the times that the model receives, per position, and the states."""
+        rows, times = self.clean(clean), self.block_times(t)
         if isinstance(process, EstimatingProcess):
-            each, noised = process.estimate(rows, each)
+            times, noised = process.estimate(rows, times)
         else:
-            noised = process.corrupt(rows, each)
-        return self.spread(each), self.noised(noised)
+            noised = process.corrupt(rows, times)
+        return self.spread(times), self.noised(noised)
 
-    def bound(self, process: BoundedProcess, clean: Clean, measured: Measured, denoise: Denoise) -> Measured:
-        """Return the bound on -log p(x_0), summed over blocks given what comes before them.
+    def bound(
+        self,
+        process: BoundedProcess,
+        clean: Clean,
+        measured: Measured,
+        denoise: Callable[[State, Float[Tensor, " BN"]], Any],
+    ) -> Measured:
+        """Return the bound on -log p(x_0), summed over blocks given the blocks before them.
 
         Args:
-            process: Whose bound it is.
+            process: Defines the bound.
             clean: The samples.
-            measured: The loss of each position.
-            denoise: State and time of blocks -> prediction.
+            measured: The loss per position.
+            denoise: State and times of blocks -> prediction.
         """
-        part = Measured(self.rows(measured.values), self.rows(measured.weights))
-        bound = process.bound(self.clean(clean), part, denoise)
+        loss = Measured(self.rows(measured.values), self.rows(measured.weights))
+        bound = process.bound(self.clean(clean), loss, denoise)
         parts = {name: self.whole(part) for name, part in bound.parts.items()}
         return Measured(self.whole(bound.values), self.whole(bound.weights), parts=parts)

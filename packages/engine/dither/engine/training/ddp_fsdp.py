@@ -1,8 +1,8 @@
-"""One model on several ranks: a copy on each (DDP), or cut up among them (FSDP2).
+"""One model on several ranks: replicated (DDP) or sharded (FSDP2).
 
-Each rank draws the noise of the whole batch and then takes its rows, so that a run does not depend on how many ranks
-there are, nor on the parts in which a batch is taken. Checkpoints hold whole tensors, or the pieces of all ranks, so
-that a run goes on with any number, and either way.
+Each rank draws the noise of the whole batch and then takes its rows, so that a run depends neither on the number of
+ranks nor on gradient accumulation. Checkpoints hold full tensors, or the shards of all ranks, so that a run can resume
+with any number of ranks and either strategy.
 """
 
 from __future__ import annotations
@@ -34,90 +34,89 @@ if TYPE_CHECKING:
 
 __all__ = ["ParallelModel", "full_tensor"]
 
+# Buffers are constants here and need no synchronisation; torch 2.13 renamed the option.
 NAMES = signature(DistributedDataParallel.__init__).parameters
 BUFFERS: dict[str, Any] = {"forward_sync_buffers" if "forward_sync_buffers" in NAMES else "broadcast_buffers": False}
 
 
-# Buffers of a model here are constants, so there is nothing to send; torch 2.13 renamed the option.
 class ParallelModel:
-    """What a trainer needs to know of its ranks.
+    """The model and its gradients across ranks.
 
     Args:
-        system: What is trained. Cut up, its parameters become others, so this comes before the optimizer.
-        average: The average of its weights, which is cut up alike.
-        train: The settings.
+        system: The trained system. Sharding replaces its parameters, so build this before the optimizer.
+        average: Moving average of its weights, sharded alike.
+        train: The options.
         ranks: The processes.
 
     Attributes:
-        parts: The rows of a batch that are taken at once, by all ranks together.
+        micro_batches: Rows of a batch of each gradient accumulation step, over all ranks.
 
     Raises:
-        Refused: A batch does not split into equal shares.
+        Refused: A micro-batch is not divisible by the number of ranks.
     """
 
     def __init__(self, system: Diffusion, average: MovingAverage | None, train: Train, ranks: Ranks) -> None:
         self.system, self.ranks = system, ranks
         self.sharded = ranks.size > 1 and train.strategy == "fsdp"
-        part = train.batch_size // train.accumulate
-        if part % ranks.size:
-            message = f"a part of {part} samples does not split into equal shares for {ranks.size} ranks"
-            raise Refused(Problem(message, ("train", "batch_size")))
-        self.parts = [slice(start, start + part) for start in range(0, train.batch_size, part)]
-        self._alone = nullcontext(system) if ranks.size == 1 else None
-        self._copies: DistributedDataParallel | None = None
+        size = train.batch_size // train.accumulate
+        if size % ranks.size:
+            message = f"a micro-batch of {size} samples is not divisible by {ranks.size} ranks"
+            raise Refused(Problem(message, ("train", "batch_size"), code="misfit"))
+        self.micro_batches = [slice(start, start + size) for start in range(0, train.batch_size, size)]
+        self._single = nullcontext(system) if ranks.size == 1 else None
+        self._ddp: DistributedDataParallel | None = None
         if self.sharded:
-            _cut_up(system.model, ranks, train.gather)
+            _shard(system.model, ranks, train.gather)
             if average is not None:
-                _cut_up(average.module, ranks, train.gather)
+                _shard(average.module, ranks, train.gather)
                 average.follow(system.model)
         elif ranks.size > 1:
-            self._copies = DistributedDataParallel(system, **BUFFERS)
+            self._ddp = DistributedDataParallel(system, **BUFFERS)
 
-    def own(self, part: slice) -> slice:
-        """Return the rows of a part that are this rank's."""
-        share = (part.stop - part.start) // self.ranks.size
-        first = part.start + self.ranks.rank * share
-        return slice(first, first + share)
+    def local_rows(self, micro_batch: slice) -> slice:
+        """Return the rows of a micro-batch that this rank computes."""
+        size = (micro_batch.stop - micro_batch.start) // self.ranks.size
+        first = micro_batch.start + self.ranks.rank * size
+        return slice(first, first + size)
 
-    def step(self, last: bool) -> AbstractContextManager[Callable[..., Measured]]:
-        """Return a context of what measures a part of a batch; see `_together`."""
-        return self._alone or self._together(last)
+    def accumulation_step(self, last: bool) -> AbstractContextManager[Callable[..., Measured]]:
+        """Return a context of the system's forward; gradients are all-reduced only in the `last` micro-batch."""
+        return self._single or self._distributed_step(last)
 
     @contextmanager
-    def _together(self, last: bool) -> Iterator[Callable[..., Measured]]:
-        """Yield what measures a part of a batch as `Diffusion` does; gradients meet in the `last` part only."""
-        if self._copies is not None:
-            with nullcontext() if last else self._copies.no_sync():
-                yield self._copies
+    def _distributed_step(self, last: bool) -> Iterator[Callable[..., Measured]]:
+        if self._ddp is not None:
+            with nullcontext() if last else self._ddp.no_sync():
+                yield self._ddp
             return
         if self.sharded:
-            self.system.model.set_requires_gradient_sync(last)  # type: ignore[operator]  # fully_shard made it one that can
+            self.system.model.set_requires_gradient_sync(last)  # type: ignore[operator]  # added by fully_shard
         yield self.system
 
     def gradients(self, parameters: Sequence[Tensor]) -> list[Tensor]:
-        """Return the gradients that there are, and what of them lies on this rank."""
-        found = [gradient for parameter in parameters if (gradient := parameter.grad) is not None]
-        return [local_shard(gradient) for gradient in found] if self.sharded else found
+        """Return the existing gradients, or their shards on this rank."""
+        gradients = [gradient for parameter in parameters if (gradient := parameter.grad) is not None]
+        return [local_shard(gradient) for gradient in gradients] if self.sharded else gradients
 
-    def scale(self, weight: Any) -> Any:
-        """Return what gradients are to be divided by: the ranks' means were taken where sums were meant."""
+    def loss_weight(self, weight: Any) -> Any:
+        """Return the divisor of gradients: ranks average gradients where sums are needed."""
         return weight / self.ranks.size if self.ranks.size > 1 else weight
 
     def gradient_norm(self, gradients: list[Tensor]) -> Float[Tensor, ""]:
-        """Return the norm of all gradients, of which a rank may hold a part only."""
+        """Return the norm of all gradients, over the shards of all ranks."""
         norm = norm_of(gradients)
         return self.ranks.all_reduce(norm.square()).sqrt() if self.sharded else norm
 
     def full_weights(self, module: nn.Module) -> nn.Module | Weights:
-        """Return the weights of a module as a checkpoint holds them; every rank has to ask."""
+        """Return the weights of a module as a checkpoint holds them. Collective."""
         if not self.sharded:
             return module
         return Weights(self.gather(module.state_dict()))
 
     def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return tensors that may be cut up as the chief writes them; every rank has to ask.
+        """Return full tensors on the CPU of the main rank. Collective.
 
-        They come together one at a time and go to the CPU of the chief, so that no GPU ever holds all of them.
+        They are gathered one at a time, so that no GPU ever holds all of them.
         """
         if not self.sharded:
             return dict(tensors)
@@ -126,10 +125,10 @@ class ParallelModel:
 
     @torch.no_grad()
     def load(self, path: Path, module: nn.Module) -> None:
-        """Read the weights of a checkpoint into a module.
+        """Load the weights of a checkpoint into a module.
 
         Raises:
-            Refused: They are of another model.
+            Refused: They belong to another model.
         """
         if not self.sharded:
             load_weights(path, module)
@@ -137,42 +136,42 @@ class ParallelModel:
         if path.is_dir():
             read_into(module.state_dict(), path, self.ranks)
             return
-        given, own = load_file(path), module.state_dict()
-        if given.keys() - own.keys() or any(given[name].shape != own[name].shape for name in given):
-            raise Refused(f"{path} does not hold the weights of this model")
-        for name, value in given.items():
-            own[name].copy_(_spread(value, own[name]))
+        saved, own = load_file(path), module.state_dict()
+        if saved.keys() - own.keys() or any(saved[name].shape != own[name].shape for name in saved):
+            raise Refused(f"{path} does not hold the weights of this model", code="shape-mismatch")
+        for name, value in saved.items():
+            own[name].copy_(_distribute(value, own[name]))
 
-    def spread(self, tensors: Mapping[str, Tensor], parameters: Sequence[Tensor]) -> dict[str, Tensor]:
-        """Cut up the state of an optimizer, by `parameter.key`, as its parameters are."""
+    def shard_optimizer_state(self, tensors: Mapping[str, Tensor], parameters: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Shard the state of an optimizer, by `parameter.key`, like its parameters."""
         if not self.sharded:
             return dict(tensors)
 
-        def cut(name: str, value: Tensor) -> Tensor:
-            where = name.partition(".")[0]
-            like = parameters[int(where)] if where.isdigit() else None
-            return value if like is None or value.shape != like.shape else _spread(value, like)
+        def shard(name: str, value: Tensor) -> Tensor:
+            number = name.partition(".")[0]
+            like = parameters[int(number)] if number.isdigit() else None
+            return value if like is None or value.shape != like.shape else _distribute(value, like)
 
-        return {name: cut(name, value) for name, value in tensors.items()}
+        return {name: shard(name, value) for name, value in tensors.items()}
 
 
 def full_tensor(value: Tensor) -> Tensor:
-    """Return a tensor that may be cut up as a whole; every rank has to ask."""
+    """Return a sharded tensor as a full one. Collective."""
     return value.full_tensor() if hasattr(value, "full_tensor") else value
 
 
-def _cut_up(model: nn.Module, ranks: Ranks, precision: str) -> None:
-    """Cut the parameters up block by block: a block comes together only while it works.
+def _shard(model: nn.Module, ranks: Ranks, precision: str) -> None:
+    """Shard parameters block by block: a block is gathered only while it computes.
 
-    Gathered in float32, it is converted to bfloat16 by autocast, as on one rank, which leaves the weights of norms
-    alone. What is no block always comes together so: what passes between blocks stays in float32.
+    By default blocks are gathered in float32 and autocast converts them to bfloat16 as on one rank, which leaves the
+    weights of norms alone. Everything outside the blocks is always gathered so: the residual stream stays in float32.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
     mesh = init_device_mesh(next(model.parameters()).device.type, (ranks.size,))
     if hasattr(model, "skip_padding"):
-        # Padding is skipped by calling blocks once per pattern of it, and all ranks must call them equally often.
+        # Padding is skipped with one call of the blocks per pattern of it; all ranks must make equally many calls.
         model.skip_padding = False  # type: ignore[assignment]
     half = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
     policy = half if precision == "bfloat16" else MixedPrecisionPolicy()
@@ -183,9 +182,9 @@ def _cut_up(model: nn.Module, ranks: Ranks, precision: str) -> None:
         register_fsdp_forward_method(model, "trunk")
 
 
-def _spread(value: Tensor, like: Any) -> Tensor:
+def _distribute(value: Tensor, like: Any) -> Tensor:
     from torch.distributed.tensor import distribute_tensor
 
     if not hasattr(like, "device_mesh"):
-        return value  # a buffer, whole on every rank
+        return value  # a buffer, replicated on every rank
     return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)

@@ -1,4 +1,4 @@
-"""What a run ran in: versions, machine, git state. What decides the bits of a result is recorded with it."""
+"""Devices, the compiler, memory in use, and the C allocator."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device of a name; "auto" is a CUDA device if there is one, else the CPU.
+    """Return the device of a name; "auto" is a CUDA device if available, else the CPU.
 
     Raises:
         Refused: This machine or this build of torch does not have it.
@@ -36,38 +36,37 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(name)
-    there = {
+    available = {
         "cuda": torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count(),
         "mps": torch.backends.mps.is_available(),
     }
-    if not there.get(device.type, True):
-        raise Refused(f'train.device = "{name}", but torch {torch.__version__} finds no such device here')
+    if not available.get(device.type, True):
+        raise Refused(Problem(f'torch {torch.__version__} finds no device "{name}"', ("train", "device")))
     return device
 
 
 def keep_compiled() -> None:
-    """Have what torch.compile makes kept in the user's cache folder, where every later run finds it."""
+    """Keep the output of torch.compile in the user's cache folder, for later runs."""
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "compiled"))
 
 
 def require_compiler(device: torch.device) -> None:
-    """Make sure that what torch.compile writes for a CPU can be compiled.
+    """Check that a C++ compiler is installed if torch.compile needs one.
 
     Raises:
         Refused: There is no compiler.
     """
     name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
     if device.type == "cpu" and shutil.which(name) is None:
-        help = "install one, name it in CXX, or leave train.compile out"
-        raise Refused(
-            Problem(f"to compile needs a C++ compiler, and there is no {name}", ("train", "compile"), help=help)
-        )
+        help = "install one, name it in CXX, or remove train.compile"
+        what = f"torch.compile needs a C++ compiler; {name} was not found"
+        raise Refused(Problem(what, ("train", "compile"), help=help, code="missing-dependency"))
 
 
 def peak_memory() -> int:
-    """Return the largest memory of this process so far, in bytes.
+    """Return the peak resident memory of this process in bytes.
 
-    Linux counts what the program that started this one held into `ru_maxrss`, so its own high-water mark is read.
+    On Linux, `ru_maxrss` includes the memory of the parent process at the fork, so /proc is read instead.
     """
     try:
         status = Path("/proc/self/status").read_text(encoding="utf-8")
@@ -78,14 +77,14 @@ def peak_memory() -> int:
 
 
 def peak_device_memory() -> int | None:
-    """Return the most bytes that torch has taken of one GPU so far, as its driver counts them; None without a GPU."""
+    """Return the peak bytes that torch has reserved on one GPU; None without a GPU."""
     used: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     devices = range(torch.cuda.device_count() if used else 0)
     return max(map(torch.cuda.max_memory_reserved, devices), default=0) or None
 
 
 def peak_run_memory() -> int:
-    """Return the most bytes so far: on the GPU where the run has one, else of this process."""
+    """Return the peak bytes on the GPU if the run uses one, else of this process."""
     return peak_device_memory() or peak_memory()
 
 

@@ -1,4 +1,4 @@
-"""What a run ran in: versions, machine, git state. What decides the bits of a result is recorded with it."""
+"""Versions, machine and git state of a run: everything that determines its results to the last bit."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from torch.optim import Optimizer
 
 from ..distributed.ranks import SINGLE_RANK, Ranks
 
-__all__ = ["differences", "git_state"]
+__all__ = ["differences", "environment", "git_state"]
 
 VARIABLES = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "CUBLAS_WORKSPACE_CONFIG")
-"""Variables of the environment that choose kernels."""
+"""Environment variables that select kernels."""
 DECIDES_BITS = (
     "python",
     "torch",
@@ -35,8 +35,8 @@ DECIDES_BITS = (
 
 
 def environment(device: torch.device, optimizer: Optimizer | None = None, ranks: Ranks = SINGLE_RANK) -> dict[str, Any]:
-    """Return versions and machine; runs on equal environments are equal bit for bit on the CPU."""
-    found = {
+    """Return versions and machine; on a CPU, runs in equal environments are bit-equal."""
+    values = {
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "numpy": numpy.__version__,
@@ -48,18 +48,18 @@ def environment(device: torch.device, optimizer: Optimizer | None = None, ranks:
         "switches": _switches(),
         "ranks": ranks.size,
     }
-    return found if optimizer is None else found | {"optimizer": _implementation(optimizer)}
+    return values if optimizer is None else values | {"optimizer": _implementation(optimizer)}
 
 
 def _implementation(optimizer: Optimizer) -> str:
-    """Return which of several implementations of an optimizer it is: their results differ in the last bits."""
+    """Return the implementation of an optimizer; results of fused and foreach differ in the last bits."""
     chosen = [name for name in ("fused", "foreach") if optimizer.defaults.get(name)]
     parts = ", ".join(map(_implementation, getattr(optimizer, "parts", ())))
     return " ".join([*chosen, type(optimizer).__name__]) + (f" ({parts})" if parts else "")
 
 
 def _processor() -> str:
-    """Return the model of the CPU, by which libraries choose among kernels that round otherwise."""
+    """Return the CPU model, by which libraries select kernels with different rounding."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("model name"):
@@ -68,7 +68,7 @@ def _processor() -> str:
 
 
 def _switches() -> str:
-    """Return what of torch is switched otherwise than usual, by a plugin or from outside: it changes kernels."""
+    """Return torch settings that differ from the defaults and select other kernels."""
     attention: Any = torch.backends.cuda
     state = {
         "mkldnn": torch.backends.mkldnn.enabled,
@@ -85,13 +85,13 @@ def _switches() -> str:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Say what changed of that which decides the bits of a result, and was written down."""
+    """Return the recorded values that changed, among those that determine results to the last bit."""
     changed = [key for key in DECIDES_BITS if before.get(key) not in (None, now.get(key))]
     return [f"{key}: {before[key]} -> {now.get(key)}" for key in changed]
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
-    """Return commit and cleanness of the work tree around a folder, or None where there is none."""
+    """Return commit and cleanness of the git work tree of a folder, or None."""
 
     def git(*arguments: str) -> str:
         command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]

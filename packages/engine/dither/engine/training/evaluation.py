@@ -1,4 +1,4 @@
-"""How well a system does on a split, with the same noise every time.
+"""Loss and task metrics of a split, with the same noise at every evaluation.
 
 Letters: B batch.
 """
@@ -31,24 +31,23 @@ def evaluate(
     split: Split = "valid",
     stopped: Callable[[], bool] = lambda: False,
 ) -> dict[str, float] | None:
-    """Measure the loss and the figures of the task, which are given the whole bound where the loss is a part of one.
+    """Return the loss and the metrics of the task, which receive the whole bound if the loss is part of one.
 
-    Times are stratified over the whole set and dealt out at random; where they say nothing of the states, all are one.
-    They and the noise follow from the seed, the number of samples and the batch size, so that evaluations of one run
-    differ by the weights alone.
+    Times are stratified over the whole set and shuffled; for a process without times, all are equal. Times and noise
+    are a function of seed, number of samples and batch size, so that evaluations of a run differ by the weights alone.
 
     Args:
-        system: What is measured, usually around averaged weights.
-        samples: How many samples are taken, from the beginning of the split.
-        batch_size: Samples at a time.
-        repeats: Times each sample is noised anew.
+        system: The system, usually with averaged weights.
+        samples: Number of samples, from the beginning of the split.
+        batch_size: Samples per batch.
+        repeats: Noise draws per sample.
         seed: Of the noise.
-        split: Where the samples come from.
-        stopped: Asked before every batch; once it is true, the evaluation ends with nothing.
+        split: Of the data.
+        stopped: Called before every batch; once it returns True, the evaluation is abandoned.
 
     Returns:
-        "loss", the weighted mean over all positions, and the task's figures, with half of a 95 % interval where the
-        task can tell what each sample adds; an empty dict where the split is empty, and None where it was stopped.
+        "loss", the weighted mean over all positions, and the metrics of the task, with half-widths of 95 % intervals
+        where the task reports sums per sample; {} for an empty split, and None if stopped.
     """
     task, device = system.task, next(system.model.parameters()).device
     count = min(samples, task.size(split))
@@ -81,9 +80,9 @@ def evaluate(
 
 @torch.no_grad()
 def has_targets(system: Diffusion, samples: int, batch_size: int, seed: int = 0, split: Split = "valid") -> bool:
-    """Tell whether noise takes anything at all away from the samples of an evaluation; arguments as for `evaluate`.
+    """Return whether any position of an evaluation has a target, given the noise of `evaluate`.
 
-    Usually the first batch says so. The noise is that of the evaluation.
+    Usually the first batch decides.
     """
     task, device = system.task, next(system.model.parameters()).device
     count = min(samples, task.size(split))
@@ -99,7 +98,7 @@ def has_targets(system: Diffusion, samples: int, batch_size: int, seed: int = 0,
 
 
 def _times(system: Diffusion, count: int) -> Tensor:
-    """Draw times for so many samples; none are drawn where they say nothing."""
+    """Draw `count` times; a process without times has one constant."""
     process = system.process
     if isinstance(process, TimelessProcess) and process.fixed_time is not None:
         return torch.full((count,), process.fixed_time)
@@ -107,17 +106,17 @@ def _times(system: Diffusion, count: int) -> Tensor:
 
 
 NORMAL_95 = 1.959963984540054
-"""A normal variable lies within so many standard deviations of its mean in 95 % of all cases."""
+"""Half-width of the central 95 % interval of the standard normal distribution."""
 
 
 class Intervals:
-    """Adds up what each sample gives to the two sums of a figure, over all its repeats.
+    """Sums numerator and denominator of each metric per sample, over all repeats, for confidence intervals.
 
-    Samples are taken as independent, and times that are stratified over them as if they were drawn one by one: that
-    makes the interval of a loss a little too wide, never too narrow.
+    Samples are treated as independent. Stratified times are treated as independent draws, which makes the interval of a
+    loss slightly too wide, never too narrow.
 
     Args:
-        samples: How many there are.
+        samples: Number of samples, n.
     """
 
     def __init__(self, samples: int) -> None:
@@ -125,30 +124,30 @@ class Intervals:
         self._sums: dict[str, Float64[Tensor, "2 n"]] = {}
 
     def update(self, rows: range, metrics: Metrics, clean: Clean, measured: Measured) -> None:
-        """Take in samples, once for each time that they are measured; nothing if the metrics cannot take them apart."""
+        """Add a batch; does nothing if the metrics report no sums per sample."""
         sums = metrics.per_sample(clean, measured) if isinstance(metrics, SampledMetrics) else {}
-        for name, (above, below) in sums.items():
+        for name, (numerator, denominator) in sums.items():
             table = self._sums.setdefault(name, torch.zeros(2, self._samples, dtype=torch.float64))
-            table[0, rows.start : rows.stop] += above.double().cpu()
-            table[1, rows.start : rows.stop] += below.double().cpu()
+            table[0, rows.start : rows.stop] += numerator.double().cpu()
+            table[1, rows.start : rows.stop] += denominator.double().cpu()
 
     def compute(self) -> dict[str, float]:
-        """Return `NAME_ci95` for each figure: the true one lies within so much of it with a probability of 95 %."""
+        """Return `NAME_ci95` for each metric: the half-width of its 95 % confidence interval."""
         return {f"{name}_ci95": half_width(*table) for name, table in self._sums.items()}
 
 
-def half_width(above: Float64[Tensor, " n"], below: Float64[Tensor, " n"]) -> float:
-    """Return half of the 95 % interval of sum(above) / sum(below), taken over independent samples.
+def half_width(numerator: Float64[Tensor, " n"], denominator: Float64[Tensor, " n"]) -> float:
+    """Return the half-width of the 95 % interval of sum(numerator) / sum(denominator) over independent samples.
 
-    The ratio estimator (Cochran 1977, Sampling Techniques, 6.3): with R the ratio, the variance of R is that of the sum
-    of above - R below, divided by sum(below) squared. Samples that give nothing to the sum below count as none.
+    Ratio estimator (Cochran 1977, Sampling Techniques, 6.3): with ratio R, its variance is the variance of the sum of
+    numerator - R denominator, divided by sum(denominator) squared. Samples with denominator 0 are left out.
 
     Returns:
-        The half-width; nan for fewer than two samples.
+        The half-width; NaN for fewer than two samples.
     """
-    counted = below > 0
-    above, below, n = above[counted], below[counted], int(counted.sum())
+    counted = denominator > 0
+    above, below, n = numerator[counted], denominator[counted], int(counted.sum())
     if n < 2:
         return math.nan
-    rest = above - above.sum() / below.sum() * below
-    return NORMAL_95 * math.sqrt(n / (n - 1) * float(rest.square().sum())) / float(below.sum())
+    residual = above - above.sum() / below.sum() * below
+    return NORMAL_95 * math.sqrt(n / (n - 1) * float(residual.square().sum())) / float(below.sum())

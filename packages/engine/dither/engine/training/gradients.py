@@ -1,4 +1,4 @@
-"""The norm of all gradients, and their division, with as few passes over them as there can be."""
+"""Gradient norm, clipping and division by the weight of a batch, in as few passes over the gradients as possible."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch._utils import _flatten_dense_tensors
 from torch.optim import Optimizer
 
 __all__ = ["FLAT", "as_tensor", "divide", "divisor_of", "norm_of"]
 
 FLAT = 2**18
-"""Numbers up to which gradients on a CPU are copied into one piece: two kernels find the norm of many small ones."""
+"""Number of elements up to which gradients on a CPU are concatenated for their norm: two kernels instead of many."""
 
 Scalar = float | Float[Tensor, ""]
 
@@ -21,7 +20,7 @@ Scalar = float | Float[Tensor, ""]
 def norm_of(gradients: list[Tensor]) -> Float[Tensor, ""]:
     """Return the Euclidean norm of all gradients together."""
     if gradients[0].device.type == "cpu" and sum(map(Tensor.numel, gradients)) <= FLAT:
-        flat: Tensor = _flatten_dense_tensors(gradients)  # type: ignore[no-untyped-call]
+        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
     else:
         flat = torch.stack(torch._foreach_norm(gradients))
     norm: Tensor = torch.linalg.vector_norm(flat)
@@ -29,17 +28,17 @@ def norm_of(gradients: list[Tensor]) -> Float[Tensor, ""]:
 
 
 def as_tensor(value: Scalar) -> Float[Tensor, ""]:
-    """Return a number as a tensor; `torch.as_tensor` takes longer."""
+    """Return a number as a tensor, faster than `torch.as_tensor`."""
     return value if isinstance(value, Tensor) else torch.scalar_tensor(value)
 
 
 def divisor_of(weight: Scalar, clip: float, norm: Scalar) -> Scalar:
-    """Return what gradients are divided by, to become those of a mean and then no longer than `clip`.
+    """Return the divisor that turns summed gradients into those of a weighted mean, clipped to the norm `clip`.
 
     Args:
-        weight: Of which they are the sum; a number of the host, or a tensor without axes, as `norm` is.
-        clip: Their norm afterwards, at most; 0 for any.
-        norm: That of all of them now.
+        weight: Sum of the loss weights, a number on the host or a 0-d tensor like `norm`.
+        clip: Largest norm after division; 0 for no clipping.
+        norm: Norm of the summed gradients.
     """
     if not clip:
         return weight
@@ -49,14 +48,12 @@ def divisor_of(weight: Scalar, clip: float, norm: Scalar) -> Scalar:
 
 
 def divide(optimizer: Optimizer | None, gradients: list[Tensor], divisor: Any) -> None:
-    """Divide gradients in place, before the next step of an optimizer or in it.
-
-    A fused kernel does it on its way, as it does for `GradScaler`, which saves a pass over all of them.
+    """Divide gradients in place, or have a fused optimizer kernel divide them in its next step, as `GradScaler` does.
 
     Args:
-        optimizer: Whose step follows; None to do it by itself, as where gradients are cut up.
-        gradients: Those of its parameters; what of them is here.
-        divisor: A number or a tensor without axes, as from `divisor_of`.
+        optimizer: Makes the next step; None to divide here.
+        gradients: Gradients of its parameters; local shards if sharded.
+        divisor: Number or 0-d tensor from `divisor_of`.
     """
     if getattr(optimizer, "_step_supports_amp_scaling", False):
         optimizer.grad_scale = as_tensor(divisor)  # type: ignore[union-attr]

@@ -1,7 +1,7 @@
-"""Changes of low rank to matrices that stay as they are (LoRA; Hu et al., 2022): W + alpha / rank B A.
+"""LoRA (Hu et al., 2022): low-rank updates of frozen matrices, W + alpha / rank B A.
 
-B is 0 at first, so that a model begins as it was. In a checkpoint the parts of a matrix `x.weight` are called
-`x.parametrizations.weight.original`, and `.0.A`, `.0.B` and `.0.scale` there; `merged` puts them together again.
+B is 0 at first, so that the model starts unchanged. In a checkpoint, a matrix `x.weight` is stored as
+`x.parametrizations.weight.original`, and `.0.A`, `.0.B` and `.0.scale` there; `merged` adds them up.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from .randomness import Stream, mix_seed
 
 __all__ = ["LowRank", "add_lora", "load_merged", "merged", "write_merged"]
 
-APART = ".parametrizations.weight."
-"""Stands in the names of what a changed matrix is made of."""
+INFIX = ".parametrizations.weight."
+"""Infix of the names of tensors that make up an adapted matrix."""
 
 
 class LowRank(nn.Module):
-    """The change of a matrix. Letters: O rows, I columns, R rank.
+    """The low-rank update of a matrix. Letters: O rows, I columns, R rank.
 
     Args:
         weight: The matrix.
         rank: R.
-        alpha: The change is B A times this, over the rank.
-        generator: On the CPU; A is drawn from it.
+        alpha: Scale of the update times the rank.
+        generator: CPU generator of the initial A.
     """
 
     def __init__(self, weight: Float[Tensor, "O I"], rank: int, alpha: float, generator: torch.Generator) -> None:
@@ -53,12 +53,12 @@ class LowRank(nn.Module):
         self.register_buffer("scale", weight.new_tensor(alpha / rank))
 
     def forward(self, weight: Float[Tensor, "O I"]) -> Float[Tensor, "O I"]:
-        """Return the changed matrix, in full precision under autocast too, as it is merged later."""
+        """Return the adapted matrix, without autocast, exactly as `merged` computes it."""
         with torch.autocast(weight.device.type, enabled=False):
-            return _changed(weight, self.A, self.B, self.scale)
+            return _adapted(weight, self.A, self.B, self.scale)
 
 
-def _changed(
+def _adapted(
     weight: Float[Tensor, "O I"], a: Float[Tensor, "R I"], b: Float[Tensor, "O R"], scale: Float[Tensor, ""]
 ) -> Float[Tensor, "O I"]:
     return weight + scale * (b @ a)
@@ -67,21 +67,21 @@ def _changed(
 def add_lora(
     model: nn.Module, rank: int, alpha: float, on: Sequence[str], whole: Sequence[str] = (), seed: int = 0
 ) -> list[str]:
-    """Put a change of low rank on matrices of a model, and let everything else stay as it is.
+    """Add low-rank updates to matrices of a model, and freeze everything else.
 
     Args:
         model: On its device already.
-        rank: Of each change.
-        alpha: What a change is multiplied with, times the rank.
-        on: Names of matrices or of what they stand in, such as "attention" or "blocks.0.*".
-        whole: Names of weights that are trained themselves, such as "head.*".
-        seed: What A is drawn with, wherever the model is.
+        rank: Rank of each update.
+        alpha: Scale of the updates times the rank.
+        on: Names of matrices or of modules that contain them, such as "attention" or "blocks.0.*".
+        whole: Names of weights that are trained in full, such as "head.*".
+        seed: Seed of A, independent of the device.
 
     Returns:
-        The names of the changed matrices.
+        The names of the adapted matrices.
 
     Raises:
-        Refused: A name fits nothing, or a matrix that is also used elsewhere in the model.
+        Refused: A name matches nothing, or a matrix that the model also uses under another name.
     """
     weights = dict(model.named_parameters())
     trained = {name for name in weights if any(fnmatchcase(name, pattern) for pattern in whole)}
@@ -91,7 +91,8 @@ def add_lora(
         if isinstance(module, nn.Linear | nn.Embedding) and f"{name}.weight" not in trained
     }
     chosen = {name: module for name, module in matrices.items() if any(matches_module(name, pattern) for pattern in on)}
-    problems = [*_unfit(on, list(matrices)), *_unnamed(whole, list(weights)), *_shared(model, list(chosen))]
+    problems = [*_unknown_modules(on, list(matrices)), *_unknown_weights(whole, list(weights))]
+    problems += _tied(model, list(chosen))
     if problems:
         raise Refused(problems)
     generator = torch.Generator().manual_seed(mix_seed(Stream.LORA, seed))
@@ -102,80 +103,82 @@ def add_lora(
     return [f"{name}.weight" for name in chosen]
 
 
-def _unfit(on: Sequence[str], names: list[str]) -> list[Problem]:
+def _unknown_modules(on: Sequence[str], names: list[str]) -> list[Problem]:
     known = list(dict.fromkeys([*(part for name in names for part in name.split(".") if not part.isdigit()), *names]))
     problems = []
     for number, pattern in enumerate(on):
         if not any(matches_module(name, pattern) for name in names):
             close = nearest(pattern, known)
             hint = f'did you mean "{close}"?' if close else f"matrices are called {', '.join(names)}"
-            what = f'no matrix is called "{pattern}", nor what one stands in'
-            problems.append(Problem(what, ("train", "lora", "on", number), help=hint))
+            what = f'"{pattern}" matches no matrix and no module that contains one'
+            problems.append(Problem(what, ("train", "lora", "on", number), help=hint, code="unknown-value"))
     return problems
 
 
-def _unnamed(whole: Sequence[str], names: list[str]) -> list[Problem]:
+def _unknown_weights(whole: Sequence[str], names: list[str]) -> list[Problem]:
     problems = []
     for number, pattern in enumerate(whole):
         if not any(fnmatchcase(name, pattern) for name in names):
             close = nearest(pattern, names)
             hint = f'did you mean "{close}"?' if close else f"weights are called {', '.join(names)}"
-            problems.append(Problem(f'no weight is called "{pattern}"', ("train", "lora", "whole", number), help=hint))
+            path = ("train", "lora", "whole", number)
+            problems.append(Problem(f'"{pattern}" matches no weight', path, help=hint, code="unknown-value"))
     return problems
 
 
-def _shared(model: nn.Module, chosen: list[str]) -> list[Problem]:
-    """Say which matrices stand in the model under a second name, where a change would not show."""
+def _tied(model: nn.Module, chosen: list[str]) -> list[Problem]:
+    """Return matrices that the model also uses under another name, which the update would not reach."""
     names: dict[int, list[str]] = {}
     for name, weight in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(weight), []).append(name)
-    found = [each for each in names.values() if len(each) > 1 and any(f"{name}.weight" in each for name in chosen)]
-    return [Problem(f"{' and '.join(each)} are one matrix", ("train", "lora", "on")) for each in found]
+    tied = [group for group in names.values() if len(group) > 1 and any(f"{name}.weight" in group for name in chosen)]
+    path = ("train", "lora", "on")
+    return [Problem(f"{' and '.join(group)} are the same matrix", path, code="misfit") for group in tied]
 
 
 def merged(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return weights with their changes of low rank added, exactly as the model uses them in training."""
-    plain = {name: weight for name, weight in weights.items() if APART not in name}
-    for name in {name.partition(APART)[0] for name in weights if APART in name}:
-        original, a, b, scale = (weights[f"{name}{APART}{part}"] for part in ("original", "0.A", "0.B", "0.scale"))
-        plain[f"{name}.weight"] = _changed(original, a, b, scale)
+    """Return weights with their low-rank updates added, exactly as the model uses them in training."""
+    plain = {name: weight for name, weight in weights.items() if INFIX not in name}
+    for name in {name.partition(INFIX)[0] for name in weights if INFIX in name}:
+        original, a, b, scale = (weights[f"{name}{INFIX}{part}"] for part in ("original", "0.A", "0.B", "0.scale"))
+        plain[f"{name}.weight"] = _adapted(original, a, b, scale)
     return plain
 
 
 def load_merged(path: Path, model: nn.Module) -> None:
-    """Read the weights of a file into a model, with changes of low rank added where there are some.
+    """Load the weights of a file into a model, with LoRA updates merged.
 
     Raises:
-        Refused: They are of another model.
+        Refused: They belong to another model.
     """
-    if not _has_changes(path):
+    if not _has_lora(path):
         load_weights(path, model)
         return
-    given, own = merged(read_tensors(path)), model.state_dict()
-    places = {own[name].data_ptr() for name in given.keys() & own.keys()}  # weights under a second name come along
-    strange = [name for name in given if name not in own or given[name].shape != own[name].shape]
-    strange += [name for name in own if name not in given and own[name].data_ptr() not in places]
-    if strange:
-        raise Refused(f"{path} does not hold the weights of this model: {', '.join(strange)}")
-    model.load_state_dict(given, strict=False)
+    saved, own = merged(read_tensors(path)), model.state_dict()
+    loaded = {own[name].data_ptr() for name in saved.keys() & own.keys()}  # includes tied weights under other names
+    wrong = [name for name in saved if name not in own or saved[name].shape != own[name].shape]
+    wrong += [name for name in own if name not in saved and own[name].data_ptr() not in loaded]
+    if wrong:
+        raise Refused(f"{path} does not hold the weights of this model: {', '.join(wrong)}", code="shape-mismatch")
+    model.load_state_dict(saved, strict=False)
 
 
 def write_merged(path: Path, to: Path) -> None:
-    """Copy a file of weights, with changes of low rank added where there are some.
+    """Copy a file of weights, with LoRA updates merged.
 
     Raises:
         OSError: It cannot be written.
     """
-    if path.is_file() and not _has_changes(path):
+    if path.is_file() and not _has_lora(path):
         shutil.copyfile(path, to)
         return
     with disk_errors(to):
         save_file({name: weight.contiguous() for name, weight in merged(read_tensors(path)).items()}, to)
 
 
-def _has_changes(path: Path) -> bool:
-    for each in path.iterdir() if path.is_dir() else (path,):
-        with readable(each), safe_open(each, "pt") as file:
-            if any(APART in name for name in file.keys()):  # noqa: SIM118 - it is no mapping
+def _has_lora(path: Path) -> bool:
+    for part in path.iterdir() if path.is_dir() else (path,):
+        with readable(part), safe_open(part, "pt") as file:
+            if any(INFIX in name for name in file.keys()):  # noqa: SIM118 - not a mapping
                 return True
     return False

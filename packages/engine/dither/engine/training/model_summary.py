@@ -1,4 +1,4 @@
-"""A model looked at without weights: parameters, shapes and arithmetic, on torch's meta device. Nothing is allocated.
+"""Model summary: parameters, shapes and FLOPs, computed on the meta device without allocating weights.
 
 Letters: B batch.
 """
@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path as FilePath
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -31,14 +30,14 @@ __all__ = ["ModelSummary", "Row", "summarize_model"]
 
 @dataclass(frozen=True)
 class Row:
-    """One part of a model.
+    """One module of a model.
 
     Attributes:
-        name: Where it stands in the model, such as "blocks" or "embedding.position".
-        part: What the experiment calls it, such as `block "adaln-zero"`; empty where the model made it itself.
-        parameters: Its weights, those of inner rows among them.
+        name: Path in the model, such as "blocks" or "embedding.position".
+        part: Its component in the experiment, such as `block "adaln-zero"`; empty if the model created it itself.
+        parameters: Number of its parameters, those of inner rows included.
         flops: Floating-point operations of the forward pass of one batch.
-        output: Shape of what it returned, of the last one where there are many.
+        output: Shape of its output; of the last module if there are several.
     """
 
     name: str
@@ -50,14 +49,14 @@ class Row:
 
 @dataclass(frozen=True)
 class ModelSummary:
-    """What was seen.
+    """Size and cost of a model.
 
     Attributes:
-        parameters: Of the whole model, each counted once.
-        forward: Floating-point operations of the forward pass of one batch; a product and a sum are two.
+        parameters: Of the whole model, shared ones counted once.
+        forward: Floating-point operations of the forward pass of one batch; multiply-add counts as two.
         step: The same of a training step, forward and backward.
-        output: Shape of what the model returned.
-        rows: Part by part.
+        output: Shape of the model output.
+        rows: Module by module.
     """
 
     parameters: int
@@ -68,30 +67,37 @@ class ModelSummary:
 
 
 def summarize_model(experiment: Experiment) -> ModelSummary:
-    """Build the model on the meta device and send one batch through it, and back.
+    """Build the model on the meta device and run one forward and backward pass.
 
     Raises:
-        Refused: A part fails; said in its own words, with its name and the line of its code.
+        Refused: A component fails; names it, with its message and the line of its code.
     """
     space = experiment.process.facts(experiment.task.space()).space
-    with _named({}, "built"), torch.device("meta"):
+    with _attributed({}, "built"), torch.device("meta"):
         model = experiment.model.build(space).train()
     parts = list(_parts(model, experiment.model))
     batch = experiment.train.batch_size // experiment.train.accumulate
     names = {id(module): spec for _, inner, spec in parts for module in (inner, *inner.children())}
     counter = FlopCounterMode(display=False)
-    watch = _Watch(counter, [module for _, inner, _ in parts for module in _each(inner)])
-    with _named(names | {id(model): experiment.model}, "run on a batch"), torch.device("meta"), counter:
-        out = model(_state(space, batch), torch.zeros(batch), _true(space, batch), _Conditions(experiment, batch))
+    recorder = _Recorder(counter, [module for _, inner, _ in parts for module in _modules(inner)])
+    with _attributed(names | {id(model): experiment.model}, "run on a batch"), torch.device("meta"), counter:
+        out = model(
+            _state(space, batch),
+            torch.zeros(batch),
+            torch.ones(batch, space.length, dtype=torch.bool),
+            _Conditions(experiment, batch),
+        )
         forward = counter.get_total_flops()
         out.sum().backward()
-    rows = [watch.row(name, inner, "" if spec is None else f'{spec.kind} "{spec.name}"') for name, inner, spec in parts]
+    rows = [
+        recorder.row(name, inner, "" if spec is None else f'{spec.kind} "{spec.name}"') for name, inner, spec in parts
+    ]
     step = counter.get_total_flops() * experiment.train.accumulate
     return ModelSummary(_count(model), forward * experiment.train.accumulate, step, tuple(out.shape), tuple(rows))
 
 
 def _parts(model: nn.Module, spec: Spec, prefix: str = "") -> Iterator[tuple[str, nn.Module, Spec | None]]:
-    """Yield the children of a model with the Specs that made them, and below them the parts that they are given."""
+    """Yield the children of a model with the Specs that built them, and below these the components in their slots."""
     slots = {key: value for key in type(spec).model_fields if isinstance(value := getattr(spec, key), Spec)}
     for name, child in model.named_children():
         made_by = slots.get(name) or slots.get(name.removesuffix("s"))
@@ -101,7 +107,7 @@ def _parts(model: nn.Module, spec: Spec, prefix: str = "") -> Iterator[tuple[str
             yield from _parts(child, made_by, f"{prefix}{name}.")
 
 
-def _each(module: nn.Module) -> list[nn.Module]:
+def _modules(module: nn.Module) -> list[nn.Module]:
     return list(module) if isinstance(module, nn.ModuleList) else [module]
 
 
@@ -116,12 +122,8 @@ def _state(space: Space, batch: int) -> State:
     return State.of(torch.zeros(*shape, dtype=torch.long))
 
 
-def _true(space: Space, batch: int) -> Tensor:
-    return torch.ones(batch, space.length, dtype=torch.bool)
-
-
-class _Watch:
-    """Notes the arithmetic and the output of modules as they are called."""
+class _Recorder:
+    """Records FLOPs and output shapes of modules in forward hooks."""
 
     def __init__(self, counter: FlopCounterMode, modules: list[nn.Module]) -> None:
         self.counter = counter
@@ -131,22 +133,22 @@ class _Watch:
             module.register_forward_pre_hook(self._enter)
             module.register_forward_hook(self._leave)
 
-    def _enter(self, module: nn.Module, given: Any) -> None:
+    def _enter(self, module: nn.Module, args: Any) -> None:
         self.flops[module] = self.flops.get(module, 0) - self.counter.get_total_flops()
 
-    def _leave(self, module: nn.Module, given: Any, out: Any) -> None:
+    def _leave(self, module: nn.Module, args: Any, out: Any) -> None:
         self.flops[module] += self.counter.get_total_flops()
         first = out[0] if isinstance(out, tuple) else out
         self.outputs[module] = tuple(first.shape) if isinstance(first, Tensor) else ()
 
     def row(self, name: str, module: nn.Module, part: str) -> Row:
-        inner = _each(module)
-        flops = sum(self.flops.get(one, 0) for one in inner)
+        inner = _modules(module)
+        flops = sum(self.flops.get(child, 0) for child in inner)
         return Row(name, part, _count(module), flops, self.outputs.get(inner[-1], ()) if inner else ())
 
 
 class _Conditions(Mapping[str, Tensor]):
-    """Conditions of a batch, with the shapes of a real one; data are read only if a part asks for them."""
+    """Conditions on the meta device with the shapes of a real batch; data are read only if a component uses them."""
 
     def __init__(self, experiment: Experiment, batch: int) -> None:
         self.experiment, self.batch = experiment, batch
@@ -154,8 +156,8 @@ class _Conditions(Mapping[str, Tensor]):
     @cached_property
     def _real(self) -> dict[str, Tensor]:
         with torch.device("cpu"):
-            found = self.experiment.task.build().batch("train", range(1)).cond
-        return {name: self._like(value) for name, value in found.items()}
+            cond = self.experiment.task.build().batch("train", range(1)).cond
+        return {name: self._like(value) for name, value in cond.items()}
 
     def _like(self, value: Shaped[Tensor, "1 ..."]) -> Tensor:
         return torch.zeros(self.batch, *value.shape[1:], dtype=value.dtype, device="meta")
@@ -171,30 +173,19 @@ class _Conditions(Mapping[str, Tensor]):
 
 
 @contextmanager
-def _named(parts: Mapping[int, Spec | None], doing: str) -> Iterator[None]:
-    """Say of an exception which part it comes from, and where in its code."""
+def _attributed(components: Mapping[int, Spec | None], action: str) -> Iterator[None]:
+    """Attribute an exception to the component that raised it, with the line of its code."""
     try:
         yield
     except Refused:
         raise
     except Exception as error:
-        spec = next(filter(None, (_part_of(frame, parts) for frame in _frames(error.__traceback__))), None)
-        who = "the model" if spec is None else f'{spec.kind} "{spec.name}"'
+        owners = (frame.f_locals.get("self") for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))))
+        specs = (owner if isinstance(owner, Spec) else components.get(id(owner)) for owner in owners)
+        spec = next(filter(None, specs), None)
+        name = "the model" if spec is None else f'{spec.kind} "{spec.name}"'
         own = [f for f in traceback.extract_tb(error.__traceback__) if "torch" not in FilePath(f.filename).parts]
-        where = f" ({FilePath(own[-1].filename).name}:{own[-1].lineno})" if own else ""
-        lines = str(error).strip().splitlines() or ["no word on why"]
-        raise Refused(f"{who} cannot be {doing}: {type(error).__name__}: {lines[0]}{where}") from None
-
-
-def _frames(trace: TracebackType | None) -> list[Any]:
-    """The frames of a traceback, innermost first."""
-    frames = []
-    while trace is not None:
-        frames.append(trace.tb_frame)
-        trace = trace.tb_next
-    return frames[::-1]
-
-
-def _part_of(frame: Any, parts: Mapping[int, Spec | None]) -> Spec | None:
-    owner = frame.f_locals.get("self")
-    return owner if isinstance(owner, Spec) else parts.get(id(owner))
+        place = f" ({FilePath(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+        lines = str(error).strip().splitlines() or ["no message"]
+        message = f"{name} cannot be {action}: {type(error).__name__}: {lines[0]}{place}"
+        raise Refused(message, code="shape-mismatch") from None
