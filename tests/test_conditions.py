@@ -73,7 +73,7 @@ def test_condition_parameters_are_counted(task):
     space = e.process.facts(e.task.space()).space
     assert [condition.name for condition in space.conditions] == ["kind", "centre"]
     look = summarize_model(e)
-    assert look.parameters == sum(stage.parameters for stage in e.model.stages(space))
+    assert look.parameters == sum(parameter.numel() for parameter in e.model.build(space).parameters())
     rows = {row.name: row.parameters for row in look.rows}
     assert rows["condition"] == (8 + 1) * 16 + (16 + 1) * 16 + 3 * 16
 

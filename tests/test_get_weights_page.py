@@ -149,7 +149,7 @@ def test_options_that_do_not_go_together(folder, changes, told):
     with pytest.raises(Refused) as refused:
         load_experiment(folder / "get.toml", changes)
     assert told in str(refused.value)
-    with pytest.raises(Refused, match="there are no weights to begin with"):
+    with pytest.raises(Refused, match="start_layout requires start_from"):
         load_experiment(folder / "get.toml", [], ["train.start_from"])
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 RANK = """
 import sys, pathlib, torch, torch.distributed as dist
-from dither.engine.experiment import load_experiment
-from dither.engine.system import Diffusion
+from dither.engine.config.load_experiment import load_experiment
+from dither.engine.training.diffusion import Diffusion
 dist.init_process_group("gloo")
 torch.manual_seed(0)
 loaded = load_experiment(pathlib.Path(sys.argv[1]))

@@ -76,7 +76,7 @@ BEGIN = """
 import os, sys, time
 from pathlib import Path
 from dither.engine.listing import list_runs
-from dither.engine.rundir import RunDirectory
+from dither.engine.runs.run_directory import RunDirectory
 runs, count, start = Path(sys.argv[1]), int(sys.argv[2]), time.time() + 0.5 + int(sys.argv[2]) / 100
 runs.mkdir()
 children = []

@@ -1,4 +1,4 @@
-"""What a full disk and a full memory say, whoever says it, and through whatever it was passed on."""
+"""Recognising a full disk and exhausted memory, also as the cause of another exception."""
 
 import errno
 
@@ -7,22 +7,23 @@ import pytest
 from dither.engine.files.resource_errors import shortage
 
 FULL = OSError(errno.ENOSPC, "No space left on device", "a.csv")
+OOM = "out of memory: DefaultCPUAllocator: can't allocate memory\n  help: lower train.batch_size"
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (FULL, str(FULL)),
         (MemoryError(), "out of memory"),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "out of memory: DefaultCPUAllocator: can't alloc"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), OOM),
         (OSError(errno.EMFILE, "Too many open files"), None),
         (ValueError("x"), None),
     ],
 )
-def test_the_line_is_worded_from_the_link_that_says_it(error, said):
-    around = RuntimeError("a part failed")
-    around.__cause__ = ValueError("of this")
-    around.__cause__.__cause__ = error
-    for each in (error, around):
-        lacking = shortage(each)
-        assert lacking is None if said is None else lacking.startswith(said)
+def test_shortage(error, message):
+    outer = RuntimeError("a component failed")
+    outer.__cause__ = ValueError("inner")
+    outer.__cause__.__cause__ = error
+    for each in (error, outer):
+        found = shortage(each)
+        assert found is None if message is None else found.startswith(message)

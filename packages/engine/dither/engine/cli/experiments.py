@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from dither.registry.config.setting_origins import Setting
 
-    from ..config.experiment import Budget
     from ..training.model_summary import ModelSummary
 
 __all__: list[str] = []
@@ -60,9 +59,6 @@ def run(
     if loaded.experiment.sweep is not None:
         hint = f"dither sweep {path} runs all of its points; --unset sweep runs the file as if it had none"
         raise Refused(Problem(f"{path} is a sweep, not one run", ("sweep",), loaded.document.origin(("sweep",)), hint))
-    from ..config.load_experiment import require_memory
-
-    require_memory(loaded)
     from ..runs.launch import run as start
 
     words = sys.argv[1:]
@@ -110,36 +106,27 @@ def check(
     selected: PluginOption = None,
     as_json: Json = False,
 ) -> None:
-    """Check an experiment and estimate its memory; with --shapes also parameters, shapes and arithmetic.
-
-    Without --shapes it imports no torch.
-    """
-    from ..config.experiment import budgets, stages
+    """Check an experiment, and count its parameters and memory; with --shapes also output shapes and FLOPs."""
     from ..config.load_experiment import load_experiment
+    from ..training.memory_check import build_on_meta, memory_needs
+    from ..training.model_summary import summarize_model
 
     loaded = load_experiment(experiment, changes or (), removals or (), selected)
-    e = loaded.experiment
-    space = e.task.space()
-    found = budgets(e, space)
-    parameters = sum(stage.parameters for stage in stages(e, space))
+    look = summarize_model(loaded.experiment) if shapes else None
+    model = build_on_meta(loaded.experiment)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    needs = memory_needs(loaded.experiment, model)
     warnings = [f"{w.message}; {w.help}" if w.help else w.message for w in loaded.warnings]
-    look = None
-    if shapes:
-        from ..training.model_summary import summarize_model
-
-        look = summarize_model(e)
     if as_json:
-        told: dict[str, Any] = {"name": e.name, "parameters": look.parameters if look else parameters}
-        told["memory"] = {b.phase: {"total": b.total, "terms": b.terms} for b in found}
-        told |= {"warnings": warnings} | ({"shapes": asdict(look)} if look else {})
-        typer.echo(json.dumps(told, indent=2))
+        record: dict[str, Any] = {"name": loaded.experiment.name, "parameters": parameters}
+        record |= {"memory": needs, "warnings": warnings} | ({"shapes": asdict(look)} if look else {})
+        typer.echo(json.dumps(record, indent=2))
         return
-    _print_check(f"{experiment}: the parts fit", parameters, found, look, warnings)
+    title = f"{experiment}: the components are compatible\n{parameters:,} parameters"
+    _print_check(title, needs, look, warnings)
 
 
-def _print_check(
-    title: str, parameters: int, found: Iterable[Budget], look: ModelSummary | None, warnings: Iterable[str]
-) -> None:
+def _print_check(title: str, needs: dict[str, int], look: ModelSummary | None, warnings: Iterable[str]) -> None:
     from rich.console import Console
     from rich.text import Text
 
@@ -147,12 +134,10 @@ def _print_check(
 
     console = Console()
     console.print(Text(title))
-    if look is None:
-        console.print(f"{parameters:,} parameters", highlight=False)
-    else:
+    if look is not None:
         console.print(_shapes(look))
     console.print()
-    console.print(_memory(found))
+    console.print(_memory(needs))
     console.print(Text(f"this machine has {size(total_memory())}", style="dim"))
     for warning in warnings:
         console.print(Text("warning: ", style="yellow") + Text(warning))
@@ -173,20 +158,17 @@ def _shapes(look: ModelSummary) -> Table:
     return table
 
 
-def _memory(found: Iterable[Budget]) -> Table:
-    """Make a table: of training with its terms, those below a thousandth left out; of the other phases in all."""
+def _memory(needs: dict[str, int]) -> Table:
     from rich.table import Table
 
     from ..config.machine_memory import size
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("memory")
+    table.add_column("memory without activations")
     table.add_column("bytes", justify="right")
-    for budget in found:
-        table.add_row(budget.phase, size(budget.total), style="bold")
-        for name, count in budget.terms.items():
-            if budget.phase == "training" and count * 1000 >= budget.total:
-                table.add_row(f"  {name}", size(count))
+    for name, count in needs.items():
+        table.add_row(name, size(count))
+    table.add_row("total", size(sum(needs.values())), style="bold")
     return table
 
 

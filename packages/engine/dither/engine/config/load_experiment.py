@@ -15,11 +15,10 @@ from dither.registry.plugins.status import PluginError
 from dither.registry.spec.aliases import components_in
 
 from .component_errors import ComponentFailed, title
-from .experiment import Experiment, misfit_memory
-from .machine_memory import gpu_memory, total_memory
+from .experiment import Experiment
 from .plugins import governing_policy, load_named, names_in
 
-__all__ = ["Loaded", "check_experiment", "load_experiment", "open_experiment", "require_memory"]
+__all__ = ["Loaded", "check_experiment", "load_experiment", "open_experiment"]
 
 
 @dataclass(frozen=True)
@@ -110,17 +109,3 @@ def _placed(problem: Problem, document: Document) -> Problem:
         return problem
     path: Any = ("task", "data") if document.at(("task", "data")) is not None else ("task",)
     return replace(problem, path=path, origin=document.origin(path))
-
-
-def require_memory(loaded: Loaded) -> None:
-    """Refuse to run on this machine what needs more than it has in total, or than its GPU has if one may be taken.
-
-    Raises:
-        Refused: With the estimate and its largest terms.
-    """
-    experiment, room = loaded.experiment, total_memory()
-    if experiment.train.device != "cpu":
-        room = max(room, gpu_memory() or 0)
-    misfits = list(misfit_memory(experiment, experiment.task.space(), room))
-    if misfits:
-        raise Refused(problems_of(misfits, loaded.document))

@@ -1,4 +1,4 @@
-"""What a full disk and a full memory say, in one form, whoever says it. No torch."""
+"""Recognise a full disk and exhausted memory in the exceptions of any library. No torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 __all__ = ["FULL", "disk_errors", "shortage"]
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""Error numbers of a write that found no space: disk, quota, largest file."""
+"""Error numbers of a full disk, a full quota, and the file-size limit."""
 NO_MEMORY = (
     "allocate memory",
     "start new thread",
@@ -20,12 +20,12 @@ NO_MEMORY = (
     "bad alloc",
     "could not create a primitive",
 )
-"""What libraries say in exceptions of their own where there is no memory, each in its words; the last is oneDNN's."""
+"""Messages of exceptions that libraries raise without memory; the last is oneDNN's."""
 
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Make an OSError of what safetensors says in an exception of its own, "No space left on device (os error 28)"."""
+    """Turn a SafetensorError such as "No space left on device (os error 28)" into an OSError."""
     from safetensors import SafetensorError
 
     try:
@@ -37,22 +37,18 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 def shortage(error: BaseException | None) -> str | None:
-    """Return what space or memory was lacking, as a line for people; None where that was not what went wrong.
-
-    It is worded from what says so: an error, or the one that it came from.
-    """
-    while error is not None and not _lacks(error):
+    """Return which resource an error, or one of its causes, reports as exhausted; None for any other error."""
+    while error is not None and not _is_shortage(error):
         error = error.__cause__
     if error is None:
         return None
-    said = str(error)
     if isinstance(error, OSError) and error.errno in FULL:
-        return said
-    return f"out of memory: {said}" if said else "out of memory"
+        return str(error)
+    reason = f"out of memory: {error}" if str(error) else "out of memory"
+    return f"{reason}\n  help: lower train.batch_size or raise train.accumulate; for samples, lower sample.batch_size"
 
 
-def _lacks(error: BaseException) -> bool:
-    """Tell whether an error itself says that there was too little space or memory."""
+def _is_shortage(error: BaseException) -> bool:
     if isinstance(error, OSError) and error.errno in (*FULL, errno.ENOMEM):
         return True
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":

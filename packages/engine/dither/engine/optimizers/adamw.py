@@ -23,7 +23,6 @@ class AdamW(OptimizerSpec):
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019), fused where a kernel exists."""
 
     name: ClassVar[str] = "adamw"
-    moments = 2
     lr: float = Field(1e-3, gt=0)
     """Learning rate, multiplied by the schedule."""
     betas: list[Beta] = Field([0.9, 0.999], min_length=2, max_length=2)

@@ -26,7 +26,6 @@ class Muon(OptimizerSpec):
     """
 
     name: ClassVar[str] = "muon"
-    moments = 2
     lr: float = Field(1e-3, gt=0)
     """Learning rate, multiplied by the schedule."""
     momentum: float = Field(0.95, ge=0, lt=1)

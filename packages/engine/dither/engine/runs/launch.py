@@ -27,6 +27,7 @@ from ..distributed.ranks import Ranks, join_ranks
 from ..files.metrics_file import BEGINNING
 from ..files.resource_errors import shortage
 from ..training.diffusion import Diffusion
+from ..training.memory_check import require_memory
 from ..training.nan_guard import NonFinite, describe_data
 from ..training.trainer import Trainer
 from .loading import build
@@ -136,6 +137,7 @@ class Start:
 
 def _begin(start: Start, runs: Path) -> int:
     loaded, ranks = start.loaded, start.ranks
+    _require_memory(start)
     system, device = build(loaded, training=True)
     notes = _first_weights(loaded, system)
     counts = system.parameter_counts()
@@ -158,6 +160,7 @@ def _resume(start: Start, path: Path, accept_changes: bool) -> int:
         before = read_manifest(path)
         changes, data = check_unchanged(before, loaded, path, accept_changes)
         changes = directory.changes(loaded, moved=accept_changes) + changes if ranks.is_main else []
+        _require_memory(start)
         system, _ = build(loaded, training=True)
         newest, damaged = find_newest(path, ranks)
         if newest is None:
@@ -184,6 +187,11 @@ def _resume(start: Start, path: Path, accept_changes: bool) -> int:
         run = _run(start, directory, trainer, log, scores)
         run.saver.newest = None if newest is None else trainer.step
         return _train(run, console)
+
+
+def _require_memory(start: Start) -> None:
+    sharded = start.loaded.experiment.train.strategy == "fsdp"
+    require_memory(start.loaded.experiment, start.ranks.size if sharded else 1)
 
 
 def _first_weights(loaded: Loaded, system: Diffusion) -> list[str]:

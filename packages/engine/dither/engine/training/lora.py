@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -54,7 +55,7 @@ class LowRank(nn.Module):
 
     def forward(self, weight: Float[Tensor, "O I"]) -> Float[Tensor, "O I"]:
         """Return the adapted matrix, without autocast, exactly as `merged` computes it."""
-        with torch.autocast(weight.device.type, enabled=False):
+        with nullcontext() if weight.is_meta else torch.autocast(weight.device.type, enabled=False):
             return _adapted(weight, self.A, self.B, self.scale)
 
 

@@ -1,0 +1,99 @@
+"""Memory of weights, gradients, optimizer state and EMA, counted before a run."""
+
+import pytest
+import torch
+
+from dither.engine.config import machine_memory
+from dither.engine.config.machine_memory import size, total_memory
+from dither.engine.training import memory_check
+from dither.engine.training.diffusion import Diffusion
+from dither.engine.training.memory_check import build_on_meta, memory_needs, require_memory
+from dither.engine.training.trainer import Trainer
+from dither.registry import Refused
+
+CHANGES = {
+    "adamw": (),
+    "muon": ("train.optimizer=muon",),
+    "no EMA": ("train.ema=0",),
+    "freeze": ("train.freeze=['table.*']",),
+    "lora": ("train.lora={rank=2, on=['body'], whole=['head.*']}",),
+}
+
+
+@pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
+def test_needs_equal_the_tensors_of_a_trainer_after_a_step(load, changes):
+    experiment = load(*changes).experiment
+    trainer = Trainer(Diffusion.build(experiment), experiment.train, 0)
+    trainer.advance()
+    model = trainer.system.model
+    tensors = {
+        "weights": [*model.parameters(), *model.buffers()],
+        "gradients": [p.grad for p in model.parameters() if p.grad is not None],
+        "optimizer state": [
+            value
+            for part in getattr(trainer.optimizer, "parts", (trainer.optimizer,))
+            for state in part.state.values()
+            for value in state.values()
+            if isinstance(value, torch.Tensor)
+        ],
+    }
+    needs = memory_needs(experiment, build_on_meta(experiment))
+    assert {name: sum(t.nbytes for t in held) for name, held in tensors.items()}.items() <= needs.items()
+    assert needs.get("EMA", 0) == (0 if experiment.train.ema == 0 else needs["weights"])
+
+
+def test_a_model_that_exceeds_the_memory_is_refused(load):
+    experiment = load().experiment
+    needs = sum(memory_needs(experiment, build_on_meta(experiment)).values())
+    require_memory(experiment, room=needs)
+    require_memory(experiment, shards=2, room=needs // 2)
+    with pytest.raises(Refused) as info:
+        require_memory(experiment, room=needs - 1)
+    assert [(p.code, p.path) for p in info.value.problems] == [("out-of-memory", ("model",))]
+
+
+@pytest.mark.parametrize("limit", [("room", 100), ("tensors", 1)], ids=lambda limit: limit[0])
+def test_building_stops_at_the_limit(load, monkeypatch, limit):
+    if limit[0] == "tensors":
+        monkeypatch.setattr(memory_check, "MAX_TENSORS", limit[1])
+    with pytest.raises(Refused) as info:
+        build_on_meta(load().experiment, limit[1] if limit[0] == "room" else None)
+    assert info.value.codes == ["out-of-memory"]
+
+
+def test_a_model_that_cannot_be_built_on_meta_is_not_refused(load, monkeypatch):
+    def fail(experiment, limit):
+        raise NotImplementedError("aten::item on meta")
+
+    monkeypatch.setattr(memory_check, "build_on_meta", fail)
+    require_memory(load().experiment, room=1)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (3 * 2**40 // 2, "1.5 TiB")]
+)
+def test_size(count, text):
+    assert size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("groups", "files"),
+    [
+        ("0::/job\n", {"sys/job/memory.max": 4096, "sys/memory.max": "max"}),
+        ("4:memory:/job\n", {"sys/memory/job/memory.limit_in_bytes": 4096}),
+    ],
+    ids=["cgroup v2", "cgroup v1"],
+)
+def test_the_memory_limit_of_a_container_counts(tmp_path, monkeypatch, groups, files):
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(groups)
+    for name, value in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(str(value))
+    monkeypatch.setattr(machine_memory, "CONTROL", tmp_path / "sys")
+    monkeypatch.setattr(machine_memory, "PROCESSES", tmp_path / "proc")
+    total_memory.cache_clear()
+    try:
+        assert total_memory() == 4096
+    finally:
+        total_memory.cache_clear()
