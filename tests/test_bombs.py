@@ -20,10 +20,10 @@ KEY = ".".join(["a"] * 20_000)
 QUOTED = ".".join(['"a b"'] * 20_000)
 
 TEXTS = {
-    "deep arrays": ("a = " + "[" * 50_000 + "]" * 50_000, "stand inside each other"),
-    "deep arrays unclosed": ("a = " + "[" * 50_000, "stand inside each other"),
-    "deep tables": ("a = " + "{ a = " * 20_000 + "1" + " }" * 20_000, "stand inside each other"),
-    "deep but few": ("a = " + "[" * 300 + "]" * 300, "stand inside each other"),
+    "deep arrays": ("a = " + "[" * 50_000 + "]" * 50_000, "nested more than"),
+    "deep arrays unclosed": ("a = " + "[" * 50_000, "nested more than"),
+    "deep tables": ("a = " + "{ a = " * 20_000 + "1" + " }" * 20_000, "nested more than"),
+    "deep but few": ("a = " + "[" * 300 + "]" * 300, "nested more than"),
     "dotted key": (f"{KEY} = 1", "20,000 parts"),
     "dotted key with spaces": (f"{KEY.replace('.', ' . ')} = 1", "20,000 parts"),
     "dotted quoted key": (f"{QUOTED} = 1", "20,000 parts"),
@@ -31,13 +31,13 @@ TEXTS = {
     "dotted header": (f"[{KEY}]\nb = 1", "20,000 parts"),
     "dotted array header": (f"[[{QUOTED}]]\nb = 1", "20,000 parts"),
     "dotted key in a table": (f"t = {{ {KEY} = 1 }}", "20,000 parts"),
-    "huge integer": ("a = " + "9" * 5000, "5,000 digits"),
+    "huge integer": ("a = " + "9" * 5000, "5000 digits"),
     "large integer": ("[t]\na = [1, " + "9" * 100 + "]", "64 bits"),
     "huge hexadecimal": ("a = 0x" + "f" * 200_000, "64 bits"),
     "huge binary": ("a = 0b" + "1" * 200_000, "64 bits"),
     "huge octal": ("seed = 0o" + "7" * 200_000, "64 bits"),
     "200,000 keys": ("".join(f"k{number} = 1\n" for number in range(200_000)), "at most 262,144"),
-    "32,000 keys": ("".join(f"{number:x}=1\n" for number in range(32_000)), "at most 20,000"),
+    "32,000 keys": ("".join(f"{number:x}=1\n" for number in range(32_000)), "more problems are not shown"),
     "20,000 keys": ("".join(f"k{number}=1\n" for number in range(19_000)), "more problems are not shown"),
     "20,000 elements": ("plugins = [" + "1," * 19_000 + "]", "more problems"),
     "names of plugins": (f"plugins = {[f'no{number}' for number in range(15_000)]}", "14,950 more names"),
@@ -54,8 +54,8 @@ TEXTS = {
     "long key": (f"{'k' * 250_000} = 1", "unknown key"),
     "long name of a part": (f'loss = "{"x" * 250_000}"', "unknown loss"),
     "escapes": ('name = "' + "\\n" * 120_000 + '"', "expected at most 64 letters"),
-    "quotes without an end": ("a = " + '\\"' * 100_000 + "." * 40, "not valid TOML"),
-    "long strings without an end": ("." * 40 + '\na = """' + '\\"""' * 60_000 + "\\", "not valid TOML"),
+    "quotes without an end": ("a = " + '\\"' * 100_000 + "." * 40, "invalid TOML"),
+    "long strings without an end": ("." * 40 + '\na = """' + '\\"""' * 60_000 + "\\", "invalid TOML"),
     "10 MB": ("# " + "x" * 10_000_000, "10,000,002 bytes"),
 }
 
@@ -75,7 +75,7 @@ FOLDERS = {
     "twice each": None,
     "a long chain": "more than 32 files",
     "the same many times": "15,000 files",
-    "many large parents": "with all that it extends",
+    "many large parents": "together with the files it extends",
 }
 """What a file can be besides a text, and files that extend each other; None where nothing is wrong."""
 LONG = "x" * 100_000
@@ -83,14 +83,14 @@ CHANGES = {
     "key": ([f"--set={KEY}=1"], "20,000 parts"),
     "quoted key": ([f"--set={QUOTED}=1"], "20,000 parts"),
     "key in a value": ([f"--set=a={{{KEY}=1}}"], "20,000 parts"),
-    "deep value": (["--set=a=" + "[" * 50_000], "stand inside each other"),
-    "huge integer": (["--set=seed=" + "9" * 5000], "5,000 digits"),
+    "deep value": (["--set=a=" + "[" * 50_000], "nested more than"),
+    "huge integer": (["--set=seed=" + "9" * 5000], "5000 digits"),
     "huge hexadecimal": (["--set=seed=0x" + "f" * 50_000], "64 bits"),
     "long string": ([f"--set=name={LONG}"], "expected at most 64 letters"),
     "long key": ([f"--set={LONG}=1"], "unknown key"),
     "no key": ([f"--set={LONG}"], "expected key=value"),
     "many": ([f"--set=k{number}=1" for number in range(5_000)], "4,950 more problems"),
-    "elements": (["--set=plugins=[" + "1," * 30_000 + "]"], "at most 20,000"),
+    "elements": (["--set=plugins=[" + "1," * 30_000 + "]"], "more problems"),
     "long key to unset": ([f"--unset={LONG}"], "no such key"),
     "dotted key to unset": ([f"--unset={KEY}"], "20,000 parts"),
 }

@@ -70,7 +70,7 @@ def under_carets(text: str) -> list[str]:
         ("lr = 3e-3", 'betas = [0.9, "x"]', "wrong-type", "train.optimizer.betas[1]", '"x"'),
         ('loss = "masked-ce"', 'loss = "absorbing"', "unknown-component", "loss", '"absorbing"'),
         ('"adaln-zero"', '"adaln-zer"', "unknown-component", "model.block", '"adaln-zer"'),
-        ('"adaln-zero"', '"adaln-zero@9"', "unknown-component", "model.block", '"adaln-zero@9"'),
+        ('"adaln-zero"', '"adaln-zero@9"', "revision-mismatch", "model.block", '"adaln-zero@9"'),
         ("heads = 4", "heads = 7", "misfit", "model.block.heads", "7"),
         ('name = "bubble-quick"', 'name = "a/b"', "invalid-value", "name", '"a/b"'),
         ('name = "bubble-quick"', "name = { a = 1 }", "wrong-type", "name", "{ a = 1 }"),

@@ -38,7 +38,7 @@ def prepare(
 
     catalog = visible_plugins(selected).catalog
     spec, meant = _spec_of(catalog, name)
-    document = Document.changed([*meant, *overrides_from_flags(given or (), spec), *(changes or ())])
+    document = Document.from_overrides([*meant, *overrides_from_flags(given or (), spec), *(changes or ())])
     data: Any = read(spec, document, catalog)
     try:
         done = data.prepare()

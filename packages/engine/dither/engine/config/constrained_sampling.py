@@ -67,7 +67,7 @@ def load_constrained(
     if wrong := list(_others(layer)):
         raise Refused(wrong)
     _drop(document, ("task", "constraints"))
-    document.lay(layer)
+    document.merge(layer)
     return check_experiment(document, plugins)
 
 
@@ -87,5 +87,5 @@ def _others(layer: Layer) -> list[Problem]:
 def _drop(document: Document, path: tuple[str, str]) -> None:
     table = document.at(path[:1])
     if isinstance(table, dict) and path[1] in table:
-        document.lay(Layer("", {path[0]: {path[1]: {}}}))
+        document.merge(Layer("", {path[0]: {path[1]: {}}}))
         del table[path[1]]

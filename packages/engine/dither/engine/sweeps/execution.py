@@ -73,7 +73,7 @@ class Settings:
             Refused: One is not `key=value`.
         """
         try:
-            return {key: value for option in self.options for key, value in Layer.change(option).tree.items()}
+            return {key: value for option in self.options for key, value in Layer.override(option).tree.items()}
         except Refused as refused:
             message = refused.problems[0].message.replace("--set", "--job")
             raise Refused(message, code="usage") from None

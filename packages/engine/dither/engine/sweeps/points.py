@@ -91,7 +91,7 @@ class Point:
             for part in reversed(path):
                 tree = {part: tree}
             origin = base.origin(place, value=True) if place is not None else None
-            document.lay(_SweptValue(dotted(path), tree, given=origin))
+            document.merge(_SweptValue(dotted(path), tree, given=origin))
         return document
 
 
@@ -124,12 +124,12 @@ def with_sweeps(document: Document, sweeps: list[str]) -> None:
     """
     for text in sweeps:
         try:
-            tree = Layer.change(text).tree
+            tree = Layer.override(text).tree
         except Refused as refused:
             message = refused.problems[0].message.replace("--set", "--sweep")
             raise Refused(message, code=refused.problems[0].code) from None
         for path, (_, values) in iter_keys(tree, ()):
-            document.lay(Layer(f"--sweep {text}"[:100], {"sweep": {"grid": {dotted(path): values}}}))
+            document.merge(Layer(f"--sweep {text}"[:100], {"sweep": {"grid": {dotted(path): values}}}))
 
 
 def read_axes(document: Document) -> list[list[Axis]]:

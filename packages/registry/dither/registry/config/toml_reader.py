@@ -1,175 +1,139 @@
-"""What may be read at all: a regular file of text, not too large, whose tables, keys and numbers are not endless.
-
-Some texts that tomllib would read cost it seconds and gigabytes: one key of 20,000 parts takes 10 s and 1.5 GB. They
-are refused by their looks, before they are parsed.
-"""
+"""Read TOML from a regular file of limited size, with the place of every syntax error."""
 
 from __future__ import annotations
 
 import os
 import re
 import stat
-from collections.abc import Iterator
-from io import RawIOBase
+import tomllib
 from pathlib import Path
+from typing import Any
 
+from ..spec.misfit import Path as KeyPath
 from .errors import Origin, Problem, Refused
 
-__all__ = ["DEEPEST", "LARGEST", "check_text", "read_text", "syntax_problem"]
+__all__ = ["MAX_BYTES", "parse_toml", "read_text", "syntax_problem", "too_large_integers"]
 
-LARGEST = 256 * 1024
-"""Bytes of an experiment file with all that it extends: far above any real one."""
-DEEPEST = 32
-"""Parts of a key, and tables or arrays inside each other."""
-MOST_VALUES = 20_000
-"""Keys, headers and elements of arrays in a file."""
-MOST_DIGITS = 4300
-"""Digits of a decimal number that Python reads."""
-
-STRINGS = (
-    r'"""(?:[^"\\]++|\\.|"{1,2}(?!"))*+(?:"{3,5}|\\?\Z)',
-    r"'''(?:[^']++|'{1,2}(?!'))*+(?:'{3,5}|\Z)",
-)
-PART = r"""(?:[\w-]++|"(?:[^"\\\n]++|\\.)*+"?|'[^'\n]*+'?)"""
-TOKEN = re.compile(
-    rf"#[^\n]*+|{'|'.join(STRINGS)}|(?P<open>[\[{{])|(?P<close>[\]}}])|(?P<key>{PART}(?:[ \t]*+\.[ \t]*+{PART})*+)",
+MAX_BYTES = 256 * 1024
+"""Size of an experiment file together with the files it extends."""
+MAX_DEPTH = 64
+"""Parts of a dotted key, and levels of nesting: tomllib takes 10 s and 1.5 GB for a key of 20,000 parts."""
+STRING_OR_COMMENT = re.compile(
+    r'"""(?:[^"\\]++|\\.|"{1,2}(?!"))*+(?:"{3,5}|\\?\Z)'
+    r"|'''(?:[^']++|'{1,2}(?!'))*+(?:'{3,5}|\Z)"
+    r'|"(?:[^"\\\n]++|\\.)*+"?'
+    r"|'[^'\n]*+'?"
+    r"|#[^\n]*+",
     re.DOTALL,
 )
-"""What matters in a text that may be no TOML at all. No two alternatives overlap, so the search never goes back."""
-KEY_PART = re.compile(PART, re.DOTALL)
-NUMBER = re.compile(rf"(?<![\w.])[+-]?\d[\d_]{{{MOST_DIGITS},}}")
+KEY = re.compile(r"[\w-]++(?:[ \t]*+\.[ \t]*+[\w-]++)*+")
+PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+DUPLICATE = re.compile(r"Cannot (overwrite|declare|mutate)")
+FIRST_KEY = re.compile(r"[ \t]*\[*[ \t]*([^\s=\]]+)")
+INTEGERS = range(-(2**63), 2**63)
 
 
-def read_text(path: Path, room: int = LARGEST) -> str:
+def read_text(path: Path, room: int = MAX_BYTES) -> str:
     """Return the text of a regular file of at most `room` bytes.
 
     Raises:
-        Refused: It is missing, too large, not UTF-8, or a folder, pipe or device, of which nothing is read.
+        Refused: It is missing, too large, not UTF-8, or a folder, pipe or device.
     """
     try:
-        with open(path, "rb", buffering=0, opener=_without_waiting) as file:
+        with open(path, "rb", buffering=0, opener=_nonblocking) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise Refused(f"{path} is a pipe or a device, not a file")
-            content = b"".join(_chunks(file, room + 1))
+                raise Refused(f"{path} is a pipe or a device, not a file", code="unreadable-file")
+            content = b""
+            while len(content) <= room and (chunk := file.read(room + 1 - len(content))):
+                content += chunk
     except FileNotFoundError:
-        raise Refused(f"file {path} does not exist") from None
+        raise Refused(f"file {path} does not exist", code="file-not-found") from None
     except IsADirectoryError:
-        raise Refused(f"{path} is a folder, not a file") from None
-    except (OSError, ValueError) as error:  # ValueError: the path holds a zero byte
-        raise Refused(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+        raise Refused(f"{path} is a folder, not a file", code="unreadable-file") from None
+    except (OSError, ValueError) as error:  # ValueError: the path contains a null byte
+        reason = getattr(error, "strerror", None) or error
+        raise Refused(f"cannot read {path}: {reason}", code="unreadable-file") from None
     if len(content) > room:
-        among = "" if room == LARGEST else " with all that it extends"
-        raise Refused(
-            f"{path} has {max(status.st_size, len(content)):,} bytes; an experiment file{among} has at most {LARGEST:,}"
-        )
+        extended = "" if room == MAX_BYTES else " together with the files it extends"
+        size = max(status.st_size, len(content))
+        text = f"{path} has {size:,} bytes; an experiment file{extended} may have at most {MAX_BYTES:,}"
+        raise Refused(text, code="too-large")
     try:
         return content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise Refused(f"{path}:{line} is not UTF-8 text: byte {error.start} cannot be read") from None
+        raise Refused(f"{path}:{line}: not UTF-8 (byte {error.start})", code="unreadable-file") from None
 
 
-def _without_waiting(path: str, flags: int) -> int:
-    """Open a file; a pipe that nobody writes to would else be waited for."""
-    return os.open(path, flags | os.O_NONBLOCK)
+def _nonblocking(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # opening a pipe without a writer would block
 
 
-def _chunks(file: RawIOBase, room: int) -> Iterator[bytes]:
-    while room > 0 and (chunk := file.read(room)):
-        room -= len(chunk)
-        yield chunk
-
-
-def check_text(text: str, name: str) -> None:
-    """Refuse a text that would take too long to parse, or that no person wrote.
-
-    Raises:
-        Refused: With the place in the text, which is called `name`.
-    """
-    if text.count("[") + text.count("{") > DEEPEST or any(line.count(".") >= DEEPEST for line in text.split("\n")):
-        _check_depth(text, name)
-    values = sum(map(text.count, "=,["))
-    if values > MOST_VALUES:
-        raise Refused(f"{name} has about {values:,} keys and elements; at most {MOST_VALUES:,} are read")
-    if len(text) > MOST_DIGITS and (number := NUMBER.search(text)):
-        digits = sum(map(str.isdigit, number[0]))
-        raise _refusal(f"a number of {digits:,} digits cannot be read", name, text, *number.span())
-
-
-def _check_depth(text: str, name: str) -> None:
-    depth = 0
-    for token in TOKEN.finditer(text):
-        if token["open"]:
-            depth += 1
-            if depth > DEEPEST:
-                message = f"more than {DEEPEST} tables or arrays stand inside each other"
-                raise _refusal(message, name, text, *token.span())
-        elif token["close"]:
-            depth = max(depth - 1, 0)
-        elif token["key"] and token["key"].count(".") >= DEEPEST:
-            parts = sum(1 for _ in KEY_PART.finditer(token["key"]))
-            if parts > DEEPEST:
-                message = f"a key has {parts:,} parts; at most {DEEPEST} are read"
-                raise _refusal(message, name, text, *token.span())
-
-
-def _refusal(message: str, name: str, text: str, start: int, end: int) -> Refused:
-    return Refused(Problem(message, (), Origin.within(name, text, start, end)))
-
-
-PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
-WORDS: tuple[tuple[str, str, str | None], ...] = (
-    ("Cannot overwrite a value", "the key was given before", "a key stands once in a table; drop one of the two"),
-    ("Cannot declare", "the table was opened before", "put the keys of both under one header"),
-    (
-        "Cannot mutate immutable",
-        "the table was closed before",
-        "put the key inside the braces, or open the table with [...]",
-    ),
-    ("Illegal character '\\n'", "the string does not end on its line", 'close it with a quote, or open it with """'),
-    (
-        "Invalid value",
-        "expected a value",
-        'a value is a number, true, false, a "string" in quotes, a [list] or a { table }',
-    ),
-    ("Expected newline or end", "expected the end of the line", None),
-    ("Expected '=' after", 'expected "=" after the key', None),
-    ("Invalid statement", "neither a key nor a [table]", None),
-    ("Unclosed array", 'expected "," or "]"', None),
-    ("Unclosed inline table", 'expected "," or "}"', None),
-    ("Unescaped '\\' in a string", "a backslash in quotes begins an escape", "write it twice, or the string in '...'"),
-)
-"""How a message of tomllib begins, what to say instead, and a word of help."""
-WHOLE_KEY = ("the key was given before", "the table was opened before", "the table was closed before")
-KEY = re.compile(r"\[*[ \t]*([^\s=\]]+)")
-
-
-def syntax_problem(error: str, text: str, name: str) -> Problem:
-    """Return the problem of which tomllib speaks, at its place.
+def parse_toml(text: str, name: str) -> dict[str, Any]:
+    """Parse a TOML text.
 
     Args:
-        error: The message of tomllib.
-        text: What was read.
-        name: What the text is called.
+        text: The text.
+        name: File name or option, for messages.
+
+    Raises:
+        tomllib.TOMLDecodeError: The syntax is invalid; `syntax_problem` locates it.
+        Refused: It is nested too deeply, a key has too many parts, or an integer too many digits.
     """
-    place = PLACE.search(error)
-    at_end = place is None or place[1] is None
-    start = len(text.rstrip()) if at_end or place is None else _offset(text, int(place[1]), int(place[2]))
-    message = PLACE.sub("", error)
-    found = ((words, hint) for beginning, words, hint in WORDS if message.startswith(beginning))
-    words, hint = next(found, (message[:1].lower() + message[1:], None))
+    _check_dotted_keys(text, name)
+    try:
+        tree = tomllib.loads(text)
+        _check_depth(tree)
+    except RecursionError:
+        raise Refused(f"{name}: nested more than {MAX_DEPTH} levels deep", code="too-large") from None
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError as error:  # Python converts integers of at most 4,300 digits
+        raise Refused(f"{name}: {error}", code="out-of-range") from None
+    return tree
+
+
+def _check_dotted_keys(text: str, name: str) -> None:
+    if all(line.count(".") < MAX_DEPTH for line in text.split("\n")):
+        return
+    masked = STRING_OR_COMMENT.sub(lambda match: ("#" if match[0][0] == "#" else "q") * len(match[0]), text)
+    for key in KEY.finditer(masked):
+        if (parts := key[0].count(".") + 1) > MAX_DEPTH:
+            message = f"a key has {parts:,} parts; at most {MAX_DEPTH} are allowed"
+            raise Refused(Problem(message, origin=Origin.within(name, text, *key.span()), code="too-large"))
+
+
+def _check_depth(tree: Any, depth: int = 0) -> None:
+    if depth > MAX_DEPTH:
+        raise RecursionError
+    for value in tree.values() if isinstance(tree, dict) else tree:
+        if isinstance(value, dict | list):
+            _check_depth(value, depth + 1)
+
+
+def too_large_integers(tree: Any, path: KeyPath = ()) -> list[KeyPath]:
+    """Return the paths of integers that do not fit into 64 bits, as TOML requires."""
+    found: list[KeyPath] = []
+    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+        if isinstance(value, dict | list):
+            found += too_large_integers(value, (*path, key))
+        elif type(value) is int and value not in INTEGERS:
+            found.append((*path, key))
+    return found
+
+
+def syntax_problem(error: tomllib.TOMLDecodeError, text: str, name: str) -> Problem:
+    """Return the message of tomllib with its place in the text, which is called `name`."""
+    message, place = PLACE.sub("", str(error)), PLACE.search(str(error))
+    if place is None or place[1] is None:
+        start, message = len(text.rstrip()), message + " at the end of the file"
+    else:
+        before = text.split("\n", int(place[1]) - 1)[:-1]
+        start = sum(len(line) + 1 for line in before) + int(place[2]) - 1
     end = start + 1
-    if words in WHOLE_KEY:  # tomllib speaks of where the statement ends
-        line = text.rfind("\n", 0, start) + 1
-        if key := KEY.match(text, line):
-            start, end = key.span(1)
-    words += " at the end of the file" if at_end and place else ""
-    return Problem(f"not valid TOML: {words}", (), Origin.within(name, text, start, end), hint)
-
-
-def _offset(text: str, line: int, column: int) -> int:
-    start = 0
-    for _ in range(line - 1):
-        start = text.find("\n", start) + 1
-    return start + column - 1
+    if DUPLICATE.match(message):  # tomllib reports the end of the statement
+        key = FIRST_KEY.match(text, text.rfind("\n", 0, start) + 1)
+        start, end = key.span(1) if key else (start, end)
+    message = f"invalid TOML: {message[:1].lower()}{message[1:]}"
+    return Problem(message, origin=Origin.within(name, text, start, end), code="syntax-error")
