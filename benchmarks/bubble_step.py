@@ -119,22 +119,17 @@ def trainer(rooms: str, *changes: str) -> Trainer:
     return built
 
 
-def engine(rooms: str, *changes: str, padded: bool = False) -> Callable[[], object]:
+def engine(rooms: str, *changes: str) -> Callable[[], object]:
     """Return the engine's step."""
     keep_freed_memory()  # as a run does
-    built = trainer(rooms, *changes)
-    if padded:
-        model: Any = built.system.model
-        model.skip_padding = model.skip_unasked = False
-    return built.advance
+    return trainer(rooms, *changes).advance
 
 
 def steps(rooms: str) -> dict[str, Callable[[], Callable[[], object]]]:
     """Return what makes each step."""
     return {
         f"straightforward, SDPA with PAD, {rooms}": lambda: straightforward(trainer(rooms)),
-        f"engine, with PAD, {rooms}": lambda: engine(rooms, padded=True),
-        f"engine, padding left out, {rooms}": lambda: engine(rooms),
+        f"engine, with PAD, {rooms}": lambda: engine(rooms),
         f"engine, buckets, {rooms}": lambda: engine(rooms, "train.buckets=true"),
     }
 

@@ -114,7 +114,7 @@ def engine(precision: str, *changes: str, joined: bool) -> Callable[[], object]:
     own = experiment(f"train.precision={precision}", *changes)
     system = Diffusion.build(own).train()
     model: Any = system.model
-    model.join_hidden = joined
+    model.merge_masked = joined
     return Trainer(system, own.train, 0).advance
 
 

@@ -1,4 +1,4 @@
-"""Models by name, as an experiment file would ask for them, and weights that are all at work."""
+"""Small models by name, states to run them on, and weights away from their initial values."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from dither.registry import FeatureSpace, Field, TokenSpace, default_catalog
+from dither.registry.flow.records import State
 
 torch.set_num_threads(1)
 
@@ -14,7 +15,7 @@ SMALL = {"width": 16, "depth": 2, "block": {"use": "adaln-zero", "heads": 2}}
 
 @pytest.fixture
 def model_of():
-    """Build a small denoiser for a space; keywords are options, `heads=2` and the like go to the block."""
+    """Build a small denoiser for a space; `block` updates the options of the block."""
 
     def build(space, *, block=None, seed=0, device="cpu", **options):
         table = SMALL | options | {"block": {**SMALL["block"], **(block or {})}}
@@ -31,7 +32,7 @@ def model_of():
 
 @pytest.fixture
 def opened():
-    """Move every weight away from its start, so that gates and heads that start at zero take part."""
+    """Move every weight away from its initial value, so that gates and heads that start at zero take part."""
 
     def move(module, std=0.2):
         generator = torch.Generator().manual_seed(1)
@@ -41,6 +42,22 @@ def opened():
         return module
 
     return move
+
+
+@pytest.fixture
+def state_of():
+    """Random ids, or random features with a share of the positions masked."""
+
+    def draw(space, rows=2, seed=0, ratio=0.5, dtype=torch.float32):
+        generator = torch.Generator().manual_seed(seed)
+        if isinstance(space, TokenSpace):
+            sizes = space.table(lambda field: torch.tensor(field.size))
+            return State.of((torch.rand(rows, space.length, generator=generator) * sizes).long())
+        masked = (torch.rand(rows, space.length, 1, generator=generator) < ratio).expand(-1, -1, space.width)
+        x = torch.randn(masked.shape, dtype=dtype, generator=generator)
+        return State(x.masked_fill(masked, 0.0), masked)
+
+    return draw
 
 
 @pytest.fixture

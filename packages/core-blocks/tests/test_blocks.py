@@ -1,83 +1,99 @@
-"""The adaLN-Zero block against DiT's formula, its start as the identity, and what it refuses."""
+"""Blocks and the final norm against their formulas and torch's own layers."""
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
 from dither.core_blocks.adaln import Final
-from dither.core_blocks.block_specs import AdaLNZero
-from dither.core_blocks.blocks import AdaLNZeroBlock
+from dither.core_blocks.attention import QVBiasedLinear
+from dither.core_blocks.blocks import DropPath
+from dither.core_blocks.specs import AdaLNZero, PreNorm
+from dither.registry import FeatureSpace, default_catalog
+
+WIDTH, COND, HEADS = 12, 7, 3
 
 
 def inputs():
     torch.manual_seed(0)
-    return torch.randn(2, 5, 12), torch.randn(2, 7)
+    return torch.randn(2, 5, WIDTH), torch.randn(2, COND)
+
+
+def adaln_zero(**options):
+    return AdaLNZero(heads=HEADS, **options).build(WIDTH, COND)
+
+
+def pre_norm(**options):
+    block = PreNorm(heads=HEADS, **options).build(WIDTH, COND)
+    generator = torch.Generator().manual_seed(0)
+    for weight in block.parameters():
+        nn.init.normal_(weight, std=0.3, generator=generator)
+    return block
 
 
 @pytest.mark.parametrize(
     "options", [{}, {"norm": "rms", "affine": True, "mlp": "swiglu", "rope": True, "dropout": 0.3}]
 )
-def test_starts_as_the_identity_even_in_training(options):
+def test_adaln_zero_starts_as_the_identity(options):
     x, c = inputs()
-    assert torch.equal(AdaLNZeroBlock(12, 7, 3, **options).train()(x, c), x)
+    assert torch.equal(adaln_zero(**options).train()(x, c), x)
 
 
-def test_equals_the_formula_of_dit(opened):
-    """Linear(c) -> shift, scale, gate of attention, then of the MLP (as DiT's code; the text of seed 000 swaps two)."""
+def test_adaln_zero_equals_dit(opened):
+    """Linear(c) -> shift, scale, gate of attention, then of the MLP (DiT's code; the text of seed 000 swaps two)."""
     x, c = inputs()
-    block = opened(AdaLNZeroBlock(12, 7, 3).eval())
+    block = opened(adaln_zero().eval())
     shift1, scale1, gate1, shift2, scale2, gate2 = (
-        (c @ block.modulation.linear.weight.T + block.modulation.linear.bias).view(2, 6, 1, 12).unbind(1)
+        (c @ block.modulation.linear.weight.T + block.modulation.linear.bias).view(2, 6, 1, WIDTH).unbind(1)
     )
-    h = x + gate1 * block.attention(functional.layer_norm(x, (12,), eps=1e-6) * (1 + scale1) + shift1)
-    expected = h + gate2 * block.mlp(functional.layer_norm(h, (12,), eps=1e-6) * (1 + scale2) + shift2)
+    h = x + gate1 * block.attention(functional.layer_norm(x, (WIDTH,), eps=1e-6) * (1 + scale1) + shift1)
+    expected = h + gate2 * block.mlp(functional.layer_norm(h, (WIDTH,), eps=1e-6) * (1 + scale2) + shift2)
     torch.testing.assert_close(block(x, c), expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("cond", [7, None])
-def test_final_norm_is_shifted_and_scaled_in_this_order(opened, cond):
+@pytest.mark.parametrize("cond", [COND, None])
+def test_final_norm_equals_its_formula(opened, cond):
     x, c = inputs()
-    final = opened(Final(12, cond, eps=0.1))
-    expected = functional.layer_norm(x, (12,), eps=0.1)
+    final = opened(Final(WIDTH, cond, norm="layer", affine=False, eps=0.1))
+    expected = functional.layer_norm(x, (WIDTH,), eps=0.1)
     if cond is not None:
-        vectors = c @ final.modulation.linear.weight.T + final.modulation.linear.bias
-        expected = expected * (1 + vectors[:, None, 12:]) + vectors[:, None, :12]
+        shift, scale = (c @ final.modulation.linear.weight.T + final.modulation.linear.bias)[:, None].chunk(2, -1)
+        expected = expected * (1 + scale) + shift
     torch.testing.assert_close(final(x, c), expected, atol=1e-6, rtol=1e-5)
 
 
 def test_condition_per_position(opened):
     x, c = inputs()
-    block = opened(AdaLNZeroBlock(12, 7, 3).eval())
+    block = opened(adaln_zero().eval())
     torch.testing.assert_close(block(x, c[:, None].expand(-1, 5, -1)), block(x, c), atol=1e-6, rtol=1e-5)
-    with torch.no_grad():  # without attention, each position is what it is under its own condition
+    with torch.no_grad():  # without attention each position depends on its own condition only
         block.attention.out.weight.zero_()
         block.attention.out.bias.zero_()
-    each = c[:, None].repeat(1, 5, 1)
-    each[:, 3] = c.flip(0)
-    y = block(x, each)
+    per_position = c[:, None].repeat(1, 5, 1)
+    per_position[:, 3] = c.flip(0)
+    y = block(x, per_position)
     torch.testing.assert_close(y[:, 3], block(x, c.flip(0))[:, 3], atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(y[:, :3], block(x, c)[:, :3], atol=1e-6, rtol=1e-5)
     assert not torch.allclose(y[:, 3], block(x, c)[:, 3])
 
 
-def test_attention_and_mlp_have_the_same_dropout_unless_asked(opened):
-    block = AdaLNZeroBlock(12, 7, 3, dropout=0.2)
+def test_dropout_is_active_in_training_only(opened):
+    block = adaln_zero(dropout=0.2)
     assert (block.attention.weight_dropout, block.attention.dropout.p, block.mlp.dropout.p) == (0.2, 0.2, 0.2)
-    block = AdaLNZeroBlock(12, 7, 3, dropout=0.2, attention_dropout=0.0)
+    block = opened(adaln_zero(dropout=0.2, attention_dropout=0.0))
     assert (block.attention.weight_dropout, block.attention.dropout.p, block.mlp.dropout.p) == (0.0, 0.2, 0.2)
     x, c = inputs()
-    block = opened(block)
     assert not torch.equal(block(x, c), block(x, c))
     assert torch.equal(block.eval()(x, c), block(x, c))
 
 
-def test_spec_hands_on_every_option():
+def test_every_option_reaches_its_layer():
     options = {
         "heads": 2, "ratio": 1.5, "norm": "rms", "affine": True, "eps": 0.01, "mlp": "gelu-tanh", "qkv_bias": False,
         "mlp_bias": False, "rope": True, "dropout": 0.25, "attention_dropout": 0.5, "attention": "math",
     }  # fmt: skip
     block = AdaLNZero(**options).build(8, 3)
-    assert (block.attention.heads, block.attention.implementation) == (2, "math")
+    assert (block.attention.heads, block.attention.kernel) == (2, "math")
     assert (block.norm1.eps, type(block.norm2).__name__) == (0.01, "RMSNorm")
     assert (block.mlp.up.weight.shape, block.mlp.approximate) == ((12, 8), "tanh")
     assert (block.attention.qkv.bias, block.mlp.up.bias, block.mlp.down.bias) == (None, None, None)
@@ -85,10 +101,181 @@ def test_spec_hands_on_every_option():
     assert (block.attention.rotary.head_width, block.attention.weight_dropout, block.mlp.dropout.p) == (4, 0.5, 0.25)
 
 
-def test_misfits_come_all_at_once_and_list_what_is_possible():
-    misfits = list(AdaLNZero(heads=5, ratio=0.01).check(12, 4))
-    assert [misfit.path for misfit in misfits] == [("heads",), ("ratio",)]
-    assert misfits[0].message == "width 12 does not split into 5 equal heads; heads may be 1, 2, 3, 4, 6, 12"
-    assert [misfit.path for misfit in AdaLNZero(heads=3, rope=True).check(9, 4)] == [("rope",)]
-    assert [misfit.path for misfit in AdaLNZero(heads=4, rope=True).check(12, 4)] == [("heads",)]
-    assert not list(AdaLNZero(heads=4).check(12, 4))
+@pytest.mark.parametrize(
+    ("options", "width", "paths"),
+    [
+        ({"heads": 5, "ratio": 0.01}, 12, [("heads",), ("ratio",)]),
+        ({"heads": 3, "rope": True}, 9, [("rope",)]),
+        ({"heads": 4, "rope": True}, 12, [("heads",)]),
+        ({"heads": 4}, 12, []),
+    ],
+)
+def test_incompatible_widths(options, width, paths):
+    misfits = list(AdaLNZero(**options).check(width, 4))
+    assert [misfit.path for misfit in misfits] == paths
+    if width == 12 and paths:
+        allowed = "1, 2, 3, 6" if options.get("rope") else "1, 2, 3, 4, 6, 12"
+        assert misfits[0].message.endswith(f"heads may be {allowed}")
+
+
+def test_pre_norm_equals_torch():
+    ours = pre_norm(eps=1e-5)
+    theirs = nn.TransformerEncoderLayer(
+        WIDTH, HEADS, 4 * WIDTH, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+    )
+    names = {
+        "attention.qkv.weight": "self_attn.in_proj_weight",
+        "attention.qkv.bias": "self_attn.in_proj_bias",
+        "attention.out.": "self_attn.out_proj.",
+        "mlp.up.": "linear1.",
+        "mlp.down.": "linear2.",
+    }
+    weights = {}
+    for name, weight in ours.state_dict().items():
+        prefix = next((prefix for prefix in names if name.startswith(prefix)), "")
+        weights[names.get(prefix, "") + name.removeprefix(prefix)] = weight
+    theirs.load_state_dict(weights)
+    x, c = torch.randn(2, 9, WIDTH), torch.zeros(2, COND)
+    torch.testing.assert_close(ours(x, c), theirs(x), rtol=1e-5, atol=1e-5)
+    valid = torch.arange(9) < torch.tensor([[9], [5]])
+    masked = ours(x, c, mask=valid[:, None, None])
+    padded = theirs(x, src_key_padding_mask=~valid)
+    torch.testing.assert_close(masked[valid], padded[valid], rtol=1e-5, atol=1e-5)
+    assert torch.equal(ours(x, c), ours(x, c + 1)), "the condition is ignored"
+
+
+@pytest.mark.parametrize("spec", [PreNorm, AdaLNZero])
+def test_a_bias_of_keys_has_no_effect(spec, opened):
+    without, every = (opened(spec(heads=HEADS, qkv_bias=bias).build(WIDTH, COND)) for bias in ("qv", True))
+    qv, qkv = without.attention.qkv, every.attention.qkv
+    assert isinstance(qv, QVBiasedLinear)
+    weights = {name: weight for name, weight in without.state_dict().items() if not name.endswith(("q_bias", "v_bias"))}
+    weights["attention.qkv.bias"] = torch.cat([qv.q_bias, torch.randn(WIDTH), qv.v_bias]).detach()
+    every.load_state_dict(weights)
+    x, c = inputs()
+    torch.testing.assert_close(without(x, c), every(x, c), rtol=1e-4, atol=1e-5)
+    every(x, c).square().sum().backward()
+    without(x, c).square().sum().backward()
+    expected = torch.cat([qv.q_bias.grad, torch.zeros(WIDTH), qv.v_bias.grad])
+    torch.testing.assert_close(qkv.bias.grad, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_drop_path_drops_whole_samples_and_keeps_the_mean():
+    torch.manual_seed(0)
+    drop, x = DropPath(0.3), torch.ones(20_000, 2, 3)
+    y = drop(x)
+    assert (y == y[:, :1, :1]).all()
+    torch.testing.assert_close(y.unique(), torch.tensor([0, 1 / 0.7]))
+    dropped = (y[:, 0, 0] == 0).sum().item()
+    assert (dropped - 6000) ** 2 / (20_000 * 0.3 * 0.7) < 10.8, "chi-square, 1 in 1000"
+    assert drop.eval()(x) is x
+    assert DropPath(0.0)(x) is x
+
+
+def test_drop_path_draws_attention_and_mlp_independently():
+    torch.manual_seed(0)
+    block = pre_norm(drop_path=0.5)
+    x, c = torch.randn(1, 4, WIDTH).expand(400, -1, -1), torch.zeros(400, COND)
+    with torch.no_grad():
+        attended = 2 * block.attention(block.norm1(x[:1]))
+        outcomes = [x[:1], x[:1] + attended]
+        outcomes += [h + 2 * block.mlp(block.norm2(h)) for h in outcomes]
+        out = block(x, c)
+    near = torch.stack([(out - outcome).abs().amax((1, 2)) < 1e-4 for outcome in outcomes])
+    assert (near.sum(0) == 1).all(), "every sample has one of the four outcomes"
+    assert ((near.sum(1) - 100.0) ** 2 / 100).sum() < 16.3, "chi-square of 3 degrees, 1 in 1000"
+
+
+def test_requested_positions_with_drop_path():
+    block, x = pre_norm(drop_path=0.5), torch.randn(8, 4, WIDTH)
+    requested = torch.rand(8, 4) < 0.5
+    outs = []
+    for mask in (None, requested):
+        torch.manual_seed(3)
+        outs.append(block(x, torch.zeros(8, COND), requested=mask)[requested])
+    torch.testing.assert_close(*outs)
+
+
+def get(**options):
+    return {
+        "use": "denoiser",
+        "width": 48,
+        "depth": 2,
+        "final": "norm",
+        "affine": True,
+        "embedding": "regions",
+        "condition": "none",
+        "block": {"use": "pre-norm", "heads": 12, "qkv_bias": "qv"},
+        "head": "features",
+    } | options
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_drop_path_increases_linearly_with_depth(depth):
+    block = {"use": "pre-norm", "heads": 12, "drop_path": 0.2}
+    model = default_catalog().parse("model", get(depth=depth, block=block)).build(FeatureSpace(4, 3))
+    rates = [block.drop_path.p for block in model.blocks]
+    assert rates == pytest.approx(torch.linspace(0, 0.2, depth).tolist())
+
+
+def test_get_region_pretrain_has_85_484_059_parameters():
+    spec, space = default_catalog().parse("model", get(width=768, depth=12)), FeatureSpace(900, 283)
+    assert not list(spec.check(space))
+    with torch.device("meta"):
+        assert sum(weight.numel() for weight in spec.build(space).parameters()) == 85_484_059
+
+
+@pytest.mark.parametrize(
+    ("options", "unused"),
+    [
+        ({"condition": "level"}, True),
+        ({}, False),
+        ({"condition": {"use": "sum", "parts": ["none", "none"]}}, False),
+        ({"condition": "level", "final": "adaln"}, False),
+        ({"condition": "level", "block": {"use": "adaln-zero"}}, False),
+    ],
+)
+def test_an_unused_condition_is_reported(options, unused):
+    misfits = list(default_catalog().parse("model", get(**options)).check(FeatureSpace(9, 3)))
+    assert [(misfit.code, misfit.path) for misfit in misfits] == [("no-effect", ("condition",))] * unused
+
+
+class FinalLayer(nn.Module):
+    """DiT (Peebles and Xie, 2023): norm without weights, shift and scale from SiLU(c), linear layer; all at zero."""
+
+    def __init__(self, width, out):
+        super().__init__()
+        self.linear, self.modulation = nn.Linear(width, out), nn.Linear(width, 2 * width)
+        for layer in (self.linear, self.modulation):
+            nn.init.zeros_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, x, c):
+        shift, scale = self.modulation(functional.silu(c)).chunk(2, 1)
+        x = functional.layer_norm(x, x.shape[-1:], eps=1e-6)
+        return self.linear(x * (1 + scale[:, None]) + shift[:, None])
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_final_adaln_and_zero_head_equal_the_final_layer_of_dit(model_of, state_of, regions, opened, moved):
+    model = model_of(regions, final="adaln", head={"use": "features", "zero": True})
+    model = opened(model) if moved else model
+    theirs = FinalLayer(16, 5)
+    ours = {"linear": model.head, "modulation": model.final.modulation.linear}
+    theirs.load_state_dict({f"{a}.{b}": t for a, m in ours.items() for b, t in m.state_dict().items()})
+    assert not list(model.final.norm.parameters())
+    seen = []
+    model.final.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    level = torch.tensor([0.2, 0.9])
+    out = model(state_of(regions), level, torch.ones(2, 9, dtype=torch.bool), {})
+    torch.testing.assert_close(out, theirs(seen[0], model.condition(level, {})), atol=1e-6, rtol=1e-5)
+    assert bool(out.any()) == moved, "starts at exactly 0"
+
+
+def test_unconditional_affine_final_norm(model_of, regions):
+    model = model_of(regions, final="norm", affine=True, init="trunc-normal")
+    assert model.final.modulation is None
+    assert [tuple(p.shape) for p in model.final.parameters()] == [(16,), (16,)]
+    bound = 16**-0.5
+    assert model.head.weight.abs().max() <= bound
+    assert model.head.weight.std().item() == pytest.approx(bound / 3**0.5, rel=0.2)

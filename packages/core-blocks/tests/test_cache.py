@@ -1,4 +1,4 @@
-"""Sampling block by block with a cache equals the whole model under block-causal attention."""
+"""Sampling block by block with a cache equals the whole model with block-causal attention."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def piece(state, start, stop):
 
 
 def compare(model, state, valid, cuts, level=0.7):
-    """Denoise each piece at `level` behind finished ones at 0, twice; compare with the whole at levels per position."""
+    """Denoise each piece at `level` after finished ones at 0, twice; compare with the whole at levels per position."""
     cache, rows = model.new_cache(), len(state.x)
     now, finished = torch.full((rows,), level), torch.zeros(rows)
     for start, stop in cuts:
@@ -27,7 +27,7 @@ def compare(model, state, valid, cuts, level=0.7):
         whole = model(state, levels, valid, {})[:, start:stop]
         given = (piece(state, start, stop), now, valid[:, start:stop], {})
         first, again = model(*given, cache=cache), model(*given, cache=cache)
-        assert torch.equal(first, again), "a call that keeps nothing changes the next"
+        assert torch.equal(first, again), "a call without keep changes the next"
         torch.testing.assert_close(first, whole, atol=1e-5, rtol=1e-5)
         model.trunk(piece(state, start, stop), finished, valid[:, start:stop], {}, cache=cache, keep=True)
         assert cache.length == stop
@@ -59,7 +59,7 @@ def test_several_blocks_at_a_time(model_of, opened, text):
 
 
 @torch.no_grad()
-def test_padding_in_memory_reaches_nobody(model_of, opened, text):
+def test_cached_padding_is_ignored(model_of, opened, text):
     model = opened(model_of(text, block={"rope": True}, block_size=4))
     state = State.of(torch.randint(0, 7, (ROWS, LENGTH), generator=torch.Generator().manual_seed(0)))
     valid = torch.ones(ROWS, LENGTH, dtype=torch.bool)
@@ -74,7 +74,7 @@ def test_padding_in_memory_reaches_nobody(model_of, opened, text):
 
 @torch.no_grad()
 @pytest.mark.parametrize("cls", [True, False])
-def test_a_class_token_is_remembered_once(model_of, opened, regions, cls):
+def test_class_token_is_cached_once(model_of, opened, regions, cls):
     embedding = {"use": "regions", "position": "sinusoid", "cls": cls}
     model = opened(model_of(regions, block={"rope": True}, embedding=embedding, block_size=4))
     generator = torch.Generator().manual_seed(0)
@@ -90,15 +90,15 @@ def test_a_class_token_is_remembered_once(model_of, opened, regions, cls):
 
 
 @torch.no_grad()
-def test_without_block_causal_attention_it_is_an_approximation(model_of, opened, text):
-    """What is remembered has not seen what comes after; the house names such sampling approximate."""
+def test_approximate_without_block_causal_attention(model_of, opened, text):
+    """Cached positions have not attended to later ones."""
     model = opened(model_of(text, block={"rope": True}))
     state = State.of(torch.randint(0, 7, (ROWS, LENGTH), generator=torch.Generator().manual_seed(0)))
     with pytest.raises(AssertionError, match="Tensor-likes are not close"):
         compare(model, state, torch.ones(ROWS, LENGTH, dtype=torch.bool), pieces(4))
 
 
-def test_buffers_double_and_keep_what_they_hold():
+def test_buffers_grow_and_keep_their_content():
     cache, generator = KVCache(), torch.Generator().manual_seed(0)
     k, v = torch.randn(2, 2, 1, 9, 3, generator=generator)
     for start, stop in ((0, 3), (3, 4), (4, 9)):
@@ -110,11 +110,11 @@ def test_buffers_double_and_keep_what_they_hold():
     assert cache.valid.shape == (2, 9)
     one_more = torch.randn(2, 1, 1, 3, generator=generator)
     before = cache.join(0, one_more, one_more)[0].data_ptr()
-    assert cache.join(0, one_more, one_more)[0].data_ptr() == before, "a buffer is made anew at each call"
+    assert cache.join(0, one_more, one_more)[0].data_ptr() == before, "a new buffer at each call"
 
 
-def test_another_batch_is_refused():
+def test_batch_size_must_match():
     cache = KVCache()
     cache.join(0, *torch.zeros(2, 3, 1, 2, 4))
-    with pytest.raises(ValueError, match="holds a batch of 3, and 1 samples are given"):
+    with pytest.raises(ValueError, match="batch size 3"):
         cache.join(0, *torch.zeros(2, 1, 1, 2, 4))

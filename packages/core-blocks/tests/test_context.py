@@ -1,4 +1,4 @@
-"""Training on [x_t | x_0]: what each half sees, and that sampling behind a cache is the same computation."""
+"""Training on [x_t | x_0]: dependencies, gradients, and equality with sampling with a cache."""
 
 import copy
 from itertools import product
@@ -38,10 +38,10 @@ def behind(x0):
 
 
 def sampled(model, noised, x0, each, size, valid, cond=None):
-    """Denoise block after block as a sampler does: behind a cache that holds the clean blocks before."""
+    """Denoise block after block like a sampler, with a cache of the clean blocks before."""
     cache, out, cond = model.new_cache(), [], cond or {}
     for number, part in cuts(size):
-        for _ in range(2):  # a call that keeps nothing changes nothing
+        for _ in range(2):  # a call without keep changes nothing
             said = model(State.of(noised[:, part]), each[:, number], valid[:, part], cond, cache=cache)
         out.append(said)
         model.trunk(State.of(x0[:, part]), torch.zeros(ROWS), valid[:, part], cond, cache=cache, keep=True)
@@ -52,7 +52,7 @@ def sampled(model, noised, x0, each, size, valid, cond=None):
 @pytest.mark.parametrize("size", [1, 3, 4, 10, 11])
 @pytest.mark.parametrize("position", ["none", "learned", "sinusoid"])
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
-def test_behind_a_cache_is_what_training_computes(model_of, opened, size, position, block):
+def test_training_equals_sampling_with_a_cache(model_of, opened, size, position, block):
     model = opened(model_of(SPACE, block=block, embedding={"use": "tokens", "position": position}, block_size=size))
     each, level = levels(size)
     whole = model(State.of(ids(0)), level, everywhere(), {}, context=behind(ids(1)))
@@ -60,7 +60,7 @@ def test_behind_a_cache_is_what_training_computes(model_of, opened, size, positi
 
 
 @torch.no_grad()
-def test_a_prompt_is_remembered_at_once_or_block_by_block(model_of, opened):
+def test_a_prompt_may_be_cached_at_once(model_of, opened):
     model = opened(model_of(SPACE, block={"rope": True}, block_size=3))
     each, level = levels(3)
     whole = model(State.of(ids(0)), level, everywhere(), {}, context=behind(ids(1)))
@@ -71,7 +71,7 @@ def test_a_prompt_is_remembered_at_once_or_block_by_block(model_of, opened):
 
 
 @torch.no_grad()
-def test_padding_reaches_nobody(model_of, opened):
+def test_padding_is_ignored(model_of, opened):
     model = opened(model_of(SPACE, block={"rope": True}, block_size=4))
     valid = everywhere()
     valid[0, 7:] = valid[1, :4] = valid[2, 2:3] = False
@@ -88,7 +88,7 @@ def test_padding_reaches_nobody(model_of, opened):
 
 @torch.no_grad()
 @pytest.mark.parametrize("size", [1, 3, 4, 11])
-def test_each_half_reaches_what_it_may_and_nothing_else(model_of, opened, size):
+def test_dependencies_by_definition(model_of, opened, size):
     """Position by position, from the definition: x_t of block b sees x_t of block b and x_0 of blocks before b."""
     model = opened(model_of(SPACE, block={"rope": True}, block_size=size))
     level, block = levels(size)[1], torch.arange(LENGTH) // size
@@ -104,8 +104,7 @@ def test_each_half_reaches_what_it_may_and_nothing_else(model_of, opened, size):
 
 
 @torch.no_grad()
-def test_the_level_of_a_block_stays_out_of_the_context(model_of, opened):
-    """What is remembered does not depend on the noise at which the block was drawn."""
+def test_context_does_not_depend_on_noise_levels(model_of, opened):
     model = opened(model_of(SPACE, block={"rope": True}, block_size=4))
     _, level = levels(4)
     out = model(State.of(ids(0)), level, everywhere(), {}, context=behind(ids(1)))
@@ -118,7 +117,7 @@ def test_the_level_of_a_block_stays_out_of_the_context(model_of, opened):
 
 
 @torch.no_grad()
-def test_one_block_is_ordinary_diffusion_and_blocks_of_one_see_only_the_past(model_of, opened):
+def test_one_block_is_ordinary_diffusion_and_blocks_of_one_are_autoregressive(model_of, opened):
     options = {"block": {"rope": True}, "embedding": {"use": "tokens", "position": "learned"}}
     one, plain = (opened(model_of(SPACE, block_size=size, **options)) for size in (LENGTH, None))
     _, level = levels(LENGTH)
@@ -147,8 +146,7 @@ def gradients(model, requested=None, checkpointing=False):
 
 @pytest.mark.parametrize("requested", [False, True])
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_gradients_are_those_of_one_long_sequence(model_of, opened, requested, checkpointing):
-    """With checkpoints, with positions that nobody asks for: both ways of saving work change nothing."""
+def test_gradients_with_checkpointing_and_requested_positions(model_of, opened, requested, checkpointing):
     model = opened(model_of(SPACE, block={"rope": True}, block_size=4)).double()
     wanted = torch.rand(ROWS, LENGTH, generator=torch.Generator().manual_seed(3)) < 0.5
     out, found = gradients(model, wanted if requested else None, checkpointing)
@@ -157,10 +155,10 @@ def test_gradients_are_those_of_one_long_sequence(model_of, opened, requested, c
     torch.testing.assert_close(out, plain, atol=1e-10, rtol=1e-10)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-9)
-    assert all(gradient.abs().max() > 0 for gradient in expected), "a weight takes no part"
+    assert all(gradient.abs().max() > 0 for gradient in expected), "a weight has no gradient"
 
 
-def test_the_last_layer_makes_nothing_of_the_context(model_of, opened):
+def test_last_layer_skips_the_context(model_of, opened):
     model = opened(model_of(SPACE, block={"rope": True}, block_size=4))
     seen = []
     for block in model.blocks:
@@ -182,7 +180,7 @@ def test_masks_are_their_definition(length, extra, size):
 
 @torch.no_grad()
 @pytest.mark.parametrize("cls", [True, False])
-def test_a_class_token_stands_in_the_first_block_of_each_half(model_of, regions, opened, cls):
+def test_class_token_belongs_to_the_first_block(model_of, regions, opened, cls):
     embedding = {"use": "regions", "position": "sinusoid", "cls": cls}
     model = opened(model_of(regions, block={"rope": True}, embedding=embedding, block_size=4))
     generator = torch.Generator().manual_seed(0)
@@ -198,8 +196,7 @@ def test_a_class_token_stands_in_the_first_block_of_each_half(model_of, regions,
 
 
 @torch.no_grad()
-def test_keys_are_remembered_as_they_enter_attention_and_nothing_is_copied(model_of, opened, monkeypatch):
-    """BD3-LM turns all keys anew at each step and asks for all positions; dLLM copies the whole cache each step."""
+def test_cache_stores_rotated_keys_without_copies(model_of, opened, monkeypatch):
     model = opened(model_of(SPACE, block={"rope": True}, block_size=4))
     cache, turned, requested = model.new_cache(), [], []
     model.trunk(State.of(ids(1)[:, :8]), torch.zeros(ROWS), everywhere()[:, :8], {}, cache=cache, keep=True)
@@ -211,28 +208,28 @@ def test_keys_are_remembered_as_they_enter_attention_and_nothing_is_copied(model
         block.attention.register_forward_hook(lambda part, args, out: requested.append(out.shape[1]))
     held = [buffer.data_ptr() for buffer in cache._buffers.values()]
     before = [buffer[:, :, :, :8].clone() for buffer in cache._buffers.values()]
-    monkeypatch.setattr(copy, "deepcopy", lambda *args: pytest.fail("something is copied"))
+    monkeypatch.setattr(copy, "deepcopy", lambda *args: pytest.fail("the cache is copied"))
     model(*given, cache=cache)
     assert turned == [(3, 8)] * 4, "queries and keys of the block alone, from its own position on"
     assert requested == [3, 3]
     assert [buffer.data_ptr() for buffer in cache._buffers.values()] == held
     for buffer, old in zip(cache._buffers.values(), before, strict=True):
-        assert torch.equal(buffer[:, :, :, :8], old), "what is finished has changed"
+        assert torch.equal(buffer[:, :, :, :8], old), "finished positions changed"
 
 
-def test_a_context_where_there_can_be_none(model_of):
+def test_context_requires_blocks_and_no_cache(model_of):
     state, level = State.of(ids(0)), torch.zeros(ROWS)
     for size, cached in ((None, False), (4, True)):
         model = model_of(SPACE, block_size=size)
         cache = model.new_cache() if cached else None
-        with pytest.raises(ValueError, match="a context is for block-causal attention without a cache"):
+        with pytest.raises(ValueError, match="context"):
             model(state, level, everywhere(), {}, context=behind(ids(1)), cache=cache)
 
 
-def test_blocks_that_cannot_be(model_of):
+def test_block_size_is_limited_by_the_length(model_of):
     parse = default_catalog().parse
     (misfit,) = parse("model", {"use": "denoiser", "block_size": 12}).check(SPACE)
-    assert misfit.message == "block_size = 12 is more than the 11 positions of a sample"
+    assert (misfit.code, misfit.path) == ("out-of-range", ("block_size",))
     assert not list(parse("model", {"use": "denoiser", "block_size": 11}).check(SPACE))
 
 

@@ -1,23 +1,16 @@
-"""The whole model: how it starts, what reaches what, and which weights learn when."""
+"""The denoiser: initial output, dependencies between positions, gradients, options, tied embeddings."""
+
+import copy
 
 import pytest
 import torch
+from safetensors.torch import load_file, load_model, save_model
 
-from dither.registry import FeatureSpace, default_catalog
+from dither.core_blocks.denoiser import tie_embeddings
+from dither.embeddings.specs import TokenLogits, Tokens
+from dither.registry import Field, TokenSpace, default_catalog
 from dither.registry.flow.protocols import Denoiser
 from dither.registry.flow.records import State
-
-
-def tokens(space, rows=2, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    sizes = space.table(lambda field: torch.tensor(field.size))
-    return State.of((torch.rand(rows, space.length, generator=generator) * sizes).long())
-
-
-def features(space, rows=2, seed=0, ratio=0.5):
-    generator = torch.Generator().manual_seed(seed)
-    hidden = (torch.rand(rows, space.length, 1, generator=generator) < ratio).expand(-1, -1, space.width)
-    return State(torch.randn(hidden.shape, generator=generator).masked_fill(hidden, 0.0), hidden)
 
 
 def everywhere(state):
@@ -31,25 +24,25 @@ def finite(out):
     return out.masked_fill(out == -torch.inf, 0.0)
 
 
-def test_keeps_the_contract(model_of, text, opened):
+def test_satisfies_the_protocol(model_of, text, opened, state_of):
     model = opened(model_of(text))
     assert isinstance(model, Denoiser)
-    state = tokens(text)
+    state = state_of(text)
     args = (state, LEVEL, everywhere(state), {})
     assert torch.equal(model.head(model.trunk(*args)), model(*args))
 
 
-def test_starts_with_zero_logits_on_every_id_of_a_field(model_of, graph):
-    state = tokens(graph)
+def test_initial_logits_are_zero(model_of, graph, state_of):
+    state = state_of(graph)
     out = model_of(graph, embedding="graph")(state, LEVEL, everywhere(state), {})
     assert torch.equal(out == 0, graph.usable().expand(2, -1, -1))
     assert torch.equal(out == -torch.inf, ~graph.usable().expand(2, -1, -1))
 
 
-def test_starts_as_head_over_norm_over_embedding(model_of, regions):
-    """With identity blocks nothing else is left (seed 000)."""
+def test_initial_blocks_are_the_identity(model_of, regions, state_of):
+    """The model is head(norm(embedding)), as in seed 000."""
     model = model_of(regions, final="norm", init="trunc-normal")
-    state = features(regions)
+    state = state_of(regions)
     h, _ = model.embedding(state, {}, 0)
     expected = model.head(torch.nn.functional.layer_norm(h[:, 1:], (16,), eps=1e-6))
     torch.testing.assert_close(model(state, LEVEL, everywhere(state), {}), expected)
@@ -57,22 +50,22 @@ def test_starts_as_head_over_norm_over_embedding(model_of, regions):
 
 @pytest.mark.parametrize("block", [{}, {"rope": True}, {"attention": "sdpa"}], ids=str)
 @pytest.mark.parametrize("block_size", [None, 3])
-def test_padding_reaches_nobody(model_of, graph, opened, block, block_size):
+def test_padding_never_influences_valid_positions(model_of, graph, opened, block, block_size, state_of):
     model = opened(model_of(graph, embedding="graph", block=block, block_size=block_size))
-    state, valid = tokens(graph), everywhere(tokens(graph))
+    state, valid = state_of(graph), everywhere(state_of(graph))
     valid[0, 2:4] = valid[0, 6:] = False
     valid[1] = False
-    other = State.of(torch.where(valid, state.x, tokens(graph, seed=1).x))
+    other = State.of(torch.where(valid, state.x, state_of(graph, seed=1).x))
     a, b = model(state, LEVEL, valid, {}), model(other, LEVEL, valid, {})
     assert not torch.equal(a, b)
     assert torch.equal(a[valid], b[valid])
-    assert finite(a).isfinite().all(), "a sample without a single real position"
+    assert finite(a).isfinite().all(), "a sample of padding only"
     assert not torch.allclose(finite(model(state, LEVEL, everywhere(state), {}))[0, 0], finite(a)[0, 0])
 
 
-def test_samples_do_not_see_each_other(model_of, regions, opened):
+def test_samples_are_independent(model_of, regions, opened, state_of):
     model = opened(model_of(regions))
-    a, b = features(regions), features(regions, seed=1)
+    a, b = state_of(regions), state_of(regions, seed=1)
     mixed = State(torch.cat([a.x[:1], b.x[1:]]), torch.cat([a.masked[:1], b.masked[1:]]))
     out = model(a, LEVEL, everywhere(a), {})
     changed = model(mixed, torch.tensor([0.2, 0.5]), everywhere(a), {})
@@ -80,35 +73,10 @@ def test_samples_do_not_see_each_other(model_of, regions, opened):
     assert not torch.allclose(changed[1], out[1])
 
 
-def test_without_positions_order_means_nothing(model_of, regions, opened):
-    state, order = features(regions), torch.randperm(9, generator=torch.Generator().manual_seed(0))
-    shuffled = State(state.x[:, order], state.masked[:, order])
-    for position, equivariant in (("none", True), ("sinusoid", False), ("learned", False)):
-        model = opened(model_of(regions, embedding={"use": "regions", "position": position}))
-        out = model(state, LEVEL, everywhere(state), {})
-        back = model(shuffled, LEVEL, everywhere(state), {})
-        assert torch.allclose(back, out[:, order], atol=1e-5) == equivariant, position
-
-
-def test_masked_regions_of_the_seed_get_one_and_the_same_prediction(model_of, opened):
-    """The degeneracy of seed 000: without positions, nothing tells one masked region from another."""
-    space = FeatureSpace(40, 5)
-    state = features(space)
-    for position, spread in (("none", False), ("sinusoid", True)):
-        embedding = {"use": "regions", "position": position}
-        model = opened(model_of(space, embedding=embedding, final="norm", affine=True, init="trunc-normal"))
-        out = model(state, LEVEL, everywhere(state), {})
-        for row in range(2):
-            masked = out[row][state.masked[row].all(-1)]
-            assert len(masked) > 9
-            assert ((masked - masked[0]).abs().max() > 1e-3) == spread
-        assert (out[0] - out[0, 0]).abs().max() > 1e-2, "regions in sight do differ"
-
-
 @pytest.mark.parametrize("block_size", [1, 3, 5, 12])
-def test_later_blocks_do_not_reach_earlier_ones(model_of, text, opened, block_size):
+def test_block_causal_dependencies(model_of, text, opened, block_size, state_of):
     model = opened(model_of(text, block={"rope": True}, block_size=block_size))
-    state, valid = tokens(text), everywhere(tokens(text))
+    state, valid = state_of(text), everywhere(state_of(text))
     out = model(state, LEVEL, valid, {})
     for position in range(12):
         x = state.x.clone()
@@ -118,18 +86,18 @@ def test_later_blocks_do_not_reach_earlier_ones(model_of, text, opened, block_si
         assert torch.equal(changed, expected), position
 
 
-def test_a_class_token_stands_in_the_first_block_and_all_see_it(model_of, regions, opened):
+def test_class_token_belongs_to_the_first_block(model_of, regions, opened, state_of):
     model = opened(model_of(regions, block_size=4))
-    state = features(regions, ratio=0.0)
+    state = state_of(regions, ratio=0.0)
     valid, level = everywhere(state), LEVEL
     out = model(state, level, valid, {})
     x = state.x.clone()
     x[:, 4:] += 1.0
-    assert torch.equal(model(State.of(x), level, valid, {})[:, :4], out[:, :4]), "later blocks reach the first"
+    assert torch.equal(model(State.of(x), level, valid, {})[:, :4], out[:, :4]), "later blocks influence the first"
     each = level[:, None].repeat(1, 9)
     later = each + 0.5 * (torch.arange(9) >= 4)
     same, changed = model(state, each, valid, {}), model(state, later, valid, {})
-    assert torch.equal(changed[:, :4], same[:, :4]), "it has the level of a later block"
+    assert torch.equal(changed[:, :4], same[:, :4]), "uses the level of a later block"
     inside = []
     hook = model.blocks[0].register_forward_hook(lambda block, args, h: inside.append(h[:, 0]))
     for position in (3, 4):
@@ -138,33 +106,33 @@ def test_a_class_token_stands_in_the_first_block_and_all_see_it(model_of, region
         model(State.of(x), level, valid, {})
     model(state, level, valid, {})
     hook.remove()
-    assert not torch.equal(inside[0], inside[2]), "it does not see its own block"
-    assert torch.equal(inside[1], inside[2]), "it sees a later block"
+    assert not torch.equal(inside[0], inside[2]), "does not attend to its own block"
+    assert torch.equal(inside[1], inside[2]), "attends to a later block"
     with torch.no_grad():
         model.embedding.cls_token += 1.0
-    assert (model(state, level, valid, {}) != out).any(-1).all(), "some do not see it"
+    assert (model(state, level, valid, {}) != out).any(-1).all(), "some positions do not attend to it"
 
 
 @pytest.mark.parametrize("final", ["adaln", "norm"])
-def test_level_per_position_stays_with_its_position_and_extra_tokens_take_the_first(model_of, regions, opened, final):
+def test_level_per_position(model_of, regions, opened, final, state_of):
     model = opened(model_of(regions, final=final))
-    state = features(regions)
+    state = state_of(regions)
     valid = everywhere(state)
     each = LEVEL[:, None].expand(2, 9)
     torch.testing.assert_close(model(state, each, valid, {}), model(state, LEVEL, valid, {}), atol=1e-5, rtol=1e-4)
     assert not torch.allclose(model(state, each.flip(0), valid, {}), model(state, LEVEL, valid, {}))
 
 
-def test_gradients_at_first_reach_the_heads_alone(model_of, graph):
-    """Erratum E5 of seed 001: the heads learn first, then what they read and the gates, then all the rest."""
+def test_order_in_which_weights_get_gradients(model_of, graph, state_of):
+    """Erratum E5 of seed 001: first the heads, then their inputs and the gates, then everything else."""
     model = model_of(graph, embedding="graph", affine=True, block={"affine": True})
-    state = tokens(graph)
+    state = state_of(graph)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     learning = []
     for _ in range(3):
         optimizer.zero_grad()
         out = model(state, LEVEL, everywhere(state), {})
-        torch.nn.functional.cross_entropy(out.flatten(0, 1), tokens(graph, seed=1).x.flatten()).backward()
+        torch.nn.functional.cross_entropy(out.flatten(0, 1), state_of(graph, seed=1).x.flatten()).backward()
         learning.append({name for name, weight in model.named_parameters() if weight.grad.abs().max() > 0})
         optimizer.step()
     heads = {name for name, _ in model.named_parameters() if name.startswith("head.")}
@@ -178,23 +146,23 @@ def test_gradients_at_first_reach_the_heads_alone(model_of, graph):
     assert learning[2] == {name for name, _ in model.named_parameters()}
 
 
-def test_state_dict_round_trip(model_of, text, opened):
+def test_state_dict_round_trip(model_of, text, opened, state_of):
     options = {"block": {"rope": True}, "embedding": {"use": "tokens", "position": "sinusoid"}}
     model, other = opened(model_of(text, **options)), model_of(text, seed=5, **options)
-    state = tokens(text)
+    state = state_of(text)
     args = (state, LEVEL, everywhere(state), {})
     model(*args)
     saved = model.state_dict()
-    assert set(saved) == {name for name, _ in model.named_parameters()}, "something else than weights is saved"
+    assert set(saved) == {name for name, _ in model.named_parameters()}, "saves more than parameters"
     other.load_state_dict(saved)
     assert torch.equal(other(*args), model(*args))
 
 
-def test_checkpointing_changes_no_gradient(model_of, text, opened):
+def test_checkpointing_changes_no_gradient(model_of, text, opened, state_of):
     gradients = []
     for checkpointing in (False, True):
         model = opened(model_of(text, checkpointing=checkpointing, block={"dropout": 0.3})).train()
-        state = tokens(text)
+        state = state_of(text)
         torch.manual_seed(3)
         model(state, LEVEL, everywhere(state), {}).square().sum().backward()
         gradients.append([weight.grad for weight in model.parameters()])
@@ -202,11 +170,11 @@ def test_checkpointing_changes_no_gradient(model_of, text, opened):
         torch.testing.assert_close(a, b)
 
 
-def test_checkpointing_keeps_less(model_of, text, opened):
+def test_checkpointing_keeps_less(model_of, text, opened, state_of):
     kept = []
     for checkpointing in (False, True):
         model, sizes = opened(model_of(text, checkpointing=checkpointing)).train(), []
-        state = tokens(text)
+        state = state_of(text)
         with torch.autograd.graph.saved_tensors_hooks(
             lambda t, sizes=sizes: (sizes.append(t.numel()), t)[1], lambda t: t
         ):
@@ -215,27 +183,27 @@ def test_checkpointing_keeps_less(model_of, text, opened):
     assert kept[1] < kept[0] / 2
 
 
-def test_dropout_is_for_training(model_of, text, opened):
+def test_dropout_is_active_in_training_only(model_of, text, opened, state_of):
     model = opened(model_of(text, block={"dropout": 0.5}))
-    state = tokens(text)
+    state = state_of(text)
     args = (state, LEVEL, everywhere(state), {})
     assert torch.equal(model(*args), model(*args))
     model.train()
     assert not torch.equal(model(*args), model(*args))
 
 
-def test_bfloat16_autocast_comes_close(model_of, graph, opened):
+def test_bfloat16_autocast_comes_close(model_of, graph, opened, state_of):
     model = opened(
         model_of(graph, embedding="graph", norm="rms", block={"norm": "rms", "affine": True, "rope": True}), 0.1
     )
-    state = tokens(graph)
+    state = state_of(graph)
     args = (state, LEVEL, everywhere(state), {})
     with torch.autocast("cpu", torch.bfloat16):
         out = model(*args)
     torch.testing.assert_close(finite(out).float(), finite(model(*args)), atol=0.05, rtol=0.05)
 
 
-def test_check_collects_what_is_wrong_in_every_part(regions):
+def test_check_reports_every_component(regions):
     table = {
         "width": 10,
         "cond": 8,
@@ -251,90 +219,155 @@ def test_check_collects_what_is_wrong_in_every_part(regions):
     assert default_catalog().parse("model", {"use": "denoiser", "block_size": 4}).facts().block_size == 4
 
 
-def padded(space, sizes):
-    """Graphs with the first `size` nodes, and the pairs between them."""
-    n = space.fields[0].length
-    pairs = torch.triu_indices(n, n, 1)
-    sizes = torch.tensor(sizes)[:, None]
-    return torch.cat([torch.arange(n) < sizes, pairs[1] < sizes], 1)
-
-
-@pytest.mark.parametrize("options", [{}, {"block": {"attention": "sdpa"}}, {"checkpointing": True}], ids=str)
-@pytest.mark.parametrize("level", ["sample", "position"])
-def test_leaving_padding_out_is_masking_it(model_of, graph, opened, options, level):
-    """The same values and the same gradients, whatever the order of the rows; padding itself is free to differ."""
-    model = opened(model_of(graph, embedding="graph", **options)).double().train()
-    assert model.skip_padding
-    valid = padded(graph, [3, 4, 2, 3, 2, 3])
-    state = tokens(graph, len(valid))
-    times = torch.rand(len(valid), *([graph.length] if level == "position" else []), dtype=torch.float64)
-    weight = torch.randn(len(valid), graph.length, 6, dtype=torch.float64)
-
-    def values_and_gradients():
-        model.zero_grad()
-        out = finite(model(state, times, valid, {})) * weight * valid[..., None]
-        out.sum().backward()
-        return [out.detach(), *(p.grad.clone() for p in model.parameters())]
-
-    without = values_and_gradients()
-    calls = []
-    handle = model.blocks[0].register_forward_pre_hook(lambda _, args: calls.append(args[0].shape[:2]))
-    values_and_gradients()
-    handle.remove()
-    assert sorted(set(calls)) == [(1, 10), (2, 3), (3, 6)]
-    model.skip_padding = False
-    for one, other in zip(without, values_and_gradients(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.parametrize("padding", [False, True])
 @pytest.mark.parametrize("space", ["graph", "regions"])
-def test_what_is_not_asked_is_left_out_of_the_last_block(request, model_of, opened, space, padding):
-    """The same values where they are asked, the same gradients of a loss over these, and fewer positions in the last
-    block; a sample of which nothing is asked comes into none."""
+def test_last_block_computes_requested_positions_only(request, model_of, state_of, opened, space):
+    """Same values and same gradients of a loss over the requested positions."""
     sort = request.getfixturevalue(space)
-    embedding = {"embedding": "graph"} if space == "graph" else {"embedding": {"use": "regions", "cls": True}}
-    model = opened(model_of(sort, **embedding)).double().train()
-    model.join_hidden = False  # fewer still
-    valid = padded(sort, [3, 4, 2, 3]) if padding and space == "graph" else torch.ones(4, sort.length, dtype=torch.bool)
-    state = (
-        tokens(sort, 4)
-        if space == "graph"
-        else features(sort, 4).apply(lambda v: v.double() if v.is_floating_point() else v)
-    )
+    model = opened(model_of(sort, embedding="graph" if space == "graph" else "regions")).double().train()
+    model.merge_masked = False
+    state = state_of(sort, 4, dtype=torch.float64)
+    valid = everywhere(state)
+    valid[2, 2:] = False
     requested = (torch.rand(valid.shape, generator=torch.Generator().manual_seed(3)) < 0.4) & valid
     requested[1] = False
-    level = torch.rand(4, dtype=torch.float64)
-    seen, came = [], []
-    model.blocks[-1].mlp.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[:-1].numel()))
-    model.blocks[0].register_forward_pre_hook(lambda _, args: came.append(len(args[0])))
+    level, rows = torch.rand(4, dtype=torch.float64), []
+    model.blocks[-1].mlp.register_forward_pre_hook(lambda _, args: rows.append(args[0].shape[:-1].numel()))
 
-    def values_and_gradients(requested):
+    def values_and_gradients(mask):
         model.zero_grad()
-        out = finite(model(State(state.x, state.masked, requested), level, valid, {}))
+        out = finite(model(State(state.x, state.masked, mask), level, valid, {}))
         assert out.isfinite().all()
-        out[where].square().sum().backward()
-        return [out[where].detach(), *(p.grad.clone() for p in model.parameters())]
+        out[requested].square().sum().backward()
+        return [out[requested].detach(), *(p.grad.clone() for p in model.parameters())]
 
-    where = requested
-    for one, other in zip(values_and_gradients(requested), values_and_gradients(None), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
-    groups = 2 if padding and space == "graph" else 1
-    assert sum(seen[:groups]) == requested.sum()
-    assert sum(came[:groups]) == 3
-    assert sum(came[groups:]) == 4
+    for a, b in zip(values_and_gradients(requested), values_and_gradients(None), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+    assert rows[0] == requested.sum()
 
 
-def test_padding_is_left_out_only_where_blocks_know_no_positions(model_of, graph):
-    assert not model_of(graph, embedding="graph", block={"rope": True}).skip_padding
-    model = model_of(graph, embedding="graph", block_size=2)
-    assert model._groups(padded(graph, [2, 3]), None, None) is None
-
-
-def test_without_padding_there_is_no_mask(model_of, graph):
+def test_no_mask_without_padding(model_of, graph, state_of):
     model = model_of(graph, embedding="graph")
     masks = []
     model.blocks[0].register_forward_pre_hook(lambda _, args, kwargs: masks.append(kwargs["mask"]), with_kwargs=True)
-    state = tokens(graph)
+    state = state_of(graph)
     model(state, LEVEL, everywhere(state), {})
     assert masks == [None]
+
+
+KAIMING = {"use": "tokens", "init": "kaiming"}
+SEED = {
+    "width": 512,
+    "depth": 6,
+    "cond": 128,
+    "norm": "rms",
+    "affine": True,
+    "embedding": KAIMING,
+    "tie_embeddings": True,
+}
+SEED_BLOCK = {"heads": 8, "norm": "rms", "affine": True, "mlp": "swiglu", "bias": False, "rope": True}
+
+
+def spec_of(**options):
+    table = {"width": 16, "depth": 1, "block": {"use": "adaln-zero", "heads": 2}} | options
+    return default_catalog().parse("model", {"use": "core-blocks/denoiser", **table})
+
+
+def tied(model_of, space, **options):
+    return model_of(space, embedding=KAIMING, tie_embeddings=True, **options)
+
+
+def run(model, space, rows=3):
+    torch.manual_seed(0)
+    x = torch.stack([torch.arange(space.length) * 7 + row for row in range(rows)])
+    sizes = space.table(lambda field: torch.tensor(field.size))
+    state = State.of(x % sizes)
+    return model(state, torch.linspace(0.1, 0.9, rows), torch.ones(x.shape, dtype=torch.bool), {})
+
+
+def test_parameter_count_of_the_tied_seed_model(model_of):
+    model = model_of(TokenSpace((Field("text", 1024, 50_257),)), device="meta", block=SEED_BLOCK, **SEED)
+    count = sum(weight.numel() for weight in model.parameters())
+    assert count == 53_513_553 == 79_245_137 - 50_257 * 512
+    assert model.head.maps[0].bias.shape == (50_257,)
+    assert model.head.maps[0].weight is model.embedding.tables[0].weight
+
+
+def test_tied_weights_start_as_the_embedding(model_of, text):
+    free, model = model_of(text, embedding=KAIMING), tied(model_of, text)
+    (table,) = model.embedding.tables
+    torch.testing.assert_close(table.weight, free.embedding.tables[0].weight)
+    h = torch.randn(2, 12, 16)
+    torch.testing.assert_close(model.head(h), h @ table.weight.T)
+    for name, weight in free.named_parameters():
+        if not name.startswith("head"):
+            torch.testing.assert_close(model.get_parameter(name), weight)
+
+
+@pytest.mark.parametrize("which", ["text", "graph"])
+def test_gradient_of_tied_weights_is_the_sum_of_both(model_of, opened, request, which):
+    """Compared with an untied model of the same weights."""
+    space = request.getfixturevalue(which)
+    model = opened(tied(model_of, space)).double()
+    free = model_of(space, embedding=KAIMING).double()
+    free.load_state_dict(model.state_dict())
+    for one in (model, free):
+        out = run(one, space)
+        out.masked_fill(out == -torch.inf, 0.0).square().sum().backward()
+    for number, table in enumerate(model.embedding.tables):
+        apart = free.embedding.tables[number].weight.grad, free.head.maps[number].weight.grad
+        assert all(grad.any() for grad in apart)
+        torch.testing.assert_close(table.weight.grad, sum(apart), rtol=1e-10, atol=1e-12)
+    rest = dict(free.named_parameters())
+    for name, weight in model.named_parameters():
+        if "tables" not in name:
+            torch.testing.assert_close(weight.grad, rest[name].grad, rtol=1e-10, atol=1e-12)
+
+
+def test_tied_weights_with_a_mask_token(model_of):
+    space = TokenSpace((Field("text", 5, 7),)).with_mask()
+    model = tied(model_of, space)
+    assert model.embedding.tables[0].weight.shape == model.head.maps[0].weight.shape == (8, 16)
+    assert run(model, space).shape == (3, 5, 8)
+
+
+def test_files_and_copies_keep_weights_tied(model_of, opened, text, tmp_path):
+    model = opened(tied(model_of, text))
+    save_model(model, str(tmp_path / "model.safetensors"))
+    names = {name for name in load_file(tmp_path / "model.safetensors") if "tables" in name or "maps.0.weight" in name}
+    assert len(names) == 1, "saved once"
+    other = tied(model_of, text, seed=5)
+    load_model(other, tmp_path / "model.safetensors")
+    for each in (other, copy.deepcopy(model), model.to(torch.float64).to(torch.float32)):
+        assert each.head.maps[0].weight is each.embedding.tables[0].weight
+        torch.testing.assert_close(run(each, text), run(model, text))
+
+
+@pytest.mark.parametrize(
+    ("options", "related"),
+    [
+        ({"embedding": "tokens"}, ["embedding"]),
+        ({"embedding": {"use": "tokens", "init": 0.5}}, ["embedding"]),
+        ({"embedding": "graph"}, ["embedding"]),
+        ({"embedding": "regions", "head": "features"}, ["embedding", "head"]),
+    ],
+)
+def test_incompatible_tied_embeddings(options, related, graph, text, regions):
+    space = {"graph": graph, "regions": regions}.get(str(options["embedding"]), text)
+    misfits = [m for m in spec_of(tie_embeddings=True, **options).check(space) if m.path == ("tie_embeddings",)]
+    assert [misfit.related for misfit in misfits] == [("model", key) for key in related]
+    assert not list(spec_of(**options).check(space))
+
+
+def test_small_initialisations_may_be_tied(text):
+    for init in ("kaiming", 0.02, 0.1):
+        assert not list(spec_of(tie_embeddings=True, embedding={"use": "tokens", "init": init}).check(text))
+
+
+def test_tie_embeddings_requires_equal_shapes():
+    text = TokenSpace((Field("text", 3, 7),))
+    with pytest.raises(ValueError, match=r"\(7, 4\) and \(7, 5\) cannot share"):
+        tie_embeddings(Tokens().build(text, 4), TokenLogits().build(text, 5))
+    with pytest.raises(ValueError, match="zip"):
+        tie_embeddings(
+            Tokens().build(text, 4), TokenLogits().build(TokenSpace((Field("a", 3, 7), Field("b", 3, 7))), 4)
+        )

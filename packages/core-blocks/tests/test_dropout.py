@@ -1,16 +1,17 @@
-"""Dropout: its law, its gradient, and that it follows from the seed."""
+"""Dropout: distribution, gradient, reproducibility."""
 
 import pytest
 import torch
 
+from dither.core_blocks.cpu import dropout
 from dither.core_blocks.cpu.dropout import STEPS, Dropout, drop
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.937])
-def test_it_keeps_the_mean_and_drops_the_share_at_every_place(share):
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.937])
+def test_mean_and_probability_at_every_element(p):
     torch.manual_seed(0)
-    many = torch.stack([drop(torch.ones(50, 7), share) for _ in range(2000)])
-    exact = 1 - round(share * STEPS) / STEPS
+    many = torch.stack([drop(torch.ones(50, 7), p) for _ in range(2000)])
+    exact = 1 - round(p * STEPS) / STEPS
     assert set(many.unique().tolist()) <= {0.0, torch.tensor(1 / exact).item()}
     seen = (many > 0).double().mean(0)
     deviation = (exact * (1 - exact) / 2000) ** 0.5
@@ -20,7 +21,7 @@ def test_it_keeps_the_mean_and_drops_the_share_at_every_place(share):
     assert abs(pairs - exact**2) < 5 * (exact**2 * (1 - exact**2) / 2000) ** 0.5
 
 
-def test_the_gradient_is_what_was_kept():
+def test_gradient_is_the_mask():
     x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
     torch.manual_seed(3)
     y = drop(x, 0.5)
@@ -36,8 +37,17 @@ def test_the_gradient_is_what_was_kept():
     assert torch.equal(seeded(x), y)
 
 
-def test_it_does_nothing_in_evaluation_and_without_a_share():
+def test_identity_in_evaluation_and_with_probability_zero():
     x = torch.randn(9)
     assert Dropout(0.5).eval()(x) is x
     assert drop(x, 0.0) is x
     assert torch.equal(drop(torch.ones(0, 3), 0.5), torch.ones(0, 3))
+
+
+def test_switched_off_it_is_torchs(monkeypatch):
+    monkeypatch.setattr(dropout, "ENABLED", False)
+    x = torch.ones(100)
+    torch.manual_seed(0)
+    ours = drop(x, 0.5)
+    torch.manual_seed(0)
+    assert torch.equal(ours, torch.nn.functional.dropout(x, 0.5))

@@ -1,4 +1,4 @@
-"""A GET and our denoiser with its weights say the same, to the rounding of float32; what is no GET is named."""
+"""Converted GET weights compute the same as the public model, to float32 rounding; other files are rejected."""
 
 import math
 
@@ -8,8 +8,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dither.core_blocks.block_specs import AdaLNZero
-from dither.core_blocks.convert.get import GET, GET_DIT, load_get, weights_of_dit_block, weights_of_get
+from dither.core_blocks.convert.get import GET, GET_DIT, load_get, weights_of_get
+from dither.core_blocks.specs import AdaLNZero
 from dither.registry import FeatureSpace, Group, default_catalog
 from dither.registry.config.errors import Refused
 from dither.registry.flow.records import State
@@ -24,7 +24,7 @@ def filled(shapes: dict[str, tuple[int, ...]], std: float = 0.3) -> dict[str, Te
     return {name: std * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
 
 
-def ends(features=FEATURES, width=WIDTH):
+def outer(features=FEATURES, width=WIDTH):
     return {
         "mask_token": (1, 1, width),
         "cls_token": (1, 1, width),
@@ -37,7 +37,7 @@ def ends(features=FEATURES, width=WIDTH):
     }
 
 
-def maps(n, width=WIDTH):
+def inner(n, width=WIDTH):
     return {
         f"encoder.blocks.{n}.attn.qkv.weight": (3 * width, width),
         f"encoder.blocks.{n}.attn.proj.weight": (width, width),
@@ -51,17 +51,17 @@ def maps(n, width=WIDTH):
 
 def made(depth=DEPTH, width=WIDTH, features=FEATURES):
     """Weights with the names and shapes of GETRegionPretrain, none of them zero."""
-    shapes = ends(features, width)
+    shapes = outer(features, width)
     for n in range(depth):
-        shapes |= maps(n, width)
+        shapes |= inner(n, width)
         for name in ("attn.q_bias", "attn.v_bias", "norm1.weight", "norm1.bias", "norm2.weight", "norm2.bias"):
             shapes[f"encoder.blocks.{n}.{name}"] = (width,)
     return filled(shapes)
 
 
 def made_dit(depth=DEPTH, width=WIDTH, keys=True):
-    """The same for the model with blocks of DiT; of its two versions, the second has no bias of keys."""
-    shapes = ends() | {
+    """The same for the model with DiT blocks, with or without a bias for keys."""
+    shapes = outer() | {
         "encoder.t_embedder.mlp.0.weight": (width, 256),
         "encoder.t_embedder.mlp.0.bias": (width,),
         "encoder.t_embedder.mlp.2.weight": (width, width),
@@ -69,7 +69,7 @@ def made_dit(depth=DEPTH, width=WIDTH, keys=True):
     }
     for n in range(depth):
         block = f"encoder.blocks.{n}"
-        shapes |= maps(n, width)
+        shapes |= inner(n, width)
         shapes |= {f"{block}.adaLN_modulation.1.weight": (6 * width, width)}
         shapes |= {f"{block}.adaLN_modulation.1.bias": (6 * width,)}
         biases = {"attn.qkv.bias": 3 * width} if keys else {"attn.q_bias": width, "attn.v_bias": width}
@@ -83,7 +83,7 @@ def norm(x: Tensor, scale: Tensor | float = 1.0, shift: Tensor | float = 0.0) ->
 
 
 def upstream(w: dict[str, Tensor], x: Tensor, masked: Tensor, t: Tensor | None = None, head="head_mask") -> Tensor:
-    """What the public models compute, region by region and head by head, written from their description."""
+    """The public models, written from their description."""
 
     def linear(y: Tensor, name: str) -> Tensor:
         return y @ w[f"{name}.weight"].T + w.get(f"{name}.bias", 0)
@@ -149,7 +149,7 @@ def windows():
     return torch.rand(3, LENGTH, FEATURES), torch.rand(3, LENGTH) < 0.5
 
 
-def said(model: nn.Module, x: Tensor, masked: Tensor, t: Tensor | None = None) -> Tensor:
+def run(model: nn.Module, x: Tensor, masked: Tensor, t: Tensor | None = None) -> Tensor:
     hidden = masked[..., None].expand(*masked.shape, x.shape[-1])
     level = torch.zeros(len(x)) if t is None else t
     with torch.no_grad():
@@ -165,50 +165,50 @@ def file(tmp_path):
     return write
 
 
-def test_the_model_is_the_public_one(file):
+def test_equals_the_public_model(file):
     weights, (x, masked) = made(), windows()
     model = ours(options())
     load_get(file(weights), model)
     expected = upstream(weights, x, masked)
-    assert expected.std() > 0.3, "the weights say something"
-    torch.testing.assert_close(said(model, x, masked), expected, rtol=1e-5, atol=1e-5)
+    assert expected.std() > 0.3, "the output is not constant"
+    torch.testing.assert_close(run(model, x, masked), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_every_weight_takes_part():
-    """The comparison has teeth: with any weight turned round, the public model says something else."""
+def test_every_weight_matters():
+    """Reversing any weight changes the output of the public model."""
     weights, (x, masked) = made(), windows()
     plain = upstream(weights, x, masked)
     for name in weights:
-        turned = weights[name].flatten().flip(0).view_as(weights[name])
-        changed = upstream(weights | {name: turned}, x, masked)
+        reversed_weight = weights[name].flatten().flip(0).view_as(weights[name])
+        changed = upstream(weights | {name: reversed_weight}, x, masked)
         assert (changed - plain).abs().max() > 1e-3, name
 
 
 @pytest.mark.parametrize("keys", [True, False])
-def test_the_model_with_blocks_of_dit_is_the_public_one(file, keys):
+def test_equals_the_public_model_with_dit_blocks(file, keys):
     weights, (x, masked), t = made_dit(keys=keys), windows(), torch.tensor([0.0, 7.0, 100.0])
     model = ours(dit(keys))
     GET_DIT.load(file(weights), model)
-    torch.testing.assert_close(said(model, x, masked, t), upstream(weights, x, masked, t), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(run(model, x, masked, t), upstream(weights, x, masked, t), rtol=1e-5, atol=1e-5)
 
 
 def test_names_of_the_first_release(file):
-    """Where the embedding was a convolution of one region, and stood in the encoder as the head did."""
+    """The embedding was a convolution of width 1 inside the encoder, like the head."""
     earlier = {}
     for key, weight in made().items():
         name = key.replace("region_embed.embed", "encoder.region_embed.proj").replace("head_mask", "encoder.head")
         name = "encoder.cls_token" if name == "cls_token" else name
         earlier[name] = weight[..., None] if name.endswith("proj.weight") and "region" in name else weight
     assert earlier.keys() != made().keys()
-    wanted, found = weights_of_get(made()), weights_of_get(earlier)
-    assert found.keys() == wanted.keys()
-    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    expected, converted = weights_of_get(made()), weights_of_get(earlier)
+    assert converted.keys() == expected.keys()
+    assert all(torch.equal(converted[name], expected[name]) for name in expected)
     model = ours(options())
     load_get(file(earlier), model)
 
 
 def test_a_finetuned_model_has_a_head_for_expression(file):
-    """GETRegionFinetune: softplus, two strands, no mask token; ours reads the 7 columns and leaves those two alone."""
+    """GETRegionFinetune: softplus, two strands, no mask token; the expression columns are not read."""
     weights = made() | filled({"head_exp.head.weight": (2, WIDTH), "head_exp.head.bias": (2,)})
     weights = {name: weight for name, weight in weights.items() if not name.startswith("head_mask")}
     groups = (Group("motifs", 0, FEATURES), Group("expression", FEATURES, FEATURES + 2))
@@ -231,54 +231,62 @@ def test_a_finetuned_model_has_a_head_for_expression(file):
     assert "embedding.mask_token" not in weights_of_get(weights)
 
 
-def test_names_that_are_missing_or_strange_are_said_at_once():
+def test_missing_and_unknown_names_are_reported_together():
     weights = made()
-    gone = {n: w for n, w in weights.items() if n not in ("encoder.blocks.1.attn.q_bias", "cls_token")}
-    with pytest.raises(Refused) as refused:
-        weights_of_get(gone | {"encoder.blocks.0.attn.kqv.weight": torch.zeros(1), "head_atac.weight": torch.zeros(1)})
-    told = str(refused.value)
-    assert "2 weights of a GET are missing: cls_token, encoder.blocks.1.attn.q_bias" in told
-    assert "2 weights are not of a GET: encoder.blocks.0.attn.kqv.weight, head_atac.weight" in told
-    assert 'did you mean "encoder.blocks.0.attn.qkv.weight"' in told
-    with pytest.raises(Refused, match=r"are missing: .* and \d+ more"):
-        weights_of_get({})
-    with pytest.raises(Refused, match=r"7 weights of a GET are missing|13 weights"):
-        weights_of_get({n: w for n, w in weights.items() if not n.startswith("encoder.blocks.0.")})
+    weights = {n: w for n, w in weights.items() if n not in ("encoder.blocks.1.attn.q_bias", "cls_token")}
+    weights |= {"encoder.blocks.0.attn.kqv.weight": torch.zeros(1), "head_atac.weight": torch.zeros(1)}
+    with pytest.raises(Refused) as info:
+        weights_of_get(weights)
+    assert info.value.codes == ["misfit"]
+    assert str(info.value) == (
+        "error: 2 weights of a GET are missing: cls_token, encoder.blocks.1.attn.q_bias; "
+        "2 weights do not belong to a GET: encoder.blocks.0.attn.kqv.weight, head_atac.weight; "
+        'did you mean "encoder.blocks.0.attn.qkv.weight"? [misfit]'
+    )
+    for incomplete in ({}, {n: w for n, w in made().items() if not n.startswith("encoder.blocks.0.")}):
+        with pytest.raises(Refused, match="missing"):
+            weights_of_get(incomplete)
 
 
-def test_changes_of_lora_are_to_be_merged_first():
-    weights = made()
-    name = "encoder.blocks.0.attn.qkv"
-    apart = {f"{name}.parametrizations.weight.original": weights.pop(f"{name}.weight")}
-    with pytest.raises(Refused, match=r"changes of LoRA beside them, encoder\.blocks\.0\.attn\.qkv the first: merge"):
-        weights_of_get(weights | apart)
-    with pytest.raises(Refused, match="merge them"):
-        GET.rename(weights | apart)
+def test_unmerged_lora_is_rejected():
+    weights, name = made(), "encoder.blocks.0.attn.qkv"
+    lora = {f"{name}.parametrizations.weight.original": weights.pop(f"{name}.weight")}
+    for convert in (weights_of_get, GET.rename):
+        with pytest.raises(Refused, match="LoRA"):
+            convert(weights | lora)
 
 
-def test_a_model_of_other_sizes_is_left_alone(file):
-    model = ours(options(width=12))
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"width": 12}, "region_embed.embed.weight"),
+        ({"block": {"use": "pre-norm", "heads": HEADS}}, "blocks.0.attention.qkv.bias"),
+        ({"depth": 1}, "blocks.1.attention.qkv.weight"),
+    ],
+)
+def test_a_model_of_another_shape_stays_unchanged(file, changes, name):
+    model = ours(options(**changes))
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    with pytest.raises(Refused, match=r"region_embed\.embed\.weight is 24 x 7, the model has 12 x 7"):
+    with pytest.raises(Refused, match=name) as info:
         load_get(file(made()), model)
+    assert info.value.codes == ["shape-mismatch"]
     assert all(torch.equal(before[name], weight) for name, weight in model.state_dict().items())
-    with pytest.raises(Refused, match=r"the model has blocks\.0\.attention\.qkv\.bias, and a GET has no such weight"):
-        load_get(file(made()), ours(options(block={"use": "pre-norm", "heads": HEADS})))
-    with pytest.raises(Refused, match=r"no blocks\.1\.attention\.qkv\.weight, as encoder\.blocks\.1\.attn\.qkv"):
-        load_get(file(made()), ours(options(depth=1)))
 
 
-def test_a_block_around_torchs_attention():
+def test_a_block_around_nn_multihead_attention():
     """Seed 002: norms without weights, adaLN modulation, nn.MultiheadAttention, a Sequential for the MLP."""
     torch.manual_seed(0)
     attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
     mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
     modulation = nn.Linear(10, 6 * WIDTH)
-    theirs = {f"attn.{name}": weight for name, weight in attention.state_dict().items()}
-    theirs |= {f"mlp.{name}": weight for name, weight in mlp.state_dict().items()}
-    theirs |= {f"modulation.linear.{name}": weight for name, weight in modulation.state_dict().items()}
     block = AdaLNZero(heads=HEADS).build(WIDTH, 10)
-    block.load_state_dict(weights_of_dit_block(theirs))
+    with torch.no_grad():
+        block.attention.qkv.weight.copy_(attention.in_proj_weight)
+        block.attention.qkv.bias.copy_(attention.in_proj_bias)
+    block.attention.out.load_state_dict(attention.out_proj.state_dict())
+    block.mlp.up.load_state_dict(mlp[0].state_dict())
+    block.mlp.down.load_state_dict(mlp[2].state_dict())
+    block.modulation.linear.load_state_dict(modulation.state_dict())
     x, c = torch.randn(2, 5, WIDTH), torch.randn(2, 10)
     six = [part[:, None] for part in modulation(functional.silu(c)).chunk(6, 1)]
     y = norm(x) * (1 + six[1]) + six[0]

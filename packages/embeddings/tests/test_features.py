@@ -1,78 +1,112 @@
-"""Region embedding: mask token, class token, partly hidden positions, starts."""
+"""Region embedding: mask token, class token, partly masked positions, groups of columns."""
 
 import pytest
 import torch
 
-from dither.embeddings.features import RegionEmbedding
 from dither.embeddings.specs import Regions
 from dither.registry import FeatureSpace, Field, TokenSpace
 from dither.registry.flow.records import State
 
-torch.set_num_threads(1)
+MASKED = torch.tensor([[[0, 0, 0], [1, 1, 1], [0, 1, 0], [1, 1, 1]]]).bool()
 
-HIDDEN = torch.tensor([[[0, 0, 0], [1, 1, 1], [0, 1, 0], [1, 1, 1]]]).bool()
+
+def regions(width=8, features=3, **options):
+    torch.manual_seed(0)
+    return Regions.model_validate(options).build(FeatureSpace(4, features), width)
 
 
 def example(seed=0):
     return torch.randn(1, 4, 3, generator=torch.Generator().manual_seed(seed))
 
 
-def test_linear_map_mask_token_and_class_token():
-    torch.manual_seed(0)
-    embedding = RegionEmbedding(3, 8)
-    x = example()
-    h, extra = embedding(State(x, HIDDEN), {})
+def test_linear_layer_mask_token_and_class_token():
+    embedding, x = regions(), example()
+    h, extra = embedding(State(x, MASKED), {})
     assert extra == 1
-    weight, bias = embedding.linear.weight, embedding.linear.bias
     torch.testing.assert_close(h[0, 0], embedding.cls_token)
-    torch.testing.assert_close(h[0, 1], x[0, 0] @ weight.T + bias)
+    torch.testing.assert_close(h[0, 1], embedding.linear(x[0, 0]))
+    torch.testing.assert_close(h[0, 3], embedding.linear(x[0, 2] * torch.tensor([1, 0, 1])))
     assert torch.equal(h[0, 2], embedding.mask_token)
     assert torch.equal(h[0, 4], embedding.mask_token)
-    torch.testing.assert_close(h[0, 3], (x[0, 2] * torch.tensor([1, 0, 1])) @ weight.T + bias)
 
 
 @pytest.mark.parametrize("elements", [False, True])
-def test_hidden_values_say_nothing_and_elements_say_that_they_are_hidden(elements):
-    torch.manual_seed(0)
-    embedding = RegionEmbedding(3, 8, elements=elements)
-    x = example()
-    seen = embedding(State(x, HIDDEN), {})[0]
-    assert torch.equal(embedding(State(torch.where(HIDDEN, example(1), x), HIDDEN), {})[0], seen)
-    zero = embedding(State(x.masked_fill(HIDDEN, 0.0), HIDDEN & HIDDEN.all(-1, keepdim=True)), {})[0]
-    assert torch.equal(zero[0, 3], seen[0, 3]) == (not elements)
+def test_masked_values_are_ignored_and_elements_flag_them(elements):
+    embedding, x = regions(elements=elements), example()
+    h = embedding(State(x, MASKED), {})[0]
+    assert torch.equal(embedding(State(torch.where(MASKED, example(1), x), MASKED), {})[0], h)
+    zero = embedding(State(x.masked_fill(MASKED, 0.0), MASKED & MASKED.all(-1, keepdim=True)), {})[0]
+    assert torch.equal(zero[0, 3], h[0, 3]) == (not elements)
     if elements:
-        torch.testing.assert_close(seen[0, 3] - zero[0, 3], embedding.elements.weight[:, 1])
+        torch.testing.assert_close(h[0, 3] - zero[0, 3], embedding.elements.weight[:, 1])
         assert embedding.elements.bias is None
-    assert torch.equal(seen[0, 2], embedding.mask_token)
-    assert torch.equal(seen[0, 1], zero[0, 1])
+        noisy = State(x, MASKED, noisy=~MASKED)
+        torch.testing.assert_close(
+            embedding(noisy, {})[0][0, 1] - h[0, 1], embedding.elements.weight.sum(1), atol=1e-6, rtol=1e-5
+        )
+    assert torch.equal(h[0, 1], zero[0, 1])
 
 
-def test_class_token_leads_the_first_piece_alone_and_can_be_left_out():
-    state = State(example(), HIDDEN)
-    embedding = RegionEmbedding(3, 8)
+def test_class_token_is_part_of_the_first_piece_only():
+    state, embedding = State(example(), MASKED), regions()
     first, later = embedding(state, {}), embedding(state, {}, 4)
     assert (first[1], later[1]) == (1, 0)
     assert torch.equal(first[0][:, 1:], later[0])
-    bare = RegionEmbedding(3, 8, cls=False)
-    assert bare(state, {})[1] == 0
-    assert [name for name, _ in bare.named_parameters()] == ["mask_token", "linear.weight", "linear.bias"]
+    assert regions(cls=False)(state, {})[1] == 0
+    assert regions(cls=False).cls_token is None
 
 
-def test_tokens_start_small():
-    torch.manual_seed(0)
-    embedding = RegionEmbedding(3, 4096)
+def test_initialisation_of_tokens():
+    embedding = regions(4096)
     for token in (embedding.mask_token, embedding.cls_token):
         assert token.std().item() == pytest.approx(0.02, rel=0.05)
 
 
-def test_menu():
-    space = FeatureSpace(4, 3)
-    spec = Regions.model_validate({"elements": True, "cls": False, "position": "sinusoid"})
-    built = spec.build(space, 8)
-    h, extra = built(State(example(), torch.ones_like(HIDDEN)), {})
+def test_positions_are_added_to_masked_regions():
+    embedding = regions(elements=True, cls=False, position="sinusoid")
+    h, extra = embedding(State(example(), torch.ones_like(MASKED)), {})
     assert extra == 0
-    torch.testing.assert_close(h[0], built.mask_token + built.position(0, 4, {})[0])
-    assert built.elements is not None
-    (misfit,) = spec.check(TokenSpace((Field("text", 4, 3),)), 8)
-    assert 'embedding "regions" is for features' in misfit.message
-    assert not list(spec.check(space, 8))
+    torch.testing.assert_close(h[0], embedding.mask_token + embedding.position(0, 4, {})[0])
+
+
+@pytest.mark.parametrize("elements", [False, True])
+def test_unread_columns_are_ignored(columns, elements):
+    torch.manual_seed(0)
+    embedding = Regions(without=["expression"], elements=elements).build(columns, 8)
+    narrow = Regions(elements=elements).build(FeatureSpace(5, 4), 8)
+    narrow.load_state_dict(embedding.state_dict())
+    generator = torch.Generator().manual_seed(0)
+    x, masked = torch.rand(2, 5, 6, generator=generator), torch.rand(2, 5, 6, generator=generator) < 0.4
+    masked[0, 1, :4] = True  # fully masked in the columns that are read
+    h = embedding(State(x, masked), {})[0]
+    torch.testing.assert_close(h, narrow(State(x[..., :4], masked[..., :4]), {})[0])
+    assert torch.equal(h[0, 2], embedding.mask_token)
+    x[..., 4:] = torch.nan
+    assert torch.equal(embedding(State(x, masked), {})[0], h)
+
+
+def test_groups_that_are_not_read(columns):
+    built = Regions(without=["motifs", "expression"]).build(columns, 8)
+    assert built.linear.weight.shape == (8, 1)
+    assert built.columns.tolist() == [3]
+    assert "columns" not in built.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("without", "code", "path"),
+    [
+        (["expresion"], "unknown-value", ("without",)),
+        (["motifs", "x"], "unknown-value", ("without", 1)),
+        (["motifs", "accessibility", "expression"], "misfit", ("without",)),
+    ],
+)
+def test_incompatible_groups(columns, without, code, path):
+    (misfit,) = Regions(without=without).check(columns, 8)
+    assert (misfit.code, misfit.path) == (code, path)
+    if without == ["expresion"]:
+        assert misfit.help == 'did you mean "expression"?'
+
+
+def test_tokens_are_incompatible():
+    (misfit,) = Regions().check(TokenSpace((Field("text", 4, 3),)), 8)
+    assert misfit.related == ("process",)

@@ -1,59 +1,76 @@
-"""Heads: a map per field, -inf outside its vocabulary, starts at zero."""
+"""Output heads."""
 
+from dataclasses import replace
+
+import pytest
 import torch
+from torch.nn import functional
 
-from dither.embeddings.head_specs import FeatureValues, TokenLogits
-from dither.embeddings.heads import TokenHead
-from dither.registry import FeatureSpace, Field, TokenSpace
-
-torch.set_num_threads(1)
-
-GRAPH = TokenSpace((Field("nodes", 4, 6), Field("edges", 6, 5)))
+from dither.embeddings.specs import FeatureValues, Softplus, TokenLogits
 
 
-def test_each_field_is_read_by_its_own_map():
+def test_each_field_has_its_own_layer(graph):
     torch.manual_seed(0)
-    head, h = TokenHead(GRAPH, 8, zero=False), torch.randn(2, 10, 8)
+    head, h = TokenLogits(zero=False).build(graph, 8), torch.randn(2, 10, 8)
     out = head(h)
     assert out.shape == (2, 10, 6)
-    torch.testing.assert_close(out[:, :4], h[:, :4] @ head.maps[0].weight.T + head.maps[0].bias)
-    torch.testing.assert_close(out[:, 4:, :5], h[:, 4:] @ head.maps[1].weight.T + head.maps[1].bias)
+    torch.testing.assert_close(out[:, :4], head.maps[0](h[:, :4]))
+    torch.testing.assert_close(out[:, 4:, :5], head.maps[1](h[:, 4:]))
     assert (out[:, 4:, 5] == -torch.inf).all()
-    assert out[GRAPH.usable().expand_as(out)].isfinite().all()
 
 
-def test_zero_maps_give_every_id_the_same_chance_whatever_they_read():
-    out = TokenHead(GRAPH, 8)(torch.randn(2, 10, 8))
-    probabilities = out.softmax(-1)
+def test_zero_weights_give_uniform_probabilities(graph):
+    probabilities = TokenLogits().build(graph, 8)(torch.randn(2, 10, 8)).softmax(-1)
     torch.testing.assert_close(probabilities[:, :4], torch.full((2, 4, 6), 1 / 6))
     torch.testing.assert_close(probabilities[:, 4:, :5], torch.full((2, 6, 5), 1 / 5))
 
 
-def test_gradients_stay_finite_beside_the_filling():
-    head = TokenHead(GRAPH, 8)
-    torch.nn.functional.cross_entropy(head(torch.randn(2, 10, 8)).flatten(0, 1), torch.zeros(20).long()).backward()
+def test_gradients_are_finite_despite_the_padding(graph):
+    head = TokenLogits().build(graph, 8)
+    functional.cross_entropy(head(torch.randn(2, 10, 8)).flatten(0, 1), torch.zeros(20).long()).backward()
     for weight in head.parameters():
         assert weight.grad.isfinite().all()
         assert weight.grad.any()
 
 
-def test_a_single_field_reads_positions_in_pieces_without_a_copy():
-    head, h = TokenHead(TokenSpace((Field("text", 9, 5),)), 4, zero=False), torch.randn(2, 9, 4)
+def test_a_single_field_is_not_copied(text):
+    head, h = TokenLogits(zero=False).build(text, 4), torch.randn(2, 6, 4)
     torch.testing.assert_close(head(h[:, 2:5]), head(h)[:, 2:5])
     assert type(head(h).grad_fn).__name__ not in ("CatBackward0", "ConstantPadNdBackward0", "CloneBackward0")
+    assert head.linear is head.maps[0]
 
 
-def test_menu():
-    space = FeatureSpace(7, 3)
-    plain, zero = FeatureValues().build(space, 8), FeatureValues(zero=True).build(space, 8)
-    assert plain.weight.shape == (3, 8)
-    assert plain.weight.any()
-    assert plain.bias.any()
-    assert not zero.weight.any()
-    assert not zero.bias.any()
-    assert FeatureValues(bias=False, zero=True).build(space, 8).bias is None
-    assert all(m.bias is None for m in TokenLogits(bias=False).build(GRAPH, 8).maps)
-    assert any(m.weight.any() for m in TokenLogits(zero=False).build(GRAPH, 8).maps)
-    assert not any(m.weight.any() or m.bias.any() for m in TokenLogits().build(GRAPH, 8).maps)
-    assert "is for features" in next(iter(FeatureValues().check(GRAPH, 8))).message
-    assert "is for tokens" in next(iter(TokenLogits().check(space, 8))).message
+@pytest.mark.parametrize("spec", [TokenLogits, FeatureValues, Softplus])
+@pytest.mark.parametrize("zero", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_options(spec, zero, bias, graph, columns):
+    head = spec(zero=zero, bias=bias).build(graph if spec is TokenLogits else columns, 8)
+    names = {name.rpartition(".")[2] for name, _ in head.named_parameters()}
+    assert names == {"weight", "bias"} if bias else {"weight"}
+    assert any(weight.any() for weight in head.parameters()) != zero
+
+
+def test_heads_require_their_kind_of_space(graph, columns):
+    for spec, space in ((TokenLogits(), columns), (FeatureValues(), graph), (Softplus(), graph)):
+        (misfit,) = spec.check(space, 8)
+        assert misfit.related == ("process",)
+
+
+def test_softplus_of_one_group_or_all_columns(columns):
+    torch.manual_seed(0)
+    head, h = Softplus(group="accessibility").build(columns, 8), torch.randn(2, 5, 8)
+    out = head(h)
+    torch.testing.assert_close(out[..., 3], (1 + (h @ head.linear.weight[0] + head.linear.bias).exp()).log())
+    assert not out[..., [0, 1, 2, 4, 5]].any()
+    every = Softplus().build(columns, 8)
+    torch.testing.assert_close(every(h), functional.softplus(every.linear(h)))
+    assert (Softplus(zero=True).build(columns, 8)(h) == torch.tensor(2.0).log()).all()
+
+
+def test_incompatibilities_of_softplus(columns):
+    (misfit,) = Softplus(group="expresion").check(columns, 8)
+    assert (misfit.code, misfit.path, misfit.help) == ("unknown-value", ("group",), 'did you mean "expression"?')
+    for spec in (Softplus(), Softplus(group="expression")):
+        (misfit,) = spec.check(replace(columns, standardised=True), 8)
+        assert misfit.related == ("task", "standardise")
+        assert not list(spec.check(columns, 8))

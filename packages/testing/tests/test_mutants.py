@@ -524,6 +524,7 @@ MUTANTS = [
         condition_per_position=module(forward=lambda inner, level, cond: inner(level, cond) * level.ndim),
         gradients_reach_all=built(unused),
     ),
+    Mutant("constant", "condition:none", module(forward=lambda inner, t, cond: inner(t, cond) + t[..., None])),
     Mutant("level_free", "condition:label", module(forward=lambda inner, t, *a: inner(t, *a) + t[..., None])),
     Mutant(
         "level_free",
@@ -531,7 +532,7 @@ MUTANTS = [
         module(forward=lambda inner, s, level, *a, **o: inner(s, level, *a, **o) * (1 + level.mean())),
         {"condition": "label"},
     ),
-    Mutant("condition_left_out", "condition:label", module(leave_out=lambda inner, cond: cond), {"dropout": 0.3}),
+    Mutant("condition_left_out", "condition:label", module(drop_conditions=lambda inner, cond: cond), {"dropout": 0.3}),
     Mutant("distances_matter", "block:adaln-zero", module(forward=in_order), {"rope": "centre"}),
     *of(
         "head:tokens",

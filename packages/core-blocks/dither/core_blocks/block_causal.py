@@ -1,7 +1,7 @@
-"""Block-causal attention (BD3-LM, Arriola et al., 2025): who sees whom, and a clean sample beside the noised one.
+"""Block-causal attention (BD3-LM, Arriola et al., 2025): masks, and training on a clean and a noised sample at once.
 
 Letters: B batch, H heads, L tokens, K keys, D width, C condition width, E head width. Extra tokens, such as a class
-token, stand in the first block, so that all see them.
+token, belong to the first block, so that every block attends to them.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ __all__ = ["CleanAndNoised", "number_blocks"]
 
 
 def number_blocks(tokens: int, extra: int, size: int, device: torch.device) -> Int[Tensor, " L"]:
-    """Return the number of the block in which each token stands; the first `extra` belong to no position."""
+    """Return the block index of each token; the first `extra` tokens belong to block 0."""
     index = torch.arange(tokens, device=device) - extra
     return index.clamp_min(0).div(size, rounding_mode="floor")
 
 
 @dataclass(frozen=True)
 class CleanAndNoised:
-    """Runs layers over a noised sample and the clean one beside it: [x_t | x_0], of which each half begins at 0.
+    """Runs layers over a noised sample and its clean context, [x_t | x_0].
 
-    A clean block sees clean ones up to itself; a noised block sees itself and clean ones before it. The halves go
-    through a layer one after the other, and keys and values of the clean one are handed on as from a cache, so that
-    this is what sampling does, for all blocks at once. What a clean token makes of noised ones is never computed.
+    A clean block attends to clean blocks up to itself; a noised block attends to itself and to earlier clean blocks.
+    Both go through each layer one after the other, and the clean keys and values are passed on like a cache. This
+    computes sampling with a cache for all blocks at once; clean tokens never attend to noised ones.
 
     Attributes:
-        c: Condition of the noised half.
-        clean_c: Condition of the clean half.
-        clean_mask: What clean tokens see of clean ones.
-        mask: What noised tokens see of clean ones and of noised ones.
+        c: Condition of the noised sample.
+        clean_c: Condition of the clean sample.
+        clean_mask: Attention mask of clean queries over clean keys.
+        mask: Attention mask of noised queries over clean and noised keys.
     """
 
     c: Float[Tensor, "B *L C"]
@@ -47,15 +47,16 @@ class CleanAndNoised:
         c: Float[Tensor, "B *L C"],
         clean_c: Float[Tensor, "B *L C"],
         block: Int[Tensor, " L"],
-        real: Bool[Tensor, "B L"] | None,
+        valid: Bool[Tensor, "B L"] | None,
     ) -> CleanAndNoised:
-        """Make the masks out of the numbers of blocks; `real` is True on tokens that may be seen, None for all."""
-        own, clean = block[:, None] == block, block[:, None] >= block
-        mask = torch.cat([clean & ~own, own], 1)[None, None]
-        clean = clean[None, None]
-        if real is not None:
-            clean, mask = clean & real[:, None, None], mask & torch.cat([real, real], 1)[:, None, None]
-        return cls(c, clean_c, clean, mask)
+        """Build the masks from block indices; `valid` is True on tokens that may be attended to, None for all."""
+        same, up_to = block[:, None] == block, block[:, None] >= block
+        mask = torch.cat([up_to & ~same, same], 1)[None, None]
+        clean_mask = up_to[None, None]
+        if valid is not None:
+            clean_mask = clean_mask & valid[:, None, None]
+            mask = mask & torch.cat([valid, valid], 1)[:, None, None]
+        return cls(c, clean_c, clean_mask, mask)
 
     def layer(
         self,
@@ -66,18 +67,18 @@ class CleanAndNoised:
         requested: Bool[Tensor, "B L"] | None = None,
         clean_requested: Bool[Tensor, "B L"] | None = None,
     ) -> tuple[Float[Tensor, "B L D"], Float[Tensor, "B L D"]]:
-        """Return what a layer makes of both halves; `requested` as for a block, for each half."""
-        keys, told = _Keys(), {"requested": requested} if requested is not None else {}
-        clean_told = {"requested": clean_requested} if clean_requested is not None else {}
-        given = {"cache": keys, "layer": number}
-        clean = block(clean, self.clean_c, mask=self.clean_mask, keep=True, **given, **clean_told)
-        return block(h, self.c, mask=self.mask, keep=False, **given, **told), clean
+        """Apply a block to the clean and then to the noised sample; return (noised, clean)."""
+        cache = _CleanKeys()
+        options = {} if requested is None else {"requested": requested}
+        clean_options = {} if clean_requested is None else {"requested": clean_requested}
+        clean = block(clean, self.clean_c, mask=self.clean_mask, cache=cache, layer=number, keep=True, **clean_options)
+        return block(h, self.c, mask=self.mask, cache=cache, layer=number, keep=False, **options), clean
 
 
-class _Keys:
-    """Stands in for a cache in one layer: first the clean half is joined, and sees itself, then the noised half."""
+class _CleanKeys:
+    """Cache of one layer: the first `join` stores the clean keys and values, the second returns them with the new."""
 
-    length = extra = held = 0
+    length = extra = num_tokens = 0
 
     def __init__(self) -> None:
         self._clean: tuple[Tensor, Tensor] | None = None
@@ -85,7 +86,6 @@ class _Keys:
     def join(
         self, layer: int, k: Float[Tensor, "B H L E"], v: Float[Tensor, "B H L E"]
     ) -> tuple[Float[Tensor, "B H K E"], Float[Tensor, "B H K E"]]:
-        """Return the keys and values that stand there."""
         if self._clean is None:
             self._clean = k, v
             return k, v

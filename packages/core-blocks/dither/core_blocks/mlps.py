@@ -1,8 +1,7 @@
-"""What a block does with each position by itself. Letters: B batch, L length, D width, M hidden."""
+"""MLPs of a transformer block. Letters: B batch, L length, D width, M hidden width."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Literal
 
 from jaxtyping import Float
@@ -10,77 +9,60 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .cpu.dropout import Dropout
-from .cpu.recompute_linear import DeferredInput, apply_linear, defer
-from .options import MLPName
+from .cpu.onednn import Linear
+from .options import TransformerBlock
 
 __all__ = ["GELUMLP", "SwiGLU", "make_mlp"]
 
 
 class GELUMLP(nn.Module):
-    """Two linear maps with a GELU between them (Hendrycks and Gimpel, 2016).
+    """Two linear layers with a GELU between them (Hendrycks and Gimpel, 2016).
 
     Args:
-        width: Width in and out.
-        hidden: Width between the maps.
-        bias: Whether the maps have a bias.
-        approximate: "none" is x times the normal distribution function at x; "tanh" comes within 5e-4 of it.
-        dropout: Share of the result that is dropped in training.
+        width: Width of input and output.
+        hidden: Hidden width.
+        bias: Whether the linear layers have a bias.
+        approximate: "none" for the exact GELU, "tanh" for its approximation.
+        dropout: Dropout probability of the output.
     """
 
     def __init__(
-        self,
-        width: int,
-        hidden: int,
-        *,
-        bias: bool = True,
-        approximate: Literal["none", "tanh"] = "none",
-        dropout: float = 0.0,
+        self, width: int, hidden: int, *, bias: bool, approximate: Literal["none", "tanh"], dropout: float
     ) -> None:
         super().__init__()
-        self.up, self.down = nn.Linear(width, hidden, bias), nn.Linear(hidden, width, bias)
-        self.width, self.approximate, self.dropout = width, approximate, Dropout(dropout)
+        self.up, self.down = Linear(width, hidden, bias), Linear(hidden, width, bias)
+        self.approximate, self.dropout = approximate, Dropout(dropout)
 
-    def forward(self, x: Float[Tensor, "*B L D"] | DeferredInput) -> Float[Tensor, "*B L D"]:
-        """Apply to each position."""
-        gelu = partial(functional.gelu, approximate=self.approximate)
-        return self.dropout(apply_linear(self.down, defer(gelu, self.width, apply_linear(self.up, x))))  # type: ignore[no-any-return]
+    def forward(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L D"]:
+        out: Tensor = self.dropout(self.down(functional.gelu(self.up(x), approximate=self.approximate)))
+        return out
 
 
 class SwiGLU(nn.Module):
     """down(SiLU(gate(x)) * up(x)) (Shazeer, 2020).
 
     Args:
-        width: Width in and out.
+        width: Width of input and output.
         hidden: Width of gate and up.
-        bias: Whether the maps have a bias.
-        dropout: Share of the result that is dropped in training.
+        bias: Whether the linear layers have a bias.
+        dropout: Dropout probability of the output.
     """
 
-    def __init__(self, width: int, hidden: int, *, bias: bool = True, dropout: float = 0.0) -> None:
+    def __init__(self, width: int, hidden: int, *, bias: bool, dropout: float) -> None:
         super().__init__()
-        self.gate, self.up = nn.Linear(width, hidden, bias), nn.Linear(width, hidden, bias)
-        self.down = nn.Linear(hidden, width, bias)
-        self.width, self.dropout = width, Dropout(dropout)
+        self.gate, self.up = Linear(width, hidden, bias), Linear(width, hidden, bias)
+        self.down, self.dropout = Linear(hidden, width, bias), Dropout(dropout)
 
-    def forward(self, x: Float[Tensor, "*B L D"] | DeferredInput) -> Float[Tensor, "*B L D"]:
-        """Apply to each position."""
-        gate, up = apply_linear(self.gate, x), apply_linear(self.up, x)
-        return self.dropout(apply_linear(self.down, defer(_gated, self.width, gate, up)))  # type: ignore[no-any-return]
+    def forward(self, x: Float[Tensor, "*B L D"]) -> Float[Tensor, "*B L D"]:
+        out: Tensor = self.dropout(self.down(functional.silu(self.gate(x)) * self.up(x)))
+        return out
 
 
-def _gated(gate: Float[Tensor, "*S M"], up: Float[Tensor, "*S M"]) -> Float[Tensor, "*S M"]:
-    return functional.silu(gate) * up
-
-
-def make_mlp(mlp: MLPName, width: int, hidden: int, *, bias: bool = True, dropout: float = 0.0) -> nn.Module:
-    """Return an MLP by its name.
-
-    Raises:
-        ValueError: The name is unknown.
-    """
-    if mlp == "swiglu":
-        return SwiGLU(width, hidden, bias=bias, dropout=dropout)
-    if mlp in ("gelu", "gelu-tanh"):
-        approximate: Literal["none", "tanh"] = "tanh" if mlp == "gelu-tanh" else "none"
-        return GELUMLP(width, hidden, bias=bias, approximate=approximate, dropout=dropout)
-    raise ValueError(f'mlp may be "gelu", "gelu-tanh" or "swiglu", not "{mlp}"')
+def make_mlp(width: int, options: TransformerBlock) -> nn.Module:
+    """Return the MLP of a block."""
+    hidden = int(options.ratio * width)
+    bias = options.bias if options.mlp_bias is None else options.mlp_bias
+    if options.mlp == "swiglu":
+        return SwiGLU(width, hidden, bias=bias, dropout=options.dropout)
+    approximate: Literal["none", "tanh"] = "tanh" if options.mlp == "gelu-tanh" else "none"
+    return GELUMLP(width, hidden, bias=bias, approximate=approximate, dropout=options.dropout)

@@ -1,54 +1,99 @@
-"""What the blocks of a transformer have in common: their options, and how heads divide a width. No torch here."""
+"""Options of a transformer block, shared by its Spec and its modules. No torch here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import ClassVar, Literal
+
+from pydantic import Field
 
 from dither.registry import Misfit
+from dither.registry.kinds import BlockSpec
 
 __all__ = [
     "CENTRE",
-    "FEW",
-    "RECOMPUTE_MIN_WIDTH",
-    "TILED_MAX_WEIGHTS",
     "Affine",
-    "Implementation",
+    "AttentionKernel",
     "MLPName",
     "NormName",
     "QKVBias",
     "Rope",
-    "misfit_heads",
+    "TransformerBlock",
 ]
 
 CENTRE = "centre"
-"""The condition that says where positions lie, such as along a chromosome: one number for each (`B L`)."""
-FEW = 64
-"""Up to so many keys, plain matrix products beat the fused kernel on a CPU."""
-TILED_MAX_WEIGHTS = 1 << 24
-"""Up to so many attention weights, of all heads and samples, a CPU keeps them in bfloat16."""
-RECOMPUTE_MIN_WIDTH = 768
-"""From such a width on, a CPU keeps what norms and nonlinearities are given and computes them again on the way back."""
+"""Condition that holds the coordinate of each position, such as along a chromosome (`B L`)."""
 MAX_LISTED_HEADS = 1024
-"""Up to so many heads, a message lists what is possible."""
+"""Largest head count that an error message lists."""
 
 NormName = Literal["layer", "rms"]
 Affine = bool | Literal["scale"]
 MLPName = Literal["gelu", "gelu-tanh", "swiglu"]
-Implementation = Literal["auto", "sdpa", "math"]
+AttentionKernel = Literal["auto", "sdpa", "math"]
 QKVBias = bool | Literal["qv"]
 Rope = bool | Literal["centre"]
 
 
-def misfit_heads(width: int, heads: int, *, rope: bool) -> Iterator[Misfit]:
-    """Yield why a width cannot be split into this many heads; the message lists the numbers that are possible."""
-    if width % heads == 0 and not (rope and width // heads % 2):
-        return
-    if rope and width % 2:
-        yield Misfit(f"rotary positions turn pairs of numbers, and width {width} is odd", ("rope",))
-        return
-    listed = range(1, min(width, MAX_LISTED_HEADS) + 1)
-    possible = [n for n in listed if width % n == 0 and not (rope and width // n % 2)]
-    even = " of an even width, as rotary positions need" if rope and width % heads == 0 else ""
-    allowed = ", ".join(map(str, possible))
-    yield Misfit(f"width {width} does not split into {heads} equal heads{even}; heads may be {allowed}", ("heads",))
+class TransformerBlock(BlockSpec):
+    """Options of a block of self-attention and an MLP, each after a norm."""
+
+    reads_condition: ClassVar[bool] = True
+    """Whether the block uses the condition."""
+    heads: int = Field(4, ge=1)
+    """Attention heads; must divide the width of the model."""
+    ratio: float = Field(4.0, gt=0, le=64)
+    """Hidden width of the MLP as a multiple of the model's width."""
+    norm: NormName = "layer"
+    """LayerNorm or RMSNorm (no mean subtraction)."""
+    affine: Affine = False
+    """Whether norms have a learned scale and shift; "scale" has no shift. RMSNorm never has a shift."""
+    eps: float = Field(1e-6, ge=1e-12, le=0.1)
+    """Added to the variance in the norms."""
+    mlp: MLPName = "gelu"
+    """Two linear layers with an exact or tanh-approximated GELU between them, or SwiGLU with three."""
+    bias: bool = True
+    """Whether the linear layers of attention and MLP have a bias; the modulation always has one."""
+    qkv_bias: QKVBias | None = None
+    """Bias of queries, keys and values; "qv" has none for keys (BEiT). Defaults to `bias`."""
+    out_bias: bool | None = None
+    """Bias of the output projection of attention. Defaults to `bias`."""
+    mlp_bias: bool | None = None
+    """Bias of the MLP. Defaults to `bias`."""
+    rope: Rope = False
+    """Rotary position embedding (RoPE). "centre" rotates by the coordinate along the chromosome, read from the task's
+    condition of this name, instead of by the index, so that attention depends on distances in bases."""
+    rope_unit: float = Field(1000.0, gt=0, le=1e9)
+    """Unit of these coordinates: 1000 converts bases to kilobases. The fastest rotation is 1 radian per unit."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout of the outputs of attention and MLP."""
+    attention_dropout: float | None = Field(None, ge=0, lt=1)
+    """Dropout of the attention weights. Defaults to `dropout`."""
+    attention: AttentionKernel = "auto"
+    """Attention kernel. auto on a CPU: plain matrix products for up to 64 keys, tiles of heads in bfloat16 while all
+    attention weights fit in memory; otherwise torch's fused kernel."""
+
+    def traits(self) -> frozenset[str]:
+        """Without RoPE the block is permutation-equivariant; without dropout equal keys may be merged into one."""
+        found = {"cache", "requested"} | ({"positions"} if self.rope == "centre" else set())
+        if not self.rope:
+            found |= {"equivariant"} if self.dropout or self.attention_dropout else {"equivariant", "weighted-keys"}
+        return frozenset(found)
+
+    def check(self, width: int, cond: int) -> Iterator[Misfit]:
+        """Yield incompatibilities of heads and hidden width with the width."""
+        yield from self._check_heads(width)
+        if int(self.ratio * width) < 1:
+            yield Misfit(f"ratio {self.ratio:g} makes the hidden layer of an MLP of width {width} empty", ("ratio",))
+
+    def _check_heads(self, width: int) -> Iterator[Misfit]:
+        heads, rope = self.heads, bool(self.rope)
+        if width % heads == 0 and not (rope and width // heads % 2):
+            return
+        if rope and width % 2:
+            yield Misfit(f"RoPE rotates pairs of features, but width {width} is odd", ("rope",))
+            return
+        counts = range(1, min(width, MAX_LISTED_HEADS) + 1)
+        allowed = ", ".join(str(n) for n in counts if width % n == 0 and not (rope and width // n % 2))
+        even = " of an even width, which RoPE requires" if rope and width % heads == 0 else ""
+        message = f"width {width} is not divisible into {heads} equal heads{even}; heads may be {allowed}"
+        yield Misfit(message, ("heads",))

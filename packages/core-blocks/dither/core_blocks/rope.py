@@ -1,4 +1,4 @@
-"""Rotary positions. Letters: B batch, H heads, L length, E head width."""
+"""Rotary position embedding. Letters: B batch, H heads, L length, E head width."""
 
 from __future__ import annotations
 
@@ -9,58 +9,50 @@ from torch import Tensor, nn
 
 __all__ = ["Rotary"]
 
+THETA = 10_000.0
+"""Base of the frequencies."""
+
 
 class Rotary(nn.Module):
-    """Turns queries and keys by angles that grow with their position (RoPE; Su et al., 2021, equation 34).
+    """RoPE (Su et al., 2021, equation 34): rotates queries and keys by angles proportional to their position.
 
-    The pair (x_j, x_{j+E/2}) turns by position * theta^(-2j/E): the half-split pairing of GPT-NeoX. The product of a
-    query and a key then depends on the distance of their positions alone. Positions are indices, or any numbers, such
-    as places along a chromosome.
+    The pair (x_j, x_{j+E/2}) is rotated by position * 10,000^(-2j/E), the half-split pairing of GPT-NeoX. The product
+    of a query and a key depends only on the distance of their positions, which are indices or any coordinates.
 
     Args:
         head_width: Width of a head; even.
-        theta: Sets the slowest turn.
-        unit: What positions that are given are counted in.
-
-    Raises:
-        ValueError: The head width is odd.
+        unit: Unit of coordinates; indices are not scaled.
     """
 
-    def __init__(self, head_width: int, theta: float = 10_000.0, unit: float = 1.0) -> None:
+    def __init__(self, head_width: int, unit: float = 1.0) -> None:
         super().__init__()
-        if head_width % 2:
-            raise ValueError(f"rotary positions turn pairs of numbers, and a head of width {head_width} is odd")
-        self.head_width, self.theta, self.unit = head_width, theta, unit
-        # Neither a buffer nor saved: casting the model to bfloat16 must leave the angles alone.
-        self._turns: Float[Tensor, "2 N half"] | None = None
+        self.head_width, self.unit = head_width, unit
+        # Not a buffer: casting the model to bfloat16 must not round the angles.
+        self._table: Float[Tensor, "2 N half"] | None = None
 
     def forward(
         self, x: Float[Tensor, "B H L E"], start: int = 0, positions: Shaped[Tensor, "B L"] | None = None
     ) -> Float[Tensor, "B H L E"]:
-        """Turn x, whose first position is `start`, or whose positions are given, in float32 or better."""
-        cos, sin = self._turns_of(x, start, positions).unbind()
+        """Rotate x, whose positions are `start`, `start + 1`, ... or the coordinates given, in float32 or better."""
+        if positions is None:
+            cos, sin = self._indexed(start, start + x.shape[-2], x.device)
+        else:
+            exact = torch.float32 if x.device.type == "mps" else torch.float64  # mps has no float64
+            cos, sin = self._cos_sin(positions[:, None].to(exact) / self.unit).to(torch.float32)
         a, b = rearrange(x, "B H L (two half) -> two B H L half", two=2).unbind()
         return torch.cat([a * cos - b * sin, a * sin + b * cos], -1).to(x.dtype)
 
-    def _turns_of(
-        self, x: Float[Tensor, "B H L E"], start: int, positions: Shaped[Tensor, "B L"] | None
-    ) -> Float[Tensor, "2 *#B1 L half"]:
-        if positions is None:
-            return self._between(start, start + x.shape[-2], x.device)
-        exact = torch.float32 if x.device.type == "mps" else torch.float64  # which knows no other
-        return self._turn(positions[:, None].to(exact) / self.unit).to(torch.float32)
-
-    def _between(self, start: int, stop: int, device: torch.device) -> Float[Tensor, "2 L half"]:
-        """Return cosine and sine of every angle; they are kept for next time, except in a graph under compilation."""
+    def _indexed(self, start: int, stop: int, device: torch.device) -> Float[Tensor, "2 L half"]:
+        """Return cosine and sine for indices, from a table except in a compiled graph."""
         if torch.compiler.is_compiling():
-            return self._turn(torch.arange(start, stop, device=device, dtype=torch.float32))
-        if self._turns is None or self._turns.shape[1] < stop or self._turns.device != device:
+            return self._cos_sin(torch.arange(start, stop, device=device, dtype=torch.float32))
+        if self._table is None or self._table.shape[1] < stop or self._table.device != device:
             with torch.no_grad(), torch.inference_mode(False):
                 positions = torch.arange(1 << (stop - 1).bit_length(), dtype=torch.float64)
-                self._turns = self._turn(positions).to(device, torch.float32)
-        return self._turns[:, start:stop]
+                self._table = self._cos_sin(positions).to(device, torch.float32)
+        return self._table[:, start:stop]
 
-    def _turn(self, positions: Float[Tensor, "*B1 L"]) -> Float[Tensor, "2 *B1 L half"]:
+    def _cos_sin(self, positions: Float[Tensor, "*B1 L"]) -> Float[Tensor, "2 *B1 L half"]:
         exponent = torch.arange(0, self.head_width, 2, device=positions.device, dtype=positions.dtype) / self.head_width
-        angle = positions[..., None] * self.theta**-exponent
+        angle = positions[..., None] * THETA**-exponent
         return torch.stack([angle.cos(), angle.sin()])

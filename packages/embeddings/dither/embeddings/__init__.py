@@ -1,6 +1,3 @@
-"""The doors of a model: what comes in (tokens, graphs, features, positions, noise level) and what goes out (heads).
-
-`specs` is the menu.
-"""
+"""Embeddings of tokens, graphs, features, positions and the noise level; output heads. `specs` registers them."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Labels as a condition. Letters: B batch, L length, C condition width."""
+"""Labels and other conditions. Letters: B batch, L length, C condition width."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ __all__ = ["ConditionSum", "LabelEmbedding", "Unconditional"]
 
 
 class LabelEmbedding(nn.Module):
-    """A vector per label, and one more for a label that is not told (DiT's LabelEmbedder; Peebles and Xie, 2023).
+    """A vector per label and one for no label (DiT's LabelEmbedder; Peebles and Xie, 2023).
 
-    A label is not told where its condition is absent, or -1. Training leaves it out at times, so that the same model
-    also learns what holds without it (classifier-free guidance; Ho and Salimans, 2022).
+    A label is missing if its condition is absent or -1. Training drops it at random, so that the same model also learns
+    the unconditional distribution (classifier-free guidance; Ho and Salimans, 2022).
 
     Args:
-        of: Name of the condition.
+        condition: Name of the condition.
         size: Number of labels.
         width: Width of the condition.
-        dropout: Share of the samples whose label `leave_out` leaves out.
-        std: Standard deviation of the vectors at the start.
+        dropout: Probability with which `drop_conditions` drops a label.
+        std: Initial standard deviation of the vectors.
     """
 
-    def __init__(self, of: str, size: int, width: int, *, dropout: float = 0.0, std: float = 1.0) -> None:
+    def __init__(self, condition: str, size: int, width: int, *, dropout: float, std: float) -> None:
         super().__init__()
-        self.of, self.size, self.dropout = of, size, dropout
+        self.condition, self.size, self.dropout = condition, size, dropout
         self.table = nn.Embedding(size + 1, width)
         nn.init.normal_(self.table.weight, std=std)
-        if not dropout:  # nothing trains the vector of a label that is not told: it adds nothing
+        if not dropout:  # the vector for no label is never trained
             nn.init.zeros_(self.table.weight[-1].detach())
 
-    def leave_out(self, cond: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Leave the label out of some samples, drawn anew; it is called once for each batch of training."""
-        label = cond.get(self.of)
+    def drop_conditions(self, cond: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Drop the label of random samples; called once per training batch."""
+        label = cond.get(self.condition)
         if label is None or not self.dropout:
             return cond
-        left_out = torch.rand(label.shape, device=label.device) < self.dropout
-        return {**cond, self.of: label.masked_fill(left_out, -1)}
+        dropped = torch.rand(label.shape, device=label.device) < self.dropout
+        return {**cond, self.condition: label.masked_fill(dropped, -1)}
 
     def forward(self, level: Float[Tensor, "B *L"], cond: Mapping[str, Tensor]) -> Float[Tensor, "B *L C"]:
-        """Return the vector of each sample's label, the same at every position if the level has positions."""
-        label = cond.get(self.of)
+        """Return the vector of each sample's label, repeated per position if the level is per position."""
+        label = cond.get(self.condition)
         if label is None:
             c = self.table.weight[-1].expand(len(level), -1)
         else:
@@ -52,35 +52,33 @@ class LabelEmbedding(nn.Module):
 
 
 class ConditionSum(nn.Module):
-    """The sum of several conditions, as DiT adds noise level and label.
+    """Sum of several conditions, as DiT adds noise level and label.
 
     Args:
-        parts: (level, cond) -> `B C` or `B L C`, one of them at least.
+        parts: (level, cond) -> `B C` or `B L C`, at least one.
     """
 
     def __init__(self, parts: Iterable[nn.Module]) -> None:
         super().__init__()
         self.parts = nn.ModuleList(parts)
 
-    def leave_out(self, cond: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Leave out what the parts leave out in training, one after the other."""
+    def drop_conditions(self, cond: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Let each part drop conditions of random samples."""
         for part in self.parts:
-            leave_out = getattr(part, "leave_out", None)
-            cond = cond if leave_out is None else leave_out(cond)
+            drop = getattr(part, "drop_conditions", None)
+            cond = cond if drop is None else drop(cond)
         return cond
 
     def forward(self, level: Float[Tensor, "B *L"], cond: Mapping[str, Tensor]) -> Float[Tensor, "B *L C"]:
-        """Add them up; one condition per sample holds at each of its positions."""
-        found: list[Tensor] = [part(level, cond) for part in self.parts]
-        longest = max(c.ndim for c in found)
-        total = found[0] if found[0].ndim == longest else found[0][:, None]
-        for c in found[1:]:
-            total = total + (c if c.ndim == longest else c[:, None])
-        return total
+        """Add the parts; a condition per sample is repeated per position where another one is per position."""
+        vectors: list[Tensor] = [part(level, cond) for part in self.parts]
+        ndim = max(c.ndim for c in vectors)
+        first, *others = (c if c.ndim == ndim else c[:, None] for c in vectors)
+        return sum(others, first)
 
 
 class Unconditional(nn.Module):
-    """Zeros, whatever the level and the conditions are.
+    """Zeros for any level and conditions.
 
     Args:
         width: Width of the condition.
@@ -91,5 +89,4 @@ class Unconditional(nn.Module):
         self.width = width
 
     def forward(self, level: Float[Tensor, "B *L"], cond: Mapping[str, Tensor]) -> Float[Tensor, "B *L C"]:
-        """Return a vector of zeros per level."""
         return level.new_zeros(*level.shape, self.width)

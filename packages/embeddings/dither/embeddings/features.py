@@ -1,4 +1,4 @@
-"""Vectors in. Letters: B batch, L length, K tokens (the class token too), M features, D width."""
+"""Embedding of features. Letters: B batch, L length, K tokens including the class token, M features, D width."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["RegionEmbedding"]
 
 
 class RegionEmbedding(nn.Module):
-    """A linear map of each position, a token for those that are hidden as a whole, and a class token (GET).
+    """A linear layer per position, a token for fully masked positions, and a class token (GET).
 
     Args:
-        features: Numbers per position.
+        features: Number of columns.
         width: Size of a vector.
-        columns: Those of the numbers that are read; None for all.
-        cls: Whether a class token leads.
-        elements: Whether positions are told which of their elements are hidden, or noisy beside clean ones.
-        position: (start, length, cond) -> what is added to every position, hidden or not; or None.
+        columns: Columns that are read; None for all.
+        cls: Whether a class token comes first.
+        elements: Whether another linear layer embeds which elements are masked or noisy.
+        position: (start, length, cond) -> vectors added to every position.
     """
 
     def __init__(
@@ -30,10 +30,10 @@ class RegionEmbedding(nn.Module):
         features: int,
         width: int,
         *,
-        columns: Sequence[int] | None = None,
-        cls: bool = True,
-        elements: bool = False,
-        position: nn.Module | None = None,
+        columns: Sequence[int] | None,
+        cls: bool,
+        elements: bool,
+        position: nn.Module,
     ) -> None:
         super().__init__()
         self.columns: Tensor | None
@@ -49,18 +49,16 @@ class RegionEmbedding(nn.Module):
             nn.init.trunc_normal_(self.cls_token, std=0.02)
 
     def forward(self, state: State, cond: Mapping[str, Tensor], start: int = 0) -> tuple[Float[Tensor, "B K D"], int]:
-        """Embed; the class token leads where the first position is that of the sample."""
-        x, hidden, told = state.x, state.masked, state.masked
-        if state.noisy is not None:
-            told = hidden | state.noisy
+        """Return the tokens and the number of extra ones; the class token comes before position 0."""
+        x, masked = state.x, state.masked
+        flagged = masked if state.noisy is None else masked | state.noisy
         if self.columns is not None:
-            x, hidden, told = (part[..., self.columns] for part in (x, hidden, told))
-        h = self.linear(x.masked_fill(hidden, 0.0))
+            x, masked, flagged = (part[..., self.columns] for part in (x, masked, flagged))
+        h = self.linear(x.masked_fill(masked, 0.0))
         if self.elements is not None:
-            h = h + self.elements(told.to(h.dtype))
-        h = torch.where(hidden.all(-1, keepdim=True), self.mask_token, h)
-        if self.position is not None:
-            h = h + self.position(start, h.shape[1], cond)
+            h = h + self.elements(flagged.to(h.dtype))
+        h = torch.where(masked.all(-1, keepdim=True), self.mask_token, h)
+        h = h + self.position(start, h.shape[1], cond)
         if self.cls_token is None or start:
             return h, 0
         return torch.cat([self.cls_token.expand(len(h), 1, -1), h], 1), 1

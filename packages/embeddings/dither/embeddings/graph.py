@@ -1,4 +1,4 @@
-"""Graphs in: nodes, then every pair of them. Letters: B batch, L length, D width, N nodes, E pairs."""
+"""Embedding of graphs: nodes, then every pair of them. Letters: B batch, L length, D width, E pairs."""
 
 from __future__ import annotations
 
@@ -11,51 +11,42 @@ from torch import Tensor, nn
 from dither.registry.flow.records import State
 from dither.registry.flow.spaces import TokenSpace
 
-from .options import Endpoint, Start, is_graph
+from .options import Endpoint, Init
 from .tokens import TokenEmbedding, make_embedding_table
 
 __all__ = ["GraphEmbedding"]
 
 
 class GraphEmbedding(nn.Module):
-    """Tokens of nodes and pairs, and what each position stands for: entity(node) + index(i), entity(pair) + ends(i, j).
+    """Tokens of nodes and pairs plus their positions: entity(node) + index(i), entity(pair) + ends(i, j).
 
     Pairs are those of the upper triangle row by row: (0, 1), (0, 2), ..., (1, 2), ...
 
     Args:
         space: Two fields: n nodes, n(n-1)/2 pairs.
         width: Size of a vector.
-        endpoint: How the ends of a pair are told. "shared" adds the vectors of both ends from one table, so that (i, j)
-            and (j, i) would be the same; "directed" has a table for the first and one for the second end; "tied" is
-            shared with the table of the nodes.
-        init: How the tables start; see `make_embedding_table`.
-
-    Raises:
-        ValueError: The space is no graph, or the endpoint is unknown.
+        endpoint: "shared" adds the vectors of both nodes from one table, so that (i, j) equals (j, i); "directed" has
+            one table for the first node and one for the second; "tied" uses the table of the nodes.
+        init: Initialisation of the tables; see `make_embedding_table`.
     """
 
     ends: Int[Tensor, "2 E"]
 
-    def __init__(self, space: TokenSpace, width: int, *, endpoint: Endpoint = "shared", init: Start = "normal") -> None:
+    def __init__(self, space: TokenSpace, width: int, *, endpoint: Endpoint, init: Init) -> None:
         super().__init__()
-        if not is_graph(space):
-            raise ValueError(f"a graph has two fields, n nodes and their n(n-1)/2 pairs; this is {space}")
-        if endpoint not in ("shared", "directed", "tied"):
-            raise ValueError(f'endpoint may be "shared", "directed" or "tied", not "{endpoint}"')
         n = space.fields[0].length
-        self.tokens = TokenEmbedding(space, width, init=init)
+        self.tokens = TokenEmbedding(space, width, init=init, position=None)
         self.entity, self.node = make_embedding_table(2, width, init), make_embedding_table(n, width, init)
         tables = {"shared": 1, "directed": 2, "tied": 0}[endpoint]
         self.pair = nn.ModuleList(make_embedding_table(n, width, init) for _ in range(tables))
         self.register_buffer("ends", torch.triu_indices(n, n, 1), persistent=False)
 
     def forward(self, state: State, cond: Mapping[str, Tensor], start: int = 0) -> tuple[Float[Tensor, "B L D"], int]:
-        """Embed the ids and add what their positions stand for; a graph comes whole, so `start` is 0."""
+        """Return the vectors and 0 extra tokens; a graph is never split, so `start` is 0."""
         h, extra = self.tokens(state, cond, start)
-        return h + self.places(), extra
+        return h + self.position_embedding(), extra
 
-    def places(self) -> Float[Tensor, "L D"]:
-        """Return what each position stands for."""
+    def position_embedding(self) -> Float[Tensor, "L D"]:
         tables = list(self.pair) or [self.node]
         node, pair = self.entity.weight
         ends = tables[0](self.ends[0]) + tables[-1](self.ends[1])

@@ -1,4 +1,4 @@
-"""The menu of this package: embeddings, positions, the noise level, heads. No torch here."""
+"""Specs of the output heads. No torch here."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from pydantic import Field
 
 from dither.registry import FeatureSpace, Group, Misfit, Space, TokenSpace, hookimpl
 from dither.registry.kinds import FEATURES, TOKENS, HeadSpec
-from dither.registry.kinds.costs import Cost
 
-from .options import ANGLE_FREQUENCIES, misfit_groups
+from .options import check_groups
 
 if TYPE_CHECKING:
     from torch import nn
@@ -23,27 +22,21 @@ __all__ = ["FeatureValues", "Softplus", "TokenDiffusion", "TokenLogits", "check_
 
 
 class TokenLogits(HeadSpec):
-    """One number per id: a linear map for each field."""
+    """Logits: a linear layer per field."""
 
     name: ClassVar[str] = "tokens"
     serves = TOKENS
     zero: bool = True
-    """Whether the maps start at zero, so that every id is as likely as any other."""
+    """Whether the layers start at zero, so that all ids are equally likely."""
     bias: bool = True
-    """Whether the maps have a bias."""
+    """Whether the layers have a bias."""
 
     def traits(self) -> frozenset[str]:
-        """Promise maps that may share the tables of an embedding."""
+        """The weights may be shared with the tables of an embedding."""
         return frozenset({"maps"})
 
-    def cost(self, space: Space, width: int) -> Cost:
-        """What the maps take; what goes in is kept, and what comes out is there for a moment."""
-        assert isinstance(space, TokenSpace)
-        parameters = sum(field.size for field in space.fields) * (width + self.bias)
-        return Cost(parameters, space.length * width, space.length * space.vocab)
-
     def build(self, space: Space, width: int) -> TokenHead:
-        """Return the maps."""
+        """Return the head."""
         from .heads import TokenHead
 
         assert isinstance(space, TokenSpace)
@@ -51,22 +44,17 @@ class TokenLogits(HeadSpec):
 
 
 class FeatureValues(HeadSpec):
-    """A linear map back to the features."""
+    """A linear layer back to the features."""
 
     name: ClassVar[str] = "features"
     serves = FEATURES
     zero: bool = False
-    """Whether the map starts at zero."""
+    """Whether the layer starts at zero."""
     bias: bool = True
-    """Whether the map has a bias."""
-
-    def cost(self, space: Space, width: int) -> Cost:
-        """What the map takes; what goes in is kept, and what comes out is there for a moment."""
-        assert isinstance(space, FeatureSpace)
-        return Cost(space.width * (width + self.bias), space.length * width, space.length * space.width)
+    """Whether the layer has a bias."""
 
     def build(self, space: Space, width: int) -> nn.Linear:
-        """Return the map."""
+        """Return the layer."""
         from .heads import make_linear
 
         assert isinstance(space, FeatureSpace)
@@ -74,54 +62,44 @@ class FeatureValues(HeadSpec):
 
 
 class Softplus(HeadSpec):
-    """Numbers above 0, log(1 + exp(linear map)), for all columns or for one group; then the others are 0 (GET).
+    """Positive values, softplus of a linear layer, for all columns or for one group with 0 for the others (GET).
 
-    With a group, nothing else is predicted: hide nothing else.
+    With a group, mask only its columns: no others are predicted.
     """
 
     name: ClassVar[str] = "softplus"
     serves = FEATURES
     group: str | None = None
-    """The columns that are predicted, such as "expression". By default all."""
+    """The predicted columns, such as "expression". Defaults to all."""
     zero: bool = False
-    """Whether the map starts at zero."""
+    """Whether the layer starts at zero."""
     bias: bool = True
-    """Whether the map has a bias."""
+    """Whether the layer has a bias."""
 
     def check(self, space: Space, width: int) -> Iterator[Misfit]:
-        """Yield a group that there is not, and samples with numbers below 0."""
+        """Yield an unknown group, and samples with negative values."""
         yield from super().check(space, width)
         if isinstance(space, FeatureSpace) and space.standardised:
-            what = (
-                'head "softplus" gives numbers above 0 only, and standardised samples are below 0 where below the mean'
-            )
-            yield Misfit(what, related=("task", "standardise"), help="set task.standardise = false")
+            message = 'head "softplus" is positive, but standardised samples have negative values'
+            yield Misfit(message, related=("task", "standardise"), help="set task.standardise = false")
         if self.group is not None:
-            yield from misfit_groups(space, [self.group], ("group",))
-
-    def cost(self, space: Space, width: int) -> Cost:
-        """What the map takes; what goes in is kept, and what comes out of the map."""
-        assert isinstance(space, FeatureSpace)
-        group = self._group(space)
-        out = space.width if group is None else group.stop - group.start
-        return Cost(out * (width + self.bias), space.length * (width + out), space.length * (space.width + out))
+            yield from check_groups(space, [self.group], ("group",))
 
     def build(self, space: Space, width: int) -> SoftplusHead:
-        """Return the map."""
+        """Return the head."""
         from .heads import SoftplusHead
 
         assert isinstance(space, FeatureSpace)
-        return SoftplusHead(space.width, width, self._group(space), zero=self.zero, bias=self.bias)
-
-    def _group(self, space: FeatureSpace) -> Group | None:
-        return next((group for group in space.groups if group.name == self.group), None)
+        everything = Group("all", 0, space.width)
+        group = next((group for group in space.groups if group.name == self.group), everything)
+        return SoftplusHead(space.width, width, group, zero=self.zero, bias=self.bias)
 
 
 class TokenDiffusion(HeadSpec):
-    """A small diffusion model of each hidden position, from which values are drawn instead of guessed (MAR).
+    """A small diffusion model per masked position, which samples values instead of regressing them (MAR).
 
-    An MLP with adaLN denoises the values of one position, given what the transformer made of it. Loss "mse" trains it
-    on its own noise; figures are of its mean, and samples are draws. Samples should be standardised.
+    An MLP with adaLN denoises the values of one position, conditioned on the transformer's output. Loss "mse" trains it
+    with its own noise; metrics use its mean, samples are draws. Samples should be standardised.
     """
 
     name: ClassVar[str] = "token-diffusion"
@@ -131,20 +109,11 @@ class TokenDiffusion(HeadSpec):
     depth: int = Field(3, ge=1, le=64)
     """Blocks of the MLP."""
     steps: int = Field(32, ge=1, le=10_000)
-    """Steps of a draw; each takes the MLP alone."""
+    """Sampling steps; each runs the MLP only."""
     repeats: int = Field(4, ge=1, le=256)
-    """Noise levels that each position is trained on at once."""
+    """Noise levels per position and training step."""
     predict: Literal["velocity", "eps"] = "velocity"
-    """What the MLP says. velocity is good at every noise level; from eps (MAR) the mean is worked out less well."""
-
-    def cost(self, space: Space, width: int) -> Cost:
-        """What the MLP takes in training, for every position and noise level."""
-        assert isinstance(space, FeatureSpace)
-        h, m = self.hidden, space.width
-        level = (ANGLE_FREQUENCIES + 1 + h + 1) * h
-        weights = level + (width + 1 + m + 1) * h + (5 * self.depth + 2) * (h + 1) * h + (h + 1) * m
-        rows = self.repeats * space.length
-        return Cost(weights, rows * (ANGLE_FREQUENCIES + width + 2 * m + (8 * self.depth + 8) * h), rows * (3 * h + m))
+    """Prediction target. velocity is accurate at every noise level; the mean is less accurate from eps (MAR)."""
 
     def build(self, space: Space, width: int) -> Head:
         """Return the head."""
@@ -156,21 +125,21 @@ class TokenDiffusion(HeadSpec):
 
 @hookimpl
 def check_experiment(experiment: Any) -> Iterator[Misfit]:
-    """Yield what cannot go with a head that tells a law."""
+    """Yield incompatibilities with a head that predicts distributions."""
     head = getattr(experiment.model, "head", None)
     if not isinstance(head, TokenDiffusion):
         return
     process, path = experiment.process, ("model", "head")
     space = experiment.task.space()
     if space.data in process.serves and process.facts(space).prior != "hidden":
-        message = f'head "{head.name}" tells laws of hidden values, but process "{process.name}" hides none'
+        message = f'head "{head.name}" requires a process that masks values, but "{process.name}" does not'
         yield Misfit(message, ("process",), path, 'use process "masked-region"')
     if experiment.loss.name != "mse":
-        message = f'loss "{experiment.loss.name}" would train the mean of head "{head.name}" and nothing else'
+        message = f'loss "{experiment.loss.name}" would train only the mean of head "{head.name}"'
         yield Misfit(message, ("loss",), path, 'use loss "mse"')
     if experiment.sample.guidance is not None:
-        message = f'guidance is of values, but head "{head.name}" tells laws'
+        message = f'guidance requires predicted values, but head "{head.name}" predicts distributions'
         yield Misfit(message, ("sample", "guidance"), path, 'use head "features"')
     if experiment.train.strategy == "fsdp":
-        message = f'head "{head.name}" is called apart from the model, so that the model cannot be cut up'
+        message = f'head "{head.name}" is called outside the model\'s forward, which FSDP does not support'
         yield Misfit(message, ("train", "strategy"), path, 'use strategy "ddp"')

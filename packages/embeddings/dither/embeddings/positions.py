@@ -1,4 +1,4 @@
-"""What a position is. Letters: B batch, L length, D width."""
+"""Position embeddings. Letters: B batch, L length, D width."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from .options import Layout
-from .timestep import check_layout, sinusoids
+from .timestep import sinusoids
 
-__all__ = ["GenomicPositions", "LearnedPositions", "NoPositions", "SinusoidPositions"]
+__all__ = ["LearnedPositions", "NoPositions", "SinusoidPositions"]
 
 
 class NoPositions(nn.Module):
-    """Nothing is said of positions.
+    """Zeros.
 
     Args:
         width: Size of a vector.
@@ -28,81 +28,43 @@ class NoPositions(nn.Module):
         self.register_buffer("zero", torch.zeros(1, 1, width), persistent=False)
 
     def forward(self, start: int, length: int, cond: Mapping[str, Tensor]) -> Float[Tensor, "1 L D"]:
-        """Return zeros."""
         return self.zero.expand(1, length, -1)
 
 
 class SinusoidPositions(nn.Module):
-    """Cosines and sines of the index (Vaswani et al., 2017, section 3.5).
+    """Sinusoids of the index (Vaswani et al., 2017, section 3.5) or of the distance from the first position.
 
     Args:
         width: Size of a vector.
-        max_period: The longest period is 2 pi times this.
-        layout: Their order; see `sinusoids`.
-
-    Raises:
-        ValueError: The layout is unknown.
-    """
-
-    anchor: Float[Tensor, "0"]
-
-    def __init__(self, width: int, *, max_period: float = 10_000.0, layout: Layout = "interleaved") -> None:
-        super().__init__()
-        check_layout(layout)
-        self.width, self.max_period, self.layout = width, max_period, layout
-        self.register_buffer("anchor", torch.empty(0), persistent=False)  # tells device and dtype
-
-    def forward(self, start: int, length: int, cond: Mapping[str, Tensor]) -> Float[Tensor, "1 L D"]:
-        """Return one vector per index from `start` on."""
-        index = torch.arange(start, start + length, device=self.anchor.device)
-        waves = sinusoids(index, self.width, max_period=self.max_period, layout=self.layout)
-        return waves[None].to(self.anchor.dtype)
-
-
-class GenomicPositions(nn.Module):
-    """Cosines and sines of the distance from the first position of the sample, as a condition tells where each lies.
-
-    Distances are taken before anything is rounded: moving all of a sample along changes nothing.
-
-    Args:
-        width: Size of a vector.
-        of: Name of the condition, one number per position (`B L`). What it says of padding reaches nobody.
-        unit: What distances are counted in.
         max_period: The longest period is 2 pi times this, in units.
-        layout: Order of the numbers; see `sinusoids`.
-
-    Raises:
-        ValueError: The layout is unknown.
+        layout: See `sinusoids`.
+        of: Name of the condition with the coordinates (`B L`); None for indices.
+        unit: Unit of distances. They are computed before rounding: shifting all coordinates changes nothing.
     """
 
     anchor: Float[Tensor, "0"]
 
     def __init__(
-        self,
-        width: int,
-        *,
-        of: str = "centre",
-        unit: float = 1000.0,
-        max_period: float = 10_000.0,
-        layout: Layout = "interleaved",
+        self, width: int, *, max_period: float, layout: Layout, of: str | None = None, unit: float = 1.0
     ) -> None:
         super().__init__()
-        check_layout(layout)
-        self.width, self.of, self.unit = width, of, unit
-        self.max_period, self.layout = max_period, layout
-        self.register_buffer("anchor", torch.empty(0), persistent=False)  # tells the dtype
+        self.width, self.max_period, self.layout = width, max_period, layout
+        self.of, self.unit = of, unit
+        self.register_buffer("anchor", torch.empty(0), persistent=False)  # has the device and dtype of the model
 
-    def forward(self, start: int, length: int, cond: Mapping[str, Tensor]) -> Float[Tensor, "B L D"]:
-        """Return one vector for each position of each sample, from `start` on.
+    def forward(self, start: int, length: int, cond: Mapping[str, Tensor]) -> Float[Tensor, "#B L D"]:
+        """Return one vector per position from `start` on.
 
         Raises:
-            ValueError: It is not told where positions lie.
+            ValueError: The condition with the coordinates is missing.
         """
-        if self.of not in cond:
-            raise ValueError(f'positions need the condition "{self.of}", which is not told')
-        places = cond[self.of]
-        distance = (places[:, start : start + length] - places[:, :1]) / self.unit
-        waves = sinusoids(distance, self.width, max_period=self.max_period, layout=self.layout)
+        if self.of is None:
+            values = torch.arange(start, start + length, device=self.anchor.device)[None]
+        elif self.of in cond:
+            values = (cond[self.of][:, start : start + length] - cond[self.of][:, :1]) / self.unit
+        else:
+            raise ValueError(f'position embedding requires the condition "{self.of}"')
+        waves = sinusoids(values, self.width, max_period=self.max_period, layout=self.layout)
         return waves.to(self.anchor.dtype)
 
 
@@ -112,10 +74,10 @@ class LearnedPositions(nn.Module):
     Args:
         length: Number of positions of a sample.
         width: Size of a vector.
-        std: Standard deviation of the vectors at the start.
+        std: Initial standard deviation of the vectors.
     """
 
-    def __init__(self, length: int, width: int, *, std: float = 0.02) -> None:
+    def __init__(self, length: int, width: int, *, std: float) -> None:
         super().__init__()
         self.table = nn.Embedding(length, width)
         nn.init.normal_(self.table.weight, std=std)
@@ -128,5 +90,5 @@ class LearnedPositions(nn.Module):
         """
         if start + length > self.table.num_embeddings:
             known = self.table.num_embeddings
-            raise ValueError(f"positions {start}..{start + length - 1} are asked for, but a sample has {known}")
+            raise ValueError(f"positions {start}..{start + length - 1} are out of range for length {known}")
         return self.table.weight[None, start : start + length]

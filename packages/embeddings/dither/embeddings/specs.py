@@ -1,17 +1,16 @@
-"""The menu of this package: embeddings, positions, the noise level, heads. No torch here."""
+"""Specs of the embeddings; registers all components of this package. No torch here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from dither.registry import FeatureSpace, Misfit, Slot, Space, Spec, TokenSpace, below, hookimpl, named
 from dither.registry.kinds import FEATURES, TOKENS, EmbeddingSpec, PositionSpec
-from dither.registry.kinds.costs import Cost
 
 from .condition_specs import Label, Level, NoCondition, Sum
 from .head_specs import FeatureValues, Softplus, TokenDiffusion, TokenLogits, check_experiment
-from .options import Endpoint, Layout, Start, columns_without, is_graph, misfit_groups
+from .options import Endpoint, Init, check_groups, columns_without, is_graph
 from .position_specs import GenomicSinusoid, LearnedPosition, NoPosition, Sinusoid
 
 if TYPE_CHECKING:
@@ -19,52 +18,32 @@ if TYPE_CHECKING:
     from .graph import GraphEmbedding
     from .tokens import TokenEmbedding
 
-__all__ = [
-    "GenomicSinusoid",
-    "Graph",
-    "Label",
-    "Layout",
-    "LearnedPosition",
-    "Level",
-    "NoCondition",
-    "NoPosition",
-    "Regions",
-    "Sinusoid",
-    "Softplus",
-    "Sum",
-    "Tokens",
-    "check_experiment",
-    "register_components",
-]
+__all__ = ["Graph", "Regions", "Tokens", "check_experiment", "register_components"]
 
 MAX_TIED_STD = 0.1
-"""Largest standard deviation at which a table may start that a head shares."""
+"""Largest initial standard deviation of a table that a head may share."""
 
 
 class Tokens(EmbeddingSpec):
-    """A table of vectors for each field."""
+    """An embedding table per field."""
 
     name: ClassVar[str] = "tokens"
     serves = TOKENS
-    init: Start = "normal"
-    """How tables start: normal has standard deviation 1, kaiming is even between -1/sqrt(width) and 1/sqrt(width), and
-    a number is the standard deviation."""
+    init: Init = "normal"
+    """Initialisation of the tables: normal has standard deviation 1, kaiming is uniform between -1/sqrt(width) and
+    1/sqrt(width), and a number is the standard deviation."""
     position: Slot[PositionSpec] = named("none")
-    """What is added to say where a token stands."""
+    """Position embedding, added to the tokens."""
 
     def traits(self) -> frozenset[str]:
-        """Promise tables that a head may share, if they start small: at 1, logits would start at sqrt(width)."""
+        """A head may share the tables if they start small: at 1, logits would start at sqrt(width)."""
         small = self.init == "kaiming" or (isinstance(self.init, float) and self.init <= MAX_TIED_STD)
         return frozenset({"tables"} if small else ())
 
     def check(self, space: Space, width: int) -> Iterator[Misfit]:
-        """Yield what does not fit, of the positions too."""
+        """Yield incompatibilities, including those of the position embedding."""
         yield from super().check(space, width)
         yield from below("position", self.position.check(space, width))
-
-    def cost(self, space: Space, width: int) -> Cost:
-        """What tables and positions take."""
-        return token_tables(space, width) + self.position.cost(space, width)
 
     def build(self, space: Space, width: int) -> TokenEmbedding:
         """Return the tables."""
@@ -74,37 +53,25 @@ class Tokens(EmbeddingSpec):
         return TokenEmbedding(space, width, init=self.init, position=self.position.build(space, width))
 
 
-def token_tables(space: Space, width: int) -> Cost:
-    """One vector per id of each field; the ids are kept, in 8 bytes each."""
-    assert isinstance(space, TokenSpace)
-    rows = sum(field.size for field in space.fields)
-    return Cost(rows * width, 2 * space.length, space.length * width)
-
-
 class Graph(EmbeddingSpec):
-    """Tokens of a graph: nodes, then every pair of them; each told which node or pair it is."""
+    """Tokens of a complete graph: nodes, then every pair of nodes, each with an embedding of its position."""
 
     name: ClassVar[str] = "graph"
     serves = TOKENS
     endpoint: Endpoint = "shared"
-    """How a pair is told: shared adds one vector for each of its ends, from a table of its own; directed has a table
-    for the first end and one for the second; tied takes the vectors of the nodes."""
-    init: Start = "normal"
-    """How tables start; as for tokens."""
+    """Embedding of a pair's two nodes: shared adds a vector per node from one table, directed has one table for the
+    first node and one for the second, tied uses the table of the nodes."""
+    init: Init = "normal"
+    """Initialisation of the tables, as for tokens."""
 
     def check(self, space: Space, width: int) -> Iterator[Misfit]:
-        """Yield a space that is no graph."""
+        """Yield if the space is not a graph."""
         yield from super().check(space, width)
         if isinstance(space, TokenSpace) and not is_graph(space):
-            wanted = "two fields, n nodes and then their n(n-1)/2 pairs"
-            yield Misfit(f'embedding "graph" is for {wanted}, but here a sample is {space}', related=("process",))
-
-    def cost(self, space: Space, width: int) -> Cost:
-        """What the tables of ids, of nodes, of their ends, and of the two sorts of position take."""
-        assert isinstance(space, TokenSpace)
-        tables = {"shared": 2, "directed": 3, "tied": 1}[self.endpoint]
-        places = (2 + tables * space.fields[0].length) * width
-        return token_tables(space, width) + Cost(places)
+            message = (
+                f'embedding "graph" requires two fields, n nodes and their n(n-1)/2 pairs; a sample here is {space}'
+            )
+            yield Misfit(message, related=("process",))
 
     def build(self, space: Space, width: int) -> GraphEmbedding:
         """Return the tables."""
@@ -115,59 +82,57 @@ class Graph(EmbeddingSpec):
 
 
 class Regions(EmbeddingSpec):
-    """A linear map of each position, a learned token for the hidden ones, and a class token in front (GET)."""
+    """A linear layer per position, a learned token for fully masked positions, and a class token in front (GET)."""
 
     name: ClassVar[str] = "regions"
     serves = FEATURES
     cls: bool = True
-    """Whether a class token leads, which every position sees."""
+    """Whether a class token, which every position attends to, comes first."""
     elements: bool = False
-    """Whether positions are told which of their elements are hidden, or noisy beside clean ones, by another linear map.
-    Without it a hidden element looks like a 0."""
+    """Whether a second linear layer embeds which elements of a position are masked, or noisy next to clean ones.
+    Without it a masked element looks like a 0."""
     without: list[str] = []
     """Groups of columns that are not read, such as ["expression"], which a model predicts from the others."""
     position: Slot[PositionSpec] = named("none")
-    """What is added to say where a region stands. With none, all regions that are hidden as a whole look the same, and
-    a model without positions of its own gives them one and the same prediction."""
+    """Position embedding. With none, all fully masked regions look the same, and a model without other positions
+    predicts the same for all of them."""
 
     def traits(self) -> frozenset[str]:
-        """Promise one vector for all regions that are hidden as a whole, if nothing says where they stand."""
+        """Without positions all fully masked regions have one vector."""
         return frozenset({"alike"} if isinstance(self.position, NoPosition) else ())
 
     def check(self, space: Space, width: int) -> Iterator[Misfit]:
-        """Yield what does not fit, of the positions and of the columns too."""
+        """Yield incompatibilities, including those of the position embedding and the columns."""
         yield from super().check(space, width)
         yield from below("position", self.position.check(space, width))
-        yield from misfit_groups(space, self.without, ("without",))
+        yield from check_groups(space, self.without, ("without",))
         if isinstance(space, FeatureSpace) and not columns_without(space, self.without):
-            yield Misfit("no column is left to be read", ("without",), ("task",))
+            yield Misfit("no column is left to read", ("without",), ("task",))
 
     def extra(self) -> int:
-        """The class token."""
+        """Return 1 with a class token."""
         return int(self.cls)
 
-    def cost(self, space: Space, width: int) -> Cost:
-        """What maps, tokens and positions take; what goes into a map is kept."""
-        assert isinstance(space, FeatureSpace)
-        maps, tokens, state = 1 + self.elements, 1 + self.cls, space.length * width
-        read = len(columns_without(space, self.without))
-        own = Cost((maps * read + 1 + tokens) * width, maps * space.length * read, 3 * state)
-        return own + self.position.cost(space, width)
-
     def build(self, space: Space, width: int) -> RegionEmbedding:
-        """Return the map."""
+        """Return the embedding."""
         from .features import RegionEmbedding
 
         assert isinstance(space, FeatureSpace)
-        columns = columns_without(space, self.without) if self.without else None
-        options: dict[str, Any] = {"cls": self.cls, "elements": self.elements, "columns": columns}
-        return RegionEmbedding(space.width, width, position=self.position.build(space, width), **options)
+        return RegionEmbedding(
+            space.width,
+            width,
+            columns=columns_without(space, self.without) if self.without else None,
+            cls=self.cls,
+            elements=self.elements,
+            position=self.position.build(space, width),
+        )
 
 
 @hookimpl
 def register_components() -> list[type[Spec]]:
-    """Offer what this package makes."""
+    """Return the specs of this package."""
     embeddings: list[type[Spec]] = [Tokens, Graph, Regions]
     positions: list[type[Spec]] = [NoPosition, Sinusoid, GenomicSinusoid, LearnedPosition]
+    conditions: list[type[Spec]] = [Level, Label, Sum, NoCondition]
     heads: list[type[Spec]] = [TokenLogits, FeatureValues, Softplus, TokenDiffusion]
-    return [*embeddings, *positions, Level, Label, Sum, NoCondition, *heads]
+    return [*embeddings, *positions, *conditions, *heads]

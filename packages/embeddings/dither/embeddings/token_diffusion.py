@@ -1,7 +1,7 @@
-"""A small diffusion model of each position, which reads what the transformer made of it (MAR, Li et al. 2024).
+"""A small diffusion model per position, conditioned on the output of the transformer (MAR, Li et al., 2024).
 
-Its noise is a turn: x = cos(angle) x_0 + sin(angle) eps, so that alpha is a squared cosine. Letters: B batch, L length,
-M features, D width of the transformer, H width of this model, N positions, K repeats.
+The noise is a rotation: x = cos(angle) x_0 + sin(angle) eps, so that alpha is a squared cosine. Letters: B batch,
+L length, M features, D width of the transformer, H width of this model, N positions, K repeats.
 """
 
 from __future__ import annotations
@@ -17,28 +17,25 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .options import ANGLE_FREQUENCIES
 from .timestep import TimestepEmbedding
 
-__all__ = ["Target", "TokenDiffusion", "TokenDistribution"]
-
-Target = Literal["velocity", "eps"]
+__all__ = ["TokenDiffusion", "TokenDistribution"]
 
 MAX_ANGLE = math.acos(math.sqrt(1e-3))
-"""The angle of the most noise: a thousandth of the variance is signal there, so that x_0 can be worked out from eps."""
+"""Angle of the most noise: a thousandth of the variance is signal there, so that x_0 can be computed from eps."""
 
 
 class TokenDiffusion(nn.Module):
-    """The head: an MLP with adaLN, which denoises one position at a time; a `LawHead`.
+    """An MLP with adaLN that denoises one position at a time; a `DistributionHead`.
 
     Args:
         features: M.
         width: D.
         hidden: H.
         depth: Blocks of the MLP.
-        steps: Steps of a draw.
-        repeats: K, noise levels that each position is trained on at once.
-        predict: What the MLP says: cos(angle) eps - sin(angle) x_0, or eps.
+        steps: Sampling steps.
+        repeats: K, noise levels per position and training step.
+        predict: "velocity" is cos(angle) eps - sin(angle) x_0.
     """
 
     def __init__(
@@ -46,15 +43,17 @@ class TokenDiffusion(nn.Module):
         features: int,
         width: int,
         *,
-        hidden: int = 256,
-        depth: int = 3,
-        steps: int = 32,
-        repeats: int = 4,
-        predict: Target = "velocity",
+        hidden: int,
+        depth: int,
+        steps: int,
+        repeats: int,
+        predict: Literal["velocity", "eps"],
     ) -> None:
         super().__init__()
         self.steps, self.repeats, self.predict = steps, repeats, predict
-        self.angle = TimestepEmbedding(hidden, frequencies=ANGLE_FREQUENCIES, time_scale=1000.0)
+        self.angle = TimestepEmbedding(
+            hidden, frequencies=256, max_period=10_000.0, layout="cos-sin", freq_shift=0, time_scale=1000.0
+        )
         self.read, self.enter = nn.Linear(width, hidden), nn.Linear(features, hidden)
         self.blocks = nn.ModuleList(_Block(hidden) for _ in range(depth))
         self.norm = nn.LayerNorm(hidden, eps=1e-6, elementwise_affine=False)
@@ -64,78 +63,78 @@ class TokenDiffusion(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(self, h: Float[Tensor, "B L D"]) -> Float[Tensor, "B L M"]:
-        """Return the expected values: x_0 as it is told where all is noise."""
-        none = h.new_zeros(*h.shape[:-1], self.out.out_features)
-        x0, _ = self.told(none, h.new_full(h.shape[:-1], MAX_ANGLE), h)
+        """Return the expected values: the prediction of x_0 from pure noise."""
+        zeros = h.new_zeros(*h.shape[:-1], self.out.out_features)
+        x0, _ = self.x0_and_eps(zeros, h.new_full(h.shape[:-1], MAX_ANGLE), h)
         return x0
 
     def law(self, h: Float[Tensor, "B L D"]) -> TokenDistribution:
-        """Return the laws of the positions."""
+        """Return the distributions of the positions."""
         return TokenDistribution(self, h)
 
     def denoise(
         self, x: Float[Tensor, "*N M"], angle: Float[Tensor, " *N"], h: Float[Tensor, "*N D"]
     ) -> Float[Tensor, "*N M"]:
-        """Return what the MLP says of noised values."""
+        """Return the raw prediction for noised values."""
         level = self.angle(angle.flatten(), {}).view(*angle.shape, self.enter.out_features)
         c, y = functional.silu(level + self.read(h)), self.enter(x)
         for block in self.blocks:
             y = block(y, c)
         shift, scale = self.modulation(c).chunk(2, -1)
-        said: Tensor = self.out(self.norm(y) * (1 + scale) + shift)
-        return said
+        raw: Tensor = self.out(self.norm(y) * (1 + scale) + shift)
+        return raw
 
-    def told(
+    def x0_and_eps(
         self, x: Float[Tensor, "*N M"], angle: Float[Tensor, " *N"], h: Float[Tensor, "*N D"]
     ) -> tuple[Float[Tensor, "*N M"], Float[Tensor, "*N M"]]:
-        """Return x_0 and eps as the MLP has them."""
-        said, a, b = self.denoise(x, angle, h), angle.cos()[..., None], angle.sin()[..., None]
+        """Return the predicted x_0 and eps."""
+        raw, a, b = self.denoise(x, angle, h), angle.cos()[..., None], angle.sin()[..., None]
         if self.predict == "eps":
-            return (x - b * said) / a, said
-        return a * x - b * said, b * x + a * said
+            return (x - b * raw) / a, raw
+        return a * x - b * raw, b * x + a * raw
 
 
 @dataclass(frozen=True)
 class TokenDistribution:
-    """What the head says of each position; a `Law`."""
+    """Distribution of the values of each position; a `ValueDistribution`."""
 
     head: TokenDiffusion
     h: Float[Tensor, "B L D"]
 
-    def mean(self, x: Float[Tensor, "B L M"], hidden: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
-        """Return the expected hidden values of each position, given its others: x_0 as told where all is noise."""
-        seen = x.masked_fill(hidden, 0.0).to(self.h.dtype)
-        return self.head.told(seen, self.h.new_full(self.h.shape[:-1], MAX_ANGLE), self.h)[0]
+    def mean(self, x: Float[Tensor, "B L M"], masked: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
+        """Return the expected masked values given the others: the prediction of x_0 from pure noise."""
+        visible = x.masked_fill(masked, 0.0).to(self.h.dtype)
+        return self.head.x0_and_eps(visible, self.h.new_full(self.h.shape[:-1], MAX_ANGLE), self.h)[0]
 
-    def sample(self, x: Float[Tensor, "B L M"], hidden: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
-        """Draw the hidden values of each position, given its others (DDPM, from the most noise to none)."""
-        rows = hidden.any(-1)
-        h, seen, free = self.h[rows], x[rows], hidden[rows]
+    def sample(self, x: Float[Tensor, "B L M"], masked: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
+        """Draw the masked values given the others (DDPM)."""
+        rows = masked.any(-1)
+        h, visible, drawn = self.h[rows], x[rows], masked[rows]
         angles = torch.linspace(MAX_ANGLE, 0, self.head.steps + 1).tolist()
-        y = torch.where(free, torch.randn_like(seen), seen)
+        y = torch.where(drawn, torch.randn_like(visible), visible)
         for now, then in pairwise(angles):
-            x0, eps = self.head.told(y, y.new_full(y.shape[:1], now), h)
+            x0, eps = self.head.x0_and_eps(y, y.new_full(y.shape[:1], now), h)
             alpha, earlier = math.cos(now) ** 2, math.cos(then) ** 2
-            spread = (1 - earlier) * (1 - alpha / earlier) / (1 - alpha)
-            new = math.sqrt(earlier) * x0 + math.sqrt(max(1 - earlier - spread, 0.0)) * eps
-            new = new + math.sqrt(spread) * torch.randn_like(new) if then else new
-            y = torch.where(free, new, seen)
+            variance = (1 - earlier) * (1 - alpha / earlier) / (1 - alpha)
+            new = math.sqrt(earlier) * x0 + math.sqrt(max(1 - earlier - variance, 0.0)) * eps
+            new = new + math.sqrt(variance) * torch.randn_like(new) if then else new
+            y = torch.where(drawn, new, visible)
         return x.masked_scatter(rows[..., None].expand_as(x), y.to(x.dtype))
 
     def squared_errors(self, x0: Float[Tensor, "B L M"], target_mask: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
-        """Return the squared errors of what the MLP says, each the mean over K noise levels; 0 where not wanted."""
+        """Return the squared errors of the raw prediction, averaged over K noise levels; 0 outside the target mask."""
         rows, times = target_mask.any(-1), self.head.repeats
-        h, clean, asked = (repeat(part[rows], "n m -> k n m", k=times) for part in (self.h, x0, target_mask))
+        h, clean, target = (repeat(part[rows], "n m -> k n m", k=times) for part in (self.h, x0, target_mask))
         angle = MAX_ANGLE * torch.rand(clean.shape[:2], device=x0.device, dtype=self.h.dtype)
         eps, a, b = torch.randn_like(clean), angle.cos()[..., None], angle.sin()[..., None]
-        said = self.head.denoise(torch.where(asked, a * clean + b * eps, clean).to(h.dtype), angle, h)
+        raw = self.head.denoise(torch.where(target, a * clean + b * eps, clean).to(h.dtype), angle, h)
         truth = eps if self.head.predict == "eps" else a * eps - b * clean
-        squares = torch.where(asked, said - truth, 0.0).square().mean(0)
+        squares = torch.where(target, raw - truth, 0.0).square().mean(0)
         return torch.zeros_like(x0).masked_scatter(rows[..., None].expand_as(x0), squares.to(x0.dtype))
 
 
 class _Block(nn.Module):
-    """A residual block: norm, two linear maps with a SiLU between them, and a gate that starts at 0."""
+    """Residual block: norm, two linear layers with a SiLU between them, and a gate that starts at 0."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -146,7 +145,6 @@ class _Block(nn.Module):
         nn.init.zeros_(self.modulation.bias)
 
     def forward(self, y: Float[Tensor, "*N H"], c: Float[Tensor, "*N H"]) -> Float[Tensor, "*N H"]:
-        """Apply the block."""
         shift, scale, gate = self.modulation(c).chunk(3, -1)
         out: Tensor = y + gate * self.mlp(self.norm(y) * (1 + scale) + shift)
         return out

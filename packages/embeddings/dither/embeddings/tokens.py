@@ -1,4 +1,4 @@
-"""Ids in. Letters: B batch, L length, D width."""
+"""Embedding of tokens. Letters: B batch, L length, D width."""
 
 from __future__ import annotations
 
@@ -11,52 +11,45 @@ from torch import Tensor, nn
 from dither.registry.flow.records import State
 from dither.registry.flow.spaces import TokenSpace
 
-from .options import Start
+from .options import Init
 
 __all__ = ["TokenEmbedding", "make_embedding_table"]
 
 
-def make_embedding_table(rows: int, width: int, init: Start = "normal") -> nn.Embedding:
+def make_embedding_table(rows: int, width: int, init: Init) -> nn.Embedding:
     """Return a table of vectors.
 
     Args:
         rows: Number of vectors.
         width: Size of a vector.
-        init: "normal" has standard deviation 1; "kaiming" is even between -1/sqrt(width) and 1/sqrt(width), which is
+        init: "normal" has standard deviation 1; "kaiming" is uniform between -1/sqrt(width) and 1/sqrt(width), which is
             `kaiming_uniform_` with a = sqrt(5) over (rows, width); a number is the standard deviation.
-
-    Raises:
-        ValueError: The way to start is unknown.
     """
     table = nn.Embedding(rows, width)
     if init == "kaiming":
         nn.init.uniform_(table.weight, -(width**-0.5), width**-0.5)
-    elif isinstance(init, int | float):
-        nn.init.normal_(table.weight, std=init)
     elif init != "normal":
-        raise ValueError(f'init may be "normal", "kaiming" or a standard deviation, not "{init}"')
+        nn.init.normal_(table.weight, std=init)
     return table
 
 
 class TokenEmbedding(nn.Module):
-    """One table per field, and positions.
+    """One table per field.
 
     Args:
         space: The fields.
         width: Size of a vector.
-        init: How the tables start; see `make_embedding_table`.
-        position: (start, length, cond) -> what is added, or None.
+        init: Initialisation of the tables; see `make_embedding_table`.
+        position: (start, length, cond) -> vectors added to every position, or None.
     """
 
-    def __init__(
-        self, space: TokenSpace, width: int, *, init: Start = "normal", position: nn.Module | None = None
-    ) -> None:
+    def __init__(self, space: TokenSpace, width: int, *, init: Init, position: nn.Module | None) -> None:
         super().__init__()
         self.space, self.position = space, position
         self.tables = nn.ModuleList(make_embedding_table(field.size, width, init) for field in space.fields)
 
     def forward(self, state: State, cond: Mapping[str, Tensor], start: int = 0) -> tuple[Float[Tensor, "B L D"], int]:
-        """Look every id up in the table of its field; there are no extra tokens."""
+        """Return the vectors and 0 extra tokens."""
         parts = self.space.split(state.x).values()
         h = torch.cat([table(ids) for table, ids in zip(self.tables, parts, strict=True)], 1)
         if self.position is not None:

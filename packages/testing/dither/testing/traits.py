@@ -23,6 +23,7 @@ DECLARED_TRAITS = {
     ("block", "cache"): "behind the cache of a block-causal model, pieces give what the whole gives",
     ("embedding", "tables"): "its `tables`, one for each field, may be the weights of a head",
     ("embedding", "alike"): "positions of a sample that are hidden as a whole all have one and the same vector",
+    ("condition", "constant"): "its output is the same for any noise level and conditions",
     ("condition", "level-free"): "it does not look at the noise level, nor does a model that has no other condition",
     ("model", "level-free"): "it does not look at the noise level",
     ("head", "maps"): "its `maps`, one for each field, may have the tables of an embedding as weights",

@@ -1,1 +1,1 @@
-"""Weights of published models under the names of our denoiser."""
+"""Weights of published models, renamed to the parameters of our denoiser."""

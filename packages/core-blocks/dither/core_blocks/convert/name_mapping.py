@@ -1,6 +1,6 @@
-"""Weights from elsewhere under the names of our denoiser: the same tensors, only called otherwise.
+"""Renames weights of published models to the parameters of our denoiser; the tensors stay the same.
 
-A layout says what the weights of a published model are called. Those that we know are in `sedd` and `get`.
+A `Layout` maps the names of one published model. `get` and `sedd` hold the known ones.
 """
 
 from __future__ import annotations
@@ -12,53 +12,45 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from dither.registry.config.errors import Refused, nearest
+from dither.registry.config.errors import Problem, Refused, nearest
 from dither.registry.files.weight_files import read_weights
 
 __all__ = ["Layout"]
 
-SHOWN = 8
-
-
-def _as_they_are(theirs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    return theirs
-
-
-def _nothing(theirs: Mapping[str, Tensor]) -> Iterable[str]:
-    return ()
+MAX_LISTED = 8
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What the weights of a model are called elsewhere, and what they are called here.
+    """Parameter names of a published model.
 
     Attributes:
-        whose: As in "a SEDD".
-        outer: Our name for each of theirs, outside the blocks.
-        inner: The same inside a block, on both sides without the number of the block.
-        blocks: Where they have their blocks; ours are in "blocks".
-        optional: Their names, of either sort, that may be missing.
-        passed: Their names of what is no weight, such as tables that follow from the options.
-        renewed: From earlier names and shapes of theirs to these.
-        otherwise: What else shows that their model is not ours.
+        model_name: With its article, as in "a SEDD".
+        outer: Our name for each of their names outside the blocks.
+        inner: The same inside a block, without the index of the block.
+        blocks: Name of their list of blocks; ours is "blocks".
+        optional: Their names, outer or inner, that may be missing.
+        ignored: Their names of tensors that are not weights, such as tables computed from options.
+        normalize: Converts names and shapes of earlier releases.
+        incompatibilities: Yields further reasons why the weights do not fit our model.
     """
 
-    whose: str
+    model_name: str
     outer: Mapping[str, str]
     inner: Mapping[str, str] = field(default_factory=dict)
     blocks: str = "blocks"
     optional: frozenset[str] = frozenset()
-    passed: frozenset[str] = frozenset()
-    renewed: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] = _as_they_are
-    otherwise: Callable[[Mapping[str, Tensor]], Iterable[str]] = _nothing
+    ignored: frozenset[str] = frozenset()
+    normalize: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] = lambda theirs: theirs
+    incompatibilities: Callable[[Mapping[str, Tensor]], Iterable[str]] = lambda theirs: ()
 
     def depth(self, theirs: Mapping[str, Tensor]) -> int:
-        """Return how many blocks there are."""
-        found = (re.match(rf"{re.escape(self.blocks)}\.(\d+)\.", name) for name in theirs)
-        return max((int(match[1]) + 1 for match in found if match), default=0)
+        """Return the number of blocks."""
+        matches = (re.match(rf"{re.escape(self.blocks)}\.(\d+)\.", name) for name in theirs)
+        return max((int(match[1]) + 1 for match in matches if match), default=0)
 
     def names(self, theirs: Mapping[str, Tensor]) -> dict[str, str]:
-        """Return our name for each name that such a model of this depth may have."""
+        """Return our name for each parameter of a model of this depth."""
         inner = {
             f"{self.blocks}.{n}.{name}": f"blocks.{n}.{ours}"
             for n in range(max(self.depth(theirs), 1))
@@ -67,69 +59,74 @@ class Layout:
         return {**self.outer, **inner}
 
     def rename(self, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return weights under our names, as far as there are any; strange names stay as they are.
+        """Rename the weights that are there; unknown names stay.
 
         Raises:
-            Refused: Their model is not ours.
+            Refused: The model is incompatible (`misfit`).
         """
-        if problems := list(self.otherwise(theirs)):
-            raise Refused("; ".join(problems))
-        theirs = self.renewed(theirs)
+        _refuse("misfit", list(self.incompatibilities(theirs)))
+        theirs = self.normalize(theirs)
         names = self.names(theirs)
-        return {names.get(name, name): weight for name, weight in theirs.items() if name not in self.passed}
+        return {names.get(name, name): weight for name, weight in theirs.items() if name not in self.ignored}
 
     def weights(self, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return all the weights of such a model under our names. The tensors are the same, not copies.
+        """Rename a complete set of weights.
 
         Raises:
-            Refused: Names are missing or strange, or their model is not ours; everything is said at once.
+            Refused: Names are missing or unknown, or the model is incompatible (`misfit`); lists all reasons.
         """
-        renewed = self.renewed(theirs)
-        names = self.names(renewed)
-        may_miss = self.optional | {
-            f"{self.blocks}.{n}.{name}" for n in range(self.depth(renewed)) for name in self.optional & set(self.inner)
+        normalized = self.normalize(theirs)
+        names = self.names(normalized)
+        optional = self.optional | {
+            f"{self.blocks}.{n}.{name}"
+            for n in range(self.depth(normalized))
+            for name in self.optional & set(self.inner)
         }
-        missing = [name for name in names if name not in renewed and name not in may_miss]
-        stray = [name for name in renewed if name not in names and name not in self.passed]
-        problems = [f"{len(missing)} weights of {self.whose} are missing: {_listed(missing)}"] if missing else []
-        if stray:
-            close = nearest(stray[0], list(names))
+        missing = [name for name in names if name not in normalized and name not in optional]
+        unknown = [name for name in normalized if name not in names and name not in self.ignored]
+        reasons = [f"{len(missing)} weights of {self.model_name} are missing: {_listed(missing)}"] if missing else []
+        if unknown:
+            close = nearest(unknown[0], list(names))
             hint = f'; did you mean "{close}"?' if close else ""
-            problems.append(f"{len(stray)} weights are not of {self.whose}: {_listed(stray)}{hint}")
-        problems += self.otherwise(theirs)
-        if problems:
-            raise Refused("; ".join(problems))
-        return {ours: renewed[name] for name, ours in names.items() if name in renewed}
+            reasons.append(f"{len(unknown)} weights do not belong to {self.model_name}: {_listed(unknown)}{hint}")
+        _refuse("misfit", [*reasons, *self.incompatibilities(theirs)])
+        return {ours: normalized[name] for name, ours in names.items() if name in normalized}
 
     def load(self, path: str | Path, model: nn.Module) -> None:
-        """Read the weights of a file into a denoiser, whatever the precision they were saved in.
+        """Load a weight file into a denoiser, converting the dtype.
 
         Args:
-            path: Of safetensors or of `torch.save`; nothing in it is run.
-            model: It takes all of its weights from the file.
+            path: A file of safetensors or of `torch.save`; it is never unpickled.
+            model: Every one of its parameters must be in the file.
 
         Raises:
-            Refused: The file cannot be read, or does not fit; the model is then as it was.
+            Refused: The file cannot be read (`unreadable-file`), has other names (`misfit`), or other shapes
+                (`shape-mismatch`); the model is then unchanged.
         """
         theirs = read_weights(path)
         weights, own = self.weights(theirs), model.state_dict()
-        called = {ours: name for name, ours in self.names(self.renewed(theirs)).items()}
-        problems = [
-            f"{called[key]} is {_shape(weights[key])}, the model has {_shape(own[key])}"
+        their_names = {ours: name for name, ours in self.names(self.normalize(theirs)).items()}
+        reasons = [
+            f"{their_names[key]} has shape {_shape(weights[key])}, the model expects {_shape(own[key])}"
             for key in weights
             if key in own and weights[key].shape != own[key].shape
         ]
-        problems += [f"the model has no {key}, as {called[key]} would be" for key in weights if key not in own]
-        problems += [f"the model has {key}, and {self.whose} has no such weight" for key in own if key not in weights]
-        if problems:
-            raise Refused(f"{path} does not fit the model: {_listed(problems, '; ')}")
+        reasons += [f"{their_names[key]}: the model has no {key}" for key in weights if key not in own]
+        reasons += [f"the model has {key}, but {self.model_name} does not" for key in own if key not in weights]
+        if reasons:
+            _refuse("shape-mismatch", [f"{path} does not fit the model: {_listed(reasons, '; ')}"])
         model.load_state_dict(weights)
 
 
-def _listed(names: list[str], between: str = ", ") -> str:
-    more = f"{between}and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return between.join(names[:SHOWN]) + more
+def _refuse(code: str, reasons: list[str]) -> None:
+    if reasons:
+        raise Refused(Problem("; ".join(reasons), code=code))
+
+
+def _listed(names: list[str], separator: str = ", ") -> str:
+    more = f"{separator}and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    return separator.join(names[:MAX_LISTED]) + more
 
 
 def _shape(weight: Tensor) -> str:
-    return " x ".join(map(str, weight.shape)) or "a number"
+    return " x ".join(map(str, weight.shape)) or "scalar"

@@ -1,20 +1,19 @@
-"""Weights of published score-entropy models (SEDD, Lou et al. 2023) under the names of our denoiser.
+"""Weights of published score-entropy models (SEDD, Lou et al., 2023).
 
-The two models are the same function: a table of ids, sinusoids of sigma (cosines first), adaLN-Zero blocks with layer
-norms that have a scale and no shift, rotary positions by half-split pairs, GELU by tanh, and a final layer. Only names
-differ. Letters: none; everything here is a mapping from names to tensors.
+SEDD and our denoiser compute the same function: a token embedding, sinusoids of sigma (cosines first), adaLN-Zero
+blocks whose LayerNorms have a scale and no shift, RoPE with half-split pairs, tanh-approximated GELU, and a modulated
+final norm. Only the names differ.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from dither.registry.config.errors import Refused
+from dither.registry.config.errors import Problem, Refused
 
 from .name_mapping import Layout
 
@@ -44,41 +43,36 @@ INNER = {
     "adaLN_modulation.weight": "modulation.linear.weight",
     "adaLN_modulation.bias": "modulation.linear.bias",
 }
-TURNS = "rotary_emb.inv_freq"
-"""What rotary positions are computed from; ours follow from the width of a head."""
+INV_FREQ = "rotary_emb.inv_freq"
+"""Frequencies of RoPE; ours follow from the width of a head."""
 
 
-def _turned_otherwise(theirs: Mapping[str, Tensor]) -> Iterator[str]:
-    """Yield if rotary positions turn at other speeds than 10000^(-2j/E) for a head of width E."""
-    if TURNS in theirs:
-        count = len(theirs[TURNS])
+def _rope_mismatch(theirs: Mapping[str, Tensor]) -> Iterator[str]:
+    """Yield if the frequencies of RoPE are not 10000^(-2j/E) for heads of width E."""
+    if INV_FREQ in theirs:
+        count = len(theirs[INV_FREQ])
         ours = 10_000.0 ** -(torch.arange(count, dtype=torch.float64) / max(count, 1))
-        if not torch.allclose(theirs[TURNS].double(), ours, rtol=1e-2):  # it may have been saved in bfloat16
-            yield f"{TURNS} holds other speeds than 10000^(-2j/{2 * count})"
+        if not torch.allclose(theirs[INV_FREQ].double(), ours, rtol=1e-2):  # may be saved in bfloat16
+            yield f"{INV_FREQ} differs from 10000^(-2j/{2 * count})"
 
 
-SEDD = Layout("a SEDD", OUTER, INNER, passed=frozenset({TURNS}), otherwise=_turned_otherwise)
-"""The published models, for uniform and for absorbing noise."""
+SEDD = Layout("a SEDD", OUTER, INNER, ignored=frozenset({INV_FREQ}), incompatibilities=_rope_mismatch)
+"""The published models, for uniform and absorbing noise."""
 
-
-def weights_of_sedd(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights of a SEDD under our names. The tensors are the same, not copies.
-
-    Raises:
-        Refused: Names are missing or not of a SEDD, or its rotary positions are others than ours.
-    """
-    return SEDD.weights(theirs)
+weights_of_sedd = SEDD.weights
+load_sedd = SEDD.load
 
 
 def options_of_sedd(theirs: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the options of the `denoiser` that a SEDD is, as they stand in an experiment file.
+    """Return the options of the equivalent `denoiser`, as in an experiment file.
 
     Raises:
-        Refused: It is no SEDD, or does not say how wide its heads are.
+        Refused: The weights are not those of SEDD, or the number of heads is unknown (`missing-array`).
     """
     ours = weights_of_sedd(theirs)
-    if TURNS not in theirs:
-        raise Refused(f"{TURNS} is missing, and with it the number of heads; the published models have 12 or 16")
+    if INV_FREQ not in theirs:
+        message = f"{INV_FREQ} is missing, which determines the number of heads; the published models have 12 or 16"
+        raise Refused(Problem(message, code="missing-array"))
     width, frequencies = ours["embedding.tables.0.weight"].shape[1], ours["condition.enter.weight"].shape[1]
     return {
         "use": "denoiser",
@@ -92,7 +86,7 @@ def options_of_sedd(theirs: Mapping[str, Tensor]) -> dict[str, Any]:
         "head": "tokens",
         "block": {
             "use": "adaln-zero",
-            "heads": width // (2 * len(theirs[TURNS])),
+            "heads": width // (2 * len(theirs[INV_FREQ])),
             "affine": "scale",
             "eps": 1e-5,
             "mlp": "gelu-tanh",
@@ -103,12 +97,3 @@ def options_of_sedd(theirs: Mapping[str, Tensor]) -> dict[str, Any]:
             "attention_dropout": 0.0,
         },
     }
-
-
-def load_sedd(path: str | Path, model: nn.Module) -> None:
-    """Read the weights of a SEDD into a denoiser, from safetensors or from a file of `torch.save`.
-
-    Raises:
-        Refused: The file cannot be read, holds no SEDD, or one of other sizes; the model is then as it was.
-    """
-    SEDD.load(path, model)

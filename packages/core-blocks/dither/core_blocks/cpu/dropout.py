@@ -1,4 +1,4 @@
-"""Dropout that draws four decisions from each random number, which on a CPU is most of what dropout costs."""
+"""Dropout that takes four decisions from each 64-bit random number; drawing them is most of its cost on a CPU."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from . import ENABLED
+
 __all__ = ["Dropout", "drop"]
 
 STEPS = 1 << 16
-"""A share is rounded to a multiple of 1 / 65,536; what is kept is scaled by exactly that."""
+"""The probability is rounded to a multiple of 1 / 65,536, and kept values are scaled by exactly that."""
 
 
 class Dropout(nn.Module):
-    """In training, set a share of the values to 0 and scale the others up (Srivastava et al., 2014).
+    """Dropout (Srivastava et al., 2014), applied in training only.
 
     Args:
-        p: The share.
+        p: Probability of dropping a value.
     """
 
     def __init__(self, p: float) -> None:
@@ -27,46 +29,44 @@ class Dropout(nn.Module):
         self.p = p
 
     def forward(self, x: Float[Tensor, "*S"]) -> Float[Tensor, "*S"]:
-        """Drop in training, else return x."""
         return drop(x, self.p) if self.training else x
 
     def extra_repr(self) -> str:
-        """Show the share."""
         return f"p={self.p}"
 
 
 def drop(x: Float[Tensor, "*S"], p: float) -> Float[Tensor, "*S"]:
-    """Set a share of the values to 0 and scale the others up, so that the mean stays."""
+    """Zero each value with probability `p` and scale the others by 1 / (1 - p)."""
     if not p:
         return x
-    if x.device.type != "cpu" or torch.compiler.is_compiling():
+    if not ENABLED or x.device.type != "cpu" or torch.compiler.is_compiling():
         return functional.dropout(x, p)
     dropped = round(p * STEPS)
-    result: Tensor = _Kept.apply(x, _draw(x, dropped), STEPS / (STEPS - dropped))  # type: ignore[no-untyped-call]
+    result: Tensor = _Drop.apply(x, _draw_mask(x, dropped), STEPS / (STEPS - dropped))  # type: ignore[no-untyped-call]
     return result
 
 
-def _draw(like: Float[Tensor, "*S"], dropped: int) -> Int[Tensor, "*S"]:
+def _draw_mask(like: Float[Tensor, "*S"], dropped: int) -> Int[Tensor, "*S"]:
     """Draw 1 where a value is kept and 0 elsewhere.
 
-    Each draw of the generator gives four whole numbers, evenly spread over -32,768 .. 32,767. Small integers rather
-    than bool: on a CPU, comparing into them takes a quarter of the time, and multiplying with them a third.
+    Each 64-bit draw gives four uniform 16-bit integers. int8 rather than bool: on a CPU, comparing into integers takes
+    a quarter of the time and multiplying by them a third.
     """
     draws = torch.empty((like.numel() + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
-    kept = draws.view(torch.int16).ge_(dropped - STEPS // 2)
-    return kept[: like.numel()].view(like.shape).to(torch.int8)
+    mask = draws.view(torch.int16).ge_(dropped - STEPS // 2)
+    return mask[: like.numel()].view(like.shape).to(torch.int8)
 
 
-class _Kept(torch.autograd.Function):
-    """x * kept * scale, which keeps one byte per value for the way back."""
+class _Drop(torch.autograd.Function):
+    """x * mask * scale; saves one byte per value for the backward."""
 
     @staticmethod
-    def forward(ctx: Any, x: Float[Tensor, "*S"], kept: Int[Tensor, "*S"], scale: float) -> Float[Tensor, "*S"]:
-        ctx.save_for_backward(kept)
+    def forward(ctx: Any, x: Float[Tensor, "*S"], mask: Int[Tensor, "*S"], scale: float) -> Float[Tensor, "*S"]:
+        ctx.save_for_backward(mask)
         ctx.scale = scale
-        return (x * kept).mul_(scale)
+        return (x * mask).mul_(scale)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Float[Tensor, "*S"]) -> tuple[Tensor, None, None]:
-        (kept,) = ctx.saved_tensors
-        return (gradients[0] * kept).mul_(ctx.scale), None, None
+    def backward(ctx: Any, *grads: Float[Tensor, "*S"]) -> tuple[Tensor, None, None]:
+        (mask,) = ctx.saved_tensors
+        return (grads[0] * mask).mul_(ctx.scale), None, None

@@ -1,7 +1,7 @@
-"""Positions that are alike, taken as one: regions hidden as a whole, in a model that cannot tell them apart.
+"""Merges identical positions into one: fully masked regions, in a model that cannot tell them apart.
 
-Softmax over n equal keys is softmax over one of them with log n added to its logit, so that values and gradients stay
-what they are. Letters: B batch, L tokens, N tokens that stay, D width.
+Softmax over n equal keys equals softmax over one of them with log n added to its logit, so values and gradients stay
+the same. Letters: B batch, L tokens, N remaining tokens, D width.
 """
 
 from __future__ import annotations
@@ -17,58 +17,59 @@ __all__ = ["MergedPositions"]
 
 @dataclass(frozen=True)
 class MergedPositions:
-    """Which tokens of a batch stay, and what they stand for.
+    """Which tokens of a batch remain, and which tokens each one represents.
 
     Attributes:
-        stays: The tokens that stay, in their order; rows with fewer are filled up with others.
-        place: Where each token is to be found among them; of padding, anywhere.
-        weight: Log of how many tokens each one stands for, to be added to the logits of keys; -inf for what fills up.
+        remaining: Indices of the remaining tokens in order; shorter rows are filled up.
+        index: Where each token is represented among them; anything for padding.
+        weight: Log of the number of tokens that each one represents, added to the logits; -inf for filling.
     """
 
-    stays: Int[Tensor, "B N"]
-    place: Int[Tensor, "B L"]
+    remaining: Int[Tensor, "B N"]
+    index: Int[Tensor, "B L"]
     weight: Float[Tensor, "B 1 1 N"]
 
     @classmethod
-    def of(cls, tokens: Bool[Tensor, "B L"], alike: Bool[Tensor, "B L"], dtype: torch.dtype) -> MergedPositions | None:
-        """Leave out padding, and all but the first of the tokens that are `alike`; None where every token stays.
+    def of(
+        cls, tokens: Bool[Tensor, "B L"], identical: Bool[Tensor, "B L"], dtype: torch.dtype
+    ) -> MergedPositions | None:
+        """Remove padding and all but the first of the `identical` tokens; None if every token remains.
 
         Args:
-            tokens: True on real ones.
-            alike: True on those of a row that are one and the same vector.
+            tokens: False on padding.
+            identical: True on tokens of a row that have the same vector.
             dtype: Of the weights; float32 at least.
         """
-        alike = alike & tokens
-        first = alike & (alike.cumsum(1) == 1)
-        stays = tokens & ~alike | first
-        counts = stays.sum(1, keepdim=True).clamp_min(1)  # a row of padding alone keeps one, so that it sees something
-        most = int(counts.max())
-        if most == tokens.shape[1]:
+        identical = identical & tokens
+        first = identical & (identical.cumsum(1) == 1)
+        remains = tokens & ~identical | first
+        counts = remains.sum(1, keepdim=True).clamp_min(1)  # a row of padding only needs a key
+        longest = int(counts.max())
+        if longest == tokens.shape[1]:
             return None
-        order = stays.int().argsort(dim=1, descending=True, stable=True)[:, :most]
-        number = torch.where(first, alike.sum(1, keepdim=True), 1).gather(1, order)
-        filling = torch.arange(most, device=tokens.device) >= counts
+        order = remains.int().argsort(dim=1, descending=True, stable=True)[:, :longest]
+        number = torch.where(first, identical.sum(1, keepdim=True), 1).gather(1, order)
+        filling = torch.arange(longest, device=tokens.device) >= counts
         weight = number.to(torch.promote_types(dtype, torch.float32)).log().masked_fill(filling, -torch.inf)
-        place = (stays.cumsum(1) - 1).clamp_min(0)
-        place = torch.where(alike, place.gather(1, first.int().argmax(1, keepdim=True)), place)
-        return cls(order, place, weight[:, None, None])
+        index = (remains.cumsum(1) - 1).clamp_min(0)
+        index = torch.where(identical, index.gather(1, first.int().argmax(1, keepdim=True)), index)
+        return cls(order, index, weight[:, None, None])
 
     def take(self, h: Float[Tensor, "B L D"]) -> Float[Tensor, "B N D"]:
-        """Return the vectors of the tokens that stay."""
-        return _rows(h, self.stays)
+        """Return the vectors of the remaining tokens."""
+        return _gather(h, self.remaining)
 
     def spread(self, h: Float[Tensor, "B N D"]) -> Float[Tensor, "B L D"]:
-        """Give every token the vector of the one that stands for it."""
-        return _rows(h, self.place)
+        """Copy the vector of each remaining token to all tokens that it represents."""
+        return _gather(h, self.index)
 
     def requested(self, requested: Bool[Tensor, "B L"] | None) -> Bool[Tensor, "B N"] | None:
-        """Return which tokens that stay stand for one that is asked."""
+        """Return which remaining tokens represent a requested one."""
         if requested is None:
             return None
-        return torch.zeros_like(self.stays).scatter_add_(1, self.place, requested.long()) > 0
+        return torch.zeros_like(self.remaining).scatter_add_(1, self.index, requested.long()) > 0
 
 
-def _rows(h: Float[Tensor, "B K D"], index: Int[Tensor, "B J"]) -> Float[Tensor, "B J D"]:
-    """Choose tokens of each sample."""
+def _gather(h: Float[Tensor, "B K D"], index: Int[Tensor, "B J"]) -> Float[Tensor, "B J D"]:
     starts = torch.arange(len(h), device=h.device)[:, None] * h.shape[1]
     return h.flatten(0, 1).index_select(0, (starts + index).flatten()).view(*index.shape, -1)

@@ -1,8 +1,7 @@
 """Attention in bfloat16 on a CPU, a few heads at a time. Letters: B batch, H heads, L queries, K keys, E head width.
 
-The way back through torch's fused kernel takes longer there than products of whole heads, as long as what lies between
-these stays in the cache. It is no less exact: logits and their softmax are in float32, and of a weight eight bits are
-kept, which is what the fused kernel gives it in its products.
+The backward of torch's fused CPU kernel is slower than plain matrix products of whole heads, as long as a tile of
+logits fits in the cache. The precision is the same: logits and softmax in float32, attention weights in bfloat16.
 """
 
 from __future__ import annotations
@@ -15,20 +14,22 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..options import TILED_MAX_WEIGHTS
+from . import ENABLED
 
 __all__ = ["prefers_tiles", "tiled_attention"]
 
 TILE = 1 << 21
-"""Logits at a time."""
+"""Logits per tile."""
+MAX_WEIGHTS = 1 << 24
+"""Largest number of attention weights, over all heads and samples, that is kept in memory."""
 
 
 def prefers_tiles(q: Float[Tensor, "B H L E"], k: Float[Tensor, "B H K E"]) -> bool:
-    """Whether this is the faster way, and does not keep much: it gains on the way back."""
-    if q.dtype != torch.bfloat16 or q.device.type != "cpu" or torch.compiler.is_compiling():
+    """Whether tiles are faster: in bfloat16 on a CPU, where a backward follows and the weights fit in memory."""
+    if not ENABLED or q.dtype != torch.bfloat16 or q.device.type != "cpu" or torch.compiler.is_compiling():
         return False
     weights = q.shape[:-1].numel() * k.shape[-2]
-    return weights <= TILED_MAX_WEIGHTS and torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)
+    return weights <= MAX_WEIGHTS and torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)
 
 
 def tiled_attention(
@@ -37,9 +38,9 @@ def tiled_attention(
     v: Float[Tensor, "B H K E"],
     mask: Shaped[Tensor, "#B #H #L K"] | None = None,
 ) -> Float[Tensor, "B H L E"]:
-    """Return softmax(q k' / sqrt(E)) v over the keys where `mask` is True; numbers are added to the logits.
+    """Return softmax(q k' / sqrt(E)) v over the keys where `mask` is True; a float mask is added to the logits.
 
-    Numbers in a mask have no gradient here.
+    A float mask gets no gradient.
     """
     if mask is not None and not mask.is_floating_point():
         mask = torch.zeros(mask.shape).masked_fill_(~mask, -torch.inf)
@@ -49,15 +50,15 @@ def tiled_attention(
 
 
 def _tiles(weights: Float[Tensor, "B H L K"]) -> Iterator[tuple[int, slice]]:
-    """Yield a sample and a run of its heads, which have a tile of logits together."""
-    run = max(TILE // max(weights[0, 0].numel(), 1), 1)
+    """Yield (sample, slice of heads) with about `TILE` logits each."""
+    heads = max(TILE // max(weights[0, 0].numel(), 1), 1)
     for sample in range(weights.shape[0]):
-        for start in range(0, weights.shape[1], run):
-            yield sample, slice(start, start + run)
+        for start in range(0, weights.shape[1], heads):
+            yield sample, slice(start, start + heads)
 
 
 class _Tiled(torch.autograd.Function):
-    """Keeps the rounded weights of all heads."""
+    """Saves the attention weights of all heads, rounded to the dtype of q."""
 
     @staticmethod
     def forward(
@@ -67,7 +68,6 @@ class _Tiled(torch.autograd.Function):
         v: Float[Tensor, "B H K E"],
         added: Float[Tensor, "#B #H #L K"] | None,
     ) -> Float[Tensor, "B H L E"]:
-        """Make the weights tile by tile, then gather with all of them."""
         q, k, v = (part.contiguous() for part in (q, k, v))
         weights = q.new_empty(*q.shape[:3], k.shape[2])
         if added is not None:
@@ -82,15 +82,18 @@ class _Tiled(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *slopes: Float[Tensor, "B H L E"]) -> tuple[Tensor, Tensor, Tensor, None]:
-        """Slopes of q, k and v; those of the logits are there a tile at a time."""
+    def backward(ctx: Any, *grads: Float[Tensor, "B H L E"]) -> tuple[Tensor, Tensor, Tensor, None]:
         q, k, v, weights = ctx.saved_tensors
-        slope = slopes[0].contiguous()
-        to_q, to_k = torch.empty_like(q), torch.empty_like(k)
+        grad = grads[0].contiguous()
+        grad_q, grad_k = torch.empty_like(q), torch.empty_like(k)
         for tile in _tiles(weights):
-            own = weights[tile]
-            to_logits = torch._softmax_backward_data(slope[tile] @ v[tile].mT, own, -1, own.dtype)
-            to_q[tile] = to_logits @ k[tile]
-            to_k[tile] = to_logits.mT @ q[tile]
+            grad_logits = _softmax_backward(grad[tile] @ v[tile].mT, weights[tile])
+            grad_q[tile] = grad_logits @ k[tile]
+            grad_k[tile] = grad_logits.mT @ q[tile]
         scale = q.shape[-1] ** -0.5
-        return to_q.mul_(scale), to_k.mul_(scale), weights.mT @ slope, None
+        return grad_q.mul_(scale), grad_k.mul_(scale), weights.mT @ grad, None
+
+
+def _softmax_backward(grad: Float[Tensor, "h L K"], weights: Float[Tensor, "h L K"]) -> Float[Tensor, "h L K"]:
+    """Return (grad - sum(grad * weights)) * weights."""
+    return torch._softmax_backward_data(grad, weights, -1, weights.dtype)

@@ -170,9 +170,6 @@ def _shard(model: nn.Module, ranks: Ranks, precision: str) -> None:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
     mesh = init_device_mesh(next(model.parameters()).device.type, (ranks.size,))
-    if hasattr(model, "skip_padding"):
-        # Padding is skipped with one call of the blocks per pattern of it; all ranks must make equally many calls.
-        model.skip_padding = False  # type: ignore[assignment]
     half = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
     policy = half if precision == "bfloat16" else MixedPrecisionPolicy()
     for block in getattr(model, "blocks", ()):

@@ -30,7 +30,7 @@ from .randomness import Stream, seed_generators
 
 __all__ = ["Diffusion", "fused_head"]
 
-SHAPE_CHANGING = ("skip_padding", "skip_unasked", "join_hidden")
+SHAPE_CHANGING = ("skip_unrequested", "merge_masked")
 """Switches of a model that drop positions from a batch, so that the shapes of its blocks vary from step to step."""
 
 
@@ -116,9 +116,9 @@ class Diffusion(nn.Module):
         """
         t = self.times(len(clean.valid), clean.valid.device) if t is None else t
         t, noised = self.noise(clean, t)
-        leave_out = getattr(self.model, "leave_out", None)
-        if leave_out is not None and self.training:
-            clean = replace(clean, cond=dict(leave_out(clean.cond)))
+        drop_conditions = getattr(self.model, "drop_conditions", None)
+        if drop_conditions is not None and self.training:
+            clean = replace(clean, cond=dict(drop_conditions(clean.cond)))
         return clean, t, noised
 
     def times(self, n: int, device: Any = None) -> Float[Tensor, "n *L"]:

@@ -21,11 +21,11 @@ __all__ = ["DistributionHead", "DistributionPrediction", "ValueDistribution"]
 class ValueDistribution(Protocol):
     """The laws of the values at each position, each by itself."""
 
-    def mean(self, x: Float[Tensor, "B L M"], hidden: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
+    def mean(self, x: Float[Tensor, "B L M"], masked: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
         """Return the expected hidden values of each position, given its others; `head(h)` where all are hidden."""
         ...
 
-    def sample(self, x: Float[Tensor, "B L M"], hidden: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
+    def sample(self, x: Float[Tensor, "B L M"], masked: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
         """Draw the hidden values of each position, given its others, which come out as they are."""
         ...
 

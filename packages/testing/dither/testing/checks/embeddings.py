@@ -149,8 +149,15 @@ def level_free(s: Situation) -> None:
     assert_close(condition(level, s.clean.cond), condition(level.flip(0), s.clean.cond), "another level")
 
 
+def constant(s: Situation) -> None:
+    """The output is the same for any noise level and conditions, and there are no weights."""
+    condition, level = _condition(s)
+    assert not list(condition.parameters()), "there are weights"
+    assert_equal(condition(level, s.clean.cond), condition(level.flip(0) + 1, {}), "the output varies")
+
+
 def condition_left_out(s: Situation) -> None:
-    """What training leaves out at times may be absent or -1 alike; `leave_out` does it for some samples."""
+    """What training leaves out at times may be absent or -1 alike; `drop_conditions` does it for some samples."""
     condition, level = _condition(s)
     if not s.spec.left_out():
         raise NotApplicable("nothing is left out in training")
@@ -160,7 +167,7 @@ def condition_left_out(s: Situation) -> None:
         assert_close(condition(level, {name: torch.full_like(cond[name], -1)}), absent, f'"{name}" is absent, or -1')
         assert not torch.equal(condition(level, cond), absent), f'"{name}" makes no difference'
         many = {name: torch.ones(10_000, dtype=torch.int64)}
-        left = condition.leave_out(many)[name]
+        left = condition.drop_conditions(many)[name]
         assert set(left.tolist()) <= {1, -1}, "a label is changed into another"
         assert 0 < (left < 0).sum() < len(left), "it is left out of no sample, or of all"
         assert bool((many[name] == 1).all()), "what is given is changed"
@@ -238,6 +245,7 @@ CHECKS = (
     *checks_of("position", positions_shape, positions_start),
     *checks_of("condition", condition_shape, condition_per_position, condition_left_out),
     *checks_of("condition", level_free, needs="level-free"),
+    *checks_of("condition", constant, needs="constant"),
     *checks_of("embedding", tables_of_ids, needs="tables"),
     *checks_of("head", head_shape, head_per_position),
     *checks_of("head", maps_of_ids, needs="maps"),

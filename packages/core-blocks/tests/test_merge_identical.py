@@ -1,4 +1,4 @@
-"""Positions hidden as a whole, taken as one: the same values, losses and gradients, with fewer tokens."""
+"""Merging fully masked positions: the same values, losses and gradients with fewer tokens."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from dither.registry.flow.records import State
 SPACE = FeatureSpace(7, 3)
 HIDDEN = torch.tensor(
     [
-        [0, 1, 1, 0, 1, 0, 1],  # four as one
+        [0, 1, 1, 0, 1, 0, 1],  # four are merged
         [0, 0, 0, 0, 0, 0, 0],  # none
         [1, 1, 1, 1, 1, 1, 1],  # all
         [0, 0, 0, 1, 0, 0, 0],  # one
@@ -23,7 +23,7 @@ LENGTHS = [7, 5, 7, 6, 6]
 
 
 def batch(rows, padded):
-    """Features with whole positions hidden, one element of another, and what is real."""
+    """Features with fully masked positions and one masked element of another; which positions are valid."""
     hidden = HIDDEN[rows, :, None].repeat(1, 1, 3)
     hidden[:, 3, 1] = True
     lengths = torch.tensor(LENGTHS)[rows] if padded else torch.full((len(rows),), 7)
@@ -32,7 +32,7 @@ def batch(rows, padded):
 
 
 def values_and_gradients(model, state, valid, level):
-    """What it says of real positions that are asked, the loss of that, and its gradients."""
+    """Outputs at requested valid positions, their loss, and its gradients."""
     model.zero_grad()
     out = model(state, level, valid, {})
     assert out.isfinite().all()
@@ -46,7 +46,7 @@ def values_and_gradients(model, state, valid, level):
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("cls", [True, False])
 @pytest.mark.parametrize("requested", [None, "hidden", "some"])
-def test_values_loss_and_every_gradient_are_the_same(model_of, opened, rows, padded, cls, requested):
+def test_values_and_gradients_are_exact(model_of, opened, rows, padded, cls, requested):
     embedding = {"use": "regions", "cls": cls, "elements": True}
     options = {
         "embedding": embedding,
@@ -54,32 +54,32 @@ def test_values_loss_and_every_gradient_are_the_same(model_of, opened, rows, pad
         "block": {"affine": True, "attention": "sdpa" if cls else "math"},
     }
     model = opened(model_of(SPACE, **options)).double().train()
-    assert model.join_hidden
+    assert model.merge_masked
     state, valid = batch(rows, padded)
     if requested is not None:
         where = state.masked.all(-1) if requested == "hidden" else torch.tensor([0, 1, 0, 1, 1, 0, 0], dtype=torch.bool)
         state = State(state.x, state.masked, where & valid)
     level = torch.rand(len(rows), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    joined = values_and_gradients(model, state, valid, level)
-    model.join_hidden = False
-    for one, other in zip(joined, values_and_gradients(model, state, valid, level), strict=True):
+    merged = values_and_gradients(model, state, valid, level)
+    model.merge_masked = False
+    for one, other in zip(merged, values_and_gradients(model, state, valid, level), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-11)
 
 
 @pytest.mark.parametrize(
     "option", [{"checkpointing": True}, {"final": "norm"}, {"norm": "rms"}, {"block": {"mlp": "swiglu"}}]
 )
-def test_other_options_change_nothing(model_of, opened, option):
+def test_exact_with_other_options(model_of, opened, option):
     model = opened(model_of(SPACE, **option)).double().train()
     args = (*batch([0, 1, 4], True), torch.rand(3, dtype=torch.float64))
-    joined = values_and_gradients(model, *args)
-    model.join_hidden = False
-    for one, other in zip(joined, values_and_gradients(model, *args), strict=True):
+    merged = values_and_gradients(model, *args)
+    model.merge_masked = False
+    for one, other in zip(merged, values_and_gradients(model, *args), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-11)
 
 
 def lengths_of(model, *args):
-    """How many tokens each block is given."""
+    """Number of tokens in each block."""
     seen = []
     hooks = [block.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[1])) for block in model.blocks]
     model(*args)
@@ -88,7 +88,7 @@ def lengths_of(model, *args):
     return seen
 
 
-def test_blocks_are_given_one_token_for_all_that_are_alike(model_of):
+def test_number_of_tokens_in_the_blocks(model_of):
     model = model_of(SPACE)
     for rows, padded, expected in (
         ([0], False, 5),
@@ -112,73 +112,71 @@ def test_blocks_are_given_one_token_for_all_that_are_alike(model_of):
     ],
     ids=str,
 )
-def test_it_is_left_alone_where_something_tells_them_apart(model_of, option):
-    assert not model_of(SPACE, **option).join_hidden
+def test_off_where_positions_differ(model_of, option):
+    assert not model_of(SPACE, **option).merge_masked
 
 
-def test_it_is_left_alone_where_levels_differ_or_order_counts(model_of):
+def test_off_with_a_level_per_position_or_block_causal_attention(model_of):
     state, valid = batch([0, 2], False)
     state = State(state.x.float(), state.masked)
     assert lengths_of(model_of(SPACE), state, torch.rand(2, 7), valid, {}) == [8, 8]
     assert lengths_of(model_of(SPACE, block_size=3), state, torch.rand(2), valid, {}) == [8, 8]
 
 
-def test_only_what_promises_it_is_joined(model_of, monkeypatch):
-    """A part of a stranger that promises nothing never sees a mask of numbers."""
-    from dither.core_blocks.block_specs import AdaLNZero
+def test_requires_the_traits_of_block_and_embedding(model_of, monkeypatch):
+    """Third-party components without the traits never get a float mask."""
+    from dither.core_blocks.specs import AdaLNZero
     from dither.embeddings.specs import Regions
 
     for part, trait in ((AdaLNZero, "weighted-keys"), (AdaLNZero, "equivariant"), (Regions, "alike")):
         with monkeypatch.context() as patch:
             own = part.traits
             patch.setattr(part, "traits", lambda self, own=own, trait=trait: own(self) - {trait})
-            assert not model_of(SPACE).join_hidden, trait
+            assert not model_of(SPACE).merge_masked, trait
 
 
-def test_tokens_that_stay_stand_for_all():
+def test_merged_positions():
     generator = torch.Generator().manual_seed(0)
     for _ in range(50):
-        tokens, hidden = (torch.rand(3, 6, generator=generator) < share for share in (0.8, 0.6))
-        found = MergedPositions.of(tokens, hidden, torch.float64)
-        if found is None:
+        tokens, masked = (torch.rand(3, 6, generator=generator) < share for share in (0.8, 0.6))
+        merged = MergedPositions.of(tokens, masked, torch.float64)
+        if merged is None:
             continue
-        number = found.weight[:, 0, 0].exp()
-        h = torch.arange(18.0).view(3, 6, 1)
-        kept, back = found.take(h), found.spread(found.take(h))
+        number, h = merged.weight[:, 0, 0].exp(), torch.arange(18.0).view(3, 6, 1)
+        kept, back = merged.take(h), merged.spread(merged.take(h))
         for row in range(3):
-            stays, real, alike = found.stays[row][number[row] > 0], tokens[row], (tokens & hidden)[row]
-            if not real.any():
-                assert len(stays) == 1
+            remaining, valid = merged.remaining[row][number[row] > 0], tokens[row]
+            identical = (tokens & masked)[row]
+            if not valid.any():
+                assert len(remaining) == 1
                 continue
-            first = torch.where(alike)[0][:1]
-            assert sorted(stays.tolist()) == sorted(torch.where(real & ~alike)[0].tolist() + first.tolist())
-            assert torch.equal(kept[row][: len(stays), 0], h[row, stays, 0])
-            torch.testing.assert_close(number[row].sum(), real.sum().double())
-            assert torch.equal(back[row][real & ~alike], h[row][real & ~alike])
-            assert (back[row][alike] == h[row, first]).all()
+            first = torch.where(identical)[0][:1]
+            assert sorted(remaining.tolist()) == sorted(torch.where(valid & ~identical)[0].tolist() + first.tolist())
+            assert torch.equal(kept[row][: len(remaining), 0], h[row, remaining, 0])
+            torch.testing.assert_close(number[row].sum(), valid.sum().double())
+            assert torch.equal(back[row][valid & ~identical], h[row][valid & ~identical])
+            assert (back[row][identical] == h[row, first]).all()
             requested = torch.zeros(3, 6, dtype=torch.bool)
-            requested[row, torch.where(alike)[0][-1:]] = True
-            told = found.requested(requested)
-            assert told is not None
-            assert found.stays[told].tolist() == first.tolist()
+            requested[row, torch.where(identical)[0][-1:]] = True
+            assert merged.remaining[merged.requested(requested)].tolist() == first.tolist()
 
 
-def test_nothing_is_to_be_left_out():
+def test_nothing_to_merge():
     everything = torch.ones(2, 4, dtype=torch.bool)
     assert MergedPositions.of(everything, ~everything, torch.float32) is None
     one = torch.eye(4, dtype=torch.bool)[:2]
     assert MergedPositions.of(everything, one, torch.float32) is None
 
 
-@pytest.mark.parametrize("implementation", ["sdpa", "math"])
-def test_bfloat16_does_not_round_the_weight(implementation):
-    """log 450 is 6.109, which bfloat16 makes 6.125: 1.6 % more regions than there are."""
+@pytest.mark.parametrize("kernel", ["sdpa", "math"])
+def test_autocast_does_not_round_the_weight(kernel):
+    """log 450 is 6.109, which bfloat16 rounds to 6.125: 1.6 % more regions."""
     k = torch.zeros(1, 1, 451, 8, dtype=torch.bfloat16)
     v = torch.zeros_like(k)
     v[:, :, -1] = 1
     weight = torch.zeros(1, 1, 1, 451)
     weight[..., -1] = torch.tensor(450.0).log()
     with torch.autocast("cpu", torch.bfloat16):
-        y = attend(k[:, :, :1], k, v, weight, implementation=implementation)
+        y = attend(k[:, :, :1], k, v, weight, kernel=kernel)
     assert y.dtype == torch.bfloat16
     assert (y == 0.5).all()

@@ -1,4 +1,4 @@
-"""Attention in bfloat16 on a CPU: what it gives, beside float64, and when it is chosen."""
+"""Tiled attention in bfloat16 on a CPU: precision compared with float64, and when it is used."""
 
 import pytest
 import torch
@@ -27,35 +27,35 @@ def masks():
 
 def values_and_gradients(attend, given, mask):
     y = attend(*given, mask)
-    slope = torch.randn(y.shape, generator=torch.Generator().manual_seed(2)).to(y.dtype)
-    return [y.detach().double(), *(g.double() for g in torch.autograd.grad(y, given, slope))]
+    grad = torch.randn(y.shape, generator=torch.Generator().manual_seed(2)).to(y.dtype)
+    return [y.detach().double(), *(g.double() for g in torch.autograd.grad(y, given, grad))]
 
 
 @pytest.mark.parametrize("mask", masks(), ids=str)
 @pytest.mark.parametrize("tile", [1, 2 * 70 * 90, tiled.TILE], ids=["one head", "two heads", "all"])
-def test_values_and_gradients_are_the_exact_ones(monkeypatch, mask, tile):
+def test_values_and_gradients_are_exact(monkeypatch, mask, tile):
     """In float64, where only the logits are rounded, to float32."""
     monkeypatch.setattr(tiled, "TILE", tile)
-    given, told = parts(dtype=torch.float64), masks()[mask]
-    exact = values_and_gradients(scaled_dot_product_attention, given, told.double() if mask == "numbers" else told)
-    for one, other in zip(values_and_gradients(tiled_attention, given, told), exact, strict=True):
+    inputs, chosen = parts(dtype=torch.float64), masks()[mask]
+    exact = values_and_gradients(scaled_dot_product_attention, inputs, chosen.double() if mask == "numbers" else chosen)
+    for one, other in zip(values_and_gradients(tiled_attention, inputs, chosen), exact, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("mask", masks(), ids=str)
-def test_in_bfloat16_it_is_as_exact_as_the_fused_kernel(mask):
-    given, told = parts(), masks()[mask]
-    wide = [part.detach().double().requires_grad_() for part in given]
-    exact = values_and_gradients(scaled_dot_product_attention, wide, told.double() if mask == "numbers" else told)
+def test_bfloat16_is_as_precise_as_the_fused_kernel(mask):
+    inputs, chosen = parts(), masks()[mask]
+    wide = [part.detach().double().requires_grad_() for part in inputs]
+    exact = values_and_gradients(scaled_dot_product_attention, wide, chosen.double() if mask == "numbers" else chosen)
     ways = (tiled_attention, scaled_dot_product_attention)
     ours, fused = (
         [float((one - other).norm() / other.norm()) for one, other in zip(got, exact, strict=True)]
-        for got in (values_and_gradients(way, given, told) for way in ways)
+        for got in (values_and_gradients(way, inputs, chosen) for way in ways)
     )
     assert max(ours) < 1.2 * max(fused)
 
 
-def test_autocast_leaves_the_logits_in_float32(monkeypatch):
+def test_autocast_keeps_logits_in_float32(monkeypatch):
     given = parts()
     plain = values_and_gradients(tiled_attention, given, None)
     with torch.autocast("cpu", torch.bfloat16):
@@ -64,27 +64,27 @@ def test_autocast_leaves_the_logits_in_float32(monkeypatch):
         assert torch.equal(one, other)
 
 
-def test_it_is_chosen_where_it_gains(monkeypatch):
+def test_used_where_it_is_faster(monkeypatch):
     q, k, v = parts()
     called = []
-    monkeypatch.setattr(attention, "attend_in_tiles", lambda *a: (called.append(1), tiled_attention(*a))[1])
+    monkeypatch.setattr(attention, "tiled_attention", lambda *a: (called.append(1), tiled_attention(*a))[1])
     attend(q, k, v)
     assert called == [1]
     with torch.no_grad():
         assert not prefers_tiles(q, k)
     assert not prefers_tiles(q.detach(), k.detach())
     assert not prefers_tiles(q.float(), k.float())
-    monkeypatch.setattr(tiled, "FEW_WEIGHTS", 2 * 3 * 70 * 90 - 1)
+    monkeypatch.setattr(tiled, "MAX_WEIGHTS", 2 * 3 * 70 * 90 - 1)
     assert not prefers_tiles(q, k)
     monkeypatch.undo()
-    monkeypatch.setattr(attention, "attend_in_tiles", lambda *a: called.append(2))
+    monkeypatch.setattr(attention, "tiled_attention", lambda *a: called.append(2))
     attend(q, k, v, dropout=0.1)
-    attend(q, k, v, implementation="sdpa")
+    attend(q, k, v, kernel="sdpa")
     attend(q[:, :, :9], k[:, :, :9], v[:, :, :9])
     assert called == [1]
 
 
-def test_a_query_without_keys_gets_zeros():
+def test_a_query_without_keys_returns_zeros():
     q, k, v = parts()
     mask = torch.ones(2, 1, 70, 90, dtype=torch.bool)
     mask[1, :, 5] = False

@@ -1,37 +1,36 @@
-"""Products by oneDNN: those of torch's own linear map, whatever the strides, and all that is derived from them."""
+"""Linear layers by oneDNN equal torch's, whatever the strides, derivatives included."""
 
 import pytest
 import torch
 from torch import nn
 from torch.autograd import forward_ad
 from torch.nn import functional
+from torch.nn.utils import parametrize
 from torch.utils.flop_counter import FlopCounterMode
 
-from dither.core_blocks.cpu import onednn as products
-from dither.core_blocks.cpu.onednn import linear, product, weight_grad
+from dither.core_blocks.attention import QVBiasedLinear
+from dither.core_blocks.cpu import onednn
+from dither.core_blocks.cpu.onednn import Linear, linear, product
 
-pytestmark = pytest.mark.skipif(products.ONEDNN is None, reason="torch has no oneDNN here")
-
-
-LARGE = products.LARGE
+pytestmark = pytest.mark.skipif(onednn.ONEDNN is None, reason="torch has no oneDNN here")
 
 
 @pytest.fixture(autouse=True)
-def always(monkeypatch):
-    """Let it pay for the smallest product."""
-    monkeypatch.setattr(products, "LARGE", 0)
+def no_threshold(monkeypatch):
+    """Use oneDNN for the smallest product."""
+    monkeypatch.setattr(onednn, "MIN_WEIGHTS", 0)
 
 
 @pytest.fixture
-def asked(monkeypatch):
-    """Count how often oneDNN is asked."""
-    calls, known = [], products.ONEDNN
-    monkeypatch.setattr(products, "ONEDNN", lambda *parts: calls.append(1) or known(*parts))
-    return calls
+def calls(monkeypatch):
+    """Count the calls of oneDNN."""
+    made, kernel = [], onednn.ONEDNN
+    monkeypatch.setattr(onednn, "ONEDNN", lambda *args: made.append(1) or kernel(*args))
+    return made
 
 
 def strided(*shape):
-    """Numbers that lie twice as far apart as they might, in turned order."""
+    """A transposed tensor with strides of 2."""
     return (
         torch.randn(*shape[:-2], 2 * shape[-1], 2 * shape[-2])[..., ::2, ::2].mT
         if len(shape) > 1
@@ -42,34 +41,34 @@ def strided(*shape):
 @pytest.mark.parametrize("make", [torch.randn, strided], ids=["whole", "strided"])
 @pytest.mark.parametrize("shape", [(5, 16), (2, 3, 16), (1, 16), (0, 16)], ids=str)
 @pytest.mark.parametrize("biased", [True, False], ids=["bias", "none"])
-def test_values_and_slopes_are_those_of_torch(asked, make, shape, biased):
+def test_values_and_gradients_equal_torch(calls, make, shape, biased):
     torch.manual_seed(0)
     x, weight, bias = make(*shape), make(8, 16), make(8) if biased else None
     parts = [part.requires_grad_() for part in (x, weight, bias) if part is not None]
-    ours, known = linear(x, weight, bias), functional.linear(x, weight, bias)
-    torch.testing.assert_close(ours, known)
-    slope = torch.randn_like(known)
+    ours, expected = linear(x, weight, bias), functional.linear(x, weight, bias)
+    torch.testing.assert_close(ours, expected)
+    grad = torch.randn_like(expected)
     for one, other in zip(
-        torch.autograd.grad(ours, parts, slope), torch.autograd.grad(known, parts, slope), strict=True
+        torch.autograd.grad(ours, parts, grad), torch.autograd.grad(expected, parts, grad), strict=True
     ):
         torch.testing.assert_close(one, other)
-    assert len(asked) == 2  # forward, and for the slopes of x
+    assert len(calls) == 2  # forward, and for the grads of x
 
 
-def test_slopes_can_be_differentiated_again():
+def test_second_derivatives():
     torch.manual_seed(0)
     x, weight, bias = torch.randn(3, 4), torch.randn(5, 4), torch.randn(5)
     parts = [part.requires_grad_() for part in (x, weight, bias)]
 
     def second(function):
         first = torch.autograd.grad(function(*parts).sin().sum(), parts, create_graph=True)
-        return torch.autograd.grad(sum(slope.square().sum() for slope in first), parts)
+        return torch.autograd.grad(sum(grad.square().sum() for grad in first), parts)
 
     for one, other in zip(second(linear), second(functional.linear), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
-def test_function_transforms_see_a_linear_map():
+def test_function_transforms():
     x, weight = torch.randn(3, 2, 4), torch.randn(5, 4)
     ours = torch.func.vmap(torch.func.grad(lambda x: linear(x, weight, None).sin().sum()))(x)
     torch.testing.assert_close(ours, (functional.linear(x, weight).cos() @ weight))
@@ -88,54 +87,54 @@ def test_forward_mode_derivatives():
     torch.testing.assert_close(change(linear), change(functional.linear))
 
 
-def test_a_row_without_a_batch_is_left_to_torch(asked):
+def test_a_vector_falls_back_to_torch(calls):
     x = torch.randn(4, requires_grad=True)
     linear(x, torch.randn(5, 4), None).sum().backward()
     assert x.grad.shape == (4,)
-    assert not asked
+    assert not calls
 
 
 @pytest.mark.filterwarnings("ignore:TF32 acceleration:UserWarning")
 @pytest.mark.parametrize("off", ["switch", "processor"])
-def test_what_is_switched_off_or_unknown_to_the_processor_is_not_asked(asked, monkeypatch, off):
+def test_unavailable_kernels_fall_back_to_torch(calls, monkeypatch, off):
     x, weight = torch.ones(4, 4, dtype=torch.bfloat16), torch.ones(4, 4, dtype=torch.bfloat16)
     if off == "processor":
-        monkeypatch.setattr(products, "HALF", False)
+        monkeypatch.setattr(onednn, "HAS_BFLOAT16", False)
     with torch.backends.mkldnn.flags(enabled=off != "switch"), torch.no_grad():
         assert torch.equal(product(x, weight), torch.full((4, 4), 4.0, dtype=torch.bfloat16))
-    assert not asked
+    assert not calls
 
 
 @pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
-def test_tracing_sees_torch_alone(asked):
+def test_tracing_falls_back_to_torch(calls):
     layer = torch.jit.trace(lambda x: linear(x, torch.ones(3, 4), None), torch.ones(2, 4), check_trace=False)
     assert torch.equal(layer(torch.ones(2, 4)), torch.full((2, 3), 4.0))
-    assert not asked
+    assert not calls
 
 
 @pytest.mark.parametrize("precisions", [(torch.float64,) * 3, (torch.float16,) * 3], ids=str)
-def test_other_precisions_are_left_to_torch(asked, precisions):
+def test_other_dtypes_fall_back_to_torch(calls, precisions):
     x, weight, bias = (torch.ones(4, 4, dtype=kind) for kind in precisions)
     assert linear(x, weight, bias[0]).dtype == precisions[0]
-    assert not asked
+    assert not calls
 
 
-def test_autocast_lowers_as_it_would(asked):
+def test_autocast_equals_torch(calls):
     x, weight = torch.randn(4, 8), torch.randn(8, 8)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(linear(x, weight, None), functional.linear(x, weight))
-    assert not asked
+    assert not calls
 
 
-def test_small_products_are_left_to_torch(asked, monkeypatch):
-    monkeypatch.setattr(products, "LARGE", LARGE)
+def test_small_products_fall_back_to_torch(calls, monkeypatch):
+    monkeypatch.setattr(onednn, "MIN_WEIGHTS", 1 << 21)
     linear(torch.ones(64, 128), torch.ones(128, 128), None)
-    assert not asked
+    assert not calls
     linear(torch.ones(2048, 128), torch.ones(128, 128), None)
-    assert asked
+    assert calls
 
 
-def test_operations_are_counted():
+def test_flops_are_counted():
     x, weight = nn.Parameter(torch.randn(6, 4)), nn.Parameter(torch.randn(5, 4))
 
     def count(function):
@@ -146,14 +145,32 @@ def test_operations_are_counted():
     assert count(linear) == count(functional.linear) == 3 * 2 * 6 * 4 * 5
 
 
-def test_without_onednn_all_is_as_torch_does_it(monkeypatch):
-    monkeypatch.setattr(products, "ONEDNN", None)
+def test_without_onednn(monkeypatch):
+    monkeypatch.setattr(onednn, "ONEDNN", None)
     x, weight, bias = torch.randn(3, 4), torch.randn(5, 4), torch.randn(5)
     with torch.no_grad():
         assert torch.equal(linear(x, weight, bias), functional.linear(x, weight, bias))
         assert torch.equal(product(x, weight), functional.linear(x, weight))
 
 
-def test_slope_of_weights_of_a_single_row():
-    slope, x = torch.randn(1, 5), torch.randn(1, 4)
-    assert torch.equal(weight_grad(slope, x), slope.mT @ x)
+class Doubled(nn.Module):
+    def forward(self, weight):
+        return 2 * weight
+
+
+def test_layers_support_hooks_and_parametrizations():
+    """LoRA replaces the weight of a layer, FSDP hooks into it."""
+    x, layer, seen = torch.randn(4, 16), Linear(16, 3), []
+    layer.register_forward_hook(lambda *_: seen.append(1))
+    parametrize.register_parametrization(layer, "weight", Doubled())
+    expected = functional.linear(x, layer.weight, layer.bias)
+    torch.testing.assert_close(layer(x), expected)
+    assert seen == [1]
+
+
+def test_layer_without_a_bias_of_keys(calls):
+    layer, x = QVBiasedLinear(16), torch.randn(4, 16)
+    nn.init.normal_(layer.v_bias)
+    bias = torch.cat([layer.q_bias, torch.zeros(16), layer.v_bias])
+    torch.testing.assert_close(layer(x), functional.linear(x, layer.weight, bias))
+    assert calls

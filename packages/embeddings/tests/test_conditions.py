@@ -1,0 +1,168 @@
+"""Labels, sums of conditions and no condition."""
+
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import nn
+
+from dither.embeddings.conditions import ConditionSum
+from dither.embeddings.specs import Label, Level, NoCondition, Sum
+from dither.registry import Condition, FeatureSpace, default_catalog
+from dither.registry.kinds import ConditionSpec
+
+LEVEL = torch.tensor([0.0, 0.3, 0.5, 0.9])
+
+
+def labels_of(space, width, **options):
+    return Label(**options).over(space).build(width)
+
+
+def test_a_missing_label_is_the_last_row(cells):
+    torch.manual_seed(0)
+    labels = labels_of(cells, 5)
+    rows = labels.table.weight
+    assert rows.shape == (4, 5)
+    labels_given = torch.tensor([2, -1, 0, 1])
+    assert torch.equal(labels(LEVEL, {"cell": labels_given}), rows[[2, 3, 0, 1]])
+    assert torch.equal(labels(LEVEL, {}), rows[[3, 3, 3, 3]])
+    assert torch.equal(labels(LEVEL, {"tissue": labels_given}), rows[[3, 3, 3, 3]]), "another condition is ignored"
+    each = labels(LEVEL[:, None].expand(4, 6), {"cell": labels_given})
+    assert torch.equal(each, rows[[2, 3, 0, 1]][:, None].expand(4, 6, 5))
+    with pytest.raises(IndexError):
+        labels(LEVEL, {"cell": labels_given + 2})
+
+
+def test_initialisation_of_labels():
+    torch.manual_seed(0)
+    space = FeatureSpace(4, 2, conditions=(Condition("cell", 999),))
+    for std in (1.0, 0.02):
+        table = labels_of(space, 64, std=std, dropout=0.1).table
+        assert table.weight.std().item() == pytest.approx(std, rel=0.02)
+
+
+def test_partial_labels_require_dropout():
+    partial = FeatureSpace(4, 2, conditions=(Condition("cell", 2, partial=True), Condition("kind", 2)))
+    (misfit,) = Label().over(partial).check(6)
+    assert (misfit.path, misfit.related, misfit.help) == (("of",), ("task",), "dropout = 0.1")
+    assert not list(Label(dropout=0.1).over(partial).check(6))
+    assert not list(Label(of="kind").over(partial).check(6))
+    (misfit,) = Sum(parts=[Level(), Label()]).over(partial).check(6)
+    assert misfit.path == ("parts", 1, "of")
+
+
+def test_labels_are_dropped_independently(cells):
+    labels = labels_of(cells, 5, dropout=0.1)
+    labels_given = torch.arange(60_000) % 3
+    cond = {"cell": labels_given, "centre": torch.ones(2)}
+    torch.manual_seed(0)
+    first, second = labels.drop_conditions(cond)["cell"], labels.drop_conditions(cond)["cell"]
+    torch.manual_seed(0)
+    assert torch.equal(labels.drop_conditions(cond)["cell"], first), "not drawn from torch's generator"
+    for left in (first, second):
+        kept = left >= 0
+        assert torch.equal(left[kept], labels_given[kept])
+        for label in range(3):  # five standard deviations
+            assert (~kept)[labels_given == label].float().mean().item() == pytest.approx(
+                0.1, abs=5 * (0.09 / 20_000) ** 0.5
+            )
+    both = ((first < 0) & (second < 0)).float().mean().item()
+    assert both == pytest.approx(0.01, abs=5 * (0.01 / 60_000) ** 0.5), "draws are not independent"
+    assert torch.equal(cond["cell"], torch.arange(60_000) % 3)
+    assert labels.drop_conditions(cond)["centre"] is cond["centre"]
+    assert labels_of(cells, 5).drop_conditions(cond) is cond
+    assert labels.drop_conditions({}) == {}
+
+
+def test_number_of_labels_comes_from_the_space(cells):
+    label = Label(dropout=0.1).over(cells)
+    built = label.build(6)
+    assert (built.condition, built.size, built.dropout) == ("cell", 3, 0.1)
+    assert sum(p.numel() for p in built.parameters()) == 4 * 6
+    assert label.left_out() == ("cell",)
+    assert Label().left_out() == ()
+    assert not Label().told, "binding a space returns a copy"
+
+
+@pytest.mark.parametrize(("of", "help"), [("cel", 'did you mean "cell"?'), ("zebra", None), ("centre", None)])
+def test_missing_labels(cells, of, help):
+    (misfit,) = Label(of=of).over(cells).check(6)
+    assert (misfit.path, misfit.related, misfit.help) == (("of",), ("task",), help)
+    (misfit,) = Label(of=of).over(FeatureSpace(4, 2)).check(6)
+    assert misfit.path == ("of",)
+    with pytest.raises(ValueError, match="^of:"):
+        Label(of=of).over(cells).build(6)
+
+
+def test_a_sum_adds_its_conditions(cells):
+    torch.manual_seed(0)
+    level, label = Level(frequencies=8).build(6), labels_of(cells, 6, dropout=0.5)
+    cond = {"cell": torch.tensor([0, 1, 2, -1])}
+    for parts in ([level, label], [label, level]):
+        both = ConditionSum(parts)
+        torch.testing.assert_close(both(LEVEL, cond), level(LEVEL, {}) + label(LEVEL, cond))
+        each = LEVEL[:, None].expand(4, 3)
+        torch.testing.assert_close(both(each, cond), both(LEVEL, cond)[:, None].expand(4, 3, 6))
+    assert (both.drop_conditions({"cell": torch.ones(99, dtype=torch.int64)})["cell"] < 0).any()
+
+
+class PerSample(ConditionSpec):
+    """A third-party condition with one vector per sample, even where the level is per position."""
+
+    name: ClassVar[str] = "per-sample"
+
+    def build(self, width):
+        return Constant(width)
+
+
+class Constant(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.vector = nn.Parameter(torch.arange(width) * 1.0)
+
+    def forward(self, level, cond):
+        return self.vector.expand(len(level), -1)
+
+
+@pytest.mark.parametrize("front", [True, False])
+def test_third_party_conditions_in_a_sum(front, cells):
+    parts = [PerSample(), Level(frequencies=4), Label(dropout=0.2)]
+    spec = Sum(parts=parts if front else parts[::-1]).over(cells)
+    assert not list(spec.check(4))
+    assert spec.left_out() == ("cell",)
+    built = spec.build(4)
+    each = LEVEL[:, None].expand(4, 5)
+    expected = sum(part(LEVEL, {}) for part in built.parts)
+    torch.testing.assert_close(built(each, {}), expected[:, None].expand(4, 5, 4))
+    assert PerSample().over(cells).told == cells.conditions
+
+
+def test_sum_reports_incompatible_conditions(cells):
+    catalog = default_catalog()
+    table = {
+        "use": "sum",
+        "parts": [{"use": "level", "frequencies": 3, "freq_shift": 1}, {"use": "label", "of": "tissue"}],
+    }
+    spec = catalog.parse("condition", table).over(cells)
+    assert [misfit.path for misfit in spec.check(6)] == [("parts", 0, "frequencies"), ("parts", 1, "of")]
+    plain = catalog.parse("condition", {"use": "sum"})
+    assert [part.name for part in plain.parts] == ["level"]
+
+
+def test_nested_sums(cells):
+    inner = Sum(parts=[Label(dropout=0.3), Level(frequencies=5)])
+    spec = Sum(parts=[inner, Level(frequencies=6)]).over(cells)
+    built = spec.build(7)
+    assert spec.left_out() == ("cell",)
+    cond = {"cell": torch.zeros(500, dtype=torch.int64)}
+    share = (built.drop_conditions(cond)["cell"] < 0).float().mean().item()
+    assert share == pytest.approx(0.3, abs=0.11)
+
+
+def test_no_condition_is_constant():
+    built = NoCondition().build(8)
+    assert not list(built.parameters())
+    for level in (torch.rand(3), torch.rand(3, 4)):
+        c = built(level, {"cell": torch.ones(3)})
+        assert c.shape == (*level.shape, 8)
+        assert not c.any()
