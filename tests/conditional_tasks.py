@@ -50,11 +50,11 @@ class LabelledTask:
     def baselines(self) -> dict[str, float]:
         return {}
 
-    def judge(self, samples: Any, like: Any) -> dict[str, float]:
+    def sample_metrics(self, samples: Any, like: Any) -> dict[str, float]:
         high = (samples.float() > (0 if isinstance(self.space, FeatureSpace) else 2.5)).flatten(1).float().mean(1)
         return {"high": high.mean().item(), "label_accuracy": (high.round() == like.cond["kind"]).float().mean().item()}
 
-    def show(self, samples: Any, like: Any) -> list[Any]:
+    def plots(self, samples: Any, like: Any) -> list[Any]:
         return []
 
 

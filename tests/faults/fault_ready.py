@@ -23,7 +23,7 @@ from dither.tasks.get_region.task import RegionWindows
 
 for owner in (BubbleDiagrams, RegionWindows):
     owner.show = lambda self, samples, like: iter([Picture("shown", text=str(tuple(samples.shape)))])
-    owner.show_path = lambda self, path, like: iter(())
+    owner.trajectory_plots = lambda self, path, like: iter(())
 
 torch.set_num_threads(1)
 quiet = io.StringIO()

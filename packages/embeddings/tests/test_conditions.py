@@ -15,7 +15,7 @@ LEVEL = torch.tensor([0.0, 0.3, 0.5, 0.9])
 
 
 def labels_of(space, width, **options):
-    return Label(**options).over(space).build(width)
+    return Label(**options).with_space(space).build(width)
 
 
 def test_a_missing_label_is_the_last_row(cells):
@@ -43,11 +43,11 @@ def test_initialisation_of_labels():
 
 def test_partial_labels_require_dropout():
     partial = FeatureSpace(4, 2, conditions=(Condition("cell", 2, partial=True), Condition("kind", 2)))
-    (misfit,) = Label().over(partial).check(6)
+    (misfit,) = Label().with_space(partial).check(6)
     assert (misfit.path, misfit.related, misfit.help) == (("of",), ("task",), "dropout = 0.1")
-    assert not list(Label(dropout=0.1).over(partial).check(6))
-    assert not list(Label(of="kind").over(partial).check(6))
-    (misfit,) = Sum(parts=[Level(), Label()]).over(partial).check(6)
+    assert not list(Label(dropout=0.1).with_space(partial).check(6))
+    assert not list(Label(of="kind").with_space(partial).check(6))
+    (misfit,) = Sum(parts=[Level(), Label()]).with_space(partial).check(6)
     assert misfit.path == ("parts", 1, "of")
 
 
@@ -75,23 +75,23 @@ def test_labels_are_dropped_independently(cells):
 
 
 def test_number_of_labels_comes_from_the_space(cells):
-    label = Label(dropout=0.1).over(cells)
+    label = Label(dropout=0.1).with_space(cells)
     built = label.build(6)
     assert (built.condition, built.size, built.dropout) == ("cell", 3, 0.1)
     assert sum(p.numel() for p in built.parameters()) == 4 * 6
-    assert label.left_out() == ("cell",)
-    assert Label().left_out() == ()
-    assert not Label().told, "binding a space returns a copy"
+    assert label.dropped() == ("cell",)
+    assert Label().dropped() == ()
+    assert not Label().conditions, "binding a space returns a copy"
 
 
 @pytest.mark.parametrize(("of", "help"), [("cel", 'did you mean "cell"?'), ("zebra", None), ("centre", None)])
 def test_missing_labels(cells, of, help):
-    (misfit,) = Label(of=of).over(cells).check(6)
+    (misfit,) = Label(of=of).with_space(cells).check(6)
     assert (misfit.path, misfit.related, misfit.help) == (("of",), ("task",), help)
-    (misfit,) = Label(of=of).over(FeatureSpace(4, 2)).check(6)
+    (misfit,) = Label(of=of).with_space(FeatureSpace(4, 2)).check(6)
     assert misfit.path == ("of",)
     with pytest.raises(ValueError, match="^of:"):
-        Label(of=of).over(cells).build(6)
+        Label(of=of).with_space(cells).build(6)
 
 
 def test_a_sum_adds_its_conditions(cells):
@@ -127,14 +127,14 @@ class Constant(nn.Module):
 @pytest.mark.parametrize("front", [True, False])
 def test_third_party_conditions_in_a_sum(front, cells):
     parts = [PerSample(), Level(frequencies=4), Label(dropout=0.2)]
-    spec = Sum(parts=parts if front else parts[::-1]).over(cells)
+    spec = Sum(parts=parts if front else parts[::-1]).with_space(cells)
     assert not list(spec.check(4))
-    assert spec.left_out() == ("cell",)
+    assert spec.dropped() == ("cell",)
     built = spec.build(4)
     each = LEVEL[:, None].expand(4, 5)
     expected = sum(part(LEVEL, {}) for part in built.parts)
     torch.testing.assert_close(built(each, {}), expected[:, None].expand(4, 5, 4))
-    assert PerSample().over(cells).told == cells.conditions
+    assert PerSample().with_space(cells).conditions == cells.conditions
 
 
 def test_sum_reports_incompatible_conditions(cells):
@@ -143,7 +143,7 @@ def test_sum_reports_incompatible_conditions(cells):
         "use": "sum",
         "parts": [{"use": "level", "frequencies": 3, "freq_shift": 1}, {"use": "label", "of": "tissue"}],
     }
-    spec = catalog.parse("condition", table).over(cells)
+    spec = catalog.parse("condition", table).with_space(cells)
     assert [misfit.path for misfit in spec.check(6)] == [("parts", 0, "frequencies"), ("parts", 1, "of")]
     plain = catalog.parse("condition", {"use": "sum"})
     assert [part.name for part in plain.parts] == ["level"]
@@ -151,9 +151,9 @@ def test_sum_reports_incompatible_conditions(cells):
 
 def test_nested_sums(cells):
     inner = Sum(parts=[Label(dropout=0.3), Level(frequencies=5)])
-    spec = Sum(parts=[inner, Level(frequencies=6)]).over(cells)
+    spec = Sum(parts=[inner, Level(frequencies=6)]).with_space(cells)
     built = spec.build(7)
-    assert spec.left_out() == ("cell",)
+    assert spec.dropped() == ("cell",)
     cond = {"cell": torch.zeros(500, dtype=torch.int64)}
     share = (built.drop_conditions(cond)["cell"] < 0).float().mean().item()
     assert share == pytest.approx(0.3, abs=0.11)

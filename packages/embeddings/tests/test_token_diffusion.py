@@ -35,7 +35,7 @@ class Exact(TokenDiffusion):
 def test_satisfies_the_protocols() -> None:
     head = make_head(3, 8, hidden=16)
     assert isinstance(head, DistributionHead)
-    assert isinstance(head.law(torch.randn(2, 4, 8)), ValueDistribution)
+    assert isinstance(head.distribution(torch.randn(2, 4, 8)), ValueDistribution)
     assert not isinstance(nn.Linear(8, 3), DistributionHead)
 
 
@@ -46,7 +46,7 @@ def test_squared_errors_are_minimal_for_the_truth(predict: str) -> None:
     head, n = Exact(predict=predict, repeats=16), 10_000
     h = torch.randn(1, n, 2)
     x0, target_mask = h + 0.5 * torch.randn(1, n, 2), torch.rand(1, n, 2) < 0.7
-    squares = head.law(h).squared_errors(x0, target_mask)
+    squares = head.distribution(h).squared_errors(x0, target_mask)
     assert squares.shape == x0.shape
     assert (squares[~target_mask] == 0).all()
     angle = torch.linspace(0, MAX_ANGLE, 10_001, dtype=torch.float64)[:-1] + MAX_ANGLE / 20_000
@@ -65,10 +65,12 @@ def test_samples_and_mean_follow_the_distribution(predict: str) -> None:
     n, head = 20_000, Exact(0.8, predict=predict, steps=200)
     h = torch.tensor([1.0, -2.0]).expand(1, n, 2)
     zeros = torch.zeros(1, n, 2)
-    x = head.law(h).sample(zeros, torch.ones_like(zeros, dtype=torch.bool))[0]
+    x = head.distribution(h).sample(zeros, torch.ones_like(zeros, dtype=torch.bool))[0]
     torch.testing.assert_close(x.mean(0), h[0, 0], rtol=0, atol=0.02)
     torch.testing.assert_close(x.T.cov(), head.cov, rtol=0.03, atol=0.005)
-    torch.testing.assert_close(head.law(h).mean(zeros, torch.ones_like(zeros, dtype=torch.bool)), h, rtol=0, atol=2e-3)
+    torch.testing.assert_close(
+        head.distribution(h).mean(zeros, torch.ones_like(zeros, dtype=torch.bool)), h, rtol=0, atol=2e-3
+    )
 
 
 def test_visible_values_are_clean_at_every_step() -> None:
@@ -81,16 +83,16 @@ def test_visible_values_are_clean_at_every_step() -> None:
         return plain(y, angle, h)
 
     head.denoise = denoise
-    drawn = head.law(torch.randn(2, 4, 8)).sample(x, masked)
+    drawn = head.distribution(torch.randn(2, 4, 8)).sample(x, masked)
     assert torch.equal(drawn[~masked], x[~masked])
     assert (drawn[masked] != x[masked]).all()
     assert len(seen) == 5
     rows = masked.any(-1)
     assert all(torch.equal(y[~masked[rows]], x[rows][~masked[rows]]) for y in seen)
-    assert not torch.equal(head.law(torch.zeros(2, 4, 8)).sample(x, masked), drawn)
+    assert not torch.equal(head.distribution(torch.zeros(2, 4, 8)).sample(x, masked), drawn)
     zeros = torch.zeros_like(masked)
-    assert torch.equal(head.law(torch.randn(2, 4, 8)).sample(x, zeros), x)
-    assert not head.law(torch.randn(2, 4, 8)).squared_errors(x, zeros).any()
+    assert torch.equal(head.distribution(torch.randn(2, 4, 8)).sample(x, zeros), x)
+    assert not head.distribution(torch.randn(2, 4, 8)).squared_errors(x, zeros).any()
 
 
 def test_learns_a_bimodal_distribution() -> None:
@@ -101,14 +103,14 @@ def test_learns_a_bimodal_distribution() -> None:
     for _ in range(300):
         h = torch.randint(2, (1, 256, 1)) * 2.0 - 1
         x0 = torch.where(torch.rand(1, 256, 1) < 0.5 + 0.3 * h, 1.0, -1.0)
-        loss = head.law(h).squared_errors(x0, torch.ones_like(x0, dtype=torch.bool)).mean()
+        loss = head.distribution(h).squared_errors(x0, torch.ones_like(x0, dtype=torch.bool)).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     with torch.no_grad():
         for sign, probability in ((1.0, 0.8), (-1.0, 0.2)):
             h = torch.full((1, 2_000, 1), sign)
-            x = head.law(h).sample(torch.zeros(1, 2_000, 1), torch.ones(1, 2_000, 1, dtype=torch.bool))
+            x = head.distribution(h).sample(torch.zeros(1, 2_000, 1), torch.ones(1, 2_000, 1, dtype=torch.bool))
             assert (x > 0).double().mean().item() == pytest.approx(probability, abs=0.1)
             assert ((x.abs() - 1).abs() < 0.3).double().mean() > 0.9
             assert head(h).mean().item() == pytest.approx(2 * probability - 1, abs=0.25)
@@ -130,7 +132,7 @@ def test_mean_is_conditional_on_visible_values() -> None:
     head = Exact(0.999)
     x = torch.tensor([[[2.0, 0.0], [-1.0, 0.0]]])
     masked = torch.tensor([False, True]).expand(1, 2, 2)
-    mean = head.law(torch.zeros(1, 2, 2)).mean(x, masked)
+    mean = head.distribution(torch.zeros(1, 2, 2)).mean(x, masked)
     seen = head.x0_and_eps(x.masked_fill(masked, 0), x.new_full((1, 2), MAX_ANGLE), torch.zeros(1, 2, 2))[0]
     assert torch.equal(mean, seen)
     blind = head(torch.zeros(1, 2, 2))

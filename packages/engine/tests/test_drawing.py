@@ -18,12 +18,12 @@ def system(load):
 def test_a_task_that_can_show_it_is_given_the_way_of_the_first_samples(system, batch_size, kept):
     seen = []
 
-    def show_path(path, like):
+    def trajectory_plots(path, like):
         seen.append((path, like))
         yield Picture("way", gif=b"GIF89a", html="<!doctype html>")
 
     plain = make_samples(system, 7, 1, batch_size)
-    system.task.show_path = show_path
+    system.task.trajectory_plots = trajectory_plots
     drawing = make_samples(system, 7, 1, batch_size)
     ((path, like),) = seen
     assert torch.equal(drawing.samples, plain.samples), "watching changes nothing"

@@ -87,7 +87,7 @@ def test_figures_of_the_task_are_about_what_is_delivered(system, monkeypatch):
     monkeypatch.setattr(system.task, "like", lambda n, seed: asked)
     drawing = make_samples(system, 20, 0)
     assert drawing.figures["satisfied"] < 1
-    assert drawing.figures["in_order"] == system.task.judge(drawing.samples, drawing.like)["in_order"]
+    assert drawing.figures["in_order"] == system.task.sample_metrics(drawing.samples, drawing.like)["in_order"]
     assert (drawing.samples[:, 0] >= 2).all()
 
 

@@ -70,7 +70,7 @@ def test_looking_changes_no_figure(load):
 def test_what_a_task_says_comes_first(load, blind):
     experiment = blind(load().experiment, "valid")
     system = Diffusion.build(experiment)
-    system.task.remarks = lambda: ["24 of 41 were left out"]
+    system.task.data_warnings = lambda: ["24 of 41 were left out"]
     first, second = data_warnings(experiment, system)
     assert first == "24 of 41 were left out"
     assert "valid" in second

@@ -47,11 +47,11 @@ def test_under_a_goal_the_ways_of_delivered_samples_are_shown(system, monkeypatc
     monkeypatch.setattr(system.task, "like", lambda n, seed: asked)
     plain, seen = make_samples(system, count, 0, tries=200), []
 
-    def show_path(path, like):
+    def trajectory_plots(path, like):
         seen.append((path, like))
         yield Picture("way", text="")
 
-    system.task.show_path = show_path
+    system.task.trajectory_plots = trajectory_plots
     drawing = make_samples(system, count, 0, tries=200)
     ((path, like),) = seen
     assert torch.equal(plain.samples, drawing.samples), "watching changes nothing"
@@ -70,7 +70,7 @@ def test_the_rows_of_what_began_are_those_of_the_ways(system, monkeypatch):
     monkeypatch.setattr(system.task, "like", lambda n, seed: asked)
     first = draw(system, asked, 0)[:PATHS, 0] == 1
     shown = []
-    system.task.show_path = lambda path, like: shown.append(like) or []
+    system.task.trajectory_plots = lambda path, like: shown.append(like) or []
     make_samples(system, 30, 0, tries=200)
     rows = shown[0].x0[:, 0].tolist()
     assert rows[: int(first.sum())] == torch.arange(PATHS)[first].tolist()

@@ -51,10 +51,10 @@ class WordsTask:
     def baselines(self):
         return {"accuracy/chance": 1 / LETTERS}
 
-    def judge(self, samples, like):
+    def sample_metrics(self, samples, like):
         return {"in_order": ((samples[:, 1:] - samples[:, :-1]) % LETTERS == 1).float().mean().item()}
 
-    def show(self, samples, like):
+    def plots(self, samples, like):
         yield Picture("words", text="\n".join("".join(map(str, word.tolist())) for word in samples))
         yield Picture("dot", png=PNG, svg="<svg/>")
 

@@ -148,7 +148,9 @@ def test_known_tokens_cost_nothing(task):
 
 def test_baselines_name_metrics_and_order_as_they_should(task):
     found = task.baselines()
-    metrics = set(task.metrics().compute()) | set(task.judge(task.batch("valid", range(9)).x0, task.like(9, 0)))
+    metrics = set(task.metrics().compute()) | set(
+        task.sample_metrics(task.batch("valid", range(9)).x0, task.like(9, 0))
+    )
     assert {name.split("/")[0] for name in found} <= metrics
     assert found["nats_per_graph/unigram"] < found["nats_per_graph/uniform"]
     assert found["level_2/real"] == 1
@@ -159,9 +161,9 @@ def test_samples_are_judged_and_shown(task, tmp_path):
     clean = task.batch("valid", range(20))
     samples = clean.x0.clone()
     samples[3, 0] = NODE_MASK
-    figures = task.judge(samples, clean)
+    figures = task.sample_metrics(samples, clean)
     assert figures["level_0"] == pytest.approx(0.95)
-    pictures = {picture.name: picture for picture in task.show(samples, clean)}
+    pictures = {picture.name: picture for picture in task.plots(samples, clean)}
     assert set(pictures) == {"diagram", "floorplan", "gallery", "diagrams", "unreadable"}
     for name in ("diagram", "gallery"):
         assert pictures[name].png.startswith(b"\x89PNG")
@@ -174,9 +176,9 @@ def test_samples_are_judged_and_shown(task, tmp_path):
 
 
 def test_nothing_readable_is_said_in_words(task):
-    pictures = list(task.show(torch.full((2, 36), NODE_PAD), task.like(2, 0)))
+    pictures = list(task.plots(torch.full((2, 36), NODE_PAD), task.like(2, 0)))
     assert [picture.name for picture in pictures] == ["unreadable"]
-    assert list(task.show(torch.zeros(0, 36, dtype=torch.int64), task.like(0, 0))) == []
+    assert list(task.plots(torch.zeros(0, 36, dtype=torch.int64), task.like(0, 0))) == []
 
 
 def test_fewer_and_more_slots():

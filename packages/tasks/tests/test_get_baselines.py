@@ -188,7 +188,7 @@ def test_the_task_asks_for_the_elements_of_the_newest_evaluation():
     assert baselines["masked_mse/mean"] == pytest.approx(model["masked_mse"])  # 0, standardised, is the mean
     assert baselines["motif_mse/mean"] == pytest.approx(model["motif_mse"])
     assert baselines["motif_pearson/ridge"] > baselines["motif_pearson/nearest"]
-    task.judge(clean.x0, clean)  # nothing was drawn
+    task.sample_metrics(clean.x0, clean)  # nothing was drawn
     assert task.baselines() == baselines
 
 
@@ -196,12 +196,12 @@ def test_beside_samples_stand_baselines_of_what_was_drawn():
     task = GetRegion(data=HumanDHS(subset="chr21-22"), regions=50, draws=2).build()
     like = task.like(6, 0)
     samples = torch.where(like.fixed, like.x0, torch.from_numpy(task._measured.mean))
-    found, baselines = task.judge(samples, like), task.baselines()
+    found, baselines = task.sample_metrics(samples, like), task.baselines()
     for figure in ("masked_mse", "motif_mse", "accessibility_mse"):
         assert baselines[f"sample {figure}/mean"] == pytest.approx(found[figure])
         assert baselines[f"{figure}/mean"] != pytest.approx(found[figure])
     assert 0 < baselines["sample accessibility_auc/logistic"] < 1
-    task.judge(samples[:0], like[:0])
+    task.sample_metrics(samples[:0], like[:0])
 
 
 def test_before_an_evaluation_everything_is_asked_for():

@@ -31,7 +31,7 @@ def noisy(like, seed=0):
 
 
 def shown(task, samples, like):
-    return {picture.name: picture.png for picture in task.show(samples, like)}
+    return {picture.name: picture.png for picture in task.plots(samples, like)}
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_heat_maps_get_what_was_drawn(monkeypatch):
     task = small(standardise=True, cell_type="HepG2")
     like = task.like(2, 0)
     samples = noisy(like)
-    list(task.show(samples, like))
+    list(task.plots(samples, like))
     for number, picture in enumerate(seen):
         keep = like.valid[number]
         assert (picture.given == like.known[number][keep].numpy()).all()
@@ -132,6 +132,6 @@ def test_the_task_shows_the_way_of_a_sample():
     task = small(given="motifs", fill=1.0)
     like = task.like(2, 0)
     path = torch.stack([noisy(like, seed) for seed in range(5)])
-    (picture,) = task.show_path(path, like)
+    (picture,) = task.trajectory_plots(path, like)
     assert picture.name == "trajectory"
-    assert list(task.show_path(path[:, :0], like[:0])) == []
+    assert list(task.trajectory_plots(path[:, :0], like[:0])) == []

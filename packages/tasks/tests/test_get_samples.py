@@ -294,14 +294,14 @@ def test_what_leaves_no_windows():
 
 
 def test_windows_that_are_left_out_are_said():
-    assert list(spec(span=5400).build().remarks()) == list(spec().build().remarks()) == []
+    assert list(spec(span=5400).build().data_warnings()) == list(spec().build().data_warnings()) == []
     kept = ARRAYS["end"].copy()
     try:
         ARRAYS["end"][-1] += 7  # the last training window, and one of the two of the validation chromosome
         ARRAYS["end"][LENGTHS["chr1"] + 5] += 7
         task = spec(span=5400, stride=1).build()
         assert isinstance(task, DataWarnings)
-        assert list(task.remarks()) == [
+        assert list(task.data_warnings()) == [
             f"2 of {task.size('train') + 2} windows of train are wider than span = 5,400 bases and left out",
             f"2 of {task.size('valid') + 2} windows of valid are wider than span = 5,400 bases and left out",
         ]

@@ -165,17 +165,19 @@ def test_sampling_fills_in_elements_among_those_that_are_not_given():
 
 def test_judging_counts_only_what_was_drawn(task):
     like = task.like(4, 0)
-    assert task.judge(like.x0 + torch.where(like.fixed, 5.0, 1e-4), like)["masked_mse"] == pytest.approx(1e-8, rel=0.01)
-    assert task.judge(like.x0 + 0.5, like)["masked_mse"] == pytest.approx(0.25, rel=1e-5)
-    assert task.judge(like.x0 + 0.5, like)["accessibility_auc"] == 1
+    assert task.sample_metrics(like.x0 + torch.where(like.fixed, 5.0, 1e-4), like)["masked_mse"] == pytest.approx(
+        1e-8, rel=0.01
+    )
+    assert task.sample_metrics(like.x0 + 0.5, like)["masked_mse"] == pytest.approx(0.25, rel=1e-5)
+    assert task.sample_metrics(like.x0 + 0.5, like)["accessibility_auc"] == 1
     half = torch.arange(50)[:, None] % 2 == 0  # what a process left in sight does not halve the error
-    assert task.judge(like.x0 + 0.5 * half, like)["masked_mse"] == pytest.approx(0.25, rel=1e-5)
-    assert task.judge(like.x0, like) == {}
+    assert task.sample_metrics(like.x0 + 0.5 * half, like)["masked_mse"] == pytest.approx(0.25, rel=1e-5)
+    assert task.sample_metrics(like.x0, like) == {}
 
 
 def test_baselines_bear_the_names_of_metrics(task):
     like = task.like(8, 0)
-    names = task.judge(torch.full_like(like.x0, 0.123), like).keys()
+    names = task.sample_metrics(torch.full_like(like.x0, 0.123), like).keys()
     baselines = task.baselines()
     assert {key.removeprefix("sample ").partition("/")[0] for key in baselines} <= set(names)
     assert baselines["accessibility_auc/mean"] == baselines["accessibility_auc/logistic"] == 0.5  # all is hidden
@@ -183,7 +185,7 @@ def test_baselines_bear_the_names_of_metrics(task):
 
 
 def panels(task, samples, like):
-    picture = next(iter(task.show(samples[:1], like[:1])))
+    picture = next(iter(task.plots(samples[:1], like[:1])))
     image = imread(io.BytesIO(picture.png), format="png")
     width = image.shape[1] // 4
     return [image[150:400, 130 + width * number : width * (number + 1) - 80] for number in range(4)]

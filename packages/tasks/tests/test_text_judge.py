@@ -166,7 +166,7 @@ def test_the_task_reports_samples_and_real_windows(folder, stand_in):
     like = task.like(2, seed=0)
     samples = torch.tensor([list(b"the mat sat"), list(b"mat mat mat")])
     texts = [bytes(row.tolist()).decode() for row in samples]
-    assert task.judge(samples, like)["judge_perplexity"] == pytest.approx(
+    assert task.sample_metrics(samples, like)["judge_perplexity"] == pytest.approx(
         FolderJudge(folder).figures(texts)["judge_perplexity"]
     )
     real = FolderJudge(folder).figures(["cat the mat"])

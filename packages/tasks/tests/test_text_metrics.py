@@ -115,7 +115,7 @@ def test_the_ngram_judge_has_a_perplexity_beside_that_of_real_text():
     splits = {"train": [Document.of("t", "abab" * 50)], "valid": [Document.of("v", "abab")], "test": []}
     task = LanguageModelling(Corpus("mine", splits), Bytes(), length=4, ngrams=2)
     like = task.like(2, seed=0)
-    found = task.judge(torch.tensor([list(b"abab"), list(b"bbbb")]), like)
+    found = task.sample_metrics(torch.tensor([list(b"abab"), list(b"bbbb")]), like)
     model = WittenBell(task.ids["train"], size=256, order=2)
     nats = model.nats(np.array(list(b"abab")))[-1] + model.nats(np.array(list(b"bbbb")))[-1]
     assert log(found["ngram_perplexity"]) == pytest.approx(nats / 8)

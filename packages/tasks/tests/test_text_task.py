@@ -171,7 +171,7 @@ def test_samples_are_judged_one_by_one():
 def test_real_text_stands_beside_samples():
     made = task(length=4, valid="abcdabab")
     clean = made.batch("valid", range(2))
-    judged = made.judge(clean.x0, clean)
+    judged = made.sample_metrics(clean.x0, clean)
     assert {f"{name}/real": value for name, value in judged.items()}.items() <= made.baselines().items()
     assert judged["sample_unigram_bits"] == pytest.approx((2 + 1) / 2)
 
@@ -183,7 +183,7 @@ def test_ngrams_come_on_request_and_judge_samples():
     assert asked <= set(made.baselines())
     good, bad = (torch.from_numpy(Bytes().encode(text * 32)).view(1, -1) for text in ("ab", "zq"))
     like = made.like(1, seed=0)
-    low, high = (made.judge(ids, like)["ngram_bits_per_char"] for ids in (good, bad))
+    low, high = (made.sample_metrics(ids, like)["ngram_bits_per_char"] for ids in (good, bad))
     assert low < high
     model = WittenBell(made.ids["train"], size=256, order=3)
     assert low == pytest.approx(model.nats(good[0].numpy())[-1] / log(2) / 64)
@@ -192,7 +192,7 @@ def test_ngrams_come_on_request_and_judge_samples():
 def test_samples_are_shown_as_text_without_control_characters():
     made = task(length=8)
     samples = torch.tensor([list(b"ab\ncd\t\x1b\x07"), list("grüße!".encode())])
-    shown = list(made.show(samples, made.like(2, seed=0)))
+    shown = list(made.plots(samples, made.like(2, seed=0)))
     assert [picture.text for picture in shown] == ["ab\ncd\t\ufffd\ufffd", "grüße!"]
     assert len({picture.name for picture in shown}) == 2
 

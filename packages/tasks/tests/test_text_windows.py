@@ -178,7 +178,7 @@ def test_drawn_samples_are_as_long_as_documents_are():
 def test_a_sample_is_shown_and_judged_up_to_its_end():
     made = LanguageModelling(corpus("some text to learn"), Ended(Bytes()), length=6)
     samples = torch.tensor([[97, 98, 256, 99, 256, 256], [97, 98, 99, 100, 101, 102], [256] * 6])
-    assert [picture.text for picture in made.show(samples, made.like(3, seed=0))] == ["ab", "abcdef", ""]
+    assert [picture.text for picture in made.plots(samples, made.like(3, seed=0))] == ["ab", "abcdef", ""]
 
 
 def ended(*train: str, **options: object) -> LanguageModelling:
@@ -211,7 +211,7 @@ def test_what_only_fills_a_window_counts_as_no_token_but_its_nats_count():
 def test_the_variety_of_samples_is_taken_up_to_their_end():
     made = ended("one", "three!", "x")
     rows = torch.tensor([[97, 256, 256, 256], [97, 98, 99, 256]])
-    assert made.judge(rows, made.like(2, seed=0))["distinct_1"] == 1
+    assert made.sample_metrics(rows, made.like(2, seed=0))["distinct_1"] == 1
 
 
 def test_documents_cannot_end_without_an_end():

@@ -114,7 +114,7 @@ class DenoiserModel(ModelSpec):
         """Yield incompatibilities of the components with the space, the widths and each other."""
         yield from super().check(space)
         yield from self._check_blocks(space)
-        condition = self.condition.over(space)
+        condition = self.condition.with_space(space)
         of_condition = list(condition.check(self._cond))
         components: tuple[tuple[str, Iterable[Misfit]], ...] = (
             ("embedding", self.embedding.check(space, self.width)),
@@ -159,7 +159,7 @@ class DenoiserModel(ModelSpec):
 
     def facts(self) -> ModelFacts:
         """Return the block size, if block-by-block sampling is exact, and the conditions that support guidance."""
-        return ModelFacts(self.block_size, left_out=self.condition.left_out())
+        return ModelFacts(self.block_size, dropped_conditions=self.condition.dropped())
 
     def rename(self, layout: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return weights of SEDD or GET under the names of this model."""
@@ -178,7 +178,7 @@ class DenoiserModel(ModelSpec):
         identical = "alike" in self.embedding.traits() and {"equivariant", "weighted-keys"} <= block
         model = Denoiser(
             embedding=self.embedding.build(space, self.width),
-            condition=self.condition.over(space).build(self._cond),
+            condition=self.condition.with_space(space).build(self._cond),
             blocks=[self.block.at(n, self.depth).build(self.width, self._cond) for n in range(self.depth)],
             final=Final(self.width, cond, norm=self.norm, affine=self.affine, eps=self.eps),
             head=self.head.build(space, self.width),

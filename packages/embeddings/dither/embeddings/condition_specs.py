@@ -70,14 +70,14 @@ class Label(ConditionSpec):
         """The noise level is ignored."""
         return frozenset({"level-free"})
 
-    def left_out(self) -> tuple[str, ...]:
+    def dropped(self) -> tuple[str, ...]:
         """Return the label if training ever drops it."""
         return (self.of,) if self.dropout else ()
 
     def check(self, width: int) -> Iterator[Misfit]:
         """Yield if the task has no such label, or not for all samples and the vector for no label is untrained."""
-        yield from missing_condition(self.told, self.of, ("of",), labels=True)
-        if not self.dropout and any(condition.name == self.of and condition.partial for condition in self.told):
+        yield from missing_condition(self.conditions, self.of, ("of",), labels=True)
+        if not self.dropout and any(condition.name == self.of and condition.partial for condition in self.conditions):
             message = f'held-out samples have no "{self.of}", and dropout = 0 never trains the vector for no label'
             yield Misfit(message, ("of",), ("task",), "dropout = 0.1")
 
@@ -86,7 +86,7 @@ class Label(ConditionSpec):
         from .conditions import LabelEmbedding
 
         raise_misfits(self.check(0))
-        size = next(condition.size or 0 for condition in self.told if condition.name == self.of)
+        size = next(condition.size or 0 for condition in self.conditions if condition.name == self.of)
         return LabelEmbedding(self.of, size, width, dropout=self.dropout, std=self.std)
 
 
@@ -101,13 +101,13 @@ class Sum(ConditionSpec):
         """Return the traits shared by all conditions."""
         return frozenset.intersection(*(part.traits() for part in self.parts))
 
-    def over(self, space: Space) -> Self:
+    def with_space(self, space: Space) -> Self:
         """Return the sum with every condition bound to the space."""
-        return super().over(space).model_copy(update={"parts": [part.over(space) for part in self.parts]})
+        return super().with_space(space).model_copy(update={"parts": [part.with_space(space) for part in self.parts]})
 
-    def left_out(self) -> tuple[str, ...]:
+    def dropped(self) -> tuple[str, ...]:
         """Return all conditions that training drops."""
-        return tuple(dict.fromkeys(name for part in self.parts for name in part.left_out()))
+        return tuple(dict.fromkeys(name for part in self.parts for name in part.dropped()))
 
     def check(self, width: int) -> Iterator[Misfit]:
         """Yield incompatibilities of every condition."""

@@ -68,7 +68,7 @@ class TokenDiffusion(nn.Module):
         x0, _ = self.x0_and_eps(zeros, h.new_full(h.shape[:-1], MAX_ANGLE), h)
         return x0
 
-    def law(self, h: Float[Tensor, "B L D"]) -> TokenDistribution:
+    def distribution(self, h: Float[Tensor, "B L D"]) -> TokenDistribution:
         """Return the distributions of the positions."""
         return TokenDistribution(self, h)
 

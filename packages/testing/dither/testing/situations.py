@@ -160,7 +160,7 @@ def _slots(spec: Any, kind: str) -> list[str]:
 
 def _over(spec: Any, space: Space) -> Any:
     """Tell a condition what the task tells, as a model does; other parts need not be told."""
-    return spec.over(space) if spec.kind == "condition" else spec
+    return spec.with_space(space) if spec.kind == "condition" else spec
 
 
 def _condition(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:

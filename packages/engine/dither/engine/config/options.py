@@ -48,7 +48,7 @@ def check_conditions(sample: Sample, space: Space, model: ModelFacts) -> Iterato
         path = ("sample", "guidance", "condition")
         missing = list(missing_condition(space.conditions, name, path, labels=True))
         yield from missing
-        if not missing and name not in model.left_out:
+        if not missing and name not in model.dropped_conditions:
             message = f'guidance requires a model trained with dropout of the condition "{name}"'
             part = f'{{ use = "label", of = "{name}", dropout = 0.1 }}'
             yield Misfit(message, path, ("model",), f'model.condition = {{ use = "sum", parts = ["level", {part}] }}')

@@ -92,7 +92,7 @@ def data_warnings(experiment: Experiment, system: Diffusion) -> Iterator[str]:
     """Yield what a task says of its data, and the splits in which the process finds nothing to take away."""
     task, settings = system.task, experiment.evaluate
     if isinstance(task, DataWarnings):
-        yield from task.remarks()
+        yield from task.data_warnings()
     size = settings.batch_size or experiment.train.batch_size
     for split, lack in LACKS.items():
         count = min(settings.samples, task.size(split))

@@ -73,15 +73,15 @@ def make_samples(
         met = found
     if not len(met.samples):
         return SampleSet(met.samples, met.like, met.figures, [])
-    pictures = [*task.show(met.samples, met.like), *_ways(task, like, watch)]
-    return SampleSet(met.samples, met.like, {**met.figures, **task.judge(met.samples, met.like)}, pictures)
+    pictures = [*task.plots(met.samples, met.like), *_ways(task, like, watch)]
+    return SampleSet(met.samples, met.like, {**met.figures, **task.sample_metrics(met.samples, met.like)}, pictures)
 
 
 def _ways(task: Task, like: Clean, watch: TrajectoryRecorder | None) -> Iterator[Picture]:
     """Yield how the samples that were watched came about."""
     path = None if watch is None else watch.path()
     if watch is not None and path is not None and isinstance(task, ShowsTrajectories):
-        yield from task.show_path(path, like.apply(lambda value: value[watch.rows]))
+        yield from task.trajectory_plots(path, like.apply(lambda value: value[watch.rows]))
 
 
 def write_samples(drawing: SampleSet, folder: Path) -> list[Path]:

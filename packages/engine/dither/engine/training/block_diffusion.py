@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from dither.registry.flow.protocols import BoundedProcess, EstimatingProcess, Process
+from dither.registry.flow.protocols import BoundedProcess, ImportanceSampledProcess, Process
 from dither.registry.flow.records import Clean, Measured, Noise, Noised, State
 from dither.registry.flow.spaces import Space, TokenSpace
 from dither.registry.kinds.component_info import ModelFacts
@@ -91,7 +91,7 @@ class BlockDiffusion:
     def noise(self, process: Process, clean: Clean, t: Float[Tensor, "B *L"]) -> tuple[Float[Tensor, "B L"], Noised]:
         """Noise each block independently; return the times that the model receives, per position, and the states."""
         rows, times = self.clean(clean), self.block_times(t)
-        if isinstance(process, EstimatingProcess):
+        if isinstance(process, ImportanceSampledProcess):
             times, noised = process.estimate(rows, times)
         else:
             noised = process.corrupt(rows, times)

@@ -17,7 +17,15 @@ from torch import Tensor, nn
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.flow.distributions import DistributionHead
 from dither.registry.flow.fused_loss import FUSED_FROM, FusedLoss
-from dither.registry.flow.protocols import BoundedProcess, Denoiser, EstimatingProcess, Loss, Process, Sampler, Task
+from dither.registry.flow.protocols import (
+    BoundedProcess,
+    Denoiser,
+    ImportanceSampledProcess,
+    Loss,
+    Process,
+    Sampler,
+    Task,
+)
 from dither.registry.flow.records import Clean, Context, Measured, Noised, State
 from dither.registry.flow.spaces import TokenSpace
 from dither.registry.plugins.catalog import Catalog
@@ -71,7 +79,7 @@ class Diffusion(nn.Module):
         self._trunk: Callable[..., Tensor] | None = None
         self._compiled = False
         self._estimating = (
-            process if isinstance(process, EstimatingProcess) else None
+            process if isinstance(process, ImportanceSampledProcess) else None
         )  # the check takes 10 microseconds
 
     @classmethod
@@ -158,7 +166,7 @@ class Diffusion(nn.Module):
         call: Callable[..., Tensor] = self.model if distribution is None else self.trunk
         raw = self._call(call, state, t, clean, context, cache=cache)
         raw = raw.float() if self.precision == "bfloat16" else raw
-        return raw if distribution is None else distribution.law(raw)
+        return raw if distribution is None else distribution.distribution(raw)
 
     def context(self, clean: Clean) -> Context | None:
         """Return the clean sample at t = 0, to which blocks attend; None without block diffusion."""

@@ -45,7 +45,7 @@ class DistributionHead(Protocol):
         """Return the mean."""
         ...
 
-    def law(self, h: Float[Tensor, "B L D"]) -> ValueDistribution:
+    def distribution(self, h: Float[Tensor, "B L D"]) -> ValueDistribution:
         """Return the law."""
         ...
 

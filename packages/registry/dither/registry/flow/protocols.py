@@ -22,9 +22,9 @@ __all__ = [
     "BucketedTask",
     "DataWarnings",
     "Denoiser",
-    "EstimatingProcess",
     "Exports",
     "GaussianProcess",
+    "ImportanceSampledProcess",
     "KeyValueCache",
     "Loss",
     "MaskedFeatureProcess",
@@ -105,7 +105,7 @@ class BoundedProcess(Protocol):
 
 
 @runtime_checkable
-class EstimatingProcess(Protocol):
+class ImportanceSampledProcess(Protocol):
     """A process that may draw what a loss is measured with otherwise than from q(x_t | x_0) at even times."""
 
     def estimate(self, clean: Clean, t: Float[Tensor, " B"]) -> tuple[Float[Tensor, " B"], Noised]:
@@ -435,11 +435,11 @@ class Task(Protocol):
         """
         ...
 
-    def judge(self, samples: Shaped[Tensor, "N L *M"], like: Clean) -> dict[str, float]:
+    def sample_metrics(self, samples: Shaped[Tensor, "N L *M"], like: Clean) -> dict[str, float]:
         """Figures about drawn samples."""
         ...
 
-    def show(self, samples: Shaped[Tensor, "N L *M"], like: Clean) -> Iterable[Picture]:
+    def plots(self, samples: Shaped[Tensor, "N L *M"], like: Clean) -> Iterable[Picture]:
         """Pictures of drawn samples."""
         ...
 
@@ -457,7 +457,7 @@ class BucketedTask(Protocol):
 class DataWarnings(Protocol):
     """A task that has something to say of its data before a run."""
 
-    def remarks(self) -> Iterable[str]:
+    def data_warnings(self) -> Iterable[str]:
         """Lines for a person, such as how many samples were left out, and why."""
         ...
 
@@ -466,7 +466,7 @@ class DataWarnings(Protocol):
 class ShowsTrajectories(Protocol):
     """A task that can show how samples came about."""
 
-    def show_path(self, path: Shaped[Tensor, "T N L *M"], like: Clean) -> Iterable[Picture]:
+    def trajectory_plots(self, path: Shaped[Tensor, "T N L *M"], like: Clean) -> Iterable[Picture]:
         """Pictures of every state that a sampler yielded, the finished samples last; `like` is what it began with."""
         ...
 

@@ -43,12 +43,12 @@ class ModelFacts:
             A model that names one takes `context=`: over tokens of a single field it is trained block by block, each
             behind the clean ones before it.
         cache: Whether it can remember finished positions (`new_cache`, and `cache=` of its forward).
-        left_out: Names of conditions that training leaves out at times, so that samples may be guided by them.
+        dropped_conditions: Conditions that training drops at random, which classifier-free guidance requires.
     """
 
     block_size: int | None = None
     cache: bool = True
-    left_out: tuple[str, ...] = ()
+    dropped_conditions: tuple[str, ...] = ()
 
     def trained_blocks(self, space: Space) -> int | None:
         """Return the size of the blocks that a model over this space is trained on; None for whole samples.

@@ -131,17 +131,17 @@ class ConditionSpec(Spec):
     _told: tuple[Condition, ...] = PrivateAttr(())
 
     @property
-    def told(self) -> tuple[Condition, ...]:
+    def conditions(self) -> tuple[Condition, ...]:
         """What the task tells beside each sample, where `over` has said so."""
         return self._told
 
-    def over(self, space: Space) -> Self:
+    def with_space(self, space: Space) -> Self:
         """Return the same part, told of a space, as a model does first; `told` then lists what the task tells."""
         part = self.model_copy()
         part._told = space.conditions
         return part
 
-    def left_out(self) -> tuple[str, ...]:
+    def dropped(self) -> tuple[str, ...]:
         """Names of conditions that training leaves out at times, so that guidance may do so as well."""
         return ()
 

@@ -116,11 +116,11 @@ class BubbleDiagrams:
             figures["real"] = self._reference.floor(len(real))
         return {f"{name}/{baseline}": value for baseline, some in figures.items() for name, value in some.items()}
 
-    def judge(self, samples: Int[Tensor, "N L"], like: Clean) -> dict[str, float]:
+    def sample_metrics(self, samples: Int[Tensor, "N L"], like: Clean) -> dict[str, float]:
         """Return what holds of samples and how they differ from the validation split, with the noise floor."""
         return sample_metrics(samples.cpu().numpy(), self._reference)
 
-    def show(self, samples: Int[Tensor, "N L"], like: Clean) -> Iterator[Picture]:
+    def plots(self, samples: Int[Tensor, "N L"], like: Clean) -> Iterator[Picture]:
         """Yield pictures of samples, see `pictures`."""
         yield from sample_pictures(samples.cpu().numpy(), self.rooms)
 
@@ -128,6 +128,6 @@ class BubbleDiagrams:
         """Write samples for other programs, see `write_samples`; `form` is one of `EXPORTS`."""
         return write_samples(samples.cpu().numpy(), self.rooms, folder, cast(Export, form))
 
-    def show_path(self, path: Int[Tensor, "T N L"], like: Clean) -> Iterator[Picture]:
+    def trajectory_plots(self, path: Int[Tensor, "T N L"], like: Clean) -> Iterator[Picture]:
         """Yield pictures of the way from nothing but MASK to samples."""
         yield from trajectory_pictures(torch.cat([like.x0[None].to(path), path]).cpu().numpy(), self.rooms)

@@ -160,16 +160,16 @@ class RegionWindows:
             clean = self.batch(split, [row])
             yield MaskedBatch.of(self._figures().plain(clean.x0), ~clean.fixed, clean)
 
-    def judge(self, samples: Float[Tensor, "N L M"], like: Clean) -> dict[str, float]:
+    def sample_metrics(self, samples: Float[Tensor, "N L M"], like: Clean) -> dict[str, float]:
         """Return the figures of `metrics`, over the values that were drawn, and those of several draws of a window."""
         self._drawn = questions_of(self._figures(), samples, like)
         return judge(self._figures(), samples, like)
 
-    def show(self, samples: Float[Tensor, "N L M"], like: Clean) -> Iterator[Picture]:
+    def plots(self, samples: Float[Tensor, "N L M"], like: Clean) -> Iterator[Picture]:
         """Yield heat maps of the first few windows, and how well motifs, accessibility and draws came out."""
         return plot_samples(self._figures(), samples, like, self._labels())
 
-    def remarks(self) -> Iterator[str]:
+    def data_warnings(self) -> Iterator[str]:
         """Yield what of the data was left out."""
         return self.samples.left_out()
 
@@ -180,7 +180,7 @@ class RegionWindows:
         found = DrawnRegions.of(self.samples, samples, like)
         return write_regions(found, folder, form), [] if found.drawn.any() else ["no value was drawn: all were given"]
 
-    def show_path(self, path: Float[Tensor, "T N L M"], like: Clean) -> Iterator[Picture]:
+    def trajectory_plots(self, path: Float[Tensor, "T N L M"], like: Clean) -> Iterator[Picture]:
         """Yield the way of the first sample back from noise."""
         return plot_trajectory(self._figures(), path, like, self._labels())
 

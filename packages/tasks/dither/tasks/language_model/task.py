@@ -132,9 +132,9 @@ class LanguageModelling:
             cut = [held[start : start + self.length] for start in range(0, len(held), self.length)]
             found |= distribution_baselines(self.corpus.law, cut, self.tokenizer)
         windows = self.batch(split, range(min(REFERENCE, self.size(split))))
-        return found | {f"{name}/real": value for name, value in self.judge(windows.x0, windows).items()}
+        return found | {f"{name}/real": value for name, value in self.sample_metrics(windows.x0, windows).items()}
 
-    def judge(self, samples: Int[Tensor, "N L"], like: Clean) -> dict[str, float]:
+    def sample_metrics(self, samples: Int[Tensor, "N L"], like: Clean) -> dict[str, float]:
         """Return how varied samples are and, as asked, how the longest n-gram and the judge in a folder like them.
 
         `ngram_bits_per_char` is low for text that resembles the training split, and lower still for text that repeats
@@ -160,7 +160,7 @@ class LanguageModelling:
             return None
         return WittenBell(self.ids["train"][-LIMIT:], size=self.tokenizer.size, order=self._order)
 
-    def show(self, samples: Int[Tensor, "N L"], like: Clean) -> Iterator[Picture]:
+    def plots(self, samples: Int[Tensor, "N L"], like: Clean) -> Iterator[Picture]:
         """Yield each sample as text, up to its end; control characters become U+FFFD."""
         for number, row in enumerate(self._texts(samples, like)):
             yield Picture(f"sample-{number:03d}", text=self.tokenizer.decode(row).translate(CONTROLS))

@@ -159,9 +159,9 @@ def constant(s: Situation) -> None:
 def condition_left_out(s: Situation) -> None:
     """What training leaves out at times may be absent or -1 alike; `drop_conditions` does it for some samples."""
     condition, level = _condition(s)
-    if not s.spec.left_out():
+    if not s.spec.dropped():
         raise NotApplicable("nothing is left out in training")
-    for name in s.spec.left_out():
+    for name in s.spec.dropped():
         cond = {name: torch.arange(len(level)) % 2}
         absent = condition(level, {})
         assert_close(condition(level, {name: torch.full_like(cond[name], -1)}), absent, f'"{name}" is absent, or -1')

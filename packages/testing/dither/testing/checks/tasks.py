@@ -177,11 +177,11 @@ def judges_and_shows(s: Situation) -> None:
     task = _task(s)
     like, samples = task.like(ROWS, s.seed), task.batch("valid", [i % task.size("valid") for i in range(ROWS)]).x0
     samples = torch.where(like.fixed, like.x0, samples)
-    figures = task.judge(samples, like)
+    figures = task.sample_metrics(samples, like)
     for name, value in figures.items():
         assert math.isfinite(value), f"{name} is {value}"
-    assert task.judge(samples, like) == figures, "figures differ when they are asked for again"
-    pictures = list(task.show(samples, like))
+    assert task.sample_metrics(samples, like) == figures, "figures differ when they are asked for again"
+    pictures = list(task.plots(samples, like))
     assert pictures, "nothing is shown"
     names = [picture.name for picture in pictures]
     assert len(set(names)) == len(names), f"two pictures have one name: {names}"
