@@ -56,7 +56,7 @@ def test_squared_errors_are_minimal_for_the_truth(predict: str) -> None:
     assert squares[target_mask].mean().item() == pytest.approx((weight * variance).mean().item(), rel=0.02)
     wrong = Exact(predict=predict, repeats=16)
     wrong.cov = wrong.cov * 2
-    assert wrong.law(h).squared_errors(x0, target_mask)[target_mask].mean() > squares[target_mask].mean()
+    assert wrong.distribution(h).squared_errors(x0, target_mask)[target_mask].mean() > squares[target_mask].mean()
 
 
 @pytest.mark.parametrize("predict", ["velocity", "eps"])

@@ -43,7 +43,7 @@ def test_only_the_first_batch_is_watched(system):
 
 
 def test_every_form_of_a_picture_has_its_file(system, tmp_path):
-    system.task.show = lambda samples, like: [Picture("all", b"png", "<svg/>", "text", b"gif", "<html>")]
+    system.task.plots = lambda samples, like: [Picture("all", b"png", "<svg/>", "text", b"gif", "<html>")]
     files = write_samples(make_samples(system, 2, 0), tmp_path)
     read = {file.name: file.read_bytes() for file in files if file.stem == "all"}
     assert read == {
