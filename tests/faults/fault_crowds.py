@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -70,71 +68,3 @@ def _refused(command: Command, words: str) -> str:
     code = command.wait()
     good = code == 2 and words in command.said and "Traceback" not in command.said
     return "" if good else f"exit code {code}: {command.said[-300:]}"
-
-
-BEGIN = """
-import os, sys, time
-from pathlib import Path
-from dither.engine.listing import list_runs
-from dither.engine.runs.run_directory import RunDirectory
-runs, count, start = Path(sys.argv[1]), int(sys.argv[2]), time.time() + 0.5 + int(sys.argv[2]) / 100
-runs.mkdir()
-children = []
-for _ in range(count):
-    child = os.fork()
-    if not child:
-        time.sleep(max(0, start - time.time()))
-        with RunDirectory.create(runs) as directory:
-            directory.write_json("manifest.json", {"pid": os.getpid()})
-            (directory.path / "resolved.toml").write_text('name = "x"\\n[train]\\nsteps = 1\\n')
-        os._exit(0)
-    children.append(child)
-seen, failed = [0], 0
-while children:
-    seen.append(len(list(list_runs(runs))))
-    assert seen[-1] >= seen[-2], seen
-    time.sleep(0.02)
-    while children and (done := os.waitpid(-1, os.WNOHANG))[0]:
-        children.remove(done[0])
-        failed += os.waitstatus_to_exitcode(done[1]) != 0
-assert len(list(list_runs(runs))) == count, seen
-print(len(seen), "lists")
-sys.exit(failed)
-"""
-"""Makes run directories in many processes at the same moment, and lists them all the while."""
-
-
-def directories(folder: Path, count: int) -> Row:
-    """Many processes make run directories at the same moment, while another one lists them."""
-    row, runs = Row("run directories made at one moment, listed all the while"), folder / "many"
-    done = subprocess.run(
-        [sys.executable, "-c", BEGIN, str(runs), str(count)], capture_output=True, check=False, text=True
-    )
-    made = len(list(runs.glob("*/manifest.json"))) if runs.exists() else 0
-    good = not done.returncode and made == count
-    row.trials, row.note = count, done.stdout.strip()
-    row.bad = [] if good else [f"exit code {done.returncode}, {made} made: {done.stderr[-900:]}"]
-    return row
-
-
-def starts(whole: Whole, folder: Path, count: int) -> Row:
-    """Many runs are begun in one folder at the same moment, each by a command of its own."""
-    row, place = Row("runs begun in one folder at one moment"), folder / "starts"
-    commands = [_start(whole, place, number) for number in range(count)]
-    for command in commands:
-        code = command.wait(600)
-        row.add("" if code == 0 else f"exit code {code}: {command.said[-300:]}")
-    made = len(list(place.glob("runs/*/summary.json")))
-    if made != count:
-        row.bad.append(f"{made} of {count} are there")
-    listed = Command(["runs", "list", str(place / "runs"), "--json"], folder / "listed").start()
-    if listed.wait() or listed.said.count('"done"') != count:
-        row.bad.append(f"listed: {listed.said[-300:]}")
-    return row
-
-
-def _start(whole: Whole, place: Path, number: int) -> Command:
-    from fault_tasks import arguments
-
-    given = arguments(whole.experiment, place / "runs", "train.steps=1", "sample.count=0")
-    return Command(given, place / f"log-{number}", (), whole.experiment.parent).start()

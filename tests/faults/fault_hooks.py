@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from fault_save_hooks import ones_after_saves  # noqa: F401
-from fault_soak_hooks import many_checkpoints, many_resumptions  # noqa: F401
 
 DISK = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree"}
 """Events of the audit hook that change a disk."""

@@ -138,3 +138,28 @@ def overwritten(whole: Whole, folder: Path) -> Row:
         same = [(path / name).read_bytes() == (other / name).read_bytes() for name in FILES]
         row.add("" if all(same) and not code else f"exit code {code}, same {same}: {command.said[-300:]}", path.name)
     return row
+
+
+def repeated_kills(whole: Whole, folder: Path, count: int, seed: int = 0) -> Row:
+    """Kill one run repeatedly at random moments; it ends like an undisturbed run."""
+    row, dice, steps = Row("kill -9 of one run, repeatedly"), random.Random(seed), 10 * count
+    more = (f"train.steps={steps}", "train.checkpoint_every=1", "evaluate.every=50", "sample.every=1000000000")
+    assert whole.again(folder / "whole", more=more).wait(1200) == 0
+    place, seconds = folder / "killed", whole.seconds
+    command = whole.again(place, more=more)
+    while row.trials < count:
+        command.kill(dice.uniform(0.2, 1.2) * seconds)
+        if command.process.exitcode in KILLED:
+            row.trials += 1
+        elif row.trials:
+            break
+        else:  # the run finished first: the machine is faster than when it was measured
+            shutil.rmtree(place)
+            seconds /= 2
+        run = begun(place / "runs")
+        command = whole.again(place, more=more) if run is None else resume(run, place / "on")
+    code, run = command.wait(1200), begun(place / "runs")
+    same = digest(run, steps) == digest(only(folder / "whole" / "runs"), steps)
+    left = [path.name for path in run.rglob(".*")]
+    row.bad = [] if not code and same and not left else [f"exit code {code}, same {same}, left {left}: {command.said}"]
+    return row

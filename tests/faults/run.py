@@ -29,7 +29,6 @@ import fault_files
 import fault_kills
 import fault_numbers
 import fault_signals
-import fault_soak
 from fault_damages import DAMAGES
 from fault_rows import Row
 from fault_tasks import TASKS
@@ -70,11 +69,7 @@ ROWS: dict[str, tuple[str, Case]] = {
     "pickles": ("toy", lambda whole, folder, n: fault_files.pickles(whole, folder)),
     "pickles-real": (REAL, lambda whole, folder, n: fault_files.pickles(whole, folder, lambda _, at: at % 8 == 1)),
     "places": (ALL, lambda whole, folder, n: fault_crowds.places(whole, folder)),
-    "directories": ("toy", lambda whole, folder, n: fault_crowds.directories(folder, n(500, 0))),
-    "starts": (ALL, lambda whole, folder, n: fault_crowds.starts(whole, folder, n(500, 20))),
-    "soak": (ALL, lambda whole, folder, n: fault_soak.checkpoints(whole, folder, n(10_000, 500))),
-    "often": (ALL, lambda whole, folder, n: fault_soak.resumptions(whole, folder, n(1_000, 1_000))),
-    "killed": (ALL, lambda whole, folder, n: fault_soak.kills(whole, folder, n(40, 40))),
+    "killed": (ALL, lambda whole, folder, n: fault_kills.repeated_kills(whole, folder, n(40, 40))),
     "cold": ("toy", lambda whole, folder, n: fault_signals.cold_signals(whole, folder)),
     "cold-real": (
         REAL,

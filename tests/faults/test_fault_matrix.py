@@ -16,7 +16,6 @@ import fault_files  # noqa: E402
 import fault_kills  # noqa: E402
 import fault_numbers  # noqa: E402
 import fault_signals  # noqa: E402
-import fault_soak  # noqa: E402
 from fault_damages import DAMAGES  # noqa: E402
 from fault_tasks import TASKS  # noqa: E402
 from fault_trial import can_mount, whole_run  # noqa: E402
@@ -127,11 +126,5 @@ def test_other_settings(whole, tmp_path):
     good(fault_changes.elsewhere(whole, tmp_path, ["capability", "optimizer"]))
 
 
-def test_many_directories_at_once(tmp_path):
-    good(fault_crowds.directories(tmp_path, 100))
-
-
-def test_what_lasts_long(whole, tmp_path):
-    good(fault_soak.checkpoints(whole, tmp_path, 60))
-    good(fault_soak.resumptions(whole, tmp_path, 5))
-    good(fault_soak.kills(whole, tmp_path / "kills", 2))
+def test_repeated_kills(whole, tmp_path):
+    good(fault_kills.repeated_kills(whole, tmp_path, 2))
