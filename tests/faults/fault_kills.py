@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fault_rows import Row
-from fault_trial import FILES, KILLED, Whole, begun, go_on, only, resume
+from fault_trial import FILES, KILLED, Whole, begun, digest, go_on, only, resume
 from fault_trial import moments as random_moments
 
 CHECKPOINTS = "/checkpoints"
