@@ -1,4 +1,4 @@
-"""`dither prepare get` and `prepare dhs` as a person calls them, and a run on what they made."""
+"""`dither prepare get` and `prepare dhs` on the command line, and a run on the prepared data."""
 
 import json
 
@@ -75,9 +75,9 @@ def test_everything_wrong_is_printed_and_nothing_written(folder, capsys):
     for message in (
         'line 4, column "M1": nan is not finite',
         'line 4, column "atpm:K562": -1.0 is negative',
-        "line 4: chr1:0 stands behind chr1:100",
+        "line 4: regions are not sorted: chr1:0 after chr1:100",
         'line 6, column "M2": -1.0 is negative',
-        "line 6: the region ends at 90, not behind its start 400",
+        "line 6: the region ends at 90, not after its start 400",
     ):
         assert message in said
     assert "Traceback" not in said

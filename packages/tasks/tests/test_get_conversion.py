@@ -1,4 +1,4 @@
-"""`prepare get`: what is converted is what was there, whole or not at all, and a folder that changed is found out."""
+"""`prepare get`: converted regions equal the source; changed options and damaged folders are found."""
 
 import json
 import shutil
@@ -8,12 +8,13 @@ import pytest
 
 from dither.registry.config.errors import Refused
 from dither.registry.kinds.task import DataSpec
-from dither.tasks.get_region.data import prepared_folder as folders
+from dither.tasks.get_region.data.column_groups import REGIONS
 from dither.tasks.get_region.data.lazy_matrix import LazyMatrix
 from dither.tasks.get_region.data_specs import HumanDHS, PreparedRegions, RegionArrays, RegionFile, RegionStore
 from dither.tasks.get_region.formats.get_model import write_store
-from dither.tasks.get_region.formats.zarr_array import write_array
+from dither.tasks.get_region.formats.zarr_store import write_array
 from dither.tasks.get_region.specs import GetRegion
+from dither.tasks.prepared.manifest import MANIFEST
 
 RANDOM = np.random.default_rng(0)
 P, M = 40, 3
@@ -40,8 +41,7 @@ ARRAYS = table()
 
 
 @pytest.fixture
-def store(tmp_path, monkeypatch):
-    monkeypatch.setenv("DITHER_DATA", str(tmp_path / "cache"))
+def store(tmp_path, cache):
     write_store(tmp_path / "x.zarr", ARRAYS)
     return tmp_path / "x.zarr"
 
@@ -69,7 +69,7 @@ def test_all_ways_to_a_matrix_agree(store, tmp_path, scale):
     for way in ways:
         if isinstance(way, PreparedRegions):
             (misfit,) = way.check()
-            assert "these regions have not been prepared" in misfit.message
+            assert misfit.code == "not-prepared"
             assert f"dither prepare get {store}" in misfit.help
             assert "40 regions x 3 motifs" in way.prepare()
         assert list(way.check()) == []
@@ -118,82 +118,69 @@ def test_halves_are_near(store):
     assert 0 < np.abs(a - b).max() <= 2**-11 * b.max()
 
 
-def test_what_float16_cannot_hold_is_named_and_what_it_holds_badly_noted(store, tmp_path, monkeypatch):
+def test_numbers_too_large_for_float16_are_named(store, tmp_path, monkeypatch):
     monkeypatch.setattr("dither.tasks.get_region.data.lazy_matrix.BLOCK", 16)
     features = np.ones((P, M), np.float32)
     features[[3, 20, 39], [1, 1, 2]] = 7e4
     write_store(tmp_path / "large.zarr", {**ARRAYS, "features": features})
     with pytest.raises(Refused) as refused:
         spec(tmp_path / "large.zarr", dtype="float16").prepare()
-    assert [problem.message for problem in refused.value.problems] == [
-        f'{tmp_path / "large.zarr"}: data, row {row}, column "{motif}": 70000 is more than float16 holds (65504)'
-        for row, motif in ((3, "AP1/1"), (20, "AP1/1"), (39, "HD/10"))
-    ]
-    assert [problem.help for problem in refused.value.problems] == ["take --dtype float32", None, None]
-    features[:] = 1e-6, 1, 1e-8
-    features[5, 0], features[6, 1] = 2e-5, 1e-9
-    write_store(tmp_path / "small.zarr", {**ARRAYS, "features": features})
-    out = str(tmp_path / "small")
-    (note,) = [line for line in spec(tmp_path / "small.zarr", dtype="float16", out=out).prepare().splitlines()
-               if "float16 is coarse" in line]  # fmt: skip
-    assert (
-        "HD/10 (at most 1e-08, off by up to 100.0% of that), GATA1 (at most 2e-05, off by up to 0.1% of that)" in note
-    )
-    assert "AP1/1" not in note
-    assert "--dtype float32" in note
-    kept = np.load(tmp_path / "small" / "features.npy").astype(np.float64)
-    assert not kept[:, 2].any()
-    assert np.abs(kept - features).max() <= 2.0**-25
-    assert "coarse" not in spec(tmp_path / "small.zarr", out=str(tmp_path / "plain")).prepare()
+    assert refused.value.codes == ["out-of-range"] * 3
+    for problem, (row, motif) in zip(refused.value.problems, ((3, "AP1/1"), (20, "AP1/1"), (39, "HD/10")), strict=True):
+        assert problem.message.startswith(f'{tmp_path / "large.zarr"}: data, row {row}, column "{motif}": 70000')
+    assert refused.value.problems[0].help == "use --dtype float32"
 
 
-def test_prepared_twice(store, tmp_path):
+def test_prepared_twice(store, tmp_path, refusal):
     out = tmp_path / "out"
     once = spec(store, out=str(out))
     once.prepare()
     before = (out / "features.npy").stat().st_mtime_ns
-    assert "holds exactly this already, every checksum is right" in once.prepare()
+    assert "all checksums match" in once.prepare()
     assert (out / "features.npy").stat().st_mtime_ns == before
-    with pytest.raises(Refused, match="made otherwise: dtype was 'float32'"):
-        spec(store, out=str(out), dtype="float16").prepare()
-    with pytest.raises(Refused, match="was prepared otherwise: dtype changed"):
-        spec(store, out=str(out), dtype="float16").build()
+    for use in (spec(store, out=str(out), dtype="float16").prepare, spec(store, out=str(out), dtype="float16").build):
+        refused = refusal(use)
+        assert refused.codes == ["changed-options"]
+        assert "dtype" in refused.problems[0].message
+        assert "--force" in refused.problems[0].help
     spec(store, out=str(out), dtype="float16", force=True).prepare()
     assert np.load(out / "features.npy").dtype == np.float16
     write_store(tmp_path / "other.zarr", {**ARRAYS, "features": ARRAYS["features"] + 1})
     shutil.rmtree(store)
     (tmp_path / "other.zarr").rename(store)
-    with pytest.raises(Refused, match="the source has changed"):
-        spec(store, out=str(out), dtype="float16").prepare()
+    refused = refusal(spec(store, out=str(out), dtype="float16").prepare)
+    assert "the source changed" in refused.problems[0].message
 
 
-@pytest.mark.parametrize("layout", [{}, {"layout": 2}])
-def test_a_folder_of_an_earlier_version_is_refused_and_made_anew(store, tmp_path, layout):
+def test_a_moved_source_counts_as_the_same_but_another_does_not(store, tmp_path, refusal):
+    out = str(tmp_path / "out")
+    spec(store, out=out).prepare()
+    (tmp_path / "elsewhere").mkdir()
+    moved = store.rename(tmp_path / "elsewhere" / store.name)
+    assert spec(moved, out=out).build().motifs
+    assert "all checksums match" in spec(moved, out=out).prepare()
+    assert refusal(spec(tmp_path / "y.zarr", out=out).build).codes == ["changed-options"]
+
+
+def test_a_folder_of_an_earlier_version_is_refused_and_replaced(store, tmp_path, refusal):
     out, once = tmp_path / "out", spec(store, out=str(tmp_path / "out"))
-    once.prepare()
-    said = json.loads((out / folders.SIDECAR).read_text())
-    said |= {"version": 1, "made": said["made"] | layout}
-    (out / folders.SIDECAR).write_text(json.dumps(said))
+    out.mkdir()
+    (out / "regions.json").write_text('{"version": 3}')
+    (out / "features.npy").touch()
     read = RegionArrays(path=str(out))
     for use in (once.facts, once.build, read.facts, read.build, read.prepare):
-        with pytest.raises(Refused, match="prepared by an earlier version of dither: it is of version 1, this one"):
-            use()
-    with pytest.raises(Refused) as refused:
-        spec(store, out=str(out), dtype="float16").prepare()
-    assert "layout" not in str(refused.value)
-    assert "exactly this" not in once.prepare()
-    assert json.loads((out / folders.SIDECAR).read_text())["version"] == folders.VERSION
-    assert "exactly this" in once.prepare()
+        assert refusal(use).codes == ["other-version"]
+    once.prepare()
+    assert not (out / "regions.json").exists()
     assert read.build().motifs
 
 
-def test_places_that_are_taken(store, tmp_path):
+def test_places_that_are_taken(store, tmp_path, refusal):
     (tmp_path / "file").touch()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").touch()
-    for name, message in (("file", "is a file"), ("full", "holds other files"), ("x.zarr", "is there already")):
-        with pytest.raises(Refused, match=message):
-            spec(store, out=str(tmp_path / name)).prepare()
+    for name in ("file", "full", "x.zarr"):
+        assert refusal(spec(store, out=str(tmp_path / name)).prepare).codes == ["file-exists"]
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["thesis.tex"]
 
 
@@ -207,82 +194,75 @@ def test_a_stop_leaves_nothing_behind(store, tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.zarr"]
 
 
-def test_a_bad_source_is_refused_before_anything_is_written(store, tmp_path):
+def test_a_bad_source_is_refused_before_anything_is_written(store, tmp_path, refusal):
     bad = {**ARRAYS, "features": np.where(np.arange(P)[:, None] == 7, np.nan, ARRAYS["features"])}
     write_store(tmp_path / "bad.zarr", bad)
-    with pytest.raises(Refused, match='data, row 7, column "GATA1": nan is not finite'):
-        spec(tmp_path / "bad.zarr", out=str(tmp_path / "out")).prepare()
+    refused = refusal(spec(tmp_path / "bad.zarr", out=str(tmp_path / "out")).prepare)
+    assert 'data, row 7, column "GATA1"' in refused.problems[0].message
     assert not (tmp_path / "out").exists()
 
 
-def test_what_is_odd_is_noted(store, tmp_path):
+def test_unusual_values_are_noted(store):
     (store / "data" / "0.0").unlink()
     shutil.rmtree(store / "atpm" / "k562")
     shutil.rmtree(store / "tss" / "k562")
-    said = spec(store, empty_chunks=True).prepare()
-    assert "note: 1 chunks of data are not there (0.0): their regions have 0 for every motif" in said
-    assert "note: atpm of k562 is not known; a run that asks for it is refused" in said
-    assert "note: tss of k562 is not known; a run of it is told no starts" in said.splitlines()
+    notes = [line for line in spec(store, empty_chunks=True).prepare().splitlines() if line.startswith("note: ")]
+    assert [
+        words in note for words, note in zip(("1 chunks of data", "atpm of k562", "tss of k562"), notes, strict=True)
+    ]
 
 
-def test_the_sidecar_says_what_there_is(store, tmp_path):
+def test_the_manifest_lists_arrays_and_names(store, tmp_path):
     spec(store, out=str(tmp_path / "out")).prepare()
-    said = json.loads((tmp_path / "out" / folders.SIDECAR).read_text())
-    assert said["chromosomes"] == {"chr1": 10, "chr10": 10, "chr2": 10, "chr3": 10}
-    assert said["cells"] == ["cd4_naive", "k562"]
-    assert said["made"]["source"]["files"] == sum(path.is_file() for path in store.rglob("*"))
-    for name, array in said["arrays"].items():
+    manifest = json.loads((tmp_path / "out" / MANIFEST).read_text())
+    assert manifest["version"] == REGIONS.version
+    assert manifest["info"]["chromosomes"] == {"chr1": 10, "chr10": 10, "chr2": 10, "chr3": 10}
+    assert manifest["info"]["cells"] == ["cd4_naive", "k562"]
+    assert manifest["made"]["source"]["files"] == sum(path.is_file() for path in store.rglob("*"))
+    for name, array in manifest["arrays"].items():
         assert np.load(tmp_path / "out" / f"{name}.npy").shape == tuple(array["shape"])
-    assert said["arrays"]["atpm"]["shape"] == [2, P]
+    assert manifest["arrays"]["atpm"]["shape"] == [2, P]
 
 
 DAMAGE = {
-    "cut short": ("features.npy", lambda content: content[:-5], "it was cut short or changed"),
-    "changed": ("start.npy", lambda content: content[:-1] + b"\x09", "its sha256 is not the one in regions.json"),
-    "gone": ("features.npy", None, "features.npy: No such file"),
-    "gone sidecar": ("regions.json", None, "regions.json: No such file"),
-    "no sidecar": ("regions.json", lambda content: b"{", "regions.json: is damaged"),
-    "lying shape": ("regions.json", lambda content: content.replace(b"3\n   ]", b"4\n   ]"), "regions.json says"),
-    "lying type": ("regions.json", lambda content: content.replace(b'"<f4"', b'"<f2"'), "regions.json says <f2"),
-    "other version": ("regions.json", lambda content: content.replace(b'"version": 3', b'"version": 9'), "version"),
-    "no array": ("features.npy", lambda content: b"x" * len(content), "features.npy: damaged or cut short"),
-    "fewer motifs": ("regions.json", lambda content: content.replace(b'"GATA1",\n', b"\n"), "not of 40 regions and 2"),
+    "changed start": ("start.npy", lambda content: content[:-1] + b"\x09", "damaged-file"),
+    "no features": ("features.npy", None, "file-not-found"),
+    "fewer motifs": (MANIFEST, lambda content: content.replace(b'"GATA1",', b""), "damaged-file"),
+    "no motifs": (MANIFEST, lambda content: content.replace(b'"motifs"', b'"motives"'), "damaged-file"),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_folder_is_refused(store, tmp_path, damage):
+def test_a_damaged_folder_is_refused(store, tmp_path, damage, refusal):
     out = tmp_path / "out"
     spec(store, out=str(out)).prepare()
-    name, change, message = DAMAGE[damage]
+    name, change, code = DAMAGE[damage]
     if change is None:
         (out / name).unlink()
     else:
         content = (out / name).read_bytes()
         assert change(content) != content
         (out / name).write_bytes(change(content))
-    with pytest.raises(Refused) as refused:
-        RegionArrays(path=str(out)).build()
-    assert message in str(refused.value)
-    assert "prepare them again: dither prepare get" in str(refused.value)
+    refused = refusal(RegionArrays(path=str(out)).build)
+    assert refused.codes == [code]
+    assert "dither prepare get" in refused.problems[0].help
 
 
-def test_every_checksum_is_compared_when_it_is_prepared(store, tmp_path):
+def test_every_checksum_is_compared_when_it_is_prepared(store, tmp_path, refusal):
     out = tmp_path / "out"
     spec(store, out=str(out)).prepare()
-    assert "every checksum is right" in RegionArrays(path=str(out)).prepare()
+    assert "all checksums match" in RegionArrays(path=str(out)).prepare()
     content = (out / "features.npy").read_bytes()
     (out / "features.npy").write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.raises(Refused, match=r"features\.npy: has changed"):
-        RegionArrays(path=str(out)).prepare()
-    assert "40 regions" in spec(store, out=str(out)).prepare()  # what is damaged is made again
+    assert "features.npy" in refusal(RegionArrays(path=str(out)).prepare).problems[0].message
+    assert "40 regions" in spec(store, out=str(out)).prepare()  # damaged data are replaced
     assert (out / "features.npy").read_bytes() == content
 
 
 def test_chromosomes_to_hold_out_must_be_there(store):
     for way in (RegionStore(path=str(store), valid=["chr22"]), spec(store, valid=["chr22"])):
         way.prepare()
-        with pytest.raises(Refused, match='has no chromosome "chr22" to hold out for valid'):
+        with pytest.raises(Refused, match='no chromosome "chr22" to hold out for valid'):
             way.build()
         (misfit,) = GetRegion(data=way, regions=2, cell_type="k562").check()
         assert misfit.message == 'the data have no chromosome "chr22" to hold out'

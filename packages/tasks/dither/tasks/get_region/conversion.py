@@ -1,186 +1,109 @@
-"""The data part "get": from what a person has to a folder of mapped arrays, or to a store for get_model, and back."""
+"""The data component "get": from a source of regions to a folder of mapped arrays, or to a store of get_model."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.atomic import atomic_folder
-from dither.registry.files.cache import cache_folder
 
+from ..prepared.manifest import Manifest, describe_sources
 from ..prepared.progress import Progress
-from .data.column_groups import RegionFacts
-from .data.prepared_folder import (
-    SIDECAR,
-    VERSION,
-    Float16Rounding,
-    FolderRecord,
-    fill_folder,
-    find_record,
-    must_be_ours,
-    open_folder,
-    verify,
-)
-from .data.region_matrix import RegionMatrix
+from ..prepared.store import check_owned, find_existing, write_folder
+from .data.column_groups import REGIONS, RegionInfo
+from .data.prepared_folder import Float16Rounding, write_regions
 from .formats.get_model import write_store
-from .formats.sources import Source, find_regions, find_source, open_store, read_source, store_facts
-from .formats.zarr_array import ZarrArray
+from .formats.sources import ReadOptions, find_regions, find_source
+from .formats.zarr_store import Format, ZarrArray
 
-if TYPE_CHECKING:
-    from .data_specs import PreparedRegions
+__all__ = ["convert", "convert_to_store"]
 
-__all__ = ["convert", "converted_facts", "destination", "is_there", "open_converted"]
-
-STORE = ".zarr"
-WORDS = {"open": "open or closed", "atpm": "atpm", "expression": "expression", "tss": "TSS"}
+ARRAY_NAMES = {"open": "open or closed", "atpm": "atpm", "expression": "expression", "tss": "TSS"}
 
 
-def destination(spec: PreparedRegions) -> Path:
-    """Return the folder of the arrays, whether or not it is there."""
-    if spec.out:
-        return Path(spec.out).expanduser()
-    said = json.dumps({**_options(spec), "paths": spec.paths, "from": str(Path.cwd())}, sort_keys=True)
-    return cache_folder() / "regions" / hashlib.sha256(said.encode()).hexdigest()[:16]
+def convert(
+    paths: list[str], folder: Path, options: Mapping[str, Any], *, dtype: str, read: ReadOptions, force: bool
+) -> str:
+    """Check a source of regions and convert it; return a report. A folder with the same data is verified and kept.
 
-
-def is_there(spec: PreparedRegions) -> Path | None:
-    """Return the file that is missing where the arrays have not been prepared; None where they have."""
-    folder = destination(spec)
-    wanted = folder if folder.suffix == STORE else folder / SIDECAR
-    return None if wanted.exists() else wanted
-
-
-def converted_facts(spec: PreparedRegions) -> RegionFacts:
-    """Tell what was prepared."""
-    folder, held_out = destination(spec), (*spec.valid, *spec.test)
-    return store_facts(folder, held_out=held_out) if folder.suffix == STORE else find_record(folder).facts(held_out)
-
-
-def open_converted(spec: PreparedRegions) -> RegionMatrix:
-    """Map the arrays.
+    Args:
+        paths: The source, and perhaps BED files.
+        folder: Destination.
+        options: Options that determine the result, for the manifest.
+        dtype: Type of the features: float16 or float32.
+        read: How the source is read.
+        force: Replace data that were prepared with other options.
 
     Raises:
-        Refused: They are not there, damaged, or were made with other options.
+        Refused: All problems of the source, or the folder holds something else.
     """
-    folder = destination(spec)
-    if folder.suffix == STORE:
-        return open_store(folder, valid=spec.valid, test=spec.test, scale=spec.scale, overlaps=spec.overlaps)
-    made = find_record(folder).made
-    changed = [key for key, value in _options(spec).items() if made.get(key) != value]
-    if [Path(path).name for path in made.get("paths", spec.paths)] != [Path(path).name for path in spec.paths]:
-        changed.append("paths")  # by name: the folder above may have been moved
-    if changed:
-        what = f"{folder} was prepared otherwise: {', '.join(changed)} changed"
-        raise Refused(Problem(what, help=f"run: {spec.command()} --force"))
-    return open_folder(folder, valid=spec.valid, test=spec.test, scale=spec.scale)
+    began = perf_counter()
+    source = find_source([Path(path).expanduser() for path in paths])
+    check_owned(folder, REGIONS)
+    digest = describe_sources(source.files(), source.path)
+    made = {**options, "source": digest}
+    if (existing := find_existing(folder, REGIONS, made, force=force)) is not None:
+        return f"{folder} exists already, all checksums match\n{_summary(existing)}"
+    raw = find_regions(source, read)
+    rounding = Float16Rounding(source.path, raw.arrays["motifs"], raw.locate) if dtype == "float16" else None
+    with Progress("regions converted") as progress, write_folder(folder, REGIONS, made) as writer:
+        write_regions(writer, raw.arrays, dtype, progress.update, rounding)
+    notes = [f"note: {note}" for note in _notes(raw.arrays)]
+    return "\n".join([_summary(writer.manifest), *notes, f"in {perf_counter() - began:.1f} s, written to {folder}"])
 
 
-def convert(spec: PreparedRegions) -> str:
-    """Check a source and convert it, and return what became of it.
-
-    A folder that holds the same already is read through and left alone.
+def convert_to_store(paths: list[str], folder: Path, read: ReadOptions, version: Format) -> str:
+    """Convert a source of regions to a zarr store of get_model, and return a report.
 
     Raises:
-        Refused: All that is wrong with the source, or the folder holds something else.
+        Refused: All problems of the source, or the folder exists.
     """
-    folder, began = destination(spec), perf_counter()
-    source = find_source([Path(path).expanduser() for path in spec.paths])
-    if folder.suffix == STORE:
-        return _to_store(spec, source, folder)
-    must_be_ours(folder)
-    made = {**_options(spec), "paths": [str(path) for path in spec.paths], "source": source.facts()}
-    if (there := _there(folder, made, force=spec.force)) is not None:
-        return f"{folder} holds exactly this already, every checksum is right\n{_summary(there)}"
-    found = find_regions(source, overlaps=spec.overlaps, empty_chunks=spec.empty_chunks)
-    arrays, halves = found.arrays, None
-    if spec.dtype == "float16":
-        halves = Float16Rounding(source.path, arrays["motifs"], found.place)
-    with Progress("regions converted") as progress, _writing(folder), atomic_folder(folder) as beside:
-        record = fill_folder(beside, arrays, spec.dtype, made, progress.update, halves)
-    notes = [f"note: {note}" for note in (*_notes(arrays), *(halves.notes() if halves else ()))]
-    return "\n".join([_summary(record), *notes, f"in {perf_counter() - began:.1f} s, all of it in {folder}"])
-
-
-def _to_store(spec: PreparedRegions, source: Source, folder: Path) -> str:
+    source = find_source([Path(path).expanduser() for path in paths])
     if folder.exists():
-        raise Refused(Problem(f"{folder}: is there already, and stays as it is", help="--out names another one"))
-    arrays = read_source(source, overlaps=spec.overlaps, empty_chunks=spec.empty_chunks)
-    with _writing(folder), atomic_folder(folder) as beside:
-        write_store(beside, arrays, spec.zarr_format)
-    rows, motifs = arrays["features"].shape
-    return f"{rows:,} regions x {motifs} motifs as a zarr store of get_model (format {spec.zarr_format}): {folder}"
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
+        raise Refused(Problem(f"{folder} exists already", help="--out names another folder", code="file-exists"))
+    arrays = find_regions(source, read).arrays
     try:
-        yield
+        with atomic_folder(folder) as temporary:
+            write_store(temporary, arrays, version)
     except OSError as error:
-        raise Refused(f"{folder} cannot be written: {error.strerror or error}") from error
+        message = f"{folder}: cannot be written: {error.strerror or error}"
+        raise Refused(message, code="unwritable-file") from error
+    rows, motifs = arrays["features"].shape
+    return f"{rows:,} regions x {motifs} motifs as a zarr store of get_model (format {version}): {folder}"
 
 
-def _there(folder: Path, made: dict[str, Any], *, force: bool) -> FolderRecord | None:
-    """Return the record of a folder that holds the same, read through; None where it has to be made.
-
-    Raises:
-        Refused: It holds something else, and may not be replaced.
-    """
-    if force or not (folder / SIDECAR).is_file():
-        return None
-    try:
-        record = verify(folder, older=True)
-    except Refused:
-        return None  # damaged: of use to nobody
-    keys = sorted({*made, *record.made} - {"layout"})  # version 1 had it
-    changed = [key for key in keys if made.get(key) != record.made.get(key)]
-    if not changed:
-        return record if record.version == VERSION else None  # of an earlier version: made anew
-    words = ["the source has changed" if key == "source" else f"{key} was {record.made.get(key)!r}" for key in changed]
-    fix = "--force replaces them; --out names another folder"
-    raise Refused(Problem(f"{folder} holds arrays that were made otherwise: {'; '.join(words)}", help=fix))
-
-
-def _summary(record: FolderRecord) -> str:
-    rows, motifs = record.arrays["features"].shape
-    known = [word for name, word in WORDS.items() if name in record.arrays]
-    size = sum(array.bytes for array in record.arrays.values()) / 1e6
-    told = (
-        f"{len(record.cells)} cell type{'s' * (len(record.cells) != 1)} with {', '.join(known)}"
-        if known
-        else "no cell types"
-    )
-    largest = max(record.chromosomes, key=lambda name: record.chromosomes[name])
-    where = f"{len(record.chromosomes)} chromosomes, the largest {largest} ({record.chromosomes[largest]:,} regions)"
-    return f"{rows:,} regions x {motifs} motifs, {told}\n{where}; {record.made['dtype']}, {size:,.1f} MB"
+def _summary(manifest: Manifest) -> str:
+    info = RegionInfo.model_validate(manifest.info)
+    rows, motifs = manifest.arrays["features"].shape
+    known = [text for name, text in ARRAY_NAMES.items() if name in manifest.arrays]
+    size = sum(array.bytes for array in manifest.arrays.values()) / 1e6
+    cells = "no cell types"
+    if known:
+        cells = f"{len(info.cells)} cell type{'s' * (len(info.cells) != 1)} with {', '.join(known)}"
+    largest = max(info.chromosomes, key=lambda name: info.chromosomes[name])
+    where = f"{len(info.chromosomes)} chromosomes, the largest {largest} ({info.chromosomes[largest]:,} regions)"
+    return f"{rows:,} regions x {motifs} motifs, {cells}\n{where}; {manifest.made['dtype']}, {size:,.1f} MB"
 
 
 def _notes(arrays: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is allowed, and odd."""
+    """Yield what is valid, but unusual."""
     features = arrays["features"]
     if isinstance(features, ZarrArray) and (missing := features.missing()):
-        some = ", ".join(map(features.header.file_name, missing[:3])) + (", ..." if len(missing) > 3 else "")
-        yield f"{len(missing)} chunks of data are not there ({some}): their regions have 0 for every motif"
-    for told in arrays.get("untold", ()):
-        name, _, cell = told.partition(":")
+        names = ", ".join(map(features.file_name, missing[:3])) + (", ..." if len(missing) > 3 else "")
+        yield f"{len(missing)} chunks of data are missing ({names}): their regions have 0 for every motif"
+    unknown = arrays.get("untold", ())
+    for entry in unknown:
+        name, _, cell = entry.partition(":")
         if name != "open":
-            so = "a run of it is told no starts" if name == "tss" else "a run that asks for it is refused"
-            yield f"{name} of {cell} is not known; {so}"
+            effect = "the condition tss is left out" if name == "tss" else "tasks that need it are rejected"
+            yield f"{name} of {cell} is unknown; {effect}"
     for name in ("atpm", "open"):
-        for cell, values in zip(
-            arrays.get("cells", ()), np.asarray(arrays.get(name, np.zeros((0, 0)))).T, strict=False
-        ):
-            if not values.any() and f"{name}:{cell}" not in arrays.get("untold", ()):
+        values = np.asarray(arrays.get(name, np.zeros((0, 0)))).T
+        for cell, of_cell in zip(arrays.get("cells", ()), values, strict=False):
+            if not of_cell.any() and f"{name}:{cell}" not in unknown:
                 yield f"{name} of {cell} is 0 everywhere"
-
-
-def _options(spec: PreparedRegions) -> dict[str, Any]:
-    options: dict[str, Any] = {"dtype": spec.dtype, "overlaps": spec.overlaps}
-    return options | ({"empty_chunks": True} if spec.empty_chunks else {})

@@ -1,8 +1,7 @@
-"""The menu of sources of regions. No torch here."""
+"""Specs of the sources of regions. Neither numpy nor torch is imported here."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -14,7 +13,9 @@ from pydantic import model_validator
 from dither.registry.kinds.task import DataSpec
 from dither.registry.spec.misfit import Misfit
 
-from .data.column_groups import RegionFacts
+from ..prepared.manifest import Kind, read_manifest
+from ..prepared.spec import PrepareSpec
+from .data.column_groups import REGIONS, RegionFacts, RegionInfo
 
 if TYPE_CHECKING:
     from .data.region_matrix import RegionMatrix
@@ -23,32 +24,31 @@ __all__ = ["HumanDHS", "PreparedRegions", "RegionArrays", "RegionFile", "RegionS
 
 
 class HumanDHS(DataSpec):
-    """47,872 regulatory regions of the human genome, 282 motif archetypes, open in one of four cell types each.
+    """47,872 regulatory regions of the human genome, 282 motif archetypes, each open in one of four cell types.
 
-    Chromosome 2 is held out for validation and chromosome 1 for testing. Comes with the package: nothing to fetch.
+    Chromosome 2 is held out for validation and chromosome 1 for testing. Included in the package.
     """
 
     name: ClassVar[str] = "human-dhs"
     gives: ClassVar[str] = "regions"
     prepared_as: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({"dhs": {"subset": "built"}})
     subset: Literal["whole", "chr21-22", "built"] = "whole"
-    """whole: all regions, in steps of 1/255. chr21-22: chromosome 22 to train on (859 regions), 21 held out (567).
-    built: all regions without rounding, as `prepare` builds them from two wheels (75 MB fetched, a minute of work)."""
+    """whole: all regions, in steps of 1/255. chr21-22: chromosome 22 for training (859 regions), 21 held out (567).
+    built: all regions without rounding, as `prepare` builds them from two wheels (75 MB download, one minute)."""
 
     def facts(self) -> RegionFacts:
-        """Tell what the table holds; a test compares it with the table."""
+        """Return sizes and names; a test compares them with the table."""
         longest, rows, chromosomes = (859, 1426, 2) if self.subset == "chr21-22" else (3217, 47_872, 24)
-        each = 4 if self.subset == "built" else 1
-        return RegionFacts(282, ("K562", "HepG2", "GM12878", "hESC"), longest, rows, chromosomes, bytes_each=each)
+        return RegionFacts(282, ("K562", "HepG2", "GM12878", "hESC"), longest, rows, chromosomes)
 
     def build(self) -> RegionMatrix:
-        """Read the table, its checksum verified."""
+        """Read the table, after comparing its checksum."""
         from .data.human_dhs import read_human
 
         return read_human(self.subset)
 
     def prepare(self) -> str | None:
-        """Fetch the two wheels and build the matrix, where that is asked for and not done yet."""
+        """Download the two wheels and build the matrix, for the subset "built"."""
         if self.subset != "built":
             return None
         from .data.build_human_dhs import ensure_built
@@ -56,30 +56,37 @@ class HumanDHS(DataSpec):
         return ensure_built()
 
 
-class RegionFile(DataSpec):
-    """A table of regions of yours: text with columns chromosome,start,end,open:CELL,...,MOTIF,... or arrays.
+class _HeldOut(DataSpec):
+    """Base of sources with options `valid` and `test`, which must be disjoint."""
 
-    Text is .csv or .tsv, also .gz. Arrays are .npz, with features, motifs, chromosome, start, end, open and cells.
+    @model_validator(mode="after")
+    def _disjoint(self) -> _HeldOut:
+        options: Any = self
+        if both := sorted({*options.valid} & {*options.test}):
+            raise ValueError(f"{', '.join(both)} cannot be held out both for validation and for testing")
+        return self
+
+
+class RegionFile(_HeldOut):
+    """A table of regions in a text or .npz file.
+
+    Text is .csv or .tsv (also .gz) with the columns chromosome,start,end,open:CELL,...,MOTIF,... An .npz file has the
+    arrays features, motifs, chromosome, start, end, open and cells.
     """
 
     name: ClassVar[str] = "region-file"
     gives: ClassVar[str] = "regions"
     path: str = Option(min_length=1)
-    """The file, from the working directory; sorted by chromosome and start."""
+    """The file, relative to the working directory; sorted by chromosome and start."""
     valid: list[str] = Option(["chr2"], min_length=1)
     """Chromosomes held out for validation."""
     test: list[str] = Option(["chr1"])
     """Chromosomes held out for the final test."""
     scale: bool = True
-    """Divide each motif by its largest value in the training regions, and cut at 1."""
-
-    @model_validator(mode="after")
-    def _apart(self) -> RegionFile:
-        _keep_apart(self.valid, self.test)
-        return self
+    """Divide each motif by its largest value in the training regions, and clip at 1."""
 
     def facts(self) -> RegionFacts:
-        """Read the names of the columns, and of the chromosomes."""
+        """Read the names of columns and chromosomes."""
         from .formats.tables import read_facts
 
         return read_facts(Path(self.path).expanduser(), valid=self.valid, test=self.test)
@@ -91,35 +98,29 @@ class RegionFile(DataSpec):
         return read_region_file(Path(self.path).expanduser(), valid=self.valid, test=self.test, scale=self.scale)
 
 
-class RegionStore(DataSpec):
-    """A zarr store of get_model, read directly and whole; `prepare get` makes of it what need not be in memory.
+class RegionStore(_HeldOut):
+    """A zarr store of get_model, read into memory; `prepare get` converts one that is too large for that.
 
-    Formats 2 and 3. Chunks packed with zlib or gzip need nothing else, blosc, zstd and lz4 the extra "zarr".
+    Formats 2 and 3; requires the extra "zarr".
     """
 
     name: ClassVar[str] = "region-store"
     gives: ClassVar[str] = "regions"
     path: str = Option(min_length=1)
-    """The folder of the store, from the working directory."""
+    """Folder of the store, relative to the working directory."""
     valid: list[str] = Option(["chr2"], min_length=1)
     """Chromosomes held out for validation."""
     test: list[str] = Option(["chr1"])
     """Chromosomes held out for the final test."""
     scale: bool = True
-    """Divide each motif by its largest value in the training regions, and cut at 1."""
+    """Divide each motif by its largest value in the training regions, and clip at 1."""
     overlaps: bool = False
-    """Take regions that overlap each other."""
+    """Allow regions that overlap each other."""
     empty_chunks: bool = False
-    """Take chunks of a store that are not there for empty ones, as zarr 3 may leave them out; otherwise it counts as
-    cut short."""
-
-    @model_validator(mode="after")
-    def _apart(self) -> RegionStore:
-        _keep_apart(self.valid, self.test)
-        return self
+    """Read missing chunks of a store as the fill value, which zarr 3 may leave out; otherwise they are errors."""
 
     def facts(self) -> RegionFacts:
-        """Read the headers and the names."""
+        """Read headers and names."""
         from .formats.sources import store_facts
 
         held_out = (*self.valid, *self.test)
@@ -127,127 +128,123 @@ class RegionStore(DataSpec):
 
     def build(self) -> RegionMatrix:
         """Read and check the store."""
-        from .formats.sources import open_store
+        from .formats.sources import ReadOptions, open_store
 
-        return open_store(
-            Path(self.path).expanduser(),
-            valid=self.valid,
-            test=self.test,
-            scale=self.scale,
-            overlaps=self.overlaps,
-            empty_chunks=self.empty_chunks,
-        )
+        options = ReadOptions(self.overlaps, self.empty_chunks)
+        path = Path(self.path).expanduser()
+        return open_store(path, options, valid=self.valid, test=self.test, scale=self.scale)
 
 
-class RegionArrays(DataSpec):
-    """A folder of arrays that `prepare get` has made; the motifs are mapped, so their size does not matter."""
+class RegionArrays(_HeldOut):
+    """A folder of arrays made by `prepare get`; motifs are memory-mapped, so the size does not matter."""
 
     name: ClassVar[str] = "region-arrays"
     gives: ClassVar[str] = "regions"
     path: str = Option(min_length=1)
-    """The folder, from the working directory."""
+    """The folder, relative to the working directory."""
     valid: list[str] = Option(["chr2"], min_length=1)
     """Chromosomes held out for validation."""
     test: list[str] = Option(["chr1"])
     """Chromosomes held out for the final test."""
     scale: bool = True
-    """Divide each motif by its largest value in the training regions, and cut at 1."""
-
-    @model_validator(mode="after")
-    def _apart(self) -> RegionArrays:
-        _keep_apart(self.valid, self.test)
-        return self
+    """Divide each motif by its largest value in the training regions, and clip at 1."""
 
     def facts(self) -> RegionFacts:
-        """Read what the folder says about itself."""
-        from .data.prepared_folder import find_record
-
-        return find_record(Path(self.path).expanduser()).facts((*self.valid, *self.test))
+        """Read the manifest."""
+        folder = Path(self.path).expanduser()
+        manifest = read_manifest(folder, REGIONS)
+        return RegionInfo.of(manifest, folder).facts(manifest.arrays, (*self.valid, *self.test))
 
     def build(self) -> RegionMatrix:
         """Map the arrays."""
         from .data.prepared_folder import open_folder
 
-        return open_folder(Path(self.path).expanduser(), valid=self.valid, test=self.test, scale=self.scale)
+        folder = Path(self.path).expanduser()
+        manifest = read_manifest(folder, REGIONS)
+        return open_folder(folder, manifest, valid=self.valid, test=self.test, scale=self.scale)
 
     def prepare(self) -> str:
-        """Read every file through, and say that all is well."""
-        from .data.prepared_folder import verify
+        """Compare all checksums."""
+        from ..prepared.store import verify
 
         folder = Path(self.path).expanduser()
-        verify(folder)
-        return f"every checksum is right in {folder}"
+        verify(folder, read_manifest(folder, REGIONS), REGIONS)
+        return f"all checksums match in {folder}"
 
 
-class PreparedRegions(DataSpec):
-    """Regions from get_model's stores and folders, matrices, AnnData; checked and converted once by `prepare get`."""
+class PreparedRegions(_HeldOut, PrepareSpec):
+    """Regions from stores and folders of get_model, matrices or AnnData; converted once by `prepare get`."""
 
     name: ClassVar[str] = "get"
     gives: ClassVar[str] = "regions"
+    stored: ClassVar[Kind] = REGIONS
+    read_options: ClassVar[frozenset[str]] = frozenset({"valid", "test", "scale"})
     paths: list[str] = Option(min_length=1)
-    """A zarr store, a folder with cell_type_align.txt, .h5ad, .npz, .parquet, .csv or .tsv (.gz); with a matrix that
-    does not say where its regions are a .bed file, and CELL.atac.bed for the accessibility of a cell type."""
+    """A zarr store, a folder with cell_type_align.txt, .h5ad, .npz, .parquet, .csv or .tsv (.gz); next to a matrix
+    without places a .bed file, and CELL.atac.bed for the accessibility of a cell type."""
     out: str = ""
-    """Folder for the arrays; without it a folder in the cache, named after the options. One that ends in .zarr becomes
-    a store of get_model."""
+    """Folder for the arrays; by default in the cache, named after the options. If it ends in .zarr, a store of
+    get_model is written instead."""
     dtype: Literal["float32", "float16"] = "float32"
-    """How motifs are kept; float16 takes half the space and is 0.05 % off at most, and 3e-8 off below 6e-5."""
+    """Type of stored motifs; float16 takes half the space, with errors up to 0.05 %, and 3e-8 below 6e-5."""
     zarr_format: Literal[2, 3] = 2
-    """Of a store that is written; get_model reads 2."""
+    """Format of a store that is written; get_model reads 2."""
     overlaps: bool = False
-    """Take regions that overlap each other."""
+    """Allow regions that overlap each other."""
     empty_chunks: bool = False
-    """Take chunks of a store that are not there for empty ones, as zarr 3 may leave them out; otherwise it counts as
-    cut short."""
+    """Read missing chunks of a store as the fill value, which zarr 3 may leave out; otherwise they are errors."""
     valid: list[str] = Option(["chr2"], min_length=1)
     """Chromosomes held out for validation."""
     test: list[str] = Option(["chr1"])
     """Chromosomes held out for the final test."""
     scale: bool = True
-    """Divide each motif by its largest value in the training regions, and cut at 1."""
+    """Divide each motif by its largest value in the training regions, and clip at 1."""
     force: bool = False
-    """Replace a folder of arrays that was made otherwise."""
+    """Replace arrays that were prepared with other options."""
 
-    @model_validator(mode="after")
-    def _apart(self) -> PreparedRegions:
-        _keep_apart(self.valid, self.test)
-        return self
+    def options(self) -> dict[str, Any]:
+        """Return the options that determine the arrays; paths by name, since their folder may be moved."""
+        names = [Path(path).name for path in self.paths]
+        return {"dtype": self.dtype, "overlaps": self.overlaps, "empty_chunks": self.empty_chunks, "paths": names}
+
+    def _is_store(self) -> bool:
+        return self.folder().suffix == ".zarr"
 
     def check(self) -> Iterator[Misfit]:
-        """Yield that the regions have not been prepared yet."""
-        from .conversion import is_there
-
-        if (missing := is_there(self)) is not None:
-            what = f"these regions have not been prepared: there is no {missing}"
-            yield Misfit(what, ("paths",), help=f"run: {self.command()}")
-
-    def command(self) -> str:
-        """Return the command that prepares the regions."""
-        words = ["dither", "prepare", "get", *self.paths]
-        for key in ("out", "dtype", "zarr_format", "overlaps", "empty_chunks"):
-            if (value := getattr(self, key)) != type(self).model_fields[key].default:
-                words += [f"--{key.replace('_', '-')}", *([] if value is True else [str(value)])]
-        return shlex.join(words)
+        """Yield that the regions have not been prepared."""
+        if not self._is_store():
+            yield from super().check()
+        elif not self.folder().exists():
+            help_text = f"run: {self.command()}"
+            yield Misfit(f"regions not prepared: no {self.folder()}", ("paths",), help=help_text, code="not-prepared")
 
     def facts(self) -> RegionFacts:
-        """Read what the folder says about itself."""
-        from .conversion import converted_facts
+        """Read the manifest, or the headers of the store."""
+        held_out = (*self.valid, *self.test)
+        if self._is_store():
+            from .formats.sources import store_facts
 
-        return converted_facts(self)
+            return store_facts(self.folder(), held_out=held_out)
+        manifest = read_manifest(self.folder(), REGIONS, self.command())
+        return RegionInfo.of(manifest, self.folder()).facts(manifest.arrays, held_out)
 
     def build(self) -> RegionMatrix:
-        """Map the arrays."""
-        from .conversion import open_converted
+        """Map the arrays, or read the store."""
+        if self._is_store():
+            from .formats.sources import ReadOptions, open_store
 
-        return open_converted(self)
+            options = ReadOptions(self.overlaps)
+            return open_store(self.folder(), options, valid=self.valid, test=self.test, scale=self.scale)
+        from .data.prepared_folder import open_folder
+
+        return open_folder(self.folder(), self.manifest(), valid=self.valid, test=self.test, scale=self.scale)
 
     def prepare(self) -> str:
-        """Check and convert, and say what there is."""
-        from .conversion import convert
+        """Check and convert the source, and return a report."""
+        from .conversion import convert, convert_to_store
+        from .formats.sources import ReadOptions
 
-        return convert(self)
-
-
-def _keep_apart(valid: list[str], test: list[str]) -> None:
-    if both := sorted({*valid} & {*test}):
-        raise ValueError(f"{', '.join(both)} cannot be held out both for validation and for testing")
+        read = ReadOptions(self.overlaps, self.empty_chunks)
+        if self._is_store():
+            return convert_to_store(self.paths, self.folder(), read, self.zarr_format)
+        return convert(self.paths, self.folder(), self.options(), dtype=self.dtype, read=read, force=self.force)

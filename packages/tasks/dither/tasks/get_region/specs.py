@@ -17,7 +17,6 @@ from dither.registry.spec.misfit import Misfit, below
 
 from .data.column_groups import (
     GIVEN,
-    TRAINED_ON,
     Accessibility,
     Given,
     Largest,
@@ -38,14 +37,6 @@ if TYPE_CHECKING:
 __all__ = ["GetRegion"]
 
 STRIDE = 100
-NUMBER = 4
-"""Bytes of a number."""
-LIBRARIES = 130 * 2**20
-"""Bytes of scikit-learn and matplotlib, which evaluation and drawing load; measured."""
-COMPARED = 2
-"""Tables of all regions, as numbers, to which baselines are fitted; too large for places that others have left."""
-JUDGED = 10
-"""Tables of drawn samples, in numbers of 4 bytes: these, what is true, how far apart, some of them twice; measured."""
 
 
 class GetRegion(TaskSpec):
@@ -199,7 +190,7 @@ class GetRegion(TaskSpec):
     def _untold(self, cell: str, option: str, facts: RegionFacts) -> Iterator[Misfit]:
         """Yield what is known of other cell types, but not of one; 0 stands there, which nobody said."""
         asked = required_arrays(self.column(), self.expression, self.drop_closed)
-        for name in (name for name in asked if f"{name}:{cell}" in facts.untold):
+        for name in (name for name in asked if f"{name}:{cell}" in facts.unknown):
             yield Misfit(f'the data do not know {asked[name]} of "{cell}", only of other cell types', (option,))
 
     def _absent(self, cell: str, option: str, facts: RegionFacts) -> Misfit:
@@ -226,30 +217,10 @@ class GetRegion(TaskSpec):
         groups = self._groups(facts.motifs)
         cells = self.cells()
         held = [*cells.get("valid", ()), *cells.get("test", ())]
-        tss = facts.tss and tss_known([*cells.get("train", ()), *held], facts.untold)
+        tss = facts.tss and tss_known([*cells.get("train", ()), *held], facts.unknown)
         conditions = conditions_of(facts.chromosomes or 1, tss, cells.get("train", ()), held)
         given = given_groups(groups, self.given)
         return FeatureSpace(self.regions, groups[-1].stop, groups, conditions, given, self.standardise)
-
-    def tells_some(self) -> bool:
-        """Whether the model is always told some columns."""
-        return self.given != "nothing"
-
-    def held(self) -> int:
-        """The table as it is kept, and as baselines take it; what stands behind the motifs, of each cell type."""
-        facts = self._facts()
-        behind = (self._groups(1)[-1].stop - 1) * max(sum(map(len, self.cells().values())), 1)
-        compared = NUMBER * COMPARED * min(facts.rows, TRAINED_ON) * facts.motifs
-        return LIBRARIES + compared + facts.rows * (facts.motifs * facts.bytes_each + NUMBER * behind)
-
-    def reading(self) -> int:
-        """The table as numbers, before it is made smaller; none where it stays on disk."""
-        facts = self._facts()
-        return NUMBER * facts.rows * facts.motifs * bool(facts.bytes_each)
-
-    def judging(self, samples: int) -> int:
-        """What was drawn and what is true, in single and double precision, to be compared."""
-        return NUMBER * self._groups(self._facts().motifs)[-1].stop * JUDGED * samples * self.regions
 
     def build(self) -> RegionWindows:
         """Read the regions and cut them into windows."""

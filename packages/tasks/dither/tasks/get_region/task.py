@@ -19,7 +19,7 @@ from torch import Tensor
 from dither.registry.flow.protocols import Picture, Split
 from dither.registry.flow.records import Clean
 
-from .data.column_groups import GIVEN, KEPT, Given, given_groups
+from .data.column_groups import BASELINE_REGIONS, GIVEN, Given, given_groups
 from .data.columns import OPEN, Layout
 from .data.dataset import RegionSamples
 from .data.region_matrix import RegionMatrix
@@ -156,7 +156,7 @@ class RegionWindows:
 
     def _everything(self, split: Split) -> Iterator[MaskedBatch]:
         """All that may be asked for in windows that stand evenly, a window at a time."""
-        for row in range(0, self.size(split), max(1, -(-self.size(split) * self.regions // KEPT))):
+        for row in range(0, self.size(split), max(1, -(-self.size(split) * self.regions // BASELINE_REGIONS))):
             clean = self.batch(split, [row])
             yield MaskedBatch.of(self._figures().plain(clean.x0), ~clean.fixed, clean)
 

@@ -1,68 +1,78 @@
-"""What is known of regions before they are read, and how the columns of a sample are grouped. No torch here."""
+"""Facts of a source of regions, known before it is read, and the groups of columns of a sample. No numpy or torch."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Final, Literal
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from dither.registry.config.errors import Problem, Refused
 from dither.registry.flow.spaces import Condition, Group
 
+from ...prepared.manifest import MANIFEST, Kind, Manifest
+
 __all__ = [
+    "BASELINE_REGIONS",
     "GIVEN",
-    "KEPT",
-    "TRAINED_ON",
+    "MAX_FIT_REGIONS",
+    "REGIONS",
     "Accessibility",
     "Given",
     "Largest",
     "RegionFacts",
+    "RegionInfo",
     "column_groups",
     "conditions_of",
     "given_groups",
     "required_arrays",
     "tss_known",
-    "untold_of",
+    "unknown_names",
 ]
 
-KEPT = 1 << 15
-"""Regions of an evaluation on which baselines are measured, at most; of more, windows are left out evenly."""
+BASELINE_REGIONS = 1 << 15
+"""Largest number of regions of an evaluation on which baselines are measured; windows are thinned out evenly."""
 
-TRAINED_ON = 1 << 17
-"""Training regions that are held in memory at once, at most."""
+MAX_FIT_REGIONS = 1 << 17
+"""Largest number of training regions that are in memory at once."""
+
+REGIONS: Final = Kind("regions", 4, "dither prepare get PATHS", earlier=("regions.json",))
+"""Prepared regions; earlier versions had regions.json."""
 
 Accessibility = Literal["none", "open", "quantitative", "constant"]
-"""What the accessibility column holds: 0 or 1, a number from 0 to 1, or 1 everywhere; or there is none."""
+"""Values of the accessibility column: 0 or 1, a number from 0 to 1, or 1 everywhere; or there is none."""
 
 Largest = Literal["window", "global"]
-"""By what quantitative accessibility is divided: the largest value of the window, or of the training regions."""
+"""Divisor of quantitative accessibility: the largest value of the window, or of the training regions."""
 
 Given = Literal["nothing", "motifs", "motifs-and-accessibility"]
-"""What a model is always told and never asked for."""
+"""Columns that the model always sees and never predicts."""
 
 GIVEN: dict[Given, tuple[str, ...]] = {
     "nothing": (),
     "motifs": ("motifs",),
     "motifs-and-accessibility": ("motifs", "accessibility"),
 }
-"""The groups of columns that are given."""
+"""Groups of columns that are given."""
 
 
 @dataclass(frozen=True)
 class RegionFacts:
-    """What a source of regions may tell before it is read.
+    """Facts of a source of regions.
 
     Attributes:
         motifs: Number of motif columns.
-        cells: Cell types whose accessibility is known.
-        longest: Regions of the largest training chromosome; None where that asks for reading everything.
-        rows: Regions of all chromosomes; 0 where that asks for reading everything.
-        chromosomes: Their number, held-out ones included; None where that asks for reading everything.
-        atpm: Whether accessibility is known as a number, not only as open or closed.
-        expression: Whether expression is known.
-        tss: Whether starts of transcription are known.
-        bytes_each: Bytes of memory that a number of the motifs takes while a run has them; 0 where they stay on disk.
-        untold: What is known of other cell types, and not of one: "atpm:CELL", "expression:CELL" and so on.
-        absent: Chromosomes that are to be held out and are not there.
+        cells: Cell types.
+        longest: Regions of the largest training chromosome; None if unknown before reading.
+        rows: Regions of all chromosomes; 0 if unknown before reading.
+        chromosomes: Number of chromosomes with held-out ones; None if unknown before reading.
+        atpm: Accessibility is known as a number, not only as open or closed.
+        expression: Expression is known.
+        tss: Transcription start sites are known.
+        unknown: Values that are known of other cell types only: "atpm:CELL", "expression:CELL" and so on.
+        absent: Chromosomes to hold out that do not exist.
     """
 
     motifs: int
@@ -73,13 +83,58 @@ class RegionFacts:
     atpm: bool = False
     expression: bool = False
     tss: bool = False
-    bytes_each: int = 4
-    untold: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
 
 
+class RegionInfo(BaseModel):
+    """What the manifest of prepared regions stores besides the arrays.
+
+    Attributes:
+        motifs: Names of the columns.
+        cells: Names of the cell types.
+        chromosomes: Number of regions of each, in the order of their indices.
+        untold: Values that are unknown and stored as 0, such as "atpm:CELL".
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    motifs: tuple[str, ...]
+    cells: tuple[str, ...]
+    chromosomes: dict[str, int]
+    untold: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, manifest: Manifest, folder: Path) -> RegionInfo:
+        """Return what a manifest stores.
+
+        Raises:
+            Refused: It is incomplete.
+        """
+        try:
+            return cls(**manifest.info)
+        except (ValidationError, TypeError) as error:
+            message = f"{folder / MANIFEST} is damaged: {str(error).splitlines()[0]}"
+            raise Refused(Problem(message, help=f"run: {REGIONS.command}", code="damaged-file")) from None
+
+    def facts(self, arrays: Container[str], held_out: Sequence[str]) -> RegionFacts:
+        """Return the facts, given the names of the arrays and the chromosomes that are held out."""
+        counts = [count for name, count in self.chromosomes.items() if name not in held_out]
+        return RegionFacts(
+            motifs=len(self.motifs),
+            cells=self.cells,
+            longest=max(counts, default=0),
+            rows=sum(self.chromosomes.values()),
+            chromosomes=len(self.chromosomes),
+            atpm="atpm" in arrays,
+            expression="expression" in arrays,
+            tss="tss" in arrays,
+            unknown=self.untold,
+            absent=tuple(name for name in held_out if name not in self.chromosomes),
+        )
+
+
 def column_groups(motifs: int, accessibility: bool, expression: bool = False) -> tuple[Group, ...]:
-    """Name the columns of a region: motifs, behind them its accessibility, behind that expression on both strands."""
+    """Return the groups of columns of a region: motifs, accessibility, expression on both strands."""
     groups, width = [Group("motifs", 0, motifs)], motifs
     if accessibility:
         groups.append(Group("accessibility", width, width + 1))
@@ -90,37 +145,37 @@ def column_groups(motifs: int, accessibility: bool, expression: bool = False) ->
 
 
 def given_groups(groups: Sequence[Group], given: Given) -> tuple[str, ...]:
-    """Name those of some groups of columns that are given."""
+    """Return the names of the groups that are given."""
     return tuple(group.name for group in groups if group.name in GIVEN[given])
 
 
-def tss_known(cells: Sequence[str], untold: Container[str]) -> bool:
-    """Whether starts of transcription are known of all these cell types, given what is not known of some."""
-    return not any(f"tss:{cell}" in untold for cell in cells)
+def tss_known(cells: Sequence[str], unknown: Container[str]) -> bool:
+    """Whether transcription start sites are known of all these cell types."""
+    return not any(f"tss:{cell}" in unknown for cell in cells)
 
 
 def conditions_of(chromosomes: int, tss: bool, cells: Sequence[str], held: Sequence[str] = ()) -> tuple[Condition, ...]:
-    """Name what is told beside each window.
+    """Return the conditions of a window.
 
     Args:
-        chromosomes: Their number.
-        tss: Whether starts of transcription are known.
-        cells: The cell types trained on, none where none matters.
-        held: Those that are held out, whose windows have no label.
+        chromosomes: Number of chromosomes.
+        tss: Transcription start sites are known.
+        cells: Cell types of the training windows; empty if there is only one.
+        held: Held-out cell types, whose windows have no label.
     """
-    told = [Condition("chromosome", chromosomes), Condition("centre")]
+    conditions = [Condition("chromosome", chromosomes), Condition("centre")]
     if tss:
-        told.append(Condition("tss"))
+        conditions.append(Condition("tss"))
     if cells:
-        told.append(Condition("cell", len(cells), tuple(cells), partial=bool(held)))
-    return tuple(told)
+        conditions.append(Condition("cell", len(cells), tuple(cells), partial=bool(held)))
+    return tuple(conditions)
 
 
-def untold_of(known: Mapping[str, Container[str]], cells: Sequence[str]) -> tuple[str, ...]:
-    """Name what is known of some cell types and not of others: "atpm:CELL", "expression:CELL" and so on.
+def unknown_names(known: Mapping[str, Container[str]], cells: Sequence[str]) -> tuple[str, ...]:
+    """Return values that are known of some cell types only, as "atpm:CELL", "expression:CELL" and so on.
 
     Args:
-        known: Of each thing that is known, of which cell types. A region is open where its atpm is above 0.
+        known: For each kind of value, the cell types of which it is known. A region is open where its atpm is above 0.
         cells: All cell types.
     """
     if "atpm" in known:
@@ -130,7 +185,7 @@ def untold_of(known: Mapping[str, Container[str]], cells: Sequence[str]) -> tupl
 
 
 def required_arrays(accessibility: Accessibility, expression: bool, drop_closed: bool) -> dict[str, str]:
-    """Return what samples ask of a cell type, as arrays are called and in words."""
-    asked = {"open": "accessibility"} if accessibility == "open" or drop_closed else {}
-    asked |= {"atpm": "accessibility as a number"} if accessibility == "quantitative" else {}
-    return asked | ({"expression": "expression"} if expression else {})
+    """Return the arrays that samples need of a cell type, with a description of each."""
+    required = {"open": "accessibility"} if accessibility == "open" or drop_closed else {}
+    required |= {"atpm": "accessibility as a number"} if accessibility == "quantitative" else {}
+    return required | ({"expression": "expression"} if expression else {})

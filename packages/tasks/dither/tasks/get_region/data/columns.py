@@ -153,7 +153,7 @@ class Columns:
             raise _unknown("expression", "expression")
         found = np.array(matrix.expression[:, self.numbers].swapaxes(0, 1), np.float32)
         if matrix.atpm is not None:
-            told = np.array([f"atpm:{matrix.cells[number]}" not in matrix.untold for number in self.numbers], np.bool_)
+            told = np.array([f"atpm:{matrix.cells[number]}" not in matrix.unknown for number in self.numbers], np.bool_)
             closed = np.less(matrix.atpm[:, self.numbers].T, self.layout.expressed) & told[:, None]
             found[closed] = 0
         return found

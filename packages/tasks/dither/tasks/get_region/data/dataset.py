@@ -17,7 +17,7 @@ from dither.registry.flow.protocols import Split
 from dither.registry.flow.records import Clean
 from dither.registry.flow.spaces import FeatureSpace
 
-from .column_groups import TRAINED_ON, conditions_of, required_arrays, tss_known
+from .column_groups import MAX_FIT_REGIONS, conditions_of, required_arrays, tss_known
 from .columns import Columns, Layout
 from .region_matrix import RegionMatrix
 from .windows import WindowOptions, Windows, cut_windows
@@ -99,7 +99,7 @@ class RegionSamples:
         return [self.cells[cell] for cell in self.windows[split].cell[list(rows)]] if self.cells else []
 
     def training(
-        self, most: int = TRAINED_ON, cell: int | None = None
+        self, most: int = MAX_FIT_REGIONS, cell: int | None = None
     ) -> tuple[Float32[np.ndarray, "n W"], Bool[np.ndarray, " n"]]:
         """Return training regions in order, in the units of the data, and which of them follow no other.
 
@@ -149,7 +149,7 @@ class RegionSamples:
 
     def _starts(self) -> Bool[np.ndarray, "C P"] | None:
         """Return for each cell type where transcription starts."""
-        if self.matrix.tss is None or not tss_known(self.cells, self.matrix.untold):
+        if self.matrix.tss is None or not tss_known(self.cells, self.matrix.unknown):
             return None
         either = self.matrix.tss[..., 0] | self.matrix.tss[..., 1]
         if not self.cells:
@@ -190,7 +190,7 @@ class RegionSamples:
 def _open(matrix: RegionMatrix, cell: str) -> Bool[np.ndarray, " P"]:
     """Return where a cell type has any accessibility at all."""
     number = matrix.number(cell)
-    if matrix.atpm is None or f"atpm:{cell}" in matrix.untold:
+    if matrix.atpm is None or f"atpm:{cell}" in matrix.unknown:
         return np.asarray(matrix.open[:, number])
     return np.asarray(matrix.atpm[:, number] > 0)
 
@@ -205,7 +205,7 @@ def _must_be_known(matrix: RegionMatrix, cells: Mapping[Split, Sequence[str]], a
         for split, names in cells.items()
         for cell in dict.fromkeys(names)
         for name, what in asked.items()
-        if f"{name}:{cell}" in matrix.untold
+        if f"{name}:{cell}" in matrix.unknown
     ]
     if gone:
         raise Refused(gone)

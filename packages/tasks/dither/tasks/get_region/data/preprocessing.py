@@ -1,4 +1,4 @@
-"""From checked arrays to a matrix: what is not known is filled in, chromosomes are held out, motifs are scaled."""
+"""From checked arrays to a `RegionMatrix`: default values, held-out chromosomes, scaled motifs."""
 
 from __future__ import annotations
 
@@ -19,51 +19,52 @@ __all__ = ["assemble"]
 def assemble(
     path: Path, arrays: Mapping[str, Any], *, valid: Sequence[str], test: Sequence[str], scale: bool
 ) -> RegionMatrix:
-    """Make a matrix of arrays that `check_arrays` let pass.
+    """Return the matrix of arrays that `check_arrays` accepted.
 
     Args:
-        path: Where they are from, for the message.
-        arrays: What is known. Features that are mapped from a file stay there. A region is open where its atpm is above
-            0, unless `open` says it otherwise.
+        path: Source of the arrays, for messages.
+        arrays: The arrays. Features that are memory-mapped stay so. Without `open`, regions with atpm > 0 are open.
         valid: Chromosomes held out for validation.
         test: Chromosomes held out for the final test.
-        scale: Divide each motif by its largest value in the training regions and cut at 1.
+        scale: Divide each motif by its largest value in the training regions and clip at 1.
 
     Raises:
-        Refused: A chromosome that is to be held out is not there, or none is left to train on.
+        Refused: A chromosome to hold out does not exist, or none is left for training.
     """
-    given = dict(arrays)
-    regions = len(given["start"])
-    given.setdefault("cells", np.zeros(0, "U1"))
-    given.setdefault("open", given["atpm"] > 0 if "atpm" in given else np.zeros((regions, len(given["cells"])), bool))
-    if "tss" in given:
-        given["tss"] = np.asarray(given["tss"]).astype(np.bool_)
-    stored = given["features"]
+    columns = dict(arrays)
+    regions = len(columns["start"])
+    columns.setdefault("cells", np.zeros(0, "U1"))
+    closed = np.zeros((regions, len(columns["cells"])), bool)
+    columns.setdefault("open", columns["atpm"] > 0 if "atpm" in columns else closed)
+    if "tss" in columns:
+        columns["tss"] = np.asarray(columns["tss"]).astype(np.bool_)
+    stored = columns["features"]
     mapped = isinstance(stored, np.memmap)
-    given["features"] = LazyMatrix(stored) if mapped else stored
-    matrix = RegionMatrix.of(given, valid, test)
+    columns["features"] = LazyMatrix(stored) if mapped else stored
+    matrix = RegionMatrix.of(columns, valid, test)
     _check_chromosomes(path, matrix)
     if not scale:
         return matrix
     train = matrix.rows("train")
     if mapped:
-        given["features"] = LazyMatrix(stored, column_divisors(stored, train))
+        columns["features"] = LazyMatrix(stored, column_divisors(stored, train))
     else:
-        given["features"], _ = scale_to_largest(np.asarray(matrix.features), train)
-    return RegionMatrix.of(given, valid, test)
+        columns["features"], _ = scale_to_largest(np.asarray(matrix.features), train)
+    return RegionMatrix.of(columns, valid, test)
 
 
 def _check_chromosomes(path: Path, matrix: RegionMatrix) -> None:
-    there = sorted(set(matrix.chromosome.tolist()))
+    existing = sorted(set(matrix.chromosome.tolist()))
     problems = []
     for split, names in (("valid", matrix.valid), ("test", matrix.test)):
         for name in names:
-            if name not in there:
-                close = nearest(name, there)
-                hint = f'did you mean "{close}"? ' if close else ""
-                message = f'{path}: has no chromosome "{name}" to hold out for {split}'
-                problems.append(Problem(message, help=f"{hint}there are: {', '.join(there[:30])}"))
+            if name not in existing:
+                close = nearest(name, existing)
+                help_text = (f'did you mean "{close}"? ' if close else "") + f"available: {', '.join(existing[:30])}"
+                message = f'{path}: no chromosome "{name}" to hold out for {split}'
+                problems.append(Problem(message, help=help_text, code="unknown-value"))
     if not problems and not matrix.rows("train").any():
-        problems.append(Problem(f"{path}: every chromosome is held out, none is left to train on"))
+        message = f"{path}: every chromosome is held out, none is left for training"
+        problems.append(Problem(message, code="no-samples"))
     if problems:
         raise Refused(problems)

@@ -83,7 +83,7 @@ class RegionMatrix:
         atpm: Accessibility as a number, at least 0. `P C`; None where only `open` is known.
         expression: log10(TPM + 1) on the plus and the minus strand. `P C 2`; None where it is not known.
         tss: True where transcription starts on a strand. `P C 2`; None where it is not known.
-        untold: What is 0 of a cell type only because nobody said it: "atpm:CELL", "expression:CELL" and so on.
+        unknown: What is 0 of a cell type only because nobody said it: "atpm:CELL", "expression:CELL" and so on.
     """
 
     features: Float32[np.ndarray, "P M"] | LazyMatrix
@@ -98,7 +98,7 @@ class RegionMatrix:
     atpm: Float[np.ndarray, "P C"] | None = None
     expression: Float[np.ndarray, "P C 2"] | None = None
     tss: Bool[np.ndarray, "P C 2"] | None = None
-    untold: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any], valid: Sequence[str], test: Sequence[str]) -> RegionMatrix:
@@ -116,7 +116,7 @@ class RegionMatrix:
             cells=tuple(map(str, arrays["cells"])),
             valid=tuple(valid),
             test=tuple(test),
-            untold=tuple(map(str, arrays.get("untold", ()))),
+            unknown=tuple(map(str, arrays.get("untold", ()))),
             **{name: arrays[name] for name in ("atpm", "expression", "tss") if name in arrays},
         )
 
@@ -140,8 +140,7 @@ class RegionMatrix:
             self.atpm is not None,
             self.expression is not None,
             self.tss is not None,
-            self.features.bytes_each if isinstance(self.features, LazyMatrix) else 4,
-            self.untold,
+            self.unknown,
         )
 
     def labels(self, cell: str) -> Bool[np.ndarray, " P"]:

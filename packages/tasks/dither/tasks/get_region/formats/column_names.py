@@ -1,4 +1,4 @@
-"""Columns of a table of regions by name: places, what is said of cell types, and motifs.
+"""Names of the columns of a table of regions: places, values of cell types, and motifs.
 
 Letters: P regions, M motifs, C cell types, K columns.
 """
@@ -17,24 +17,22 @@ from jaxtyping import Float
 from dither.registry.config.errors import Problem, Refused
 
 from ...prepared.arrays import Arrays
-from .raw_arrays import untold
+from .raw_arrays import unknown_array
+from .region_checks import PLACES
 
-__all__ = ["NAMED", "PLACES", "TableColumns", "must_be_known", "placed_names", "sort_columns", "speaks_of_cell"]
+__all__ = ["NAMED", "TableColumns", "check_names", "is_of_cell", "parse_columns", "standard_names"]
 
-PLACES: Final = ("chromosome", "start", "end")
-"""Columns that say where a region is."""
-
-ALSO: Final = {"chr": "chromosome", "chrom": "chromosome", "chromstart": "start", "chromend": "end"}
-"""How others call them, BED above all; capitals do not matter."""
+SYNONYMS: Final = {"chr": "chromosome", "chrom": "chromosome", "chromstart": "start", "chromend": "end"}
+"""Other names of the columns with places, such as those of BED; case is ignored."""
 
 NAMED: Final = ("", "peak", "peaks", "region", "regions", "name", "names")
-"""How a first column may be called that holds the names of regions; capitals do not matter."""
+"""Names of a first column that holds names of regions; case is ignored."""
 
 OTHERS: Final = (
     *("name", "score", "strand", "thickstart", "thickend", "itemrgb", "blockcount", "blocksizes", "blockstarts"),
     *("signalvalue", "pvalue", "qvalue", "peak"),
 )
-"""Columns of BED and of narrowPeak that are no motifs; capitals do not matter."""
+"""Columns of BED and narrowPeak that are not motifs; case is ignored."""
 
 PREFIXES: Final = {
     "open": ("open",),
@@ -42,11 +40,13 @@ PREFIXES: Final = {
     "expression": ("expression_positive", "expression_negative"),
     "tss": ("tss_positive", "tss_negative"),
 }
-"""What may be known of cell types, and how its columns are called before the colon: one, or one for each strand."""
+"""Values of cell types, and the prefix of their columns before the colon: one, or one per strand."""
 
-WORDS: Final = "|".join(sorted({*PREFIXES, *(each for all_of in PREFIXES.values() for each in all_of)}, reverse=True))
+WORDS: Final = "|".join(
+    sorted({*PREFIXES, *(prefix for all_of in PREFIXES.values() for prefix in all_of)}, reverse=True)
+)
 NEAR: Final = re.compile(rf"(?:({WORDS})(?:[\s:._/-]+(.+))?|(.+?)[\s:._/-]+({WORDS}))", re.IGNORECASE)
-"""Names of columns that are near to what is said of cell types: open, open_CELL, Open.CELL, CELL_open."""
+"""Names similar to those of values of cell types: open, open_CELL, Open.CELL, CELL_open."""
 
 
 @dataclass(frozen=True)
@@ -54,101 +54,101 @@ class TableColumns:
     """The columns of a table.
 
     Attributes:
-        names: All of them, in order.
+        names: All names, in order.
         cells: Cell types, in order of appearance.
-        motifs: Places of the motif columns.
-        told: For each thing that is known of cell types, the places of its columns, of each cell type in turn; None
-            where the table has no column for one.
+        motifs: Indices of the motif columns.
+        of_cells: For each kind of value, the column indices for each cell type; None where there is no such column.
     """
 
     names: tuple[str, ...]
     cells: tuple[str, ...]
     motifs: tuple[int, ...]
-    told: dict[str, list[list[int | None]]]
+    of_cells: dict[str, list[list[int | None]]]
 
     def arrays(self, table: Float[np.ndarray, "P K"]) -> Arrays:
-        """Return the arrays that `check_arrays` knows; what is not known of a cell type is 0."""
-        found: Arrays = {
+        """Return the arrays of a table by name; values that are unknown of a cell type are 0."""
+        arrays: Arrays = {
             "features": table[:, list(self.motifs)],
-            "motifs": np.array([self.names[place] for place in self.motifs], np.str_),
+            "motifs": np.array([self.names[index] for index in self.motifs], np.str_),
         }
-        found |= {name: table[:, self.names.index(name)] for name in ("start", "end") if name in self.names}
-        if self.told:
-            found["cells"] = np.array(self.cells, np.str_)
-        nothing = np.zeros(len(table))
-        for sort, places in self.told.items():
-            columns = [[nothing if at is None else table[:, at] for at in each] for each in places]
+        arrays |= {name: table[:, self.names.index(name)] for name in ("start", "end") if name in self.names}
+        if self.of_cells:
+            arrays["cells"] = np.array(self.cells, np.str_)
+        zeros = np.zeros(len(table))
+        for kind, indices in self.of_cells.items():
+            columns = [[zeros if index is None else table[:, index] for index in strands] for strands in indices]
             stacked = np.array(columns).transpose(2, 0, 1)  # P C, and strands
-            found[sort] = stacked if len(PREFIXES[sort]) > 1 else stacked[..., 0]
-        if {"open", "atpm"} <= found.keys():
-            for number, (at,) in enumerate(self.told["open"]):
-                if at is None:
-                    found["open"][:, number] = found["atpm"][:, number] > 0
-        return found | untold(self.known(), self.cells)
+            arrays[kind] = stacked if len(PREFIXES[kind]) > 1 else stacked[..., 0]
+        if {"open", "atpm"} <= arrays.keys():
+            for number, (index,) in enumerate(self.of_cells["open"]):
+                if index is None:
+                    arrays["open"][:, number] = arrays["atpm"][:, number] > 0
+        return arrays | unknown_array(self.known(), self.cells)
 
     def known(self) -> dict[str, list[bool]]:
-        """Tell of each thing that is known of cell types, of which; of both strands, or it is not known."""
-        return {sort: [None not in each for each in places] for sort, places in self.told.items()}
+        """Return, for each kind of value, whether it is known of each cell type, on both strands."""
+        return {kind: [None not in strands for strands in indices] for kind, indices in self.of_cells.items()}
 
 
-def sort_columns(names: Sequence[str], path: Path) -> TableColumns:
-    """Tell the columns of a table apart by their names; `path` is said in a message.
+def parse_columns(names: Sequence[str], path: Path) -> TableColumns:
+    """Classify the columns of a table by their names; `path` is for messages.
 
     Raises:
-        Refused: As `must_be_known`.
+        Refused: As `check_names`.
     """
-    must_be_known(names, path)
-    of_cells = {place: name.split(":", 1) for place, name in enumerate(names) if speaks_of_cell(name)}
-    at = {tuple(parts): place for place, parts in of_cells.items()}
-    cells = tuple(dict.fromkeys(cell for _, cell in at))
-    told = {
-        sort: [[at.get((prefix, cell)) for prefix in all_of] for cell in cells]
-        for sort, all_of in PREFIXES.items()
-        if any((prefix, cell) in at for prefix in all_of for cell in cells)
+    check_names(names, path)
+    of_cells = {index: name.split(":", 1) for index, name in enumerate(names) if is_of_cell(name)}
+    index_of = {tuple(parts): index for index, parts in of_cells.items()}
+    cells = tuple(dict.fromkeys(cell for _, cell in index_of))
+    indices = {
+        kind: [[index_of.get((prefix, cell)) for prefix in prefixes] for cell in cells]
+        for kind, prefixes in PREFIXES.items()
+        if any((prefix, cell) in index_of for prefix in prefixes for cell in cells)
     }
-    motifs = tuple(place for place, name in enumerate(names) if name not in PLACES and place not in of_cells)
-    return TableColumns(tuple(names), cells, motifs, told)
+    motifs = tuple(index for index, name in enumerate(names) if name not in PLACES and index not in of_cells)
+    return TableColumns(tuple(names), cells, motifs, indices)
 
 
-def placed_names(names: Sequence[str]) -> list[str]:
-    """Return the names of columns, those that say where a region is as they are called here."""
+def standard_names(names: Sequence[str]) -> list[str]:
+    """Return names of columns, with those of places replaced by "chromosome", "start" and "end"."""
     lower = {name: name.lower().lstrip("#") for name in names if name not in PLACES}
-    called = {name: ALSO.get(low, low) for name, low in lower.items()}
-    renamed = [called[name] if called.get(name) in PLACES else name for name in names]
-    clear = all(renamed.count(place) <= 1 for place in PLACES)  # else one of two is perhaps a motif
-    return renamed if clear else list(names)
+    standard = {name: SYNONYMS.get(low, low) for name, low in lower.items()}
+    renamed = [standard[name] if standard.get(name) in PLACES else name for name in names]
+    unique = all(renamed.count(place) <= 1 for place in PLACES)  # otherwise one of two may be a motif
+    return renamed if unique else list(names)
 
 
-def speaks_of_cell(name: str) -> bool:
-    """Tell whether a column says something of a cell type."""
+def is_of_cell(name: str) -> bool:
+    """Whether a column holds values of a cell type."""
     prefix, colon, _ = name.partition(":")
-    return bool(colon) and any(prefix in all_of for all_of in PREFIXES.values())
+    return bool(colon) and any(prefix in prefixes for prefixes in PREFIXES.values())
 
 
-def must_be_known(names: Sequence[str], path: Path) -> None:
-    """Refuse columns that are neither known nor motifs; a label that was taken for a motif would give itself away.
+def check_names(names: Sequence[str], path: Path) -> None:
+    """Check that no column that is not a motif would be taken for one; a label among the motifs would leak.
 
     Raises:
-        Refused: Some seem to speak of cell types, but not in words that are known, or are columns of BED.
+        Refused: Names look like values of cell types in another spelling, or are columns of BED.
     """
     prefixes = ", ".join(f"{prefix}:CELL" for all_of in PREFIXES.values() for prefix in all_of)
     problems: list[Problem] = []
     for name in names:
-        what = f'{path}: the column "{name}" is no motif, it seems, and none that is known'
-        if meant := _meant(name):
-            known = "" if problems else f" such columns are called {prefixes}"
-            problems.append(Problem(what, help=f"did you mean {' and '.join(meant)}?{known}"))
+        message = f'{path}: the column "{name}" is neither a known column nor, it seems, a motif'
+        if meant := _nearest(name):
+            known = "" if problems else f" such columns are named {prefixes}"
+            fix = f"did you mean {' and '.join(meant)}?{known}"
+            problems.append(Problem(message, help=fix, code="unknown-key"))
         elif name.lower() in OTHERS:
-            fix = "it is one of BED's; leave it out, or give it another name if it is a motif"
-            problems.append(Problem(what, help=fix))
+            fix = "it is a column of BED; leave it out, or rename it if it is a motif"
+            problems.append(Problem(message, help=fix, code="unknown-key"))
     if problems:
         raise Refused(problems)
 
 
-def _meant(name: str) -> list[str]:
-    """Return how a column that seems to speak of a cell type should be called; nothing where it does not seem to."""
+def _nearest(name: str) -> list[str]:
+    """Return the correct names of a column that looks like values of a cell type; empty if it does not."""
     match = NEAR.fullmatch(name)
-    if match is None or speaks_of_cell(name) or "::" in name:  # two colons join the names of two factors
+    if match is None or is_of_cell(name) or "::" in name:  # two colons join the names of two factors
         return []
     word, cell = (match[1] or match[4]).lower(), match[2] or match[3] or "CELL"
     return [f'"{prefix}:{cell}"' for prefix in PREFIXES.get(word, (word,))]

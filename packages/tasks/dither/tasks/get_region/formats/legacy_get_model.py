@@ -1,12 +1,12 @@
-"""get_model's older layout: a list of cell types, and files of each.
+"""Folders of get_model before its zarr layout: a list of cell types, and files of each.
 
     cell_type_align.txt                a table with the columns id, celltype, cluster, datatype, expression
-    DATATYPE/ID.watac.npz              scipy csr (P, M + 1): motifs, and accessibility as the last column
+    DATATYPE/ID.watac.npz              scipy CSR (P, M + 1): motifs, and accessibility as the last column
     DATATYPE/ID.csv or ID.csv.gz       Chromosome, Start, End, ...
-    DATATYPE/ID.exp.npy, ID.tss.npy    (P, 2): expression, and starts of transcription, on both strands; may be missing
+    DATATYPE/ID.exp.npy, ID.tss.npy    (P, 2): expression, and transcription start sites, on both strands; optional
 
-Cell types may have regions of their own. All regions of all cell types make one table; where a cell type has no such
-region its accessibility is 0, so that leaving out what is closed gives back its own regions.
+Cell types may have different regions. The table has the regions of all cell types; a region that a cell type does not
+have gets accessibility 0 there, so that dropping closed regions gives its own regions again.
 """
 
 from __future__ import annotations
@@ -25,22 +25,21 @@ from dither.registry.config.errors import Problem, Refused
 from ...prepared.arrays import load_npz, read_npy
 from .matrices import densify, numbered
 from .peaks import Places
-from .raw_arrays import RawArrays, table_locator, untold
-from .region_checks import FARTHEST, check_arrays, first_of
+from .raw_arrays import RawArrays, limited, table_locator, unknown_array
+from .region_checks import MAX_BASE, PLACES, check_arrays
 from .tables import open_table
 
 __all__ = ["is_legacy", "read_legacy"]
 
 LIST: Final = "cell_type_align.txt"
-SIDES: Final = {"expression": ".exp.npy", "tss": ".tss.npy"}
-"""What the files beside a matrix are about, and how they end."""
-KNOWN: Final = {"true": True, "1": True, "false": False, "0": False}
-"""What the list says of expression: whether a cell type has any."""
+SUFFIXES: Final = {"expression": ".exp.npy", "tss": ".tss.npy"}
+BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
+"""Values of the column expression."""
 
 
 @dataclass(frozen=True)
 class _CellType:
-    """What the files of one cell type hold."""
+    """Content of the files of one cell type."""
 
     name: str
     file: Path
@@ -51,41 +50,40 @@ class _CellType:
 
 
 def is_legacy(path: Path) -> bool:
-    """Tell whether a folder has the older layout."""
+    """Whether a folder has this layout."""
     return (path / LIST).is_file()
 
 
 def read_legacy(path: Path, *, overlaps: bool = False) -> RawArrays:
-    """Return what a folder says.
+    """Read a folder.
 
     Args:
         path: The folder.
-        overlaps: Whether regions may overlap each other.
+        overlaps: Regions may overlap each other.
 
     Raises:
-        Refused: Every file that is missing, damaged or does not go with the others.
+        Refused: Every file that is missing, damaged or does not match the others.
     """
-    found: list[_CellType] = []
+    cell_types: list[_CellType] = []
     problems: list[Problem] = []
-    for name, stem, expressed in _listed(path):
+    for name, stem, has_expression in _listed(path):
         try:
-            found.append(_read(name, stem, expressed=expressed))
-            _check(found[-1], stem, overlaps=overlaps)
+            cell_types.append(_read(name, stem, has_expression=has_expression))
+            _check(cell_types[-1], stem, overlaps=overlaps)
         except Refused as refused:
             problems += refused.problems
-    widths = {one.columns.shape[1] for one in found}
-    if len(widths) > 1:
-        said = ", ".join(f"{one.name} {one.columns.shape[1] - 1}" for one in found[:5])
-        problems.append(Problem(f"{path}: cell types have different numbers of motifs: {said}"))
-    if not found and not problems:
-        problems.append(Problem(f"{path / LIST}: names no cell type"))
+    if len({cell.columns.shape[1] for cell in cell_types}) > 1:
+        counts = ", ".join(f"{cell.name} {cell.columns.shape[1] - 1}" for cell in cell_types[:5])
+        problems.append(Problem(f"{path}: cell types differ in the number of motifs: {counts}", code="wrong-shape"))
+    if not cell_types and not problems:
+        problems.append(Problem(f"{path / LIST}: no cell type", code="no-samples"))
     if problems:
         raise Refused(problems)
-    return RawArrays(_joined(path, found), table_locator(lambda row: f"row {row} of all regions together"))
+    return RawArrays(_joined(path, cell_types), table_locator(lambda row: f"row {row} of all regions together"))
 
 
 def _listed(path: Path) -> Iterator[tuple[str, Path, bool]]:
-    """Yield the name of each cell type, what its files begin with, and whether its expression is known.
+    """Yield the name of each cell type, the stem of its files, and whether its expression is known.
 
     get_model leaves out cell types whose `expression` is not True where it learns expression.
     """
@@ -93,118 +91,120 @@ def _listed(path: Path) -> Iterator[tuple[str, Path, bool]]:
         rows = csv.DictReader(lines, skipinitialspace=True)
         missing = [name for name in ("id", "celltype", "datatype") if name not in (rows.fieldnames or ())]
         if missing:
-            raise Refused(f"{path / LIST}: line 1: the header has no {', '.join(missing)}")
+            raise Refused(f"{path / LIST}: line 1: no column {', '.join(missing)}", code="missing-array")
         for line, row in enumerate(rows, 2):
             name, stem = (str(row[key] or "").strip() for key in ("celltype", "id"))
             folder = str(row["datatype"] or "").strip()
             if not name or not stem or {"/", ".."} & {*stem, stem, *folder, folder}:
-                raise Refused(f"{path / LIST}: line {line}: names no cell type, id and datatype")
-            said = str(row.get("expression", "True") or "False").strip()
-            if said.lower() not in KNOWN:
-                raise Refused(f'{path / LIST}: line {line}: expression is "{said[:40]}", expected True or False')
-            yield name, path / folder / stem, KNOWN[said.lower()]
+                message = f"{path / LIST}: line {line}: cell type, id and datatype must be names"
+                raise Refused(message, code="invalid-sample")
+            expression = str(row.get("expression", "True") or "False").strip()
+            if expression.lower() not in BOOLEANS:
+                message = f'{path / LIST}: line {line}: expression is "{expression[:40]}", expected True or False'
+                raise Refused(message, code="invalid-sample")
+            yield name, path / folder / stem, BOOLEANS[expression.lower()]
 
 
-def _read(name: str, stem: Path, *, expressed: bool) -> _CellType:
-    def beside(ending: str) -> Path:
-        return stem.with_name(stem.name + ending)
+def _read(name: str, stem: Path, *, has_expression: bool) -> _CellType:
+    def with_suffix(suffix: str) -> Path:
+        return stem.with_name(stem.name + suffix)
 
-    matrix = beside(".watac.npz")
+    matrix = with_suffix(".watac.npz")
     columns = densify(load_npz(matrix, matrix), matrix)
-    table = beside(".csv") if beside(".csv").is_file() else beside(".csv.gz")
+    table = with_suffix(".csv") if with_suffix(".csv").is_file() else with_suffix(".csv.gz")
     places = _places(table)
-    endings = (".exp.npy", ".tss.npy") if expressed else (".tss.npy",)
-    sides = {ending: read_npy(beside(ending)) for ending in endings if beside(ending).is_file()}
-    lengths = {matrix: len(columns), table: len(places[0])} | {beside(ending): len(x) for ending, x in sides.items()}
+    suffixes = [suffix for name, suffix in SUFFIXES.items() if has_expression or name != "expression"]
+    sides = {suffix: read_npy(with_suffix(suffix)) for suffix in suffixes if with_suffix(suffix).is_file()}
+    lengths = {matrix: len(columns), table: len(places[0])} | {with_suffix(s): len(x) for s, x in sides.items()}
     if len({*lengths.values()}) > 1:
-        said = ", ".join(f"{file.name} {count:,}" for file, count in lengths.items())
-        raise Refused(f"{stem}: its files have different numbers of regions: {said}")
-    for ending, values in sides.items():
+        counts = ", ".join(f"{file.name} {count:,}" for file, count in lengths.items())
+        raise Refused(f"{stem}: files differ in the number of regions: {counts}", code="wrong-shape")
+    for suffix, values in sides.items():
         if values.ndim != 2 or values.shape[1] != 2 or values.dtype.kind not in "biuf":
-            raise Refused(f"{beside(ending)}: has the shape {values.shape} of {values.dtype}, expected two columns")
+            message = f"{with_suffix(suffix)}: has the shape {values.shape} of {values.dtype}, expected two columns"
+            raise Refused(message, code="wrong-shape")
     return _CellType(name, table, places, columns, sides.get(".exp.npy"), sides.get(".tss.npy"))
 
 
-def _check(one: _CellType, stem: Path, *, overlaps: bool) -> None:
-    """Check the files of a cell type by themselves, so that their own rows are named."""
-    arrays: dict[str, Any] = dict(zip(("chromosome", "start", "end"), one.places, strict=True))
-    arrays |= {"features": one.columns[:, :-1], "motifs": numbered(one.columns.shape[1] - 1)}
-    arrays |= {"cells": np.array([one.name]), "atpm": one.columns[:, -1:]}
-    arrays |= {name: values[:, None] for name in SIDES if (values := getattr(one, name)) is not None}
+def _check(cell: _CellType, stem: Path, *, overlaps: bool) -> None:
+    """Check the files of a cell type on their own, so that messages name their rows."""
+    arrays: dict[str, Any] = dict(zip(PLACES, cell.places, strict=True))
+    arrays |= {"features": cell.columns[:, :-1], "motifs": numbered(cell.columns.shape[1] - 1)}
+    arrays |= {"cells": np.array([cell.name]), "atpm": cell.columns[:, -1:]}
+    arrays |= {name: values[:, None] for name in SUFFIXES if (values := getattr(cell, name)) is not None}
 
-    def place(array: str, row: int, column: str) -> str:
-        if array in SIDES:
-            return f"{stem.name}{SIDES[array]}, row {row} (from 0)"
+    def locate(array: str, row: int, column: str) -> str:
+        if array in SUFFIXES:
+            return f"{stem.name}{SUFFIXES[array]}, row {row} (from 0)"
         if array in ("features", "atpm"):
-            named = f'column "{column}"' if array == "features" else "the last column"
-            return f"{stem.name}.watac.npz, row {row} (from 0), {named}"
-        return f"{one.file.name}, line {row + 2}"
+            name = f'column "{column}"' if array == "features" else "the last column"
+            return f"{stem.name}.watac.npz, row {row} (from 0), {name}"
+        return f"{cell.file.name}, line {row + 2}"
 
-    check_arrays(stem.parent, arrays, place, overlaps=overlaps)
+    check_arrays(stem.parent, RawArrays(arrays, locate), overlaps=overlaps)
 
 
 def _places(path: Path) -> Places:
     with open_table(path) as lines:
         rows = csv.DictReader(lines)
         names = {str(name).lower(): name for name in rows.fieldnames or ()}
-        keys = [names.get(key) for key in ("chromosome", "start", "end")]
+        keys = [names.get(key) for key in PLACES]
         if None in keys:
-            raise Refused(f"{path}: line 1: the header has no Chromosome, Start and End")
+            raise Refused(f"{path}: line 1: no columns Chromosome, Start and End", code="missing-array")
         chromosome, numbers, wrong = [], [], []
         for line, row in enumerate(rows, 2):
             try:
                 numbers.append((float(row[keys[1]]), float(row[keys[2]])))
                 chromosome.append(str(row[keys[0]] or ""))
             except (ValueError, TypeError):
-                wrong.append(f"{path}: line {line}: start and end are no numbers")
+                wrong.append(f"{path}: line {line}: start and end are not numbers")
     if wrong:
-        raise Refused([*map(Problem, first_of(iter(wrong), len(wrong)))])
+        raise Refused([Problem(line, code="invalid-sample") for line in limited(iter(wrong), len(wrong))])
     ends = np.array(numbers, np.float64).reshape(-1, 2)
-    if (ends == np.clip(np.floor(ends), 0, FARTHEST)).all():  # others are refused when they are checked
+    if (ends == np.clip(np.floor(ends), 0, MAX_BASE)).all():  # others are reported by check_arrays
         ends = ends.astype(np.int64)
     return np.array(chromosome, np.str_), ends[:, 0], ends[:, 1]
 
 
-def _joined(path: Path, found: list[_CellType]) -> dict[str, Any]:
-    """Put the regions of all cell types into one table, in the order of the genome."""
-    keys = [list(zip(*(part.tolist() for part in one.places), strict=True)) for one in found]
+def _joined(path: Path, cell_types: list[_CellType]) -> dict[str, Any]:
+    """Return one table with the regions of all cell types, in genome order."""
+    keys = [list(zip(*(part.tolist() for part in cell.places), strict=True)) for cell in cell_types]
     rank: dict[str, int] = {}
-    for name in (key[0] for each in keys for key in each):
+    for name in (key[0] for of_cell in keys for key in of_cell):
         rank.setdefault(name, len(rank))
-    first = keys[0] if all(each == keys[0] for each in keys) else None
-    regions = first or sorted({key for each in keys for key in each}, key=lambda key: (rank[key[0]], *key[1:]))
+    common = keys[0] if all(of_cell == keys[0] for of_cell in keys) else None
+    regions = common or sorted({key for of_cell in keys for key in of_cell}, key=lambda key: (rank[key[0]], *key[1:]))
     row_of = {key: row for row, key in enumerate(regions)}
-    size, motifs = len(regions), found[0].columns.shape[1] - 1
+    size, motifs = len(regions), cell_types[0].columns.shape[1] - 1
     features, known = np.zeros((size, motifs), np.float32), np.zeros(size, bool)
-    arrays: dict[str, Any] = {"atpm": np.zeros((size, len(found)), np.float32)}
-    for name, sort in (("expression", np.float32), ("tss", np.int8)):
-        if any(getattr(one, name) is not None for one in found):
-            arrays[name] = np.zeros((size, len(found), 2), sort)
-    for number, (one, mine) in enumerate(zip(found, keys, strict=True)):
-        rows = np.arange(size) if first else np.array([row_of[key] for key in mine], int)
+    arrays: dict[str, Any] = {"atpm": np.zeros((size, len(cell_types)), np.float32)}
+    for name, dtype in (("expression", np.float32), ("tss", np.int8)):
+        if any(getattr(cell, name) is not None for cell in cell_types):
+            arrays[name] = np.zeros((size, len(cell_types), 2), dtype)
+    for number, (cell, of_cell) in enumerate(zip(cell_types, keys, strict=True)):
+        rows = np.arange(size) if common else np.array([row_of[key] for key in of_cell], int)
         if len(np.unique(rows)) < len(rows):
-            raise Refused(f"{one.file}: names a region twice")
-        again = known[rows] & ~np.isclose(features[rows], one.columns[:, :-1]).all(1)
-        if again.any():
-            place = "{}:{}-{}".format(*regions[rows[again][0]])
-            raise Refused(f"{one.file}: the motifs of {place} are not those that another cell type has there")
-        features[rows], known[rows] = one.columns[:, :-1], True
-        arrays["atpm"][rows, number] = one.columns[:, -1]
-        for name in ("expression", "tss"):
-            if getattr(one, name) is not None:
-                arrays[name][rows, number] = getattr(one, name)
+            raise Refused(f"{cell.file}: a region occurs twice", code="duplicate")
+        differs = known[rows] & ~np.isclose(features[rows], cell.columns[:, :-1]).all(1)
+        if differs.any():
+            region = "{}:{}-{}".format(*regions[rows[differs][0]])
+            message = f"{cell.file}: the motifs of {region} differ from those of another cell type"
+            raise Refused(message, code="contradiction")
+        features[rows], known[rows] = cell.columns[:, :-1], True
+        arrays["atpm"][rows, number] = cell.columns[:, -1]
+        for name in SUFFIXES:
+            if getattr(cell, name) is not None:
+                arrays[name][rows, number] = getattr(cell, name)
     chromosome, start, end = zip(*regions, strict=True) if regions else ((), (), ())
-    told = {name: [getattr(one, name) is not None for one in found] for name in SIDES if name in arrays}
-    cells = [one.name for one in found]
-    return (
-        arrays
-        | untold(told, cells)
-        | {
-            "features": features,
-            "motifs": numbered(motifs),
-            "cells": np.array(cells, np.str_),
-            "chromosome": np.array(chromosome, np.str_),
-            "start": np.array(start, np.int64),
-            "end": np.array(end, np.int64),
-        }
-    )
+    flags = {name: [getattr(cell, name) is not None for cell in cell_types] for name in SUFFIXES if name in arrays}
+    cells = [cell.name for cell in cell_types]
+    return {
+        **arrays,
+        **unknown_array(flags, cells),
+        "features": features,
+        "motifs": numbered(motifs),
+        "cells": np.array(cells, np.str_),
+        "chromosome": np.array(chromosome, np.str_),
+        "start": np.array(start, np.int64),
+        "end": np.array(end, np.int64),
+    }

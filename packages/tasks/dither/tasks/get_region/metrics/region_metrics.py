@@ -22,7 +22,7 @@ from torch import Tensor
 from dither.registry.flow.records import Clean, Measured, Noised
 from dither.registry.flow.spaces import Group
 
-from ..data.column_groups import KEPT
+from ..data.column_groups import BASELINE_REGIONS
 from ..data.region_matrix import ColumnStats
 from .baselines import Baselines, MaskedBatch
 from .bootstrap import intervals
@@ -86,7 +86,7 @@ class RegionMetrics:
         self.groups, self.mean = groups, mean
         self.shift, self.scale = standard.mean, standard.std
         self.answers = Predictions(len(mean))
-        self.kept = BaselineSubset(KEPT)
+        self.kept = BaselineSubset(BASELINE_REGIONS)
 
     def update(self, clean: Clean, noised: Noised, pred: Any, measured: Measured) -> None:
         """Take in one batch; `pred` gives x0."""

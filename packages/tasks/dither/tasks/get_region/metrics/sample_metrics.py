@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dither.registry.flow.records import Clean
 
-from ..data.column_groups import KEPT
+from ..data.column_groups import BASELINE_REGIONS
 from .baselines import MaskedBatch
 from .column_metrics import binary
 from .predictions import windows_of
@@ -161,6 +161,6 @@ def judge(figures: RegionMetrics, samples: Float[Tensor, "N L M"], like: Clean) 
 
 def questions_of(figures: RegionMetrics, samples: Float[Tensor, "N L M"], like: Clean) -> list[MaskedBatch]:
     """Return what was drawn of the first windows as a question to baselines; as `judge` otherwise."""
-    first = [rows.start for rows in same_windows(like)][: -(-KEPT // like.x0.shape[1])]
+    first = [rows.start for rows in same_windows(like)][: -(-BASELINE_REGIONS // like.x0.shape[1])]
     starts = like.apply(lambda value: value[first])
     return [MaskedBatch.of(figures.plain(starts.x0), drawn(samples, like)[first], starts)] if first else []

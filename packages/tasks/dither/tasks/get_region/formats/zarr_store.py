@@ -1,0 +1,275 @@
+"""Zarr arrays of formats 2 and 3, through the package zarr, with checks for a store that was copied in part.
+
+zarr reads a chunk whose file is missing as the fill value, opens arrays of any size, and does not name damaged files.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+from jaxtyping import Shaped
+
+from dither.registry.config.errors import Problem, Refused
+
+__all__ = ["Format", "ZarrArray", "is_array", "is_group", "listed", "require_zarr", "write_array", "write_group"]
+
+MAX_ARRAY: Final = 1 << 34
+MAX_CHUNK: Final = 1 << 31
+"""Bytes in memory."""
+NO_CHUNK: Final = 2**64 - 1
+MAX_SHOWN: Final = 5
+COPY_AGAIN: Final = "copy the store again, all of it"
+
+Format = Literal[2, 3]
+"""Version of zarr's format; get_model reads 2."""
+
+Chunk = tuple[int, ...]
+
+
+class ZarrArray:
+    """A zarr array whose rows are read on request.
+
+    Args:
+        folder: Folder of the array.
+
+    Raises:
+        Refused: The header is missing, damaged or unsupported, the array is too large, or zarr is not installed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        zarr = require_zarr()
+        if not any((folder / name).is_file() for name in (".zarray", "zarr.json")):
+            message = f"{folder}: neither .zarray nor zarr.json; the store is incomplete"
+            raise Refused(Problem(message, help=COPY_AGAIN, code="file-not-found"))
+        try:
+            with _quiet():
+                self._array: Any = zarr.open_array(str(folder), mode="r")
+                self.fill: Any = self._array.fill_value
+        except Exception as error:  # zarr raises almost anything for a damaged header
+            raise Refused(f"{folder}: cannot be opened: {_shortened(error)}", code="damaged-file") from None
+        self.folder = folder
+        self.shape: tuple[int, ...] = tuple(self._array.shape)
+        self.ndim = len(self.shape)
+        is_text = self._array.dtype.kind in "TO"
+        self.dtype: np.dtype[Any] = np.dtype(np.str_) if is_text else np.dtype(self._array.dtype)
+        self.chunks: Chunk = tuple(self._array.chunks)
+        self.files: Chunk = tuple(self._array.shards or self.chunks)
+        self._check()
+        codecs = getattr(self._array.metadata, "codecs", ())
+        starts = any("start" in str(getattr(codec, "index_location", "")) for codec in codecs)
+        self._index = 16 * math.prod(n // c for n, c in zip(self.files, self.chunks, strict=True)) * starts
+        self._is_blosc = not self._array.shards and any(
+            "Blosc" in type(codec).__name__ for codec in self._array.compressors
+        )
+        self._rows: tuple[range, Any] = (range(0), None)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> Shaped[np.ndarray, "..."]:
+        """Return consecutive rows.
+
+        Raises:
+            Refused: Chunks are damaged; names the first files and the rows in them.
+        """
+        low, high, step = rows.indices(len(self))
+        if step != 1:
+            raise ValueError("rows are read with a step of 1")
+        height = self.chunks[0]
+        if high - low >= height:
+            return self._read(low, max(low, high))
+        # small slices: keep one band of chunks, so that it is not decoded again for each slice
+        bands = []
+        for start in range(low // height * height, high, height):
+            if self._rows[0].start != start or self._rows[1] is None:
+                stop = min(start + height, len(self))
+                self._rows = (range(start, stop), self._read(start, stop))
+            bands.append(self._rows[1][max(low - start, 0) : high - start])
+        return np.concatenate(bands) if bands else self._read(low, low)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Shaped[np.ndarray, "..."]:
+        return self[:] if dtype is None else self[:].astype(dtype)
+
+    def missing(self) -> list[Chunk]:
+        """Return the grid positions of files that do not exist; zarr reads the fill value for them."""
+        return [place for place in self.grid() if not (self.folder / self.file_name(place)).exists()]
+
+    def grid(self, low: int = 0, high: int | None = None) -> Iterator[Chunk]:
+        """Yield the grid positions of the files of some rows: of shards where there are any, otherwise of chunks."""
+        height, rows = self.files[0], len(self) if high is None else high
+        across = (range(-(-n // c)) for n, c in zip(self.shape[1:], self.files[1:], strict=True))
+        return product(range(low // height, -(-rows // height)), *across)
+
+    def file_name(self, place: Sequence[int]) -> str:
+        """Return the path of a file below the folder."""
+        return str(self._array.metadata.encode_chunk_key(tuple(place)))
+
+    def file_rows(self, place: Sequence[int]) -> str:
+        """Return which rows a file holds, such as "rows 0 to 999"."""
+        first = place[0] * self.files[0]
+        return f"rows {first} to {min(first + self.files[0], len(self)) - 1}"
+
+    def _read(self, low: int, high: int) -> Shaped[np.ndarray, "..."]:
+        try:
+            if not any(self._truncation(place) for place in self.grid(low, high)):
+                return self._decode(slice(low, high))
+            problems = [*self._damaged(low, high)]
+        except Exception as error:
+            message = f"{self.folder}: {_shortened(error)}"
+            problems = [*self._damaged(low, high)] or [Problem(message, help=COPY_AGAIN, code="damaged-file")]
+        if len(problems) > MAX_SHOWN:
+            more = Problem(f"{self.folder}: ... and {len(problems) - MAX_SHOWN:,} more files", code="damaged-file")
+            problems = [*problems[:MAX_SHOWN], more]
+        raise Refused(problems) from None
+
+    def _decode(self, *part: slice) -> Shaped[np.ndarray, "..."]:
+        with _quiet():
+            values = np.asarray(self._array[part])
+        return np.array(values.tolist(), np.str_).reshape(values.shape) if self.dtype.kind == "U" else values
+
+    def _damaged(self, low: int, high: int) -> Iterator[Problem]:
+        """Read the files of some rows one by one, and yield those that cannot be read."""
+        for place in self.grid(low, high):
+            error = self._truncation(place)
+            try:
+                if not error:
+                    self._decode(*(slice(n * size, (n + 1) * size) for n, size in zip(place, self.files, strict=True)))
+            except Exception as raised:
+                error = _shortened(raised)
+            if error:
+                message = f"{self.folder / self.file_name(place)}: {self.file_rows(place)} cannot be read: {error}"
+                yield Problem(message, help=COPY_AGAIN, code="damaged-file")
+
+    def _truncation(self, place: Chunk) -> str:
+        """Return how a file is damaged where the package does not notice; "" if it is not.
+
+        It reads an empty shard as the fill value, and decodes Blosc without comparing lengths.
+        """
+        path = self.folder / self.file_name(place)
+        if not path.is_file():
+            return "not a regular file" if path.exists() else ""
+        size = path.stat().st_size
+        if not size:
+            return "the file is empty"
+        with path.open("rb") as file:
+            if self._index:  # an index at the start lists where each chunk begins, and its length
+                ends = np.frombuffer(file.read(self._index), "<u8").reshape(-1, 2)
+                declared = int(ends[ends[:, 0] < NO_CHUNK].sum(1).max(initial=0))
+            else:
+                declared = int.from_bytes(file.read(16)[12:], "little") if self._is_blosc else size
+        return f"it has {size:,} bytes, expected {declared:,}" if declared > size else ""
+
+    def _check(self) -> None:
+        if not 1 <= self.ndim <= 3 or 0 in self.chunks:
+            message = f"shape {self.shape} in chunks of {self.chunks}, expected 1 to 3 axes and chunks of at least 1"
+            raise Refused(f"{self.folder}: {message}", code="wrong-shape")
+        if self.dtype.kind not in "biufUS":
+            raise Refused(f"{self.folder}: holds {self.dtype}, expected numbers or text", code="wrong-shape")
+        size = max(self.dtype.itemsize, 1)
+        for name, shape, limit in (("the array", self.shape, MAX_ARRAY), ("a chunk", self.chunks, MAX_CHUNK)):
+            if (total := math.prod(shape) * size) > limit:
+                raise Refused(f"{self.folder}: {name} takes {total:,} bytes, the limit is {limit:,}", code="too-large")
+
+
+def require_zarr() -> Any:
+    """Import zarr.
+
+    Raises:
+        Refused: It is not installed.
+    """
+    try:
+        return importlib.import_module("zarr")
+    except ImportError:
+        fix = "pip install 'dither-tasks[zarr]'"
+        raise Refused(Problem("zarr stores require the package zarr", help=fix, code="missing-dependency")) from None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():  # texts are no settled part of format 3 yet, which zarr warns of
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _shortened(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error)[:200]}" if str(error) else type(error).__name__
+
+
+def is_array(folder: Path) -> bool:
+    """Whether a folder holds a zarr array."""
+    return (folder / ".zarray").is_file() or _header(folder / "zarr.json").get("node_type") == "array"
+
+
+def is_group(folder: Path) -> bool:
+    """Whether a folder holds a zarr group."""
+    return (folder / ".zgroup").is_file() or _header(folder / "zarr.json").get("node_type") == "group"
+
+
+def listed(folder: Path) -> list[str]:
+    """Return the names of arrays in the consolidated metadata of a group; empty if there are none.
+
+    Raises:
+        Refused: The metadata are damaged.
+    """
+    old = folder / ".zmetadata"
+    path = old if old.is_file() else folder / "zarr.json"
+    header = _header(path)
+    try:
+        if path == old:
+            return sorted(name.removesuffix("/.zarray") for name in header["metadata"] if name.endswith("/.zarray"))
+        nodes = (header.get("consolidated_metadata") or {}).get("metadata") or {}
+        return sorted(name for name, node in nodes.items() if node["node_type"] == "array")
+    except (KeyError, TypeError, AttributeError):
+        raise Refused(f"{path}: its list of arrays is damaged", code="damaged-file") from None
+
+
+def _header(path: Path) -> dict[str, Any]:
+    try:
+        header = json.loads(path.read_bytes()) if path.is_file() else {}
+    except OSError as error:
+        raise Refused(f"{path}: {error.strerror}", code="unreadable-file") from None
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"{path}: invalid JSON ({str(error)[:100]})", code="damaged-file") from None
+    if not isinstance(header, dict):
+        raise Refused(f"{path}: expected a JSON object", code="damaged-file")
+    return header
+
+
+def write_group(folder: Path, version: Format = 2) -> None:
+    """Create a group."""
+    require_zarr().create_group(str(folder), zarr_format=version)
+
+
+def write_array(folder: Path, values: Any, rows: int | None = None, version: Format = 2, dtype: Any = None) -> None:
+    """Write an array, a chunk at a time; also chunks that hold nothing but the fill value.
+
+    Args:
+        folder: Folder to create.
+        values: Numbers or text; anything with a shape that can be sliced.
+        rows: Rows of a chunk; None for one chunk.
+        version: Version of the format. Text has a fixed length in format 2, and any length in format 3.
+        dtype: Type of the elements; that of `values` by default.
+    """
+    zarr, dtype, height = require_zarr(), np.dtype(dtype or values.dtype).newbyteorder("<"), rows or max(len(values), 1)
+    with _quiet():
+        array = zarr.create_array(
+            str(folder),
+            shape=values.shape,
+            chunks=(height, *(max(n, 1) for n in values.shape[1:])),
+            dtype=str if version == 3 and dtype.kind == "U" else dtype,
+            compressors={"id": "zlib", "level": 1} if version == 2 else zarr.codecs.GzipCodec(level=1),
+            fill_value="" if dtype.kind == "U" else 0,
+            zarr_format=version,
+            config={"write_empty_chunks": True},
+        )
+        for start in range(0, len(values), height):
+            array[start : start + height] = np.asarray(values[start : start + height], dtype)
