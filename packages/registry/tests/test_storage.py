@@ -1,4 +1,4 @@
-"""The cache folder, files written whole or not at all, and wheels that carry data."""
+"""The cache folder, atomic writes, and wheels with data."""
 
 import hashlib
 import subprocess
@@ -9,6 +9,7 @@ import pytest
 
 from dither.registry.config.errors import Refused
 from dither.registry.files import cache as storage
+from dither.registry.files.atomic import atomic_write
 
 
 def test_the_cache_folder_follows_the_environment(monkeypatch, tmp_path):
@@ -25,23 +26,23 @@ def test_the_cache_folder_follows_the_environment(monkeypatch, tmp_path):
 
 
 def fail_while_writing(path):
-    with storage.write_aside(path) as beside:
+    with atomic_write(path) as beside:
         beside.write_text("half of")
         raise RuntimeError("stop")
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     path = tmp_path / "new" / "x.npz"
-    with storage.write_aside(path) as beside:
+    with atomic_write(path) as beside:
         assert beside.parent == path.parent
         assert beside.suffix == ".npz"
         beside.write_text("one")
         assert not path.exists()
     assert path.read_text() == "one"
     with path.open() as reader:
-        with storage.write_aside(path) as beside:
+        with atomic_write(path) as beside:
             beside.write_text("two")
-        assert reader.read() == "one"  # who was reading goes on reading the old file
+        assert reader.read() == "one"  # an open file stays as it was
     assert path.read_text() == "two"
     with pytest.raises(RuntimeError, match="stop"):
         fail_while_writing(path)
@@ -55,7 +56,7 @@ SHA256 = hashlib.sha256(WHEEL).hexdigest()
 
 @pytest.fixture
 def pip(monkeypatch, tmp_path):
-    """Stands in for pip: writes `content`, or fails with `error`; keeps the commands."""
+    """Replace pip: write `content`, or fail with `error`; record the commands."""
 
     class Pip:
         content, error, calls = WHEEL, "", []
