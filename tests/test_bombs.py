@@ -1,4 +1,4 @@
-"""Files and changes made to exhaust who reads them: each ends at once, in little memory, with one clear message."""
+"""Files and overrides built to exhaust the reader: each ends quickly, in little memory, with one problem code."""
 
 import json
 import os
@@ -14,92 +14,92 @@ from dither.registry.config.errors import Refused
 
 FINE = Path(__file__).parents[1] / "experiments/bubble_diagram/quick.toml"
 SECONDS = 1.0
-"""Of processor time, so that it does not matter how busy the machine is."""
+"""CPU time, so that a busy machine does not matter."""
 MEGABYTES = 150
 KEY = ".".join(["a"] * 20_000)
 QUOTED = ".".join(['"a b"'] * 20_000)
 
 TEXTS = {
-    "deep arrays": ("a = " + "[" * 50_000 + "]" * 50_000, "nested more than"),
-    "deep arrays unclosed": ("a = " + "[" * 50_000, "nested more than"),
-    "deep tables": ("a = " + "{ a = " * 20_000 + "1" + " }" * 20_000, "nested more than"),
-    "deep but few": ("a = " + "[" * 300 + "]" * 300, "nested more than"),
-    "dotted key": (f"{KEY} = 1", "20,000 parts"),
-    "dotted key with spaces": (f"{KEY.replace('.', ' . ')} = 1", "20,000 parts"),
-    "dotted quoted key": (f"{QUOTED} = 1", "20,000 parts"),
-    "dotted literal key": (QUOTED.replace('"', "'") + " = 1", "20,000 parts"),
-    "dotted header": (f"[{KEY}]\nb = 1", "20,000 parts"),
-    "dotted array header": (f"[[{QUOTED}]]\nb = 1", "20,000 parts"),
-    "dotted key in a table": (f"t = {{ {KEY} = 1 }}", "20,000 parts"),
-    "huge integer": ("a = " + "9" * 5000, "5000 digits"),
-    "large integer": ("[t]\na = [1, " + "9" * 100 + "]", "64 bits"),
-    "huge hexadecimal": ("a = 0x" + "f" * 200_000, "64 bits"),
-    "huge binary": ("a = 0b" + "1" * 200_000, "64 bits"),
-    "huge octal": ("seed = 0o" + "7" * 200_000, "64 bits"),
-    "200,000 keys": ("".join(f"k{number} = 1\n" for number in range(200_000)), "at most 262,144"),
-    "32,000 keys": ("".join(f"{number:x}=1\n" for number in range(32_000)), "more problems are not shown"),
-    "20,000 keys": ("".join(f"k{number}=1\n" for number in range(19_000)), "more problems are not shown"),
-    "20,000 elements": ("plugins = [" + "1," * 19_000 + "]", "more problems"),
-    "names of plugins": (f"plugins = {[f'no{number}' for number in range(15_000)]}", "14,950 more names"),
+    "deep arrays": ("a = " + "[" * 50_000 + "]" * 50_000, "too-large"),
+    "deep arrays unclosed": ("a = " + "[" * 50_000, "too-large"),
+    "deep tables": ("a = " + "{ a = " * 20_000 + "1" + " }" * 20_000, "too-large"),
+    "deep but few": ("a = " + "[" * 300 + "]" * 300, "too-large"),
+    "dotted key": (f"{KEY} = 1", "too-large"),
+    "dotted key with spaces": (f"{KEY.replace('.', ' . ')} = 1", "too-large"),
+    "dotted quoted key": (f"{QUOTED} = 1", "too-large"),
+    "dotted literal key": (QUOTED.replace('"', "'") + " = 1", "too-large"),
+    "dotted header": (f"[{KEY}]\nb = 1", "too-large"),
+    "dotted array header": (f"[[{QUOTED}]]\nb = 1", "too-large"),
+    "dotted key in a table": (f"t = {{ {KEY} = 1 }}", "too-large"),
+    "huge integer": ("a = " + "9" * 5000, "out-of-range"),
+    "large integer": ("[t]\na = [1, " + "9" * 100 + "]", "out-of-range"),
+    "huge hexadecimal": ("a = 0x" + "f" * 200_000, "out-of-range"),
+    "huge binary": ("a = 0b" + "1" * 200_000, "out-of-range"),
+    "huge octal": ("seed = 0o" + "7" * 200_000, "out-of-range"),
+    "200,000 keys": ("".join(f"k{number} = 1\n" for number in range(200_000)), "too-large"),
+    "32,000 keys": ("".join(f"{number:x}=1\n" for number in range(32_000)), "more-problems"),
+    "20,000 keys": ("".join(f"k{number}=1\n" for number in range(19_000)), "more-problems"),
+    "20,000 elements": ("plugins = [" + "1," * 19_000 + "]", "more-problems"),
+    "names of plugins": (f"plugins = {[f'no{number}' for number in range(15_000)]}", "unknown-plugin"),
     "conditions": (
         f'extends = "{FINE}"\nsample.cond = {{ {", ".join(f"k{number} = 1" for number in range(9_000))} }}',
-        "8,950 more problems",
+        "more-problems",
     ),
     "names of weights": (
         f'extends = "{FINE}"\nmodel.depth = 20_000\ntrain.freeze = {[f"b*.{n}.x" for n in range(5_000)]}',
         None,
     ),
-    "20,000 tables": ("".join(f"[t{number}]\n" for number in range(19_000)), "more problems"),
-    "long string": (f'name = "{"x" * 250_000}"', "expected at most 64 letters"),
-    "long key": (f"{'k' * 250_000} = 1", "unknown key"),
-    "long name of a part": (f'loss = "{"x" * 250_000}"', "unknown loss"),
-    "escapes": ('name = "' + "\\n" * 120_000 + '"', "expected at most 64 letters"),
-    "quotes without an end": ("a = " + '\\"' * 100_000 + "." * 40, "invalid TOML"),
-    "long strings without an end": ("." * 40 + '\na = """' + '\\"""' * 60_000 + "\\", "invalid TOML"),
-    "10 MB": ("# " + "x" * 10_000_000, "10,000,002 bytes"),
+    "20,000 tables": ("".join(f"[t{number}]\n" for number in range(19_000)), "more-problems"),
+    "long string": (f'name = "{"x" * 250_000}"', "invalid-value"),
+    "long key": (f"{'k' * 250_000} = 1", "unknown-key"),
+    "long name of a part": (f'loss = "{"x" * 250_000}"', "unknown-component"),
+    "escapes": ('name = "' + "\\n" * 120_000 + '"', "invalid-value"),
+    "quotes without an end": ("a = " + '\\"' * 100_000 + "." * 40, "syntax-error"),
+    "long strings without an end": ("." * 40 + '\na = """' + '\\"""' * 60_000 + "\\", "syntax-error"),
+    "10 MB": ("# " + "x" * 10_000_000, "too-large"),
 }
 
 FOLDERS = {
-    "a pipe": "is a pipe or a device",
-    "/dev/zero": "is a pipe or a device",
-    "/dev/null": "is a pipe or a device",
-    "a link to a device": "is a pipe or a device",
-    "a folder": "is a folder",
-    "links in a circle": "symbolic links",
-    "a folder of links in a circle": "symbolic links",
-    "a parent that is a pipe": "is a pipe or a device",
-    "a parent that is a link in a circle": "symbolic links",
-    "a parent with a zero byte": "null byte",
-    "a circle": "in a circle",
-    "a circle of one": "in a circle",
+    "a pipe": "unreadable-file",
+    "/dev/zero": "unreadable-file",
+    "/dev/null": "unreadable-file",
+    "a link to a device": "unreadable-file",
+    "a folder": "unreadable-file",
+    "links in a circle": "unreadable-file",
+    "a folder of links in a circle": "unreadable-file",
+    "a parent that is a pipe": "unreadable-file",
+    "a parent that is a link in a circle": "unreadable-file",
+    "a parent with a zero byte": "unreadable-file",
+    "a circle": "extends-cycle",
+    "a circle of one": "extends-cycle",
     "twice each": None,
-    "a long chain": "more than 32 files",
-    "the same many times": "15,000 files",
-    "many large parents": "together with the files it extends",
+    "a long chain": "too-large",
+    "the same many times": "too-large",
+    "many large parents": "too-large",
 }
-"""What a file can be besides a text, and files that extend each other; None where nothing is wrong."""
+"""Special files, and files that extend each other; None where nothing is wrong."""
 LONG = "x" * 100_000
 CHANGES = {
-    "key": ([f"--set={KEY}=1"], "20,000 parts"),
-    "quoted key": ([f"--set={QUOTED}=1"], "20,000 parts"),
-    "key in a value": ([f"--set=a={{{KEY}=1}}"], "20,000 parts"),
-    "deep value": (["--set=a=" + "[" * 50_000], "nested more than"),
-    "huge integer": (["--set=seed=" + "9" * 5000], "5000 digits"),
-    "huge hexadecimal": (["--set=seed=0x" + "f" * 50_000], "64 bits"),
-    "long string": ([f"--set=name={LONG}"], "expected at most 64 letters"),
-    "long key": ([f"--set={LONG}=1"], "unknown key"),
-    "no key": ([f"--set={LONG}"], "expected key=value"),
-    "many": ([f"--set=k{number}=1" for number in range(5_000)], "4,950 more problems"),
-    "elements": (["--set=plugins=[" + "1," * 30_000 + "]"], "more problems"),
-    "long key to unset": ([f"--unset={LONG}"], "no such key"),
-    "dotted key to unset": ([f"--unset={KEY}"], "20,000 parts"),
+    "key": ([f"--set={KEY}=1"], "too-large"),
+    "quoted key": ([f"--set={QUOTED}=1"], "too-large"),
+    "key in a value": ([f"--set=a={{{KEY}=1}}"], "too-large"),
+    "deep value": (["--set=a=" + "[" * 50_000], "too-large"),
+    "huge integer": (["--set=seed=" + "9" * 5000], "out-of-range"),
+    "huge hexadecimal": (["--set=seed=0x" + "f" * 50_000], "out-of-range"),
+    "long string": ([f"--set=name={LONG}"], "invalid-value"),
+    "long key": ([f"--set={LONG}=1"], "unknown-key"),
+    "no key": ([f"--set={LONG}"], "usage"),
+    "many": ([f"--set=k{number}=1" for number in range(5_000)], "more-problems"),
+    "elements": (["--set=plugins=[" + "1," * 30_000 + "]"], "more-problems"),
+    "long key to unset": ([f"--unset={LONG}"], "unknown-key"),
+    "dotted key to unset": ([f"--unset={KEY}"], "too-large"),
 }
 
 READER = """
 import json, os, sys, time
 from dither.engine.cli import main
-main(["validate", "fine.toml"])  # what is imported is imported once
-figures = {}
+main(["validate", "fine.toml"])  # imports
+results = {}
 for name, arguments in json.load(open("cases.json")).items():
     with open("output", "wb") as output:
         child = os.fork()
@@ -114,17 +114,17 @@ for name, arguments in json.load(open("cases.json")).items():
                 os._exit(code)
     _, status, usage = os.wait4(child, 0)
     text = open("output", errors="replace").read()
-    figures[name] = {
+    results[name] = {
         "code": os.waitstatus_to_exitcode(status), "seconds": usage.ru_utime + usage.ru_stime,
         "megabytes": usage.ru_maxrss / 1024, "text": text[:20_000] + text[20_000:][-1000:], "length": len(text),
     }
-json.dump(figures, open("figures.json", "w"))
+json.dump(results, open("results.json", "w"))
 """
-"""Runs every case in a process of its own, forked from one that has read a file already, and measures it."""
+"""Run and measure every case in a process forked after a first validation."""
 
 
-def lay_traps(folder: Path) -> None:
-    """Make what FOLDERS names."""
+def write_special_files(folder: Path) -> None:
+    """Create the files named in FOLDERS."""
 
     def write(name: str, text: str) -> None:
         (folder / f"{name}.toml").write_text(text, encoding="utf-8")
@@ -159,10 +159,10 @@ def file_of(name: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def figures(tmp_path_factory):
+def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bombs")
     shutil.copyfile(FINE, folder / "fine.toml")
-    lay_traps(folder)
+    write_special_files(folder)
     for name, (text, _) in TEXTS.items():
         (folder / f"{name}.toml").write_text(text, encoding="utf-8")
     cases = {name: [file_of(name)] for name in (*TEXTS, *FOLDERS)}
@@ -172,33 +172,32 @@ def figures(tmp_path_factory):
         [sys.executable, "-c", READER], capture_output=True, text=True, cwd=folder, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads((folder / "figures.json").read_text())
+    return json.loads((folder / "results.json").read_text())
 
 
-MESSAGES = {name: message for name, (_, message) in TEXTS.items()} | FOLDERS
-MESSAGES |= {f"set {name}": message for name, (_, message) in CHANGES.items()}
+CODES = {name: code for name, (_, code) in TEXTS.items()} | FOLDERS
+CODES |= {f"set {name}": code for name, (_, code) in CHANGES.items()}
 
 
-@pytest.mark.parametrize("name", MESSAGES)
-def test_a_bomb_ends_at_once_with_one_clear_message(figures, name):
-    measured, message = figures[name], MESSAGES[name]
-    assert "Traceback" not in measured["text"]
-    assert measured["code"] == (0 if message is None else 2), measured["text"]
-    assert message is None or message in measured["text"], measured["text"]
-    assert measured["length"] < 60_000
-    assert measured["seconds"] < SECONDS
-    assert measured["megabytes"] < MEGABYTES
-    if message is not None and "more problems" not in message and "more names" not in message:
-        assert measured["text"].count("error: ") <= 1 + ("missing" in measured["text"])
+@pytest.mark.parametrize("name", CODES)
+def test_hostile_input_ends_quickly_with_one_problem(results, name):
+    result, code = results[name], CODES[name]
+    assert "Traceback" not in result["text"]
+    assert result["code"] == (0 if code is None else 2), result["text"]
+    assert code is None or f"[{code}]" in result["text"], result["text"]
+    assert result["length"] < 60_000
+    assert result["seconds"] < SECONDS
+    assert result["megabytes"] < MEGABYTES
 
 
-def test_a_pipe_that_is_written_to_is_not_read(tmp_path):
+def test_a_pipe_is_not_read(tmp_path):
     os.mkfifo(tmp_path / "pipe.toml")
     descriptor = os.open(tmp_path / "pipe.toml", os.O_RDWR)
     try:
         os.write(descriptor, b"a = 1\n")
-        with pytest.raises(Refused, match="is a pipe"):
+        with pytest.raises(Refused) as caught:
             Document.load(tmp_path / "pipe.toml")
+        assert caught.value.codes == ["unreadable-file"]
         assert os.read(descriptor, 100) == b"a = 1\n"
     finally:
         os.close(descriptor)
