@@ -1,4 +1,4 @@
-"""What happens to a run when something around it breaks."""
+"""Damaged run directories, signals, broken pipes and faulty plugins."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ sample = {{ count = 2 }}
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def finished(tmp_path_factory):
     """An experiment file and a finished run of it."""
     folder = tmp_path_factory.mktemp("faults")
     (folder / "tiny.toml").write_text(TINY.format(quick=QUICK))
@@ -37,9 +37,8 @@ def made(tmp_path_factory):
 
 
 @pytest.fixture
-def copy(made, tmp_path):
-    """A copy of the run, to be broken."""
-    return Path(shutil.copytree(made[1], tmp_path / "run"))
+def copy(finished, tmp_path):
+    return Path(shutil.copytree(finished[1], tmp_path / "run"))
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -49,7 +48,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("text", ["[1]", "\\xff{", '{"environment": 3}', '{"resumed": 5}'])
-def test_a_damaged_manifest_is_refused_and_nothing_has_changed(copy, text, capsys):
+def test_a_damaged_manifest_is_refused_without_side_effects(copy, text, capsys):
     (copy / "manifest.json").write_text(text)
     before = contents(copy)
     assert main(["run", "--resume", str(copy), "--set", "train.steps=4"]) == 2
@@ -57,14 +56,14 @@ def test_a_damaged_manifest_is_refused_and_nothing_has_changed(copy, text, capsy
     assert contents(copy) == before
 
 
-def test_checkpoints_that_are_a_file_are_told_before_training(copy, capsys):
+def test_a_file_in_place_of_the_checkpoints(copy, capsys):
     shutil.rmtree(copy / "checkpoints")
     (copy / "checkpoints").write_text("x")
     assert main(["run", "--resume", str(copy), "--set", "train.steps=4"]) == 3
     assert "is not a folder" in capsys.readouterr().err
 
 
-def test_the_newest_intact_checkpoint_is_used_and_the_damaged_one_named(copy, capsys):
+def test_resume_falls_back_to_the_newest_intact_checkpoint(copy, capsys):
     newest = max((copy / "checkpoints").iterdir())
     data = bytearray((newest / "model.safetensors").read_bytes())
     data[-5] ^= 1
@@ -79,7 +78,7 @@ def test_the_newest_intact_checkpoint_is_used_and_the_damaged_one_named(copy, ca
     assert main(["evaluate", str(copy)]) == 3
 
 
-def test_a_checkpoint_with_right_hashes_and_wrong_contents_is_named(copy, capsys):
+def test_a_checkpoint_with_matching_checksums_and_wrong_contents(copy, capsys):
     import hashlib
 
     newest = max((copy / "checkpoints").iterdir())
@@ -91,7 +90,7 @@ def test_a_checkpoint_with_right_hashes_and_wrong_contents_is_named(copy, capsys
     assert "does not hold what this run needs" in capsys.readouterr().err
 
 
-def test_samples_are_never_drawn_over_others(copy, tmp_path, capsys):
+def test_samples_are_never_overwritten(copy, tmp_path, capsys):
     for _ in range(2):
         assert main(["sample", str(copy), "--count", "2"]) == 0
     names = sorted(path.name for path in (copy / "samples").iterdir())
@@ -105,23 +104,21 @@ def test_samples_are_never_drawn_over_others(copy, tmp_path, capsys):
     assert "cannot be made" in capsys.readouterr().err
 
 
-def test_a_reader_that_goes_away_ends_nothing(made, tmp_path):
-    line = (
-        f"{sys.executable} -m experiments.run {made[0]} --runs {tmp_path / 'runs'} | head -1; echo ${{PIPESTATUS[0]}}"
-    )
+def test_a_closed_output_pipe_does_not_stop_a_run(finished, tmp_path):
+    line = f"{sys.executable} -m experiments.run {finished[0]} --runs {tmp_path / 'runs'} | head -1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.stdout.splitlines()[-1] == "0", done.stderr
     (run,) = (tmp_path / "runs").iterdir()
     assert (run / "checkpoints" / "step-00000003").is_dir()
 
 
-def test_a_loss_that_is_no_number_stops_the_run_before_the_update(made, tmp_path, capsys):
+def test_a_nan_loss_exits_4(finished, tmp_path, capsys):
     (tmp_path / "nan.py").write_text(
         "from typing import ClassVar\n"
         "from dither.registry import hookimpl\n"
         "from dither.registry.kinds import LossSpec\n"
         "class Nan(LossSpec):\n"
-        "    '''No number.'''\n"
+        "    '''NaN.'''\n"
         "    name: ClassVar[str] = 'nan'\n"
         "    def build(self, process):\n"
         "        from dither.registry.flow import Measured\n"
@@ -133,7 +130,7 @@ def test_a_loss_that_is_no_number_stops_the_run_before_the_update(made, tmp_path
         "def register_components():\n"
         "    return [Nan]\n"
     )
-    (tmp_path / "e.toml").write_text(f'extends = "{made[0]}"\nplugins = ["./nan.py"]\nloss = "nan"\n')
+    (tmp_path / "e.toml").write_text(f'extends = "{finished[0]}"\nplugins = ["./nan.py"]\nloss = "nan"\n')
     assert main(["run", str(tmp_path / "e.toml"), "--runs", str(tmp_path / "runs")]) == 4
     assert "step 1" in capsys.readouterr().err
 
@@ -142,19 +139,17 @@ def test_a_loss_that_is_no_number_stops_the_run_before_the_update(made, tmp_path
     ("code", "message"),
     [("import nosuchmod", "p.py:1"), ("x = 1", "@hookimpl"), ("def f(:\n", "p.py")],
 )
-def test_a_plugin_file_at_fault_is_named_with_its_line_and_that_of_the_experiment(
-    made, tmp_path, code, message, capsys
-):
+def test_a_broken_plugin_file_is_reported_with_both_places(made, tmp_path, code, message, capsys):
     (tmp_path / "p.py").write_text(code)
-    (tmp_path / "e.toml").write_text(f'extends = "{made[0]}"\nplugins = ["./p.py"]\n')
+    (tmp_path / "e.toml").write_text(f'extends = "{finished[0]}"\nplugins = ["./p.py"]\n')
     assert main(["validate", str(tmp_path / "e.toml")]) == 2
     printed = capsys.readouterr().err
     assert message in printed
     assert "e.toml:2:12" in printed
 
 
-def test_a_file_with_a_byte_order_mark_is_read(made, tmp_path):
-    (tmp_path / "bom.toml").write_bytes(b"\xef\xbb\xbf" + made[0].read_bytes())
+def test_a_byte_order_mark_is_accepted(finished, tmp_path):
+    (tmp_path / "bom.toml").write_bytes(b"\xef\xbb\xbf" + finished[0].read_bytes())
     assert main(["validate", str(tmp_path / "bom.toml")]) == 0
 
 
@@ -166,7 +161,7 @@ SIGNALS = "import os, time\nfrom dither.engine.signals import *\n"
 KILLED = "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGTERM)\nexcept BaseException:\n    print('on')\n"
 
 
-def test_a_signal_while_torch_is_imported_ends_the_process_where_an_exception_would_abort_it(tmp_path):
+def test_sigterm_during_torch_import_exits_75(tmp_path):
     (tmp_path / "torch.py").write_text("import late")
     (tmp_path / "late.py").write_text(KILLED)
     done = python(SIGNALS + "with stop_on_signals():\n    import torch", tmp_path)
@@ -174,15 +169,15 @@ def test_a_signal_while_torch_is_imported_ends_the_process_where_an_exception_wo
     assert done.stderr == "stopped by SIGTERM; nothing is lost, the same command begins again\n"
 
 
-def test_a_signal_in_any_other_import_is_raised_as_elsewhere(tmp_path):
+def test_sigterm_during_other_imports_raises(tmp_path):
     (tmp_path / "torch.py").write_text("")
     (tmp_path / "late.py").write_text(KILLED)
     done = python(SIGNALS + "with stop_on_signals():\n    import torch, late", tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "on\n", "")
 
 
-def test_a_signal_within_the_importing_itself_is_raised_right_after_it(tmp_path):
-    """Its callbacks swallow exceptions, with a traceback."""
+def test_sigterm_inside_the_import_system_is_deferred(tmp_path):
+    """Its callbacks would swallow the exception."""
     within = "compile('os.kill(os.getpid(), 15)\\nfor _ in range(9): pass', '<frozen importlib._bootstrap>', 'exec')"
     text = f"with stop_on_signals():\n    exec({within})\n    print('on', flush=True)\n    time.sleep(5)"
     done = python(SIGNALS + text, tmp_path)
@@ -191,7 +186,7 @@ def test_a_signal_within_the_importing_itself_is_raised_right_after_it(tmp_path)
 
 
 @pytest.mark.parametrize(("last", "code"), [(True, 0), (False, -15)])
-def test_a_signal_after_all_is_done_changes_nothing(tmp_path, last, code):
+def test_a_signal_after_completion_is_ignored(tmp_path, last, code):
     text = SIGNALS + f"with stop_on_signals({last}): pass\nos.kill(os.getpid(), 15)\ntime.sleep(0.01)"
     assert python(text, tmp_path).returncode == code
 
@@ -204,7 +199,7 @@ HANGS = {
 
 @pytest.mark.parametrize("hangs", HANGS)
 @pytest.mark.parametrize("late", [False, True])
-def test_a_process_that_hangs_at_its_exit_ends_at_a_second_signal_or_a_late_one(tmp_path, hangs, late):
+def test_a_process_that_hangs_at_exit_ends_at_the_next_signal(tmp_path, hangs, late):
     text = SIGNALS + "import dither.engine.signals as signals\n" + HANGS[hangs]
     text += f"signals.AT_END = {0 if late else 60}\nwith stop_on_signals(True) as stop: stop.code = 3\nprint('done')"
     command = [sys.executable, "-uc", text]
@@ -223,7 +218,7 @@ def test_a_process_that_hangs_at_its_exit_ends_at_a_second_signal_or_a_late_one(
         assert process.stderr.read() == b"SIGTERM after the end: ended at once\n"
 
 
-def test_the_code_of_a_command_is_that_of_its_end(monkeypatch):
+def test_main_registers_the_exit_code(monkeypatch):
     codes = []
     monkeypatch.setattr("dither.engine.runs.signals._watch_end", codes.append)
     monkeypatch.setattr("dither.engine.cli.atexit.register", lambda function: None)
