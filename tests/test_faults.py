@@ -105,7 +105,8 @@ def test_samples_are_never_overwritten(copy, tmp_path, capsys):
 
 
 def test_a_closed_output_pipe_does_not_stop_a_run(finished, tmp_path):
-    line = f"{sys.executable} -m experiments.run {finished[0]} --runs {tmp_path / 'runs'} | head -1; echo ${{PIPESTATUS[0]}}"
+    command = f"{sys.executable} -m experiments.run {finished[0]} --runs {tmp_path / 'runs'}"
+    line = f"{command} | head -1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.stdout.splitlines()[-1] == "0", done.stderr
     (run,) = (tmp_path / "runs").iterdir()
