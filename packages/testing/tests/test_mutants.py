@@ -587,7 +587,7 @@ MUTANTS = [
             "likes_are_seeded": function(like=lambda inner, n, seed: all_known(inner.batch("train", range(n)))),
             "metrics_of_any_cut": function(metrics=lambda inner: Batches()),
             "baselines_are_finite": function(baselines=lambda inner: {"nats": 1.0}),
-            "judges_and_shows": function(show=lambda inner, x, like: [Picture("a/b", text="x")]),
+            "judges_and_shows": function(plots=lambda inner, x, like: [Picture("a/b", text="x")]),
         }.items()
     ),
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The hooks of the house. A plugin is a module (or any object) whose functions are marked with `hookimpl`."""
+"""The hooks of dither. A plugin is a module, or any object, whose functions are marked with `hookimpl`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .spec.misfit import Misfit
 __all__ = ["CHECK", "PROJECT", "REGISTRATION", "RUN_HOOKS", "Hooks", "hookimpl", "hookspec"]
 
 PROJECT = "dither"
-"""What pluggy knows our hooks by."""
+"""The project name for pluggy."""
 REGISTRATION = "register_components"
-"""The hook by which parts arrive."""
+"""The hook that registers components."""
 CHECK = "check_experiment"
-"""The hook that yields misfits."""
+"""The hook that yields incompatibilities."""
 RUN_HOOKS = frozenset({"before_run", "after_step", "after_eval", "after_checkpoint", "after_run", "on_run_error"})
-"""The hooks of observers: an installed plugin that has one is imported when a run begins."""
+"""Hooks that are called during a run."""
 hookspec = pluggy.HookspecMarker(PROJECT)
 """Marks a hook."""
 hookimpl = pluggy.HookimplMarker(PROJECT)
@@ -28,16 +28,16 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
 class Hooks:
-    """What a plugin may implement. An implementation may take fewer arguments than are listed."""
+    """The hooks a plugin may implement. An implementation may take fewer arguments than are listed."""
 
     @hookspec
     def register_components(self) -> Iterable[type[Spec]]:
-        """Return the Spec classes that this plugin offers. Called once, before torch is imported."""
+        """Return the Spec classes of this plugin. Called once, before torch is imported."""
         raise NotImplementedError
 
     @hookspec
     def check_experiment(self, experiment: Any) -> Iterable[Misfit]:
-        """Yield what is wrong between parts of a validated experiment. Called before torch is imported."""
+        """Yield incompatibilities between components of a validated experiment. Called before torch is imported."""
         raise NotImplementedError
 
     @hookspec
@@ -53,7 +53,7 @@ class Hooks:
 
     @hookspec
     def after_step(self, run: Any, step: int, metrics: Mapping[str, Any]) -> None:
-        """Called after each step with the figures of that step (tensors on the device: reading them waits for it)."""
+        """Called after each step with its metrics (tensors on the device; reading them synchronises)."""
 
     @hookspec
     def after_eval(self, run: Any, step: int, metrics: Mapping[str, float]) -> None:
@@ -65,7 +65,7 @@ class Hooks:
 
     @hookspec
     def after_run(self, run: Any, summary: Mapping[str, Any]) -> None:
-        """Called once when a run has come to its end."""
+        """Called once when a run has finished."""
 
     @hookspec
     def on_run_error(self, run: Any, error: BaseException) -> None:

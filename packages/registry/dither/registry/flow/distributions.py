@@ -1,9 +1,9 @@
-"""Heads that tell a law: not one value for each position, but what values it may have, and how likely they are.
+"""Protocols of heads that predict a distribution of values instead of one value per element.
 
-    h --head.law--> Law --process.read--> LawPrediction
+    h --head.distribution--> ValueDistribution --process.read--> DistributionPrediction
 
-The loss asks a prediction for the errors that train the law, the process for draws as it fills in; whoever asks for x0
-gets the mean. Letters: B batch, L length, M features, D width.
+A loss trains the distribution by `squared_errors`, a sampler draws from it, and `x0` is its mean.
+Letters: B batch, L length, M features, D width.
 """
 
 from __future__ import annotations
@@ -19,45 +19,45 @@ __all__ = ["DistributionHead", "DistributionPrediction", "ValueDistribution"]
 
 @runtime_checkable
 class ValueDistribution(Protocol):
-    """The laws of the values at each position, each by itself."""
+    """The joint distribution of the values at each position, independent between positions."""
 
     def mean(self, x: Float[Tensor, "B L M"], masked: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
-        """Return the expected hidden values of each position, given its others; `head(h)` where all are hidden."""
+        """Return the mean of the masked values given the others at the position; `head(h)` if all are masked."""
         ...
 
     def sample(self, x: Float[Tensor, "B L M"], masked: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
-        """Draw the hidden values of each position, given its others, which come out as they are."""
+        """Draw the masked values given the others at the position, which are returned unchanged."""
         ...
 
     def squared_errors(self, x0: Float[Tensor, "B L M"], target_mask: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
-        """Return squared errors that are least where the law is that of the data; 0 where not wanted.
+        """Return squared errors whose mean is minimal at the distribution of the data; 0 outside `target_mask`.
 
-        They are measured with noise drawn anew at each call.
+        Each call draws new noise.
         """
         ...
 
 
 @runtime_checkable
 class DistributionHead(Protocol):
-    """A head, an nn.Module, that tells a law. Called like any other it gives the mean."""
+    """A head, also an nn.Module, that predicts a distribution. Calling it returns the mean."""
 
     def __call__(self, h: Float[Tensor, "B L D"]) -> Float[Tensor, "B L M"]:
         """Return the mean."""
         ...
 
     def distribution(self, h: Float[Tensor, "B L D"]) -> ValueDistribution:
-        """Return the law."""
+        """Return the distribution."""
         ...
 
 
 @runtime_checkable
 class DistributionPrediction(Protocol):
-    """A `FeaturePrediction` that tells a law; its x0 is the mean."""
+    """A `FeaturePrediction` with a distribution; its x0 is the mean."""
 
     def draw(self) -> Float[Tensor, "B L M"]:
-        """Draw clean samples; what is seen is as it is."""
+        """Draw clean samples; values that are not masked are kept."""
         ...
 
     def squared_errors(self, x0: Float[Tensor, "B L M"], target_mask: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
-        """Return the errors that train the law."""
+        """Return the errors that train the distribution."""
         ...

@@ -1,4 +1,4 @@
-"""Loss and head in one: what lets a loss be measured without the raw output of all positions at once.
+"""Losses fused with the last linear layer, so that the logits of all positions are never in memory.
 
 Letters: B batch, L length, V vocabulary, D width.
 """
@@ -17,34 +17,34 @@ if TYPE_CHECKING:
 __all__ = ["FUSED_FROM", "FusedLoss", "LiteralProcess"]
 
 FUSED_FROM = 256
-"""Ids of a vocabulary from which on the fused form of a loss is taken where there is one: on a CPU it is at least 1.5
-times as fast from here on (measured: width 128, 2,048 positions); below there is little to save."""
+"""Vocabulary size from which the fused form of a loss is used: on a CPU it is at least 1.5 times as fast from here on
+(measured: width 128, 2,048 positions); below there is little to gain."""
 
 
 @runtime_checkable
 class LiteralProcess(Protocol):
-    """A token process that takes the raw output of a model as it is, wherever an id is in doubt.
+    """A token process that uses the raw output of a model unchanged wherever an id is uncertain.
 
-    With `predict` = "posterior" or "plug-in" the log-softmax over `support` is what the model says of the clean id;
-    with "score" the raw output is the log score, but 0 at x_t. Off the support all is -inf.
+    With `predict` = "posterior" or "plug-in", the log-softmax over `support` is log p(x_0 | x_t); with "score", the raw
+    output is the log score, except 0 at x_t. Outside the support all is -inf.
     """
 
     predict: Any
 
     def support(self, device: Any) -> Bool[Tensor, "rows V"]:
-        """Ids of which the raw output says anything."""
+        """Return the ids for which the raw output is used."""
         ...
 
 
 @runtime_checkable
 class FusedLoss(Protocol):
-    """A loss that can also measure from what the head reads, so that raw values of all positions are never held.
+    """A loss that can also be computed from the input of the head.
 
-    It needs a head that is one linear map, and a token space with a single field.
+    It requires a head that is one linear layer, and a token space with a single field.
     """
 
     def __call__(self, pred: Any, noised: Noised) -> Measured:
-        """Measure a prediction."""
+        """Return the loss of a prediction."""
         ...
 
     def fused(
@@ -58,9 +58,9 @@ class FusedLoss(Protocol):
         half: bool = False,
         share: Float[Tensor, "B #L"] | None = None,
     ) -> Measured:
-        """Return what the loss is for `process.read(linear(h), noised.state, process.schedule(t))`.
+        """Return the loss of `process.read(linear(h), noised.state, process.schedule(t))`.
 
-        Only `Measured.total_with_grad` carries a gradient. With `half` matrix products run in bfloat16 and accumulate
+        Only `Measured.total_with_grad` carries a gradient. With `half`, matrix products run in bfloat16 and accumulate
         in float32. `share` multiplies the values.
         """
         ...

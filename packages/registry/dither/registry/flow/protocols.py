@@ -1,7 +1,7 @@
-"""What parts can do once they are built. These protocols are the whole run-time contract of the house.
+"""Protocols of built components: the complete runtime interface between them.
 
-Letters: B batch, L length, M features, V vocabulary, D width, C condition width, K keys. `X` is the shape of a sample:
-`B L` (tokens) or `B L M` (features).
+Letters: B batch, L length, M features, V vocabulary, D width, C condition width, K keys, H heads, E head width.
+`B L *M` is `B L` for tokens, `B L M` for features.
 """
 
 from __future__ import annotations
@@ -49,79 +49,79 @@ __all__ = [
 ]
 
 Schedule = Callable[[Float[Tensor, "B *L"]], Noise]
-"""Time in [0, 1] -> Noise. sigma grows with t, and rate is its derivative."""
+"""Time in [0, 1] -> Noise; sigma increases with t, and rate is its derivative."""
 
 Loss = Callable[[Any, Noised], Measured]
-"""A pure function of a prediction and of the record it was made from; per position, nothing mixed between positions."""
+"""A pure function of a prediction and its noised batch; the loss of a position depends on that position only."""
 
 
 @runtime_checkable
 class Process(Protocol):
-    """Noise on the way in, and one step back on the way out."""
+    """Adds noise to clean samples, and removes it step by step."""
 
     schedule: Schedule
 
     @property
     def space(self) -> Space:
-        """What the model must serve: the task's space, perhaps with MASK added."""
+        """The space the model must serve: that of the task, possibly with MASK added."""
         ...
 
     def times(self, n: int, device: Any = None) -> Float[Tensor, " n"]:
-        """Random training times, one in each of n equal strata of the time range."""
+        """Draw training times, one in each of n equal strata of the time range."""
         ...
 
     def level(self, t: Float[Tensor, "B *L"]) -> Float[Tensor, "B *L"]:
-        """What the model is told of the noise at t."""
+        """Return the noise level at t in the form the model is conditioned on."""
         ...
 
     def corrupt(self, clean: Clean, t: Float[Tensor, "B *L"]) -> Noised:
-        """Draw x_t given x_0; fixed values stay as they are."""
+        """Draw x_t given x_0; fixed values are kept."""
         ...
 
     def read(self, raw: Float[Tensor, "B L V"], state: State, noise: Noise) -> Any:
-        """Give the raw output of the model its meaning: a `TokenPrediction` or a `FeaturePrediction`."""
+        """Return the prediction of a raw model output: a `TokenPrediction` or a `FeaturePrediction`."""
         ...
 
     def prior(self, like: Clean) -> State:
-        """The state at t = 1; fixed values of `like` are already in place."""
+        """Draw the state at t = 1, with the fixed values of `like` in place."""
         ...
 
     def step(self, state: State, pred: Any, now: Noise, then: Noise, like: Clean) -> State:
-        """Draw x_s given x_t and a prediction, for s < t (`then` is the noise at s)."""
+        """Draw x_s given x_t and a prediction, for s < t; `now` is the noise at t, `then` at s."""
         ...
 
     def finish(self, state: State, pred: Any, like: Clean) -> Shaped[Tensor, "B L *M"]:
-        """Go from the last state straight to a clean sample."""
+        """Return a clean sample from the last state."""
         ...
 
 
 @runtime_checkable
 class BoundedProcess(Protocol):
-    """A process that knows what a loss leaves out of the bound on -log p(x_0)."""
+    """A process that can complete a loss to a bound on -log p(x_0)."""
 
     def bound(self, clean: Clean, measured: Measured, denoise: Callable[[State, Float[Tensor, " B"]], Any]) -> Measured:
-        """Add to a measured loss, per position and in nats, what happens before the smallest t and after t = 1."""
+        """Add the terms before the smallest t and at t = 1 to a loss, per position in nats."""
         ...
 
 
 @runtime_checkable
 class ImportanceSampledProcess(Protocol):
-    """A process that may draw what a loss is measured with otherwise than from q(x_t | x_0) at even times."""
+    """A process that may draw times and states from another distribution than uniform t and q(x_t | x_0)."""
 
     def estimate(self, clean: Clean, t: Float[Tensor, " B"]) -> tuple[Float[Tensor, " B"], Noised]:
-        """Return times and the states at them; over even t the mean of a token loss is the same as with `corrupt`.
+        """Return times and noised batches with the same mean token loss over uniform t as `corrupt`.
 
-        What a state weighs beyond that goes into the rate of its noise.
+        Importance weights are factors of the rate of the noise.
         """
         ...
 
 
 @runtime_checkable
 class TimelessProcess(Protocol):
-    """A process whose states may say nothing of time, though the model is told one.
+    """A process whose states may be independent of time, although the model is conditioned on one.
 
     Attributes:
-        fixed_time: The one time at which evaluation and sampling run the model; None where states depend on time.
+        fixed_time: The time used for evaluation and sampling, or None if states depend on time.
     """
 
     fixed_time: float | None
@@ -238,19 +238,19 @@ class PatientProcess(Protocol):
 
 @runtime_checkable
 class Session(Protocol):
-    """What a sampler talks to: the model, the meaning of its output, and its memory of finished positions."""
+    """The model as a sampler calls it: states in, predictions out, with a cache of finished positions."""
 
     def __call__(self, state: State, t: Float[Tensor, "B *L"]) -> Any:
-        """Denoise: a state at time t -> a prediction."""
+        """Return the prediction for a state at time t."""
         ...
 
     def append(self, x: Shaped[Tensor, "B L"]) -> None:
-        """Put finished positions behind those already remembered; later calls see them as context."""
+        """Append finished positions to the cache; later calls attend to them."""
         ...
 
 
 Sampler = Callable[[Process, Session, Clean], Iterator[Shaped[Tensor, "B L *M"]]]
-"""Walks a process back from t = 1, yields every state on the way, and the clean sample last."""
+"""Reverses a process from t = 1: yields every state, and the clean sample last."""
 
 
 @runtime_checkable
@@ -271,13 +271,13 @@ class KeyValueCache(Protocol):
     def join(
         self, layer: int, k: Float[Tensor, "B H L E"], v: Float[Tensor, "B H L E"]
     ) -> tuple[Float[Tensor, "B H K E"], Float[Tensor, "B H K E"]]:
-        """Write what a block made of new tokens behind the finished ones of its layer, and return them all."""
+        """Append keys and values of new tokens to those of a layer, and return all."""
         ...
 
 
 @runtime_checkable
 class Denoiser(Protocol):
-    """A model. It is also a torch.nn.Module."""
+    """A model; also a torch.nn.Module."""
 
     def __call__(
         self,
@@ -290,11 +290,10 @@ class Denoiser(Protocol):
         cache: Any = None,
         keep: bool = False,
     ) -> Float[Tensor, "B L V"]:
-        """Return raw values per position: `B L M` for features, one number per id `B L V` for tokens.
+        """Return the raw output per position: `B L M` for features, `B L V` for tokens.
 
-        With a `context` each block of the state sees, of other blocks, the earlier ones of the context; only a model
-        whose facts name a block size is given one. With a `cache` the positions given stand behind the cached ones;
-        with `keep` they are added to it.
+        With a `context`, each block of the state attends to the earlier blocks of the context; only models with a
+        block size get one. With a `cache`, the positions follow the cached ones; `keep` adds them to the cache.
         """
         ...
 
@@ -309,7 +308,7 @@ class Denoiser(Protocol):
         cache: Any = None,
         keep: bool = False,
     ) -> Float[Tensor, "B L D"]:
-        """Return what the head reads; `model(...) == model.head(model.trunk(...))`."""
+        """Return the input of the head: `model(...) == model.head(model.trunk(...))`."""
         ...
 
     def new_cache(self) -> KeyValueCache:
@@ -322,7 +321,7 @@ Split = Literal["train", "valid", "test"]
 
 @dataclass(frozen=True)
 class Picture:
-    """Something to look at: any of these forms, under a file name without suffix."""
+    """A picture in any of these formats, under a file name without suffix."""
 
     name: str
     png: bytes | None = None
@@ -334,30 +333,30 @@ class Picture:
 
 @runtime_checkable
 class Metrics(Protocol):
-    """Adds up over batches, so that the result does not depend on how a split was cut into batches."""
+    """An accumulator whose result does not depend on how a split is divided into batches."""
 
     def update(self, clean: Clean, noised: Noised, pred: Any, measured: Measured) -> None:
-        """Take in one batch."""
+        """Add one batch."""
         ...
 
     def compute(self) -> dict[str, float]:
-        """Return the figures by name; a name says its unit, as in `nats_per_graph`."""
+        """Return the metrics by name; names contain the unit, as in `nats_per_graph`."""
         ...
 
 
 RatioSums = tuple[Float[Tensor, " B"], Float[Tensor, " B"]]
-"""What each sample of a batch adds to the sum above and to the sum below of a figure that is a ratio of two sums."""
+"""The terms of each sample in numerator and denominator of a metric that is a ratio of two sums."""
 
 
 @runtime_checkable
 class SampledMetrics(Protocol):
-    """Metrics that tell how sure they are: the engine adds `NAME_ci95`, half of a 95 % interval, to each figure named.
+    """Metrics with confidence intervals: the engine adds `NAME_ci95`, half the width of a 95 % interval.
 
-    An interval comes from the spread over samples, each with all its repeats together.
+    An interval is computed from the variance over samples, with all repeats of a sample as one.
     """
 
     def per_sample(self, clean: Clean, measured: Measured) -> Mapping[str, RatioSums]:
-        """Return by name those figures of `compute` that are ratios of two sums over samples."""
+        """Return the terms of those metrics of `compute` that are ratios of two sums over samples."""
         ...
 
 
@@ -403,23 +402,23 @@ class Tracker(Protocol):
 
 @runtime_checkable
 class Task(Protocol):
-    """What the data is, how well a model does on it, and how it looks."""
+    """The data, its metrics and its plots."""
 
     @property
     def space(self) -> Space:
-        """What one sample looks like."""
+        """The space of one sample."""
         ...
 
     def size(self, split: Split) -> int:
-        """Number of samples of a split."""
+        """Return the number of samples of a split."""
         ...
 
     def batch(self, split: Split, rows: Sequence[int]) -> Clean:
-        """Return the samples with these numbers, on the CPU: a pure function of its arguments."""
+        """Return the samples with these indices, on the CPU: a pure function of its arguments."""
         ...
 
     def like(self, n: int, seed: int) -> Clean:
-        """What sampling starts from: which positions are valid and known, with the truth in x0 where there is one."""
+        """Return templates for sampling: valid and known positions, and the true values in x0 if there are any."""
         ...
 
     def metrics(self) -> Metrics:
@@ -427,59 +426,59 @@ class Task(Protocol):
         ...
 
     def baselines(self) -> dict[str, float]:
-        """Trivial predictors on the validation split, under the names of the metrics they are to be compared with.
+        """Return metrics of trivial predictors on the validation split, as `metric/baseline`.
 
-        A key is `metric/baseline`, as in `nats_per_graph/unigram`. Those of drawn samples, where they are others, are
-        `sample metric/baseline`. It may take another `split`, which was measured just before; without that, figures of
-        other splits stand alone.
+        For example `nats_per_graph/unigram`, or `sample metric/baseline` for metrics of samples. The method may take a
+        `split` argument, for the baselines of the split that was evaluated last.
         """
         ...
 
     def sample_metrics(self, samples: Shaped[Tensor, "N L *M"], like: Clean) -> dict[str, float]:
-        """Figures about drawn samples."""
+        """Return metrics of samples."""
         ...
 
     def plots(self, samples: Shaped[Tensor, "N L *M"], like: Clean) -> Iterable[Picture]:
-        """Pictures of drawn samples."""
+        """Yield pictures of samples."""
         ...
 
 
 @runtime_checkable
 class BucketedTask(Protocol):
-    """A task that can say which samples have the same real positions."""
+    """A task that groups samples with the same valid positions."""
 
     def buckets(self, split: Split) -> Sequence[int]:
-        """A number for each sample; samples of one number have the same real positions."""
+        """Return a bucket number for each sample; samples of one bucket have the same valid positions."""
         ...
 
 
 @runtime_checkable
 class DataWarnings(Protocol):
-    """A task that has something to say of its data before a run."""
+    """A task with warnings about its data, shown before a run."""
 
     def data_warnings(self) -> Iterable[str]:
-        """Lines for a person, such as how many samples were left out, and why."""
+        """Yield lines such as the number of rejected samples and the reason."""
         ...
 
 
 @runtime_checkable
 class ShowsTrajectories(Protocol):
-    """A task that can show how samples came about."""
+    """A task that can plot sampling trajectories."""
 
     def trajectory_plots(self, path: Shaped[Tensor, "T N L *M"], like: Clean) -> Iterable[Picture]:
-        """Pictures of every state that a sampler yielded, the finished samples last; `like` is what it began with."""
+        """Yield pictures of all states of a sampler, the finished samples last; `like` is the template."""
         ...
 
 
 @runtime_checkable
 class Exports(Protocol):
-    """A task that can write samples for other programs."""
+    """A task that can export samples to files of other programs."""
 
     def export(
         self, samples: Shaped[Tensor, "N L *M"], like: Clean, form: str, folder: Path
     ) -> tuple[Sequence[Path], Sequence[str]]:
-        """Write samples in a form that the Spec names (`TaskSpec.exports`) into a folder of their own.
+        """Write samples in a format of `TaskSpec.exports` into a new folder.
 
-        Return the files with samples, and what to tell a person: samples that were left out, and why.
+        Returns:
+            The files with samples, and messages such as the samples that were rejected and why.
         """
         ...

@@ -1,9 +1,9 @@
-"""The records that flow through one step, in the order in which they appear.
+"""The records that flow through one training step, in order.
 
     batch --task--> Clean --process.corrupt--> Noised --model, process.read--> Prediction --loss--> Measured
 
-Letters: B batch, L length, M features, V vocabulary. `X` below stands for the shape of a sample: `B L` for tokens,
-`B L M` for features. `valid` speaks of positions; `known`, `masked` and `target_mask` have the shape of the sample.
+Letters: B batch, L length, M features, V vocabulary. `B L *M` is `B L` for tokens, `B L M` for features.
+`valid` has one value per position; `known`, `masked` and `target_mask` have the shape of x0.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ __all__ = [
 
 
 class _TensorRecord:
-    """A record of tensors that moves between devices and splits along the batch as one."""
+    """A dataclass of tensors that is moved between devices and sliced along the batch as a whole."""
 
     def apply(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """Return the record with `change` applied to each of its tensors."""
+        """Return the record with `change` applied to each tensor."""
 
         def changed(value: Any) -> Any:
             if isinstance(value, Tensor):
@@ -56,14 +56,14 @@ class _TensorRecord:
 
 @dataclass(frozen=True)
 class Clean(_TensorRecord):
-    """A batch made ready by its task.
+    """A clean batch of a task.
 
     Attributes:
         x0: Ids `B L` (int64) or features `B L M` (float).
         valid: True on real positions, False on padding. `B L`.
         known: True where the value is given: never noised, never changed by a sampler. The shape of x0.
-        cond: Conditions by name, each with the batch first.
-        goal: What samples must fulfil beyond what is known, the same for all of the batch; None for nothing.
+        cond: Conditions by name, each with the batch dimension first.
+        goal: Constraints on samples beyond the known values, the same for the whole batch; None for none.
     """
 
     x0: Shaped[Tensor, "B L *M"]
@@ -81,37 +81,37 @@ class Clean(_TensorRecord):
 
     @property
     def fixed(self) -> Bool[Tensor, "B L *M"]:
-        """True where a process must not touch x0: padding, and known values."""
+        """True where a process must not change x0: padding and known values."""
         return ~over(self.valid, self.x0) | self.known
 
     def slice_positions(self, start: int, stop: int) -> Clean:
-        """Return the positions `start` to `stop` (exclusive); conditions stay whole, a goal is dropped."""
+        """Return positions `start` to `stop` (exclusive) with all conditions and without the goal."""
         part = slice(start, stop)
         return Clean(self.x0[:, part], self.valid[:, part], self.known[:, part], self.cond)
 
 
 @runtime_checkable
 class Goal(Protocol):
-    """What samples must fulfil, such as constraints of a person: to be judged afterwards, and to be led to."""
+    """Constraints on samples: checked on finished samples, and used to guide sampling."""
 
     def satisfied(self, x: Shaped[Tensor, "B L"]) -> dict[str, Bool[Tensor, " B"]]:
-        """Return by name which parts of the goal finished samples meet."""
+        """Return for each constraint by name which finished samples satisfy it."""
         ...
 
     def log_prob(self, log_clean: Float[Tensor, "B L V"], at: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
-        """Return how likely the goal is met if the token `at` becomes v and the others are drawn from `log_clean`.
+        """Return the log-probability of the goal if token `at` becomes v and the others are drawn from `log_clean`.
 
-        It may be an estimate, but not once all other tokens are certain; -inf only where the goal is out of reach.
+        It may be an estimate unless all other tokens are certain; -inf only where the goal is impossible.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Noise(_TensorRecord):
-    """A schedule read at one time per sample or per position. The signal left is alpha = exp(-sigma).
+    """A schedule at one time per sample or per position. The remaining signal is alpha = exp(-sigma).
 
     Attributes:
-        sigma: The noise added up from 0 to t, at least 0.
+        sigma: The integral of the rate from 0 to t.
         rate: d sigma / dt.
     """
 
@@ -119,27 +119,27 @@ class Noise(_TensorRecord):
     rate: Float[Tensor, "B *L"]
 
     def alpha(self, like: Tensor) -> Float[Tensor, "..."]:
-        """The signal left, exp(-sigma), shaped to broadcast over `like`."""
+        """Return exp(-sigma), shaped to broadcast over `like`."""
         return over(self.sigma, like).neg().exp()
 
     def one_minus_alpha(self, like: Tensor) -> Float[Tensor, "..."]:
-        """1 - alpha, exact for small sigma."""
+        """Return 1 - alpha, exact for small sigma, shaped to broadcast over `like`."""
         return -over(self.sigma, like).neg().expm1()
 
     def since(self, earlier: Noise) -> Noise:
-        """The noise added between an earlier time and this one."""
+        """Return the noise added between an earlier time and this one."""
         return Noise((self.sigma - earlier.sigma).clamp_min(0), self.rate)
 
 
 @dataclass(frozen=True)
 class State(_TensorRecord):
-    """All that the model may look at. Where `masked`, x carries no information.
+    """The input of the model. Where `masked`, x carries no information.
 
     Attributes:
         x: Ids `B L` or features `B L M`.
         masked: True where the value was removed (feature processes); for tokens MASK says so and this is all False.
         requested: True on positions whose output is used; None for all. At others the output may be anything finite.
-        noisy: True where x carries Gaussian noise, beside clean values; None where that is not told.
+        noisy: True where x has Gaussian noise, False where it is clean; None if not applicable.
     """
 
     x: Shaped[Tensor, "B L *M"]
@@ -149,17 +149,17 @@ class State(_TensorRecord):
 
     @classmethod
     def of(cls, x: Tensor) -> State:
-        """A state in which nothing is hidden."""
+        """Return a state in which nothing is masked."""
         return cls(x, torch.zeros(x.shape, dtype=torch.bool, device=x.device))
 
 
 @dataclass(frozen=True)
 class Context(_TensorRecord):
-    """A finished sample beside a noised one: under block-causal attention, what each block sees of the earlier ones.
+    """The clean sample that each block attends to in earlier blocks, under block-causal attention.
 
     Attributes:
         state: The sample, of the shape of the noised one.
-        level: What the process says of its noise, per sample: that of t = 0.
+        level: Its noise level, per sample: that of t = 0.
     """
 
     state: State
@@ -168,17 +168,17 @@ class Context(_TensorRecord):
 
 @dataclass(frozen=True)
 class Noised(_TensorRecord):
-    """Everything a loss may need; losses hold no process.
+    """A noised batch with everything that a loss needs besides the prediction.
 
     Attributes:
         x0: The clean sample.
-        state: What the model sees of it.
-        noise: The level that made the state.
+        state: The input of the model.
+        noise: The noise level of the state.
         target_mask: True where the clean value is uncertain, so that a loss may use it. The shape of x0.
         valid: True on real positions. `B L`.
-        prior: Where moved tokens land, one row per position or one for all (token processes). Rows sum to 1.
+        prior: Distribution of replaced tokens, one row per position or one for all (token processes).
         eps: The Gaussian noise that was added (Gaussian processes).
-        fixed: True where the process could not act: padding and known values. The shape of x0.
+        fixed: True where the process does not act: padding and known values. The shape of x0.
     """
 
     x0: Shaped[Tensor, "B L *M"]
@@ -191,36 +191,36 @@ class Noised(_TensorRecord):
     eps: Float[Tensor, "B L M"] | None = None
 
     def __getitem__(self, rows: slice) -> Noised:
-        """Return some samples; the prior belongs to positions and stays whole."""
+        """Return some samples; the prior has no batch dimension and is kept."""
         part = replace(self, prior=None).apply(lambda value: value[rows])
         return replace(part, prior=self.prior)
 
 
 @runtime_checkable
 class TokenPrediction(Protocol):
-    """The model's word on clean tokens, in whichever form a loss or a sampler asks for."""
+    """A prediction of the clean tokens, as probabilities or as scores."""
 
     def log_clean(self) -> Float[Tensor, "B L V"]:
-        """Log p(x_0 | x_t), normalised; -inf on ids that cannot be."""
+        """Return log p(x_0 | x_t), normalised; -inf on impossible ids."""
         ...
 
     def log_score(self) -> Float[Tensor, "B L V"]:
-        """Log p_t(y) / p_t(x_t) with one position changed to y; 0 at y = x_t."""
+        """Return log p_t(y) / p_t(x_t) with one position changed to y; 0 at y = x_t."""
         ...
 
 
 @runtime_checkable
 class FeaturePrediction(Protocol):
-    """The model's word on clean features. `raw` is what it said itself, under the meaning `predict` of its process."""
+    """A prediction of the clean features."""
 
     @property
     def x0(self) -> Float[Tensor, "B L M"]:
-        """The clean sample."""
+        """The predicted clean sample."""
         ...
 
     @property
     def eps(self) -> Float[Tensor, "B L M"]:
-        """The noise that explains x_t, given `x0`."""
+        """The noise that explains x_t given `x0`."""
         ...
 
 
@@ -229,13 +229,13 @@ Prediction = TokenPrediction | FeaturePrediction
 
 @dataclass(frozen=True)
 class Measured(_TensorRecord):
-    """A loss per position, with weights: weighted means over batches, ranks and epochs are then exact.
+    """A loss per position with weights, so that means over batches and ranks are exact.
 
     Attributes:
-        values: The loss of a position. Where the weight is 0 the value does not matter, but it is finite.
-        weights: How much the position counts, at least 0.
+        values: The loss of each position; finite even where the weight is 0.
+        weights: The weight of each position, at least 0.
         total_with_grad: The sum of values times weights if only this sum carries the gradient, else None.
-        parts: Of what the values are made, by name, where that is worth knowing.
+        parts: Terms of the values by name, for logging.
     """
 
     values: Float[Tensor, "B L"]
@@ -244,20 +244,20 @@ class Measured(_TensorRecord):
     parts: dict[str, Float[Tensor, "B L"]] = field(default_factory=dict)
 
     def __getitem__(self, rows: slice) -> Self:
-        """Return some samples of the batch; of a sum that alone carries the gradient there is no part."""
+        """Return some samples of the batch, without `total_with_grad`."""
         parts = {name: part[rows] for name, part in self.parts.items()}
         return replace(self, values=self.values[rows], weights=self.weights[rows], total_with_grad=None, parts=parts)
 
     def total(self) -> Float[Tensor, ""]:
-        """Sum of values times weights."""
+        """Return the weighted sum."""
         return (self.values * self.weights).sum() if self.total_with_grad is None else self.total_with_grad
 
     def mean(self) -> Float[Tensor, ""]:
-        """Weighted mean; 0 when nothing is weighted."""
+        """Return the weighted mean; 0 if all weights are 0."""
         weight = self.weights.sum()
         return self.total() / torch.where(weight > 0, weight, 1.0)
 
 
 def over(value: Shaped[Tensor, "B *L"], like: Tensor) -> Shaped[Tensor, "..."]:
-    """Add trailing axes of size 1, so that one value per sample or per position broadcasts over `like`."""
+    """Add trailing dimensions of size 1, so that one value per sample or per position broadcasts over `like`."""
     return value.reshape(*value.shape, *[1] * (like.ndim - value.ndim))

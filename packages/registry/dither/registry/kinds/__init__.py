@@ -1,7 +1,8 @@
-"""The kinds of part: what each is given when it is built, and what it gives back.
+"""The kinds of components: what each is given and returns.
 
-Every kind has two verbs with the same arguments: `check` yields misfits without torch, `build` returns the part.
-Sizes (width, condition width, vocabulary, length) are handed down by the parent, never repeated in an experiment file.
+Every kind has two methods with the same arguments: `check` yields incompatibilities without torch, `build` returns the
+component. Sizes (width, condition width, vocabulary, length) are passed down by the parent, never repeated in an
+experiment file.
 """
 
 from __future__ import annotations
@@ -61,4 +62,4 @@ KINDS: dict[str, type[Spec]] = {
         TrackerSpec,
     )
 }
-"""Every kind by its name, in the order in which an experiment meets them."""
+"""Every kind by name, in the order of an experiment file."""

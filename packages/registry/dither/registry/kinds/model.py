@@ -1,9 +1,9 @@
-"""The kinds of part that make up a model; `kinds` offers them beside all others."""
+"""Kinds of components of a model."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -13,7 +13,6 @@ from ..flow.spaces import Condition, Space
 from ..spec.base import Spec
 from ..spec.misfit import Misfit
 from .component_info import ModelFacts
-from .costs import Cost, Matrix, Stage
 from .space_compatibility import OverSpace, unserved_space
 
 if TYPE_CHECKING:
@@ -23,35 +22,27 @@ __all__ = ["BlockSpec", "ConditionSpec", "EmbeddingSpec", "HeadSpec", "ModelSpec
 
 
 class ModelSpec(OverSpace):
-    """Raw output per position; an nn.Module with the methods of `parts.Denoiser`."""
+    """A model from states to raw output per position: an nn.Module with the methods of `flow.Denoiser`."""
 
     kind: ClassVar[str] = "model"
     layouts: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """Names that weights from elsewhere may have, each set of them by a name, and whose they are."""
+    """Naming schemes of external weights that `rename` understands, each with its origin."""
 
     def check(self, space: Space) -> Iterable[Misfit]:
-        """Yield why the model cannot serve the space."""
+        """Yield reasons why the model cannot serve the space."""
         yield from unserved_space(self, self.serves, space, ("process",))
 
     def facts(self) -> ModelFacts:
-        """Tell what samplers need to know."""
+        """Return the properties that samplers need."""
         return ModelFacts()
 
     def rename(self, layout: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return weights of one of the `layouts` under the names of this model; names of neither stay as they are.
+        """Return weights of one of the `layouts` under the names of this model; unknown names stay.
 
         Raises:
             Refused: They are of another layout.
         """
         raise NotImplementedError(f'model "{self.name}" has no layouts')
-
-    def stages(self, space: Space) -> Sequence[Stage]:
-        """What its parts take, in the order of the forward pass; by default it does not say."""
-        return (Stage("model", Cost.unsaid(self.kind, self.name)),)
-
-    def matrices(self, space: Space) -> Iterable[Matrix]:
-        """Name the matrices that make up most of the stage "blocks"; by default it does not say."""
-        return ()
 
     @abstractmethod
     def build(self, space: Space) -> nn.Module:
@@ -64,20 +55,12 @@ class BlockSpec(Spec):
     kind: ClassVar[str] = "block"
 
     def check(self, width: int, cond: int) -> Iterable[Misfit]:
-        """Yield why the block cannot have these widths."""
+        """Yield reasons why the block cannot have these widths."""
         return ()
 
     def at(self, layer: int, depth: int) -> Self:
         """Return the options of layer 0 .. depth-1; by default they are the same for all."""
         return self
-
-    def cost(self, width: int, cond: int, length: int) -> Cost:
-        """What one layer takes for `length` positions; by default it does not say."""
-        return Cost.unsaid(self.kind, self.name)
-
-    def matrices(self, width: int, cond: int) -> Iterable[Matrix]:
-        """Name the matrices of one layer; by default it does not say."""
-        return ()
 
     @abstractmethod
     def build(self, width: int, cond: int) -> nn.Module:
@@ -85,21 +68,17 @@ class BlockSpec(Spec):
 
 
 class EmbeddingSpec(OverSpace):
-    """Into the model: forward(state, cond, start) -> (`B extra+L D`, extra); `start` is the first position's index."""
+    """Embedding of a state: forward(state, cond, start) -> (`B extra+L D`, extra); `start` is the first index."""
 
     kind: ClassVar[str] = "embedding"
 
     def check(self, space: Space, width: int) -> Iterable[Misfit]:
-        """Yield why the space cannot be embedded."""
+        """Yield reasons why the space cannot be embedded."""
         yield from unserved_space(self, self.serves, space, ("process",))
 
     def extra(self) -> int:
-        """Tokens that it puts in front of the positions, such as a class token."""
+        """Return the number of tokens put before the positions, such as a class token."""
         return 0
-
-    def cost(self, space: Space, width: int) -> Cost:
-        """What it takes; by default it does not say."""
-        return Cost.unsaid(self.kind, self.name)
 
     @abstractmethod
     def build(self, space: Space, width: int) -> nn.Module:
@@ -107,69 +86,57 @@ class EmbeddingSpec(OverSpace):
 
 
 class PositionSpec(OverSpace):
-    """What a position is: forward(start, length, cond) -> `1 L D` or `B L D`, added to the embedded values."""
+    """Position embedding: forward(start, length, cond) -> `1 L D` or `B L D`, added to the embedded values."""
 
     kind: ClassVar[str] = "position"
 
     def check(self, space: Space, width: int) -> Iterable[Misfit]:
-        """Yield why positions of this space cannot be told."""
+        """Yield reasons why positions of this space cannot be embedded."""
         yield from unserved_space(self, self.serves, space, ("process",))
-
-    def cost(self, space: Space, width: int) -> Cost:
-        """What it takes; by default it does not say."""
-        return Cost.unsaid(self.kind, self.name)
 
     @abstractmethod
     def build(self, space: Space, width: int) -> nn.Module:
-        """Return the positions."""
+        """Return the position embedding."""
 
 
 class ConditionSpec(Spec):
-    """Noise level and conditions: forward(level `B` or `B L`, cond) -> `B C` or `B L C`."""
+    """Embedding of noise level and conditions: forward(level `B` or `B L`, cond) -> `B C` or `B L C`."""
 
     kind: ClassVar[str] = "condition"
-    _told: tuple[Condition, ...] = PrivateAttr(())
+    _conditions: tuple[Condition, ...] = PrivateAttr(())
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
-        """What the task tells beside each sample, where `over` has said so."""
-        return self._told
+        """The conditions of the space, after `with_space`."""
+        return self._conditions
 
     def with_space(self, space: Space) -> Self:
-        """Return the same part, told of a space, as a model does first; `told` then lists what the task tells."""
+        """Return a copy that knows the conditions of a space; a model calls this first."""
         part = self.model_copy()
-        part._told = space.conditions
+        part._conditions = space.conditions
         return part
 
     def dropped(self) -> tuple[str, ...]:
-        """Names of conditions that training leaves out at times, so that guidance may do so as well."""
+        """Return the conditions that training drops at random, which guidance requires."""
         return ()
 
     def check(self, width: int) -> Iterable[Misfit]:
-        """Yield why the condition cannot have this width."""
+        """Yield reasons why the condition cannot have this width."""
         return ()
-
-    def cost(self, width: int) -> Cost:
-        """What it takes; by default it does not say."""
-        return Cost.unsaid(self.kind, self.name)
 
     @abstractmethod
     def build(self, width: int) -> nn.Module:
-        """Return the embedding of the condition."""
+        """Return the embedding of noise level and conditions."""
 
 
 class HeadSpec(OverSpace):
-    """Out of the model: forward(h `B L D`) -> `B L M` or `B L V`, ids outside a field's vocabulary at -inf."""
+    """Output layer: forward(h `B L D`) -> `B L M` or `B L V`, ids outside a field's vocabulary at -inf."""
 
     kind: ClassVar[str] = "head"
 
     def check(self, space: Space, width: int) -> Iterable[Misfit]:
-        """Yield why the head cannot serve the space."""
+        """Yield reasons why the head cannot serve the space."""
         yield from unserved_space(self, self.serves, space, ("process",))
-
-    def cost(self, space: Space, width: int) -> Cost:
-        """What it takes; by default it does not say."""
-        return Cost.unsaid(self.kind, self.name)
 
     @abstractmethod
     def build(self, space: Space, width: int) -> nn.Module:

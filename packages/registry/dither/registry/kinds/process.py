@@ -1,8 +1,4 @@
-"""The kinds of part: what each is given when it is built, and what it gives back.
-
-Every kind has two verbs with the same arguments: `check` yields misfits without torch, `build` returns the part.
-Sizes (width, condition width, vocabulary, length) are handed down by the parent, never repeated in an experiment file.
-"""
+"""Kinds of components of diffusion: schedule, process, sampler."""
 
 from __future__ import annotations
 
@@ -14,7 +10,6 @@ from ..flow.spaces import Space
 from ..spec.base import Spec
 from ..spec.misfit import Misfit
 from .component_info import ModelFacts, ProcessFacts
-from .costs import Cost
 from .space_compatibility import OverSpace, unserved_space
 
 if TYPE_CHECKING:
@@ -44,25 +39,21 @@ class ScheduleSpec(Spec):
 
 
 class ProcessSpec(OverSpace):
-    """Noise on the way in, steps on the way back."""
+    """A diffusion process: adds noise to clean samples, and removes it step by step."""
 
     kind: ClassVar[str] = "process"
 
     def check(self, space: Space) -> Iterable[Misfit]:
-        """Yield why the process cannot act on the task's space."""
+        """Yield reasons why the process cannot act on the task's space."""
         yield from unserved_space(self, self.serves, space, ("task",))
 
     @abstractmethod
     def facts(self, space: Space) -> ProcessFacts:
-        """Tell what the parts built after the process need to know; `facts.space` is what the model must serve."""
+        """Return the properties that losses and samplers need; the model must serve `facts.space`."""
 
     def warn(self, space: Space) -> Iterable[Misfit]:
-        """Yield what is allowed, and should be known before a long run."""
+        """Yield warnings about valid options that are likely a mistake."""
         return ()
-
-    def cost(self, space: Space) -> Cost:
-        """What noising a sample and reading the model's output take; by default it does not say."""
-        return Cost.unsaid(self.kind, self.name)
 
     @abstractmethod
     def build(self, space: Space) -> Process:
@@ -70,18 +61,18 @@ class ProcessSpec(OverSpace):
 
 
 class SamplerSpec(Spec):
-    """A way to walk a process back."""
+    """An algorithm that draws samples by reversing a process."""
 
     kind: ClassVar[str] = "sampler"
     blockwise: ClassVar[bool] = False
-    """Whether it draws block after block, each behind finished ones, as a model with a block_size is trained."""
+    """Whether it draws block after block, as a model with a block size is trained."""
 
     def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
-        """Yield why this walk is not possible with this process and model."""
+        """Yield reasons why the sampler cannot be used with this process and model."""
         return ()
 
     def warn(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
-        """Yield what is allowed, and should be known before a long run."""
+        """Yield warnings about valid options that are likely a mistake."""
         return ()
 
     def piecewise(self) -> bool:
@@ -90,4 +81,4 @@ class SamplerSpec(Spec):
 
     @abstractmethod
     def build(self) -> Sampler:
-        """Return the walk."""
+        """Return the sampler."""

@@ -1,8 +1,4 @@
-"""The kinds of part: what each is given when it is built, and what it gives back.
-
-Every kind has two verbs with the same arguments: `check` yields misfits without torch, `build` returns the part.
-Sizes (width, condition width, vocabulary, length) are handed down by the parent, never repeated in an experiment file.
-"""
+"""Kinds of components of training: loss, optimizer, learning-rate schedule."""
 
 from __future__ import annotations
 
@@ -13,7 +9,6 @@ from typing import TYPE_CHECKING, ClassVar
 from ..spec.base import Spec
 from ..spec.misfit import Misfit
 from .component_info import ProcessFacts
-from .costs import Cost, Stage
 from .space_compatibility import OverSpace, unserved_space
 
 if TYPE_CHECKING:
@@ -26,30 +21,19 @@ __all__ = ["LRScheduleSpec", "LossSpec", "OptimizerSpec"]
 
 
 class LossSpec(OverSpace):
-    """What training minimises: (Prediction, Noised) -> Measured."""
+    """The training objective: (Prediction, Noised) -> Measured."""
 
     kind: ClassVar[str] = "loss"
     bound: ClassVar[bool] = False
     """Whether the mean over t is the diffusion part of a bound on -log p(x_0), in nats; evaluation adds the rest."""
 
     def check(self, process: ProcessFacts) -> Iterable[Misfit]:
-        """Yield why the loss is wrong for the process."""
+        """Yield reasons why the loss is wrong for the process."""
         yield from unserved_space(self, self.serves, process.space, ("process",))
 
     def warn(self, process: ProcessFacts) -> Iterable[Misfit]:
-        """Yield what is allowed, and should be known before a long run."""
+        """Yield warnings about valid options that are likely a mistake."""
         return ()
-
-    def cost(self, process: ProcessFacts) -> Cost:
-        """What measuring a prediction takes, the way back included; by default it does not say."""
-        return Cost.unsaid(self.kind, self.name)
-
-    def fused_cost(self, process: ProcessFacts, *, half: bool = False) -> Cost | None:
-        """What measuring from what the head reads takes (`FusedLoss`), with products in bfloat16 if `half`.
-
-        None where the loss has no such form.
-        """
-        return None
 
     @abstractmethod
     def build(self, process: ProcessFacts) -> Loss:
@@ -57,23 +41,17 @@ class LossSpec(OverSpace):
 
 
 class OptimizerSpec(Spec):
-    """Changes the weights."""
+    """An optimizer of the weights."""
 
     kind: ClassVar[str] = "optimizer"
-    moments: ClassVar[int | None] = None
-    """Numbers that it keeps for each weight, as the two of Adam; None where it does not say."""
-
-    def kept(self, stage: Stage) -> int:
-        """Numbers that it keeps for the weights of a part of the model, if these are all trained."""
-        return (self.moments or 0) * stage.parameters
 
     @abstractmethod
     def build(self, module: nn.Module) -> Optimizer:
-        """Return an optimizer over the parameters of `module` that want gradients."""
+        """Return an optimizer over the parameters of `module` that require gradients."""
 
 
 class LRScheduleSpec(Spec):
-    """The learning rate over a run, as a factor of the optimizer's own."""
+    """The learning rate over a run, as a factor of the optimizer's learning rate."""
 
     kind: ClassVar[str] = "lr-schedule"
 
