@@ -78,7 +78,7 @@ def default_spec(part: Component, catalog: Catalog) -> Spec:
     """Parse the snippet that `describe` shows: the defaults, and a value for each option that must be given."""
     table = tomllib.loads(describe(part, catalog)["snippet"])
     while "use" not in table:  # the tables of an experiment file around it
-        (table,) = table.values()
+        (table,) = table.values() if isinstance(table, dict) else table
     return catalog.parse(part.spec.kind, table | {"use": part.pinned})
 
 
@@ -216,6 +216,12 @@ def _process(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     return _put(s, spec=spec, given=(space,), space=space, process=spec, clean=draw(cleans(space)))
 
 
+def _metric(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
+    spec = draw(drawn(lambda inner: True))
+    space = _space(draw, spec, lambda space: _no(spec.check(space)))
+    return _put(s, spec=spec, given=(space,), space=space, clean=draw(cleans(space)))
+
+
 def _with_process(draw: st.DrawFn, s: Situation, accepts: Callable[[Any, Space], bool]) -> Situation:
     """Put a process beside a part that accepts it."""
     parts = [part.spec for part in s.catalog.parts("process")]
@@ -262,5 +268,6 @@ PLACES: dict[str, Callable[[st.DrawFn, Drawn, Situation], Situation]] = {
     "head": _inside,
     "optimizer": _optimizer,
     "lr-schedule": _lr_schedule,
+    "metric": _metric,
 }
 """How each kind is placed; the others stand alone."""

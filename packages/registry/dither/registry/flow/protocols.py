@@ -185,10 +185,10 @@ class MaskedFeatureProcess(Process, Protocol):
     Letters: U units of a sample.
 
     Attributes:
-        moment: The time used for all states if states do not depend on time, else None; see `TimelessProcess`.
+        fixed_time: As of a `TimelessProcess`.
     """
 
-    moment: float | None
+    fixed_time: float | None
 
     def units(self, masked: Bool[Tensor, "B L M"]) -> Bool[Tensor, "B U"]:
         """Return which units are masked."""
