@@ -1,10 +1,9 @@
-"""Write a plugin of every kind, install them into a fresh environment, run tests and experiments; then the tutorial.
+"""Write a plugin of every kind, install all into a fresh environment, run tests and experiments, and the tutorial.
 
     python tests/scaffold/try_all.py [FOLDER]
 
-Everything happens in FOLDER, by default a temporary one, outside the repository. The environment is new, but sees the
-site-packages of the Python that runs this, so that torch and the packages of dither are not installed again; flit_core,
-ruff and mypy have to be there too.
+Everything happens in FOLDER, by default a temporary one. The new environment includes the site-packages of this Python,
+so that torch and dither are not installed again; flit_core, ruff and mypy are required as well.
 """
 
 import os
@@ -20,11 +19,11 @@ from pathlib import Path
 
 KINDS = (
     "task", "data", "process", "schedule", "sampler", "loss", "model", "block",
-    "embedding", "position", "condition", "head", "optimizer", "lr-schedule",
+    "embedding", "position", "condition", "head", "optimizer", "lr-schedule", "metric", "tracker",
 )  # fmt: skip
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.md"
 STEP = re.compile(r"Write `(?P<path>.+)`:\n\n```python\n(?P<text>[\s\S]*?)^```|^    (?P<command>.+)", re.M)
-"""What the tutorial tells its reader to do: write a file, or give a command."""
+"""Steps of the tutorial: a file to write, or a command."""
 SCRIPT = """#!{python}
 import sys
 from {module} import main
@@ -50,7 +49,7 @@ def say(what: str) -> None:
 
 
 def do(folder: Path, environment: dict[str, str], *command: object, expected: int = 0) -> None:
-    """Run a command; show what it printed only if it does not end as it should."""
+    """Run a command; show its output only if the exit code is unexpected."""
     words = [str(word) for word in command]
     done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != expected:
@@ -62,10 +61,10 @@ def do(folder: Path, environment: dict[str, str], *command: object, expected: in
 
 
 def fresh_environment(folder: Path) -> dict[str, str]:
-    """Make a virtual environment that sees our packages; return the variables of a shell in which it is active."""
+    """Make a virtual environment with our packages; return the variables of a shell in which it is active."""
     venv.create(folder, with_pip=False)
     (site,) = folder.glob("lib/python*/site-packages")
-    # `addsitedir` and not a bare path: it reads the .pth files there, by which editable packages are found.
+    # `addsitedir` reads the .pth files of editable packages; a bare path would not.
     (site / "shared.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
     for name, module in (("dither", "dither.engine.cli"), ("pytest", "pytest")):
         (folder / "bin" / name).write_text(SCRIPT.format(python=folder / "bin" / "python", module=module))

@@ -1,4 +1,4 @@
-"""new, test-plugin: for those who write plugins."""
+"""`dither new plugin`, `dither test-plugin`, `dither doctor`: commands for plugin authors."""
 
 from __future__ import annotations
 
@@ -12,33 +12,37 @@ from .components import complete_kind, complete_plugin
 
 __all__ = ["new"]
 
-new = typer.Typer(no_args_is_help=True, help="Write the beginnings of something of yours.")
-"""The group of verbs that write files."""
+new = typer.Typer(no_args_is_help=True)
 app.add_typer(new, name="new")
 
 
 @new.callback()
 def _group() -> None:
-    """Write the beginnings of something of yours."""
+    """Write a new plugin."""
 
 
 @new.command("plugin")
 def new_plugin(
-    name: Annotated[str, typer.Argument(help="Its name in kebab-case, such as wavelet.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="Name in kebab-case, such as wavelet.", show_default=False)],
     kind: Annotated[
-        str, typer.Option("--kind", metavar="KIND", help="The kind of its part.", autocompletion=complete_kind)
+        str, typer.Option("--kind", metavar="KIND", help="Kind of its component.", autocompletion=complete_kind)
     ],
-    into: Annotated[Path, typer.Option("--into", metavar="FOLDER", help="Where its folder is made.")] = Path(),
+    into: Annotated[Path, typer.Option("--into", metavar="FOLDER", help="Parent folder.")] = Path(),
+    single_file: Annotated[bool, typer.Option("--single-file", help="Write only NAME.py.")] = False,
 ) -> None:
-    """Write a plugin: a package with one part, its tests, and an experiment that uses it. Nothing is overwritten."""
+    """Write a plugin: a package with one component, tests, and an experiment. Nothing is overwritten."""
     from dither.registry.plugins.manager import load_plugins
 
-    from ..scaffold import Names, check_kind, check_names, write_package
+    from ..scaffold import Names, check_kind, check_names, write_package, write_single_file
 
     names, plugins = Names(name, check_kind(kind)), load_plugins()
     check_names(names, {report.name for report in plugins.reports}, plugins.catalog.names(kind))
+    if single_file:
+        path = write_single_file(names, into)
+        typer.echo(f'{path}: {kind} "{name}"; use it with -p {path}, or plugins = ["./{path.name}"] in an experiment')
+        return
     folder = write_package(names, into)
-    typer.echo(f"""{folder}: the {kind} "{name}", in {names.module}/specs.py. Next:
+    typer.echo(f"""{folder}: {kind} "{name}", in {names.module}/__init__.py. Next:
 
     cd {folder}
     python -m pip install -e '.[test]'
@@ -53,12 +57,10 @@ def check_plugin(
     ],
     expected: Annotated[
         list[str] | None,
-        typer.Option(
-            "--expect", metavar="PART-CHECK=REASON", help="A check that fails on purpose, as it is printed (repeat)."
-        ),
+        typer.Option("--expect", metavar="KIND:NAME-CHECK=REASON", help="A check that fails on purpose (repeatable)."),
     ] = None,
 ) -> int:
-    """Run the conformance kit over the parts of an installed plugin, and say how many checks ran."""
+    """Run the conformance kit over the components of an installed plugin."""
     from ..scaffold.conformance import run_kit
 
     return run_kit(name, expected or ())
@@ -66,7 +68,7 @@ def check_plugin(
 
 @app.command()
 def doctor(selected: PluginOption = None, runs: Runs = Path("runs"), as_json: Json = False) -> int:
-    """Check python, torch, plugins, registry.toml and folders, and say what to do. Exits 1 if something is broken."""
+    """Check Python, torch, plugins, registry.toml and folders, with advice. Exits with 1 if something is broken."""
     from .doctor import examine, show_findings
 
     return show_findings(examine(Path(), runs, selected), as_json)

@@ -1,5 +1,5 @@
-"""What `dither new plugin` writes: a complete package with one part of any kind, tested and ready to be changed."""
+"""`dither new plugin`: packages with one component, tested and ready to be changed; and `dither test-plugin`."""
 
-from .package import Names, check_kind, check_names, render, write_package
+from .package import Names, check_kind, check_names, plugin_text, render, write_package, write_single_file
 
-__all__ = ["Names", "check_kind", "check_names", "render", "write_package"]
+__all__ = ["Names", "check_kind", "check_names", "plugin_text", "render", "write_package", "write_single_file"]

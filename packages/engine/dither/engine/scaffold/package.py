@@ -1,4 +1,4 @@
-"""What a new plugin, its package and its part are called, and which names cannot be."""
+"""Write a plugin: the example of a kind under another name, with packaging, a test and an experiment."""
 
 from __future__ import annotations
 
@@ -16,172 +16,225 @@ from string import Template
 from dither.registry.config.errors import Problem, Refused, nearest
 from dither.registry.kinds import KINDS
 
-__all__ = ["Names", "check_kind", "check_names", "render", "write_package"]
+__all__ = [
+    "Names",
+    "check_kind",
+    "check_names",
+    "experiment_text",
+    "plugin_text",
+    "render",
+    "write_package",
+    "write_single_file",
+]
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-LONGEST = 40
+MAX_NAME = 40
+DEPENDENCIES = {
+    "data": ("dither-registry>=0.1", "dither-tasks>=0.1", "pydantic>=2.8,<3"),
+    "lr-schedule": ("dither-registry>=0.1", "pydantic>=2.8,<3"),
+    "metric": ("dither-registry>=0.1", "torch>=2.11"),
+    "tracker": ("dither-registry>=0.1",),
+}
+"""What the examples of some kinds import; all others import `USUAL`."""
+USUAL = ("dither-registry>=0.1", "pydantic>=2.8,<3", "torch>=2.11")
+EXPERIMENT = {
+    "task": 'task = { use = "language-model", length = 32, tokenizer = "chars" }',
+    "process": 'process = "absorbing"',
+    "loss": 'loss = "masked-ce"',
+    "sampler": 'sampler = { use = "ancestral", steps = 16 }',
+    "model": 'use = "denoiser"',
+    "embedding": 'embedding = "tokens"',
+    "block": 'block = { use = "adaln-zero", heads = 2, rope = true }',
+    "head": 'head = "tokens"',
+}
+"""Lines of the experiment of a plugin."""
+SINUSOID = {"embedding": 'embedding = { use = "tokens", position = "sinusoid" }'}
+USES = {
+    "task": {"task": 'task = { use = "$name", length = 8, ids = 11 }'},
+    "data": {"task": EXPERIMENT["task"].replace(" }", ', data = "$name" }')},
+    "process": {"process": 'process = { use = "$name", schedule = "cosine" }'},
+    "schedule": {"process": 'process = { use = "absorbing", schedule = { use = "$name", eps = 1e-3 } }'},
+    "sampler": {"sampler": 'sampler = { use = "$name", steps = 16 }'},
+    "loss": {"loss": 'loss = { use = "$name", gamma = 2.0 }'},
+    "model": {"model": 'use = "$name"', "block": "", **SINUSOID},
+    "block": {"block": 'block = { use = "$name", ratio = 2.0 }', **SINUSOID},
+    "embedding": {"embedding": 'embedding = { use = "$name", rank = 8 }'},
+    "position": {
+        "embedding": 'embedding = { use = "tokens", position = { use = "$name", waves = 8 } }',
+        "block": 'block = { use = "adaln-zero", heads = 2 }',
+    },
+    "condition": {"condition": 'condition = { use = "$name", hidden = 32 }'},
+    "head": {"head": 'head = { use = "$name", hidden = 32 }'},
+    "optimizer": {"train": 'optimizer = { use = "$name", lr = 1e-3 }'},
+    "lr-schedule": {"train": 'optimizer = { use = "adamw", lr = 3e-3 }\nlr_schedule = { use = "$name", warmup = 10 }'},
+    "metric": {"evaluate": 'metrics = ["$name"]'},
+    "tracker": {"train": 'trackers = ["$name"]'},
+}
+"""Lines of the experiment that differ for each kind."""
 
 
 @dataclass(frozen=True)
 class Names:
-    """The names that follow from that of a plugin.
-
-    Attributes:
-        name: Of the plugin and of its part, in kebab-case.
-        kind: Of the part.
-    """
+    """The names that follow from the name of a plugin and the kind of its component."""
 
     name: str
     kind: str
 
     @property
     def distribution(self) -> str:
-        """What pip installs, and the folder that is written."""
+        """Name for pip, and of the folder."""
         return f"dither-{self.name}"
 
     @property
     def module(self) -> str:
-        """What Python imports."""
+        """Name for import."""
         return self.distribution.replace("-", "_")
 
     @property
-    def part(self) -> str:
-        """The class of the Spec: `WaveletBlock` for the block "wavelet", and for the block "wavelet-block"."""
+    def spec(self) -> str:
+        """Name of the class: `WaveletBlock` for the block "wavelet", and for "wavelet-block"."""
         words, kind = self.name.split("-"), self.kind.split("-")
         if len(words) > len(kind) and words[-len(kind) :] == kind:
             kind = []
-        return "".join(word.capitalize() for word in [*words, *kind])
+        return _camel([*words, *kind])
 
 
 def check_kind(kind: str) -> str:
-    """Return a kind, or refuse what is none.
+    """Return a kind.
 
     Raises:
-        Refused: It is no kind; the message has the nearest one.
+        Refused: It is unknown.
     """
     if kind not in KINDS:
         close = nearest(kind, KINDS)
-        hint = f'did you mean "{close}"? ' if close else ""
-        raise Refused(Problem(f'"{kind}" is no kind of part', help=f"{hint}kinds: {', '.join(KINDS)}"))
+        hint = f'did you mean "{close}"?' if close else f"kinds: {', '.join(KINDS)}"
+        raise Refused(Problem(f'unknown kind "{kind}"', help=hint, code="unknown-value"))
     return kind
 
 
-def check_names(names: Names, plugins: Collection[str], parts: Collection[str]) -> None:
-    """Refuse names that cannot be, or that are taken.
+def check_names(names: Names, plugins: Collection[str], components: Collection[str]) -> None:
+    """Check that a name is well-formed and not taken.
 
     Args:
-        names: What is asked for.
-        plugins: Plugins that are installed, whatever became of them.
-        parts: Parts of the kind that are registered.
+        names: The names.
+        plugins: Installed plugins, whether loaded or not.
+        components: Registered components of the kind.
 
     Raises:
-        Refused: With everything that is wrong.
+        Refused: With every problem.
     """
-    problems = list(_wrong_form(names.name)) or list(_taken(names, plugins, parts))
+    problems = list(_malformed(names.name)) or list(_taken(names, plugins, components))
     if problems:
         raise Refused(problems)
 
 
-def _wrong_form(name: str) -> Iterator[Problem]:
-    folded = re.sub(r"[^a-z0-9]+", "-", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()).strip("-")
-    folded = folded.removeprefix("dither-")
-    if not NAME.fullmatch(name):
-        message = f"{name!r} is no name for a plugin: lower-case words, joined by -, that begin with a letter"
-        yield Problem(message, help=f"write {folded}" if name.isascii() and NAME.fullmatch(folded) else None)
-    elif name == "dither" or name.startswith("dither-"):
-        help_text = f"write {folded}" if folded and folded != "dither" else None
-        yield Problem(f'the package is called "dither-NAME" anyway: leave the prefix out of "{name}"', help=help_text)
-    elif keyword.iskeyword(name) or keyword.iskeyword(name.capitalize()) or keyword.issoftkeyword(name):
-        yield Problem(f'"{name}" is a keyword of Python, and makes a poor name for a plugin')
-    elif len(name) > LONGEST:
-        yield Problem(f"a name has at most {LONGEST} letters, this one has {len(name)}")
-
-
-def _taken(names: Names, plugins: Collection[str], parts: Collection[str]) -> Iterator[Problem]:
-    if names.name in plugins:
-        yield Problem(f'a plugin named "{names.name}" is installed already', help="see: dither plugins")
-    elif names.name in parts:
+def _malformed(name: str) -> Iterator[Problem]:
+    words = re.sub(r"[^a-z0-9]+", "-", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()).strip("-")
+    suggestion = words.removeprefix("dither-")
+    reserved = keyword.iskeyword(name) or keyword.iskeyword(name.capitalize()) or keyword.issoftkeyword(name)
+    prefixed = name == "dither" or name.startswith("dither-")
+    if prefixed or reserved or len(name) > MAX_NAME or not NAME.fullmatch(name):
+        usable = name.isascii() and NAME.fullmatch(suggestion) and suggestion not in (name, "dither")
         message = (
-            f'a {names.kind} named "{names.name}" is registered already, and short names of both would be ambiguous'
+            f'invalid plugin name "{name}": use lower-case words joined by "-", starting with a letter, at most '
+            f'{MAX_NAME} characters, no Python keyword, without the prefix "dither-"'
         )
-        yield Problem(message, help=f"see: dither describe {names.kind} {names.name}")
-    elif _is_installed(names.distribution):
-        yield Problem(f'a distribution named "{names.distribution}" is installed already')
+        yield Problem(message, help=f'try "{suggestion}"' if usable else None)
 
 
-def _is_installed(distribution: str) -> bool:
-    try:
-        importlib.metadata.distribution(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
+def _taken(names: Names, plugins: Collection[str], components: Collection[str]) -> Iterator[Problem]:
+    if names.name in plugins:
+        yield Problem(f'plugin "{names.name}" is installed already', help="see: dither plugins", code="duplicate")
+    elif names.name in components:
+        message = f'{names.kind} "{names.name}" is registered already; its short name would become ambiguous'
+        yield Problem(message, help=f"see: dither describe {names.kind} {names.name}", code="duplicate")
+    elif any(dist.name == names.distribution for dist in importlib.metadata.distributions()):
+        yield Problem(f'distribution "{names.distribution}" is installed already', code="duplicate")
 
 
-SUFFIX = ".template"
-NEEDED = ("dither-registry>=0.1", "jaxtyping>=0.2.28", "pydantic>=2.8,<3", "torch>=2.11")
-"""What most parts import."""
-NEEDED_BY = {
-    "data": ("dither-registry>=0.1", "dither-tasks>=0.1", "pydantic>=2.8,<3"),
-    "lr-schedule": ("dither-registry>=0.1", "pydantic>=2.8,<3"),
-}
-"""What other parts import."""
+def _camel(words: list[str]) -> str:
+    return "".join(word.capitalize() for word in words)
+
+
+def plugin_text(names: Names) -> str:
+    """Return the example of a kind under other names."""
+    text = _read(f"examples/{names.kind.replace('-', '_')}.py")
+    placeholder = _camel(["example", *names.kind.split("-")])
+    return text.replace(f"example-{names.kind}", names.name).replace(placeholder, names.spec)
+
+
+def experiment_text(names: Names) -> str:
+    """Return a small experiment that uses the component."""
+    lines = dict.fromkeys(("condition", "train", "evaluate"), "") | EXPERIMENT | USES[names.kind]
+    text = Template(_read("files/experiment.toml.txt")).substitute(lines)
+    text = Template(text).substitute(name=names.name)
+    return re.sub(r"\n{2,}(?=[a-z])", "\n", re.sub(r"\n{3,}", "\n\n", text)).rstrip() + "\n"
 
 
 def render(names: Names) -> dict[str, str]:
-    """Return the text of each file by its path in the package."""
-    folder = files(__package__) / "templates" / names.kind
-    (work,) = {path.name for path in folder.iterdir()} - {f"specs.py{SUFFIX}", f"experiment.toml{SUFFIX}"}
-    work = work.removesuffix(f".py{SUFFIX}")
+    """Return the text of every file by its path in the package."""
+    dependencies = ", ".join(f'"{pin}"' for pin in DEPENDENCIES.get(names.kind, USUAL))
     values = {
-        "name": names.name,
-        "kind": names.kind,
-        "distribution": names.distribution,
-        "module": names.module,
-        "part": names.part,
-        "work": work,
-        "dependencies": ", ".join(f'"{pin}"' for pin in NEEDED_BY.get(names.kind, NEEDED)),
+        "name": names.name, "kind": names.kind, "distribution": names.distribution, "module": names.module,
+        "dependencies": dependencies,
+    }  # fmt: skip
+    fixed = {name: Template(_read(f"files/{name}.txt")).substitute(values) for name in ("pyproject.toml", "README.md")}
+    return {
+        **fixed,
+        ".gitignore": _read("files/gitignore.txt"),
+        "experiment.toml": experiment_text(names),
+        f"{names.module}/__init__.py": plugin_text(names),
+        f"{names.module}/py.typed": "",
+        "tests/test_conformance.py": Template(_read("files/test_conformance.py.txt")).substitute(values),
     }
-    templates = {
-        "pyproject.toml": "package/pyproject.toml",
-        "README.md": "package/README.md",
-        ".gitignore": "package/gitignore",
-        "experiment.toml": f"{names.kind}/experiment.toml",
-        f"{names.module}/__init__.py": "package/init.py",
-        f"{names.module}/specs.py": f"{names.kind}/specs.py",
-        f"{names.module}/{work}.py": f"{names.kind}/{work}.py",
-        "tests/test_conformance.py": "package/tests/test_conformance.py",
-    }
-    texts = {path: Template(_read(template)).substitute(values) for path, template in templates.items()}
-    return {**texts, f"{names.module}/py.typed": ""}
 
 
 def write_package(names: Names, into: Path) -> Path:
-    """Write the package into a folder of its own, and return that; what exists is never touched.
+    """Write the package into a new folder and return its path; nothing is overwritten.
 
     Args:
-        names: What it is called.
+        names: The names.
         into: An existing folder.
 
     Raises:
-        Refused: Something is in the way, or the folder cannot be written to.
+        Refused: The target exists, or cannot be written.
     """
-    target = into / names.distribution
-    if not into.is_dir():
-        raise Refused(f"{into} is no folder")
-    if target.exists() or target.is_symlink():
-        raise Refused(f"{target} exists already, and nothing is overwritten")
-    beside = into / f".{names.distribution}-{secrets.token_hex(4)}"
+    target = _target(into, names.distribution)
+    temporary = into / f".{names.distribution}-{secrets.token_hex(4)}"
     try:
         for path, text in render(names).items():
-            (beside / path).parent.mkdir(parents=True, exist_ok=True)
-            (beside / path).write_text(text, encoding="utf-8")
-        beside.rename(target)
+            (temporary / path).parent.mkdir(parents=True, exist_ok=True)
+            (temporary / path).write_text(text, encoding="utf-8")
+        temporary.rename(target)
     except OSError as error:
-        raise Refused(f"{target} cannot be written: {error.strerror or error}") from None
+        raise Refused(f"cannot write {target}: {error.strerror or error}", code="unwritable-file") from None
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
     return target
 
 
-def _read(template: str) -> str:
-    return (files(__package__) / "templates").joinpath(f"{template}{SUFFIX}").read_text(encoding="utf-8")
+def write_single_file(names: Names, into: Path) -> Path:
+    """Write only the plugin, as NAME.py, and return its path; nothing is overwritten.
+
+    Raises:
+        Refused: The target exists, or cannot be written.
+    """
+    target = _target(into, f"{names.name}.py")
+    try:
+        target.write_text(plugin_text(names), encoding="utf-8")
+    except OSError as error:
+        raise Refused(f"cannot write {target}: {error.strerror or error}", code="unwritable-file") from None
+    return target
+
+
+def _target(into: Path, name: str) -> Path:
+    if not into.is_dir():
+        raise Refused(f"not a folder: {into}", code="file-not-found")
+    target = into / name
+    if target.exists() or target.is_symlink():
+        raise Refused(f"{target} exists already", code="file-exists")
+    return target
+
+
+def _read(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,49 @@
+"""An embedding of the noise level. Letters: B batch, L length, C condition width."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import Field
+
+from dither.registry import Spec, hookimpl
+from dither.registry.kinds import ConditionSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+class ExampleCondition(ConditionSpec):
+    """An MLP of asinh(level) and asinh(1000 level), which resolves small and large levels."""
+
+    name: ClassVar[str] = "example-condition"
+    hidden: int = Field(64, ge=1, le=65_536)
+    """Width of the hidden layer."""
+
+    def build(self, width: int) -> nn.Module:
+        """Return the embedding."""
+        import torch
+        from torch import nn
+        from torch.nn.functional import silu
+
+        hidden = self.hidden
+
+        class LogLevel(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.enter, self.leave = nn.Linear(2, hidden), nn.Linear(hidden, width)
+
+            def forward(self, level: Tensor, cond: Mapping[str, Tensor]) -> Tensor:
+                """Return B C or B L C for a level of shape B or B L, which may be negative (log sigma)."""
+                scaled = torch.stack([level, 1000 * level], -1).asinh()
+                out: Tensor = self.leave(silu(self.enter(scaled.to(self.enter.weight.dtype))))
+                return out
+
+        return LogLevel()
+
+
+@hookimpl
+def register_components() -> list[type[Spec]]:
+    """Register the condition."""
+    return [ExampleCondition]

@@ -1,0 +1,54 @@
+"""A data source: sentences of a small grammar, for the task language-model."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import Field
+
+from dither.registry import Spec, hookimpl
+from dither.registry.kinds import DataSpec
+
+if TYPE_CHECKING:
+    from dither.registry.flow.protocols import Split
+    from dither.tasks.language_model.data.corpus import Corpus
+
+GRAMMAR = {
+    "S": ["the N V the N", "the N V", "the A N V the N", "a N V the A N"],
+    "N": ["cat", "dog", "bird", "gardener", "child"],
+    "V": ["sees", "likes", "follows", "paints", "hears"],
+    "A": ["old", "small", "quiet", "red"],
+}
+
+
+class ExampleData(DataSpec):
+    """Random sentences of a small grammar. Nothing to download."""
+
+    name: ClassVar[str] = "example-data"
+    gives: ClassVar[str] = "text"  # what the task requires; its documentation names the value
+    sentences: int = Field(2000, ge=20, le=1_000_000)
+    """Number of sentences; a tenth each for validation and testing."""
+    seed: int = Field(0, ge=0, lt=2**31)
+    """Seed of the random sentences."""
+
+    def build(self) -> Corpus:
+        """Generate the sentences."""
+        from dither.tasks.language_model.data.corpus import Corpus, Document
+
+        random, held_out = Random(self.seed), max(self.sentences // 10, 1)
+        counts: dict[Split, int] = {"valid": held_out, "test": held_out, "train": self.sentences - 2 * held_out}
+        texts = {split: "".join(f"{expand('S', random)}.\n" for _ in range(n)) for split, n in counts.items()}
+        return Corpus(self.name, {split: [Document.of(f"{self.name}/{split}", text)] for split, text in texts.items()})
+
+
+def expand(symbol: str, random: Random) -> str:
+    """Expand a symbol of the grammar; other words stay as they are."""
+    words = random.choice(GRAMMAR[symbol]).split()
+    return " ".join(expand(word, random) if word in GRAMMAR else word for word in words)
+
+
+@hookimpl
+def register_components() -> list[type[Spec]]:
+    """Register the data source."""
+    return [ExampleData]

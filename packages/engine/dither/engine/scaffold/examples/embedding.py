@@ -1,0 +1,54 @@
+"""An embedding of tokens (Lan et al. 2020, "ALBERT", section 3.1). Letters: B batch, L length, D width."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import Field
+
+from dither.registry import Space, Spec, TokenSpace, hookimpl
+from dither.registry.kinds import TOKENS, EmbeddingSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from dither.registry.flow.records import State
+
+
+class ExampleEmbedding(EmbeddingSpec):
+    """Low-rank tables, one per field, and a linear map to the model width."""
+
+    name: ClassVar[str] = "example-embedding"
+    serves = TOKENS
+    rank: int = Field(16, ge=1, le=4096)
+    """Width of the tables."""
+
+    def build(self, space: Space, width: int) -> nn.Module:
+        """Return the embedding."""
+        import torch
+        from torch import nn
+
+        assert isinstance(space, TokenSpace)  # guaranteed by `serves`
+        tokens = space
+        rank = self.rank
+
+        class LowRankTables(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.tables = nn.ModuleList(nn.Embedding(field.size, rank) for field in tokens.fields)
+                self.linear = nn.Linear(rank, width)
+
+            def forward(self, state: State, cond: Mapping[str, Tensor], start: int = 0) -> tuple[Tensor, int]:
+                """Return B L D, and how many extra tokens lead. `start` is the index of the first position."""
+                parts = zip(self.tables, tokens.split(state.x).values(), strict=True)
+                h: Tensor = self.linear(torch.cat([table(ids) for table, ids in parts], 1))
+                return h, 0
+
+        return LowRankTables()
+
+
+@hookimpl
+def register_components() -> list[type[Spec]]:
+    """Register the embedding."""
+    return [ExampleEmbedding]

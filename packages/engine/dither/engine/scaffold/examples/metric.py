@@ -1,0 +1,37 @@
+"""A metric of samples. Letters: N samples, L length."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, ClassVar
+
+from dither.registry import Space, Spec, hookimpl
+from dither.registry.kinds import TOKENS, MetricSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dither.registry.flow.protocols import SampleMetric
+    from dither.registry.flow.records import Clean
+
+
+class ExampleMetric(MetricSpec):
+    """Share of samples that occur only once."""
+
+    name: ClassVar[str] = "example-metric"
+    serves = TOKENS
+
+    def build(self, space: Space) -> SampleMetric:
+        """Return samples `N L`, and what sampling started from -> values by name."""
+
+        def metric(samples: Tensor, like: Clean) -> dict[str, float]:
+            counts = Counter(map(tuple, samples.tolist())).values()
+            return {"unique_samples": sum(n == 1 for n in counts) / max(len(samples), 1)}
+
+        return metric
+
+
+@hookimpl
+def register_components() -> list[type[Spec]]:
+    """Register the metric."""
+    return [ExampleMetric]

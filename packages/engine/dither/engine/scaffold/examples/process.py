@@ -1,0 +1,142 @@
+"""A token process: q(x_t | x_0) = alpha [x_t = x_0] + (1 - alpha) [x_t = MASK] (MDLM, Sahoo et al. 2024).
+
+Letters: B batch, L length, V vocabulary, rows one per position or one for all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field
+
+from dither.registry import Misfit, Slot, Space, Spec, TokenSpace, hookimpl, named
+from dither.registry.kinds import TOKENS, ProcessFacts, ProcessSpec, ScheduleSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dither.registry.flow.protocols import Process, Schedule
+    from dither.registry.flow.records import Clean, Noise, Noised, State
+
+
+class ExampleProcess(ProcessSpec):
+    """Absorbing diffusion: each token becomes MASK with probability 1 - alpha(t)."""
+
+    name: ClassVar[str] = "example-process"
+    serves = TOKENS
+    schedule: Slot[ScheduleSpec] = named("log-linear")
+    """alpha as a function of time."""
+    t_min: float = Field(1e-3, ge=0, lt=0.1)
+    """Smallest training time."""
+
+    def check(self, space: Space) -> Iterator[Misfit]:
+        """Yield why the process cannot act on the space, or would leave tokens unmasked at t = 1."""
+        yield from super().check(space)
+        end = self.schedule.sigma_end()
+        if end is not None and math.exp(-end) > 0.01:
+            message = f'schedule "{self.schedule.name}" leaves {math.exp(-end):.2g} of the tokens unmasked at t = 1'
+            yield Misfit(message, ("schedule",), help="at most 0.01 is allowed")
+        for field in space.fields if isinstance(space, TokenSpace) else ():
+            if field.size == len({field.mask, field.pad} - {None}):
+                yield Misfit(f'field "{field.name}" has no id besides MASK and PAD', related=("task",))
+
+    def facts(self, space: Space) -> ProcessFacts:
+        """Return what loss, model and sampler must know; every field of the model's space has a MASK."""
+        assert isinstance(space, TokenSpace)
+        return ProcessFacts(self.name, space.with_mask(), "posterior", "mask")
+
+    def build(self, space: Space) -> Process:
+        """Return the process."""
+        assert isinstance(space, TokenSpace)
+        return masking(space.with_mask(), self.schedule.build(), self.t_min)
+
+
+def masking(space: TokenSpace, schedule: Schedule, t_min: float) -> Process:
+    """Return the process. torch is imported here, so that `dither list` stays fast."""
+    import torch
+    from torch.nn.functional import log_softmax, one_hot
+
+    from dither.registry.flow.records import Noised, State, over
+
+    mask = space.table(lambda field: torch.tensor(field.mask))  # rows
+    prior = one_hot(mask, space.vocab).float()  # rows V
+
+    class Posterior:
+        """p(x_0 | x_t), a `TokenPrediction`."""
+
+        def __init__(self, log: Tensor, x: Tensor, masked: Tensor, noise: Noise) -> None:
+            self.log, self.x, self.masked, self.noise = log, x, masked, noise
+
+        def log_clean(self) -> Tensor:  # B L V
+            return self.log
+
+        def log_score(self) -> Tensor:
+            """Return log p_t(y) / p_t(x_t) = log alpha / (1 - alpha) + log p(x_0 = y | x_t), B L V."""
+            odds = -over(self.noise.sigma, self.x).expm1().log()
+            score = self.log + odds[..., None].to(self.log.dtype)
+            score = score.masked_fill(~self.masked[..., None], -torch.inf)
+            return score.scatter(-1, self.x[..., None], 0.0)
+
+    class Masking:
+        def __init__(self) -> None:
+            self.space: Space = space
+            self.schedule, self.t_min = schedule, t_min
+
+        def times(self, n: int, device: Any = None) -> Tensor:
+            """Draw one training time in each of n equal strata, which lowers the variance of the loss."""
+            u = (torch.arange(n, device=device) + torch.rand(n, device=device)) / n
+            return t_min + (1 - t_min) * u
+
+        def level(self, t: Tensor) -> Tensor:
+            """Return the noise level given to the model: the time."""
+            return t
+
+        def corrupt(self, clean: Clean, t: Tensor) -> Noised:
+            """Draw x_t given x_0; fixed values do not change."""
+            x0, fixed, noise = clean.x0, clean.fixed, schedule(t)
+            masked = (torch.rand(x0.shape, device=x0.device) < noise.one_minus_alpha(x0)) & ~fixed
+            x = torch.where(masked, mask.to(x0.device), x0)
+            return Noised(x0, State.of(x), noise, masked, clean.valid, fixed, prior.to(x0.device))
+
+        def read(self, raw: Tensor, state: State, noise: Noise) -> Posterior:
+            """Normalise logits over clean ids; a token that is not masked keeps its id."""
+            x, masked = state.x, self.masked(state)
+            raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
+            log = log_softmax(raw.masked_fill(~space.clean().to(x.device), -torch.inf), -1)
+            unchanged = torch.full_like(log, -torch.inf).scatter(-1, x[..., None], 0.0)
+            return Posterior(torch.where(masked[..., None], log, unchanged), x, masked, noise)
+
+        def prior(self, like: Clean) -> State:
+            """Return the state at t = 1."""
+            return State.of(torch.where(like.fixed, like.x0, mask.to(like.x0.device)))
+
+        def step(self, state: State, pred: Any, now: Noise, then: Noise, like: Clean) -> State:
+            """Draw x_s given x_t: a MASK is replaced with probability (alpha_s - alpha_t) / (1 - alpha_t)."""
+            x, lost = state.x, now.one_minus_alpha(state.x)
+            stays = then.one_minus_alpha(x) / torch.where(lost > 0, lost, 1.0)
+            replaced = self.masked(state) & ~like.fixed & (torch.rand(x.shape, device=x.device) >= stays)
+            return State.of(draw(x, pred, replaced))
+
+        def finish(self, state: State, pred: Any, like: Clean) -> Tensor:
+            """Replace every MASK that is left."""
+            return draw(state.x, pred, self.masked(state) & ~like.fixed)
+
+        def masked(self, state: State) -> Tensor:
+            return state.x == mask.to(state.x.device)
+
+    def draw(x: Tensor, pred: Any, where: Tensor) -> Tensor:
+        """Return x with ids drawn from p(x_0 | x_t) at some positions."""
+        new = x.clone()
+        if where.any():
+            new[where] = torch.multinomial(pred.log_clean()[where].exp(), 1)[:, 0]
+        return new
+
+    return Masking()
+
+
+@hookimpl
+def register_components() -> list[type[Spec]]:
+    """Register the process."""
+    return [ExampleProcess]

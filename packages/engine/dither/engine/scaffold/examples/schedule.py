@@ -1,0 +1,49 @@
+"""A noise schedule: alpha(t) falls along a smooth step. Letters: B batch, L length."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import Field
+
+from dither.registry import Spec, hookimpl
+from dither.registry.kinds import ScheduleSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dither.registry.flow.protocols import Schedule
+    from dither.registry.flow.records import Noise
+
+
+class ExampleSchedule(ScheduleSpec):
+    """alpha = 1 - (1 - eps) (3 t^2 - 2 t^3): slow at both ends, fast in the middle."""
+
+    name: ClassVar[str] = "example-schedule"
+    eps: float = Field(1e-3, ge=1e-9, lt=1)
+    """Signal left at t = 1."""
+
+    def sigma_end(self) -> float:
+        """Return sigma(1); a process can then reject a schedule that ends too early before torch is imported."""
+        return -math.log(self.eps)
+
+    def build(self) -> Schedule:
+        """Return t -> Noise(sigma, d sigma / dt), with alpha = exp(-sigma)."""
+        import torch
+
+        from dither.registry.flow.records import Noise
+
+        def schedule(t: Tensor) -> Noise:  # t: `B` or `B L`
+            u = t.double()  # alpha near 1 requires the digits
+            lost = (1 - self.eps) * u.square() * (3 - 2 * u)
+            rate = (1 - self.eps) * 6 * u * (1 - u) / (1 - lost)  # -(d alpha / dt) / alpha
+            return Noise(-torch.log1p(-lost).to(t.dtype), rate.to(t.dtype))
+
+        return schedule
+
+
+@hookimpl
+def register_components() -> list[type[Spec]]:
+    """Register the schedule."""
+    return [ExampleSchedule]

@@ -1,0 +1,109 @@
+"""A task: arithmetic progressions. Letters: B batch, L length, N samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field as Option
+
+from dither.registry import Field, Spec, TokenSpace, hookimpl
+from dither.registry.kinds import TaskSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dither.registry.flow.protocols import Picture, Split, Task
+    from dither.registry.flow.records import Clean, Measured
+
+
+class ExampleTask(TaskSpec):
+    """Arithmetic progressions: x_i = first + i step, modulo `ids`."""
+
+    name: ClassVar[str] = "example-task"
+    length: int = Option(12, ge=3, le=1024)
+    """Ids in a progression."""
+    ids: int = Option(16, ge=5, le=1024)
+    """The modulus; there are as many progressions as its square."""
+
+    def traits(self) -> frozenset[str]:
+        """Promise that no sample is in two splits; the conformance kit checks it."""
+        return frozenset({"disjoint-splits"})
+
+    def space(self) -> TokenSpace:
+        """Return the shape of a sample; without torch, so that incompatible components are rejected early."""
+        return TokenSpace((Field("ids", self.length, self.ids),))
+
+    def build(self) -> Task:
+        """Make the samples."""
+        return progressions(self.space(), self.ids)
+
+
+def progressions(space: TokenSpace, ids: int) -> Task:
+    """Return the task: one progression in ten for validation, one for testing."""
+    import torch
+
+    from dither.registry.flow.protocols import Picture
+    from dither.registry.flow.records import Clean
+
+    number = torch.arange(ids * ids)[:, None]
+    samples = (number // ids + number % ids * torch.arange(space.length)) % ids  # N L
+    fold = 7 * torch.arange(ids * ids) % 10
+    splits = {"train": samples[fold < 8], "valid": samples[fold == 8], "test": samples[fold == 9]}
+
+    class NatsPerToken:
+        """Weighted mean of the loss, from sums, so that it does not depend on the batch size."""
+
+        def __init__(self) -> None:
+            self.total = self.weight = 0.0
+
+        def update(self, clean: Clean, noised: Any, pred: Any, measured: Measured) -> None:
+            self.total += float((measured.values.double() * measured.weights.double()).sum())
+            self.weight += float(measured.weights.double().sum())
+
+        def compute(self) -> dict[str, float]:
+            return {"nats_per_token": self.total / self.weight if self.weight else 0.0}
+
+    class Progressions:
+        def __init__(self) -> None:
+            self.space = space
+
+        def size(self, split: Split) -> int:
+            """Return the number of samples."""
+            return len(splits[split])
+
+        def batch(self, split: Split, rows: Sequence[int]) -> Clean:
+            """Return samples by index; the same indices always give the same samples."""
+            return Clean.of(splits[split][list(rows)])
+
+        def like(self, n: int, seed: int) -> Clean:
+            """Return what sampling starts from: here no position is given."""
+            return Clean.of(torch.zeros(n, space.length, dtype=torch.int64))
+
+        def metrics(self) -> NatsPerToken:
+            """Return a new accumulator for one evaluation."""
+            return NatsPerToken()
+
+        def baselines(self) -> dict[str, float]:
+            """Return the cost of guessing, and the entropy: a progression is two uniform choices."""
+            nats = math.log(ids)
+            return {"nats_per_token/uniform": nats, "nats_per_token/entropy": 2 * nats / space.length}
+
+        def judge(self, samples: Tensor, like: Clean) -> dict[str, float]:
+            """Return the share of samples that are progressions."""
+            steps = samples.diff(dim=1) % ids
+            return {"progressions": float((steps == steps[:, :1]).all(1).double().mean()) if len(samples) else 0.0}
+
+        def show(self, samples: Tensor, like: Clean) -> Iterator[Picture]:
+            """Yield each sample as a line of text."""
+            for index, row in enumerate(samples.tolist()):
+                yield Picture(f"sample-{index:03d}", text=" ".join(map(str, row)) + "\n")
+
+    return Progressions()
+
+
+@hookimpl
+def register_components() -> list[type[Spec]]:
+    """Register the task."""
+    return [ExampleTask]
