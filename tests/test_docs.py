@@ -1,13 +1,11 @@
 """The documentation: code blocks run, links resolve, signatures are exact."""
 
-import contextlib
 import inspect
 import json
 import re
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +19,6 @@ from dither.registry.hookspecs import Hooks
 from dither.registry.kinds import KINDS
 from dither.registry.plugins.manager import load_plugins
 from dither.registry.plugins.policy import PluginPolicy, read_policy
-from dither.testing.conformance import cases
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -112,13 +109,19 @@ def test_every_hook_is_documented_with_its_signature():
         assert f"| `{short}` |" in overview, short
 
 
+EXAMPLES = "../packages/engine/dither/engine/scaffold/examples"
+
+
 def with_methods(page: str) -> str:
+    """Return docs/kinds.md with the current methods of each kind."""
     for kind, spec in KINDS.items():
-        methods = {name: method for name, method in vars(spec).items() if inspect.isfunction(method) and name[0] != "_"}
+        own = {name: method for name, method in vars(spec).items() if inspect.isfunction(method) and name[0] != "_"}
+        methods = {name: method for name, method in own.items() if name != "model_post_init"}
         assert "build" in methods, kind
         lines = [f"- `{signature(name, m)}`: {inspect.getdoc(m).partition(chr(10))[0]}" for name, m in methods.items()]
+        lines.append(f"- [example]({EXAMPLES}/{kind.replace('-', '_')}.py)")
         new = f"## {kind}\n\n" + "\n".join(lines) + "\n\n"
-        page, found = re.subn(rf"^## {kind}\n\n(?:- `.*\n)*\n?", lambda _, new=new: new, page, flags=re.MULTILINE)
+        page, found = re.subn(rf"^## {kind}\n\n(?:- .*\n)*\n?", lambda _, new=new: new, page, flags=re.MULTILINE)
         assert found == 1, kind
     return page
 
@@ -129,18 +132,6 @@ def test_every_kind_is_documented_with_its_signatures():
     assert page == with_methods(page), "python tests/test_docs.py"
     for kind in KINDS:
         assert f"| `{kind}` |" in overview, kind
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_example_of_each_kind_passes_the_conformance_kit(kind, tmp_path):
-    """Every check once; a single file may import torch at module level."""
-    file = examples("docs/kinds.md", tmp_path)[kind]
-    catalog = load_plugins(files=[file]).catalog
-    found = [case for case in cases(file.stem, catalog) if case.check.name != "menu_without_torch"]
-    assert {case.part.kind for case in found} == {kind}
-    for case in found:
-        with contextlib.suppress(pytest.skip.Exception, pytest.xfail.Exception):
-            replace(case, check=replace(case.check, examples=1)).run()
 
 
 TINY = """
@@ -212,20 +203,6 @@ def test_documented_commands_exist():
     )
     for verb in known:
         assert verb in done.stdout
-
-
-def test_the_example_package_matches_the_page():
-    folder = ROOT / "docs/examples/dither-sigmoid"
-    plugins = load_plugins(files=[folder / "dither_sigmoid.py"])
-    assert "sigmoid" in plugins.catalog.names("schedule")
-    page = (ROOT / "docs/plugins.md").read_text()
-    for shown in blocks(ROOT / "docs/plugins.md", "toml"):
-        if "entry-points" in shown:
-            assert shown.strip() in (folder / "pyproject.toml").read_text()
-            break
-    else:
-        raise AssertionError("the page shows no entry point")
-    assert "docs/examples/dither-sigmoid" in page or "examples/dither-sigmoid" in page
 
 
 if __name__ == "__main__":
