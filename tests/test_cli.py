@@ -1,4 +1,4 @@
-"""The command line, as a person meets it."""
+"""The command line."""
 
 import json
 import os
@@ -27,13 +27,13 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 VERBS = (
-    "run", "validate", "check", "explain", "resolve", "diff", "list", "describe", "plugins", "doctor", "schema",
+    "run", "validate", "explain", "resolve", "diff", "list", "describe", "plugins", "doctor", "schema",
     "registry", "new", "test-plugin", "sample", "evaluate", "prepare", "report", "sweep", "bench", "runs",
     "export",
 )  # fmt: skip
 
 
-def test_every_verb_has_help_without_torch_and_without_what_help_does_not_need():
+def test_every_command_has_help_without_heavy_imports():
     code = (
         "import contextlib, io, json, sys\n"
         "from dither.engine.cli import main\n"
@@ -65,11 +65,11 @@ def test_help_groups_every_verb(capsys):
     grouped = [verb for panel in PANELS.values() for verb in panel]
     assert sorted(grouped) == sorted(set(grouped))
     assert set(grouped) == set(VERBS)
-    assert verbs() - set(grouped) == set(), "a verb stands in no group"
+    assert verbs() == set(grouped)
 
 
 def test_help_is_quick():
-    """In time of the processor, which other processes on the machine do not change much."""
+    """CPU time, which other processes do not change much."""
     code = (
         "import sys, time; from dither.engine.cli import main; main(['--help'])\n"
         "assert 'pydantic' not in sys.modules\n"
@@ -80,26 +80,26 @@ def test_help_is_quick():
     assert min(float(done.stdout.splitlines()[-1]) for done in runs) < 0.8
 
 
-def test_a_check_is_quick():
-    """What it does not need is not imported: other verbs, tables, requirements, the text under the options."""
+def test_validate_imports_little():
+    """No other commands, tables, requirements, or option docstrings."""
     code = (
         f"import sys, time; from dither.engine.cli import main; main(['validate', {QUICK!r}])\n"
         "print(time.process_time(), *(name for name in sys.modules if name.startswith('dither.engine.cli.')))\n"
-        "needless = 'torch', 'numpy', 'rich', 'packaging.requirements', 'dither.registry.spec.option_docs'\n"
+        "needless = 'torch', 'numpy', 'rich', 'dither.registry.spec.option_docs'\n"
         "print(*(name for name in needless if name in sys.modules))"
     )
     runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(3)]
-    _, told, needless = runs[0].stdout.splitlines()
+    _, modules, needless = runs[0].stdout.splitlines()
     assert needless == ""
-    assert {name.rpartition(".")[2] for name in told.split()[1:]} == {
-        "app", "completion", "experiments", "output", "root",
+    assert {name.rpartition(".")[2] for name in modules.split()[1:]} == {
+        "app", "experiments", "output",
     }  # fmt: skip
     # 0.25 s on the machine of docs/benchmarks.md
     assert min(float(done.stdout.splitlines()[1].split()[0]) for done in runs) < 0.8
 
 
 def completed(*words: str, shell: str = "bash") -> list[str]:
-    """What a shell is offered for the last of these words."""
+    """Return the completions of the last word."""
     code = "import sys; sys.argv = ['dither']; from dither.engine.cli import main; sys.exit(main())"
     line = " ".join(("dither", *words))
     done = subprocess.run(
@@ -112,7 +112,7 @@ def completed(*words: str, shell: str = "bash") -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("words", "offered"),
+    ("words", "expected"),
     [
         (["des"], ["describe"]),
         (["describe", "bl"], ["block"]),
@@ -126,17 +126,17 @@ def completed(*words: str, shell: str = "bash") -> list[str]:
         (["validate", "no/such/folder/"], []),
     ],
 )  # fmt: skip
-def test_the_shell_completes(words, offered):
-    assert completed(*words) == offered
+def test_shell_completion(words, expected):
+    assert completed(*words) == expected
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_complete_as_well(shell):
+def test_completion_in_other_shells(shell):
     assert "adaln-zero" in " ".join(completed("describe", "block", "ada", shell=shell))
 
 
 @pytest.mark.parametrize("verb", ["list", "plugins", "validate", "describe", "resolve", "doctor", "schema", "--help"])
-def test_light_verbs_import_no_torch(verb):
+def test_light_commands_import_no_torch(verb):
     arguments = {"validate": [QUICK], "resolve": [QUICK], "describe": ["block", "adaln-zero"]}.get(verb, [])
     code = (
         f"import sys; from dither.engine.cli import main; code = main({[verb, *arguments]!r}); "
@@ -147,7 +147,7 @@ def test_light_verbs_import_no_torch(verb):
     assert done.stdout.strip()
 
 
-def test_lists_have_every_part(capsys):
+def test_list_and_plugins(capsys):
     assert main(["list", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     names = {(row["kind"], row["name"]) for row in rows}
@@ -178,7 +178,7 @@ def test_lists_are_filtered(capsys):
     assert "score-entropy" not in page
 
 
-def test_every_part_can_be_described(capsys):
+def test_every_component_can_be_described(capsys):
     for kind, name in listed(capsys):
         assert main(["describe", kind, name]) == 0
         page = capsys.readouterr().out
@@ -186,7 +186,7 @@ def test_every_part_can_be_described(capsys):
             assert word in page, (kind, name, word)
 
 
-def test_a_description_says_it_all(capsys, monkeypatch):
+def test_describe(capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
     assert main(["describe", "loss", "masked-ce", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
@@ -222,48 +222,123 @@ def test_pages_fit_the_terminal(columns, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "code", "word"),
     [
-        (["run", "missing.toml"], "file missing.toml does not exist"),
-        (["run"], "give an experiment file"),
-        (["run", QUICK, "--resume", "nowhere"], "not both"),
-        (["run", "--resume", "nowhere"], "nowhere is no run directory"),
-        (["run", QUICK, "--set", "train.stpes=3"], 'did you mean "steps"'),
-        (["run", QUICK, "--set", "model.block.use=adaln-zer"], 'Did you mean "adaln-zero"'),
-        (["run", QUICK, "--set", "nonsense"], "expected key=value"),
-        (["run", QUICK, "--set", "model.block.heads=7"], "heads"),
-        (["run", QUICK, "-p", "nobody"], 'unknown plugin "nobody"'),
-        (["run", QUICK, "-p", "no:losses"], 'unknown loss "masked-ce"'),
-        (["validate", QUICK, "--unset", "modle"], 'did you mean "model"'),
-        (["list", "blok"], 'did you mean "block"'),
-        (["list", "--plugin", "loses"], 'no plugin is named "loses"; did you mean "losses"'),
-        (["list", "--filter", "adaln-zer"], 'no name is like "adaln-zer"; did you mean "adaln-zero"'),
-        (["describe", "adaln-zer"], 'no part is named "adaln-zer"; did you mean "adaln-zero"'),
-        (["describe", "cosine"], "`describe schedule cosine` or `describe lr-schedule cosine`"),
-        (["describe", "block"], "give the name of a block as well: adaln-zero"),
-        (["describe", "blok", "adaln-zero"], 'did you mean "block"'),
-        (["schema", "--of", "everything"], "everything"),
-        (["describe", "block", "absorbing"], '"absorbing" is a process, not a block'),
-        (["prepare", "human-dhz"], 'Did you mean "human-dhs"'),
-        (["sample", "nowhere"], "nowhere"),
-        (["evaluate", "nowhere"], "nowhere"),
-        (["frobnicate"], "No such command"),
-        (["run", "--bogus"], "No such option"),
+        (["run", "missing.toml"], "", "missing.toml"),
+        (["run"], "usage", "--resume"),
+        (["run", QUICK, "--resume", "nowhere"], "usage", "--resume"),
+        (["run", "--resume", "nowhere"], "", "nowhere"),
+        (["run", QUICK, "--set", "train.stpes=3"], "unknown-key", '"steps"'),
+        (["run", QUICK, "--set", "model.block.use=adaln-zer"], "unknown-component", '"adaln-zero"'),
+        (["run", QUICK, "--set", "nonsense"], "", "key=value"),
+        (["run", QUICK, "--set", "model.block.heads=7"], "misfit", "heads"),
+        (["run", QUICK, "-p", "nobody"], "unknown-plugin", '"nobody"'),
+        (["run", QUICK, "-p", "no:losses"], "unknown-component", '"masked-ce"'),
+        (["validate", QUICK, "--unset", "modle"], "", '"model"'),
+        (["list", "blok"], "unknown-value", '"block"'),
+        (["list", "--plugin", "loses"], "unknown-plugin", '"losses"'),
+        (["list", "--filter", "adaln-zer"], "unknown-component", '"adaln-zero"'),
+        (["describe", "adaln-zer"], "unknown-component", '"adaln-zero"'),
+        (["describe", "cosine"], "usage", "dither describe schedule cosine or dither describe lr-schedule cosine"),
+        (["describe", "block"], "missing-argument", "adaln-zero"),
+        (["describe", "blok", "adaln-zero"], "unknown-value", '"block"'),
+        (["describe", "block", "absorbing"], "unknown-component", "process"),
+        (["prepare", "human-dhz"], "unknown-component", '"human-dhs"'),
+        (["prepare", "text", "--to"], "missing-argument", "--to"),
+        (["sample", "nowhere"], "", "nowhere"),
+        (["sample", "nowhere", "--checkpoint", "last"], "usage", "last"),
+        (["evaluate", "nowhere"], "", "nowhere"),
+        (["schema", "--of", "everything"], "", "everything"),
+        (["frobnicate"], "", "No such command"),
+        (["run", "--bogus"], "", "No such option"),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_a_word_and_without_a_traceback(
-    arguments, message, capsys, tmp_path, monkeypatch
-):
+def test_invalid_input_is_refused_without_a_traceback(arguments, code, word, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == 2
-    printed = capsys.readouterr()
-    assert message in printed.err
-    assert "Traceback" not in printed.err
+    message = capsys.readouterr().err
+    assert not code or f"[{code}]" in message, message
+    assert word in message
+    assert "Traceback" not in message
     assert not list(tmp_path.iterdir())
 
 
-def test_a_run_from_the_command_line_then_sample_evaluate_and_resume(tmp_path, capsys, monkeypatch):
-    """The run in a process of its own, as a person starts it; what comes after in this one, which has torch by now."""
+@pytest.mark.parametrize("arguments", [["frobnicate"], ["run", "--bogus"], ["list", "blok"]])
+def test_problems_as_json(arguments, capsys):
+    assert main(["--format", "json", *arguments]) == 2
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert problem["code"] in ("usage", "unknown-command", "unknown-option", "unknown-value")
+
+
+COMMANDS = """
+from dither.registry import hookimpl
+
+@hookimpl
+def register_commands(app):
+    @app.command()
+    def hello(name: str = "world") -> int:
+        "Print a greeting."
+        print("hello", name)
+        return 3
+
+    @app.command()
+    def validate() -> None:
+        "The name of a built-in command."
+"""
+
+
+def test_plugins_add_commands(tmp_path, capsys):
+    file = tmp_path / "greeter.py"
+    file.write_text(COMMANDS)
+    assert main(["hello", "--name", "you", "-p", str(file)]) == 3
+    printed = capsys.readouterr()
+    assert printed.out == "hello you\n"
+    assert 'adds the command "validate", which exists already' in printed.err
+    assert main(["validate", QUICK]) == 0, "the built-in command stays"
+    assert main(["hello"]) == 2, "without the plugin the command is unknown"
+
+
+def test_a_plugin_that_fails_to_add_commands_is_reported(tmp_path, capsys):
+    (tmp_path / "broken.py").write_text(COMMANDS.replace("(app):\n", "(app):\n    1 / 0\n"))
+    assert main(["hello", "-p", str(tmp_path / "broken.py")]) == 2
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_commands_of_installed_plugins_are_in_the_help(tmp_path):
+    (tmp_path / "greeter.py").write_text(COMMANDS)
+    info = tmp_path / "greeter-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: greeter\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[dither.plugins]\ngreeter = greeter\n")
+    code = "import sys; from dither.engine.cli import main; sys.exit(main(sys.argv[1:]))"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--help"], capture_output=True, text=True, check=True, env=environment
+    )
+    assert "─ plugins ─" in done.stdout
+    assert "Print a greeting." in done.stdout
+
+
+def test_validate_deep_counts_parameters_memory_and_flops(capsys):
+    arguments = [QUICK, "--set", "model.width=16", "--set", "model.depth=1"]
+    assert main(["validate", "--deep", "--json", *arguments]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["valid"] is True
+    deep = record["deep"]
+    assert deep["shapes"]["parameters"] == deep["parameters"] > 1000
+    assert deep["memory"]["weights"] >= 4 * deep["parameters"]
+    assert main(["validate", "--deep", *arguments]) == 0
+    page = capsys.readouterr().out
+    assert f"{deep['parameters']:,}" in page
+    assert "optimizer state" in page
+    assert main(["check", "--json", *arguments]) == 0, "the former name"
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["memory"] == deep["memory"]
+    assert "validate --deep" in printed.err
+
+
+def test_run_sample_evaluate_and_resume(tmp_path, capsys, monkeypatch):
+    """The run in its own process, the rest in this one."""
     monkeypatch.chdir(ROOT)
     runs = tmp_path / "runs with space"
     done = command(QUICK, *TINY, "--runs", str(runs))
@@ -280,19 +355,19 @@ def test_a_run_from_the_command_line_then_sample_evaluate_and_resume(tmp_path, c
 
     before = (run / "metrics.jsonl").read_bytes()
     measured = json.loads(printed("evaluate", str(run), "--json"))
-    beside = {name: measured.pop(name) for name in [name for name in measured if "/" in name]}
+    baselines = {name: measured.pop(name) for name in [name for name in measured if "/" in name]}
     again = measured
     assert again["nats_per_graph"] > 0
     known = json.loads((run / "summary.json").read_text())["baselines"]
-    assert beside == {name: known[name] for name in known if name.partition("/")[0] in again}
+    assert baselines == {name: known[name] for name in known if name.partition("/")[0] in again}
     lines = [json.loads(line) for line in before.decode().splitlines()]
     assert {key: value for key, value in lines[-2].items() if key in again} == pytest.approx(again), "as in the run"
     other = json.loads(printed("evaluate", str(run), "--json", "--split", "test"))
     assert other["nats_per_graph"] not in (0, again["nats_per_graph"])
-    assert other["nats_per_graph/unigram"] not in (0, beside["nats_per_graph/unigram"])
+    assert other["nats_per_graph/unigram"] not in (0, baselines["nats_per_graph/unigram"])
     (line,) = [line for line in printed("evaluate", str(run)).splitlines() if line.startswith("nats_per_graph ")]
     assert f"{again['nats_per_graph']:.6g} ± " in line
-    assert f"unigram {beside['nats_per_graph/unigram']:.4g}" in line
+    assert f"unigram {baselines['nats_per_graph/unigram']:.4g}" in line
     drawn = printed("sample", str(run), "--count", "3", "--out", str(tmp_path / "drawn"))
     assert "shuffled" in drawn
     assert "nats_per_graph" not in drawn, "no baselines of figures that were not measured"
@@ -307,7 +382,7 @@ def test_a_run_from_the_command_line_then_sample_evaluate_and_resume(tmp_path, c
     assert len([path for path in runs.iterdir() if path.is_dir()]) == 2
 
 
-def test_the_output_may_be_cut_short():
+def test_output_to_a_closed_pipe():
     line = f"{sys.executable} -m experiments.run list | head -1"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.stderr == ""

@@ -37,9 +37,9 @@ def traced(folder, *words):
     return [line for line in (folder / "calls").read_text().splitlines() if "(" in line and "SIG" not in line]
 
 
-@pytest.mark.parametrize("verb", ["check", "list"])
+@pytest.mark.parametrize("verb", ["validate", "list"])
 def test_nothing_is_sent_and_nobody_is_asked(tmp_path, verb):
-    words = [str(ROOT / "experiments/bubble_diagram/quick.toml")] if verb == "check" else []
+    words = [str(ROOT / "experiments/bubble_diagram/quick.toml")] if verb == "validate" else []
     assert traced(tmp_path, verb, *words) == []
 
 

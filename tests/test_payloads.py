@@ -208,7 +208,7 @@ def test_an_experiment_file_that_names_code(place, name, capsys):
         (place / "exp.toml").write_text(text)
         assert main(["run", str(place / "exp.toml"), "--set", f"{key}={value}", "--runs", str(place / "more")]) == 2
     else:
-        for verb in ("validate", "check", "run", "explain", "resolve"):
+        for verb in ("validate", "run", "explain", "resolve"):
             assert main([verb, str(place / "exp.toml")]) == 2
     assert "Traceback" not in capsys.readouterr().err
 

@@ -25,7 +25,7 @@ changes = [f"--set=train.{change}" for change in changes] + ["--set=evaluate.sam
 changes += ["--set=model.width=16", "--set=model.depth=1"]
 changes += ["--set=task.data={ use = 'procedural-plans', train = 64, valid = 16, test = 8 }"]
 experiment, runs = sys.argv[1:]
-assert main(["check", experiment]) == 0
+assert main(["validate", "--deep", experiment]) == 0
 assert main(["run", experiment, *changes, "--runs", runs]) == 0
 (run,) = Path(runs).iterdir()
 assert main(["runs", "list", runs]) == 0
@@ -92,7 +92,7 @@ def test_a_run_is_not_begun_where_its_weights_could_not_be_read(tmp_path):
     assert not runs.exists()
 
 
-@pytest.mark.parametrize("words", [["list"], ["check", EXPERIMENT], ["describe", "task", "bubble-diagram"]])
+@pytest.mark.parametrize("words", [["list"], ["validate", EXPERIMENT], ["describe", "task", "bubble-diagram"]])
 def test_output_that_nobody_reads(tmp_path, words):
     reading, writing = os.pipe()
     os.close(reading)

@@ -1,4 +1,4 @@
-"""The command line: `dither VERB ...`, and `python -m experiments.run EXPERIMENT`."""
+"""The command line: `dither COMMAND ...`, and `python -m experiments.run EXPERIMENT`."""
 
 from __future__ import annotations
 
@@ -15,46 +15,50 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+USAGE, EXHAUSTED = 2, 5
+"""Exit codes: invalid input; no disk space or memory. docs/runs.md lists all."""
+
 
 def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> int:
-    """Run a command and return its exit code: 2 where what was given cannot be used, 3 for a damaged run, 75 stopped.
+    """Run a command and return its exit code: 2 for invalid input, 3 for a damaged run, 75 if stopped by a signal.
 
     Args:
-        arguments: As in sys.argv[1:], which is the default.
-        verb: What is meant when the first argument is no verb.
+        arguments: As sys.argv[1:], the default.
+        verb: The command if the first argument is none.
     """
     from ..runs.signals import STOPPED, Stopped, broken_off, stop_on_signals
 
-    if arguments is None:  # the process is ours; without this its end looks for cycles in all that was ever imported
+    if arguments is None:  # skip garbage collection of everything imported when this process exits
         atexit.register(gc.freeze)
     try:
-        with stop_on_signals(last=arguments is None) as stop:  # a run takes over once it has something to save
+        with stop_on_signals(last=arguments is None) as stop:  # until a run installs its own handlers
             stop.code = _run(sys.argv[1:] if arguments is None else arguments, verb)
             return stop.code
     except Stopped as stopped:
-        with suppress(OSError):  # the terminal may be what is gone
+        with suppress(OSError):  # the terminal may be closed
             print(broken_off(stopped), file=sys.stderr)  # noqa: T201
         return STOPPED
 
 
 def _run(arguments: Sequence[str], verb: str | None) -> int:
-    # pydantic reads the entry points of everything installed for plugins of its own, and stops at a broken one
+    # pydantic searches all entry points for its own plugins, and fails at a broken one
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from .app import VERBS, app_for
     from .output import global_options, hoist_global_options
 
-    global_options()  # no option holds over from an earlier call
-    options, given = hoist_global_options(arguments)
-    if verb is not None and not (given and (given[0] in VERBS or given[0] in ("--help", "-h"))):
-        _suggest_verb(given[:1])
-        given.insert(0, verb)
+    global_options()  # reset options of an earlier call
+    options, words = hoist_global_options(arguments)
+    if verb is not None and not (words and (words[0] in VERBS or words[0] in ("--help", "-h"))):
+        _suggest_verb(words[:1])
+        words.insert(0, verb)
     try:
-        result = app_for(given[0] if given else None)([*options, *given], standalone_mode=False)
+        app, words = app_for(words)
+        result = app([*options, *words], standalone_mode=False)
     except _refused() as refused:
-        return _refuse(refused)
-    except BrokenPipeError:  # the reader of our output went away, as `head` does
+        return _report(refused)
+    except BrokenPipeError:  # the reader of our output is gone, as with `| head`
         return _discard_output()
-    except SystemExit as ended:  # the same, where click found out
+    except SystemExit as ended:  # likewise, noticed by click
         if isinstance(ended.__context__, BrokenPipeError):
             return _discard_output()
         raise
@@ -64,27 +68,27 @@ def _run(arguments: Sequence[str], verb: str | None) -> int:
 
 
 def _discard_output() -> int:
-    """Drop what is still to be written, and end as if it had been read."""
+    """Redirect the rest of the output to /dev/null."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
     return 0
 
 
 def _refused() -> type[Refused]:
-    """Return the class of refusals. It comes with pydantic, so only once something is raised: help does without."""
+    """Import the class when an exception is raised, and not before: help does without pydantic."""
     from dither.registry.config.errors import Refused
 
     return Refused
 
 
-def _refuse(refused: Any) -> int:
+def _report(refused: Any) -> int:
     from .output import print_problems
 
     print_problems(refused)
-    return int(getattr(refused, "exit_code", 2))
+    return int(getattr(refused, "exit_code", USAGE))
 
 
 def _suggest_verb(first: list[str]) -> None:
-    """Say so where the first argument is no file but nearly a verb."""
+    """Print a note if the first argument is not a file but nearly a command."""
     from dither.registry.config.errors import nearest
 
     from .app import VERBS
@@ -92,25 +96,26 @@ def _suggest_verb(first: list[str]) -> None:
     for word in first:
         close = nearest(word, VERBS)
         if close and not word.startswith("-") and not os.path.exists(word) and not word.endswith(".toml"):
-            print(f'note: "{word}" is no command; did you mean "{close}"?', file=sys.stderr)  # noqa: T201
+            print(f'note: unknown command "{word}"; did you mean "{close}"?', file=sys.stderr)  # noqa: T201
 
 
 def _report_shortage(error: Exception) -> int:
-    """Return 5 where there was no space, or no memory; 0 for any other error."""
+    """Return 5 if there was too little disk space or memory, 0 for any other error."""
     from ..files.resource_errors import shortage
 
     lacking = shortage(error)
-    if lacking is not None:
-        with suppress(OSError):  # stderr may be on the same disk
-            print(f"stopped: {lacking}", file=sys.stderr)  # noqa: T201
-        with suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0 if lacking is None else 5
+    if lacking is None:
+        return 0
+    with suppress(OSError):  # stderr may be on the same disk
+        print(f"stopped: {lacking}", file=sys.stderr)  # noqa: T201
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return EXHAUSTED
 
 
 def _report_usage(error: Any) -> int:
-    """Say what is wrong with the command line; anything else is a mistake of ours and keeps its traceback."""
-    show = getattr(error, "show", None)  # of click's exceptions, which typer may carry in a copy of its own
+    """Print an error of click; any other exception is a bug and keeps its traceback."""
+    show = getattr(error, "show", None)  # duck-typed: typer may bundle its own copy of click
     if show is None or not hasattr(error, "format_message"):
         raise error
     from .output import Format, output_options, print_problems
@@ -118,5 +123,11 @@ def _report_usage(error: Any) -> int:
     if output_options.format is Format.TEXT:
         show()
     else:
-        print_problems(_refused()(error.format_message()))
-    return 2
+        codes = {
+            "NoSuchCommand": "unknown-command",
+            "NoSuchOption": "unknown-option",
+            "MissingParameter": "missing-argument",
+        }
+        code = codes.get(type(error).__name__)
+        print_problems(_refused()(error.format_message(), code=code or "usage"))
+    return USAGE

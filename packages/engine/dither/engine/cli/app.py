@@ -1,18 +1,23 @@
-"""What the shell is offered when somebody presses TAB: kinds, names, plugins, experiment files.
+"""The typer application: common options, commands by module, commands from plugins, completion of file names.
 
-An answer that cannot be given is no answer: nothing may be printed into a half-written line.
+Nothing heavy is imported here: help and completion must be fast.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from ..config.load_experiment import Loaded
 
 __all__ = [
     "PANELS",
@@ -28,52 +33,53 @@ __all__ = [
     "app",
     "app_for",
     "complete_experiment",
+    "load",
     "parse_checkpoint",
     "verbs",
 ]
 
 
 def complete_experiment(incomplete: str) -> list[str]:
-    """Return experiment files, and folders to go on with; a lone folder is entered at once."""
+    """Complete the name of an experiment file; a single matching folder is opened at once."""
     with contextlib.suppress(OSError):
-        found = list(_entries(incomplete))
-        while len(found) == 1 and found[0].endswith("/"):
-            found = list(_entries(found[0]))
-        return found
+        matches = list(_entries(incomplete))
+        while len(matches) == 1 and matches[0].endswith("/"):
+            matches = list(_entries(matches[0]))
+        return matches
     return []
 
 
 def _entries(start: str) -> Iterator[str]:
     folder, _, word = start.rpartition("/")
-    inside = folder + "/" if "/" in start else ""
-    for entry in sorted(os.scandir(Path(inside or ".").expanduser()), key=lambda entry: entry.name):
+    prefix = folder + "/" if "/" in start else ""
+    for entry in sorted(os.scandir(Path(prefix or ".").expanduser()), key=lambda entry: entry.name):
         if not entry.name.startswith(word) or (entry.name.startswith((".", "_")) and not word):
             continue
-        if entry.is_dir() and _holds_toml(Path(entry.path)):
-            yield f"{inside}{entry.name}/"
+        if entry.is_dir() and _contains_toml(Path(entry.path)):
+            yield f"{prefix}{entry.name}/"
         elif entry.name.endswith(".toml"):
-            yield inside + entry.name
+            yield prefix + entry.name
 
 
-def _holds_toml(folder: Path, depth: int = 2) -> bool:
+def _contains_toml(folder: Path, depth: int = 2) -> bool:
     with contextlib.suppress(OSError):
         entries = list(folder.iterdir())
         if any(entry.suffix == ".toml" for entry in entries):
             return True
         folders = [entry for entry in entries if entry.is_dir() and not entry.name.startswith((".", "_"))]
-        return depth > 0 and any(_holds_toml(entry, depth - 1) for entry in folders)
+        return depth > 0 and any(_contains_toml(entry, depth - 1) for entry in folders)
     return False
 
 
 app = typer.Typer(
     name="dither",
-    help="Diffusion transformers assembled from named parts.",
+    help="Diffusion transformers assembled from named components.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-"""The command line as typer has it; `main` is what to call."""
+"""The application; call `main` to run it."""
 
 Experiment = Annotated[
     Path,
@@ -81,33 +87,44 @@ Experiment = Annotated[
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a value; VALUE is TOML, or else a string."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a value (repeatable); VALUE is TOML or a string."),
 ]
-Removals = Annotated[list[str] | None, typer.Option("--unset", metavar="KEY", help="Drop a value that the file gives.")]
+Removals = Annotated[
+    list[str] | None, typer.Option("--unset", metavar="KEY", help="Remove a value of the file (repeatable).")
+]
 PluginOption = Annotated[
     list[str] | None,
-    typer.Option("-p", metavar="NAME", help="Load this plugin too, by name or file (repeat); no:NAME: without it."),
+    typer.Option("-p", metavar="NAME", help="Load a plugin by name or file; no:NAME blocks one (repeatable)."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Runs = Annotated[Path, typer.Option("--runs", help="The folder in which run directories are made.")]
-RunDirectory = Annotated[Path, typer.Argument(help="The directory of a run.", show_default=False)]
+Runs = Annotated[Path, typer.Option("--runs", help="Parent folder of run directories.")]
+RunDirectory = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
 CheckpointOption = Annotated[
-    str, typer.Option("--checkpoint", metavar="WHICH", help="Which checkpoint: newest, best, or the number of a step.")
+    str, typer.Option("--checkpoint", metavar="WHICH", help="Checkpoint: newest, best, or a step.")
 ]
+
+
+def load(
+    path: Path, overrides: Sequence[str] | None, removals: Sequence[str] | None, plugins: Sequence[str] | None
+) -> Loaded:
+    """Load an experiment with the options of the command line."""
+    from ..config.load_experiment import load_experiment
+
+    return load_experiment(path, overrides or (), removals or (), plugins)
 
 
 def parse_checkpoint(word: str) -> Any:
-    """Return the checkpoint that is meant: a word, or the number of a step.
+    """Return "newest", "best" or the number of a step.
 
     Raises:
-        Refused: It is neither.
+        Refused: It is none of them.
     """
     from dither.registry.config.errors import Refused
 
     if word in ("newest", "best"):
         return word
     if not (word.isascii() and word.isdigit() and len(word) <= 12):
-        raise Refused(f'--checkpoint is "newest", "best" or the number of a step, not "{word}"')
+        raise Refused(f'--checkpoint: expected newest, best or a step, got "{word}"', code="usage")
     return int(word)
 
 
@@ -116,12 +133,11 @@ PANELS = {
         "run": "experiments",
         "sweep": "sweeps",
         "validate": "experiments",
-        "check": "experiments",
         "explain": "experiments",
         "resolve": "experiments",
         "prepare": "data",
     },
-    "parts and plugins": {
+    "components and plugins": {
         "list": "components",
         "describe": "components",
         "plugins": "components",
@@ -137,30 +153,90 @@ PANELS = {
         "diff": "experiments",
         "bench": "experiments",
     },
-    "authoring": {"new": "plugins", "test-plugin": "plugins", "schema": "schema"},
+    "development": {"new": "plugins", "test-plugin": "plugins", "schema": "components"},
 }
-"""The verbs as help groups and orders them, each with the module whose import registers it."""
-VERBS = {verb: module for panel in PANELS.values() for verb, module in panel.items()}
-"""Every verb and its module; some are groups of verbs, such as `runs list`."""
+"""Commands in the order of the help, each with the module that defines it."""
+HIDDEN = {"check": "experiments"}
+"""Former names, which still work."""
+VERBS = {verb: module for panel in (*PANELS.values(), HIDDEN) for verb, module in panel.items()}
+"""Every built-in command and its module; some are groups of commands, such as `runs list`."""
+OURS = frozenset({"core-blocks", "embeddings", "engine", "losses", "processes", "tasks"})
+"""Plugins of this repository, which add no commands."""
+PLUGIN_PANEL = "plugins"
 
 
-def app_for(word: str | None) -> Any:
-    """Return the command line with the verb that is called; with every verb where the word is none, as for help."""
-    for module in [VERBS[word]] if word in VERBS else dict.fromkeys(VERBS.values()):
+def app_for(words: Sequence[str]) -> tuple[Any, list[str]]:
+    """Return the application with the command that is called, and the arguments.
+
+    All commands are imported for help, and those of plugins only for help or an unknown command.
+    """
+    words = list(words)
+    word = words[0] if words else None
+    for entries in (app.registered_commands, app.registered_groups):  # of an earlier call in this process
+        entries[:] = [entry for entry in entries if entry.rich_help_panel != PLUGIN_PANEL]  # type: ignore[misc]
+    _import_verbs([VERBS[word]] if word in VERBS else dict.fromkeys(VERBS.values()))
+    if word not in VERBS:
+        selected = []
+        if word is not None and not word.startswith("-"):
+            while "-p" in words[1:-1]:
+                position = words.index("-p", 1)
+                selected.append(words[position + 1])
+                del words[position : position + 2]
+        completing = "_DITHER_COMPLETE" in os.environ
+        if not completing and (selected or any(p.name not in OURS for p in entry_points(group="dither.plugins"))):
+            _add_plugin_commands(selected)
+    return app, words
+
+
+def _import_verbs(modules: Iterable[str]) -> None:
+    for module in modules:
         import_module(f".{module}", __package__)
-    order = list(VERBS)
     panel_of = {verb: panel for panel, verbs in PANELS.items() for verb in verbs}
     for entries in (app.registered_commands, app.registered_groups):
-        entries.sort(key=lambda entry: order.index(_name(entry)) if _name(entry) in order else len(order))
+        entries.sort(key=lambda entry: list(VERBS).index(_name(entry)) if _name(entry) in VERBS else len(VERBS))
         for entry in entries:
             entry.rich_help_panel = panel_of.get(_name(entry), entry.rich_help_panel)
-    return app
+
+
+def _add_plugin_commands(selected: Sequence[str]) -> None:
+    """Call the hook `register_commands` of every plugin; failures and name clashes are reported and skipped."""
+    from dither.registry.config.errors import Refused
+    from dither.registry.plugins.manager import load_plugins
+    from dither.registry.plugins.policy import find_policy
+    from dither.registry.plugins.status import PluginError
+
+    lists: tuple[list[Any], list[Any]] = (app.registered_commands, app.registered_groups)
+    plugins = load_plugins(selected, policy=find_policy(Path()))
+    for report in plugins.reports:
+        if report.state == "loaded" and "register_commands" in report.hooks:
+            plugins.request(report.name)
+    calls = iter(plugins.call_each("register_commands", app=app))
+    taken = set(VERBS)
+    while True:
+        counts = [len(entries) for entries in lists]
+        plugin: str | None = None
+        try:
+            plugin, _ = next(calls)
+        except StopIteration:
+            return
+        except (PluginError, Refused) as error:  # ends the generator
+            print(f"note: {error}", file=sys.stderr)  # noqa: T201
+        for entries, count in zip(lists, counts, strict=True):
+            added = entries[count:]
+            entries[count:] = [entry for entry in added if plugin is not None and _name(entry) not in taken]
+            for entry in added:
+                if plugin is not None and _name(entry) in taken:
+                    note = f'note: plugin "{plugin}" adds the command "{_name(entry)}", which exists already'
+                    print(note, file=sys.stderr)  # noqa: T201
+                entry.rich_help_panel = PLUGIN_PANEL
+                taken.add(_name(entry))
 
 
 def verbs() -> set[str]:
-    """Return the names of all commands and groups of commands, as they are registered."""
-    all_of_them = app_for(None)
-    return {_name(entry) for entry in (*all_of_them.registered_commands, *all_of_them.registered_groups)}
+    """Return the names of all built-in commands as registered, without the hidden ones."""
+    _import_verbs(dict.fromkeys(VERBS.values()))
+    entries: list[Any] = [*app.registered_commands, *app.registered_groups]
+    return {_name(entry) for entry in entries if not entry.hidden and entry.rich_help_panel != PLUGIN_PANEL}
 
 
 def _name(entry: Any) -> str:

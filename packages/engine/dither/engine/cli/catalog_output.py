@@ -1,4 +1,4 @@
-"""What list and plugins print, and how a part is found by the words that were given."""
+"""Find components by the words of a command line, and print them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from dither.registry.config.errors import Refused, nearest
+from dither.registry.config.errors import Problem, Refused, nearest
 from dither.registry.kinds import KINDS
 from dither.registry.plugins.catalog import Component
 from dither.registry.plugins.describe import describe
@@ -22,6 +22,7 @@ from dither.registry.plugins.manager import Plugins
 from dither.registry.spec.base import summary_of
 
 from ..config.component_usages import component_usages
+from .output import table, wants_json
 
 __all__ = [
     "filter_components",
@@ -30,55 +31,35 @@ __all__ = [
     "show_components",
     "show_plugins",
     "show_reference",
-    "table",
 ]
 
 
-def table(*columns: str) -> Table:
-    """Return an empty table in the style of this command line; long cells go on in the next line."""
-    made = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        made.add_column(column, overflow="fold")
-    return made
-
-
-def _known_kind(kind: str) -> str:
-    if kind not in KINDS:
-        close = nearest(kind, KINDS)
-        raise Refused(
-            f'"{kind}" is no kind of part' + (f'; did you mean "{close}"?' if close else f": {', '.join(KINDS)}")
-        )
-    return kind
-
-
 def filter_components(
-    plugins: Plugins, kind: str | None, names: str | None = None, offered_by: Sequence[str] | None = None
+    plugins: Plugins, kind: str | None, pattern: str | None = None, plugin_names: Sequence[str] | None = None
 ) -> list[Component]:
-    """Return the parts of a kind whose names are like a pattern, and which certain plugins offer.
+    """Return the components of a kind, with matching names, of certain plugins.
 
     Raises:
-        Refused: There is no such kind or plugin, or no part is named so.
+        Refused: There is no such kind or plugin, or no name matches.
     """
     known = [report.name for report in plugins.reports]
-    for plugin in offered_by or ():
+    for plugin in plugin_names or ():
         if plugin not in known:
-            close = nearest(plugin, known)
-            hint = f'; did you mean "{close}"?' if close else f"; installed: {', '.join(known) or 'none'}"
-            raise Refused(f'no plugin is named "{plugin}"{hint}')
-    parts = plugins.catalog.parts(_known_kind(kind) if kind else None)
-    if offered_by:
-        parts = [part for part in parts if part.plugin in offered_by]
-    if names is None:
-        return parts
-    found = [part for part in parts if fnmatch.fnmatchcase(part.name, names)]
-    if not found:
-        close = nearest(names, {part.name for part in parts})
-        raise Refused(f'no name is like "{names}"' + (f'; did you mean "{close}"?' if close else ""))
-    return found
+            raise _unknown("plugin", plugin, known, f"installed: {', '.join(known) or 'none'}")
+    components = plugins.catalog.parts(_known_kind(kind) if kind else None)
+    components = [c for c in components if not plugin_names or c.plugin in plugin_names]
+    if pattern is None:
+        return components
+    matching = [component for component in components if fnmatch.fnmatchcase(component.name, pattern)]
+    if not matching:
+        close = nearest(pattern, {component.name for component in components})
+        hint = f'did you mean "{close}"?' if close else None
+        raise Refused(Problem(f'no component matches "{pattern}"', help=hint, code="unknown-component"))
+    return matching
 
 
 def find_component(plugins: Plugins, word: str, name: str | None) -> Component:
-    """Return the part that a kind and a name mean, or a name alone where it is that of one kind only.
+    """Return the component of a kind and a name, or of a name alone that only one kind has.
 
     Raises:
         Refused: There is none, or more than one.
@@ -87,25 +68,39 @@ def find_component(plugins: Plugins, word: str, name: str | None) -> Component:
     if name is not None:
         return catalog.find(_known_kind(word), name)
     if word in KINDS:
-        raise Refused(f"give the name of a {word} as well: {', '.join(catalog.names(word)) or 'there is none'}")
+        hint = f"registered: {', '.join(catalog.names(word)) or 'none'}"
+        raise Refused(Problem(f'"{word}" is a kind; add the name of a component', help=hint, code="missing-argument"))
     short = word.rpartition("/")[2].partition("@")[0]
     kinds = [kind for kind in KINDS if short in catalog.names(kind)]
     if len(kinds) == 1:
         return catalog.find(kinds[0], word)
     if kinds:
-        forms = " or ".join(f"`describe {kind} {word}`" for kind in kinds)
-        raise Refused(f'"{word}" is the name of several kinds of part; write {forms}')
-    close = nearest(short, [*(part.name for part in catalog.parts()), *KINDS])
-    raise Refused(f'no part is named "{word}"' + (f'; did you mean "{close}"?' if close else "; see `dither list`"))
+        hint = " or ".join(f"dither describe {kind} {word}" for kind in kinds)
+        raise Refused(Problem(f'components of several kinds are named "{word}"', help=hint, code="usage"))
+    names = [*(component.name for component in catalog.parts()), *KINDS]
+    raise _unknown("component", short if short == word else word, names, "see: dither list")
+
+
+def _known_kind(kind: str) -> str:
+    if kind not in KINDS:
+        raise _unknown("kind", kind, KINDS, f"kinds: {', '.join(KINDS)}")
+    return kind
+
+
+def _unknown(what: str, word: str, known: Iterable[str], otherwise: str) -> Refused:
+    close = nearest(word.rpartition("/")[2].partition("@")[0], known)
+    codes = {"plugin": "unknown-plugin", "component": "unknown-component", "kind": "unknown-value"}
+    hint = f'did you mean "{close}"?' if close else otherwise
+    return Refused(Problem(f'unknown {what} "{word}"', help=hint, code=codes[what]))
 
 
 def show_components(parts: Iterable[Component], as_json: bool) -> None:
-    """Print parts, one a line."""
-    if as_json:
+    """Print components, one per line."""
+    if wants_json(as_json):
         rows = [{"kind": p.kind, "name": p.name, "rev": p.rev, "plugin": p.plugin, "summary": p.summary} for p in parts]
         typer.echo(json.dumps(rows, indent=2))
         return
-    made = table("kind, name", "plugin", "what it does")
+    made = table("kind, name", "plugin", "description")
     last = None
     for part in parts:
         if part.kind != last:
@@ -116,8 +111,8 @@ def show_components(parts: Iterable[Component], as_json: bool) -> None:
 
 
 def show_reference(plugins: Plugins, parts: Iterable[Component]) -> None:
-    """Print the reference of parts as Markdown."""
-    lines = ["# Components", "", "Made from the Specs by `dither list --markdown`; do not edit.", ""]
+    """Print a reference page in Markdown."""
+    lines = ["# Components", "", "Generated by `dither list --markdown`.", ""]
     last = None
     for part in parts:
         facts = describe(part, plugins.catalog)
@@ -127,7 +122,7 @@ def show_reference(plugins: Plugins, parts: Iterable[Component]) -> None:
         lines += [f"### {part.name}", "", facts["doc"], "", f"From `{part.plugin}`.", ""]
         lines += ["```toml", facts["snippet"], "```", ""]
         if facts["options"]:
-            lines += ["| option | type | default | what it is |", "|---|---|---|---|"]
+            lines += ["| option | type | default | description |", "|---|---|---|---|"]
             for option in facts["options"]:
                 cells = (f"`{option['name']}`", option["type"], f"`{option['default']}`", option["doc"])
                 lines.append("| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in cells) + " |")
@@ -136,7 +131,7 @@ def show_reference(plugins: Plugins, parts: Iterable[Component]) -> None:
 
 
 def show_plugins(plugins: Plugins, as_json: bool) -> None:
-    """Print what became of every plugin."""
+    """Print the state of every plugin."""
     rows: list[dict[str, Any]] = [
         {
             "name": report.name,
@@ -152,10 +147,10 @@ def show_plugins(plugins: Plugins, as_json: bool) -> None:
         }
         for report in plugins.reports
     ]
-    if as_json:
+    if wants_json(as_json):
         typer.echo(json.dumps(rows, indent=2))
         return
-    made = table("plugin", "state", "from", "version", "parts", "run hooks and checks")
+    made = table("plugin", "state", "from", "version", "components", "other hooks")
     for row in rows:
         colour = "green" if row["state"] == "loaded" else "red"
         source = Path(row["source"]).name if row["sha256"] else row["source"]
@@ -169,20 +164,20 @@ def show_plugins(plugins: Plugins, as_json: bool) -> None:
         if row["reason"]:
             console.print(Text(f"{row['name']}: {row['state']}: {row['reason']}"), soft_wrap=True)
         elif row["imports_torch"]:
-            console.print(Text(f"{row['name']}: its import pulls in torch ({row['seconds']} s)"), soft_wrap=True)
+            console.print(Text(f"{row['name']}: imports torch when loaded ({row['seconds']} s)"), soft_wrap=True)
 
 
 NARROW = 100
-"""Columns of a terminal below which what an option is stands under it, not beside it."""
+"""Columns of a terminal below which the description of an option is in its own line."""
 
 
 def show_component(plugins: Plugins, part: Component, as_json: bool) -> None:
-    """Print all there is to know of one part."""
+    """Print everything about one component."""
     facts = describe(part, plugins.catalog)
     report = next((report for report in plugins.reports if report.name == part.plugin), None)
     uses = (m.file for m in component_usages(Path("experiments")) if m.means(part.kind, part.plugin, part.name))
     facts |= {"version": report.version if report else "", "used_in": list(dict.fromkeys(map(str, uses)))}
-    if as_json:
+    if wants_json(as_json):
         typer.echo(json.dumps(facts, indent=2))
         return
     console = Console()
@@ -202,7 +197,7 @@ def show_component(plugins: Plugins, part: Component, as_json: bool) -> None:
 
 def _options(options: list[dict[str, str]], *, wide: bool) -> Table:
     if wide:
-        made = table("option", "type", "default", "what it is")
+        made = table("option", "type", "default", "description")
         for option in options:
             made.add_row(Text(option["name"], style="cyan"), *(Text(option[key]) for key in ("type", "default", "doc")))
         return made
@@ -215,10 +210,10 @@ def _options(options: list[dict[str, str]], *, wide: bool) -> Table:
 
 
 def _provenance(facts: dict[str, Any]) -> dict[str, str]:
-    """Say where a part comes from, what else it was called, and which experiments here name it."""
+    """Return the plugin and source of a component, its former names, and the experiments here that use it."""
     lines = {"plugin": f"{facts['plugin']} {facts['version']}".strip(), "source": facts["source"]}
     if facts["aliases"]:
-        lines["once called"] = ", ".join(facts["aliases"])
+        lines["former names"] = ", ".join(facts["aliases"])
     if facts["used_in"]:
         lines["used in"] = ", ".join(facts["used_in"])
     return lines

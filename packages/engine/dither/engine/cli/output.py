@@ -1,4 +1,4 @@
-"""In which form problems are told: as text for a person, as JSON for a program, or as annotations for GitHub."""
+"""Output of the command line: problems as text, JSON or GitHub annotations; tables."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ import typer
 from .app import app
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from dither.registry.config.errors import Origin, Problem, Refused
 
     from ..config.load_experiment import Loaded
@@ -28,12 +30,13 @@ __all__ = [
     "output_options",
     "print_problems",
     "print_valid",
+    "table",
     "wants_json",
 ]
 
 
 class Format(enum.StrEnum):
-    """The forms."""
+    """Formats of problems."""
 
     TEXT = "text"
     JSON = "json"
@@ -42,31 +45,34 @@ class Format(enum.StrEnum):
 
 @dataclass
 class OutputOptions:
-    """What the options that every verb takes say."""
+    """Values of the options that every command takes."""
 
     format: Format = Format.TEXT
     traceback: bool = False
 
 
 output_options = OutputOptions()
-"""What holds for the command that runs; `global_options` sets it from the options."""
+"""Options of the current command, set by `global_options`."""
 
 
 @app.callback()
 def global_options(
     form: Annotated[
-        Format, typer.Option("--format", help="How problems are told; this and the next go anywhere on the line.")
+        Format, typer.Option("--format", help="Format of problems. This and the next option may stand anywhere.")
     ] = Format.TEXT,
     with_traceback: Annotated[
-        bool, typer.Option("--traceback", help="Show where in the code something was refused, for authors of plugins.")
+        bool, typer.Option("--traceback", help="Show the traceback of a problem, for plugin authors.")
     ] = False,
 ) -> None:
-    """Take the options that every verb has."""
+    """Set the options that every command takes."""
     output_options.format, output_options.traceback = form, with_traceback
 
 
 def hoist_global_options(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the options that every verb takes, which are read before the verb, and the rest of the line."""
+    """Split the arguments into the options that every command takes, and the rest; set the format at once.
+
+    click reports an unknown command before it reads the options.
+    """
     front: list[str] = []
     rest: list[str] = []
     words = iter(arguments)
@@ -77,27 +83,41 @@ def hoist_global_options(arguments: Sequence[str]) -> tuple[list[str], list[str]
             front.append(word)
         else:
             rest.append(word)
+    for form in Format:
+        if front and front[-1].removeprefix("--format=") == form:
+            output_options.format = form
     return front, rest
 
 
-def wants_json() -> bool:
-    """Whether the output is for a program."""
-    return output_options.format is Format.JSON
+def wants_json(as_json: bool = False) -> bool:
+    """Return whether to print JSON: by --json or by --format json."""
+    return as_json or output_options.format is Format.JSON
+
+
+def table(*columns: str, right: Sequence[str] = ()) -> Table:
+    """Return an empty table in the style of this command line; long cells are wrapped."""
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        made.add_column(column, overflow="fold", justify="right" if column in right else "left")
+    return made
 
 
 def print_problems(refused: Refused) -> None:
-    """Print every problem in the form that is asked for."""
+    """Print every problem in the selected format."""
     if output_options.traceback:
         print("".join(traceback.format_exception(_with_causes(refused))), file=sys.stderr)  # noqa: T201
     _PRINTERS[output_options.format](refused.problems)
 
 
-def print_valid(loaded: Loaded) -> None:
-    """Print that an experiment is valid, and which parts it names."""
+def print_valid(loaded: Loaded, as_json: bool = False, deep: dict[str, Any] | None = None) -> None:
+    """Print that an experiment is valid, and the names of its main components."""
     e = loaded.experiment
     parts = {part.kind: part.name for part in (e.task, e.process, e.model, e.loss, e.sampler)}
-    if output_options.format is Format.JSON:
-        _print_document(True, loaded.warnings, file=str(loaded.path), parts=parts)
+    if wants_json(as_json):
+        extra = {} if deep is None else {"deep": deep}
+        _print_document(True, loaded.warnings, file=str(loaded.path), parts=parts, **extra)
     else:
         if loaded.warnings:
             _PRINTERS[output_options.format](loaded.warnings)
@@ -105,11 +125,11 @@ def print_valid(loaded: Loaded) -> None:
 
 
 def _with_causes(error: BaseException) -> BaseException:
-    """Let an error show what it came from, which a person who only uses a plugin is spared."""
-    inner: BaseException | None = error
-    while inner is not None:
-        inner.__suppress_context__ = False
-        inner = inner.__cause__ or inner.__context__
+    """Restore the causes of an exception, which `from None` hides from users of a plugin."""
+    cause: BaseException | None = error
+    while cause is not None:
+        cause.__suppress_context__ = False
+        cause = cause.__cause__ or cause.__context__
     return error
 
 
@@ -124,8 +144,8 @@ def _print_json(problems: Sequence[Problem]) -> None:
     _print_document(False, problems)
 
 
-def _print_document(valid: bool, problems: Sequence[Problem], **facts: Any) -> None:
-    typer.echo(json.dumps({"valid": valid, **facts, "problems": list(map(_record, problems))}, indent=2))
+def _print_document(valid: bool, problems: Sequence[Problem], **more: Any) -> None:
+    typer.echo(json.dumps({"valid": valid, **more, "problems": list(map(_record, problems))}, indent=2))
 
 
 def _record(problem: Problem) -> dict[str, Any]:
@@ -146,14 +166,14 @@ def _record(problem: Problem) -> dict[str, Any]:
 
 
 def location_record(origin: Origin | None) -> dict[str, Any]:
-    """Return where something stands, as JSON has it."""
+    """Return a position in a file for JSON."""
     if origin is None:
         return {"file": None, "line": None, "column": None}
     return {"file": origin.file, "line": origin.line, "column": origin.column}
 
 
 def _given(value: Any) -> Any:
-    """Return a value as JSON has it; what it does not have, and what is long, as the beginning of a text."""
+    """Return a value for JSON; an unsupported or long one is cut to a short text."""
     try:
         if len(json.dumps(value, allow_nan=False)) <= 200:
             return value

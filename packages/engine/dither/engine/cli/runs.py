@@ -1,4 +1,4 @@
-"""runs, export: what there is, whether it is whole, and what is given to others."""
+"""`dither runs`, `export`, `sample`, `evaluate`, `report`: commands on run directories."""
 
 from __future__ import annotations
 
@@ -12,66 +12,64 @@ from typing import Annotated, Any, Literal
 import typer
 
 from .app import CheckpointOption, Json, PluginOption, RunDirectory, app, parse_checkpoint
-from .components import complete_form
+from .components import complete_format
+from .output import table, wants_json
 
 __all__: list[str] = []
 
 DAMAGED = 3
 LOSS = "valid/loss"
 WIDE = 1000
-"""Columns of a table that no terminal shows: nothing is folded for the program that reads it."""
-runs = typer.Typer(name="runs", help="List runs, and verify them.", no_args_is_help=True)
+"""Columns if the output is not a terminal, so that nothing is wrapped."""
+runs = typer.Typer(name="runs", help="List runs, or verify one.", no_args_is_help=True)
 app.add_typer(runs, name="runs")
 
 
 @runs.command("list")
 def list_(
-    folder: Annotated[Path, typer.Argument(help="The folder of run directories, or a sweep.")] = Path("runs"),
-    figure: Annotated[str, typer.Option("--figure", metavar="KIND/NAME", help="The figure to show.")] = LOSS,
+    folder: Annotated[Path, typer.Argument(help="A folder of run directories, or a sweep.")] = Path("runs"),
+    metric: Annotated[str, typer.Option("--metric", "--figure", metavar="KIND/NAME", help="Metric to show.")] = LOSS,
     as_json: Json = False,
 ) -> None:
-    """List the runs of a folder, or of a sweep: how far each is, and how it did."""
+    """List the runs of a folder or sweep with status, step and a metric."""
     from ..runs.list_runs import list_runs
     from ..runs.progress import Screen, say
     from ..sweeps.summary import require_metric
 
-    found = list(list_runs(folder))
-    if figure != LOSS:
-        require_metric(figure, (run.figures for run in found), "--figure")
-    if as_json:
-        typer.echo(json.dumps([{**asdict(run), "path": str(run.path)} for run in found], indent=2))
+    listed = list(list_runs(folder))
+    if metric != LOSS:
+        require_metric(metric, (run.figures for run in listed), "--metric")
+    if wants_json(as_json):
+        typer.echo(json.dumps([{**asdict(run), "path": str(run.path)} for run in listed], indent=2))
         return
     console = Screen()
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = WIDE
-    if found:
-        console.print(_table(folder, figure, found))
+    if listed:
+        console.print(_table(folder, metric, listed))
     else:
-        say(console, f"no run in {folder}")
+        say(console, f"no runs in {folder}")
     for line in _sweeps(folder):
         say(console, line)
 
 
-def _table(folder: Path, figure: str, found: list[Any]) -> Any:
-    from rich.table import Table
+def _table(folder: Path, metric: str, listed: list[Any]) -> Any:
     from rich.text import Text
 
     from ..config.machine_memory import size
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("run", "name", "state", "step", figure, "size"):
-        table.add_column(column, justify="right" if column in ("step", figure, "size") else "left", overflow="fold")
-    for run in found:
-        value = run.figures.get(figure)
-        done = f"{'-' if run.step is None else run.step} of {'-' if run.steps is None else run.steps}"
+    made = table("run", "name", "state", "step", metric, "size", right=("step", metric, "size"))
+    for run in listed:
+        value = run.figures.get(metric)
+        step = f"{'-' if run.step is None else run.step} of {'-' if run.steps is None else run.steps}"
         shown = "" if value is None else f"{value:.4g}"
-        cells = (str(run.path.relative_to(folder)), run.name, run.state, done, shown, size(run.size))
-        table.add_row(*map(Text, cells))
-    return table
+        cells = (str(run.path.relative_to(folder)), run.name, run.state, step, shown, size(run.size))
+        made.add_row(*map(Text, cells))
+    return made
 
 
 def _sweeps(folder: Path) -> Iterator[str]:
-    """Yield a line for each sweep of a folder: the runs of its points are not in the list."""
+    """Yield a line for each sweep of a folder; the runs of its points are not listed."""
     from dither.registry.config.errors import Refused
 
     from ..sweeps.directory import MARK, SweepDirectory
@@ -83,65 +81,61 @@ def _sweeps(folder: Path) -> Iterator[str]:
             yield f"{path.name}  {refused}"
             continue
         states = [point.status()["state"] for point in sweep.folders()]
-        counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)) or "no point yet"
+        counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)) or "no points yet"
         yield f"{path.name}  sweep {sweep.facts.get('name', '')}: {counts}"
 
 
 @runs.command()
 def verify(run_directory: RunDirectory, as_json: Json = False) -> int:
-    """Compare every file that a run would be resumed from with what was written; exit code 3 if one is damaged."""
+    """Verify the checksums of all files needed to resume. Exits with 3 if one is damaged."""
     from ..runs.list_runs import verify_run
 
-    found = verify_run(run_directory)
-    if as_json:
-        typer.echo(json.dumps([asdict(one) for one in found], indent=2))
+    files = verify_run(run_directory)
+    if wants_json(as_json):
+        typer.echo(json.dumps([asdict(file) for file in files], indent=2))
     else:
-        for one in found:
-            typer.echo(f"{one.what:32} {one.reason or 'as it was written'}")
-    return DAMAGED if any(one.reason for one in found) else 0
+        for file in files:
+            typer.echo(f"{file.what:32} {file.reason or 'intact'}")
+    return DAMAGED if any(file.reason for file in files) else 0
 
 
 @app.command()
 def export(
     run_directory: RunDirectory,
-    to: Annotated[Path, typer.Option("--to", help="The folder to make.", show_default=False)],
+    to: Annotated[Path, typer.Option("--to", help="New folder.", show_default=False)],
     checkpoint: CheckpointOption = "newest",
     selected: PluginOption = None,
 ) -> None:
-    """Write the weights of a run, and the experiment that builds their model, into a folder for others.
+    """Export the weights and experiment of a run into a folder for others.
 
-    In Python, dither.load(FOLDER) gives the trained system, on any machine. Data do not go along; they are named.
+    In Python, dither.load(FOLDER) returns the trained system on any machine. Data files are listed, not copied.
     """
     from ..runs.bundle import read_missing_data
     from ..runs.loading import export_run
-    from .app import parse_checkpoint
 
     for path in export_run(run_directory, to, parse_checkpoint(checkpoint), selected):
         typer.echo(path)
     for need in read_missing_data(to)[0]:
-        typer.echo(f"data that do not go along: {need}")
+        typer.echo(f"data not included: {need}")
 
 
 @app.command()
 def sample(
     run_directory: RunDirectory,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many samples.")] = 16,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the drawing.")] = 0,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for the samples; by default inside the run.")
-    ] = None,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Number of samples.")] = 16,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed.")] = 0,
+    out: Annotated[Path | None, typer.Option("--out", help="Output folder; by default inside the run.")] = None,
     constraints: Annotated[
         Path | None,
-        typer.Option("--constraints", metavar="FILE", help="What samples must fulfil: TOML with \\[task.constraints]."),
+        typer.Option("--constraints", metavar="FILE", help="Constraints on samples: TOML with \\[task.constraints]."),
     ] = None,
     export: Annotated[
         list[str] | None,
         typer.Option(
             "--export",
-            metavar="FORM",
-            help="Also write the samples for other programs, into a folder FORM (repeat). "
-            "The forms of a task: dither describe task NAME.",
-            autocompletion=complete_form,
+            metavar="FORMAT",
+            help="Also export samples in this format (repeatable); see dither describe task NAME.",
+            autocompletion=complete_format,
         ),
     ] = None,
     checkpoint: CheckpointOption = "newest",
@@ -150,12 +144,12 @@ def sample(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Draw in another way: sample.guidance.weight=3, sample.cond.cell=K562, sampler.steps=50 (repeat).",
+            help="Override, such as sampler.steps=50, sample.guidance.weight=3 or sample.cond.cell=K562 (repeatable).",
         ),
     ] = None,
     selected: PluginOption = None,
 ) -> int:
-    """Draw samples from a checkpoint of a run."""
+    """Sample from a checkpoint of a run."""
     from ..runs.evaluate_run import sample_run
 
     given = {
@@ -171,41 +165,35 @@ def sample(
 def evaluate(
     run_directory: RunDirectory,
     checkpoint: CheckpointOption = "newest",
-    split: Annotated[
-        Literal["train", "valid", "test"], typer.Option("--split", help="What it is measured on.")
-    ] = "valid",
+    split: Annotated[Literal["train", "valid", "test"], typer.Option("--split", help="Data split.")] = "valid",
     selected: PluginOption = None,
     as_json: Json = False,
 ) -> None:
-    """Measure a checkpoint of a run on the validation split, or on another, with baselines beside it."""
+    """Evaluate a checkpoint of a run, next to baselines."""
     from ..files.metrics_file import is_companion_metric, with_interval
     from ..runs.evaluate_run import evaluate_with_baselines
     from ..runs.progress import Screen
     from ..runs.summary import baselines_beside
 
-    with Screen(stderr=True).status(f"measuring the {split} split"):
-        figures, baselines = evaluate_with_baselines(run_directory, parse_checkpoint(checkpoint), split, selected)
-    if as_json:
-        typer.echo(json.dumps(figures | baselines, indent=2))
+    with Screen(stderr=True).status(f"evaluating on the {split} split"):
+        metrics, baselines = evaluate_with_baselines(run_directory, parse_checkpoint(checkpoint), split, selected)
+    if wants_json(as_json):
+        typer.echo(json.dumps(metrics | baselines, indent=2))
     else:
-        for name in [name for name in figures if not is_companion_metric(name, figures)]:
-            beside = ", ".join(f"{of} {number:.4g}" for of, number in baselines_beside(name, baselines).items())
-            typer.echo(f"{name:40} {with_interval(name, figures, 6):24} {beside}".rstrip())
+        for name in [name for name in metrics if not is_companion_metric(name, metrics)]:
+            shown = ", ".join(f"{key} {value:.4g}" for key, value in baselines_beside(name, baselines).items())
+            typer.echo(f"{name:40} {with_interval(name, metrics, 6):24} {shown}".rstrip())
 
 
 @app.command()
 def report(
-    runs: Annotated[
-        list[Path], typer.Argument(help="Run directories; several are compared. Or a sweep.", show_default=False)
-    ],
+    runs: Annotated[list[Path], typer.Argument(help="One run, several to compare, or a sweep.", show_default=False)],
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", metavar="FILE", help="The page; by default report.html in the run or sweep, or comparison.html."
-        ),
+        typer.Option("--out", metavar="FILE", help="By default report.html in the run or sweep, or comparison.html."),
     ] = None,
 ) -> None:
-    """Write one self-contained HTML page of a run or a sweep, or one that compares several runs. Imports no torch."""
+    """Write a self-contained HTML page about a run or sweep, or comparing several runs."""
     from ..reports.write import write_report
 
     typer.echo(write_report(runs, out))

@@ -1,4 +1,4 @@
-"""sweep: many runs from one file, and how they stand."""
+"""`dither sweep`: many runs from one file."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from .app import Json, Overrides, PluginOption, Removals, Runs, app
+from .output import wants_json
 
 __all__: list[str] = []
 
@@ -19,7 +20,7 @@ class _Sweep(TyperGroup):
     """`dither sweep FILE` means `dither sweep start FILE`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put in the word that may be left out."""
+        """Insert the word `start`."""
         if args and args[0] not in {*self.commands, "-h", "--help"}:
             args = ["start", *args]
         return super().parse_args(ctx, args)
@@ -28,15 +29,15 @@ class _Sweep(TyperGroup):
 sweeps = typer.Typer(
     name="sweep",
     cls=_Sweep,
-    help="Run what an experiment file sweeps over: sweep FILE; sweep --resume DIR; sweep status DIR. "
-    "All options: sweep start --help.",
+    help="Run every point of a sweep: sweep FILE; sweep --resume DIR; sweep status DIR. Options: sweep start --help.",
     no_args_is_help=True,
 )
 app.add_typer(sweeps, name="sweep")
 
-Directory = Annotated[Path, typer.Argument(help="The directory of a sweep.", show_default=False)]
+Directory = Annotated[Path, typer.Argument(help="A sweep directory.", show_default=False)]
 SortKey = Annotated[
-    str | None, typer.Option("--sort", metavar="FIGURE", help="Sort by this, such as valid/loss or a swept key.")
+    str | None,
+    typer.Option("--sort", metavar="METRIC", help="Sort by a metric, such as valid/loss, or by a swept key."),
 ]
 
 
@@ -45,26 +46,26 @@ def start(
     experiment: Annotated[Path | None, typer.Argument(help="The experiment file (TOML).", show_default=False)] = None,
     values: Annotated[
         list[str] | None,
-        typer.Option("--sweep", metavar="KEY=[VALUES]", help="Cross these values with what the file sweeps."),
+        typer.Option("--sweep", metavar="KEY=[VALUES]", help="Add an axis to the grid (repeatable)."),
     ] = None,
     changes: Overrides = None,
     removals: Removals = None,
     selected: PluginOption = None,
     runs: Runs = Path("runs"),
     resume: Annotated[
-        Path | None, typer.Option("--resume", metavar="SWEEP", help="Go on with what is unfinished there.")
+        Path | None, typer.Option("--resume", metavar="SWEEP", help="Run the unfinished points of a sweep.")
     ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Runs at a time.")] = 1,
-    keep_going: Annotated[bool, typer.Option("--keep-going/--stop", help="Go on, or stop, when a point fails.")] = True,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Simultaneous runs.")] = 1,
+    keep_going: Annotated[bool, typer.Option("--keep-going/--stop", help="Continue or stop if a point fails.")] = True,
     executor: Annotated[
-        str, typer.Option("--executor", help="processes; or through submitit: slurm, local, debug.")
+        str, typer.Option("--executor", help="processes, or with submitit: slurm, local, debug.")
     ] = "processes",
     options: Annotated[
-        list[str] | None, typer.Option("--job", metavar="KEY=VALUE", help="An option of submitit.")
+        list[str] | None, typer.Option("--job", metavar="KEY=VALUE", help="A parameter of submitit (repeatable).")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check all points and name them; run nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only validate and list the points.")] = False,
 ) -> int:
-    """Check every point of a sweep, then run them all; "start" may be left out."""
+    """Validate every point of a sweep, then run them all; "start" may be omitted."""
     from dither.registry.config.errors import Refused
 
     from ..reports.write import write_sweep_report
@@ -72,14 +73,14 @@ def start(
     from ..sweeps.launch import resume_sweep, start_sweep
 
     if (experiment is None) == (resume is None):
-        raise Refused("give an experiment file, or --resume with the directory of a sweep, and not both")
+        raise Refused("give either an experiment file or --resume SWEEP", code="usage")
     argv = ["dither", *sys.argv[1:]]
     settings = Settings(
         jobs, keep_going, executor, tuple(options or ()), tuple(selected or ()), dry_run, write_sweep_report
     )
     if resume is not None:
         if values or changes or removals:
-            raise Refused("a sweep goes on with its own points: --sweep, --set and --unset are for a new one")
+            raise Refused("--sweep, --set and --unset cannot be used with --resume", code="usage")
         return resume_sweep(resume, settings)
     assert experiment is not None
     return start_sweep(experiment, changes or (), removals or (), values or (), runs, argv, settings)
@@ -89,12 +90,14 @@ def start(
 def status(
     directory: Directory,
     sort: SortKey = None,
-    descending: Annotated[bool | None, typer.Option("--most/--least", help="Which way is better.")] = None,
+    descending: Annotated[
+        bool | None, typer.Option("--most/--least", help="Whether larger or smaller values come first.")
+    ] = None,
     as_json: Json = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
-    page: Annotated[Path | None, typer.Option("--page", metavar="FILE", help="Write a page, too.")] = None,
+    page: Annotated[Path | None, typer.Option("--page", metavar="FILE", help="Also write a page.")] = None,
 ) -> None:
-    """Show every point of a sweep with its newest figures, the best first. Imports no torch."""
+    """Show every point of a sweep with its newest metrics, best first."""
     from rich.console import Console
 
     from ..sweeps import summary
@@ -102,7 +105,7 @@ def status(
 
     sweep = SweepDirectory.open(directory)
     rows = summary.rows_of(sweep, sort, descending)
-    if as_json:
+    if wants_json(as_json):
         typer.echo(json.dumps(rows, indent=2))
     elif as_csv:
         typer.echo(summary.as_csv(rows), nl=False)

@@ -1,6 +1,8 @@
+"""Options of a data component on the command line of `dither prepare`."""
+
 import pytest
 
-from dither.engine.cli.flags import overrides_from_flags
+from dither.engine.cli.data import overrides_from_flags
 from dither.registry.config.errors import Refused
 from dither.registry.kinds.task import DataSpec
 
@@ -20,7 +22,7 @@ class Nothing(DataSpec):
 
 
 @pytest.mark.parametrize(
-    ("words", "changes"),
+    ("words", "overrides"),
     [
         ([], []),
         (["a", "b c"], ['paths=["a", "b c"]']),
@@ -34,18 +36,19 @@ class Nothing(DataSpec):
         (["-"], ['paths=["-"]']),
     ],
 )
-def test_words_become_changes(words, changes):
-    assert overrides_from_flags(words, Books) == changes
+def test_flags_become_overrides(words, overrides):
+    assert overrides_from_flags(words, Books) == overrides
 
 
 @pytest.mark.parametrize(
-    ("words", "spec", "says"),
+    ("words", "spec", "code"),
     [
-        (["--to"], Books, "--to wants a value"),
-        (["-t", "x"], Books, "written in full"),
-        (["a", "b"], Nothing, 'data "nothing" takes no paths: a, b'),
+        (["--to"], Books, "missing-argument"),
+        (["-t", "x"], Books, "unknown-option"),
+        (["a", "b"], Nothing, "usage"),
     ],
 )
-def test_words_that_mean_nothing_are_refused(words, spec, says):
-    with pytest.raises(Refused, match=says):
+def test_invalid_flags_are_refused(words, spec, code):
+    with pytest.raises(Refused) as info:
         overrides_from_flags(words, spec)
+    assert info.value.codes == [code]
