@@ -50,7 +50,7 @@ def prepare(
     data: Any = read(spec, document, catalog)
 =======
     spec, preset = _spec_of(catalog, name)
-    document = Document.changed([*preset, *overrides_from_flags(words or (), spec), *(overrides or ())])
+    document = Document.from_overrides([*preset, *overrides_from_flags(words or (), spec), *(overrides or ())])
     data: Any = validate(spec, document, catalog)
 >>>>>>> a0fd545 (Shorten the command line: validate --deep, commands from plugins, doctor in one file, problem codes)
     try:
