@@ -44,15 +44,9 @@ def prepare(
     from dither.registry.config.validation import validate
 
     catalog = visible_plugins(selected).catalog
-<<<<<<< HEAD
-    spec, meant = _spec_of(catalog, name)
-    document = Document.from_overrides([*meant, *overrides_from_flags(given or (), spec), *(changes or ())])
-    data: Any = read(spec, document, catalog)
-=======
     spec, preset = _spec_of(catalog, name)
     document = Document.from_overrides([*preset, *overrides_from_flags(words or (), spec), *(overrides or ())])
     data: Any = validate(spec, document, catalog)
->>>>>>> a0fd545 (Shorten the command line: validate --deep, commands from plugins, doctor in one file, problem codes)
     try:
         summary = data.prepare()
     except (OSError, RuntimeError) as error:
