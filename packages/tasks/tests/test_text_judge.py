@@ -85,7 +85,7 @@ def surprise(words):
     return [-float(log_p[a, b]) for a, b in pairwise(ids)]
 
 
-def test_it_adds_up_the_surprise_of_every_token_but_the_first_of_a_piece(folder, stand_in):
+def test_nats_of_every_token_except_the_first_of_a_window(folder, stand_in):
     stand_in()
     judge = FolderJudge(folder)
     assert judge.nats("the cat sat") == (pytest.approx(sum(surprise(["the", "cat", "sat"]))), 2)
@@ -96,19 +96,19 @@ def test_it_adds_up_the_surprise_of_every_token_but_the_first_of_a_piece(folder,
     assert judge.nats("") == (0.0, 0)
 
 
-def test_perplexity_is_over_all_samples_together_and_reads_the_first_ones_only(folder, stand_in):
+def test_perplexity_over_the_first_samples(folder, stand_in):
     stand_in()
     judge = FolderJudge(folder)
     texts = ["the cat sat", "mat mat"]
     nats = surprise(["the", "cat", "sat"]) + surprise(["mat", "mat"])
-    found = judge.figures(texts)
+    found = judge.metrics(texts)
     assert found["judge_perplexity"] == pytest.approx(exp(sum(nats) / 3))
     assert found["judge_bits_per_char"] == pytest.approx(sum(nats) / log(2) / sum(map(len, texts)))
-    assert judge.figures(["the cat"] * READ + ["mat mat"]) == pytest.approx(judge.figures(["the cat"]))
-    assert str(judge.figures([])["judge_perplexity"]) == "nan"
+    assert judge.metrics(["the cat"] * READ + ["mat mat"]) == pytest.approx(judge.metrics(["the cat"]))
+    assert str(judge.metrics([])["judge_perplexity"]) == "nan"
 
 
-def test_nothing_is_fetched_no_code_is_run_and_only_safetensors_are_read(folder, stand_in):
+def test_no_download_no_remote_code_safetensors_only(folder, stand_in):
     asked = stand_in().asked
     FolderJudge(folder)
     for options in asked:
@@ -117,49 +117,50 @@ def test_nothing_is_fetched_no_code_is_run_and_only_safetensors_are_read(folder,
     assert asked[1]["use_safetensors"] is True
 
 
-def test_weights_that_are_not_there_are_refused(folder, stand_in):
+def test_missing_weights(folder, stand_in):
     stand_in(missing=["lm_head.weight"])
     with pytest.raises(Refused, match=r"lacks weights of its model: lm_head\.weight"):
         FolderJudge(folder)
 
 
 @pytest.mark.parametrize("error", [ValueError, pytest.importorskip("safetensors").SafetensorError])
-def test_a_model_that_cannot_be_read_is_refused_with_its_reason(folder, stand_in, error):
+def test_unreadable_model(folder, stand_in, error):
     stand_in(error=error("Unrecognized model"))
-    with pytest.raises(Refused, match="cannot be read as a causal language model: Unrecognized model"):
+    with pytest.raises(Refused, match="Unrecognized model") as refused:
         FolderJudge(folder)
+    assert refused.value.codes == ["damaged-file"]
 
 
 @pytest.mark.parametrize(
     ("without", "says"),
     [
-        ("config.json", "has no config.json"),
-        ("model.safetensors", "no weights in safetensors"),
-        ("tokenizer.json", "has no tokenizer"),
+        ("config.json", "config.json"),
+        ("model.safetensors", "safetensors"),
+        ("tokenizer.json", "tokenizer"),
     ],
 )
-def test_what_a_folder_lacks_is_said_before_anything_is_read(folder, stand_in, without, says):
+def test_incomplete_folder_is_found_before_loading(folder, stand_in, without, says):
     made = stand_in()
     (folder / without).unlink()
     (folder / "pytorch_model.bin").write_bytes(b"")
-    ((message, _),) = judge_problems(folder)
-    assert says in message
+    (problem,) = judge_problems(folder)
+    assert problem.code == "file-not-found"
+    assert says in problem.message
     with pytest.raises(Refused, match=says):
         FolderJudge(folder)
     assert made.asked == []
 
 
-def test_the_spec_refuses_a_folder_or_an_extra_that_is_missing(monkeypatch, tmp_path):
+def test_missing_extra_and_folder(monkeypatch, tmp_path):
     monkeypatch.setattr(judging.importlib.util, "find_spec", lambda name: None)
     spec = LanguageModel(data=StdlibText(), judge=str(tmp_path / "nowhere"))
     extra, missing = spec.check()
     assert extra.path == missing.path == ("judge",)
-    assert "transformers, which is not installed" in extra.message
+    assert [extra.code, missing.code] == ["missing-dependency", "file-not-found"]
     assert extra.help == 'pip install "dither-tasks[judge]"'
-    assert "nowhere is not a folder" in missing.message
 
 
-def test_the_task_reports_samples_and_real_windows(folder, stand_in):
+def test_task_scores_samples_and_real_windows(folder, stand_in):
     stand_in()
     splits = {"train": [Document.of("t", "the cat sat")], "valid": [Document.of("v", "cat the mat")], "test": []}
     task = LanguageModelling(Corpus("mine", splits), Bytes(), length=11, judge=str(folder))
@@ -167,15 +168,15 @@ def test_the_task_reports_samples_and_real_windows(folder, stand_in):
     samples = torch.tensor([list(b"the mat sat"), list(b"mat mat mat")])
     texts = [bytes(row.tolist()).decode() for row in samples]
     assert task.sample_metrics(samples, like)["judge_perplexity"] == pytest.approx(
-        FolderJudge(folder).figures(texts)["judge_perplexity"]
+        FolderJudge(folder).metrics(texts)["judge_perplexity"]
     )
-    real = FolderJudge(folder).figures(["cat the mat"])
+    real = FolderJudge(folder).metrics(["cat the mat"])
     assert task.baselines()["judge_perplexity/real"] == pytest.approx(real["judge_perplexity"])
 
 
 @needs_transformers
-def test_a_real_model_from_a_folder(tmp_path):
-    """A tiny GPT-2 with random weights: figures equal its own loss, and pickled weights are not read."""
+def test_transformers_model(tmp_path):
+    """A tiny GPT-2 with random weights: metrics equal its own loss, and pickled weights are not read."""
     import transformers
     from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -194,21 +195,23 @@ def test_a_real_model_from_a_folder(tmp_path):
     nats, count = judge.nats(words)
     assert count == 5
     assert nats / count == pytest.approx(loss, rel=1e-5)
-    assert judge.figures([words])["judge_perplexity"] == pytest.approx(exp(loss), rel=1e-5)
+    assert judge.metrics([words])["judge_perplexity"] == pytest.approx(exp(loss), rel=1e-5)
     assert judge.nats(" ".join([words] * 2))[1] == 10  # pieces of 8 and 4
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
     (tmp_path / "model.safetensors").unlink()
-    with pytest.raises(Refused, match="no weights in safetensors"):
+    with pytest.raises(Refused) as refused:
         FolderJudge(Path(tmp_path))
+    assert refused.value.codes == ["file-not-found"]
 
 
 @needs_transformers
-def test_a_damaged_model_and_one_with_code_of_its_own_are_refused(tmp_path):
+def test_damaged_model_and_remote_code(tmp_path):
     import json
 
     for name in ("model.safetensors", "tokenizer.json"):
         (tmp_path / name).write_text("{}")
     (tmp_path / "config.json").write_text(json.dumps({"auto_map": {"AutoModelForCausalLM": "evil.Model"}}))
     (tmp_path / "evil.py").write_text("raise SystemExit('was run')")
-    with pytest.raises(Refused, match="cannot be read"):
+    with pytest.raises(Refused) as refused:
         FolderJudge(tmp_path)
+    assert refused.value.codes == ["damaged-file"]

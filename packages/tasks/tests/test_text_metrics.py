@@ -106,7 +106,7 @@ def test_repetition_is_the_share_of_long_grams_that_came_before():
     assert diversity_metrics(rows[[0, 0, 1, 0]], np.ones((4, 40), bool))["unique"] == 0.5
 
 
-def test_figures_of_no_samples_are_nan():
+def test_metrics_of_no_samples_are_nan():
     found = diversity_metrics(np.zeros((0, 4), int), np.zeros((0, 4), bool))
     assert all(np.isnan(value) for value in found.values())
 
@@ -129,7 +129,7 @@ def test_strong_baselines_of_large_splits_take_a_part(monkeypatch):
     train, held = (rng.integers(97, 101, n) for n in (4000, 3000))
     model = WittenBell(train, size=256, order=2)
     monkeypatch.setattr(baselines, "LIMIT", 1000)
-    monkeypatch.setattr(baselines, "HELD", 500)
+    monkeypatch.setattr(baselines, "EVALUATED", 500)
     found = strong_baselines(model, train, held, Bytes())
     assert found == strong_baselines(model, train[-1000:], held[:500], Bytes())
     assert found["nats_per_token/2-gram"] == pytest.approx(model.nats(held[:500])[1] / 500)

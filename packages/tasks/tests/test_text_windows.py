@@ -12,7 +12,7 @@ from dither.registry.config.errors import Refused
 from dither.registry.flow.records import Measured, Noise, Noised, State
 from dither.tasks.language_model.data.corpus import Corpus, Document
 from dither.tasks.language_model.data.specs import StdlibText
-from dither.tasks.language_model.data.token_store import Joined, Stream, Windows
+from dither.tasks.language_model.data.token_store import Joined, TokenStream, Windows
 from dither.tasks.language_model.data.tokenizers import chunks as pieces
 from dither.tasks.language_model.data.tokenizers import huggingface as learning
 from dither.tasks.language_model.data.tokenizers.base import Bytes, Characters, Ended
@@ -69,11 +69,12 @@ def test_byte_pairs_have_as_many_ids_as_asked_and_end_last(byte_pairs, tmp_path,
     assert (byte_pairs.name, byte_pairs.size, byte_pairs.end) == ("bpe:290", 290, 289)
     assert load_tokenizer("bpe:290", lambda: corpus(TRAIN)).fingerprint == byte_pairs.fingerprint
     assert load_tokenizer("bpe:290", lambda: corpus(TRAIN + "other")).fingerprint != byte_pairs.fingerprint
-    with pytest.raises(Refused, match='take "bpe:[0-9]+" at most'):
+    with pytest.raises(Refused, match='use at most "bpe:294"'):
         load_tokenizer("bpe:5000", lambda: corpus(TRAIN))
     for wrong in ("bpe:", "bpe:x", "bpe:12", "bpe:9999999999", "bpe:²"):
-        with pytest.raises(Refused, match="wants a number of ids"):
+        with pytest.raises(Refused) as refused:
             load_tokenizer(wrong, lambda: corpus(TRAIN))
+        assert refused.value.codes == ["out-of-range"]
         assert [m.path for m in LanguageModel(data=StdlibText(), tokenizer=wrong).check()] == [("tokenizer",)]
 
 
@@ -128,7 +129,7 @@ def test_windows_are_those_of_the_plain_way(shape, documents, gap):
     ids = np.arange(1, sum(sizes) + gap * (len(sizes) - 1) + 1, dtype=np.uint16)
     starts = np.cumsum([0, *(size + gap for size in sizes)])[:-1]
     arrays = tuple(ids[at : at + shard] for at in range(0, len(ids), shard))
-    windows = Windows(Stream(arrays, starts, gap), length, documents, pad=9999)
+    windows = Windows(TokenStream(arrays, starts, gap), length, documents, pad=9999)
     if documents == "stream":
         expected = [ids[at : at + length].tolist() for at in range(0, len(ids), length)]
     else:
@@ -153,7 +154,6 @@ def test_several_arrays_are_read_as_one(shape, start, stop):
     assert len(joined) == len(ids)
     assert joined[start:stop].tolist() == ids[start:stop].tolist()
     assert joined[-start:].tolist() == ids[-start:].tolist()
-    assert np.asarray(joined).tolist() == ids.tolist()
 
 
 def test_documents_apart_end_and_are_padded():
@@ -215,8 +215,9 @@ def test_the_variety_of_samples_is_taken_up_to_their_end():
 
 
 def test_documents_cannot_end_without_an_end():
-    with pytest.raises(Refused, match="needs an id that ends a text"):
+    with pytest.raises(Refused) as refused:
         LanguageModelling(corpus("one", "two"), Bytes(), length=4, documents="ended")
+    assert refused.value.codes == ["misfit"]
     (misfit,) = LanguageModel(data=StdlibText(), tokenizer="bytes", documents="ended").check()
     assert misfit.path == ("documents",)
     assert "end_of_text = true" in (misfit.help or "")

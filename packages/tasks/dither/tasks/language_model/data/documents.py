@@ -1,8 +1,7 @@
-"""Documents out of files of several sorts, one after the other, in pieces that memory can hold."""
+"""Documents of text, JSON Lines and Parquet files, one after the other, in pieces that fit into memory."""
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,113 +9,93 @@ from pathlib import Path
 
 from dither.registry.config.errors import Problem, Refused, nearest
 
-from .text_files import find_files, read_blocks
+from ...prepared.rejected import Rejected
+from .text_files import find_files, plain_text, read_blocks
 from .tokenizers.chunks import cut_pieces
 
-__all__ = ["NAMED", "Fault", "Passage", "entries", "find_sources"]
+__all__ = ["NAMED", "SourceDocument", "find_sources", "read_documents"]
 
 NAMED = ("stdlib", "shakespeare")
-"""Words that stand for a text instead of a path."""
+"""Texts that are named instead of a path."""
 ROWS = 256
-"""Rows of a parquet file that are read at once."""
+"""Rows of a Parquet file that are read at once."""
 
 
 @dataclass(frozen=True)
-class Passage:
+class SourceDocument:
     """A document.
 
     Attributes:
-        place: Where it is, as a person would say it.
-        pieces: Its text, to be gone through once, before the next document is asked for. May raise `NoText`.
+        place: Where it is, such as "a.jsonl, line 3".
+        pieces: Its text, to be iterated once, before the next document is read. May raise `NotText`.
     """
 
     place: str
     pieces: Iterator[str]
 
 
-@dataclass(frozen=True)
-class Fault:
-    """A place without a document.
-
-    Attributes:
-        place: Where it is.
-        sort: What is wrong, in a word, to count by.
-        message: What is wrong, and where.
-    """
-
-    place: str
-    sort: str
-    message: str
-
-
 def find_sources(paths: Sequence[str]) -> list[str | Path]:
-    """Return the files that paths, folders and globs name, each once, and the words that stand for a text.
+    """Return the files of paths, folders and globs, each once, and named texts.
 
     Args:
-        paths: What a person gave. Of a folder every file at any depth is taken, but hidden ones.
+        paths: Of a folder, all files at any depth are taken, except hidden ones.
 
     Raises:
-        Refused: Names every path that is not there.
+        Refused: Names every path that does not exist.
     """
-    found: dict[str | Path, str | Path] = {}
+    sources: dict[str | Path, str | Path] = {}
     problems: list[Problem] = []
-    for given in paths:
-        if given in NAMED:
-            found[given] = given
+    for path in paths:
+        if path in NAMED:
+            sources[path] = path
             continue
         try:
-            files = _files(given)
+            sources |= {file.resolve(): file for file in _files(path)}
         except Refused as refused:
             problems += refused.problems
-            continue
-        found |= {file.resolve(): file for file in files}
     if problems:
         raise Refused(problems)
-    return list(found.values())
+    return list(sources.values())
 
 
-def _files(given: str) -> list[Path]:
-    folder = Path(given).expanduser() if "\0" not in given else Path()
+def _files(path: str) -> list[Path]:
+    folder = Path(path).expanduser() if "\0" not in path else Path()
     try:
-        if "\0" in given or not folder.is_dir():
-            return find_files(given)
-        inside = [path.relative_to(folder) for path in folder.rglob("*")]
+        if "\0" in path or not folder.is_dir():
+            return find_files(path)
+        inside = [file.relative_to(folder) for file in folder.rglob("*")]
     except OSError as error:
-        raise Refused(f"{given[:200]} cannot be read: {error.strerror}") from None
-    seen = sorted(path for path in inside if not any(part.startswith(".") for part in path.parts))
-    if files := [folder / path for path in seen if not (folder / path).is_dir()]:
+        raise Refused(f"{path[:200]}: {error.strerror}", code="unreadable-file") from None
+    visible = sorted(file for file in inside if not any(part.startswith(".") for part in file.parts))
+    if files := [folder / file for file in visible if not (folder / file).is_dir()]:
         return files
-    raise Refused(f"there is no file in the folder {folder}")
+    raise Refused(f"{folder}: no files in this folder", code="file-not-found")
 
 
-def entries(sources: Sequence[str | Path], column: str) -> Iterator[Passage | Fault]:
-    """Yield the documents of sources, and their faults, always in the same order.
+def read_documents(sources: Sequence[str | Path], column: str) -> Iterator[SourceDocument | Rejected]:
+    """Yield documents and rejected places, always in the same order.
 
     Args:
-        sources: Files, or words of `NAMED`. What a file is follows from its ending: `.jsonl` and `.ndjson` hold one
-            document a line, `.parquet` one a row, all others are one document.
-        column: Where the text is in a line or a row.
+        sources: Files, or names in `NAMED`. `.jsonl` and `.ndjson` hold one document a line, `.parquet` one a row, all
+            other files are one document.
+        column: Key or column of the text.
 
     Raises:
-        Refused: A parquet file has no such column, or pyarrow is not installed.
+        Refused: A Parquet file has no such column, or pyarrow is not installed.
     """
     for source in sources:
-        yield from _read(source, column)
+        if isinstance(source, str):
+            yield from _named(source)
+        elif source.suffix.lower() in (".jsonl", ".ndjson"):
+            yield from _json_lines(source, column)
+        elif source.suffix.lower() == ".parquet":
+            yield from _parquet_rows(source, column)
+        else:
+            yield SourceDocument(str(source), cut_pieces(plain_text(text for _, text in read_blocks(source))))
 
 
-def _read(source: str | Path, column: str) -> Iterator[Passage | Fault]:
-    if isinstance(source, str):
-        yield from _named(source)
-    elif source.suffix.lower() in (".jsonl", ".ndjson"):
-        yield from _lines(source, column)
-    elif source.suffix.lower() == ".parquet":
-        yield from _rows(source, column)
-    else:
-        yield Passage(str(source), cut_pieces(_plain(text for _, text in read_blocks(source))))
-
-
-def _named(word: str) -> Iterator[Passage]:
-    if word == "stdlib":
+def _named(name: str) -> Iterator[SourceDocument]:
+    if name == "stdlib":
         from .stdlib import read_stdlib
 
         documents = read_stdlib(docstrings=True)
@@ -125,79 +104,72 @@ def _named(word: str) -> Iterator[Passage]:
 
         documents = list(read_plays(fetch_plays()).values())
     for document in documents:
-        yield Passage(f"{word}: {document.name}", cut_pieces([document.load()]))
+        yield SourceDocument(f"{name}: {document.name}", cut_pieces([document.load()]))
 
 
-def _plain(blocks: Iterator[str]) -> Iterator[str]:
-    r"""Take off a byte order mark, and make every line end "\n"."""
-    newlines = io.IncrementalNewlineDecoder(None, translate=True)
-    for number, block in enumerate(blocks):
-        yield newlines.decode(block if number else block.removeprefix("\ufeff"))
-    yield newlines.decode("", final=True)
-
-
-def _lines(path: Path, key: str) -> Iterator[Passage | Fault]:
+def _json_lines(path: Path, key: str) -> Iterator[SourceDocument | Rejected]:
     try:
         with path.open("rb") as file:
             empty = True
             for number, raw in enumerate(file, 1):
                 empty = False
                 if raw.strip():
-                    yield _line(f"{path}, line {number}", raw, key)
+                    yield _json_line(f"{path}, line {number}", raw, key)
     except OSError as error:
-        yield Fault(str(path), "unreadable", f"cannot be read: {error.strerror}")
+        yield Rejected(str(path), "unreadable", error.strerror or "cannot be read")
         return
     if empty:
-        yield Fault(str(path), "empty", "is empty")
+        yield Rejected(str(path), "empty", "empty")
 
 
-def _line(place: str, raw: bytes, key: str) -> Passage | Fault:
+def _json_line(place: str, raw: bytes, key: str) -> SourceDocument | Rejected:
     try:
-        found = json.loads(raw.removeprefix(b"\xef\xbb\xbf").decode("utf-8"))
+        record = json.loads(raw.removeprefix(b"\xef\xbb\xbf").decode("utf-8"))
     except UnicodeDecodeError as error:
-        return Fault(place, "encoding", f"is not UTF-8: byte 0x{error.object[error.start]:02x} at place {error.start}")
+        message = f"not UTF-8: byte 0x{error.object[error.start]:02x} at offset {error.start}"
+        return Rejected(place, "encoding", message)
     except json.JSONDecodeError as error:
-        return Fault(place, "json", f"is not JSON: {error.msg} at column {error.colno}")
+        return Rejected(place, "json", f"not JSON: {error.msg} at column {error.colno}")
     except (ValueError, RecursionError) as error:
-        return Fault(place, "json", f"is not JSON that can be read: {error}")
-    if not isinstance(found, dict) or key not in found:
-        near = nearest(key, found) if isinstance(found, dict) else None
-        return Fault(place, "key", f'has no key "{key}"' + (f'; did you mean "{near}"?' if near else ""))
-    text = found[key]
+        return Rejected(place, "json", f"not JSON: {error}")
+    if not isinstance(record, dict) or key not in record:
+        near = nearest(key, record) if isinstance(record, dict) else None
+        return Rejected(place, "key", f'no key "{key}"' + (f'; did you mean "{near}"?' if near else ""))
+    text = record[key]
     if not isinstance(text, str):
-        return Fault(place, "key", f'"{key}" is {type(text).__name__}, not a text')
-    return Passage(place, cut_pieces([text]))
+        return Rejected(place, "key", f'"{key}" is {type(text).__name__}, not a string')
+    return SourceDocument(place, cut_pieces([text]))
 
 
-def _rows(path: Path, column: str) -> Iterator[Passage | Fault]:
+def _parquet_rows(path: Path, column: str) -> Iterator[SourceDocument | Rejected]:
     try:
         from pyarrow import parquet  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
         fix = 'pip install "dither-tasks[parquet]"'
-        raise Refused(Problem(f"{path} is read with pyarrow, which is not installed", help=fix)) from None
+        raise Refused(Problem(f"{path}: pyarrow is not installed", help=fix, code="missing-dependency")) from None
     try:
         with parquet.ParquetFile(path) as file:
-            _must_have(path, column, file.schema_arrow)
+            _check_column(path, column, file.schema_arrow)
             number = 0
             for batch in file.iter_batches(batch_size=ROWS, columns=[column]):
                 for text in batch.column(0).to_pylist():
                     number += 1
                     place = f"{path}, row {number}"
-                    yield Passage(place, cut_pieces([text])) if text is not None else Fault(place, "key", "is null")
-    except (OSError, ValueError) as error:  # pyarrow's own errors are of these
-        yield Fault(str(path), "unreadable", f"cannot be read: {str(error).splitlines()[0]}")
+                    yield Rejected(place, "key", "null") if text is None else SourceDocument(place, cut_pieces([text]))
+    except (OSError, ValueError) as error:  # the base classes of pyarrow's errors
+        yield Rejected(str(path), "unreadable", str(error).splitlines()[0])
         return
     if not number:
-        yield Fault(str(path), "empty", "has no rows")
+        yield Rejected(str(path), "empty", "no rows")
 
 
-def _must_have(path: Path, column: str, schema: object) -> None:
-    """Refuse a file without a column of text of that name."""
+def _check_column(path: Path, column: str, schema: object) -> None:
+    """Refuse a file without a string column of that name."""
     fields = {field.name: str(field.type) for field in schema}  # type: ignore[attr-defined]
     if fields.get(column) in ("string", "large_string"):
         return
-    texts = [name for name, sort in fields.items() if sort in ("string", "large_string")]
-    what = f'{path} has no column "{column}"' if column not in fields else f'{path}: "{column}" is {fields[column]}'
-    some = ", ".join(texts) or "none"
+    texts = [name for name, kind in fields.items() if kind in ("string", "large_string")]
+    what = f'{path}: no column "{column}"' if column not in fields else f'{path}: "{column}" is {fields[column]}'
     near = nearest(column, texts) or (texts[0] if len(texts) == 1 else None)
-    raise Refused(Problem(f"{what}; columns of text are: {some}", help=f"--column {near}" if near else None))
+    fix = f"--column {near}" if near else None
+    raise Refused(Problem(f"{what}; string columns: {', '.join(texts) or 'none'}", help=fix, code="missing-array"))

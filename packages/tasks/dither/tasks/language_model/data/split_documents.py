@@ -1,6 +1,8 @@
-"""The first reading of a text: which documents there are, which are copies, and which split each goes to.
+"""Which documents there are, which are duplicates, and which split each goes to: the first of two passes over a text.
 
-Letters: E entries, D documents.
+Both passes are needed: duplicates and shares are known only when all digests are, and texts need not fit into memory.
+
+Letters: E entries.
 """
 
 from __future__ import annotations
@@ -18,34 +20,42 @@ from jaxtyping import Int64, UInt8, UInt64
 
 from dither.registry.config.errors import Refused
 
-from .corpus import divide
-from .documents import Fault, Passage, entries
-from .manifest import SplitRecord
-from .rejected import Rejected
-from .text_files import NoText
-from .token_store import SplitWriter
-from .tokenizers.base import Tokenizer
-from .tokenizers.chunks import encode_texts
+from ...prepared.rejected import Rejected, RejectedRows
+from .corpus import SPLITS, divide
+from .documents import SourceDocument, read_documents
+from .text_files import NotText
+from .token_store import Part
 
 if TYPE_CHECKING:
     from dither.registry.flow.protocols import Split
 
-__all__ = ["COPY", "OUT", "PARTS", "SPLITS", "Survey", "SurveyedText", "digest_of", "survey", "write_splits"]
+__all__ = ["CUT", "DUPLICATE", "REJECTED", "SORTS", "SplitText", "Survey", "survey"]
 
 ROWS = 1 << 16
-OUT, COPY, PARTS = 3, 4, 5
-"""What becomes of an entry that goes to no split (0, 1, 2): left out, left out as a copy, cut into a part for each."""
+REJECTED, DUPLICATE, CUT = 3, 4, 5
+"""Codes of entries that go to no single split (0, 1, 2): rejected, rejected as duplicate, cut into a part for each."""
+
+SORTS = {
+    "unreadable": "unreadable",
+    "empty": "without text",
+    "binary": "binary, not text",
+    "encoding": "not UTF-8",
+    "json": "not JSON",
+    "key": "without the text column",
+    "duplicate": "duplicates",
+}
+"""Description of each reason for rejection."""
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What the first reading found; 17 bytes an entry, whatever the length of the text.
+    """Result of the first pass; 17 bytes an entry, whatever the length of the text.
 
     Attributes:
-        keys: Digest of the text of each entry, 64 bits.
+        keys: 64-bit digest of each text.
         sizes: Its characters.
-        codes: Where it goes: 0 train, 1 valid, 2 test, or `OUT`, `COPY`, `PARTS`.
-        stopped: Whether reading stopped at a limit.
+        codes: Its split: 0 train, 1 valid, 2 test, or `REJECTED`, `DUPLICATE`, `CUT`.
+        stopped: Whether a limit was reached.
     """
 
     keys: UInt64[np.ndarray, " E"]
@@ -54,13 +64,13 @@ class Survey:
     stopped: bool
 
     def content(self) -> str:
-        """Return a digest of all documents that are taken, in order, and of where they go."""
-        taken = self.codes != OUT
+        """Return a digest of all documents, in order, and of their splits."""
+        taken = self.codes != REJECTED
         return hashlib.sha256(self.keys[taken].tobytes() + self.codes[taken].tobytes()).hexdigest()
 
-    def trained_on(self, valid: float, test: float) -> str:
-        """Return a digest of the text to train on; the shares matter where documents are cut."""
-        cut = self.keys[self.codes == PARTS]
+    def training_content(self, valid: float, test: float) -> str:
+        """Return a digest of the training text; the shares matter if documents are cut."""
+        cut = self.keys[self.codes == CUT]
         shares = repr((valid, test)) if len(cut) else ""
         return hashlib.sha256(self.keys[self.codes == 0].tobytes() + cut.tobytes() + shares.encode()).hexdigest()
 
@@ -73,8 +83,8 @@ class Survey:
 
 
 def survey(
-    found: Iterable[Passage | Fault],
-    left_out: Rejected,
+    entries: Iterable[SourceDocument | Rejected],
+    rejected: RejectedRows,
     *,
     valid: float,
     test: float,
@@ -84,26 +94,26 @@ def survey(
     """Read everything once.
 
     Args:
-        found: The entries.
-        left_out: Takes down what is not taken.
+        entries: Documents and rejected places.
+        rejected: Collects what is not taken.
         valid: Share of the text for validation.
         test: Share for testing.
         documents: Stop after this many.
-        characters: Stop once there are this many.
+        characters: Stop after the document that reaches this many.
 
     Raises:
-        Refused: Nothing is left.
+        Refused: There is no text.
     """
     keys, sizes, taken, total, stopped = array("Q"), array("q"), 0, 0, False
-    for entry in found:
+    for entry in entries:
         key, size = 0, -1
-        if isinstance(entry, Fault):
-            left_out.add(entry)
+        if isinstance(entry, Rejected):
+            rejected.add(entry)
         else:
             try:
-                key, size = _read(entry.pieces)
-            except NoText as fault:
-                left_out.add(Fault(entry.place, fault.sort, fault.message))
+                key, size = _digest_text(entry.pieces)
+            except NotText as error:
+                rejected.add(Rejected(entry.place, error.sort, error.message))
             taken, total = taken + (size >= 0), total + max(size, 0)
         keys.append(key)
         sizes.append(size)
@@ -111,88 +121,71 @@ def survey(
             stopped = True
             break
     if not taken:
-        raise Refused("\n".join(["there is no text in what was given", *left_out.lines()]))
-    made = np.frombuffer(keys, np.uint64), np.frombuffer(sizes, np.int64)
-    return Survey(*made, _codes(*made, valid=valid, test=test), stopped)
+        raise Refused("\n".join(["no text found", *rejected.lines(sorts=SORTS)]), code="no-samples")
+    columns = np.frombuffer(keys, np.uint64), np.frombuffer(sizes, np.int64)
+    return Survey(*columns, _split_codes(*columns, valid=valid, test=test), stopped)
 
 
-def digest_of() -> hashlib.blake2b:
-    """Return what makes the digest of a text out of its UTF-8."""
+def _digest() -> hashlib.blake2b:
     return hashlib.blake2b(digest_size=8)
 
 
-def _read(pieces: Iterable[str]) -> tuple[int, int]:
+def _digest_text(pieces: Iterable[str]) -> tuple[int, int]:
     """Return the digest of a text and its length.
 
     Raises:
-        NoText: It is nothing but white space, or no text that UTF-8 can write.
+        NotText: It is blank, or holds half a surrogate pair.
     """
-    digest, size, blank = digest_of(), 0, True
+    digest, size, blank = _digest(), 0, True
     for piece in pieces:
         try:
             digest.update(piece.encode("utf-8"))
         except UnicodeEncodeError as error:
-            what = f"holds half a character, U+{ord(error.object[error.start]):04X}, at place {size + error.start}"
-            raise NoText("encoding", what) from None
+            what = f"unpaired surrogate U+{ord(error.object[error.start]):04X} at position {size + error.start}"
+            raise NotText("encoding", what) from None
         size += len(piece)
         blank = blank and piece.isspace()
     if blank:
-        raise NoText("empty", "holds nothing but white space" if size else "is empty")
+        raise NotText("empty", "only white space" if size else "empty")
     return int.from_bytes(digest.digest(), "big"), size
 
 
-def _codes(
+def _split_codes(
     keys: UInt64[np.ndarray, " E"], sizes: Int64[np.ndarray, " E"], *, valid: float, test: float
 ) -> UInt8[np.ndarray, " E"]:
-    """Divide by content alone, as `hold_out` does; of equal documents the first one counts."""
-    codes = np.full(len(keys), OUT, np.uint8)
-    there = np.flatnonzero(sizes >= 0)
-    unique, first = np.unique(keys[there], return_index=True)
-    codes[there] = COPY
-    order = there[first]  # ascending by key
-    if len(unique) < 2 + (test > 0):
-        codes[order] = PARTS
-    else:
-        codes[order] = divide(sizes[order].tolist(), valid=valid, test=test)
+    """Divide by content alone, as `hold_out` does; the first of equal documents is taken."""
+    codes = np.full(len(keys), REJECTED, np.uint8)
+    taken = np.flatnonzero(sizes >= 0)
+    unique, first = np.unique(keys[taken], return_index=True)
+    codes[taken] = DUPLICATE
+    order = taken[first]  # ascending by key
+    few = len(unique) < 2 + (test > 0)
+    codes[order] = CUT if few else divide(sizes[order].tolist(), valid=valid, test=test)
     return codes
 
 
-SPLITS: tuple[Split, ...] = ("train", "valid", "test")
-"""The splits by number."""
-
-
 @dataclass(frozen=True)
-class Part:
-    """A piece of a document on its way to a split."""
-
-    split: int
-    text: str
-    begins: bool
-    ends: bool
-
-
-@dataclass(frozen=True)
-class SurveyedText:
-    """A text that has been read once, to be read again: whole, or for a tokenizer to learn from.
+class SplitText:
+    """A surveyed text, to be read again: by split, or for a tokenizer to learn from (a `TextSource`).
 
     Attributes:
-        sources: Where it is.
-        column: Where the text is in a line or a row.
-        seen: What the first reading found.
+        sources: Files and named texts.
+        column: Key or column of the text.
+        survey: Result of the first pass.
         valid: Share for validation.
         test: Share for testing.
     """
 
     sources: list[str | Path]
     column: str
-    seen: Survey
+    survey: Survey
     valid: float
     test: float
 
     def content(self, split: Split) -> str:
-        """Return a digest of the training split, the only one that is learned from."""
+        """Return a digest of the training split, the only one that tokenizers learn from."""
         assert split == "train"
-        return self.seen.trained_on(self.valid, self.test)
+        return self.survey.training_content(self.valid, self.test)
 
     def texts(self, split: Split) -> Iterator[str]:
         """Yield the texts of a split, in pieces."""
@@ -200,83 +193,55 @@ class SurveyedText:
 
     def characters(self) -> str:
         """Return every character of the training split once, sorted."""
-        found: set[str] = set()
+        characters: set[str] = set()
         for text in self.texts("train"):
-            found.update(text)
-        return "".join(sorted(found))
+            characters.update(text)
+        return "".join(sorted(characters))
 
-    def parts(self, left_out: Rejected | None = None) -> Iterator[Part]:
-        """Yield what goes to any split, in order; copies are taken down.
+    def parts(self, rejected: RejectedRows | None = None) -> Iterator[Part]:
+        """Yield the parts of all splits, in order; duplicates are added to `rejected`.
 
         Raises:
-            Refused: A file has changed since the first reading.
+            Refused: A file has changed since the first pass.
         """
         ends = 1 - self.valid - self.test, 1 - self.test, 1.0
-        found = zip(entries(self.sources, self.column), self.seen.rows(), strict=False)
-        for entry, (key, size, code) in found:
-            if code == OUT:
+        entries = zip(read_documents(self.sources, self.column), self.survey.rows(), strict=False)
+        for entry, (key, size, code) in entries:
+            if code == REJECTED:
                 continue
-            if isinstance(entry, Fault):
+            if isinstance(entry, Rejected):
                 raise _changed(entry.place)
-            if code == COPY:
-                if left_out is not None:
-                    left_out.add(Fault(entry.place, "duplicate", "is the same text as an earlier one"))
+            if code == DUPLICATE:
+                if rejected is not None:
+                    rejected.add(Rejected(entry.place, "duplicate", "same text as an earlier document"))
                 continue
-            edges = [(n, round(end * size)) for n, end in enumerate(ends)] if code == PARTS else [(code, size)]
-            yield from _parts(entry, edges, key)
+            edges = [(n, round(end * size)) for n, end in enumerate(ends)] if code == CUT else [(code, size)]
+            yield from _cut(entry, edges, key)
 
 
-def _parts(entry: Passage, edges: list[tuple[int, int]], key: int) -> Iterator[Part]:
+def _cut(entry: SourceDocument, edges: list[tuple[int, int]], key: int) -> Iterator[Part]:
     """Cut the pieces of a document where one split ends and the next begins."""
-    start = place = 0
+    start = position = 0
     left = deque(edges)
-    digest = digest_of()
+    digest = _digest()
     try:
         for piece in entry.pieces:
             digest.update(piece.encode("utf-8", "surrogatepass"))
             rest = piece
             while rest and left:
                 split, end = left[0]
-                text, rest = rest[: end - place], rest[end - place :]
+                text, rest = rest[: end - position], rest[end - position :]
                 if text:
-                    yield Part(split, text, place == start, place + len(text) == end)
-                place += len(text)
-                if place == end:
+                    yield Part(split, text, position == start, position + len(text) == end)
+                position += len(text)
+                if position == end:
                     start = end
                     left.popleft()
-    except NoText:
+    except NotText:
         raise _changed(entry.place) from None
     if int.from_bytes(digest.digest(), "big") != key:
         raise _changed(entry.place)
 
 
 def _changed(place: str) -> Refused:
-    return Refused(f"{place} has changed while it was read")
-
-
-def write_splits(parts: Iterable[Part], tokenizer: Tokenizer, folder: Path, most: int) -> dict[Split, SplitRecord]:
-    """Encode parts in batches and write them, and return what the record says of each split.
-
-    Args:
-        parts: What goes where, in order.
-        tokenizer: How it is encoded.
-        folder: Where the files go.
-        most: Ids per file.
-    """
-    writers = [SplitWriter(folder, split, tokenizer, most) for split in SPLITS]
-    ahead: deque[Part] = deque()
-
-    def texts() -> Iterator[str]:
-        for part in parts:
-            ahead.append(part)
-            yield part.text
-
-    for ids in encode_texts(texts(), tokenizer):
-        part = ahead.popleft()
-        writer = writers[part.split]
-        if part.begins:
-            writer.begin()
-        writer.add(ids, len(part.text))
-        if part.ends:
-            writer.end()
-    return {split: writer.close() for split, writer in zip(SPLITS, writers, strict=True)}
+    return Refused(f"{place} has changed while it was read", code="changed-data")

@@ -1,4 +1,4 @@
-"""The text of the standard library: the language reference that Python carries for `help()`, and docstrings."""
+"""Documentation of Python: the help topics of `help()` (the language reference), and docstrings of the library."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .corpus import Document
 __all__ = ["read_stdlib", "without_quotations"]
 
 FOREIGN = frozenset({"site-packages", "test", "tests", "idlelib", "lib2to3", "ensurepip", "turtledemo", "__pycache__"})
-"""Folders beside the library, or without documentation of their own."""
+"""Folders that are not part of the library, or have no documentation."""
 
 
 def read_stdlib(*, docstrings: bool = False) -> list[Document]:
-    """Return the help topics, one document per topic; the text differs a little between versions of Python.
+    """Return the help topics, one document per topic; the text differs slightly between versions of Python.
 
     Topics quote each other at length (a sixth of the text), so each paragraph is kept once.
 
@@ -34,33 +34,34 @@ def read_stdlib(*, docstrings: bool = False) -> list[Document]:
         docstrings: Add the docstrings of the standard library, one document per module.
 
     Raises:
-        Refused: This Python carries no help topics, or no sources.
+        Refused: This Python has no help topics, or no sources.
     """
     try:
         from pydoc_data.topics import topics
     except ImportError as error:
-        raise Refused(f"this Python carries no help topics: {error}") from error
+        raise Refused(f"this Python has no help topics: {error}", code="missing-dependency") from error
     texts = {f"topic {name}": text.strip() for name, text in topics.items()}
     texts |= _docstrings() if docstrings else {}
     return [Document.of(name, text) for name, text in without_quotations(texts).items()]
 
 
 def _docstrings() -> dict[str, str]:
-    """Docstrings by module: parsed and never imported (3 s of CPU), then kept in the cache folder."""
+    """Return docstrings by module; sources are parsed, not imported (3 s of CPU), and the result is cached."""
     root = Path(sysconfig.get_path("stdlib"))
     version = hashlib.sha256(f"{sys.version} {root}".encode()).hexdigest()[:16]
-    kept = cache_folder() / "text" / f"stdlib-docstrings-{version}.json"
+    path = cache_folder() / "text" / f"stdlib-docstrings-{version}.json"
     try:
-        digest, texts = json.loads(kept.read_text("utf-8"))
+        digest, texts = json.loads(path.read_text("utf-8"))
         if digest == _digest(texts):
             return dict(texts)
-    except (OSError, ValueError, TypeError):  # nothing kept yet, or damaged: make it again
+    except (OSError, ValueError, TypeError):  # missing or damaged
         pass
     texts = {f"module {name}": text for name, text in _parsed(root) if text}
     if not texts:
-        raise Refused(f"this Python carries no sources of its library under {root}; leave docstrings = false")
-    with suppress(OSError), atomic_write(kept) as aside:  # a cache that cannot be written only costs time
-        aside.write_text(json.dumps([_digest(texts), texts]), "utf-8")
+        what = f"this Python has no sources of its library under {root}; set docstrings = false"
+        raise Refused(what, code="file-not-found")
+    with suppress(OSError), atomic_write(path) as temporary:  # a cache that cannot be written only costs time
+        temporary.write_text(json.dumps([_digest(texts), texts]), "utf-8")
     return texts
 
 
@@ -75,24 +76,24 @@ def _parsed(root: Path) -> Iterator[tuple[str, str]]:
         if FOREIGN.intersection(place.parts):
             continue
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a source may hold an invalid escape; that is not our affair
+            warnings.simplefilter("ignore")  # such as invalid escapes
             try:
                 tree = ast.parse(file.read_bytes())
             except (SyntaxError, ValueError, OSError):
                 continue
-        found = (ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, documented))
-        yield ".".join(place.with_suffix("").parts), "\n\n".join(text for text in found if text)
+        docstrings = (ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, documented))
+        yield ".".join(place.with_suffix("").parts), "\n\n".join(text for text in docstrings if text)
 
 
 QUOTATION = 40
-"""A paragraph of at least this many characters that stands in two documents is a quotation."""
+"""Characters from which on a paragraph in two documents counts as a quotation."""
 
 
 def without_quotations(texts: Mapping[str, str]) -> dict[str, str]:
-    """Keep a paragraph that stands in several texts in the longest of them only, so that no split can quote another.
+    """Keep a paragraph of several texts in the longest of them only, so that no split quotes another.
 
-    Paragraphs are compared without regard to white space. A text that loses more than half of itself is dropped: what
-    is left of it are headings.
+    Paragraphs are compared without regard to white space. A text that loses more than half is dropped, as mostly
+    headings are left.
     """
     seen: set[str] = set()
     kept: dict[str, str] = {}

@@ -1,29 +1,30 @@
-"""Text files of the user. Whatever is not text is named, with the offset of the first byte that says so."""
+"""UTF-8 text files. Files that are not text are named with the offset of the first offending byte."""
 
 from __future__ import annotations
 
 import codecs
 import glob
 import hashlib
-from collections.abc import Iterator, Sequence
+import io
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from dither.registry.config.errors import Problem, Refused, nearest
 
 from .corpus import Document
 
-__all__ = ["NoText", "find_files", "read_blocks", "read_files"]
+__all__ = ["NotText", "find_files", "plain_text", "read_blocks", "read_files"]
 
 BLOCK = 1 << 20
 
 
-class NoText(ValueError):  # noqa: N818 - it is no error of the program
-    """A file, or a part of one, that holds no text.
+class NotText(ValueError):  # noqa: N818 - the state of a file, not an error of the program
+    """A file, or a part of one, that is not text.
 
     Attributes:
-        sort: What is wrong with it, in a word, to count by.
-        message: What is wrong with it, and where.
-        help: What to do about it.
+        sort: Reason as one word, to count by.
+        message: Full reason, with the file.
+        help: How to fix it.
     """
 
     def __init__(self, sort: str, message: str, help: str | None = None) -> None:
@@ -32,93 +33,82 @@ class NoText(ValueError):  # noqa: N818 - it is no error of the program
 
 
 def read_files(patterns: Sequence[str]) -> list[Document]:
-    r"""Return one document per file, after a first reading of each.
+    r"""Return one document per file; each file is read once to check it.
 
     Args:
         patterns: Paths or globs (`**` for folders at any depth), relative to the working directory. UTF-8, with or
             without a byte order mark; line ends become "\n".
 
     Raises:
-        Refused: Names every path that is missing, no plain file, empty, binary or not UTF-8, the last two with the
-            offset of the first such byte.
+        Refused: Names every path that is missing, not a regular file, empty, binary or not UTF-8.
     """
     problems: list[Problem] = []
     documents: dict[Path, Document] = {}
     for pattern in patterns:
         try:
-            found = find_files(pattern)
+            files = find_files(pattern)
         except Refused as refused:
             problems += refused.problems
             continue
-        for path in found:
+        for path in files:
             try:
                 documents[path.resolve()] = _document(path)
-            except Refused as refused:
-                problems += refused.problems
+            except NotText as error:
+                code = "damaged-file" if error.sort in ("binary", "encoding") else "unreadable-file"
+                problems.append(Problem(error.message, help=error.help, code=code))
     if problems:
         raise Refused(problems)
     return [documents[path] for path in sorted(documents)]
 
 
 def find_files(pattern: str) -> list[Path]:
-    """Return the files that a path or a glob names, sorted; folders that a glob matches are passed over.
+    """Return the files of a path or glob, sorted; folders that match a glob are skipped.
 
     Raises:
         Refused: There is none.
     """
     try:
         path = Path(pattern).expanduser()
-        folder, there = path.is_dir(), path.exists()
-    except (OSError, RuntimeError) as error:  # a name that is too long, a folder that is closed, an unknown ~user
-        raise Refused(f"{pattern[:200]} cannot be a path: {getattr(error, 'strerror', None) or error}") from error
+        folder, exists = path.is_dir(), path.exists()
+    except (OSError, RuntimeError) as error:  # a name that is too long, no permission, an unknown ~user
+        what = f"{pattern[:200]}: invalid path: {getattr(error, 'strerror', None) or error}"
+        raise Refused(what, code="unreadable-file") from error
     if folder:
-        inside = f'for what is in it, write "{path}/**/*.txt"'
-        raise Refused(Problem(f"{path} is a folder, not a text file", help=inside))
-    if there:
+        raise Refused(Problem(f"{path} is a folder, not a file", help=f'"{path}/**/*.txt"', code="unreadable-file"))
+    if exists:
         return [path]
-    found = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
-    if files := [path for path in found if not path.is_dir()]:
+    matches = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
+    if files := [match for match in matches if not match.is_dir()]:
         return files
-    where = "" if path.is_absolute() else f" (from {Path.cwd()})"
+    start = "" if path.is_absolute() else f" (from {Path.cwd()})"
     if glob.has_magic(pattern):
-        raise Refused(f"no file matches {path}{where}")
+        raise Refused(f"no file matches {path}{start}", code="file-not-found")
     near = nearest(path.name, (other.name for other in path.parent.glob("*"))) if path.parent.is_dir() else None
-    raise Refused(Problem(f"there is no file {path}{where}", help=f'did you mean "{near}"?' if near else None))
+    fix = f'did you mean "{near}"?' if near else None
+    raise Refused(Problem(f"{path}: no such file{start}", help=fix, code="file-not-found"))
 
 
 def read_blocks(path: Path) -> Iterator[tuple[bytes, str]]:
-    """Yield a text file block by block, raw and decoded; a byte order mark and line ends stay as they are.
+    """Yield a text file block by block, raw and decoded, byte order mark and line ends unchanged.
 
     Raises:
-        NoText: It cannot be read, or is empty, binary or not UTF-8.
+        NotText: The file is unreadable, empty, binary or not UTF-8.
     """
     if not path.is_file():
-        raise NoText("unreadable", f"{path} is no plain file")
+        raise NotText("unreadable", f"{path}: not a regular file")
     decoder, offset = codecs.getincrementaldecoder("utf-8")(), 0
     try:
         with path.open("rb") as file:
             while block := file.read(BLOCK):
                 if (null := block.find(0)) >= 0:
-                    raise NoText("binary", f"{path} is binary, not text: a zero byte at offset {offset + null}")
+                    raise NotText("binary", f"{path}: binary, not text: zero byte at offset {offset + null}")
                 yield block, _decode(decoder, block, offset, path)
                 offset += len(block)
             _decode(decoder, b"", offset, path)
     except OSError as error:
-        raise NoText("unreadable", f"{path} cannot be read: {error.strerror}") from error
+        raise NotText("unreadable", f"{path}: {error.strerror}") from error
     if not offset:
-        raise NoText("empty", f"{path} is empty")
-
-
-def _document(path: Path) -> Document:
-    """Read a file once, block by block: its digest, its size, and whether it is text."""
-    digest, size = hashlib.sha256(), 0
-    try:
-        for block, _ in read_blocks(path):
-            digest.update(block)
-            size += len(block)
-    except NoText as fault:
-        raise Refused(Problem(fault.message, help=fault.help)) from fault
-    return Document(str(path), digest.hexdigest(), size, lambda: _load(path, digest.hexdigest()))
+        raise NotText("empty", f"{path}: empty")
 
 
 def _decode(decoder: codecs.IncrementalDecoder, block: bytes, offset: int, path: Path) -> str:
@@ -127,15 +117,35 @@ def _decode(decoder: codecs.IncrementalDecoder, block: bytes, offset: int, path:
         return decoder.decode(block, final=not block)
     except UnicodeDecodeError as error:
         at = offset - pending + error.start
-        what = f"{path} is not UTF-8 text: byte 0x{error.object[error.start]:02x} at offset {at} ({error.reason})"
-        raise NoText("encoding", what, "save it as UTF-8") from error
+        what = f"{path}: not UTF-8: byte 0x{error.object[error.start]:02x} at offset {at} ({error.reason})"
+        raise NotText("encoding", what, "save it as UTF-8") from error
 
 
-def _load(path: Path, digest: str) -> str:
+def plain_text(blocks: Iterable[str]) -> Iterator[str]:
+    r"""Remove a byte order mark, and turn every line end into "\n"."""
+    newlines = io.IncrementalNewlineDecoder(None, translate=True)
+    for number, block in enumerate(blocks):
+        yield newlines.decode(block if number else block.removeprefix("\ufeff"))
+    yield newlines.decode("", final=True)
+
+
+def _document(path: Path) -> Document:
+    """Read a file once, block by block: digest, size, and whether it is text."""
+    digest, size = hashlib.sha256(), 0
+    for block, _ in read_blocks(path):
+        digest.update(block)
+        size += len(block)
+    return Document(str(path), digest.hexdigest(), size, lambda: _load(path, digest.hexdigest()))
+
+
+def _load(path: Path, expected: str) -> str:
+    digest, texts = hashlib.sha256(), []
     try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise Refused(f"{path} cannot be read: {error.strerror}") from error
-    if hashlib.sha256(raw).hexdigest() != digest:
-        raise Refused(f"{path} has changed since it was first read")
-    return raw.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+        for block, text in read_blocks(path):
+            digest.update(block)
+            texts.append(text)
+    except NotText as error:
+        raise Refused(Problem(error.message, help=error.help, code="unreadable-file")) from error
+    if digest.hexdigest() != expected:
+        raise Refused(f"{path} has changed since it was first read", code="changed-data")
+    return "".join(plain_text(texts))

@@ -1,4 +1,7 @@
-"""The ids of a split as one stream, in memory or mapped from one or several files, and windows of it.
+"""Token ids by split, memory-mapped from a folder or in memory, and windows of them.
+
+A folder holds, for each split, files of ids (SPLIT-00000.bin, ...) and of the offsets at which documents begin
+(SPLIT-starts.bin), and `shards.json`. `dither prepare text` writes one, and large corpora are cached in one.
 
 Letters: N ids, D documents, W windows, B batch, L length.
 """
@@ -7,8 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from array import array
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,35 +23,44 @@ import numpy as np
 from jaxtyping import Bool, Int64, Integer
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.files.atomic import atomic_write, fsync
+from dither.registry.files.atomic import atomic_folder, atomic_write, fsync
 from dither.registry.files.cache import cache_folder
 
-from .manifest import SIDECAR, FolderRecord, ShardRecord, SplitRecord, find_record
+from ...prepared.rejected import RejectedRows
+from .corpus import SPLITS, Corpus, Document
+from .manifest import MANIFEST, TYPES, FileRecord, SplitRecord, StoreManifest, read_manifest
 from .markov import SourceDistribution
 from .tokenizers.base import Tokenizer, storage_type
-from .tokenizers.factory import restore_tokenizer
+from .tokenizers.chunks import encode_texts
+from .tokenizers.factory import check_same, record_tokenizer, restore_tokenizer
 
 if TYPE_CHECKING:
     from dither.registry.flow.protocols import Split
 
 __all__ = [
-    "Documents",
+    "RESIDENT",
     "Joined",
-    "SplitWriter",
-    "Stream",
-    "TokenShards",
-    "Verify",
+    "Part",
+    "TokenStore",
+    "TokenStream",
     "Windows",
-    "open_shards",
-    "verify_shards",
+    "encode_corpus",
+    "open_store",
+    "verify_store",
+    "write_store",
 ]
 
-Documents = Literal["stream", "separate", "ended"]
-"""Whether windows run across the borders of documents or hold one document each, and whether the rest counts."""
+RESIDENT = 1 << 20
+"""Corpora up to this size are encoded in memory each time; larger ones are cached on disk."""
+
+BLOCK = 1 << 24
+"""Ids read at once to compute a checksum."""
+
+log = logging.getLogger(__name__)
 
 
 class Joined:
-    """Several arrays read as one. A slice is copied; the whole is never held."""
+    """Several arrays read as one, by slices, which are copies."""
 
     def __init__(self, arrays: Sequence[Integer[np.ndarray, " n"]]) -> None:
         self.arrays = tuple(arrays)
@@ -59,27 +73,23 @@ class Joined:
         """Return the ids of a slice of step 1."""
         start, stop, step = part.indices(len(self))
         if step != 1:
-            raise ValueError(f"a slice of step 1 is wanted, not {step}")
-        found = [
+            raise ValueError(f"slices must have step 1, not {step}")
+        first, last = np.searchsorted(self.edges, (start, stop), "right") - 1
+        parts = [
             array[max(start - edge, 0) : max(stop - edge, 0)]
-            for array, edge in zip(self.arrays, self.edges.tolist(), strict=False)
+            for array, edge in zip(self.arrays[first : last + 1], self.edges[first:].tolist(), strict=False)
         ]
-        return np.concatenate([self.arrays[0][:0], *found])
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Integer[np.ndarray, " N"]:
-        """Return all ids in memory, for whoever insists."""
-        whole = self[:]
-        return whole if dtype is None else whole.astype(dtype)
+        return parts[0] if len(parts) == 1 else np.concatenate([self.arrays[0][:0], *parts])
 
 
 @dataclass(frozen=True)
-class Stream:
-    """The ids of a split, and where its documents begin.
+class TokenStream:
+    """The ids of a split.
 
     Attributes:
-        arrays: The ids, in one or several pieces.
-        starts: Where each document begins, ascending.
-        gap: Ids between two documents that belong to neither; an id that ends a document belongs to it.
+        arrays: The ids, in one or several arrays.
+        starts: Offset of each document, ascending.
+        gap: Ids of the separator between two documents; an end-of-text id belongs to its document.
     """
 
     arrays: tuple[Integer[np.ndarray, " n"], ...]
@@ -92,87 +102,61 @@ class Stream:
         return self.arrays[0] if len(self.arrays) == 1 else Joined(self.arrays)
 
     def stops(self) -> Int64[np.ndarray, " D"]:
-        """Where each document ends."""
+        """Offset after each document."""
         return np.append(self.starts[1:] - self.gap, len(self.ids))[: len(self.starts)]
+
+
+Documents = Literal["stream", "separate", "ended"]
 
 
 class Windows:
     """Windows of equal length over a stream, by number.
 
     Args:
-        stream: Where the ids are.
+        stream: The ids.
         length: Ids per window L.
-        documents: "stream": every L ids in turn, only the last window may be shorter. "separate": each document begins
-            a window; a longer one goes on in further windows, and the rest of its last window is padding. "ended": the
-            same, but the rest counts as the document's own.
-        pad: The id in that rest.
+        documents: "stream": consecutive windows; only the last one may be shorter. "separate": each document begins a
+            window; long ones continue in further windows, and the rest of the last one is padding. "ended": the same,
+            but the rest counts as valid.
+        pad: The padding id.
     """
 
-    def __init__(self, stream: Stream, length: int, documents: Documents = "stream", pad: int = 0) -> None:
+    def __init__(self, stream: TokenStream, length: int, documents: Documents = "stream", pad: int = 0) -> None:
         self.length, self.pad = length, pad
-        # plain arrays over the mapped ones: the subclass would make every access slower
-        self._arrays = [np.asarray(array) for array in stream.arrays]
-        self._edges: Int64[np.ndarray, " n"] = np.cumsum([0, *map(len, self._arrays)])
-        self._views = [
-            np.lib.stride_tricks.sliding_window_view(array, length) if len(array) >= length else None
-            for array in self._arrays
-        ]
+        self._ids = stream.ids
         self._ended = documents == "ended"
         self._table = None if documents == "stream" else _windows_of_documents(stream, length)
-        self._count = -(-int(self._edges[-1]) // length) if self._table is None else len(self._table[0])
+        self._count = -(-len(self._ids) // length) if self._table is None else len(self._table[0])
 
     def __len__(self) -> int:
         return self._count
 
     def spans(self, rows: Int64[np.ndarray, " B"]) -> tuple[Int64[np.ndarray, " B"], Int64[np.ndarray, " B"]]:
-        """Return where windows begin, and how many ids they hold."""
+        """Return the offsets of windows, and how many ids they hold."""
         if self._table is not None:
             return self._table[0][rows], self._table[1][rows]
         starts = rows * self.length
-        return starts, np.minimum(self.length, self._edges[-1] - starts)
+        return starts, np.minimum(self.length, len(self._ids) - starts)
 
     def take(self, rows: Sequence[int]) -> tuple[Int64[np.ndarray, "B L"], Bool[np.ndarray, "B L"]]:
-        """Return the ids of windows, and which of them are no padding.
+        """Return the ids of windows, and which of them are not padding.
 
         Raises:
             IndexError: There is no window of that number.
         """
         numbers = np.asarray(rows, np.int64)
         if numbers.size and not (numbers.min() >= 0 and numbers.max() < len(self)):
-            raise IndexError(f"windows are numbered 0..{len(self) - 1}, asked for {numbers.tolist()}")
+            raise IndexError(f"windows are numbered 0..{len(self) - 1}, not {numbers.tolist()}")
         starts, sizes = self.spans(numbers)
-        ids = self._gather(starts)
-        if numbers.size and sizes.min() == self.length:
-            return ids, np.ones(ids.shape, bool)
+        x0 = np.full((len(numbers), self.length), self.pad, np.int64)
+        for row, start, size in zip(x0, starts.tolist(), sizes.tolist(), strict=True):
+            row[:size] = self._ids[start : start + size]
         valid = np.arange(self.length) < sizes[:, None]
-        ids[~valid] = self.pad
-        return ids, np.ones_like(valid) if self._ended else valid
-
-    def _gather(self, starts: Int64[np.ndarray, " B"]) -> Int64[np.ndarray, "B L"]:
-        """Copy L ids from each start on, across the borders of arrays; what lies behind the last id is anything."""
-        found = np.empty((len(starts), self.length), np.int64)
-        piece = np.searchsorted(self._edges[1:-1], starts, "right")
-        inside = starts + self.length <= self._edges[piece + 1]
-        for number in np.unique(piece[inside]).tolist():
-            chosen = np.flatnonzero(inside & (piece == number))
-            found[chosen] = self._views[number][starts[chosen] - self._edges[number]]
-        if not inside.all():
-            rest = np.flatnonzero(~inside)
-            places = np.minimum(starts[rest, None] + np.arange(self.length), self._edges[-1] - 1)
-            found[rest] = self._each(places)
-        return found
-
-    def _each(self, places: Int64[np.ndarray, "b L"]) -> Int64[np.ndarray, "b L"]:
-        found = np.empty(places.shape, np.int64)
-        piece = np.searchsorted(self._edges[1:-1], places, "right")
-        for number in np.unique(piece).tolist():
-            chosen = piece == number
-            found[chosen] = self._arrays[number][places[chosen] - self._edges[number]]
-        return found
+        return x0, np.ones_like(valid) if self._ended else valid
 
 
-def _windows_of_documents(stream: Stream, length: int) -> tuple[Int64[np.ndarray, " W"], Int64[np.ndarray, " W"]]:
-    """Where the windows of each document begin and how many ids they hold."""
+def _windows_of_documents(stream: TokenStream, length: int) -> tuple[Int64[np.ndarray, " W"], Int64[np.ndarray, " W"]]:
+    """Return the offset of each window, and how many ids it holds."""
     sizes = stream.stops() - stream.starts
     windows = -(-sizes // length)
     first = np.repeat(np.cumsum(windows) - windows, windows)
@@ -180,203 +164,318 @@ def _windows_of_documents(stream: Stream, length: int) -> tuple[Int64[np.ndarray
     return np.repeat(stream.starts, windows) + into, np.minimum(length, np.repeat(sizes, windows) - into)
 
 
-Verify = Literal["once", "always", "never"]
-"""When the bytes are read through for their checksums: on first use and after a change, each time, or not at all."""
-
-BLOCK = 1 << 24
-
-
 @dataclass(frozen=True)
-class TokenShards:
-    """Ids by split, and the tokenizer that made them.
+class TokenStore:
+    """Ids by split, and their tokenizer.
 
     Attributes:
-        name: Where they come from.
+        name: Name of the source, or the folder.
         splits: The ids of "train", "valid" and "test".
-        tokenizer: What they decode with.
-        law: None; the distribution of a text from files is not known.
+        tokenizer: The tokenizer of the ids.
+        distribution: The distribution of the text, if it is known.
     """
 
     name: str
-    splits: dict[Split, Stream]
+    splits: dict[Split, TokenStream]
     tokenizer: Tokenizer
-    law: SourceDistribution | None = None
-
-    def encoded(self, tokenizer: Tokenizer) -> dict[Split, Stream]:
-        """Return the ids of every split.
-
-        Raises:
-            Refused: Another tokenizer made them.
-        """
-        if tokenizer.fingerprint != self.tokenizer.fingerprint:
-            made = f'"{self.tokenizer.name}" ({self.tokenizer.size:,} ids, hash {self.tokenizer.fingerprint[:12]})'
-            given = f'"{tokenizer.name}" ({tokenizer.size:,} ids, hash {tokenizer.fingerprint[:12]})'
-            what = f"{self.name}: the tokenizer {made} made these shards, not {given}"
-            fix = 'leave tokenizer = "auto", or prepare the text anew'
-            raise Refused(Problem(what, path=("task", "tokenizer"), help=fix))
-        return self.splits
+    distribution: SourceDistribution | None = None
 
 
-def open_shards(folder: Path, verify: Verify = "once") -> TokenShards:
-    """Map the shards of a folder.
+def encode_corpus(corpus: Corpus, tokenizer: Tokenizer, folder: Path | None = None) -> TokenStore:
+    """Encode a corpus, in memory if it is small, else in a folder of the cache, which several processes may share.
+
+    Each document ends with `tokenizer.end`; without such an id `tokenizer.separator` stands between two.
 
     Args:
-        folder: Where `prepare text` has put them.
-        verify: Lengths are always compared; this says when checksums are.
+        corpus: The documents.
+        tokenizer: The tokenizer.
+        folder: Folder of the cache.
 
     Raises:
-        Refused: Something is missing, cut short, changed, or outside the vocabulary.
+        Refused: The cache cannot be written.
     """
-    record = find_record(folder)
-    if verify == "always" or (verify == "once" and not _is_verified(folder, record)):
-        verify_shards(folder, record)
-    splits: dict[Split, Stream] = {}
-    for split, said in record.splits.items():
-        arrays = tuple(_map(folder, shard, record.dtype) for shard in said.shards)
-        starts = _map(folder, said.starts, "<i8")
-        splits[split] = Stream(arrays or (np.zeros(0, record.dtype),), starts, len(record.tokenizer.separator))
-    return TokenShards(str(folder), splits, restore_tokenizer(record.tokenizer, folder))
+    documents = [(number, document) for number, split in enumerate(SPLITS) for document in corpus.splits[split]]
+    if sum(document.size for _, document in documents) <= RESIDENT:
+        writers = [SplitWriter(tokenizer) for _ in SPLITS]
+        _encode_into(writers, _parts(documents), tokenizer)
+        splits = {split: writer.stream() for split, writer in zip(SPLITS, writers, strict=True)}
+        return TokenStore(corpus.name, splits, tokenizer, corpus.distribution)
+    key = json.dumps([[[number, document.digest] for number, document in documents], tokenizer.fingerprint])
+    name = hashlib.sha256(key.encode()).hexdigest()[:32]
+    path = (folder or cache_folder() / "tokens") / name
+    for _ in range(ATTEMPTS):
+        store = _open_cached(path, tokenizer)
+        if store is not None:
+            return TokenStore(corpus.name, store.splits, tokenizer, corpus.distribution)
+        try:
+            with atomic_folder(path) as temporary:
+                write_store(temporary, _parts(documents), tokenizer, made={"documents": name}, sources=len(documents))
+        except OSError as error:
+            if not path.is_dir():  # else another process was faster
+                what = f"{path.parent} cannot be written ({error.strerror}); DITHER_DATA names another folder"
+                raise Refused(what, code="unwritable-file") from error
+    raise Refused(f"{path} does not hold what was just written to it", code="damaged-file")
 
 
-def verify_shards(folder: Path, record: FolderRecord) -> None:
-    """Read every file, compare its checksum, and see that no id is outside the vocabulary; note that it was done.
+def _parts(documents: Iterable[tuple[int, Document]]) -> Iterator[Part]:
+    return (Part(number, document.load(), True, True) for number, document in documents)
+
+
+ATTEMPTS = 10
+"""Attempts to open a folder that other processes write at the same time."""
+
+
+def _open_cached(path: Path, tokenizer: Tokenizer) -> TokenStore | None:
+    """Open a cached store; None if it is missing or damaged and must be written."""
+    if not (path / MANIFEST).exists():
+        return None
+    try:
+        return open_store(path, "always", tokenizer)
+    except (Refused, OSError) as error:
+        log.warning("%s is damaged (%s) and is written again", path, error)
+        return None
+
+
+Verify = Literal["once", "always", "never"]
+
+
+def open_store(folder: Path, verify: Verify = "once", tokenizer: Tokenizer | None = None) -> TokenStore:
+    """Memory-map the ids of a folder.
+
+    Args:
+        folder: Written by `write_store`.
+        verify: When to compare checksums: on first use and after a change, always, or never. Lengths always are.
+        tokenizer: Its tokenizer, if that is at hand.
 
     Raises:
-        Refused: Names each file at fault, and the place of the first id outside the vocabulary.
+        Refused: A file is missing, damaged, or holds ids outside the vocabulary.
+    """
+    manifest = read_manifest(folder)
+    if verify == "always" or (verify == "once" and not _is_verified(folder, manifest)):
+        verify_store(folder, manifest)
+    splits: dict[Split, TokenStream] = {}
+    for split, record in manifest.splits.items():
+        arrays = tuple(_map(folder, shard, manifest.dtype) for shard in record.shards)
+        starts = _map(folder, record.starts, "<i8")
+        gap = len(manifest.tokenizer.separator)
+        splits[split] = TokenStream(arrays or (np.zeros(0, manifest.dtype),), starts, gap)
+    if tokenizer is None:
+        tokenizer = restore_tokenizer(manifest.tokenizer, folder)
+    check_same(tokenizer, manifest.tokenizer)
+    return TokenStore(str(folder), splits, tokenizer)
+
+
+def verify_store(folder: Path, manifest: StoreManifest) -> None:
+    """Read every file and compare its checksum and its ids with the manifest; notes success for `verify="once"`.
+
+    Raises:
+        Refused: Names every damaged file, and the position of the first id outside the vocabulary.
     """
     problems = []
-    for said in record.splits.values():
-        for shard in said.shards:
-            problems += _check(folder, shard, record.dtype, record.vocabulary)
-        problems += _check(folder, said.starts, "<i8", None)
+    for split in manifest.splits.values():
+        for record in split.shards:
+            problems += _file_problems(folder, record, manifest.dtype, manifest.vocabulary)
+        problems += _file_problems(folder, split.starts, "<i8", None)
     if problems:
         raise Refused(problems)
-    with suppress(OSError), atomic_write(_stamp(folder)) as aside:  # without it the next run only reads them again
-        aside.write_text(json.dumps([record.vocabulary, *_state(folder, record)]), "utf-8")
+    with suppress(OSError), atomic_write(_stamp(folder)) as temporary:
+        temporary.write_text(json.dumps(_state(folder, manifest)), "utf-8")
 
 
-def _check(folder: Path, shard: ShardRecord, dtype: str, vocabulary: int | None) -> list[Problem]:
-    path, digest, place, strange = folder / shard.file, hashlib.sha256(), 0, None
-    ids = _map(folder, shard, dtype)
+def _file_problems(folder: Path, record: FileRecord, dtype: str, vocabulary: int | None) -> list[Problem]:
+    path, digest, outside = folder / record.file, hashlib.sha256(), None
+    ids = _map(folder, record, dtype)
     for start in range(0, len(ids), BLOCK):
         block = ids[start : start + BLOCK]
         digest.update(block.tobytes())
-        if vocabulary is not None and strange is None and block.max() >= vocabulary:
-            place = start + int(np.argmax(block >= vocabulary))
-            strange = int(ids[place])
-    fix = "copy it again, or prepare the text anew"
-    found = []
-    if strange is not None:
-        what = f"{path}: the id {strange} at place {place:,} is outside the vocabulary 0..{(vocabulary or 0) - 1}"
-        found.append(Problem(what, help=fix))
-    if digest.hexdigest() != shard.sha256:
-        found.append(Problem(f"{path} is damaged: its checksum is not the one in {SIDECAR}", help=fix))
-    return found
+        if vocabulary is not None and outside is None and block.max() >= vocabulary:
+            outside = start + int(np.argmax(block >= vocabulary))
+    fix = "copy it again, or prepare the text again"
+    problems = []
+    if outside is not None and vocabulary is not None:
+        what = f"{path}: id {ids[outside]} at position {outside:,} is outside the vocabulary 0..{vocabulary - 1}"
+        problems.append(Problem(what, help=fix, code="out-of-range"))
+    if digest.hexdigest() != record.sha256:
+        problems.append(Problem(f"{path}: checksum differs from {MANIFEST}", help=fix, code="damaged-file"))
+    return problems
 
 
-def _map(folder: Path, shard: ShardRecord, dtype: str) -> Integer[np.ndarray, " N"]:
-    if not shard.ids:
+def _map(folder: Path, record: FileRecord, dtype: str) -> Integer[np.ndarray, " N"]:
+    if not record.ids:
         return np.zeros(0, dtype)
-    try:
-        return np.asarray(np.memmap(folder / shard.file, dtype, "r", shape=(shard.ids,)))
+    try:  # a plain array over the mapped one: the subclass makes every access slower
+        return np.asarray(np.memmap(folder / record.file, dtype, "r", shape=(record.ids,)))
     except (OSError, ValueError) as error:
-        raise Refused(f"{folder / shard.file} cannot be read: {error}") from None
+        raise Refused(f"{folder / record.file}: {error}", code="unreadable-file") from None
 
 
 def _stamp(folder: Path) -> Path:
-    """Where it is noted that the checksums of this folder were right."""
+    """File that notes that the checksums of this folder were verified."""
     name = hashlib.sha256(str(folder.resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:32]
     return cache_folder() / "verified" / f"{name}.json"
 
 
-def _state(folder: Path, record: FolderRecord) -> list[list[str | int]]:
-    """Every file with its checksum and what the file system knows of it; a file that was touched has another state."""
-    shards = [shard for split in record.splits.values() for shard in (*split.shards, split.starts)]
-    facts = [(shard, (folder / shard.file).stat()) for shard in shards]
-    return [[shard.file, shard.sha256, known.st_size, known.st_mtime_ns, known.st_ino] for shard, known in facts]
+def _state(folder: Path, manifest: StoreManifest) -> list[Any]:
+    """Return checksum, size, time and inode of each file: a file that was touched has another state."""
+    records = [record for split in manifest.splits.values() for record in (*split.shards, split.starts)]
+    files = [(record, (folder / record.file).stat()) for record in records]
+    state = [[record.file, record.sha256, stat.st_size, stat.st_mtime_ns, stat.st_ino] for record, stat in files]
+    return [manifest.vocabulary, *state]
 
 
-def _is_verified(folder: Path, record: FolderRecord) -> bool:
+def _is_verified(folder: Path, manifest: StoreManifest) -> bool:
     try:
-        noted = json.loads(_stamp(folder).read_text("utf-8"))
-        return bool(noted == [record.vocabulary, *_state(folder, record)])
+        return bool(json.loads(_stamp(folder).read_text("utf-8")) == _state(folder, manifest))
     except (OSError, ValueError):
         return False
 
 
+@dataclass(frozen=True)
+class Part:
+    """A piece of a document on its way to a split, with whether it begins and ends the document there."""
+
+    split: int
+    text: str
+    begins: bool
+    ends: bool
+
+
 class SplitWriter:
-    """Writes the shards of one split: documents one after the other, as `encode_documents` has them.
+    """Collects the ids of one split in memory.
 
     Args:
-        folder: Where the files go.
-        split: Name of the split.
-        tokenizer: What makes the ids, and ends or divides documents.
-        most: Ids per file.
+        tokenizer: The tokenizer.
     """
 
-    def __init__(self, folder: Path, split: str, tokenizer: Tokenizer, most: int) -> None:
-        self._folder, self._split, self._most = folder, split, most
-        dtype = storage_type(tokenizer).newbyteorder("<")
-        self._dtype = dtype
-        self._ending = np.array([] if tokenizer.end is None else [tokenizer.end], dtype)
-        self._between = np.array(tokenizer.separator if tokenizer.end is None else [], dtype)
-        self._starts = array("q")
-        self._shards: list[ShardRecord] = []
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.dtype = storage_type(tokenizer).newbyteorder("<")
+        self._end = np.array([] if tokenizer.end is None else [tokenizer.end], self.dtype)
+        self._separator = np.array(tokenizer.separator if tokenizer.end is None else [], self.dtype)
+        self.starts, self.length, self.characters = array("q"), 0, 0
+        self._arrays: list[Integer[np.ndarray, " n"]] = [np.zeros(0, self.dtype)]
+
+    def add(self, part: Part, ids: Integer[np.ndarray, " n"]) -> None:
+        """Add a part of a document."""
+        if part.begins:
+            if self.starts:
+                self._write(self._separator)
+            self.starts.append(self.length)
+        self.characters += len(part.text)
+        self._write(ids.astype(self.dtype, copy=False))
+        if part.ends:
+            self._write(self._end)
+
+    def _write(self, ids: Integer[np.ndarray, " n"]) -> None:
+        self._arrays.append(ids)
+        self.length += len(ids)
+
+    def stream(self) -> TokenStream:
+        """Return the ids."""
+        starts = np.frombuffer(self.starts, np.int64) if self.starts else np.zeros(0, np.int64)
+        return TokenStream((np.concatenate(self._arrays),), starts, len(self._separator))
+
+
+class SplitFiles(SplitWriter):
+    """Writes the ids of one split to files.
+
+    Args:
+        tokenizer: The tokenizer.
+        folder: Where the files go.
+        split: Name of the split.
+        shard: Ids per file.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, folder: Path, split: str, shard: int) -> None:
+        super().__init__(tokenizer)
+        self._folder, self._split, self._shard = folder, split, shard
+        self._records: list[FileRecord] = []
         self._file: BinaryIO | None = None
-        self._digest = hashlib.sha256()
-        self._here = self._written = self._characters = 0
-        self._largest = -1
+        self._digest, self._written, self._largest = hashlib.sha256(), 0, -1
 
-    def begin(self) -> None:
-        """Begin a document."""
-        if self._starts:
-            self._write(self._between)
-        self._starts.append(self._written)
-
-    def add(self, ids: Integer[np.ndarray, " N"], characters: int) -> None:
-        """Add ids to the document, and how many characters they stand for."""
-        self._characters += characters
-        self._write(ids.astype(self._dtype, copy=False))
-
-    def end(self) -> None:
-        """End the document."""
-        self._write(self._ending)
-
-    def close(self) -> SplitRecord:
-        """Finish the last file, write where documents begin, and return what the record says."""
-        self._close_shard()
-        starts = np.frombuffer(self._starts, np.int64).astype("<i8")
-        path = self._folder / f"{self._split}-starts.bin"
-        path.write_bytes(starts.tobytes())
-        fsync(path)
-        said = ShardRecord(
-            file=path.name, ids=len(starts), sha256=hashlib.sha256(starts.tobytes()).hexdigest(), largest=-1
-        )
-        return SplitRecord(documents=len(starts), characters=self._characters, shards=self._shards, starts=said)
-
-    def _write(self, ids: Integer[np.ndarray, " N"]) -> None:
+    def _write(self, ids: Integer[np.ndarray, " n"]) -> None:
         while len(ids):
             if self._file is None:
                 self._file = self._path().open("wb")
-            part, ids = ids[: self._most - self._here], ids[self._most - self._here :]
-            raw = part.tobytes()
-            self._file.write(raw)
-            self._digest.update(raw)
+            part, ids = ids[: self._shard - self._written], ids[self._shard - self._written :]
+            content = part.tobytes()
+            self._file.write(content)
+            self._digest.update(content)
             self._largest = max(self._largest, int(part.max()))
-            self._here += len(part)
             self._written += len(part)
-            if self._here == self._most:
-                self._close_shard()
+            self.length += len(part)
+            if self._written == self._shard:
+                self._end_file()
 
     def _path(self) -> Path:
-        return self._folder / f"{self._split}-{len(self._shards):05d}.bin"
+        return self._folder / f"{self._split}-{len(self._records):05d}.bin"
 
-    def _close_shard(self) -> None:
+    def _end_file(self) -> None:
         if self._file is None:
             return
         self._file.close()
-        path = self._path()
+        path, sha256 = self._path(), self._digest.hexdigest()
         fsync(path)
-        said = ShardRecord(file=path.name, ids=self._here, sha256=self._digest.hexdigest(), largest=self._largest)
-        self._shards.append(said)
-        self._file, self._digest, self._here, self._largest = None, hashlib.sha256(), 0, -1
+        self._records.append(FileRecord(file=path.name, ids=self._written, sha256=sha256, largest=self._largest))
+        self._file, self._digest, self._written, self._largest = None, hashlib.sha256(), 0, -1
+
+    def close(self) -> SplitRecord:
+        """Finish the files and return their records."""
+        self._end_file()
+        starts = np.frombuffer(self.starts, np.int64).astype("<i8").tobytes() if self.starts else b""
+        path = self._folder / f"{self._split}-starts.bin"
+        path.write_bytes(starts)
+        sha256 = hashlib.sha256(starts).hexdigest()
+        record = FileRecord(file=path.name, ids=len(self.starts), sha256=sha256, largest=-1)
+        return SplitRecord(documents=len(self.starts), characters=self.characters, shards=self._records, starts=record)
+
+
+def _encode_into(writers: Sequence[SplitWriter], parts: Iterable[Part], tokenizer: Tokenizer) -> None:
+    """Encode parts in batches, each into the writer of its split."""
+    ahead: deque[Part] = deque()
+
+    def texts() -> Iterator[str]:
+        for part in parts:
+            ahead.append(part)
+            yield part.text
+
+    for ids in encode_texts(texts(), tokenizer):
+        part = ahead.popleft()
+        writers[part.split].add(part, ids)
+
+
+def write_store(
+    folder: Path,
+    parts: Iterable[Part],
+    tokenizer: Tokenizer,
+    *,
+    made: dict[str, Any],
+    sources: int,
+    shard: int = 1 << 27,
+    rejected: RejectedRows | None = None,
+) -> StoreManifest:
+    """Encode documents and write ids and manifest into an empty folder.
+
+    Args:
+        folder: The folder.
+        parts: Parts of documents, in order.
+        tokenizer: The tokenizer.
+        made: Options and digests by which the folder is recognised.
+        sources: Number of files or documents.
+        shard: Ids per file.
+        rejected: Documents that were not taken; complete once `parts` is exhausted.
+    """
+    writers = [SplitFiles(tokenizer, folder, split, shard) for split in SPLITS]
+    _encode_into(writers, parts, tokenizer)
+    manifest = StoreManifest(
+        dtype=TYPES[storage_type(tokenizer).itemsize],
+        vocabulary=tokenizer.size,
+        tokenizer=record_tokenizer(tokenizer, folder),
+        splits={split: writer.close() for split, writer in zip(SPLITS, writers, strict=True)},
+        made=made,
+        sources=sources,
+        left_out={} if rejected is None else dict(rejected.counts),
+    )
+    (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1) + "\n", "utf-8")
+    for path in folder.iterdir():
+        fsync(path)
+    return manifest

@@ -1,4 +1,4 @@
-"""What trivial predictors reach on a split, in the units of the metrics.
+"""Baselines: uniform, unigram, n-grams, xz and the known distribution, in the units of the metrics.
 
 Letters: N ids.
 """
@@ -21,9 +21,10 @@ from ..data.tokenizers.base import Tokenizer
 from .ngrams import WittenBell
 
 __all__ = [
-    "HELD",
+    "EVALUATED",
     "LIMIT",
     "Ids",
+    "check_vocabulary",
     "count",
     "distribution_baselines",
     "entropy",
@@ -32,61 +33,71 @@ __all__ = [
 ]
 
 LIMIT = 1 << 23
-"""Strong baselines learn from this many training ids at most, the last ones."""
-HELD = 1 << 20
-"""They predict this many held-out ids at most, the first ones."""
+"""Most training ids that strong baselines learn from, the last ones."""
+EVALUATED = 1 << 20
+"""Most held-out ids that they predict, the first ones."""
 
 Ids = Integer[np.ndarray, " N"] | Joined
-"""A split as one stream, held or read in pieces."""
 
 
-def trivial_baselines(train: Ids, held: Ids, tokenizer: Tokenizer) -> dict[str, float]:
-    """Return the uniform guess, the unigram of the training split, and the best unigram that any training could find.
+def trivial_baselines(train: Ids, text: Ids, tokenizer: Tokenizer) -> dict[str, float]:
+    """Return the uniform distribution, the unigram of the training split, and the best possible unigram.
 
-    `unigram` has learned from `train` (one count added to every id) and predicts `held`; `unigram-of-split` is the
-    entropy of `held` itself, which no unigram can beat.
+    `unigram` learns from `train` (one count added to every id) and predicts `text`; `unigram-of-split` is the entropy
+    of `text` itself, which no unigram can beat.
     """
     learned = count(train, tokenizer.size) + 1.0
-    seen = count(held, tokenizer.size)
+    counts = count(text, tokenizer.size)
     nats = {
-        "uniform": len(held) * log(tokenizer.size),
-        "unigram": float(-(seen * np.log(learned / learned.sum())).sum()),
-        "unigram-of-split": len(held) * entropy(seen),
+        "uniform": len(text) * log(tokenizer.size),
+        "unigram": float(-(counts * np.log(learned / learned.sum())).sum()),
+        "unigram-of-split": len(text) * entropy(counts),
     }
-    return _figures(nats, held, tokenizer)
+    return _metrics(nats, text, tokenizer)
 
 
-def strong_baselines(ngrams: WittenBell, train: Ids, held: Ids, tokenizer: Tokenizer) -> dict[str, float]:
-    """Return n-grams of order 2 and up, and xz: the bits that `held` adds behind (the end of) `train`.
+def strong_baselines(ngrams: WittenBell, train: Ids, text: Ids, tokenizer: Tokenizer) -> dict[str, float]:
+    """Return n-grams of order 2 and up, and xz: the bits that `text` adds after (the end of) `train`.
 
-    They take 2 s of CPU per million ids, so they are for those who ask; large splits are cut (LIMIT, HELD).
+    They take 2 s of CPU per million ids, so they are optional; large splits are cut (LIMIT, EVALUATED).
     """
-    some = held[:HELD]
-    by_order = ngrams.nats(some)
+    text = text[:EVALUATED]
+    by_order = ngrams.nats(text)
     nats = {f"{n}-gram": total for n, total in enumerate(by_order, 1) if n > 1}
     known = tokenizer.decode(train[-LIMIT:]).encode()[-LIMIT:]
-    added = _packed(known + tokenizer.decode(some).encode()) - _packed(known)
-    return _figures({**nats, "xz": 8 * added * log(2)}, some, tokenizer)
+    added = _packed(known + tokenizer.decode(text).encode()) - _packed(known)
+    return _metrics({**nats, "xz": 8 * added * log(2)}, text, tokenizer)
 
 
 def count(ids: Ids, size: int) -> Int64[np.ndarray, " size"]:
-    """Count each id, block by block, so that a mapped array is never held whole.
+    """Count each id, block by block, so that a memory-mapped array is never read as a whole.
 
     Raises:
-        Refused: There is an id outside the vocabulary, in shards that were not verified.
+        Refused: There is an id outside the vocabulary.
     """
     total = np.zeros(size, np.int64)
     for start in range(0, len(ids), LIMIT):
-        counts = np.bincount(ids[start : start + LIMIT], minlength=size)
-        if len(counts) > size:
-            what = f"the text holds the id {len(counts) - 1}, which is outside the vocabulary 0..{size - 1}"
-            raise Refused(Problem(what, path=("task", "data"), help='verify = "once" tells which file is damaged'))
-        total += counts
+        block = ids[start : start + LIMIT]
+        check_vocabulary(block, size)
+        total += np.bincount(block, minlength=size)
     return total
 
 
+def check_vocabulary(ids: Integer[np.ndarray, "..."], size: int) -> None:
+    """Check ids of files that were not verified.
+
+    Raises:
+        Refused: There is an id outside the vocabulary.
+    """
+    if ids.size and (largest := ids.max()) >= size:
+        what = f"id {largest} is outside the vocabulary 0..{size - 1}"
+        raise Refused(
+            Problem(what, ("task", "data"), help='verify = "once" names the damaged file', code="out-of-range")
+        )
+
+
 def entropy(counts: Int64[np.ndarray, " size"]) -> float:
-    """Entropy of relative frequencies in nats; 0 when nothing was counted."""
+    """Return the entropy of relative frequencies in nats; 0 without counts."""
     p = counts[counts > 0] / max(counts.sum(), 1)
     return float(-(p * np.log(p)).sum())
 
@@ -95,32 +106,32 @@ def _packed(raw: bytes) -> int:
     return len(lzma.compress(raw, preset=9 | lzma.PRESET_EXTREME))
 
 
-def _figures(nats: dict[str, float], held: Ids, tokenizer: Tokenizer) -> dict[str, float]:
-    characters = sum(tokenizer.characters(held[start : start + LIMIT]) for start in range(0, len(held), LIMIT))
+def _metrics(nats: dict[str, float], text: Ids, tokenizer: Tokenizer) -> dict[str, float]:
+    characters = sum(tokenizer.characters(text[start : start + LIMIT]) for start in range(0, len(text), LIMIT))
     bits = {f"bits_per_char/{name}": total / log(2) / characters for name, total in nats.items()}
-    return bits | {f"nats_per_token/{name}": total / len(held) for name, total in nats.items()}
+    return bits | {f"nats_per_token/{name}": total / len(text) for name, total in nats.items()}
 
 
 def distribution_baselines(
-    law: SourceDistribution, windows: Sequence[Integer[np.ndarray, " N"]], tokenizer: Tokenizer
+    distribution: SourceDistribution, windows: Sequence[Integer[np.ndarray, " N"]], tokenizer: Tokenizer
 ) -> dict[str, float]:
-    """Return what the distribution itself reaches on windows that are predicted each for itself.
+    """Return the entropy and the cross-entropy of the true distribution on windows predicted independently.
 
-    `source-entropy` is the mean over all texts of these lengths; `source` is what comes out for the very text of the
-    windows, so that it moves with the sample as the figures of a model do.
+    `source-entropy` is the mean over all texts of these lengths; `source` is the cross-entropy on these very windows,
+    which varies with the sample like the metrics of a model.
 
     Args:
-        law: The distribution.
+        distribution: The distribution.
         windows: The ids of each window, without padding.
-        tokenizer: What they decode with; where it gives other than one id a character there are no figures.
+        tokenizer: Their tokenizer; the result is empty unless it has one id per character.
     """
     ids = sum(map(len, windows))
     if not ids or any(tokenizer.characters(window) != len(window) for window in windows):
         return {}
     lengths = Counter(map(len, windows))
     nats = {
-        "source-entropy": sum(number * law.entropy(length) for length, number in lengths.items()),
-        "source": sum(law.nats(tokenizer.decode(window)) for window in windows),
+        "source-entropy": sum(number * distribution.entropy(length) for length, number in lengths.items()),
+        "source": sum(distribution.nats(tokenizer.decode(window)) for window in windows),
     }
     bits = {f"bits_per_char/{name}": total / log(2) / ids for name, total in nats.items()}
     return bits | {f"nats_per_token/{name}": total / ids for name, total in nats.items()}

@@ -1,4 +1,4 @@
-"""How varied samples of text are.
+"""Diversity of text samples.
 
 Letters: N samples, L length.
 """
@@ -15,16 +15,16 @@ from .baselines import entropy
 __all__ = ["LOOP", "distinct", "diversity_metrics", "repetition"]
 
 LOOP = 8
-"""So many ids that come a second time within a sample are counted as a repetition."""
+"""Length of the n-grams whose repetition is counted."""
 
 
 def diversity_metrics(samples: Integer[np.ndarray, "N L"], valid: Bool[np.ndarray, "N L"]) -> dict[str, float]:
-    """Return how varied samples are: means over samples, each taken for itself.
+    """Return diversity metrics: means over samples, each measured on its own.
 
-    `sample_unigram_bits` is the entropy of the ids of one sample in bits; `distinct_1` to `distinct_3` are the
-    different n-grams as a share of all, and `repetition` is the share of 8-grams that came before in the same sample. A
-    model that repeats itself is low in all but the last; the figures of real text of the same length are printed beside
-    them. `unique` is the share of different samples.
+    `sample_unigram_bits` is the entropy of the ids of a sample in bits; `distinct_1` to `distinct_3` are the distinct
+    n-grams as a share of all, and `repetition` is the share of 8-grams that occurred before in the same sample.
+    Repetitive text is low in all but the last; compare with real text of the same length. `unique` is the share of
+    distinct samples.
     """
     rows = [row[keep] for row, keep in zip(samples, valid, strict=True)]
     return {
@@ -36,7 +36,7 @@ def diversity_metrics(samples: Integer[np.ndarray, "N L"], valid: Bool[np.ndarra
 
 
 def distinct(ids: Integer[np.ndarray, " L"], n: int) -> float:
-    """Return the number of different n-grams divided by the number of n-grams; 1 where there is no n-gram."""
+    """Return the number of distinct n-grams divided by the number of n-grams; 1 if there is no n-gram."""
     if len(ids) < n:
         return 1.0
     grams = np.lib.stride_tricks.sliding_window_view(ids, n)
@@ -44,7 +44,7 @@ def distinct(ids: Integer[np.ndarray, " L"], n: int) -> float:
 
 
 def repetition(ids: Integer[np.ndarray, " L"]) -> float:
-    """Return the share of grams of `LOOP` ids that came before in the same sample."""
+    """Return the share of n-grams of `LOOP` ids that occurred before in the same sample."""
     return 1.0 - distinct(ids, LOOP)
 
 

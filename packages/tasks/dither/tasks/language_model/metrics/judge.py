@@ -1,6 +1,6 @@
-"""A stranger's word on samples: any causal language model of Hugging Face, from a local folder.
+"""Score samples with an external causal language model of Hugging Face, from a local folder.
 
-Nothing is fetched, no code that comes with a model is run, and weights are read from safetensors only.
+Nothing is downloaded, no code of the model folder is executed, and weights are read from safetensors only.
 """
 
 from __future__ import annotations
@@ -12,44 +12,48 @@ from math import exp, log
 from pathlib import Path
 from typing import Any
 
-from dither.registry.config.errors import Refused
+from dither.registry.config.errors import Problem, Refused
 
 __all__ = ["EXTRA", "READ", "FolderJudge", "judge_problems"]
 
 EXTRA = "transformers"
-"""What the extra `dither-tasks[judge]` installs."""
+"""Installed by the extra `dither-tasks[judge]`."""
 READ = 32
-"""So many samples are read, the first ones: a large judge is slow."""
+"""Number of samples that are scored, the first ones: a large judge is slow."""
 
 
-def judge_problems(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield why a folder cannot judge, as message and help, without importing anything heavy."""
+def judge_problems(folder: Path) -> Iterator[Problem]:
+    """Yield why a folder cannot be used, without importing anything heavy."""
     if importlib.util.find_spec(EXTRA) is None:
-        yield f"a judge needs {EXTRA}, which is not installed", 'pip install "dither-tasks[judge]"'
+        fix = 'pip install "dither-tasks[judge]"'
+        yield Problem(f"a judge requires {EXTRA}, which is not installed", help=fix, code="missing-dependency")
     if not folder.is_dir():
-        yield f"{folder} is not a folder", "save a model there with save_pretrained, and its tokenizer"
+        fix = "save a model and its tokenizer there with save_pretrained"
+        yield Problem(f"{folder} is not a folder", help=fix, code="file-not-found")
         return
-    if not (folder / "config.json").is_file():
-        yield f"{folder} has no config.json", "save a model there with save_pretrained"
-    if not any(folder.glob("*.safetensors")):
-        yield f"{folder} has no weights in safetensors", "save_pretrained(folder) writes them; others are not read"
-    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
-        yield f"{folder} has no tokenizer", "tokenizer.save_pretrained(folder) writes it"
+    tokenizers = ("tokenizer.json", "tokenizer_config.json")
+    for what, there, call in (
+        ("config.json", (folder / "config.json").is_file(), "model.save_pretrained"),
+        ("safetensors weights", any(folder.glob("*.safetensors")), "model.save_pretrained"),
+        ("tokenizer", any((folder / name).is_file() for name in tokenizers), "tokenizer.save_pretrained"),
+    ):
+        if not there:
+            yield Problem(f"{folder} has no {what}", help=f"{call}(folder) writes it", code="file-not-found")
 
 
 class FolderJudge:
-    """A causal language model that reads texts.
+    """A causal language model that scores texts.
 
     Args:
-        folder: With config.json, weights as safetensors, and the tokenizer.
+        folder: Holds config.json, weights as safetensors, and the tokenizer.
 
     Raises:
-        Refused: It cannot be used; says why.
+        Refused: It cannot be used.
     """
 
     def __init__(self, folder: Path) -> None:
         if problems := list(judge_problems(folder)):
-            raise Refused("; ".join(f"{message} ({fix})" for message, fix in problems))
+            raise Refused(problems)
         library: Any = importlib.import_module(EXTRA)
         damaged: type[Exception] = importlib.import_module("safetensors").SafetensorError
         safe: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
@@ -59,17 +63,17 @@ class FolderJudge:
                 str(folder), use_safetensors=True, output_loading_info=True, **safe
             )
         except (OSError, ValueError, KeyError, ImportError, RuntimeError, damaged) as error:
-            raise Refused(f"{folder} cannot be read as a causal language model: {error}") from None
-        if missing := sorted(notes["missing_keys"]):  # they would be random, and the figures without meaning
-            raise Refused(f"{folder} lacks weights of its model: {', '.join(missing[:5])}")
+            raise Refused(f"{folder}: not a causal language model: {error}", code="damaged-file") from None
+        if missing := sorted(notes["missing_keys"]):  # they would be random, and the scores meaningless
+            raise Refused(f"{folder} lacks weights of its model: {', '.join(missing[:5])}", code="damaged-file")
         self._model = model.eval()
         self._longest = int(getattr(model.config, "max_position_embeddings", None) or 1024)
 
     def nats(self, text: str) -> tuple[float, int]:
-        """Return the surprise of a text in nats and the number of the judge's tokens in it.
+        """Return the negative log-likelihood of a text in nats, and the number of the judge's tokens.
 
-        A token that nothing stands before is not counted: the first one, and the first of each piece where the text is
-        longer than the judge can read at once.
+        Tokens without context are not counted: the first one, and the first of each window where the text is longer
+        than the context of the judge.
         """
         import torch
 
@@ -85,8 +89,8 @@ class FolderJudge:
                 count += piece.shape[1] - 1
         return total, count
 
-    def figures(self, texts: Iterable[str]) -> dict[str, float]:
-        """Return `judge_perplexity`, per token of the judge, and `judge_bits_per_char` of the first texts together."""
+    def metrics(self, texts: Iterable[str]) -> dict[str, float]:
+        """Return `judge_perplexity`, per token of the judge, and `judge_bits_per_char` over the first texts."""
         total, count, characters = 0.0, 0, 0
         for text in list(texts)[:READ]:
             nats, tokens = self.nats(text)

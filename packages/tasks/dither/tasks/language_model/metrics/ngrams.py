@@ -1,12 +1,12 @@
-"""Witten-Bell n-grams: a strong and quick stranger to judge a language model against, and to judge samples by.
+"""Witten-Bell n-grams: a strong, fast baseline of language models, and a scorer of samples.
 
 Letters: N ids, V size of the vocabulary.
 
     P(c | h) = (n(h c) + T(h) P(c | h')) / (n(h) + T(h))
 
-n counts, T(h) is the number of different ids seen after h, h' is h without its oldest id, and the empty context backs
-off to 1/V. A context never seen leaves the word to h'. Witten and Bell (1991), "The zero-frequency problem", method C,
-interpolated.
+n counts, T(h) is the number of distinct ids seen after h, h' is h without its oldest id, and the empty context backs
+off to 1/V. A context that was never seen backs off to h'. Witten and Bell (1991), "The zero-frequency problem", method
+C, interpolated.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ __all__ = ["WittenBell"]
 
 @dataclass(frozen=True)
 class _Order:
-    """What was counted for one order. A gram is `context * V + id`; its place in `grams` is a context of the next one.
+    """Counts of one order. An n-gram is `context * V + id`; its index in `grams` is a context of the next order.
 
-    Letters: G grams seen, H contexts seen.
+    Letters: G n-grams seen, H contexts seen.
     """
 
     grams: Int64[np.ndarray, " G"]
@@ -34,12 +34,12 @@ class _Order:
 
 
 class WittenBell:
-    """N-gram model of every order up to `order`.
+    """N-gram models of all orders up to `order`.
 
     Args:
-        ids: What it learns from, as one stream.
+        ids: Training ids, as one stream.
         size: Size of the vocabulary.
-        order: The longest gram, at least 1.
+        order: Longest n-gram, at least 1.
     """
 
     def __init__(self, ids: Integer[np.ndarray, " N"], *, size: int, order: int) -> None:
@@ -62,15 +62,15 @@ class WittenBell:
     def probabilities(self, ids: Integer[np.ndarray, " N"]) -> Iterator[Float64[np.ndarray, " N"]]:
         """Yield the probability of each id given those before it, for order 1, 2, and so on.
 
-        The first ids of the stream have a shorter context than the order asks for.
+        The first ids of the stream have a shorter context.
         """
         ids = ids.astype(np.int64)
         p = np.full(len(ids), 1 / self.size)
         context = np.zeros(len(ids), np.int64)
         for order in self.orders:
-            wanted = np.where(context >= 0, context * self.size + ids, -1)
-            place = np.minimum(np.searchsorted(order.grams, wanted), len(order.grams) - 1)
-            hit = order.grams[place] == wanted
+            target = np.where(context >= 0, context * self.size + ids, -1)
+            place = np.minimum(np.searchsorted(order.grams, target), len(order.grams) - 1)
+            hit = order.grams[place] == target
             kinds = np.where(context >= 0, order.kinds[context], 0)
             total = np.where(context >= 0, order.total[context], 0)
             mixed = (np.where(hit, order.counts[place], 0) + kinds * p) / np.maximum(total + kinds, 1)
@@ -79,10 +79,10 @@ class WittenBell:
             context = _next(np.where(hit, place, -1))
 
     def nats(self, ids: Integer[np.ndarray, " N"]) -> list[float]:
-        """Total surprise of a stream in nats, by order."""
+        """Return the negative log-likelihood of a stream in nats, by order."""
         return [float(-np.log(p).sum()) for p in self.probabilities(ids)]
 
 
 def _next(gram: Int64[np.ndarray, " N"]) -> Int64[np.ndarray, " N"]:
-    """The gram that ends before a position is the context of that position; the first position has none."""
+    """Return the context of each position: the n-gram that ends before it; -1 for the first one."""
     return np.concatenate([np.full(1, -1), gram[:-1]])

@@ -1,4 +1,4 @@
-"""How well a model predicts text.
+"""Nats per token, bits per character, perplexity and accuracy.
 
 Letters: B batch, L length.
 """
@@ -24,22 +24,22 @@ __all__ = ["TextMetrics", "after_end"]
 
 
 def after_end(x: Int[Tensor, "B L"], end: int) -> Bool[Tensor, "B L"]:
-    """Return what stands behind the first id that ends a text."""
-    found = (x == end).cumsum(1)
-    return (found > 1) | ((found == 1) & (x != end))
+    """Return the positions after the first end-of-text id."""
+    ends = (x == end).cumsum(1)
+    return (ends > 1) | ((ends == 1) & (x != end))
 
 
 class TextMetrics:
-    """Nats per token, bits per character and perplexity of a split, and accuracy by noise, however it is cut.
+    """Nats per token, bits per character and perplexity of a split, and accuracy by noise level.
 
-    The loss is weighed as it says itself; where it is a NELBO, these are upper bounds of the true figures, and
-    `nats_per_token_prior` and `nats_per_token_reconstruction` are the parts of the bound at its two ends. Characters
-    are those that the predicted ids decode to, so that figures of different tokenizers compare.
+    The loss is weighted by its own weights; if it is a NELBO, these are upper bounds of the true values, and
+    `nats_per_token_prior` and `nats_per_token_reconstruction` are the two end terms of the bound. Characters are those
+    that the predicted ids decode to, so that metrics of different tokenizers are comparable.
 
     Args:
-        tokenizer: What counts characters.
+        tokenizer: Counts characters.
         space: Of the task.
-        filled: Whether what stands behind the first end of a window only fills it: its nats count, itself does not.
+        filled: Whether ids after the first end-of-text id only fill the window: their nats count, they do not.
     """
 
     def __init__(self, tokenizer: Tokenizer, space: TokenSpace, *, filled: bool = False) -> None:
@@ -51,7 +51,7 @@ class TextMetrics:
         self._accuracy = Accuracy(space)
 
     def update(self, clean: Clean, noised: Noised, pred: Any, measured: Measured) -> None:
-        """Take in one batch."""
+        """Add a batch."""
         weights = measured.weights.double()
         self._nats += float((measured.values.double() * weights).sum())
         counted = self._counted(clean)
@@ -65,7 +65,7 @@ class TextMetrics:
             self._accuracy.update(replace(noised, target_mask=noised.target_mask & counted), pred)
 
     def per_sample(self, clean: Clean, measured: Measured) -> dict[str, RatioSums]:
-        """Return what each window adds to nats and tokens, and to bits and characters where all tokens weigh alike."""
+        """Return nats and tokens of each window, and bits and characters if all tokens have equal weight."""
         weights, counted = measured.weights.double(), self._counted(clean)
         nats, tokens = (measured.values.double() * weights).sum(1), (weights * counted).sum(1)
         sums: dict[str, RatioSums] = {"nats_per_token": (nats, tokens)}
@@ -80,7 +80,7 @@ class TextMetrics:
         return free if self._end is None else free & ~after_end(clean.x0, self._end)
 
     def compute(self) -> dict[str, float]:
-        """Return the figures; nan where nothing was predicted."""
+        """Return the metrics; NaN if nothing was predicted."""
         nats = self._nats / self._weight if self._weight else float("nan")
         bits = nats * self._tokens / log(2)
         return {

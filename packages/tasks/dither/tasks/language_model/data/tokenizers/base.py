@@ -1,4 +1,4 @@
-"""From text to ids and back: what a tokenizer is, and the two that need no file, bytes and characters.
+"""The tokenizer protocol, and the tokenizers without files: bytes and characters.
 
 Letters: N ids.
 """
@@ -19,18 +19,18 @@ __all__ = ["END_MARK", "PARAGRAPH", "Bytes", "Characters", "Ended", "Tokenizer",
 
 UNKNOWN = "\ufffd"
 END_MARK = "<|endoftext|>"
-"""How the end of a text is written where it has to be read."""
+"""Text of the end-of-text id."""
 PARAGRAPH = "\n\n"
-"""What stands between documents where no id ends a text."""
+"""Separator of documents without an end-of-text id."""
 
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """What the task asks of a tokenizer."""
+    """A tokenizer, as the task uses it."""
 
     @property
     def name(self) -> str:
-        """How it was asked for."""
+        """Name in the experiment."""
         ...
 
     @property
@@ -40,17 +40,17 @@ class Tokenizer(Protocol):
 
     @property
     def end(self) -> int | None:
-        """The id that ends a text, where there is one."""
+        """The end-of-text id, if there is one."""
         ...
 
     @property
     def separator(self) -> tuple[int, ...]:
-        """What stands between two documents where no id ends a text: an empty line, or nothing."""
+        """Ids between two documents without an end-of-text id: an empty line, or nothing."""
         ...
 
     @property
     def fingerprint(self) -> str:
-        """sha256 of all that decides how a text is encoded."""
+        """sha256 of everything that determines the encoding."""
         ...
 
     def encode(self, text: str) -> Int64[np.ndarray, " N"]:
@@ -62,11 +62,11 @@ class Tokenizer(Protocol):
         ...
 
     def decode(self, ids: Integer[np.ndarray, " N"]) -> str:
-        """Return the text of ids; what is no text becomes U+FFFD."""
+        """Return the text of ids; invalid sequences become U+FFFD."""
         ...
 
     def characters(self, ids: Integer[np.ndarray, " N"]) -> int:
-        """Count the characters that the ids stand for; an end mark stands for none."""
+        """Return the number of characters of the decoded text, without end-of-text ids."""
         ...
 
 
@@ -77,7 +77,7 @@ def storage_type(tokenizer: Tokenizer) -> np.dtype[np.unsignedinteger]:
 
 @dataclass(frozen=True)
 class Bytes:
-    """The bytes of UTF-8. Nothing is ever unknown."""
+    """The bytes of UTF-8."""
 
     name: str = "bytes"
     size: int = 256
@@ -94,11 +94,11 @@ class Bytes:
         return [np.frombuffer(text.encode("utf-8"), np.uint8) for text in texts]
 
     def decode(self, ids: Integer[np.ndarray, " N"]) -> str:
-        """Return the text; a sequence of bytes that is not UTF-8 becomes U+FFFD."""
+        """Return the text; invalid UTF-8 becomes U+FFFD."""
         return str(np.asarray(ids).astype(np.uint8).tobytes(), "utf-8", "replace")
 
     def characters(self, ids: Integer[np.ndarray, " N"]) -> int:
-        """Count the bytes that begin a character: all but 0x80 .. 0xBF."""
+        """Count the bytes that begin a character: all except 0x80 .. 0xBF."""
         return int(np.count_nonzero((np.asarray(ids) & 0xC0) != 0x80))
 
 
@@ -108,7 +108,7 @@ class Characters:
 
     Attributes:
         alphabet: The characters, sorted, each once.
-        name: How it was asked for.
+        name: Name in the experiment.
         end: None; `Ended` adds one.
     """
 
@@ -118,7 +118,7 @@ class Characters:
 
     def __post_init__(self) -> None:
         if not self.alphabet or any(a >= b for a, b in pairwise(self.alphabet)):
-            raise ValueError("an alphabet holds at least one character, sorted and each once")
+            raise ValueError("an alphabet must be sorted, without duplicates, and not empty")
 
     @property
     def size(self) -> int:
@@ -127,12 +127,12 @@ class Characters:
 
     @property
     def unknown(self) -> int:
-        """The id <unk>, which decodes to U+FFFD."""
+        """The id of unknown characters, which decodes to U+FFFD."""
         return len(self.alphabet)
 
     @property
     def separator(self) -> tuple[int, ...]:
-        """An empty line, or nothing where the alphabet has no line end."""
+        """An empty line, or nothing if the alphabet has no line end."""
         return tuple(int(i) for i in self.encode(PARAGRAPH)) if "\n" in self.alphabet else ()
 
     @cached_property
@@ -169,15 +169,15 @@ def _code_points(text: str) -> Int64[np.ndarray, " N"]:
 
 
 class Ended:
-    """A tokenizer with one id more, the last one, which ends a text.
+    """A tokenizer with an added end-of-text id, the last one.
 
     Args:
-        inner: A tokenizer that has no such id.
+        inner: A tokenizer without such an id.
     """
 
     def __init__(self, inner: Tokenizer) -> None:
         if inner.end is not None:
-            raise ValueError(f'"{inner.name}" ends its texts with {inner.end} already')
+            raise ValueError(f'"{inner.name}" already has the end-of-text id {inner.end}')
         self.inner = inner
         self.name = inner.name
         self.size = inner.size + 1
@@ -195,7 +195,7 @@ class Ended:
         return [ids.astype(storage_type(self), copy=False) for ids in self.inner.encode_each(texts)]
 
     def decode(self, ids: Integer[np.ndarray, " N"]) -> str:
-        """Return the text; ends are written out as `<|endoftext|>`."""
+        """Return the text; end-of-text ids become `<|endoftext|>`."""
         ids = np.asarray(ids)
         ends = np.flatnonzero(ids == self.end)
         starts = np.concatenate([np.zeros(1, np.int64), ends + 1])
@@ -203,6 +203,6 @@ class Ended:
         return END_MARK.join(self.inner.decode(ids[a:b]) for a, b in zip(starts, stops, strict=True))
 
     def characters(self, ids: Integer[np.ndarray, " N"]) -> int:
-        """Count the characters; an end stands for none."""
+        """Count the characters, without end-of-text ids."""
         ids = np.asarray(ids)
         return self.inner.characters(ids[ids != self.end])

@@ -1,4 +1,4 @@
-"""A tokenizer by its name in an experiment file."""
+"""Tokenizers by name; saving them with prepared ids, and comparing them with those."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from dither.registry.config.errors import Problem, Refused
 
-from ..manifest import REMEDY, TokenizerRecord
+from ..manifest import PREPARE_AGAIN, TokenizerRecord
 from .base import Bytes, Characters, Ended, Tokenizer
 
 if TYPE_CHECKING:
     from dither.registry.flow.protocols import Split
 
-__all__ = ["TextSource", "check_tokenizer", "load_tokenizer", "record_tokenizer", "restore_tokenizer"]
+__all__ = ["TextSource", "check_name", "check_same", "load_tokenizer", "record_tokenizer", "restore_tokenizer"]
 
 
 class TextSource(Protocol):
-    """What a tokenizer may learn from; a `Corpus` is one."""
+    """Text that a tokenizer learns from, such as a `Corpus`."""
 
     def texts(self, split: Split) -> Iterable[str]:
         """Yield the texts of a split."""
@@ -39,17 +39,17 @@ def load_tokenizer(name: str, source: Callable[[], TextSource], *, end_of_text: 
 
     Args:
         name: "bytes", "chars", "gpt2", "bpe:N", or the path of a `tokenizer.json`.
-        source: Returns the text whose training split "chars" and "bpe:N" learn from; asked only then.
-        end_of_text: Add an id that ends a text where the tokenizer has none.
+        source: Returns the text whose training split "chars" and "bpe:N" learn from; called only for these.
+        end_of_text: Add an end-of-text id if the tokenizer has none.
 
     Raises:
-        Refused: No such tokenizer, its file is not usable, or there is too little text to learn from.
+        Refused: The name is unknown, its file is unusable, or there is too little text to learn from.
     """
-    found = _named(name, source)
-    return Ended(found) if end_of_text and found.end is None else found
+    tokenizer = _load(name, source)
+    return Ended(tokenizer) if end_of_text and tokenizer.end is None else tokenizer
 
 
-def _named(name: str, source: Callable[[], TextSource]) -> Tokenizer:
+def _load(name: str, source: Callable[[], TextSource]) -> Tokenizer:
     if name == "bytes":
         return Bytes()
     if name == "chars":
@@ -63,18 +63,17 @@ def _named(name: str, source: Callable[[], TextSource]) -> Tokenizer:
 
 def _byte_pairs(name: str, source: Callable[[], TextSource]) -> Tokenizer:
     from .huggingface import byte_pairs
-    from .names import byte_pair_ids
+    from .names import BPE_RANGE, byte_pair_ids
 
     size = byte_pair_ids(name)
     if size is None:
-        what = f'"{name}" is no tokenizer: bpe:N wants a number of ids N, such as bpe:4096, from 257 to 1,000,000'
-        raise Refused(Problem(what, path=("task", "tokenizer")))
+        raise Refused(Problem(f'"{name}": {BPE_RANGE}', path=("task", "tokenizer"), code="out-of-range"))
     text = source()
     return byte_pairs(size, text.content("train"), lambda: text.texts("train"))
 
 
 def record_tokenizer(tokenizer: Tokenizer, folder: Path) -> TokenizerRecord:
-    """Describe a tokenizer, and write into the folder what it takes to have it again."""
+    """Describe a tokenizer, and write its definition into the folder."""
     from .huggingface import Learned
 
     inner = tokenizer.inner if isinstance(tokenizer, Ended) else tokenizer
@@ -87,7 +86,7 @@ def record_tokenizer(tokenizer: Tokenizer, folder: Path) -> TokenizerRecord:
         sort, file = "file", "tokenizer.json"
         (folder / file).write_text(inner.definition, "utf-8")
     elif not isinstance(inner, Bytes):
-        raise TypeError(f'tokenizer "{tokenizer.name}" cannot be kept in a file')
+        raise TypeError(f'tokenizer "{tokenizer.name}" cannot be saved')
     return TokenizerRecord(
         name=tokenizer.name,
         sort=sort,
@@ -100,25 +99,22 @@ def record_tokenizer(tokenizer: Tokenizer, folder: Path) -> TokenizerRecord:
 
 
 def restore_tokenizer(record: TokenizerRecord, folder: Path) -> Tokenizer:
-    """Return the tokenizer of a folder.
+    """Load the tokenizer of a folder.
 
     Raises:
-        Refused: Its file is missing or is not the one that made the ids.
+        Refused: Its file is missing, damaged, or not that of the ids.
     """
     path = folder / (record.file or "")
     try:
         inner = _inner(record, path)
     except (OSError, ValueError, KeyError, TypeError, Refused) as error:
-        why = error.problems[0].message if isinstance(error, Refused) else "it is damaged"
-        why = (error.strerror or "it cannot be opened") if isinstance(error, OSError) else why
-        raise Refused(Problem(f"{path}: the tokenizer of the shards cannot be read: {why}", help=REMEDY)) from None
-    found = Ended(inner) if record.added_end and inner.end is None else inner
-    if found.fingerprint != record.fingerprint:
-        what = f"{path} is not the tokenizer that made these shards"
-        raise Refused(
-            Problem(what, help=f"its hash is {found.fingerprint[:16]}..., {record.fingerprint[:16]}... is due")
-        )
-    return found
+        reason = error.problems[0].message if isinstance(error, Refused) else "damaged"
+        reason = (error.strerror or "cannot be opened") if isinstance(error, OSError) else reason
+        what = f"{path}: cannot read the tokenizer: {reason}"
+        raise Refused(Problem(what, help=PREPARE_AGAIN, code="damaged-file")) from None
+    tokenizer = Ended(inner) if record.added_end and inner.end is None else inner
+    check_same(tokenizer, record)
+    return tokenizer
 
 
 def _inner(record: TokenizerRecord, path: Path) -> Tokenizer:
@@ -133,32 +129,44 @@ def _inner(record: TokenizerRecord, path: Path) -> Tokenizer:
     return learned
 
 
-def check_tokenizer(name: str, made: TokenizerRecord, *, end_of_text: bool) -> None:
-    """Compare the tokenizer that a person names for shards with the one that made them.
-
-    Args:
-        name: "auto", the name under which the shards were made, or any tokenizer.
-        made: The tokenizer that made the shards.
-        end_of_text: Whether an id that ends a text is asked for.
+def check_same(tokenizer: Tokenizer, record: TokenizerRecord) -> None:
+    """Compare a tokenizer with the one that made stored ids.
 
     Raises:
-        Refused: They differ; an end is asked for, and the shards have none; or there is no such tokenizer.
+        Refused: They differ.
     """
-    if end_of_text and made.end is None:
-        fix = "prepare the text anew with --end-of-text"
-        raise Refused(Problem("these shards have no id that ends a text", path=("task", "end_of_text"), help=fix))
-    if name in ("auto", made.name):
+    if tokenizer.fingerprint != record.fingerprint:
+        given = f'"{tokenizer.name}" ({tokenizer.size:,} ids, hash {tokenizer.fingerprint[:12]})'
+        raise Refused(_differs(record, given))
+
+
+def check_name(name: str, record: TokenizerRecord, *, end_of_text: bool) -> None:
+    """Compare a tokenizer option with the tokenizer that made stored ids.
+
+    Args:
+        name: "auto", the name under which the ids were made, or any tokenizer.
+        record: The tokenizer that made the ids.
+        end_of_text: Whether an end-of-text id is requested.
+
+    Raises:
+        Refused: They differ; an end-of-text id is requested and missing; or there is no such tokenizer.
+    """
+    if end_of_text and record.end is None:
+        fix = "prepare the text again with --end-of-text"
+        what = "the prepared ids have no end-of-text id"
+        raise Refused(Problem(what, path=("task", "end_of_text"), help=fix, code="misfit"))
+    if name in ("auto", record.name):
         return
-    given = f'"{name}"'
-    if name in ("bytes", "gpt2") or name.endswith(".json"):
-        found = load_tokenizer(name, _nothing, end_of_text=made.added_end)
-        if found.fingerprint == made.fingerprint:
-            return
-        given = f'"{found.name}" ({found.size:,} ids, hash {found.fingerprint[:12]})'
-    what = f'the tokenizer "{made.name}" (hash {made.fingerprint[:12]}) made these shards, not {given}'
-    fix = 'leave tokenizer = "auto", or prepare the text anew'
-    raise Refused(Problem(what, path=("task", "tokenizer"), help=fix))
+    if name not in ("bytes", "gpt2") and not name.endswith(".json"):
+        raise Refused(_differs(record, f'"{name}"'))
+    check_same(load_tokenizer(name, _no_text, end_of_text=record.added_end), record)
 
 
-def _nothing() -> TextSource:
-    raise Refused("shards hold no text to learn from")
+def _differs(record: TokenizerRecord, given: str) -> Problem:
+    what = f'the ids were made with tokenizer "{record.name}" (hash {record.fingerprint[:12]}), not {given}'
+    fix = "remove tokenizer, or prepare the text again"
+    return Problem(what, path=("task", "tokenizer"), help=fix, code="misfit")
+
+
+def _no_text() -> TextSource:
+    raise Refused("prepared ids hold no text to learn from")

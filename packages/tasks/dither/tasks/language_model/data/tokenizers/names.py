@@ -1,24 +1,26 @@
-"""What the name of a tokenizer says about it without reading anything."""
+"""Properties of tokenizers that follow from their names."""
 
 from __future__ import annotations
 
-__all__ = ["ADD_END", "ENDS", "NO_END", "SIZES", "byte_pair_ids"]
+__all__ = ["ADD_END", "BPE_RANGE", "ENDS", "NO_END", "SIZES", "byte_pair_ids", "invalid_byte_pairs"]
 
 SIZES = {"bytes": 256, "gpt2": 50_257}
-"""Tokenizers whose number of ids is known without reading anything."""
+"""Tokenizers with a fixed number of ids."""
 ENDS = {"gpt2": 50_256}
-"""Those of them whose vocabulary has an id that ends a text."""
+"""Tokenizers with a fixed end-of-text id."""
+BPE_RANGE = "bpe:N requires a number of ids N from 257 to 1,000,000, such as bpe:4096"
+NO_END = 'documents = "ended" requires an end-of-text id, and the tokenizer has none'
+ADD_END = "set end_of_text = true"
 
 
 def byte_pair_ids(tokenizer: str) -> int | None:
-    """Return N of the tokenizer "bpe:N", None where it is another one or no such number of ids is possible."""
+    """Return N of the tokenizer "bpe:N"; None for any other name or an invalid number."""
     number = tokenizer.removeprefix("bpe:")
     if number == tokenizer or not (number.isascii() and number.isdigit()) or len(number) > 7:
         return None
     return int(number) if 257 <= int(number) <= 1_000_000 else None
 
 
-NO_END = 'documents = "ended" needs an id that ends a text, and the tokenizer has none'
-"""Why documents cannot be filled up with it."""
-ADD_END = "end_of_text = true adds one"
-"""What helps."""
+def invalid_byte_pairs(tokenizer: str) -> bool:
+    """Return whether a tokenizer is "bpe:N" with an invalid N."""
+    return tokenizer.startswith("bpe:") and byte_pair_ids(tokenizer) is None

@@ -1,0 +1,446 @@
+"""`dither prepare text`, the token store that it writes, and the cache of large corpora."""
+
+import hashlib
+import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from dither.registry.config.errors import Refused
+from dither.tasks.language_model.data import split_documents, token_store
+from dither.tasks.language_model.data.corpus import Corpus, Document, hold_out
+from dither.tasks.language_model.data.prepare import ConvertedText, ShardFolder
+from dither.tasks.language_model.data.text_files import read_files
+from dither.tasks.language_model.data.token_store import encode_corpus, open_store
+from dither.tasks.language_model.data.tokenizers import chunks
+from dither.tasks.language_model.data.tokenizers.base import Bytes, Characters, Ended
+from dither.tasks.language_model.specs import LanguageModel
+
+TEXTS = [f"Document number {n}.\n\nIt says: {'word ' * (n % 7)}and no more, naïve {n * 37} 河.\n" for n in range(40)]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("DITHER_DATA", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for number, text in enumerate(TEXTS):
+        (texts / f"{number:02d}.txt").write_text(text, "utf-8")
+    return texts
+
+
+def convert(folder, to, **options):
+    spec = ConvertedText(paths=[str(folder)], to=str(to), **{"tokenizer": "bytes", **options})
+    return spec, spec.prepare()
+
+
+def refusal(action, *args, **options):
+    with pytest.raises(Refused) as info:
+        action(*args, **options)
+    return info.value
+
+
+def documents(stream, tokenizer):
+    stops = stream.stops()
+    return [tokenizer.decode(stream.ids[a:b]) for a, b in zip(stream.starts, stops, strict=True)]
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "chars", "bpe:300"])
+@pytest.mark.parametrize("shard", [1 << 27, 50])
+def test_every_document_is_in_exactly_one_split(folder, tmp_path, tokenizer, shard):
+    spec, _ = convert(folder, tmp_path / "shards", tokenizer=tokenizer, shard=shard)
+    store = spec.build()
+    texts = {split: documents(stream, store.tokenizer) for split, stream in store.splits.items()}
+    if store.tokenizer.end is not None:
+        assert all(text.endswith("<|endoftext|>") for split in texts.values() for text in split)
+        texts = {split: [text.removesuffix("<|endoftext|>") for text in found] for split, found in texts.items()}
+    assert sum(map(len, texts.values())) == len(TEXTS)
+    if tokenizer == "chars":  # characters outside the training split are <unk>
+        assert set(texts["train"]) < set(TEXTS)
+    else:
+        assert sorted(text for split in texts.values() for text in split) == sorted(TEXTS)
+    assert (shard == 50) == (len(store.splits["train"].arrays) > 1)
+    assert all(len(array) <= shard for stream in store.splits.values() for array in stream.arrays)
+
+
+def test_shares_do_not_depend_on_names_or_order(folder, tmp_path):
+    convert(folder, tmp_path / "a", valid=0.2, test=0.1)
+    renamed = tmp_path / "other"
+    renamed.mkdir()
+    for number, text in enumerate(reversed(TEXTS)):
+        (renamed / f"{number}.md").write_text(text, "utf-8")
+    convert(renamed, tmp_path / "b", valid=0.2, test=0.1)
+    one, other = (open_store(tmp_path / name) for name in "ab")
+    for split, share in (("valid", 0.2), ("test", 0.1)):
+        first, second = (documents(store.splits[split], Bytes()) for store in (one, other))
+        assert set(first) == set(second)
+        assert len("".join(first)) == pytest.approx(share * len("".join(TEXTS)), rel=0.25)
+
+
+def test_output_is_deterministic(folder, tmp_path, monkeypatch):
+    """Also with small batches and chunks."""
+    for name in ("a", "b"):
+        convert(folder, tmp_path / name, tokenizer="bpe:300", shard=500)
+        monkeypatch.setattr(chunks, "BATCH", 100)
+        monkeypatch.setattr(chunks, "PIECE", 20)
+        monkeypatch.setattr(split_documents, "ROWS", 3)
+    files = sorted(path.name for path in (tmp_path / "a").iterdir())
+    assert files == sorted(path.name for path in (tmp_path / "b").iterdir())
+    for name in files:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_single_document_is_cut_into_splits(tmp_path):
+    text = "".join(f"line {n} ü\n" for n in range(500))
+    (tmp_path / "one.txt").write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
+    spec, _ = convert(tmp_path / "one.txt", tmp_path / "shards", valid=0.1, test=0.2)
+    texts = {split: documents(stream, Bytes()) for split, stream in spec.build().splits.items()}
+    expected = hold_out(read_files([str(tmp_path / "one.txt")]), valid=0.1, test=0.2)
+    assert texts == {split: [document.load() for document in found] for split, found in expected.items()}
+    assert "".join(texts["train"] + texts["valid"] + texts["test"]) == text
+
+
+def test_rejected_documents_are_counted_and_listed(tmp_path):
+    mixed = tmp_path / "mixed"
+    mixed.mkdir()
+    for number in range(5):
+        (mixed / f"{number}.txt").write_text(f"good text number {number}\n")
+    (mixed / "copy.txt").write_text("good text number 3\n")
+    (mixed / "empty.txt").write_text("")
+    (mixed / "blank.txt").write_text(" \n\n")
+    (mixed / "tool.bin").write_bytes(b"MZ\x00\x01")
+    (mixed / "latin.txt").write_bytes(b"caf\xe9 latin")
+    (mixed / "gone.txt").symlink_to(tmp_path / "nowhere")
+    lines = ['{"text": "line one"}', '{"text": broken', '{"body": "b"}', "", '{"text": 7}', '{"text": "\\ud800"}', "[]"]
+    (mixed / "c.jsonl").write_text("\n".join([*lines, '{"text": "the last line"}']))
+    spec, report = convert(mixed, tmp_path / "shards")
+    manifest = spec.record()
+    counts = {"duplicate": 1, "empty": 2, "binary": 1, "encoding": 2, "unreadable": 1, "json": 1, "key": 3}
+    assert manifest.left_out == counts
+    assert sum(split.documents for split in manifest.splits.values()) == 7
+    assert "11 left out:" in report
+    assert "tool.bin: binary, not text: zero byte at offset 2" in report
+    rows = [json.loads(line) for line in (tmp_path / "shards" / "left-out.jsonl").read_text().splitlines()]
+    places = {(row["place"].rpartition("/")[2], row["sort"]) for row in rows}
+    assert places == {
+        ("copy.txt", "duplicate"), ("empty.txt", "empty"), ("blank.txt", "empty"), ("tool.bin", "binary"),
+        ("latin.txt", "encoding"), ("gone.txt", "unreadable"), ("c.jsonl, line 2", "json"), ("c.jsonl, line 3", "key"),
+        ("c.jsonl, line 5", "key"), ("c.jsonl, line 6", "encoding"), ("c.jsonl, line 7", "key"),
+    }  # fmt: skip
+    assert len(rows) == 11
+
+
+def test_limits(folder, tmp_path):
+    spec, report = convert(folder, tmp_path / "a", documents=10)
+    assert sum(split.documents for split in spec.record().splits.values()) == 10
+    assert "stopped at the limit" in report
+    spec, _ = convert(folder, tmp_path / "b", characters=len("".join(TEXTS[:5])))
+    assert sum(split.characters for split in spec.record().splits.values()) == len("".join(TEXTS[:5]))
+
+
+def test_second_preparation_does_nothing_and_changes_require_force(folder, tmp_path):
+    shards = tmp_path / "shards"
+    convert(folder, shards)
+    before = {path.name: path.stat().st_mtime_ns for path in shards.iterdir()}
+    assert "nothing was done" in convert(folder, shards)[1]
+    assert refusal(convert, folder, shards, tokenizer="chars").codes == ["changed-options"]
+    (folder / "new.txt").write_text("one document more")
+    assert refusal(convert, folder, shards).codes == ["changed-options"]
+    assert before == {path.name: path.stat().st_mtime_ns for path in shards.iterdir()}
+    spec, _ = convert(folder, shards, tokenizer="chars", force=True)
+    assert spec.build().tokenizer.name == "chars"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "shards", "texts"]
+
+
+def test_folders_with_other_files_are_not_replaced(folder, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("dear")
+    for force in (False, True):
+        assert refusal(convert, folder, tmp_path / "mine", force=force).codes == ["file-exists"]
+    assert refusal(convert, folder, folder / "00.txt").codes == ["file-exists"]
+
+
+def test_failed_conversion_leaves_nothing(folder, tmp_path, monkeypatch):
+    def fails(self, texts):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Bytes, "encode_each", fails)
+    assert refusal(convert, folder, tmp_path / "shards").codes == ["unwritable-file"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["texts"]
+
+
+def test_file_that_changes_between_the_passes(folder, tmp_path, monkeypatch):
+    real = split_documents.survey
+
+    def change(*args, **options):
+        result = real(*args, **options)
+        (folder / "07.txt").write_text("something else")
+        return result
+
+    monkeypatch.setattr(split_documents, "survey", change)
+    refused = refusal(convert, folder, tmp_path / "shards")
+    assert refused.codes == ["changed-data"]
+    assert "07.txt" in str(refused)
+
+
+def test_missing_paths_are_all_named(tmp_path):
+    spec = ConvertedText(paths=[str(tmp_path / "a.txt"), str(tmp_path / "*.md"), str(tmp_path)], to=str(tmp_path / "x"))
+    assert refusal(spec.prepare).codes == ["file-not-found"] * 3
+    (tmp_path / "blank.txt").write_text(" ")
+    assert refusal(convert, tmp_path / "blank.txt", tmp_path / "x").codes == ["no-samples"]
+
+
+def cut(folder):
+    path = folder / "train-00000.bin"
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def flip(folder):
+    path = folder / "valid-00000.bin"
+    content = bytearray(path.read_bytes())
+    content[3] ^= 1
+    path.write_bytes(content)
+
+
+def id_outside(folder):
+    """Write an id outside the vocabulary, with a correct checksum."""
+    path, manifest = folder / "train-00000.bin", folder / "shards.json"
+    ids = np.fromfile(path, "<u2")
+    ids[7] = 60_000
+    ids.tofile(path)
+    record = json.loads(manifest.read_text())
+    record["splits"]["train"]["shards"][0]["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    manifest.write_text(json.dumps(record))
+
+
+def write(name, text):
+    return lambda folder: (folder / name).write_text(text)
+
+
+def unlink(name):
+    return lambda folder: (folder / name).unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "by_validate", "code", "file"),
+    [
+        (cut, True, "damaged-file", "train-00000.bin"),
+        (unlink("test-00000.bin"), True, "file-not-found", "test-00000.bin"),
+        (unlink("shards.json"), True, "not-prepared", "shards.json"),
+        (write("shards.json", "{"), True, "damaged-file", "shards.json"),
+        (flip, False, "damaged-file", "valid-00000.bin"),
+        (id_outside, False, "out-of-range", "id 60000 at position 7 "),
+        (unlink("tokenizer.json"), False, "damaged-file", "tokenizer.json"),
+        (write("tokenizer.json", "{"), False, "damaged-file", "tokenizer.json"),
+    ],
+)
+def test_damage_is_found_before_training(folder, tmp_path, damage, by_validate, code, file):
+    convert(folder, tmp_path / "shards", tokenizer="bpe:300")
+    open_store(tmp_path / "shards")  # checksums are correct, and this is noted
+    damage(tmp_path / "shards")
+    spec = LanguageModel(data=ShardFolder(path=str(tmp_path / "shards")), length=16)
+    assert bool(list(spec.check())) == by_validate
+    refused = refusal(spec.build)
+    assert refused.codes == [code]
+    assert file in str(refused)
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"alphabet": 1}'])
+def test_damaged_alphabet(folder, tmp_path, text):
+    convert(folder, tmp_path / "shards", tokenizer="chars")
+    (tmp_path / "shards" / "alphabet.json").write_text(text)
+    assert refusal(open_store, tmp_path / "shards").codes == ["damaged-file"]
+
+
+def test_unverified_ids_are_checked_when_used(folder, tmp_path):
+    convert(folder, tmp_path / "shards", tokenizer="bpe:300")
+    id_outside(tmp_path / "shards")
+    task = LanguageModel(data=ShardFolder(path=str(tmp_path / "shards"), verify="never"), length=16).build()
+    assert refusal(task.baselines).codes == ["out-of-range"]
+    assert refusal(task.batch, "train", range(task.size("train"))).codes == ["out-of-range"]
+
+
+def test_checksums_are_compared_once(folder, tmp_path, monkeypatch):
+    convert(folder, tmp_path / "shards")
+    calls = []
+    real = token_store.verify_store
+    monkeypatch.setattr(token_store, "verify_store", lambda *args: calls.append(1) or real(*args))
+    for verify, times in (("once", 1), ("once", 1), ("never", 1), ("always", 2)):
+        open_store(tmp_path / "shards", verify)
+        assert len(calls) == times
+    assert "all checksums are correct" in ShardFolder(path=str(tmp_path / "shards")).prepare()
+
+
+def test_task_uses_the_tokenizer_of_the_store(folder, tmp_path):
+    convert(folder, tmp_path / "shards", tokenizer="chars", end_of_text=True, shard=100)
+    data = ShardFolder(path=str(tmp_path / "shards"))
+    spec = LanguageModel(data=data, length=16)
+    task = spec.build()
+    assert spec.space() == task.space
+    assert task.space.fields[0].end == task.tokenizer.end == task.tokenizer.size - 1
+    clean = task.batch("train", range(task.size("train")))
+    assert clean.x0[clean.valid].tolist() == np.concatenate(task.corpus.splits["train"].arrays).tolist()
+    assert task.baselines()["nats_per_token/uniform"] == pytest.approx(np.log(task.tokenizer.size))
+    assert LanguageModel(data=data, length=16, tokenizer="chars").build().size("train") == task.size("train")
+    for other in ("bytes", "bpe:300"):
+        spec = LanguageModel(data=data, length=16, tokenizer=other)
+        (misfit,) = spec.check()
+        assert misfit.path == ("tokenizer",)
+        assert refusal(spec.build).codes == ["misfit"]
+
+
+def test_tokenizers_of_equal_name_are_compared_by_fingerprint(folder, tmp_path):
+    convert(folder, tmp_path / "shards", tokenizer="bpe:300")
+    data = ShardFolder(path=str(tmp_path / "shards"))
+    same = tmp_path / "same.json"
+    same.write_bytes((tmp_path / "shards" / "tokenizer.json").read_bytes())
+    assert not [*LanguageModel(data=data, length=16, tokenizer=str(same)).check()]
+    assert LanguageModel(data=data, length=16, tokenizer=str(same)).build().size("train")
+    convert(folder, tmp_path / "others", tokenizer="bpe:301")
+    other = str(tmp_path / "others" / "tokenizer.json")
+    (misfit,) = LanguageModel(data=data, length=16, tokenizer=other).check()
+    assert "hash" in misfit.message
+
+
+def test_end_of_text_cannot_be_added_to_prepared_ids(folder, tmp_path):
+    convert(folder, tmp_path / "shards")
+    spec = LanguageModel(data=ShardFolder(path=str(tmp_path / "shards")), length=16, end_of_text=True)
+    assert refusal(spec.build).codes == ["misfit"]
+
+
+def test_text_must_be_prepared_first(folder, tmp_path):
+    spec = ConvertedText(paths=[str(folder)], tokenizer="bytes", valid=0.2)
+    (misfit,) = spec.check()
+    assert misfit.code == "not-prepared"
+    assert misfit.help == f"run: dither prepare text {folder} --valid 0.2 --tokenizer bytes"
+    ended = ConvertedText(paths=["a.txt"], tokenizer="bytes", end_of_text=True)
+    assert ended.command() == "dither prepare text a.txt --tokenizer bytes --end-of-text"
+    spec.prepare()
+    assert list(spec.check()) == []
+    assert LanguageModel(data=spec, length=8).build().size("train") > 10
+    to = ConvertedText(paths=[str(folder)], tokenizer="bytes", valid=0.2, to=str(tmp_path / "shards"))
+    to.prepare()
+    other = ConvertedText(paths=[str(folder)], tokenizer="bytes", to=str(tmp_path / "shards"))
+    assert refusal(other.build).codes == ["changed-options"]
+
+
+@pytest.mark.parametrize("options", [{"valid": 0.6, "test": 0.4}, {"tokenizer": "bpe:12"}, {"paths": []}])
+def test_invalid_options(options):
+    with pytest.raises(ValidationError):
+        ConvertedText(**{"paths": ["a"], **options})
+
+
+def test_parquet(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = [*TEXTS[:10], None, ""]
+    parquet.write_table(arrow.table({"body": rows, "n": list(range(12))}), tmp_path / "a.parquet", row_group_size=4)
+    spec, report = convert(tmp_path / "a.parquet", tmp_path / "shards", column="body")
+    texts = [text for stream in spec.build().splits.values() for text in documents(stream, Bytes())]
+    assert sorted(texts) == sorted(TEXTS[:10])
+    assert "row 11: null" in report
+    assert "row 12: empty" in report
+    for column in ("text", "n"):
+        refused = refusal(convert, tmp_path / "a.parquet", tmp_path / "other", column=column)
+        assert refused.codes == ["missing-array"]
+    (tmp_path / "b.parquet").write_bytes(b"PAR1 nothing")
+    assert refusal(convert, tmp_path / "b.parquet", tmp_path / "other").codes == ["no-samples"]
+
+
+def test_parquet_without_pyarrow(tmp_path, monkeypatch):
+    (tmp_path / "a.parquet").write_bytes(b"PAR1")
+    monkeypatch.setitem(sys.modules, "pyarrow", SimpleNamespace())
+    assert refusal(convert, tmp_path / "a.parquet", tmp_path / "shards").codes == ["missing-dependency"]
+
+
+TRAIN = [Document.of("a", "first ü"), Document.of("b", "second"), Document.of("c", "third")]
+CORPUS = Corpus("mine", {"train": TRAIN, "valid": [Document.of("v", "held out")], "test": []})
+TEXT = "first ü\n\nsecond\n\nthird"
+
+
+def encode(tmp_path, corpus=CORPUS, tokenizer=None):
+    return encode_corpus(corpus, tokenizer or Bytes(), folder=tmp_path / "tokens").splits
+
+
+@pytest.fixture
+def on_disk(monkeypatch):
+    """Cache even small corpora."""
+    monkeypatch.setattr(token_store, "RESIDENT", 3)
+
+
+def test_small_corpora_stay_in_memory(tmp_path):
+    splits = encode(tmp_path)
+    ids = splits["train"].ids
+    assert ids.dtype == np.uint8
+    assert Bytes().decode(ids) == TEXT
+    assert splits["train"].starts.tolist() == [0, 10, 18]
+    assert len(splits["test"].ids) == len(splits["test"].starts) == 0
+    assert not (tmp_path / "tokens").exists()
+    assert Ended(Bytes()).decode(encode(tmp_path, tokenizer=Ended(Bytes()))["valid"].ids) == "held out<|endoftext|>"
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype"), [(256, np.uint8), (257, np.uint16), (65_536, np.uint16), (65_537, np.uint32)]
+)
+def test_ids_have_the_smallest_type(tmp_path, size, dtype):
+    tokenizer = Characters("".join(map(chr, [*range(32, 0xD800), *range(0xE000, 0x30000)][: size - 1])))
+    text = tokenizer.alphabet[-1] + "\x00"  # the largest id of a character, and <unk>
+    ids = encode(tmp_path, Corpus("mine", {**CORPUS.splits, "train": [Document.of("a", text)]}), tokenizer)["train"].ids
+    assert ids.dtype == dtype
+    assert ids.tolist() == [size - 2, size - 1]
+
+
+def test_large_corpora_are_cached(tmp_path, on_disk):
+    memory = encode_corpus(CORPUS, Bytes(), folder=tmp_path / "tokens")
+    assert Bytes().decode(memory.splits["train"].ids) == TEXT
+    (store,) = (tmp_path / "tokens").iterdir()
+    assert Bytes().decode(open_store(store).splits["train"].ids) == TEXT
+
+    def never():
+        raise AssertionError("read again")
+
+    unread = [Document(document.name, document.digest, document.size, never) for document in TRAIN]
+    again = Corpus("mine", {**CORPUS.splits, "train": unread})
+    assert Bytes().decode(encode(tmp_path, again)["train"].ids) == TEXT
+    for corpus, tokenizer in ((again, Characters("abc")), (Corpus("m", {**again.splits, "train": unread[:2]}), None)):
+        with pytest.raises(AssertionError, match="read again"):
+            encode(tmp_path, corpus, tokenizer)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [cut, flip, unlink("train-00000.bin"), unlink("shards.json"), *(write("shards.json", t) for t in ("[]", "{}"))],
+)
+def test_damaged_cache_is_written_again(tmp_path, on_disk, damage):
+    encode(tmp_path)
+    (store,) = (tmp_path / "tokens").iterdir()
+    damage(store)
+    assert Bytes().decode(encode(tmp_path)["train"].ids) == TEXT
+    assert list((tmp_path / "tokens").iterdir()) == [store]
+
+
+def test_concurrent_writers_of_the_cache(tmp_path, on_disk):
+    with ThreadPoolExecutor(8) as pool:
+        ids = list(pool.map(lambda _: encode(tmp_path)["train"].ids, range(8)))
+    assert {Bytes().decode(found) for found in ids} == {TEXT}
+    assert len(list((tmp_path / "tokens").iterdir())) == 1
+
+
+def test_failed_encoding_leaves_no_cache(tmp_path, on_disk):
+    def fails():
+        raise Refused("gone")
+
+    broken = Corpus("mine", {**CORPUS.splits, "train": [*TRAIN, Document("d", "0", 1, fails)]})
+    refusal(encode, tmp_path, broken)
+    assert list((tmp_path / "tokens").iterdir()) == []
+    (tmp_path / "file").write_text("")
+    refused = refusal(encode_corpus, CORPUS, Bytes(), folder=tmp_path / "file" / "tokens")
+    assert refused.codes == ["unwritable-file"]
