@@ -53,7 +53,7 @@ def test_an_earlier_name_takes_its_own_options_and_is_told_where_it_stands(tmp_p
     file, document = read(tmp_path, text, catalog())
     assert (file.block.name, file.block.heads, file.more[1].heads) == ("new", 7, 4)
     first, second = alias_warnings(file, document)
-    assert first.message == 'block "old" is called "new" now, and version 0.4 refuses "old"'
+    assert first.code == "deprecated-name"
     assert (first.origin.line, first.help) == (3, 'write "new"')
     assert (second.path, second.origin.line) == (("more", 1), 1)
     assert catalog().find("block", "old").pinned == "ours/new@1"

@@ -221,7 +221,7 @@ MAX_PADDING = 32
 def _print_settings(settings: list[Setting]) -> None:
     import tomlkit
 
-    from dither.registry.config.errors import dotted, plain
+    from dither.registry.config.errors import dotted, printable
 
     def written(value: Any) -> str:
         return "(none)" if value is None else tomlkit.item(value).as_string()
@@ -229,7 +229,7 @@ def _print_settings(settings: list[Setting]) -> None:
     lines = [(dotted(setting.path), written(setting.value), setting.story) for setting in settings]
     widths = [min(MAX_PADDING, max(len(line[column]) for line in lines)) for column in (0, 1)]
     for name, value, story in lines:
-        typer.echo(plain(f"{name:{widths[0]}} = {value:{widths[1]}}  {story}"))
+        typer.echo(printable(f"{name:{widths[0]}} = {value:{widths[1]}}  {story}"))
 
 
 @app.command()

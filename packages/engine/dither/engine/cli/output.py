@@ -149,12 +149,12 @@ def _print_document(valid: bool, problems: Sequence[Problem], **more: Any) -> No
 
 
 def _record(problem: Problem) -> dict[str, Any]:
-    from dither.registry.config.errors import dotted, plain
+    from dither.registry.config.errors import dotted, printable
 
     record: dict[str, Any] = {
         "level": problem.level,
         "code": problem.code,
-        "message": plain(problem.message),
+        "message": printable(problem.message),
         "path": dotted(problem.path),
     }
     record |= location_record(problem.origin)
@@ -183,11 +183,11 @@ def _given(value: Any) -> Any:
 
 
 def _print_github(problems: Sequence[Problem]) -> None:
-    from dither.registry.config.errors import dotted, plain
+    from dither.registry.config.errors import dotted, printable
 
     for problem in problems:
         path = f"{dotted(problem.path)}: " if problem.path else ""
-        lines = [path + plain(problem.message), *([problem.help] if problem.help else [])]
+        lines = [path + printable(problem.message), *([problem.help] if problem.help else [])]
         origin = problem.origin
         place = {}
         if origin is not None and origin.line is not None and origin.column is not None:

@@ -1,4 +1,4 @@
-"""What is wrong with what a person gave, said so that it can be mended: file, line, caret, nearest name."""
+"""User errors: message, code, file and line with a caret, and the closest valid name."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ __all__ = [
     "dotted",
     "nearest",
     "omitted_problems",
-    "plain",
-    "shortened",
+    "printable",
+    "truncated",
 ]
 
 CODES: dict[str, str] = {
@@ -94,31 +94,31 @@ CODES: dict[str, str] = {
     "contradiction": "Constraints contradict each other.",
     "more-problems": "More problems exist than are shown.",
 }
-"""Every code of a problem that a user may see, with one line on what it means."""
+"""Every code of a problem, with its meaning; `codes_page` writes docs/errors.md."""
 
 MAX_PROBLEMS = 50
-"""Problems that are told at once: no person reads more."""
-WIDEST = 160
-"""Characters of a source line that are shown."""
-LONGEST = 2000
-"""Characters of a message that are shown: its beginning and its end."""
-LONGEST_KEY = 60
-"""Characters of a key that are shown."""
+"""Problems shown in one pass."""
+MAX_WIDTH = 160
+"""Characters shown of a source line."""
+MAX_MESSAGE = 2000
+"""Characters shown of a message."""
+MAX_KEY = 60
+"""Characters shown of a key."""
 BARE = re.compile(r"[A-Za-z0-9_-]+")
 CANDIDATES = 500
-"""Names among which the nearest one is looked for."""
+"""Names that `nearest` compares."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a value was given: a place in a file, or a name such as `--set train.lr=1`.
+    """Where a value was given: a place in a file, or an option such as `--set train.lr=1`.
 
     Attributes:
-        file: The file, or the name.
+        file: The file, or the option.
         line: From 1.
         column: From 1, in characters.
         source: The text of the line.
-        width: Characters at fault, from the column on.
+        width: Number of characters to underline.
     """
 
     file: str
@@ -129,7 +129,7 @@ class Origin:
 
     @classmethod
     def within(cls, file: str, text: str, start: int, end: int) -> Origin:
-        """Say where the characters from `start` to `end` of a file's text stand."""
+        """Return the place of the characters `start` to `end` (exclusive) of a file's text."""
         begins, lines = _lines(text)
         line = bisect_right(begins, start)
         source, column = lines[line - 1], start - begins[line - 1] + 1
@@ -139,13 +139,13 @@ class Origin:
         return ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
 
     def excerpt(self) -> list[str]:
-        """Return the line with a caret under what is at fault, cut to where that is."""
+        """Return the source line with carets below the place, cut to `MAX_WIDTH`."""
         if self.source is None or self.line is None:
             return []
         column, number = (self.column or 1) - 1, str(self.line)
-        first = 0 if column < WIDEST * 3 // 4 else column - WIDEST // 2
-        end = min(column + min(self.width, WIDEST // 2), first + WIDEST)
-        shown = ("... " if first else "") + plain(self.source[first : first + WIDEST])
+        first = 0 if column < MAX_WIDTH * 3 // 4 else column - MAX_WIDTH // 2
+        end = min(column + min(self.width, MAX_WIDTH // 2), first + MAX_WIDTH)
+        shown = ("... " if first else "") + printable(self.source[first : first + MAX_WIDTH])
         caret = " " * (_cells(self.source[first:column]) + 4 * bool(first)) + "^" * max(
             1, _cells(self.source[column:end])
         )
@@ -155,17 +155,17 @@ class Origin:
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong.
+    """One user error.
 
     Attributes:
         message: What was given, and what is allowed.
-        path: Keys from the top of the experiment to the value, empty where there is none.
+        path: Keys from the top of the experiment to the value, empty if there is none.
         origin: Where the value was given.
-        help: What to do about it.
-        related: Other places that matter, each with a word on why.
-        given: The value at fault, if there is one.
-        level: "error", or "warning" for what works all the same.
-        code: Stable identifier of the kind of problem; `CODES` lists them all.
+        help: How to fix it.
+        related: Other relevant places, each with a label.
+        given: The invalid value, if there is one.
+        level: "error" or "warning".
+        code: Stable identifier of the kind of problem, a key of `CODES`.
     """
 
     message: str
@@ -181,15 +181,15 @@ class Problem:
         lines = [
             f"{self.level}: "
             + (f"{dotted(self.path)}: " if self.path else "")
-            + shortened(self.message)
+            + truncated(self.message)
             + f" [{self.code}]"
         ]
         if self.origin is not None:
             lines += [f"  --> {self.origin}", *self.origin.excerpt()]
-        lines += [f"  note: {word} {origin}" for word, origin in self.related]
+        lines += [f"  note: {label} {origin}" for label, origin in self.related]
         if self.help:
             lines.append("  help: " + self.help.replace("\n", "\n        "))
-        return plain("\n".join(lines))
+        return printable("\n".join(lines))
 
 
 def codes_page() -> str:
@@ -200,22 +200,22 @@ def codes_page() -> str:
 
 
 def omitted_problems(count: int, origin: Origin | None = None) -> Problem:
-    """Return what stands for problems that are left out."""
+    """Return a problem that counts those not shown."""
     return Problem(f"{count:,} more problems are not shown", origin=origin, code="more-problems")
 
 
-class Refused(Exception):  # noqa: N818 - it is no error of the program
-    """What a person gave cannot be used. The command line prints the problems and exits with 2.
+class Refused(Exception):  # noqa: N818 - a user error, not a program error
+    """User input is invalid. The command line prints the problems and exits with code 2.
 
     Attributes:
-        problems: All that were found, but no more than a person can read: of others their number is the last one.
+        problems: The problems; after `MAX_PROBLEMS` of them, the number of the others.
     """
 
     def __init__(self, problems: Problem | str | Sequence[Problem], *, code: str = "invalid-value") -> None:
         if isinstance(problems, str):
             problems = Problem(problems, code=code)
         self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
-        if (more := len(self.problems) - MAX_PROBLEMS) > 1:  # in the place of one more stands how many there are
+        if (more := len(self.problems) - MAX_PROBLEMS) > 1:
             origin = self.problems[0].origin
             self.problems = (*self.problems[:MAX_PROBLEMS], omitted_problems(more, origin and Origin(origin.file)))
         super().__init__(self.problems)
@@ -231,19 +231,19 @@ class Refused(Exception):  # noqa: N818 - it is no error of the program
 
 @lru_cache(4)
 def _lines(text: str) -> tuple[list[int], list[str]]:
-    """Return where each line begins, and the lines, which all problems in them share: one line may be all there is."""
+    """Return the offset of each line, and the lines; cached, because the problems of a file share them."""
     lines = text.split("\n")
     return list(accumulate((len(line) + 1 for line in lines[:-1]), initial=0)), lines
 
 
 def _cells(text: str) -> int:
-    """Return how wide a text is in a terminal."""
+    """Return the width of a text in a terminal."""
     wide = sum(east_asian_width(c) in "WF" for c in text)
     return len(text) + wide - sum(combining(c) > 0 for c in text)
 
 
-def plain(text: str) -> str:
-    """Return a text as a terminal may show it: without characters that would steer the terminal."""
+def printable(text: str) -> str:
+    """Replace control characters, which could change the state of a terminal."""
     if all(map(str.isprintable, text.split("\n"))):
         return text
     return "".join(
@@ -251,25 +251,25 @@ def plain(text: str) -> str:
     )
 
 
-def shortened(text: str) -> str:
-    """Return a text that is not endless; what goes is its middle."""
-    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
+def truncated(text: str) -> str:
+    """Remove the middle of a text longer than `MAX_MESSAGE`."""
+    return text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE // 2]} ... {text[-MAX_MESSAGE // 2 :]}"
 
 
 def nearest(word: object, allowed: Iterable[str]) -> str | None:
-    """Return the allowed name closest to `word`, or None if none is close."""
+    """Return the allowed name most similar to `word`, or None."""
     folded = {name.replace("_", "-").lower(): name for name in islice(allowed, CANDIDATES)}
-    close = difflib.get_close_matches(str(word)[:LONGEST_KEY].replace("_", "-").lower(), folded, 1, 0.6)
+    close = difflib.get_close_matches(str(word)[:MAX_KEY].replace("_", "-").lower(), folded, 1, 0.6)
     return folded[close[0]] if close else None
 
 
 def dotted(path: Path) -> str:
-    """Write a path as TOML writes a key, with numbers of elements after it: `model.block.heads`, `plugins[0]`."""
+    """Return a path as a TOML key with indices: `model.block.heads`, `plugins[0]`."""
     text = ""
     for part in path:
         if isinstance(part, int):
             text += f"[{part}]"
             continue
-        shown = part if len(part) <= LONGEST_KEY else part[: LONGEST_KEY - 3] + "..."
+        shown = part if len(part) <= MAX_KEY else part[: MAX_KEY - 3] + "..."
         text += ("." * bool(text)) + (shown if BARE.fullmatch(shown) else json.dumps(shown, ensure_ascii=False))
     return text

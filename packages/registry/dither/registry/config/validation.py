@@ -1,4 +1,4 @@
-"""From a document to a validated Spec: every mistake at once, each at its line."""
+"""Validate a document as a model; every mistake is a problem at its line."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ O = TypeVar("O", bound=Options)  # noqa: E741
 
 
 def validate(model: type[O], document: Document, catalog: Catalog | None = None) -> O:
-    """Read a document as `model`.
+    """Validate a document as `model`.
 
     Raises:
-        Refused: With one problem for each mistake, at the place where it was given.
+        Refused: With one problem for each mistake, at the place where the value was given.
     """
     try:
         return model.model_validate(document.tree, context={"catalog": catalog})
@@ -34,29 +34,19 @@ def validate(model: type[O], document: Document, catalog: Catalog | None = None)
 
 
 def problems_of(misfits: Iterable[Misfit], document: Document) -> list[Problem]:
-    """Give misfits between parts their places in the files."""
-    found = []
+    """Return misfits as problems with their places in the files."""
+    problems = []
     for misfit in misfits:
-        related = []
-        if misfit.related is not None and (other := document.origin(misfit.related)) is not None:
-            related.append((f"the {misfit.related[-1]} comes from", other))
-        origin = document.origin(misfit.path, value=True)
-        found.append(
-            Problem(
-                misfit.message,
-                misfit.path,
-                origin,
-                misfit.help,
-                tuple(related),
-                document.at(misfit.path),
-                code=misfit.code,
-            )
-        )
-    return found
+        path, related = misfit.path, misfit.related
+        other = document.origin(related) if related is not None else None
+        notes = ((f"the {related[-1]} comes from", other),) if related and other is not None else ()
+        origin, given = document.origin(path, value=True), document.at(path)
+        problems.append(Problem(misfit.message, path, origin, misfit.help, notes, given, code=misfit.code))
+    return problems
 
 
 def located(refused: Refused, document: Document) -> Refused:
-    """Give problems that name a value but no place, such as those met while parts are built, their places."""
+    """Add places to problems that have a path only, such as those raised while components are built."""
 
     def placed(problem: Problem) -> Problem:
         if not problem.path or problem.origin is not None:
@@ -67,7 +57,7 @@ def located(refused: Refused, document: Document) -> Refused:
 
 
 def dump(options: Options, catalog: Catalog | None = None) -> dict[str, Any]:
-    """Return options as tables that parse to the same again; parts are pinned if a catalogue is given."""
+    """Return options as tables that validate to the same options; components are pinned if a catalogue is given."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, Spec):
@@ -88,7 +78,7 @@ def dump(options: Options, catalog: Catalog | None = None) -> dict[str, Any]:
 
 
 def alias_warnings(options: Options, document: Document) -> list[Problem]:
-    """Return one warning for each part that the document calls by an earlier name."""
+    """Return a warning for each component that the document calls by an earlier name."""
     warnings = []
     for path, spec in components_in(options):
         given = document.at(path)
@@ -96,9 +86,7 @@ def alias_warnings(options: Options, document: Document) -> list[Problem]:
         name = use.rpartition("/")[2].partition("@")[0] if isinstance(use, str) else spec.name
         for alias in spec.aliases:
             if alias.name == name != spec.name:
-                text = (
-                    f'{spec.kind} "{name}" is called "{spec.name}" now, and version {alias.removed_in} refuses "{name}"'
-                )
-                origin = document.origin((*path, "use"))
-                warnings.append(Problem(text, path, origin, f'write "{spec.name}"', level="warning"))
+                text = f'{spec.kind} "{name}" was renamed to "{spec.name}"; version {alias.removed_in} removes "{name}"'
+                origin, help_text = document.origin((*path, "use")), f'write "{spec.name}"'
+                warnings.append(Problem(text, path, origin, help_text, level="warning", code="deprecated-name"))
     return warnings
