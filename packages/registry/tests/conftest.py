@@ -4,10 +4,13 @@ import importlib
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dither.registry.config.errors import Refused
 from dither.registry.plugins.discovery import GROUP
 
 BLOCK = """
@@ -52,3 +55,16 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     yield install
     for name in [name for name in sys.modules if name.startswith("test_plugin_")]:
         del sys.modules[name]
+
+
+@contextmanager
+def _refused(*codes: str) -> Iterator[Any]:
+    with pytest.raises(Refused) as info:
+        yield info
+    assert info.value.codes == list(codes), str(info.value)
+
+
+@pytest.fixture
+def refused() -> Callable[..., Any]:
+    """Return a context manager that expects problems with these codes."""
+    return _refused

@@ -46,6 +46,7 @@ CODES: dict[str, str] = {
     "no-effect": "The option has no effect in this combination.",
     # files
     "file-not-found": "The file or folder does not exist.",
+    "download-failed": "A download failed.",
     "unreadable-file": "The file cannot be opened or decoded.",
     "damaged-file": "The content does not match its format or its checksum.",
     "syntax-error": "The text is not valid TOML, JSON or the stated format.",

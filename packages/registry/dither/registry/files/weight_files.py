@@ -1,8 +1,8 @@
-"""Weights that other programs saved: safetensors, and the files of `torch.save`. No torch at import.
+"""Read external weights: safetensors, and files of `torch.save`. No torch at import.
 
-A file of `torch.save` is a pickle, which may name any function to be called. It is read by torch's `weights_only`
-reader, which knows tensors and plain containers only. Names of anything else in it, such as the settings that Lightning
-saves beside the weights, are neither imported nor called: an empty object stands in for each.
+A file of `torch.save` contains a pickle, which may name any function to call. It is read by torch's `weights_only`
+reader, which allows tensors and plain containers only. Other globals in it, such as hyperparameters of Lightning, are
+neither imported nor called: an empty stub replaces them.
 """
 
 from __future__ import annotations
@@ -19,34 +19,33 @@ if TYPE_CHECKING:
 __all__ = ["read_weights"]
 
 ZIP, PICKLE = b"PK\x03\x04", b"\x80"
-"""What files of `torch.save` begin with since 1.6, and before."""
-INNER = ("state_dict", "model_state_dict", "model", "module")
-"""Under which of its names a checkpoint holds the weights."""
-WRAPPERS = ("model.", "module.", "_orig_mod.")
-"""What Lightning, DDP and `torch.compile` put before the name of a weight."""
-DEEPEST, SHOWN = 3, 8
+"""First bytes of files of `torch.save` since 1.6, and before."""
+CONTAINERS = ("state_dict", "model_state_dict", "model", "module")
+"""Keys under which checkpoints hold the weights."""
+PREFIXES = ("model.", "module.", "_orig_mod.")
+"""Prefixes that Lightning, DDP and `torch.compile` add to names of weights."""
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
-    """Return the weights in a file by name, on the CPU, without what wrappers put before their names.
+    """Return the weights in a file by name, on the CPU, without the prefixes of wrappers.
 
     Args:
-        path: A file of safetensors, or one that `torch.save` of 1.6 or later wrote: weights by name, or a checkpoint
-            that holds them under "state_dict" or "model".
+        path: A safetensors file, or one of `torch.save` (1.6 or later): weights by name, or a checkpoint with them
+            under "state_dict" or "model".
 
     Raises:
-        Refused: It cannot be read, or holds no weights.
+        Refused: It cannot be read, or contains no weights.
     """
     path = Path(path)
     try:
         with path.open("rb") as file:
-            begins = file.read(4)
+            start = file.read(4)
     except OSError as error:
-        raise Refused(f"{path} cannot be read: {error.strerror}") from None
-    if begins[:1] == PICKLE:
-        what = "is a bare pickle, as torch before 1.6 wrote it"
-        raise Refused(f"{path} {what}, and is not read; save it anew with a later torch, or as safetensors")
-    return _unwrapped(_torch_file(path) if begins == ZIP else _safetensors(path), path)
+        raise Refused(f"{path} cannot be read: {error.strerror}", code="unreadable-file") from None
+    if start[:1] == PICKLE:
+        text = f"{path} is a bare pickle of torch before 1.6; save it again with a later torch, or as safetensors"
+        raise Refused(text, code="unknown-format")
+    return _strip_prefixes(_torch_file(path) if start == ZIP else _safetensors(path), path)
 
 
 def _safetensors(path: Path) -> dict[str, Tensor]:
@@ -56,7 +55,7 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
-        raise Refused(f"{path} cannot be read as safetensors: {error}") from None
+        raise Refused(f"{path} is not a safetensors file: {error}", code="damaged-file") from None
 
 
 def _torch_file(path: Path) -> dict[str, Tensor]:
@@ -64,63 +63,61 @@ def _torch_file(path: Path) -> dict[str, Tensor]:
     from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
     try:
-        strange: list[Any] = [(STANDS_IN.get(name, _Nothing), name) for name in get_unsafe_globals_in_checkpoint(path)]
-        with safe_globals(strange):
+        stubs: list[Any] = [(STUBS.get(name, _Stub), name) for name in get_unsafe_globals_in_checkpoint(path)]
+        with safe_globals(stubs):
             loaded = torch.load(path, weights_only=True, mmap=True, map_location="cpu")
-    except Exception as error:  # a file that was cut or made up may fail in any way
-        said = str(error).strip().splitlines() or [type(error).__name__]
-        raise Refused(f"{path} cannot be read as weights of torch: {said[-1]}") from None
-    return _found(loaded, path)
+    except Exception as error:  # a damaged or forged file may raise anything
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise Refused(f"{path} is not a weight file of torch: {lines[-1]}", code="damaged-file") from None
+    return _extract_tensors(loaded, path)
 
 
-class _Nothing:
-    """Stands in for an object of another program: takes whatever it is given, and keeps nothing of it."""
+class _Stub:
+    """Replaces an object of another library: accepts any arguments, keeps nothing."""
 
-    def __new__(cls, *given: Any) -> _Nothing:
+    def __new__(cls, *args: Any) -> _Stub:
         return super().__new__(cls)
 
-    def __init__(self, *given: Any) -> None:
+    def __init__(self, *args: Any) -> None:
         pass
 
     def __setstate__(self, state: Any) -> None:
         pass
 
 
-def _plain(*given: Any) -> dict[Any, Any]:
-    """Stand in for `defaultdict`, which may be filled afterwards."""
+def _dict(*args: Any) -> dict[Any, Any]:
     return {}
 
 
-STANDS_IN = {"collections.defaultdict": _plain}
+STUBS = {"collections.defaultdict": _dict}
 
 
-def _found(loaded: Any, path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a checkpoint, wherever they are in it."""
+def _extract_tensors(loaded: Any, path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a checkpoint with up to three levels of containers."""
     import torch
 
-    for _ in range(DEEPEST):
+    for _ in range(3):
         if isinstance(loaded, Mapping):
-            loaded = next((loaded[key] for key in INNER if isinstance(loaded.get(key), Mapping)), loaded)
-    there = loaded if isinstance(loaded, Mapping) else {}
+            loaded = next((loaded[key] for key in CONTAINERS if isinstance(loaded.get(key), Mapping)), loaded)
+    items = loaded if isinstance(loaded, Mapping) else {}
     weights = {
         str(name): value.detach()
-        for name, value in there.items()
+        for name, value in items.items()
         if isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_quantized
     }
     if not weights:
-        names = ", ".join(str(name) for name in list(there)[:SHOWN]) or type(loaded).__name__
-        raise Refused(f"{path} holds no weights by name, but: {names}")
+        names = ", ".join(str(name) for name in list(items)[:8]) or type(loaded).__name__
+        raise Refused(f"{path} contains no named weights, only: {names}", code="missing-array")
     return weights
 
 
-def _unwrapped(weights: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
-    """Take away what wrappers put before the names."""
-    bare: dict[str, Tensor] = {}
+def _strip_prefixes(weights: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
+    stripped: dict[str, Tensor] = {}
     for name, value in weights.items():
         short = name
-        while wrapper := next((prefix for prefix in WRAPPERS if short.startswith(prefix)), None):
-            short = short.removeprefix(wrapper)
-        if short in bare:
-            raise Refused(f"{path} holds two weights {short}, with and without what wraps it")
-        bare[short] = value
-    return bare
+        while prefix := next((prefix for prefix in PREFIXES if short.startswith(prefix)), None):
+            short = short.removeprefix(prefix)
+        if short in stripped:
+            raise Refused(f"{path} contains two weights {short}, with and without a prefix", code="duplicate")
+        stripped[short] = value
+    return stripped
