@@ -1,4 +1,4 @@
-"""A run that is compiled, stopped and resumed is the run that never was stopped, bit for bit, for every task."""
+"""Compiled runs: resumed bit-exactly for every task, with the losses of eager runs."""
 
 import io
 import shutil
@@ -24,7 +24,7 @@ TASKS = {
     "get_region/quick.toml": (),
     "language_model/markov.toml": (),
 }
-pytestmark = [  # torch's own, when it compiles
+pytestmark = [  # raised by torch while it compiles
     pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning"),
 ]
@@ -32,7 +32,7 @@ FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 
 
 def trained(file, runs, *changes, resume=None):
-    """Train as in a process of its own, in which nothing is compiled yet; return the run directory."""
+    """Train as in a new process, without compiled code; return the run directory."""
     torch.compiler.reset()
     loaded = load_experiment(file, changes)
     assert run(loaded, runs, console=Console(file=io.StringIO()), resume=resume) == DONE
@@ -41,8 +41,8 @@ def trained(file, runs, *changes, resume=None):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TASKS)
-def test_a_compiled_run_goes_on_bit_for_bit(name, tmp_path):
-    """Without an average the evaluation, in other shapes, comes first in a resumed run; it must not decide any."""
+def test_compiled_run_resumes_bit_exactly(name, tmp_path):
+    """Without EMA a resumed run begins with the evaluation, whose shapes must not decide what is compiled."""
     file = tmp_path / "exp.toml"
     file.write_text(f'extends = "{EXPERIMENTS / name}"\n')
     changes = (*SMALL, *TASKS[name], "train.compile=true", "train.ema=0.0", "train.steps=4")
@@ -59,7 +59,7 @@ def test_a_compiled_run_goes_on_bit_for_bit(name, tmp_path):
 
 
 @pytest.mark.slow
-def test_compiled_whole_or_block_by_block_the_same_is_learnt(tmp_path):
+def test_compiled_model_and_blocks_equal_eager(tmp_path):
     name = "bubble_diagram/quick.toml"
     losses = {}
     for compiled in ("false", "true", '"blocks"'):

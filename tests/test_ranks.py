@@ -1,4 +1,4 @@
-"""Two processes that train one model under torchrun are the run of one: losses, weights, resumption."""
+"""Two ranks under torchrun give the losses, weights and checkpoints of a single process."""
 
 import json
 import os
@@ -54,34 +54,34 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from dither.registry import hookimpl
 
-meetings = []
+collectives = []
 
 
 def counted(state, bucket):
-    meetings.append("bucket")
+    collectives.append("bucket")
     return allreduce_hook(dist.group.WORLD, bucket)
 
 
 @hookimpl
 def before_run(run):
-    shared = run.trainer.parallel
-    if shared.sharded:
+    parallel = run.trainer.parallel
+    if parallel.sharded:
         name = "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else "reduce_scatter_tensor"
         scatter = getattr(dist, name)
-        setattr(dist, name, lambda *given, **named: meetings.append("block") or scatter(*given, **named))
+        setattr(dist, name, lambda *args, **options: collectives.append("block") or scatter(*args, **options))
     elif run.ranks.size > 1:
-        shared._ddp.register_comm_hook(None, counted)
+        parallel._ddp.register_comm_hook(None, counted)
 
 
 @hookimpl
 def after_run(run, summary):
-    (run.directory.path / "meetings.json").write_text(json.dumps(meetings))
+    (run.directory.path / "collectives.json").write_text(json.dumps(collectives))
 """
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory):
-    """The run of one process, which those of two are compared with."""
+def single(tmp_path_factory):
+    """The reference run of a single process."""
     folder = tmp_path_factory.mktemp("alone")
     (folder / "exp.toml").write_text(EXPERIMENT)
     assert main(["run", str(folder / "exp.toml"), "--runs", str(folder / "runs")]) == 0
@@ -91,9 +91,9 @@ def alone(tmp_path_factory):
 
 @pytest.fixture
 def train(tmp_path):
-    """Run in the folder of the test, in this process or on two ranks, and return the run directory.
+    """Train in this process or on two ranks, and return the run directory.
 
-    torchrun imports torch once for itself and once for each rank; ranks that nothing happens to may do without it.
+    torchrun imports torch for itself and for each rank; forked ranks start faster.
     """
     (tmp_path / "exp.toml").write_text(EXPERIMENT)
 
@@ -104,12 +104,12 @@ def train(tmp_path):
             for rank in range(2)
         ]
         codes = [command.wait(250) for command in commands]
-        told = "\n".join(command.said for command in commands)
-        return SimpleNamespace(stdout=told, stderr=f"exit codes {codes}\n{told}")
+        output = "\n".join(command.said for command in commands)
+        return SimpleNamespace(stdout=output, stderr=f"exit codes {codes}\n{output}")
 
-    def trained(*arguments, ranks, resume=None, torchrun=False):
-        what = ["--resume", str(resume)] if resume else [str(tmp_path / "exp.toml")]
-        words = [*what, "--runs", str(tmp_path / "runs"), *arguments]
+    def run(*arguments, ranks, resume=None, torchrun=False):
+        source = ["--resume", str(resume)] if resume else [str(tmp_path / "exp.toml")]
+        words = [*source, "--runs", str(tmp_path / "runs"), *arguments]
         before = set((tmp_path / "runs").glob("*"))
         if ranks == 1:
             assert main(["run", *words]) == 0
@@ -118,14 +118,14 @@ def train(tmp_path):
         done = forked(words) if not torchrun else subprocess.run(
             command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=250, check=False
         )  # fmt: skip
-        made = set((tmp_path / "runs").glob("*")) - before
-        path = resume or (made.pop() if made else None)
-        # Gloo may abort when all is done, so the summary decides, not the exit code.
+        new = set((tmp_path / "runs").glob("*")) - before
+        path = resume or (new.pop() if new else None)
+        # Gloo may abort at exit, so the summary decides, not the exit code.
         assert path is not None, done.stderr[-3000:]
-        assert not made
+        assert not new
         return path, done
 
-    return trained
+    return run
 
 
 def free_port():
@@ -139,15 +139,15 @@ def environment():
 
 
 def lines(path, kind):
-    found = map(json.loads, (path / "metrics.jsonl").read_text().splitlines())
-    return {line["step"]: line["loss"] for line in found if line["kind"] == kind}
+    records = map(json.loads, (path / "metrics.jsonl").read_text().splitlines())
+    return {line["step"]: line["loss"] for line in records if line["kind"] == kind}
 
 
 def weights(path, step=8):
     return read_tensors(part_of(path / "checkpoints" / f"step-{step:08d}", "model"))
 
 
-def same(one, other, tolerance=1e-5):
+def assert_same(one, other, tolerance=1e-5):
     for kind in ("train", "valid"):
         assert lines(one, kind).keys() == lines(other, kind).keys()
         assert lines(one, kind) == pytest.approx(lines(other, kind), rel=tolerance, abs=tolerance)
@@ -157,28 +157,28 @@ def same(one, other, tolerance=1e-5):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_two_ranks_are_the_run_of_one(train, alone, strategy, tmp_path):
+def test_two_ranks_equal_one(train, single, strategy, tmp_path):
     (tmp_path / "counting.py").write_text(COUNTING)
     (tmp_path / "exp.toml").write_text('plugins = ["counting.py"]\n' + EXPERIMENT)
     both, done = train("--set", f"train.strategy={strategy}", ranks=2, torchrun=True)
     assert (both / "summary.json").is_file(), done.stderr[-3000:]
     assert f"2 ranks ({strategy})" in done.stdout
-    same(alone, both)
+    assert_same(single, both)
     assert (both / "samples" / "step-00000008" / "samples.safetensors").is_file()
-    # Gradients meet once a step, not once for each of its parts: all at once, or two blocks and the rest apart.
+    # Gradients are all-reduced once per step, not per micro-batch: in one bucket, or for two blocks and the rest.
     expected = 8 * ["bucket"] if strategy == "ddp" else 8 * 3 * ["block"]
-    assert json.loads((both / "meetings.json").read_text()) == expected
+    assert json.loads((both / "collectives.json").read_text()) == expected
 
 
 @pytest.mark.slow
-def test_two_ranks_that_compile_and_take_parts_are_still_the_run_of_one(train):
-    """In bfloat16, with blocks that are compiled and computed again: one process takes the batch at once, as it is."""
+def test_compiled_ranks_with_accumulation_equal_one(train):
+    """In bfloat16, with compiled blocks and activation checkpointing, against one eager process."""
     half = ("--set", "train.precision=bfloat16", "--set", "train.steps=4")
-    alone, _ = train(*half, "--set", "train.accumulate=1", ranks=1)
+    single, _ = train(*half, "--set", "train.accumulate=1", ranks=1)
     more = ("train.strategy=fsdp", "train.compile='blocks'", "model.checkpointing=true")
     both, done = train(*half, *(word for change in more for word in ("--set", change)), ranks=2, torchrun=True)
-    assert lines(both, "train") == pytest.approx(lines(alone, "train"), rel=3e-3), done.stderr[-3000:]
-    assert lines(both, "valid") == pytest.approx(lines(alone, "valid"), rel=3e-3)
+    assert lines(both, "train") == pytest.approx(lines(single, "train"), rel=3e-3), done.stderr[-3000:]
+    assert lines(both, "valid") == pytest.approx(lines(single, "valid"), rel=3e-3)
 
 
 GATHERING = """
@@ -190,9 +190,9 @@ NAME = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gathe
 gather, sent = getattr(dist, NAME), {}
 
 
-def counted(output, *given, **named):
+def counted(output, *args, **options):
     sent[str(output.dtype)] = sent.get(str(output.dtype), 0) + output.numel()
-    return gather(output, *given, **named)
+    return gather(output, *args, **options)
 
 
 @hookimpl
@@ -207,8 +207,8 @@ def after_run(run, summary):
 
 
 @pytest.mark.slow
-def test_blocks_come_together_in_bfloat16_where_that_is_asked_for(train, tmp_path):
-    """Autocast would have rounded matrices anyway; weights of norms differ, and half as many bytes are sent."""
+def test_fsdp_gathers_in_bfloat16(train, tmp_path):
+    """Autocast rounds matrices anyway; weights of norms differ, and half as many bytes are sent."""
     (tmp_path / "gathering.py").write_text(GATHERING)
     (tmp_path / "exp.toml").write_text('plugins = ["gathering.py"]\n' + EXPERIMENT)
     half = ("--set", "train.precision=bfloat16", "--set", "train.strategy=fsdp", "--set", "train.steps=4")
@@ -225,50 +225,50 @@ def test_blocks_come_together_in_bfloat16_where_that_is_asked_for(train, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_matrices_are_made_orthogonal_as_a_whole(train, strategy):
+def test_muon_on_two_ranks(train, strategy):
     muon = ("--set", "train.optimizer={use = 'muon', lr = 0.01}")
-    alone, _ = train(*muon, ranks=1)
+    single, _ = train(*muon, ranks=1)
     both, _ = train(*muon, "--set", f"train.strategy={strategy}", ranks=2)
-    same(alone, both)
+    assert_same(single, both)
 
 
 @pytest.mark.slow
-def test_changes_of_low_rank_are_cut_up_too(train):
+def test_lora_is_sharded(train):
     lora = "train.lora={rank = 2, alpha = 4, on = ['attention', 'mlp'], whole = ['head.*']}"
-    alone, _ = train("--set", lora, ranks=1)
+    single, _ = train("--set", lora, ranks=1)
     half, _ = train("--set", lora, "--set", "train.strategy=fsdp", "--set", "train.steps=4", ranks=2)
     train("--set", "train.steps=8", ranks=2, resume=half)
-    same(alone, half)
+    assert_same(single, half)
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_another_number_of_ranks(train, alone):
+def test_resume_with_another_number_of_ranks(train, single):
     half, _ = train("--set", "train.steps=4", ranks=2)
     train("--set", "train.steps=8", ranks=1, resume=half)
-    same(alone, half)
+    assert_same(single, half)
     other, _ = train("--set", "train.steps=4", ranks=1)
     _, done = train("--set", "train.steps=8", "--set", "train.strategy=fsdp", ranks=2, resume=other)
     assert json.loads((other / "summary.json").read_text())["step"] == 8, done.stderr[-3000:]
-    same(alone, other)
+    assert_same(single, other)
 
 
 @pytest.mark.slow
-def test_pieces_of_two_ranks_are_read_by_one_and_by_a_process_alone(train, alone, tmp_path, capsys):
-    """Under FSDP each rank writes its own pieces: resumed on two ranks and on one, evaluated, exported, damaged."""
+def test_sharded_checkpoints(train, single, tmp_path, capsys):
+    """Under FSDP each rank writes its shards: resumed on two ranks and on one, evaluated, exported, damaged."""
     cut = ["--set", "train.strategy=fsdp"]
     half, done = train(*cut, "--set", "train.steps=4", ranks=2)
     folder = half / "checkpoints" / "step-00000004"
     assert len(list((folder / "model").glob("shard-*.safetensors"))) == 2, done.stderr[-3000:]
-    assert len(list((folder / "optimizer").glob("*.safetensors"))) == 3, "and what is not cut up"
+    assert len(list((folder / "optimizer").glob("*.safetensors"))) == 3, "and tensors that are not sharded"
     assert main(["evaluate", str(half)]) == 0
     assert main(["export", str(half), "--to", str(tmp_path / "given")]) == 0
     assert main(["runs", "verify", str(half)]) == 0
     shutil.copytree(half, tmp_path / "other" / half.name)
     train("--set", "train.steps=8", ranks=2, resume=half)
-    same(alone, half)
+    assert_same(single, half)
     other = tmp_path / "other" / half.name
     train("--set", "train.steps=8", "--set", "train.strategy=ddp", ranks=1, resume=other)
-    same(alone, other)
+    assert_same(single, other)
     capsys.readouterr()
     (half / "checkpoints" / "step-00000008" / "model" / "more.safetensors").write_bytes(b"")
     assert main(["runs", "verify", str(half)]) == 3
@@ -276,7 +276,7 @@ def test_pieces_of_two_ranks_are_read_by_one_and_by_a_process_alone(train, alone
 
 
 @pytest.mark.slow
-def test_a_batch_that_does_not_split_is_refused(train, tmp_path):
+def test_indivisible_batch(train, tmp_path):
     command = [
         sys.executable,
         *TORCHRUN,
@@ -289,16 +289,16 @@ def test_a_batch_that_does_not_split_is_refused(train, tmp_path):
     done = subprocess.run(
         command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=200, check=False
     )
-    assert "a part of 3 samples does not split into equal shares for 2 ranks" in done.stderr
+    assert "a micro-batch of 3 samples is not divisible by 2 ranks" in done.stderr
     assert not (tmp_path / "runs").exists()
 
 
 def rank_of(launcher, rank, start):
-    """Return the process of a rank that torchrun has started, of its first start or a later one."""
+    """Return the process of a rank of the given start of torchrun."""
     for child in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split():
         try:
             words = Path(f"/proc/{child}/environ").read_text().split("\0")
-        except OSError:  # it has just ended
+        except OSError:  # it has ended
             continue
         if {f"LOCAL_RANK={rank}", f"TORCHELASTIC_RESTART_COUNT={start}"} <= set(words):
             return int(child)
@@ -307,8 +307,8 @@ def rank_of(launcher, rank, start):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="processes are found in /proc")
-def test_after_the_death_of_a_rank_all_start_again_from_the_checkpoint(train, tmp_path):
-    """Each rank is killed once; the run that comes of it is the one of two ranks that nothing happened to."""
+def test_ranks_restart_from_the_checkpoint_after_a_kill(train, tmp_path):
+    """Each rank is killed once; the run equals an uninterrupted one on two ranks."""
     settings = ["--set", "train.steps=100", "--set", "train.checkpoint_every=10", "--set", "evaluate.every=50"]
     whole, _ = train(*settings, ranks=2)
     launch = [*TORCHRUN, "--max-restarts", "2", "-m", "experiments.run", str(tmp_path / "exp.toml"), *settings]
@@ -325,9 +325,9 @@ def test_after_the_death_of_a_rank_all_start_again_from_the_checkpoint(train, tm
                     os.kill(victim, signal.SIGKILL)
                     break
                 time.sleep(0.01)
-        _, told = running.communicate(timeout=150)
+        _, errors = running.communicate(timeout=150)
     (path,) = (tmp_path / "two").iterdir()
-    assert json.loads((path / "summary.json").read_text())["step"] == 100, told[-3000:]
+    assert json.loads((path / "summary.json").read_text())["step"] == 100, errors[-3000:]
     assert len(json.loads((path / "manifest.json").read_text())["resumed"]) == 2
     assert (path / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
     for name, tensor in weights(whole, 100).items():

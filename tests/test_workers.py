@@ -1,4 +1,4 @@
-"""Plugins where torchrun starts several processes: each finds the same parts, a one-file plugin's too."""
+"""Plugins under torchrun: all ranks find the same components, including those of a plugin file."""
 
 import subprocess
 import sys
@@ -31,8 +31,8 @@ class Square(ScheduleSpec):
     '''alpha = 1 - 0.999 t^2.'''
     name: ClassVar[str] = "square"
     def build(self):
-        left = lambda t: 1 - 0.999 * t**2
-        return lambda t: Noise(-torch.log(left(t)), 1.998 * t / left(t))
+        alpha = lambda t: 1 - 0.999 * t**2
+        return lambda t: Noise(-torch.log(alpha(t)), 1.998 * t / alpha(t))
 
 @hookimpl
 def register_components():
@@ -40,7 +40,7 @@ def register_components():
 """
 
 
-def test_under_torchrun_each_rank_has_the_plugins(tmp_path):
+def test_every_rank_loads_the_plugins(tmp_path):
     (tmp_path / "square.py").write_text(SCHEDULE)
     (tmp_path / "rank.py").write_text(RANK)
     base = ROOT / "experiments" / "bubble_diagram" / "quick.toml"

@@ -1,4 +1,4 @@
-"""Batches that are read ahead are those that would have been read, and none is read in vain or left behind."""
+"""Prefetched batches are those of the steps, each read once."""
 
 import threading
 import time
@@ -10,7 +10,7 @@ from dither.engine.training.batches import Prefetcher
 
 
 class Source:
-    """Reads in any time, and notes who reads what."""
+    """Reads with varying delay, and records rows and threads."""
 
     def __init__(self):
         self.read, self.threads = [], set()
@@ -26,28 +26,28 @@ class Source:
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
 @pytest.mark.parametrize("first", [0, 5])
-def test_each_batch_is_read_once_and_none_behind_the_last(workers, first):
+def test_each_batch_is_read_once(workers, first):
     source = Source()
-    ahead = Prefetcher(source, lambda step: [step], workers)
-    assert [ahead(step, 12) for step in range(first, 12)] == [[step] for step in range(first, 12)]
+    batches = Prefetcher(source, lambda step: [step], workers)
+    assert [batches(step, 12) for step in range(first, 12)] == [[step] for step in range(first, 12)]
     assert sorted(source.read) == list(range(first, 12))
     assert (threading.current_thread() in source.threads) == (not workers)
     assert len(source.threads) <= max(workers, 1)
 
 
-def test_a_step_may_be_looked_at_again_or_passed_over():
+def test_repeated_and_skipped_steps():
     source = Source()
-    ahead = Prefetcher(source, lambda step: [step], 1)
-    assert ahead(3, 100) == [3]
-    assert ahead(3, 100) == [3], "to tell which of its samples are at fault"
-    assert ahead(9, 100) == [9]
-    assert ahead(10, 100) == [10]
+    batches = Prefetcher(source, lambda step: [step], 1)
+    assert batches(3, 100) == [3]
+    assert batches(3, 100) == [3], "read again for a diagnosis"
+    assert batches(9, 100) == [9]
+    assert batches(10, 100) == [10]
     assert max(source.read) <= 10 + AHEAD
-    assert len(ahead._pending) == AHEAD
+    assert len(batches._pending) == AHEAD
 
 
-def test_what_cannot_be_read_is_told_at_its_step():
-    ahead = Prefetcher(Source(), lambda step: [step], 2)
-    assert [ahead(step, 20) for step in (11, 12)] == [[11], [12]]
+def test_read_error_is_raised_at_its_step():
+    batches = Prefetcher(Source(), lambda step: [step], 2)
+    assert [batches(step, 20) for step in (11, 12)] == [[11], [12]]
     with pytest.raises(ValueError, match="row 13"):
-        ahead(13, 20)
+        batches(13, 20)

@@ -1,4 +1,4 @@
-"""Batches of one bucket: every sample once an epoch, the same order from the same seed."""
+"""Bucketed batches: every sample once an epoch, in an order that is a function of the seed."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def epoch(order, number):
     return [order.rows((number * count + batch) * 8, 8) for batch in range(count)]
 
 
-def test_an_epoch_takes_every_sample_once_but_those_of_an_unfilled_batch():
+def test_epoch_has_every_sample_once_except_the_last_partial_batch():
     order = BucketOrder(BUCKETS, 8, 3)
     taken = np.concatenate(epoch(order, 0))
     assert len(taken) == len(set(taken)) == 64 * 8
@@ -23,7 +23,7 @@ def test_an_epoch_takes_every_sample_once_but_those_of_an_unfilled_batch():
     assert left[0] != left[1]
 
 
-def test_all_batches_are_of_one_bucket_but_what_is_left_over():
+def test_batches_hold_one_bucket_except_remainders():
     batches = epoch(BucketOrder(BUCKETS, 8, 3), 0)
     mixed = [batch for batch in batches if len(set(BUCKETS[batch])) > 1]
     assert len(mixed) <= 2
@@ -31,7 +31,7 @@ def test_all_batches_are_of_one_bucket_but_what_is_left_over():
     assert kinds != sorted(kinds)
 
 
-def test_the_order_follows_from_seed_and_epoch():
+def test_order_is_a_function_of_seed_and_epoch():
     order = BucketOrder(BUCKETS, 8, 3)
     first = epoch(order, 0)
     assert epoch(order, 1) != first
@@ -39,7 +39,7 @@ def test_the_order_follows_from_seed_and_epoch():
     assert epoch(BucketOrder(BUCKETS, 8, 4), 0) != first
 
 
-def test_only_whole_batches():
+def test_whole_batches_only():
     order = BucketOrder(BUCKETS, 8, 3)
     with pytest.raises(ValueError, match="one by one"):
         order.rows(4, 8)
@@ -47,7 +47,7 @@ def test_only_whole_batches():
         BucketOrder([1, 2], 3, 0)
 
 
-def test_a_task_without_buckets_is_refused(load):
+def test_task_without_buckets(load):
     from dither.engine.training.diffusion import Diffusion
 
     experiment = load("train.buckets=true").experiment

@@ -1,4 +1,4 @@
-"""Training takes head and loss in one where it can, and comes out as if it had not."""
+"""Fused head and loss equal the separate ones in training."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from dither.engine.config.load_experiment import load_experiment
-from dither.engine.training import diffusion as fusing
+from dither.engine.training import diffusion
 from dither.engine.training.diffusion import Diffusion, fused_head
 from dither.engine.training.randomness import Stream, seed_generators
 from dither.engine.training.trainer import Trainer
@@ -29,32 +29,32 @@ CPU = torch.device("cpu")
 def system_of(*changes):
     experiment = load_experiment(FILE, [*SMALL, *changes]).experiment
     system = Diffusion.build(experiment)
-    for parameter in system.model.parameters():  # a head of zeros would say the same at any position
+    for parameter in system.model.parameters():  # a head of zeros gives equal logits everywhere
         nn.init.normal_(parameter, std=0.2)
     return system, experiment.train
 
 
-def trained(*changes):
-    system, train = system_of(*changes)
-    trainer = Trainer(system.train(), train, 0)
-    figures = [trainer.advance()["loss"].item() for _ in range(3)]
-    return figures, [p.detach().clone() for p in system.model.parameters()]
+def train(*changes):
+    system, options = system_of(*changes)
+    trainer = Trainer(system.train(), options, 0)
+    losses = [trainer.advance()["loss"].item() for _ in range(3)]
+    return losses, [p.detach().clone() for p in system.model.parameters()]
 
 
 @pytest.mark.parametrize("changes", [[], UNIFORM, ["train.accumulate=2"], ["loss.reduction=sample"], BLOCKS])
-def test_training_is_the_same_step_by_step(changes, monkeypatch):
-    generic, plain = trained(*changes)
-    monkeypatch.setattr(fusing, "FUSED_FROM", 2)
-    figures, weights = trained(*changes)
-    assert figures == pytest.approx(generic, rel=1e-5)
+def test_fused_training_equals_generic(changes, monkeypatch):
+    generic, plain = train(*changes)
+    monkeypatch.setattr(diffusion, "FUSED_FROM", 2)
+    losses, weights = train(*changes)
+    assert losses == pytest.approx(generic, rel=1e-5)
     assert all(torch.allclose(a, b, atol=2e-4) for a, b in zip(weights, plain, strict=True))
-    again, same = trained(*changes)
-    assert again == figures
+    again, same = train(*changes)
+    assert again == losses
     assert all(torch.equal(a, b) for a, b in zip(weights, same, strict=True))
 
 
-def test_the_head_is_not_called_in_training_and_is_elsewhere(monkeypatch):
-    monkeypatch.setattr(fusing, "FUSED_FROM", 2)
+def test_head_is_not_called_in_training(monkeypatch):
+    monkeypatch.setattr(diffusion, "FUSED_FROM", 2)
     system, _ = system_of()
     calls = []
     system.model.head.register_forward_hook(lambda *_: calls.append(1))
@@ -71,11 +71,11 @@ def test_the_head_is_not_called_in_training_and_is_elsewhere(monkeypatch):
     assert calls
 
 
-def test_taken_for_large_vocabularies_of_a_single_field_with_one_linear_map(monkeypatch):
+def test_when_the_head_is_fused(monkeypatch):
     system, _ = system_of()
-    assert system.process.space.vocab < fusing.FUSED_FROM
+    assert system.process.space.vocab < diffusion.FUSED_FROM
     assert fused_head(system) is None
-    monkeypatch.setattr(fusing, "FUSED_FROM", system.process.space.vocab)
+    monkeypatch.setattr(diffusion, "FUSED_FROM", system.process.space.vocab)
     assert fused_head(system) is system.model.head.maps[0]
     system.loss = lambda pred, noised: None
     assert fused_head(system) is None
@@ -84,8 +84,8 @@ def test_taken_for_large_vocabularies_of_a_single_field_with_one_linear_map(monk
     assert fused_head(system) is None
 
 
-def test_bfloat16_is_for_products_alone(monkeypatch):
-    monkeypatch.setattr(fusing, "FUSED_FROM", 2)
+def test_bfloat16_applies_to_matrix_products_only(monkeypatch):
+    monkeypatch.setattr(diffusion, "FUSED_FROM", 2)
     losses = {}
     for precision in ("float32", "bfloat16"):
         system, _ = system_of(*UNIFORM, f"train.precision={precision}")
@@ -98,8 +98,8 @@ def test_bfloat16_is_for_products_alone(monkeypatch):
     assert losses["bfloat16"] != losses["float32"]
 
 
-def test_the_trunk_is_compiled_with_the_model(monkeypatch):
-    monkeypatch.setattr(fusing, "FUSED_FROM", 2)
+def test_trunk_is_compiled(monkeypatch):
+    monkeypatch.setattr(diffusion, "FUSED_FROM", 2)
     compiled = []
     monkeypatch.setattr(torch, "compile", lambda f, *a, **k: compiled.append(f) or f)
     system, _ = system_of()

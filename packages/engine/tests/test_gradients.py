@@ -1,4 +1,4 @@
-"""The norm and the division of gradients, against torch's own clipping."""
+"""Gradient norm and division against `clip_grad_norm_`."""
 
 import copy
 import math
@@ -24,7 +24,7 @@ def gradients_of(net):
 
 
 @pytest.mark.parametrize("width", [2, FLAT // 4])
-def test_the_norm_is_that_of_all_together_however_large_they_are(width):
+def test_norm(width):
     gradients = gradients_of(layers(width))
     exact = math.sqrt(sum(gradient.double().square().sum().item() for gradient in gradients))
     assert norm_of(gradients).item() == pytest.approx(exact, rel=1e-6)
@@ -32,17 +32,17 @@ def test_the_norm_is_that_of_all_together_however_large_they_are(width):
     assert norm_of(gradients).isnan()
 
 
-@pytest.mark.parametrize("told", [float, torch.tensor])
-def test_gradients_are_divided_and_then_shortened(told):
-    assert float(divisor_of(told(4.0), 0.0, told(8.0))) == 4, "without clipping"
-    assert float(divisor_of(told(4.0), 3.0, told(8.0))) == 4, "a norm of 2 is not lengthened to 3"
-    assert float(divisor_of(told(4.0), 0.5, told(8.0))) == 16, "a norm of 2 is shortened to 0.5"
+@pytest.mark.parametrize("scalar", [float, torch.tensor])
+def test_divisor(scalar):
+    assert float(divisor_of(scalar(4.0), 0.0, scalar(8.0))) == 4, "without clipping"
+    assert float(divisor_of(scalar(4.0), 3.0, scalar(8.0))) == 4, "a norm of 2 is below 3"
+    assert float(divisor_of(scalar(4.0), 0.5, scalar(8.0))) == 16, "a norm of 2 is clipped to 0.5"
 
 
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("clip", [0.1, 100.0])
-def test_a_step_is_that_of_torchs_clipping(fused, clip):
-    """In AdamW's kernel or before its step: weights and the gradients that are left equal those clipped by torch."""
+def test_step_equals_torch_clipping(fused, clip):
+    """Divided in AdamW's fused kernel or before it, weights and gradients equal those clipped by torch."""
     ours, theirs = layers(2), layers(2)
     optimizers = [AdamW(lr=0.1).build(net) for net in (ours, theirs)]
     for step in range(3):
@@ -62,7 +62,7 @@ def test_a_step_is_that_of_torchs_clipping(fused, clip):
             torch.testing.assert_close(mine, expected)
 
 
-def test_an_optimizer_that_cannot_divide_has_it_done_before():
+def test_optimizer_without_grad_scale():
     net = layers(2)
     before = copy.deepcopy(gradients_of(net))
     divide(torch.optim.SGD(net.parameters(), 0.1), gradients_of(net), 2.0)

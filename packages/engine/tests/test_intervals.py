@@ -1,4 +1,4 @@
-"""Intervals cover the true figure as often as they say, and do not depend on how samples come."""
+"""95 % intervals cover the true value in 95 % of cases and do not depend on batching."""
 
 import math
 
@@ -12,7 +12,7 @@ from dither.registry.flow.records import Clean, Measured
 
 
 def population(rng, samples):
-    """Totals that depend on weights: longer samples cost more per token, and all differ. The true ratio is 2.6."""
+    """Totals correlated with weights: longer samples cost more per token. The true ratio is 2.6."""
     weights = rng.integers(1, 6, samples).astype(float)  # mean 3, mean square 11
     return weights * (1.5 + 0.3 * weights + rng.exponential(1.0, samples) - 1.0), weights
 
@@ -21,18 +21,18 @@ TRUE = 1.5 + 0.3 * 11 / 3
 
 
 @pytest.mark.parametrize("samples", [200, 1000])
-def test_the_interval_covers_the_true_ratio_in_about_95_percent_of_repetitions(samples):
+def test_coverage(samples):
     rng, repetitions = np.random.default_rng(5), 2000
     inside = 0
     for _ in range(repetitions):
         above, below = map(torch.from_numpy, population(rng, samples))
         inside += abs(float(above.sum() / below.sum()) - TRUE) <= half_width(above, below)
-    # 95 % of 2,000 has a standard deviation of 0.5 %; few samples of a skewed law cover a little less
+    # binomial standard deviation 0.5 %; few samples of a skewed distribution cover slightly less
     assert 0.935 <= inside / repetitions <= 0.965
 
 
-def test_weights_matter():
-    """A mean of ratios, or a spread of totals that forgets the weights, is far from this."""
+def test_interval_accounts_for_weights():
+    """The spread of totals without weights gives a much larger interval."""
     above, below = map(torch.from_numpy, population(np.random.default_rng(0), 100_000))
     assert float(above.sum() / below.sum()) == pytest.approx(TRUE, abs=half_width(above, below))
     totals = NORMAL_95 * float(above.std()) / math.sqrt(100_000) / 3
@@ -45,13 +45,13 @@ def test_equal_weights_give_the_interval_of_a_mean():
     assert half_width(values * 4, torch.full((300,), 4.0, dtype=torch.float64)) == pytest.approx(expected)
 
 
-def test_it_shrinks_with_the_root_of_the_number_of_samples():
+def test_interval_shrinks_with_the_square_root_of_samples():
     above, below = map(torch.from_numpy, population(np.random.default_rng(1), 64_000))
     ratios = [half_width(above[:n], below[:n]) / half_width(above[: 4 * n], below[: 4 * n]) for n in (4000, 16_000)]
     assert ratios == pytest.approx([2, 2], rel=0.05)
 
 
-def test_samples_without_weight_do_not_count_and_one_sample_says_nothing():
+def test_zero_weights_and_single_samples():
     above, below = torch.tensor([1.0, 2.0, 4.0]).double(), torch.ones(3).double()
     padded = [torch.cat([x, torch.zeros(9).double()]) for x in (above, below)]
     assert half_width(*padded) == half_width(above, below)
@@ -59,8 +59,8 @@ def test_samples_without_weight_do_not_count_and_one_sample_says_nothing():
     assert math.isnan(half_width(torch.zeros(3).double(), torch.zeros(3).double()))
 
 
-def test_repeats_of_a_sample_are_taken_together():
-    """The same samples measured again with no other noise tell nothing new."""
+def test_repeats_of_a_sample_are_summed():
+    """Repeats with equal noise do not shrink the interval."""
     above, below = map(torch.from_numpy, population(np.random.default_rng(2), 30))
     once, thrice = Intervals(30), Intervals(30)
     clean = Clean.of(torch.zeros(30, 1, dtype=torch.int64))
@@ -74,7 +74,7 @@ def test_repeats_of_a_sample_are_taken_together():
 
 
 class Words:
-    """Metrics of the mean of a loss by sample."""
+    """Mean loss with sums per sample."""
 
     def __init__(self):
         self.sums = torch.zeros(2, dtype=torch.float64)
@@ -91,7 +91,7 @@ class Words:
 
 @pytest.fixture
 def system(load, monkeypatch):
-    """A system whose loss depends on the sample alone, so that only the cut into batches differs."""
+    """A system whose loss depends on the sample alone."""
     system = Diffusion.build(load().experiment)
     weights = torch.arange(1.0, 7.0)
 
@@ -105,7 +105,7 @@ def system(load, monkeypatch):
 
 
 @pytest.mark.parametrize("repeats", [1, 3])
-def test_evaluation_reports_it_however_the_split_is_cut(system, repeats):
+def test_interval_does_not_depend_on_the_batch_size(system, repeats):
     found = [evaluate(system, 13, size, repeats) for size in (1, 4, 5, 13)]
     x0 = system.task.batch("valid", range(13)).x0.double()
     nats = ((x0.square() + 1) * torch.arange(1.0, 7.0)).sum(1)
@@ -116,6 +116,6 @@ def test_evaluation_reports_it_however_the_split_is_cut(system, repeats):
         assert figures["nats_ci95"] == pytest.approx(expected)
 
 
-def test_metrics_without_sums_have_no_interval(load):
+def test_metrics_without_sums_per_sample_have_no_interval(load):
     found = evaluate(Diffusion.build(load().experiment), 13, 4)
     assert not any(name.endswith("_ci95") for name in found)

@@ -1,4 +1,4 @@
-"""Changes of low rank: nothing at first, exact gradients, a base that stays, and the same weights wherever they go."""
+"""LoRA: initial identity, exact gradients, frozen base, and equal weights when merged, exported and resumed."""
 
 import contextlib
 import hashlib
@@ -10,7 +10,7 @@ from torch import nn
 
 from dither.engine.optimizers.adamw import AdamW
 from dither.engine.optimizers.moving_average import MovingAverage
-from dither.engine.runs import launch as module
+from dither.engine.runs import launch
 from dither.engine.runs.launch import run
 from dither.engine.runs.loading import export_run, load
 from dither.engine.runs.signals import Stop
@@ -30,26 +30,26 @@ def net():
     )
 
 
-def through(net, ids):
+def forward(net, ids):
     return net["head"](net["norm"](net["body"](net["table"](ids))))
 
 
-def enlivened(net, seed=1):
+def randomize_b(net, seed=1):
     generator = torch.Generator().manual_seed(seed)
-    for part in net.modules():
-        if isinstance(part, LowRank):
-            nn.init.normal_(part.B, generator=generator)
+    for module in net.modules():
+        if isinstance(module, LowRank):
+            nn.init.normal_(module.B, generator=generator)
     return net
 
 
-def test_a_model_begins_as_it_was():
+def test_initial_model_is_unchanged():
     plain, changed, ids = net(), net(), torch.arange(7)
     assert add_lora(changed, 3, 8.0, ["*"]) == ["table.weight", "body.0.weight", "body.2.weight", "head.weight"]
-    assert torch.equal(through(plain, ids), through(changed, ids))
-    assert not torch.equal(through(plain, ids), through(enlivened(changed), ids))
+    assert torch.equal(forward(plain, ids), forward(changed, ids))
+    assert not torch.equal(forward(plain, ids), forward(randomize_b(changed), ids))
 
 
-def test_what_is_trained_and_how_much_it_is():
+def test_trained_parameters():
     model = net()
     add_lora(model, 3, 8.0, ["body"], whole=["head.*"])
     trained = {name: weight.numel() for name, weight in model.named_parameters() if weight.requires_grad}
@@ -66,18 +66,18 @@ def test_what_is_trained_and_how_much_it_is():
     assert sum(weight.numel() for group in groups for weight in group["params"]) == sum(trained.values())
 
 
-def test_a_weight_trained_whole_is_not_changed_beside():
+def test_weights_trained_in_full_get_no_update():
     model = net()
     assert add_lora(model, 2, 1.0, ["*"], whole=["head.weight"]) == ["table.weight", "body.0.weight", "body.2.weight"]
     assert model["head"].weight.requires_grad
     assert not model["head"].bias.requires_grad
 
 
-def test_gradients_are_those_of_the_product():
-    """dA = s B' G and dB = s G A', where G is the gradient of the whole matrix; and by finite differences."""
+def test_gradients():
+    """dA = s B' G and dB = s G A' with G the gradient of the full matrix, and finite differences."""
     model = nn.Sequential(nn.Linear(5, 4)).double()
     add_lora(model, 2, 6.0, ["0"])
-    part = enlivened(model)[0].parametrizations.weight[0]
+    part = randomize_b(model)[0].parametrizations.weight[0]
     x = torch.randn(3, 5, dtype=torch.float64)
     whole = model[0].weight.detach().requires_grad_()
     nn.functional.linear(x, whole, model[0].bias).square().sum().backward()
@@ -92,16 +92,16 @@ def test_gradients_are_those_of_the_product():
     assert torch.autograd.gradcheck(changed, (part.A, part.B))
 
 
-def test_the_base_stays_while_the_changes_are_trained():
+def test_base_is_frozen():
     model, before = net(), {name: weight.clone() for name, weight in net().state_dict().items()}
     add_lora(model, 2, 2.0, ["body", "table"])
     optimizer = AdamW(lr=0.1, decay="all").build(model)
-    first = through(model, torch.arange(7)).detach().clone()
+    first = forward(model, torch.arange(7)).detach().clone()
     for _ in range(5):
         optimizer.zero_grad()
-        nn.functional.cross_entropy(through(model, torch.arange(7)), torch.arange(7)).backward()
+        nn.functional.cross_entropy(forward(model, torch.arange(7)), torch.arange(7)).backward()
         optimizer.step()
-    assert not torch.equal(through(model, torch.arange(7)), first)
+    assert not torch.equal(forward(model, torch.arange(7)), first)
     for name, weight in model.state_dict().items():
         bare = name.replace(".parametrizations.weight.original", ".weight")
         if bare in before:
@@ -109,24 +109,24 @@ def test_the_base_stays_while_the_changes_are_trained():
 
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
-def test_merged_weights_are_those_that_training_used_bit_for_bit(precision):
+def test_merged_weights_are_bit_equal(precision):
     model, ids = net(), torch.arange(7)
     add_lora(model, 3, 5.0, ["*"])
-    enlivened(model)
+    randomize_b(model)
     plain = net()
     plain.load_state_dict(merged(model.state_dict()))
     with torch.autocast("cpu", precision, enabled=precision != torch.float32):
-        assert torch.equal(through(plain, ids), through(model, ids))
+        assert torch.equal(forward(plain, ids), forward(model, ids))
         for name in ("table", "head"):
             assert torch.equal(plain[name].weight, model[name].weight)
     assert merged(plain.state_dict()).keys() == plain.state_dict().keys()
 
 
-def test_the_average_follows_the_changes():
+def test_moving_average_of_updates():
     model = net()
     add_lora(model, 2, 2.0, ["body"])
     average = MovingAverage(model, 0.5)
-    enlivened(model)
+    randomize_b(model)
     average.update_parameters()
     share = 0.1
     ours, theirs = average.module.state_dict(), model.state_dict()
@@ -135,7 +135,7 @@ def test_the_average_follows_the_changes():
     assert torch.equal(merged(ours)["body.0.weight"], average.module["body"][0].weight)
 
 
-def test_where_a_change_is_does_not_depend_on_the_draws_before():
+def test_initial_a_depends_on_the_seed_only():
     parts = []
     for _ in range(2):
         model = net()
@@ -149,12 +149,12 @@ def test_where_a_change_is_does_not_depend_on_the_draws_before():
     assert not torch.equal(other.state_dict()[name], parts[0][name])
 
 
-def test_names_that_fit_nothing_are_refused_with_the_nearest():
+def test_unknown_names():
     with pytest.raises(Refused) as refused:
         add_lora(net(), 2, 2.0, ["bodi", "head", "norm"], whole=["haed.weight"])
     problems = [(problem.path, problem.code) for problem in refused.value.problems]
     paths = [("train", "lora", "on", 0), ("train", "lora", "on", 2), ("train", "lora", "whole", 0)]
-    assert problems == [(path, "unknown-value") for path in paths], "a norm has no matrix"
+    assert problems == [(path, "unknown-value") for path in paths], "norms are not matrices"
     assert refused.value.problems[0].help == 'did you mean "body"?'
     assert refused.value.problems[2].help == 'did you mean "head.weight"?'
 
@@ -173,12 +173,13 @@ def test_patterns(pattern, chosen):
     assert add_lora(net(), 1, 1.0, [pattern]) == chosen
 
 
-def test_a_matrix_with_two_names_is_refused():
+def test_tied_matrix():
     model = net()
     model["again"] = nn.Linear(6, 7, bias=False)
     model["again"].weight = model["table"].weight
-    with pytest.raises(Refused, match=r"table\.weight and again\.weight are the same matrix"):
+    with pytest.raises(Refused) as refused:
         add_lora(model, 2, 2.0, ["again"])
+    assert refused.value.codes == ["misfit"]
     add_lora(model, 2, 2.0, ["body"])
 
 
@@ -200,7 +201,7 @@ def weights(path, name="average", step=20):
     return load_file(path / "checkpoints" / f"step-{step:08d}" / f"{name}.safetensors")
 
 
-def test_a_run_trains_the_changes_alone_and_says_so(start, console):
+def test_run_trains_updates_only(start, console):
     base = start()
     tuned = start(f"train.start_from={base}", *LORA)
     before, after = weights(base), weights(tuned, "model")
@@ -211,9 +212,9 @@ def test_a_run_trains_the_changes_alone_and_says_so(start, console):
     assert "of them are trained" in console.file.getvalue().replace("\n", " ")
 
 
-def test_what_is_loaded_exported_and_begun_with_is_merged(start, tmp_path):
+def test_loaded_and_exported_weights_are_merged(start, tmp_path):
     tuned = start(*LORA)
-    wanted = merged(weights(tuned))
+    expected = merged(weights(tuned))
     export_run(tuned, tmp_path / "exported")
     again = start("train.steps=0", f"train.start_from={tuned}")
     for found in (
@@ -222,18 +223,19 @@ def test_what_is_loaded_exported_and_begun_with_is_merged(start, tmp_path):
         load_file(tmp_path / "exported" / "weights.safetensors"),
         weights(again, "model", 0),
     ):
-        assert found.keys() == wanted.keys()
-        assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-def test_changes_of_another_model_are_refused(start, tmp_path):
+def test_updates_of_another_model(start, tmp_path):
     tuned = start(*LORA)
-    with pytest.raises(Refused, match=r"does not hold the weights of this model: .*place"):
+    with pytest.raises(Refused, match="place") as refused:
         load_merged(tuned / "checkpoints" / "step-00000020" / "model.safetensors", net())
+    assert refused.value.codes == ["shape-mismatch"]
 
 
 class StopAfter(Stop):
-    """Asks to stop once it has been asked so often whether to."""
+    """Requests a stop after a number of polls."""
 
     polls = 17
 
@@ -250,7 +252,7 @@ def fingerprint(directory):
     return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
 
 
-def test_a_resumed_run_is_the_same_bit_for_bit(start, load, tmp_path, console, monkeypatch):
+def test_resumed_run_is_bit_equal(start, load, tmp_path, console, monkeypatch):
     whole = start(*LORA)
 
     @contextlib.contextmanager
@@ -258,7 +260,7 @@ def test_a_resumed_run_is_the_same_bit_for_bit(start, load, tmp_path, console, m
         yield StopAfter()
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "stop_on_signals", signals)
+        patch.setattr(launch, "stop_on_signals", signals)
         stopped = start(*LORA, code=75)
     assert not (stopped / "checkpoints" / "step-00000020").exists()
     assert run(load(path=stopped / "resolved.toml"), tmp_path / "runs", [], stopped, console) == 0

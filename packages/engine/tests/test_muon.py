@@ -21,7 +21,7 @@ class Net(nn.Module):
         return self.head(self.inner(self.table(x)).tanh())
 
 
-def made(seed=0):
+def build(seed=0):
     torch.manual_seed(seed)
     net = Net()
     return net, Muon(lr=0.02, weight_decay=0.1).build(net)
@@ -38,17 +38,17 @@ def train(net, optimizer, steps, start=0):
         optimizer.step()
 
 
-def test_only_matrices_inside_are_made_orthogonal():
-    net, optimizer = made()
+def test_muon_optimizes_inner_matrices():
+    net, optimizer = build()
     muon, adamw = optimizer.parts
     assert [id(p) for group in muon.param_groups for p in group["params"]] == [id(net.inner.weight)]
     others = {id(p) for group in adamw.param_groups for p in group["params"]}
     assert others == {id(p) for p in net.parameters()} - {id(net.inner.weight)}
 
 
-def test_each_part_does_what_torchs_own_optimizer_does():
-    net, optimizer = made()
-    twin, _ = made()
+def test_updates_equal_torch_muon_and_adamw():
+    net, optimizer = build()
+    twin, _ = build()
     inner = torch.optim.Muon([twin.inner.weight], 0.02, 0.1, 0.95, adjust_lr_fn="match_rms_adamw")
     table = torch.optim.AdamW([twin.table.weight], lr=0.02, weight_decay=0.0, fused=True)
     for step in range(5):
@@ -70,8 +70,8 @@ def test_each_part_does_what_torchs_own_optimizer_does():
 
 
 @pytest.mark.parametrize("shape", [(6, 6), (4, 9), (9, 4)])
-def test_what_is_orthogonal_has_the_same_singular_vectors(shape):
-    """Newton-Schulz takes each singular value through a polynomial: in float64, by the decomposition itself."""
+def test_orthogonal_keeps_singular_vectors(shape):
+    """Newton-Schulz maps each singular value by a polynomial; compared with the SVD in float64."""
     matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     left, values, right = torch.linalg.svd(matrix.double(), full_matrices=False)
     values = values / values.norm()
@@ -80,17 +80,17 @@ def test_what_is_orthogonal_has_the_same_singular_vectors(shape):
     torch.testing.assert_close(orthogonal(matrix).double(), left * values @ right, rtol=0, atol=1e-5)
 
 
-def test_rounding_stays_small_beside_a_gradient_of_few_samples():
-    """Its rank is low, and iterations enlarge what lies beside it 400 times: on two ranks that is something else."""
+def test_rounding_of_low_rank_gradients():
+    """Iterations enlarge rounding noise 400 times, and ranks round differently."""
     torch.manual_seed(0)
     gradient = nn.Parameter(torch.zeros(16, 16))
     gradient.grad = torch.randn(16, 4) @ torch.randn(4, 16)
     assert torch.linalg.svdvals(orthogonal(gradient.grad))[4:].max() < 1e-3
     torch.optim.Muon([gradient], 1.0, 0.0, 0.0).step()
-    assert torch.linalg.svdvals(gradient.detach())[4:].max() > 0.1, "where it is done in bfloat16"
+    assert torch.linalg.svdvals(gradient.detach())[4:].max() > 0.1, "torch computes in bfloat16"
 
 
-def test_a_step_turns_a_gradient_into_an_orthogonal_matrix():
+def test_update_is_orthogonal():
     torch.manual_seed(1)
     linear = nn.Linear(16, 16, bias=False)
     before = linear.weight.detach().clone()
@@ -102,11 +102,11 @@ def test_a_step_turns_a_gradient_into_an_orthogonal_matrix():
     assert values.max() < 1.25
 
 
-def test_going_on_from_a_stored_state_changes_no_bit():
-    net, optimizer = made()
+def test_restored_state_is_bit_exact():
+    net, optimizer = build()
     train(net, optimizer, 6)
-    other, again = made(1)
-    half, first = made()
+    other, again = build(1)
+    half, first = build()
     train(half, first, 3)
     other.load_state_dict(half.state_dict())
     restore(again, *flatten(first))
@@ -115,13 +115,13 @@ def test_going_on_from_a_stored_state_changes_no_bit():
         assert torch.equal(one, two)
 
 
-def test_a_module_without_parameters_is_refused():
+def test_module_without_parameters():
     with pytest.raises(ValueError, match="Sequential has no parameter"):
         Muon().build(nn.Sequential())
 
 
-def test_it_learns():
-    net, optimizer = made()
+def test_muon_learns():
+    net, optimizer = build()
     for _ in range(100):
         net.zero_grad()
         x = torch.arange(5)
@@ -131,16 +131,16 @@ def test_it_learns():
     assert loss < 0.3
 
 
-def test_warm_up_stable_decay():
+def test_wsd():
     factor = WSD(warmup=10, decay=0.25, final=0.1).build(110)
     assert [factor(step) for step in (0, 9, 10, 60, 84)] == pytest.approx([0.1, 1, 1, 1, 1])
     assert factor(85) == pytest.approx(1)
     assert factor(97) == pytest.approx(1 - 0.9 * 12 / 25)
     assert factor(110) == pytest.approx(0.1)
-    bent = WSD(decay=0.5, shape="sqrt").build(100)
-    assert bent(75) == pytest.approx(1 - math.sqrt(0.5))
+    sqrt = WSD(decay=0.5, shape="sqrt").build(100)
+    assert sqrt(75) == pytest.approx(1 - math.sqrt(0.5))
 
 
-def test_more_steps_leave_what_comes_before_the_decay():
+def test_wsd_before_the_decay_is_independent_of_steps():
     short, long = (WSD(warmup=5, decay=0.2).build(steps) for steps in (100, 500))
     assert [short(step) for step in range(80)] == [long(step) for step in range(80)]

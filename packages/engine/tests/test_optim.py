@@ -18,24 +18,24 @@ class Net(nn.Module):
         self.register_buffer("constant", torch.arange(3.0), persistent=False)
 
 
-def test_only_matrices_decay():
+def test_matrices_decay():
     net = Net()
-    decayed, kept = parameter_groups(net, 0.3, "matrices")
+    decayed, others = parameter_groups(net, 0.3, "matrices")
     assert [id(p) for p in decayed["params"]] == [id(net.linear.weight)]
-    assert {id(p) for p in kept["params"]} == {
+    assert {id(p) for p in others["params"]} == {
         id(p) for p in (net.table.weight, net.linear.bias, net.norm.weight, net.norm.bias, net.token)
     }
-    assert (decayed["weight_decay"], kept["weight_decay"]) == (0.3, 0.0)
+    assert (decayed["weight_decay"], others["weight_decay"]) == (0.3, 0.0)
 
 
-def test_or_everything_decays():
+def test_all_decay():
     net = Net()
     (group,) = parameter_groups(net, 0.3, "all")
     assert len(group["params"]) == 6
     assert all(p is not net.frozen for p in group["params"])
 
 
-def test_the_spec_builds_torchs_own_fused_adamw():
+def test_adamw_is_torch_fused_adamw():
     net = Net()
     optimizer = AdamW(lr=0.1, betas=[0.8, 0.9], eps=1e-6, weight_decay=0.5).build(net)
     assert type(optimizer) is torch.optim.AdamW
@@ -45,12 +45,12 @@ def test_the_spec_builds_torchs_own_fused_adamw():
     }  # fmt: skip
 
 
-def test_a_module_without_parameters_is_refused():
+def test_module_without_parameters():
     with pytest.raises(ValueError, match="Sequential has no parameter"):
         AdamW().build(nn.Sequential())
 
 
-def test_the_average_follows_its_formula():
+def test_moving_average_formula():
     net = Net()
     average = MovingAverage(net, 0.6)
     expected = net.linear.weight.detach().clone().double()
@@ -67,7 +67,7 @@ def test_the_average_follows_its_formula():
     assert not torch.equal(average.module.linear.weight, net.linear.weight)
 
 
-def test_the_average_copies_saved_buffers():
+def test_moving_average_copies_buffers():
     net = Net()
     average = MovingAverage(net, 0.9)
     net.seen += 7
@@ -77,6 +77,6 @@ def test_the_average_copies_saved_buffers():
 
 
 @pytest.mark.parametrize("decay", [-0.1, 1.0])
-def test_a_decay_out_of_range_is_refused(decay):
+def test_invalid_decay(decay):
     with pytest.raises(ValueError, match="0 <= decay < 1"):
         MovingAverage(Net(), decay)

@@ -6,14 +6,14 @@ from dither.engine.training.randomness import Stream, mix_seed, seed_generators
 CPU = torch.device("cpu")
 
 
-def test_every_epoch_is_a_permutation_of_its_own():
+def test_every_epoch_is_another_permutation():
     order = SampleOrder(7, seed=1)
     epochs = [order.rows(7 * epoch, 7) for epoch in range(5)]
     assert all(sorted(rows) == list(range(7)) for rows in epochs)
     assert len({tuple(rows) for rows in epochs}) == 5
 
 
-def test_rows_are_a_function_of_the_samples_taken():
+def test_rows_are_a_function_of_the_start():
     order = SampleOrder(7, seed=1)
     stream = order.rows(0, 50)
     for size in (1, 3, 10):
@@ -23,16 +23,16 @@ def test_rows_are_a_function_of_the_samples_taken():
     assert SampleOrder(7, seed=2).rows(0, 50) != stream
 
 
-def test_seeds_are_spread_over_the_low_32_bits():
-    """torch's generator on the CPU uses no more than these."""
+def test_seeds_differ_in_the_low_32_bits():
+    """torch's CPU generator uses only these."""
     low = {mix_seed(Stream.STEP, seed, step, 0) & 0xFFFFFFFF for seed in range(20) for step in range(2000)}
     assert len(low) > 40_000 - 5
     assert mix_seed(1, 2) != mix_seed(2, 1) != mix_seed(2, 1, 0)
 
 
-def test_seeding_gives_the_same_draws_whatever_came_before():
+def test_seeding_is_independent_of_earlier_draws():
     seed_generators(CPU, Stream.STEP, 5, 1, 0)
-    torch.randn(3)  # leaves half a pair of normals behind
+    torch.randn(3)  # the generator caches half a pair of normals
     first = []
     for _ in range(2):
         seed_generators(CPU, Stream.STEP, 5, 2, 0)

@@ -13,7 +13,7 @@ def system(load):
     return Diffusion.build(load("model.dropout=0.0").experiment)
 
 
-def test_forward_is_corrupt_then_denoise_then_loss(system):
+def test_forward_is_corrupt_denoise_loss(system):
     clean = system.task.batch("train", range(6))
     t = torch.linspace(0.1, 1, 6)
     seed_generators(CPU, Stream.STEP, 0)
@@ -27,7 +27,7 @@ def test_forward_is_corrupt_then_denoise_then_loss(system):
     assert measured.mean() > 0
 
 
-def test_times_are_drawn_unless_they_are_given(system):
+def test_times_are_drawn(system):
     clean = system.task.batch("train", range(6))
     seed_generators(CPU, Stream.STEP, 0)
     first = system(clean)
@@ -35,10 +35,10 @@ def test_times_are_drawn_unless_they_are_given(system):
     assert not torch.equal(first.values, system(clean).values)
 
 
-def test_bfloat16_is_for_the_model_alone(load):
+def test_bfloat16_applies_to_the_model_only(load):
     system = Diffusion.build(load("train.precision=bfloat16", "model.dropout=0.0").experiment)
     seen = []
-    system.model.head.register_forward_hook(lambda module, given, out: seen.append(out.dtype))
+    system.model.head.register_forward_hook(lambda module, args, out: seen.append(out.dtype))
     clean = system.task.batch("train", range(6))
     t = torch.full((6,), 0.5)
     noised = system.process.corrupt(clean, t)
@@ -49,7 +49,7 @@ def test_bfloat16_is_for_the_model_alone(load):
     assert system.model.head.weight.dtype == torch.float32
 
 
-def test_weights_follow_from_the_seed(load):
+def test_initial_weights_are_a_function_of_the_seed(load):
     torch.manual_seed(1)
     first = Diffusion.build(load().experiment)
     torch.manual_seed(2)
@@ -59,7 +59,7 @@ def test_weights_follow_from_the_seed(load):
     assert not torch.equal(first.model.place, other.model.place)
 
 
-def test_parameters_are_counted_by_part_and_once(system):
+def test_shared_parameters_are_counted_once(system):
     counts = system.parameter_counts()
     assert counts == {"own": 6 * 8, "table": 5 * 8, "time": 16, "body": 17 * 8, "head": 9 * 5}
     system.model.head.weight = system.model.table.weight  # tied
@@ -68,7 +68,7 @@ def test_parameters_are_counted_by_part_and_once(system):
     assert sum(tied.values()) == sum(p.numel() for p in system.model.parameters())
 
 
-def test_the_same_system_around_another_model(system):
+def test_with_model(system):
     other = system.with_model(nn.Identity().eval())
     assert (other.task, other.process, other.sampler) == (system.task, system.process, system.sampler)
     assert not other.training

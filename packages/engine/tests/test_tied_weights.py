@@ -1,4 +1,4 @@
-"""A weight that two parts of a model share is one weight to optimizer, average, counts, checkpoint and resumption."""
+"""Tied weights: optimizer, EMA, parameter counts, checkpoints and resuming treat them as one."""
 
 import copy
 
@@ -14,7 +14,7 @@ from dither.engine.training.trainer import Trainer
 
 
 def tied(model):
-    """Let the first two weights of one shape in different modules be one."""
+    """Tie the first two weights of equal shape in different modules."""
     seen = {}
     for module in model.modules():
         for name, weight in list(module.named_parameters(recurse=False)):
@@ -22,7 +22,7 @@ def tied(model):
             if other is not weight:
                 setattr(module, name, other)
                 return model
-    raise AssertionError("no two weights have one shape")
+    raise AssertionError("no two weights of equal shape")
 
 
 class Ends(nn.Module):
@@ -32,15 +32,15 @@ class Ends(nn.Module):
         self.head.weight = self.table.weight
 
 
-def test_optimizer_counts_it_once_and_a_table_does_not_decay():
+def test_optimizer():
     model = Ends()
-    decayed, kept = parameter_groups(model, 0.1, "matrices")
+    decayed, others = parameter_groups(model, 0.1, "matrices")
     assert [id(p) for p in decayed["params"]] == [id(model.middle.weight)]
-    assert sum(p is model.table.weight for p in kept["params"]) == 1
-    assert len(kept["params"]) == 3
+    assert sum(p is model.table.weight for p in others["params"]) == 1
+    assert len(others["params"]) == 3
 
 
-def test_its_average_is_one_too():
+def test_moving_average():
     model = Ends()
     average, expected = MovingAverage(model, 0.9), model.table.weight.detach().clone()
     for step in range(3):
@@ -53,12 +53,12 @@ def test_its_average_is_one_too():
     torch.testing.assert_close(average.module.head.weight, expected)
 
 
-def test_parts_are_counted_once():
+def test_parameter_counts():
     system = Diffusion(None, None, Ends(), None, None)
     assert system.parameter_counts() == {"table": 28, "middle": 20, "head": 7}
 
 
-def test_a_checkpoint_holds_it_once_and_gives_it_back(tmp_path):
+def test_checkpoint(tmp_path):
     model, other = Ends(), Ends()
     contents = Contents(model, copy.deepcopy(model), {"a": torch.zeros(1)}, {})
     path = Checkpoints(tmp_path / "checkpoints").save(1, contents)
@@ -79,7 +79,7 @@ def make(load):
     return trainer
 
 
-def test_a_resumed_run_equals_an_uninterrupted_one(make, tmp_path):
+def test_resume(make, tmp_path):
     whole, first = make(), make()
     for _ in range(6):
         whole.advance()

@@ -19,27 +19,20 @@ from dither.registry.config.errors import Refused
 CPU = torch.device("cpu")
 
 
-@pytest.fixture
-def make(load):
-    def trainer(*changes):
-        experiment = load(*changes).experiment
-        return Trainer(Diffusion.build(experiment), experiment.train, experiment.seed)
-
-    return trainer
-
-
 def weights(trainer):
     return [p.detach().clone() for p in trainer.system.model.parameters()]
 
 
-@pytest.mark.parametrize("parts", [1, 4])
-def test_a_step_is_adamw_on_the_weighted_mean_of_the_whole_batch(make, parts):
-    """Also when the batch comes in parts, whose weights differ because the noise does: it is that of the whole."""
-    trainer = make(f"train.accumulate={parts}", "train.lr_schedule=constant", "train.clip=1e9", "model.dropout=0.0")
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_step_is_adamw_on_the_weighted_mean(make_trainer, accumulate):
+    """Also with gradient accumulation over micro-batches of different weight."""
+    trainer = make_trainer(
+        f"train.accumulate={accumulate}", "train.lr_schedule=constant", "train.clip=1e9", "model.dropout=0.0"
+    )
     model = copy.deepcopy(trainer.system.model)
     reference, optimizer = trainer.system.with_model(model), AdamW(lr=0.02).build(model)
     for step in range(3):
-        figures = trainer.advance()
+        metrics = trainer.advance()
 
         seed_generators(CPU, Stream.STEP, trainer.seed, step, 0)
         measured = reference(reference.task.batch("train", trainer.rows(step)))
@@ -49,14 +42,14 @@ def test_a_step_is_adamw_on_the_weighted_mean_of_the_whole_batch(make, parts):
         norm = math.sqrt(sum(p.grad.square().sum().item() for p in model.parameters()))
         optimizer.step()
 
-        assert figures["loss"].item() == pytest.approx(loss.item(), rel=1e-6)
-        assert figures["grad_norm"].item() == pytest.approx(norm, rel=1e-5)
+        assert metrics["loss"].item() == pytest.approx(loss.item(), rel=1e-6)
+        assert metrics["grad_norm"].item() == pytest.approx(norm, rel=1e-5)
         for mine, expected in zip(weights(trainer), model.parameters(), strict=True):
             torch.testing.assert_close(mine, expected.detach(), rtol=1e-4, atol=1e-5)
 
 
-def test_an_epoch_takes_every_sample_once_and_noise_is_new_at_each_step(make, monkeypatch):
-    trainer = make("train.accumulate=1")
+def test_epoch_has_every_sample_once_with_new_noise(make_trainer, monkeypatch):
+    trainer = make_trainer("train.accumulate=1")
     taken, times = [], []
     system = trainer.system
     batch, corrupt = system.task.batch, system.process.corrupt
@@ -68,8 +61,8 @@ def test_an_epoch_takes_every_sample_once_and_noise_is_new_at_each_step(make, mo
     assert len(set(times)) == 40
 
 
-def test_the_rate_follows_the_schedule(make):
-    trainer = make()
+def test_learning_rate_follows_the_schedule(make_trainer):
+    trainer = make_trainer()
     seen = []
     for step in range(20):
         trainer.advance()
@@ -80,8 +73,8 @@ def test_the_rate_follows_the_schedule(make):
     assert max(seen) == 0.02
 
 
-def test_a_step_depends_on_nothing_drawn_before_it(make):
-    one, other = make(), make()
+def test_step_is_independent_of_earlier_draws(make_trainer):
+    one, other = make_trainer(), make_trainer()
     for trainer in (one, other):
         trainer.advance()
         if trainer is other:
@@ -89,22 +82,22 @@ def test_a_step_depends_on_nothing_drawn_before_it(make):
             draw(trainer.system, trainer.system.task.like(2, 0), 0)
         trainer.advance()
     assert all(torch.equal(a, b) for a, b in zip(weights(one), weights(other), strict=True))
-    third = make("seed=4")
+    third = make_trainer("seed=4")
     assert third.rows(0) != one.rows(0)
 
 
-def test_reading_gives_means_since_the_last_time(make):
-    trainer = make("train.accumulate=1")
+def test_pop_metrics_returns_means(make_trainer):
+    trainer = make_trainer("train.accumulate=1")
     totals = []
     for _ in range(3):
-        figures = trainer.advance()
-        totals.append((trainer.sums.tolist(), figures["grad_norm"].item()))
+        metrics = trainer.advance()
+        totals.append((trainer.sums.tolist(), metrics["grad_norm"].item()))
     sums, _ = totals[-1]
-    read = trainer.pop_metrics()
-    assert read["loss"] == pytest.approx(sums[0] / sums[1])
-    assert read["grad_norm"] == pytest.approx(sum(norm for _, norm in totals) / 3)
-    figures = trainer.advance()
-    assert trainer.pop_metrics()["loss"] == pytest.approx(figures["loss"].item(), rel=1e-6)
+    means = trainer.pop_metrics()
+    assert means["loss"] == pytest.approx(sums[0] / sums[1])
+    assert means["grad_norm"] == pytest.approx(sum(norm for _, norm in totals) / 3)
+    metrics = trainer.advance()
+    assert trainer.pop_metrics()["loss"] == pytest.approx(metrics["loss"].item(), rel=1e-6)
 
 
 BAD = 3
@@ -112,9 +105,9 @@ BAD = 3
 ROW = SampleOrder(40, 3).rows(8 * BAD + 5, 1)[0]
 
 
-@pytest.mark.parametrize("parts", [1, 2])
-def test_nan_stops_before_the_update_and_names_the_sample(make, parts):
-    trainer = make(f"task.poison={ROW}", f"train.accumulate={parts}")
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_nan_stops_before_the_update_and_names_the_sample(make_trainer, accumulate):
+    trainer = make_trainer(f"task.poison={ROW}", f"train.accumulate={accumulate}")
     for _ in range(BAD):
         trainer.advance()
     before, average = weights(trainer), copy.deepcopy(trainer.average.state_dict())
@@ -128,8 +121,8 @@ def test_nan_stops_before_the_update_and_names_the_sample(make, parts):
     assert str(caught.value).endswith(f"faulty training samples: {ROW}")
 
 
-def test_an_infinite_gradient_alone_stops_too(make):
-    trainer = make()
+def test_infinite_gradient_stops(make_trainer):
+    trainer = make_trainer()
     trainer.system.model.head.weight.register_hook(lambda gradient: gradient * math.inf)
     before = weights(trainer)
     with pytest.raises(NonFinite) as caught:
@@ -140,9 +133,9 @@ def test_an_infinite_gradient_alone_stops_too(make):
     assert math.isfinite(caught.value.loss)
 
 
-def test_where_waiting_is_dear_the_updates_are_made_void(make):
-    """As on a GPU: the host looks only now and then, and finds the weights as they were before the bad step."""
-    trainer = make(f"task.poison={ROW}")
+def test_deferred_guard_cancels_updates(make_trainer):
+    """As on a GPU: the host checks occasionally and finds the weights from before the bad step."""
+    trainer = make_trainer(f"task.poison={ROW}")
     trainer.advance()
     trainer.guard = FiniteGuard(trainer.optimizer, CPU, deferred=True)
     trainer.guard.start(1)
@@ -158,26 +151,27 @@ def test_where_waiting_is_dear_the_updates_are_made_void(make):
     assert (caught.value.step, caught.value.rows) == (BAD, [ROW])
 
 
-def test_making_void_changes_nothing_while_all_is_well(make):
-    plain, deferred = make(), make()
+def test_deferred_guard_does_not_change_finite_steps(make_trainer):
+    plain, deferred = make_trainer(), make_trainer()
     deferred.guard = FiniteGuard(deferred.optimizer, CPU, deferred=True)
     for trainer in (plain, deferred):
         for _ in range(4):
             trainer.advance()
     assert all(torch.equal(a, b) for a, b in zip(weights(plain), weights(deferred), strict=True))
-    assert plain.pop_metrics() == pytest.approx(deferred.pop_metrics()), "one adds up on the host, in float64"
+    assert plain.pop_metrics() == pytest.approx(deferred.pop_metrics()), "one sums on the host in float64"
 
 
-def test_an_optimizer_that_cannot_be_made_void_is_waited_for():
+def test_guard_synchronizes_without_found_inf():
     net = nn.Linear(2, 2)
     assert not FiniteGuard(torch.optim.SGD(net.parameters(), 0.1), torch.device("meta")).deferred
     assert FiniteGuard(AdamW().build(net), torch.device("meta")).deferred
     assert not FiniteGuard(AdamW().build(net), CPU).deferred
 
 
-def test_no_training_samples_is_refused(make):
-    with pytest.raises(Refused, match="no training samples"):
-        make("task.size=0")
+def test_no_training_samples(make_trainer):
+    with pytest.raises(Refused) as refused:
+        make_trainer("task.size=0")
+    assert refused.value.codes == ["no-samples"]
 
 
 def test_training_learns(load):
