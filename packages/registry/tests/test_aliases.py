@@ -1,4 +1,4 @@
-"""An earlier name works, says so, takes the options of then, and ends."""
+"""Earlier names of components: migrated options, warnings, expiry."""
 
 from typing import ClassVar
 
@@ -7,7 +7,6 @@ from packaging.version import Version
 from pydantic import Field
 
 from dither.registry.config.document import Document
-from dither.registry.config.errors import Refused
 from dither.registry.config.validation import alias_warnings, validate
 from dither.registry.kinds import BlockSpec
 from dither.registry.plugins.catalog import Catalog
@@ -48,7 +47,7 @@ def read(tmp_path, text, catalog):
     return validate(File, document, catalog), document
 
 
-def test_an_earlier_name_takes_its_own_options_and_is_told_where_it_stands(tmp_path):
+def test_an_earlier_name_takes_its_options_and_warns(tmp_path):
     text = 'more = ["new", "ours/older"]\n[block]\nuse = "old"\nnum_heads = 7\n'
     file, document = read(tmp_path, text, catalog())
     assert (file.block.name, file.block.heads, file.more[1].heads) == ("new", 7, 4)
@@ -59,22 +58,21 @@ def test_an_earlier_name_takes_its_own_options_and_is_told_where_it_stands(tmp_p
     assert catalog().find("block", "old").pinned == "ours/new@1"
 
 
-def test_today_s_name_takes_today_s_options_only(tmp_path):
+def test_the_current_name_takes_current_options_only(tmp_path, refused):
     file, document = read(tmp_path, "block = 'new'", catalog())
     assert alias_warnings(file, document) == []
-    with pytest.raises(Refused, match=r'did you mean "heads"|unknown key'):
+    with refused("unknown-key"):
         read(tmp_path, 'block = { use = "new", num_heads = 7 }', catalog())
 
 
-def test_an_earlier_name_ends_with_the_version_that_was_said(tmp_path):
+def test_an_earlier_name_expires(tmp_path, refused):
     assert read(tmp_path, "block = 'older'", catalog("0.2.9"))
-    with pytest.raises(Refused) as info:
+    with refused("unknown-component"):
         read(tmp_path, "block = 'older'", catalog("0.3"))
-    assert info.value.codes == ["unknown-component"]
     assert read(tmp_path, "block = 'old'", catalog("0.3"))
 
 
-def test_a_name_of_today_goes_before_an_earlier_one():
+def test_a_current_name_precedes_an_earlier_one():
     other = type("Other", (BlockSpec,), {"name": "old", "__doc__": "Another.", "build": lambda self, width, cond: None})
     found = catalog()
     found.add("theirs", [other])
@@ -99,7 +97,7 @@ def block(name, *aliases):
         ([block("new", Alias("old", "0.4")), block("other", Alias("old", "0.4"))], '"old" is taken'),
     ],
 )
-def test_an_earlier_name_that_cannot_be_is_refused(parts, message):
+def test_invalid_earlier_names_are_rejected(parts, message):
     found = Catalog()
     with pytest.raises(ValueError, match=message):
         found.add("ours", parts)
@@ -110,16 +108,18 @@ def test_an_earlier_name_that_cannot_be_is_refused(parts, message):
     ("migrate", "reason"),
     [
         (lambda options: options["half"], "KeyError: 'half'"),
-        (lambda options: None, 'TypeError: migrate of "old" returns None'),
+        (lambda options: None, "TypeError"),
         (lambda options: exit(0), "SystemExit: 0"),
     ],
 )
-def test_a_migration_that_fails_is_told_with_its_plugin(tmp_path, migrate, reason):
+def test_a_migration_that_fails_is_attributed(tmp_path, migrate, reason, refused):
     found = Catalog()
     found.add("ours", [block("new", Alias("old", "0.4", migrate=migrate))])
-    with pytest.raises(Refused, match=rf'block: block "new" of plugin "ours" failed: {reason}') as refused:
+    with refused("plugin-failed") as info:
         read(tmp_path, "[block]\nuse = 'old'", found)
-    assert refused.value.problems[0].origin.line
+    (problem,) = info.value.problems
+    assert (problem.path, problem.origin.line) == (("block",), 1)
+    assert f'"new" of plugin "ours" failed: {reason}' in problem.message
 
 
 def test_a_migration_does_not_touch_the_document(tmp_path):

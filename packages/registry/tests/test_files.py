@@ -1,4 +1,4 @@
-"""One-file plugins are modules here and in the processes started from here."""
+"""One-file plugins are modules in this process and its child processes."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def write(tmp_path, name, text):
     return path
 
 
-def test_all_files_reach_the_processes_started_from_here(tmp_path):
+def test_files_are_importable_in_child_processes(tmp_path):
     paths = [write(tmp_path, f"tp_{number}", f"value = {number}") for number in range(3)]
     for path in paths:
         import_file(path)
@@ -34,7 +34,7 @@ def test_all_files_reach_the_processes_started_from_here(tmp_path):
     assert done.stdout == "[0, 1, 2]\n", done.stderr
 
 
-def test_a_file_that_fails_is_not_handed_on(tmp_path):
+def test_a_file_that_fails_is_not_passed_on(tmp_path):
     with pytest.raises(ZeroDivisionError):
         import_file(write(tmp_path, "tp_bad", "1 / 0"))
     assert KNOWN not in os.environ
@@ -45,7 +45,7 @@ def test_a_file_that_fails_is_not_handed_on(tmp_path):
     assert list(json.loads(os.environ[KNOWN])) == [module_name(good)]
 
 
-def test_what_is_damaged_in_the_environment_is_done_without(tmp_path, monkeypatch):
+def test_an_invalid_environment_variable_is_ignored(tmp_path, monkeypatch):
     for text in ("{", "[]"):
         monkeypatch.setenv(KNOWN, text)
         assert import_file(write(tmp_path, "tp_good", "value = 3"))[0].value == 3
@@ -54,12 +54,12 @@ def test_what_is_damaged_in_the_environment_is_done_without(tmp_path, monkeypatc
 @pytest.mark.parametrize(
     "line", ["from . import tp_sibling", "from .tp_sibling import x", "from ..plugin_files import tp_no"]
 )
-def test_a_file_has_no_siblings(tmp_path, line):
+def test_a_file_cannot_import_siblings(tmp_path, line):
     write(tmp_path, "tp_sibling", "x = 1")
     with pytest.raises(ImportError, match="one-file plugin is one file"):
         import_file(write(tmp_path, "tp_main", line))
 
 
-def test_other_imports_that_fail_say_what_they_say(tmp_path):
+def test_other_import_errors_are_unchanged(tmp_path):
     with pytest.raises(ImportError, match="No module named 'not_there'"):
         import_file(write(tmp_path, "tp_main", "import not_there"))

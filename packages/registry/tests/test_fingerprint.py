@@ -1,4 +1,4 @@
-"""A fingerprint follows what an experiment may say, and nothing else: no address, no hash seed, no chance, no clock."""
+"""A fingerprint depends on names, types, bounds and defaults only: no addresses, hash seeds, randomness or time."""
 
 import os
 import random
@@ -35,7 +35,7 @@ class Colour(Enum):
 
 
 class Tree(Options):
-    """Is inside itself."""
+    """A recursive table."""
 
     branches: "list[Tree]" = []
 
@@ -47,16 +47,16 @@ class Inner(Options):
 
 
 class Loose:
-    """Has no text of its own."""
+    """Has no `repr`."""
 
 
 def drawn():
-    """Another one each time."""
+    """Return a random number."""
     return random.random()
 
 
 class Everything(BlockSpec):
-    """All that once followed the process."""
+    """Options whose text could depend on the process."""
 
     name: ClassVar[str] = "everything"
     checked: Annotated[int, AfterValidator(even)] = 4
@@ -78,7 +78,7 @@ class Everything(BlockSpec):
 
 
 def block(annotation=int, default=4, **more):
-    """Return a part with one option."""
+    """Return the fingerprint of a component with one option."""
 
     class Other(BlockSpec):
         """A block."""
@@ -97,8 +97,8 @@ def test_it_is_the_same_in_every_process():
     found = {fingerprint(Everything)}
     for seed in ("1", "77"):
         command = [sys.executable, "-c", code, os.path.dirname(__file__), seed + "000"]
-        surroundings = {**os.environ, "PYTHONHASHSEED": seed}
-        done = subprocess.run(command, capture_output=True, text=True, env=surroundings, check=True)
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
         found.add(done.stdout.strip())
     assert len(found) == 1
 
@@ -137,12 +137,12 @@ def model(depth=3, kind=int):
         ({"default": frozenset("ab")}, {"default": frozenset("ac")}),
     ],
 )
-def test_it_changes_with_what_may_be_said(one, other):
+def test_it_changes_with_the_options(one, other):
     assert block(**one) == block(**one)
     assert block(**one) != block(**other)
 
 
-def test_it_does_not_change_with_words_order_or_names_of_classes():
+def test_it_does_not_depend_on_docs_or_order():
     assert block(description="how many") == block()
     assert block(list[Annotated[int, Field(ge=1, description="x")]]) == block(list[Annotated[int, Field(ge=1)]])
     assert block(int | str) == block(str | int)
@@ -150,5 +150,5 @@ def test_it_does_not_change_with_words_order_or_names_of_classes():
     assert block(Annotated[int, Field(ge=1)]) == block(ge=1)
 
 
-def test_how_a_value_is_checked_counts():
+def test_it_depends_on_the_validator():
     assert block(Annotated[int, AfterValidator(even)]) != block(Annotated[int, BeforeValidator(even)])

@@ -1,4 +1,4 @@
-"""The text under an option: read when it is asked for, the same that pydantic reads as it makes a class."""
+"""Help texts of options, equal to those that pydantic collects."""
 
 import subprocess
 import sys
@@ -42,11 +42,11 @@ class Inner(Base):
 
 
 def eager(model: type[BaseModel]) -> dict[str, str]:
-    """What pydantic finds."""
+    """Return the texts that pydantic collected."""
     return {name: info.description for name, info in model.model_fields.items() if (info.description or "").strip()}
 
 
-def test_text_stands_below_the_field_and_comes_from_the_nearest_class() -> None:
+def test_text_comes_from_the_nearest_class() -> None:
     assert docs_of(Base) == {"width": "How wide.\n\nOver two lines.", "depth": "How deep.", "said": "In its Field."}
     assert docs_of(Inner) == {"width": "Anew.", "said": "In its Field.", "table": "A table."}
     assert docs_of(Inner.Table) == {"size": "Of the table."}

@@ -9,13 +9,13 @@ from dither.registry.config.errors import CODES, MAX_PROBLEMS, Origin, Problem, 
 
 
 @pytest.mark.parametrize(
-    ("found", "told", "last"),
+    ("found", "shown", "last"),
     [(1, 1, "0"), (MAX_PROBLEMS + 1, MAX_PROBLEMS + 1, str(MAX_PROBLEMS)), (9000, MAX_PROBLEMS + 1, None)],
 )
-def test_no_more_problems_are_told_than_a_person_can_read(found, told, last):
+def test_the_number_of_problems_is_limited(found, shown, last):
     problems = Refused([Problem(str(n), origin=Origin("a.toml", n + 1, 1, "x")) for n in range(found)]).problems
-    assert len(problems) == told
-    assert [problem.message for problem in problems[:-1]] == [str(n) for n in range(told - 1)]
+    assert len(problems) == shown
+    assert [problem.message for problem in problems[:-1]] == [str(n) for n in range(shown - 1)]
     assert problems[-1].message == (last or "8,950 more problems are not shown")
     assert str(Refused(problems).problems[-1].origin) == (f"a.toml:{found}:1" if last else "a.toml")
 

@@ -23,7 +23,7 @@ def test_with_mask_keeps_a_mask_and_appends_where_there_is_none():
     assert (field.mask, field.size) == (4, 5)
 
 
-def test_split_cuts_at_fields_and_keeps_pieces_of_a_single_field():
+def test_split_by_fields_and_slices_of_a_single_field():
     x = torch.arange(12).view(2, 6)
     assert {k: v.tolist() for k, v in GRAPH.split(x).items()} == {
         "nodes": [[0, 1, 2], [6, 7, 8]],
@@ -44,13 +44,13 @@ def test_split_cuts_at_fields_and_keeps_pieces_of_a_single_field():
         lambda: FeatureSpace(2, 3, (Group("g", 1, 3),), given=("h",)),
     ],
 )
-def test_impossible_spaces_are_refused(wrong):
+def test_invalid_spaces_are_rejected(wrong):
     with pytest.raises(ValueError, match=r"."):
         wrong()
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 3))
-def test_weighted_means_add_up_over_any_cut(rows, length, cut):
+def test_weighted_means_add_up_over_any_batches(rows, length, cut):
     generator = torch.Generator().manual_seed(rows * 10 + length)
     values, weights = torch.rand(2, rows, length, generator=generator, dtype=torch.float64)
     whole = Measured(values, weights)
@@ -77,7 +77,7 @@ def test_noise_is_exact_for_tiny_sigma_and_broadcasts():
     assert over(torch.zeros(2, 3), x).shape == (2, 3, 1)
 
 
-def test_records_move_and_cut_as_one():
+def test_records_are_moved_and_sliced():
     clean = Clean.of(torch.arange(6).view(3, 2), cell=torch.arange(3))
     part = clean[1:]
     assert part.x0.tolist() == [[2, 3], [4, 5]]

@@ -1,7 +1,7 @@
-"""What an editor needs to know of our TOML files: JSON Schema (draft-07) of options, with every part that may be named.
+"""JSON Schema (draft-07) of TOML files for editors, with every registered component.
 
-A part goes in as a name or as a table. The schema says so with `enum` on the name and one `if`/`then` for each part,
-never with alternatives: of a mistake among alternatives a reader can only say that none of them fits, and not where.
+A component is a name or a table. The schema uses `enum` for the name and `if`/`then` for each component instead of
+`anyOf`, because validators locate a mistake inside `anyOf` only as "no alternative matches".
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ __all__ = ["schema_of"]
 
 Schema = dict[str, Any]
 DRAFT = "http://json-schema.org/draft-07/schema#"
-"""What taplo, check-jsonschema, tombi and editors all read."""
+"""The draft that taplo, check-jsonschema, tombi and editors support."""
 TABLES = ("properties", "patternProperties")
 INNER = ("items", "additionalProperties", "propertyNames", "not")
 MANY = ("allOf", "anyOf", "oneOf")
 EXTENDS = {
-    "description": "A file, or several, relative to this one; what stands here is laid over it.",
+    "description": "One or more files, relative to this one, whose values this file overrides.",
     "type": ["string", "array"],
     "items": {"type": "string"},
 }
-"""The key that a `Document` reads before there is a model."""
+"""The key that `Document` resolves before validation."""
 NO_KEY = {"not": {"description": "unknown key"}}
-"""Refuses any value, and so an unknown key at its own place, where `false` would refuse the table around it."""
+"""Rejects an unknown key at its own place; `false` would reject the table around it."""
 
 
 def schema_of(model: type[Options], catalog: Catalog, *, title: str, extends: bool = False) -> Schema:
-    """Return the schema of a file that is read as `model`.
+    """Return the schema of a file that is validated as `model`.
 
     Args:
-        model: What the file is validated as.
-        catalog: The parts that may be named in its slots.
-        title: What editors show for the file.
-        extends: Whether it may extend another file. Nothing is `required` then: the other file may have it.
+        model: The model.
+        catalog: The components for its slots.
+        title: Title of the file in editors.
+        extends: Whether it may extend another file; then nothing is `required`.
     """
     definitions: Schema = {}
     top = _options(model, "", definitions)
@@ -70,11 +70,11 @@ class _Generator(GenerateJsonSchema):
 
 
 def _options(model: type[Options], prefix: str, definitions: Schema) -> Schema:
-    """Return the schema of a table of options; put the tables inside it into `definitions`, named after `prefix`."""
+    """Return the schema of a table of options; add inner tables to `definitions`, named after `prefix`."""
     made = model.model_json_schema(ref_template=f"#/definitions/{prefix}{{model}}", schema_generator=_Generator)
     for name, inner in made.pop("$defs", {}).items():
         definitions[prefix + name] = _table(inner)
-    if "$ref" in made:  # a table that holds itself
+    if "$ref" in made:  # a recursive table
         return dict(definitions[made["$ref"].removeprefix("#/definitions/")])
     return _table(made)
 
@@ -88,14 +88,14 @@ def _table(schema: Schema) -> Schema:
 
 
 def _settled(schema: Any) -> Any:
-    """Say in draft-07, and so that a mistake has one place, what pydantic says in the newest draft."""
+    """Convert the newest draft, which pydantic writes, to draft-07."""
     if not isinstance(schema, dict):
         return schema
     schema = {key: _inner(key, value) for key, value in schema.items()}
     if schema.get("default", ...) is None:
         del schema["default"]
     if "prefixItems" in schema:
-        schema["items"] = [_settled(item) for item in schema.pop("prefixItems")]  # beside them stands maxItems
+        schema["items"] = [_settled(item) for item in schema.pop("prefixItems")]
     if "description" in schema:
         schema["description"] = " ".join(schema["description"].split())
     if "anyOf" in schema:
@@ -104,7 +104,7 @@ def _settled(schema: Any) -> Any:
         schema["$ref"] = f"#/definitions/{schema.pop('kind')}"
         if isinstance(default := schema.get("default"), dict) and set(default) == {"use"}:
             schema["default"] = default["use"]
-    if "$ref" in schema and len(schema) > 1:  # draft-07 reads nothing beside $ref
+    if "$ref" in schema and len(schema) > 1:  # draft-07 ignores other keys next to $ref
         schema["allOf"] = [{"$ref": schema.pop("$ref")}]
     return schema
 
@@ -118,7 +118,7 @@ def _inner(key: str, value: Any) -> Any:
 
 
 def _by_type(schema: Schema) -> Schema:
-    """Write alternatives of different types as one rule for each type; null, which TOML lacks, goes."""
+    """Convert `anyOf` of different types to one rule per type; drop null, which TOML lacks."""
     rest = {key: value for key, value in schema.items() if key != "anyOf"}
     choices = [choice for choice in schema["anyOf"] if choice.get("type") != "null"]
     if len(choices) == 1:
@@ -144,10 +144,10 @@ def _kinds_in(schemas: Iterable[Any]) -> set[str]:
 
 
 def _definitions_of_kind(kind: str, catalog: Catalog) -> Schema:
-    """Return the definition of a kind, and one for each of its parts.
+    """Return the definition of a kind, and one for each of its components.
 
-    Options that every part of the kind understands alike stand with the kind, where editors find them before a part is
-    named, and where a table without `use`, which changes a part that another file names, is checked as well.
+    Options that all components of the kind share are in the definition of the kind, where editors find them before a
+    component is named, and where a table without `use` is checked.
     """
     definitions: Schema = {}
     tables = {}
@@ -166,7 +166,7 @@ def _definitions_of_kind(kind: str, catalog: Catalog) -> Schema:
         own = {key: True if shared[key] == option else option for key, option in table["properties"].items()}
         rest = {key: value for key, value in table.items() if key != "type"}
         definitions[name] = {**rest, "properties": {"use": True, **own}}
-        migrated = {alias.name for alias in part.spec.aliases if alias.migrate}  # these take what they took once
+        migrated = {alias.name for alias in part.spec.aliases if alias.migrate}  # these have other options
         forms = [form for form in names[part.pinned] if form.rpartition("/")[2].partition("@")[0] not in migrated]
         called = {"required": ["use"], "properties": {"use": {"enum": forms}}}
         rules.append({"if": called, "then": {"$ref": f"#/definitions/{name}"}})
@@ -191,7 +191,7 @@ def _safe(name: str) -> str:
 
 
 def _shared(tables: list[Schema]) -> Schema:
-    """Return every option: as it is where all parts that have it agree, else only with what they say of it."""
+    """Return every option: in full if all components with it agree, else its descriptions only."""
     found: dict[str, list[Schema]] = {}
     for table in tables:
         for key, option in table.items():
@@ -207,7 +207,7 @@ def _only_described(options: list[Schema]) -> Schema:
 
 
 def _names(kind: str, parts: list[Component], catalog: Catalog) -> dict[str, list[str]]:
-    """Return every way to name each part, by its pinned name; a short name that is ambiguous belongs to none."""
+    """Return every way to name each component, by its pinned name; an ambiguous short name belongs to none."""
     names = {}
     for part in parts:
         called = [part.name, *(alias.name for alias in part.spec.aliases)]

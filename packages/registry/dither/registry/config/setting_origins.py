@@ -1,4 +1,4 @@
-"""Where every value of an experiment came from: a file, a change, or the default of a part."""
+"""Origin of every value of an experiment: a file, an override, or a default."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["Setting", "select", "settings"]
 
 @dataclass(frozen=True)
 class Setting:
-    """The final value of one option.
+    """The effective value of one option.
 
     Attributes:
         path: Keys from the top of the experiment.
-        value: What holds; None where the option is left open.
-        places: Where it was given: the place that holds, then those that it overrides.
-        default_of: The part or table whose default holds, if nothing was given or what was given is unset.
+        value: The value, or None.
+        places: Where it was given: the effective place first, then those it overrides.
+        default_of: The component or table whose default is used, if no value is given.
     """
 
     path: Path
@@ -33,7 +33,7 @@ class Setting:
 
     @property
     def story(self) -> str:
-        """Say where the value came from: `from --set train.lr=1, over base.toml:14:6`."""
+        """Return the origin as text: `from --set train.lr=1, over base.toml:14:6`."""
         places = list(map(str, self.places))
         if self.default_of is None:
             return f"from {places[0]}" + (f", over {', '.join(places[1:])}" if places[1:] else "")
@@ -42,7 +42,7 @@ class Setting:
 
 
 def settings(options: Options, document: Document, catalog: Catalog | None = None) -> Iterator[Setting]:
-    """Yield every option of validated options with its value, in the order in which they stand there."""
+    """Yield every option of validated options with its value, in order."""
     yield from _below(options, (), "the experiment", document, catalog)
 
 
@@ -50,7 +50,7 @@ def select(found: list[Setting], key: str) -> list[Setting]:
     """Return the setting of a key, or those of a table.
 
     Raises:
-        Refused: There is no such key; the nearest one is named.
+        Refused: There is no such key.
     """
     chosen = [setting for setting in found if _is_below(dotted(setting.path), key)]
     if not chosen:
@@ -58,7 +58,8 @@ def select(found: list[Setting], key: str) -> list[Setting]:
         known = list(dict.fromkeys(ends))
         close = nearest(key, known) or nearest(key.rpartition(".")[2], (name.rpartition(".")[2] for name in known))
         full = next((name for name in known if name == close or name.endswith(f".{close}")), None)
-        raise Refused(f'"{key[:100]}" is no key of this experiment' + (f'; did you mean "{full}"?' if full else ""))
+        text = f'the experiment has no key "{key[:100]}"' + (f'; did you mean "{full}"?' if full else "")
+        raise Refused(text, code="unknown-key")
     return chosen
 
 

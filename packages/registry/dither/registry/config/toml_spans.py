@@ -1,6 +1,6 @@
-"""Where every key and value of a TOML text stands, which tomllib does not tell.
+"""Offsets of every key and value of a TOML text, which tomllib does not report.
 
-The text is known to be valid TOML, so this reads only as much grammar as is needed to walk over it.
+The text is known to be valid TOML, so only as much grammar is parsed as is needed to walk over it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ BARE_VALUE = re.compile(r"[^,\]}#\r\n]*[^,\]}#\r\n \t]")
 
 
 class Span(NamedTuple):
-    """Offsets of a key and of its value; a table that a header or a dotted key opens has its key for a value."""
+    """Offsets of a key and its value; for a table opened by a header or a dotted key, both are those of the key."""
 
     key: tuple[int, int]
     value: tuple[int, int]
 
 
 def key_spans(text: str) -> dict[Path, Span]:
-    """Return for every key, table and array element of a valid TOML text where it was first given."""
+    """Return the span of every key, table and array element of a valid TOML text, where it first occurs."""
     return _Walk(text).run()
 
 
@@ -62,7 +62,7 @@ class _Walk:
         return match[0]
 
     def header(self) -> Path:
-        """Read `[a.b]` or `[[a.b]]` and return the path of the table it opens."""
+        """Parse `[a.b]` or `[[a.b]]` and return the path of the table it opens."""
         array = self.text.startswith("[[", self.at)
         self.at += 2 if array else 1
         *outer, (name, place) = self.key()
@@ -77,7 +77,7 @@ class _Walk:
         return path
 
     def last(self, path: Path) -> Path:
-        """Go on to the last element where the path is an array of tables."""
+        """Return the path of the last element if the path is an array of tables."""
         return (*path, self.arrays[path]) if path in self.arrays else path
 
     def note(self, path: Path, place: tuple[int, int]) -> Path:
@@ -85,7 +85,7 @@ class _Walk:
         return path
 
     def key(self) -> list[tuple[str, tuple[int, int]]]:
-        """Read a dotted key: each part and where it stands."""
+        """Parse a dotted key; return its parts with their offsets."""
         parts: list[tuple[str, tuple[int, int]]] = []
         while True:
             self.skip(SPACE)
@@ -107,7 +107,7 @@ class _Walk:
         self.value((*path, name), place)
 
     def value(self, path: Path, key: tuple[int, int] | None = None) -> None:
-        """Read a value; an element of an array is its own key."""
+        """Parse a value; an element of an array is its own key."""
         self.skip(SPACE)
         start, char = self.at, self.text[self.at]
         if char in "\"'":
@@ -122,7 +122,7 @@ class _Walk:
         self.found[path] = Span(key or place, place)
 
     def items(self, path: Path, end: str) -> None:
-        """Read the inside of an array or of an inline table."""
+        """Parse the inside of an array or of an inline table."""
         self.at += 1
         index = 0
         while True:

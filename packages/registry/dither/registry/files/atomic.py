@@ -1,4 +1,4 @@
-"""Where prepared data is kept, how a data set that travels as a wheel is fetched, how to write a file whole or not."""
+"""Atomic writes of files and folders, and checksums."""
 
 from __future__ import annotations
 
@@ -21,47 +21,47 @@ def sha256_of(path: Path) -> str:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Yield a path beside `path` to write to; when the block ends well, the file takes its place in one step.
+    """Yield a temporary path with the same suffix; when the block succeeds, the file replaces `path` atomically.
 
-    A reader sees the old file or the new one, never a part, whatever happens in between. The temporary name keeps the
-    suffix, and a block that raises leaves nothing behind. Missing folders are made.
+    Readers see the old or the new file, never a partial one. Nothing remains if the block raises. Missing folders are
+    created.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.stem}-{secrets.token_hex(4)}{path.suffix}")
+    temporary = path.with_name(f".{path.stem}-{secrets.token_hex(4)}{path.suffix}")
     try:
-        yield beside
-        fsync(beside)
-        beside.replace(path)
+        yield temporary
+        fsync(temporary)
+        temporary.replace(path)
         fsync(path.parent)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 @contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
-    """Yield a folder beside `folder` to fill; when the block ends well, it takes its place.
+    """Yield a temporary folder; when the block succeeds, it replaces `folder`.
 
-    What was there before goes only then. A block that raises leaves nothing behind.
+    Nothing remains if the block raises.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     mark = secrets.token_hex(4)
-    beside, former = (folder.with_name(f".{folder.name}-{mark}{end}") for end in ("", "-old"))
-    beside.mkdir()
+    temporary, former = (folder.with_name(f".{folder.name}-{mark}{end}") for end in ("", "-old"))
+    temporary.mkdir()
     try:
-        yield beside
-        fsync(beside)
+        yield temporary
+        fsync(temporary)
         if folder.exists():
             folder.replace(former)
-        beside.replace(folder)
+        temporary.replace(folder)
         fsync(folder.parent)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         if former.exists() and folder.exists():
             shutil.rmtree(former, ignore_errors=True)
 
 
 def fsync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on disk."""
+    """Flush a file, or the entries of a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

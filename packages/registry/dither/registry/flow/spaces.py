@@ -1,7 +1,7 @@
-"""Spaces: what one sample of a task looks like, position by position.
+"""Spaces: the shape and vocabulary of one sample of a task.
 
-A space is plain data. It is known before torch is imported, so that parts which do not fit are refused early; torch is
-imported only by the methods that return tensors. Letters: B batch, L length, V vocabulary (the largest of all fields).
+A space is plain data, known before torch is imported, so that incompatible components are rejected early. Only methods
+that return tensors import torch. Letters: B batch, L length, V vocabulary (the largest of all fields).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Data = Literal["tokens", "features"]
 
 @dataclass(frozen=True)
 class Condition:
-    """Something that a task tells beside each sample, in `Clean.cond` under this name.
+    """A conditioning variable of samples, in `Clean.cond` under its name.
 
     Attributes:
         name: The name.
-        size: Number of labels 0 .. size-1, one per sample (`B`); None for one number per position (`B L`). A label of
-            -1 says that it is not told for this sample, as if the condition were absent.
-        labels: What the labels are called, by which samples may be asked for; empty where they have no names.
-        partial: Whether there are samples of which no label is told, such as those of cell types that are held out.
+        size: Number of labels 0 .. size-1, one per sample (`B`); None for one number per position (`B L`). The label -1
+            means unconditional, as if the condition were absent.
+        labels: Names of the labels, which `sample.cond` accepts; empty if they have none.
+        partial: Whether some samples have no label, such as those of held-out cell types.
     """
 
     name: str
@@ -38,22 +38,22 @@ class Condition:
 
     def __post_init__(self) -> None:
         if self.size is not None and self.size < 1:
-            raise ValueError(f'condition "{self.name}" needs at least one label, not {self.size}')
+            raise ValueError(f'condition "{self.name}" requires at least one label, not {self.size}')
         if self.labels and len(self.labels) != self.size:
-            raise ValueError(f'condition "{self.name}" has {self.size} labels, and {len(self.labels)} names for them')
+            raise ValueError(f'condition "{self.name}" has {self.size} labels but {len(self.labels)} names')
 
 
 @dataclass(frozen=True)
 class Field:
-    """A run of positions that share one vocabulary: ids 0 .. size-1, specials included.
+    """Consecutive positions that share one vocabulary of ids 0 .. size-1, special ids included.
 
     Attributes:
-        name: What the positions are, such as "nodes".
+        name: Name, such as "nodes".
         length: Number of positions.
-        size: Number of ids, MASK and PAD included where the field has them.
-        mask: The id that says "hidden", or None.
-        pad: The id on positions that a sample does not use, or None.
-        end: The id after which nothing of a sample counts, such as the end of a text, or None. Clean data holds it.
+        size: Number of ids, with MASK and PAD if the field has them.
+        mask: The MASK id, or None.
+        pad: The id of unused positions, or None.
+        end: The id that ends a sample, such as end of text, or None. It occurs in clean data.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Field:
 
     def __post_init__(self) -> None:
         if self.length < 1 or self.size < 1:
-            raise ValueError(f'field "{self.name}" needs a length and a size of at least 1: {self.length}, {self.size}')
+            raise ValueError(f'field "{self.name}" requires length and size of at least 1: {self.length}, {self.size}')
         for special in ("mask", "pad", "end"):
             value = getattr(self, special)
             if value is not None and not 0 <= value < self.size:
@@ -74,7 +74,7 @@ class Field:
 
 @dataclass(frozen=True)
 class TokenSpace:
-    """Sequences of ids; each field keeps a vocabulary of its own. `conditions` are told beside each sample."""
+    """Sequences of ids; each field has its own vocabulary. `conditions` are the conditioning variables."""
 
     fields: tuple[Field, ...]
     conditions: tuple[Condition, ...] = ()
@@ -82,28 +82,28 @@ class TokenSpace:
     def __post_init__(self) -> None:
         names = [field.name for field in self.fields]
         if not names or len(set(names)) != len(names):
-            raise ValueError(f"a token space needs at least one field, and different names: {names}")
+            raise ValueError(f"a token space requires at least one field, with unique names: {names}")
 
     def __str__(self) -> str:
         return "tokens (" + ", ".join(f"{f.name}: {f.length} of {f.size} ids" for f in self.fields) + ")"
 
     @property
     def data(self) -> Data:
-        """The sort of data: tokens."""
+        """The type of data: tokens."""
         return "tokens"
 
     @property
     def length(self) -> int:
-        """Number of positions of all fields."""
+        """Number of positions of all fields together."""
         return sum(field.length for field in self.fields)
 
     @property
     def vocab(self) -> int:
-        """Number of ids of the largest field."""
+        """Size of the largest vocabulary."""
         return max(field.size for field in self.fields)
 
     def with_mask(self) -> TokenSpace:
-        """Return the space in which every field has a MASK id, appended where there is none."""
+        """Return the space with a MASK id in every field, appended where it is missing."""
 
         def masked(field: Field) -> Field:
             return field if field.mask is not None else replace(field, mask=field.size, size=field.size + 1)
@@ -111,9 +111,9 @@ class TokenSpace:
         return replace(self, fields=tuple(masked(field) for field in self.fields))
 
     def table(self, row: Callable[[Field], Tensor]) -> Shaped[Tensor, "rows ..."]:
-        """Stack `row(field)` once per position, or once in all when there is a single field.
+        """Stack `row(field)` once per position, or once in total for a single field.
 
-        One row broadcasts over any length, which lets a single field come in pieces, as in block sampling.
+        One row broadcasts over any length, so that a single field may be sliced, as in block sampling.
         """
         import torch
 
@@ -122,13 +122,13 @@ class TokenSpace:
         return torch.cat([row(field).expand(field.length, *row(field).shape) for field in self.fields])
 
     def usable(self) -> Bool[Tensor, "rows V"]:
-        """True for the ids inside the vocabulary of the position."""
+        """Return which ids are in the vocabulary of each position."""
         import torch
 
         return self.table(lambda field: torch.arange(self.vocab) < field.size)
 
     def clean(self) -> Bool[Tensor, "rows V"]:
-        """True for the ids that clean data may hold: neither MASK nor PAD."""
+        """Return which ids may occur in clean data: all except MASK and PAD."""
         import torch
 
         def row(field: Field) -> Tensor:
@@ -141,7 +141,7 @@ class TokenSpace:
         return self.table(row)
 
     def split(self, x: Shaped[Tensor, "..."], dim: int = 1) -> dict[str, Tensor]:
-        """Cut a tensor with one entry per position along `dim` into the parts of its fields."""
+        """Split a tensor with one entry per position along `dim` into its fields."""
         if len(self.fields) == 1:
             return {self.fields[0].name: x}
         parts = x.split_with_sizes([field.length for field in self.fields], dim)
@@ -150,7 +150,7 @@ class TokenSpace:
 
 @dataclass(frozen=True)
 class Group:
-    """A named run of columns of a feature space, `start` to `stop` (exclusive)."""
+    """Named columns `start` to `stop` (exclusive) of a feature space."""
 
     name: str
     start: int
@@ -159,18 +159,18 @@ class Group:
 
 @dataclass(frozen=True)
 class FeatureSpace:
-    """Real vectors: `length` positions of `width` numbers, whose columns may have named groups.
+    """Real vectors: `length` positions of `width` columns, which may be grouped.
 
     Attributes:
         length: Number of positions.
-        width: Numbers of each.
-        groups: Named runs of columns.
-        conditions: What is told beside each sample.
-        given: Names of the groups that are known at every position of every sample, so that nothing of them is hidden.
-        standardised: Whether every column has mean 0 and standard deviation 1 over the training samples, so that values
-            fall below 0; None where the task does not say.
+        width: Number of columns.
+        groups: Named ranges of columns.
+        conditions: The conditioning variables.
+        given: Groups that are known at every position of every sample, and so never masked.
+        standardised: Whether all columns have mean 0 and standard deviation 1 on the training split, so that values may
+            be negative; None if unknown.
 
-    Spaces are equal where samples have the same shape and names; `given` and `standardised` say what they may hold.
+    `given` and `standardised` do not take part in comparisons.
     """
 
     length: int
@@ -182,19 +182,19 @@ class FeatureSpace:
 
     def __post_init__(self) -> None:
         if self.length < 1 or self.width < 1:
-            raise ValueError(f"a feature space needs a length and a width of at least 1: {self.length}, {self.width}")
+            raise ValueError(f"a feature space requires length and width of at least 1: {self.length}, {self.width}")
         for group in self.groups:
             if not 0 <= group.start < group.stop <= self.width:
                 raise ValueError(f'group "{group.name}" spans {group.start}..{group.stop} of {self.width} columns')
-        if strange := sorted(set(self.given) - {group.name for group in self.groups}):
-            raise ValueError(f"given names no groups of columns: {', '.join(strange)}")
+        if unknown := sorted(set(self.given) - {group.name for group in self.groups}):
+            raise ValueError(f"given contains unknown groups: {', '.join(unknown)}")
 
     def __str__(self) -> str:
         return f"features ({self.length} positions of {self.width} numbers)"
 
     @property
     def data(self) -> Data:
-        """The sort of data: features."""
+        """The type of data: features."""
         return "features"
 
 

@@ -1,4 +1,4 @@
-"""Everything there is to say of one part, read off its Spec."""
+"""Describe a component from its Spec: options, contracts, snippet, source."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ PLACES = {
     "metric": "evaluate",
     "tracker": "train",
 }
-"""The table of an experiment file where a kind most often goes; the others stand at the top."""
+"""The table of an experiment file that usually contains a kind; other kinds are at the top."""
 LISTED = {"metric": "metrics", "tracker": "trackers"}
-"""The key of kinds that an experiment file lists."""
+"""The key of a kind of which an experiment file has a list."""
 BOUNDS: dict[type, tuple[str, str]] = {
     Ge: (">= {}", "ge"),
     Gt: ("> {}", "gt"),
@@ -47,10 +47,10 @@ WORDS = {int: "integer", float: "number", str: "string", bool: "true or false", 
 
 
 def describe(part: Component, catalog: Catalog) -> dict[str, Any]:
-    """Return all there is to know of a part.
+    """Return the description of a component, with plain values.
 
-    That is its names, doc, options (each with type and bounds, default, doc), contracts (what it is given, serves and
-    refuses), a snippet for an experiment file, and the place of the source.
+    It has names, doc, options (type with bounds, default, doc), contracts (arguments, served data, checks), a snippet
+    of an experiment file, and the source location.
     """
     spec = part.spec
     return {
@@ -69,7 +69,7 @@ def describe(part: Component, catalog: Catalog) -> dict[str, Any]:
 
 
 def options_of(spec: type[Spec]) -> list[dict[str, str]]:
-    """Return name, type with bounds, default and doc of every option, as a person reads them."""
+    """Return name, type with bounds, default and doc of every option, as text."""
     docs = docs_of(spec)
     return [
         {"name": key, "type": _type(info), "default": _default(info), "doc": " ".join(docs.get(key, "").split())}
@@ -78,7 +78,7 @@ def options_of(spec: type[Spec]) -> list[dict[str, str]]:
 
 
 def _contracts(spec: type[Spec]) -> Iterator[tuple[str, str]]:
-    """Yield what the class itself says of how it fits others; what only `check` can tell, in the words of its doc."""
+    """Yield what the class declares about compatibility; for `check`, the first line of its doc."""
     kind = KINDS[spec.kind]
     yield "is", summary_of(kind)
     if given := list(inspect.signature(spec.build).parameters)[1:]:  # type: ignore[attr-defined]
@@ -93,13 +93,16 @@ def _contracts(spec: type[Spec]) -> Iterator[tuple[str, str]]:
         yield "bound", "its mean is the diffusion part of a bound on -log p(x_0), in nats; evaluation adds the rest"
     check = getattr(spec, "check", None)
     if check is not None and check is not getattr(kind, "check", None) and check.__doc__:
-        yield "checks", inspect.cleandoc(check.__doc__).partition("\n")[0].removeprefix("Yield ")
+        yield (
+            "checks",
+            inspect.cleandoc(check.__doc__).partition("\n")[0].removeprefix("Yield ").removeprefix("reasons why "),
+        )
 
 
 def _source(spec: type[Spec]) -> str:
     try:
         return f"{Path(inspect.getsourcefile(spec) or '?')}:{inspect.getsourcelines(spec)[1]}"
-    except (OSError, TypeError):  # made at run time, without a file
+    except (OSError, TypeError):  # a class without a source file
         return "?"
 
 
@@ -142,7 +145,7 @@ def _default(info: FieldInfo) -> str:
 
 
 def toml(value: Any) -> str:
-    """Write a plain value as TOML does, on one line."""
+    """Return a value as one line of TOML."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):
@@ -157,7 +160,7 @@ def toml(value: Any) -> str:
 
 
 def _snippet(spec: type[Spec], catalog: Catalog) -> str:
-    """Return lines of an experiment file that name the part at its place, with what must be given."""
+    """Return lines of an experiment file that use the component, with its required options."""
     place = PLACES.get(spec.kind)
     pairs = ", ".join([f'use = "{spec.name}"', *_required(spec, catalog)])
     table = f"{{ {pairs} }}"
@@ -166,7 +169,7 @@ def _snippet(spec: type[Spec], catalog: Catalog) -> str:
 
 
 def _required(spec: type[Spec], catalog: Catalog) -> Iterator[str]:
-    """Yield the options that must be given, with a value that validates."""
+    """Yield assignments of the required options, with values that validate."""
     for key, info in spec.model_fields.items():
         if not info.is_required():
             continue
@@ -179,7 +182,7 @@ def _required(spec: type[Spec], catalog: Catalog) -> Iterator[str]:
 
 
 def _example(annotation: Any, metadata: list[Any]) -> Any:
-    """Return a value that a required option takes, as far as its type and bounds tell."""
+    """Return a value that satisfies the type and the bounds of a required option."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     facts = {type(item): getattr(item, BOUNDS[type(item)][1]) for item in metadata if type(item) in BOUNDS}
     if hasattr(annotation, "__metadata__"):

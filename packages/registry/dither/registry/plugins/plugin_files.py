@@ -1,8 +1,7 @@
-"""One-file plugins as importable modules, here and in every process started from here.
+"""One-file plugins as importable modules, in this process and its child processes.
 
-A file that an experiment names is imported as `<this module>.<stem>_<hash>`. Its path and sha256 travel in an
-environment variable, so that worker processes can unpickle what the file defines; a file that was changed meanwhile is
-refused there.
+A file is imported as `<this module>.<stem>_<hash>`. An environment variable passes its path and sha256 on, so that
+worker processes can unpickle its classes; a file that was changed since is rejected there.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from types import CodeType, ModuleType
 __all__ = ["KNOWN", "import_file", "module_name"]
 
 KNOWN = "DITHER_PLUGIN_FILES"
-"""The environment variable in which a process hands the files it has imported to those it starts."""
-__path__: list[str] = []  # a package, as far as the import system is concerned: its modules are found by `_Finder`
+"""Environment variable that passes the imported files to child processes."""
+__path__: list[str] = []  # makes this module a package, whose modules `_Finder` finds
 
 
 def module_name(path: Path) -> str:
@@ -33,10 +32,10 @@ def module_name(path: Path) -> str:
 
 
 def import_file(path: Path) -> tuple[ModuleType, str]:
-    """Import a file anew; return the module and the sha256 of what was imported.
+    """Import a file, again if it was imported before; return the module and its sha256.
 
     Raises:
-        OSError: It cannot be read; or whatever it raises.
+        OSError: It cannot be read; or any exception of the file.
     """
     name, sha256 = module_name(path), hashlib.sha256(path.read_bytes()).hexdigest()
     before = os.environ.get(KNOWN)
@@ -47,7 +46,7 @@ def import_file(path: Path) -> tuple[ModuleType, str]:
     except BaseException as error:
         os.environ.pop(KNOWN) if before is None else os.environ.__setitem__(KNOWN, before)
         if isinstance(error, ImportError) and (error.name or "").startswith(__name__):
-            error.msg = "a one-file plugin is one file: it has no siblings to import"
+            error.msg = "a one-file plugin is one file and cannot import siblings"
         raise
 
 
@@ -60,17 +59,17 @@ def _known() -> dict[str, list[str]]:
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Runs a file whose bytes are those that were agreed on; leaves no byte code beside it."""
+    """Loads a file if its checksum is the expected one; writes no byte code."""
 
     def __init__(self, name: str, path: str, sha256: str) -> None:
         super().__init__(name, path)
         self.sha256 = sha256
 
     def get_code(self, fullname: str) -> CodeType | None:
-        """Compile the file."""
+        """Compile the source after checking its sha256."""
         source = Path(self.path).read_bytes()
         if hashlib.sha256(source).hexdigest() != self.sha256:
-            raise ImportError(f"plugin file {self.path} was changed after it was first imported")
+            raise ImportError(f"plugin file {self.path} was changed after it was imported")
         code: CodeType = self.source_to_code(source, self.path)
         return code
 
@@ -79,7 +78,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Find the modules of files that this process, or one that started it, has imported."""
+        """Find the modules of files that this process or a parent process imported."""
         if not fullname.startswith(f"{__name__}.") or fullname not in (known := _known()):
             return None
         file, sha256 = known[fullname]

@@ -1,4 +1,4 @@
-"""Earlier names in an experiment file: they work, and are told where they stand."""
+"""Migrate options of earlier names; find the components in options."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ __all__ = ["components_in", "migrate_options"]
 
 
 def migrate_options(spec: type[Spec], name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Bring options that were given under an earlier name up to date.
+    """Convert options that were given under an earlier name.
 
     Raises:
-        TypeError: Its `migrate` returns no options; or whatever it raises.
+        TypeError: `migrate` does not return a dict; or any exception of `migrate`.
     """
     for alias in spec.aliases:
         if alias.name == name != spec.name and alias.migrate is not None:
-            today: Any = alias.migrate(deepcopy(options))
-            if not isinstance(today, dict):
-                raise TypeError(f'migrate of "{name}" returns {today!r}, not the options of today')
-            return today
+            migrated: Any = alias.migrate(deepcopy(options))
+            if not isinstance(migrated, dict):
+                raise TypeError(f'migrate of "{name}" returned {migrated!r}, not a dict')
+            return migrated
     return options
 
 
 def components_in(value: Any, path: Path = ()) -> Iterator[tuple[Path, Spec]]:
-    """Yield every part inside validated options, with the path to it."""
+    """Yield every component in validated options, with its path."""
     if isinstance(value, Spec):
         yield path, value
     if isinstance(value, Options):

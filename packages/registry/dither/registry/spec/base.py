@@ -1,4 +1,4 @@
-"""A Spec is the typed, savable description of one part; a Slot is a place for a part inside another Spec."""
+"""A Spec declares the options of one component; a Slot is an option that takes another component."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,9 +30,9 @@ __all__ = [
 
 
 class Options(BaseModel):
-    """Options as they stand in a TOML table: typed, bounded, frozen, and no key that is not listed.
+    """Options of a TOML table: typed, bounded and frozen; unknown keys are errors.
 
-    A docstring under a field is its help text.
+    The docstring below a field is its help text.
     """
 
     model_config = ConfigDict(
@@ -42,13 +42,13 @@ class Options(BaseModel):
         allow_inf_nan=False,
         validate_default=True,
         ser_json_inf_nan="strings",
-        defer_build=True,  # a menu offers many parts, of which an experiment uses a few
+        defer_build=True,  # an experiment uses few of the registered components
     )
 
     @model_validator(mode="before")
     @classmethod
     def _with_default_parts(cls, given: Any) -> Any:
-        """Let a table without `use` change the part that stands there by default, as it would one of another file."""
+        """Merge a table without `use` into the default component of a slot."""
         if not isinstance(given, Mapping):
             return given
         parts = {
@@ -60,7 +60,7 @@ class Options(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """Put the help text of every option into its schema."""
+        """Add the help text of every option."""
         from .option_docs import docs_of
 
         made = handler(schema)
@@ -73,12 +73,12 @@ class Options(BaseModel):
 
 @dataclass(frozen=True)
 class Alias:
-    """An earlier name of a part, which still works and says so.
+    """An earlier name of a component, which works with a warning.
 
     Attributes:
         name: The earlier name.
-        removed_in: Version of the plugin's distribution from which on the earlier name is refused.
-        migrate: From the options as the earlier name took them to those of today; by default they are the same.
+        removed_in: Version of the plugin's distribution that removes it.
+        migrate: Converts options of the earlier name to current ones; by default they are the same.
     """
 
     name: str
@@ -87,40 +87,40 @@ class Alias:
 
 
 class Spec(Options):
-    """Options of one part. Subclass a kind from `dither.registry.kinds`, give it a `name`, and write `build`.
+    """Options of one component. Subclass a kind of `dither.registry.kinds`, set `name`, and implement `build`.
 
-    The class docstring says what the part does; its first line is the summary that lists show. `build` imports the
-    module that does the work, so that a Spec is read without torch.
+    The first line of the class docstring is the summary in lists. `build` imports the implementation, so that a Spec is
+    read without torch.
     """
 
     kind: ClassVar[str]
     name: ClassVar[str]
     rev: ClassVar[int] = 1
-    """Raise it when the same options begin to give other results, or when the options change."""
+    """The revision; raise it when options change, or the same options give other results."""
     aliases: ClassVar[tuple[Alias, ...]] = ()
-    """Earlier names of the part."""
+    """Earlier names."""
 
     def traits(self) -> frozenset[str]:
-        """Tell what these options promise beyond the kind, such as "zero-init"; the conformance kit checks each."""
+        """Return properties that these options guarantee, such as "zero-init"; the conformance kit checks each."""
         return frozenset()
 
 
 _default_catalog: list[Callable[[], Any]] = []
-"""Returns the catalog of a Slot that is parsed without a context; set by `dither.registry`."""
+"""Returns the catalogue of a slot that is validated without a context; set by `dither.registry`."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Turns a table `{use = "name", ...}` or a bare name into the Spec that it names."""
+    """Annotation that validates a table `{use = "name", ...}` or a bare name as the Spec it names."""
 
     def __get_pydantic_core_schema__(self, source: type[Spec], handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Look the name up in the catalogue found in the validation context."""
+        """Look the name up in the catalogue of the validation context."""
 
         def parse(value: Any, info: ValidationInfo) -> Spec:
             if isinstance(value, Spec):
                 if value.kind != source.kind:
-                    what = f'"{value.name}" is {with_article(value.kind)}, not {with_article(source.kind)}'
-                    raise PydanticCustomError("wrong_kind", what)
+                    text = f'"{value.name}" is {with_article(value.kind)}, not {with_article(source.kind)}'
+                    raise PydanticCustomError("wrong_kind", text)
                 return value
             catalog = (info.context or {}).get("catalog")
             if catalog is None:
@@ -138,7 +138,7 @@ class Place:
         )
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """Say which kind of part goes here; `schema.schema_of` writes out what that means."""
+        """Return the kind, which `config.json_schema` resolves."""
         return {"kind": schema["metadata"]["kind"]}
 
 
@@ -146,17 +146,17 @@ S = TypeVar("S", bound=Spec)
 Slot = Annotated[S, Place()]
 """`block: Slot[BlockSpec]` takes `block = "adaln-zero"` or `block = { use = "adaln-zero", heads = 4 }`.
 
-Where it has a default, a table without `use` changes options of that part.
+With a default, a table without `use` changes options of the default component.
 """
 
 
 def named(name: str, **options: Any) -> Any:
-    """A part by name, as the default of a Slot."""
+    """Return the default of a slot: a component by name, with options."""
     return {"use": name, **options}
 
 
 def default_part(info: FieldInfo | None) -> dict[str, Any] | None:
-    """Return the part that stands in a slot by default, as a table; None for what is no slot, or has none."""
+    """Return the default component of a slot as a table; None without one."""
     if info is None or not isinstance(info.default, dict) or not isinstance(info.default.get("use"), str):
         return None
     within = (item for inner in get_args(info.annotation) for item in getattr(inner, "__metadata__", ()))
@@ -164,7 +164,7 @@ def default_part(info: FieldInfo | None) -> dict[str, Any] | None:
 
 
 def merge_tables(table: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table with the values of another one on top, also in the tables inside that name the same part."""
+    """Return a table overridden by another; inner tables are merged if they use the same component."""
     found = dict(table)
     for key, value in over.items():
         before: Any = found.get(key)
@@ -176,10 +176,10 @@ def merge_tables(table: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str,
 
 
 def with_article(kind: str) -> str:
-    """Return a kind with its article."""
+    """Return a kind with its indefinite article."""
     return f"{'an' if kind.startswith(('a', 'e', 'i', 'o', 'u', 'lr-')) else 'a'} {kind}"
 
 
 def summary_of(spec: type[Spec]) -> str:
-    """The first line of what a part says of itself."""
+    """Return the first line of the docstring."""
     return (spec.__doc__ or "").strip().partition("\n")[0]

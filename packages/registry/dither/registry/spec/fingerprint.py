@@ -1,7 +1,7 @@
-"""A fingerprint of a part's options: it changes when a name, a type, a bound or a default changes.
+"""A fingerprint of a component's options, which changes with any name, type, bound or default.
 
-It is the same in every process, and asks nothing of chance, clock or machine: a function counts by its name, a set in
-sorted order, and an object without a text of its own by its class.
+It is the same in every process and on every machine: functions are represented by name, sets in sorted order, and
+objects without their own `repr` by class and attributes.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Seen = tuple[Any, ...]
 
 
 def fingerprint(spec: type[Spec]) -> str:
-    """Return `sha256:` and 16 hex digits over what an experiment file may say to a part."""
+    """Return `sha256:` and 16 hex digits over the options of a component."""
     return "sha256:" + hashlib.sha256(_options(spec, ()).encode()).hexdigest()[:16]
 
 
 def _options(model: type[BaseModel], seen: Seen) -> str:
-    """Write every option; a model that is inside itself is written once, and then called by its name."""
+    """Return every option as text; a recursive model is expanded once, then named."""
     lines = [
         f"{name}: {_type(info.annotation, (*seen, model))}{_bounds(info.metadata)} = {_default(info)}"
         for name, info in sorted(model.model_fields.items())
@@ -45,7 +45,7 @@ def _type(annotation: Any, seen: Seen) -> str:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if metadata := getattr(annotation, "__metadata__", ()):
         return _type(arguments[0], seen) + _bounds(metadata)
-    if hasattr(annotation, "__value__"):  # `type Name = ...`, which may name itself
+    if hasattr(annotation, "__value__"):  # `type Name = ...`, which may be recursive
         inside = annotation not in seen
         return _type(annotation.__value__, (*seen, annotation)) if inside else str(annotation.__name__)
     if origin is None:
@@ -68,19 +68,21 @@ def _plain_type(annotation: Any, seen: Seen) -> str:
 
 
 def _bounds(metadata: Iterable[Any]) -> str:
-    """Write constraints as `ge=1` does, without the names of the classes that a library holds them in."""
+    """Return constraints as text like `ge=1`, without class names of the library."""
     return "".join(sorted(f" {inner}" for item in metadata if (inner := _bound(item))))
 
 
 def _bound(item: Any) -> str:
-    if isinstance(item, FieldInfo):  # inside Annotated; its words are no constraint
+    if isinstance(item, FieldInfo):  # inside Annotated; its description is not a constraint
         return _bounds(item.metadata).strip()
     text = _value(item)
-    return text if hasattr(item, "func") else text.partition("(")[2].removesuffix(")")  # before or after: not the same
+    return (
+        text if hasattr(item, "func") else text.partition("(")[2].removesuffix(")")
+    )  # before or after validators differ
 
 
 def _default(info: FieldInfo) -> str:
-    """Write the default. A factory that is a function or a class counts by its name; it may draw lots."""
+    """Return the default as text; a factory that is a function or a class by name, since it may be random."""
     factory = info.default_factory
     if factory is None:
         return "required" if info.is_required() else _value(info.default)
@@ -92,14 +94,14 @@ def _default(info: FieldInfo) -> str:
 
 
 def _value(value: Any) -> str:
-    """Write a value so that equal ones are written alike in every process."""
+    """Return a value as text that is the same in every process."""
     if isinstance(value, set | frozenset):
         return "{" + ", ".join(sorted(map(_value, value))) + "}"
     if isinstance(value, Mapping):
         return "{" + ", ".join(sorted(f"{_value(key)}: {_value(inner)}" for key, inner in value.items())) + "}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_value, value))}]"
-    if hasattr(value, "__qualname__"):  # without its module, which for a plugin file depends on where the file lies
+    if hasattr(value, "__qualname__"):  # without the module, which depends on the path of a plugin file
         return str(value.__qualname__)
     if (inner := _attributes(value)) is not None:
         return f"{type(value).__name__}({', '.join(f'{key}={_value(v)}' for key, v in inner.items())})"
@@ -107,7 +109,7 @@ def _value(value: Any) -> str:
 
 
 def _attributes(value: Any) -> dict[str, Any] | None:
-    """Return what an object is made of, where that is known, or its own text would only say where it lies."""
+    """Return the attributes of an object whose `repr` is unstable, or None."""
     if isinstance(value, Enum):
         return {"name": value.name}
     if isinstance(value, partial):

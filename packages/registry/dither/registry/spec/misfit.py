@@ -1,4 +1,4 @@
-"""A Spec is the typed, savable description of one part; a Slot is a place for a part inside another Spec."""
+"""Incompatibilities, found by checks before anything is built."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -11,14 +11,14 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Misfit:
-    """Why a part does not fit where it stands, found before anything is built.
+    """An incompatibility between components, or between options of one component.
 
     Attributes:
-        message: What was given, what is allowed.
-        path: Keys from the part that was checked down to the value at fault.
-        related: Path from the top of the experiment to the other part that is meant, such as ("process",).
-        help: What to do about it.
-        code: Stable identifier of the kind of problem, one of `problems.CODES` or a plugin's own.
+        message: What was given, and what is allowed.
+        path: Keys from the checked component to the invalid value.
+        related: Path from the top of the experiment to the other component, such as ("process",).
+        help: How to fix it.
+        code: Stable identifier of the kind of problem, one of `config.errors.CODES` or a plugin's own.
     """
 
     message: str
@@ -29,28 +29,28 @@ class Misfit:
 
 
 def misfits_of(answer: Any) -> list[Misfit]:
-    """List what a check yields.
+    """Return the misfits of a check as a list.
 
     Raises:
-        TypeError: It yields something else, or nothing that can be gone through.
+        TypeError: It is not an iterable of misfits.
     """
     if isinstance(answer, str) or not isinstance(answer, Iterable):
-        raise TypeError(f"a check yields Misfits, not {answer!r}")
+        raise TypeError(f"a check must yield Misfits, not {answer!r}")
     found = list(answer)
     for misfit in found:
         if not isinstance(misfit, Misfit):
-            raise TypeError(f"a check yields Misfits, not {misfit!r}")
+            raise TypeError(f"a check must yield Misfits, not {misfit!r}")
     return found
 
 
 def below(key: str | int, misfits: Iterable[Misfit]) -> Iterator[Misfit]:
-    """Say where misfits of an inner part are, seen from the outer one."""
+    """Prepend a key to the paths of misfits of an inner component."""
     for misfit in misfits_of(misfits):
         yield replace(misfit, path=(key, *misfit.path))
 
 
 def raise_misfits(misfits: Iterable[Misfit]) -> None:
-    """Raise a ValueError that names every misfit; for callers that build a part without an experiment file."""
+    """Raise a ValueError with all misfits, for components built without an experiment file."""
     found = list(misfits)
     if found:
         raise ValueError("; ".join(".".join(map(str, m.path)) + ": " * bool(m.path) + m.message for m in found))

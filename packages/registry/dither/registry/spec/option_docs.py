@@ -1,7 +1,7 @@
-"""What stands under each option of a table in the source: the docstring of a field, which is its help text.
+"""Help text of options: the docstring below a field.
 
-Pydantic can take these in as well, but then it reads the source of every class as soon as it is made. That was a third
-of the time of `dither validate`, which shows none of it; here the source is read when somebody asks.
+pydantic can collect these, but reads the source of every class when it is created, which took a third of the time of
+`dither validate`. Here the source is read on demand.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ __all__ = ["docs_of"]
 
 
 def docs_of(model: type[BaseModel]) -> dict[str, str]:
-    """Return the text under each option that has one: the docstring below it, unless its Field has a `description`.
+    """Return the help text of each option that has one: the `description` of its Field, or the docstring below it.
 
-    An option that a subclass declares anew has the text that stands there, or none. A class without a source file, such
-    as one that was typed at a prompt, has no docstrings.
+    An option that a subclass redeclares has the text of the subclass, or none. Classes without a source file have none.
     """
     docs: dict[str, str] = {}
     for base in reversed(model.__mro__):
@@ -43,7 +42,7 @@ def _source(module: str) -> str:
 
 @lru_cache(maxsize=256)
 def _documented(source: str) -> dict[str, dict[str, str]]:
-    """Return the docstrings below the fields of each class of a module, by the qualified name of the class."""
+    """Return the docstrings below the fields of each class of a module, by qualified name."""
     try:
         return {name: dict(_below(node)) for name, node in _classes(ast.parse(source), "")}
     except SyntaxError:  # the file was changed after its import
