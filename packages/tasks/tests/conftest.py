@@ -1,8 +1,11 @@
 """Fixtures of the tests of tasks."""
 
+from dataclasses import replace
+
 import pytest
 
 from dither.registry.config.errors import CODES, Refused
+from dither.tasks.bubble_diagram.data.procedural import make_plans
 
 
 @pytest.fixture
@@ -23,3 +26,15 @@ def refusal():
         return info.value
 
     return call
+
+
+@pytest.fixture(scope="session")
+def make_diagrams():
+    """Return procedural diagrams: `make_diagrams(count, seed=0, most=8, boxes=True)`."""
+
+    def make(count, seed=0, *, most=8, boxes=True):
+        plans = make_plans(seed, 0, count, most)
+        diagrams = [plans.diagram(row) for row in range(count)]
+        return diagrams if boxes else [replace(diagram, boxes=None) for diagram in diagrams]
+
+    return make

@@ -1,6 +1,7 @@
 import json
 import re
 from pathlib import Path
+from typing import get_args
 
 import networkx
 import numpy as np
@@ -13,7 +14,6 @@ from dither.registry.flow.protocols import Exports
 from dither.tasks.bubble_diagram.data.procedural import make_plans
 from dither.tasks.bubble_diagram.export import (
     EXPORTS,
-    from_networkx,
     housegan_plan,
     to_dot,
     to_graphml,
@@ -24,9 +24,10 @@ from dither.tasks.bubble_diagram.export import (
 from dither.tasks.bubble_diagram.formats.common import ReadOptions
 from dither.tasks.bubble_diagram.formats.housegan import FROM_HOUSEGAN, TO_HOUSEGAN, read_housegan
 from dither.tasks.bubble_diagram.formats.jsonl import read_plans
+from dither.tasks.bubble_diagram.options import Export
 from dither.tasks.bubble_diagram.plans import Diagram, encode
 from dither.tasks.bubble_diagram.specs import BubbleDiagram, ProceduralPlans
-from dither.tasks.bubble_diagram.vocabulary import COLOURS, NODE_MASK, ROOMS
+from dither.tasks.bubble_diagram.vocabulary import COLOURS, NODE_MASK, RELATIONS, ROOMS
 
 PLANS = make_plans(0, 0, 60)
 DIAGRAMS = [PLANS.diagram(row) for row in range(60)]
@@ -34,17 +35,26 @@ BARE = [Diagram(d.types, d.edges, name=f"n{k}") for k, d in enumerate(DIAGRAMS[:
 ODD = Diagram((0, 2), ((0, 1, 4),), ((0, 0, 9, 9), (3, 3, 12, 12)), 'a "quoted" \\ name\n<&> № 5')
 
 
+def diagram_of(graph):
+    """Return the diagram of an exported graph."""
+    nodes = [attributes for _, attributes in graph.nodes(data=True)]
+    number = {node: room for room, node in enumerate(graph.nodes)}
+    edges = sorted((number[u], number[v], RELATIONS.index(r)) for u, v, r in graph.edges(data="relation"))
+    boxes = (
+        tuple(tuple(node[wall] for wall in ("x0", "y0", "x1", "y1")) for node in nodes) if "x0" in nodes[0] else None
+    )
+    return Diagram(tuple(ROOMS.index(node["type"]) for node in nodes), tuple(edges), boxes, graph.graph.get("name", ""))
+
+
 @pytest.mark.parametrize("diagram", [*DIAGRAMS[:5], *BARE[:3], ODD, Diagram((3,), ())])
-def test_networkx_and_back(diagram):
+def test_networkx_round_trip(diagram):
     graph = to_networkx(diagram)
-    assert from_networkx(graph) == diagram
-    assert graph.number_of_nodes() == len(diagram.types)
-    again = networkx.parse_graphml(to_graphml(diagram))
-    assert from_networkx(again) == diagram
-    assert from_networkx(networkx.node_link_graph(json.loads(json.dumps(networkx.node_link_data(graph))))) == diagram
+    node_link = json.loads(json.dumps(networkx.node_link_data(graph)))
+    for copy in (graph, networkx.parse_graphml(to_graphml(diagram)), networkx.node_link_graph(node_link)):
+        assert diagram_of(copy) == diagram
 
 
-def test_what_a_graph_says():
+def test_networkx_attributes():
     graph = to_networkx(ODD)
     assert graph.nodes[1] == {"type": "Kitchen", "x0": 3, "y0": 3, "x1": 12, "y1": 12}
     assert list(graph.edges(data=True)) == [(0, 1, {"relation": "inside"})]
@@ -52,7 +62,7 @@ def test_what_a_graph_says():
 
 
 @given(st.text(max_size=20))
-def test_any_name_can_be_written(name):
+def test_any_name_can_be_exported(name):
     diagram = Diagram((0, 2), ((0, 1, 2),), name=name)
     networkx.parse_graphml(to_graphml(diagram))
     dot = to_dot(diagram)
@@ -75,31 +85,31 @@ def test_dot():
 
 
 def one_bedroom(types):
-    """Types as they come back from HouseGAN++'s layout, if all bedrooms are taken for second ones."""
+    """Return the types after a round trip through HouseGAN++'s layout with bedrooms = "all-second"."""
     return tuple(ROOMS.index(FROM_HOUSEGAN[TO_HOUSEGAN[ROOMS[kind]]]) for kind in types)
 
 
 @pytest.mark.parametrize("adjacency", ["proximity", "door"])
-def test_housegan_and_back(tmp_path, adjacency):
-    """Exact but for the sorts of bedroom, which the layout does not know; by nearness and by doors."""
+def test_housegan_round_trip(tmp_path, adjacency):
+    """Exact except for bedroom types, which the layout does not distinguish."""
     for number, diagram in enumerate(DIAGRAMS):
         (tmp_path / f"{number}.json").write_text(json.dumps(housegan_plan(diagram)))
-        choices = ReadOptions(adjacency=adjacency, bedrooms="all-second")
-        (entry,) = read_housegan(tmp_path / f"{number}.json", choices)
+        options = ReadOptions(adjacency=adjacency, bedrooms="all-second")
+        (entry,) = read_housegan(tmp_path / f"{number}.json", options)
         expected = Diagram(one_bedroom(diagram.types), diagram.edges, diagram.boxes, str(number))
         assert entry.diagram == expected
 
 
-def test_relations_without_places_come_back_as_doors(tmp_path):
-    """Which rooms are related is exact even where places had to be found."""
+def test_door_relations_without_boxes_round_trip(tmp_path):
+    """Which rooms are related is exact even if boxes come from the layout program."""
     for diagram in BARE:
         (tmp_path / "a.json").write_text(json.dumps(housegan_plan(diagram)))
         (entry,) = read_housegan(tmp_path / "a.json", ReadOptions(adjacency="door"))
         assert [edge[:2] for edge in entry.diagram.edges] == [edge[:2] for edge in diagram.edges]
 
 
-def test_the_layout_of_housegan():
-    """As in its published files: closed outlines, node after node, and each wall with the rooms on both sides."""
+def test_housegan_layout():
+    """As in the published files: closed outlines node by node, and each wall with the rooms on both sides."""
     for diagram in [*DIAGRAMS, *BARE]:
         plan = housegan_plan(diagram)
         rooms, nodes = len(diagram.types), len(plan["room_type"])
@@ -132,7 +142,7 @@ def test_files(tmp_path):
         "graphml": ["0.graphml", "1.graphml"],
         "dot": ["0.dot", "1.dot"],
     }
-    assert list(names) == list(EXPORTS) == list(BubbleDiagram.exports)
+    assert list(names) == list(EXPORTS) == list(BubbleDiagram.exports) == list(get_args(Export))
     for form, expected in names.items():
         files = write_diagrams(DIAGRAMS[:2], tmp_path / form, form)
         assert [file.name for file in files] == expected
@@ -142,54 +152,54 @@ def test_files(tmp_path):
     assert (tmp_path / "housegan" / "list.txt").read_text() == "0.json\n1.json\n"
     found = read_plans(tmp_path / "jsonl" / "plans.jsonl", 8)
     assert found == DIAGRAMS[:2]
-    assert from_networkx(networkx.read_graphml(tmp_path / "graphml" / "1.graphml")) == DIAGRAMS[1]
-    said = json.loads((tmp_path / "networkx" / "1.json").read_text())
-    assert from_networkx(networkx.node_link_graph(said, edges="edges")) == DIAGRAMS[1]
+    assert diagram_of(networkx.read_graphml(tmp_path / "graphml" / "1.graphml")) == DIAGRAMS[1]
+    node_link = json.loads((tmp_path / "networkx" / "1.json").read_text())
+    assert diagram_of(networkx.node_link_graph(node_link, edges="edges")) == DIAGRAMS[1]
 
 
 SAMPLES = np.stack([encode(diagram, 8) for diagram in DIAGRAMS[:3]])
-CIRCLE = Diagram((0, 2, 3), ((0, 1, 2), (0, 2, 7), (1, 2, 2)))
-"""Each left of the next, the last left of the first: no boxes show that."""
+CYCLE = Diagram((0, 2, 3), ((0, 1, 2), (0, 2, 7), (1, 2, 2)))
+"""Each room left of the next, the last left of the first: impossible."""
 
 
-def test_samples(tmp_path):
+def test_exported_samples(tmp_path):
     samples = SAMPLES.copy()
     samples[1, 0] = NODE_MASK
-    files, told = write_samples(samples, 8, tmp_path, "jsonl")
-    assert told == ["sample 1 is left out: room 0: MASK is left over"]
+    files, notes = write_samples(samples, 8, tmp_path, "jsonl")
+    assert [note.split(":")[0] for note in notes] == ["sample 1 skipped"]
     first, last = read_plans(Path(files[0]), 8)
     assert (first.types, first.edges, first.name) == (DIAGRAMS[0].types, DIAGRAMS[0].edges, "sample 0")
     assert (last.types, last.name) == (DIAGRAMS[2].types, "sample 2")
-    assert first.boxes is not None, "boxes that prove it"
+    assert first.boxes is not None, "realising boxes are exported"
     files, _ = write_samples(samples, 8, tmp_path, "dot")
-    assert [file.name for file in files] == ["0.dot", "2.dot"], "a file is named by its sample"
+    assert [file.name for file in files] == ["0.dot", "2.dot"], "files are named by sample"
 
 
-def test_a_sample_that_cannot_be_built_is_told(tmp_path):
-    samples = np.stack([SAMPLES[0], encode(CIRCLE, 8)])
-    files, told = write_samples(samples, 8, tmp_path, "jsonl")
-    assert told == ["1 of 2 samples have no boxes that show all of them; they are written without boxes"]
+def test_unrealisable_samples_are_noted(tmp_path):
+    samples = np.stack([SAMPLES[0], encode(CYCLE, 8)])
+    files, notes = write_samples(samples, 8, tmp_path, "jsonl")
+    assert notes[0].startswith("1 of 2 samples")
     found = read_plans(files[0], 8)
     assert found[0].boxes is not None
-    assert (found[1].edges, found[1].boxes) == (CIRCLE.edges, None)
-    files, told = write_samples(samples, 8, tmp_path / "housegan", "housegan")
-    assert told == ["1 of 2 samples have no boxes that show all of them; the boxes written break some relations"]
+    assert (found[1].edges, found[1].boxes) == (CYCLE.edges, None)
+    files, notes = write_samples(samples, 8, tmp_path / "housegan", "housegan")
+    assert notes[0].startswith("1 of 2 samples")
     (entry,) = read_housegan(files[1], ReadOptions(adjacency="door"))
-    assert [edge[:2] for edge in entry.diagram.edges] == [edge[:2] for edge in CIRCLE.edges]
+    assert [edge[:2] for edge in entry.diagram.edges] == [edge[:2] for edge in CYCLE.edges]
 
 
 @pytest.mark.parametrize("adjacency", ["proximity", "door"])
-def test_samples_come_back_from_housegan_with_the_same_relations(tmp_path, adjacency):
-    """From tokens alone: the boxes are found, not given, and inside the grid."""
+def test_housegan_samples_keep_their_relations(tmp_path, adjacency):
+    """From tokens alone, with boxes from the search."""
     samples = np.stack([encode(diagram, 8) for diagram in DIAGRAMS[:12]])
-    files, told = write_samples(samples, 8, tmp_path, "housegan")
-    assert told == []
+    files, notes = write_samples(samples, 8, tmp_path, "housegan")
+    assert notes == []
     for file, diagram in zip(files, DIAGRAMS, strict=False):
         (entry,) = read_housegan(file, ReadOptions(adjacency=adjacency, bedrooms="all-second"))
         assert (entry.diagram.types, entry.diagram.edges) == (one_bedroom(diagram.types), diagram.edges)
 
 
-def test_boxes_of_samples_stand_in_the_middle(tmp_path):
+def test_exported_boxes_are_centred(tmp_path):
     (file,), _ = write_samples(SAMPLES, 8, tmp_path, "jsonl")
     for diagram in read_plans(file, 8):
         walls = np.array(diagram.boxes)
@@ -197,9 +207,9 @@ def test_boxes_of_samples_stand_in_the_middle(tmp_path):
 
 
 @pytest.mark.parametrize("form", list(EXPORTS))
-def test_the_task_exports_every_form(tmp_path, form):
+def test_task_exports_every_format(tmp_path, form):
     task = BubbleDiagram(data=ProceduralPlans(train=8, valid=2, test=2)).build()
     assert isinstance(task, Exports)
-    files, told = task.export(torch.from_numpy(SAMPLES), task.like(3, 0), form, tmp_path / form)
+    files, notes = task.export(torch.from_numpy(SAMPLES), task.like(3, 0), form, tmp_path / form)
     assert all(file.stat().st_size for file in files)
-    assert told == []
+    assert notes == []

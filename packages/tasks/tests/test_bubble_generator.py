@@ -1,5 +1,4 @@
 import hashlib
-import time
 from itertools import pairwise
 
 import numpy as np
@@ -23,6 +22,7 @@ from dither.tasks.bubble_diagram.validity import token_validity
 from dither.tasks.bubble_diagram.vocabulary import (
     EDGE_PAD,
     INSIDE,
+    LIVING,
     NO_EDGE,
     NODE_PAD,
     ROOM_COUNTS,
@@ -32,7 +32,6 @@ from dither.tasks.bubble_diagram.vocabulary import (
 )
 
 COUNT = 8192
-LIVING = ROOMS.index("LivingRoom")
 
 
 @pytest.fixture(scope="module")
@@ -41,18 +40,18 @@ def plans():
 
 
 def related(plans):
-    """True for pairs of rooms that have an edge."""
+    """True for related pairs of rooms."""
     return (plans.edges != EDGE_PAD) & (plans.edges != NO_EDGE)
 
 
-def test_numbers_of_rooms_are_as_published(plans):
+def test_distribution_of_room_counts(plans):
     for rooms, share in ROOM_COUNTS.items():
         found = (plans.rooms == rooms).mean()
         assert abs(found - share) < 4 * np.sqrt(share * (1 - share) / COUNT), f"{rooms} rooms: {found}"
     assert set(plans.rooms.tolist()) == set(ROOM_COUNTS)
 
 
-def test_edges_are_as_many_and_as_crooked_as_in_rplan(plans):
+def test_relations_are_distributed_as_in_rplan(plans):
     edges = related(plans)
     assert abs(edges.sum() / COUNT - 10.2) < 0.6
     i, j = np.array(pairs(8)).T
@@ -68,10 +67,10 @@ def test_every_plan_has_one_living_room_and_is_connected(plans):
         reached, near = {0}, [pair for pair, has in zip(pairs(8), edges[row], strict=True) if has]
         for _ in range(8):
             reached |= {b for a, b in near if a in reached} | {a for a, b in near if b in reached}
-        assert reached == set(range(plans.rooms[row])), f"plan {row} falls apart"
+        assert reached == set(range(plans.rooms[row])), f"plan {row} is disconnected"
 
 
-def test_types_are_as_common_as_they_should_be(plans):
+def test_distribution_of_types(plans):
     share = np.bincount(plans.types[plans.types != NODE_PAD], minlength=13) / COUNT
     by_name = dict(zip(ROOMS, share, strict=True))
     assert max(by_name, key=by_name.get) == "SecondRoom"
@@ -85,7 +84,7 @@ def test_types_are_as_common_as_they_should_be(plans):
     assert all(most[kind] <= caps.get(name, 1) for kind, name in enumerate(ROOMS))
 
 
-def test_boxes_are_whole_and_on_the_grid(plans):
+def test_boxes_are_valid_and_give_the_relations(plans):
     real = plans.types != NODE_PAD
     boxes = plans.boxes[real]
     assert boxes.min() >= 0
@@ -93,12 +92,12 @@ def test_boxes_are_whole_and_on_the_grid(plans):
     assert (boxes[:, 2:] - boxes[:, :2] >= 13).all()
     assert not plans.boxes[~real].any()
     assert (np.sort(~real, axis=1) == ~real).all(), "empty slots do not come last"
-    wanted = np.where(plans.edges == EDGE_PAD, EDGE_PAD, edges_of(plans.boxes))
-    assert (wanted == plans.edges).all()
+    expected = np.where(plans.edges == EDGE_PAD, EDGE_PAD, edges_of(plans.boxes))
+    assert (expected == plans.edges).all()
     assert (plans.edges == EDGE_PAD).sum() == 28 * COUNT - (plans.rooms * (plans.rooms - 1) // 2).sum()
 
 
-def test_rooms_do_not_overlap_but_for_the_box_of_the_living_room(plans):
+def test_only_the_living_room_overlaps(plans):
     i, j = np.array(pairs(8)).T
     u, v = plans.boxes[:, i].astype(int), plans.boxes[:, j].astype(int)
     overlap = (np.minimum(u[..., 2:], v[..., 2:]) - np.maximum(u[..., :2], v[..., :2])).min(-1) > 0
@@ -107,8 +106,8 @@ def test_rooms_do_not_overlap_but_for_the_box_of_the_living_room(plans):
     assert (overlap & living).any(1).mean() > 0.3
 
 
-def test_rooms_have_the_walls_that_they_need(plans):
-    """Bedrooms, balconies and entrances are at the outside; all but baths and balconies touch the living room."""
+def test_rooms_have_required_walls(plans):
+    """Bedrooms, balconies and entrances have an outer wall; all but baths and balconies touch the living room."""
     real, boxes = plans.types != NODE_PAD, plans.boxes.astype(int)
     low = np.where(real[..., None], boxes[..., :2], GRID).min(1, keepdims=True)
     high = np.where(real[..., None], boxes[..., 2:], 0).max(1, keepdims=True)
@@ -124,18 +123,18 @@ def test_rooms_have_the_walls_that_they_need(plans):
     apart = np.isin(plans.types, [kinds["Bathroom"], kinds["Balcony"]])
     assert at_living[real & ~apart].all()
     assert (at_living | at_bedroom)[real].all()
-    assert 0.01 < (~at_living)[real & apart].mean() < 0.5, "no bath or balcony hangs on a bedroom"
+    assert 0.01 < (~at_living)[real & apart].mean() < 0.5, "no bath or balcony is reached through a bedroom"
 
 
-def test_the_living_room_is_the_largest(plans):
+def test_living_room_is_the_largest(plans):
     sides = (plans.boxes[..., 2:] - plans.boxes[..., :2]).astype(int)
     area = sides.prod(-1)
     living = np.where(plans.types == LIVING, area, 0).max(1)
     assert (living >= 0.85 * area.max(1)).all()
 
 
-def test_plans_lie_in_every_direction(plans):
-    """Under rotation by quarters no side is preferred: left, right, above and below are equally frequent."""
+def test_directions_are_uniform(plans):
+    """Plans are rotated by random quarter turns, so left, right, above and below are equally frequent."""
     edges = related(plans)
     straight = np.array([(plans.edges[edges] == relation).sum() for relation in (2, 7, 3, 6)])
     crooked = np.array([(plans.edges[edges] == relation).sum() for relation in (0, 1, 8, 9)])
@@ -144,7 +143,7 @@ def test_plans_lie_in_every_direction(plans):
 
 
 class Turning:
-    """Random numbers that put a plan in the middle, and turn the one at each place by so many quarters."""
+    """Random numbers that centre all plans, and rotate plan k by k quarter turns."""
 
     def random(self, shape):
         return np.full(shape, 0.5) if isinstance(shape, tuple) else np.arange(shape) / 4
@@ -161,23 +160,20 @@ def test_quarter_turns():
 
 
 def test_turns_are_equally_frequent(plans):
-    """Outlines are wider than high before they are turned: a quarter turn that is missing shows in the mean."""
+    """Outlines are wider than high before the rotation, so a missing quarter turn shifts the mean."""
     real = (plans.types != NODE_PAD)[..., None]
     sides = np.where(real, plans.boxes[..., 2:], 0).max(1) - np.where(real, plans.boxes[..., :2], GRID).min(1)
     difference = (sides[:, 0] - sides[:, 1]).astype(float)
     assert abs(difference.mean()) < 4 * difference.std() / np.sqrt(COUNT)
 
 
-def test_order_of_rooms_says_nothing(plans):
+def test_order_of_rooms_is_uniform(plans):
     place = (plans.types == LIVING).argmax(1)[plans.rooms == 7]
     assert (abs(np.bincount(place, minlength=7) / len(place) * 7 - 1) < 0.15).all()
 
 
 def test_plans_with_up_to_fourteen_rooms():
-    generator._make_block.cache_clear()
-    start = time.process_time()
     plans = make_plans(5, 0, 1024, 14)
-    assert 1024 / (time.process_time() - start) > 500
     shares = {**ROOM_COUNTS, **LARGER_COUNTS}
     total = sum(shares.values())
     for rooms, share in shares.items():
@@ -191,7 +187,7 @@ def test_plans_with_up_to_fourteen_rooms():
     sides = (plans.boxes[..., 2:] - plans.boxes[..., :2])[real]
     assert sides.min() >= 13
     found = token_validity(plans.tokens(14), 14)
-    assert found.order.all(), "a plan is not in one piece, or has two living rooms"
+    assert found.order.all(), "a plan is disconnected, or has two living rooms"
     assert (np.where(plans.edges == EDGE_PAD, EDGE_PAD, edges_of(plans.boxes)) == plans.edges).all()
     task = BubbleDiagram(data={"use": "procedural-plans"}, rooms=14)
     assert [(field.name, field.length, field.size) for field in task.space().fields] == [
@@ -200,7 +196,7 @@ def test_plans_with_up_to_fourteen_rooms():
     ]
 
 
-def test_a_plan_follows_from_seed_and_number_alone(plans):
+def test_plan_is_a_function_of_seed_and_number(plans):
     whole = plans.tokens(8)
     generator._make_block.cache_clear()
     for start, stop in ((0, 1), (BLOCK - 1, BLOCK + 1), (700, 731), (BLOCK, BLOCK), (1000, 3 * BLOCK)):
@@ -223,28 +219,19 @@ def test_small_plans(most):
     assert plans.rooms.min() >= 4
 
 
-@pytest.mark.parametrize(
-    ("start", "stop", "most", "message"), [(0, 5, 15, "4 to 14"), (0, 5, 3, "4 to 14"), (5, 2, 8, "no range")]
-)
-def test_impossible_plans(start, stop, most, message):
+@pytest.mark.parametrize(("start", "stop", "most", "message"), [(0, 5, 15, "15"), (0, 5, 3, "3"), (5, 2, 8, "5 and 2")])
+def test_invalid_arguments(start, stop, most, message):
     with pytest.raises(ValueError, match=message):
         make_plans(0, start, stop, most)
 
 
-def test_the_same_seed_gives_the_same_plans_for_ever():
-    """If this fails since plans are made in another way, raise `ProceduralPlans.rev` and take the new digest."""
+def test_plans_are_reproducible_across_versions():
+    """After a deliberate change of the generator, raise `ProceduralPlans.rev` and update the digest."""
     digest = hashlib.sha256(make_plans(0, 0, 64).tokens(8).tobytes()).hexdigest()
     assert (ProceduralPlans.rev, digest[:16]) == (1, "6bdcde028f8249e4")
 
 
-def test_it_is_fast():
-    generator._make_block.cache_clear()
-    start = time.perf_counter()
-    make_plans(7, 0, 2048)
-    assert 2048 / (time.perf_counter() - start) > 500
-
-
-def test_pieces_fill_the_outline():
+def test_pieces_partition_the_outline():
     random = np.random.default_rng(0)
     pieces = random.integers(5, 11, 300)
     boxes = partition_outlines(pieces, random)
@@ -265,7 +252,7 @@ def test_shared_walls():
     assert (found == found.T).all()
 
 
-def test_living_rooms_hang_together():
+def test_living_rooms_are_connected():
     random = np.random.default_rng(1)
     extra = np.repeat([0, 1, 2], 50)
     boxes = partition_outlines(np.full(150, 9), random)
@@ -280,21 +267,21 @@ def test_living_rooms_hang_together():
         assert reached == set(some.tolist())
 
 
-def test_programmes_draw_by_weight_without_putting_back():
+def test_room_programs_are_drawn_without_replacement():
     random = np.random.default_rng(2)
     rooms = np.full(20_000, 5)
     types = draw_room_programs(rooms, random)
     assert types.shape == (20_000, 4)
     names = {name: (types == kind).sum(1) for kind, name in enumerate(ROOMS)}
     assert abs(names["MasterRoom"].mean() - 0.985) < 0.005
-    # One place is left where none of the usual rooms is: SecondRoom has 16.5 of the weights.
+    # With all usual rooms one position is left: SecondRoom has 16.5 of the weights.
     usual = (names["MasterRoom"] == 1) & (names["Kitchen"] == 1)
     total = 12 + 4 + 0.5 + 6 + 0.6 + 1.6 + 0.12 + 1.1 + 0.7 + 0.45 + 0.35 + 0.25 + 0.15 + 0.08
     assert abs((names["SecondRoom"][usual] == 1).mean() - 16.5 / total) < 0.015
     assert (draw_room_programs(np.array([4, 8]), random) == -1).sum(1).tolist() == [4, 0]
 
 
-def test_counts_are_cut_at_the_largest():
+def test_room_counts_are_truncated_at_most():
     counts = draw_counts(20_000, 5, np.random.default_rng(0))
     assert set(counts.tolist()) == {4, 5}
     assert abs((counts == 4).mean() - 0.003 / 0.075) < 0.006

@@ -10,7 +10,7 @@ from dither.tasks.bubble_diagram.vocabulary import NO_EDGE, NODE_PAD, pairs
 
 
 def reordered(plans, random):
-    """The same plans with their rooms in another order; relations follow from the boxes."""
+    """Return the plans with their rooms in another order."""
     slots = plans.types.shape[1]
     order = np.argsort(np.where(plans.types != NODE_PAD, random.random(plans.types.shape), 2), 1)[:, :slots]
     boxes = np.take_along_axis(plans.boxes, order[..., None], 1)
@@ -24,94 +24,94 @@ def random_boxes(random):
 
 
 def small_plans(count, random):
-    """Plans of three rooms of few types, so that many are alike in some order."""
+    """Plans of three rooms of few types, so that many are isomorphic."""
     types = random.integers(0, 2, (count, 3)).astype(np.int8)
     low = random.integers(0, 3, (count, 3, 2)) * 12
     return Plans.from_boxes(types, np.concatenate([low, low + 10], -1).astype(np.int16))
 
 
-def test_a_library_with_boxes_holds_exactly_the_diagrams_of_all_orders():
+def test_index_with_boxes_holds_exactly_the_isomorphic_diagrams():
     random = np.random.default_rng(0)
-    plans, asked = small_plans(40, random), small_plans(300, random)
+    plans, queries = small_plans(40, random), small_plans(300, random)
     everything = set()
     for order in permutations(range(3)):
         turned = Plans.from_boxes(plans.types[:, order], plans.boxes[:, order])
         everything |= {tuple(row) for row in turned.tokens(3).tolist()}
-    expected = [tuple(row) in everything for row in asked.tokens(3).tolist()]
+    expected = [tuple(row) in everything for row in queries.tokens(3).tolist()]
     assert 20 < sum(expected) < 280
-    assert PlanIndex(plans.tokens(3), 3, plans.boxes).holds(asked.tokens(3)).tolist() == expected
+    assert PlanIndex(plans.tokens(3), 3, plans.boxes).holds(queries.tokens(3)).tolist() == expected
 
 
-def test_without_boxes_two_orders_of_one_plan_are_never_told_apart():
+def test_index_without_boxes_holds_all_possibly_isomorphic_diagrams():
     random = np.random.default_rng(1)
     back = np.zeros((10, 10), bool)
     u, v = random_boxes(random)
     back[labels_of(u, v), labels_of(v, u)] = True
-    plans, asked = small_plans(25, random), small_plans(120, random)
+    plans, queries = small_plans(25, random), small_plans(120, random)
 
     def same(one, other):
-        """Slow: some order in which no pair speaks against it."""
+        """Brute force: some order of rooms in which no pair is contradictory."""
         edges, others = (dict(zip(pairs(3), row[3:].tolist(), strict=True)) for row in (one, other))
         for order in permutations(range(3)):
             fits = all(one[room] == other[order[room]] for room in range(3))
             for (i, j), relation in edges.items():
                 a, b = order[i], order[j]
-                told = others[min(a, b), max(a, b)]
-                if a < b or NO_EDGE in (told, relation):
-                    fits = fits and told == relation
+                relation_there = others[min(a, b), max(a, b)]
+                if a < b or NO_EDGE in (relation_there, relation):
+                    fits = fits and relation_there == relation
                 else:
-                    fits = fits and back[relation, told]
+                    fits = fits and back[relation, relation_there]
             if fits:
                 return True
         return False
 
-    rows, tokens = plans.tokens(3), asked.tokens(3)
+    rows, tokens = plans.tokens(3), queries.tokens(3)
     expected = [any(same(one, other) for other in rows) for one in tokens]
     assert 10 < sum(expected) < 110
     assert PlanIndex(rows, 3).holds(tokens).tolist() == expected
     assert (PlanIndex(rows, 3, plans.boxes).holds(tokens) <= PlanIndex(rows, 3).holds(tokens)).all()
-    kept = []
+    first = []
     for row, one in enumerate(tokens):
-        if not any(same(one, tokens[other]) for other in kept):
-            kept.append(row)
-    assert np.flatnonzero(is_first_occurrence(tokens, 3)).tolist() == kept
+        if not any(same(one, tokens[other]) for other in first):
+            first.append(row)
+    assert np.flatnonzero(is_first_occurrence(tokens, 3)).tolist() == first
 
 
-def test_real_plans_are_found_in_any_order_and_held_out_ones_are_not():
+def test_training_plans_are_found_in_any_order():
     plans, random = make_plans(0, 0, 1500), np.random.default_rng(0)
     train, held = plans[:1000], plans[1000:]
-    library = PlanIndex(train.tokens(8), 8, train.boxes)
+    index = PlanIndex(train.tokens(8), 8, train.boxes)
     other = reordered(train, random)
     assert (other.tokens(8) != train.tokens(8)).any(1).mean() > 0.99
-    assert library.holds(train.tokens(8)).all()
-    assert library.holds(other.tokens(8)).all()
-    assert library.holds(held.tokens(8)).mean() < 0.05
+    assert index.holds(train.tokens(8)).all()
+    assert index.holds(other.tokens(8)).all()
+    assert index.holds(held.tokens(8)).mean() < 0.05
     changed = other.tokens(8).copy()
     changed[:, 8] = np.where(changed[:, 8] == NO_EDGE, NO_EDGE, (changed[:, 8] + 5) % 10)
-    told = other.edges[:, 0] != NO_EDGE
-    assert library.holds(changed)[told].mean() < 0.05
+    related = other.edges[:, 0] != NO_EDGE
+    assert index.holds(changed)[related].mean() < 0.05
     both = np.concatenate([train.tokens(8), other.tokens(8)])
     first = is_first_occurrence(both, 8)
     assert not (first[:1000] & first[1000:]).any()
     assert is_first_occurrence(train.tokens(8), 8).mean() > 0.97
 
 
-def test_marks_depend_on_the_room_and_not_on_its_place():
+def test_room_hashes_are_independent_of_the_order():
     plans, random = make_plans(1, 0, 200), np.random.default_rng(0)
     order = np.argsort(np.where(plans.types != NODE_PAD, random.random(plans.types.shape), 2), 1)
     other = Plans.from_boxes(
         np.take_along_axis(plans.types, order, 1), np.take_along_axis(plans.boxes, order[..., None], 1)
     )
-    marks = room_hashes(plans.tokens(8), 8)
-    assert (np.take_along_axis(marks, order, 1) == room_hashes(other.tokens(8), 8)).all()
-    assert ((marks == 0) == (plans.types == NODE_PAD)).all()
+    hashes = room_hashes(plans.tokens(8), 8)
+    assert (np.take_along_axis(hashes, order, 1) == room_hashes(other.tokens(8), 8)).all()
+    assert ((hashes == 0) == (plans.types == NODE_PAD)).all()
     without = plans.tokens(8).copy()
     first = (without[:, 8:] < NO_EDGE).argmax(1) + 8
     without[np.arange(200), first] = NO_EDGE
-    assert (room_hashes(without, 8) != marks).any(1).all(), "who is near whom counts"
+    assert (room_hashes(without, 8) != hashes).any(1).all(), "adjacency matters"
 
 
-def test_nothing_is_in_an_empty_library():
+def test_empty_index():
     tokens = make_plans(0, 0, 5).tokens(8)
     assert not PlanIndex(tokens[:0], 8).holds(tokens).any()
     assert is_first_occurrence(tokens[:0], 8).shape == (0,)

@@ -38,29 +38,31 @@ def test_divergence_and_variation_of_counts():
     assert variation(half, even) == pytest.approx(0.5)
     assert np.isnan(divergence(np.zeros(3, int), np.ones(3, int)))
     rows, others = np.array([[1, 0], [0, 0], [9, 1], [3, 3]]), np.array([[5, 5], [2, 0], [9, 1], [0, 0]])
-    assert variation(rows, others) == pytest.approx((10 * 0.5 + 2 * 1 + 10 * 0) / 22), "what is missing differs wholly"
+    assert variation(rows, others) == pytest.approx((10 * 0.5 + 2 * 1 + 10 * 0) / 22), (
+        "missing rows have the largest distance"
+    )
     assert divergence(rows, others) == pytest.approx((10 * expected + 2 * log(2)) / 22)
 
 
-def test_distances_equal_a_slow_count(plans):
+def test_distances_equal_brute_force(plans):
     tokens = plans.tokens(8)
     first, second = tokens[:150], tokens[150:400]
     found = Frequencies.of(first, 8).distances(Frequencies.of(second, 8))
 
-    def told(rows):
+    def related(rows):
         for row in rows:
             for place, (i, j) in enumerate(pairs(8), start=8):
                 if row[place] < NO_EDGE:
                     yield (row[i], row[j]), row[place]
 
-    one, other = Counter(told(first)), Counter(told(second))
-    ours, theirs = (Counter(pair for pair, _ in told(rows)) for rows in (first, second))
+    one, other = Counter(related(first)), Counter(related(second))
+    ours, theirs = (Counter(pair for pair, _ in related(rows)) for rows in (first, second))
     total = 0.0
     for pair, times in theirs.items():
         apart = sum(abs(one[pair, r] / ours[pair] - other[pair, r] / times) for r in range(10)) / 2 if ours[pair] else 1
         total += apart * times / theirs.total()
     assert found["conditional_edge_tv"] == pytest.approx(total)
-    edges = [Counter(relation for _, relation in told(rows)) for rows in (first, second)]
+    edges = [Counter(relation for _, relation in related(rows)) for rows in (first, second)]
     shares = [[counted[r] / counted.total() for r in range(10)] for counted in edges]
     assert found["edge_tv"] == pytest.approx(sum(abs(p - q) for p, q in zip(*shares, strict=True)) / 2)
     types = [Counter(kind for row in rows for kind in row[:8] if kind != NODE_PAD) for rows in (first, second)]
@@ -119,16 +121,16 @@ def test_archetypes():
     rows = np.array([encode(Diagram(types, ()), 4) for types in ((0, 1), (1, 0), (0, 1, 2), (0, 3))])
     found = Archetypes.of(rows, 4)
     assert sorted(found.times.tolist()) == [1, 1, 2]
-    some = Archetypes.of(rows[:2], 4).figures(found)
+    some = Archetypes.of(rows[:2], 4).metrics(found)
     assert some == pytest.approx(
         {"archetypes": 1, "archetype_coverage": 1 / 3, "archetype_coverage_weighted": 1 / 2, "diversity": 0}
     )
-    assert found.figures(found)["diversity"] == pytest.approx(1 - 2 / 12)
-    assert found.figures(found)["archetype_coverage_weighted"] == 1
+    assert found.metrics(found)["diversity"] == pytest.approx(1 - 2 / 12)
+    assert found.metrics(found)["archetype_coverage_weighted"] == 1
 
 
-def test_type_counts_see_what_types_do_not():
-    """One bathroom in each of two diagrams, or two in one of them: as many bathrooms, other counts."""
+def test_type_counts_differ_where_types_do_not():
+    """One bathroom in each of two diagrams, or two in one: equal frequencies, different counts."""
     bath, even, uneven = ROOMS.index("Bathroom"), ((0, 3), (0, 3)), ((0, 3, 3), (0,))
     assert bath == 3
     one, other = (Frequencies.of(np.array([encode(Diagram(t, ()), 4) for t in some]), 4) for some in (even, uneven))
@@ -136,55 +138,55 @@ def test_type_counts_see_what_types_do_not():
     assert other.counts[bath].tolist() == [1, 0, 1, 0, 0]
     found = one.distances(other)
     assert found["type_tv"] == 0
-    assert found["type_count_tv"] == pytest.approx(1 / 13), "of 13 types one differs, wholly"
+    assert found["type_count_tv"] == pytest.approx(1 / 13), "one type of 13 differs completely"
     assert found["type_count_js"] == pytest.approx(np.log(2) / 13)
 
 
-def test_shuffled_keeps_every_frequency_and_spoils_the_rest(plans, reference):
+def test_shuffled_preserves_frequencies_only(plans, reference):
     tokens = plans.tokens(8)[400:600]
-    dealt = shuffled(tokens, 8, 0)
-    assert (dealt[:, :8] == tokens[:, :8]).all()
-    assert ((dealt == EDGE_PAD) == (tokens == EDGE_PAD)).all()
-    assert (np.sort(dealt, 0) == np.sort(tokens, 0)).all()
-    assert (dealt == shuffled(tokens, 8, 0)).all()
-    real, spoilt = reference.floor(200), reference.figures(dealt)
+    permuted = shuffled(tokens, 8, 0)
+    assert (permuted[:, :8] == tokens[:, :8]).all()
+    assert ((permuted == EDGE_PAD) == (tokens == EDGE_PAD)).all()
+    assert (np.sort(permuted, 0) == np.sort(tokens, 0)).all()
+    assert (permuted == shuffled(tokens, 8, 0)).all()
+    real, shuffled_metrics = reference.floor(200), reference.metrics(permuted)
     for name in ("level_1", "level_2", "level_3", "level_4", "valid_unique_novel"):
-        assert spoilt[name] < 0.95 * real[name], name
+        assert shuffled_metrics[name] < 0.95 * real[name], name
     for name in ("conditional_edge_js", "conditional_edge_tv", "mmd_degree", "mmd_clustering", "mmd_spectral"):
-        assert spoilt[name] > 1.3 * real[name], name
-    assert spoilt["type_js"] == pytest.approx(real["type_js"])
+        assert shuffled_metrics[name] > 1.3 * real[name], name
+    assert shuffled_metrics["type_js"] == pytest.approx(real["type_js"])
 
 
-def test_the_reference_itself_is_at_no_distance_and_nonsense_is_far(plans, reference):
+def test_distances_of_the_reference_and_of_nonsense(plans, reference):
     valid = plans.tokens(8)[:400]
-    found = reference.figures(valid)
+    found = reference.metrics(valid)
     far = {name: value for name, value in found.items() if name.endswith(("_js", "_tv")) or name.startswith("mmd_")}
     assert len(far) == 13
     assert all(value == pytest.approx(0, abs=1e-12) for value in far.values())
     assert found["archetype_coverage"] == found["level_4"] == 1
-    train = reference.figures(plans.tokens(8)[600:700])
+    train = reference.metrics(plans.tokens(8)[600:700])
     assert train["novel"] == train["valid_unique_novel"] == 0
-    copies = reference.figures(np.concatenate([valid[:50]] * 4))
+    copies = reference.metrics(np.concatenate([valid[:50]] * 4))
     assert copies["unique"] <= 0.25
     lonely = np.array([encode(Diagram((12, 12), ((0, 1, 4),)), 8)] * 3)
-    nonsense = reference.figures(lonely)
+    nonsense = reference.metrics(lonely)
     assert nonsense["archetype_coverage"] == nonsense["level_1"] == 0
     assert nonsense["conditional_edge_tv"] > 0.99
     assert nonsense["type_tv"] > 0.98
 
 
-def test_the_floor_stands_beside_the_figures_and_is_of_as_many_plans(plans, reference):
+def test_noise_floor(plans, reference):
     samples = plans.tokens(8)[:120]
     found = sample_metrics(samples, reference)
     floors = {name.removesuffix("_floor"): value for name, value in found.items() if name.endswith("_floor")}
     bare = {*(f"level_{level}" for level in range(5)), "unknown", "connected", "one_living_room"}
     assert floors.keys() == {name for name in found if not name.endswith("_floor")} - bare - {"floor_plans"}
-    again = reference.figures(plans.tokens(8)[400:520])
+    again = reference.metrics(plans.tokens(8)[400:520])
     assert floors == pytest.approx({name: again[name] for name in floors})
     fewer = sample_metrics(samples[:20], reference)
     assert fewer["type_js_floor"] > found["type_js_floor"] > 0
     assert (fewer["floor_plans"], found["floor_plans"]) == (20, 120)
-    assert sample_metrics(plans.tokens(8)[:210], reference)["floor_plans"] == 200, "as many as there are"
+    assert sample_metrics(plans.tokens(8)[:210], reference)["floor_plans"] == 200, "all test plans"
     without = Reference(PlanSplits(plans[600:], plans[:400], plans[:0]), 8)
     bare = sample_metrics(samples[:20], without)
     assert not any(name.endswith("_floor") for name in bare)
@@ -192,7 +194,7 @@ def test_the_floor_stands_beside_the_figures_and_is_of_as_many_plans(plans, refe
     assert sample_metrics(samples[:0], reference) == {}
 
 
-def test_samples_that_are_no_diagrams(plans, reference):
+def test_illegal_samples(plans, reference):
     broken = plans.tokens(8)[:20].copy()
     broken[:10, 0] = NODE_MASK
     found = sample_metrics(broken, reference)
@@ -206,7 +208,7 @@ def test_samples_that_are_no_diagrams(plans, reference):
 
 
 class Told:
-    """A prediction that is sure of given ids."""
+    """Return a prediction that is certain of given ids."""
 
     def __init__(self, ids):
         self.ids = ids
@@ -215,7 +217,7 @@ class Told:
         return torch.nn.functional.one_hot(self.ids, 15).float().log()
 
 
-def test_accuracy_by_noise_counts_what_is_in_doubt():
+def test_accuracy_by_noise_counts_masked_tokens():
     space = BubbleDiagram().space()
     assert isinstance(space, TokenSpace)
     tokens = torch.from_numpy(make_plans(0, 0, 64).tokens(8)).long()

@@ -1,4 +1,3 @@
-import time
 from itertools import permutations
 
 import numpy as np
@@ -24,7 +23,7 @@ def diagrams(draw, most=6):
 
 
 @given(diagrams(), st.integers(6, 9))
-def test_tokens_and_back(diagram, rooms):
+def test_token_round_trip(diagram, rooms):
     tokens = encode(diagram, rooms)
     assert tokens.shape == (rooms + rooms * (rooms - 1) // 2,)
     assert decode(tokens, rooms) == diagram
@@ -36,37 +35,42 @@ def test_tokens_and_back(diagram, rooms):
     assert plans.diagram(1) == diagram
 
 
-def test_the_tokens_of_three_rooms_in_four_slots():
+def test_tokens_of_three_rooms_in_four_slots():
     tokens = encode(Diagram((0, 2, 3), ((0, 1, 7), (1, 2, 4))), 4)
     # pairs 01 02 03 12 13 23
     assert tokens.tolist() == [0, 2, 3, NODE_PAD, 7, NO_EDGE, EDGE_PAD, 4, EDGE_PAD, EDGE_PAD]
 
 
-def wrong(tokens, rooms=3):
-    with pytest.raises(Refused) as caught:
+def errors(tokens, rooms=3):
+    with pytest.raises(Refused) as info:
         decode(np.array(tokens), rooms)
-    return [problem.message for problem in caught.value.problems]
+    assert set(info.value.codes) == {"invalid-sample"}
+    return [problem.message for problem in info.value.problems]
 
 
-def test_every_wrong_token_is_named():
-    assert wrong([0, NODE_MASK, 3, 1, EDGE_MASK, 2]) == ["room 1: MASK is left over", "pair 0, 2: MASK is left over"]
-    assert wrong([0, NODE_PAD, 3, 1, EDGE_PAD, 2]) == [
-        "room 1: PAD stands among the rooms",
-        "pair 0, 2: PAD stands among the rooms",
-    ]
-    assert wrong([0, 1, NODE_PAD, 1, EDGE_PAD, 2]) == ["pair 1, 2: 2 where there is no room 2, PAD = 12 is due"]
-    assert wrong([0, 1, 99, 1, 13, -1]) == [
-        "room 2: 99 is no id, they are 0..14",
-        "pair 0, 2: 13 is no id, they are 0..12",
-        "pair 1, 2: -1 is no id, they are 0..12",
-    ]
-    assert wrong([NODE_PAD] * 3 + [EDGE_PAD] * 3) == ["there is no room"]
+@pytest.mark.parametrize(
+    ("tokens", "texts"),
+    [
+        ([0, NODE_MASK, 3, 1, EDGE_MASK, 2], ["room 1: remaining MASK", "pair 0, 2: remaining MASK"]),
+        ([0, NODE_PAD, 3, 1, EDGE_PAD, 2], ["room 1: PAD", "pair 0, 2: PAD"]),
+        ([0, 1, NODE_PAD, 1, EDGE_PAD, 2], ["pair 1, 2: 2"]),
+        ([0, 1, 99, 1, 13, -1], ["room 2: invalid id 99", "pair 0, 2: invalid id 13", "pair 1, 2: invalid id -1"]),
+        ([NODE_PAD] * 3 + [EDGE_PAD] * 3, ["no rooms"]),
+    ],
+)
+def test_invalid_tokens(tokens, texts):
+    messages = errors(tokens)
+    assert len(messages) == len(texts)
+    assert all(message.startswith(text) for message, text in zip(messages, texts, strict=True))
+
+
+def test_wrong_number_of_tokens():
     with pytest.raises(ValueError, match="6 tokens, got 5"):
         decode(np.zeros(5, int), 3)
 
 
 @given(st.lists(st.integers(-1, 15), min_size=6, max_size=6))
-def test_whatever_is_read_can_be_written(tokens):
+def test_decoded_tokens_can_be_encoded(tokens):
     try:
         diagram = decode(np.array(tokens), 3)
     except Refused:
@@ -77,14 +81,14 @@ def test_whatever_is_read_can_be_written(tokens):
 @pytest.mark.parametrize(
     ("types", "edges", "message"),
     [
-        ((0, 13), (), "types of rooms are 0..12"),
+        ((0, 13), (), "0..12"),
         ((0, 1), ((1, 0, 2),), "i < j < 2"),
         ((0, 1), ((0, 0, 2),), "i < j < 2"),
         ((0, 1), ((0, 1, 10),), "relation < 10"),
-        ((0, 1), ((0, 1, 3), (0, 1, 4)), "one relation, or none"),
+        ((0, 1), ((0, 1, 3), (0, 1, 4)), "more than one relation"),
     ],
 )
-def test_a_diagram_that_cannot_be(types, edges, message):
+def test_invalid_diagrams(types, edges, message):
     with pytest.raises(ValueError, match=message):
         Diagram(types, edges)
 
@@ -109,28 +113,28 @@ def test_relations_follow_from_boxes():
     assert (again.edges == plans.edges[:1]).all()
 
 
-def line_of(length, kind=0):
-    """A chain of rooms, each left of the next."""
+def chain_of(length, kind=0):
+    """Rooms, each left of the next."""
     return Diagram((kind,) * length, tuple((i, i + 1, 2) for i in range(length - 1)))
 
 
-def test_splits_depend_on_content_alone():
-    plans = [line_of(length, kind) for length in range(2, 9) for kind in range(10)]
+def test_splits_depend_on_content_only():
+    plans = [chain_of(length, kind) for length in range(2, 9) for kind in range(10)]
     first = hold_out(Plans.from_diagrams(plans, 8), valid=0.2, test=0.1)
     second = hold_out(Plans.from_diagrams([*plans[::-1], *plans[:20]], 8), valid=0.2, test=0.1)
     rows = [[{row.tobytes() for row in part.tokens(8)} for part in (s.train, s.valid, s.test)] for s in (first, second)]
-    assert rows[0] == rows[1], "order or copies moved a plan to another split"
+    assert rows[0] == rows[1], "order or copies changed the split of a plan"
     assert [len(part) for part in rows[0]] == [49, 14, 7]
     assert len(second.train) + len(second.valid) + len(second.test) == 90, "a plan was lost"
 
 
 def shuffled(diagram, random):
-    """The same plan, its rooms in another order."""
+    """Return the plan with its rooms in another order."""
     order = random.permutation(len(diagram.types))
     return Diagram.from_boxes([diagram.types[r] for r in order], [diagram.boxes[r] for r in order])
 
 
-def test_groups_do_not_depend_on_the_order_of_rooms():
+def test_groups_are_independent_of_the_order_of_rooms():
     random = np.random.default_rng(0)
     plans = make_plans(2, 0, 300)
     some = [plans.diagram(row) for row in range(300)]
@@ -138,7 +142,7 @@ def test_groups_do_not_depend_on_the_order_of_rooms():
     assert sum(a.types != b.types for a, b in zip(some, other, strict=True)) > 250
     groups = plan_groups(Plans.from_diagrams([*some, *other], 8))
     assert groups[:300] == groups[300:]
-    assert len(set(groups)) > 290, "different plans fell together"
+    assert len(set(groups)) > 290, "different plans share a group"
 
 
 def matrix_of(rooms, relations):
@@ -150,7 +154,7 @@ def matrix_of(rooms, relations):
 
 @given(st.integers(0, 2**32 - 1), st.integers(2, 6), st.integers(1, 2), st.integers(1, 2))
 def test_canonical_forms_are_exact(seed, rooms, kinds, relations):
-    """Against all orders of the rooms, on graphs that are so alike that refinement alone cannot tell them apart."""
+    """Against all orders of the rooms, on graphs that colour refinement alone does not separate."""
     random = np.random.default_rng(seed)
     types = random.integers(0, kinds, (2, rooms))
     labels = np.where(random.random((2, rooms, rooms)) < 0.5, random.integers(0, relations, (2, rooms, rooms)), NO_EDGE)
@@ -166,7 +170,7 @@ def test_canonical_forms_are_exact(seed, rooms, kinds, relations):
     assert (first == second) == same
 
 
-def test_forms_of_plans_that_are_alike_throughout():
+def test_canonical_forms_of_symmetric_plans():
     ring = matrix_of(6, {(k, (k + 1) % 6): 2 for k in range(6)})
     triangles = matrix_of(6, {(k, 3 * (k // 3) + (k + 1) % 3): 2 for k in range(6)})
     turned = np.roll(np.roll(ring, 2, 0), 2, 1)
@@ -174,18 +178,17 @@ def test_forms_of_plans_that_are_alike_throughout():
     one, two, three = canonical_forms(types, np.stack([ring, triangles, turned]))
     assert one == three
     assert one != two
-    # Rooms of a ring and of triangles look alike to the end, and still it matters which is tried first.
+    # Refinement gives rooms of a ring and of triangles the same colour, but they are not interchangeable.
     both = np.full((12, 12), NO_EDGE)
     both[:6, :6], both[6:, 6:] = ring, triangles
     order = np.r_[6:12, 0:6]
     one, two = canonical_forms(np.ones((2, 12), int), np.stack([both, both[np.ix_(order, order)]]))
     assert one == two
-    start = time.perf_counter()
+    # Takes exponential time unless interchangeable rooms are tried once.
     list(canonical_forms(np.ones((1, 40), int), np.full((1, 40, 40), NO_EDGE)))
-    assert time.perf_counter() - start < 2, "rooms that can be exchanged are all tried"
 
 
-def test_copies_in_another_order_go_into_the_same_split():
+def test_reordered_copies_share_a_split():
     random = np.random.default_rng(1)
     plans = make_plans(3, 0, 200)
     some = [plans.diagram(row) for row in range(200)]
@@ -195,17 +198,18 @@ def test_copies_in_another_order_go_into_the_same_split():
     assert np.bincount(split).tolist() == [240, 80, 80]
 
 
-def test_a_plan_without_boxes_goes_with_its_copy():
+def test_copies_without_boxes_share_a_group():
     boxed = [make_plans(3, 0, 60).diagram(row) for row in range(60)]
     bare = [Diagram(d.types, d.edges) for d in boxed]
     groups = plan_groups(Plans.from_diagrams([*boxed, *bare], 8))
     assert groups[:60] == groups[60:]
 
 
-def test_every_split_gets_a_plan():
-    three = Plans.from_diagrams([line_of(2), line_of(3), line_of(4)], 4)
+def test_every_split_has_a_plan():
+    three = Plans.from_diagrams([chain_of(2), chain_of(3), chain_of(4)], 4)
     assert [len(p) for p in vars(hold_out(three, valid=0.01, test=0.01)).values()] == [1, 1, 1]
     assert [len(p) for p in vars(hold_out(three, valid=0.9, test=0.05)).values()] == [1, 1, 1]
     assert [len(p) for p in vars(hold_out(three[:2], valid=0.1, test=0.0)).values()] == [1, 1, 0]
-    with pytest.raises(Refused, match="3 different plans or more, here are 1"):
-        hold_out(Plans.from_diagrams([line_of(2)] * 5, 4), valid=0.1, test=0.1)
+    with pytest.raises(Refused) as info:
+        hold_out(Plans.from_diagrams([chain_of(2)] * 5, 4), valid=0.1, test=0.1)
+    assert info.value.codes == ["no-samples"]

@@ -5,7 +5,7 @@ import pytest
 
 from dither.tasks.bubble_diagram.data.procedural import make_plans
 from dither.tasks.bubble_diagram.geometry.layout import place_rooms
-from dither.tasks.bubble_diagram.geometry.realisability import is_witness, realise
+from dither.tasks.bubble_diagram.geometry.realisability import realise, realises
 from dither.tasks.bubble_diagram.geometry.wall_constraints import Canvas, mark_values, wall_constraints_of
 from dither.tasks.bubble_diagram.plans import Diagram
 from dither.tasks.bubble_diagram.plots.diagram import draw_gallery
@@ -18,7 +18,7 @@ LEFT, RIGHT, ABOVE, BELOW = (RELATIONS.index(name) for name in ("left-of", "righ
 
 
 def along_an_axis(side, smallest):
-    """Walls of three rooms along one axis, one example for each way in which they can lie to each other."""
+    """Walls of three rooms along one axis, one example for each combination of comparisons."""
     walls = np.array([(a, b) for a in range(side + 1) for b in range(a + smallest, side + 1)])
     every = np.stack(np.meshgrid(*[walls[:, 0] * 100 + walls[:, 1]] * 3, indexing="ij"), -1).reshape(-1, 3)
     low, high = every // 100, every % 100
@@ -33,7 +33,7 @@ def along_an_axis(side, smallest):
 
 
 def possible_diagrams(side, smallest):
-    """True for each diagram of three rooms that some boxes of whole pixels give: all of them are tried."""
+    """Enumerate integer boxes: True for each realisable diagram of three rooms."""
     low, high = along_an_axis(side, smallest)
     found = np.zeros((NO_EDGE + 1,) * 3, bool)
     for x0, x1 in zip(low, high, strict=True):
@@ -43,8 +43,8 @@ def possible_diagrams(side, smallest):
 
 
 @pytest.mark.parametrize(("side", "smallest"), [(11, 1), (14, 3)])
-def test_three_rooms_on_a_small_canvas_equal_a_search_through_all_boxes(side, smallest):
-    """Every diagram of three rooms, at both levels; ties and whole pixels matter on so small a canvas."""
+def test_small_canvas_equals_enumeration(side, smallest):
+    """Every diagram of three rooms at both levels, on a canvas so small that ties and rounding matter."""
     possible, canvas = possible_diagrams(side, smallest), Canvas(side, smallest)
     assert 0.3 < possible.mean() < 0.7
     for edges in product(range(NO_EDGE + 1), repeat=3):
@@ -61,7 +61,7 @@ def drawn(plans, row):
     return edges_of(plans.boxes[row, :rooms]), rooms
 
 
-def test_made_plans_are_realisable_and_the_witness_redraws_them():
+def test_generated_plans_are_realisable():
     plans = make_plans(2, 0, 250)
     for row in range(250):
         edges, rooms = drawn(plans, row)
@@ -73,8 +73,8 @@ def test_made_plans_are_realisable_and_the_witness_redraws_them():
         assert (found.boxes[:, 2:] - found.boxes[:, :2]).min() >= Canvas().smallest
 
 
-def turned(edges):
-    """Relations after the plan is turned by a quarter."""
+def rotated(edges):
+    """Return the relations after a quarter turn of the plan."""
     walls = [(low, high) for low in range(6) for high in range(low + 1, 6)]
     boxes = np.array([(x0, y0, x1, y1) for x0, x1 in walls for y0, y1 in walls])
     both = np.stack(np.broadcast_arrays(boxes[:, None], boxes[None]), -2).reshape(-1, 2, 4)
@@ -84,7 +84,7 @@ def turned(edges):
     return after[edges]
 
 
-def test_damaged_plans_are_judged_the_same_however_they_are_turned():
+def test_verdicts_are_invariant_under_rotation():
     plans, random = make_plans(3, 0, 60), np.random.default_rng(0)
     verdicts = []
     for row in range(60):
@@ -94,7 +94,7 @@ def test_damaged_plans_are_judged_the_same_however_they_are_turned():
         edges[place] = (edges[place] + random.integers(1, 10)) % 10
         found = realise(edges, rooms)
         verdicts.append(found.verdict)
-        assert realise(turned(edges), rooms).verdict == found.verdict
+        assert realise(rotated(edges), rooms).verdict == found.verdict
         if found.verdict == "realisable":  # what is left of a plan when a room goes can be built, too
             assert (edges_of(found.boxes) == edges).all()
             assert realise(edges, rooms, apart=False).verdict == "realisable"
@@ -107,14 +107,14 @@ def test_damaged_plans_are_judged_the_same_however_they_are_turned():
 
 
 def chain(rooms, relation, last):
-    """Each room lies so to the next, and the first to the last."""
+    """Relations of each room to the next, and of the first to the last."""
     edges = dict.fromkeys(pairs(rooms), NO_EDGE) | {(i, i + 1): relation for i in range(rooms - 1)}
     return np.array(list((edges | {(0, rooms - 1): last}).values()))
 
 
 @pytest.mark.parametrize(("relation", "back"), [(LEFT, RIGHT), (RIGHT, LEFT), (ABOVE, BELOW), (BELOW, ABOVE)])
 @pytest.mark.parametrize("rooms", [3, 5, 8])
-def test_order_runs_in_no_circle(rooms, relation, back):
+def test_cycles_are_impossible(rooms, relation, back):
     assert realise(chain(rooms, relation, back), rooms).verdict == "impossible"
     assert realise(chain(rooms, relation, back), rooms, apart=False).verdict == "impossible"
     assert realise(chain(rooms, relation, NO_EDGE), rooms).verdict == "realisable"
@@ -123,30 +123,30 @@ def test_order_runs_in_no_circle(rooms, relation, back):
 def test_contradictory_triples():
     for last in range(NO_EDGE + 1):
         verdict = realise(np.array([SURROUNDING, last, SURROUNDING]), 3).verdict
-        assert verdict == ("realisable" if last == SURROUNDING else "impossible"), "what surrounds, surrounds all of it"
+        assert verdict == ("realisable" if last == SURROUNDING else "impossible"), "surrounding is transitive"
     held = np.array([SURROUNDING, NO_EDGE, LEFT])
-    assert realise(held, 3).verdict == "impossible", "near what is inside is near"
-    assert realise(held, 3, apart=False).verdict == "realisable", "level 3 asks nothing of rooms without a relation"
+    assert realise(held, 3).verdict == "impossible", "a room close to an inner room is close to the outer one"
+    assert realise(held, 3, apart=False).verdict == "realisable", "level 3 ignores unrelated rooms"
     circle = realise(np.array([INSIDE, SURROUNDING, INSIDE]), 3)
-    assert circle.verdict == "realisable", "middles may lie within each other in a circle: boxes overlap"
+    assert circle.verdict == "realisable", "centres may be inside each other in a cycle if boxes overlap"
     assert (edges_of(circle.boxes) == [INSIDE, SURROUNDING, INSIDE]).all()
 
 
-def test_the_canvas_and_the_smallest_room_count():
+def test_canvas_limits():
     apart = np.array([NO_EDGE])
     assert realise(apart, 2, canvas=Canvas(22, 6)).verdict == "realisable"
     assert realise(apart, 2, canvas=Canvas(21, 6)).verdict == "impossible"
     row = chain(12, LEFT, NO_EDGE)
     assert realise(row, 12).verdict == "realisable"
     assert realise(row, 12, canvas=Canvas(256, 20)).verdict == "realisable"
-    assert realise(row, 12, canvas=Canvas(256, 60)).verdict == "impossible", "rooms overlap by no more than a half"
+    assert realise(row, 12, canvas=Canvas(256, 60)).verdict == "impossible", "rooms overlap by half at most"
 
 
-def test_what_is_given_up_is_unknown_and_never_valid():
+def test_search_limit_gives_unknown():
     plans = make_plans(2, 0, 40)
     tokens = plans.tokens(8)
     assert realise(*drawn(plans, 0), limit=0).verdict == "unknown"
-    assert realise(chain(5, LEFT, RIGHT), 5, limit=0).verdict == "impossible", "a proof needs no program"
+    assert realise(chain(5, LEFT, RIGHT), 5, limit=0).verdict == "impossible", "propagation alone proves this"
     found = validity_levels(tokens, 8, limit=1)
     assert 0 < found.unknown.sum() < 40
     assert not (found.unknown & found.realisable).any()
@@ -157,40 +157,40 @@ def test_what_is_given_up_is_unknown_and_never_valid():
     assert rates["level_4"] == found.realisable.mean()
 
 
-def test_a_witness_is_checked_not_believed():
+def test_realises_checks_boxes():
     plans = make_plans(2, 0, 1)
     edges, rooms = drawn(plans, 0)
     found = realise(edges, rooms)
-    demands, canvas = wall_constraints_of(edges, rooms), Canvas()
-    assert is_witness(found.boxes, demands, canvas)
-    assert not is_witness(found.boxes - found.boxes.min() - 1, demands, canvas), "off the canvas"
-    assert not is_witness(found.boxes, demands, Canvas(smallest=200))
+    constraints, canvas = wall_constraints_of(edges, rooms), Canvas()
+    assert realises(found.boxes, constraints, canvas)
+    assert not realises(found.boxes - found.boxes.min() - 1, constraints, canvas), "off the canvas"
+    assert not realises(found.boxes, constraints, Canvas(smallest=200))
     other = edges.copy()
     other[np.flatnonzero(edges < NO_EDGE)[0]] = NO_EDGE
-    assert not is_witness(found.boxes, wall_constraints_of(other, rooms), canvas)
-    assert is_witness(found.boxes, wall_constraints_of(other, rooms, apart=False), canvas)
+    assert not realises(found.boxes, wall_constraints_of(other, rooms), canvas)
+    assert realises(found.boxes, wall_constraints_of(other, rooms, apart=False), canvas)
 
 
-def test_demands_hold_of_boxes_that_show_the_diagram_and_of_no_others():
-    """Bounds and choices say what the rule says: nothing that random boxes contradict, and no less."""
+def test_wall_constraints_are_equivalent_to_the_rule():
+    """Random boxes satisfy the constraints of a relation if and only if they have it."""
     random = np.random.default_rng(0)
     low = random.integers(0, 24, (4000, 2, 2))
     boxes = np.concatenate([low, low + random.integers(1, 12, low.shape)], -1)
     found = edges_of(boxes)[:, 0]
     for relation in range(NO_EDGE + 1):
-        demands = wall_constraints_of(np.array([relation]), 2)
+        constraints = wall_constraints_of(np.array([relation]), 2)
 
-        def kept(marks, bounds):
+        def satisfied(marks, bounds):
             axis, first, second, most = np.moveaxis(bounds, -1, 0)
             return (marks[axis, first] - marks[axis, second] <= most).all(-1)
 
         for box, shown in zip(boxes, found, strict=True):
             marks = mark_values(box)
-            choices = (kept(marks, demands.choices) & demands.offered).any(1).all()
-            assert (kept(marks, demands.fixed) and choices) == (shown == relation)
+            choices = (satisfied(marks, constraints.choices) & constraints.available).any(1).all()
+            assert (satisfied(marks, constraints.fixed) and choices) == (shown == relation)
 
 
-def test_levels_stand_on_each_other_and_equal_diagrams_are_found_alike():
+def test_levels_are_nested_and_deterministic():
     plans = make_plans(4, 0, 60)
     tokens = plans.tokens(8)
     damaged = tokens.copy()
@@ -202,7 +202,7 @@ def test_levels_stand_on_each_other_and_equal_diagrams_are_found_alike():
     broken[:, 0] = 13
     rows = np.concatenate([tokens, damaged, tokens, broken])
     found = validity_levels(rows, 8)
-    steps = [found.structure.tokens, found.structure.programme, found.structure.order, found.edges, found.realisable]
+    steps = [found.structure.tokens, found.structure.program, found.structure.order, found.edges, found.realisable]
     for lower, upper in pairwise(steps):
         assert (upper <= lower).all()
     assert found.realisable[:60].all()
@@ -212,13 +212,13 @@ def test_levels_stand_on_each_other_and_equal_diagrams_are_found_alike():
     assert (found.boxes[:60] == found.boxes[120:180]).all()
     given = validity_levels(tokens, 8, boxes=plans.boxes)
     assert given.realisable.all()
-    assert (given.boxes == plans.boxes).all(), "boxes that are known are the witness"
+    assert (given.boxes == plans.boxes).all(), "known boxes are the proof"
     moved = validity_levels(tokens, 8, boxes=plans.boxes[::-1])
-    assert moved.realisable.all(), "wrong boxes prove nothing and are not taken"
+    assert moved.realisable.all(), "wrong boxes are ignored"
     assert (moved.boxes != plans.boxes[::-1]).any()
 
 
-def test_processes_find_what_one_finds():
+def test_worker_processes_give_the_same_results():
     plans = make_plans(5, 0, 40)
     diagrams = [drawn(plans, row) for row in range(40)]
     for one, two in zip(realise_all(diagrams), realise_all(diagrams, processes=2), strict=True):
@@ -226,18 +226,18 @@ def test_processes_find_what_one_finds():
         assert (one[2] == two[2]).all()
 
 
-def test_pictures_show_every_diagram_that_can_be_shown():
-    """Where placing rooms well breaks a relation, they stand as in the witness, and nothing is drawn red."""
+def test_pictures_use_a_realisation_where_there_is_one():
+    """Also where the layout violates a relation."""
     plans, random = make_plans(6, 0, 45), np.random.default_rng(0)
-    badly = 0
+    violated = 0
     for row in range(45):
         edges, rooms = drawn(plans, row)
         place = random.choice(np.flatnonzero(edges < NO_EDGE))
         edges = edges.copy()
         edges[place] = (edges[place] + random.integers(1, 10)) % 10
-        told = tuple((i, j, r) for (i, j), r in zip(pairs(rooms), edges.tolist(), strict=True) if r != NO_EDGE)
-        diagram = Diagram(tuple(plans.types[row, :rooms].tolist()), told)
+        edge_list = tuple((i, j, r) for (i, j), r in zip(pairs(rooms), edges.tolist(), strict=True) if r != NO_EDGE)
+        diagram = Diagram(tuple(plans.types[row, :rooms].tolist()), edge_list)
         if realise(edges, rooms).verdict == "realisable":
-            badly += bool((edges_of(place_rooms(diagram)) != edges).any())
-            assert "not shown" not in to_svg(draw_gallery([diagram]))
-    assert badly > 0, "without the witness some relations would not be shown"
+            violated += bool((edges_of(place_rooms(diagram)) != edges).any())
+            assert "violated" not in to_svg(draw_gallery([diagram]))
+    assert violated > 0, "without the search some relations would be violated"

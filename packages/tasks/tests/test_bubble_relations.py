@@ -28,7 +28,7 @@ def boxes(draw, largest=12):
     return np.array([x0, y0, draw(st.integers(x0 + 1, largest)), draw(st.integers(y0 + 1, largest))])
 
 
-def test_words():
+def test_vocabulary():
     assert len(ROOMS) == len(SHORT) == len(COLOURS) == 13
     assert len(set(ROOMS)) == len(set(SHORT)) == len(set(COLOURS)) == 13
     assert (len(RELATIONS), RELATIONS[INSIDE], RELATIONS[SURROUNDING], NO_EDGE) == (10, "inside", "surrounding", 10)
@@ -39,7 +39,7 @@ def test_words():
         assert RELATIONS[9 - r] == "-".join(opposite[word] for word in name.split("-"))
 
 
-def test_pairs_run_along_the_upper_triangle():
+def test_pairs_are_the_upper_triangle():
     assert pairs(4) == [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
     for rooms in (2, 5, 8, 14):
         assert [pair_index(i, j, rooms) for i, j in pairs(rooms)] == list(range(rooms * (rooms - 1) // 2))
@@ -48,7 +48,7 @@ def test_pairs_run_along_the_upper_triangle():
             pair_index(i, j, 4)
 
 
-# Where the centre of the first box lies from the second, (10, 10, 20, 20): the 25 cells as they are told in words.
+# Position of the first centre relative to the second box (10, 10, 20, 20): the 25 cells in words.
 CELLS = {
     "before": {"before": "left-above", "start": "above", "in": "above", "end": "right-above", "behind": "right-above"},
     "start": {"before": "left-above", "start": "left-above", "in": "above", "end": "right-above", "behind": "right-of"},
@@ -70,7 +70,7 @@ def test_each_cell(row, column):
 
 
 def slow_label(u, v):
-    """The published order of questions, one after the other, in half pixels."""
+    """The reference implementation: comparisons in their published order, in half pixels."""
     ux0, uy0, ux1, uy1 = (2 * int(wall) for wall in u)
     vx0, vy0, vx1, vy1 = (2 * int(wall) for wall in v)
     if ux0 < vx0 and uy0 < vy0 and ux1 > vx1 and uy1 > vy1:
@@ -87,12 +87,12 @@ def slow_label(u, v):
 
 
 @given(boxes(), boxes())
-def test_labels_equal_the_rule_asked_one_by_one(u, v):
+def test_labels_equal_the_reference(u, v):
     assert RELATIONS[int(labels_of(u, v))] == slow_label(u, v)
 
 
 @given(boxes(), boxes())
-def test_labels_say_true_things(u, v):
+def test_labels_are_true_statements(u, v):
     name = RELATIONS[int(labels_of(u, v))]
     (ux, uy), (vx, vy) = ((b[:2] + b[2:]) / 2 for b in (u, v))
     for word, true in (("left", ux < vx), ("right", ux > vx), ("above", uy < vy), ("below", uy > vy)):
@@ -109,19 +109,19 @@ QUARTER = {
 }  # fmt: skip
 
 
-def turned(box):
+def rotated(box):
     x0, y0, x1, y1 = box
     return np.array([GRID - y1, x0, GRID - y0, x1])
 
 
 @given(boxes(), boxes())
-def test_a_quarter_turn_turns_the_relation(u, v):
-    before, after = labels_of(u, v), labels_of(turned(u), turned(v))
+def test_labels_rotate_with_the_plan(u, v):
+    before, after = labels_of(u, v), labels_of(rotated(u), rotated(v))
     assert QUARTER[RELATIONS[int(before)]] == RELATIONS[int(after)]
-    assert nearby(u, v) == nearby(turned(u), turned(v))
+    assert nearby(u, v) == nearby(rotated(u), rotated(v))
 
 
-def test_mirrors_differ_only_beside_corners():
+def test_mirror_images_differ_only_next_to_corners():
     flip = {"left-above": "right-above", "left-below": "right-below", "left-of": "right-of"}
     flip |= {b: a for a, b in flip.items()} | {"above": "above", "below": "below", "inside": "inside"}
     mirrored = np.vectorize(lambda r: NAME[flip[RELATIONS[r]]])(RULE[:, ::-1])
@@ -132,7 +132,7 @@ def test_mirrors_differ_only_beside_corners():
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-def test_near_means_nine_pixels_along_both_axes(axis):
+def test_nearby_is_nine_pixels_along_both_axes(axis):
     u = np.array([100, 100, 120, 120])
     for gap, near in ((-5, True), (0, True), (NEAR, True), (NEAR + 1, False)):
         for sign in (-1, 1):
@@ -143,7 +143,7 @@ def test_near_means_nine_pixels_along_both_axes(axis):
             assert nearby(u, u + move) == near
 
 
-def test_edges_of_many_plans_at_once():
+def test_edges_of_a_batch():
     random = np.random.default_rng(0)
     low = random.integers(0, 60, (50, 5, 2))
     plans = np.concatenate([low, low + random.integers(1, 40, (50, 5, 2))], -1)
@@ -154,4 +154,4 @@ def test_edges_of_many_plans_at_once():
             u, v = plan[i], plan[j]
             gaps = [max(u[a], v[a]) - min(u[a + 2], v[a + 2]) for a in (0, 1)]
             assert label == (NAME[slow_label(u, v)] if max(gaps) <= 9 else NO_EDGE)
-    assert len(Counter(edges.ravel().tolist())) == 11, "the example leaves out a relation"
+    assert len(Counter(edges.ravel().tolist())) == 11, "some relation does not occur in the example"

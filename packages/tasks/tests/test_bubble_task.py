@@ -33,7 +33,7 @@ def task(spec):
     return spec.build()
 
 
-def test_the_task_keeps_the_contract(spec, task):
+def test_task_protocol(spec, task):
     assert isinstance(task, Task)
     assert isinstance(task.metrics(), Metrics)
     assert task.space == spec.space()
@@ -43,7 +43,7 @@ def test_the_task_keeps_the_contract(spec, task):
     assert [task.size(split) for split in ("train", "valid", "test")] == [600, 200, 100]
 
 
-def test_batches_are_legal_and_depend_on_their_rows_alone(task):
+def test_batches_are_legal_and_depend_on_their_rows_only(task):
     clean = task.batch("train", [5, 0, 599, 5])
     assert clean.x0.dtype == torch.int64
     assert clean.x0.shape == (4, 36)
@@ -57,11 +57,11 @@ def test_batches_are_legal_and_depend_on_their_rows_alone(task):
     assert token_validity(clean.x0.numpy(), 8).order.all()
     assert task.batch("valid", []).x0.shape == (0, 36)
     for rows in ([200], [-1]):
-        with pytest.raises(IndexError, match=r"numbered 0\.\.199"):
+        with pytest.raises(IndexError, match=r"0\.\.199"):
             task.batch("valid", rows)
 
 
-def test_splits_share_no_plan_and_validation_stays(spec, task):
+def test_splits_are_disjoint_and_validation_is_stable(spec, task):
     rows = {
         split: {tuple(r) for r in task.batch(split, range(task.size(split))).x0.tolist()}
         for split in ("train", "valid", "test")
@@ -73,7 +73,7 @@ def test_splits_share_no_plan_and_validation_stays(spec, task):
     assert torch.equal(larger.batch("train", range(600)).x0, task.batch("train", range(600)).x0)
 
 
-def test_sampling_starts_from_rooms_as_frequent_as_in_training(task):
+def test_numbers_of_rooms_are_drawn_from_training(task):
     like = task.like(20_000, 3)
     assert torch.equal(like.x0, task.like(20_000, 3).x0)
     assert not torch.equal(like.x0, task.like(20_000, 4).x0)
@@ -89,7 +89,7 @@ def test_sampling_starts_from_rooms_as_frequent_as_in_training(task):
 
 
 def predicted(clean, frequencies):
-    """What a loss measures of a model that knows the frequencies of single tokens only."""
+    """Return the loss of the unigram predictor."""
     types, edges = (torch.from_numpy(share) for share in frequencies.unigram())
     nodes = -types[clean.x0[:, :8].clamp(max=12)].log()
     values = torch.cat([nodes, -edges[clean.x0[:, 8:].clamp(max=10)].log()], 1)
@@ -97,11 +97,11 @@ def predicted(clean, frequencies):
 
 
 def noised(clean):
-    nothing = torch.zeros(len(clean.x0))
-    return Noised(clean.x0, State.of(clean.x0), Noise(nothing, nothing), clean.valid, clean.valid, clean.fixed)
+    zeros = torch.zeros(len(clean.x0))
+    return Noised(clean.x0, State.of(clean.x0), Noise(zeros, zeros), clean.valid, clean.valid, clean.fixed)
 
 
-def test_metrics_find_the_figures_of_a_known_model_however_batches_are_cut(task):
+def test_metrics_of_a_known_model_for_any_batch_sizes(task):
     fitted = Frequencies.of(task.batch("train", range(600)).x0.numpy(), 8)
     found = []
     for cuts in ([200], [1, 99, 100], [64, 64, 64, 8]):
@@ -122,7 +122,7 @@ def test_metrics_find_the_figures_of_a_known_model_however_batches_are_cut(task)
     )
 
 
-def test_metrics_of_uniform_predictions_and_of_nothing(task):
+def test_metrics_of_uniform_predictions_and_without_data(task):
     clean = task.batch("valid", range(200))
     values = torch.tensor([log(13)] * 8 + [log(11)] * 28).expand(200, -1)
     metrics = task.metrics()
@@ -146,7 +146,7 @@ def test_known_tokens_cost_nothing(task):
     assert found["nats_per_token"] == pytest.approx(2)
 
 
-def test_baselines_name_metrics_and_order_as_they_should(task):
+def test_baselines_are_metrics_in_the_expected_order(task):
     found = task.baselines()
     metrics = set(task.metrics().compute()) | set(
         task.sample_metrics(task.batch("valid", range(9)).x0, task.like(9, 0))
@@ -157,25 +157,25 @@ def test_baselines_name_metrics_and_order_as_they_should(task):
     assert found["level_2/unigram"] < 0.4
 
 
-def test_samples_are_judged_and_shown(task, tmp_path):
+def test_samples_are_evaluated_and_shown(task, tmp_path):
     clean = task.batch("valid", range(20))
     samples = clean.x0.clone()
     samples[3, 0] = NODE_MASK
-    figures = task.sample_metrics(samples, clean)
-    assert figures["level_0"] == pytest.approx(0.95)
+    metrics = task.sample_metrics(samples, clean)
+    assert metrics["level_0"] == pytest.approx(0.95)
     pictures = {picture.name: picture for picture in task.plots(samples, clean)}
     assert set(pictures) == {"diagram", "floorplan", "gallery", "diagrams", "unreadable"}
     for name in ("diagram", "gallery"):
         assert pictures[name].png.startswith(b"\x89PNG")
         assert pictures[name].svg.startswith("<svg")
     assert pictures["gallery"].svg.count("relations") == 16
-    assert pictures["unreadable"].text == "sample 3: room 0: MASK is left over\n"
+    assert pictures["unreadable"].text.startswith("sample 3: room 0: ")
     path = tmp_path / "again.jsonl"
     path.write_text(pictures["diagrams"].text, "utf-8")
     assert read_plans(path, 8) == [decode(row, 8) for k, row in enumerate(samples.numpy()) if k != 3]
 
 
-def test_nothing_readable_is_said_in_words(task):
+def test_unreadable_samples_have_no_pictures(task):
     pictures = list(task.plots(torch.full((2, 36), NODE_PAD), task.like(2, 0)))
     assert [picture.name for picture in pictures] == ["unreadable"]
     assert list(task.plots(torch.zeros(0, 36, dtype=torch.int64), task.like(0, 0))) == []
@@ -193,7 +193,7 @@ def test_fewer_and_more_slots():
     assert "nats_per_graph/unigram" in large.baselines()
 
 
-def test_plans_of_a_file(tmp_path, task):
+def test_plans_from_json_lines(tmp_path, task):
     lines = [plan_line(decode(row, 8)) for row in task.batch("train", range(100)).x0.numpy()]
     path = tmp_path / "mine.jsonl"
     path.write_text("\n".join(lines))
@@ -213,17 +213,19 @@ def test_plans_of_a_file(tmp_path, task):
     assert "level_0/real" not in alone.baselines()
 
 
-def test_a_bad_file_is_refused_when_it_is_built(tmp_path):
+def test_invalid_files_are_refused(tmp_path):
     path = tmp_path / "bad.jsonl"
     path.write_text('{"types": ["Kitchen"]}\n')
-    with pytest.raises(Refused, match=r"bad\.jsonl:1"):
+    with pytest.raises(Refused) as info:
         BubbleDiagram(data=JsonPlans(path=str(path))).build()
-    with pytest.raises(Refused, match="there is no file"):
+    assert {(p.code, p.origin.file, p.origin.line) for p in info.value.problems} == {("invalid-sample", str(path), 1)}
+    with pytest.raises(Refused) as info:
         BubbleDiagram(data=JsonPlans(path=str(tmp_path / "no.jsonl"))).build()
+    assert info.value.codes == ["file-not-found"]
 
 
 class Words(DataSpec):
-    """Something else."""
+    """A source of another kind."""
 
     name = "words"
     gives = "text"
@@ -232,16 +234,14 @@ class Words(DataSpec):
         return None
 
 
-def test_sources_that_do_not_fit():
-    (misfit,) = BubbleDiagram(data=Words()).check()
-    assert misfit.path == ("data",)
-    assert "gives text" in misfit.message
-    (misfit,) = BubbleDiagram(rooms=6).check()
-    assert misfit.path == ("data", "most")
-    assert misfit.message == "plans of up to 8 rooms do not fit into 6 slots"
-    (misfit,) = BubbleDiagram(data=JsonPlans(path="missing.jsonl")).check()
-    assert misfit.path == ("data", "path")
-    assert "there is no file missing.jsonl" in misfit.message
+def test_incompatible_sources():
+    for spec, code, path in (
+        (BubbleDiagram(data=Words()), "wrong-kind", ("data",)),
+        (BubbleDiagram(rooms=6), "misfit", ("data", "most")),
+        (BubbleDiagram(data=JsonPlans(path="missing.jsonl")), "file-not-found", ("data", "path")),
+    ):
+        (misfit,) = spec.check()
+        assert (misfit.code, misfit.path) == (code, path)
 
 
 @pytest.mark.parametrize(
@@ -257,12 +257,12 @@ def test_sources_that_do_not_fit():
         (JsonPlans, {"path": "a", "valid": 0.6, "test": 0.4}),
     ],
 )
-def test_impossible_options(spec, options):
+def test_options_out_of_range(spec, options):
     with pytest.raises(ValidationError):
         spec(**options)
 
 
-def test_the_menu_needs_neither_torch_nor_numpy():
+def test_specs_import_neither_torch_nor_numpy():
     code = (
         "import sys\nfrom dither.tasks.bubble_diagram.specs import BubbleDiagram\n"
         "spec = BubbleDiagram()\nlist(spec.check()), spec.space()\n"
@@ -272,14 +272,14 @@ def test_the_menu_needs_neither_torch_nor_numpy():
     assert not done.returncode, done.stderr
 
 
-def test_the_space_is_of_tokens(spec):
+def test_space_has_mask_tokens(spec):
     assert isinstance(spec.space(), TokenSpace)
     assert not isinstance(spec.space(), FeatureSpace)
-    assert spec.space().with_mask() == spec.space(), "MASK is there already"
+    assert spec.space().with_mask() == spec.space(), "MASK is included"
 
 
 def test_buckets_are_numbers_of_rooms():
-    """Diagrams of one bucket have the same real positions."""
+    """Diagrams of a bucket have the same real positions."""
     task = ProceduralPlans(train=40, valid=4, test=4)
     task = BubbleDiagram(data=task).build()
     buckets = task.buckets("train")

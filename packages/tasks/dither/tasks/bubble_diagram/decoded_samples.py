@@ -1,4 +1,4 @@
-"""Samples made ready to be shown: read, judged, and with places for their rooms.
+"""Decoded samples with validity levels and room boxes, ready for pictures and export.
 
 Letters: N samples, L tokens, R rooms.
 """
@@ -16,12 +16,15 @@ from dither.registry.config.errors import Refused
 
 from .geometry.placement import Placement, place_diagram
 from .plans import Diagram, decode
-from .validity import Levels, validity_levels
+from .validity import validity_levels
 
-__all__ = ["LEVELS", "DecodedSample", "decode_samples"]
+__all__ = ["LEVELS", "DecodedSample", "decode_samples", "read_samples"]
 
-LEVELS: Final = ("tokens", "programme", "order", "edges", "realisable")
-"""Names of the levels 0 to 4, see `levels`."""
+LEVELS: Final = ("tokens", "program", "order", "edges", "realisable")
+"""Names of the validity levels 0 to 4."""
+
+ReadSample = tuple[Diagram | None, tuple[str, ...]]
+"""A diagram, or None and the errors in its tokens."""
 
 
 @dataclass(frozen=True)
@@ -29,45 +32,48 @@ class DecodedSample:
     """One sample.
 
     Attributes:
-        number: Of the sample, from 0.
-        level: The highest level that it reaches, -1 if it is no diagram at all.
+        number: Index of the sample, from 0.
+        level: Highest validity level reached, -1 if the tokens do not decode.
         unknown: The search gave up before level 3 or 4 was decided.
-        arrangement: The diagram and the places of its rooms; None if it is no diagram.
-        wrong: What is wrong with the tokens of a sample that is no diagram.
+        placement: The diagram with room boxes; None if the tokens do not decode.
+        errors: What is wrong with tokens that do not decode.
     """
 
     number: int
     level: int
     unknown: bool
-    arrangement: Placement | None
-    wrong: tuple[str, ...] = ()
+    placement: Placement | None
+    errors: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> str:
         """The level in words."""
         if self.level < 0:
             return "unreadable"
-        return f"L{self.level} {LEVELS[self.level]}" + ", search given up" * self.unknown
+        return f"L{self.level} {LEVELS[self.level]}" + ", search gave up" * self.unknown
+
+
+def read_samples(tokens: Int[np.ndarray, "N L"], rooms: int) -> list[ReadSample]:
+    """Decode samples with `rooms` room slots, without validity levels."""
+    samples: list[ReadSample] = []
+    for row in tokens:
+        try:
+            samples.append((decode(row, rooms), ()))
+        except Refused as refused:
+            samples.append((None, tuple(problem.message for problem in refused.problems)))
+    return samples
 
 
 def decode_samples(tokens: Int[np.ndarray, "N L"], rooms: int) -> Iterator[DecodedSample]:
-    """Yield samples of `rooms` room slots."""
-    readable: list[tuple[Diagram | None, tuple[str, ...]]] = []
-    for row in tokens:
-        try:
-            readable.append((decode(row, rooms), ()))
-        except Refused as refused:
-            readable.append((None, tuple(problem.message for problem in refused.problems)))
-    levels = validity_levels(tokens, rooms) if len(tokens) else None
-    for number, (diagram, wrong) in enumerate(readable):
-        if diagram is None or levels is None:
-            yield DecodedSample(number, -1, False, None, wrong)
+    """Yield samples with `rooms` room slots."""
+    if not len(tokens):
+        return
+    levels = validity_levels(tokens, rooms)
+    for number, (diagram, errors) in enumerate(read_samples(tokens, rooms)):
+        if diagram is None:
+            yield DecodedSample(number, -1, False, None, errors)
             continue
-        witness = levels.boxes[number, : len(diagram.types)]
-        shown = place_diagram(diagram, witness if witness.any() else None, search=False)
-        yield DecodedSample(number, _level(levels, number), bool(levels.unknown[number]), shown)
-
-
-def _level(levels: Levels, number: int) -> int:
-    reached = (levels.structure.tokens, levels.structure.programme, levels.structure.order, levels.edges)
-    return sum(bool(level[number]) for level in (*reached, levels.realisable)) - 1
+        proof = levels.boxes[number, : len(diagram.types)]
+        placement = place_diagram(diagram, proof if proof.any() else None, search=False)
+        level = sum(bool(mask[number]) for mask in levels.reached()) - 1
+        yield DecodedSample(number, level, bool(levels.unknown[number]), placement)

@@ -1,4 +1,4 @@
-"""Diagrams for other programs: networkx, GraphML, DOT, the JSON of HouseGAN++, and our own lines of JSON.
+"""Export of diagrams: networkx, GraphML, DOT, the JSON layout of HouseGAN++, and JSON lines.
 
 Letters: N samples, L tokens, R rooms.
 """
@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from jaxtyping import Int
@@ -21,6 +21,7 @@ from .decoded_samples import decode_samples
 from .formats.housegan import DOOR, TO_HOUSEGAN
 from .formats.jsonl import plan_line
 from .geometry.layout import place_rooms
+from .options import Export
 from .plans import Box, Diagram
 from .relations import GRID
 from .vocabulary import COLOURS, RELATIONS, ROOMS
@@ -28,67 +29,38 @@ from .vocabulary import COLOURS, RELATIONS, ROOMS
 if TYPE_CHECKING:
     import networkx
 
-__all__ = [
-    "EXPORTS",
-    "Export",
-    "from_networkx",
-    "housegan_plan",
-    "to_dot",
-    "to_graphml",
-    "to_networkx",
-    "write_diagrams",
-    "write_samples",
-]
-
-Export = Literal["jsonl", "housegan", "networkx", "graphml", "dot"]
-"""Forms that diagrams can be written in."""
-
-_WALLS: Final = ("x0", "y0", "x1", "y1")
+__all__ = ["EXPORTS", "housegan_plan", "to_dot", "to_graphml", "to_networkx", "write_diagrams", "write_samples"]
 
 
 def to_networkx(diagram: Diagram) -> networkx.DiGraph:
-    """Return a graph: nodes 0, 1, ... with `type` and, where known, x0, y0, x1, y1; edges i -> j with `relation`.
+    """Return a graph: nodes 0, 1, ... with `type` and, if known, x0, y0, x1, y1; edges i -> j with `relation`.
 
-    An edge says how its first room lies to its second. All values are plain: any writer takes them.
+    All attributes are plain strings and ints, which any networkx writer accepts.
     """
     import networkx
 
     graph = networkx.DiGraph(**({"name": diagram.name} if diagram.name else {}))
     for room, kind in enumerate(diagram.types):
-        box = dict(zip(_WALLS, map(int, diagram.boxes[room]), strict=True)) if diagram.boxes is not None else {}
+        box = (
+            dict(zip(("x0", "y0", "x1", "y1"), map(int, diagram.boxes[room]), strict=True))
+            if diagram.boxes is not None
+            else {}
+        )
         graph.add_node(room, type=ROOMS[kind], **box)
     for i, j, relation in diagram.edges:
         graph.add_edge(i, j, relation=RELATIONS[relation])
     return graph
 
 
-def from_networkx(graph: networkx.DiGraph) -> Diagram:
-    """Return the diagram of a graph as `to_networkx` makes it; nodes may have other names, their order counts.
-
-    Raises:
-        ValueError: A type or a relation that does not exist, or an edge from a later to an earlier room.
-    """
-    number = {node: room for room, node in enumerate(graph.nodes)}
-    types = tuple(ROOMS.index(said["type"]) for _, said in graph.nodes(data=True))
-    edges = sorted((number[u], number[v], RELATIONS.index(r)) for u, v, r in graph.edges(data="relation"))
-    placed = bool(types) and all(wall in said for _, said in graph.nodes(data=True) for wall in _WALLS)
-    boxes = None
-    if placed:
-        boxes = tuple(
-            (int(said["x0"]), int(said["y0"]), int(said["x1"]), int(said["y1"])) for _, said in graph.nodes(data=True)
-        )
-    return Diagram(types, tuple(edges), boxes, str(graph.graph.get("name", "")))
-
-
 def _node_link(diagram: Diagram) -> str:
-    """A diagram as networkx keeps graphs in JSON: `networkx.node_link_graph(json.load(file))` reads it."""
+    """Node-link JSON, readable by `networkx.node_link_graph(json.load(file), edges="edges")`."""
     import networkx
 
     return json.dumps(networkx.node_link_data(to_networkx(diagram), edges="edges"), ensure_ascii=False) + "\n"
 
 
 def to_graphml(diagram: Diagram) -> str:
-    """Return a diagram as GraphML, which Gephi, yEd, Cytoscape and networkx read."""
+    """Return a diagram as GraphML, readable by Gephi, yEd, Cytoscape and networkx."""
     import networkx
 
     graph = to_networkx(diagram)
@@ -98,14 +70,14 @@ def to_graphml(diagram: Diagram) -> str:
 
 
 def to_dot(diagram: Diagram) -> str:
-    """Return a diagram in the language of Graphviz; rooms with places keep them (`neato -n`)."""
+    """Return a diagram as Graphviz DOT; `neato -n` draws rooms at their boxes."""
     lines = [f"digraph {_quoted(diagram.name)} {{", "  node [style=filled, shape=ellipse];"]
     for room, kind in enumerate(diagram.types):
-        said = {"label": ROOMS[kind], "fillcolor": COLOURS[kind]}
+        attributes = {"label": ROOMS[kind], "fillcolor": COLOURS[kind]}
         if diagram.boxes is not None:
             x0, y0, x1, y1 = diagram.boxes[room]
-            said["pos"] = f"{(x0 + x1) / 2:g},{-(y0 + y1) / 2:g}!"  # y grows upwards there
-        lines.append(f"  {room} [{', '.join(f'{key}={_quoted(value)}' for key, value in said.items())}];")
+            attributes["pos"] = f"{(x0 + x1) / 2:g},{-(y0 + y1) / 2:g}!"  # y points up in Graphviz
+        lines.append(f"  {room} [{', '.join(f'{key}={_quoted(value)}' for key, value in attributes.items())}];")
     lines += [f"  {i} -> {j} [label={_quoted(RELATIONS[relation])}];" for i, j, relation in diagram.edges]
     return "\n".join([*lines, "}"]) + "\n"
 
@@ -115,7 +87,7 @@ def _quoted(text: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """Text without the characters that XML cannot hold."""
+    """Replace characters that XML cannot represent."""
     return re.sub("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text)
 
 
@@ -130,31 +102,31 @@ EXPORTS: Final[dict[str, tuple[str, Callable[[Diagram], str]]]] = {
     "graphml": (".graphml", to_graphml),
     "dot": (".dot", to_dot),
 }
-"""For each form the ending of its files, and the text of one diagram; lines of JSON share one file."""
+"""File suffix and writer of each format; JSON lines share one file."""
 
 
 def write_diagrams(
     diagrams: Iterable[Diagram], folder: Path, form: Export, numbers: Iterable[int] | None = None
 ) -> list[Path]:
-    """Write diagrams into a folder, each file whole or not at all: `plans.jsonl`, or one file each, by number.
+    """Write diagrams atomically into a folder: `plans.jsonl`, or one file per diagram.
 
-    HouseGAN++ wants the list of its files as well: `list.txt`, one name a line.
+    HouseGAN++ also requires `list.txt` with one file name per line.
 
     Args:
-        diagrams: What is written.
-        folder: Where to.
-        form: In which form.
-        numbers: Of the diagrams; by default from 0.
+        diagrams: Diagrams to write.
+        folder: Output folder.
+        form: Output format.
+        numbers: File names; by default 0, 1, ...
 
     Returns:
         The files with diagrams, in order.
     """
-    ending, text = EXPORTS[form]
+    suffix, text = EXPORTS[form]
     if form == "jsonl":
-        files = [(folder / f"plans{ending}", "".join(map(text, diagrams)))]
+        files = [(folder / f"plans{suffix}", "".join(map(text, diagrams)))]
     else:
         named = zip(count() if numbers is None else numbers, diagrams, strict=False)
-        files = [(folder / f"{number}{ending}", text(diagram)) for number, diagram in named]
+        files = [(folder / f"{number}{suffix}", text(diagram)) for number, diagram in named]
     listed = [(folder / "list.txt", "".join(f"{file.name}\n" for file, _ in files))] if form == "housegan" else []
     for file, content in [*files, *listed]:
         with atomic_write(file) as beside:
@@ -165,81 +137,79 @@ def write_diagrams(
 def write_samples(
     samples: Int[np.ndarray, "N L"], rooms: int, folder: Path, form: Export
 ) -> tuple[list[Path], list[str]]:
-    """Write samples of a model, rooms at boxes that prove the diagram wherever there are any (`arrange`).
+    """Write samples of a model, with boxes wherever boxes realise the diagram.
 
-    Where there are none, samples have no boxes; only HouseGAN++'s layout cannot do without, see `housegan_plan`.
+    Other samples are written without boxes, except in HouseGAN++'s layout, which requires them; see `housegan_plan`.
 
     Args:
         samples: Tokens.
         rooms: Room slots.
-        folder: Where to; a file is named by the number of its sample.
-        form: In which form.
+        folder: Output folder; a file is named by the number of its sample.
+        form: Output format.
 
     Returns:
-        The files, and what to tell a person: samples that are no diagrams, and how many have no boxes.
+        The files, and notes for the user: which samples do not decode, and how many have no boxes.
     """
     diagrams: dict[int, Diagram] = {}
-    told, bare = [], 0
-    for shown in decode_samples(samples, rooms):
-        if shown.arrangement is None:
-            told.append(f"sample {shown.number} is left out: {'; '.join(shown.wrong)}")
+    notes, bare = [], 0
+    for sample in decode_samples(samples, rooms):
+        if sample.placement is None:
+            notes.append(f"sample {sample.number} skipped: {'; '.join(sample.errors)}")
             continue
-        found, proved = shown.arrangement.diagram, shown.arrangement.exact
-        walls = _centred(shown.arrangement.boxes) if proved else None
-        diagrams[shown.number] = Diagram(found.types, found.edges, walls, f"sample {shown.number}")
-        bare += not proved
+        diagram, exact = sample.placement.diagram, sample.placement.exact
+        boxes = _centred(sample.placement.boxes) if exact else None
+        diagrams[sample.number] = Diagram(diagram.types, diagram.edges, boxes, f"sample {sample.number}")
+        bare += not exact
     if bare:
-        what = "the boxes written break some relations" if form == "housegan" else "they are written without boxes"
-        told.append(f"{bare:,} of {len(diagrams):,} samples have no boxes that show all of them; {what}")
-    return write_diagrams(diagrams.values(), folder, form, diagrams), told
+        what = "their boxes violate some relations" if form == "housegan" else "written without boxes"
+        notes.append(f"{bare:,} of {len(diagrams):,} samples cannot be realised by boxes; {what}")
+    return write_diagrams(diagrams.values(), folder, form, diagrams), notes
 
 
 def _centred(boxes: Int[np.ndarray, "R 4"]) -> tuple[Box, ...]:
-    """Boxes in the middle of the grid, by whole pixels, so that all relations stay."""
-    moved = boxes + np.tile((GRID - boxes[:, 2:].max(0) - boxes[:, :2].min(0)) // 2, 2)
-    return tuple((x0, y0, x1, y1) for x0, y0, x1, y1 in moved.tolist())
+    """Centre boxes on the grid by whole pixels, which preserves all relations."""
+    centred = boxes + np.tile((GRID - boxes[:, 2:].max(0) - boxes[:, :2].min(0)) // 2, 2)
+    return tuple((x0, y0, x1, y1) for x0, y0, x1, y1 in centred.tolist())
 
 
-_WIDE, _THICK = 12, 2
-"""Sides of a door in pixels."""
+_DOOR_WIDTH, _DOOR_DEPTH = 12, 2
+"""Size of a door in pixels."""
 
 _Wall = tuple[int, int, int, int]
 
 _SIDES: Final = ((-1, 0), (0, 1), (1, 0), (0, -1))
-"""Where the four sides of a box lie, in the order in which its walls are written."""
+"""Directions of the four sides of a box, in the order in which its walls are written."""
 
 
 def housegan_plan(diagram: Diagram) -> dict[str, Any]:
-    """Return the plan as a table for JSON.
+    """Return the plan as a JSON object in the layout of HouseGAN++.
 
-    Rooms without places are given some (`place_rooms`), in which not every relation need hold: give a diagram with
-    boxes where that matters.
+    A diagram without boxes gets a layout (`place_rooms`), which may violate some relations.
     """
-    boxes = diagram.boxes or _placed(diagram)
+    boxes = diagram.boxes or _layout(diagram)
     kinds = [TO_HOUSEGAN[ROOMS[kind]] for kind in diagram.types]
     doors = [(i, j, _door(boxes[i], boxes[j])) for i, j, _ in diagram.edges]
     edges: list[list[int]] = []
     ends: list[list[int]] = []
     for room, box in enumerate(boxes):
-        beside = [j if i == room else i for i, j, _ in diagram.edges if room in (i, j)]
-        for wall, other in _walls(box, [(other, boxes[other]) for other in beside]):
+        neighbours = [j if i == room else i for i, j, _ in diagram.edges if room in (i, j)]
+        for wall, other in _walls(box, [(other, boxes[other]) for other in neighbours]):
             edges.append([*wall, kinds[room], kinds[other] if other is not None else 0])
             ends.append([room] if other is None else [room, other])
     for node, (i, j, box) in enumerate(doors, len(boxes)):
         for side, beyond in zip(_wall_edges(box), (i, None, j, None), strict=True):
             edges.append([*side, DOOR, 0 if beyond is None else kinds[beyond]])
             ends.append([node] if beyond is None else [node, beyond])
-    every = [*boxes, *(box for _, _, box in doors)]
     return {
         "room_type": kinds + [DOOR] * len(doors),
-        "boxes": [[x0, y0, x1 - 1, y1 - 1] for x0, y0, x1, y1 in every],
+        "boxes": [[x0, y0, x1 - 1, y1 - 1] for x0, y0, x1, y1 in (*boxes, *(box for _, _, box in doors))],
         "edges": edges,
         "ed_rm": ends,
     }
 
 
-def _placed(diagram: Diagram) -> tuple[Box, ...]:
-    """Boxes of rooms that have none, in the middle of the grid, made smaller if they do not fit."""
+def _layout(diagram: Diagram) -> tuple[Box, ...]:
+    """Boxes from the layout program, centred on the grid, scaled down if they do not fit."""
     walls = place_rooms(diagram).astype(float)
     walls *= min(1.0, GRID / walls.max())
     whole = np.rint(walls + np.tile((GRID - walls[:, 2:].max(0)) / 2, 2)).astype(int)
@@ -248,17 +218,17 @@ def _placed(diagram: Diagram) -> tuple[Box, ...]:
 
 
 def _wall_edges(box: Box) -> tuple[_Wall, ...]:
-    """The four walls of a box, each from where the one before ends; on the last pixel, as this layout has it."""
+    """The closed outline of a box; far walls are on the last pixel, as in this layout."""
     x0, y0, x1, y1 = box[0], box[1], box[2] - 1, box[3] - 1
     return (x0, y0, x0, y1), (x0, y1, x1, y1), (x1, y1, x1, y0), (x1, y0, x0, y0)
 
 
-def _walls(box: Box, beside: Sequence[tuple[int, Box]]) -> list[tuple[_Wall, int | None]]:
-    """The walls of a room, cut so that there is one for each room beside it; and which room that is."""
+def _walls(box: Box, neighbours: Sequence[tuple[int, Box]]) -> list[tuple[_Wall, int | None]]:
+    """The walls of a room, split so that each neighbour has one, and the neighbour of each."""
     at: list[list[int]] = [[], [], [], []]
-    for other, place in beside:
-        way = [place[0] + place[2] - box[0] - box[2], place[1] + place[3] - box[1] - box[3]]
-        at[max(range(4), key=lambda side: _SIDES[side][0] * way[0] + _SIDES[side][1] * way[1])].append(other)
+    for other, place in neighbours:
+        offset = [place[0] + place[2] - box[0] - box[2], place[1] + place[3] - box[1] - box[3]]
+        at[max(range(4), key=lambda side: _SIDES[side][0] * offset[0] + _SIDES[side][1] * offset[1])].append(other)
     walls: list[tuple[_Wall, int | None]] = []
     for side, others in zip(_wall_edges(box), at, strict=True):
         x0, y0, x1, y1 = side
@@ -270,12 +240,12 @@ def _walls(box: Box, beside: Sequence[tuple[int, Box]]) -> list[tuple[_Wall, int
 
 
 def _door(one: Box, other: Box) -> Box:
-    """A door where two rooms come nearest to each other, across their wall."""
+    """A door across the wall where two rooms are closest."""
     low = np.maximum(one[:2], other[:2])
     high = np.minimum(one[2:], other[2:])
     across = 0 if high[0] - low[0] < high[1] - low[1] else 1
     middle = (low + high) // 2
-    half = np.array([_WIDE, _WIDE]) // 2
-    half[across] = _THICK // 2
+    half = np.array([_DOOR_WIDTH, _DOOR_WIDTH]) // 2
+    half[across] = _DOOR_DEPTH // 2
     x, y = np.clip(middle, half, GRID - half).tolist()
     return x - int(half[0]), y - int(half[1]), x + int(half[0]), y + int(half[1])

@@ -1,4 +1,4 @@
-"""One diagram as a person would write it, many as arrays, and the tokens that a model sees.
+"""Diagrams: one as an object, many as arrays, and their token encoding.
 
 Letters: N plans, R room slots, E pairs of slots, L tokens (R + E). Empty slots come last and hold PAD.
 """
@@ -13,24 +13,24 @@ from jaxtyping import Bool, Int
 
 from dither.registry.config.errors import Problem, Refused
 
-from .relations import edges_of
+from .relations import edges_of, pair_ends
 from .vocabulary import EDGE_MASK, EDGE_PAD, EDGE_SIZE, NO_EDGE, NODE_MASK, NODE_PAD, NODE_SIZE, ROOMS, pairs
 
 __all__ = ["Box", "Diagram", "PlanSplits", "Plans", "decode", "encode", "real_edges"]
 
 Box = tuple[int, int, int, int]
-"""(x0, y0, x1, y1) in pixels, x1 and y1 exclusive, y downwards."""
+"""(x0, y0, x1, y1) in pixels, x1 and y1 exclusive, y pointing down."""
 
 
 @dataclass(frozen=True)
 class Diagram:
-    """One bubble diagram.
+    """A bubble diagram.
 
     Attributes:
-        types: Id of each room's type.
-        edges: (i, j, relation of room i to room j), i < j; pairs that are not near each other are left out.
-        boxes: Where the rooms are, if that is known.
-        name: What the plan is called.
+        types: Room type ids.
+        edges: (i, j, relation of room i to room j), i < j, for related pairs only.
+        boxes: Room boxes, if known.
+        name: Name of the plan.
     """
 
     types: tuple[int, ...]
@@ -41,20 +41,20 @@ class Diagram:
     def __post_init__(self) -> None:
         rooms = len(self.types)
         if not all(0 <= kind < NODE_MASK for kind in self.types):
-            raise ValueError(f"types of rooms are 0..{len(ROOMS) - 1}, got {self.types}")
+            raise ValueError(f"room types are 0..{len(ROOMS) - 1}, got {self.types}")
         for i, j, relation in self.edges:
             if not (0 <= i < j < rooms and 0 <= relation < NO_EDGE):
                 raise ValueError(
                     f"an edge is (i, j, relation), i < j < {rooms}, relation < {NO_EDGE}; got {i, j, relation}"
                 )
         if len({edge[:2] for edge in self.edges}) < len(self.edges):
-            raise ValueError(f"two rooms have one relation, or none: {self.edges}")
+            raise ValueError(f"a pair of rooms has more than one relation: {self.edges}")
         if self.boxes is not None and len(self.boxes) != rooms:
             raise ValueError(f"{rooms} rooms, but {len(self.boxes)} boxes")
 
     @classmethod
     def from_boxes(cls, types: Sequence[int], boxes: Sequence[Box], name: str = "") -> Diagram:
-        """Return the diagram of rooms whose places are known; the relations follow by Graph2Plan's rule."""
+        """Return the diagram of rooms at given boxes; the relations follow from Graph2Plan's rule."""
         row = edges_of(np.array(boxes, np.int64).reshape(-1, 4))
         return cls(tuple(types), _edge_list(row, len(types)), tuple(boxes), name)
 
@@ -65,12 +65,12 @@ def _edge_list(row: Int[np.ndarray, " E"], rooms: int) -> tuple[tuple[int, int, 
 
 @dataclass(frozen=True)
 class Plans:
-    """Many diagrams.
+    """A batch of diagrams.
 
     Attributes:
-        types: Types of rooms.
-        edges: Relation of each pair of slots, `NO_EDGE` where two rooms are not near.
-        boxes: Where the rooms are; zeros in empty slots, and throughout a plan whose places are not known.
+        types: Room types.
+        edges: Relation of each pair of slots, `NO_EDGE` where two rooms are not related.
+        boxes: Room boxes; zeros in empty slots, and throughout a plan whose boxes are unknown.
     """
 
     types: Int[np.ndarray, "N R"]
@@ -84,7 +84,7 @@ class Plans:
 
     @classmethod
     def from_diagrams(cls, diagrams: Sequence[Diagram], rooms: int) -> Plans:
-        """Put diagrams of up to `rooms` rooms together."""
+        """Batch diagrams of up to `rooms` rooms."""
         tokens = rooms + rooms * (rooms - 1) // 2
         rows = np.array([encode(diagram, rooms) for diagram in diagrams], np.int8).reshape(len(diagrams), tokens)
         boxes = np.zeros((len(diagrams), rooms, 4), np.int16)
@@ -97,7 +97,7 @@ class Plans:
         return len(self.types)
 
     def __getitem__(self, rows: slice | Int[np.ndarray, " n"]) -> Plans:
-        """Return some of the plans."""
+        """Return a subset of the plans."""
         return Plans(self.types[rows], self.edges[rows], self.boxes[rows])
 
     @property
@@ -109,12 +109,12 @@ class Plans:
     def diagram(self, row: int) -> Diagram:
         """Return one plan."""
         boxes = [tuple(box) for box in self.boxes[row].tolist()] if self.boxes[row].any() else None
-        found = decode(np.concatenate([self.types[row], self.edges[row]]), self.types.shape[1])
-        rooms = len(found.types)
-        return Diagram(found.types, found.edges, None if boxes is None else tuple(boxes[:rooms]), found.name)
+        bare = decode(np.concatenate([self.types[row], self.edges[row]]), self.types.shape[1])
+        rooms = len(bare.types)
+        return Diagram(bare.types, bare.edges, None if boxes is None else tuple(boxes[:rooms]), bare.name)
 
     def tokens(self, rooms: int) -> Int[np.ndarray, "N L"]:
-        """Return the plans as tokens for `rooms` room slots, at least as many as there are here."""
+        """Return the plans as tokens for `rooms` room slots, which must not be fewer than the plans have."""
         slots = self.types.shape[1]
         if slots > rooms:
             raise ValueError(f"plans of up to {slots} rooms do not fit into {rooms} slots")
@@ -127,7 +127,7 @@ class Plans:
 
 @dataclass(frozen=True)
 class PlanSplits:
-    """What a source of plans gives."""
+    """Training, validation and test plans."""
 
     train: Plans
     valid: Plans
@@ -136,7 +136,7 @@ class PlanSplits:
 
 def real_edges(real: Bool[np.ndarray, "N R"]) -> Bool[np.ndarray, "N E"]:
     """True for the pairs whose two slots hold rooms."""
-    i, j = np.array(pairs(real.shape[1]), int).reshape(-1, 2).T
+    i, j = pair_ends(real.shape[1])
     both: Bool[np.ndarray, "N E"] = real[:, i] & real[:, j]
     return both
 
@@ -145,7 +145,7 @@ def encode(diagram: Diagram, rooms: int) -> Int[np.ndarray, " L"]:
     """Return a diagram as tokens for `rooms` room slots.
 
     Raises:
-        ValueError: It has more rooms than that.
+        ValueError: The diagram has more rooms.
     """
     count = len(diagram.types)
     if count > rooms:
@@ -156,31 +156,31 @@ def encode(diagram: Diagram, rooms: int) -> Int[np.ndarray, " L"]:
 
 
 def decode(tokens: Int[np.ndarray, " L"], rooms: int) -> Diagram:
-    """Read the tokens of one diagram.
+    """Decode the tokens of one diagram.
 
     Raises:
-        Refused: Names every token that cannot be: a MASK left over, a PAD between rooms, an id that does not exist.
+        Refused: Lists every invalid token: a remaining MASK, a PAD between rooms, an unknown id (`invalid-sample`).
     """
     ids = [int(token) for token in tokens]
     if len(ids) != rooms + rooms * (rooms - 1) // 2:
         raise ValueError(f"diagrams of {rooms} slots have {rooms + rooms * (rooms - 1) // 2} tokens, got {len(ids)}")
     types, edges = ids[:rooms], ids[rooms:]
     count = max((slot + 1 for slot, kind in enumerate(types) if kind != NODE_PAD), default=0)
-    wrong = [f"room {slot}: {_bad(kind, NODE_MASK, NODE_PAD, NODE_SIZE)}" for slot, kind in enumerate(types[:count])
-             if not 0 <= kind < NODE_MASK]  # fmt: skip
+    errors = [f"room {slot}: {_invalid(kind, NODE_MASK, NODE_PAD, NODE_SIZE)}" for slot, kind
+              in enumerate(types[:count]) if not 0 <= kind < NODE_MASK]  # fmt: skip
     for (i, j), relation in zip(pairs(rooms), edges, strict=True):
         if j >= count and relation != EDGE_PAD:
-            wrong.append(f"pair {i}, {j}: {relation} where there is no room {j}, PAD = {EDGE_PAD} is due")
+            errors.append(f"pair {i}, {j}: {relation} although there is no room {j}; expected PAD = {EDGE_PAD}")
         elif j < count and not 0 <= relation <= NO_EDGE:
-            wrong.append(f"pair {i}, {j}: {_bad(relation, EDGE_MASK, EDGE_PAD, EDGE_SIZE)}")
+            errors.append(f"pair {i}, {j}: {_invalid(relation, EDGE_MASK, EDGE_PAD, EDGE_SIZE)}")
     if not count:
-        wrong.append("there is no room")
-    if wrong:
-        raise Refused([Problem(problem) for problem in wrong])
-    found = (r for (_, j), r in zip(pairs(rooms), edges, strict=True) if j < count)
-    return Diagram(tuple(types[:count]), _edge_list(np.fromiter(found, int), count))
+        errors.append("no rooms")
+    if errors:
+        raise Refused([Problem(error, code="invalid-sample") for error in errors])
+    relations = (r for (_, j), r in zip(pairs(rooms), edges, strict=True) if j < count)
+    return Diagram(tuple(types[:count]), _edge_list(np.fromiter(relations, int), count))
 
 
-def _bad(token: int, mask: int, pad: int, size: int) -> str:
-    special = {mask: "MASK is left over", pad: "PAD stands among the rooms"}
-    return special.get(token, f"{token} is no id, they are 0..{size - 1}")
+def _invalid(token: int, mask: int, pad: int, size: int) -> str:
+    special = {mask: "remaining MASK", pad: "PAD between rooms"}
+    return special.get(token, f"invalid id {token}, expected 0..{size - 1}")

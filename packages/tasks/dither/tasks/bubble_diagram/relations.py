@@ -1,12 +1,13 @@
-"""Graph2Plan's rule: from bounding boxes to the relation of two rooms, exact in integers.
+"""Graph2Plan's rule that derives the relation of two rooms from their bounding boxes, in exact integer arithmetic.
 
 Letters: R rooms, E pairs of rooms. A box is (x0, y0, x1, y1) in pixels on a 256 x 256 grid, x1 and y1 exclusive, y
-grows downwards. Source: Hu et al., Graph2Plan, SIGGRAPH 2020 (arXiv 2004.13204), and its published program. Two rooms
-are related if their boxes, one of them grown by 9 pixels, touch; that is nearness, not a door.
+pointing down. Two rooms are related if their boxes touch after one of them is grown by 9 pixels, so relations express
+proximity, not doors. Source: Hu et al., Graph2Plan, SIGGRAPH 2020 (arXiv 2004.13204), and its reference code.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -14,13 +15,13 @@ from jaxtyping import Bool, Int
 
 from .vocabulary import INSIDE, NO_EDGE, RELATIONS, SURROUNDING, pairs
 
-__all__ = ["GRID", "NEAR", "RULE", "edges_of", "labels_of", "nearby"]
+__all__ = ["GRID", "NEAR", "RULE", "edges_of", "labels_of", "nearby", "pair_ends"]
 
 GRID: Final = 256
 """Side of the square canvas in pixels; about 18 metres."""
 
 NEAR: Final = 9
-"""Largest gap, in pixels along each axis, between rooms that are related."""
+"""Largest gap, in pixels along each axis, between related rooms."""
 
 _NAMES = {"LA": 0, "LB": 1, "L": 2, "A": 3, "I": INSIDE, "B": 6, "R": 7, "RA": 8, "RB": 9}
 RULE: Final[Int[np.ndarray, "5 5"]] = np.array(
@@ -36,10 +37,18 @@ RULE: Final[Int[np.ndarray, "5 5"]] = np.array(
     ],
     dtype=np.int8,
 )
-"""Relation by where the centre of the first box is: row by y, column by x; before, at the start of, within, at the end
-of, behind the second box. The corners lean to one side, so that relations turn with a plan by quarters."""
+"""Relation by the position of the first box's centre, row by y and column by x: before the second box, on its start,
+within, on its end, after it. The corner cells are asymmetric so that the table is invariant under quarter turns."""
 
 assert len(RELATIONS) == NO_EDGE
+
+
+@lru_cache(maxsize=64)
+def pair_ends(rooms: int) -> Int[np.ndarray, "2 E"]:
+    """Return the first and the second room of every pair in token order. Read-only."""
+    ends: Int[np.ndarray, "2 E"] = np.array(pairs(rooms), int).reshape(-1, 2).T
+    ends.flags.writeable = False
+    return ends
 
 
 def nearby(u: Int[np.ndarray, "*n 4"], v: Int[np.ndarray, "*n 4"]) -> Bool[np.ndarray, "*n"]:
@@ -49,23 +58,23 @@ def nearby(u: Int[np.ndarray, "*n 4"], v: Int[np.ndarray, "*n 4"]) -> Bool[np.nd
 
 
 def labels_of(u: Int[np.ndarray, "*n 4"], v: Int[np.ndarray, "*n 4"]) -> Int[np.ndarray, "*n"]:
-    """How box u lies to box v, whether or not they are near.
+    """Return the relation of box u to box v, whether or not they are close.
 
-    Surrounding: u contains v with room to spare on all sides. Inside: u lies within v, walls may coincide, or else the
-    centre of u is within v. Otherwise `RULE` says it.
+    Surrounding: u strictly contains v. Inside: v contains u, walls may coincide, or the centre of u is inside v.
+    Otherwise the relation is looked up in `RULE`.
     """
     u, v = u.astype(np.int64), v.astype(np.int64)
     low, high = 2 * v[..., :2], 2 * v[..., 2:]
     centre = u[..., :2] + u[..., 2:]
-    place = (centre >= low).astype(np.int8) + (centre > low) + (centre >= high) + (centre > high)
-    label = RULE[place[..., 1], place[..., 0]]
+    cell = (centre >= low).astype(np.int8) + (centre > low) + (centre >= high) + (centre > high)
+    label = RULE[cell[..., 1], cell[..., 0]]
     contains = np.all((u[..., :2] < v[..., :2]) & (u[..., 2:] > v[..., 2:]), axis=-1)
     within = np.all((u[..., :2] >= v[..., :2]) & (u[..., 2:] <= v[..., 2:]), axis=-1)
     return np.where(contains, SURROUNDING, np.where(within, INSIDE, label)).astype(np.int8)
 
 
 def edges_of(boxes: Int[np.ndarray, "*n R 4"]) -> Int[np.ndarray, "*n E"]:
-    """Return the relation of every pair of rooms i < j, `NO_EDGE` where they are not near."""
-    i, j = np.array(pairs(boxes.shape[-2]), int).reshape(-1, 2).T
+    """Return the relation of every pair of rooms i < j, `NO_EDGE` where they are not close."""
+    i, j = pair_ends(boxes.shape[-2])
     u, v = boxes[..., i, :], boxes[..., j, :]
     return np.where(nearby(u, v), labels_of(u, v), NO_EDGE).astype(np.int8)

@@ -1,4 +1,4 @@
-"""The task as the engine sees it: rows of tokens, figures, and pictures.
+"""The bubble diagram task: batches of tokens, metrics, pictures and exports.
 
 Letters: B batch, N samples, L tokens (R room slots, then the pairs of slots).
 """
@@ -20,10 +20,11 @@ from dither.registry.flow.records import Clean
 from dither.registry.flow.spaces import TokenSpace
 
 from .constraints.table import Constraints
-from .export import Export, write_samples
+from .export import write_samples
 from .metrics.frequencies import Frequencies, shuffled
 from .metrics.likelihood import GraphMetrics, nats_metrics
 from .metrics.sample_metrics import Reference, sample_metrics
+from .options import Export
 from .plans import PlanSplits, real_edges
 from .plots.pictures import sample_pictures, trajectory_pictures
 from .vocabulary import EDGE_MASK, EDGE_PAD, NODE_MASK, NODE_PAD
@@ -31,26 +32,26 @@ from .vocabulary import EDGE_MASK, EDGE_PAD, NODE_MASK, NODE_PAD
 __all__ = ["BubbleDiagrams"]
 
 REFERENCE = 1024
-"""Plans of each baseline whose figures stand beside those of samples."""
+"""Diagrams of each baseline that are evaluated with the sample metrics."""
 
 
 class BubbleDiagrams:
-    """Diagrams as tokens.
+    """Bubble diagrams as token sequences.
 
     Args:
-        plans: The diagrams by split.
+        plans: Training, validation and test plans.
         space: Fields "nodes" and "edges".
-        constraints: What samples must fulfil.
+        constraints: Constraints on samples.
     """
 
     def __init__(self, plans: PlanSplits, space: TokenSpace, constraints: Constraints | None = None) -> None:
         self.space = space
         self.rooms = space.fields[0].length
-        found = {"train": plans.train, "valid": plans.valid, "test": plans.test}
         for split in ("train", "valid"):
-            if not len(found[split]):
-                raise Refused(f'the split "{split}" holds no plan')
-        tokens = {split: some.tokens(self.rooms) for split, some in found.items()}
+            if not len(getattr(plans, split)):
+                raise Refused(f'the split "{split}" contains no plans', code="no-samples")
+        splits = {"train": plans.train, "valid": plans.valid, "test": plans.test}
+        tokens = {split: part.tokens(self.rooms) for split, part in splits.items()}
         self._frequencies = {split: Frequencies.of(rows, self.rooms) for split, rows in tokens.items()}
         self._tokens = {split: torch.from_numpy(rows) for split, rows in tokens.items()}
         self._reference = Reference(plans, self.rooms)
@@ -63,10 +64,10 @@ class BubbleDiagrams:
         return len(self._tokens[split])
 
     def batch(self, split: Split, rows: Sequence[int]) -> Clean:
-        """Return diagrams by number."""
+        """Return diagrams by row number."""
         numbers, size = np.asarray(rows, np.int64), self.size(split)
         if numbers.size and not (numbers.min() >= 0 and numbers.max() < size):
-            raise IndexError(f"diagrams of {split} are numbered 0..{size - 1}, asked for {numbers.tolist()}")
+            raise IndexError(f"{split} has rows 0..{size - 1}, got {numbers.tolist()}")
         x0 = self._tokens[split][torch.from_numpy(numbers)].long()
         return Clean.of(x0, self._valid(x0[:, : self.rooms] != NODE_PAD))
 
@@ -79,9 +80,9 @@ class BubbleDiagrams:
         return torch.cat([real, torch.from_numpy(real_edges(real.numpy()))], 1)
 
     def like(self, n: int, seed: int) -> Clean:
-        """Return `n` empty diagrams, MASK throughout, with numbers of rooms as frequent as in the training split.
+        """Return `n` fully masked diagrams whose numbers of rooms are drawn from the training distribution.
 
-        Under constraints these are the numbers that can meet them, and what has one way to be is known.
+        Under constraints only feasible numbers of rooms are drawn, and tokens with a single allowed id are known.
         """
         shares = self._counts / self._counts.sum()
         rooms = np.random.default_rng(seed).choice(len(shares), n, p=shares)
@@ -95,39 +96,40 @@ class BubbleDiagrams:
         return empty if self._goal is None else self._goal.begin(empty)
 
     def metrics(self) -> GraphMetrics:
-        """Return a fresh accumulator of nats per graph and per token."""
+        """Return a new accumulator of nats per graph and per token."""
         return GraphMetrics(self.space)
 
     def baselines(self, split: Split = "valid") -> dict[str, float]:
-        """Return the uniform and the unigram predictor; and figures of unigram samples, real plans, and a mixture.
+        """Return metrics of the uniform and the unigram predictor, and sample metrics of three reference sets.
 
-        "real" are test plans: the noise floor. "shuffled" are test plans whose relations are dealt anew among them.
+        "unigram" are samples of the unigram predictor, "real" test plans (the noise floor), and "shuffled" test plans
+        whose relations are permuted among them.
         """
         train, held = self._frequencies["train"], self._frequencies[split]
         count = held.tokens_per_graph()
-        figures = {
+        metrics = {
             "uniform": nats_metrics(held.uniform_nats(), count),
             "unigram": nats_metrics(train.unigram_nats(held), count),
         }
-        figures["unigram"] |= self._reference.figures(train.draw(REFERENCE, 0))
+        metrics["unigram"] |= self._reference.metrics(train.draw(REFERENCE, 0))
         real = self._tokens["test"][:REFERENCE].numpy()
         if len(real):
-            figures["shuffled"] = self._reference.figures(shuffled(real, self.rooms, 0))
-            figures["real"] = self._reference.floor(len(real))
-        return {f"{name}/{baseline}": value for baseline, some in figures.items() for name, value in some.items()}
+            metrics["shuffled"] = self._reference.metrics(shuffled(real, self.rooms, 0))
+            metrics["real"] = self._reference.floor(len(real))
+        return {f"{name}/{baseline}": value for baseline, values in metrics.items() for name, value in values.items()}
 
     def sample_metrics(self, samples: Int[Tensor, "N L"], like: Clean) -> dict[str, float]:
-        """Return what holds of samples and how they differ from the validation split, with the noise floor."""
+        """Return validity and distance metrics of samples against the validation split, with the noise floor."""
         return sample_metrics(samples.cpu().numpy(), self._reference)
 
     def plots(self, samples: Int[Tensor, "N L"], like: Clean) -> Iterator[Picture]:
-        """Yield pictures of samples, see `pictures`."""
+        """Yield pictures of samples."""
         yield from sample_pictures(samples.cpu().numpy(), self.rooms)
 
     def export(self, samples: Int[Tensor, "N L"], like: Clean, form: str, folder: Path) -> tuple[list[Path], list[str]]:
-        """Write samples for other programs, see `write_samples`; `form` is one of `EXPORTS`."""
+        """Write samples in a format of `EXPORTS`; see `write_samples`."""
         return write_samples(samples.cpu().numpy(), self.rooms, folder, cast(Export, form))
 
     def trajectory_plots(self, path: Int[Tensor, "T N L"], like: Clean) -> Iterator[Picture]:
-        """Yield pictures of the way from nothing but MASK to samples."""
+        """Yield pictures of a sampling trajectory."""
         yield from trajectory_pictures(torch.cat([like.x0[None].to(path), path]).cpu().numpy(), self.rooms)

@@ -1,8 +1,8 @@
-"""Graph2Plan's words: thirteen types of room and ten relations, their ids, names and colours. No torch, no numpy.
+"""Graph2Plan's vocabulary: 13 room types and 10 spatial relations with ids, names and colours. No torch, no numpy.
 
-A sample is a row of tokens: one per room slot ("nodes"), then one per pair of slots i < j ("edges"), row after row of
-the upper triangle: (0,1), (0,2), ..., (0,R-1), (1,2), ... The token of a pair says how room i lies to room j.
-Ids as in Hu et al., Graph2Plan, SIGGRAPH 2020 (arXiv 2004.13204).
+A sample is a row of tokens: one per room slot ("nodes"), then one per pair of slots i < j ("edges") in the row-major
+order of the upper triangle: (0,1), (0,2), ..., (0,R-1), (1,2), ... The token of a pair is the relation of room i to
+room j. Ids as in Hu et al., Graph2Plan, SIGGRAPH 2020 (arXiv 2004.13204).
 """
 
 from __future__ import annotations
@@ -10,19 +10,26 @@ from __future__ import annotations
 from typing import Final
 
 __all__ = [
+    "ABOVE",
+    "BELOW",
     "COLOURS",
     "EDGE_MASK",
     "EDGE_PAD",
     "EDGE_SIZE",
+    "ENTRANCE",
     "INSIDE",
+    "LEFT",
     "LIVING",
     "NODE_MASK",
     "NODE_PAD",
     "NODE_SIZE",
     "NO_EDGE",
+    "RELATED",
     "RELATIONS",
+    "RIGHT",
     "ROOMS",
     "ROOM_COUNTS",
+    "ROOM_IDS",
     "SHORT",
     "SURROUNDING",
     "pair_index",
@@ -44,15 +51,19 @@ ROOMS: Final = (
     "Storage",
     "Wall-in",
 )
-"""Types of room by id."""
+"""Room types by id."""
+
+ROOM_IDS: Final = {name: index for index, name in enumerate(ROOMS)}
+LIVING: Final = ROOM_IDS["LivingRoom"]
+ENTRANCE: Final = ROOM_IDS["Entrance"]
 
 ROOM_COUNTS: Final = {4: 0.003, 5: 0.072, 6: 0.311, 7: 0.362, 8: 0.252}
-"""Share of the plans of RPLAN, and of made-up ones, with so many rooms."""
+"""Distribution of the number of rooms in RPLAN, and in procedural plans."""
 
 NODE_MASK: Final = 13
 NODE_PAD: Final = 14
 NODE_SIZE: Final = 15
-"""MASK, PAD and the number of ids of a room slot."""
+"""Token ids of MASK and PAD in a room slot, and the vocabulary size."""
 
 RELATIONS: Final = (
     "left-above",
@@ -66,19 +77,28 @@ RELATIONS: Final = (
     "right-above",
     "right-below",
 )
-"""Relations by id: how the first room of a pair lies to the second. y grows downwards."""
+"""Relations of the first room of a pair to the second, by id. The y axis points down."""
+
+RELATED: Final = frozenset(range(len(RELATIONS)))
+"""Ids of all relations, that is everything but `NO_EDGE`."""
+
+LEFT: Final = frozenset({0, 1, 2})
+RIGHT: Final = frozenset({7, 8, 9})
+ABOVE: Final = frozenset({0, 3, 8})
+BELOW: Final = frozenset({1, 6, 9})
+"""Relations by the direction of the first room's centre as seen from the second's."""
 
 INSIDE: Final = 4
 SURROUNDING: Final = 5
-"""The two relations that say that one room lies about the other."""
+"""The two containment relations."""
 
 NO_EDGE: Final = 10
-"""The two rooms are not near each other. It is data, unlike MASK and PAD."""
+"""The two rooms are not adjacent. Unlike MASK and PAD this is a data token."""
 
 EDGE_MASK: Final = 11
 EDGE_PAD: Final = 12
 EDGE_SIZE: Final = 13
-"""MASK, PAD and the number of ids of a pair of slots."""
+"""Token ids of MASK and PAD in a pair of slots, and the vocabulary size."""
 
 SHORT: Final = (
     "Living",
@@ -95,7 +115,7 @@ SHORT: Final = (
     "Storage",
     "Closet",
 )
-"""What stands on a room in a picture."""
+"""Short names for labels in pictures."""
 
 COLOURS: Final = (
     "#f6ecd2",  # LivingRoom
@@ -112,21 +132,16 @@ COLOURS: Final = (
     "#708539",  # Storage
     "#82d7b7",  # Wall-in
 )
-"""Fill of a room in a picture, by type: as far from each other as muted colours can be, for eyes that see all colours
-and for those that lack one of the three kinds of cone."""
+"""Fill colours by room type, chosen to stay distinguishable under protanopia, deuteranopia and tritanopia."""
 
 
 def pairs(rooms: int) -> list[tuple[int, int]]:
-    """Return the pairs of room slots i < j in the order of their tokens."""
+    """Return the pairs of room slots i < j in token order."""
     return [(i, j) for i in range(rooms) for j in range(i + 1, rooms)]
 
 
 def pair_index(i: int, j: int, rooms: int) -> int:
-    """Return the place of the pair i < j among the edge tokens of diagrams of up to `rooms` rooms."""
+    """Return the index of the pair i < j among the edge tokens of diagrams with `rooms` room slots."""
     if not 0 <= i < j < rooms:
         raise ValueError(f"a pair needs 0 <= i < j < {rooms}, got ({i}, {j})")
     return i * (2 * rooms - i - 1) // 2 + j - i - 1
-
-
-ROOM_IDS = {name: index for index, name in enumerate(ROOMS)}
-LIVING: Final = ROOM_IDS["LivingRoom"]

@@ -1,8 +1,8 @@
-"""Which constraints contradict each other, found before anything is sampled. No torch.
+"""Contradictions between constraints, found before sampling. No torch.
 
-Whether rules can be met together is a question of whole numbers, answered exactly by HiGHS (scipy.optimize.milp): each
-room has a type, each pair of rooms a relation, and every rule is a line. A smallest set of rules that cannot be met is
-found by leaving out one after the other (Chinneck and Dravnieks 1991).
+Feasibility of a set of rules is an integer program, solved exactly by HiGHS (scipy.optimize.milp): each room has a
+type, each pair of rooms a relation, and every rule is linear. An irreducible infeasible subset is found by the deletion
+filter (Chinneck and Dravnieks 1991).
 """
 
 from __future__ import annotations
@@ -18,42 +18,41 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
 from ..geometry.realisability import realise
-from ..vocabulary import NO_EDGE, ROOMS, pair_index, pairs
-from .rules import Adjacency, Buildable, Count, PairRelation, RoomType, Rule, Size, turned
+from ..vocabulary import ABOVE, BELOW, LEFT, NO_EDGE, RIGHT, ROOMS, pair_index, pairs
+from .rules import Adjacency, Buildable, Count, PairRelation, RoomType, Rule, Size, reversed_ids
 
-__all__ = ["contradictions", "ordering_cycles", "possible", "unrealisable"]
+__all__ = ["contradictions", "feasible", "ordering_cycles", "unrealisable"]
 
 SECONDS: Final = 10.0
-"""Longest time for one answer; rules for which none is found by then count as possible."""
+"""Time limit of one integer program; undecided rules count as feasible."""
 
 SHRINKING: Final = 3.0
-"""Seconds after which `unrealisable` leaves out no further relation."""
+"""Seconds after which `unrealisable` stops to shrink its answer."""
 
 _INFEASIBLE: Final = 2
-_LEFT, _RIGHT, _ABOVE, _BELOW = ({0, 1, 2}, {7, 8, 9}, {0, 3, 8}, {1, 6, 9})
 
 
 def contradictions(rules: Sequence[Rule], slots: int) -> list[list[Rule]]:
-    """Return sets of rules that cannot be met together by a diagram of up to `slots` rooms, each as small as can be."""
-    left, found = list(rules), []
-    while left and not possible(left, slots):
-        core = list(left)
-        for rule in left:
+    """Return irreducible sets of rules that no diagram with up to `slots` rooms meets."""
+    remaining, cores = list(rules), []
+    while remaining and not feasible(remaining, slots):
+        core = list(remaining)
+        for rule in remaining:
             fewer = [other for other in core if other is not rule]
-            if not possible(fewer, slots):
+            if not feasible(fewer, slots):
                 core = fewer
-        found.append(core)
-        left = [rule for rule in left if rule is not core[-1]]
-    return found
+        cores.append(core)
+        remaining = [rule for rule in remaining if rule is not core[-1]]
+    return cores
 
 
 def ordering_cycles(rules: Sequence[Rule]) -> list[list[Rule]]:
-    """Return sets of fixed relations that put rooms left of, or above, each other in a circle; one for each direction.
+    """Return fixed relations that form a cycle of "left of" or of "above", at most one cycle for each.
 
-    Some diagrams are so; plans are not, since the centres of the rooms have an order.
+    The centres of rooms are ordered, so no boxes realise a cycle.
     """
-    found = []
-    for before, after in ((_LEFT, _RIGHT), (_ABOVE, _BELOW)):
+    cycles = []
+    for before, after in ((LEFT, RIGHT), (ABOVE, BELOW)):
         arrows: dict[tuple[int, int], Rule] = {}
         for rule in rules:
             if isinstance(rule, PairRelation) and rule.relations <= before:
@@ -67,55 +66,55 @@ def ordering_cycles(rules: Sequence[Rule]) -> list[list[Rule]]:
             TopologicalSorter(graph).prepare()
         except CycleError as error:
             rooms = error.args[1]
-            circle = [arrows[step] for step in pairwise(rooms)]
-            found.append([rule for rule in rules if rule in circle])
-    return found
+            cycle = [arrows[step] for step in pairwise(rooms)]
+            cycles.append([rule for rule in rules if rule in cycle])
+    return cycles
 
 
 def unrealisable(rules: Sequence[Rule]) -> list[Rule]:
-    """Return fixed relations that no boxes show together; none if some boxes do, or the search gave up.
+    """Return fixed relations that no boxes realise together; empty if some boxes do, or the search gave up.
 
-    They are as few as can be, or as few as were found within `SHRINKING` seconds.
+    The set is irreducible, unless shrinking it takes more than `SHRINKING` seconds.
     """
     until = monotonic() + SHRINKING
     fixed = [rule for rule in rules if isinstance(rule, PairRelation) and len(rule.relations) == 1]
-    if _shown(fixed):
+    if _realisable(fixed):
         return []
     core: list[PairRelation] = list(fixed)
     for rule in fixed:
         if monotonic() >= until:
             break
         fewer = [other for other in core if other is not rule]
-        if not _shown(fewer):
+        if not _realisable(fewer):
             core = fewer
     return [*core]
 
 
-def _shown(fixed: Sequence[PairRelation]) -> bool:
-    """Whether some boxes show these relations, or the search gave up (see `realisability`)."""
+def _realisable(fixed: Sequence[PairRelation]) -> bool:
+    """Whether some boxes show these relations, or the search gave up."""
     rooms = sorted({room for rule in fixed for room in (rule.i, rule.j)})
     edges = np.full(len(pairs(len(rooms))), NO_EDGE)
-    asked = np.zeros(len(edges), bool)
+    constrained = np.zeros(len(edges), bool)
     for rule in fixed:
-        place = pair_index(rooms.index(rule.i), rooms.index(rule.j), len(rooms))
-        (edges[place],), asked[place] = rule.relations, True
-    return not fixed or realise(edges, len(rooms), apart=asked).verdict != "impossible"
+        pair = pair_index(rooms.index(rule.i), rooms.index(rule.j), len(rooms))
+        (edges[pair],), constrained[pair] = rule.relations, True
+    return not fixed or realise(edges, len(rooms), apart=constrained).verdict != "impossible"
 
 
-def possible(rules: Sequence[Rule], slots: int) -> bool:
-    """Whether some diagram of up to `slots` rooms meets all rules."""
+def feasible(rules: Sequence[Rule], slots: int) -> bool:
+    """Whether some diagram with up to `slots` rooms meets all rules."""
     if any(isinstance(rule, RoomType) and not rule.types for rule in rules):
         return False
-    lines = _Lines(rules, slots)
+    program = _IntegerProgram(rules, slots)
     for rule in rules:
-        lines.add_rule(rule)
-    return lines.solve()
+        program.add_rule(rule)
+    return program.solve()
 
 
-class _Lines:
-    """Variables between 0 and 1, and lines low <= a x <= high.
+class _IntegerProgram:
+    """Binary variables, and linear constraints low <= a x <= high.
 
-    Types that no rule tells apart are one kind of room, and relations one way to lie.
+    Types and relations that no rule distinguishes share a variable.
     """
 
     def __init__(self, rules: Sequence[Rule], slots: int) -> None:
@@ -123,19 +122,19 @@ class _Lines:
         self.entries: list[tuple[int, int, float]] = []
         self.low: list[float] = []
         self.high: list[float] = []
-        types = [some for rule in rules for some in _types_in(rule)]
-        ways = [some for rule in rules for some in _ways_in(rule)]
-        self.kinds, self.ways = _told_apart(len(ROOMS), types), _told_apart(NO_EDGE + 1, ways)
+        types = [ids for rule in rules for ids in _types_in(rule)]
+        relations = [ids for rule in rules for ids in _relations_in(rule)]
+        self.kinds, self.classes = _partition(len(ROOMS), types), _partition(NO_EDGE + 1, relations)
         self.used = self.new(slots)
         self.kind = [self.new(len(self.kinds)) for _ in range(slots)]
         needed = {pair for pair in pairs(slots) if any(isinstance(rule, Adjacency) for rule in rules)}
         needed |= {(rule.i, rule.j) for rule in rules if isinstance(rule, PairRelation)}
-        self.way = {pair: self.new(len(self.ways)) for pair in sorted(needed)}
+        self.relation = {pair: self.new(len(self.classes)) for pair in sorted(needed)}
         for slot in range(slots):
             self.line([*self.ones(self.kind[slot]), (self.used[slot], -1)], 0, 0)
             if slot:
                 self.line([(self.used[slot - 1], 1), (self.used[slot], -1)], 0, 1)
-        for variables in self.way.values():
+        for variables in self.relation.values():
             self.line(self.ones(variables), 1, 1)
 
     def new(self, count: int) -> list[int]:
@@ -152,24 +151,24 @@ class _Lines:
         self.high.append(high)
         self.rows += 1
 
-    def is_of(self, room: int, types: frozenset[int]) -> list[tuple[int, float]]:
+    def type_terms(self, room: int, types: frozenset[int]) -> list[tuple[int, float]]:
         return self.ones([v for v, kind in zip(self.kind[room], self.kinds, strict=True) if kind <= types])
 
-    def lies(self, u: int, v: int, relations: frozenset[int]) -> list[tuple[int, float]]:
-        pair, seen = ((u, v), relations) if u < v else ((v, u), turned(relations))
-        return self.ones([x for x, way in zip(self.way[pair], self.ways, strict=True) if way <= seen])
+    def relation_terms(self, u: int, v: int, relations: frozenset[int]) -> list[tuple[int, float]]:
+        pair, ids = ((u, v), relations) if u < v else ((v, u), reversed_ids(relations))
+        return self.ones([x for x, part in zip(self.relation[pair], self.classes, strict=True) if part <= ids])
 
     def add_rule(self, rule: Rule) -> None:
         match rule:
             case Size():
                 self.line(self.ones(self.used), rule.low, rule.high)
             case RoomType():
-                self.line(self.is_of(rule.room, rule.types), 1, 1)
+                self.line(self.type_terms(rule.room, rule.types), 1, 1)
             case PairRelation():
                 self.line(self.ones([self.used[rule.j]]), 1, 1)
-                self.line(self.lies(rule.i, rule.j, rule.relations), 1, 1)
+                self.line(self.relation_terms(rule.i, rule.j, rule.relations), 1, 1)
             case Count():
-                every = [term for room in range(self.slots) for term in self.is_of(room, rule.types)]
+                every = [term for room in range(self.slots) for term in self.type_terms(room, rule.types)]
                 self.line(every, rule.low, rule.high)
             case Adjacency():
                 self.add_adjacency(rule)
@@ -179,18 +178,22 @@ class _Lines:
 
     def add_adjacency(self, rule: Adjacency) -> None:
         rooms = range(self.slots)
-        found = []
+        pairs_met = []
         for u, v in ((u, v) for u in rooms for v in rooms if u != v):
-            parts = (self.is_of(u, rule.first), self.is_of(v, rule.second), self.lies(u, v, rule.relations))
-            if not rule.wanted:
+            parts = (
+                self.type_terms(u, rule.first),
+                self.type_terms(v, rule.second),
+                self.relation_terms(u, v, rule.relations),
+            )
+            if not rule.required:
                 self.line([term for part in parts for term in part], 0, 2)
                 continue
-            (here,) = self.new(1)
-            found.append(here)
+            (met,) = self.new(1)
+            pairs_met.append(met)
             for part in parts:
-                self.line([*part, (here, -1)], 0, 1)
-        if rule.wanted:
-            self.line(self.ones(found), 1, np.inf)
+                self.line([*part, (met, -1)], 0, 1)
+        if rule.required:
+            self.line(self.ones(pairs_met), 1, np.inf)
 
     def solve(self) -> bool:
         rows, columns, factors = zip(*self.entries, strict=True)
@@ -213,15 +216,15 @@ def _types_in(rule: Rule) -> list[frozenset[int]]:
     return [rule.types] if isinstance(rule, RoomType | Count) else []
 
 
-def _ways_in(rule: Rule) -> list[frozenset[int]]:
+def _relations_in(rule: Rule) -> list[frozenset[int]]:
     if isinstance(rule, Adjacency):
-        return [rule.relations, turned(rule.relations)]
+        return [rule.relations, reversed_ids(rule.relations)]
     return [rule.relations] if isinstance(rule, PairRelation) else []
 
 
-def _told_apart(count: int, sets: Sequence[frozenset[int]]) -> list[frozenset[int]]:
-    """Part the ids so that each of the sets is made of whole parts."""
+def _partition(count: int, sets: Sequence[frozenset[int]]) -> list[frozenset[int]]:
+    """Return the coarsest partition of the ids such that each set is a union of parts."""
     parts: dict[tuple[bool, ...], set[int]] = {}
     for number in range(count):
-        parts.setdefault(tuple(number in some for some in sets), set()).add(number)
+        parts.setdefault(tuple(number in ids for ids in sets), set()).add(number)
     return [frozenset(part) for part in parts.values()]

@@ -1,4 +1,4 @@
-"""Constraints as sampling needs them: what holds of samples, and how likely it is that they will be met.
+"""Constraint guidance for sampling: which constraints a sample meets, and the probability of meeting them.
 
 Letters: N diagrams, R room slots, L tokens, V ids.
 """
@@ -19,22 +19,22 @@ from dither.registry.flow.records import Clean
 
 from ..validity import is_realisable
 from ..vocabulary import EDGE_PAD, EDGE_SIZE, NO_EDGE, NODE_MASK, NODE_PAD, NODE_SIZE, pair_index, pairs
-from .contradictions import possible
-from .lookahead import OPEN, refuted
-from .rules import Adjacency, Buildable, Count, PairRelation, RoomType, Rule, Size, turned
+from .contradictions import feasible
+from .lookahead import OPEN, impossible_relations
+from .rules import Adjacency, Buildable, Count, PairRelation, RoomType, Rule, Size, reversed_ids
 
-__all__ = ["AdjacencyProbability", "ConstraintGuidance", "CountProbability", "RealisabilityProbability", "countings"]
+__all__ = ["AdjacencyProbability", "ConstraintGuidance", "CountProbability", "RealisabilityProbability", "count_groups"]
 
 
 class ConstraintGuidance:
-    """What samples must fulfil; a `dither.registry.flow.protocols.Goal`.
+    """Steers sampling towards constraints; a `dither.registry.flow.records.Goal`.
 
     Args:
-        rules: What the constraints come down to; they do not contradict each other.
+        rules: Compiled constraints without contradiction.
         slots: Room slots.
 
     Attributes:
-        allowed: Ids that each token may have, PAD included where there need be no room.
+        allowed: Allowed ids of each token, PAD included unless the room must exist.
     """
 
     def __init__(self, rules: Sequence[Rule], slots: int) -> None:
@@ -44,7 +44,7 @@ class ConstraintGuidance:
         built = [rule for rule in rules if isinstance(rule, Buildable)]
         counts = [rule for rule in rules if isinstance(rule, Count)] + [one for rule in built for one in rule.counts()]
         self._parts: list[CountProbability | AdjacencyProbability | RealisabilityProbability] = [
-            *countings(counts, slots),
+            *count_groups(counts, slots),
             *(AdjacencyProbability(rule, slots) for rule in rules if isinstance(rule, Adjacency)),
             *(RealisabilityProbability(slots) for _ in built),
         ]
@@ -55,32 +55,31 @@ class ConstraintGuidance:
         allowed[self.slots :, : NO_EDGE + 1] = allowed[self.slots :, EDGE_PAD] = True
         for rule in self.rules:
             if isinstance(rule, RoomType):
-                allowed[rule.room] &= _some(rule.types)
+                allowed[rule.room] &= _id_mask(rule.types)
             elif isinstance(rule, PairRelation):
-                allowed[self.slots + pair_index(rule.i, rule.j, self.slots)] &= _some(rule.relations)
+                allowed[self.slots + pair_index(rule.i, rule.j, self.slots)] &= _id_mask(rule.relations)
         return allowed
 
     def room_counts(self, counts: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """Return how often diagrams of 0, 1, 2 .. rooms are to be drawn: as in `counts`, of those that can be.
+        """Return the weights of 0, 1, 2, ... rooms: those in `counts`, restricted to feasible numbers.
 
-        Where none of these is in `counts`, all that can be are drawn alike.
+        If no feasible number occurs in `counts`, all feasible numbers have the same weight.
         """
 
         def can(n: int) -> bool:
-            return 0 < n <= self.slots and possible([*self.rules, Size((), n, n)], self.slots)
+            return 0 < n <= self.slots and feasible([*self.rules, Size((), n, n)], self.slots)
 
-        kept: Int[np.ndarray, " n"] = np.array([some if some and can(n) else 0 for n, some in enumerate(counts)])
-        return kept if kept.any() else np.array([int(can(n)) for n in range(len(counts))])
+        weights: Int[np.ndarray, " n"] = np.array([count if count and can(n) else 0 for n, count in enumerate(counts)])
+        return weights if weights.any() else np.array([int(can(n)) for n in range(len(counts))])
 
     def begin(self, empty: Clean) -> Clean:
-        """Return what sampling starts from: tokens that have one way to be are known, and the rest has this goal."""
+        """Return the start of sampling: tokens with a single allowed id are known, and this is the goal."""
         only = (self.allowed.sum(1) == 1) & empty.valid
-        # PAD is among what a token may be unless there must be a room.
         x0 = torch.where(only, self.allowed.long().argmax(1), empty.x0)
         return Clean(x0, empty.valid, only, empty.cond, self)
 
     def satisfied(self, x: Int[Tensor, "N L"]) -> dict[str, Bool[Tensor, " N"]]:
-        """Return which constraints samples meet, by the key of the constraint; False where a token is no clean id."""
+        """Return which constraints samples meet, by path of the constraint; False where a token is not a data id."""
         clean = ((x >= 0) & (x < NODE_SIZE)).all(1)
         return {dotted(rule.path): self._holds(rule, x) & clean for rule in self.rules}
 
@@ -98,43 +97,42 @@ class ConstraintGuidance:
                 number = _among(types, rule.types).sum(1)
                 return (number >= rule.low) & (number <= rule.high)
             case Adjacency():
-                return self._lie(rule, x) == rule.wanted
+                return self._adjacent(rule, x) == rule.required
             case Buildable():
                 return torch.from_numpy(is_realisable(x.cpu().numpy(), self.slots)).to(x.device)
 
-    def _lie(self, rule: Adjacency, x: Int[Tensor, "N L"]) -> Bool[Tensor, " N"]:
-        """Whether any room of the first types lies to one of the second as it is said."""
+    def _adjacent(self, rule: Adjacency, x: Int[Tensor, "N L"]) -> Bool[Tensor, " N"]:
+        """Whether any room of the first types has one of the relations to one of the second."""
         (i, j), relations = self.ends.to(x.device), x[:, self.slots :]
         ahead = _among(x[:, i], rule.first) & _among(x[:, j], rule.second) & _among(relations, rule.relations)
-        seen = turned(rule.relations)
-        behind = _among(x[:, j], rule.first) & _among(x[:, i], rule.second) & _among(relations, seen)
+        opposite = reversed_ids(rule.relations)
+        behind = _among(x[:, j], rule.first) & _among(x[:, i], rule.second) & _among(relations, opposite)
         return (ahead | behind).any(1)
 
     def log_prob(self, log_clean: Float[Tensor, "N L V"], at: Int[Tensor, " N"]) -> Float[Tensor, "N V"]:
-        """Return how likely the constraints are met if the token `at` becomes v and the others are independent draws.
+        """Return the log-probability that the constraints are met if token `at` becomes v, others drawn independently.
 
-        Allowed ids and counts are exact, up to `counting.STATES`; adjacencies, and that the diagram can be built, are
-        an estimate, until the last token is decided. -inf only where the constraints cannot be met any more, or the
-        search for boxes gave up.
+        Exact for allowed ids and for counts up to `STATES`; an estimate for adjacencies and realisability until the
+        last token is decided. -inf only where the constraints cannot be met any more, or the search for boxes gave up.
 
         Args:
-            log_clean: Log-probabilities of every token; a decided one has 0 at its id.
-            at: The token in question, in each row.
+            log_clean: Log-probabilities of every token; a decided token has 0 at its id.
+            at: Index of the token in each row.
         """
         dtype = torch.float32 if at.device.type == "mps" else torch.float64
         allowed = self.allowed.to(at.device)
         weight = log_clean.to(dtype).exp() * torch.nn.functional.pad(allowed, (0, log_clean.shape[-1] - NODE_SIZE))
         mass = weight.sum(-1)
-        believed = weight / mass.clamp_min(torch.finfo(dtype).tiny)[..., None]
+        probs = weight / mass.clamp_min(torch.finfo(dtype).tiny)[..., None]
         own = torch.arange(mass.shape[1], device=at.device) == at[:, None]
-        chance = allowed[at].to(dtype).log() + mass.masked_fill(own, 1).log().sum(1)[:, None]
-        chance = torch.nn.functional.pad(chance, (0, log_clean.shape[-1] - NODE_SIZE), value=-torch.inf)
+        log_prob = allowed[at].to(dtype).log() + mass.masked_fill(own, 1).log().sum(1)[:, None]
+        log_prob = torch.nn.functional.pad(log_prob, (0, log_clean.shape[-1] - NODE_SIZE), value=-torch.inf)
         for part in self._parts:
-            chance = chance + part.log_prob(believed, at)
-        return chance
+            log_prob = log_prob + part.log_prob(probs, at)
+        return log_prob
 
 
-def _some(ids: frozenset[int]) -> Bool[Tensor, " V"]:
+def _id_mask(ids: frozenset[int]) -> Bool[Tensor, " V"]:
     return torch.tensor([v in ids for v in range(NODE_SIZE)])
 
 
@@ -143,11 +141,11 @@ def _among(x: Int[Tensor, "*n"], ids: frozenset[int]) -> Bool[Tensor, "*n"]:
 
 
 STATES: Final = 512
-"""Most numbers that are followed together; more counts than that are taken as independent of each other."""
+"""Largest joint state of counts; beyond it, groups of counts are treated as independent."""
 
 
-def countings(rules: Sequence[Count], slots: int) -> list[CountProbability]:
-    """Put counts together, as many as can be followed at once."""
+def count_groups(rules: Sequence[Count], slots: int) -> list[CountProbability]:
+    """Group counts whose joint distribution is tracked exactly."""
     groups: list[list[Count]] = []
     for rule in rules:
         if groups and prod(_width(one, slots) for one in (*groups[-1], rule)) <= STATES:
@@ -158,12 +156,12 @@ def countings(rules: Sequence[Count], slots: int) -> list[CountProbability]:
 
 
 def _width(rule: Count, slots: int) -> int:
-    """Return how many numbers matter: up to `high`, or up to `low` where there is no end."""
+    """Return the number of distinct states: up to `high`, or up to `low` without upper bound."""
     return (rule.low if rule.high >= slots else rule.high) + 1
 
 
 class CountProbability:
-    """The chance that all of some counts are met.
+    """Probability that a group of counts is met, by dynamic programming over rooms.
 
     Args:
         rules: The counts.
@@ -173,20 +171,20 @@ class CountProbability:
     def __init__(self, rules: Sequence[Count], slots: int) -> None:
         self.rules, self.slots = list(rules), slots
         self.widths = [_width(rule, slots) for rule in rules]
-        told = [tuple(c for c, rule in enumerate(rules) if v in rule.types) for v in range(NODE_SIZE)]
-        self.steps = [(), *sorted(set(told) - {()})]
-        """For each kind of room, the counts that it adds to; the first kind adds to none."""
-        self.kind_of = torch.tensor([self.steps.index(step) for step in told])
+        counted = [tuple(c for c, rule in enumerate(rules) if v in rule.types) for v in range(NODE_SIZE)]
+        self.steps = [(), *sorted(set(counted) - {()})]
+        """For each kind of room, the counts that it increments; the first kind increments none."""
+        self.kind_of = torch.tensor([self.steps.index(step) for step in counted])
 
-    def log_prob(self, believed: Float[Tensor, "N L V"], at: Int[Tensor, " N"]) -> Float[Tensor, "N V"]:
-        """Return the chance by what the token `at` becomes, the other rooms being as believed."""
-        vocab, kinds = believed.shape[-1], len(self.steps)
+    def log_prob(self, probs: Float[Tensor, "N L V"], at: Int[Tensor, " N"]) -> Float[Tensor, "N V"]:
+        """Return the log-probability for each id of token `at`, other rooms distributed as `probs`."""
+        vocab, kinds = probs.shape[-1], len(self.steps)
         kind_of = self.kind_of.to(at.device)
-        member = torch.nn.functional.one_hot(kind_of, kinds).to(believed.dtype)
-        rooms = believed[:, : self.slots, :NODE_SIZE] @ member
+        member = torch.nn.functional.one_hot(kind_of, kinds).to(probs.dtype)
+        rooms = probs[:, : self.slots, :NODE_SIZE] @ member
         own = torch.arange(self.slots, device=at.device) == at[:, None]
-        aside = torch.nn.functional.one_hot(torch.zeros_like(at), kinds).to(rooms.dtype)
-        rooms = torch.where(own[..., None], aside[:, None], rooms)
+        excluded = torch.nn.functional.one_hot(torch.zeros_like(at), kinds).to(rooms.dtype)
+        rooms = torch.where(own[..., None], excluded[:, None], rooms)
         counted = self._count(rooms)
         met = torch.stack([self._met(self._moved(counted, step)) for step in self.steps], 1)
         by_id = torch.nn.functional.pad(met[:, kind_of], (0, vocab - NODE_SIZE))
@@ -199,20 +197,20 @@ class CountProbability:
         for room in rooms.unbind(1):
             counted = sum(
                 (
-                    self._moved(counted, step) * chance.reshape(shape)
-                    for step, chance in zip(self.steps, room.unbind(1), strict=True)
+                    self._moved(counted, step) * prob.reshape(shape)
+                    for step, prob in zip(self.steps, room.unbind(1), strict=True)
                 ),
                 torch.zeros_like(counted),
             )
         return counted
 
     def _moved(self, counted: Float[Tensor, "N *widths"], step: tuple[int, ...]) -> Float[Tensor, "N *widths"]:
-        """Add one to some numbers; what exceeds the largest number allowed is dropped."""
+        """Increment some counts; states above the largest allowed count are dropped."""
         for c in step:
             axis, last = c + 1, self.widths[c] - 1
             moved = torch.zeros_like(counted)
             moved.narrow(axis, 1, last).copy_(counted.narrow(axis, 0, last))
-            if self.rules[c].high >= self.slots:  # no end: the last number stands for all from there on
+            if self.rules[c].high >= self.slots:  # without upper bound, the last state absorbs all larger counts
                 moved.select(axis, last).add_(counted.select(axis, last))
             counted = moved
         return counted
@@ -224,12 +222,12 @@ class CountProbability:
         return counted.flatten(1).sum(1)
 
 
-def _sets(size: int, *sets: frozenset[int]) -> Float[Tensor, "V sets"]:
-    return torch.tensor([[float(v in some) for some in sets] for v in range(size)])
+def _membership(size: int, *sets: frozenset[int]) -> Float[Tensor, "V sets"]:
+    return torch.tensor([[float(v in ids) for ids in sets] for v in range(size)])
 
 
 class AdjacencyProbability:
-    """The chance that one adjacency holds.
+    """Probability that one adjacency constraint is met; pairs of rooms are treated as independent.
 
     Args:
         rule: The adjacency.
@@ -238,72 +236,71 @@ class AdjacencyProbability:
 
     def __init__(self, rule: Adjacency, slots: int) -> None:
         self.rule, self.slots = rule, slots
-        there, back = rule.relations, turned(rule.relations)
-        self.sorts = _sets(NODE_SIZE, rule.first, rule.second, rule.first & rule.second)
-        """Whether a type is of the first sort, of the second, and of both."""
-        self.ways = _sets(EDGE_SIZE, there, back, there & back)
-        """Whether a relation of a pair i < j is right with i as the first, with j as the first, and both."""
+        forward, backward = rule.relations, reversed_ids(rule.relations)
+        self.sorts = _membership(NODE_SIZE, rule.first, rule.second, rule.first & rule.second)
+        """Whether a type is in the first set, in the second, and in both."""
+        self.relations = _membership(EDGE_SIZE, forward, backward, forward & backward)
+        """Whether a relation of a pair i < j matches with i as the first room, with j as the first, and both."""
         self.ends = torch.tensor(pairs(slots)).T
 
-    def log_prob(self, believed: Float[Tensor, "N L V"], at: Int[Tensor, " N"]) -> Float[Tensor, "N V"]:
-        """Return the chance by what the token `at` becomes, the others being as believed."""
-        (i, j), dtype = self.ends.to(at.device), believed.dtype
-        sorts, ways = self.sorts.to(at.device, dtype), self.ways.to(at.device, dtype)
-        room = believed[:, : self.slots, :NODE_SIZE] @ sorts
-        pair = believed[:, self.slots :, :EDGE_SIZE] @ ways
+    def log_prob(self, probs: Float[Tensor, "N L V"], at: Int[Tensor, " N"]) -> Float[Tensor, "N V"]:
+        """Return the log-probability for each id of token `at`, others distributed as `probs`."""
+        (i, j), dtype = self.ends.to(at.device), probs.dtype
+        sorts, relations = self.sorts.to(at.device, dtype), self.relations.to(at.device, dtype)
+        room = probs[:, : self.slots, :NODE_SIZE] @ sorts
+        pair = probs[:, self.slots :, :EDGE_SIZE] @ relations
         edge = torch.arange(len(i), device=at.device) + self.slots == at[:, None]
         ends = (i == at[:, None]) | (j == at[:, None])
-        right = _right(room[:, i], room[:, j], pair)
-        rest = torch.log1p(-right.masked_fill(edge | ends, 0)).sum(1)
-        none = rest[:, None] + self._touched(believed, room, pair, at, edge | ends)
-        return torch.log(-torch.expm1(none)) if self.rule.wanted else none
+        match = _match_prob(room[:, i], room[:, j], pair)
+        rest = torch.log1p(-match.masked_fill(edge | ends, 0)).sum(1)
+        none = rest[:, None] + self._log_none(probs, room, pair, at, edge | ends)
+        return torch.log(-torch.expm1(none)) if self.rule.required else none
 
-    def _touched(
+    def _log_none(
         self,
-        believed: Float[Tensor, "N L V"],
+        probs: Float[Tensor, "N L V"],
         room: Float[Tensor, "N R 3"],
         pair: Float[Tensor, "N E 3"],
         at: Int[Tensor, " N"],
         touched: Bool[Tensor, "N E"],
     ) -> Float[Tensor, "N V"]:
-        """Return the logarithm of the chance that none of the pairs that depend on `at` is as asked, by what it is."""
-        (i, j), vocab = self.ends.to(at.device), believed.shape[-1]
-        sorts, ways = self.sorts.to(room), self.ways.to(room)
+        """Return the log-probability that no pair that depends on token `at` matches, for each of its ids."""
+        (i, j), vocab = self.ends.to(at.device), probs.shape[-1]
+        sorts, relations = self.sorts.to(room), self.relations.to(room)
         rows = sorts.tolist()
         kinds = sorted(map(list, set(map(tuple, rows))))
         result = []
         for kind in sorts.new_tensor(kinds):
             first = torch.where((i == at[:, None])[..., None], kind, room[:, i])
             second = torch.where((j == at[:, None])[..., None], kind, room[:, j])
-            result.append(torch.log1p(-_right(first, second, pair).masked_fill(~touched, 0)).sum(1))
+            result.append(torch.log1p(-_match_prob(first, second, pair).masked_fill(~touched, 0)).sum(1))
         by_type = torch.nn.functional.pad(
             torch.stack(result, 1)[:, [kinds.index(row) for row in rows]], (0, vocab - NODE_SIZE)
         )
         own = (at - self.slots).clamp_min(0)
         first, second = _row(room, i[own]), _row(room, j[own])
-        by_way = torch.log1p(-_right(first[:, None], second[:, None], ways))
-        by_way = torch.nn.functional.pad(by_way, (0, vocab - EDGE_SIZE))
-        return torch.where((at < self.slots)[:, None], by_type, by_way)
+        by_relation = torch.log1p(-_match_prob(first[:, None], second[:, None], relations))
+        by_relation = torch.nn.functional.pad(by_relation, (0, vocab - EDGE_SIZE))
+        return torch.where((at < self.slots)[:, None], by_type, by_relation)
 
 
 def _row(room: Float[Tensor, "N R 3"], which: Int[Tensor, " N"]) -> Float[Tensor, "N 3"]:
     return room[torch.arange(len(room), device=room.device), which]
 
 
-def _right(
-    first: Float[Tensor, "... 3"], second: Float[Tensor, "... 3"], way: Float[Tensor, "... 3"]
+def _match_prob(
+    first: Float[Tensor, "... 3"], second: Float[Tensor, "... 3"], relation: Float[Tensor, "... 3"]
 ) -> Float[Tensor, "..."]:
-    """Return the chance that a pair of rooms is as asked, either of them being the first."""
-    (a, b, both), (c, d, too), (there, back, either) = (x.unbind(-1) for x in (first, second, way))
-    return (a * d * there + b * c * back - both * too * either).clamp(0, 1)
+    """Return the probability that a pair of rooms matches in either direction (inclusion-exclusion)."""
+    (a, b, ab), (c, d, cd), (forward, backward, either) = (x.unbind(-1) for x in (first, second, relation))
+    return (a * d * forward + b * c * backward - ab * cd * either).clamp(0, 1)
 
 
 class RealisabilityProbability:
-    """The chance that a diagram will reach level 4: none where that is refuted, and else taken as certain.
+    """Probability that a diagram reaches level 4: 0 where lookahead refutes it, otherwise taken as 1.
 
-    What the rooms must be is not looked at before the end; counts say it (see `goal`). Once all other tokens are
-    decided it is 0 or 1, for every id that is believed possible: 1 if there are boxes, which prove it, and 0 if there
-    are none or the search gave up.
+    Room types are not considered before the end, because counts cover them. Once all other tokens are decided, each
+    possible id is decided exactly: 1 if there are boxes, 0 if there are none or the search gave up.
 
     Args:
         slots: Room slots.
@@ -312,22 +309,22 @@ class RealisabilityProbability:
     def __init__(self, slots: int) -> None:
         self.slots = slots
 
-    def log_prob(self, believed: Float[Tensor, "N L V"], at: Int[Tensor, " N"]) -> Float[Tensor, "N V"]:
-        """Return the chance by what the token `at` becomes, the others being as believed."""
+    def log_prob(self, probs: Float[Tensor, "N L V"], at: Int[Tensor, " N"]) -> Float[Tensor, "N V"]:
+        """Return the log-probability for each id of token `at`, others distributed as `probs`."""
         numbers = torch.arange(len(at), device=at.device)
-        likeliest = believed.max(-1)
+        likeliest = probs.max(-1)
         decided = (likeliest.values == 1).index_put((numbers, at), torch.tensor(True, device=at.device))
         ids = likeliest.indices.cpu().numpy()
         own, last = at.cpu().numpy(), decided.all(1).cpu().numpy()
-        hopeful = (believed[numbers, at] > 0).cpu().numpy()
+        attainable = (probs[numbers, at] > 0).cpu().numpy()
         edge = np.flatnonzero((own >= self.slots) & ~last)
         known = decided[:, self.slots :].cpu().numpy() & (ids[:, self.slots :] <= NO_EDGE)
         relations = np.where(known, ids[:, self.slots :], OPEN)
         if len(edge):
-            gone = refuted(relations[edge], own[edge] - self.slots, self.slots)
-            hopeful[edge, :EDGE_SIZE] &= np.pad(~gone, ((0, 0), (0, EDGE_SIZE - gone.shape[1])))
-        rows, ways = np.nonzero(hopeful & last[:, None])
+            impossible = impossible_relations(relations[edge], own[edge] - self.slots, self.slots)
+            attainable[edge, :EDGE_SIZE] &= np.pad(~impossible, ((0, 0), (0, EDGE_SIZE - impossible.shape[1])))
+        rows, options = np.nonzero(attainable & last[:, None])
         ended = ids[rows]
-        ended[np.arange(len(rows)), own[rows]] = ways
-        hopeful[rows, ways] = is_realisable(ended, self.slots)
-        return torch.from_numpy(hopeful).to(believed.device, believed.dtype).log()
+        ended[np.arange(len(rows)), own[rows]] = options
+        attainable[rows, options] = is_realisable(ended, self.slots)
+        return torch.from_numpy(attainable).to(probs.device, probs.dtype).log()

@@ -1,11 +1,11 @@
-"""Which relations can still be had in diagrams that are half decided: many at once, by bounds alone.
+"""Lookahead: relations that are impossible in partially decided diagrams, by batched bound propagation.
 
-What the relations decided so far demand of the walls (`demands`) is added up along paths (`closure`), and a choice that
-has one way left takes it. A relation that contradicts this cannot be had in any plan. What is not refuted may still be
-impossible: a linear program would know, and takes a thousand times longer.
+The constraints of the decided relations (`wall_constraints`) are closed as difference bounds, and choices with a single
+alternative left are imposed. A relation that contradicts the result is impossible in any plan. Relations that are not
+refuted may still be impossible; a linear program would decide that, at a thousand times the cost.
 
-Letters: N diagrams, E pairs of R rooms, M = 3 R + 1 marks, k relations or bounds picked out of them; a relation demands
-up to F fixed bounds and C choices of A alternatives of B bounds each.
+Letters: N diagrams, E pairs of R rooms, M = 3 R + 1 marks, k selected relations or bounds; a relation has up to F fixed
+bounds and C choices of A alternatives of B bounds each.
 """
 
 from __future__ import annotations
@@ -16,81 +16,84 @@ from typing import Final, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int
 
-from ..geometry import difference_bounds as closure
+from ..geometry.difference_bounds import close_all, initial_bounds
 from ..geometry.wall_constraints import Canvas, relation_constraints
 from ..vocabulary import NO_EDGE, pairs
 
-__all__ = ["OPEN", "refuted"]
+__all__ = ["OPEN", "impossible_relations"]
 
 OPEN: Final = NO_EDGE + 1
-"""In place of a relation that is not decided."""
+"""Token of an undecided relation."""
 
 _ROUNDS: Final = 3
-"""How often bounds are added up and choices taken; most is known after the first."""
+"""Rounds of propagation; most is known after the first."""
 
-_TOGETHER: Final = 64
-"""Diagrams that are added up together, so that their bounds stay in the processor's cache."""
+_BATCH: Final = 64
+"""Diagrams that are closed at once, so that their bounds fit into the CPU cache."""
 
 
 class _Table(NamedTuple):
-    """What each relation of each pair demands, `OPEN` nothing; bounds that say nothing fill up."""
+    """Constraints of each relation of each pair, none for `OPEN`; padded with trivial bounds."""
 
     fixed: Int[np.ndarray, "E 12 F 4"]
     choices: Int[np.ndarray, "E 12 C A B 4"]
-    offered: Bool[np.ndarray, "E 12 C A"]
+    available: Bool[np.ndarray, "E 12 C A"]
 
 
-def refuted(relations: Int[np.ndarray, "N E"], at: Int[np.ndarray, " N"], rooms: int) -> Bool[np.ndarray, "N 11"]:
-    """Return for each diagram which relations the pair number `at` cannot have any more in a plan.
+def impossible_relations(
+    relations: Int[np.ndarray, "N E"], at: Int[np.ndarray, " N"], rooms: int
+) -> Bool[np.ndarray, "N 11"]:
+    """Return the relations that one pair of each diagram cannot have in any plan.
 
     Args:
-        relations: Of every pair, `OPEN` where it is not decided; the pair in question counts as open.
-        at: A pair of each diagram.
+        relations: Relation of every pair, `OPEN` if undecided; the pair in question counts as open.
+        at: Index of the pair in each diagram.
         rooms: Room slots; pairs without rooms are open.
     """
     relations, numbers = relations.copy(), np.arange(len(relations))
     relations[numbers, at] = OPEN
-    # Nothing is decided at first, and samples share many beginnings.
+    # Early in sampling, many diagrams share the same decided relations.
     states, same = np.unique(np.concatenate([relations, at[:, None]], 1), axis=0, return_inverse=True)
     relations, at = states[:, :-1], states[:, -1]
     most = _start(len(states), rooms)
     rows, decided = np.nonzero(relations != OPEN)
     _impose(most, rows, _table(rooms).fixed[decided, relations[rows, decided]])
-    gone = np.repeat(~_settle(most, relations, rooms)[:, None], NO_EDGE + 1, 1)
-    rows, ways = np.nonzero(~gone)
-    gone[rows, ways] = ~_reach(most, rows, at[rows], ways, rooms)
-    rows, ways = np.nonzero(~gone)
+    impossible = np.repeat(~_propagate(most, relations, rooms)[:, None], NO_EDGE + 1, 1)
+    rows, options = np.nonzero(~impossible)
+    impossible[rows, options] = ~_attainable(most, rows, at[rows], options, rooms)
+    rows, options = np.nonzero(~impossible)
     ahead, then = most[rows], relations[rows]
-    then[np.arange(len(rows)), at[rows]] = ways
-    _impose(ahead, np.arange(len(rows)), _table(rooms).fixed[at[rows], ways])
-    gone[rows, ways] = ~_settle(ahead, then, rooms)
-    return gone[same.reshape(-1)]
+    then[np.arange(len(rows)), at[rows]] = options
+    _impose(ahead, np.arange(len(rows)), _table(rooms).fixed[at[rows], options])
+    impossible[rows, options] = ~_propagate(ahead, then, rooms)
+    return impossible[same.reshape(-1)]
 
 
 @lru_cache(maxsize=8)
 def _table(rooms: int) -> _Table:
-    demands = [[relation_constraints(i, j, way) for way in range(NO_EDGE + 1)] for i, j in pairs(rooms)]
-    every = [one for row in demands for one in row]
+    pairwise = [[relation_constraints(i, j, relation) for relation in range(NO_EDGE + 1)] for i, j in pairs(rooms)]
+    every = [one for row in pairwise for one in row]
     f, c = (max(len(one[part]) for one in every) for part in (0, 1))
-    a, b = (max(size) for size in zip(*((len(o), len(w)) for _, some in every for o in some for w in o), strict=True))
-    fixed = np.zeros((len(demands), OPEN + 1, f, 4), np.int16)
-    choices = np.zeros((len(demands), OPEN + 1, c, a, b, 4), np.int16)
-    offered = np.zeros((len(demands), OPEN + 1, c, a), bool)
-    offered[..., 0] = True
-    for pair, row in enumerate(demands):
-        for way, (bounds, offers) in enumerate(row):
-            fixed[pair, way, : len(bounds)] = np.array(bounds).reshape(-1, 4)
-            for number, offer in enumerate(offers):
-                offered[pair, way, number] = np.arange(a) < len(offer)
-                for place, alternative in enumerate(offer):
-                    choices[pair, way, number, place, : len(alternative)] = alternative
-    return _Table(fixed, choices, offered)
+    sizes = ((len(choice), len(bounds)) for _, choices in every for choice in choices for bounds in choice)
+    a, b = (max(size) for size in zip(*sizes, strict=True))
+    fixed = np.zeros((len(pairwise), OPEN + 1, f, 4), np.int16)
+    choices = np.zeros((len(pairwise), OPEN + 1, c, a, b, 4), np.int16)
+    available = np.zeros((len(pairwise), OPEN + 1, c, a), bool)
+    available[..., 0] = True
+    for pair, row in enumerate(pairwise):
+        for relation, (bounds, pair_choices) in enumerate(row):
+            fixed[pair, relation, : len(bounds)] = np.array(bounds).reshape(-1, 4)
+            for number, choice in enumerate(pair_choices):
+                available[pair, relation, number] = np.arange(a) < len(choice)
+                for index, alternative in enumerate(choice):
+                    choices[pair, relation, number, index, : len(alternative)] = alternative
+    return _Table(fixed, choices, available)
 
 
 def _start(count: int, rooms: int) -> Int[np.ndarray, "N 2 M M"]:
-    # Sixteen bits do: where nothing is contradicted, sums stay far within them, and where something is, a sum that
-    # turns positive is no smaller than what is there, so that nothing is refuted by it.
-    most = closure.start(rooms, Canvas()).astype(np.int16)
+    # int16 is enough: without a contradiction sums stay far within its range, and with one, an overflow to a positive
+    # sum is no smaller than the current bound, so it refutes nothing.
+    most = initial_bounds(rooms, Canvas()).astype(np.int16)
     return np.repeat(most[None], count, 0)
 
 
@@ -100,38 +103,43 @@ def _impose(most: Int[np.ndarray, "N 2 M M"], rows: Int[np.ndarray, " k"], bound
     np.minimum.at(most, (np.broadcast_to(rows, axis.shape), axis, first, second), least)
 
 
-def _kept(
+def _consistent(
     most: Int[np.ndarray, "N 2 M M"], rows: Int[np.ndarray, " k"], bounds: Int[np.ndarray, "k *F 4"]
 ) -> Bool[np.ndarray, "k *F"]:
-    """True for bounds that the others do not refute."""
+    """True for bounds that are consistent with the others."""
     axis, first, second, least = np.moveaxis(bounds, -1, 0)
-    kept: Bool[np.ndarray, "k *F"] = least + most[rows.reshape(-1, *[1] * (bounds.ndim - 2)), axis, second, first] >= 0
-    return kept
+    rows = rows.reshape(-1, *[1] * (bounds.ndim - 2))
+    consistent: Bool[np.ndarray, "k *F"] = least + most[rows, axis, second, first] >= 0
+    return consistent
 
 
-def _reach(
+def _attainable(
     most: Int[np.ndarray, "N 2 M M"],
     rows: Int[np.ndarray, " k"],
     at: Int[np.ndarray, " k"],
-    ways: Int[np.ndarray, " k"],
+    options: Int[np.ndarray, " k"],
     rooms: int,
 ) -> Bool[np.ndarray, " k"]:
-    """True for relations none of whose bounds is refuted by itself."""
+    """True for relations each of whose bounds is consistent by itself."""
     table = _table(rooms)
-    offered = table.offered[at, ways] & _kept(most, rows, table.choices[at, ways]).all(-1)
-    reach: Bool[np.ndarray, " k"] = offered.any(-1).all(-1) & _kept(most, rows, table.fixed[at, ways]).all(-1)
-    return reach
+    available = table.available[at, options] & _consistent(most, rows, table.choices[at, options]).all(-1)
+    attainable: Bool[np.ndarray, " k"] = available.any(-1).all(-1) & _consistent(
+        most, rows, table.fixed[at, options]
+    ).all(-1)
+    return attainable
 
 
-def _settle(most: Int[np.ndarray, "N 2 M M"], relations: Int[np.ndarray, "N E"], rooms: int) -> Bool[np.ndarray, " N"]:
-    """Work out what follows, in place; False where there is a contradiction."""
+def _propagate(
+    most: Int[np.ndarray, "N 2 M M"], relations: Int[np.ndarray, "N E"], rooms: int
+) -> Bool[np.ndarray, " N"]:
+    """Close bounds and impose single alternatives in place; False where there is a contradiction."""
     possible, live = np.ones(len(most), bool), np.arange(len(most))
     for _ in range(_ROUNDS):
-        for start in range(0, len(live), _TOGETHER):
-            some = live[start : start + _TOGETHER]
-            worked = most[some]
-            possible[some] = closure.close_all(worked)
-            most[some] = worked
+        for start in range(0, len(live), _BATCH):
+            some = live[start : start + _BATCH]
+            batch = most[some]
+            possible[some] = close_all(batch)
+            most[some] = batch
         live = live[possible[live]]
         live = _take_single(most, relations, live, possible, rooms)
         if not len(live):
@@ -146,16 +154,16 @@ def _take_single(
     possible: Bool[np.ndarray, " N"],
     rooms: int,
 ) -> Int[np.ndarray, " k"]:
-    """Impose the alternatives that are left alone; return the rows in which that said something new.
+    """Impose single remaining alternatives; return the rows in which a bound changed.
 
-    Rows with a choice that has none left are noted as impossible.
+    Rows with a choice without alternatives are marked as impossible.
     """
     table = _table(rooms)
     within, decided = np.nonzero(relations[live] != OPEN)
     rows = live[within]
-    ways = relations[rows, decided]
-    bounds = table.choices[decided, ways]
-    alive = table.offered[decided, ways] & _kept(most, rows, bounds).all(-1)
+    selected = relations[rows, decided]
+    bounds = table.choices[decided, selected]
+    alive = table.available[decided, selected] & _consistent(most, rows, bounds).all(-1)
     left = alive.sum(-1)
     possible[rows[(left == 0).any(-1)]] = False
     number, choice = np.nonzero(left == 1)

@@ -1,4 +1,4 @@
-"""What a diagram must fulfil, in ids: the rules that a table of constraints comes down to. No torch, no numpy."""
+"""Constraint rules in ids: the compiled form of a table of constraints. No torch, no numpy."""
 
 from __future__ import annotations
 
@@ -7,26 +7,12 @@ from typing import Final
 
 from dither.registry.spec.misfit import Path
 
-from ..vocabulary import NO_EDGE, RELATIONS, ROOMS
+from ..vocabulary import ENTRANCE, LIVING, NO_EDGE, RELATED, RELATIONS, ROOMS
 
-__all__ = [
-    "EVERY_TYPE",
-    "NEAR",
-    "Adjacency",
-    "Buildable",
-    "Count",
-    "PairRelation",
-    "RoomType",
-    "Rule",
-    "Size",
-    "turned",
-]
+__all__ = ["EVERY_TYPE", "Adjacency", "Buildable", "Count", "PairRelation", "RoomType", "Rule", "Size", "reversed_ids"]
 
 EVERY_TYPE: Final = frozenset(range(len(ROOMS)))
-"""Ids of all types of room."""
-
-NEAR: Final = frozenset(range(len(RELATIONS)))
-"""Relations of two rooms that are near each other: all but `NO_EDGE`."""
+"""Ids of all room types."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +20,7 @@ class Size:
     """The diagram has `low` to `high` rooms.
 
     Attributes:
-        path: Keys from the table down to what says so; of every rule.
+        path: Keys from the table to the constraint; of every rule.
     """
 
     path: Path
@@ -44,7 +30,7 @@ class Size:
 
 @dataclass(frozen=True)
 class RoomType:
-    """There is a room with this number, and it is of one of these types."""
+    """Room number `room` exists and has one of the types."""
 
     path: Path
     room: int
@@ -53,7 +39,7 @@ class RoomType:
 
 @dataclass(frozen=True)
 class PairRelation:
-    """There are rooms with these numbers, i < j, and i lies to j in one of these ways; `NO_EDGE` may be one."""
+    """Rooms i < j exist, and i has one of the relations to j, which may include `NO_EDGE`."""
 
     path: Path
     i: int
@@ -63,7 +49,7 @@ class PairRelation:
 
 @dataclass(frozen=True)
 class Count:
-    """From `low` to `high` rooms are of one of these types."""
+    """`low` to `high` rooms have one of the types."""
 
     path: Path
     types: frozenset[int]
@@ -73,30 +59,29 @@ class Count:
 
 @dataclass(frozen=True)
 class Adjacency:
-    """A room of the first types lies to one of the second in one of these ways; or, unless `wanted`, none does."""
+    """Some room of the first types has one of the relations to one of the second; with `required` False, none has."""
 
     path: Path
     first: frozenset[int]
     second: frozenset[int]
-    relations: frozenset[int] = NEAR
-    wanted: bool = True
+    relations: frozenset[int] = RELATED
+    required: bool = True
 
 
 @dataclass(frozen=True)
 class Buildable:
-    """There are boxes that give the diagram, which has one living room and hangs together: level 4 (see `levels`)."""
+    """The diagram reaches validity level 4: valid program, and some boxes realise it."""
 
     path: Path
 
     def counts(self) -> tuple[Count, Count]:
-        """Return what level 1 says of the rooms: one living room, and one entrance or none."""
-        living, entrance = ROOMS.index("LivingRoom"), ROOMS.index("Entrance")
-        return Count(self.path, frozenset({living}), 1, 1), Count(self.path, frozenset({entrance}), 0, 1)
+        """Return the counts that level 1 implies: one living room, at most one entrance."""
+        return Count(self.path, frozenset({LIVING}), 1, 1), Count(self.path, frozenset({ENTRANCE}), 0, 1)
 
 
 Rule = Size | RoomType | PairRelation | Count | Adjacency | Buildable
 
 
-def turned(relations: frozenset[int]) -> frozenset[int]:
-    """Return the relations seen from the other room: right of for left of, surrounding for inside."""
+def reversed_ids(relations: frozenset[int]) -> frozenset[int]:
+    """Return the opposite relations: right of for left of, surrounding for inside."""
     return frozenset(r if r == NO_EDGE else len(RELATIONS) - 1 - r for r in relations)

@@ -1,91 +1,90 @@
-"""The table of constraints, as it stands in an experiment file or is made in Python. No torch."""
+"""The `constraints` table of an experiment file, and its compilation to rules. No torch, no numpy."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from dither.registry.config.errors import dotted, nearest
 from dither.registry.spec.base import Options
 from dither.registry.spec.misfit import Misfit, Path, raise_misfits
 
-from ..vocabulary import NO_EDGE, RELATIONS, ROOMS
-from .rules import EVERY_TYPE, NEAR, Adjacency, Buildable, Count, PairRelation, RoomType, Rule, Size
+from ..vocabulary import NO_EDGE, RELATED, RELATIONS, ROOMS
+from .rules import Adjacency, Buildable, Count, PairRelation, RoomType, Rule, Size
 
 if TYPE_CHECKING:
     from .guidance import ConstraintGuidance
 
-__all__ = ["BEDROOMS", "Constraints", "Table", "read_rules"]
+__all__ = ["BEDROOMS", "Constraints", "read_rules"]
 
 Names = str | list[str]
 
 
 class Constraints(Options):
-    """What samples must fulfil. Rooms are counted from 0; a type may be a group of types, such as "bedrooms"."""
+    """Constraints on samples. Rooms are numbered from 0; a type may be a group of types, such as "bedrooms"."""
 
     rooms: int | list[int] | None = None
-    """Number of rooms, or the smallest and the largest: 6, or [5, 7]. By default as in training."""
+    """Number of rooms, or [smallest, largest]: 6, or [5, 7]. By default as in training."""
     types: dict[str, Names] = {}
-    """By number of the room: its type, or those it may have: {0 = "LivingRoom", 1 = ["Kitchen", "bedrooms"]}."""
+    """Type of a room by number, or its allowed types: {0 = "LivingRoom", 1 = ["Kitchen", "bedrooms"]}."""
     relations: list[list[int | str | list[str]]] = []
-    """How room i lies to room j, i < j: [0, 1, "left-of"], or several: [0, 1, ["above", "none"]]; "near" is any."""
+    """Relation of room i to room j, i < j: [0, 1, "left-of"], or several: [0, 1, ["above", "none"]]; "near" is any."""
     forbidden: list[list[int | str | list[str]]] = []
-    """How room i may not lie to room j: [0, 1, "inside"]."""
+    """Forbidden relation of room i to room j: [0, 1, "inside"]."""
     counts: dict[str, int | str | list[int]] = {}
-    """Rooms by type: {Kitchen = 1, Bathroom = [2, 3], Balcony = "at least 1", Storage = 0}."""
+    """Number of rooms by type: {Kitchen = 1, Bathroom = [2, 3], Balcony = "at least 1", Storage = 0}."""
     adjacent: list[list[Names]] = []
-    """Types of which some two rooms are near each other, or lie as said: ["Kitchen", "LivingRoom", "left-of"]."""
+    """Types of which some two rooms are close, or have a relation: ["Kitchen", "LivingRoom", "left-of"]."""
     apart: list[list[Names]] = []
-    """Types of which no two rooms are near each other, or none lie as said: ["Bathroom", "Kitchen"]."""
+    """Types of which no two rooms are close, or none have a relation: ["Bathroom", "Kitchen"]."""
     buildable: bool = False
-    """Whether there must be boxes that give the diagram, which is decided exactly: samples reach level 4."""
+    """Whether samples must reach level 4, that is be realisable by boxes; decided exactly."""
     groups: dict[str, list[str]] = {}
-    """Types under a name of yours, for use in place of a type; "bedrooms" is there already."""
+    """Groups of types by name, for use in place of a type; "bedrooms" is predefined."""
 
     def check(self, slots: int, above: Path = ("task", "constraints")) -> Iterator[Misfit]:
-        """Yield everything that is wrong, or else which constraints contradict each other.
+        """Yield invalid entries, or else the constraints that contradict each other.
 
         Args:
             slots: Room slots of a diagram.
-            above: Keys from the top of the experiment down to this table.
+            above: Path of this table in the experiment.
         """
-        rules, wrong = read_rules(self, slots)
-        yield from wrong
-        if wrong or not rules:
+        rules, misfits = read_rules(self, slots)
+        yield from misfits
+        if misfits or not rules:
             return
         from .contradictions import contradictions, ordering_cycles, unrealisable
 
-        found = contradictions(rules, slots)
-        for core in found:
-            alone = f"cannot be met with {slots} room slots"
-            yield self._contradiction(core, above, "contradicts", alone)
-        rounds = ordering_cycles(rules)
-        for circle in rounds:
-            yield self._contradiction(circle, above, "closes a circle, so that no plan can be built, with")
-        if not found and not rounds and (core := unrealisable(rules)):
-            yield self._contradiction(core, above, "cannot be built together with")
+        cores = contradictions(rules, slots)
+        for core in cores:
+            yield self._contradiction(core, above, "contradicts", f"cannot be met with {slots} room slots")
+        cycles = ordering_cycles(rules)
+        for cycle in cycles:
+            yield self._contradiction(cycle, above, "cannot be realised, because it closes a cycle with")
+        if not cores and not cycles and (core := unrealisable(rules)):
+            yield self._contradiction(core, above, "cannot be realised together with")
 
     def _contradiction(self, core: list[Rule], above: Path, verb: str, alone: str = "") -> Misfit:
         last, *others = reversed(core)
         if not others:
-            return Misfit(alone, last.path)
+            return Misfit(alone, last.path, code="contradiction")
         words = " and ".join(self.words(rule) for rule in reversed(others))
-        return Misfit(f"{verb} {words}", last.path, (*above, *others[-1].path))
+        return Misfit(f"{verb} {words}", last.path, (*above, *others[-1].path), code="contradiction")
 
     def words(self, rule: Rule) -> str:
-        """Return a constraint as it was written."""
+        """Return a constraint as written in the table."""
         value: Any = self.model_dump()
         for key in rule.path:
             value = value[key]
         return f"{dotted(rule.path)} = {json.dumps(value, ensure_ascii=False)}"
 
     def goal(self, slots: int) -> ConstraintGuidance:
-        """Return what guides sampling, and says of samples whether they fulfil the constraints.
+        """Return the guidance that steers sampling towards the constraints and checks samples.
 
         Raises:
-            ValueError: A constraint is wrong, or some contradict each other.
+            ValueError: A constraint is invalid, or some contradict each other.
         """
         raise_misfits(self.check(slots))
         from .guidance import ConstraintGuidance
@@ -94,77 +93,57 @@ class Constraints(Options):
 
 
 BEDROOMS: Final = ("MasterRoom", "ChildRoom", "StudyRoom", "SecondRoom", "GuestRoom")
-"""Types of the group "bedrooms", as Graph2Plan counts them."""
+"""Types of the group "bedrooms", as in Graph2Plan."""
 
-_WAYS: Final = {
+_RELATION_SETS: Final = {
     **{name: frozenset({r}) for r, name in enumerate(RELATIONS)},
-    "near": NEAR,
+    "near": RELATED,
     "none": frozenset({NO_EDGE}),
 }
 _BOUND = re.compile(r"at (least|most) (\d{1,4})")
 
 
-class Table(Protocol):
-    """What is read: the options of `table.Constraints`."""
-
-    @property
-    def rooms(self) -> Any: ...  # noqa: D102
-    @property
-    def types(self) -> Mapping[str, Any]: ...  # noqa: D102
-    @property
-    def relations(self) -> Sequence[Any]: ...  # noqa: D102
-    @property
-    def forbidden(self) -> Sequence[Any]: ...  # noqa: D102
-    @property
-    def counts(self) -> Mapping[str, Any]: ...  # noqa: D102
-    @property
-    def adjacent(self) -> Sequence[Any]: ...  # noqa: D102
-    @property
-    def apart(self) -> Sequence[Any]: ...  # noqa: D102
-    @property
-    def buildable(self) -> bool: ...  # noqa: D102
-    @property
-    def groups(self) -> Mapping[str, Sequence[str]]: ...  # noqa: D102
-
-
-def read_rules(table: Table, slots: int) -> tuple[list[Rule], list[Misfit]]:
-    """Return the rules of a table for diagrams of `slots` room slots, and everything that is wrong with it."""
+def read_rules(table: Constraints, slots: int) -> tuple[list[Rule], list[Misfit]]:
+    """Return the rules of a table for diagrams with `slots` room slots, and its invalid entries."""
     reader = _Reader(slots)
     reader.take_groups(table.groups)
     if table.rooms is not None:
         reader.take_size(table.rooms)
     for key, names in table.types.items():
         reader.take_type(key, names)
-    for field, kept in (("relations", True), ("forbidden", False)):
+    for field, allowed in (("relations", True), ("forbidden", False)):
         for number, entry in enumerate(getattr(table, field)):
-            reader.take_relation((field, number), entry, kept)
+            reader.take_relation((field, number), entry, allowed)
     for key, bounds in table.counts.items():
         reader.take_count(key, bounds)
-    for field, wanted in (("adjacent", True), ("apart", False)):
+    for field, required in (("adjacent", True), ("apart", False)):
         for number, entry in enumerate(getattr(table, field)):
-            reader.take_adjacency((field, number), entry, wanted)
+            reader.take_adjacency((field, number), entry, required)
     if table.buildable:
         reader.rules.append(Buildable(("buildable",)))
-    return reader.rules, reader.wrong
+    return reader.rules, reader.misfits
 
 
 class _Reader:
-    """Collects rules, and what is wrong."""
+    """Compiles entries to rules and collects invalid ones."""
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
         self.rules: list[Rule] = []
-        self.wrong: list[Misfit] = []
+        self.misfits: list[Misfit] = []
         self.sets: dict[str, frozenset[int]] = {name: frozenset({kind}) for kind, name in enumerate(ROOMS)}
         self.sets["bedrooms"] = frozenset(map(ROOMS.index, BEDROOMS))
+
+    def reject(self, message: str, path: Path, *, code: str = "invalid-value", help_text: str | None = None) -> None:
+        self.misfits.append(Misfit(message, path, help=help_text, code=code))
 
     def take_groups(self, groups: Mapping[str, Sequence[str]]) -> None:
         for name, members in groups.items():
             path: Path = ("groups", name)
             if name in self.sets:
-                self.wrong.append(Misfit(f'"{name}" is a name already; choose another for the group', path))
+                self.reject(f'"{name}" exists already; choose another name for the group', path, code="duplicate")
             elif not members:
-                self.wrong.append(Misfit("a group needs a type of room", path))
+                self.reject("a group needs at least one room type", path)
             else:
                 self.sets[name] = self.types(path, members)
 
@@ -177,23 +156,22 @@ class _Reader:
         path: Path = ("types", key)
         types = self.types(path, names)
         if not key.isdecimal():
-            self.wrong.append(Misfit(f'"{key}" is no number of a room; they are 0 to {self.slots - 1}', path))
+            self.reject(f'"{key}" is not a room number, expected 0 to {self.slots - 1}', path, code="wrong-type")
         elif self.exists(path, int(key)) and types:
             self.rules.append(RoomType(path, int(key), types))
 
-    def take_relation(self, path: Path, entry: Sequence[Any], kept: bool) -> None:
+    def take_relation(self, path: Path, entry: Sequence[Any], allowed: bool) -> None:
         if len(entry) != 3 or type(entry[0]) is not int or type(entry[1]) is not int or type(entry[2]) is int:
-            self.wrong.append(Misfit(f'expected [i, j, relation] such as [0, 1, "left-of"], got {entry}', path))
+            self.reject(f'expected [i, j, relation] such as [0, 1, "left-of"], got {entry}', path, code="wrong-type")
             return
-        i, j, words = entry
-        ways = self.ways(path, words)
+        i, j, names = entry
+        relations = self.relations(path, names)
         if i == j:
-            self.wrong.append(Misfit(f"room {i} has no relation to itself", path))
+            self.reject(f"room {i} cannot be related to itself", path)
         elif i > j:
-            self.wrong.append(Misfit(f"give how room {j} lies to room {i}: the smaller number comes first", path))
-        elif self.exists(path, i) and self.exists(path, j) and ways:
-            relations = ways if kept else frozenset(range(NO_EDGE + 1)) - ways
-            self.rules.append(PairRelation(path, i, j, relations))
+            self.reject(f"the smaller room number comes first, got {i}, {j}; reverse the relation, too", path)
+        elif self.exists(path, i) and self.exists(path, j) and relations:
+            self.rules.append(PairRelation(path, i, j, relations if allowed else (RELATED | {NO_EDGE}) - relations))
 
     def take_count(self, key: str, given: Any) -> None:
         path: Path = ("counts", key)
@@ -202,26 +180,25 @@ class _Reader:
         if types:
             self.rules.append(Count(path, types, low, high))
 
-    def take_adjacency(self, path: Path, entry: Sequence[Any], wanted: bool) -> None:
+    def take_adjacency(self, path: Path, entry: Sequence[Any], required: bool) -> None:
         if len(entry) not in (2, 3):
             example = '["Kitchen", "LivingRoom"] or ["Kitchen", "LivingRoom", "left-of"]'
-            self.wrong.append(Misfit(f"expected {example}, got {entry}", path))
+            self.reject(f"expected {example}, got {entry}", path, code="wrong-type")
             return
         first, second = self.types(path, entry[0]), self.types(path, entry[1])
-        ways = self.ways(path, entry[2]) if len(entry) == 3 else NEAR
-        if NO_EDGE in ways:
-            hint = "for rooms that are not near each other there is apart"
-            self.wrong.append(Misfit(f'"none" cannot be asked of two types in {path[0]}', path, help=hint))
-        elif first and second and ways:
-            self.rules.append(Adjacency(path, first, second, ways, wanted))
+        relations = self.relations(path, entry[2]) if len(entry) == 3 else RELATED
+        if NO_EDGE in relations:
+            self.reject(f'"none" is not allowed in {path[0]}', path, help_text="use apart for rooms that are not close")
+        elif first and second and relations:
+            self.rules.append(Adjacency(path, first, second, relations, required))
 
     def exists(self, path: Path, room: int) -> bool:
         if not 0 <= room < self.slots:
-            self.wrong.append(Misfit(f"rooms are numbered 0 to {self.slots - 1}, got {room}", path))
+            self.reject(f"rooms are numbered 0 to {self.slots - 1}, got {room}", path, code="out-of-range")
         return 0 <= room < self.slots
 
     def bounds(self, path: Path, given: Any) -> tuple[int, int]:
-        """Read 2, [2, 3], "at least 2" or "at most 3"; what has no end ends at the number of slots."""
+        """Parse 2, [2, 3], "at least 2" or "at most 3"; without upper bound, the number of slots."""
         match = _BOUND.fullmatch(given) if isinstance(given, str) else None
         if type(given) is int:
             low, high = given, given
@@ -231,30 +208,27 @@ class _Reader:
         elif isinstance(given, list) and len(given) == 2:
             low, high = given
         else:
-            what = f'a number, [smallest, largest], "at least 1" or "at most 2"; got {given!r}'
-            self.wrong.append(Misfit(f"expected {what}".replace("'", '"'), path))
+            allowed = 'a number, [smallest, largest], "at least 1" or "at most 2"'
+            self.reject(f"expected {allowed}; got {json.dumps(given)}", path, code="wrong-type")
             return 0, self.slots
         if low < 0 or high < low:
-            self.wrong.append(Misfit(f"expected 0 <= smallest <= largest, got {low} and {high}", path))
+            self.reject(f"expected 0 <= smallest <= largest, got {low} and {high}", path, code="out-of-range")
         return low, high
 
     def types(self, path: Path, names: Any) -> frozenset[int]:
-        return self.named(path, names, self.sets, "type of room")
+        return self.named(path, names, self.sets, "room type")
 
-    def ways(self, path: Path, names: Any) -> frozenset[int]:
-        return self.named(path, names, _WAYS, "relation")
+    def relations(self, path: Path, names: Any) -> frozenset[int]:
+        return self.named(path, names, _RELATION_SETS, "relation")
 
     def named(self, path: Path, names: Any, known: Mapping[str, frozenset[int]], what: str) -> frozenset[int]:
-        """Return the ids of one or more names; names that are not known are wrong."""
+        """Return the ids of one or more names; reject unknown ones."""
         words: Iterable[str] = [names] if isinstance(names, str) else names
-        found: frozenset[int] = frozenset()
         unknown = [word for word in words if word not in known]
-        for word in words:
-            found |= known.get(word, frozenset())
         for word in unknown:
             close = nearest(word, known)
-            hint = f'did you mean "{close}"?' if close else f"allowed are {', '.join(known)}"
-            self.wrong.append(Misfit(f'"{word}" is no {what}', path, help=hint))
+            hint = f'did you mean "{close}"?' if close else f"allowed: {', '.join(known)}"
+            self.reject(f'unknown {what} "{word}"', path, code="unknown-value", help_text=hint)
         if not names:
-            self.wrong.append(Misfit(f"expected a {what}, got none", path))
-        return frozenset() if unknown else found & (EVERY_TYPE | {NO_EDGE})
+            self.reject(f"expected a {what}, got none", path)
+        return frozenset() if unknown else frozenset().union(*(known[word] for word in words))

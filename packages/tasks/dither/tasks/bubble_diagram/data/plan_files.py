@@ -1,186 +1,194 @@
-"""The data part "plans": from its options to files, converted plans, and back."""
+"""The data source "plans": find and read source files, store the prepared plans, and read them back."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from dither.registry.config.errors import Problem, Refused, nearest
-from dither.registry.files.cache import cache_folder
+import numpy as np
 
-from ..formats.common import Entry, ReadOptions
+from dither.registry.config.errors import Problem, Refused
+
+from ...prepared.manifest import describe_sources
+from ...prepared.rejected import REJECTED
+from ...prepared.spec import PrepareSpec
+from ...prepared.store import find_existing, open_arrays, write_folder
+from ..formats.common import Entry, ReadOptions, path_not_found
 from ..formats.graph2plan import read_graph2plan
 from ..formats.housegan import read_housegan
 from ..formats.jsonl import scan_plans
 from ..formats.resplan import read_msd, read_resplan
 from ..formats.rplan_png import read_rplan_picture
-from ..plans import PlanSplits
-from .prepare import ARRAYS, REPORT, describe_files, prepare_plans, read_prepared, write_prepared
+from ..options import Duplicates, Format
+from ..plans import Plans, PlanSplits
+from .prepare import prepare_plans, rows_of, split_plans
 
-if TYPE_CHECKING:
-    from ..specs import PlanFiles
+__all__ = ["FORMATS", "Reader", "find_source", "load_prepared", "prepare_files", "read_source"]
 
-__all__ = [
-    "FORMATS",
-    "Format",
-    "Layout",
-    "convert_plans",
-    "converted_path",
-    "find_source",
-    "read_converted",
-    "read_source",
-]
+NOTED: Final = "noted.jsonl"
+"""File of accepted plans with suspicious properties."""
 
 
-def converted_path(spec: PlanFiles) -> Path:
-    """Return the file of converted plans, whether or not it is there."""
-    if spec.destination:
-        return Path(spec.destination).expanduser() / ARRAYS
-    said = json.dumps({**_options(spec), "source": str(_source(spec).absolute())}, sort_keys=True)
-    return cache_folder() / "plans" / hashlib.sha256(said.encode()).hexdigest()[:16] / ARRAYS
+def prepare_files(
+    spec: PrepareSpec,
+    source: Path,
+    form: Format,
+    options: ReadOptions,
+    *,
+    valid: float,
+    test: float,
+    duplicates: Duplicates,
+    force: bool,
+) -> str:
+    """Read, check and store the plans of a source, and return a report.
 
-
-def convert_plans(spec: PlanFiles) -> str:
-    """Convert the files of a source, and return what became of them.
+    Args:
+        spec: Determines the destination.
+        source: File or folder.
+        form: Format, or auto.
+        options: Options of the readers.
+        valid: Share of the plans for validation.
+        test: Share for testing.
+        duplicates: Whether to drop isomorphic plans.
+        force: Replace plans that were prepared with other options.
 
     Raises:
-        Refused: There are no files, or nothing in them can be taken.
+        Refused: There are no files, no usable plans, or the destination holds something else.
     """
-    source, folder = _source(spec), converted_path(spec).parent
-    if folder.absolute() == source.absolute():
-        raise Refused(f"{source} is the source; converted plans need a folder of their own")
-    layout, files = find_source(source, spec.format, folder)
-    choices = ReadOptions(most=spec.most, adjacency=spec.adjacency, bedrooms=spec.bedrooms, pickles=spec.pickles)
-    if choices.adjacency == "door" and layout != "housegan":
-        raise Refused(f'{source}: adjacency = "door" is for HouseGAN++\'s files, {layout} knows no doors')
-    done = prepare_plans(
-        read_source(layout, files, choices),
-        most=spec.most,
-        valid=spec.valid,
-        test=spec.test,
-        duplicates=spec.duplicates,
-    )
-    write_prepared(done, folder, {**_options(spec), "files": describe_files(files, source)})
+    folder = spec.folder()
+    if folder.absolute() in (source.absolute(), *source.absolute().parents):
+        raise Refused(f"destination {folder} contains the source {source}", code="file-exists")
+    name, files = find_source(source, form, folder)
+    if options.adjacency == "door" and name != "housegan":
+        raise Refused(f'{source}: adjacency = "door" requires HouseGAN++ files; {name} has no doors', code="misfit")
+    made = {**spec.options(), "source": _describe(source, files)}
+    if find_existing(folder, spec.stored, made, force=force) is not None:
+        return f"{folder} already contains these plans; checksums verified"
+    entries = read_source(name, files, options)
+    done = prepare_plans(entries, most=options.most, valid=valid, test=test, duplicates=duplicates)
+    with (
+        rows_of(done.rejected) as rejected,
+        rows_of(done.noted) as noted,
+        write_folder(folder, spec.stored, made) as writer,
+    ):
+        plans = done.plans
+        for key, array in (
+            ("types", plans.types),
+            ("edges", plans.edges),
+            ("boxes", plans.boxes),
+            ("split", done.split),
+        ):
+            writer.add(key, array)
+        writer.info["names"] = done.names
+        writer.reject(rejected)
+        writer.reject(noted, NOTED)
     counted = "1 file" if len(files) == 1 else f"{len(files):,} files"
-    return f"{counted} of {source} ({layout})\n{done.report()}\nall of it in {folder / REPORT}, the plans in {ARRAYS}"
+    return f"{counted} of {source} ({name})\n{done.report()}\nprepared in {folder}; rejected plans in {REJECTED}"
 
 
-def read_converted(spec: PlanFiles) -> PlanSplits:
-    """Return converted plans; where the source is still at hand, it must not have changed since.
+def load_prepared(spec: PrepareSpec, source: Path, form: Format) -> PlanSplits:
+    """Return prepared plans; if the source still exists, it must be unchanged.
 
     Raises:
-        Refused: They are not there, damaged, or no longer what source and options say.
+        Refused: The plans are missing, damaged, or were made from another source or with other options.
     """
-    source, folder, made = _source(spec), converted_path(spec).parent, _options(spec)
+    manifest = spec.manifest()
     if source.exists():
-        made["files"] = describe_files(find_source(source, spec.format, folder)[1], source)
-    return read_prepared(folder, made, spec.command())
+        files = find_source(source, form, spec.folder())[1]
+        spec.check_options(manifest, {"source": _describe(source, files)})
+    arrays = {key: np.array(array) for key, array in open_arrays(spec.folder(), manifest, spec.stored).items()}
+    return split_plans(Plans(arrays["types"], arrays["edges"], arrays["boxes"]), arrays["split"])
 
 
-def _source(spec: PlanFiles) -> Path:
-    return Path(spec.source).expanduser()
+def _describe(source: Path, files: list[Path]) -> dict[str, Any]:
+    return describe_sources(files, source if source.is_dir() else source.parent)
 
 
-def _options(spec: PlanFiles) -> dict[str, Any]:
-    return spec.model_dump(exclude={"source", "destination", "use"})
+class Reader(NamedTuple):
+    """File suffixes of a format, and the function that reads a file."""
 
-
-Format = Literal["auto", "rplan-png", "graph2plan", "housegan", "resplan", "msd", "jsonl"]
-"""Layouts by name; auto goes by the endings of the files."""
-
-
-class Layout(NamedTuple):
-    """Endings of the files of a layout, and who reads one."""
-
-    endings: tuple[str, ...]
+    suffixes: tuple[str, ...]
     read: Callable[[Path, ReadOptions], Iterator[Entry]]
 
 
-FORMATS: Final[dict[str, Layout]] = {
-    "rplan-png": Layout((".png",), read_rplan_picture),
-    "graph2plan": Layout((".mat", ".npz", ".json"), read_graph2plan),
-    "housegan": Layout((".json",), read_housegan),
-    "resplan": Layout((".pkl", ".pickle"), read_resplan),
-    "msd": Layout((".pickle", ".pkl", ".gpickle"), read_msd),
-    "jsonl": Layout((".jsonl",), lambda file, choices: scan_plans(file, choices.most)),
+FORMATS: Final[dict[str, Reader]] = {
+    "rplan-png": Reader((".png",), read_rplan_picture),
+    "graph2plan": Reader((".mat", ".npz", ".json"), read_graph2plan),
+    "housegan": Reader((".json",), read_housegan),
+    "resplan": Reader((".pkl", ".pickle"), read_resplan),
+    "msd": Reader((".pickle", ".pkl", ".gpickle"), read_msd),
+    "jsonl": Reader((".jsonl",), lambda file, options: scan_plans(file, options.most)),
 }
-"""Layouts by name."""
+"""Readers by format."""
 
-_BY_ENDING: Final = {
-    ".png": "rplan-png",
-    ".mat": "graph2plan",
-    ".npz": "graph2plan",
-    ".jsonl": "jsonl",
+_BY_SUFFIX: Final = {
+    ".png": {"rplan-png"},
+    ".mat": {"graph2plan"},
+    ".npz": {"graph2plan"},
+    ".jsonl": {"jsonl"},
+    ".json": {"housegan"},
+    ".pkl": {"resplan", "msd"},
+    ".pickle": {"resplan", "msd"},
+    ".gpickle": {"resplan", "msd"},
 }
-"""What an ending says of the layout; .json and pickles may be of two."""
+"""Candidate formats for "auto" by file suffix."""
 
 
-def find_source(source: Path, given: Format, apart: Path | None = None) -> tuple[str, list[Path]]:
-    """Return the layout, and the files that hold plans, in order of their names (numbers by value).
+def find_source(source: Path, form: Format, exclude: Path | None = None) -> tuple[str, list[Path]]:
+    """Return the format and the files, sorted by name (numbers by value).
 
     Args:
-        source: A file, or a folder with files; folders in it are looked into as well.
-        given: The layout, or auto.
-        apart: A folder that is not looked into, where converted plans are kept.
+        source: A file, or a folder that is searched recursively.
+        form: The format, or auto.
+        exclude: Folder that is not searched, where prepared plans are stored.
 
     Raises:
-        Refused: There is no such file, none with the right ending, or it is not clear which layout it is.
+        Refused: The source does not exist, has no file of the format, or the format is ambiguous.
     """
-    files = _files(source, apart)
-    endings = {file.suffix.lower() for file in files}
-    layout: str = given if given != "auto" else _recognise(source, files, endings)
-    wanted = FORMATS[layout].endings
-    chosen = [source] if source.is_file() else [file for file in files if file.suffix.lower() in wanted]
-    if source.is_file() and source.suffix.lower() not in wanted:
-        raise Refused(f"{source}: files of {layout} end in {' or '.join(wanted)}")
+    files = _files(source, exclude)
+    found = {file.suffix.lower() for file in files}
+    name: str = form if form != "auto" else _detect(source, files, found)
+    suffixes = FORMATS[name].suffixes
+    if source.is_file() and source.suffix.lower() not in suffixes:
+        raise Refused(f"{source}: {name} files end in {' or '.join(suffixes)}", code="unknown-format")
+    chosen = [source] if source.is_file() else [file for file in files if file.suffix.lower() in suffixes]
     if not chosen:
-        found = f"there are {', '.join(sorted(endings))}" if endings else "it is empty"
-        raise Refused(f"{source} holds no file that ends in {' or '.join(wanted)} ({layout}); {found}")
-    return layout, sorted(chosen, key=_by_number)
+        others = f"suffixes: {', '.join(sorted(found))}" if found else "the folder is empty"
+        message = f"{source} contains no {' or '.join(suffixes)} file ({name}); {others}"
+        raise Refused(message, code="unknown-format")
+    return name, sorted(chosen, key=_by_number)
 
 
-def read_source(layout: str, files: list[Path], choices: ReadOptions) -> Iterator[Entry]:
-    """Yield every plan of the files, and every file or plan that could not be taken."""
-    read = FORMATS[layout].read
+def read_source(name: str, files: list[Path], options: ReadOptions) -> Iterator[Entry]:
+    """Yield every plan of the files, valid or not, and every file that cannot be read."""
     for file in files:
-        yield from read(file, choices)
+        yield from FORMATS[name].read(file, options)
 
 
-def _files(source: Path, apart: Path | None) -> list[Path]:
+def _files(source: Path, exclude: Path | None) -> list[Path]:
     if source.is_file():
         return [source]
-    if source.is_dir():
-        # Names that begin with a dot are of no concern: what a file manager or an unfinished copy left.
-        found = (file for file in source.rglob("*") if not file.name.startswith(".") and file.is_file())
-        if apart is None or source.absolute() not in apart.absolute().parents:
-            return list(found)
-        return [file for file in found if apart.absolute() not in file.absolute().parents]
-    folder = source.parent
-    close = nearest(source.name, (other.name for other in folder.glob("*"))) if folder.is_dir() else None
-    hint = f'did you mean "{close}"?' if close else None
-    where = "" if source.is_absolute() else f" (from {Path.cwd()})"
-    raise Refused(Problem(f"there is no file or folder {source}{where}", help=hint))
+    if not source.is_dir():
+        raise path_not_found(source, "file or folder")
+    files = [file for file in source.rglob("*") if not file.name.startswith(".") and file.is_file()]
+    if exclude is None or source.absolute() not in exclude.absolute().parents:
+        return files
+    return [file for file in files if exclude.absolute() not in file.absolute().parents]
 
 
-def _recognise(source: Path, files: list[Path], endings: set[str]) -> str:
+def _detect(source: Path, files: list[Path], suffixes: set[str]) -> str:
     if not files:
-        raise Refused(f"{source} is empty")
-    clear = {_BY_ENDING[ending] for ending in endings if ending in _BY_ENDING}
-    if endings & {".json"}:
-        clear.add("housegan")
-    if endings & {".pkl", ".pickle", ".gpickle"}:
-        clear |= {"resplan", "msd"}
-    if len(clear) != 1:
-        may = f"these may be {' or '.join(sorted(clear))}" if clear else "none of the layouts has such files"
-        shown = ", ".join(sorted(endings))
-        raise Refused(Problem(f"{source}: files that end in {shown}; {may}", help=f"format: {', '.join(FORMATS)}"))
-    return clear.pop()
+        raise Refused(f"{source} is empty", code="no-samples")
+    candidates = set().union(*(_BY_SUFFIX.get(suffix, ()) for suffix in suffixes))
+    if len(candidates) != 1:
+        reason = f"could be {' or '.join(sorted(candidates))}" if candidates else "no known format"
+        message = f"{source}: files end in {', '.join(sorted(suffixes))}; {reason}"
+        raise Refused(Problem(message, help=f"format: {', '.join(FORMATS)}", code="unknown-format"))
+    return candidates.pop()
 
 
 def _by_number(file: Path) -> list[tuple[int, str]]:
     parts = re.split(r"(\d+)", str(file))
-    return [(int(part), "") if place % 2 else (0, part) for place, part in enumerate(parts)]
+    return [(int(part), "") if index % 2 else (0, part) for index, part in enumerate(parts)]

@@ -1,8 +1,8 @@
-"""Made-up floor plans: synthetic, RPLAN-like, not RPLAN, whose terms forbid to pass on any part of it.
+"""Procedural floor plans: synthetic and RPLAN-like, but not RPLAN, whose licence forbids redistribution.
 
-An outline is cut into pieces, some pieces join to a living room from which most others are reached, and the rest are
-given the types that suit them. A plan that breaks a rule is drawn anew with the same number of rooms, so that their
-histogram is the one asked for.
+An outline is partitioned into pieces, some pieces are merged into a living room that reaches most others, and types are
+assigned to the rest at minimum cost. A plan that violates a rule is redrawn with the same number of rooms, so that the
+histogram of room counts is exact.
 
 Letters: P plans, K pieces, R room slots.
 """
@@ -35,63 +35,63 @@ __all__ = [
 ]
 
 BLOCK: Final = 512
-"""Plans that are drawn together; one plan costs as much as its block, about a tenth of a second."""
+"""Plans generated at once; a single plan costs as much as its block, about 0.1 s."""
 
 _EXTRA_PIECES: Final = (0.22, 0.46, 0.32)
-"""Share of the plans whose living room is made of 1, 2 or 3 pieces."""
+"""Probability that the living room consists of 1, 2 or 3 pieces."""
 
 _REACH: Final = 3
-"""One more piece of living room for so many rooms beyond RPLAN's largest plans, or not all could be reached from it."""
+"""Rooms beyond RPLAN's largest plans per further piece of living room, so that all rooms can be reached."""
 
 _WALL: Final = 2
 """Half the thickness of a wall in pixels."""
 
 _SHIFT: Final = 15
-"""Farthest that a plan lies from the middle of the canvas, in pixels along an axis, if there is room."""
+"""Largest offset of a plan from the centre of the canvas, in pixels along an axis."""
 
 
 def make_plans(seed: int, start: int, stop: int, most: int = 8) -> Plans:
-    """Return the plans number `start` to `stop` (exclusive) of an endless row.
+    """Return the plans `start` to `stop` (exclusive) of an infinite sequence.
 
-    A plan follows from `seed`, `most` and its number alone, whichever others are asked for.
+    A plan is a function of `seed`, `most` and its number only.
 
     Args:
-        seed: Which row of plans, at least 0.
-        start: Number of the first.
-        stop: Number behind the last.
+        seed: Seed of the sequence, at least 0.
+        start: Number of the first plan.
+        stop: Number after the last plan.
         most: Rooms of the largest plans, 4..14, and the number of room slots.
     """
     least, largest = min(ROOM_COUNTS), max(LARGER_COUNTS)
     if not least <= most <= largest:
-        raise ValueError(f"plans have {least} to {largest} rooms, so most cannot be {most}")
+        raise ValueError(f"most must be {least} to {largest}, got {most}")
     if not 0 <= start <= stop:
-        raise ValueError(f"plans are numbered from 0, {start} to {stop} is no range of them")
+        raise ValueError(f"expected 0 <= start <= stop, got {start} and {stop}")
     first = start // BLOCK
-    made = [_make_block(seed, block, most) for block in range(first, -(-stop // BLOCK))]
-    some = slice(start - first * BLOCK, stop - first * BLOCK)
-    types = np.concatenate([np.zeros((0, most), np.int8), *(types for types, _ in made)])[some]
-    boxes = np.concatenate([np.zeros((0, most, 4), np.int16), *(boxes for _, boxes in made)])[some]
+    blocks = [_make_block(seed, block, most) for block in range(first, -(-stop // BLOCK))]
+    chosen = slice(start - first * BLOCK, stop - first * BLOCK)
+    types = np.concatenate([np.zeros((0, most), np.int8), *(types for types, _ in blocks)])[chosen]
+    boxes = np.concatenate([np.zeros((0, most, 4), np.int16), *(boxes for _, boxes in blocks)])[chosen]
     return Plans.from_boxes(types, boxes)
 
 
-@lru_cache(maxsize=64)  # an experiment may build its data more than once
+@lru_cache(maxsize=64)  # experiments may build their data more than once
 def _make_block(seed: int, block: int, most: int) -> tuple[Int[np.ndarray, "P R"], Int[np.ndarray, "P R 4"]]:
     random = np.random.default_rng((seed, most, block))
     rooms = draw_counts(BLOCK, most, random)
     types = np.full((BLOCK, most), NODE_PAD, np.int8)
     boxes = np.zeros((BLOCK, most, 4), np.int16)
-    left = np.arange(BLOCK)
-    while len(left):
-        drawn_types, drawn_boxes, good = _draw(rooms[left], most, random)
-        types[left[good]], boxes[left[good]] = drawn_types[good], drawn_boxes[good]
-        left = left[~good]
+    remaining = np.arange(BLOCK)
+    while len(remaining):
+        new_types, new_boxes, good = _draw(rooms[remaining], most, random)
+        types[remaining[good]], boxes[remaining[good]] = new_types[good], new_boxes[good]
+        remaining = remaining[~good]
     return types, boxes
 
 
 def _draw(
     rooms: Int[np.ndarray, " P"], most: int, random: np.random.Generator
 ) -> tuple[Int[np.ndarray, "P R"], Int[np.ndarray, "P R 4"], Bool[np.ndarray, " P"]]:
-    """Draw one plan for each number of rooms, and say which came out well."""
+    """Draw one plan for each number of rooms, and return which of them are valid."""
     extra = np.searchsorted(np.cumsum(_EXTRA_PIECES)[:-1], random.random(len(rooms)), side="right")
     extra += np.maximum(rooms - max(ROOM_COUNTS), 0) // _REACH
     pieces = partition_outlines(rooms + extra, random)
@@ -108,7 +108,7 @@ def _draw(
 def _join(
     pieces: Int[np.ndarray, "P K 4"], kinds: Int[np.ndarray, "P K"], most: int
 ) -> tuple[Int[np.ndarray, "P R"], Int[np.ndarray, "P R 4"]]:
-    """Return the living room first, as the box around its pieces, then the others; walls are taken off all."""
+    """Return room boxes without walls: first the living room, as the bounding box of its pieces, then the others."""
     inner = pieces + np.array([_WALL, _WALL, -_WALL, -_WALL])
     living = (kinds == LIVING)[..., None]
     low, high = np.where(living, inner[..., :2], GRID).min(1), np.where(living, inner[..., 2:], 0).max(1)
@@ -116,8 +116,8 @@ def _join(
     order = np.argsort(~other, 1, kind="stable")[:, : most - 1]
     types = np.take_along_axis(np.where(other, kinds, NODE_PAD), order, 1)
     boxes = np.take_along_axis(np.where(other[..., None], inner, 0), order[..., None], 1)
-    room = ((0, 0), (1, most - 1 - types.shape[1]))  # in front for the living room, behind up to the last slot
-    types, boxes = np.pad(types, room, constant_values=NODE_PAD), np.pad(boxes, (*room, (0, 0)))
+    padding = ((0, 0), (1, most - 1 - types.shape[1]))  # one slot before for the living room, empty slots after
+    types, boxes = np.pad(types, padding, constant_values=NODE_PAD), np.pad(boxes, (*padding, (0, 0)))
     types[:, 0], boxes[:, 0] = LIVING, np.concatenate([low, high], 1)
     return types.astype(np.int8), boxes
 
@@ -128,10 +128,10 @@ def _place(
     outline: Int[np.ndarray, "P 2"],
     random: np.random.Generator,
 ) -> Int[np.ndarray, "P R 4"]:
-    """Put plans somewhere about the middle of the canvas, and turn each by a random number of quarters."""
+    """Shift plans randomly around the centre of the canvas, and rotate each by a random number of quarter turns."""
     plans = len(boxes)
-    spare = (GRID - outline) / 2
-    shift = (spare + np.minimum(_SHIFT, spare) * (2 * random.random((plans, 2)) - 1)).astype(np.int64)
+    margin = (GRID - outline) / 2
+    shift = (margin + np.minimum(_SHIFT, margin) * (2 * random.random((plans, 2)) - 1)).astype(np.int64)
     boxes = boxes + np.tile(shift, 2)[:, None]
     turns = (4 * random.random(plans)).astype(np.int64)
     for turn in (1, 2, 3):
@@ -141,12 +141,10 @@ def _place(
 
 
 LARGER_COUNTS: Final = {9: 0.2, 10: 0.15, 11: 0.1, 12: 0.06, 13: 0.03, 14: 0.015}
-"""Plans with more rooms, where they are asked for, as a multiple of all smaller ones together."""
-
-_TYPE = {name: index for index, name in enumerate(ROOMS)}
+"""Weights of larger numbers of rooms, relative to all smaller ones together."""
 
 _USUAL_ROOMS: Final = {"MasterRoom": 0.985, "Kitchen": 0.985, "Bathroom": 1.0}
-"""How often a plan has these; the living room it always has."""
+"""Probability of these room types; every plan has a living room."""
 
 _EXTRA: Final = (
     *[("SecondRoom", weight) for weight in (12.0, 4.0, 0.5)],
@@ -160,24 +158,24 @@ _EXTRA: Final = (
     ("Wall-in", 0.15),
     ("Entrance", 0.08),
 )
-"""What fills the rest, drawn one after the other without putting back, by weight."""
+"""Weights of the remaining rooms, drawn without replacement."""
 
 
 def draw_counts(count: int, most: int, random: np.random.Generator) -> Int[np.ndarray, " P"]:
     """Draw numbers of rooms, from 4 to `most`."""
-    wanted = {size: share for size, share in {**ROOM_COUNTS, **LARGER_COUNTS}.items() if size <= most}
-    sizes, shares = np.array(list(wanted)), np.cumsum(list(wanted.values()))
+    weights = {size: share for size, share in {**ROOM_COUNTS, **LARGER_COUNTS}.items() if size <= most}
+    sizes, shares = np.array(list(weights)), np.cumsum(list(weights.values()))
     drawn: Int[np.ndarray, " P"] = sizes[np.searchsorted(shares, random.random(count) * shares[-1], side="right")]
     return drawn
 
 
 def draw_room_programs(rooms: Int[np.ndarray, " P"], random: np.random.Generator) -> Int[np.ndarray, "P M"]:
-    """Draw the types of the other rooms of each plan; -1 behind the last of its `rooms` - 1."""
+    """Draw the types of the `rooms` - 1 rooms besides the living room; -1 in empty positions."""
     most = int(rooms.max()) - 1
-    types = np.array([_TYPE[name] for name in (*_USUAL_ROOMS, *(name for name, _ in _EXTRA))])
+    types = np.array([ROOM_IDS[name] for name in (*_USUAL_ROOMS, *(name for name, _ in _EXTRA))])
     shares = np.array(list(_USUAL_ROOMS.values()))
     weights = np.array([weight for _, weight in _EXTRA])
-    # Sorting u^(1/w) is drawing by weight without putting back (Efraimidis and Spirakis, 2006).
+    # Sorting by u^(1/w) is weighted sampling without replacement (Efraimidis and Spirakis, 2006).
     keys: Float[np.ndarray, "P all"] = np.concatenate(
         [
             np.where(random.random((len(rooms), len(shares))) < shares, 2.0, -1.0),
@@ -190,7 +188,7 @@ def draw_room_programs(rooms: Int[np.ndarray, " P"], random: np.random.Generator
 
 
 SHARED: Final = 13
-"""Pixels of wall, about 0.9 m, that two pieces must share for a door to fit in."""
+"""Shared wall in pixels, about 0.9 m, that a door between two pieces requires."""
 
 _NARROWEST: Final = 17
 _LONGEST: Final = 3.6
@@ -198,10 +196,10 @@ _USUAL_PIECES: Final = 10
 
 
 def partition_outlines(pieces: Int[np.ndarray, " P"], random: np.random.Generator) -> Int[np.ndarray, "P K 4"]:
-    """Draw outlines of 110..180 x 100..175 pixels and cut each into so many pieces, one straight cut after the other.
+    """Draw outlines of 110..180 x 100..175 pixels and partition each into `pieces` pieces by successive straight cuts.
 
-    Outlines for more than `_USUAL_PIECES` pieces are larger, so that pieces keep their size. A large piece is the
-    likeliest to be cut next, mostly across its longer side. Zeros behind the last piece.
+    Outlines for more than `_USUAL_PIECES` pieces are scaled up, so that pieces keep their size. Large pieces are more
+    likely to be cut next, mostly across their longer side. Zeros after the last piece.
     """
     plans, most = len(pieces), int(pieces.max())
     sides = np.stack([110 + 71 * random.random(plans), 100 + 76 * random.random(plans)], 1)
@@ -210,7 +208,7 @@ def partition_outlines(pieces: Int[np.ndarray, " P"], random: np.random.Generato
     boxes[:, 0, 2:] = sides
     every = np.arange(plans)
     for done in range(1, most):
-        going = done < pieces
+        active = done < pieces
         width, height = boxes[..., 2] - boxes[..., 0], boxes[..., 3] - boxes[..., 1]
         piece = np.argmax(width * height * (0.45 + random.random((plans, most))), 1)
         wide, high = width[every, piece], height[every, piece]
@@ -220,13 +218,13 @@ def partition_outlines(pieces: Int[np.ndarray, " P"], random: np.random.Generato
         cut = start + np.round(share * (boxes[every, piece, axis + 2] - start)).astype(np.int64)
         rest = boxes[every, piece]
         rest[every, axis] = cut
-        boxes[:, done] = np.where(going[:, None], rest, 0)
-        boxes[every[going], piece[going], axis[going] + 2] = cut[going]
+        boxes[:, done] = np.where(active[:, None], rest, 0)
+        boxes[every[active], piece[active], axis[active] + 2] = cut[active]
     return boxes
 
 
 def well_shaped(boxes: Int[np.ndarray, "P K 4"]) -> Bool[np.ndarray, "P K"]:
-    """False where a piece is a sliver: too narrow, or too long for its width. Missing pieces pass."""
+    """False for pieces that are too narrow, or too long for their width; True for missing pieces."""
     sides = boxes[..., 2:] - boxes[..., :2]
     short, long = sides.min(-1), sides.max(-1)
     shaped: Bool[np.ndarray, "P K"] = (long == 0) | ((short >= _NARROWEST) & (long <= _LONGEST * short))
@@ -247,9 +245,9 @@ def grow_living_rooms(
     extra: Int[np.ndarray, " P"],
     random: np.random.Generator,
 ) -> Bool[np.ndarray, "P K"]:
-    """Choose the pieces of the living room: one, and `extra` more that join it to an L, T or Z.
+    """Choose the pieces of the living room: one, and `extra` more that extend it to an L, T or Z.
 
-    Each is the piece through which the living room touches most others; the first one also by its area.
+    Greedily selects the piece that brings the living room into contact with most others; the first also by area.
     """
     plans, most = boxes.shape[:2]
     every = np.arange(plans)
@@ -272,66 +270,66 @@ _AREA_SHARE: Final = {
     "MasterRoom": 0.2, "SecondRoom": 0.14, "ChildRoom": 0.12, "GuestRoom": 0.12, "DiningRoom": 0.11, "StudyRoom": 0.1,
     "Kitchen": 0.09, "Bathroom": 0.06, "Balcony": 0.06, "Entrance": 0.05, "Storage": 0.04, "Wall-in": 0.03,
 }  # fmt: skip
-"""Share of the flat that a room would like to have."""
+"""Preferred share of the area of the flat."""
 
-_WANTED: Final = np.array([_AREA_SHARE.get(name, 0.0) for name in ROOMS])
+_PREFERRED_SHARE: Final = np.array([_AREA_SHARE.get(name, 0.0) for name in ROOMS])
 _BEDROOMS: Final = [ROOM_IDS[name] for name in ("MasterRoom", "ChildRoom", "StudyRoom", "SecondRoom", "GuestRoom")]
 _OUTSIDE: Final = np.isin(np.arange(len(ROOMS)), [*_BEDROOMS, ROOM_IDS["Balcony"], ROOM_IDS["Entrance"]])
-"""Rooms that must have an outer wall."""
-_APART: Final = np.isin(np.arange(len(ROOMS)), [ROOM_IDS["Bathroom"], ROOM_IDS["Balcony"]])
-"""Rooms that may be reached through a bedroom instead of the living room."""
+"""Room types that require an outer wall."""
+_REACHABLE_VIA_BEDROOM: Final = np.isin(np.arange(len(ROOMS)), [ROOM_IDS["Bathroom"], ROOM_IDS["Balcony"]])
+"""Room types that may be reached through a bedroom instead of the living room."""
 
-_SIZE, _NOISE, _TAKES_PLACE = 12.0, 0.25, 0.3
+_SIZE, _NOISE, _BLOCKS_LIVING_ROOM = 12.0, 0.25, 0.3
+"""Costs: deviation from the preferred share, noise, a bathroom or balcony at the living room."""
 _IMPOSSIBLE = 100.0
 _USUAL_COUNT = 8
-_POOR = 0.85
-"""Cost per room beyond which a plan is not worth keeping."""
+_MAX_COST = 0.85
+"""Cost per room above which a plan is redrawn."""
 
 
 def assign_types(
     pieces: Int[np.ndarray, "P K 4"],
     touching: Bool[np.ndarray, "P K K"],
     living: Bool[np.ndarray, "P K"],
-    programme: Int[np.ndarray, "P M"],
+    program: Int[np.ndarray, "P M"],
     random: np.random.Generator,
 ) -> tuple[Int[np.ndarray, "P K"], Bool[np.ndarray, " P"]]:
-    """Give each piece outside the living room the type that suits it, at the least cost for the plan as a whole.
+    """Assign types to the pieces outside the living room at minimum total cost.
 
     Returns:
-        The types, -1 where there is no piece; and True for plans in which each room can be reached and has daylight
-        where it needs it, sizes are likely, and no room is larger than the living room.
+        The types, -1 for missing pieces; and True for plans in which each room can be reached, has an outer wall if
+        required, and a plausible size, and no room is larger than the living room.
     """
     outline = pieces.max(1)[:, 2:]
     share = (pieces[..., 2:] - pieces[..., :2]).prod(-1) / outline.prod(-1)[:, None]
     outer = ((pieces[..., :2] == 0) | (pieces[..., 2:] == outline[:, None])).any(-1)
     reached = (touching & living[:, :, None]).any(1)
-    cost = _costs(programme, share, outer, reached) + _NOISE * random.random((*programme.shape, pieces.shape[1]))
+    cost = _costs(program, share, outer, reached) + _NOISE * random.random((*program.shape, pieces.shape[1]))
     types = np.where(living, LIVING, -1).astype(np.int8)
     free = (share > 0) & ~living
     good = (share * living).sum(1) >= (share * free).max(1)
     for plan in np.flatnonzero(good):
-        rooms = programme[plan] >= 0
-        part = cost[plan][rooms][:, free[plan]]
-        row, column = linear_sum_assignment(part)
-        good[plan] = part[row, column].sum() <= _POOR * len(row)
-        types[plan, np.flatnonzero(free[plan])[column]] = programme[plan, row]
-    hanging = (touching & np.isin(types, _BEDROOMS)[:, :, None]).any(1)
-    return types, good & (reached | living | hanging | (types < 0)).all(1)
+        rooms = program[plan] >= 0
+        costs = cost[plan][rooms][:, free[plan]]
+        row, column = linear_sum_assignment(costs)
+        good[plan] = costs[row, column].sum() <= _MAX_COST * len(row)
+        types[plan, np.flatnonzero(free[plan])[column]] = program[plan, row]
+    at_bedroom = (touching & np.isin(types, _BEDROOMS)[:, :, None]).any(1)
+    return types, good & (reached | living | at_bedroom | (types < 0)).all(1)
 
 
 def _costs(
-    programme: Int[np.ndarray, "P M"],
+    program: Int[np.ndarray, "P M"],
     share: Float[np.ndarray, "P K"],
     outer: Bool[np.ndarray, "P K"],
     reached: Bool[np.ndarray, "P K"],
 ) -> Float[np.ndarray, "P M K"]:
-    """Cost of each room of the programme in each piece."""
-    apart, outside = _APART[programme][..., None], _OUTSIDE[programme][..., None]
+    """Return the cost of each room of the program in each piece."""
+    via_bedroom, outside = _REACHABLE_VIA_BEDROOM[program][..., None], _OUTSIDE[program][..., None]
     reached, outer = reached[:, None], outer[:, None]
-    crowded = np.minimum(_USUAL_COUNT / (1 + (programme >= 0).sum(1)), 1.0)[
-        :, None, None
-    ]  # many rooms are smaller ones
-    size = _SIZE * np.abs(share[:, None] - crowded * _WANTED[programme][..., None])
-    access = np.where(apart, np.where(reached, _TAKES_PLACE, 0.0), np.where(reached, 0.0, _IMPOSSIBLE))
+    # With many rooms, each is smaller.
+    crowded = np.minimum(_USUAL_COUNT / (1 + (program >= 0).sum(1)), 1.0)[:, None, None]
+    size = _SIZE * np.abs(share[:, None] - crowded * _PREFERRED_SHARE[program][..., None])
+    access = np.where(via_bedroom, np.where(reached, _BLOCKS_LIVING_ROOM, 0.0), np.where(reached, 0.0, _IMPOSSIBLE))
     total: Float[np.ndarray, "P M K"] = size + access + np.where(outside & ~outer, _IMPOSSIBLE, 0.0)
     return total

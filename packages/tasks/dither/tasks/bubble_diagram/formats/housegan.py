@@ -1,11 +1,11 @@
-"""The JSON of HouseGAN++ and HouseDiffusion: one plan a file.
+"""The JSON layout of HouseGAN++ and HouseDiffusion: one plan per file.
 
-    room_type  a number for each node; doors are nodes too, behind the rooms
-    boxes      [x0, y0, x1, y1] of each node, x1 and y1 the last pixel
-    edges      [x0, y0, x1, y1, type of the node, type of the other side or 0] for each piece of wall, node after node
-    ed_rm      for each piece of wall the node, and the node on the other side where a door joins the two
+    room_type  type of each node; doors are nodes, too, after the rooms
+    boxes      [x0, y0, x1, y1] of each node, x1 and y1 inclusive
+    edges      [x0, y0, x1, y1, type of the node, type of the other side or 0] for each wall segment, node by node
+    ed_rm      for each wall segment its node, and the node on the other side if a door joins the two
 
-So the file knows rooms joined by doors ("door"); which rooms are near each other ("proximity") follows from the boxes.
+The file lists rooms joined by doors (adjacency "door"); proximity follows from the boxes.
 Source: Nauata et al., House-GAN++, CVPR 2021; Shabani et al., HouseDiffusion, CVPR 2023.
 """
 
@@ -20,14 +20,14 @@ import numpy as np
 
 from ..plans import Diagram
 from ..relations import labels_of
-from ..vocabulary import ROOMS
+from ..vocabulary import ROOM_IDS
 from .common import Entry, Fault, ReadOptions, RejectedPlan, diagram_of_boxes, entry_of, name_bedrooms, read_json
 
 __all__ = ["DOOR", "FROM_HOUSEGAN", "FRONT_DOOR", "TO_HOUSEGAN", "read_housegan"]
 
 FRONT_DOOR: Final = 15
 DOOR: Final = 17
-"""Nodes that are doors: to the outside, and between two rooms."""
+"""Node types of doors: to the outside, and between two rooms."""
 
 FROM_HOUSEGAN: Final = {
     1: "LivingRoom",
@@ -41,33 +41,33 @@ FROM_HOUSEGAN: Final = {
     10: "Storage",
     16: "Wall-in",
 }
-"""Type of room by number; 3 is any bedroom and 16 unknown."""
+"""Room type by number; 3 is any bedroom and 16 unknown."""
 
 TO_HOUSEGAN: Final = {
     **{name: number for number, name in FROM_HOUSEGAN.items()},
     **dict.fromkeys(("MasterRoom", "ChildRoom", "GuestRoom"), 3),
 }
-"""Number by type of room; the four sorts of bedroom become one."""
+"""Number by room type; all bedroom types map to 3."""
 
 
-def read_housegan(file: Path, choices: ReadOptions) -> Iterator[Entry]:
+def read_housegan(file: Path, options: ReadOptions) -> Iterator[Entry]:
     """Yield the plan of a file."""
-    yield entry_of(file, "", _read, file, choices)
+    yield entry_of(file, "", _read, file, options)
 
 
-def _read(file: Path, choices: ReadOptions) -> Diagram:
+def _read(file: Path, options: ReadOptions) -> Diagram:
     plan, name = read_json(file), file.stem
     if not isinstance(plan, dict):
-        raise RejectedPlan(Fault("text", 'is no table; expected {"room_type": [...], "boxes": [...], "ed_rm": [...]}'))
-    wanted = ("room_type", "boxes", *(("ed_rm",) if choices.adjacency == "door" else ()))
-    missing = [key for key in wanted if not isinstance(plan.get(key), list)]
+        raise RejectedPlan(Fault("text", 'expected {"room_type": [...], "boxes": [...], "ed_rm": [...]}'))
+    keys = ("room_type", "boxes", *(("ed_rm",) if options.adjacency == "door" else ()))
+    missing = [key for key in keys if not isinstance(plan.get(key), list)]
     if missing:
-        raise RejectedPlan(Fault("text", f"has no list {' and no list '.join(missing)}"))
+        raise RejectedPlan(Fault("text", f"missing list: {', '.join(missing)}"))
     numbers = plan["room_type"]
     rooms = [node for node, number in enumerate(numbers) if number not in (FRONT_DOOR, DOOR)]
     known = [_name(number) for number in numbers]
     faults = [
-        Fault("types", f"room_type[{node}]: {numbers[node]!r} is unknown; known are {_listed()}")
+        Fault("types", f"room_type[{node}]: unknown type {numbers[node]!r}; known types: {_known_types()}")
         for node in rooms
         if known[node] is None
     ]
@@ -75,46 +75,45 @@ def _read(file: Path, choices: ReadOptions) -> Diagram:
         faults.append(Fault("boxes", f"{len(numbers)} nodes, but {len(plan['boxes'])} boxes"))
     if faults:
         raise RejectedPlan(*faults)
-    types = [ROOMS.index(known[node] or "") for node in rooms]
-    diagram = diagram_of_boxes(types, [_exclusive(plan["boxes"][node]) for node in rooms], name, choices)
+    types = [ROOM_IDS[known[node] or ""] for node in rooms]
+    diagram = diagram_of_boxes(types, [_exclusive(plan["boxes"][node]) for node in rooms], name, options)
     assert diagram.boxes is not None
     areas = [(x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in diagram.boxes]
-    types_named = name_bedrooms(types, areas, choices.bedrooms)
     edges = diagram.edges
-    if choices.adjacency == "door":
-        edges = _door_edges(_joined(plan["ed_rm"], rooms, len(numbers)), diagram.boxes)
-    return Diagram(types_named, edges, diagram.boxes, name)
+    if options.adjacency == "door":
+        edges = _door_edges(_joined_rooms(plan["ed_rm"], rooms, len(numbers)), diagram.boxes)
+    return Diagram(name_bedrooms(types, areas, options.bedrooms), edges, diagram.boxes, name)
 
 
 def _name(number: Any) -> str | None:
     return FROM_HOUSEGAN.get(int(number)) if type(number) in (int, float) and number % 1 == 0 else None
 
 
-def _listed() -> str:
+def _known_types() -> str:
     return ", ".join(f"{number} {name}" for number, name in FROM_HOUSEGAN.items())
 
 
 def _exclusive(box: Any) -> Any:
-    """The box with its far walls behind the last pixel; what is no box is left for the checks to name."""
+    """Return a box with exclusive far walls; NaN for invalid boxes, which later checks report."""
     if isinstance(box, list) and len(box) == 4 and all(isinstance(wall, int | float) for wall in box):
         return [box[0], box[1], box[2] + 1, box[3] + 1]
     return [float("nan")] * 4
 
 
-def _joined(walls: list[Any], rooms: Sequence[int], nodes: int) -> set[tuple[int, int]]:
-    """Return the pairs of rooms with a door between them: said of a wall, or by a door that both share."""
-    beside: dict[int, set[int]] = {}
-    for place, ends in enumerate(walls):
+def _joined_rooms(walls: list[Any], rooms: Sequence[int], nodes: int) -> set[tuple[int, int]]:
+    """Return the pairs of rooms with a door between them, listed as a wall of both or as a shared door node."""
+    neighbours: dict[int, set[int]] = {}
+    for index, ends in enumerate(walls):
         if not (isinstance(ends, list) and ends and all(type(node) is int and 0 <= node < nodes for node in ends)):
             raise RejectedPlan(
-                Fault("edges", f"ed_rm[{place}]: expected one or two nodes of 0..{nodes - 1}, got {ends!r}")
+                Fault("edges", f"ed_rm[{index}]: expected one or two nodes of 0..{nodes - 1}, got {ends!r}")
             )
         for first, second in combinations(set(ends), 2):
-            beside.setdefault(first, set()).add(second)
-            beside.setdefault(second, set()).add(first)
+            neighbours.setdefault(first, set()).add(second)
+            neighbours.setdefault(second, set()).add(first)
     number = {node: room for room, node in enumerate(rooms)}
     pairs: set[tuple[int, int]] = set()
-    for node, others in beside.items():
+    for node, others in neighbours.items():
         near = sorted(number[other] for other in others if other in number)
         if node in number:
             pairs |= {(min(number[node], room), max(number[node], room)) for room in near}
@@ -124,7 +123,7 @@ def _joined(walls: list[Any], rooms: Sequence[int], nodes: int) -> set[tuple[int
 
 
 def _door_edges(pairs: set[tuple[int, int]], boxes: Sequence[Any]) -> tuple[tuple[int, int, int], ...]:
-    """Return how the rooms of each pair lie to each other."""
+    """Return the relation of each pair."""
     if not pairs:
         return ()
     ordered, walls = sorted(pairs), np.array(boxes)

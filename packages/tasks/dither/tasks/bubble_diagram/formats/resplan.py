@@ -1,33 +1,36 @@
-"""ResPlan and MSD, which are handed out as pickles of shapely shapes and networkx graphs.
+"""ResPlan and MSD, which are distributed as pickles of shapely geometries and networkx graphs.
 
-ResPlan: one list of 17,000 tables, a shape for each sort of room (living, kitchen, bedroom, bathroom, balcony), of one
-or more parts. MSD: a graph a file, its nodes with `room_type` and `geometry`. Nothing of a pickle is run here, and even
-its data is looked at only if that is asked for (`pickles`). Relations follow from the boxes around the rooms. Whole
-floors of MSD are wider than the grid and are drawn smaller, so rooms are near each other there at more than 0.6 metres.
+ResPlan: a list of 17,000 dicts with one geometry per kind of room, of one or more parts. MSD: one graph per file whose
+nodes have `room_type` and `geometry`. Pickles are read only with `pickles = true`, and without executing anything in
+them (`load_restricted`). Relations follow from the bounding boxes of rooms. Whole floors of MSD exceed the grid and are
+scaled down, so rooms count as close there at more than 0.6 metres.
 Source: Abouagour and Garyfallidis, ResPlan, 2025 (arXiv 2508.14006); van Engelenburg et al., MSD, ECCV 2024.
 """
 
 from __future__ import annotations
 
-import struct
+import io
+import pickle
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from jaxtyping import Float
 
+from dither.registry.config.errors import Problem, Refused
+
 from ..plans import Diagram
 from ..relations import GRID
-from ..vocabulary import ROOMS
+from ..vocabulary import ROOM_IDS
 from .common import Entry, Fault, ReadOptions, RejectedPlan, diagram_of_boxes, entry_of, name_bedrooms
-from .restricted_pickle import Stub, UnsafePickleError, load_restricted
 
 __all__ = [
     "MSD_ROOMS",
     "PIXELS_PER_METRE",
     "RESPLAN_ROOMS",
-    "WHY_NO_PICKLES",
+    "Stub",
+    "load_restricted",
     "on_grid",
     "outlines_of",
     "read_msd",
@@ -42,7 +45,7 @@ RESPLAN_ROOMS: Final = {
     "balcony": "Balcony",
     "balacony": "Balcony",
 }
-"""Type of room by key of a plan."""
+"""Room type by key of a plan."""
 
 MSD_ROOMS: Final = (
     "SecondRoom",
@@ -55,48 +58,50 @@ MSD_ROOMS: Final = (
     "Bathroom",
     "Balcony",
 )
-"""Type of room by number: bedroom, living room, kitchen, dining, corridor, stairs, storeroom, bathroom, balcony."""
+"""Room type by id: bedroom, living room, kitchen, dining, corridor, stairs, storeroom, bathroom, balcony."""
 
-WHY_NO_PICKLES: Final = (
-    "is a pickle. A pickle is a program that runs when it is opened, so it is not opened here; pickles = true reads "
-    "the plain data in it without running any of it"
+PIXELS_PER_METRE: Final = GRID / 18
+"""The grid is 18 metres wide."""
+
+_PICKLES_DISABLED: Final = (
+    "pickles are not read by default, because loading one can execute code; "
+    "pickles = true reads the data in it without executing anything"
 )
-"""What is said of a pickle that was not asked for."""
 
 
-def read_resplan(file: Path, choices: ReadOptions) -> Iterator[Entry]:
+def read_resplan(file: Path, options: ReadOptions) -> Iterator[Entry]:
     """Yield the plans of `ResPlan.pkl`."""
     try:
-        plans = _open(file, choices)
+        plans = _load(file, options)
         if not isinstance(plans, list):
-            raise RejectedPlan(Fault("file", f"holds {type(plans).__name__} and no list of plans"))
-    except RejectedPlan as unfit:
-        yield Entry(file, faults=unfit.faults)
+            raise RejectedPlan(Fault("file", f"expected a list of plans, got {type(plans).__name__}"))
+    except RejectedPlan as rejected:
+        yield Entry(file, faults=rejected.faults)
         return
     for number, plan in enumerate(plans):
         name = str(plan.get("id", number)) if isinstance(plan, dict) else str(number)
-        yield entry_of(file, f"plan {number}", _read_resplan, plan, name, choices)
+        yield entry_of(file, f"plan {number}", _read_resplan, plan, name, options)
 
 
-def read_msd(file: Path, choices: ReadOptions) -> Iterator[Entry]:
-    """Yield the plan of a graph of MSD."""
-    yield entry_of(file, "", _read_msd, file, choices)
+def read_msd(file: Path, options: ReadOptions) -> Iterator[Entry]:
+    """Yield the plan of an MSD graph."""
+    yield entry_of(file, "", _read_msd, file, options)
 
 
-def _open(file: Path, choices: ReadOptions) -> Any:
-    if not choices.pickles:
-        raise RejectedPlan(Fault("file", WHY_NO_PICKLES))
+def _load(file: Path, options: ReadOptions) -> Any:
+    if not options.pickles:
+        raise RejectedPlan(Fault("file", _PICKLES_DISABLED))
     try:
         return load_restricted(file.read_bytes())
     except OSError as error:
         raise RejectedPlan(Fault("file", f"cannot be read: {error.strerror}")) from None
-    except UnsafePickleError as error:
-        raise RejectedPlan(Fault("file", str(error))) from None
+    except pickle.UnpicklingError as error:
+        raise RejectedPlan(Fault("file", f"invalid pickle: {error}")) from None
 
 
-def _read_resplan(plan: Any, name: str, choices: ReadOptions) -> Diagram:
+def _read_resplan(plan: Any, name: str, options: ReadOptions) -> Diagram:
     if not isinstance(plan, dict):
-        raise RejectedPlan(Fault("types", "is no table"))
+        raise RejectedPlan(Fault("types", "expected a dict"))
     types, boxes = [], []
     for key, kind in RESPLAN_ROOMS.items():
         if key not in plan:
@@ -104,135 +109,153 @@ def _read_resplan(plan: Any, name: str, choices: ReadOptions) -> Diagram:
         try:
             parts = outlines_of(plan[key])
         except ValueError as error:
-            raise RejectedPlan(Fault("boxes", f"{key} is {error}")) from None
-        found = [_around(part) for part in parts]
-        if key == "living" and found:  # one room, of however many parts it is drawn
-            found = [_around(np.concatenate(parts))]
-        types += [ROOMS.index(kind)] * len(found)
-        boxes += found
-    # The drawings are made for a canvas of 256 pixels, as the grid is.
-    return _diagram(types, on_grid(boxes, 1.0), name, choices)
+            raise RejectedPlan(Fault("boxes", f"{key}: {error}")) from None
+        bounds = [_bounds(part) for part in parts]
+        if key == "living" and bounds:  # a single room, even if it is drawn in parts
+            bounds = [_bounds(np.concatenate(parts))]
+        types += [ROOM_IDS[kind]] * len(bounds)
+        boxes += bounds
+    return _diagram(types, on_grid(boxes, 1.0), name, options)  # ResPlan is drawn on 256 pixels, like the grid
 
 
-def _read_msd(file: Path, choices: ReadOptions) -> Diagram:
-    graph = _open(file, choices)
+def _read_msd(file: Path, options: ReadOptions) -> Diagram:
+    graph = _load(file, options)
     state = graph.state if isinstance(graph, Stub) else None
     nodes = state.get("_node") if isinstance(state, dict) else None
     if not isinstance(nodes, dict):
-        raise RejectedPlan(Fault("file", "holds no graph of networkx"))
+        raise RejectedPlan(Fault("file", "not a networkx graph"))
     types, boxes = [], []
-    for node, given in nodes.items():
-        said = given if isinstance(given, dict) else {}
-        number = said.get("room_type")
+    for node, value in nodes.items():
+        attributes = value if isinstance(value, dict) else {}
+        number = attributes.get("room_type")
         if not isinstance(number, int) or number not in range(len(MSD_ROOMS)):
-            raise RejectedPlan(Fault("types", f"node {node}: room_type {number!r} is none of 0..{len(MSD_ROOMS) - 1}"))
+            raise RejectedPlan(
+                Fault("types", f"node {node}: unknown room_type {number!r}, expected 0..{len(MSD_ROOMS) - 1}")
+            )
         try:
-            outline = np.asarray(said.get("geometry"), np.float64)
+            outline = np.asarray(attributes.get("geometry"), np.float64)
         except (ValueError, TypeError):
             outline = np.zeros(0)
-        if outline.ndim != 2 or outline.shape[1] != 2:
-            raise RejectedPlan(Fault("boxes", f"node {node}: geometry is no list of points"))
-        types.append(ROOMS.index(MSD_ROOMS[number]))
-        boxes.append(_around(outline))
-    return _diagram(types, on_grid(boxes, PIXELS_PER_METRE, upwards=True), file.stem, choices)
+        if outline.ndim != 2 or outline.shape[1] != 2 or not len(outline):
+            raise RejectedPlan(Fault("boxes", f"node {node}: geometry is not a list of points"))
+        types.append(ROOM_IDS[MSD_ROOMS[number]])
+        boxes.append(_bounds(outline))
+    return _diagram(types, on_grid(boxes, PIXELS_PER_METRE, flip=True), file.stem, options)
 
 
-def _around(outline: Float[np.ndarray, "n 2"]) -> list[float]:
+def _bounds(outline: Float[np.ndarray, "n 2"]) -> list[float]:
     return [*outline.min(0).tolist(), *outline.max(0).tolist()]
 
 
-def _diagram(types: Sequence[int], boxes: Float[np.ndarray, "R 4"], name: str, choices: ReadOptions) -> Diagram:
+def _diagram(types: Sequence[int], boxes: Float[np.ndarray, "R 4"], name: str, options: ReadOptions) -> Diagram:
     areas = (boxes[:, 2:] - boxes[:, :2]).prod(1).tolist()
-    return diagram_of_boxes(name_bedrooms(types, areas, choices.bedrooms), boxes, name, choices)
+    return diagram_of_boxes(name_bedrooms(types, areas, options.bedrooms), boxes, name, options)
 
 
-PIXELS_PER_METRE: Final = GRID / 18
-"""The grid is 18 metres wide."""
-
-_POLYGON, _COLLECTIONS = 3, (6, 7)
-_OTHERS: Final = {1, 2, 4, 5}
-
-
-def outlines_of(shape: Any) -> list[Float[np.ndarray, "n 2"]]:
-    """Return the outer outline of each polygon of a pickled shape of shapely; none for nothing, points and lines.
-
-    Raises:
-        ValueError: It is no shape.
-    """
-    content = _binary(shape)
-    if content is None:
-        return []
-    try:
-        outlines, _ = _read(content, 0)
-    except (struct.error, IndexError):
-        raise ValueError("a shape that is cut off") from None
-    return outlines
-
-
-def _binary(shape: Any) -> bytes | None:
-    """The well-known binary in a shape: shapely 2 makes it from that, shapely 1 sets it afterwards."""
-    if shape is None:
-        return None
-    if isinstance(shape, Stub):
-        parts = [shape.state, *(shape.given if isinstance(shape.given, tuple) else ())]
-        for part in parts:
-            if isinstance(part, bytes | bytearray):
-                return bytes(part)
-    raise ValueError("no shape of shapely")
-
-
-def _read(content: bytes, at: int) -> tuple[list[Float[np.ndarray, "n 2"]], int]:
-    order = "<" if content[at] == 1 else ">"
-    (kind,) = struct.unpack_from(order + "I", content, at + 1)
-    at += 5 + (4 if kind & 0x20000000 else 0)
-    extra = bool(kind & 0x80000000) + bool(kind & 0x40000000)
-    kind &= 0xFFFFFFF
-    extra += (0, 1, 1, 2)[min(kind // 1000, 3)]
-    kind %= 1000
-    if kind == _POLYGON:
-        return _polygon(content, at, order, 2 + extra)
-    if kind in _COLLECTIONS:
-        (count,) = struct.unpack_from(order + "I", content, at)
-        at, outlines = at + 4, []
-        for _ in range(count):
-            found, at = _read(content, at)
-            outlines += found
-        return outlines, at
-    if kind in _OTHERS:
-        return [], len(content)
-    raise ValueError(f"a shape of kind {kind}")
-
-
-def _polygon(content: bytes, at: int, order: str, numbers: int) -> tuple[list[Float[np.ndarray, "n 2"]], int]:
-    (rings,) = struct.unpack_from(order + "I", content, at)
-    at += 4
-    outlines = []
-    for ring in range(rings):
-        (points,) = struct.unpack_from(order + "I", content, at)
-        size = 8 * numbers * points
-        if len(content) < at + 4 + size:
-            raise ValueError("a shape that is cut off")
-        walls = np.frombuffer(content, order + "f8", numbers * points, at + 4).reshape(points, numbers)
-        at += 4 + size
-        if ring == 0 and points:
-            outlines.append(walls[:, :2].astype(np.float64))
-    return outlines, at
-
-
-def on_grid(boxes: Sequence[Sequence[float]], scale: float, *, upwards: bool = False) -> Float[np.ndarray, "R 4"]:
-    """Return boxes in pixels, the plan in the middle of the grid; one that is larger than the grid is drawn smaller.
+def on_grid(boxes: Sequence[Sequence[float]], scale: float, *, flip: bool = False) -> Float[np.ndarray, "R 4"]:
+    """Return boxes in pixels, centred on the grid, scaled down if the plan is larger than the grid.
 
     Args:
         boxes: x0, y0, x1, y1 of each room in any unit.
         scale: Pixels per unit.
-        upwards: Whether y grows upwards there; on the grid it grows downwards.
+        flip: Whether y points up in the source.
     """
     walls = np.asarray(boxes, np.float64).reshape(-1, 4) * scale
-    if upwards:
+    if flip:
         walls = walls[:, [0, 3, 2, 1]] * [1, -1, 1, -1]
     if not len(walls):
         return walls
     low, high = walls[:, :2].min(0), walls[:, 2:].max(0)
-    smaller = min(1.0, GRID / max((high - low).max(), 1.0))
-    pixels: Float[np.ndarray, "R 4"] = np.rint((walls - np.tile((low + high) / 2, 2)) * smaller + GRID / 2)
+    shrink = min(1.0, GRID / max((high - low).max(), 1.0))
+    pixels: Float[np.ndarray, "R 4"] = np.rint((walls - np.tile((low + high) / 2, 2)) * shrink + GRID / 2)
     return pixels
+
+
+class Stub:
+    """Inert stand-in for an object in a pickle.
+
+    Attributes:
+        what: Module and name of the pickled class or function.
+        args: Arguments it would have been called with.
+        state: State it would have been given.
+    """
+
+    what: ClassVar[str] = ""
+    args: tuple[Any, ...] = ()
+    state: Any = None
+
+    def __new__(cls, *args: Any, **_: Any) -> Any:  # noqa: D102
+        if cls.what == "_codecs.encode" and args[1:] == ("latin1",):
+            return args[0].encode("latin-1")  # bytes in pickle protocols 0 to 2
+        stub = super().__new__(cls)
+        stub.args = args
+        return stub
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+    def __setitem__(self, key: Any, value: Any) -> None: ...
+
+    def append(self, item: Any) -> None: ...  # noqa: D102
+
+    def extend(self, items: Any) -> None: ...  # noqa: D102
+
+    def add(self, item: Any) -> None: ...  # noqa: D102
+
+
+class _RestrictedUnpickler(pickle._Unpickler):
+    """Unpickler that resolves every class and function to a fresh `Stub`, so nothing is imported or called.
+
+    The pure Python implementation: the C one allocates its memo up to the largest index that a file names.
+    """
+
+    def find_class(self, module: str, name: str) -> Any:
+        return type("Stub", (Stub,), {"what": f"{module}.{name}"})
+
+
+def load_restricted(content: bytes) -> Any:
+    """Return the plain data in a pickle, with a `Stub` for every other object.
+
+    Raises:
+        pickle.UnpicklingError: The pickle is damaged, or uses persistent ids.
+    """
+    try:
+        return _RestrictedUnpickler(io.BytesIO(content)).load()
+    except pickle.UnpicklingError:
+        raise
+    except Exception as error:  # a damaged pickle may raise anything
+        raise pickle.UnpicklingError(str(error) or type(error).__name__) from None
+
+
+def outlines_of(shape: Any) -> list[Float[np.ndarray, "n 2"]]:
+    """Return the exterior of each polygon of a pickled shapely geometry; none for None, points and lines.
+
+    Raises:
+        ValueError: The object is not a valid geometry.
+        Refused: shapely is not installed (`missing-dependency`).
+    """
+    if shape is None:
+        return []
+    try:
+        import shapely
+    except ImportError:
+        hint = 'run: pip install "dither-tasks[resplan]"'
+        raise Refused(Problem("ResPlan requires shapely", help=hint, code="missing-dependency")) from None
+    try:
+        geometry = shapely.from_wkb(_wkb_of(shape))
+    except shapely.errors.ShapelyError as error:
+        raise ValueError(f"invalid shapely geometry: {error}") from None
+    parts = [geometry]
+    for part in parts:  # grows: collections may be nested
+        parts += getattr(part, "geoms", ())
+    polygons = (part for part in parts if part.geom_type == "Polygon" and not part.is_empty)
+    return [np.asarray(polygon.exterior.coords)[:, :2] for polygon in polygons]
+
+
+def _wkb_of(shape: Any) -> bytes:
+    """The well-known binary of a pickled geometry: an argument in shapely 2, the state in shapely 1."""
+    if isinstance(shape, Stub):
+        for part in (shape.state, *shape.args):
+            if isinstance(part, bytes | bytearray):
+                return bytes(part)
+    raise ValueError("not a shapely geometry")

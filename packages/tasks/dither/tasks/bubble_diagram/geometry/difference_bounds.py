@@ -1,8 +1,8 @@
-"""All that follows from bounds on differences of marks, by adding them up along paths; quick, and no solver.
+"""Difference bound matrices (Dill 1989): bounds on differences of marks, closed by Floyd-Warshall.
 
-What is refuted here is impossible; what is not may be impossible still, since that a middle lies halfway between two
-walls is more than a bound on a difference. Half of it is used: see `_fold`. Source of the idea: difference bound
-matrices, Dill 1989; each step is Floyd and Warshall's. Letters: R rooms, M = 3 R + 1 marks, N diagrams.
+A fast relaxation without a solver: a contradiction proves that a diagram is impossible, the absence of one proves
+nothing, because "the middle is halfway between two walls" is more than a difference bound (`_tighten_middles` uses
+part of it). Letters: R rooms, M = 3 R + 1 marks, N diagrams.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from jaxtyping import Bool, Int
 
 from .wall_constraints import END, MIDDLE, START, Canvas
 
-__all__ = ["close", "close_all", "impose", "start"]
+__all__ = ["close", "close_all", "impose", "initial_bounds"]
 
 
 @lru_cache(maxsize=64)
-def start(rooms: int, canvas: Canvas) -> Int[np.ndarray, "2 M M"]:
-    """Return what is known of the marks of rooms that stand on a canvas.
+def initial_bounds(rooms: int, canvas: Canvas) -> Int[np.ndarray, "2 M M"]:
+    """Return the bounds of unrelated rooms on a canvas. Read-only.
 
-    Entry (axis, p, q) is the most that mark p minus mark q can be, in half pixels. Do not write into it.
+    Entry (axis, p, q) is the upper bound of mark p minus mark q, in half pixels.
     """
     marks = 3 * rooms + 1
     most = np.full((2, marks, marks), 2 * canvas.side, np.int64)
@@ -36,7 +36,7 @@ def start(rooms: int, canvas: Canvas) -> Int[np.ndarray, "2 M M"]:
 
 
 def impose(most: Int[np.ndarray, "2 M M"], bounds: Int[np.ndarray, "n 4"]) -> bool:
-    """Add bounds, and all sums of bounds along paths through them, in place; False if they contradict the others."""
+    """Add bounds in place and update all paths through them; return False on a contradiction."""
     for axis, p, q, bound in bounds.tolist():
         if bound < most[axis, p, q]:
             plane = most[axis]
@@ -47,43 +47,43 @@ def impose(most: Int[np.ndarray, "2 M M"], bounds: Int[np.ndarray, "n 4"]) -> bo
 
 
 def close(most: Int[np.ndarray, "2 M M"], rounds: int = 3) -> bool:
-    """Add up bounds along all paths, and use that middles are halfway, in place; False if there is a contradiction."""
+    """Compute shortest paths in place, and tighten middles; return False on a contradiction."""
     for _ in range(rounds):
         for mark in range(most.shape[1]):
             np.minimum(most, most[:, :, mark, None] + most[:, None, mark], out=most)
-        if not _possible(most):
+        if not _consistent(most):
             return False
         before = most.sum()
-        _fold(most)
+        _tighten_middles(most)
         if most.sum() == before:
             break
-    return _possible(most)
+    return _consistent(most)
 
 
 def close_all(most: Int[np.ndarray, "N 2 M M"]) -> Bool[np.ndarray, " N"]:
-    """Do the same for many, in two rounds; False where there is a contradiction."""
+    """Batched `close` with two rounds; False where there is a contradiction."""
     for last in (False, True):
         for mark in range(most.shape[-1]):
             np.minimum(most, most[..., mark, None] + most[..., mark, None, :], out=most)
         if not last:
-            _fold(most)
+            _tighten_middles(most)
     least: Int[np.ndarray, " N"] = np.diagonal(most, axis1=-2, axis2=-1).min((-1, -2))
     return least >= 0
 
 
-def _possible(most: Int[np.ndarray, "2 M M"]) -> bool:
-    """Whether no mark must come before itself."""
+def _consistent(most: Int[np.ndarray, "2 M M"]) -> bool:
+    """Whether there is no negative cycle."""
     return bool((np.diagonal(most, axis1=1, axis2=2) >= 0).all())
 
 
-def _fold(most: Int[np.ndarray, "*n M M"]) -> None:
-    """Use that twice the middle is start plus end, and that starts and ends are at whole pixels."""
+def _tighten_middles(most: Int[np.ndarray, "*n M M"]) -> None:
+    """Use that a middle is half of start plus end, and that starts and ends are at whole pixels."""
     walls = np.arange(most.shape[-1]) % 3 != MIDDLE
     walls[-1] = True
     most[..., walls[:, None] & walls] &= -2
-    s, c, e = (most[..., place:-1:3, :] for place in (START, MIDDLE, END))
+    s, c, e = (most[..., mark:-1:3, :] for mark in (START, MIDDLE, END))
     np.minimum(c, (s + e) >> 1, out=c)
-    from_s, from_c, from_e = (most[..., place:-1:3] for place in (START, MIDDLE, END))
+    from_s, from_c, from_e = (most[..., mark:-1:3] for mark in (START, MIDDLE, END))
     np.minimum(from_c, (from_s + from_e) >> 1, out=from_c)
     np.minimum(s, 2 * c + from_e.swapaxes(-1, -2), out=s)
     np.minimum(e, 2 * c + from_s.swapaxes(-1, -2), out=e)

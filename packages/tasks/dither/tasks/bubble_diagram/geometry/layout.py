@@ -1,9 +1,9 @@
-"""Room boxes for a diagram of which only types and relations are known.
+"""Layout of room boxes for a diagram of which only types and relations are known.
 
-Every relation is a few linear inequalities on the walls of two rooms, so the boxes come out of a linear program. Each
-inequality may be broken at a price, so that there is always an answer, and "above" is above wherever that is possible.
-That two rooms are apart along x or else along y is not linear: the program is solved, each pair is told the side on
-which it is nearest to being apart, and the program is solved again.
+Every relation is a few linear inequalities on the walls of two rooms, so boxes are found by a linear program. All
+inequalities are soft, so there is always a solution, in which as many relations as possible hold. "Separated along x or
+along y" is not linear: the program is solved, each pair is assigned the side on which it is closest to being separated,
+and the program is solved again.
 
 Letters: R rooms.
 """
@@ -33,193 +33,193 @@ __all__ = [
 ]
 
 _SIDES: Final = dict(zip(ROOMS, (84, 60, 44, 36, 46, 50, 46, 54, 50, 38, 34, 34, 32), strict=True))
-"""Side that a room would like to have, in pixels."""
+"""Preferred side by room type, in pixels."""
 
 _SMALLEST, _GAP, _ROUNDING_PIXELS = 18, 4, 1
-_MUST, _SHOULD, _TOUCH, _LIKES, _COMPACT = 1.0, 0.5, 0.15, 0.02, 0.005
-"""Prices per pixel: relations; walls between neighbours; that neighbours touch; sizes; that the whole is small."""
+_MUST, _SHOULD, _TOUCH, _SIZE, _COMPACT = 1.0, 0.5, 0.15, 0.02, 0.005
+"""Penalties per pixel: relations, gaps between neighbours, contact of neighbours, sizes, total extent."""
 _TIGHT, _CRAMPED = 0.7, 0.1
-"""Share of the side that it would like to have below which a room is cramped, and the price of that per pixel."""
+"""Share of the preferred side below which a further penalty per pixel applies, and that penalty."""
 
 _ROUNDS: Final = 6
 
 _DIRECTION: Final = {0: (-1, -1), 1: (-1, 1), 2: (-1, 0), 3: (0, -1), 6: (0, 1), 7: (1, 0), 8: (1, -1), 9: (1, 1)}
-"""Where the centre of the first room lies from the second box along x and y, by relation."""
+"""Direction of the first room's centre from the second box along x and y, by relation."""
 
 _SIDE_OF: Final = ((-1, 0), (0, -1), (1, 0), (0, 1))
-"""Sides of a room, in the order of its walls: left, above, right, below."""
+"""Directions of the sides of a room, in the order of its walls: left, above, right, below."""
 
 Separations = dict[tuple[str, int, int], int]
-"""The wall of room u that stands before or behind all of room v ("apart"), or not beyond that of v ("within")."""
+"""Wall of room u that separates it from room v ("apart"), or that must not protrude beyond v's ("within")."""
 
 
 def place_rooms(diagram: Diagram) -> Int[np.ndarray, "R 4"]:
-    """Return boxes in pixels in which as many relations hold as could be made to; the least x and y are 0."""
+    """Return boxes in pixels that satisfy as many relations as the heuristic finds; the smallest x and y are 0."""
     rooms = len(diagram.types)
-    wanted = encode(diagram, rooms)[rooms:]
-    told: Separations = {}
-    best, fewest = np.zeros((rooms, 4), np.int64), len(wanted) + 1
+    target = encode(diagram, rooms)[rooms:]
+    separations: Separations = {}
+    best, fewest = np.zeros((rooms, 4), np.int64), len(target) + 1
     for _ in range(_ROUNDS):
-        walls = soft_constraints(diagram.types, wanted, told, preferred_sides(diagram.types)).solve()
-        assert walls is not None, "wishes never contradict each other"
+        walls = soft_constraints(diagram.types, target, separations, preferred_sides(diagram.types)).solve()
+        assert walls is not None, "soft constraints are always feasible"
         boxes = np.round(walls - np.tile(walls[:, :2].min(0), 2)).astype(np.int64)
         boxes[:, 2:] = np.maximum(boxes[:, 2:], boxes[:, :2] + 1)
-        broken = int((edges_of(boxes) != wanted).sum())
+        broken = int((edges_of(boxes) != target).sum())
         if broken < fewest:
             best, fewest = boxes, broken
-        before, told = told, choose_separations(walls, wanted, told)
-        if told == before:
+        previous, separations = separations, choose_separations(walls, target, separations)
+        if separations == previous:
             break
     return best
 
 
 def preferred_sides(types: Sequence[int]) -> Float[np.ndarray, "R 2"]:
-    """Return the width and the height, in pixels, that rooms would like to have."""
+    """Return the preferred width and height of rooms in pixels."""
     return np.array([[_SIDES[ROOMS[kind]]] * 2 for kind in types], float)
 
 
 def soft_constraints(
     types: Sequence[int],
-    wanted: Int[np.ndarray, " E"],
-    told: Separations,
+    target: Int[np.ndarray, " E"],
+    separations: Separations,
     sides: Float[np.ndarray, "R 2"],
     canvas: float | None = None,
 ) -> WallLinearProgram:
-    """Return what rooms of these types would like, as a programme without demands.
+    """Return a linear program with soft constraints only.
 
     Args:
-        types: Of the rooms.
-        wanted: Their relations.
-        told: On which side rooms are to be apart.
-        sides: Width and height that the rooms would like to have.
-        canvas: Side of the square that they must stay on; None where there is none.
+        types: Room types.
+        target: Relation of each pair of rooms.
+        separations: Sides on which rooms are separated.
+        sides: Preferred width and height of each room.
+        canvas: Side of the square that bounds the rooms; None if unbounded.
     """
     program = WallLinearProgram(len(types), canvas)
     for room, kind in enumerate(types):
-        likes = _LIKES * (2 if kind == LIVING else 1)
+        size = _SIZE * (2 if kind == LIVING else 1)
         for axis, side in enumerate(sides[room].tolist()):
             low, high = 4 * room + axis, 4 * room + axis + 2
-            program.order(low, high, _SMALLEST, 10 * _MUST)
-            program.order(low, high, side, likes)
-            program.order(low, high, _TIGHT * side, _CRAMPED)
-            program.order(high, low, -side, likes)
-            program.ask([(high, 1.0)], 0.0, _COMPACT)
-    for (u, v), relation in zip(pairs(len(types)), wanted.tolist(), strict=True):
+            program.add_order(low, high, _SMALLEST, 10 * _MUST)
+            program.add_order(low, high, side, size)
+            program.add_order(low, high, _TIGHT * side, _CRAMPED)
+            program.add_order(high, low, -side, size)
+            program.add_soft([(high, 1.0)], 0.0, _COMPACT)
+    for (u, v), relation in zip(pairs(len(types)), target.tolist(), strict=True):
         for axis in (0, 1):
             if relation != NO_EDGE:
                 _relate(program, 4 * u + axis, 4 * v + axis, relation, axis)
-    for (what, u, v), side in told.items():
+    for (what, u, v), side in separations.items():
         axis, low = side % 2, side < 2
         if what == "within":
             inner, outer = 4 * u + side, 4 * v + side
-            program.order(*((outer, inner) if low else (inner, outer)), 0.0, _MUST)
+            program.add_order(*((outer, inner) if low else (inner, outer)), 0.0, _MUST)
         else:
-            near = wanted[pair_index(u, v, len(types))] != NO_EDGE
-            gap, price = (_GAP, _SHOULD) if near else (NEAR + 1 + _ROUNDING_PIXELS, _MUST)
+            near = target[pair_index(u, v, len(types))] != NO_EDGE
+            gap, penalty = (_GAP, _SHOULD) if near else (NEAR + 1 + _ROUNDING_PIXELS, _MUST)
             first, second = (u, v) if low else (v, u)
-            program.order(4 * first + axis + 2, 4 * second + axis, gap, price)
+            program.add_order(4 * first + axis + 2, 4 * second + axis, gap, penalty)
     return program
 
 
 def _relate(program: WallLinearProgram, u: int, v: int, relation: int, axis: int) -> None:
-    """Ask for a relation along one axis; `u` and `v` are the walls where the two rooms begin."""
+    """Add a relation along one axis; `u` and `v` are the first walls of the two rooms."""
     for low, high in ((u, v + 2), (v, u + 2)):
-        program.order(low, high, _ROUNDING_PIXELS - NEAR, _MUST)
-        program.order(low, high, -_GAP, _TOUCH)
+        program.add_order(low, high, _ROUNDING_PIXELS - NEAR, _MUST)
+        program.add_order(low, high, -_GAP, _TOUCH)
     if relation == SURROUNDING:
-        program.order(u, v, 1 + _ROUNDING_PIXELS, _MUST)
-        program.order(v + 2, u + 2, 1 + _ROUNDING_PIXELS, _MUST)
+        program.add_order(u, v, 1 + _ROUNDING_PIXELS, _MUST)
+        program.add_order(v + 2, u + 2, 1 + _ROUNDING_PIXELS, _MUST)
         return
     direction = 0 if relation == INSIDE else _DIRECTION[relation][axis]
-    before, behind = [(u, 0.5), (u + 2, 0.5)], [(u, -0.5), (u + 2, -0.5)]  # the centre of u, as a sum of walls
+    centre, negated = [(u, 0.5), (u + 2, 0.5)], [(u, -0.5), (u + 2, -0.5)]
     if direction < 0:
-        program.ask([*before, (v, -1.0)], -_ROUNDING_PIXELS, _MUST)
+        program.add_soft([*centre, (v, -1.0)], -_ROUNDING_PIXELS, _MUST)
     elif direction > 0:
-        program.ask([*behind, (v + 2, 1.0)], -_ROUNDING_PIXELS, _MUST)
+        program.add_soft([*negated, (v + 2, 1.0)], -_ROUNDING_PIXELS, _MUST)
     else:
-        program.ask([*behind, (v, 1.0)], -_ROUNDING_PIXELS, _MUST)
-        program.ask([*before, (v + 2, -1.0)], -_ROUNDING_PIXELS, _MUST)
+        program.add_soft([*negated, (v, 1.0)], -_ROUNDING_PIXELS, _MUST)
+        program.add_soft([*centre, (v + 2, -1.0)], -_ROUNDING_PIXELS, _MUST)
     if relation == INSIDE:
-        program.order(v, u, 0.0, _LIKES)
-        program.order(u + 2, v + 2, 0.0, _LIKES)
+        program.add_order(v, u, 0.0, _SIZE)
+        program.add_order(u + 2, v + 2, 0.0, _SIZE)
 
 
 def choose_separations(
-    walls: Float[np.ndarray, "R 4"] | Int[np.ndarray, "R 4"], wanted: Int[np.ndarray, " E"], told: Separations
+    walls: Float[np.ndarray, "R 4"] | Int[np.ndarray, "R 4"], target: Int[np.ndarray, " E"], separations: Separations
 ) -> Separations:
-    """Choose the nearest side for pairs that have none, and the next for those that are not apart on theirs."""
-    told = dict(told)
-    for (u, v), relation in zip(pairs(len(walls)), wanted.tolist(), strict=True):
+    """Assign the nearest side to pairs without one, and the next nearest to pairs not separated on theirs."""
+    separations = dict(separations)
+    for (u, v), relation in zip(pairs(len(walls)), target.tolist(), strict=True):
         beyond = (walls[v] - walls[u]) * [1, 1, -1, -1]
         if relation != SURROUNDING and beyond.min() > 0:
-            told["within", u, v] = int(np.argmin(beyond))
+            separations["within", u, v] = int(np.argmin(beyond))
         if relation in (INSIDE, SURROUNDING):
             continue
         gaps = np.concatenate([walls[v, :2] - walls[u, 2:], walls[u, :2] - walls[v, 2:]])
         key = ("apart", u, v)
         if relation == NO_EDGE:
-            if key in told and gaps[told[key]] < NEAR + 1:
-                gaps[told.pop(key)] = -np.inf
-        else:  # neighbours are apart on the side that their relation names, or on one of the two
+            if key in separations and gaps[separations[key]] < NEAR + 1:
+                gaps[separations.pop(key)] = -np.inf
+        else:  # neighbours are separated on a side that their relation names
             named = [any(a == b != 0 for a, b in zip(side, _DIRECTION[relation], strict=True)) for side in _SIDE_OF]
             gaps = np.where(named, gaps, -np.inf)
-        told.setdefault(key, int(np.argmax(gaps)))
-    return told
+        separations.setdefault(key, int(np.argmax(gaps)))
+    return separations
 
 
 Wall = tuple[int, float]
-"""Number and factor."""
+"""Index of a wall, and its coefficient."""
 
 
 class WallLinearProgram:
-    """Wishes and demands; `solve` keeps all demands, and the wishes as far as they are worth it.
+    """Linear program on the walls of rooms with soft and hard constraints.
 
     Args:
         rooms: Number of rooms.
-        side: Of the canvas that they must stay on; None where they may stand anywhere.
+        side: Side of the square that bounds the rooms; None if unbounded.
     """
 
     def __init__(self, rooms: int, side: float | None = None) -> None:
         self.walls, self.side = 4 * rooms, side
         self.sums: list[Sequence[Wall]] = []
         self.bounds: list[float] = []
-        self.prices: list[float] = []
+        self.penalties: list[float] = []
 
-    def ask(self, total: Sequence[Wall], most: float, price: float) -> None:
-        """Ask that a sum of walls times factors be at most `most`; each pixel beyond costs `price`."""
+    def add_soft(self, total: Sequence[Wall], most: float, penalty: float) -> None:
+        """Require a linear combination of walls to be at most `most`, with a penalty per pixel of violation."""
         self.sums.append(total)
         self.bounds.append(most)
-        self.prices.append(price)
+        self.penalties.append(penalty)
 
-    def order(self, first: int, second: int, gap: float, price: float) -> None:
-        """Ask that one wall be at least `gap` before another."""
-        self.ask([(first, 1.0), (second, -1.0)], -gap, price)
+    def add_order(self, first: int, second: int, gap: float, penalty: float) -> None:
+        """Require one wall to be at least `gap` before another."""
+        self.add_soft([(first, 1.0), (second, -1.0)], -gap, penalty)
 
-    def demand(self, bounds: Int[np.ndarray, "B 4"], spare: float) -> None:
-        """Demand bounds on marks (see `demands.Bound`), kept with `spare` half pixels left."""
+    def add_hard(self, bounds: Int[np.ndarray, "B 4"], margin: float) -> None:
+        """Add bounds on marks (see `wall_constraints.Bound`) with a margin in half pixels."""
         for axis, first, second, most in bounds.tolist():
             total: dict[int, float] = {}
             for mark, sign in ((first, 1.0), (second, -1.0)):
-                room, place = divmod(mark, 3)
-                for wall, share in ((4 * room + axis, 2 - place), (4 * room + axis + 2, place)):
+                room, part = divmod(mark, 3)
+                for wall, share in ((4 * room + axis, 2 - part), (4 * room + axis + 2, part)):
                     total[wall] = total.get(wall, 0.0) + sign * share
-            self.ask(list(total.items()), most - spare, np.inf)
+            self.add_soft(list(total.items()), most - margin, np.inf)
 
     def solve(self) -> Float[np.ndarray, "R 4"] | None:
-        """Return the walls at the least price; None if the demands contradict each other."""
-        prices = np.array(self.prices)
-        paid = np.flatnonzero(prices < np.inf)
+        """Return the walls with the smallest total penalty; None if the hard constraints are infeasible."""
+        penalties = np.array(self.penalties)
+        soft = np.flatnonzero(penalties < np.inf)
         entries = [(row, *wall) for row, total in enumerate(self.sums) for wall in total]
-        entries += [(row, self.walls + place, -1.0) for place, row in enumerate(paid.tolist())]
+        entries += [(row, self.walls + slack, -1.0) for slack, row in enumerate(soft.tolist())]
         row, column, factor = zip(*entries, strict=True)
-        unknowns = self.walls + len(paid)
-        matrix: Any = csr_array((factor, (row, column)), shape=(len(prices), unknowns))
-        price = np.concatenate([np.zeros(self.walls), prices[paid]])
-        most = np.full(unknowns, np.inf)
+        variables = self.walls + len(soft)
+        matrix: Any = csr_array((factor, (row, column)), shape=(len(penalties), variables))
+        objective = np.concatenate([np.zeros(self.walls), penalties[soft]])
+        most = np.full(variables, np.inf)
         most[: self.walls] = np.inf if self.side is None else self.side
-        limits: Any = np.stack([np.zeros(unknowns), most], 1)
-        found = linprog(price, matrix, self.bounds, bounds=limits, method="highs-ds")
-        if found.x is None:
+        limits: Any = np.stack([np.zeros(variables), most], 1)
+        result = linprog(objective, matrix, self.bounds, bounds=limits, method="highs-ds")
+        if result.x is None:
             return None
-        walls: Float[np.ndarray, "R 4"] = found.x[: self.walls].reshape(-1, 4)
+        walls: Float[np.ndarray, "R 4"] = result.x[: self.walls].reshape(-1, 4)
         return walls

@@ -1,8 +1,8 @@
-"""Where the rooms of a diagram stand in a picture: boxes that prove it wherever there are any.
+"""Room boxes for pictures and export: a realisation of the diagram wherever one is known.
 
-Boxes that show exactly the diagram are a certificate (see `realisability`). A witness from the search is tight: rooms
-are as small as they may be. `spread_rooms` keeps what makes it a witness and moves its walls to where rooms of their
-types would like them. Where a diagram cannot be built, or nobody knows, its rooms stand where most relations hold.
+Boxes from the realisability search are as small as allowed. `spread_boxes` keeps their relations and moves the walls
+towards the preferred size of each room type. A diagram without known realisation gets the boxes of `layout`, which
+satisfy as many relations as possible.
 
 Letters: R rooms, B bounds, E pairs of rooms.
 """
@@ -19,29 +19,29 @@ from ..plans import Diagram, encode
 from ..relations import edges_of
 from ..vocabulary import RELATIONS, SHORT, pairs
 from .layout import choose_separations, place_rooms, preferred_sides, soft_constraints
-from .realisability import is_witness, realise
+from .realisability import realise, realises
 from .wall_constraints import Canvas, WallConstraints, mark_values, wall_constraints_of
 
 __all__ = ["Placement", "place_diagram", "room_names", "spread_boxes"]
 
 _CANVAS: Final = Canvas()
 _ROUNDS: Final = 3
-_SPARE: Final = (2.0, 1.0, 0.0)
-"""Half pixels that bounds are kept with, so that rounding does not break them: as much as can be."""
+_MARGINS: Final = (2.0, 1.0, 0.0)
+"""Margins in half pixels that protect bounds from rounding, tried in this order."""
 
 _SLIMMEST: Final = 1.6
-"""How many times longer than its side of equal area a room may like to be."""
+"""Largest factor by which the preferred sides of a room are stretched."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """A diagram and where its rooms stand.
+    """A diagram and its room boxes.
 
     Attributes:
-        diagram: What is shown.
-        boxes: Of its rooms in pixels, the least x and y 0.
-        holds: Whether the boxes show each of its edges.
-        extra: Pairs of rooms that the boxes relate, and the diagram does not.
+        diagram: The diagram.
+        boxes: Room boxes in pixels; the smallest x and y are 0.
+        holds: Whether the boxes show each edge.
+        extra: Pairs of rooms that are related in the boxes only.
     """
 
     diagram: Diagram
@@ -51,122 +51,127 @@ class Placement:
 
     @classmethod
     def of(cls, diagram: Diagram, boxes: Int[np.ndarray, "R 4"]) -> Placement:
-        """Compare boxes with the diagram, and move them to the corner."""
+        """Compare boxes with the diagram, and move them to the origin."""
         boxes = boxes.astype(np.int64)
-        told = {(i, j): relation for i, j, relation in diagram.edges}
-        drawn = dict(zip(pairs(len(boxes)), edges_of(boxes).tolist(), strict=True))
-        holds = tuple(drawn[pair] == relation for pair, relation in told.items())
-        extra = tuple(pair for pair, relation in drawn.items() if pair not in told and relation < len(RELATIONS))
+        edges = {(i, j): relation for i, j, relation in diagram.edges}
+        shown = dict(zip(pairs(len(boxes)), edges_of(boxes).tolist(), strict=True))
+        holds = tuple(shown[pair] == relation for pair, relation in edges.items())
+        extra = tuple(pair for pair, relation in shown.items() if pair not in edges and relation < len(RELATIONS))
         return cls(diagram, boxes - np.tile(boxes[:, :2].min(0), 2), holds, extra)
 
     @property
     def exact(self) -> bool:
-        """Whether the boxes show the diagram and nothing else: the proof that it can be built."""
+        """Whether the boxes realise the diagram."""
         return all(self.holds) and not self.extra
 
     @property
     def broken(self) -> int:
-        """Number of edges that the boxes do not show."""
+        """Number of edges that the boxes violate."""
         return self.holds.count(False)
 
     def sentences(self) -> list[str]:
         """Return each edge in words."""
         names = room_names(self.diagram)
-        return [f"{names[i]}  {RELATIONS[r].replace('-', ' ')}  {names[j]}" for i, j, r in self.diagram.edges]
+        return [f"{names[i]} {RELATIONS[r].replace('-', ' ')} {names[j]}" for i, j, r in self.diagram.edges]
 
     def extra_names(self) -> list[str]:
-        """Return each pair of rooms that only the boxes relate, in words."""
+        """Return the pairs of rooms that are related in the boxes only, in words."""
         names = room_names(self.diagram)
         return [f"{names[i]} and {names[j]}" for i, j in self.extra]
 
 
 def room_names(diagram: Diagram) -> list[str]:
-    """Return a short name for each room; rooms of one type are numbered."""
+    """Return a short name for each room; rooms of the same type are numbered."""
     types = diagram.types
     return [
-        f"{SHORT[kind]} {types[: place + 1].count(kind)}" if types.count(kind) > 1 else SHORT[kind]
-        for place, kind in enumerate(types)
+        f"{SHORT[kind]} {types[: room + 1].count(kind)}" if types.count(kind) > 1 else SHORT[kind]
+        for room, kind in enumerate(types)
     ]
 
 
-def place_diagram(diagram: Diagram, witness: Int[np.ndarray, "R 4"] | None = None, *, search: bool = True) -> Placement:
-    """Find places for the rooms of a diagram.
+def place_diagram(
+    diagram: Diagram, realisation: Int[np.ndarray, "R 4"] | None = None, *, search: bool = True
+) -> Placement:
+    """Find boxes for the rooms of a diagram.
 
     Args:
-        diagram: What is to be shown; where it has boxes, they are taken as they are.
-        witness: Boxes that prove it, where some are known.
-        search: Whether to look for a witness where none is given; without it, and without one, a diagram may be
-            shown with relations broken although it can be built.
+        diagram: The diagram; its own boxes are used if it has any.
+        realisation: Boxes that realise it, if known.
+        search: Whether to search for a realisation if none is given. Without search a realisable diagram may be placed
+            with violated relations.
     """
     if diagram.boxes is not None:
         return Placement.of(diagram, np.array(diagram.boxes, np.int64))
     rooms = len(diagram.types)
-    wanted = encode(diagram, rooms)[rooms:]
+    target = encode(diagram, rooms)[rooms:]
     boxes = place_rooms(diagram)
-    if is_witness(boxes, wall_constraints_of(wanted, rooms), _CANVAS):
-        witness = boxes
-    elif witness is None and search:
-        witness = realise(wanted, rooms).boxes
-    return Placement.of(diagram, boxes if witness is None else spread_boxes(diagram, witness))
+    if realises(boxes, wall_constraints_of(target, rooms), _CANVAS):
+        realisation = boxes
+    elif realisation is None and search:
+        realisation = realise(target, rooms).boxes
+    return Placement.of(diagram, boxes if realisation is None else spread_boxes(diagram, realisation))
 
 
-def spread_boxes(diagram: Diagram, witness: Int[np.ndarray, "R 4"]) -> Int[np.ndarray, "R 4"]:
-    """Return boxes near what the rooms would like, which prove the diagram as the witness does.
+def spread_boxes(diagram: Diagram, realisation: Int[np.ndarray, "R 4"]) -> Int[np.ndarray, "R 4"]:
+    """Return boxes of about the preferred sizes that realise the diagram, too.
 
-    Every choice that the diagram leaves, such as on which side two rooms are apart, is settled as in the boxes so far;
-    then a linear programme with all of that as demands moves the walls, and so again.
+    Repeatedly fixes every choice, such as the side on which two rooms are separated, as in the current boxes, and
+    solves a linear program with all of that as hard constraints.
+
+    Raises:
+        ValueError: The given boxes do not realise the diagram.
     """
     rooms = len(diagram.types)
-    wanted = encode(diagram, rooms)[rooms:]
-    demands = wall_constraints_of(wanted, rooms)
-    if not is_witness(witness, demands, _CANVAS):
-        raise ValueError(f"these boxes are no witness of the diagram: {witness.tolist()}")
-    boxes, sides = witness.astype(np.int64), preferred_sides(diagram.types)
+    target = encode(diagram, rooms)[rooms:]
+    constraints = wall_constraints_of(target, rooms)
+    if not realises(realisation, constraints, _CANVAS):
+        raise ValueError(f"boxes do not realise the diagram: {realisation.tolist()}")
+    boxes, sides = realisation.astype(np.int64), preferred_sides(diagram.types)
     for _ in range(_ROUNDS):
-        found = _solve(diagram, wanted, demands, boxes, sides)
-        if found is None or (found == boxes).all():
+        spread = _solve(diagram, target, constraints, boxes, sides)
+        if spread is None or (spread == boxes).all():
             break
-        boxes, sides = found, _adapted(found, preferred_sides(diagram.types))
+        boxes, sides = spread, _adapted(spread, preferred_sides(diagram.types))
     return boxes
 
 
 def _solve(
     diagram: Diagram,
-    wanted: Int[np.ndarray, " E"],
-    demands: WallConstraints,
+    target: Int[np.ndarray, " E"],
+    constraints: WallConstraints,
     boxes: Int[np.ndarray, "R 4"],
     sides: Float[np.ndarray, "R 2"],
 ) -> Int[np.ndarray, "R 4"] | None:
-    """Return better boxes that prove the diagram, or None where rounding spoils them all."""
-    told = choose_separations(boxes, wanted, {})
-    for spare in _SPARE:
-        program = soft_constraints(diagram.types, wanted, told, sides, _CANVAS.side)
-        program.demand(_kept(demands, boxes), spare)
+    """Return better boxes that realise the diagram, or None if rounding breaks all of them."""
+    separations = choose_separations(boxes, target, {})
+    for margin in _MARGINS:
+        program = soft_constraints(diagram.types, target, separations, sides, _CANVAS.side)
+        program.add_hard(_active_bounds(constraints, boxes), margin)
         walls = program.solve()
         if walls is None:
             continue
-        found = np.round(walls).astype(np.int64)
-        if is_witness(found, demands, _CANVAS):
-            return found
+        rounded = np.round(walls).astype(np.int64)
+        if realises(rounded, constraints, _CANVAS):
+            return rounded
     return None
 
 
-def _kept(demands: WallConstraints, boxes: Int[np.ndarray, "R 4"]) -> Int[np.ndarray, "B 4"]:
-    """Return all bounds that hold, and those of the alternative of each choice that boxes keep best."""
-    if not len(demands.choices):
-        return demands.fixed
+def _active_bounds(constraints: WallConstraints, boxes: Int[np.ndarray, "R 4"]) -> Int[np.ndarray, "B 4"]:
+    """Return the fixed bounds, and for each choice those of the alternative that the boxes satisfy best."""
+    if not len(constraints.choices):
+        return constraints.fixed
     marks = mark_values(boxes)
-    axis, first, second, most = np.moveaxis(demands.choices, -1, 0)
-    real = demands.choices.any(-1)
+    axis, first, second, most = np.moveaxis(constraints.choices, -1, 0)
+    real = constraints.choices.any(-1)
     left = np.where(real, most - (marks[axis, first] - marks[axis, second]), np.iinfo(np.int64).max).min(-1)
-    best = np.where(demands.offered, left, np.iinfo(np.int64).min).argmax(1)
-    chosen = demands.choices[np.arange(len(best)), best].reshape(-1, 4)
-    return np.concatenate([demands.fixed, chosen[chosen.any(-1)]])
+    best = np.where(constraints.available, left, np.iinfo(np.int64).min).argmax(1)
+    chosen = constraints.choices[np.arange(len(best)), best].reshape(-1, 4)
+    return np.concatenate([constraints.fixed, chosen[chosen.any(-1)]])
 
 
-def _adapted(boxes: Int[np.ndarray, "R 4"], liked: Float[np.ndarray, "R 2"]) -> Float[np.ndarray, "R 2"]:
-    """Return the liked sides, longer or shorter so that rooms which must be slim still get their area."""
+def _adapted(boxes: Int[np.ndarray, "R 4"], preferred: Float[np.ndarray, "R 2"]) -> Float[np.ndarray, "R 2"]:
+    """Return the preferred sides, stretched so that rooms which must be slim still get their area."""
     sides = (boxes[:, 2:] - boxes[:, :2]).astype(float)
-    other = liked.prod(1, keepdims=True) / sides[:, ::-1]
-    adapted: Float[np.ndarray, "R 2"] = np.clip(other, liked / _SLIMMEST, liked * _SLIMMEST)
+    other = preferred.prod(1, keepdims=True) / sides[:, ::-1]
+    adapted: Float[np.ndarray, "R 2"] = np.clip(other, preferred / _SLIMMEST, preferred * _SLIMMEST)
     return adapted

@@ -1,6 +1,6 @@
-"""How often each type and each relation occurs; the predictors that know nothing else; how far two sets are apart.
+"""Frequencies of room types and relations, unigram baselines, and distances between two sets of diagrams.
 
-Divergences are Jensen and Shannon's, in nats (0 to ln 2); variations are total variation distances (0 to 1).
+Divergences are Jensen-Shannon divergences in nats (0 to ln 2); variations are total variation distances (0 to 1).
 
 Letters: N diagrams, R room slots, L tokens.
 """
@@ -16,12 +16,13 @@ from jaxtyping import Float, Int
 from scipy.special import rel_entr
 
 from ..plans import real_edges
-from ..vocabulary import EDGE_PAD, NO_EDGE, NODE_MASK, NODE_PAD, pairs
+from ..relations import pair_ends
+from ..vocabulary import EDGE_PAD, NO_EDGE, NODE_MASK, NODE_PAD
 
 __all__ = ["Frequencies", "divergence", "shuffled", "variation"]
 
 TYPES, LABELS = NODE_MASK, NO_EDGE + 1
-"""Numbers of ids of clean data: types of room, and relations with "no edge"."""
+"""Number of data ids: room types, and relations with "no edge"."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,11 @@ class Frequencies:
     """Counts over a set of diagrams.
 
     Attributes:
-        rooms: Diagrams by number of rooms, from 0 on.
+        rooms: Diagrams by number of rooms, from 0.
         types: Rooms by type.
         edges: Pairs of rooms by relation, "no edge" last.
         given: Pairs of rooms by type of the first, type of the second, and relation.
-        counts: Diagrams by type and number of rooms of that type, from 0 on.
+        counts: Diagrams by type and number of rooms of that type, from 0.
     """
 
     rooms: Int[np.ndarray, " R_1"]
@@ -44,31 +45,31 @@ class Frequencies:
 
     @classmethod
     def of(cls, tokens: Int[np.ndarray, "N L"], rooms: int) -> Frequencies:
-        """Count; tokens that are no ids of clean data are left out."""
+        """Count tokens; MASK and invalid ids are ignored."""
         types, edges = tokens[:, :rooms].astype(np.int64), tokens[:, rooms:].astype(np.int64)
         real = types != NODE_PAD
         known = (types >= 0) & (types < TYPES)
-        found = real_edges(real) & (edges >= 0) & (edges < LABELS)
-        i, j = np.array(pairs(rooms), int).reshape(-1, 2).T
-        both = found & known[:, i] & known[:, j]
+        paired = real_edges(real) & (edges >= 0) & (edges < LABELS)
+        i, j = pair_ends(rooms)
+        both = paired & known[:, i] & known[:, j]
         given = ((types[:, i] * TYPES + types[:, j]) * LABELS + edges)[both]
         return cls(
             np.bincount(real.sum(1), minlength=rooms + 1),
             np.bincount(types[known], minlength=TYPES),
-            np.bincount(edges[found], minlength=LABELS),
+            np.bincount(edges[paired], minlength=LABELS),
             np.bincount(given, minlength=TYPES * TYPES * LABELS).reshape(TYPES, TYPES, LABELS),
             np.stack([np.bincount((types == kind).sum(1), minlength=rooms + 1) for kind in range(TYPES)]),
         )
 
     def distances(self, reference: Frequencies) -> dict[str, float]:
-        """Return how far these frequencies are from others.
+        """Return distances to the frequencies of a reference.
 
-        `type`: types of room. `type_count`: how many rooms of a type a diagram has, mean of the types. `relation`:
-        relations of pairs of rooms, "no edge" among them. `edge`: relations of the pairs that have one.
-        `conditional_edge`: the same for each two types of room, in the order in which they are told, averaged by how
-        often the reference has them; what never occurs here counts as wholly different.
+        `type`: room types. `type_count`: number of rooms of a type per diagram, mean over types. `relation`: relations
+        of pairs of rooms including "no edge". `edge`: relations of related pairs. `conditional_edge`: the same for each
+        ordered pair of room types, weighted by its frequency in the reference; pairs of types that do not occur here
+        have the largest distance.
         """
-        found = {
+        counts = {
             "type": (self.types, reference.types),
             "type_count": (self.counts, reference.counts),
             "relation": (self.edges, reference.edges),
@@ -76,15 +77,17 @@ class Frequencies:
             "conditional_edge": (self.given[..., :NO_EDGE], reference.given[..., :NO_EDGE]),
         }
         measures = {"js": divergence, "tv": variation}
-        return {f"{name}_{short}": how(*both) for name, both in found.items() for short, how in measures.items()}
+        return {
+            f"{name}_{short}": measure(*both) for name, both in counts.items() for short, measure in measures.items()
+        }
 
     def unigram(self) -> tuple[Float[np.ndarray, " 13"], Float[np.ndarray, " 11"]]:
-        """Return the share of each type and of each relation, one being added to every count."""
+        """Return the probability of each type and each relation with add-one smoothing."""
         types, edges = self.types + 1.0, self.edges + 1.0
         return types / types.sum(), edges / edges.sum()
 
     def unigram_nats(self, held: Frequencies) -> dict[str, float]:
-        """Nats per graph of other diagrams if each token is predicted by its share here: nodes and edges."""
+        """Nats per graph of held-out diagrams under the unigram distribution: nodes and edges."""
         types, edges = self.unigram()
         graphs = max(int(held.rooms.sum()), 1)
         return {
@@ -93,7 +96,7 @@ class Frequencies:
         }
 
     def uniform_nats(self) -> dict[str, float]:
-        """Nats per graph of these diagrams if every id is as likely as the others: nodes and edges."""
+        """Nats per graph of these diagrams under a uniform distribution: nodes and edges."""
         graphs = max(int(self.rooms.sum()), 1)
         return {
             "nodes": float(self.types.sum()) * log(TYPES) / graphs,
@@ -101,12 +104,12 @@ class Frequencies:
         }
 
     def tokens_per_graph(self) -> dict[str, float]:
-        """Mean number of nodes and edges."""
+        """Return the mean number of nodes and edges."""
         graphs = max(int(self.rooms.sum()), 1)
         return {"nodes": float(self.types.sum()) / graphs, "edges": float(self.edges.sum()) / graphs}
 
     def draw(self, count: int, seed: int) -> Int[np.ndarray, "N L"]:
-        """Draw diagrams whose tokens are independent of each other, with the numbers of rooms of these."""
+        """Draw diagrams with independent unigram tokens and the empirical distribution of the number of rooms."""
         random = np.random.default_rng(seed)
         slots = len(self.rooms) - 1
         types, edges = self.unigram()
@@ -117,24 +120,24 @@ class Frequencies:
 
 
 def shuffled(tokens: Int[np.ndarray, "N L"], rooms: int, seed: int) -> Int[np.ndarray, "N L"]:
-    """Deal the relations of each pair of slots anew among the diagrams that have both; types stay where they are."""
+    """Permute the relations of each pair of slots among the diagrams that have both rooms; types are unchanged."""
     random = np.random.default_rng(seed)
-    dealt = tokens.copy()
-    for place, real in enumerate(real_edges(tokens[:, :rooms] != NODE_PAD).T, start=rooms):
-        dealt[real, place] = random.permutation(tokens[real, place])
-    return dealt
+    permuted = tokens.copy()
+    for position, real in enumerate(real_edges(tokens[:, :rooms] != NODE_PAD).T, start=rooms):
+        permuted[real, position] = random.permutation(tokens[real, position])
+    return permuted
 
 
 def divergence(first: Int[np.ndarray, "*n K"], second: Int[np.ndarray, "*n K"]) -> float:
-    """Return the Jensen-Shannon divergence of two counts, in nats (0 to ln 2); nan where one of them is empty.
+    """Return the Jensen-Shannon divergence of two counts, in nats (0 to ln 2); NaN if one of them is empty.
 
-    Of several counts the mean, weighted by how much there is in the second.
+    For several rows of counts, the mean weighted by the row sums of the second.
     """
     return _mean(first, second, _jensen_shannon, log(2))
 
 
 def variation(first: Int[np.ndarray, "*n K"], second: Int[np.ndarray, "*n K"]) -> float:
-    """Return the total variation distance of two counts, 0 to 1; of several the mean, as for `divergence`."""
+    """Return the total variation distance of two counts, 0 to 1; for several rows the mean as in `divergence`."""
     return _mean(first, second, lambda p, q: np.abs(p - q).sum(-1) / 2, 1.0)
 
 
@@ -145,19 +148,19 @@ def _mean(
     first: Int[np.ndarray, "*n K"],
     second: Int[np.ndarray, "*n K"],
     measure: Callable[[_Shares, _Shares], Float[np.ndarray, " n"]],
-    most: float,
+    largest: float,
 ) -> float:
-    """Mean of a distance over the rows of the second that hold something; `most` where the first holds nothing."""
+    """Weighted mean over the non-empty rows of the second; `largest` where the row of the first is empty."""
     one, other = first.reshape(-1, first.shape[-1]), second.reshape(-1, second.shape[-1])
-    have, weight = one.sum(-1), other.sum(-1)
-    if not (have.any() and weight.any()):
+    total, weight = one.sum(-1), other.sum(-1)
+    if not (total.any() and weight.any()):
         return float("nan")
     rows = weight > 0
-    p, q = one[rows] / np.maximum(have[rows], 1)[:, None], other[rows] / weight[rows][:, None]
-    return float(np.average(np.where(have[rows] > 0, measure(p, q), most), weights=weight[rows]))
+    p, q = one[rows] / np.maximum(total[rows], 1)[:, None], other[rows] / weight[rows][:, None]
+    return float(np.average(np.where(total[rows] > 0, measure(p, q), largest), weights=weight[rows]))
 
 
 def _jensen_shannon(p: _Shares, q: _Shares) -> Float[np.ndarray, " n"]:
     middle = (p + q) / 2
-    found: Float[np.ndarray, " n"] = (rel_entr(p, middle) + rel_entr(q, middle)).sum(-1) / 2
-    return found
+    divergences: Float[np.ndarray, " n"] = (rel_entr(p, middle) + rel_entr(q, middle)).sum(-1) / 2
+    return divergences

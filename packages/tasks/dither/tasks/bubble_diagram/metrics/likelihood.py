@@ -1,4 +1,4 @@
-"""How well a model predicts diagrams, and what its samples are like.
+"""Likelihood metrics: nats per graph and per token, and accuracy.
 
 Letters: N diagrams, L tokens.
 """
@@ -19,9 +19,9 @@ __all__ = ["GraphMetrics", "nats_metrics"]
 
 
 class GraphMetrics:
-    """Nats per graph, for nodes and edges apart, and per token, and accuracy by noise; exact however a split is cut.
+    """Nats per graph (nodes, edges and total) and per token, and accuracy by noise level; independent of batch sizes.
 
-    The loss is weighed as it says itself; where it is a NELBO, these are upper bounds of the true figures.
+    Uses the weights of the loss. If the loss is a NELBO, the values are upper bounds of the negative log-likelihood.
     """
 
     def __init__(self, space: TokenSpace) -> None:
@@ -32,7 +32,7 @@ class GraphMetrics:
         self._accuracy = Accuracy(space)
 
     def update(self, clean: Clean, noised: Noised, pred: Any, measured: Measured) -> None:
-        """Take in one batch."""
+        """Add one batch."""
         values, weights = measured.values.double(), measured.weights.double()
         for sums, positions in (
             (self._nats, values * weights),
@@ -46,7 +46,7 @@ class GraphMetrics:
             self._accuracy.update(noised, pred)
 
     def per_sample(self, clean: Clean, measured: Measured) -> dict[str, RatioSums]:
-        """Return what each graph adds to nats and to graphs or tokens; nothing where the loss weighs its positions."""
+        """Return numerators and denominators per graph; empty if the loss weights its positions."""
         if not torch.equal(measured.weights, (~clean.fixed).to(measured.weights.dtype)):
             return {}
         nats = (measured.values.double() * measured.weights.double()).sum(1)
@@ -54,7 +54,7 @@ class GraphMetrics:
         return {"nats_per_graph": (nats, torch.ones_like(nats)), "nats_per_token": (nats, tokens)}
 
     def compute(self) -> dict[str, float]:
-        """Return the figures; nan where nothing was measured."""
+        """Return the metrics; NaN without data."""
         if not self._graphs:
             return nats_metrics(dict.fromkeys(self._nats, float("nan")), self._tokens)
         tokens = {name: count / self._graphs for name, count in self._tokens.items()}
@@ -66,7 +66,7 @@ class GraphMetrics:
 
 
 def nats_metrics(nats: dict[str, float], tokens: dict[str, float]) -> dict[str, float]:
-    """Name nats per graph by field, and add up."""
+    """Return nats per graph by field, their sum, and nats per token."""
     total, count = sum(nats.values()), sum(tokens.values())
     return {
         "nats_per_graph": total,

@@ -1,7 +1,7 @@
-"""Samples on one page of HTML, each as a diagram and as a floor plan; nothing else is needed to read it, no network.
+"""Self-contained HTML page of samples, each as a diagram and as a floor plan.
 
-The page filters by verdict and number of rooms with the browser's own means: radio buttons and `:has`. A browser that
-does not know `:has` shows all samples.
+Filters by verdict and number of rooms use radio buttons and `:has`, without JavaScript; browsers without `:has` show
+all samples.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from .svg import Page, to_svg
 __all__ = ["draw_html_gallery"]
 
 _SIZE: Final = 300.0
-_TAGGED: Final = 9
-"""Rooms of the largest diagrams with letters on their lines; in others there is no room for them."""
+_MAX_TAGGED: Final = 9
+"""Rooms of the largest diagrams with relation tags; larger ones have no space for them."""
 
 _CHIPS: Final = ("#c8443c", "#b4632a", "#8a6d1a", "#5c6b2f", "#2f6f8f", "#1d6b45")
-"""Colours of the verdicts, from unreadable to level 4; all dark enough for white words."""
+"""Colours of the verdicts, from unreadable to level 4; dark enough for white text."""
 
 _STYLE: Final = """
 :root { color: #2b2f36; background: #f4f5f7; font: 15px/1.45 "DejaVu Sans", Verdana, Arial, sans-serif }
@@ -45,17 +45,17 @@ h2 { font-size: 1rem; margin: 0 0 .3rem; font-weight: normal }
 .chip { color: #fff; border-radius: 999px; padding: .1rem .6rem; margin-left: .5rem; font-size: .85rem }
 .pictures { display: flex; flex-wrap: wrap; gap: .5rem }
 .pictures svg { flex: 1 1 260px; min-width: 0; height: auto }
-.wrong { color: #c8443c; font-size: .85rem; margin: .4rem 0 0 }
+.errors { color: #c8443c; font-size: .85rem; margin: .4rem 0 0 }
 """
 
 
-def draw_html_gallery(exhibits: Sequence[DecodedSample], title: str = "Samples") -> str:
-    """Return a page of samples: a summary, filters, a legend, and a card for each."""
-    count = Counter(exhibit.level for exhibit in exhibits)
+def draw_html_gallery(samples: Sequence[DecodedSample], title: str = "Samples") -> str:
+    """Return a page with a summary, filters, a legend, and a card per sample."""
+    count = Counter(sample.level for sample in samples)
     levels = {
         level: "unreadable" if level < 0 else f"L{level} {LEVELS[level]}" for level in sorted(count, reverse=True)
     }
-    rooms = Counter(_rooms(exhibit) for exhibit in exhibits if exhibit.arrangement)
+    rooms = Counter(_rooms(sample) for sample in samples if sample.placement)
     filters = _filter("Verdict", "level", {f"{level}": f"{name} ({count[level]})" for level, name in levels.items()})
     filters += _filter("Rooms", "rooms", {f"{size}": f"{size} ({rooms[size]})" for size in sorted(rooms)})
     hidden = [f"level-{level}" for level in levels] + [f"rooms-{size}" for size in rooms]
@@ -64,69 +64,69 @@ def draw_html_gallery(exhibits: Sequence[DecodedSample], title: str = "Samples")
     return "\n".join(
         [
             f'<!doctype html>\n<html lang="en"><head>{head}<style>{_STYLE}{rules}</style></head><body>',
-            f"<header><h1>{escape(title)}</h1><p>{_summary(exhibits)}</p>{filters}{_legend(exhibits)}</header><main>",
-            *map(_card, exhibits),
+            f"<header><h1>{escape(title)}</h1><p>{_summary(samples)}</p>{filters}{_legend(samples)}</header><main>",
+            *map(_card, samples),
             "</main></body></html>\n",
         ]
     )
 
 
-def _summary(exhibits: Sequence[DecodedSample]) -> str:
+def _summary(samples: Sequence[DecodedSample]) -> str:
     reached = [
-        f"{sum(one.level >= level for one in exhibits)} reach L{level} {name}" for level, name in enumerate(LEVELS)
+        f"{sum(sample.level >= level for sample in samples)} reach L{level} {name}" for level, name in enumerate(LEVELS)
     ]
-    return f"{len(exhibits)} samples: {', '.join(reached)}. What the boxes do not show of a diagram is red."
+    return f"{len(samples)} samples: {', '.join(reached)}. Violated relations are red."
 
 
-def _filter(words: str, name: str, values: Mapping[str, str]) -> str:
-    """Return radio buttons of which the first shows all."""
+def _filter(title: str, name: str, values: Mapping[str, str]) -> str:
+    """Return radio buttons; the first shows all samples."""
     buttons = {"all": "all", **values}
     inputs = (
-        f'<label><input type="radio" name="{name}" id="{name}-{value}"{" checked" * (value == "all")}> {said}</label>'
-        for value, said in buttons.items()
+        f'<label><input type="radio" name="{name}" id="{name}-{value}"{" checked" * (value == "all")}> {label}</label>'
+        for value, label in buttons.items()
     )
-    return f"<fieldset><legend>{words}</legend>{''.join(inputs)}</fieldset>"
+    return f"<fieldset><legend>{title}</legend>{''.join(inputs)}</fieldset>"
 
 
-def _legend(exhibits: Iterable[DecodedSample]) -> str:
-    shown = [exhibit.arrangement.diagram.types for exhibit in exhibits if exhibit.arrangement]
-    kinds = sorted({kind for types in shown for kind in types})
+def _legend(samples: Iterable[DecodedSample]) -> str:
+    every = [sample.placement.diagram.types for sample in samples if sample.placement]
+    kinds = sorted({kind for types in every for kind in types})
     marks = (f'<span><i style="background:{COLOURS[kind]}"></i>{ROOMS[kind]}</span>' for kind in kinds)
     return f'<div class="legend">{"".join(marks)}</div>' if kinds else ""
 
 
-def _card(exhibit: DecodedSample) -> str:
-    chip = f'<span class="chip" style="background:{_CHIPS[exhibit.level + 1]}">{exhibit.verdict}</span>'
-    kinds, words, body = f"level-{exhibit.level}", f"Sample {exhibit.number}", ""
-    if exhibit.arrangement:
-        kinds += f" rooms-{_rooms(exhibit)}"
-        words += f": {_rooms(exhibit)} rooms, {len(exhibit.arrangement.diagram.edges)} relations"
-        body = f'<div class="pictures">{"".join(map(_inline, _pictures(exhibit.arrangement)))}</div>'
-    wrong = "; ".join([*exhibit.wrong, *_broken(exhibit.arrangement)])
-    wrong = f'<p class="wrong">{escape(wrong)}</p>' if wrong else ""
-    return f'<article class="{kinds}"><h2>{words}{chip}</h2>{body}{wrong}</article>'
+def _card(sample: DecodedSample) -> str:
+    chip = f'<span class="chip" style="background:{_CHIPS[sample.level + 1]}">{sample.verdict}</span>'
+    classes, title, body = f"level-{sample.level}", f"Sample {sample.number}", ""
+    if sample.placement:
+        classes += f" rooms-{_rooms(sample)}"
+        title += f": {_rooms(sample)} rooms, {len(sample.placement.diagram.edges)} relations"
+        body = f'<div class="pictures">{"".join(map(_inline, _pictures(sample.placement)))}</div>'
+    errors = "; ".join([*sample.errors, *_violations(sample.placement)])
+    errors = f'<p class="errors">{escape(errors)}</p>' if errors else ""
+    return f'<article class="{classes}"><h2>{title}{chip}</h2>{body}{errors}</article>'
 
 
-def _rooms(exhibit: DecodedSample) -> int:
-    return len(exhibit.arrangement.diagram.types) if exhibit.arrangement else 0
+def _rooms(sample: DecodedSample) -> int:
+    return len(sample.placement.diagram.types) if sample.placement else 0
 
 
-def _pictures(arrangement: Placement) -> list[Page]:
-    tags = len(arrangement.diagram.types) <= _TAGGED
-    bubbles = draw_bubbles(Scene(arrangement, 6, 6, _SIZE - 12, _SIZE - 12), tags=tags)
-    return [Page(_SIZE, _SIZE, tuple(shapes)) for shapes in (bubbles, draw_floorplans(arrangement, 0, 0, _SIZE, _SIZE))]
+def _pictures(placement: Placement) -> list[Page]:
+    tags = len(placement.diagram.types) <= _MAX_TAGGED
+    bubbles = draw_bubbles(Scene(placement, 6, 6, _SIZE - 12, _SIZE - 12), tags=tags)
+    return [Page(_SIZE, _SIZE, tuple(shapes)) for shapes in (bubbles, draw_floorplans(placement, 0, 0, _SIZE, _SIZE))]
 
 
-def _broken(arrangement: Placement | None) -> list[str]:
-    """Return in words what the boxes do not show as it is told."""
-    if arrangement is None:
+def _violations(placement: Placement | None) -> list[str]:
+    """Return in words the relations that the boxes violate, and those they add."""
+    if placement is None:
         return []
-    told = zip(arrangement.sentences(), arrangement.holds, strict=True)
-    return [f"not shown: {' '.join(sentence.split())}" for sentence, holds in told if not holds] + [
-        f"shown near each other without a relation: {names}" for names in arrangement.extra_names()
+    edges = zip(placement.sentences(), placement.holds, strict=True)
+    return [f"violated: {sentence}" for sentence, holds in edges if not holds] + [
+        f"close without a relation: {names}" for names in placement.extra_names()
     ]
 
 
 def _inline(page: Page) -> str:
-    """Return SVG as it stands in HTML, where it needs no name space."""
+    """Return inline SVG, which needs no namespace in HTML."""
     return to_svg(page).replace(' xmlns="http://www.w3.org/2000/svg"', "", 1)

@@ -1,4 +1,4 @@
-"""A page of shapes, and its form as SVG text; `painting` has the others. Lengths are in pixels, y grows downwards."""
+"""Pages of shapes, their SVG text, and text measurement. Lengths are in pixels, y points down."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ __all__ = [
     "Text",
     "elements",
     "fit_text",
-    "font_of",
+    "font_file",
     "svg_head",
     "text_width",
     "to_svg",
 ]
 
 DASHES: Final = (3.0, 3.0)
-"""Length of a dash, and of the gap behind it."""
+"""Length of a dash and of the gap after it."""
 
 _FONT: Final = "DejaVu Sans, Verdana, Arial, sans-serif"
 _WHITE: Final = "#ffffff"
 _UNPRINTABLE: Final = re.compile("[^\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What XML cannot hold, or what is no letter in a line."""
+"""Characters that XML cannot represent, and control characters."""
 
 
 @dataclass(frozen=True)
 class Rectangle:
-    """A box with rounded corners; a browser shows `title` to whoever points at it."""
+    """A rectangle with rounded corners; browsers show `title` as a tooltip."""
 
     x: float
     y: float
@@ -54,7 +54,7 @@ class Rectangle:
 
 @dataclass(frozen=True)
 class Line:
-    """A straight line; a browser shows `title` to whoever points at it."""
+    """A straight line; browsers show `title` as a tooltip."""
 
     x0: float
     y0: float
@@ -68,7 +68,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Text:
-    """A line of text with its middle, or its left end, at a point; upright text reads from below."""
+    """A line of text, centred or starting at a point; upright text is rotated by 90 degrees."""
 
     x: float
     y: float
@@ -80,7 +80,7 @@ class Text:
 
     @property
     def width(self) -> float:
-        """Length of the line."""
+        """Width of the text."""
         return text_width(self.text, self.size)
 
 
@@ -89,7 +89,7 @@ Shape = Rectangle | Line | Text
 
 @dataclass(frozen=True)
 class Page:
-    """Shapes on a white ground, the first at the bottom."""
+    """Shapes on a white background, bottom to top."""
 
     width: float
     height: float
@@ -102,28 +102,28 @@ def to_svg(page: Page) -> str:
 
 
 def svg_head(width: float, height: float) -> str:
-    """Return how an SVG document begins, with the white ground."""
+    """Return the start of an SVG document with a white background."""
     size = f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="{_FONT}">'
     return f'{head}\n<rect width="100%" height="100%" fill="{_WHITE}"/>'
 
 
 def elements(shapes: Iterable[Shape]) -> list[str]:
-    """Return the SVG of each shape."""
+    """Return the SVG element of each shape."""
     return [_element(shape) for shape in shapes]
 
 
 def _element(shape: Shape) -> str:
     match shape:
         case Rectangle():
-            place = f'x="{shape.x:.1f}" y="{shape.y:.1f}" width="{shape.width:.1f}" height="{shape.height:.1f}"'
+            position = f'x="{shape.x:.1f}" y="{shape.y:.1f}" width="{shape.width:.1f}" height="{shape.height:.1f}"'
             line = f' stroke="{shape.stroke}" stroke-width="{shape.stroke_width:g}"' if shape.stroke_width else ""
-            return _titled("rect", f'{place} rx="{shape.radius:.1f}" fill="{shape.fill}"{line}', shape.title)
+            return _titled("rect", f'{position} rx="{shape.radius:.1f}" fill="{shape.fill}"{line}', shape.title)
         case Line():
-            place = f'x1="{shape.x0:.1f}" y1="{shape.y0:.1f}" x2="{shape.x1:.1f}" y2="{shape.y1:.1f}"'
+            position = f'x1="{shape.x0:.1f}" y1="{shape.y0:.1f}" x2="{shape.x1:.1f}" y2="{shape.y1:.1f}"'
             dashes = f' stroke-dasharray="{DASHES[0]:g} {DASHES[1]:g}"' if shape.dashed else ""
-            look = f'stroke="{shape.colour}" stroke-width="{shape.width:g}" stroke-linecap="round"{dashes}'
-            return _titled("line", f"{place} {look}", shape.title)
+            style = f'stroke="{shape.colour}" stroke-width="{shape.width:g}" stroke-linecap="round"{dashes}'
+            return _titled("line", f"{position} {style}", shape.title)
         case Text():
             return _text_element(shape)
 
@@ -133,12 +133,12 @@ def _titled(kind: str, attributes: str, title: str) -> str:
 
 
 def _text_element(text: Text) -> str:
-    """Text of a set length, so that another typeface takes no more room."""
-    place = f'x="{text.x:.1f}" y="{text.y:.1f}" dominant-baseline="central" textLength="{text.width:.1f}"'
-    turn = f' transform="rotate(-90 {text.x:.1f} {text.y:.1f})"' if text.upright else ""
+    """Text with a fixed length, so that it fits even in another font."""
+    position = f'x="{text.x:.1f}" y="{text.y:.1f}" dominant-baseline="central" textLength="{text.width:.1f}"'
+    rotation = f' transform="rotate(-90 {text.x:.1f} {text.y:.1f})"' if text.upright else ""
     anchor = "" if text.left else ' text-anchor="middle"'
-    look = f'font-size="{text.size:.1f}" fill="{text.colour}" lengthAdjust="spacingAndGlyphs"'
-    return f"<text {place} {look}{anchor}{turn}>{_plain(text.text)}</text>"
+    style = f'font-size="{text.size:.1f}" fill="{text.colour}" lengthAdjust="spacingAndGlyphs"'
+    return f"<text {position} {style}{anchor}{rotation}>{_plain(text.text)}</text>"
 
 
 def _plain(text: str) -> str:
@@ -146,26 +146,32 @@ def _plain(text: str) -> str:
 
 
 _MEASURED: Final = 100
+"""Font size at which text is measured."""
 
 
-@lru_cache(maxsize=64)
-def font_of(size: int) -> FreeTypeFont:
-    """Return the typeface in a size in pixels; matplotlib brings it along."""
+@lru_cache(maxsize=1)
+def font_file() -> str:
+    """Return the path of DejaVu Sans, which is part of matplotlib."""
     import matplotlib as mpl
+
+    return str(Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf")
+
+
+@lru_cache(maxsize=1)
+def _font() -> FreeTypeFont:
     from PIL import ImageFont
 
-    file = Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
-    return ImageFont.truetype(str(file), size, layout_engine=ImageFont.Layout.BASIC)
+    return ImageFont.truetype(font_file(), _MEASURED, layout_engine=ImageFont.Layout.BASIC)
 
 
 @lru_cache(maxsize=4096)
 def text_width(text: str, size: float) -> float:
     """Return the width of a line of text."""
-    return float(font_of(_MEASURED).getlength(text)) * size / _MEASURED
+    return float(_font().getlength(text)) * size / _MEASURED
 
 
 def fit_text(text: str, size: float, width: float) -> str:
-    """Return as much of a text as fits into a width, with dots where it was cut."""
+    """Return a text truncated to a width with an ellipsis."""
     if text_width(text, size) <= width:
         return text
     keep = len(text)

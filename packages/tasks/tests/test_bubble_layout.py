@@ -1,0 +1,155 @@
+"""Layout of room boxes, and realisations spread to the preferred sizes."""
+
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from dither.tasks.bubble_diagram.decoded_samples import decode_samples
+from dither.tasks.bubble_diagram.geometry.layout import place_rooms, preferred_sides
+from dither.tasks.bubble_diagram.geometry.placement import Placement, place_diagram, spread_boxes
+from dither.tasks.bubble_diagram.geometry.realisability import realise, realises
+from dither.tasks.bubble_diagram.geometry.wall_constraints import Canvas, wall_constraints_of
+from dither.tasks.bubble_diagram.plans import Diagram, encode
+from dither.tasks.bubble_diagram.relations import NEAR, edges_of
+from dither.tasks.bubble_diagram.vocabulary import NO_EDGE, RELATIONS
+
+ABOVE, BELOW, LEFT = (RELATIONS.index(name) for name in ("above", "below", "left-of"))
+
+
+def relations(diagram):
+    return encode(diagram, len(diagram.types))[len(diagram.types) :]
+
+
+def is_realised(diagram, boxes):
+    return realises(boxes, wall_constraints_of(relations(diagram), len(diagram.types)), Canvas())
+
+
+@pytest.mark.parametrize("relation", range(10))
+def test_two_rooms_have_their_relation(relation):
+    u, v = place_rooms(Diagram((0, 2), ((0, 1, relation),)))
+    assert edges_of(np.stack([u, v])).tolist() == [relation]
+    centre = (u + u[[2, 3, 0, 1]] - v - v[[2, 3, 0, 1]]) / 2
+    for word, axis, sign in (("left", 0, -1), ("right", 0, 1), ("above", 1, -1), ("below", 1, 1)):
+        assert (word in RELATIONS[relation]) <= (sign * centre[axis] > 0), word
+
+
+def test_unrelated_rooms_are_separated():
+    boxes = place_rooms(Diagram((0, 1, 2, 3), ()))
+    assert (edges_of(boxes) == NO_EDGE).all()
+    u, v = boxes[:, None], boxes[None]
+    gaps = np.maximum(u[..., :2], v[..., :2]) - np.minimum(u[..., 2:], v[..., 2:])
+    assert (gaps.max(-1)[~np.eye(4, dtype=bool)] > NEAR).all()
+
+
+def test_layout_reproduces_the_relations_of_plans(make_diagrams):
+    exact = 0
+    for diagram in make_diagrams(100, 11, boxes=False):
+        boxes = place_rooms(diagram)
+        assert boxes[:, :2].min(0).tolist() == [0, 0]
+        assert (boxes[:, 2:] > boxes[:, :2]).all()
+        exact += bool((edges_of(boxes) == relations(diagram)).all())
+    assert exact >= 98
+
+
+# The first needs another side for rooms that are not separated on their first one; in the others a room whose centre is
+# inside the next must not surround it, and the wall that gives way must be the nearest.
+HARD = [
+    ((1, 6, 3, 0, 2), "01L 02B 03L 13I 23LA 24L 34B"),
+    ((0, 1, 7, 3, 2), "01I 02RB 03LB 04B 24L 34R"),
+    ((3, 2, 0, 1, 3), "01L 02B 03R 04B 12B 14RB 23RA 24A 34LB"),
+]
+TAGS = {"LA": 0, "LB": 1, "L": 2, "A": 3, "I": 4, "B": 6, "R": 7, "RA": 8, "RB": 9}
+
+
+@pytest.mark.parametrize(("types", "edges"), HARD)
+def test_plans_that_need_several_rounds(types, edges):
+    diagram = Diagram(types, tuple((int(edge[0]), int(edge[1]), TAGS[edge[2:]]) for edge in edges.split()))
+    assert (edges_of(place_rooms(diagram)) == relations(diagram)).all()
+
+
+def test_contradictory_relations_have_a_layout():
+    cycle = Diagram((0, 1, 2), ((0, 1, ABOVE), (0, 2, BELOW), (1, 2, ABOVE)))
+    assert (edges_of(place_rooms(cycle)) == [ABOVE, BELOW, ABOVE]).sum() == 2, "as many relations as possible hold"
+    random = np.random.default_rng(0)
+    for rooms in (1, 2, 5, 9):
+        edges = [(i, j, int(random.integers(10))) for i, j in combinations(range(rooms), 2)]
+        boxes = place_rooms(Diagram(tuple(random.integers(0, 13, rooms).tolist()), tuple(edges)))
+        assert (boxes[:, 2:] > boxes[:, :2]).all()
+    assert (place_rooms(cycle) == place_rooms(cycle)).all()
+
+
+@pytest.mark.parametrize(("most", "least"), [(8, 0), (14, 10)])
+def test_placement_realises_plans(make_diagrams, most, least):
+    diagrams = [diagram for diagram in make_diagrams(40, 21, most=most, boxes=False) if len(diagram.types) >= least]
+    assert len(diagrams) > 5
+    for diagram in diagrams:
+        placement = place_diagram(diagram)
+        assert is_realised(diagram, placement.boxes)
+        assert placement.exact
+        assert placement.boxes[:, :2].min(0).tolist() == [0, 0]
+
+
+def test_realisations_are_spread_to_preferred_sizes(make_diagrams):
+    before, after = [], []
+    for diagram in make_diagrams(25, 22, boxes=False):
+        tight = realise(relations(diagram), len(diagram.types)).boxes
+        boxes = spread_boxes(diagram, tight)
+        assert is_realised(diagram, boxes)
+        preferred = preferred_sides(diagram.types).prod(1)
+        for some, ratios in ((tight, before), (boxes, after)):
+            ratios.extend(np.abs(np.log((some[:, 2:] - some[:, :2]).prod(1) / preferred)).tolist())
+    assert np.median(after) < 0.2
+    assert np.mean(after) < 0.3 * np.mean(before)
+
+
+def test_any_realisation_can_be_spread():
+    """Random overlapping boxes, whose diagrams the preferred sizes would break if their bounds were not hard."""
+    random = np.random.default_rng(5)
+    for _ in range(60):
+        rooms = int(random.integers(4, 9))
+        low = random.integers(0, 200, (rooms, 2))
+        boxes = np.concatenate([low, np.minimum(low + random.integers(12, 120, (rooms, 2)), 256)], 1)
+        diagram = replace(Diagram.from_boxes(tuple(random.integers(0, 13, rooms).tolist()), boxes), boxes=None)
+        spread = spread_boxes(diagram, boxes)
+        assert is_realised(diagram, spread)
+        assert (spread != boxes).any()
+
+
+def test_spreading_requires_a_realisation(make_diagrams):
+    (diagram,) = make_diagrams(1, 23, boxes=False)
+    boxes = realise(relations(diagram), len(diagram.types)).boxes
+    with pytest.raises(ValueError, match="realise"):
+        spread_boxes(diagram, boxes[::-1])
+
+
+def test_known_realisation_makes_the_search_unnecessary(make_diagrams):
+    """Diagrams for which the layout violates a relation, so that only the realisation is exact."""
+    random, grown = np.random.default_rng(0), []
+    for diagram in make_diagrams(120, 6, boxes=False):
+        edges = list(diagram.edges)
+        for index in random.choice(len(edges), 3, replace=False):
+            i, j, relation = edges[index]
+            edges[index] = (i, j, int((relation + random.integers(1, 10)) % 10))
+        changed = replace(diagram, edges=(edges[0], *diagram.edges[1:]))
+        tight = realise(relations(changed), len(changed.types)).boxes
+        if tight is not None and not place_diagram(changed, search=False).exact:
+            assert place_diagram(changed, tight, search=False).exact
+            assert place_diagram(changed).exact
+            (sample,) = decode_samples(encode(changed, 8)[None], 8)
+            assert (sample.level, sample.placement.exact) == (4, True)
+            spread = spread_boxes(changed, tight)
+            areas = [(boxes[:, 2:] - boxes[:, :2]).prod(1).sum() for boxes in (spread, tight)]
+            grown.append(areas[0] > 2 * areas[1])
+    assert grown
+    assert all(grown)
+
+
+def test_additional_relations_are_not_exact():
+    boxes = np.array([(0, 0, 30, 30), (34, 0, 64, 30), (68, 0, 98, 30)])
+    assert Placement.of(Diagram((0, 1, 2), ((0, 1, LEFT), (1, 2, LEFT))), boxes).exact
+    placement = Placement.of(Diagram((0, 1, 2), ((0, 1, LEFT),)), boxes)
+    assert placement.holds == (True,)
+    assert placement.extra_names() == ["Master and Kitchen"]
+    assert not placement.exact

@@ -1,0 +1,371 @@
+"""Pictures of diagrams and floor plans: shapes, labels, SVG, PNG and the HTML page."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from io import BytesIO
+from itertools import combinations
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dither.tasks.bubble_diagram.data.procedural import make_plans
+from dither.tasks.bubble_diagram.decoded_samples import decode_samples
+from dither.tasks.bubble_diagram.geometry.placement import Placement, place_diagram, room_names
+from dither.tasks.bubble_diagram.plans import Diagram, encode
+from dither.tasks.bubble_diagram.plots.diagram import Scene, draw_bubbles, draw_diagram, draw_gallery
+from dither.tasks.bubble_diagram.plots.floorplan import METRES, draw_floorplan, room_areas
+from dither.tasks.bubble_diagram.plots.html_gallery import draw_html_gallery
+from dither.tasks.bubble_diagram.plots.pictures import sample_pictures, to_png
+from dither.tasks.bubble_diagram.plots.svg import Line, Page, Rectangle, Text, to_svg
+from dither.tasks.bubble_diagram.vocabulary import COLOURS, NODE_MASK, NODE_PAD, RELATIONS, ROOM_IDS, ROOMS
+
+SVG = "{http://www.w3.org/2000/svg}"
+BROKEN = "#c8443c"
+ABOVE, BELOW = RELATIONS.index("above"), RELATIONS.index("below")
+CYCLE = Diagram((0, 1, 2), ((0, 1, ABOVE), (0, 2, BELOW), (1, 2, ABOVE)))
+
+
+def shapes(page, kind):
+    return [shape for shape in page.shapes if isinstance(shape, kind)]
+
+
+def rooms_of(page):
+    return [shape for shape in shapes(page, Rectangle) if shape.fill in COLOURS and shape.stroke_width == 1.3]
+
+
+def labels_of(page):
+    return [shape for shape in shapes(page, Rectangle) if shape.fill == "#ffffff" and shape.stroke_width == 0.9]
+
+
+def corners(shape):
+    """Bounding box of a rectangle or a text."""
+    if isinstance(shape, Rectangle):
+        return shape.x, shape.y, shape.x + shape.width, shape.y + shape.height
+    width, height = (shape.size, shape.width) if shape.upright else (shape.width, shape.size)
+    x = shape.x if shape.left else shape.x - width / 2
+    return x, shape.y - height / 2, x + width, shape.y + height / 2
+
+
+def assert_disjoint(shapes):
+    for (one, a), (other, b) in combinations(((shape, corners(shape)) for shape in shapes), 2):
+        overlap = min(a[2], b[2]) - max(a[0], b[0]) > 1e-6 and min(a[3], b[3]) - max(a[1], b[1]) > 1e-6
+        assert not overlap, f"{one} overlaps {other}"
+
+
+def test_diagram_has_rooms_links_names_and_legend():
+    diagram = Diagram.from_boxes(
+        (0, 7, 7, 3), [(50, 50, 110, 120), (114, 50, 160, 90), (50, 124, 90, 170), (200, 200, 230, 240)]
+    )
+    page = draw_diagram(diagram)
+    rooms, labels = rooms_of(page), labels_of(page)
+    assert len(rooms) == len(labels) == 4
+    texts = [text.text for text in shapes(page, Text)]
+    assert room_names(diagram) == ["Living", "Second 1", "Second 2", "Bath"]
+    for name in (*room_names(diagram), "LivingRoom", "SecondRoom", "Bathroom"):
+        assert texts.count(name) == 1
+    assert {"Living left of Second 1", "Living above Second 2"} <= set(texts)
+    assert [line.dashed for line in shapes(page, Line)] == [False] * len(diagram.edges)
+    for x0, y0, x1, y1 in map(corners, (*rooms, *labels)):
+        assert min(x0, y0) >= 0
+        assert x1 <= page.width
+        assert y1 <= page.height
+    for axis in (0, 1):
+        first, last = min(corners(room)[axis] for room in rooms), max(corners(room)[axis + 2] for room in rooms)
+        assert first + last == pytest.approx(420), "the rooms are not centred"
+        assert first >= 24
+    by_colour = {room.fill: room for room in rooms}
+    scale = by_colour[COLOURS[0]].width / 60
+    assert by_colour[COLOURS[3]].x - by_colour[COLOURS[0]].x == pytest.approx(150 * scale)
+    assert by_colour[COLOURS[3]].y - by_colour[COLOURS[0]].y == pytest.approx(150 * scale)
+
+
+def test_violated_relations_are_dashed_red_and_counted(make_diagrams):
+    page = draw_diagram(CYCLE)
+    assert [line.colour for line in shapes(page, Line) if line.dashed] == [BROKEN]
+    placement = place_diagram(CYCLE)
+    violated = [s for s, holds in zip(placement.sentences(), placement.holds, strict=True) if not holds]
+    red = [text.text for text in shapes(page, Text) if text.colour == BROKEN]
+    assert [text for text in red if len(text) > 2] == violated
+    assert len(red) == 2, "one sentence, and one tag on the link"
+    captions = [
+        text.text for text in shapes(draw_gallery([CYCLE, *make_diagrams(2)]), Text) if "relations" in text.text
+    ]
+    assert captions[0] == "3 rooms, 3 relations, 1 violated"
+    assert len(captions) == 3
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 5, 12])
+def test_gallery_cells_are_disjoint(make_diagrams, count):
+    page = draw_gallery(make_diagrams(count), columns=4, size=100)
+    columns = min(count, 4)
+    assert page.width == 14 + columns * 114
+    cells = {(int((room.x - 14) // 114), int((room.y - 14) // 132)) for room in rooms_of(page)}
+    assert cells == {(k % columns, k // columns) for k in range(count)}
+    for x0, y0, x1, y1 in map(corners, rooms_of(page)):
+        assert x1 <= 14 + 114 * ((x0 - 14) // 114) + 100
+        assert y1 <= 14 + 132 * ((y0 - 14) // 132) + 100
+
+
+def test_svg_contains_every_shape(make_diagrams):
+    page = draw_gallery(make_diagrams(3))
+    root = ElementTree.fromstring(to_svg(page))
+    assert float(root.get("width")) == pytest.approx(page.width, abs=0.01)
+    assert len(root.findall(SVG + "rect")) == 1 + len(shapes(page, Rectangle))
+    assert len(root.findall(SVG + "line")) == len(shapes(page, Line))
+    assert [element.text for element in root.findall(SVG + "text")] == [text.text for text in shapes(page, Text)]
+    escaped = to_svg(Page(10, 10, (Text(1, 1, '<&"\0', 5, "#000000"),)))
+    assert ElementTree.fromstring(escaped).find(SVG + "text").text == '<&"\ufffd'
+
+
+def test_pictures_are_deterministic(make_diagrams):
+    page = draw_gallery(make_diagrams(2))
+    assert to_svg(page) == to_svg(draw_gallery(make_diagrams(2)))
+    assert to_png(page, 1) == to_png(page, 1)
+
+
+def pixels(page, scale):
+    with Image.open(BytesIO(to_png(page, scale))) as image:
+        return np.asarray(image.convert("RGB")).astype(int)
+
+
+def test_png_renders_shapes_at_their_positions():
+    line = Line(0, 25, 40, 25, "#0000ff", 2)
+    page = Page(40, 30, (Rectangle(10, 5, 20, 10, 0, "#ff0000", "#ff0000", 0), line))
+    assert pixels(page, 2).shape == (60, 80, 3)
+    image = pixels(page, 1)
+    assert image[10, 20].tolist() == [255, 0, 0]
+    for y, x in ((2, 20), (10, 5), (10, 35)):
+        assert image[y, x].tolist() == [255, 255, 255]
+    assert image[24:26, 20, 2].tolist() == [255, 255]
+    assert image[24:26, 20, 0].max() < 50
+    for upright in (False, True):
+        dark = pixels(Page(60, 60, (Text(30, 30, "Kitchen", 10, "#000000", upright),)), 1).sum(-1) < 300
+        rows, columns = np.nonzero(dark)
+        extent = (np.ptp(rows), np.ptp(columns))
+        assert extent[1 - upright] > 3 * extent[upright] > 0, "text is rendered in its direction"
+        assert (abs(rows.mean() - 30), abs(columns.mean() - 30)) < (3, 3)
+
+
+def spoiled(diagram, random):
+    edges = list(diagram.edges)
+    for index in random.choice(len(edges), 3, replace=False):
+        i, j, relation = edges[index]
+        edges[index] = (i, j, int((relation + random.integers(1, 10)) % 10))
+    return replace(diagram, edges=tuple(edges))
+
+
+@pytest.fixture(scope="module")
+def difficult(make_diagrams):
+    """Placements with many rooms, with violated relations, and with rooms that hide each other."""
+    random = np.random.default_rng(3)
+    large = [diagram for diagram in make_diagrams(60, 5, most=14, boxes=False) if len(diagram.types) > 10]
+    diagrams = make_diagrams(20, 4, boxes=False) + large
+    diagrams += [spoiled(diagram, random) for diagram in diagrams]
+    for rooms in (1, 2, 5, 9, 14) * 3:
+        edges = [(i, j, int(random.choice([4, 5, random.integers(10)]))) for i, j in combinations(range(rooms), 2)]
+        diagrams.append(Diagram(tuple(random.integers(0, 13, rooms).tolist()), tuple(edges)))
+    return [place_diagram(diagram, search=False) for diagram in diagrams]
+
+
+@pytest.mark.parametrize("size", [130, 230, 420])
+def test_labels_are_disjoint_and_inside(difficult, size):
+    for placement in difficult:
+        scene = Scene(placement, 6, 6, size - 12, size - 12)
+        page = Page(size, size, tuple(draw_bubbles(scene, tags=size > 200)))
+        labels, names = labels_of(page), room_names(placement.diagram)
+        assert len(labels) == len(names)
+        assert_disjoint(labels)
+        for label in labels:
+            assert min(corners(label)) >= 6 - 1e-6
+            assert max(corners(label)) <= size - 6 + 1e-6
+        texts = shapes(page, Text)
+        assert sorted(text.text for text in texts if len(text.text) > 2) == sorted(names)
+        assert_disjoint(texts)
+
+
+def test_floorplan_text_is_disjoint_and_inside(difficult):
+    for placement in difficult:
+        texts = shapes(draw_floorplan(placement, size=300), Text)
+        assert_disjoint(texts)
+        for text in texts:
+            assert min(corners(text)) >= 0
+            assert max(corners(text)) <= 300
+
+
+def test_names_are_on_the_visible_part_of_their_rooms(make_diagrams):
+    for diagram in make_diagrams(40, 4, boxes=False):
+        scene = Scene(place_diagram(diagram), 0, 0, 420, 420)
+        for room, label in enumerate(scene.label_rooms()):
+            assert label.spot is None
+            over = [k for k, (x0, y0, x1, y1) in enumerate(scene.boxes) if x0 < label.x < x1 and y0 < label.y < y1]
+            assert max(over, key=scene.order.index) == room
+
+
+def test_label_of_a_hidden_room_has_a_line():
+    boxes = np.array([(10, 10, 40, 40), (0, 0, 60, 60), (0, 70, 60, 130)])
+    scene = Scene(Placement.of(Diagram((0, 1, 2), ()), boxes), 0, 0, 300, 300)
+    scene.order = [0, 1, 2]  # the second room hides the first
+    scene.surface = type(scene.surface)(300, 300, scene.boxes, scene.order)
+    x0, y0, x1, y1 = scene.boxes[0]
+    assert scene.label_rooms()[0].spot == scene.anchor(0) == ((x0 + x1) / 2, (y0 + y1) / 2)
+
+
+def test_every_room_has_one_tooltip(difficult):
+    for placement in difficult[::5]:
+        for page in (draw_diagram(placement.diagram, placement=placement), draw_floorplan(placement)):
+            titles = [element.text for element in ElementTree.fromstring(to_svg(page)).iter(SVG + "title")]
+            names = room_names(placement.diagram)
+            assert sorted(title for title in titles if title in names) == sorted(names)
+
+
+def test_tags_name_the_relation_of_their_link():
+    boxes = [(0, 0, 90, 60), (94, 0, 200, 60), (0, 64, 60, 120)]
+    page = draw_diagram(Diagram.from_boxes((0, 1, 2), boxes))
+    tags = {text.text: text for text in shapes(page, Text) if len(text.text) < 3}
+    lines = {line.title: line for line in shapes(page, Line)}
+    assert set(tags) == {"A", "L"}
+    assert set(lines) == {"Living left of Master", "Living above Kitchen"}
+    link = lines["Living left of Master"]
+    assert link.x0 < tags["L"].x < link.x1
+    dots = [shape for shape in shapes(page, Rectangle) if shape.width == pytest.approx(4.4)]
+    assert len(dots) == 2
+    assert all(abs(dot.x - link.x0) < 80 for dot in dots), "the dots are at the living room"
+
+
+def test_areas_are_those_of_the_visible_parts():
+    boxes = np.array([(0, 0, 100, 100), (90, 90, 120, 120), (10, 10, 30, 40)])
+    assert room_areas(boxes, [0, 1, 2]) == pytest.approx(np.array([10000 - 100 - 600, 900, 600]) * METRES**2)
+    assert pytest.approx(18**2) == room_areas(np.array([(0, 0, 256, 256)]), [0])[0]
+    texts = [text.text for text in shapes(draw_floorplan(Placement.of(Diagram((0, 1, 2), ()), boxes)), Text)]
+    assert {"Living", "46.0 m²", "4.4 m²", "3.0 m²"} <= set(texts)
+    assert any("53 m² in 3 rooms" in text for text in texts)
+
+
+def test_scale_bar():
+    placement = Placement.of(Diagram((0, 1), ()), np.array([(0, 0, 128, 128), (140, 0, 256, 128)]))
+    page = draw_floorplan(placement, size=400)
+    floor = next(shape for shape in shapes(page, Rectangle) if shape.title == "Living")
+    bar = next(line for line in shapes(page, Line) if line.y0 == line.y1)
+    metres = int(next(text.text for text in shapes(page, Text) if "·" in text.text).split()[0])
+    assert (bar.x1 - bar.x0) / metres == pytest.approx(floor.width / 9)
+
+
+@pytest.fixture(scope="module")
+def samples():
+    """Return six samples: valid, without living room, with a cycle, with MASK, empty, valid."""
+    tokens = make_plans(3, 0, 6).tokens(8)
+    tokens[1, :8][tokens[1, :8] == 0] = ROOM_IDS["StudyRoom"]
+    tokens[2], tokens[3, 0] = encode(CYCLE, 8), NODE_MASK
+    tokens[4] = np.where(np.arange(36) < 8, NODE_PAD, 12)
+    return tokens
+
+
+def test_verdicts_of_samples(samples):
+    decoded = list(decode_samples(samples, 8))
+    assert [sample.verdict for sample in decoded] == [
+        "L4 realisable", "L0 tokens", "L1 program", "unreadable", "unreadable", "L4 realisable",
+    ]  # fmt: skip
+    assert decoded[0].placement.exact
+    assert decoded[2].placement.broken == 1
+    assert decoded[3].placement is None
+    assert len(decoded[3].errors) == 1
+    assert list(decode_samples(samples[:0], 8)) == []
+
+
+class Tags(HTMLParser):
+    """Tags of a page with their attributes; every opened tag must be closed."""
+
+    VOID = ("meta", "input")
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.open = [], []
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_html_page_is_self_contained(samples):
+    page = draw_html_gallery(list(decode_samples(samples, 8)), 'A <b>"title"</b>')
+    tags = {tag for tag, _ in Tags(page).tags}
+    assert "http" not in page
+    assert not tags & {"script", "link", "img", "iframe", "a", "object", "b"}
+    assert not re.search(r"url\(|@import|src=|href=", page)
+    assert "A &lt;b&gt;&quot;title&quot;&lt;/b&gt;" in page
+    assert Tags(draw_html_gallery([])).tags[0][0] == "html"
+
+
+def test_html_page_filters_by_verdict_and_rooms(samples):
+    decoded = list(decode_samples(samples, 8))
+    page = draw_html_gallery(decoded)
+    tags = Tags(page).tags
+    cards = [attributes["class"].split() for tag, attributes in tags if tag == "article"]
+    sizes = [len(sample.placement.diagram.types) if sample.placement else None for sample in decoded]
+    assert [card[0] for card in cards] == [f"level-{sample.level}" for sample in decoded]
+    assert [card[1:] for card in cards] == [[f"rooms-{size}"] if size else [] for size in sizes]
+    for name in sorted({name for card in cards for name in card}):
+        assert sum(attributes.get("id") == name for _, attributes in tags) == 1, f"no button for {name}"
+        assert f"body:has(#{name}:checked) article:not(.{name})" in page
+    assert sum(tag == "svg" for tag, _ in tags) == 2 * 4
+    kinds = {kind for sample in decoded if sample.placement for kind in sample.placement.diagram.types}
+    assert all(f'{COLOURS[kind]}"></i>{ROOMS[kind]}<' in page for kind in kinds)
+    assert "6 samples: 4 reach L0 tokens, 3 reach L1 program, 2 reach L2 order" in page
+    assert "MASK" in page
+    assert page.count("violated: ") == 1
+
+
+def test_pictures_of_samples(samples):
+    pictures = {picture.name: picture for picture in sample_pictures(samples, 8)}
+    assert set(pictures) == {"diagram", "floorplan", "gallery", "diagrams", "unreadable"}
+    assert pictures["gallery"].html.count("<article") == 6
+    for name in ("diagram", "floorplan", "gallery"):
+        assert pictures[name].png.startswith(b"\x89PNG")
+        assert pictures[name].svg.startswith("<svg")
+
+
+def oklab(linear):
+    """Ottosson's OKLab of linear sRGB."""
+    cones = linear @ np.array(
+        [[0.4122214708, 0.5363325363, 0.0514459929], [0.2119034982, 0.6806995451, 0.1073969566],
+         [0.0883024619, 0.2817188376, 0.6299787005]]
+    ).T  # fmt: skip
+    return np.cbrt(np.maximum(cones, 0)) @ np.array(
+        [[0.2104542553, 0.7936177850, -0.0040720468], [1.9779984951, -2.4285922050, 0.4505937099],
+         [0.0259040371, 0.7827717662, -0.8086757660]]
+    ).T  # fmt: skip
+
+
+VISION = {
+    "normal": np.eye(3),
+    "protanopia": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
+}
+"""Transformations of linear sRGB: Machado et al. 2009, severity 1."""
+
+
+@pytest.mark.parametrize("vision", VISION)
+def test_colours_are_distinguishable(vision):
+    """A just noticeable difference is about 0.02 in OKLab; small boxes need more."""
+    coded = np.array([[int(colour[at : at + 2], 16) for at in (1, 3, 5)] for colour in COLOURS]) / 255
+    linear = np.where(coded <= 0.04045, coded / 12.92, ((coded + 0.055) / 1.055) ** 2.4)
+    seen = oklab(np.clip(linear @ np.array(VISION[vision]).T, 0, 1))
+    distances = np.linalg.norm(seen[:, None] - seen[None], axis=-1)[~np.eye(len(COLOURS), dtype=bool)]
+    assert distances.min() > 0.07
