@@ -24,7 +24,7 @@ def stream(n, size, seed=0):
 
 
 def by_hand(train, size, history, order):
-    """P(c | history) for every c, straight from the formula, with counters."""
+    """P(c | history) for every c by the formula, with counters."""
     p = np.full(size, 1 / size)
     for n in range(1, order + 1):
         if n - 1 > len(history):
@@ -47,7 +47,7 @@ def test_ngrams_are_witten_bell_and_sum_to_one(size, order):
         assert p == pytest.approx(by_hand(train.tolist(), size, history, order), abs=1e-12)
 
 
-def test_every_order_is_given_and_the_first_ids_have_what_context_there_is():
+def test_every_order_with_short_contexts_at_the_start():
     train, held = stream(200, 4), stream(30, 4, seed=1)
     model = WittenBell(train, size=4, order=3)
     orders = list(model.probabilities(held))
@@ -58,7 +58,7 @@ def test_every_order_is_given_and_the_first_ids_have_what_context_there_is():
     assert model.nats(held) == pytest.approx([-np.log(p).sum() for p in orders])
 
 
-def test_an_ngram_of_a_constant_stream_is_known_exactly():
+def test_ngram_of_a_constant_stream():
     # n(h c) = n(h) = 10 - (order - 1), T = 1: each order mixes P' with weight 1 / (n + 1)
     p = 0.5
     for order, found in enumerate(WittenBell(np.zeros(10, int), size=2, order=3).probabilities(np.zeros(4, int)), 1):
@@ -67,19 +67,19 @@ def test_an_ngram_of_a_constant_stream_is_known_exactly():
         assert found[-1] == pytest.approx(p)
 
 
-def test_context_helps_where_there_is_context():
+def test_context_helps():
     train, held = stream(20_000, 6), stream(22_000, 6)[20_000:]
     one, two, _ = WittenBell(train, size=6, order=3).nats(held)
     assert two < 0.85 * one
 
 
 @pytest.mark.parametrize(("ids", "size", "order"), [([], 3, 2), ([0], 0, 2), ([0], 3, 0)])
-def test_what_cannot_be_counted_is_refused(ids, size, order):
+def test_invalid_arguments(ids, size, order):
     with pytest.raises(ValueError, match="at least 1"):
         WittenBell(np.array(ids, int), size=size, order=order)
 
 
-def test_trivial_baselines_are_the_closed_forms():
+def test_trivial_baselines():
     tokenizer = Characters("ab")
     train, held = tokenizer.encode("aaab"), tokenizer.encode("abab")
     found = trivial_baselines(train, held, tokenizer)
@@ -90,21 +90,21 @@ def test_trivial_baselines_are_the_closed_forms():
     assert found["nats_per_token/unigram-of-split"] == pytest.approx(log(2))
 
 
-def test_bits_are_per_character_not_per_id():
+def test_bits_are_per_character():
     held = Bytes().encode("éé€")  # 7 bytes, 3 characters
     found = trivial_baselines(held, held, Bytes())
     assert found["bits_per_char/uniform"] == pytest.approx(7 * 8 / 3)
     assert found["nats_per_token/uniform"] == pytest.approx(8 * log(2))
 
 
-def test_no_unigram_beats_that_of_the_split():
+def test_unigram_of_split_is_optimal():
     tokenizer = Characters("abcdef")
     train, held = stream(500, 6), stream(500, 6, seed=1)
     found = trivial_baselines(train, held, tokenizer)
     assert found["bits_per_char/unigram-of-split"] <= found["bits_per_char/unigram"] <= found["bits_per_char/uniform"]
 
 
-def test_strong_baselines_count_what_the_held_out_text_adds():
+def test_strong_baselines_measure_added_bits():
     rng = np.random.default_rng(0)
     words = ["alpha ", "beta ", "gamma ", "delta "]
     train, held = (Bytes().encode("".join(rng.choice(words, n))) for n in (3000, 400))
@@ -118,20 +118,20 @@ def test_strong_baselines_count_what_the_held_out_text_adds():
     assert found["bits_per_char/3-gram"] == pytest.approx(model.nats(held)[2] / log(2) / len(held))
 
 
-def test_counting_in_blocks_is_counting(monkeypatch):
+def test_counting_in_blocks(monkeypatch):
     ids = stream(1000, 7).astype(np.uint8)
     monkeypatch.setattr("dither.tasks.language_model.metrics.baselines.LIMIT", 64)
     assert count(ids, 9).tolist() == [int((ids == i).sum()) for i in range(9)]
 
 
-def test_entropy_in_nats():
+def test_entropy():
     assert entropy(np.array([1, 1, 0, 2])) == pytest.approx(1.5 * log(2))
     assert entropy(np.array([0, 5])) == 0
     assert entropy(np.array([0, 0])) == 0
 
 
 @pytest.mark.slow
-def test_ngrams_and_xz_reach_the_known_figures_on_shakespeare():
+def test_published_values_on_shakespeare():
     try:
         plays = read_plays(fetch_plays())
     except Refused as refused:

@@ -14,7 +14,7 @@ from dither.tasks.language_model.specs import LanguageModel
 
 
 @pytest.mark.parametrize(("states", "order"), [(2, 1), (3, 1), (2, 3), (3, 2)])
-def test_the_law_sums_to_one_and_has_the_entropy_it_says(states, order):
+def test_distribution_sums_to_one_with_its_entropy(states, order):
     chain = MarkovChain(states, order=order, concentration=0.5, seed=3)
     for length in range(1, 6):
         texts = ["".join(letters) for letters in product(ALPHABET[:states], repeat=length)]
@@ -23,7 +23,7 @@ def test_the_law_sums_to_one_and_has_the_entropy_it_says(states, order):
         assert chain.entropy(length) == pytest.approx((np.exp(-nats) * nats).sum(), abs=1e-12)
 
 
-def test_the_chain_is_stationary():
+def test_chain_is_stationary():
     chain = MarkovChain(3, order=2, seed=1)
     for text in map("".join, product("abc", repeat=2)):  # p(x1 x2) is that of (x2 x3) as well
         later = sum(exp(-chain.nats(before + text)) for before in "abc")
@@ -31,7 +31,7 @@ def test_the_chain_is_stationary():
     assert chain.entropy(50) - chain.entropy(49) == pytest.approx(chain.rate, abs=1e-12)
 
 
-def test_drawn_text_follows_the_law():
+def test_text_follows_the_distribution():
     chain = MarkovChain(4, concentration=0.3, seed=5)
     text = chain.text(40_000)
     counts = np.zeros((4, 4))
@@ -43,7 +43,7 @@ def test_drawn_text_follows_the_law():
     assert chain.nats(text) / len(text) == pytest.approx(chain.rate, rel=0.03)
 
 
-def test_texts_are_reproducible_and_those_of_other_streams_differ():
+def test_texts_are_a_function_of_seed_and_stream():
     one, other = MarkovChain(8, seed=2), MarkovChain(8, seed=2)
     assert one.text(100) == other.text(100)
     assert one.text(100, stream=1) != one.text(100)
@@ -51,7 +51,7 @@ def test_texts_are_reproducible_and_those_of_other_streams_differ():
     assert one.text(200)[:100] == one.text(100)
 
 
-def test_a_text_is_drawn_in_pieces_and_is_the_same(monkeypatch):
+def test_chunks_do_not_change_the_text(monkeypatch):
     chain = MarkovChain(8, order=2, seed=2)
     text = chain.text(1000)
     monkeypatch.setattr(markov, "PIECE", 7)
@@ -59,8 +59,8 @@ def test_a_text_is_drawn_in_pieces_and_is_the_same(monkeypatch):
 
 
 @pytest.mark.parametrize("length", [1, 3, 40, 300, 3000])
-def test_the_space_of_a_text_is_told_without_drawing_it_all(length):
-    """Some of the 30 letters are rare: short texts lack them, and the space says so as the corpus does."""
+def test_space_without_drawing_the_text(length):
+    """Some of the 30 letters are rare and missing in short texts; space and corpus agree."""
     data = MarkovText(states=30, concentration=0.05, length=length, held=10, seed=4)
     assert data.characters() == data.build().characters()
     for more in ({}, {"end_of_text": True}):
@@ -68,7 +68,7 @@ def test_the_space_of_a_text_is_told_without_drawing_it_all(length):
         assert spec.space() == spec.build().space
 
 
-def test_a_text_of_the_largest_length_is_not_drawn_for_its_space(monkeypatch):
+def test_space_of_the_longest_text(monkeypatch):
     pieces = MarkovChain._pieces
     drawn = []
 
@@ -83,13 +83,13 @@ def test_a_text_of_the_largest_length_is_not_drawn_for_its_space(monkeypatch):
     assert 0 < sum(drawn) < 1_000_000
 
 
-def test_every_symbol_has_a_number_of_its_own():
+def test_symbols_have_distinct_numbers():
     chain = MarkovChain(62, seed=1)
     first = [exp(-chain.nats(letter)) for letter in ALPHABET]
     assert first == pytest.approx(chain.stationary.tolist())
 
 
-def test_a_chain_that_can_be_nothing_is_refused():
+def test_invalid_chains():
     for states, order, concentration in ((1, 1, 1.0), (63, 1, 1.0), (4, 0, 1.0), (4, 1, 0.0)):
         with pytest.raises(ValueError, match="states <= 62"):
             MarkovChain(states, order=order, concentration=concentration)
@@ -98,7 +98,7 @@ def test_a_chain_that_can_be_nothing_is_refused():
 
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "chars"])
-def test_the_task_says_what_no_model_can_beat(tokenizer):
+def test_entropy_baselines(tokenizer):
     spec = LanguageModel(data=MarkovText(states=5, length=2_000, held=1_003, seed=4), tokenizer=tokenizer, length=10)
     found, chain = spec.build().baselines(), MarkovChain(5, seed=4)
     exact = (100 * chain.entropy(10) + chain.entropy(3)) / 1_003
@@ -110,7 +110,7 @@ def test_the_task_says_what_no_model_can_beat(tokenizer):
     assert found["nats_per_token/source"] < found["nats_per_token/unigram"]
 
 
-def test_a_tokenizer_of_another_grain_gets_no_figures():
+def test_no_entropy_baseline_for_other_tokenizers():
     chain = MarkovChain(3)
     assert distribution_baselines(chain, [], Bytes()) == {}
     assert distribution_baselines(chain, [Bytes().encode("abé")], Bytes()) == {}

@@ -1,4 +1,4 @@
-"""Figures of text: their intervals, the parts of the bound, accuracy by noise, and how varied samples are."""
+"""Text metrics: intervals, parts of the bound, accuracy by noise level, and diversity."""
 
 from math import log, sqrt
 from types import SimpleNamespace
@@ -34,12 +34,12 @@ def windows(texts, known=0):
 
 
 def noised(clean, sigma):
-    """A state in which nothing was moved, at levels given per row."""
+    """A clean state at given noise levels per row."""
     level = torch.as_tensor(sigma, dtype=torch.float32).expand(len(clean.x0))
     return Noised(clean.x0, State.of(clean.x0), Noise(level, level), ~clean.fixed, clean.valid, clean.fixed)
 
 
-def test_each_window_adds_its_nats_tokens_and_characters():
+def test_sums_per_window():
     clean = windows(["zwölf", "abc", "é"], known=1)
     measured = Measured(torch.rand(3, 6), (~clean.fixed).float())
     metrics = TextMetrics(Bytes(), SPACE)
@@ -52,7 +52,7 @@ def test_each_window_adds_its_nats_tokens_and_characters():
         assert figures[name] == pytest.approx(float(above.sum() / below.sum()))
 
 
-def test_bits_have_no_interval_where_tokens_weigh_unlike():
+def test_no_interval_of_bits_for_unequal_weights():
     clean = windows(["abc", "abcd"])
     measured = Measured(torch.rand(2, 4), torch.rand(2, 4) * ~clean.fixed)
     sums = TextMetrics(Bytes(), SPACE).per_sample(clean, measured)
@@ -60,7 +60,7 @@ def test_bits_have_no_interval_where_tokens_weigh_unlike():
     assert float(sums["nats_per_token"][0].sum()) == pytest.approx(float(measured.total()))
 
 
-def test_parts_of_the_bound_are_means_over_the_same_tokens():
+def test_parts_of_the_bound():
     clean = windows(["abc", "abcd"])
     free = (~clean.fixed).float()
     metrics = TextMetrics(Bytes(), SPACE)
@@ -74,7 +74,7 @@ def test_parts_of_the_bound_are_means_over_the_same_tokens():
     assert found["nats_per_token_reconstruction"] == pytest.approx(0.5)
 
 
-def test_accuracy_by_noise_asks_for_tokens_in_doubt_only():
+def test_accuracy_counts_targets_only():
     clean = windows(["abcd", "abcd", "abc"])
     sigma = torch.tensor([0.1, 5.0, 5.0])  # 10 % and 99 % lost
     state = noised(clean, sigma)
@@ -93,7 +93,7 @@ def test_accuracy_by_noise_asks_for_tokens_in_doubt_only():
     assert not any(name.startswith("text_accuracy_25") for name in found)
 
 
-def test_repetition_is_the_share_of_long_grams_that_came_before():
+def test_repetition():
     assert repetition(np.arange(20)) == 0
     loop = np.tile(np.arange(5), 8)  # 33 grams of 8, 5 of them different
     assert repetition(loop) == pytest.approx(1 - 5 / 33)
@@ -111,7 +111,7 @@ def test_metrics_of_no_samples_are_nan():
     assert all(np.isnan(value) for value in found.values())
 
 
-def test_the_ngram_judge_has_a_perplexity_beside_that_of_real_text():
+def test_ngram_perplexity():
     splits = {"train": [Document.of("t", "abab" * 50)], "valid": [Document.of("v", "abab")], "test": []}
     task = LanguageModelling(Corpus("mine", splits), Bytes(), length=4, ngrams=2)
     like = task.like(2, seed=0)
@@ -123,8 +123,8 @@ def test_the_ngram_judge_has_a_perplexity_beside_that_of_real_text():
     assert task.baselines()["ngram_perplexity/real"] < found["ngram_perplexity"]
 
 
-def test_strong_baselines_of_large_splits_take_a_part(monkeypatch):
-    """The end of what they learn from and the beginning of what they predict, so that they stay quick."""
+def test_strong_baselines_of_large_splits(monkeypatch):
+    """They learn from the end of the training ids and predict the beginning of the others."""
     rng = np.random.default_rng(0)
     train, held = (rng.integers(97, 101, n) for n in (4000, 3000))
     model = WittenBell(train, size=256, order=2)
@@ -135,8 +135,8 @@ def test_strong_baselines_of_large_splits_take_a_part(monkeypatch):
     assert found["nats_per_token/2-gram"] == pytest.approx(model.nats(held[:500])[1] / 500)
 
 
-def test_intervals_of_nats_and_bits_agree_where_every_token_is_a_character():
-    """The relative width is that of the nats: sqrt of the variance of the residuals, over the sum."""
+def test_intervals_of_nats_and_bits_agree_for_characters():
+    """The relative width of both is sqrt(sum of squared residuals) / sum."""
     clean = windows(["abcd"] * 40)
     measured = Measured(torch.rand(40, 4), torch.ones(40, 4))
     sums = TextMetrics(Bytes(), SPACE).per_sample(clean, measured)

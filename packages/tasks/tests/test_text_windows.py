@@ -39,8 +39,8 @@ def byte_pairs(tmp_path_factory) -> Learned:
 
 @settings(deadline=None)
 @given(TEXT, TEXT)
-def test_every_text_comes_back_with_its_end(byte_pairs, text, other):
-    marked = text + "<|endoftext|>" + other  # in a text it is just letters
+def test_round_trip_with_end_of_text(byte_pairs, text, other):
+    marked = text + "<|endoftext|>" + other  # in a text it is encoded as letters
     known = Ended(Characters("".join(sorted({*marked, "\n"}))))
     for tokenizer in (byte_pairs, Ended(Bytes()), known):
         ids = tokenizer.encode(marked)
@@ -55,8 +55,8 @@ def test_every_text_comes_back_with_its_end(byte_pairs, text, other):
         assert tokenizer.characters(whole) == len(text + other)
 
 
-def test_an_end_is_one_id_more_and_another_tokenizer():
-    ended = load_tokenizer("bytes", lambda: corpus("never asked"), end_of_text=True)
+def test_added_end_changes_size_and_fingerprint():
+    ended = load_tokenizer("bytes", lambda: corpus("unused"), end_of_text=True)
     assert (ended.size, ended.end, ended.separator, ended.name) == (257, 256, (), "bytes")
     assert ended.fingerprint != Bytes().fingerprint
     assert Ended(Characters("ab")).unknown == Characters("ab").unknown
@@ -64,7 +64,7 @@ def test_an_end_is_one_id_more_and_another_tokenizer():
         Ended(ended)
 
 
-def test_byte_pairs_have_as_many_ids_as_asked_and_end_last(byte_pairs, tmp_path, monkeypatch):
+def test_byte_pairs_have_the_requested_size(byte_pairs, tmp_path, monkeypatch):
     monkeypatch.setenv("DITHER_DATA", str(tmp_path))
     assert (byte_pairs.name, byte_pairs.size, byte_pairs.end) == ("bpe:290", 290, 289)
     assert load_tokenizer("bpe:290", lambda: corpus(TRAIN)).fingerprint == byte_pairs.fingerprint
@@ -78,18 +78,18 @@ def test_byte_pairs_have_as_many_ids_as_asked_and_end_last(byte_pairs, tmp_path,
         assert [m.path for m in LanguageModel(data=StdlibText(), tokenizer=wrong).check()] == [("tokenizer",)]
 
 
-def test_byte_pairs_are_learned_once_and_again_if_damaged(tmp_path, monkeypatch):
+def test_byte_pairs_are_cached_and_damage_is_repaired(tmp_path, monkeypatch):
     monkeypatch.setenv("DITHER_DATA", str(tmp_path))
     first = load_tokenizer("bpe:280", lambda: corpus(TRAIN))
     with monkeypatch.context() as patch:
         patch.setattr(learning, "_learn", lambda *given: pytest.fail("learned again"))
         assert load_tokenizer("bpe:280", lambda: corpus(TRAIN)).fingerprint == first.fingerprint
-    (kept,) = (path for path in (tmp_path / "tokenizers").iterdir() if "sidecar" not in path.name)
-    kept.write_text(kept.read_text().replace('"the"', '"hte"') + " ")
+    (cached,) = (path for path in (tmp_path / "tokenizers").iterdir() if "sidecar" not in path.name)
+    cached.write_text(cached.read_text().replace('"the"', '"hte"') + " ")
     assert load_tokenizer("bpe:280", lambda: corpus(TRAIN)).fingerprint == first.fingerprint
 
 
-def test_the_space_of_byte_pairs_is_known_without_reading(monkeypatch):
+def test_space_of_byte_pairs_reads_nothing(monkeypatch):
     monkeypatch.setattr(StdlibText, "build", lambda self: pytest.fail("the text was read"))
     (field,) = LanguageModel(data=StdlibText(), tokenizer="bpe:1000").space().fields
     assert (field.size, field.end) == (1000, 999)
@@ -100,7 +100,7 @@ def test_the_space_of_byte_pairs_is_known_without_reading(monkeypatch):
 
 
 @given(st.lists(st.text("ab \n.", max_size=60), max_size=8))
-def test_pieces_do_not_depend_on_blocks(blocks):
+def test_chunks_do_not_depend_on_blocks(blocks):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pieces, "PIECE", 5)
         found = list(pieces.cut_pieces(blocks))
@@ -112,7 +112,7 @@ def test_pieces_do_not_depend_on_blocks(blocks):
         assert not right[0].isspace()
 
 
-def test_a_text_without_line_ends_does_not_fill_memory(monkeypatch):
+def test_text_without_line_ends_is_cut(monkeypatch):
     monkeypatch.setattr(pieces, "LONGEST", 50)
     found = list(pieces.cut_pieces(["word " * 4] * 30 + ["x" * 200]))
     assert "".join(found) == "word " * 120 + "x" * 200
@@ -124,7 +124,7 @@ def streams():
 
 
 @given(streams(), st.sampled_from(["stream", "separate"]), st.integers(0, 2))
-def test_windows_are_those_of_the_plain_way(shape, documents, gap):
+def test_windows_equal_slices(shape, documents, gap):
     sizes, length, shard = shape
     ids = np.arange(1, sum(sizes) + gap * (len(sizes) - 1) + 1, dtype=np.uint16)
     starts = np.cumsum([0, *(size + gap for size in sizes)])[:-1]
@@ -148,7 +148,7 @@ def test_windows_are_those_of_the_plain_way(shape, documents, gap):
 
 
 @given(streams(), st.integers(0, 100), st.integers(0, 100))
-def test_several_arrays_are_read_as_one(shape, start, stop):
+def test_joined_arrays(shape, start, stop):
     ids = np.arange(sum(shape[0]), dtype=np.uint16)
     joined = Joined([ids[at : at + shape[2]] for at in range(0, len(ids), shape[2])])
     assert len(joined) == len(ids)
@@ -156,7 +156,7 @@ def test_several_arrays_are_read_as_one(shape, start, stop):
     assert joined[-start:].tolist() == ids[-start:].tolist()
 
 
-def test_documents_apart_end_and_are_padded():
+def test_separate_documents_are_padded():
     made = LanguageModelling(corpus("one", "three!", "x"), Ended(Bytes()), length=4, documents="separate")
     clean = made.batch("train", range(made.size("train")))
     rows = [bytes(i for i in row[keep].tolist() if i < 256) for row, keep in zip(clean.x0, clean.valid, strict=True)]
@@ -166,7 +166,7 @@ def test_documents_apart_end_and_are_padded():
     assert made.space.fields[0].end == 256
 
 
-def test_drawn_samples_are_as_long_as_documents_are():
+def test_samples_are_as_long_as_documents():
     made = LanguageModelling(corpus("one", "three!", "x"), Ended(Bytes()), length=4, documents="separate", prompt="a")
     lengths = made.like(400, seed=1).valid.sum(1)
     assert set(lengths.tolist()) == {2, 3, 4}
@@ -175,7 +175,7 @@ def test_drawn_samples_are_as_long_as_documents_are():
     assert made.like(2, seed=0).known.tolist() == [[True, False, False, False]] * 2
 
 
-def test_a_sample_is_shown_and_judged_up_to_its_end():
+def test_sample_ends_at_the_end_of_text():
     made = LanguageModelling(corpus("some text to learn"), Ended(Bytes()), length=6)
     samples = torch.tensor([[97, 98, 256, 99, 256, 256], [97, 98, 99, 100, 101, 102], [256] * 6])
     assert [picture.text for picture in made.plots(samples, made.like(3, seed=0))] == ["ab", "abcdef", ""]
@@ -185,7 +185,7 @@ def ended(*train: str, **options: object) -> LanguageModelling:
     return LanguageModelling(corpus(*train), Ended(Bytes()), length=4, documents="ended", **options)
 
 
-def test_documents_that_are_to_end_fill_their_window_with_the_end():
+def test_ended_documents_fill_their_window():
     made = ended("one", "three!", "x")
     clean = made.batch("train", range(made.size("train")))
     assert clean.valid.all()
@@ -193,7 +193,7 @@ def test_documents_that_are_to_end_fill_their_window_with_the_end():
     assert made.like(3, seed=0).valid.all()
 
 
-def test_what_only_fills_a_window_counts_as_no_token_but_its_nats_count():
+def test_fill_counts_nats_but_no_tokens():
     made = ended("one", "three!", "x")
     clean = made.batch("train", range(made.size("train")))
     figures = made.metrics()
@@ -208,13 +208,13 @@ def test_what_only_fills_a_window_counts_as_no_token_but_its_nats_count():
     assert bits.sum() / characters.sum() == pytest.approx(figures.compute()["bits_per_char"])
 
 
-def test_the_variety_of_samples_is_taken_up_to_their_end():
+def test_diversity_up_to_the_end_of_text():
     made = ended("one", "three!", "x")
     rows = torch.tensor([[97, 256, 256, 256], [97, 98, 99, 256]])
     assert made.sample_metrics(rows, made.like(2, seed=0))["distinct_1"] == 1
 
 
-def test_documents_cannot_end_without_an_end():
+def test_ended_documents_require_an_end_of_text():
     with pytest.raises(Refused) as refused:
         LanguageModelling(corpus("one", "two"), Bytes(), length=4, documents="ended")
     assert refused.value.codes == ["misfit"]
@@ -224,7 +224,7 @@ def test_documents_cannot_end_without_an_end():
     assert not [*LanguageModel(data=StdlibText(), tokenizer="bytes", documents="ended", end_of_text=True).check()]
 
 
-def test_what_only_fills_a_window_is_no_question_of_accuracy():
+def test_fill_is_excluded_from_accuracy():
     made = ended("one")
     clean = made.batch("train", [0])  # o n e end
     x0 = torch.tensor([[120, 256, 256, 256]])

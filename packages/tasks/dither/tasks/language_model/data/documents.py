@@ -18,7 +18,7 @@ __all__ = ["NAMED", "SourceDocument", "find_sources", "read_documents"]
 NAMED = ("stdlib", "shakespeare")
 """Texts that are named instead of a path."""
 ROWS = 256
-"""Rows of a Parquet file that are read at once."""
+"""Rows per read of a Parquet file."""
 
 
 @dataclass(frozen=True)

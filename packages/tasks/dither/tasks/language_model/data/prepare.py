@@ -157,7 +157,7 @@ def convert(spec: ConvertedText) -> str:
     """Convert a text; a folder that holds the same already is left alone.
 
     Raises:
-        Refused: There is no text, the folder holds something else, or the tokenizer is not available.
+        Refused: No text was found, the folder holds something else, or the tokenizer is not available.
     """
     from ...prepared.rejected import RejectedRows
     from .documents import find_sources, read_documents

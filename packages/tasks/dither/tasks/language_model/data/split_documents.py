@@ -49,7 +49,7 @@ SORTS = {
 
 @dataclass(frozen=True)
 class Survey:
-    """Result of the first pass; 17 bytes an entry, whatever the length of the text.
+    """Result of the first pass; 17 bytes an entry.
 
     Attributes:
         keys: 64-bit digest of each text.
@@ -102,7 +102,7 @@ def survey(
         characters: Stop after the document that reaches this many.
 
     Raises:
-        Refused: There is no text.
+        Refused: No text was found.
     """
     keys, sizes, taken, total, stopped = array("Q"), array("q"), 0, 0, False
     for entry in entries:

@@ -54,7 +54,7 @@ RESIDENT = 1 << 20
 """Corpora up to this size are encoded in memory each time; larger ones are cached on disk."""
 
 BLOCK = 1 << 24
-"""Ids read at once to compute a checksum."""
+"""Ids per read when computing a checksum."""
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ class Windows:
         """Return the ids of windows, and which of them are not padding.
 
         Raises:
-            IndexError: There is no window of that number.
+            IndexError: A number is out of range.
         """
         numbers = np.asarray(rows, np.int64)
         if numbers.size and not (numbers.min() >= 0 and numbers.max() < len(self)):
