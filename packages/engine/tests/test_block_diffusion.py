@@ -1,4 +1,4 @@
-"""Block diffusion against brute force: the bound is the likelihood, block by block, and sampling draws from the law."""
+"""Block diffusion against brute force: the bound equals the likelihood, and samples follow the distribution."""
 
 import itertools
 import math
@@ -48,15 +48,15 @@ def process_of(kind, length=LENGTH, ids=IDS, estimator="time", predict="posterio
     return TokenProcess(plain, table, TimestepSampling(geometric(1e-4, 20.0), level, t_min), predict)
 
 
-class Told:
-    """A memory of clean ids."""
+class Cache:
+    """A cache of clean ids."""
 
     def __init__(self):
         self.length, self.x = 0, None
 
 
 class Tabular(nn.Module):
-    """Knows a joint over sequences: p(x_0 | x_t of the block, x_0 of the blocks before), by enumeration."""
+    """The exact p(x_0 | x_t of the block, x_0 of the blocks before) of a joint distribution, by enumeration."""
 
     def __init__(self, process, joint, size):
         super().__init__()
@@ -80,7 +80,7 @@ class Tabular(nn.Module):
     trunk = forward
 
     def new_cache(self):
-        return Told()
+        return Cache()
 
     def block(self, past, x, t):
         done, width, ids = past.shape[1], x.shape[1], self.joint.shape[0]
@@ -89,10 +89,10 @@ class Tabular(nn.Module):
         sequences = torch.tensor(list(itertools.product(range(ids), repeat=done + width)))
         weight = joint.expand(len(x), -1) * (sequences[None, :, :done] == past[:, None]).all(-1)
         alpha = (-self.process.schedule(t.double()).sigma).exp()[..., None]
-        landed = self.process.table.on("cpu")[0][x][..., None]
-        likely = alpha * (torch.arange(ids) == x[..., None]) + (1 - alpha) * landed
+        prior = self.process.table.on("cpu")[0][x][..., None]
+        likelihood = alpha * (torch.arange(ids) == x[..., None]) + (1 - alpha) * prior
         for place in range(width):
-            weight = weight * likely[:, place][:, sequences[:, done + place]]
+            weight = weight * likelihood[:, place][:, sequences[:, done + place]]
         clean = torch.zeros(*x.shape, self.process.space.vocab, dtype=torch.float64)
         for place in range(width):
             clean[:, place].index_add_(1, sequences[:, done + place], weight)
@@ -116,37 +116,37 @@ def everything(ids, length):
 
 
 def pairs(process, length=LENGTH, ids=IDS):
-    """Every clean sequence beside every noised one."""
+    """All pairs of clean and noised sequences."""
     x0, x_t = everything(ids, length), everything(process.space.vocab, length)
     return x0.repeat_interleave(len(x_t), 0), x_t.repeat(len(x0), 1)
 
 
-def chances(process, x0, x_t, t):
+def transition_probabilities(process, x0, x_t, t):
     """q(x_t | x_0) from the definition."""
     alpha = math.exp(-float(process.schedule(torch.tensor([t], dtype=torch.float64)).sigma))
     return (alpha * (x0 == x_t) + (1 - alpha) * process.table.on("cpu")[0][x_t]).prod(1)
 
 
 def bound_of_all(system, monkeypatch, nodes=80):
-    """The bound of every sequence without any drawing: all x_t, weighed, and Gauss-Legendre over t."""
+    """The bound of every sequence by enumeration of x_t and Gauss-Legendre quadrature over t."""
     process = system.process
     x0, x_t = pairs(process)
 
-    def given(clean, noise, moved):
+    def enumerated(clean, noise, moved):
         rows, prior = system.blocks.rows(x_t), process.table.on("cpu")
         return Noised(
             clean.x0, State.of(rows), noise, ~clean.fixed & (prior[0][rows] > 0), clean.valid, clean.fixed, prior
         )
 
-    monkeypatch.setattr(process, "_noised", given)
+    monkeypatch.setattr(process, "_noised", enumerated)
     clean, each, t_min = Clean.of(x0), process.space.vocab**LENGTH, process.clock.t_min
     place, share = np.polynomial.legendre.leggauss(nodes)
     total = torch.zeros(IDS**LENGTH, LENGTH, dtype=torch.float64)
     for t, part in zip(t_min + (1 - t_min) * (1 + place) / 2, share / 2, strict=True):
-        q = chances(process, x0, x_t, t)
+        q = transition_probabilities(process, x0, x_t, t)
         measured = system(clean, torch.full((len(x0),), t, dtype=torch.float64))
         total += (1 - t_min) * part * (q[:, None] * measured.values * measured.weights).view(-1, each, LENGTH).sum(1)
-    q = chances(process, x0, x_t, t_min)
+    q = transition_probabilities(process, x0, x_t, t_min)
     ends = system.bounded(clean, Measured(torch.zeros(x0.shape).double(), torch.ones(x0.shape))).values
     return total + (q[:, None] * ends).view(-1, each, LENGTH).sum(1)
 
@@ -164,10 +164,10 @@ def block_nats(joint, size):
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("kind", ["absorbing", "uniform", "marginal"])
-def test_the_bound_is_the_likelihood_block_by_block(kind, size, monkeypatch):
-    """A model that knows a joint has a tight bound: of every sequence, the sum over blocks of -log p(block | before).
+def test_bound_equals_the_likelihood_of_blocks(kind, size, monkeypatch):
+    """With the exact model, the bound of every sequence is the sum over blocks of -log p(block | before).
 
-    Its mean over the joint is the entropy, and over other data the entropy plus the divergence.
+    Its mean over other data is their entropy plus the divergence.
     """
     joint = joint_of(*[IDS] * LENGTH)
     system = system_of(process_of(kind), joint, size)
@@ -181,8 +181,8 @@ def test_the_bound_is_the_likelihood_block_by_block(kind, size, monkeypatch):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_what_is_drawn_has_that_mean(size):
-    """Times per block and noise as they are drawn, under each estimator of an absorbing process."""
+def test_random_estimates_have_that_mean(size):
+    """With random times per block and random noise, for each estimator of an absorbing process."""
     joint, n = joint_of(*[IDS] * LENGTH), 20_000
     rows = torch.randint(0, IDS, (n, LENGTH))
     expected = block_nats(joint, size).sum(1)[(rows * torch.tensor([4, 2, 1])).sum(1)]
@@ -198,7 +198,7 @@ def test_what_is_drawn_has_that_mean(size):
 
 @pytest.mark.parametrize("length", [3, 5])
 def test_blocks_of_one_are_autoregressive(length):
-    """With one token masked for sure there is nothing left to chance: every draw is -log p(x_l | x_<l), exactly."""
+    """With exactly one masked token nothing is random: the loss is -log p(x_l | x_<l)."""
     joint = joint_of(*[IDS] * length)
     process = process_of("absorbing", length, estimator="mask-count", t_min=0.0)
     system = system_of(process, joint, 1, masked_ce)
@@ -221,8 +221,8 @@ def test_one_block_is_ordinary_diffusion(kind):
     assert found[0].std() > 0
 
 
-def test_times_of_blocks_are_stratified_and_even_for_each():
-    """One in each of n * blocks strata, dealt out so that every row and every block gets any time."""
+def test_times_of_blocks_are_stratified_and_uniform():
+    """One in each of n * blocks strata, shuffled so that times are uniform for every row and block."""
     process, blocks, n = process_of("uniform", 7), BlockDiffusion(7, 3), 5
     drawn = torch.stack([blocks.times(process, n) for _ in range(1500)])
     assert drawn.shape == (1500, n, 7)
@@ -235,7 +235,7 @@ def test_times_of_blocks_are_stratified_and_even_for_each():
         assert kstest(each[:, place].numpy(), "uniform").pvalue > 1e-4
 
 
-def test_the_model_is_told_times_per_position_and_zero_of_the_context():
+def test_model_receives_times_per_position_and_context_at_zero():
     system = system_of(process_of("uniform", 5, level="log-sigma"), joint_of(*[IDS] * 5), 2)
     clean = Clean.of(torch.randint(0, IDS, (4, 5)))
     system.model.block = lambda past, x, t: torch.zeros(*x.shape, IDS, dtype=torch.float64)
@@ -249,7 +249,7 @@ def test_the_model_is_told_times_per_position_and_zero_of_the_context():
 
 
 @pytest.mark.parametrize("estimator", ["time", "importance", "mask-count"])
-def test_fixed_positions_are_neither_noised_nor_counted(estimator):
+def test_fixed_positions_are_excluded(estimator):
     process = process_of("absorbing", 7, 4, estimator)
     system = system_of(process, torch.ones([4] * 7), 3)
     valid, known = torch.rand(40, 7) < 0.8, torch.rand(40, 7) < 0.4
@@ -264,23 +264,23 @@ def test_fixed_positions_are_neither_noised_nor_counted(estimator):
     if estimator == "mask-count":
         for start in (0, 3, 6):
             free, masked = ((part[:, start : start + 3]).any(1) for part in (~clean.fixed, noised.target_mask))
-            assert torch.equal(free, masked), "a block with something to mask has nothing masked"
+            assert torch.equal(free, masked), "every block with maskable positions has a masked one"
 
 
-def law_of(states, ids, length):
+def histogram(states, ids, length):
     code = (states * ids ** torch.arange(length - 1, -1, -1)).sum(1)
     return torch.bincount(code, minlength=ids**length)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("kind", ["absorbing", "uniform"])
-def test_samples_behind_a_cache_have_the_law(kind, size):
+def test_cached_samples_follow_the_distribution(kind, size):
     n, joint = 6_000, joint_of(3, 3, 3)
     inner = FirstHitting() if kind == "absorbing" else Ancestral(100, 1e-4)
     system = system_of(process_of(kind, 3, 3), joint, size, inner=inner)
     (*_, last) = walk(system, Clean.of(torch.zeros(n, 3, dtype=torch.long)))
     expected = (joint / joint.sum()).flatten() * n
-    assert chisquare(law_of(last, 3, 3).numpy(), expected.numpy()).pvalue > 1e-3
+    assert chisquare(histogram(last, 3, 3).numpy(), expected.numpy()).pvalue > 1e-3
 
 
 def denoiser(process, size, position="learned", **options):
@@ -295,16 +295,16 @@ def denoiser(process, size, position="learned", **options):
 
 
 class Recording:
-    """Draws as another sampler does, and keeps what it was told."""
+    """A sampler that records the predictions of another one."""
 
     def __init__(self, inner):
-        self.inner, self.kept = inner, []
+        self.inner, self.calls = inner, []
 
     def __call__(self, process, session, like):
         def recorded(state, t):
-            said = session(state, t)
-            self.kept.append((session.start, state.x.clone(), t.clone(), said.log_clean().clone()))
-            return said
+            prediction = session(state, t)
+            self.calls.append((session.start, state.x.clone(), t.clone(), prediction.log_clean().clone()))
+            return prediction
 
         yield from self.inner(process, recorded, like)
 
@@ -312,8 +312,8 @@ class Recording:
 @pytest.mark.parametrize(("size", "prompt"), [(1, 0), (3, 0), (4, 6), (4, 8), (5, 1), (10, 3), (11, 0)])
 @pytest.mark.parametrize("position", ["learned", "none"])
 @pytest.mark.parametrize(("kind", "level"), [("absorbing", "t"), ("uniform", "log-sigma"), ("uniform", "sigma")])
-def test_sampling_is_what_training_computes(kind, level, position, size, prompt):
-    """Every prediction on the way, behind the cache, is that of the pass over [x_t | x_0] without one."""
+def test_sampling_equals_training(kind, level, position, size, prompt):
+    """Every prediction with the cache equals that of the training pass over [x_t | x_0]."""
     process = process_of(kind, 11, 6, level=level, predict="posterior", t_min=1e-3)
     inner = Recording(Ancestral(3, 1e-2))
     system = Diffusion(
@@ -324,23 +324,23 @@ def test_sampling_is_what_training_computes(kind, level, position, size, prompt)
     like = Clean.of(torch.randint(0, 6, (3, 11)), known=known)
     (*_, x0) = walk(system, like)
     assert torch.equal(x0[known], like.x0[known])
-    assert len(inner.kept) == 4 * (math.ceil(11 / size) - prompt // size)
+    assert len(inner.calls) == 4 * (math.ceil(11 / size) - prompt // size)
     clean = Clean.of(x0)
-    for start, x, t, said in inner.kept:
+    for start, x, t, log_clean in inner.calls:
         part = slice(start, start + x.shape[1])
         whole, level_of = x0.clone(), torch.rand(3, 1).expand(-1, 11).clone()
         whole[:, part], level_of[:, part] = x, t[:, None]
         with torch.no_grad():
             expected = system.denoise(State.of(whole), level_of, clean, context=system.context(clean)).log_clean()
-        torch.testing.assert_close(said, expected[:, part], atol=1e-5, rtol=0)
+        torch.testing.assert_close(log_clean, expected[:, part], atol=1e-5, rtol=0)
 
 
-def test_a_session_remembers_at_time_zero():
-    """The level of the block that was drawn last plays no part in what is remembered of it."""
+def test_cache_holds_states_at_time_zero():
+    """The noise level of the last sampled block does not affect its cached states."""
     process = process_of("uniform", 6, 4)
     system = Diffusion(None, process, denoiser(process, 2), score_entropy, None, blocks=BlockDiffusion(6, 2)).eval()
     like, x = Clean.of(torch.zeros(2, 6, dtype=torch.long)), torch.randint(0, 4, (2, 4))
-    said = []
+    predictions = []
     with torch.no_grad():
         for t in (0.1, 0.9):
             session = Session(system, like)
@@ -348,11 +348,11 @@ def test_a_session_remembers_at_time_zero():
             session.append(x[:, :2])
             session(State.of(x[:, 2:]), torch.full((2,), t)).log_clean()
             session.append(x[:, 2:])
-            said.append(session(State.of(x[:, :2]), torch.full((2,), 0.5)).log_clean())
-    assert torch.equal(*said)
+            predictions.append(session(State.of(x[:, :2]), torch.full((2,), 0.5)).log_clean())
+    assert torch.equal(*predictions)
 
 
-def test_what_is_block_diffusion():
+def test_of_model_and_space():
     assert BlockDiffusion.of(space(10), ModelFacts(4)) == BlockDiffusion(10, 4)
     assert BlockDiffusion.of(space(10), ModelFacts()) is None
     assert BlockDiffusion.of(TokenSpace((Field("a", 4, 3), Field("b", 4, 3))), ModelFacts(4)) is None
@@ -360,7 +360,7 @@ def test_what_is_block_diffusion():
 
 
 @pytest.mark.parametrize(("length", "size"), [(6, 2), (7, 3), (5, 5), (4, 1)])
-def test_rows_and_whole_undo_each_other(length, size):
+def test_whole_inverts_rows(length, size):
     blocks, x = BlockDiffusion(length, size), torch.randn(3, length, 2)
     rows = blocks.rows(x)
     assert rows.shape == (3 * blocks.count, size, 2)
