@@ -92,10 +92,10 @@ def test_a_head_that_draws_fills_in_patterns_where_a_mean_is_none() -> None:
     assert ((draws[0].abs() - 1).abs() < 0.4).double().mean() > 0.85
     signs = draws[0].sign()
     assert (signs == signs[..., :1]).double().mean() > 0.95  # a region is drawn as one
-    figures = evaluate(system, 128, 64)
-    assert figures is not None
-    assert figures["spread"] < 0.4  # figures are of the mean
-    assert figures == evaluate(system, 128, 64)
+    metrics = evaluate(system, 128, 64)
+    assert metrics is not None
+    assert metrics["spread"] < 0.4  # metrics are of the mean
+    assert metrics == evaluate(system, 128, 64)
 
 
 def test_draws_in_order_of_their_spread() -> None:
@@ -121,8 +121,8 @@ def test_noise_on_a_part_is_trained_and_sampled(mask: str, predict: str) -> None
     assert (x[~like.fixed] != like.x0[~like.fixed]).all()
 
 
-def test_the_model_is_told_which_values_are_noisy() -> None:
-    """The same values, noisy or not, are not the same to a model."""
+def test_the_model_sees_which_values_are_noisy() -> None:
+    """The same values, noisy or not, give different outputs."""
     system = trained(assemble(process={"use": "gaussian", "mask": "element", "ratio": 0.5}), 20)
     clean = system.task.batch("valid", range(4))
     state = system.process.corrupt(clean, torch.full((4,), 0.5)).state
@@ -144,13 +144,13 @@ def test_the_model_is_told_which_values_are_noisy() -> None:
         ({}, None),
     ],
 )
-def test_what_cannot_go_with_a_law(changes: dict[str, Any], path) -> None:
+def test_incompatible_with_a_distribution_head(changes: dict[str, Any], path) -> None:
     found = list(check_experiment(assemble(head=HEAD, **changes)))
     assert [misfit.path for misfit in found] == ([path] if path else [])
     assert not list(check_experiment(assemble(**changes)))
 
 
-def test_a_person_is_told(tmp_path, capsys) -> None:
+def test_a_misfit_is_printed_with_its_line(tmp_path, capsys) -> None:
     text = (
         QUICK.read_text("utf-8")
         .replace('loss = "mse"', 'loss = "huber"')
@@ -159,5 +159,6 @@ def test_a_person_is_told(tmp_path, capsys) -> None:
     (tmp_path / "e.toml").write_text(text, encoding="utf-8")
     assert main(["validate", str(tmp_path / "e.toml")]) == 2
     printed = capsys.readouterr().err
-    assert 'loss "huber" would train the mean of head "token-diffusion" and nothing else' in printed
-    assert 'use loss "mse"' in printed
+    assert "[misfit]" in printed
+    assert "e.toml:" in printed
+    assert 'loss "huber"' in printed

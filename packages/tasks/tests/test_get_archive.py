@@ -86,7 +86,6 @@ def test_the_packaged_tables_are_intact_and_say_where_they_are_from(subset):
     assert all(len(source["sha256"]) == 64 and source["licence"] for source in about["source"])
     matrix = read_human(subset)
     assert matrix.features.shape == (47_872 if subset == "whole" else 1_426, 282)
-    assert matrix.features.bytes_each == 1
     features = np.asarray(matrix.features)
     assert features.dtype == np.float32
     assert (features.min(), features.max()) == (0, 1)

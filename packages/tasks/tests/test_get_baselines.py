@@ -11,7 +11,7 @@ from dither.registry.flow.records import Noise, Noised, State
 from dither.registry.flow.spaces import Group
 from dither.tasks.get_region.data.region_matrix import ColumnStats
 from dither.tasks.get_region.data_specs import HumanDHS
-from dither.tasks.get_region.metrics.baselines import PENALTY, Baselines, MaskedBatch, nearest_visible, regions_beside
+from dither.tasks.get_region.metrics.baselines import PENALTY, Baselines, MaskedBatch, nearest_visible, neighbour_mean
 from dither.tasks.get_region.metrics.region_metrics import RegionMetrics, baseline_metrics
 from dither.tasks.get_region.specs import GetRegion
 
@@ -35,7 +35,7 @@ def reference(train):
     return Baselines(train, np.arange(P) % 100 == 0, GROUPS)
 
 
-def question(train, share=0.5, seed=1, mask="element"):
+def batch(train, share=0.5, seed=1, mask="element"):
     g = np.random.default_rng(seed)
     truth = train[g.integers(0, P, (B, L))]
     wanted = g.random((B, L, W)) < share if mask == "element" else np.repeat(g.random((B, L, 1)) < share, W, 2)
@@ -44,8 +44,8 @@ def question(train, share=0.5, seed=1, mask="element"):
     return MaskedBatch(truth, ~wanted, wanted, np.cumsum(g.integers(1, 9, (B, L)), 1), np.zeros(B, np.int64))
 
 
-def answers(reference, asked):
-    return {name: (guess, counted) for name, guess, counted in reference.answers(asked)}
+def predictions_of(reference, asked):
+    return {name: (guess, counted) for name, guess, counted in reference.predictions(asked)}
 
 
 def test_the_nearest_visible_region_by_brute_force():
@@ -65,7 +65,7 @@ def test_regions_beside_by_brute_force():
     g = np.random.default_rng(1)
     visible = (g.random((B, L, 1)) < 0.3) & (g.random((B, L, W)) < 0.9)
     z = g.normal(size=(B, L, W)).astype(np.float32) * visible
-    beside = regions_beside(z, visible)
+    beside = neighbour_mean(z, visible)
     for b, place in np.ndindex(B, L):
         seen = np.flatnonzero(visible[b].any(1))
         sides = [z[b, side[pick]] for side, pick in ((seen[seen <= place], -1), (seen[seen >= place], 0)) if len(side)]
@@ -74,9 +74,9 @@ def test_regions_beside_by_brute_force():
 
 
 def test_ridge_equals_that_of_scikit_learn_for_every_pattern(train, reference):
-    asked = question(train)
-    guess, counted = answers(reference, asked)["ridge"]
-    assert (counted == asked.wanted).all()
+    asked = batch(train)
+    guess, counted = predictions_of(reference, asked)["ridge"]
+    assert (counted == asked.target).all()
     standard = ColumnStats.of(train)
     z, seen = (train - standard.mean) / standard.std, asked.visible
     here = (asked.truth - standard.mean) / standard.std
@@ -85,26 +85,26 @@ def test_ridge_equals_that_of_scikit_learn_for_every_pattern(train, reference):
         if len(columns):
             fitted = Ridge(alpha=PENALTY, fit_intercept=False).fit(z[:, columns], z)
             expected = fitted.predict(here[b, place, columns][None])[0] * standard.std + standard.mean
-            wanted = asked.wanted[b, place]
+            wanted = asked.target[b, place]
             np.testing.assert_allclose(guess[b, place][wanted], expected[wanted], atol=1e-3)
 
 
 def test_ridge_of_hidden_regions_is_fitted_on_the_regions_beside(train, reference):
-    asked = question(train, mask="region")
-    guess = answers(reference, asked)["ridge"][0]
+    asked = batch(train, mask="region")
+    guess = predictions_of(reference, asked)["ridge"][0]
     standard = ColumnStats.of(train)
     z = (train - standard.mean) / standard.std
     inner = [p for p in range(1, P - 1) if p // 100 == (p - 1) // 100 == (p + 1) // 100]
     fitted = Ridge(alpha=PENALTY, fit_intercept=False).fit([(z[p - 1] + z[p + 1]) / 2 for p in inner], z[inner])
     here = (asked.truth - standard.mean) / standard.std * asked.visible
-    b, place = np.argwhere(asked.wanted[..., 0])[2]
-    expected = fitted.predict(regions_beside(here.astype(np.float32), asked.visible)[b, place][None])[0]
+    b, place = np.argwhere(asked.target[..., 0])[2]
+    expected = fitted.predict(neighbour_mean(here.astype(np.float32), asked.visible)[b, place][None])[0]
     np.testing.assert_allclose(guess[b, place], expected * standard.std + standard.mean, atol=1e-3)
 
 
 def test_similar_regions_by_brute_force(train, reference):
-    asked = question(train)
-    guess = answers(reference, asked)["similar"][0]
+    asked = batch(train)
+    guess = predictions_of(reference, asked)["similar"][0]
     standard = ColumnStats.of(train)
     z, here = (train - standard.mean) / standard.std, (asked.truth - standard.mean) / standard.std
     for b, place in ((0, 0), (1, 5), (2, 11)):
@@ -114,8 +114,8 @@ def test_similar_regions_by_brute_force(train, reference):
 
 
 def test_logistic_regression_knows_hidden_motifs_by_their_mean(train, reference):
-    asked = question(train, mask="accessibility")
-    guess, counted = answers(reference, asked)["logistic"]
+    asked = batch(train, mask="accessibility")
+    guess, counted = predictions_of(reference, asked)["logistic"]
     standard = ColumnStats.of(train)
     z = ((train - standard.mean) / standard.std)[:, :M]
     fitted = LogisticRegression(C=0.01, max_iter=500).fit(z, train[:, M] > 0)
@@ -123,17 +123,17 @@ def test_logistic_regression_knows_hidden_motifs_by_their_mean(train, reference)
     np.testing.assert_allclose(guess[..., M].ravel(), fitted.predict_proba(here)[:, 1], atol=1e-5)
     assert counted[..., M].all()
     assert not counted[..., :M].any()
-    blind = answers(reference, question(train, mask="region", share=1.1))
+    blind = predictions_of(reference, batch(train, mask="region", share=1.1))
     assert np.ptp(blind["logistic"][0][..., M]) == 0
     assert "nearest" not in blind
 
 
 def test_no_baseline_sees_what_is_hidden(train, reference):
     for mask in ("element", "region", "accessibility"):
-        asked = question(train, mask=mask)
-        other = MaskedBatch(np.where(asked.wanted, 99, asked.truth).astype(np.float32), *list(vars(asked).values())[1:])
+        asked = batch(train, mask=mask)
+        other = MaskedBatch(np.where(asked.target, 99, asked.truth).astype(np.float32), *list(vars(asked).values())[1:])
         for (name, (one, counted)), (two, _) in zip(
-            answers(reference, asked).items(), answers(reference, other).values(), strict=True
+            predictions_of(reference, asked).items(), predictions_of(reference, other).values(), strict=True
         ):
             np.testing.assert_array_equal(one[counted], two[counted], err_msg=f"{name} {mask}")
 
@@ -143,20 +143,20 @@ def fresh():
 
 
 def test_figures_bear_the_names_of_metrics_and_are_ordered_as_expected(train, reference):
-    figures = baseline_metrics(fresh, lambda cell: reference, {"": [question(train, seed=seed) for seed in range(4)]})
-    assert figures["motif_pearson/mean"] == 0
-    assert min(figures["motif_pearson/ridge"], figures["motif_pearson/similar"]) > 0.3
-    assert figures["accessibility_auc/mean"] == 0.5
-    assert figures["accessibility_auc/logistic"] > 0.7
-    assert {key for key in figures if key.endswith("/logistic")} == {
+    metrics = baseline_metrics(fresh, lambda cell: reference, {"": [batch(train, seed=seed) for seed in range(4)]})
+    assert metrics["motif_pearson/mean"] == 0
+    assert min(metrics["motif_pearson/ridge"], metrics["motif_pearson/similar"]) > 0.3
+    assert metrics["accessibility_auc/mean"] == 0.5
+    assert metrics["accessibility_auc/logistic"] > 0.7
+    assert {key for key in metrics if key.endswith("/logistic")} == {
         f"accessibility_{name}/logistic" for name in ("mse", "pearson", "spearman", "r2", "auc", "auprc")
     }
-    assert all(np.isfinite(value) for value in figures.values())
+    assert all(np.isfinite(value) for value in metrics.values())
     assert baseline_metrics(fresh, lambda cell: reference, {"": []}) == {}
 
 
 def test_each_cell_type_has_baselines_of_its_own(train):
-    asked = question(train)
+    asked = batch(train)
     asked = MaskedBatch(*list(vars(asked).values())[:4], np.array([2, -1, 2]))
     seen = []
 
@@ -164,15 +164,15 @@ def test_each_cell_type_has_baselines_of_its_own(train):
         seen.append(cell)
         return Baselines(train + 10 * (cell == 2), np.arange(P) % 100 == 0, GROUPS[:1])
 
-    figures = baseline_metrics(fresh, fit, {"": [asked, asked]})
+    metrics = baseline_metrics(fresh, fit, {"": [asked, asked]})
     assert seen == [-1, 2]
-    assert figures["motif_mse/mean"] > 40  # the wrong table was used for two of the three windows, on purpose
+    assert metrics["motif_mse/mean"] > 40  # the wrong table was used for two of the three windows, on purpose
 
 
 def test_nothing_is_fitted_on_labels_that_do_not_vary(train):
     flat = train.copy()
     flat[:, M] = 1
-    assert "logistic" not in answers(Baselines(flat, np.arange(P) == 0, GROUPS), question(train))
+    assert "logistic" not in predictions_of(Baselines(flat, np.arange(P) == 0, GROUPS), batch(train))
 
 
 def test_the_task_asks_for_the_elements_of_the_newest_evaluation():

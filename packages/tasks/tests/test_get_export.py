@@ -128,7 +128,7 @@ def test_a_single_draw_has_no_spread_and_nothing_drawn_is_said(store, tmp_path):
     assert {row["sd"] for row in rows} == {""}
     files, told = task.export(like.x0, like, "csv", tmp_path / "none")
     assert files[0].read_text().splitlines() == [",".join(HEADER)]
-    assert told == ["no value was drawn: all were given"]
+    assert told == ["no value was sampled: all were given"]
 
 
 def test_samples_asked_for_in_another_cell_type_are_compared_with_the_truth_of_that(store, arrays, tmp_path):

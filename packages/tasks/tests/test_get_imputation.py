@@ -1,4 +1,4 @@
-"""Several draws of a window: what was drawn, their mean and spread, and that a right spread is called right."""
+"""Several draws of a window: sampled values, mean and spread, and calibration."""
 
 import numpy as np
 import pytest
@@ -12,11 +12,11 @@ from dither.tasks.get_region.metrics.region_metrics import RegionMetrics
 from dither.tasks.get_region.metrics.sample_metrics import (
     Draws,
     coverage,
+    draw_groups,
     draw_metrics,
-    drawn,
     half_width,
-    judge,
-    same_windows,
+    sample_metrics,
+    sampled_mask,
 )
 
 torch.set_num_threads(1)
@@ -39,27 +39,27 @@ def fresh():
 
 
 def test_draws_of_one_window_are_found():
-    assert same_windows(like_of(3, 1, 2)) == [slice(0, 3), slice(3, 4), slice(4, 6)]
-    assert same_windows(like_of(1)) == [slice(0, 1)]
-    assert same_windows(like_of(2)[:0]) == []
+    assert draw_groups(like_of(3, 1, 2)) == [slice(0, 3), slice(3, 4), slice(4, 6)]
+    assert draw_groups(like_of(1)) == [slice(0, 1)]
+    assert draw_groups(like_of(2)[:0]) == []
     like = like_of(2)
-    like.known[1, 0, 0] ^= True  # another mask is another question
-    assert same_windows(like) == [slice(0, 1), slice(1, 2)]
+    like.known[1, 0, 0] ^= True  # another mask is another batch
+    assert draw_groups(like) == [slice(0, 1), slice(1, 2)]
 
 
 def test_what_was_drawn():
     like = like_of(2, 1)
     samples = torch.where(like.known, like.x0, like.x0 + 1)
-    assert torch.equal(drawn(samples, like), ~like.known)
+    assert torch.equal(sampled_mask(samples, like), ~like.known)
     samples[0, 2] = like.x0[0, 2]  # drawn as it was, in one draw of two: it counts
-    assert torch.equal(drawn(samples, like), ~like.known)
+    assert torch.equal(sampled_mask(samples, like), ~like.known)
     samples[1, 2] = like.x0[1, 2]  # left in sight in both: it does not
-    assert not drawn(samples, like)[:2, 2].any()
+    assert not sampled_mask(samples, like)[:2, 2].any()
     samples[..., 1] = like.x0[..., 1]  # a column that nothing acts on
-    counted = drawn(samples, like)
+    counted = sampled_mask(samples, like)
     assert not counted[..., 1].any()
     assert torch.equal(counted[2, :, 0], ~like.known[2, :, 0] & (~like.known[2, :, [0, 2]]).any(1))
-    assert not drawn(like.x0, like).any()
+    assert not sampled_mask(like.x0, like).any()
 
 
 def test_figures_of_draws_by_hand():
@@ -69,12 +69,12 @@ def test_figures_of_draws_by_hand():
     assert draws.count == 2
     np.testing.assert_allclose(draws.mean, [2, 1.5])
     np.testing.assert_allclose(draws.spread, [np.sqrt(2), np.sqrt(0.5)])
-    figures = draw_metrics(draws)
-    assert draws.binary
-    assert "draw_coverage_90" not in figures
-    assert figures["single_draw_mse"] == pytest.approx((1 + 9 + 0 + 1) / 4)
-    assert figures["spread_skill"] == pytest.approx(np.sqrt(1.25 * 1.5 / ((4 + 0.25) / 2)))
-    assert figures["draw_spread"] == pytest.approx(np.sqrt((2 + 0.5) / 2))
+    metrics = draw_metrics(draws)
+    assert draws.is_binary
+    assert "draw_coverage_90" not in metrics
+    assert metrics["single_draw_mse"] == pytest.approx((1 + 9 + 0 + 1) / 4)
+    assert metrics["spread_skill"] == pytest.approx(np.sqrt(1.25 * 1.5 / ((4 + 0.25) / 2)))
+    assert metrics["draw_spread"] == pytest.approx(np.sqrt((2 + 0.5) / 2))
     assert half_width(2, 0.9) == pytest.approx(stats.t.ppf(0.95, 1) * np.sqrt(1.5))
     assert coverage(draws) == 1
     np.testing.assert_allclose(draws.above, [1, 1])
@@ -103,21 +103,21 @@ def test_the_mean_of_the_draws_is_judged():
     like = like_of(4, 4)
     g = torch.Generator().manual_seed(1)
     samples = torch.where(like.known, like.x0, like.x0 + torch.randn(like.x0.shape, generator=g))
-    figures = judge(fresh(), samples, like)
+    metrics = sample_metrics(fresh(), samples, like)
     means = samples.reshape(2, 4, L, M).mean(1)
     asked = ~like.known[::4]
-    assert figures["masked_mse"] == pytest.approx(float((means - like.x0[::4])[asked].square().mean()), rel=1e-5)
-    assert figures["single_draw_mse"] == pytest.approx(
+    assert metrics["masked_mse"] == pytest.approx(float((means - like.x0[::4])[asked].square().mean()), rel=1e-5)
+    assert metrics["single_draw_mse"] == pytest.approx(
         float((samples - like.x0)[~like.known].square().mean()), rel=1e-5
     )
-    assert figures["masked_mse"] < figures["single_draw_mse"]
-    assert figures["draws"] == 4
+    assert metrics["masked_mse"] < metrics["single_draw_mse"]
+    assert metrics["draws"] == 4
 
 
 def test_single_draws_have_no_spread_and_nothing_has_no_figure():
     like = like_of(1, 1)
-    figures = judge(fresh(), like.x0 + 0.5 * ~like.known, like)
-    assert figures["masked_mse"] == pytest.approx(0.25)
-    assert not any(name.startswith("draw") or name.startswith("single") for name in figures)
-    assert judge(fresh(), like.x0, like) == {}
-    assert judge(fresh(), like.x0[:0], like[:0]) == {}
+    metrics = sample_metrics(fresh(), like.x0 + 0.5 * ~like.known, like)
+    assert metrics["masked_mse"] == pytest.approx(0.25)
+    assert not any(name.startswith("draw") or name.startswith("single") for name in metrics)
+    assert sample_metrics(fresh(), like.x0, like) == {}
+    assert sample_metrics(fresh(), like.x0[:0], like[:0]) == {}

@@ -1,4 +1,4 @@
-"""How sure figures are: equal to figures of windows drawn again by hand, alike however batches are cut, and honest."""
+"""How sure metrics are: equal to metrics of windows drawn again by hand, alike however batches are cut, and honest."""
 
 from types import SimpleNamespace
 
@@ -9,11 +9,11 @@ import torch
 from dither.registry.flow.records import Clean, Measured, Noise, Noised, State
 from dither.registry.flow.spaces import Group
 from dither.tasks.get_region.data.region_matrix import ColumnStats
-from dither.tasks.get_region.metrics.bootstrap import DRAWS, intervals, times_drawn
+from dither.tasks.get_region.metrics.bootstrap import DRAWS, bootstrap_weights, confidence_intervals
 from dither.tasks.get_region.metrics.column_metrics import group_metrics, rank_metrics
 from dither.tasks.get_region.metrics.predictions import Predictions, windows_of
 from dither.tasks.get_region.metrics.region_metrics import RegionMetrics
-from dither.tasks.get_region.metrics.sample_metrics import judge
+from dither.tasks.get_region.metrics.sample_metrics import sample_metrics
 
 torch.set_num_threads(1)
 B, L, M = 14, 12, 4
@@ -55,19 +55,19 @@ def metrics_of(case, rows, size):
 
 
 def by_hand(case):
-    """Take the windows of each draw as often as it has them, and ask for the plain figures."""
+    """Take the windows of each draw as often as it has them, and ask for the plain metrics."""
     x0, guess, wanted, clean = case
     order = np.lexsort([clean.cond["centre"].numpy()[:, 0], clean.cond["chromosome"].numpy()])
     drawn = {}
-    for times in times_drawn(B).astype(int):
+    for times in bootstrap_weights(B).astype(int):
         rows = order.repeat(times)
         t, y, k = x0.numpy()[rows], guess.numpy()[rows], wanted.numpy()[rows]
         pairs = [(t[..., c][k[..., c]], y[..., c][k[..., c]]) for c in range(W)]
         counted = [np.concatenate([pairs[c][side] for c in (0, 1, 3, 4)]) for side in (0, 1)]
         error = np.square(counted[0] - counted[1]).mean()
-        figures = {"masked_mse": error, "masked_gain": 1 - error / np.square(counted[0] - MEAN[0]).mean()}
-        figures |= group_metrics("motif", pairs[:M]) | group_metrics("accessibility", pairs[M:])
-        for name, value in (figures | rank_metrics(pairs[M][0] > 0.5, pairs[M][1])).items():
+        metrics = {"masked_mse": error, "masked_gain": 1 - error / np.square(counted[0] - MEAN[0]).mean()}
+        metrics |= group_metrics("motif", pairs[:M]) | group_metrics("accessibility", pairs[M:])
+        for name, value in (metrics | rank_metrics(pairs[M][0] > 0.5, pairs[M][1])).items():
             drawn.setdefault(f"{name}_ci95", []).append(value)
     short = np.sqrt(B / (B - 1))  # the variance of a bootstrap is too small by so much
     halves = {name: short * np.diff(np.quantile(values, [0.025, 0.975]))[0] / 2 for name, values in drawn.items()}
@@ -99,7 +99,7 @@ def test_intervals_hang_on_no_cut_into_batches_nor_on_the_order_nor_on_ranks():
 def test_a_window_that_is_noised_again_is_one_window():
     case = windows(2)
     twice = metrics_of(case, [*range(B), *range(B)], 4)
-    count, each = twice.answers.windows()
+    count, each = twice.predictions.windows()
     assert count == B
     assert max(map(max, each)) == B - 1
     assert twice.compute() == pytest.approx(metrics_of(case, range(B), 4).compute(), rel=1e-6)
@@ -127,7 +127,7 @@ def test_no_interval_without_windows():
     empty.add(case[0], case[1], torch.zeros_like(case[2]), windows_of(case[3]))
     assert empty.compute() == {}
     assert Predictions(W).windows() is None
-    assert intervals(Predictions(W), GROUPS, ("motif", "accessibility"), MEAN) == {}
+    assert confidence_intervals(Predictions(W), GROUPS, ("motif", "accessibility"), MEAN) == {}
 
 
 def test_perfect_and_constant_answers_are_sure():
@@ -143,16 +143,16 @@ def test_perfect_and_constant_answers_are_sure():
 
 
 def test_the_draws_are_those_of_a_bootstrap():
-    times = times_drawn(21)
+    times = bootstrap_weights(21)
     assert times.shape == (DRAWS, 21)
     assert (times.sum(1) == 21).all()
     np.testing.assert_allclose(times.mean(), 1)
     assert abs(times.var() - 20 / 21) < 0.05
-    assert (times == times_drawn(21)).all()
+    assert (times == bootstrap_weights(21)).all()
 
 
 def test_samples_that_were_drawn_have_intervals_too():
     x0, guess, wanted, clean = windows()
     like = Clean(x0, clean.valid, ~wanted, clean.cond)
-    figures = judge(RegionMetrics(GROUPS, ColumnStats.none(W), MEAN), torch.where(wanted, guess, x0), like)
-    assert figures["masked_mse_ci95"] > 0
+    metrics = sample_metrics(RegionMetrics(GROUPS, ColumnStats.none(W), MEAN), torch.where(wanted, guess, x0), like)
+    assert metrics["masked_mse_ci95"] > 0

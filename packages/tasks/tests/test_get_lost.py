@@ -173,10 +173,10 @@ def test_what_is_known_of_one_cell_type_only(store, tmp_path):
         assert part.facts() == matrix.facts()
         assert matrix.unknown == ("atpm:k562", "expression:cd4_naive", "open:k562")
         for cell, options, what in (
-            ("k562", {}, 'do not know accessibility of "k562"'),
+            ("k562", {}, 'no accessibility of "k562"'),
             ("k562", {"accessibility": "quantitative"}, 'accessibility as a number of "k562"'),
-            ("k562", {"accessibility": "constant", "drop_closed": True}, 'do not know accessibility of "k562"'),
-            ("cd4_naive", {"expression": True}, 'do not know expression of "cd4_naive"'),
+            ("k562", {"accessibility": "constant", "drop_closed": True}, 'no accessibility of "k562"'),
+            ("cd4_naive", {"expression": True}, 'no expression of "cd4_naive"'),
             ("k562", {"accessibility": "none", "expression": True}, None),
             ("cd4_naive", {}, None),
         ):

@@ -67,17 +67,17 @@ def oracle(case, name, columns):
         "pearson": lambda x, y: stats.pearsonr(x, y).statistic,
         "spearman": lambda x, y: stats.spearmanr(x, y).statistic,
     }
-    figures = {
+    metrics = {
         f"{name}_{key}": np.mean([0 if flat else figure(*pair) for pair, flat in zip(pairs, quiet, strict=True)])
         for key, figure in of.items()
     }
-    figures[f"{name}_r2"] = np.mean([r2_score(*pair) for pair in pairs])
+    metrics[f"{name}_r2"] = np.mean([r2_score(*pair) for pair in pairs])
     truth, answer = (np.concatenate(side) for side in zip(*pairs, strict=True))
-    figures[f"{name}_mse"] = mean_squared_error(truth, answer)
+    metrics[f"{name}_mse"] = mean_squared_error(truth, answer)
     if len(pairs) > 1:
-        figures |= {f"{name}_{key}_overall": figure(truth, answer) for key, figure in of.items()}
-        figures[f"{name}_r2_overall"] = r2_score(truth, answer)
-    return figures
+        metrics |= {f"{name}_{key}_overall": figure(truth, answer) for key, figure in of.items()}
+        metrics[f"{name}_r2_overall"] = r2_score(truth, answer)
+    return metrics
 
 
 def expected(case):
@@ -106,29 +106,29 @@ def test_two_ranks_together_have_the_figures_of_one(case):
     halves = [accumulate(tuple(value[rows] for value in case), 2) for rows in (slice(0, 5), slice(5, None))]
     halves[0].merge(halves[1])
     assert halves[0].compute() == pytest.approx(run(case, 1), rel=1e-12)
-    assert sum(len(question.truth) for question in halves[0].kept.questions) == B
+    assert sum(len(batch.truth) for batch in halves[0].subset.batches) == B
 
 
 def test_standardising_changes_no_figure(case):
     x0, guess, wanted, valid = case
     mean, std = np.linspace(-1, 1, W, dtype=np.float32), np.full(W, 0.5, np.float32)
     shifted = [(value - torch.from_numpy(mean)) / torch.from_numpy(std) for value in (x0, guess)]
-    figures = run((*shifted, wanted, valid), 3, ColumnStats(mean, std))
+    metrics = run((*shifted, wanted, valid), 3, ColumnStats(mean, std))
     for name in ("motif_spearman", "motif_spearman_overall", "constant_columns"):  # rounding breaks ties
-        assert abs(figures.pop(name) - expected(case)[name]) < 0.2
-    assert figures == pytest.approx({name: expected(case)[name] for name in figures}, rel=1e-3)
+        assert abs(metrics.pop(name) - expected(case)[name]) < 0.2
+    assert metrics == pytest.approx({name: expected(case)[name] for name in metrics}, rel=1e-3)
 
 
 def test_a_perfect_guess_and_the_mean(case):
     x0, _, wanted, valid = case
-    figures = run((x0, x0, wanted, valid), 2)
-    assert figures["masked_mse"] == figures["motif_mse"] == 0
+    metrics = run((x0, x0, wanted, valid), 2)
+    assert metrics["masked_mse"] == metrics["motif_mse"] == 0
     names = ("masked_gain", "motif_pearson", "motif_spearman", "motif_r2", "expression_r2_overall", "accessibility_auc")
-    assert [figures[name] for name in names] == pytest.approx([1] * len(names))
-    figures = run((x0, torch.full_like(x0, 0.4), wanted, valid), 2)
-    assert figures["masked_gain"] == 0
-    assert figures["motif_pearson"] == figures["motif_spearman"] == 0
-    assert figures["accessibility_auc"] == 0.5
+    assert [metrics[name] for name in names] == pytest.approx([1] * len(names))
+    metrics = run((x0, torch.full_like(x0, 0.4), wanted, valid), 2)
+    assert metrics["masked_gain"] == 0
+    assert metrics["motif_pearson"] == metrics["motif_spearman"] == 0
+    assert metrics["accessibility_auc"] == 0.5
 
 
 def test_zeros_of_visible_elements_are_never_counted(case):
@@ -160,9 +160,9 @@ def test_only_open_or_closed_has_areas(case):
     x0, guess, wanted, valid = case
     x0 = x0.clone()
     x0[..., M] = torch.rand(B, L, generator=torch.Generator().manual_seed(1))
-    figures = run((x0, guess, wanted, valid), 2)
-    assert "accessibility_auc" not in figures
-    assert "accessibility_spearman" in figures
+    metrics = run((x0, guess, wanted, valid), 2)
+    assert "accessibility_auc" not in metrics
+    assert "accessibility_spearman" in metrics
     assert rank_metrics(np.ones(3, bool), np.arange(3.0)) == {}
     assert rank_metrics(np.array([True, False]), np.array([1.0, np.nan])) == {}
 
@@ -170,8 +170,8 @@ def test_only_open_or_closed_has_areas(case):
 def test_padding_is_not_counted(case):
     x0, _, wanted, valid = case
     everything = torch.ones_like(wanted)
-    figures = run((x0, torch.where(valid[..., None], x0, 99.0), everything, valid), 2)
-    assert figures["masked_mse"] == pytest.approx(0, abs=1e-12)
+    metrics = run((x0, torch.where(valid[..., None], x0, 99.0), everything, valid), 2)
+    assert metrics["masked_mse"] == pytest.approx(0, abs=1e-12)
 
 
 def test_a_constant_column_flatters_nobody():
@@ -180,9 +180,9 @@ def test_a_constant_column_flatters_nobody():
     truth = np.column_stack([g.uniform(0, 0.1, 50), np.ones(50)]).astype(np.float32)
     means = np.broadcast_to(truth.mean(0), truth.shape)
     assert pearson(truth.ravel(), means.ravel()) > 0.99
-    figures = group_metrics("motif", [(truth[:, 0], means[:, 0]), (truth[:, 1], means[:, 1])])
-    assert figures["motif_pearson_overall"] == 0
-    assert figures["motif_r2_overall"] == pytest.approx(0, abs=1e-6)
+    metrics = group_metrics("motif", [(truth[:, 0], means[:, 0]), (truth[:, 1], means[:, 1])])
+    assert metrics["motif_pearson_overall"] == 0
+    assert metrics["motif_r2_overall"] == pytest.approx(0, abs=1e-6)
 
 
 def test_rounding_is_no_correlation():
@@ -207,12 +207,12 @@ def test_zeros_and_bytes_of_columns_that_were_standardised_apart_keep_their_rank
     assert len(np.unique(undone[truth == 0])) > 2, "or there is nothing to prove"
     metrics = RegionMetrics([Group("motifs", 0, wide)], standard, standard.mean)
     metrics.add(x0, answer, torch.ones(1, 400, wide, dtype=torch.bool))
-    want = stats.spearmanr(truth.ravel(), metrics.plain(answer)[0].ravel()).statistic
+    want = stats.spearmanr(truth.ravel(), metrics.in_data_units(answer)[0].ravel()).statistic
     assert metrics.compute()["motif_spearman_overall"] == pytest.approx(want, abs=1e-12)
 
 
 def test_baselines_are_asked_again_for_windows_that_stand_evenly_among_all():
-    def question(first, count):
+    def batch(first, count):
         shape = (count, L, M)
         truth = np.broadcast_to(np.arange(first, first + count, dtype=np.float32)[:, None, None], shape)
         some = np.ones(shape, bool)
@@ -221,11 +221,11 @@ def test_baselines_are_asked_again_for_windows_that_stand_evenly_among_all():
     for most, every in ((1000 * L, 1), (100 * L, 1), (99 * L, 2), (13 * L, 8), (1, 128)):
         kept = BaselineSubset(most)
         for first in range(0, 100, 8):
-            kept.add(question(first, min(8, 100 - first)))
-        numbers = [int(row[0, 0]) for part in kept.questions for row in part.truth]
+            kept.add(batch(first, min(8, 100 - first)))
+        numbers = [int(row[0, 0]) for part in kept.batches for row in part.truth]
         assert numbers == list(range(0, 100, every))
     one, other = BaselineSubset(40 * L), BaselineSubset(40 * L)
-    one.add(question(0, 40))
-    other.add(question(40, 60))
+    one.add(batch(0, 40))
+    other.add(batch(40, 60))
     one.merge(other)
-    assert [int(row[0, 0]) for part in one.questions for row in part.truth] == list(range(0, 100, 4))
+    assert [int(row[0, 0]) for part in one.batches for row in part.truth] == list(range(0, 100, 4))

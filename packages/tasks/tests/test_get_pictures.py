@@ -45,7 +45,7 @@ def shown(task, samples, like):
 )
 def test_what_was_drawn_decides_what_is_shown(options, names, monkeypatch):
     monkeypatch.setattr(exhibits, "draw_window", lambda picture: b"\x89PNG")
-    monkeypatch.setattr(exhibits, "draw_motif_scatter", lambda answers: b"\x89PNG")
+    monkeypatch.setattr(exhibits, "draw_motif_scatter", lambda predictions: b"\x89PNG")
     task = small(**options)
     like = task.like(6, 0)
     pictures = shown(task, noisy(like), like)
@@ -88,7 +88,7 @@ def test_heat_maps_get_what_was_drawn(monkeypatch):
         assert (picture.given == like.known[number][keep].numpy()).all()
         assert len(picture.places) == len(picture.truth) == int(keep.sum())
         assert picture.places[0].startswith("chr21:")
-        assert picture.behind == ["open in HepG2"]
+        assert picture.extra == ["open in HepG2"]
         off = (samples - like.x0)[number][keep].numpy() * task.standard.std
         np.testing.assert_allclose(picture.drawn - picture.truth, off, atol=1e-5)
 
@@ -99,9 +99,9 @@ def test_motifs_are_sorted_and_constants_left_out():
     pairs = [
         (truth, g.random(40)), (truth, truth * 2), (np.ones(40), g.random(40)), (truth[:3], truth[:3]), (truth, -truth)
     ]  # fmt: skip
-    answers = MotifPredictions.of(["noise", "perfect", "constant", "few", "opposite"], pairs)
-    assert answers.names == ["perfect", "noise", "opposite"]
-    np.testing.assert_allclose([answers.r[0], answers.r[2]], [1, -1])
+    predictions = MotifPredictions.of(["noise", "perfect", "constant", "few", "opposite"], pairs)
+    assert predictions.names == ["perfect", "noise", "opposite"]
+    np.testing.assert_allclose([predictions.r[0], predictions.r[2]], [1, -1])
 
 
 def test_accessibility_that_does_not_vary_has_no_curve():

@@ -82,7 +82,7 @@ def test_what_is_known_of_one_cell_type_only_is_told_before_the_start(tmp_path, 
     assert data.facts() == data.build().facts()
     cells = {"cell_type": ["A", "B"]} if split == "train" else {"cell_type": "A", f"{split}_cells": ["B"]}
     option = "cell_type" if split == "train" else f"{split}_cells"
-    task, what = GetRegion(data=data, regions=2, expression=True, **cells), 'do not know expression of "B"'
+    task, what = GetRegion(data=data, regions=2, expression=True, **cells), 'no expression of "B"'
     (misfit,) = task.check()
     assert what in misfit.message
     assert misfit.path == (option,)

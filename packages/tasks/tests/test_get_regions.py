@@ -69,7 +69,7 @@ def test_the_test_table_is_a_part_of_the_whole():
 def test_an_unknown_cell_type_is_named_with_the_nearest():
     table = matrix(LENGTHS)
     np.testing.assert_array_equal(table.labels("HepG2"), table.open[:, 1])
-    with pytest.raises(Refused, match=r'"Hepg" \(did you mean "HepG2"\?\); there are: K562, HepG2'):
+    with pytest.raises(Refused, match='"Hepg".*did you mean "HepG2"'):
         table.labels("Hepg")
 
 

@@ -242,7 +242,7 @@ def test_standardised_columns_are_measured_over_regions_and_cell_types():
     values, starts = task.samples.training()
     np.testing.assert_allclose(values, whole, rtol=1e-6)
     assert np.flatnonzero(starts).tolist() == [0, 30, 52, 69, 99, 121]
-    fewer, starts = task.samples.training(most=40)
+    fewer, starts = task.samples.training(limit=40)
     assert 0 < len(fewer) <= 40 + 6
     assert starts[0]
     x0 = task.batch("train", [0]).x0[0].numpy()
@@ -258,13 +258,13 @@ def test_what_the_data_do_not_know():
     assert misfits() == {}
     found = misfits(cell_type=["b", "e"], valid_cells=["A"], test_cells=["zz"], motifs=7)
     assert 'the data have no cell type "e"' in found["cell_type",]
-    assert 'the data have no cell type "A" did you mean "a"? there are: a, b, c, d' in found["valid_cells",]
+    assert 'the data have no cell type "A" did you mean "a"? available: a, b, c, d' in found["valid_cells",]
     assert "test_cells" in {path[0] for path in found}
     assert "the data have 5 motif columns, not 7" in found["motifs",]
     for without, options in (("atpm", {"accessibility": "quantitative"}), ("expression", {"expression": True})):
         (path,) = misfits(data=Given(without=(without,)), **options)
         assert path == (*options,)
-        with pytest.raises(Refused, match="the data do not know"):
+        with pytest.raises(Refused, match="the data have no"):
             spec(data=Given(without=(without,)), **options).build()
     assert ("drop_closed",) in misfits(drop_closed=True)
     assert misfits(data=HumanDHS(subset="chr21-22"), cell_type="K562", motifs=282) == {}
@@ -286,10 +286,10 @@ def test_options_that_contradict(options, message):
 
 
 def test_what_leaves_no_windows():
-    with pytest.raises(Refused, match=r"windows of the train split is wider than span = 1,000 bases"):
+    with pytest.raises(Refused, match="windows of train are wider than span = 1,000 bases"):
         spec(span=1000).build()
     assert spec(span=5400).build().size("train") == spec().build().size("train")
-    with pytest.raises(Refused, match="windows of the train split is wider than span = 5,399 bases"):
+    with pytest.raises(Refused, match="windows of train are wider than span = 5,399 bases"):
         spec(span=5399).build()
 
 
@@ -302,8 +302,8 @@ def test_windows_that_are_left_out_are_said():
         task = spec(span=5400, stride=1).build()
         assert isinstance(task, DataWarnings)
         assert list(task.data_warnings()) == [
-            f"2 of {task.size('train') + 2} windows of train are wider than span = 5,400 bases and left out",
-            f"2 of {task.size('valid') + 2} windows of valid are wider than span = 5,400 bases and left out",
+            f"2 of {task.size('train') + 2} windows of train are wider than span = 5,400 bases and were dropped",
+            f"2 of {task.size('valid') + 2} windows of valid are wider than span = 5,400 bases and were dropped",
         ]
     finally:
         ARRAYS["end"] = kept
@@ -319,7 +319,7 @@ def test_options_that_change_nothing_are_said():
     assert warned(largest="window") == [(("largest",), 'set accessibility = "quantitative"')]
     assert warned(expressed=0.3) == [(("expressed",), "set expression = true")]
     no_atpm = Given(without=("atpm",))
-    assert warned(expression=True, expressed=0.3, data=no_atpm) == [(("expressed",), "leave expressed out")]
+    assert warned(expression=True, expressed=0.3, data=no_atpm) == [(("expressed",), "remove expressed")]
 
 
 @pytest.mark.parametrize("given", ["nothing", "motifs", "motifs-and-accessibility"])
@@ -331,9 +331,7 @@ def test_the_space_tells_what_is_given_and_on_what_scale(given, standardise):
     assert (chosen.space().given, chosen.space().standardised) == (told[given], standardise)
     bare = spec(given="motifs-and-accessibility", expression=True, accessibility=False)
     assert bare.space().given == bare.build().space.given == ("motifs",)
-    with pytest.raises(
-        Refused, match=r"no chromosome of the training split holds 25 regions that are open .*: chr3 has 18"
-    ):
+    with pytest.raises(Refused, match="no training chromosome has 25 regions that are open .*; chr3 has 18"):
         spec(regions=25, stride=1, drop_closed=True, accessibility="constant", cell_type="a").build()
     kept = ARRAYS["atpm"].copy()
     try:

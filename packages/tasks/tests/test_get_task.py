@@ -10,14 +10,12 @@ import pytest
 import torch
 from matplotlib.image import imread
 
-from dither.registry.config.errors import Refused
 from dither.registry.flow.protocols import Metrics, Task
 from dither.registry.flow.spaces import Condition, FeatureSpace, Group
 from dither.registry.kinds.task import DataSpec
 from dither.tasks.get_region.data.human_dhs import read_human
 from dither.tasks.get_region.data_specs import HumanDHS, RegionFile
 from dither.tasks.get_region.specs import GetRegion
-from dither.tasks.get_region.task import RegionWindows
 
 torch.set_num_threads(1)
 SMALL = HumanDHS(subset="chr21-22")
@@ -216,7 +214,7 @@ def misfits(**options):
 
 
 def test_what_does_not_fit_is_said_beforehand(tmp_path):
-    assert misfits(data=Nonsense()) == [(("data",), '"nonsense" gives text, but get-region needs regions')]
+    assert misfits(data=Nonsense()) == [(("data",), '"nonsense" gives text, get-region requires regions')]
     ((path, message),) = misfits(data=SMALL)
     assert (path, "859" in message) == (("regions",), True)
     assert misfits(data=HumanDHS(), cell_type="k562")[0][0] == ("cell_type",)
@@ -227,15 +225,11 @@ def test_what_does_not_fit_is_said_beforehand(tmp_path):
     assert "none.csv: No such file" in message
 
 
-def test_the_same_is_refused_when_built_without_a_file(matrix):
-    with pytest.raises(Refused, match="no chromosome of the training split holds 900 regions: chr22 has 859"):
-        RegionWindows(matrix)
-    with pytest.raises(Refused, match='did you mean "K562"'):
-        RegionWindows(matrix, regions=50, cell="K563")
-    with pytest.raises(ValueError, match="nothing to ask for"):
-        RegionWindows(matrix, regions=50, cell=None, given="motifs")
-    with pytest.raises(ValueError, match="fill is a share"):
-        RegionWindows(matrix, regions=50, fill=0.0)
+def test_the_same_is_refused_when_built(matrix, refusal):
+    refused = refusal(GetRegion(data=SMALL).build_from, matrix)
+    assert refused.codes == ["no-samples"]
+    assert "chr22 has 859" in refused.problems[0].message
+    assert refusal(small(cell_type="K563").build_from, matrix).codes == ["unknown-value"]
 
 
 def test_a_file_of_the_user_trains(tmp_path):

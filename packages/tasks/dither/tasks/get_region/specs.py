@@ -1,4 +1,4 @@
-"""The menu: windows of regions of a genome. No torch here."""
+"""Spec of the task get-region. Neither numpy nor torch is imported here."""
 
 from __future__ import annotations
 
@@ -40,57 +40,57 @@ STRIDE = 100
 
 
 class GetRegion(TaskSpec):
-    """Windows of genome regions: the motifs that each holds, whether it is open in a cell type, what it expresses.
+    """Windows of genome regions: motifs of each region, and its accessibility and expression in a cell type.
 
-    A source of regions is a data part with `gives = "regions"` whose `build` returns a `RegionMatrix`; it may also have
-    a method `facts` that returns `RegionFacts`.
+    A source of regions is a data component with `gives = "regions"` whose `build` returns a `RegionMatrix`; it may also
+    have a method `facts` that returns `RegionFacts`.
     """
 
     name: ClassVar[str] = "get-region"
     rev: ClassVar[int] = 2
     exports: ClassVar[Mapping[str, str]] = MappingProxyType({
         "npz": "regions.npz: samples, truth and masks in the units of the data, chromosome, start, end, cell, column",
-        "csv": "regions.csv: a row for each region and column that was drawn, with mean and deviation of its draws",
+        "csv": "regions.csv: a row for each sampled region and column, with mean and standard deviation of its draws",
     })  # fmt: skip
     data: Slot[DataSpec] = named("human-dhs")
-    """Where the regions come from."""
+    """Source of the regions."""
     regions: int = Option(900, ge=1, le=100_000)
     """Consecutive regions of one chromosome in a window."""
     stride: int | None = Option(None, ge=1)
     """Regions from one training window to the next: 100, or `regions` if that is less. Held-out ones never overlap."""
     jitter: int = Option(0, ge=0, le=10_000)
-    """Shift training windows by up to so many regions, as far as the chromosome goes; each window with each shift is a
-    sample of its own."""
+    """Shift training windows by up to this many regions, within the chromosome; each shift of a window is a sample of
+    its own."""
     span: int | None = Option(None, ge=1)
-    """Bases that a window may reach over, such as 5000000; wider ones are left out."""
+    """Largest number of bases of a window, such as 5000000; wider ones are dropped."""
     accessibility: bool | Accessibility = True
-    """The column behind the motifs: open (true) is 0 or 1, quantitative is atpm, constant is 1; none (false)."""
+    """The column after the motifs: open (true) is 0 or 1, quantitative is atpm, constant is 1; none (false)."""
     largest: Largest = "global"
     """Divide quantitative accessibility by the largest value of its window, or of the training regions."""
     expression: bool = False
     """Add two last columns: log10(TPM + 1) on the plus and the minus strand."""
     expressed: float = Option(0.05, ge=0)
-    """Expression counts as 0 where atpm is below this."""
+    """Expression is set to 0 where atpm is below this."""
     cell_type: str | list[str] = Option("K562", min_length=1)
-    """The cell types trained on; human-dhs has K562, HepG2, GM12878 and hESC. Each window is a sample in each."""
+    """Cell types of the training split, such as K562, HepG2, GM12878, hESC. Each window is a sample in each."""
     valid_cells: list[str] = []
-    """Cell types held out for validation, on its chromosomes; without any, those trained on."""
+    """Cell types held out for validation, on its chromosomes; by default those of the training split."""
     test_cells: list[str] = []
-    """Cell types held out for testing, on its chromosomes; without any, those trained on."""
+    """Cell types held out for testing, on its chromosomes; by default those of the training split."""
     drop_closed: bool = False
-    """Leave out, for each cell type, the regions that are closed in it, before windows are cut."""
+    """Drop, for each cell type, the regions that are closed in it, before windows are cut."""
     motifs: int | None = Option(None, ge=1)
-    """Refuse data with another number of motif columns, such as 282 for weights of GET."""
+    """Require this number of motif columns, such as 282 for weights of GET."""
     standardise: bool = False
-    """Give every column mean 0 and standard deviation 1 over the training regions; Gaussian noise needs it."""
+    """Give every column mean 0 and standard deviation 1 over the training regions; required for Gaussian noise."""
     given: Given = "nothing"
-    """What the model is always told and never asked for; the other columns are left to predict."""
+    """Columns that the model always sees and never predicts."""
     fill: float = Option(0.5, gt=0, le=1)
-    """Share of a window's regions that sampling is to fill in; the others are given."""
+    """Share of a window's regions that sampling imputes; the others are given."""
     fill_unit: Literal["region", "element"] = "region"
-    """What it is a share of; element where the process hides single elements."""
+    """Unit of `fill`; element if the process masks single elements."""
     draws: int = Option(1, ge=1, le=1000)
-    """Samples of each window, one after the other: their mean is judged, and whether their spread is right."""
+    """Samples of each window; metrics are those of their mean, and of their spread."""
 
     @model_validator(mode="after")
     def _cells_apart(self) -> GetRegion:
@@ -106,103 +106,111 @@ class GetRegion(TaskSpec):
         return self
 
     def trained(self) -> list[str]:
-        """Return the names of the cell types trained on."""
+        """Return the cell types of the training split."""
         return [self.cell_type] if isinstance(self.cell_type, str) else list(self.cell_type)
 
     def column(self) -> Accessibility:
-        """Return what the accessibility column holds."""
+        """Return the values of the accessibility column."""
         if isinstance(self.accessibility, bool):
             return "open" if self.accessibility else "none"
         return self.accessibility
 
     def cells(self) -> dict[Split, list[str]]:
-        """Return the cell types of each split; empty where nothing depends on one."""
+        """Return the cell types of each split; empty if nothing depends on one."""
         if self.column() in ("none", "constant") and not (self.expression or self.drop_closed):
             return {}
         return {"train": self.trained(), "valid": self.valid_cells, "test": self.test_cells}
 
     def check(self) -> Iterator[Misfit]:
-        """Yield a source of something else, options that leave nothing, and what the data cannot serve."""
+        """Yield a wrong source, incompatible options, and options that the data do not support."""
         if self.data.gives != "regions":
-            yield Misfit(f'"{self.data.name}" gives {self.data.gives}, but get-region needs regions', ("data",))
+            yield Misfit(f'"{self.data.name}" gives {self.data.gives}, get-region requires regions', ("data",))
             return
         data = list(below("data", self.data.check()))
         yield from data
-        yield from self._unfit()
+        yield from self._incompatible_options()
         if data:
             return
         try:
             facts = self._facts()
         except Refused as refused:
-            yield from (Misfit(problem.message, ("data",), help=problem.help) for problem in refused.problems)
+            yield from (Misfit(p.message, ("data",), help=p.help, code=p.code) for p in refused.problems)
         else:
-            yield from self._unserved(facts)
+            yield from self._unsupported(facts)
 
-    def _unfit(self) -> Iterator[Misfit]:
+    def _incompatible_options(self) -> Iterator[Misfit]:
         if self.stride is not None and self.stride > self.regions:
-            what = f"a stride of {self.stride} leaves regions between windows of {self.regions} unused"
-            yield Misfit(what, ("stride",), help=f"at most regions = {self.regions}")
+            message = f"a stride of {self.stride} leaves regions between windows of {self.regions} unused"
+            yield Misfit(message, ("stride",), help=f"at most regions = {self.regions}", code="out-of-range")
         if all(group.name in GIVEN[self.given] for group in self._groups(1)):
-            what = f'with given = "{self.given}" there is nothing left to predict'
-            yield Misfit(what, ("given",), help="accessibility = true, or expression = true")
+            message = f'given = "{self.given}" leaves nothing to predict'
+            yield Misfit(message, ("given",), help="set accessibility = true, or expression = true")
         if self.drop_closed and self.column() == "open":
-            what = "without the closed regions the accessibility column is 1 everywhere"
-            yield Misfit(what, ("drop_closed",), help='accessibility = "constant" says so, "quantitative" still varies')
+            message = "without closed regions the accessibility column is 1 everywhere"
+            fix = 'set accessibility = "constant", or "quantitative", which still varies'
+            yield Misfit(message, ("drop_closed",), help=fix)
 
     def warn(self) -> Iterator[Misfit]:
-        """Yield options that change nothing."""
+        """Yield options without effect."""
         options = type(self).model_fields
         if self.largest != options["largest"].default and self.column() != "quantitative":
-            yield Misfit("largest has no effect", ("largest",), help='set accessibility = "quantitative"')
+            fix = 'set accessibility = "quantitative"'
+            yield Misfit("largest has no effect", ("largest",), help=fix, code="no-effect")
         if self.expressed == options["expressed"].default:
             return
         if not self.expression:
-            yield Misfit("expressed has no effect", ("expressed",), help="set expression = true")
+            yield Misfit("expressed has no effect", ("expressed",), help="set expression = true", code="no-effect")
         elif not self._facts().atpm:
-            yield Misfit("expressed has no effect: the data know no atpm", ("expressed",), help="leave expressed out")
+            message = "expressed has no effect: the data have no atpm"
+            yield Misfit(message, ("expressed",), help="remove expressed", code="no-effect")
 
-    def _unserved(self, facts: RegionFacts) -> Iterator[Misfit]:
+    def _unsupported(self, facts: RegionFacts) -> Iterator[Misfit]:
         for option, known in (
             ("accessibility", facts.atpm or self.column() != "quantitative"),
             ("expression", facts.expression or not self.expression),
         ):
             if not known:
-                what = "accessibility only as open or closed" if option == "accessibility" else "no expression"
-                yield Misfit(f'"{self.data.name}" knows {what}', (option,))
+                values = "accessibility only as open or closed" if option == "accessibility" else "no expression"
+                yield Misfit(f'"{self.data.name}" has {values}', (option,), code="missing-array")
         if self.motifs not in (None, facts.motifs):
-            what = f"the data have {facts.motifs} motif columns, not {self.motifs}"
-            yield Misfit(what, ("motifs",), help="a model serves the number of motifs that it was trained on")
+            message = f"the data have {facts.motifs} motif columns, not {self.motifs}"
+            fix = "a model requires the number of motifs that it was trained on"
+            yield Misfit(message, ("motifs",), help=fix, code="wrong-shape")
         for split, cells in self.cells().items():
             for cell in cells:
                 option = "cell_type" if split == "train" else f"{split}_cells"
                 if cell not in facts.cells:
-                    yield self._absent(cell, option, facts)
-                yield from self._untold(cell, option, facts)
+                    yield self._no_cell(cell, option, facts)
+                yield from self._unknown_values(cell, option, facts)
         for name in facts.absent:
-            what = f'the data have no chromosome "{name}" to hold out'
-            yield Misfit(what, ("data", "valid" if name in getattr(self.data, "valid", ()) else "test"))
+            message = f'the data have no chromosome "{name}" to hold out'
+            option = "valid" if name in getattr(self.data, "valid", ()) else "test"
+            yield Misfit(message, ("data", option), code="unknown-value")
         if facts.longest == 0:
-            yield Misfit("every chromosome is held out, none is left to train on", ("data", "valid"))
+            message = "every chromosome is held out, none is left for training"
+            yield Misfit(message, ("data", "valid"), code="no-samples")
         elif facts.longest is not None and self.regions > facts.longest:
-            what = f"the largest training chromosome has {facts.longest} regions"
-            yield Misfit(f"{what}, a window of {self.regions} does not fit", ("regions",))
+            message = f"a window of {self.regions} regions is longer than every training chromosome ({facts.longest})"
+            yield Misfit(message, ("regions",), code="no-samples")
 
-    def _untold(self, cell: str, option: str, facts: RegionFacts) -> Iterator[Misfit]:
-        """Yield what is known of other cell types, but not of one; 0 stands there, which nobody said."""
-        asked = required_arrays(self.column(), self.expression, self.drop_closed)
-        for name in (name for name in asked if f"{name}:{cell}" in facts.unknown):
-            yield Misfit(f'the data do not know {asked[name]} of "{cell}", only of other cell types', (option,))
+    def _unknown_values(self, cell: str, option: str, facts: RegionFacts) -> Iterator[Misfit]:
+        """Yield required values that are known of other cell types only, and stored as 0 for this one."""
+        required = required_arrays(self.column(), self.expression, self.drop_closed)
+        for name in (name for name in required if f"{name}:{cell}" in facts.unknown):
+            message = f'the data have no {required[name]} of "{cell}", only of other cell types'
+            yield Misfit(message, (option,), code="missing-array")
 
-    def _absent(self, cell: str, option: str, facts: RegionFacts) -> Misfit:
+    def _no_cell(self, cell: str, option: str, facts: RegionFacts) -> Misfit:
         close = nearest(cell, facts.cells)
-        there = f"there are: {', '.join(facts.cells[:30])}" if facts.cells else "there is none: accessibility = false"
-        hint = (f'did you mean "{close}"? ' if close else "") + there
-        return Misfit(f'the data have no cell type "{cell}"', (option,), help=hint)
+        names = ", ".join(facts.cells[:30])
+        fix = f"available: {names}" if facts.cells else "the data have none; set accessibility = false"
+        hint = (f'did you mean "{close}"? ' if close else "") + fix
+        return Misfit(f'the data have no cell type "{cell}"', (option,), help=hint, code="unknown-value")
 
     def _facts(self) -> RegionFacts:
-        tell = getattr(self.data, "facts", None)
-        if tell is not None:
-            facts: RegionFacts = tell()
+        read_facts = getattr(self.data, "facts", None)
+        if read_facts is not None:
+            facts: RegionFacts = read_facts()
             if facts.chromosomes is not None:
                 return facts
         matrix: RegionMatrix = self.data.build()
@@ -212,7 +220,7 @@ class GetRegion(TaskSpec):
         return column_groups(motifs, self.column() != "none", self.expression)
 
     def space(self) -> FeatureSpace:
-        """`regions` positions of one number per motif, one for accessibility, two for expression."""
+        """Return the space of windows: `regions` positions with motifs, accessibility and expression."""
         facts = self._facts()
         groups = self._groups(facts.motifs)
         cells = self.cells()
@@ -224,23 +232,26 @@ class GetRegion(TaskSpec):
 
     def build(self) -> RegionWindows:
         """Read the regions and cut them into windows."""
+        return self.build_from(self.data.build())
+
+    def build_from(self, matrix: RegionMatrix) -> RegionWindows:
+        """Cut a matrix into windows.
+
+        Raises:
+            Refused: No training chromosome is as long as a window, or a cell type does not exist.
+        """
         from .data.columns import Layout
+        from .data.dataset import RegionSamples
+        from .data.windows import WindowOptions
         from .task import RegionWindows
 
-        cells = self.cells()
-        return RegionWindows(
-            self.data.build(),
-            regions=self.regions,
-            stride=min(STRIDE, self.regions) if self.stride is None else self.stride,
-            jitter=self.jitter,
-            span=self.span,
-            cell=cells.pop("train", None),
-            held_cells=cells,
-            layout=Layout(self.column(), self.largest, self.expression, self.expressed),
-            drop_closed=self.drop_closed,
+        stride = min(STRIDE, self.regions) if self.stride is None else self.stride
+        samples = RegionSamples(
+            matrix,
+            WindowOptions(self.regions, stride, self.jitter, self.span),
+            self.cells(),
+            Layout(self.column(), self.largest, self.expression, self.expressed),
             standardise=self.standardise,
-            given=self.given,
-            fill=self.fill,
-            fill_unit=self.fill_unit,
-            draws=self.draws,
+            drop_closed=self.drop_closed,
         )
+        return RegionWindows(samples, given=self.given, fill=self.fill, fill_unit=self.fill_unit, draws=self.draws)

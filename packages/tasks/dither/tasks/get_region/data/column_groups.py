@@ -26,6 +26,7 @@ __all__ = [
     "RegionInfo",
     "column_groups",
     "conditions_of",
+    "extra_columns",
     "given_groups",
     "required_arrays",
     "tss_known",
@@ -142,6 +143,15 @@ def column_groups(motifs: int, accessibility: bool, expression: bool = False) ->
     if expression:
         groups.append(Group("expression", width, width + 2))
     return tuple(groups)
+
+
+def extra_columns(groups: Sequence[Group], accessibility: Accessibility) -> list[str]:
+    """Return the names of the columns after the motifs; that of accessibility is "open" if it is 0 or 1."""
+    names = {
+        "accessibility": ("open" if accessibility == "open" else "accessibility",),
+        "expression": ("expression_positive", "expression_negative"),
+    }
+    return [name for group in groups[1:] for name in names[group.name]]
 
 
 def given_groups(groups: Sequence[Group], given: Given) -> tuple[str, ...]:

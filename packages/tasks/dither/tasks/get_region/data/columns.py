@@ -1,4 +1,4 @@
-"""What stands in the columns of a sample: motifs, accessibility, expression, of some regions in some cell types.
+"""Columns of samples: motifs, accessibility and expression of regions in cell types.
 
 Letters: B batch, L regions of a window, M motifs, P regions, C cell types, W columns, n regions in a row.
 """
@@ -25,14 +25,13 @@ __all__ = ["OPEN", "Columns", "Layout"]
 
 @dataclass(frozen=True)
 class Layout:
-    """Which columns there are.
+    """Which columns a sample has.
 
     Attributes:
-        accessibility: What the accessibility column holds.
-        largest: By what quantitative accessibility is divided: the largest value of its window, or of the cell types in
-            the training regions.
-        expression: Whether two columns of expression stand behind it.
-        expressed: Expression counts as 0 where atpm is below this.
+        accessibility: Values of the accessibility column.
+        largest: Divisor of quantitative accessibility: the largest value of its window, or of the training regions.
+        expression: Add two columns of expression.
+        expressed: Expression is set to 0 where atpm is below this.
     """
 
     accessibility: Accessibility = "open"
@@ -46,20 +45,20 @@ class Layout:
 
 
 OPEN = Layout()
-"""Motifs, and 1 where a region is open."""
+"""Motifs, and 1 for open regions."""
 
 
 class Columns:
-    """Columns of any regions, made when they are asked for, in the units of the data or standardised.
+    """Columns of regions, computed on access, in the units of the data or standardised.
 
     Args:
         matrix: The regions.
-        cells: The cell types that samples are about, by name; those trained on first. None where columns need no cell.
-        trained: How many of them are trained on.
-        layout: Which columns there are.
+        cells: Names of the cell types, those of the training split first; empty if columns do not depend on one.
+        trained: Number of cell types in the training split.
+        layout: Which columns a sample has.
 
     Raises:
-        Refused: The data do not know what is asked for.
+        Refused: The data do not have the columns.
     """
 
     def __init__(self, matrix: RegionMatrix, cells: Sequence[str], trained: int, layout: Layout) -> None:
@@ -71,66 +70,66 @@ class Columns:
         self.standard, self._standardised = ColumnStats.none(self.width), False
         features = matrix.features
         self._table = None if isinstance(features, LazyMatrix) else torch.from_numpy(features)
-        self._open = torch.from_numpy(self._accessibility()) if layout.accessibility != "none" else None
-        self._expression = torch.from_numpy(self._expressed()) if layout.expression else None
+        self._open = torch.from_numpy(self._accessibility_column()) if layout.accessibility != "none" else None
+        self._expression = torch.from_numpy(self._expression_columns()) if layout.expression else None
 
     def gather(self, index: Int[Tensor, "B L"], cell: Int[Tensor, " B"], valid: Bool[Tensor, "B L"]) -> Tensor:
-        """Return samples `B L W`, standardised where that is asked for, 0 on padding.
+        """Return samples `B L W`, standardised if enabled, 0 on padding.
 
         Args:
             index: Rows of the matrix.
-            cell: Number of the cell type among those of samples.
-            valid: Which positions are there.
+            cell: Number of the cell type.
+            valid: Real positions.
         """
-        x0 = self.plain(index, cell[:, None])
+        x0 = self.in_data_units(index, cell[:, None])
         if self._standardised:
             x0 = (x0 - torch.from_numpy(self.standard.mean)) / torch.from_numpy(self.standard.std)
         return x0 * valid[..., None]
 
-    def plain(self, index: Int[Tensor, "*B L"], cell: Int[Tensor, "*B 1"]) -> Float32[Tensor, "*B L W"]:
-        """Return columns in the units of the data; what is on padding is that of a region of the window."""
+    def in_data_units(self, index: Int[Tensor, "*B L"], cell: Int[Tensor, "*B 1"]) -> Float32[Tensor, "*B L W"]:
+        """Return columns in the units of the data; padding repeats a region of the window."""
         if self._table is not None:
             motifs = self._table[index]
         else:
             motifs = torch.from_numpy(self.matrix.features[index.numpy()])
-        return torch.cat([motifs, self._behind(index, cell)], -1) if self.width > self.motifs else motifs
+        return torch.cat([motifs, self._extra_columns(index, cell)], -1) if self.width > self.motifs else motifs
 
     def measure(self, covering: Callable[[int], Iterator[Integer[np.ndarray, " n"]]], standardise: bool) -> ColumnStats:
-        """Return mean and deviation of each column over the training regions of each cell type trained on.
+        """Return mean and standard deviation of each column over the training regions of each training cell type.
 
         Args:
-            covering: Yields, for the number of a cell type, its training regions in windows that do not overlap.
-            standardise: Whether samples are to have mean 0 and deviation 1 in each column from now on.
+            covering: Yields the training regions of a cell type in windows that do not overlap.
+            standardise: Standardise samples from now on.
         """
-        times, behind = np.zeros(len(self.matrix)), []
+        times, extra = np.zeros(len(self.matrix)), []
         for cell in range(max(self.trained, 1)):
             for rows in covering(cell):
                 times[rows] += 1
-                behind.append(self._behind(torch.from_numpy(rows), torch.tensor([cell])).numpy())
+                extra.append(self._extra_columns(torch.from_numpy(rows), torch.tensor([cell])).numpy())
         blocks = (np.flatnonzero(times[block]) + block.start for block in row_blocks(len(times)))
         measured = ColumnStats.over((self.matrix.features[rows], times[rows]) for rows in blocks if len(rows))
         if self.width > self.motifs:
-            rest = ColumnStats.of(np.concatenate(behind))
+            rest = ColumnStats.of(np.concatenate(extra))
             mean, std = (np.concatenate(pair) for pair in ((measured.mean, rest.mean), (measured.std, rest.std)))
             measured = ColumnStats(mean, std)
         if standardise:
             self.standard, self._standardised = measured, True
         return measured
 
-    def _behind(self, index: Int[Tensor, "*B L"], cell: Int[Tensor, "*B 1"]) -> Float32[Tensor, "*B L k"]:
-        """Return the columns behind the motifs."""
+    def _extra_columns(self, index: Int[Tensor, "*B L"], cell: Int[Tensor, "*B 1"]) -> Float32[Tensor, "*B L k"]:
+        """Return the columns after the motifs."""
         parts = [torch.empty(*index.shape, 0)]
         if self._open is not None:
-            found = self._open[cell, index]
+            column = self._open[cell, index]
             if self.layout.largest == "window" and self.layout.accessibility == "quantitative":
-                largest = found.amax(-1, keepdim=True)  # padding repeats the last region
-                found = found / torch.where(largest > 0, largest, 1)
-            parts.append(found[..., None])
+                largest = column.amax(-1, keepdim=True)  # padding repeats the last region
+                column = column / torch.where(largest > 0, largest, 1)
+            parts.append(column[..., None])
         if self._expression is not None:
             parts.append(self._expression[cell, index])
         return torch.cat(parts, -1)
 
-    def _accessibility(self) -> Float32[np.ndarray, "C P"]:
+    def _accessibility_column(self) -> Float32[np.ndarray, "C P"]:
         """Return the accessibility column of each cell type."""
         matrix, layout = self.matrix, self.layout
         if layout.accessibility == "constant":
@@ -139,25 +138,25 @@ class Columns:
             return np.ascontiguousarray(matrix.open[:, self.numbers].T, np.float32)
         if matrix.atpm is None:
             raise _unknown("accessibility as a number", "accessibility")
-        found = np.ascontiguousarray(matrix.atpm[:, self.numbers].T, np.float32)
+        column = np.ascontiguousarray(matrix.atpm[:, self.numbers].T, np.float32)
         if layout.largest == "window":
-            return found
-        seen = found[: self.trained, matrix.rows("train")]
-        largest = seen.max() if seen.size and seen.max() > 0 else np.float32(1)
-        return np.minimum(found / largest, np.float32(1))
+            return column
+        train = column[: self.trained, matrix.rows("train")]
+        largest = train.max() if train.size and train.max() > 0 else np.float32(1)
+        return np.minimum(column / largest, np.float32(1))
 
-    def _expressed(self) -> Float32[np.ndarray, "C P 2"]:
+    def _expression_columns(self) -> Float32[np.ndarray, "C P 2"]:
         """Return the expression columns of each cell type."""
         matrix = self.matrix
         if matrix.expression is None:
             raise _unknown("expression", "expression")
-        found = np.array(matrix.expression[:, self.numbers].swapaxes(0, 1), np.float32)
+        columns = np.array(matrix.expression[:, self.numbers].swapaxes(0, 1), np.float32)
         if matrix.atpm is not None:
-            told = np.array([f"atpm:{matrix.cells[number]}" not in matrix.unknown for number in self.numbers], np.bool_)
-            closed = np.less(matrix.atpm[:, self.numbers].T, self.layout.expressed) & told[:, None]
-            found[closed] = 0
-        return found
+            known = np.array([f"atpm:{matrix.cells[n]}" not in matrix.unknown for n in self.numbers], np.bool_)
+            closed = np.less(matrix.atpm[:, self.numbers].T, self.layout.expressed) & known[:, None]
+            columns[closed] = 0
+        return columns
 
 
-def _unknown(what: str, option: str) -> Refused:
-    return Refused(Problem(f"the data do not know {what}", path=("task", option)))
+def _unknown(values: str, option: str) -> Refused:
+    return Refused(Problem(f"the data have no {values}", path=("task", option), code="missing-array"))

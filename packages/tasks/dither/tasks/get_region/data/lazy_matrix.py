@@ -1,4 +1,4 @@
-"""Motifs that stay as they are stored, on disk or in bytes: rows are scaled and made float32 when they are asked for.
+"""A matrix of motifs on disk or in bytes, whose rows are scaled and converted to float32 on access.
 
 Letters: P regions, M motifs.
 """
@@ -14,16 +14,16 @@ from jaxtyping import Bool, Float, Float32, Shaped
 __all__ = ["BLOCK", "LazyMatrix", "column_divisors", "row_blocks"]
 
 BLOCK: Final = 8192
-"""Rows that are read at a time where all of them are needed."""
+"""Rows per block when all are read."""
 
 
 class LazyMatrix:
-    """A matrix of which only rows that are asked for are float32. It can be indexed, and taken for an array.
+    """A matrix that is converted to float32 when rows are indexed.
 
     Args:
-        stored: As it is kept: mapped from a file, any sort of number, or bytes in memory. `P M`.
-        divisor: Each column is divided by its own, and cut at 1; None leaves it as it is. `M`.
-        step: What 1 stands for where bytes are kept, such as 1/255.
+        stored: Memory-mapped array of any numeric type, or bytes in memory. `P M`.
+        divisor: Divisor of each column, which is then clipped at 1; None for no scaling. `M`.
+        step: Value of one step if bytes are stored, such as 1/255.
     """
 
     def __init__(
@@ -50,23 +50,18 @@ class LazyMatrix:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Float[np.ndarray, "P M"]:
         if copy is False:
-            raise ValueError("rows that are stored otherwise cannot be had without a copy")
+            raise ValueError("conversion to float32 requires a copy")
         return self[:].astype(dtype or np.float32, copy=False)
-
-    @property
-    def bytes_each(self) -> int:
-        """Bytes of memory that each number takes; none where it stays on disk."""
-        return 0 if isinstance(self.stored, np.memmap) else self.stored.dtype.itemsize
 
 
 def row_blocks(rows: int) -> Iterator[slice]:
-    """Yield slices of `BLOCK` rows that make up all."""
+    """Yield slices of `BLOCK` rows that cover all rows."""
     for start in range(0, rows, BLOCK):
         yield slice(start, min(start + BLOCK, rows))
 
 
 def column_divisors(stored: Float[np.ndarray, "P M"], train: Bool[np.ndarray, " P"]) -> Float32[np.ndarray, " M"]:
-    """Return by what to divide each motif: its largest value in the training regions, 1 where that is 0. `M`."""
+    """Return the divisor of each motif: its largest value in the training regions, 1 if that is 0. `M`."""
     largest = np.zeros(stored.shape[1], np.float32)
     for block in row_blocks(len(stored)):
         if train[block].any():

@@ -1,4 +1,4 @@
-"""The table that everything starts from: regions of a genome, in order, with their motifs and where they are open.
+"""The table of regions: places, motifs, accessibility and expression, in genome order.
 
 Letters: P regions, M motifs, C cell types, N regions of a window.
 """
@@ -23,45 +23,42 @@ if TYPE_CHECKING:
 __all__ = ["ColumnStats", "RegionMatrix", "scale_to_largest"]
 
 CONSTANT = 1e-12
-"""A standard deviation below this share of the mean is rounding."""
+"""A standard deviation below this share of the mean is due to rounding."""
 
 
 @dataclass(frozen=True)
 class ColumnStats:
-    """Shift and scale of each column, so that it has mean 0 and standard deviation 1 over the training regions."""
+    """Mean and standard deviation of each column over the training regions."""
 
     mean: Float32[np.ndarray, " M"]
     std: Float32[np.ndarray, " M"]
 
     @classmethod
     def of(cls, columns: Float32[np.ndarray, "P M"]) -> ColumnStats:
-        """Measure `P M`; a constant column is only shifted."""
+        """Return the statistics of `P M`; a constant column has std 1."""
         return cls.over([(columns, np.ones(len(columns)))])
 
     @classmethod
     def over(cls, blocks: Iterable[tuple[Float32[np.ndarray, "P M"], Float[np.ndarray, " P"]]]) -> ColumnStats:
-        """Measure rows that come in blocks, each with how often its rows count.
-
-        Blocks are joined by the rule of Chan, Golub and LeVeque (1979), so that nothing cancels.
-        """
+        """Return the statistics of blocks of rows with weights, combined without cancellation (Chan et al. 1979)."""
         total, mean, squares = 0.0, np.zeros(()), np.zeros(())
         for columns, weight in blocks:
             n = float(weight.sum())
             if not n:
                 continue
-            here = weight @ columns / n
-            off = here - mean
-            beside = columns - here
-            squares = squares + weight @ np.square(beside, out=beside) + np.square(off) * (total * n / (total + n))
-            mean = here if not total else mean + off * (n / (total + n))
+            block_mean = weight @ columns / n
+            shift = block_mean - mean
+            centred = columns - block_mean
+            squares = squares + weight @ np.square(centred, out=centred) + np.square(shift) * (total * n / (total + n))
+            mean = block_mean if not total else mean + shift * (n / (total + n))
             total += n
         std = np.sqrt(squares / max(total, 1.0))
-        varies = std > CONSTANT * np.abs(mean)  # a mean is rounded, so that a constant may seem to differ from it
+        varies = std > CONSTANT * np.abs(mean)  # a constant may differ from its rounded mean
         return cls(mean.astype(np.float32), np.where(varies, std, 1).astype(np.float32))
 
     @classmethod
     def none(cls, width: int) -> ColumnStats:
-        """Leave `width` columns as they are."""
+        """Return mean 0 and std 1 for `width` columns."""
         return cls(np.zeros(width, np.float32), np.ones(width, np.float32))
 
 
@@ -70,20 +67,19 @@ class RegionMatrix:
     """Regions sorted by chromosome and start.
 
     Attributes:
-        features: How much of each motif a region holds, scaled to [0, 1]. `P M` float32, or rows that are read
-            when they are asked for.
+        features: Score of each motif in each region, scaled to [0, 1]; float32, or rows read on access. `P M`.
         motifs: Names of the columns.
         chromosome: Name of each region's chromosome. `P`.
         start: First base, from 0, as in a BED file. `P`.
-        end: Behind the last base. `P`.
+        end: One past the last base. `P`.
         open: True where the region is accessible in a cell type. `P C`.
         cells: Names of the cell types.
         valid: Chromosomes held out for validation.
         test: Chromosomes held out for the final test; all others are for training.
-        atpm: Accessibility as a number, at least 0. `P C`; None where only `open` is known.
-        expression: log10(TPM + 1) on the plus and the minus strand. `P C 2`; None where it is not known.
-        tss: True where transcription starts on a strand. `P C 2`; None where it is not known.
-        unknown: What is 0 of a cell type only because nobody said it: "atpm:CELL", "expression:CELL" and so on.
+        atpm: Accessibility as a number, at least 0. `P C`; None if only `open` is known.
+        expression: log10(TPM + 1) on the plus and the minus strand. `P C 2`; None if unknown.
+        tss: True where transcription starts on a strand. `P C 2`; None if unknown.
+        unknown: Values that are unknown and stored as 0: "atpm:CELL", "expression:CELL" and so on.
     """
 
     features: Float32[np.ndarray, "P M"] | LazyMatrix
@@ -102,7 +98,7 @@ class RegionMatrix:
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any], valid: Sequence[str], test: Sequence[str]) -> RegionMatrix:
-        """Take in arrays under these names, `features` as numbers, as `LazyMatrix`, or as bytes in steps of 1/255."""
+        """Return the matrix of arrays by name; `features` are numbers, a `LazyMatrix`, or bytes in steps of 1/255."""
         features = arrays["features"]
         if features.dtype == np.uint8:
             features = LazyMatrix(np.ascontiguousarray(features), step=np.float32(1 / 255))
@@ -129,7 +125,7 @@ class RegionMatrix:
         return ~(held_out["valid"] | held_out["test"]) if split == "train" else held_out[split]
 
     def facts(self) -> RegionFacts:
-        """Return what a source may tell of the table beforehand."""
+        """Return the facts of this table."""
         _, counts = np.unique(self.chromosome[self.rows("train")], return_counts=True)
         return RegionFacts(
             len(self.motifs),
@@ -144,30 +140,27 @@ class RegionMatrix:
         )
 
     def labels(self, cell: str) -> Bool[np.ndarray, " P"]:
-        """Where a cell type is open. `P`.
-
-        Raises:
-            Refused: If there is no such cell type.
-        """
+        """Return where a cell type is open; raises Refused if there is no such cell type. `P`."""
         return np.asarray(self.open[:, self.number(cell)])
 
     def number(self, cell: str) -> int:
-        """Return which cell type has this name.
+        """Return the index of a cell type.
 
         Raises:
-            Refused: None has.
+            Refused: There is none of this name.
         """
         if cell not in self.cells:
             close = nearest(cell, self.cells)
             hint = f' (did you mean "{close}"?)' if close else ""
-            raise Refused(f'no cell type is called "{cell}"{hint}; there are: {", ".join(self.cells) or "none"}')
+            message = f'no cell type "{cell}"{hint}; available: {", ".join(self.cells) or "none"}'
+            raise Refused(message, code="unknown-value")
         return self.cells.index(cell)
 
 
 def scale_to_largest(
     features: Float32[np.ndarray, "P M"], train: Bool[np.ndarray, " P"]
 ) -> tuple[Float32[np.ndarray, "P M"], Float32[np.ndarray, " M"]]:
-    """Divide each motif by its largest value in the training regions, and cut at 1. Returns `P M` and divisors `M`."""
+    """Divide each motif by its largest value in the training regions, and clip at 1. Returns `P M` and divisors `M`."""
     divisor = column_divisors(features, train)
     scaled = features / divisor
     return np.minimum(scaled, np.float32(1), out=scaled), divisor

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["WindowOptions", "Windows", "cut_windows"]
 
-MOST: Final = 1 << 26
-"""Windows that a split may have; what is known of each takes 24 bytes."""
+MAX_WINDOWS: Final = 1 << 26
+"""Largest number of windows in a split; each takes 24 bytes."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,10 @@ class WindowOptions:
     Attributes:
         regions: Regions of a window.
         stride: Regions from one training window to the next.
-        jitter: A training window is shifted by up to this many regions, to either side, as far as its chromosome goes.
-            Each window with each shift is a sample with a number of its own, so that every shift of a window is as
-            likely, and a function of the number alone: the order of samples, which a resumed run repeats, is all the
+        jitter: Largest shift of a training window to either side, within its chromosome. Each shift of a window is a
+            sample with its own number, so that the order of samples, which a resumed run repeats, is all the
             randomness there is.
-        span: Bases that a window may reach over; wider ones are left out.
+        span: Largest number of bases of a window; wider ones are dropped.
     """
 
     regions: int
@@ -51,11 +50,11 @@ class Windows:
     """The samples of a split: window `w` holds `rows[first[w]]` to `rows[first[w] + count[w] - 1]`.
 
     Attributes:
-        rows: Regions that are kept, in order; one run for each cell type, or one for all. `R`.
-        first: `W`.
-        count: `W`.
+        rows: Remaining regions in order; one run per cell type, or one for all. `R`.
+        first: Index of the first region of each window in `rows`. `W`.
+        count: Number of regions. `W`.
         cell: Number of the cell type. `W`.
-        wide: Windows that were left out because they reach over too many bases.
+        wide: Number of windows that were dropped because they span too many bases.
     """
 
     rows: Integer[np.ndarray, " R"]
@@ -70,15 +69,15 @@ class Windows:
     def take(
         self, numbers: Sequence[int], length: int
     ) -> tuple[Int[np.ndarray, "B L"], Bool[np.ndarray, "B L"], Int[np.ndarray, " B"]]:
-        """Return of some windows the regions, which of them are there (behind them the last one is repeated), the cell.
+        """Return the regions of windows (padded by repeating the last one), which of them are real, and cell types.
 
         Raises:
-            IndexError: A number is not that of a window.
+            IndexError: A number is out of range.
         """
         chosen = np.array(numbers, np.int64)
         if ((chosen < 0) | (chosen >= len(self))).any():
-            raise IndexError(f"windows are numbered 0..{len(self) - 1}, asked for {list(numbers)}")
-        first, count = (each[chosen, None].astype(np.int64) for each in (self.first, self.count))
+            raise IndexError(f"windows are numbered 0..{len(self) - 1}, got {list(numbers)}")
+        first, count = (array[chosen, None].astype(np.int64) for array in (self.first, self.count))
         step = np.arange(length)
         index = self.rows[first + np.minimum(step, count - 1)].astype(np.int64)
         return index, step < count, self.cell[chosen].astype(np.int64)
@@ -87,9 +86,9 @@ class Windows:
 def cut_windows(
     matrix: RegionMatrix,
     split: Split,
-    cut: WindowOptions,
+    options: WindowOptions,
     cells: Sequence[int],
-    kept: Sequence[Bool[np.ndarray, " P"]] | None = None,
+    subset: Sequence[Bool[np.ndarray, " P"]] | None = None,
     *,
     covering: bool = False,
 ) -> Windows:
@@ -97,66 +96,62 @@ def cut_windows(
 
     Args:
         matrix: The regions.
-        split: Which of them.
-        cut: How.
+        split: The split.
+        options: How chromosomes are cut.
         cells: Numbers of the cell types.
-        kept: For each cell type the regions that take part; None where all do. Neighbours of a window are neighbours
-            among those.
-        covering: Windows do not overlap and leave no region out (unless they are too wide), so that each counts once;
-            the last one of a chromosome may be short. Otherwise all are full, and one starts every `stride` regions.
+        subset: For each cell type the regions to use; None for all. Windows are consecutive among those.
+        covering: Windows do not overlap and cover every region (unless they are too wide); the last one of a
+            chromosome may be shorter. Otherwise all are full, and one starts every `stride` regions.
 
     Raises:
-        Refused: There would be more windows than memory has room for.
+        Refused: There are more windows than fit into memory.
     """
     inside = matrix.rows(split)
-    runs = [np.flatnonzero(inside & keep) for keep in kept] if kept is not None else [np.flatnonzero(inside)]
-    many = sum(map(len, runs)) // cut.stride * (2 * cut.jitter + 1) * (len(cells) if kept is None else 1)
-    if many > MOST and not covering:
-        what = f"about {many:,} windows, each with each shift in each cell type; there may be {MOST:,}"
-        raise Refused(Problem(what, path=("task", "jitter"), help="raise stride, or lower jitter"))
-    found = [_cut_rows(matrix, rows, cut, covering=covering) for rows in runs]
+    runs = [np.flatnonzero(inside & used) for used in subset] if subset is not None else [np.flatnonzero(inside)]
+    count = sum(map(len, runs)) // options.stride * (2 * options.jitter + 1) * (len(cells) if subset is None else 1)
+    if count > MAX_WINDOWS and not covering:
+        message = f"about {count:,} windows with all shifts and cell types, the limit is {MAX_WINDOWS:,}"
+        fix = "raise stride, or lower jitter"
+        raise Refused(Problem(message, path=("task", "jitter"), help=fix, code="too-large"))
+    windows = [_cut_rows(matrix, rows, options, covering=covering) for rows in runs]
     offsets = np.cumsum([0, *map(len, runs)]).tolist()
-    if kept is None:
-        found, offsets = found * len(cells), [0] * len(cells)
-    first, count, label = (
-        np.concatenate([np.zeros(0, np.int64), *each])
-        for each in (
-            [first + offset for (first, _, _), offset in zip(found, offsets, strict=False)],
-            [count for _, count, _ in found],
-            [np.full(len(first), cell) for (first, _, _), cell in zip(found, cells, strict=True)],
-        )
-    )
-    return Windows(np.concatenate(runs), first, count, label, sum(wide for _, _, wide in found))
+    if subset is None:
+        windows, offsets = windows * len(cells), [0] * len(cells)
+    firsts = [first + offset for (first, _, _), offset in zip(windows, offsets, strict=False)]
+    labels = [np.full(len(first), cell) for (first, _, _), cell in zip(windows, cells, strict=True)]
+    columns = (firsts, [counts for _, counts, _ in windows], labels)
+    first, counts, label = (np.concatenate([np.zeros(0, np.int64), *parts]) for parts in columns)
+    return Windows(np.concatenate(runs), first, counts, label, sum(wide for _, _, wide in windows))
 
 
 def _cut_rows(
-    matrix: RegionMatrix, rows: Integer[np.ndarray, " R"], cut: WindowOptions, *, covering: bool
+    matrix: RegionMatrix, rows: Integer[np.ndarray, " R"], options: WindowOptions, *, covering: bool
 ) -> tuple[Integer[np.ndarray, " W"], Integer[np.ndarray, " W"], int]:
-    """Return where windows begin among `rows`, how many regions they hold, and how many were too wide."""
-    found = list(_starts(matrix, rows, cut, covering=covering)) if len(rows) else []
-    first = np.concatenate([start for start, _ in found]) if found else np.zeros(0, np.int64)
-    count = np.concatenate([count for _, count in found]) if found else np.zeros(0, np.int64)
-    if cut.span is not None and len(first):
+    """Return first index and number of regions of each window, and the number of windows that were too wide."""
+    windows = list(_starts(matrix, rows, options, covering=covering)) if len(rows) else []
+    first = np.concatenate([start for start, _ in windows]) if windows else np.zeros(0, np.int64)
+    count = np.concatenate([count for _, count in windows]) if windows else np.zeros(0, np.int64)
+    if options.span is not None and len(first):
         reach = matrix.end[rows[first + count - 1]] - matrix.start[rows[first]]
-        fits = reach <= cut.span
+        fits = reach <= options.span
         first, count, before = first[fits], count[fits], len(first)
         return first, count, before - len(first)
     return first, count, 0
 
 
 def _starts(
-    matrix: RegionMatrix, rows: Integer[np.ndarray, " R"], cut: WindowOptions, *, covering: bool
+    matrix: RegionMatrix, rows: Integer[np.ndarray, " R"], options: WindowOptions, *, covering: bool
 ) -> Iterator[tuple[Integer[np.ndarray, " W"], Integer[np.ndarray, " W"]]]:
-    """Yield the windows of one chromosome after the other."""
+    """Yield the windows of each chromosome."""
     names = matrix.chromosome[rows]
     edges = [0, *(np.flatnonzero(names[1:] != names[:-1]) + 1).tolist(), len(rows)]
     for low, high in pairwise(edges):
         if covering:
-            first = np.arange(low, high, cut.regions)
-            yield first, np.minimum(cut.regions, high - first)
+            first = np.arange(low, high, options.regions)
+            yield first, np.minimum(options.regions, high - first)
             continue
-        first = np.arange(low, high - cut.regions + 1, cut.stride)
-        if cut.jitter:
-            shifted = first[:, None] + np.arange(-cut.jitter, cut.jitter + 1)
-            first = shifted[(shifted >= low) & (shifted <= high - cut.regions)]
-        yield first, np.full(len(first), cut.regions)
+        first = np.arange(low, high - options.regions + 1, options.stride)
+        if options.jitter:
+            shifted = first[:, None] + np.arange(-options.jitter, options.jitter + 1)
+            first = shifted[(shifted >= low) & (shifted <= high - options.regions)]
+        yield first, np.full(len(first), options.regions)

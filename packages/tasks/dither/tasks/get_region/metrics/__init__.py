@@ -1,1 +1,1 @@
-"""Metrics of masked elements and samples, bootstrap intervals, baselines."""
+"""Metrics of masked elements and samples, bootstrap confidence_intervals, baselines."""

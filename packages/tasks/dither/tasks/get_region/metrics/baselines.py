@@ -1,7 +1,7 @@
-"""Predictors that need no deep model, asked for the very same elements under the very same masks as the model.
+"""Baselines: predictors without a deep model, for the same target elements under the same masks as the model.
 
 They are fitted on the training regions alone. Letters: B batch, L length, M columns, P training regions, R regions of a
-question in one row each.
+batch in one row each.
 """
 
 from __future__ import annotations
@@ -21,45 +21,45 @@ from dither.registry.flow.spaces import Group
 from ..data.lazy_matrix import row_blocks
 from ..data.region_matrix import ColumnStats
 
-__all__ = ["BASELINES", "Baselines", "MaskedBatch", "nearest_visible", "regions_beside"]
+__all__ = ["BASELINES", "Baselines", "MaskedBatch", "nearest_visible", "neighbour_mean"]
 
 BASELINES = ("mean", "nearest", "similar", "ridge", "logistic")
-"""Their names, the simplest first."""
+"""Names of the baselines, the simplest first."""
 
 REFERENCES = 8192
-"""Training regions, evenly spaced, among which similar ones are looked for."""
+"""Training regions, evenly spaced, among which `similar` searches."""
 
-ALIKE = 32
-"""Similar regions whose mean is the answer."""
+NEIGHBOURS = 32
+"""Similar regions that are averaged."""
 
 PENALTY = 100.0
-"""Of the ridge, on columns of standard deviation 1 summed over the training regions."""
+"""Penalty of ridge regression, on columns of standard deviation 1 summed over the training regions."""
 
 
 @dataclass(frozen=True)
 class MaskedBatch:
-    """What was asked for in a batch.
+    """Truth and target mask of a batch.
 
     Attributes:
         truth: `B L M`, in the units of the data.
-        visible: True for what may be looked at. `B L M`.
-        wanted: True for what is asked. `B L M`.
-        centre: Where the regions are, in bases. `B L`.
-        cell: The cell type of each window, by number; -1 where it is not told. `B`.
+        visible: True for elements that a predictor may use. `B L M`.
+        target: True for elements to predict. `B L M`.
+        centre: Positions of the regions, in bases. `B L`.
+        cell: Number of the cell type of each window; -1 if it has no label. `B`.
     """
 
     truth: Float32[np.ndarray, "B L M"]
     visible: Bool[np.ndarray, "B L M"]
-    wanted: Bool[np.ndarray, "B L M"]
+    target: Bool[np.ndarray, "B L M"]
     centre: Integer[np.ndarray, "B L"]
     cell: Integer[np.ndarray, " B"]
 
     @classmethod
-    def of(cls, truth: Float32[np.ndarray, "B L M"], wanted: Bool[Tensor, "B L M"], clean: Clean) -> MaskedBatch:
-        """Take what is neither wanted nor padding as visible."""
-        asked, valid = wanted.cpu().numpy(), clean.valid.cpu().numpy()
+    def of(cls, truth: Float32[np.ndarray, "B L M"], target: Bool[Tensor, "B L M"], clean: Clean) -> MaskedBatch:
+        """Take what is neither target nor padding as visible."""
+        masked, valid = target.cpu().numpy(), clean.valid.cpu().numpy()
         cell = clean.cond["cell"].cpu().numpy() if "cell" in clean.cond else np.full(len(valid), -1)
-        return cls(truth, valid[..., None] & ~asked, asked, clean.cond["centre"].cpu().numpy(), cell)
+        return cls(truth, valid[..., None] & ~masked, masked, clean.cond["centre"].cpu().numpy(), cell)
 
     def of_cell(self, cell: int) -> MaskedBatch:
         """Return the windows of one cell type."""
@@ -67,23 +67,23 @@ class MaskedBatch:
 
     def of_windows(self, rows: Bool[np.ndarray, " B"]) -> MaskedBatch:
         """Return some of the windows."""
-        return MaskedBatch(*(getattr(self, each.name)[rows] for each in fields(self)))
+        return MaskedBatch(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
 class Baselines:
-    """The baselines, fitted when they are first asked.
+    """The baselines, fitted on first use.
 
-    - `mean`: the training mean of each column; it ranks by chance.
+    - `mean`: the training mean of each column; ranks at random.
     - `nearest`: the same column of the nearest region of the window that is visible there.
-    - `similar`: the mean of the 32 training regions that are most alike in what is visible of the region.
+    - `similar`: the mean of the 32 training regions that are nearest in the visible columns of the region.
     - `ridge`: ridge regression of each column on the visible columns of the region, fitted for every pattern of
-      visible columns; where nothing of a region is visible, on the nearest regions of which something is.
-    - `logistic`: logistic regression of accessibility on the motifs of the region, the hidden ones at their mean.
+      visible columns; if no column is visible, on the nearest regions with visible columns.
+    - `logistic`: logistic regression of accessibility on the motifs of the region, masked ones at their mean.
 
     Args:
         train: Training regions in the order of the genome, in the units of the data, of one cell type. `P M`.
         starts: True where a region is the first of its chromosome. `P`.
-        groups: Which columns are motifs and accessibility.
+        groups: Columns of motifs and accessibility.
     """
 
     def __init__(
@@ -95,37 +95,37 @@ class Baselines:
             (train[rows], np.ones(rows.stop - rows.start)) for rows in row_blocks(len(train))
         )
 
-    def answers(
-        self, question: MaskedBatch
+    def predictions(
+        self, batch: MaskedBatch
     ) -> Iterator[tuple[str, Float[np.ndarray, "B L M"], Bool[np.ndarray, "B L M"]]]:
-        """Yield the name of a baseline, its answers `B L M` in the units of the data, and what it answers."""
-        shape = question.truth.shape
+        """Yield name, predictions `B L M` in the units of the data, and predicted elements of each baseline."""
+        shape = batch.truth.shape
         whole = np.broadcast_to(self.standard.mean, shape)
-        yield "mean", whole, question.wanted
-        found, values = nearest_visible(question.truth, question.visible, question.centre)
-        if (found & question.wanted).any():
-            yield "nearest", np.where(found, values, whole), question.wanted
-        z = np.where(question.visible, self._scaled(question.truth), 0).astype(np.float32)
-        asked = question.wanted.any(-1)
+        yield "mean", whole, batch.target
+        exists, values = nearest_visible(batch.truth, batch.visible, batch.centre)
+        if (exists & batch.target).any():
+            yield "nearest", np.where(exists, values, whole), batch.target
+        z = np.where(batch.visible, self._scaled(batch.truth), 0).astype(np.float32)
+        rows = batch.target.any(-1)
         for name, guess in (("similar", self._similar), ("ridge", self._ridge)):
             values = np.zeros(shape, np.float32)
-            values[asked] = guess(z[asked], question.visible[asked])
+            values[rows] = guess(z[rows], batch.visible[rows])
             if name == "ridge":
-                blind = asked & ~question.visible.any(-1)
-                values[blind] = (regions_beside(z, question.visible) @ self._beside)[blind]
-            yield name, values * self.standard.std + self.standard.mean, question.wanted
+                blind = rows & ~batch.visible.any(-1)
+                values[blind] = (neighbour_mean(z, batch.visible) @ self._sides)[blind]
+            yield name, values * self.standard.std + self.standard.mean, batch.target
         place = self.places.get("accessibility")
-        if place is not None and self._logistic is not None and question.wanted[..., place].any():
+        if place is not None and self._logistic is not None and batch.target[..., place].any():
             values = np.zeros(shape, np.float32)
             motifs = z[..., self.places["motifs"]].reshape(-1, self.places["motifs"].stop)
             values[..., place] = self._logistic.predict_proba(motifs)[:, 1].reshape(*shape[:2], 1)
-            yield "logistic", values, question.wanted & (np.arange(shape[-1]) == place.start)
+            yield "logistic", values, batch.target & (np.arange(shape[-1]) == place.start)
 
     def _similar(self, z: Float32[np.ndarray, "R M"], visible: Bool[np.ndarray, "R M"]) -> Float32[np.ndarray, "R M"]:
-        """Average the references nearest in the visible columns; where none is visible the mean, which is 0."""
+        """Average the references nearest in the visible columns; without any, return the mean, which is 0."""
         every = max(1, -(-len(self.train) // REFERENCES))
         known = self._scaled(self.train[::every])
-        count = min(ALIKE, len(known))
+        count = min(NEIGHBOURS, len(known))
         guess = np.zeros_like(z)
         for low in range(0, len(z), 256):
             part, seen = z[low : low + 256], visible[low : low + 256].astype(np.float32)
@@ -156,7 +156,7 @@ class Baselines:
         return products
 
     @cached_property
-    def _beside(self) -> Float32[np.ndarray, "M M"]:
+    def _sides(self) -> Float32[np.ndarray, "M M"]:
         """Coefficients from the mean of the regions left and right to a region."""
         from scipy.linalg import solve
 
@@ -165,13 +165,13 @@ class Baselines:
         inner = np.flatnonzero(chromosome[2:] == chromosome[:-2]) + 1
         x = (z[inner - 1] + z[inner + 1]) / 2
         system = (x.T @ x).astype(np.float64) + PENALTY * np.eye(x.shape[1])
-        beside: Float32[np.ndarray, "M M"] = np.zeros_like(system, np.float32)
-        beside[:] = solve(system, x.T @ z[inner], assume_a="pos")
-        return beside
+        sides: Float32[np.ndarray, "M M"] = np.zeros_like(system, np.float32)
+        sides[:] = solve(system, x.T @ z[inner], assume_a="pos")
+        return sides
 
     @cached_property
     def _logistic(self) -> Any:
-        """A fitted regression; None where the training regions are all open or all closed, or neither."""
+        """The fitted regression; None if labels are constant or not 0 and 1."""
         from sklearn.linear_model import LogisticRegression
 
         label = self.train[:, self.places["accessibility"].start]
@@ -184,54 +184,52 @@ class Baselines:
         self, values: Float32[np.ndarray, "... M"], columns: slice = slice(None)
     ) -> Float32[np.ndarray, "... n"]:
         scaled: Float32[np.ndarray, "... n"] = values[..., columns] - self.standard.mean[columns]
-        scaled /= self.standard.std[
-            columns
-        ]  # in place: a second table of all training regions would be the largest of a run
+        scaled /= self.standard.std[columns]  # in place, to avoid a second table of all training regions
         return scaled
 
 
 def _both_sides(
     visible: Bool[np.ndarray, "B L K"],
 ) -> tuple[Integer[np.ndarray, "B L K"], Integer[np.ndarray, "B L K"]]:
-    """Return the nearest visible place at or before each, or -1, and at or behind it, or L."""
+    """Return the nearest visible position at or before each, or -1, and at or after it, or L."""
     length = visible.shape[1]
     place = np.arange(length)[None, :, None]
     before = np.maximum.accumulate(np.where(visible, place, -1), axis=1)
-    behind = np.minimum.accumulate(np.where(visible, place, length)[:, ::-1], axis=1)[:, ::-1]
-    return before, behind
+    after = np.minimum.accumulate(np.where(visible, place, length)[:, ::-1], axis=1)[:, ::-1]
+    return before, after
 
 
 def nearest_visible(
     values: Float32[np.ndarray, "B L M"], visible: Bool[np.ndarray, "B L M"], centre: Integer[np.ndarray, "B L"]
 ) -> tuple[Bool[np.ndarray, "B L M"], Float32[np.ndarray, "B L M"]]:
-    """Return, for each element, the same column of the nearest region where it is visible, and whether there is one.
+    """Return, for each element, whether its column is visible in any region, and its value in the nearest one.
 
-    Near is meant in bases; of two regions as near, the earlier one counts.
+    Distance is in bases; of two regions at the same distance, the earlier one counts.
     """
-    before, behind = _both_sides(visible)
+    before, after = _both_sides(visible)
     length = values.shape[1]
-    has_before, has_behind = before >= 0, behind < length
-    before, behind = before.clip(min=0), behind.clip(max=length - 1)
+    has_before, has_after = before >= 0, after < length
+    before, after = before.clip(min=0), after.clip(max=length - 1)
     where = centre[..., None].astype(np.int64)
     where = np.broadcast_to(where, values.shape)
     to_before = where - np.take_along_axis(where, before, 1)
-    to_behind = np.take_along_axis(where, behind, 1) - where
-    later = has_behind & (~has_before | (to_behind < to_before))
-    return has_before | has_behind, np.take_along_axis(values, np.where(later, behind, before), 1)
+    to_after = np.take_along_axis(where, after, 1) - where
+    later = has_after & (~has_before | (to_after < to_before))
+    return has_before | has_after, np.take_along_axis(values, np.where(later, after, before), 1)
 
 
-def regions_beside(z: Float32[np.ndarray, "B L M"], visible: Bool[np.ndarray, "B L M"]) -> Float32[np.ndarray, "B L M"]:
-    """Return the mean of the nearest regions on either side of which something is visible; 0 where there is none.
+def neighbour_mean(z: Float32[np.ndarray, "B L M"], visible: Bool[np.ndarray, "B L M"]) -> Float32[np.ndarray, "B L M"]:
+    """Return the mean of the nearest regions with visible columns on either side; 0 without any.
 
     Args:
         z: Standardised values, 0 where they are not visible.
-        visible: What may be seen.
+        visible: Visible elements.
     """
     seen = visible.any(-1, keepdims=True)
     length, total, count = z.shape[1], np.zeros_like(z), np.zeros(seen.shape, np.float32)
     for place in _both_sides(np.asarray(seen)):
-        there = (place >= 0) & (place < length)
-        total += np.take_along_axis(z, place.clip(0, length - 1), 1) * there
-        count += there
-    beside: Float32[np.ndarray, "B L M"] = total / np.maximum(count, 1)
-    return beside
+        exists = (place >= 0) & (place < length)
+        total += np.take_along_axis(z, place.clip(0, length - 1), 1) * exists
+        count += exists
+    mean: Float32[np.ndarray, "B L M"] = total / np.maximum(count, 1)
+    return mean

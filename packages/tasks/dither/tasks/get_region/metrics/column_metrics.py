@@ -1,6 +1,6 @@
-"""Figures of agreement between true and guessed numbers, by column and over all columns of a group.
+"""Errors and correlations of predictions, by column and over all columns of a group.
 
-Every figure is that of all pairs at once, as scipy and scikit-learn have it. Letters: n pairs, K columns.
+All are computed from all pairs at once. Letters: n pairs, K columns.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ __all__ = [
     "BINARY",
     "FLAT",
     "Pair",
-    "binary",
     "group_metrics",
+    "is_binary",
     "pearson",
     "r2",
     "rank_metrics",
@@ -25,98 +25,104 @@ __all__ = [
 ]
 
 Pair = tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]
-"""What is true of a column, and what was guessed."""
+"""Truth and prediction of a column."""
 
 BINARY = 1e-3
-"""Numbers so close to 0 or 1 are open or closed."""
+"""Distance from 0 or 1 up to which numbers count as closed or open."""
 
 FLAT = 1e-6
-"""Spread, as a share of the largest value, up to which guesses are one constant: float32 tells them no better apart."""
+"""Range, as a share of the largest value, up to which predictions count as constant: the resolution of float32."""
 
-TOLD = 2.0**14
-"""Numbers that differ by a smaller share than its inverse have one rank among those of other columns."""
+PRECISION = 2.0**14
+"""Numbers of different columns whose relative difference is below its inverse have the same rank."""
 
 
 def varies(truth: Shaped[np.ndarray, " n"]) -> bool:
-    """Tell whether there are two different values."""
+    """Whether there are two different values."""
     return bool(truth.size and truth.min() < truth.max())
 
 
-def binary(truth: Shaped[np.ndarray, " n"]) -> bool:
-    """Tell whether every value is 0 or 1, to the rounding of standardised numbers."""
+def is_binary(truth: Shaped[np.ndarray, " n"]) -> bool:
+    """Whether every value is 0 or 1, up to the rounding of standardised numbers."""
     return bool((np.abs(truth - truth.round().clip(0, 1)) <= BINARY).all())
 
 
 def squared_error(pairs: Sequence[Pair]) -> float | None:
-    """Return the mean squared error over all pairs; None where there are none."""
+    """Return the mean squared error over all pairs; None without pairs."""
     count = sum(truth.size for truth, _ in pairs)
     errors = (np.square(guess.astype(np.float64) - truth).sum() for truth, guess in pairs)
     return float(sum(errors)) / count if count else None
 
 
 def pearson(truth: Float[np.ndarray, " n"], guess: Float[np.ndarray, " n"]) -> float:
-    """Return Pearson's r of a truth that varies; 0 where the guess is constant, nan where it is not finite."""
-    x, y = (value.astype(np.float64) for value in (truth, guess))
-    if not np.isfinite(y).all():
-        return float("nan")
-    if np.ptp(y) <= FLAT * np.abs(y).max():
-        return 0.0
-    x, y = x - x.mean(), y - y.mean()
-    return float(x @ y / np.sqrt((x @ x) * (y @ y)))
+    """Return Pearson's r for a truth that varies; 0 for a constant prediction, NaN for one that is not finite."""
+    from scipy.stats import pearsonr
+
+    constant = _constant(guess)
+    return (
+        float(pearsonr(truth.astype(np.float64), guess.astype(np.float64)).statistic) if constant is None else constant
+    )
 
 
 def spearman(truth: Float[np.ndarray, " n"], guess: Float[np.ndarray, " n"]) -> float:
     """Return Spearman's rank correlation, ties at their mean rank; otherwise as `pearson`."""
     from scipy.stats import rankdata
 
+    constant = _constant(guess)
+    return pearson(rankdata(truth), rankdata(guess)) if constant is None else constant
+
+
+def _constant(guess: Float[np.ndarray, " n"]) -> float | None:
+    """Return the correlation of predictions that are not finite (NaN) or constant (0); None for all others."""
     if not np.isfinite(guess).all():
         return float("nan")
-    if np.ptp(guess) <= FLAT * np.abs(guess).max():
-        return 0.0
-    return pearson(rankdata(truth), rankdata(guess))
+    return 0.0 if np.ptp(guess) <= FLAT * np.abs(guess).max() else None
 
 
 def r2(truth: Float[np.ndarray, " n"], guess: Float[np.ndarray, " n"]) -> float:
-    """Return 1 - squared error / squared distance from the mean of the truth, which must vary."""
-    x, y = (value.astype(np.float64) for value in (truth, guess))
-    return float(1 - np.square(y - x).sum() / np.square(x - x.mean()).sum())
+    """Return the coefficient of determination; the truth must vary. NaN for a prediction that is not finite."""
+    from sklearn.metrics import r2_score
+
+    if not np.isfinite(guess).all():
+        return float("nan")
+    return float(r2_score(truth.astype(np.float64), guess.astype(np.float64)))
 
 
 def group_metrics(name: str, pairs: Sequence[Pair]) -> dict[str, float]:
-    """Return the figures of a group of columns, of which those count whose truth varies.
+    """Return the metrics of a group of columns, over the columns whose truth varies.
 
-    `NAME_mse` is over all pairs. `NAME_pearson`, `NAME_spearman` and `NAME_r2` are means over columns; with the ending
-    `_overall` they are taken over all pairs together, where a predictor that knows no more than the mean of each column
-    already looks good. A group of one column has no `_overall`. Where no truth varies there is only the error.
+    `NAME_mse` is over all pairs. `NAME_pearson`, `NAME_spearman` and `NAME_r2` are means over columns; with the suffix
+    `_overall` they are computed over the pairs of all columns together, where predicting the mean of each column
+    already scores well. A group of one column has no `_overall`. If no truth varies there is only the error.
     """
     varying = [pair for pair in pairs if varies(pair[0])]
     error = squared_error(varying or pairs)
     if error is None:
         return {}
-    figures = {f"{name}_mse": error}
+    metrics = {f"{name}_mse": error}
     if not varying:
-        return figures
-    of = {"pearson": pearson, "spearman": spearman, "r2": r2}
-    figures |= {f"{name}_{key}": float(np.mean([figure(*pair) for pair in varying])) for key, figure in of.items()}
+        return metrics
+    functions = {"pearson": pearson, "spearman": spearman, "r2": r2}
+    metrics |= {f"{name}_{key}": float(np.mean([f(*pair) for pair in varying])) for key, f in functions.items()}
     if len(pairs) > 1:
         truth, guess = (np.concatenate(side) for side in zip(*varying, strict=True))
-        figures |= {f"{name}_{key}_overall": figure(truth, guess) for key, figure in of.items() if key != "spearman"}
-        # Columns are standardised apart, and each rounds the same number in its own way.
-        figures[f"{name}_spearman_overall"] = spearman(_told(truth), guess)
-    return figures
+        metrics |= {f"{name}_{key}_overall": f(truth, guess) for key, f in functions.items() if key != "spearman"}
+        # Columns are standardised separately, and each rounds the same number differently.
+        metrics[f"{name}_spearman_overall"] = spearman(_rounded(truth), guess)
+    return metrics
 
 
-def _told(truth: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-    """Return numbers without what undone standardising makes of them; bytes and float16 can be told apart still."""
+def _rounded(truth: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+    """Round away what inverting the standardisation adds; bytes and float16 stay distinct."""
     share, power = np.frexp(truth)
-    told: Float[np.ndarray, " n"] = np.ldexp(np.round(share * TOLD) / TOLD, power)
-    return told
+    rounded: Float[np.ndarray, " n"] = np.ldexp(np.round(share * PRECISION) / PRECISION, power)
+    return rounded
 
 
 def rank_metrics(truth: Bool[np.ndarray, " n"], score: Float[np.ndarray, " n"]) -> dict[str, float]:
-    """Return how well a score ranks open regions before closed ones: area under the ROC and precision-recall curves.
+    """Return the areas under the ROC and precision-recall curves of a score that ranks open regions first.
 
-    Empty where all regions are open or all closed, or where a score is not finite: no area is defined then.
+    Empty if all regions are open or all closed, or if a score is not finite.
     """
     from sklearn.metrics import average_precision_score, roc_auc_score
 

@@ -1,4 +1,4 @@
-"""What was asked and what was answered, column by column, with the windows that each pair comes from.
+"""Predictions of target elements, by column, with the window that each pair comes from.
 
 Letters: B batch, L length, M columns, n pairs, W windows.
 """
@@ -19,7 +19,7 @@ __all__ = ["Predictions", "windows_of"]
 
 @dataclass(frozen=True)
 class _Part:
-    """What one batch answered: the pairs of a column stand together, and among them those of a window."""
+    """Predictions of one batch: pairs are sorted by column, and within a column by window."""
 
     counts: Int[np.ndarray, "M B"]
     truth: Float[np.ndarray, " n"]
@@ -28,7 +28,7 @@ class _Part:
 
 
 class Predictions:
-    """Pairs of true and guessed numbers, column by column.
+    """Pairs of true and predicted numbers, by column.
 
     Args:
         width: M.
@@ -45,17 +45,17 @@ class Predictions:
         counted: Bool[np.ndarray, "B L M"],
         windows: Integer[np.ndarray, "B 2"] | None = None,
     ) -> None:
-        """Take in the elements that are counted, and which windows they are of, where that is known."""
+        """Add the counted elements, and their windows if known."""
         rows = counted.reshape(-1, self.width).T
-        said, found = (value.reshape(-1, self.width).T[rows].astype(np.float32) for value in (truth, guess))
-        self._parts.append(_Part(counted.sum(1).T, said, found, windows))
+        true, guessed = (value.reshape(-1, self.width).T[rows].astype(np.float32) for value in (truth, guess))
+        self._parts.append(_Part(counted.sum(1).T, true, guessed, windows))
 
     def merge(self, other: Predictions) -> None:
-        """Take in what another took in."""
+        """Add the pairs of another rank."""
         self._parts += other._parts
 
     def pairs(self) -> list[Pair]:
-        """Return what was taken in, per column."""
+        """Return all pairs, by column."""
         if not self._parts:
             return [(np.zeros(0, np.float32), np.zeros(0, np.float32))] * self.width
         ends = [part.counts.sum(1).cumsum()[:-1] for part in self._parts]
@@ -69,26 +69,26 @@ class Predictions:
         ]
 
     def windows(self) -> tuple[int, list[Int[np.ndarray, " n"]]] | None:
-        """Return the number of windows, and per column the window of each pair; None where that is not known.
+        """Return the number of windows, and by column the window of each pair; None if unknown.
 
-        They are numbered by where they lie, so that no number hangs on how they were cut into batches.
+        Windows are numbered by place, so that the numbers do not depend on the batches.
         """
         known = [part.windows for part in self._parts if part.windows is not None]
         if not known or len(known) < len(self._parts):
             return None
         names, number = np.unique(np.concatenate(known), axis=0, return_inverse=True)
-        each = np.split(number.ravel(), np.cumsum([len(windows) for windows in known])[:-1])
-        found = [
-            np.concatenate([np.repeat(own, part.counts[column]) for own, part in zip(each, self._parts, strict=True)])
-            for column in range(self.width)
+        numbers = np.split(number.ravel(), np.cumsum([len(windows) for windows in known])[:-1])
+        columns = [
+            np.concatenate([np.repeat(own, part.counts[k]) for own, part in zip(numbers, self._parts, strict=True)])
+            for k in range(self.width)
         ]
-        return len(names), found
+        return len(names), columns
 
 
 def windows_of(clean: Clean) -> Integer[np.ndarray, "B 2"] | None:
-    """Return chromosome and first place of each window; None where a batch does not tell.
+    """Return chromosome and first place of each window; None if the batch has no such conditions.
 
-    The same regions in another cell type are the same window: their motifs are the same numbers.
+    The same regions in another cell type are the same window: their motifs are equal.
     """
     if not {"chromosome", "centre"} <= clean.cond.keys():
         return None

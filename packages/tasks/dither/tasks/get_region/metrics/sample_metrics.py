@@ -1,6 +1,6 @@
-"""Several draws of the same window: how far their mean is off, how much they spread, and whether the spread is right.
+"""Metrics of samples, and of several samples of the same window: error of their mean, spread, calibration.
 
-Letters: N samples, L length, M columns, K draws of one window, n elements that were drawn.
+Letters: N samples, L length, M columns, K draws of one window, n elements that were sampled.
 """
 
 from __future__ import annotations
@@ -17,18 +17,28 @@ from dither.registry.flow.records import Clean
 
 from ..data.column_groups import BASELINE_REGIONS
 from .baselines import MaskedBatch
-from .column_metrics import binary
+from .column_metrics import is_binary
 from .predictions import windows_of
 from .region_metrics import RegionMetrics
 
-__all__ = ["LEVEL", "Draws", "coverage", "draw_metrics", "drawn", "half_width", "judge", "questions_of", "same_windows"]
+__all__ = [
+    "LEVEL",
+    "Draws",
+    "coverage",
+    "draw_groups",
+    "draw_metrics",
+    "half_width",
+    "sample_metrics",
+    "sampled_batches",
+    "sampled_mask",
+]
 
 LEVEL = 0.9
-"""Share of truths that an interval should hold."""
+"""Share of truths that an interval should contain."""
 
 
-def same_windows(like: Clean) -> list[slice]:
-    """Return the runs of samples that start from the same: the same values, and the same of them given."""
+def draw_groups(like: Clean) -> list[slice]:
+    """Return runs of samples that started from the same values with the same of them given."""
     if not len(like.x0):
         return []
     same = (like.x0[1:] == like.x0[:-1]).flatten(1).all(1) & (like.known[1:] == like.known[:-1]).flatten(1).all(1)
@@ -36,30 +46,30 @@ def same_windows(like: Clean) -> list[slice]:
     return [slice(low, high) for low, high in zip(starts, [*starts[1:], len(like.x0)], strict=True)]
 
 
-def drawn(samples: Float[Tensor, "N L M"], like: Clean) -> Bool[Tensor, "N L M"]:
-    """Tell which values a sampler drew: those that were not given, nor left in sight. On the CPU.
+def sampled_mask(samples: Float[Tensor, "N L M"], like: Clean) -> Bool[Tensor, "N L M"]:
+    """Return which values a sampler sampled: neither given nor left visible by the process. On the CPU.
 
-    A process that hides a share of what it may hide, or some columns only, leaves the rest as it is, equal to the truth
-    bit for bit; to count it would lower every error for nothing. So values count in the regions and in the columns in
-    which something changed, in any draw of the window; a single value may be drawn as it was, and counts.
+    A process that masks a share of the values, or some columns only, leaves the others equal to the truth, bit for bit;
+    counting them would lower every error. So values count in regions and columns in which something changed, in any
+    draw of the window; a single value that was sampled as it was counts as well.
     """
     changed = ~like.fixed & (samples != like.x0)
     columns = changed.any(0).any(0)
     regions = torch.zeros_like(changed[..., :1])
-    for rows in same_windows(like):
+    for rows in draw_groups(like):
         regions[rows] = changed[rows].any(0).any(-1, keepdim=True)
     return (~like.fixed & columns & regions).cpu()
 
 
 @dataclass(frozen=True)
 class Draws:
-    """Windows that were drawn K times, their drawn elements in one row each.
+    """Windows that were sampled K times; sampled elements in one row each.
 
     Attributes:
         truth: `n`.
-        mean: Over the draws. `n`.
-        spread: Standard deviation over the draws, with K - 1 in the denominator. `n`.
-        error: Mean squared error of the single draws. `n`.
+        mean: Mean of the draws. `n`.
+        spread: Standard deviation of the draws, with K - 1 in the denominator. `n`.
+        error: Mean squared error of single draws. `n`.
         above: Share of the draws above 1/2. `n`.
         count: K.
     """
@@ -79,32 +89,32 @@ class Draws:
         counted: Bool[np.ndarray, "N L M"],
         windows: Sequence[slice],
     ) -> Draws | None:
-        """Take the windows with the usual number of draws; None where that is one, or nothing was drawn."""
+        """Collect windows with the full number of draws; None if that is one, or nothing was sampled."""
         count = max((rows.stop - rows.start for rows in windows), default=0)
-        rows = [rows for rows in windows if rows.stop - rows.start == count]
-        if count < 2 or not any(counted[one].any() for one in rows):
+        full = [rows for rows in windows if rows.stop - rows.start == count]
+        if count < 2 or not any(counted[rows].any() for rows in full):
             return None
-        many = np.concatenate([samples[one][:, counted[one.start]] for one in rows], 1).astype(np.float64)
-        true = np.concatenate([truth[one.start][counted[one.start]] for one in rows]).astype(np.float64)
-        return cls.over(true, many)
+        draws = np.concatenate([samples[rows][:, counted[rows.start]] for rows in full], 1).astype(np.float64)
+        true = np.concatenate([truth[rows.start][counted[rows.start]] for rows in full]).astype(np.float64)
+        return cls.over(true, draws)
 
     @classmethod
-    def over(cls, truth: Float[np.ndarray, " n"], many: Float[np.ndarray, "K n"]) -> Draws:
-        """Take K draws of each element."""
-        error = np.square(many - truth).mean(0)
-        return cls(truth, many.mean(0), many.std(0, ddof=1), error, (many > 0.5).mean(0), len(many))
+    def over(cls, truth: Float[np.ndarray, " n"], draws: Float[np.ndarray, "K n"]) -> Draws:
+        """Summarise K draws of each element."""
+        error = np.square(draws - truth).mean(0)
+        return cls(truth, draws.mean(0), draws.std(0, ddof=1), error, (draws > 0.5).mean(0), len(draws))
 
     @property
-    def binary(self) -> bool:
-        """Whether every truth is 0 or 1, to rounding."""
-        return binary(self.truth)
+    def is_binary(self) -> bool:
+        """Whether every truth is 0 or 1, up to rounding."""
+        return is_binary(self.truth)
 
 
 def half_width(count: int, level: float | Float[np.ndarray, " q"]) -> float | Float[np.ndarray, " q"]:
-    """Return half of the interval that holds a new value with probability `level`, in standard deviations of the draws.
+    """Return half the width of the prediction interval, in standard deviations of the draws.
 
-    The prediction interval of a normal variable after K values of it: t_{K-1} sqrt(1 + 1/K). It is exact for any K,
-    where quantiles of 8 draws could not reach 90 %.
+    For a normal variable after K values it is t_{K-1} sqrt(1 + 1/K), exact for any K; quantiles of 8 draws could not
+    reach 90 %.
     """
     from scipy.stats import t
 
@@ -113,54 +123,57 @@ def half_width(count: int, level: float | Float[np.ndarray, " q"]) -> float | Fl
 
 
 def coverage(draws: Draws, level: float = LEVEL) -> float:
-    """Return the share of truths that lie in the interval of a level around the mean of the draws."""
+    """Return the share of truths inside the prediction interval of a level."""
     return float((np.abs(draws.truth - draws.mean) <= half_width(draws.count, level) * draws.spread).mean())
 
 
 def draw_metrics(draws: Draws) -> dict[str, float]:
-    """Return what several draws tell beyond their mean.
+    """Return metrics of several draws of a window.
 
-    - `draws`: how many there are of each window.
-    - `single_draw_mse`: the mean squared error of a single draw; that of the mean of the draws is `masked_mse`.
-    - `draw_spread`: the root of the mean variance of the draws.
-    - `spread_skill`: the error of their mean that the spread leads to expect, by the error that there is; 1 is
-      calibrated, less is too sure (Fortin et al. 2014, J. Hydrometeorology 15, eq. 15).
-    - `draw_coverage_90`: the share of truths in the 90 % interval of the draws; .9 is calibrated, less is too sure. The
-      interval is that of a normal variable; where the truth is 0 or 1 (then it is left out) there is none to speak of.
+    - `draws`: number of draws of each window.
+    - `single_draw_mse`: mean squared error of a single draw; that of their mean is `masked_mse`.
+    - `draw_spread`: root of the mean variance of the draws.
+    - `spread_skill`: error of the mean expected from the spread, divided by the actual error; 1 is calibrated, less is
+      overconfident (Fortin et al. 2014, J. Hydrometeorology 15, eq. 15).
+    - `draw_coverage_90`: share of truths in the 90 % interval of the draws; .9 is calibrated, less is overconfident.
+      The interval is that of a normal variable; it is left out where the truth is 0 or 1.
     """
     error = float(np.square(draws.mean - draws.truth).mean())
     expected = float(np.square(draws.spread).mean()) * (1 + 1 / draws.count)
-    figures = {
+    metrics = {
         "draws": float(draws.count),
         "single_draw_mse": float(draws.error.mean()),
         "draw_spread": float(np.sqrt(np.square(draws.spread).mean())),
     }
     if error > 0:
-        figures["spread_skill"] = float(np.sqrt(expected / error))
-    return figures if draws.binary else figures | {"draw_coverage_90": coverage(draws)}
+        metrics["spread_skill"] = float(np.sqrt(expected / error))
+    return metrics if draws.is_binary else metrics | {"draw_coverage_90": coverage(draws)}
 
 
-def judge(figures: RegionMetrics, samples: Float[Tensor, "N L M"], like: Clean) -> dict[str, float]:
-    """Return the figures of the mean over the draws of each window, and with several draws those of their spread.
+def sample_metrics(metrics: RegionMetrics, samples: Float[Tensor, "N L M"], like: Clean) -> dict[str, float]:
+    """Return metrics of the mean over the draws of each window, and of several draws those of their spread.
 
     Args:
-        figures: Fresh; takes in the values that were drawn.
-        samples: What was drawn.
-        like: What sampling started from; draws of one window stand together.
+        metrics: New accumulator, which the sampled values are added to.
+        samples: The samples.
+        like: What sampling started from; draws of one window are adjacent.
     """
-    counted, windows = drawn(samples, like), same_windows(like)
+    counted, windows = sampled_mask(samples, like), draw_groups(like)
     if not windows:
         return {}
     first = [rows.start for rows in windows]
     means = torch.stack([samples[rows].mean(0) for rows in windows])
     places = windows_of(like)
-    figures.add(like.x0[first], means, counted[first], None if places is None else places[first])
-    draws = Draws.of(figures.plain(like.x0), figures.plain(samples), counted.numpy(), windows)
-    return figures.compute() | ({} if draws is None else draw_metrics(draws))
+    metrics.add(like.x0[first], means, counted[first], None if places is None else places[first])
+    truth, values = metrics.in_data_units(like.x0), metrics.in_data_units(samples)
+    draws = Draws.of(truth, values, counted.numpy(), windows)
+    return metrics.compute() | ({} if draws is None else draw_metrics(draws))
 
 
-def questions_of(figures: RegionMetrics, samples: Float[Tensor, "N L M"], like: Clean) -> list[MaskedBatch]:
-    """Return what was drawn of the first windows as a question to baselines; as `judge` otherwise."""
-    first = [rows.start for rows in same_windows(like)][: -(-BASELINE_REGIONS // like.x0.shape[1])]
+def sampled_batches(metrics: RegionMetrics, samples: Float[Tensor, "N L M"], like: Clean) -> list[MaskedBatch]:
+    """Return the sampled values of the first windows as a batch for baselines; arguments as in `sample_metrics`."""
+    first = [rows.start for rows in draw_groups(like)][: -(-BASELINE_REGIONS // like.x0.shape[1])]
+    if not first:
+        return []
     starts = like.apply(lambda value: value[first])
-    return [MaskedBatch.of(figures.plain(starts.x0), drawn(samples, like)[first], starts)] if first else []
+    return [MaskedBatch.of(metrics.in_data_units(starts.x0), sampled_mask(samples, like)[first], starts)]

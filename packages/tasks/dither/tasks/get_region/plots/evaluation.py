@@ -1,4 +1,4 @@
-"""How well single motifs are restored: truth against prediction, and the correlation of every motif.
+"""Plots of motifs (truth against prediction), accessibility (ROC and precision-recall) and the spread of draws.
 
 Letters: n pairs, K motifs.
 """
@@ -29,23 +29,23 @@ __all__ = [
 ]
 
 SHOWN = 12
-"""Motifs of a scatter plot."""
+"""Motifs in the scatter plot."""
 
-FEWEST = 8
-"""Pairs that a correlation is shown for."""
+MIN_PAIRS = 8
+"""Smallest number of pairs for a correlation."""
 
 DOTS = 3000
-"""Pairs that are drawn of a motif."""
+"""Largest number of dots per motif."""
 
 
 @dataclass(frozen=True)
 class MotifPredictions:
-    """Motifs that were drawn and whose truth varies, from the best r to the worst.
+    """Sampled motifs whose truth varies, by decreasing r.
 
     Attributes:
         names: `K`.
         pairs: Truth and prediction of each.
-        r: Pearson's r of each; 0 where the prediction is constant.
+        r: Pearson's r of each; 0 for a constant prediction.
     """
 
     names: list[str]
@@ -54,29 +54,31 @@ class MotifPredictions:
 
     @classmethod
     def of(cls, names: Sequence[str], pairs: Sequence[Pair]) -> MotifPredictions:
-        """Sort the motifs of which there is enough."""
-        found = [
+        """Sort the motifs with enough pairs."""
+        motifs = [
             (pearson(*pair), name, pair)
             for name, pair in zip(names, pairs, strict=True)
-            if len(pair[0]) >= FEWEST and varies(pair[0]) and np.isfinite(pair[1]).all()
+            if len(pair[0]) >= MIN_PAIRS and varies(pair[0]) and np.isfinite(pair[1]).all()
         ]
-        found.sort(key=lambda each: -each[0])
-        return cls([name for _, name, _ in found], [pair for _, _, pair in found], [r for r, _, _ in found])
+        motifs.sort(key=lambda motif: -motif[0])
+        return cls([name for _, name, _ in motifs], [pair for _, _, pair in motifs], [r for r, _, _ in motifs])
 
 
-def draw_motif_scatter(answers: MotifPredictions) -> bytes:
-    """Return a PNG: truth against prediction for the motifs that are found in most regions."""
-    count = min(SHOWN, len(answers.names))
-    often = np.argsort([-np.count_nonzero(truth) / len(truth) for truth, _ in answers.pairs], kind="stable")[:count]
+def draw_motif_scatter(predictions: MotifPredictions) -> bytes:
+    """Return a PNG: truth against prediction of the most frequent motifs."""
+    count = min(SHOWN, len(predictions.names))
+    frequent = np.argsort([-np.count_nonzero(truth) / len(truth) for truth, _ in predictions.pairs], kind="stable")[
+        :count
+    ]
     columns = min(4, count)
     rows = -(-count // columns)
-    figure = new_figure(3.1 * columns, 2.9 * rows + 0.5, f"The {count} motifs that most regions hold")
+    figure = new_figure(3.1 * columns, 2.9 * rows + 0.5, f"The {count} most frequent motifs")
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     for axis in axes[count:]:
         axis.set_visible(False)
-    for place, (axis, motif) in enumerate(zip(axes, often, strict=False)):
-        truth, guess = answers.pairs[motif]
-        bare(axis, f"{answers.names[motif]}:  r = {answers.r[motif]:z.2f}, R² = {r2(truth, guess):z.2f}")
+    for place, (axis, motif) in enumerate(zip(axes, frequent, strict=False)):
+        truth, guess = predictions.pairs[motif]
+        bare(axis, f"{predictions.names[motif]}:  r = {predictions.r[motif]:z.2f}, R² = {r2(truth, guess):z.2f}")
         low = min(0.0, float(truth.min()), float(guess.min()))
         high = max(float(truth.max()), float(guess.max()))
         axis.plot([low, high], [low, high], color=LIGHT, zorder=0)
@@ -91,9 +93,9 @@ def draw_motif_scatter(answers: MotifPredictions) -> bytes:
     return png_of(figure)
 
 
-def draw_motif_bars(answers: MotifPredictions) -> bytes:
-    """Return a PNG: Pearson's r of every motif as one curve, and by name of the best and the worst ones."""
-    r = np.array(answers.r)
+def draw_motif_bars(predictions: MotifPredictions) -> bytes:
+    """Return a PNG: Pearson's r of all motifs, and by name of the best and the worst ones."""
+    r = np.array(predictions.r)
     mean = float(r.mean())
     figure = new_figure(12, 5.2, f"Pearson's r of {len(r)} motifs: mean {mean:.3f}")
     whole, best, worst = figure.subplots(1, 3, width_ratios=[1.5, 1, 1])
@@ -103,12 +105,12 @@ def draw_motif_bars(answers: MotifPredictions) -> bytes:
     whole.text(len(r) - 1, mean, "mean", color=ORANGE, fontsize=8, ha="right", va="bottom")
     whole.axhline(0, color=GREY, linewidth=0.8)
     whole.set_xlabel("motif", fontsize=9)
-    whole.set_ylabel("Pearson's r, over the regions that were drawn", fontsize=9)
+    whole.set_ylabel("Pearson's r over sampled regions", fontsize=9)
     count = min(15, len(r))
     for axis, title, part in ((best, "best", slice(0, count)), (worst, "worst", slice(len(r) - count, len(r)))):
         bare(axis, title)
         axis.barh(np.arange(count), r[part], color=BLUE, height=0.7)
-        axis.set_yticks(np.arange(count), answers.names[part])
+        axis.set_yticks(np.arange(count), predictions.names[part])
         axis.invert_yaxis()
         axis.axvline(0, color=GREY, linewidth=0.8)
         axis.set_xlim(min(-0.1, float(r.min()) * 1.1), max(0.1, float(r.max()) * 1.1))
@@ -117,22 +119,22 @@ def draw_motif_bars(answers: MotifPredictions) -> bytes:
 
 
 def draw_accessibility(truth: Bool[np.ndarray, " n"], score: Float[np.ndarray, " n"], cell: str) -> bytes | None:
-    """Return a PNG; None where no curve is defined, because all regions are open, or all closed.
+    """Return a PNG of the ROC and precision-recall curves; None if all regions are open, or all closed.
 
     Args:
         truth: Which regions are open.
-        score: What was predicted.
+        score: Predictions.
         cell: Name of the cell type, or of several.
     """
     from sklearn.metrics import precision_recall_curve, roc_curve
 
-    figures = rank_metrics(truth, score)
-    if not figures:
+    metrics = rank_metrics(truth, score)
+    if not metrics:
         return None
     share = float(truth.mean())
-    figure = new_figure(12, 4.2, f"Open in {cell}: {truth.sum():,} of {truth.size:,} regions that were drawn")
+    figure = new_figure(12, 4.2, f"Open in {cell}: {truth.sum():,} of {truth.size:,} sampled regions")
     spread, roc, recall = figure.subplots(1, 3)
-    bare(spread, "what was predicted")
+    bare(spread, "predictions")
     edges = np.linspace(min(0.0, score.min()), max(1.0, score.max()), 41)
     for chosen, colour, name in ((~truth, GREY, "closed"), (truth, ORANGE, "open")):
         weights = np.full(int(chosen.sum()), 1 / chosen.sum())
@@ -141,37 +143,37 @@ def draw_accessibility(truth: Bool[np.ndarray, " n"], score: Float[np.ndarray, "
     spread.set_xlabel("prediction", fontsize=9)
     spread.set_ylabel("share of the regions", fontsize=9)
     false, true, _ = roc_curve(truth, score)
-    bare(roc, f"ROC: area {figures['accessibility_auc']:.3f}, chance .5")
+    bare(roc, f"ROC: area {metrics['accessibility_auc']:.3f}, chance .5")
     roc.plot([0, 1], [0, 1], color=LIGHT)
     roc.plot(false, true, color=BLUE)
-    roc.set_xlabel("closed regions that are called open", fontsize=9)
-    roc.set_ylabel("open regions that are called open", fontsize=9)
-    precision, found, _ = precision_recall_curve(truth, score)
-    bare(recall, f"precision: average {figures['accessibility_auprc']:.3f}, chance {share:.3f}")
+    roc.set_xlabel("false positive rate", fontsize=9)
+    roc.set_ylabel("true positive rate", fontsize=9)
+    precision, sensitivity, _ = precision_recall_curve(truth, score)
+    bare(recall, f"precision: average {metrics['accessibility_auprc']:.3f}, chance {share:.3f}")
     recall.axhline(share, color=LIGHT)
-    recall.plot(found, precision, color=BLUE)
+    recall.plot(sensitivity, precision, color=BLUE)
     recall.set(ylim=(0, 1.02))
-    recall.set_xlabel("recall: open regions that are called open", fontsize=9)
-    recall.set_ylabel("precision: called open, and open", fontsize=9)
+    recall.set_xlabel("recall", fontsize=9)
+    recall.set_ylabel("precision", fontsize=9)
     return png_of(figure)
 
 
 BINS = 10
-"""Groups of elements with like spread."""
+"""Groups of elements with similar spread."""
 
 REGIONS = 60
-"""Regions of a window that are shown, the first ones that were drawn."""
+"""Largest number of regions shown."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of one window, in the regions that were drawn.
+    """One column of one window, in the sampled regions.
 
     Attributes:
-        name: Of the column.
+        name: Name of the column.
         truth: `L`.
         draws: `K L`.
-        places: Where the regions are. `L`.
+        places: Places of the regions. `L`.
     """
 
     name: str
@@ -181,17 +183,17 @@ class Column:
 
 
 def draw_imputation(draws: Draws, column: Column) -> bytes:
-    """Return a PNG: a column with its intervals, what the intervals hold, and error against spread."""
-    what = draw_metrics(draws)
-    told = f"spread by error {what.get('spread_skill', 0.0):.2f} (1 is calibrated)"
-    if not draws.binary:
-        told = f"{what['draw_coverage_90']:.1%} of the truths lie in the {LEVEL:.0%} interval, {told}"
-    figure = new_figure(12, 7.2, f"{draws.count} draws of each window, {draws.truth.size:,} values: {told}")
+    """Return a PNG: a column with its intervals, their coverage, and error against spread."""
+    metrics = draw_metrics(draws)
+    summary = f"spread by error {metrics.get('spread_skill', 0.0):.2f} (1 is calibrated)"
+    if not draws.is_binary:
+        summary = f"{metrics['draw_coverage_90']:.1%} of the truths are inside the {LEVEL:.0%} interval, {summary}"
+    figure = new_figure(12, 7.2, f"{draws.count} draws of each window, {draws.truth.size:,} values: {summary}")
     grid = figure.add_gridspec(2, 2, height_ratios=[1, 1.25])
-    _draw_column(bare(figure.add_subplot(grid[0, :])), column, draws.binary)
-    draw = _draw_reliability if draws.binary else _draw_calibration
-    draw(bare(figure.add_subplot(grid[1, 0]), "is the spread right?"), draws)
-    _draw_errors(bare(figure.add_subplot(grid[1, 1]), "does the spread tell where the error is?"), draws)
+    _draw_column(bare(figure.add_subplot(grid[0, :])), column, draws.is_binary)
+    draw = _draw_reliability if draws.is_binary else _draw_calibration
+    draw(bare(figure.add_subplot(grid[1, 0]), "calibration"), draws)
+    _draw_errors(bare(figure.add_subplot(grid[1, 1]), "error against spread"), draws)
     return png_of(figure)
 
 
@@ -224,19 +226,19 @@ def _draw_calibration(axis: Axes, draws: Draws) -> None:
 
 
 def _draw_reliability(axis: Axes, draws: Draws) -> None:
-    """Hold the share of draws above 1/2 against how often the truth is 1, in groups of the same share."""
+    """Plot how often the truth is 1 against the share of draws above 1/2."""
     group = np.minimum((draws.above * BINS).astype(int), BINS - 1)
-    held = [np.flatnonzero(group == number) for number in range(BINS)]
-    told, true, size = (
-        np.array([figure(rows) for rows in held if rows.size])
-        for figure in (lambda rows: draws.above[rows].mean(), lambda rows: draws.truth[rows].mean(), len)
+    groups = [np.flatnonzero(group == number) for number in range(BINS)]
+    predicted, true, size = (
+        np.array([summary(rows) for rows in groups if rows.size])
+        for summary in (lambda rows: draws.above[rows].mean(), lambda rows: draws.truth[rows].mean(), len)
     )
     axis.plot([0, 1], [0, 1], color=LIGHT)
     axis.text(0.97, 0.93, "calibrated", color=GREY, fontsize=8, ha="right", va="top")
-    axis.plot(told, true, color=BLUE)
-    axis.scatter(told, true, s=8 + 200 * size / size.sum(), color=BLUE)
+    axis.plot(predicted, true, color=BLUE)
+    axis.scatter(predicted, true, s=8 + 200 * size / size.sum(), color=BLUE)
     axis.set(xlim=(-0.04, 1.04), ylim=(-0.04, 1.04))
-    axis.set_xlabel("share of draws above 1/2 (a dot is as large as its group)", fontsize=9)
+    axis.set_xlabel("share of draws above 1/2 (area: size of the group)", fontsize=9)
     axis.set_ylabel("share of truths that are 1", fontsize=9)
 
 

@@ -1,6 +1,6 @@
-"""A window of regions as heat maps: what is true, what was given, what was drawn, and by how much that is off.
+"""Heat maps of a window (truth, mask, sample, error) and of a sampling trajectory.
 
-Letters: N regions (rows), M columns: motifs, and behind them accessibility and expression, which stand apart.
+Letters: N regions (rows), M columns: motifs, then accessibility and expression, which are drawn apart.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 __all__ = ["WindowPicture", "draw_trajectory", "draw_window"]
 
 STRIP = 0.07
-"""Width of a column that stands apart, as a share of a panel's."""
+"""Width of a separate column, as a share of that of a panel."""
 
 WIDE_STRIP = 1.5
-"""The same where no motif was drawn, so that there is nothing else to see."""
+"""The same if no motif was sampled."""
 
 
 @dataclass(frozen=True)
 class WindowPicture:
-    """What is drawn.
+    """Content of the heat maps of a window.
 
     Attributes:
-        title: Stands above everything.
+        title: Title of the figure.
         truth: `N M`, in the units of the data.
-        given: True where the value was given and not drawn. `N M`.
-        drawn: `N M`.
-        places: Where each region lies, such as "chr2:1,234,567". `N`.
+        given: True where the value was given, not sampled. `N M`.
+        drawn: Sample. `N M`.
+        places: Place of each region, such as "chr2:1,234,567". `N`.
         motifs: Names of the motif columns.
-        behind: Names of the columns behind them, such as "open in K562".
+        extra: Names of the columns after them, such as "open in K562".
     """
 
     title: str
@@ -48,7 +48,7 @@ class WindowPicture:
     drawn: Float[np.ndarray, "N M"]
     places: Sequence[str]
     motifs: Sequence[str]
-    behind: Sequence[str] = ()
+    extra: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ class _Panel:
 
 
 def draw_window(picture: WindowPicture) -> bytes:
-    """Return a PNG of four heat maps side by side; columns behind the motifs, if any, are a strip right of each."""
-    panels, strips = _panels(picture), len(picture.behind)
+    """Return a PNG of four heat maps side by side; columns after the motifs are a strip right of each."""
+    panels, strips = _panels(picture), len(picture.extra)
     figure = new_figure(15, 7.0, picture.title)
     share = STRIP if (~picture.given[:, : len(picture.motifs)]).any() else WIDE_STRIP
     if strips:
@@ -92,16 +92,16 @@ def _panels(picture: WindowPicture) -> list[_Panel]:
     share = float((~picture.given).mean())
     return [
         _Panel("truth", picture.truth, "Blues", "Greens", 0.0, high, value),
-        _Panel(f"mask: {share:.1%} drawn", ~picture.given, mask, mask, 0.0, 1.0, "given        drawn"),
-        _Panel("drawn, and given", picture.drawn, "Blues", "Greens", 0.0, high, value),
-        _Panel("drawn minus truth", error, "RdBu_r", "RdBu_r", -high, high, "difference"),
+        _Panel(f"mask: {share:.1%} sampled", ~picture.given, mask, mask, 0.0, 1.0, "given        sampled"),
+        _Panel("sampled and given", picture.drawn, "Blues", "Greens", 0.0, high, value),
+        _Panel("sample minus truth", error, "RdBu_r", "RdBu_r", -high, high, "difference"),
     ]
 
 
 def _draw_panel(
     figure: Figure, picture: WindowPicture, panel: _Panel, axis: Axes, side: Axes | None, names: int
 ) -> None:
-    """Draw one heat map under `names` of its motifs, and the strip beside it."""
+    """Draw one heat map with `names` of its motifs, and the strip next to it."""
     motifs = len(picture.motifs)
     order = np.argsort(-picture.truth[:, :motifs].mean(0), kind="stable")  # the most frequent motifs first
     options: dict[str, Any] = {"aspect": "auto", "interpolation": "nearest"}
@@ -119,59 +119,59 @@ def _draw_panel(
         bar.set_ticks([])
     if side is not None:
         _draw_strip(picture, panel, side, options)
-    for each in (axis, side):
-        if each is not None:
-            each.tick_params(color=GREY)
-            each.spines[:].set_color(LIGHT)
+    for part in (axis, side):
+        if part is not None:
+            part.tick_params(color=GREY)
+            part.spines[:].set_color(LIGHT)
 
 
 def _draw_strip(picture: WindowPicture, panel: _Panel, side: Axes, options: dict[str, Any]) -> None:
-    """Draw the columns behind the motifs, each from 0 to 1 or to its largest true value."""
+    """Draw the columns after the motifs, each from 0 to 1 or to its largest true value."""
     motifs = len(picture.motifs)
     values = panel.values[:, motifs:].astype(float)
     if not panel.title.startswith("mask"):
         values = values / np.maximum(1.0, picture.truth[:, motifs:].max(0))
     side.imshow(values, vmin=-1 if panel.low < 0 else 0, vmax=1, cmap=panel.strip, **options)
-    side.set_xticks(range(len(picture.behind)), picture.behind, rotation=90, fontsize=7)
+    side.set_xticks(range(len(picture.extra)), picture.extra, rotation=90, fontsize=7)
     side.tick_params(left=False)
 
 
 def _spread(length: int, number: int) -> list[int]:
-    """Some positions spread evenly over `length`, first and last among them."""
+    """Return evenly spaced positions, including the first and the last."""
     return sorted({round(position) for position in np.linspace(0, length - 1, min(number, length))})
 
 
 PANELS = 6
-"""States that are shown as heat maps."""
+"""States shown as heat maps."""
 
-WHOLE: dict[str, Any] = {"aspect": "auto", "interpolation": "nearest"}
+FILL_AXES: dict[str, Any] = {"aspect": "auto", "interpolation": "nearest"}
 
 LINES = 24
-"""Values whose way is shown as a line."""
+"""Values shown as lines."""
 
 
 def draw_trajectory(
-    path: Float[np.ndarray, "T L M"], truth: Float[np.ndarray, "L M"], asked: Bool[np.ndarray, "L M"], title: str
+    path: Float[np.ndarray, "T L M"], truth: Float[np.ndarray, "L M"], sampled: Bool[np.ndarray, "L M"], title: str
 ) -> bytes | None:
-    """Return a PNG: states from noise to sample, beside the truth, and the way of some values; None if none was drawn.
+    """Return a PNG with states from noise to sample, the truth, and the trajectories of values; None without any.
 
     Args:
-        path: The states, in the order in which they came about, the sample last.
-        truth: What is true, in the same units.
-        asked: True for what was drawn.
-        title: Stands above everything.
+        path: States in the order of sampling, the sample last.
+        truth: Truth in the same units.
+        sampled: True for sampled values.
+        title: Title of the figure.
     """
-    if not asked.any() or len(path) < 2:
+    if not sampled.any() or len(path) < 2:
         return None
-    rows, columns = asked.any(1), asked.any(0)
+    rows, columns = sampled.any(1), sampled.any(0)
     if columns.sum() == 1:
-        return _one_column(path[:, asked], truth[asked], title)
+        return _one_column(path[:, sampled], truth[sampled], title)
     figure = new_figure(15, 6.8, title)
     grid = figure.add_gridspec(2, PANELS + 1, height_ratios=[1.5, 1])
     shown = np.unique(np.linspace(0, len(path) - 1, PANELS).round().astype(int))
     part = np.ix_(rows, columns)
     high = float(np.quantile(np.abs(truth[part]), 0.98)) or 1.0
-    options: dict[str, Any] = {"vmin": -high, "vmax": high, "cmap": "RdBu_r", **WHOLE}
+    options: dict[str, Any] = {"vmin": -high, "vmax": high, "cmap": "RdBu_r", **FILL_AXES}
     for panel, values, name in [
         *((panel, path[state], f"state {state} of {len(path) - 1}") for panel, state in enumerate(shown)),
         (PANELS, truth, "truth"),
@@ -181,10 +181,10 @@ def draw_trajectory(
         axis.set(xticks=[], yticks=[])
         axis.set_xlabel("columns", fontsize=8)
         if not panel:
-            axis.set_ylabel("regions that were drawn", fontsize=8)
+            axis.set_ylabel("sampled regions", fontsize=8)
     figure.colorbar(image, ax=axis, shrink=0.8).ax.tick_params(labelsize=7)
-    below = bare(figure.add_subplot(grid[1, :]), f"the way of {LINES} values; a cross is the truth")
-    chosen = np.argwhere(asked)[:: -(-int(asked.sum()) // LINES)]
+    below = bare(figure.add_subplot(grid[1, :]), f"trajectories of {LINES} values; crosses are the truth")
+    chosen = np.argwhere(sampled)[:: -(-int(sampled.sum()) // LINES)]
     for row, column in chosen:
         below.plot(path[:, row, column], color=BLUE, alpha=0.4, linewidth=1)
         below.plot(len(path) - 0.5, truth[row, column], "x", color=ORANGE, markersize=5)
@@ -195,21 +195,21 @@ def draw_trajectory(
 
 
 def _one_column(path: Float[np.ndarray, "T L"], truth: Float[np.ndarray, " L"], title: str) -> bytes:
-    """Draw time downwards and regions sideways, those with the highest truth first."""
+    """Draw time downwards and regions sideways, sorted by decreasing truth."""
     order = np.argsort(-truth, kind="stable")
     figure = new_figure(12, 6.4, title)
     above, true, below = figure.subplots(3, 1, height_ratios=[3, 0.3, 2])
     low, high = float(truth.min()), float(truth.max())
-    options: dict[str, Any] = {"vmin": low, "vmax": high, "cmap": "viridis", **WHOLE}
-    bare(above, "from noise (above) to sample (below)").imshow(path[:, order], **options)
+    options: dict[str, Any] = {"vmin": low, "vmax": high, "cmap": "viridis", **FILL_AXES}
+    bare(above, "from noise (top) to sample (bottom)").imshow(path[:, order], **options)
     above.set_xticks([])
     above.locator_params(axis="y", integer=True)
     above.set_ylabel("state", fontsize=9)
     bare(true).imshow(truth[None, order], **options)
     true.set_yticks([0], ["truth"])
     true.set_xticks([])
-    true.set_xlabel("regions that were drawn, the highest truth first", fontsize=9)
-    bare(below, "the way of some values; orange are above the middle of the truth")
+    true.set_xlabel("sampled regions, by decreasing truth", fontsize=9)
+    bare(below, "trajectories of values; orange: truth above the middle of its range")
     step = -(-len(truth) // (2 * LINES))
     for place in range(0, len(truth), step):
         is_high = truth[place] > (low + high) / 2

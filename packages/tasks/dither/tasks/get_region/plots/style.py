@@ -1,4 +1,4 @@
-"""What all pictures of regions share: a figure without a window system, its colours, and its bytes."""
+"""Figure, colours and PNG output shared by all plots of regions."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 __all__ = ["BLUE", "GREY", "LIGHT", "ORANGE", "bare", "new_figure", "png_of"]
 
 BLUE = "#1864ab"
-"""What a model says."""
+"""Predictions."""
 
 ORANGE = "#e8590c"
-"""What is true, or what stands out."""
+"""Truth and highlights."""
 
 GREY = "#868e96"
-"""What a model is held against."""
+"""References."""
 
 LIGHT = "#dee2e6"
-"""Lines that lead the eye."""
+"""Guide lines."""
 
 
 def new_figure(width: float, height: float, title: str) -> Figure:
@@ -34,7 +34,7 @@ def new_figure(width: float, height: float, title: str) -> Figure:
 
 
 def bare(axis: Axes, title: str = "") -> Axes:
-    """Take away what is not needed of a frame."""
+    """Set a title and remove most of the frame."""
     axis.spines[["top", "right"]].set_visible(False)
     axis.spines[["left", "bottom"]].set_color(GREY)
     axis.tick_params(labelsize=8, color=GREY)
