@@ -1,4 +1,4 @@
-"""What bench measures is what it says: phases, operations, rates."""
+"""`dither bench`: phases, FLOPs, rates."""
 
 import json
 import time
@@ -28,8 +28,8 @@ def slow(work, seconds):
     return slowed
 
 
-def test_time_is_booked_where_it_is_spent(trainer, monkeypatch):
-    """Each phase is made longer in turn, by an amount that no other one has."""
+def test_time_is_attributed_to_its_phase(trainer, monkeypatch):
+    """Slow each phase down by a different amount."""
     task = trainer.system.task
     monkeypatch.setattr(task, "batch", slow(task.batch, 0.02))
     trainer.system.loss = slow(trainer.system.loss, 0.02)
@@ -38,25 +38,24 @@ def test_time_is_booked_where_it_is_spent(trainer, monkeypatch):
     with timed_phases(trainer) as step:
         parts = [step() for _ in range(3)]
     least = {phase: min(part[phase] for part in parts) for phase in parts[0]}
-    assert set(least) == {"data", "forward", "backward", "optimizer"}  # two parts: forward and backward twice
+    assert set(least) == {"data", "forward", "backward", "optimizer"}  # accumulate = 2: forward and backward twice
     for phase, seconds in {"data": 0.02, "forward": 0.04, "backward": 0.06, "optimizer": 0.05}.items():
         assert seconds <= least[phase] < seconds + 0.02, phase
 
 
-def test_what_workers_read_is_booked_where_it_is_waited_for(load):
-    """Not where it is read, beside a step: its moments would stand among those of the step."""
+def test_prefetching_workers_do_not_mark_phases(load):
     experiment = load("train.workers=2").experiment
     trainer = Trainer(Diffusion.build(experiment), experiment.train, experiment.seed)
-    marked_there = []
+    marks = []
     with timed_phases(trainer) as step:
         mark = trainer.system.task._mark
-        trainer.system.task._mark = lambda phase: marked_there.append(phase) or mark(phase)
+        trainer.system.task._mark = lambda phase: marks.append(phase) or mark(phase)
         parts = [step() for _ in range(4)]
-    assert not marked_there
+    assert not marks
     assert all(min(part.values()) >= 0 and set(part) == {"data", "forward", "backward", "optimizer"} for part in parts)
 
 
-def test_a_marked_trainer_trains_as_ever_and_is_left_as_it_was(trainer, load):
+def test_timing_changes_no_bit_and_leaves_no_hooks(trainer, load):
     other = Trainer(Diffusion.build(load().experiment), trainer.train, trainer.seed)
     task = trainer.system.task
     with timed_phases(trainer) as step:
@@ -71,7 +70,7 @@ def test_a_marked_trainer_trains_as_ever_and_is_left_as_it_was(trainer, load):
     assert not trainer.system._forward_pre_hooks
 
 
-def test_operations_are_those_of_the_matrix_products(trainer):
+def test_flops_are_those_of_the_matrix_products(trainer):
     model = trainer.system.model
     seen = []
     for module in model.modules():
@@ -88,7 +87,7 @@ def test_operations_are_those_of_the_matrix_products(trainer):
     assert [parameter.grad for parameter in trainer.parameters] == before
 
 
-def test_the_peak_is_that_of_a_product_of_matrices():
+def test_matmul_peak():
     peak = matmul_peak(CPU, torch.float32, 0.05)
     a = torch.randn(512, 512)
     began = time.perf_counter()
@@ -99,22 +98,22 @@ def test_the_peak_is_that_of_a_product_of_matrices():
     assert peak > 1e9
 
 
-def test_bench_of_an_experiment_adds_up(load):
+def test_bench_is_consistent(load):
     result = bench(load("train.accumulate=1"), steps=4, repeats=2, warmup=1)
     assert result["step_seconds_least"] <= result["step_seconds"] <= result["step_seconds_most"]
     assert result["samples_per_second"] == pytest.approx(8 / result["step_seconds"])
     assert result["positions_per_second"] == pytest.approx(48 / result["step_seconds"])
     assert result["utilisation"] == pytest.approx(result["step_flops"] / result["step_seconds"] / result["matmul_peak"])
     assert 0 < result["utilisation"] < 1
-    assert set(result["phases"]) == {"data", "forward", "backward", "optimizer", "logging"}
+    assert set(result["phases"]) == {"data", "forward", "backward", "optimizer"}
     assert all(seconds > 0 for seconds in result["phases"].values())
     assert result["memory"]["weights"] == 285 * 4 == result["memory"]["average"]
     assert result["memory"]["peak_rss"] > 1e7
 
 
-def test_the_verb_prints_json(experiment_file, capsys, monkeypatch):
+def test_the_command_prints_json(experiment_file, capsys, monkeypatch):
     monkeypatch.setenv("DITHER_PLUGINS", "engine")
     assert main(["bench", str(experiment_file), "--steps", "2", "--repeats", "1", "--warmup", "0", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["batch_size"] == 8
     assert main(["bench", str(experiment_file), "--steps", "2", "--repeats", "1"]) == 0
-    assert "of a matrix product here" in capsys.readouterr().out
+    assert "of a matrix product" in capsys.readouterr().out

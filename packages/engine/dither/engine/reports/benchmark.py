@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import statistics
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +19,6 @@ from ..config.load_experiment import Loaded
 from ..config.machine_memory import size
 from ..optimizers.optimizer_state import flatten
 from ..runs.loading import build
-from ..runs.log import Log
 from ..training.device import peak_memory
 from ..training.diffusion import Diffusion
 from ..training.environment import environment
@@ -33,17 +30,17 @@ __all__ = ["PHASES", "PhaseTimer", "bench", "matmul_peak", "show_bench", "step_f
 def bench(loaded: Loaded, steps: int = 20, repeats: int = 3, warmup: int = 3) -> dict[str, Any]:
     """Measure the training step of an experiment; nothing is saved.
 
-    The time of a step is the median over repeats of so many steps each, with nothing but the loop running. Then the
-    same number of steps is taken apart, where each phase is the median over the steps.
+    The time of a step is the median over repeats. Then the same number of steps is timed by phase, with the median over
+    the steps.
 
     Args:
         loaded: The experiment.
-        steps: Steps in a repeat.
+        steps: Steps per repeat.
         repeats: Repeats.
-        warmup: Steps before.
+        warmup: Warm-up steps.
 
     Returns:
-        Tables of plain numbers: seconds, rates, memory in bytes, flops.
+        Seconds, rates, memory in bytes and FLOPs, as plain values.
     """
     train = loaded.experiment.train
     system, device = build(loaded, training=True)
@@ -57,7 +54,6 @@ def bench(loaded: Loaded, steps: int = 20, repeats: int = 3, warmup: int = 3) ->
     with timed_phases(trainer) as step:
         parts = [step() for _ in range(steps)]
     seconds = {phase: statistics.median(part[phase] for part in parts) for phase in PHASES}
-    seconds["logging"] = _logging(trainer, train.log_every, repeats)
     memory = _memory(trainer)
     median = statistics.median(whole)
     rows = trainer.rows(trainer.step)
@@ -87,25 +83,8 @@ def _timed(work: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - began
 
 
-def _logging(trainer: Trainer, every: int, repeats: int) -> float:
-    """Return the seconds that logging takes per step, with the files and the display that a run has."""
-    with tempfile.TemporaryDirectory() as folder:
-        log = Log(Path(folder), Console(quiet=True), 10**9)
-        spent = []
-        for number in range(1, repeats + 4):
-            trainer.advance()
-            synchronize(trainer.device)
-            began = time.perf_counter()
-            for step in range(every):
-                log.display.step(number * every + step)
-            log.figures(number * every, "train", trainer.pop_metrics())
-            spent.append((time.perf_counter() - began) / every)
-        log.close()
-    return statistics.median(spent[1:])  # the first one opens files
-
-
 def _memory(trainer: Trainer) -> dict[str, int]:
-    """Return bytes: what the weights, the optimizer and the average hold, and the peaks so far."""
+    """Return the bytes of weights, optimizer state and EMA, and the peak memory so far."""
     tensors, _ = flatten(trainer.optimizer)
 
     def held(items: Any) -> int:
@@ -121,7 +100,7 @@ def _memory(trainer: Trainer) -> dict[str, int]:
 
 
 def _use(trainer: Trainer, rows: list[int], seconds: float) -> dict[str, float]:
-    """Return the operations of a step and their share of what the machine can do in the same number format."""
+    """Return the FLOPs of a step, and their rate relative to a matrix product of the same data type."""
     dtype = torch.bfloat16 if trainer.system.precision == "bfloat16" else torch.float32
     share = max(1, len(rows) // trainer.train.accumulate)
     flops = step_flops(trainer.system, rows[:share], trainer.device) * len(rows) / share
@@ -131,9 +110,9 @@ def _use(trainer: Trainer, rows: list[int], seconds: float) -> dict[str, float]:
 
 
 def show_bench(console: Console, result: dict[str, Any]) -> None:
-    """Print what was measured."""
+    """Print the result of `bench`."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column, side in (("of a step", "left"), ("ms", "right"), ("share", "right")):
+    for column, side in (("phase", "left"), ("ms", "right"), ("share", "right")):
         table.add_column(column, justify=side)  # type: ignore[arg-type]
     whole = result["step_seconds"]
     for name, seconds in result["phases"].items():
@@ -144,28 +123,23 @@ def show_bench(console: Console, result: dict[str, Any]) -> None:
     memory = ", ".join(f"{name} {size(count)}" for name, count in result["memory"].items())
     words = result["environment"]
     for line in (
-        f"step {least * 1e3:.3f} to {most * 1e3:.3f} ms over {result['repeats']} times {result['steps']} steps; "
-        f"the first one took {result['first_step_seconds'] * 1e3:.0f} ms",
+        f"step {least * 1e3:.3f} to {most * 1e3:.3f} ms in {result['repeats']} x {result['steps']} steps; "
+        f"the first one {result['first_step_seconds'] * 1e3:.0f} ms",
         f"{result['samples_per_second']:,.1f} samples/s, {result['positions_per_second']:,.0f} valid positions/s",
         f"memory: {memory}",
         f"{result['step_flops'] / 1e9:,.2f} GFLOP a step, {result['flops_per_second'] / 1e9:,.1f} GFLOP/s: "
-        f"{result['utilisation']:.1%} of the {result['matmul_peak'] / 1e9:,.1f} of a matrix product here",
+        f"{result['utilisation']:.1%} of a matrix product ({result['matmul_peak'] / 1e9:,.1f} GFLOP/s)",
         f"{words['device']}, {words['threads']} threads, torch {words['torch']}",
     ):
         console.print(line, highlight=False, markup=False)
 
 
 PHASES = ("data", "forward", "backward", "optimizer")
-"""Phases of a step; forward has with it the drawing of noise, and the optimizer the clipping, the check for numbers and
-the averaging of weights."""
+"""Phases of a step: forward includes noising and the loss; optimizer includes clipping, the NaN check and EMA."""
 
 
 class PhaseTimer:
-    """Moments in a step and which phase ended there, on the clock of the CPU or in the stream of a GPU.
-
-    Args:
-        device: Where the step runs.
-    """
+    """Times of the ends of phases, by the CPU clock or by CUDA events."""
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
@@ -173,7 +147,7 @@ class PhaseTimer:
         self._moments: list[tuple[str, Any]] = []
 
     def mark(self, phase: str) -> None:
-        """Say that a phase ended now, whichever began at the mark before."""
+        """Record the end of a phase, which began at the previous mark."""
         moment: Any = time.perf_counter()
         if self._on_gpu:
             moment = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -181,7 +155,7 @@ class PhaseTimer:
         self._moments.append((phase, moment))
 
     def take(self) -> dict[str, float]:
-        """Return the seconds in each phase since the first mark, and forget them. Waits for the device."""
+        """Return the seconds of each phase since the first mark, and reset. Synchronises the device."""
         if self._on_gpu:
             torch.cuda.synchronize(self._device)
         seconds = dict.fromkeys(PHASES, 0.0)
@@ -193,7 +167,7 @@ class PhaseTimer:
 
 
 class _MarkedTask:
-    """A task that says when it has made a batch."""
+    """A task that marks the end of `batch`."""
 
     def __init__(self, task: Any, mark: Callable[[str], None]) -> None:
         self._task, self._mark = task, mark
@@ -203,7 +177,7 @@ class _MarkedTask:
         return getattr(self._task, name)
 
     def batch(self, *arguments: Any, **named: Any) -> Any:
-        """Make a batch; what a worker does beside a step is no part of it, and is waited for where it is needed."""
+        """Return a batch; prefetching workers do not mark, since the step waits for them where it needs the batch."""
         try:
             return self._task.batch(*arguments, **named)
         finally:
@@ -213,7 +187,7 @@ class _MarkedTask:
 
 @contextmanager
 def timed_phases(trainer: Trainer) -> Iterator[Callable[[], dict[str, float]]]:
-    """Yield a function that does one step and returns the seconds in each of its phases."""
+    """Yield a function that runs one step and returns the seconds of each phase."""
     marks = PhaseTimer(trainer.device)
     system, task = trainer.system, trainer.system.task
     last: Any = _last_gradient(trainer)
@@ -223,7 +197,7 @@ def timed_phases(trainer: Trainer) -> Iterator[Callable[[], dict[str, float]]]:
     prepare = system.prepare
 
     def prepared(*arguments: Any) -> Any:
-        marks.mark("data")  # which has come to the device meanwhile
+        marks.mark("data")  # after the transfer to the device
         return prepare(*arguments)
 
     system.prepare = prepared  # type: ignore[assignment, method-assign]
@@ -244,7 +218,7 @@ def timed_phases(trainer: Trainer) -> Iterator[Callable[[], dict[str, float]]]:
 
 
 def _last_gradient(trainer: Trainer) -> torch.Tensor:
-    """Return the parameter whose gradient is ready last, which ends the backward pass."""
+    """Return the parameter whose gradient is computed last."""
     order: list[int] = []
     parameters: list[Any] = list(trainer.parameters)
     handles = [
@@ -258,17 +232,11 @@ def _last_gradient(trainer: Trainer) -> torch.Tensor:
 
 
 SIZES = {"cpu": (512, 1024, 2048), "cuda": (4096, 8192)}
-"""Edges of the matrices that are tried."""
+"""Matrix sizes to try."""
 
 
 def matmul_peak(device: torch.device, dtype: torch.dtype, seconds: float = 0.5) -> float:
-    """Return the best rate of a square matrix product, in floating-point operations per second.
-
-    Args:
-        device: Where.
-        dtype: Of the matrices.
-        seconds: For each size, after a warm-up.
-    """
+    """Return the highest rate of square matrix products in FLOP/s, timing each size for some seconds."""
     best = 0.0
     for edge in SIZES.get(device.type, SIZES["cpu"]):
         a = torch.randn(edge, edge, device=device).to(dtype)
@@ -277,7 +245,7 @@ def matmul_peak(device: torch.device, dtype: torch.dtype, seconds: float = 0.5) 
         synchronize(device)
         deadline = time.perf_counter() + seconds
         while time.perf_counter() < deadline:
-            repeats = 1 if device.type == "cpu" else 20  # a GPU is waited for once in a while only
+            repeats = 1 if device.type == "cpu" else 20  # synchronise a GPU rarely
             began = time.perf_counter()
             for _ in range(repeats):
                 torch.matmul(a, b, out=out)
@@ -287,7 +255,7 @@ def matmul_peak(device: torch.device, dtype: torch.dtype, seconds: float = 0.5) 
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has done all that it was asked to."""
+    """Wait for the device."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
@@ -295,10 +263,9 @@ def synchronize(device: torch.device) -> None:
 
 
 def step_flops(system: Diffusion, rows: list[int], device: torch.device) -> int:
-    """Return the operations of forward and backward over some training samples; gradients are left as they were.
+    """Return the FLOPs of forward and backward over training samples; gradients are restored.
 
-    Attention is counted as its matrix products, whatever kernel runs it otherwise. Work that is done twice to save
-    memory is counted twice here.
+    Attention is counted as matrix products, whatever its kernel; recomputed activations count twice.
     """
     parameters = list(system.model.parameters())
     kept = [parameter.grad for parameter in parameters]

@@ -1,0 +1,61 @@
+"""Alternate steps of several programs, each in its own process, since allocator settings hold for a whole process.
+
+A script called with `serve NAME` runs one step per line of its input, and prints milliseconds and peak memory in MB.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, cast
+
+__all__ = ["Step", "alternate", "peak_memory", "serve"]
+
+Step = Callable[[], object]
+
+
+def serve(steps: Mapping[str, Callable[[], Step]]) -> bool:
+    """Serve the step of `serve NAME`; return False if the script was not called so."""
+    if sys.argv[1:2] != ["serve"]:
+        return False
+    imported = peak_memory()
+    step = steps[sys.argv[2]]()
+    for _ in sys.stdin:
+        started = time.perf_counter()
+        step()
+        print(1000 * (time.perf_counter() - started), peak_memory() - imported, flush=True)
+    return True
+
+
+def peak_memory() -> float:
+    """Return the peak memory of this process in MB."""
+    match = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return int(match[1]) / 1000 if match else float("nan")
+
+
+def alternate(names: Sequence[str], rounds: int, warmup: int = 1) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Run one step of each process in turn; return milliseconds of each step, and peak memory beyond imports in MB."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, sys.argv[0], "serve", name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for name in names
+    ]
+    times: dict[str, list[float]] = {name: [] for name in names}
+    peaks = dict.fromkeys(names, 0.0)
+    for number in range(rounds + warmup):
+        for name, process in zip(names, processes, strict=True):
+            print(file=cast(IO[str], process.stdin), flush=True)
+            line = cast(IO[str], process.stdout).readline()
+            if not line:
+                raise SystemExit(f"{name}: the process has ended")
+            milliseconds, peaks[name] = map(float, line.split())
+            if number >= warmup:
+                times[name].append(milliseconds)
+    for process in processes:
+        process.communicate()
+    return times, peaks

@@ -1,0 +1,136 @@
+"""One sampling step of the reference language model (79 M parameters, B = 1, L = 1024, V = 50,257).
+
+    python benchmarks/sampling.py [ROUNDS]          ancestral sampling against Euler's method as SEDD writes it
+    python benchmarks/sampling.py cache [ROUNDS]    the last block of 16 or 64 with and without a key-value cache
+
+The straightforward step uses the model of dither, so that only the step differs: logits of all positions, exp, rates,
+and a race of Gumbel numbers, in float32. Printed are medians in milliseconds and the median of the paired ratios.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any, cast
+
+import torch
+
+from dither.engine.config.load_experiment import load_experiment
+from dither.engine.sampling.session import Session
+from dither.engine.training.diffusion import Diffusion
+from dither.registry import Field, TokenSpace, default_catalog
+from dither.registry.flow.records import Clean, State
+
+FILE = Path(__file__).parent.parent / "experiments" / "language_model" / "seed.toml"
+V, LENGTH, STEPS = 50_257, 1024, 128
+TIMES = (0.9, 0.5, 0.1)
+CASES = {
+    "ancestral, uniform, scores": ("uniform", "score", "float32"),
+    "ancestral, uniform, scores, bf16": ("uniform", "score", "bfloat16"),
+    "ancestral, uniform, posterior, bf16": ("uniform", "posterior", "bfloat16"),
+    "ancestral, absorbing, posterior": ("absorbing", "posterior", "float32"),
+    "ancestral, absorbing, posterior, bf16": ("absorbing", "posterior", "bfloat16"),
+}
+"""Process, prediction target and precision."""
+Step = Callable[[float], object]
+
+
+def build(kind: str, predict: str, precision: str) -> Diffusion:
+    """Return the reference model under a process, with a random head instead of a zero one."""
+    schedule = '"log-linear"' if kind == "absorbing" else '{ use = "geometric", sigma_min = 1e-4, sigma_max = 20.0 }'
+    change = f'process={{ use = "{kind}", predict = "{predict}", level = "sigma", schedule = {schedule} }}'
+    experiment = load_experiment(FILE, [change, "loss=score-entropy"]).experiment
+    process = experiment.process.build(TokenSpace((Field("text", LENGTH, V),)))
+    torch.manual_seed(0)
+    model = experiment.model.build(process.space)
+    for parameter in model.parameters():
+        if not parameter.any():
+            torch.nn.init.normal_(parameter, std=0.02)
+    none = cast(Any, None)
+    return Diffusion(none, process, model, none, none, cast(Any, precision)).eval()
+
+
+def straightforward() -> Step:
+    """Return a step of Euler's method as SEDD writes it."""
+    system = build("uniform", "score", "float32")
+    x, valid = torch.randint(V, (1, LENGTH)), torch.ones(1, LENGTH, dtype=torch.bool)
+
+    def step(t: float) -> None:
+        now = system.process.schedule(torch.tensor([t]))
+        score = system.model(State.of(x), now.sigma, valid, {}).scatter(-1, x[..., None], 0.0).exp()
+        edge = (torch.ones_like(score) / V).scatter(-1, x[..., None], (1 - V) / V)
+        rate = (edge * score).scatter(-1, x[..., None], 0.0)
+        rate = rate.scatter(-1, x[..., None], -rate.sum(-1, keepdim=True))
+        probs = torch.nn.functional.one_hot(x, V).to(rate) + now.rate * rate / STEPS
+        (probs / (1e-10 - (torch.rand_like(probs) + 1e-10).log())).argmax(-1)
+
+    return step
+
+
+def ancestral(kind: str, predict: str, precision: str) -> Step:
+    """Return an ancestral step of dither."""
+    system = build(kind, predict, precision)
+    process: Any = system.process
+    like = Clean.of(torch.randint(V, (1, LENGTH)))
+    session = Session(system, like)
+
+    def step(t: float) -> None:
+        now, then = (process.schedule(torch.tensor([time])) for time in (t, t - 1 / STEPS))
+        state = process.corrupt(like, torch.tensor([t])).state if kind == "absorbing" else State.of(like.x0)
+        process.step(state, session(state, torch.tensor([t])), now, then, like)
+
+    return step
+
+
+def cached(size: int) -> dict[str, Step]:
+    """Return a step on the last block of a block-causal model, with and without a cache of the other blocks."""
+    block = {"use": "adaln-zero", "heads": 8, "norm": "rms", "affine": True, "mlp": "swiglu", "bias": False}
+    options = {"width": 512, "depth": 6, "cond": 128, "norm": "rms", "affine": True, "block_size": size}
+    spec: Any = default_catalog().parse("model", {"use": "denoiser", "block": block | {"rope": True}, **options})
+    model = spec.build(TokenSpace((Field("text", LENGTH, V),))).eval()
+    start = (LENGTH - 1) // size * size
+    x, valid, now = torch.randint(0, V, (1, LENGTH)), torch.ones(1, LENGTH, dtype=torch.bool), torch.ones(1)
+    level = (torch.arange(LENGTH) >= start)[None].float()
+    cache = model.new_cache()
+    model.trunk(State.of(x[:, :start]), torch.zeros(1), valid[:, :start], {}, cache=cache, keep=True)
+    last = State.of(x[:, start:])
+    return {
+        f"block of {size}, no cache": lambda _: model.head(model.trunk(State.of(x), level, valid, {})[:, start:]),
+        f"block of {size}, cache of {start}": lambda _: model(last, now, valid[:, start:], {}, cache=cache),
+    }
+
+
+@torch.no_grad()
+def measure(steps: Mapping[str, Step], rounds: int) -> None:
+    """Run each step in turn at each time, after a warm-up, and print a table."""
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for number in range(-1, rounds):
+        for t in TIMES:
+            for name, step in steps.items():
+                started = time.perf_counter()
+                step(t)
+                if number >= 0:
+                    times[name].append(1000 * (time.perf_counter() - started))
+    first = next(iter(times.values()))
+    for name, values in times.items():
+        ratio = median(a / b for a, b in zip(first, values, strict=True))
+        print(f"  {name:40} {median(values):7.1f} ms   {ratio:5.2f}x", flush=True)
+
+
+def main() -> None:
+    """Measure sampling steps, or the cache."""
+    rounds = next((int(word) for word in sys.argv[1:] if word.isdigit()), 2)
+    if sys.argv[1:2] == ["cache"]:
+        for size in (16, 64):
+            with torch.no_grad():
+                steps = cached(size)
+            measure(steps, rounds)
+    else:
+        measure({"Euler, float32": straightforward()} | {n: ancestral(*case) for n, case in CASES.items()}, rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""One training step of a reference model: dither against a straightforward PyTorch implementation, alternating.
+
+    python benchmarks/step.py bubbles|regions|text [ROUNDS]
+
+The straightforward step does the same work: the model written with torch's layers, the loss on all positions or logits,
+gradient clipping, fused AdamW. Printed are the median in milliseconds, the median of the paired ratios, and the peak
+memory beyond imports.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from alternate import Step, alternate, serve
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dither.engine.config.load_experiment import load_experiment
+from dither.engine.training.device import keep_freed_memory
+from dither.engine.training.diffusion import Diffusion
+from dither.engine.training.trainer import Trainer
+
+ROOT = Path(__file__).parent.parent / "experiments"
+FILES = {
+    "bubbles": ("bubble_diagram/seed_small.toml", "task.data.train=20000 task.data.valid=10 task.data.test=10"),
+    "regions": ("get_region/seed.toml", "train.batch_size=1"),
+    "text": ("language_model/seed.toml", "train.batch_size=1"),
+}
+CASES = {
+    "bubbles": {"float32": "train.batch_size=64", "buckets": "train.batch_size=64 train.buckets=true"},
+    "regions": {"float32": "train.precision=float32", "bfloat16": "train.precision=bfloat16"},
+    "text": {"bfloat16": "train.precision=bfloat16", "compiled": "train.precision=bfloat16 train.compile=true"},
+}
+PLAIN = "straightforward, float32"
+
+
+def trainer(task: str, changes: str = "") -> Trainer:
+    """Return the trainer of a reference model, without EMA."""
+    file, common = FILES[task]
+    words = [*common.split(), *changes.split(), "train.ema=0.0", "train.device=cpu"]
+    experiment = load_experiment(ROOT / file, words).experiment
+    return Trainer(Diffusion.build(experiment).train(), experiment.train, 0)
+
+
+def engine(task: str, changes: str) -> Step:
+    """Return the step of dither."""
+    keep_freed_memory()  # as a run does
+    return trainer(task, changes).advance
+
+
+class Block(nn.Module):
+    """A DiT block: attention and MLP, each modulated by adaLN."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.norm1, self.norm2 = (nn.LayerNorm(width, eps=1e-6, elementwise_affine=not dropout) for _ in range(2))
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.drop, self.modulation = nn.Dropout(dropout), nn.Linear(width, 6 * width)
+
+    def forward(self, x: Tensor, c: Tensor, mask: Tensor | None) -> Tensor:
+        """Return B L D."""
+        shift1, scale1, gate1, shift2, scale2, gate2 = self.modulation(c)[:, None].chunk(6, -1)
+        h = self.norm1(x) * (1 + scale1) + shift1
+        q, k, v = self.qkv(h).view(*h.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        if mask is None:  # the GET reference code computes the scores
+            y = (q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])).softmax(-1) @ v
+        else:
+            y = functional.scaled_dot_product_attention(q, k, v, mask, self.dropout if self.training else 0.0)
+        x = x + gate1 * self.drop(self.out(y.transpose(1, 2).reshape(h.shape)))
+        out: Tensor = x + gate2 * self.drop(self.mlp(self.norm2(x) * (1 + scale2) + shift2))
+        return out
+
+
+def timestep(t: Tensor) -> Tensor:
+    """Return sinusoidal features, B 256."""
+    angles = t[:, None] * torch.exp(-torch.arange(128) / 128 * math.log(10_000))
+    return torch.cat([angles.cos(), angles.sin()], 1)
+
+
+def conditioning(width: int) -> nn.Module:
+    """Return the MLP of the timestep."""
+    return nn.Sequential(nn.Linear(256, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU())
+
+
+class Graphs(nn.Module):
+    """The small bubble-diagram model: embeddings of rooms and relations, blocks, two heads."""
+
+    def __init__(self, width: int = 128, nodes: int = 8, edges: int = 28) -> None:
+        super().__init__()
+        self.nodes = nodes
+        self.node, self.edge, self.place = (nn.Embedding(n, width) for n in (15, 13, nodes + edges))
+        self.time, self.blocks = conditioning(width), nn.ModuleList(Block(width, 4, 0.1) for _ in range(4))
+        self.norm, self.node_head, self.edge_head = nn.LayerNorm(width), nn.Linear(width, 15), nn.Linear(width, 13)
+
+    def forward(self, x: Tensor, t: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits of rooms and of relations."""
+        c, n = self.time(timestep(t)), self.nodes
+        h = torch.cat([self.node(x[:, :n]), self.edge(x[:, n:])], 1) + self.place.weight
+        for block in self.blocks:
+            h = block(h, c, valid[:, None, None])
+        h = self.norm(h)
+        return self.node_head(h[:, :n]), self.edge_head(h[:, n:])
+
+
+class Regions(nn.Module):
+    """The GET model: regions in, a class token, blocks, regions out."""
+
+    def __init__(self, features: int, width: int = 768) -> None:
+        super().__init__()
+        self.embed, self.head, self.time = nn.Linear(features, width), nn.Linear(width, features), conditioning(width)
+        self.mask_token, self.cls_token = (nn.Parameter(torch.randn(width) * 0.02) for _ in range(2))
+        self.blocks, self.norm = nn.ModuleList(Block(width, 12, 0.0) for _ in range(12)), nn.LayerNorm(width, eps=1e-6)
+
+    def forward(self, x: Tensor, mask: Tensor, t: Tensor) -> Tensor:
+        """Return a prediction of every region."""
+        h = torch.where(mask, self.mask_token, self.embed(x))
+        h, c = torch.cat([self.cls_token.expand(len(h), 1, -1), h], 1), self.time(timestep(t))
+        for block in self.blocks:
+            h = block(h, c, None)
+        out: Tensor = self.head(self.norm(h[:, 1:]))
+        return out
+
+
+def graph_loss(model: nn.Module, clean: Any) -> Tensor:
+    """Masked cross-entropy over 1 / t."""
+    masks = torch.tensor([13] * 8 + [11] * 28)
+    t = (torch.rand(1) + torch.arange(len(clean.x0)) / len(clean.x0)) % 1
+    masked = (torch.rand(clean.x0.shape) < t[:, None]) & clean.valid
+    logits = model(torch.where(masked, masks, clean.x0), t, clean.valid)
+    total = torch.zeros(())
+    for part, where, size in zip(logits, (slice(0, 8), slice(8, None)), (13, 11), strict=True):
+        chosen = masked[:, where]
+        ce = functional.cross_entropy(part[..., :size][chosen], clean.x0[:, where][chosen], reduction="none")
+        total = total + (ce / t[:, None].expand(-1, chosen.shape[1])[chosen].clamp_min(1e-3)).sum()
+    return total / clean.valid.sum()
+
+
+def region_loss(model: nn.Module, clean: Any) -> Tensor:
+    """Mean square of prediction times mask less target times mask."""
+    mask = torch.rand(*clean.x0.shape[:2], 1) < 0.5
+    return functional.mse_loss(model(clean.x0, mask, torch.randint(0, 1000, (len(mask),))) * mask, clean.x0 * mask)
+
+
+def text_loss(built: Trainer, clean: Any) -> Tensor:
+    """SEDD's score entropy of a uniform graph on all logits at once, in float32, with the body of dither."""
+    system: Any = built.system
+    t, noised = system.noise(clean, system.times(1))
+    h = system.model.trunk(noised.state, system.process.level(t), clean.valid, clean.cond)
+    x, x0, sigma = noised.state.x, noised.x0, noised.noise.sigma.float()[:, None]
+    score = system.model.head.linear(h).float()
+    size = score.shape[-1]
+    score = score.scatter(-1, x[..., None], 0.0)
+    ratio = (sigma.expm1() / (sigma.expm1() + size)).expand(x.shape)
+    negative = score.mean(-1) - score.gather(-1, x[..., None])[..., 0] / size
+    target = score.gather(-1, x0[..., None])[..., 0] / sigma.expm1()
+    negative = torch.where(x == x0, ratio * negative, target + negative)
+    unchanged = (size - 1) / size * ratio * (ratio.log() - 1)
+    constant = torch.where(x == x0, unchanged, ((-ratio.log() - 1) / ratio - (size - 2)) / size)
+    exponential = score.exp()
+    positive = exponential.mean(-1) - exponential.gather(-1, x[..., None])[..., 0] / size
+    return ((positive - negative + constant) * noised.noise.rate.float()[:, None]).sum() / clean.valid.sum()
+
+
+def plain(task: str) -> Step:
+    """Return the straightforward step, on the batches of dither."""
+    built = trainer(task, "train.batch_size=64" if task == "bubbles" else "")
+    data: Any = built.system.task
+    loss: Callable[[Any], Tensor]
+    if task == "text":
+        model, loss = built.system.model, partial(text_loss, built)
+    else:
+        features = data.batch("train", [0]).x0.shape[-1]
+        model = (Graphs() if task == "bubbles" else Regions(features)).train()
+        loss = partial(graph_loss if task == "bubbles" else region_loss, model)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
+    step = iter(range(10**9))
+
+    def advance() -> None:
+        optimizer.zero_grad()
+        loss(data.batch("train", built.rows(next(step)))).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    return advance
+
+
+def main() -> None:
+    """Measure the steps of a task."""
+    steps: dict[str, Callable[[], Step]] = {f"{task} {PLAIN}": partial(plain, task) for task in FILES}
+    for task, cases in CASES.items():
+        steps |= {f"{task} dither, {name}": partial(engine, task, changes) for name, changes in cases.items()}
+    if serve(steps):
+        return
+    if sys.argv[1:2] not in [[task] for task in FILES]:
+        raise SystemExit(__doc__)
+    names = [name for name in steps if name.startswith(sys.argv[1])]
+    times, peaks = alternate(names, int(sys.argv[2]) if sys.argv[2:] else 5)
+    print(f"{'':34} {'ms':>7} {'ratio':>7} {'MB':>7}")
+    for name in names:
+        ratio = median(a / b for a, b in zip(times[names[0]], times[name], strict=True))
+        print(f"{name:34} {median(times[name]):7.1f} {ratio:6.2f}x {peaks[name]:7.0f}")
+
+
+if __name__ == "__main__":
+    main()
