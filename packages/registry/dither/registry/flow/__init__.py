@@ -1,4 +1,4 @@
-"""Records, spaces and protocols of what components do at run time. Torch is imported when a name is first used."""
+"""Records and protocols of what components do at run time. Torch is imported when a name is first used."""
 
 from __future__ import annotations
 
@@ -9,9 +9,17 @@ if TYPE_CHECKING:
     from .protocols import *  # noqa: F403
     from .records import *  # noqa: F403
 
+__all__ = [  # noqa: F405
+    "BoundedProcess", "BucketedTask", "Clean", "Context", "DataWarnings", "Denoiser", "Exports",
+    "FeaturePrediction", "GaussianProcess", "Goal", "ImportanceSampledProcess", "KeyValueCache", "Loss",
+    "MaskedFeatureProcess", "Measured", "Metrics", "Noise", "Noised", "Picture", "Prediction", "PredictionMetric",
+    "Process", "RatioSums", "SampleMetric", "SampledMetrics", "Sampler", "Schedule", "Session", "ShowsTrajectories",
+    "Split", "State", "Task", "TimelessProcess", "TokenPrediction", "TokenProcess", "Tracker",
+]  # fmt: skip
+
 
 def __getattr__(name: str) -> Any:
-    for module in (".records", ".protocols") if name[:1].isupper() else ():
+    for module in (".records", ".protocols") if name in __all__ else ():
         found = import_module(module, __name__)
         if name in found.__all__:
             return getattr(found, name)
