@@ -32,7 +32,7 @@ def test_a_run_with_relative_data_goes_on_from_elsewhere(project, tmp_path, monk
     assert main(["evaluate", str(run)]) == 0
     assert main(["run", "--resume", str(run), "--set", "train.steps=3"]) == 0
     told = capsys.readouterr().err
-    assert f"a file outside the folder of the experiment is read: task.data.paths = {project}/texts/*.txt" in told
+    assert f"reads a file outside the folder of the experiment: task.data.paths = {project}/texts/*.txt" in told
     os.rename(project / "texts", project / "gone")
     assert main(["evaluate", str(run)]) == 2
     assert "texts" in capsys.readouterr().err

@@ -116,16 +116,16 @@ def test_no_verb_runs_it_without_a_flag(here, theirs):
     ):
         code, told = said(*words)
         assert code == 2, words
-        assert "with this content it has not run here yet" in told
+        assert "[untrusted-plugin]" in told
         assert "-p run/plugins/toy_plugin.py" in told or "-p export/plugins/toy_plugin.py" in told, words
     for file in ("run/experiment", "run/extends/1-parent", "sweep/experiment", "sweep/extends/1-parent"):
         (here / f"{file}.toml").write_text(TEXT)
         (here / file).with_name("toy_plugin.py").write_bytes((here / "run/plugins/toy_plugin.py").read_bytes())
-        assert "has not run here yet" in said("validate", f"{file}.toml")[1], file
+        assert "[untrusted-plugin]" in said("validate", f"{file}.toml")[1], file
     (here / "mine.toml").write_text('extends = "run/resolved.toml"\n')
     assert said("validate", "mine.toml")[0] == 2, "nor where my own file extends theirs"
     for folder in ("run", "export"):
-        with pytest.raises(Refused, match="has not run here yet"):
+        with pytest.raises(Refused, match="untrusted-plugin"):
             dither.load(folder)
     assert run_point(here / "sweep" / "0-seed=0") == 2, "as `dither sweep --resume` begins it"
     assert not (theirs / "ran").exists()
@@ -146,7 +146,7 @@ def test_with_a_flag_it_runs_and_then_is_known(here, theirs, words):
     assert said("evaluate", "run")[0] == 0, "the same content has run here"
     with (here / "run" / "plugins" / "toy_plugin.py").open("a") as file:
         file.write("# more\n")
-    assert "has not run here yet" in said("evaluate", "run")[1]
+    assert "[untrusted-plugin]" in said("evaluate", "run")[1]
 
 
 def test_python_names_it_too(here):
@@ -164,7 +164,7 @@ def test_where_nothing_can_be_kept_it_is_named_each_time(here, monkeypatch):
     (here / "state").touch()
     flag = ["-p", "run/plugins/toy_plugin.py"]
     assert said("evaluate", "run", *flag)[0] == 0
-    assert "has not run here yet" in said("evaluate", "run")[1]
+    assert "[untrusted-plugin]" in said("evaluate", "run")[1]
     monkeypatch.delenv("XDG_STATE_HOME")
     monkeypatch.setenv("HOME", str(here / "state"))
     assert said("evaluate", "run", *flag)[0] == 0
@@ -205,22 +205,22 @@ def mine(tmp_path, monkeypatch):
 
 def test_a_run_says_that_nothing_was_kept_and_how_to_go_on(mine):
     code, told = said("run", "exp.toml")
-    hint = f"to resume, name them: -p {mine / 'toy_plugin.py'}"
+    hint = f"to resume, name the plugin files: -p {mine / 'toy_plugin.py'}"
     assert code == 0
-    assert told.count("cannot be noted") == 1
+    assert told.count("the state folder is not writable") == 1
     assert "".join(hint.split()) in "".join(told.split())
     (run,) = (mine / "runs").iterdir()
     longer = ["run", "--resume", run, "--set", "train.steps=3"]
-    assert "has not run here yet" in said(*longer)[1]
+    assert "[untrusted-plugin]" in said(*longer)[1]
     assert said(*longer, "-p", mine / "toy_plugin.py")[0] == 0
     (mine / "state").unlink()
-    assert "cannot be noted" not in said("run", "exp.toml")[1]
+    assert "the state folder is not writable" not in said("run", "exp.toml")[1]
 
 
 def test_points_run_the_plugins_of_their_sweep_where_nothing_was_kept(mine):
     code, told = said("sweep", "exp.toml", "--sweep", "seed=[1]")
     assert code == 0, [path.read_text() for path in mine.glob("runs/*/*/output.txt")]
-    assert "cannot be noted" in told
+    assert "the state folder is not writable" in told
 
 
 @pytest.mark.parametrize(("search", "more"), [(False, []), (False, ["--executor", "debug"]), (True, [])])
@@ -251,7 +251,7 @@ def test_an_export_tells_the_form_of_a_sample_with_a_plugin_that_is_known_or_nam
 
     code, told = said("export", run, "--to", "blind")
     assert (code, space("blind")) == (0, None)
-    assert told.count("what a sample looks like is not told") == 1
+    assert told.count("the space of a sample is unknown") == 1
     code, told = said("export", run, "--to", "told", "-p", "watch.py")
     assert code == 0
     assert "is not told" not in told

@@ -155,7 +155,7 @@ def test_links_that_lead_out_of_a_run(place, name, capsys):
     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     path.symlink_to(target)
     assert verbs(place, "resume", "sample", "list")["resume"] == 2
-    assert f"{path} is a link that leads out of the run" in capsys.readouterr().err.replace("\n", "")
+    assert f"{path} links outside the run directory [escaping-link]" in capsys.readouterr().err.replace("\n", "")
 
 
 def test_a_run_that_names_code_and_files_elsewhere(place):
@@ -274,19 +274,19 @@ def test_what_an_experiment_reads_from_elsewhere_is_told(place, capsys):
     os.chdir(place / "below")
     assert main(["run", "child.toml", "--runs", str(place / "more")]) == 0
     told = capsys.readouterr().err.replace("\n", "")
-    assert "a file outside the folder of the experiment is read: extends: " in told
-    assert "a file outside the folder of the experiment is read: task.data.paths = " in told
+    assert "reads a file outside the folder of the experiment: extends: " in told
+    assert "reads a file outside the folder of the experiment: task.data.paths = " in told
 
 
 def test_what_a_run_reads_from_elsewhere_is_told(place, trained, capsys):
     for words in (["evaluate"], ["sample", "-n", "1"], ["run", "--resume"]):
         assert main([words[0], *words[1:], str(place / "run")]) == 0
         told = capsys.readouterr().err.replace("\n", "")
-        assert f"a file outside the folder of the experiment is read: task.data.paths = {trained / 'a.txt'}" in told, (
+        assert f"reads a file outside the folder of the experiment: task.data.paths = {trained / 'a.txt'}" in told, (
             words
         )
     dither.load(place / "run")
-    assert "is read: task.data.paths = " in capsys.readouterr().err
+    assert "outside the folder of the experiment: task.data.paths = " in capsys.readouterr().err
     os.chdir(trained)
     assert main(["evaluate", str(place / "run")]) == 0
     assert "is read" not in capsys.readouterr().err

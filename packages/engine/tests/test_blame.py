@@ -50,7 +50,6 @@ def broken(experiment_file):
         ("def check(self, process): return None", "TypeError: a check yields Misfits, not None"),
         ("def check(self, process): return ['text']", "TypeError: a check yields Misfits, not 'text'"),
         ("def warn(self, process): raise KeyError('a')", "KeyError: 'a' (broken.py:11)"),
-        ("def cost(self, process): raise KeyError('a')", "KeyError: 'a' (broken.py:11)"),
     ],
 )
 def test_a_part_that_fails_before_it_is_built_is_refused_at_its_place(broken, method, reason):
@@ -58,7 +57,7 @@ def test_a_part_that_fails_before_it_is_built_is_refused_at_its_place(broken, me
         load_experiment(broken(method))
     (problem,) = refused.value.problems
     assert problem.message.startswith(f'loss "broken" of plugin "broken" failed: {reason}')
-    assert (problem.path, problem.origin.line) == (("loss",), 7)
+    assert (problem.code, problem.path, problem.origin.line) == ("plugin-failed", ("loss",), 7)
 
 
 def test_a_refusal_of_a_part_stays_as_it_is(broken):

@@ -124,7 +124,7 @@ def test_a_damaged_checkpoint_is_named_and_the_older_one_is_used(store, name, da
     expected = "MANIFEST.json" if name == "MANIFEST.json" else name
     assert expected in damaged[0].reason
     if damage is DAMAGES["truncated"] and name != "MANIFEST.json":
-        assert "bytes, it was written with" in damaged[0].reason
+        assert " instead of " in damaged[0].reason
     store.clear(damaged)
     assert store.newest() == (old, [])
     assert len(list(store.folder.glob("damaged-step-00000002-*"))) == 1
@@ -187,7 +187,7 @@ def test_a_write_that_breaks_off_leaves_what_was_there(store, monkeypatch, momen
 
         return call
 
-    monkeypatch.setattr(module, "sync", failing(module.sync))
+    monkeypatch.setattr(module, "fsync", failing(module.fsync))
     monkeypatch.setattr(module, "save_file", failing(module.save_file))
     with pytest.raises(OSError, match="No space left"):
         store.save(2, contents(2))
@@ -197,8 +197,8 @@ def test_a_write_that_breaks_off_leaves_what_was_there(store, monkeypatch, momen
 
 def test_everything_is_on_disk_before_the_name(store, monkeypatch):
     seen = []
-    sync, rename = module.sync, module.Path.rename
-    monkeypatch.setattr(module, "sync", lambda path: seen.append(path.name) or sync(path))
+    sync, rename = module.fsync, module.Path.rename
+    monkeypatch.setattr(module, "fsync", lambda path: seen.append(path.name) or sync(path))
     monkeypatch.setattr(module.Path, "rename", lambda path, to: seen.append(f"-> {to.name}") or rename(path, to))
     store.save(1, contents())
     at = seen.index("-> step-00000001")
@@ -219,7 +219,7 @@ def test_a_write_that_was_killed_is_cleared_away(store):
 def test_too_little_space_is_said_beforehand(store, monkeypatch):
     store.save(1, contents())
     monkeypatch.setattr(module.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 90, 10))
-    with pytest.raises(OSError, match=r"\d bytes needed, 10 free") as caught:
+    with pytest.raises(OSError, match=r"needs .* bytes, 10 are free") as caught:
         store.save(2, contents())
     assert caught.value.errno == errno.ENOSPC
 
@@ -288,7 +288,7 @@ def test_any_optimizer_goes_on_as_if_never_stored(store, make):
 def test_state_that_is_no_plain_value_is_an_error():
     optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1)
     optimizer.param_groups[0]["function"] = print
-    with pytest.raises(TypeError, match="SGD keeps a builtin_function_or_method under 'function'"):
+    with pytest.raises(TypeError, match="function"):
         flatten(optimizer)
 
 

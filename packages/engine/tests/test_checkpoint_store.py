@@ -69,7 +69,7 @@ class Disk:
 
             patch.setattr(module, name, call)
 
-        sync, rename, write, mkdir = module.sync, Path.rename, Path.write_text, Path.mkdir
+        sync, rename, write, mkdir = module.fsync, Path.rename, Path.write_text, Path.mkdir
 
         def synced(path):
             self.call()
@@ -99,7 +99,7 @@ class Disk:
         inner = shutil.rmtree
         writes("save_file", 1)
         writes("save_model", 1)
-        patch.setattr(module, "sync", synced)
+        patch.setattr(module, "fsync", synced)
         patch.setattr(Path, "rename", moved)
         patch.setattr(Path, "write_text", wrote)
         patch.setattr(Path, "mkdir", made)
@@ -255,12 +255,12 @@ def test_every_bit_of_a_manifest_counts(tmp_path):
 
 @pytest.mark.parametrize("much", [0, 10**9])
 def test_every_file_that_changed_is_named_read_beside_each_other_or_not(tmp_path, monkeypatch, much):
-    monkeypatch.setattr(intact, "MUCH", much)
+    monkeypatch.setattr(intact, "PARALLEL_FROM", much)
     path = Checkpoints(tmp_path / "c").save(1, contents(1))
     assert intact.verify(path) is None
     for name in ("optimizer", "model"):
         damaged = path / f"{name}.safetensors"
         damaged.write_bytes(damaged.read_bytes()[:-1] + b"\x07")
     (path / "state.json").unlink()
-    found = "model.safetensors is not what was written.*optimizer.safetensors is not .*; state.json is missing"
+    found = "model.safetensors does not match.*optimizer.safetensors does not .*; state.json is missing"
     assert re.search(found, intact.verify(path))

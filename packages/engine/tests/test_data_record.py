@@ -1,10 +1,10 @@
-"""A run goes on with the data that it learned from, or says that it is another."""
+"""Fingerprints of data files."""
 
 import pytest
 
-from dither.engine.config import data_fingerprints as module
-from dither.engine.config.data_fingerprints import changed_data, data_fingerprints
+from dither.engine.config import provenance as module
 from dither.engine.config.load_experiment import load_experiment
+from dither.engine.config.provenance import changed_data, data_record
 
 TEXT = """
 name = "region"
@@ -38,53 +38,56 @@ def experiment(tmp_path, table):
     return load_experiment(tmp_path / "e.toml").experiment
 
 
-def test_a_file_that_was_changed_is_told(experiment, table):
-    before = data_fingerprints(experiment)
+def changed(before, experiment):
+    return list(changed_data(before, data_record(experiment)))
+
+
+def test_changed_contents_are_found(experiment, table):
+    before = data_record(experiment)
     assert before[PLACE] | {"sha256": ""} == {
         "first": "table.csv",
         "files": 1,
         "bytes": len(table.read_bytes()),
         "sha256": "",
     }
-    assert changed_data(before, data_fingerprints(experiment)) == []
+    assert changed(before, experiment) == []
     data = bytearray(table.read_bytes())
     data[-20] ^= 1
     table.write_bytes(data)
-    (told,) = changed_data(before, data_fingerprints(experiment))
-    assert PLACE in told
-    assert "table.csv, with other contents" in told
+    (message,) = changed(before, experiment)
+    assert PLACE in message
+    assert "table.csv" in message
     table.write_bytes(data[:-30])
-    (told,) = changed_data(before, data_fingerprints(experiment))
-    assert f"{len(data) - 30:,} bytes, it was 1 files of {len(data):,} bytes" in told
-    assert changed_data({}, data_fingerprints(experiment)) == [], "a run of before there was a record"
+    (message,) = changed(before, experiment)
+    assert f"1 files of {len(data) - 30:,} bytes" in message
+    assert changed({}, experiment) == [], "a run of an early version has no record"
 
 
 def test_a_file_may_be_moved_and_renamed(experiment, table, tmp_path):
-    before = data_fingerprints(experiment)
+    before = data_record(experiment)
     table.rename(tmp_path / "other.csv")
     experiment.task.data.__dict__["path"] = str(tmp_path / "other.csv")
-    assert changed_data(before, data_fingerprints(experiment)) == []
+    assert changed(before, experiment) == []
 
 
-def test_folders_and_patterns_are_what_lies_in_them(experiment, tmp_path):
+def test_folders_and_patterns_mean_the_files_in_them(experiment, tmp_path):
     folder = tmp_path / "store"
     (folder / "inner").mkdir(parents=True)
     (folder / "a").write_text("one")
     (folder / "inner" / "b").write_text("two")
     experiment.task.data.__dict__["path"] = str(folder)
-    before = data_fingerprints(experiment)
+    before = data_record(experiment)
     assert (before[PLACE]["files"], before[PLACE]["bytes"]) == (2, 6)
     experiment.task.data.__dict__["path"] = str(tmp_path / "st*")
-    assert data_fingerprints(experiment) == before
+    assert data_record(experiment) == before
     (folder / "inner" / "b").rename(folder / "inner" / "c")
-    assert changed_data(before, data_fingerprints(experiment))
+    assert changed(before, experiment)
     experiment.task.data.__dict__["path"] = str(tmp_path / "nowhere")
-    assert data_fingerprints(experiment) == {}
+    assert data_record(experiment) == {}
 
 
-def test_of_large_files_blocks_are_read_all_over_them(experiment, tmp_path, monkeypatch):
-    """Every block that is read is found to be changed, at whatever file it lies, and not more is read than that."""
-    monkeypatch.setattr(module, "WHOLE", 100)
+def test_large_files_are_sampled_evenly(experiment, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "FULL_HASH_LIMIT", 100)
     monkeypatch.setattr(module, "BLOCKS", 10)
     monkeypatch.setattr(module, "BLOCK", 4)
     folder = tmp_path / "store"
@@ -93,29 +96,29 @@ def test_of_large_files_blocks_are_read_all_over_them(experiment, tmp_path, monk
     for name, size in sizes.items():
         (folder / name).write_bytes(b"x" * size)
     experiment.task.data.__dict__["path"] = str(folder)
-    before, found, at = data_fingerprints(experiment), [], 0
+    before, found, at = data_record(experiment), [], 0
     for name, size in sizes.items():
         for place in range(size):
             (folder / name).write_bytes(b"x" * place + b"y" + b"x" * (size - place - 1))
-            found += [at + place] if changed_data(before, data_fingerprints(experiment)) else []
+            found += [at + place] if changed(before, experiment) else []
         (folder / name).write_bytes(b"x" * size)
         at += size
     assert found == [start + more for start in range(0, 400, 40) for more in range(4)]
 
 
-def test_hidden_files_of_a_folder_are_no_data_but_those_of_a_store(experiment, tmp_path):
+def test_hidden_files_are_ignored_except_those_of_zarr(experiment, tmp_path):
     folder = tmp_path / ".cache" / "store"
     (folder / "inner" / ".git").mkdir(parents=True)
     for name in ("a", ".zarray", "inner/.DS_Store", "inner/.git/b"):
         (folder / name).write_text("one")
     experiment.task.data.__dict__["path"] = str(folder)
-    assert data_fingerprints(experiment)[PLACE]["files"] == 2
+    assert data_record(experiment)[PLACE]["files"] == 2
     experiment.task.data.__dict__["path"] = "~nobody-is-called-so/a"
-    assert data_fingerprints(experiment) == {}
+    assert data_record(experiment) == {}
 
 
-def test_only_files_that_a_block_falls_into_are_opened(experiment, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "WHOLE", 100)
+def test_files_without_a_sampled_block_are_not_opened(experiment, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "FULL_HASH_LIMIT", 100)
     monkeypatch.setattr(module, "BLOCKS", 10)
     folder = tmp_path / "store"
     folder.mkdir()
@@ -124,5 +127,5 @@ def test_only_files_that_a_block_falls_into_are_opened(experiment, tmp_path, mon
     experiment.task.data.__dict__["path"] = str(folder)
     opened, usual = [], type(folder).open
     monkeypatch.setattr(type(folder), "open", lambda path, *how: opened.append(path.name) or usual(path, *how))
-    assert data_fingerprints(experiment)[PLACE]["files"] == 200
+    assert data_record(experiment)[PLACE]["files"] == 200
     assert opened == [f"{number:03}" for number in range(0, 200, 20)]

@@ -1,5 +1,6 @@
 import errno
 import io
+import json
 import math
 import os
 import re
@@ -7,31 +8,41 @@ import time
 
 import pytest
 from rich.console import Console
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from dither.engine.files.metrics_file import BEGINNING, MetricsFile, Place, changed_lines, read_metrics
-from dither.engine.runs.log import Board, Log
+from dither.engine.files.metrics_file import BEGINNING, FilePosition, MetricsFile, changed_lines, read_metrics
+from dither.engine.runs.evaluate_run import evaluate_run
+from dither.engine.runs.launch import run
+from dither.engine.runs.log import Log
 from dither.engine.runs.progress import ProgressDisplay
+from dither.engine.tracking.tensorboard import TensorBoard
+from dither.registry import Refused
 from dither.registry.flow.protocols import Picture
+
+PNG = bytes.fromhex(
+    "89504e470d0a1a0a0000000d49484452000000010000000108020000009077"
+    "53de0000000c49444154789c63f8cfc0000003010100c9fe92ef0000000049454e44ae426082"
+)
 
 
 def test_lines_are_cut_back_to_the_offset(tmp_path):
     path = tmp_path / "metrics.jsonl"
     file = MetricsFile(path)
     file.write(1, "train", {"loss": 0.1 + 0.2})
-    offset = file.place.bytes
+    offset = file.position.bytes
     file.write(2, "train", {"loss": math.nan, "other": math.inf})
     file.close()
     first = {"step": 1, "kind": "train", "loss": 0.1 + 0.2}
     assert read_metrics(path) == [first, {"step": 2, "kind": "train", "loss": None, "other": None}]
     again = MetricsFile(path, offset)
     again.write(3, "valid", {"loss": 1.0})
-    assert again.place.bytes == path.stat().st_size
+    assert again.position.bytes == path.stat().st_size
     again.close()
     assert read_metrics(path) == [first, {"step": 3, "kind": "valid", "loss": 1.0}]
 
 
 @pytest.mark.parametrize("fits", [0, 5])
-def test_lines_that_find_no_space_are_held_back(tmp_path, monkeypatch, fits):
+def test_lines_are_buffered_while_the_disk_is_full(tmp_path, monkeypatch, fits):
     path, warned = tmp_path / "metrics.jsonl", []
     file, other = MetricsFile(path, warn=warned.append), MetricsFile(tmp_path / "other.jsonl")
     write, full = os.write, [True]
@@ -48,15 +59,15 @@ def test_lines_that_find_no_space_are_held_back(tmp_path, monkeypatch, fits):
         full[0] = step in (2, 3)
         for one in (file, other):
             one.write(step, "train", {"loss": 1.0 / step})
-    assert file.place == other.place
+    assert file.position == other.position
     file.sync()
     file.close()
     assert path.read_bytes() == (tmp_path / "other.jsonl").read_bytes()
     assert len(warned) == 1
-    assert "held back" in warned[0]
+    assert "buffered" in warned[0]
 
 
-def test_a_line_that_was_cut_off_is_not_gone_on_with(tmp_path):
+def test_an_incomplete_line_is_dropped(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1}\n{"step": 2}\n{"st')
     file = MetricsFile(path, 1000)
@@ -65,62 +76,172 @@ def test_a_line_that_was_cut_off_is_not_gone_on_with(tmp_path):
     assert [line["step"] for line in read_metrics(path)] == [1, 2, 3]
 
 
-def test_lines_before_a_checkpoint_that_changed_are_told(tmp_path):
+def test_changed_lines_before_a_checkpoint_are_reported(tmp_path):
     path = tmp_path / "metrics.jsonl"
     file = MetricsFile(path)
     file.write(1, "train", {"loss": 0.25})
-    place = file.place
+    place = file.position
     file.write(2, "train", {"loss": 0.5})
     file.close()
     assert changed_lines(path, place) is None
     path.write_text(path.read_text().replace("0.25", "0.35"))
-    assert "not what was written" in changed_lines(path, place)
-    assert changed_lines(path, Place(place.bytes, "")) is None
+    assert "checksum" in changed_lines(path, place)
+    assert changed_lines(path, FilePosition(place.bytes, "")) is None
     os.truncate(path, place.bytes - 3)
-    assert "has lost 3 bytes" in changed_lines(path, place)
+    assert "lacks 3 bytes" in changed_lines(path, place)
     path.unlink()
     assert "cannot be read" in changed_lines(path, place)
     assert changed_lines(path, BEGINNING) is None
 
 
-def test_tensorboard_gets_scalars_pictures_and_text(tmp_path, load, events):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    load()
-    warnings = []
-    board = Board(tmp_path, 0, warnings.append)
-    board.scalars(3, "valid", {"loss": 2.5})
-    png = events.__globals__["toy_plugin"]().PNG
-    board.pictures(3, [Picture("dot", png=png, text="also"), Picture("words", text="a\nb")])
-    board.close()
-    assert warnings == []
-    seen = EventAccumulator(str(tmp_path)).Reload()
-    (scalar,) = seen.Scalars("valid/loss")
+def test_tensorboard_receives_metrics_pictures_and_text(tmp_path):
+    tracker = TensorBoard().build()
+    tracker.start(tmp_path, {})
+    tracker.log(3, "valid", {"loss": 2.5})
+    tracker.log_pictures(3, [Picture("dot", png=PNG, text="also"), Picture("words", text="a\nb")])
+    tracker.finish()
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    (scalar,) = events.Scalars("valid/loss")
     assert (scalar.step, scalar.value) == (3, 2.5)
-    (image,) = seen.Images("dot")
+    (image,) = events.Images("dot")
     assert (image.width, image.height) == (1, 1)
-    assert "words/text_summary" in seen.Tags()["tensors"]
+    assert "words/text_summary" in events.Tags()["tensors"]
 
 
-def test_a_failing_tensorboard_is_said_once_and_stops_nothing(tmp_path, console):
+def test_tensorboard_receives_hyper_parameters_in_the_run_itself(tmp_path):
+    tracker = TensorBoard().build()
+    tracker.start(tmp_path, {"train": {"steps": 1}, "model": {"use": "net"}, "list": [1, 2], "none": None})
+    tracker.log(1, "valid", {"loss": 2.0})
+    tracker.finish()
+    assert [path.parent.name for path in tmp_path.rglob("events*")] == ["tensorboard"], "add_hparams nests a run"
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert events.Tags()["scalars"] == ["valid/loss"]
+    assert len(events.Scalars("valid/loss")) == 1
+    content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    for name in (b"model.use", b"train.steps", b"[1, 2]"):
+        assert name in content
+
+
+def test_a_failing_tracker_is_disabled_with_one_warning(tmp_path, console):
     (tmp_path / "tensorboard").write_text("in the way")
-    log = Log(tmp_path, console, 10)
+    log = Log(tmp_path, console, 10, trackers={"tensorboard": TensorBoard().build()})
     for step in (1, 2):
-        log.figures(step, "train", {"loss": 1.0})
+        log.log(step, "train", {"loss": 1.0})
         log.pictures(step, [Picture("broken", png=b"no picture")])
     log.close()
-    assert console.export_text().count("TensorBoard is off") == 1
+    assert console.export_text().count('tracker "tensorboard" is disabled') == 1
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == 2
 
 
-def test_a_picture_that_cannot_be_read_stops_nothing(tmp_path):
-    warnings = []
-    board = Board(tmp_path, 0, warnings.append)
+def test_a_broken_picture_disables_the_tracker(tmp_path, console):
+    log = Log(tmp_path, console, 10, trackers={"tensorboard": TensorBoard().build()})
     for _ in range(2):
-        board.pictures(1, [Picture("broken", png=b"no picture")])
-        board.scalars(1, "train", {"loss": 1.0})
-    board.close()
-    assert len(warnings) == 1
+        log.pictures(1, [Picture("broken", png=b"no picture")])
+        log.log(1, "train", {"loss": 1.0})
+    log.close()
+    assert console.export_text().count("is disabled") == 1
+
+
+TRACKER = """
+import json
+from typing import ClassVar
+from dither.registry import hookimpl
+from dither.registry.kinds.metric import MetricSpec, TrackerSpec
+
+class Recorder:
+    def __init__(self, name):
+        self.name = name
+    def start(self, folder, config, step=0):
+        self.file = (folder / self.name).open("a")
+        self.write("start", step, config["train"]["steps"])
+    def write(self, *values):
+        print(json.dumps(values), file=self.file, flush=True)
+    def log(self, step, kind, metrics):
+        self.write(kind, step, sorted(metrics))
+    def log_pictures(self, step, pictures):
+        self.write("pictures", step, [picture.name for picture in pictures])
+    def finish(self, error=None):
+        self.write("finish", None if error is None else str(error))
+        self.file.close()
+
+class File(TrackerSpec):
+    "Writes calls into a file."
+    name: ClassVar[str] = "toy-file"
+    file: str = "tracked"
+    def build(self):
+        return Recorder(self.file)
+
+class Letters:
+    def __call__(self, samples, like):
+        return {"distinct_letters": float(len(samples.unique()))}
+
+class Masked:
+    def __init__(self):
+        self.masked = self.all = 0
+    def update(self, clean, noised, pred, measured):
+        self.masked += noised.target_mask.sum().item()
+        self.all += noised.target_mask.numel()
+    def compute(self):
+        return {"masked_share": self.masked / self.all}
+
+class Share:
+    def metrics(self):
+        return Masked()
+
+class LettersMetric(MetricSpec):
+    "Counts letters in samples."
+    name: ClassVar[str] = "toy-letters"
+    serves: ClassVar[frozenset] = frozenset({"tokens"})
+    def build(self, space):
+        return Letters()
+
+class ShareMetric(MetricSpec):
+    "Share of masked positions."
+    name: ClassVar[str] = "toy-share"
+    serves: ClassVar[frozenset] = frozenset({"tokens"})
+    def build(self, space):
+        return Share()
+
+@hookimpl
+def register_components():
+    return [File, LettersMetric, ShareMetric]
+"""
+
+
+@pytest.fixture
+def tracked(experiment_file, load):
+    """The experiment with a tracker and two metrics of another plugin file."""
+    experiment_file.with_name("tracker.py").write_text(TRACKER)
+    text = experiment_file.read_text().replace('["toy_plugin.py"]', '["toy_plugin.py", "tracker.py"]')
+    experiment_file.write_text(text)
+    names = ("train.trackers=['toy-file']", "evaluate.metrics=['toy-letters', 'toy-share']")
+    return lambda *changes: load(*names, *changes)
+
+
+def test_a_run_reports_to_the_trackers_of_plugins(tracked, tmp_path, console):
+    assert run(tracked(), tmp_path / "runs", console=console) == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    calls = [json.loads(line) for line in (folder / "tracked").read_text().splitlines()]
+    assert calls[0] == ["start", 0, 20]
+    assert calls[-1] == ["finish", None]
+    assert ["pictures", 20, ["words", "dot"]] in calls
+    assert [call[1] for call in calls if call[0] == "valid"] == [7, 14, 20]
+    assert not (folder / "tensorboard").exists()
+
+
+def test_metrics_of_plugins_are_computed_in_evaluation_and_sampling(tracked, tmp_path, console):
+    assert run(tracked(), tmp_path / "runs", console=console) == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    metrics = json.loads((folder / "summary.json").read_text())["figures"]
+    assert 0 < metrics["valid"]["masked_share"] < 1
+    assert metrics["sample"]["distinct_letters"] >= 1
+    assert evaluate_run(folder)["masked_share"] == metrics["valid"]["masked_share"]
+
+
+def test_two_metrics_of_the_same_name_are_refused(tracked, tmp_path, console):
+    with pytest.raises(Refused) as info:
+        run(tracked("evaluate.metrics=['toy-share', 'toy-share']"), tmp_path / "runs", console=console)
+    assert info.value.codes == ["duplicate"]
 
 
 def test_without_a_terminal_lines_are_plain_and_few(tmp_path, console):
@@ -129,8 +250,8 @@ def test_without_a_terminal_lines_are_plain_and_few(tmp_path, console):
     for step in range(1, 101):
         log.display.step(step)
         if step % 2 == 0:
-            log.figures(step, "train", {"loss": 1.5})
-    log.figures(100, "valid", {"loss": 1.25, "accuracy": 0.5})
+            log.log(step, "train", {"loss": 1.5})
+    log.log(100, "valid", {"loss": 1.25, "accuracy": 0.5})
     log.close()
     lines = console.export_text().splitlines()
     assert len(lines) == 3
@@ -143,7 +264,7 @@ def test_on_a_terminal_there_is_a_bar(tmp_path):
     out = io.StringIO()
     log = Log(tmp_path, Console(file=out, force_terminal=True, width=100), 10)
     log.display.start()
-    log.figures(1, "train", {"loss": 1.5})
+    log.log(1, "train", {"loss": 1.5})
     log.display._shown = 0.0
     log.display.step(7)
     log.close()
@@ -152,16 +273,16 @@ def test_on_a_terminal_there_is_a_bar(tmp_path):
     assert re.search(r"[\d.]+ [MG]iB", out.getvalue()), "memory"
 
 
-def test_the_bar_says_what_is_done_between_steps_and_reaches_the_end():
+def test_the_bar_shows_activities_and_the_last_step():
     out = io.StringIO()
     display = ProgressDisplay(Console(file=out, force_terminal=True, width=100), 10, memory=lambda: 3 << 20)
     display.start()
     display.step(9)
     display.step(10)  # at once after it, and shown all the same
-    display.doing("drawing")
+    display.doing("sampling")
     display.stop()
     assert "10/10" in out.getvalue()
-    assert "drawing" in out.getvalue()
+    assert "sampling" in out.getvalue()
     assert "3.0 MiB" in out.getvalue()
 
 
@@ -171,7 +292,7 @@ def test_the_bar_keeps_to_one_line(width):
     display = ProgressDisplay(Console(file=out, force_terminal=True, width=width), 20_000, memory=lambda: 557 << 20)
     display.start()
     display.step(1)
-    display.figures(2, "train", {"loss": 1.2345})
+    display.metrics(2, "train", {"loss": 1.2345})
     time.sleep(0.11)
     display.step(12_345)
     display.stop()
@@ -186,34 +307,16 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_lines(monkeypatch):
     out = io.StringIO()
     display = ProgressDisplay(Console(file=out, force_terminal=True, width=100), 10)
     display.start()
-    display.figures(10, "train", {"loss": 1.5})
+    display.metrics(10, "train", {"loss": 1.5})
     display.stop()
     assert out.getvalue() == "step 10/10  loss 1.5\n"
 
 
-def test_of_many_figures_the_first_are_told_with_their_intervals(console):
+def test_the_first_metrics_are_shown_with_intervals(console):
     display = ProgressDisplay(console, 10)
-    figures = {"loss": 2.0, "nats": 3.0, "nats_ci95": 0.25, "nats_floor": 1.0, "nan": 1.0, "nan_ci95": math.nan}
-    display.figures(5, "valid", figures)
-    display.figures(5, "sample", {f"f{number}": 1.0 for number in range(11)})
+    metrics = {"loss": 2.0, "nats": 3.0, "nats_ci95": 0.25, "nats_floor": 1.0, "nan": 1.0, "nan_ci95": math.nan}
+    display.metrics(5, "valid", metrics)
+    display.metrics(5, "sample", {f"f{number}": 1.0 for number in range(11)})
     first, second = console.export_text().splitlines()
     assert first == "step 5  valid: loss 2, nats 3 ± 0.25, nan 1"
     assert second.endswith("f7 1 and 3 more")
-
-
-def test_hyper_parameters_stand_in_the_run_itself(tmp_path, console):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    log = Log(tmp_path, console, 1)
-    log.figures(1, "valid", {"loss": 2.0})
-    log.outcome({"train.steps": 1, "model.use": "net", "list": [1, 2], "none": None}, {"valid": {"loss": 2.0}})
-    log.close()
-    assert [path.parent.name for path in tmp_path.rglob("events*")] == ["tensorboard"], "no run inside the run"
-    read = EventAccumulator(str(tmp_path / "tensorboard"))
-    read.Reload()
-    assert read.Tags()["scalars"] == ["valid/loss"]
-    assert len(read.Scalars("valid/loss")) == 1
-    content = read.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
-    assert b"model.use" in content
-    assert b"train.steps" in content
-    assert b"[1, 2]" in content

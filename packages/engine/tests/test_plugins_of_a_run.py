@@ -53,7 +53,7 @@ def test_a_hook_that_raises_is_named_and_the_run_ends_with_what_was_saved(watch,
     assert 'plugin "watch"' in text
     assert "failed in after_step: AssertionError: cannot count on (watch.py:8)" in " ".join(text.split())
     assert "and this too" in text
-    assert "the checkpoint of step 5 is kept" in text
+    assert "the last checkpoint is that of step 5" in text
     assert (directory / "checkpoints").is_dir()
 
 
@@ -86,12 +86,12 @@ def changed_manifest(directory, change):
     [
         (
             lambda m: m["parts"]["process"].update(options="sha256:0"),
-            "process: the options of toy-plugin/toy-mask@1 are others than they were",
+            "process: the options of toy-plugin/toy-mask@1 changed",
         ),
         (lambda m: m["plugins"]["engine"].update(version="0.0.7"), 'plugin "engine" (dither-engine): version 0.0.7 ->'),
         (
             lambda m: m["plugins"]["toy-plugin"].update(sha256="0" * 64),
-            'plugin file toy_plugin.py of plugin "toy-plugin" has another content than it had',
+            'plugin file toy_plugin.py of plugin "toy-plugin" changed',
         ),
     ],
 )
@@ -102,6 +102,7 @@ def test_a_run_goes_on_with_the_parts_it_was_started_with(experiment_file, tmp_p
     with pytest.raises(Refused) as refused:
         run(longer, tmp_path, resume=directory, console=console)
     (problem,) = refused.value.problems
+    assert problem.code == "changed-components"
     assert message in problem.message
     assert "--accept-changes" in problem.help
     assert run(longer, tmp_path, resume=directory, console=console, accept_changes=True) == DONE
@@ -115,9 +116,9 @@ def test_an_option_that_is_new_since_a_run_was_started_is_named(experiment_file,
     lines = path.read_text().partition("# sha256")[0].splitlines()
     path.write_text(text_with_checksum("\n".join(line for line in lines if not line.startswith("eps")) + "\n"))
     before = load_experiment(path, ["train.steps=8"])
-    with pytest.raises(Refused, match="others than they were; new since then: eps = 1e-08") as refused:
+    with pytest.raises(Refused, match="changed; new options: eps = 1e-08") as refused:
         run(before, tmp_path, resume=directory, console=console)
-    assert "go on all the same with --accept-changes" in refused.value.problems[0].help
+    assert "--accept-changes" in refused.value.problems[0].help
     assert run(before, tmp_path, resume=directory, console=console, accept_changes=True) == DONE
 
 
@@ -142,7 +143,7 @@ def test_a_plugin_file_from_elsewhere_must_be_named_on_the_command_line(experime
     with pytest.raises(Refused) as refused:
         load_experiment(experiment_file)
     outside, missing = refused.value.problems
-    assert "does not lie beside the experiment file" in outside.message
+    assert outside.code == "untrusted-plugin"
     assert (outside.origin.line, outside.path) == (2, ("plugins", 1))
     assert "-p" in outside.help
     assert "does not exist" in missing.message

@@ -39,7 +39,7 @@ def test_a_split_in_which_nothing_is_hidden_is_said_once(load, blind, tmp_path, 
     blind(loaded.experiment, "valid")
     assert run(loaded, tmp_path / "runs", ["test"], console=console) == 0
     said = " ".join(console.export_text().split())
-    assert said.count("nothing is hidden in the first 13 samples of the valid split: there is no loss, and no fig") == 1
+    assert said.count("no position is masked in the first 13 samples of the valid split") == 1
     assert "of the train split" not in said
 
 

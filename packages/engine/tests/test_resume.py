@@ -211,8 +211,8 @@ def test_a_damaged_newest_checkpoint_is_named_and_done_again(start, go_on, whole
     weights.write_bytes(data)
     assert go_on(directory) == 0
     text = console.export_text()
-    assert "step-00000020 is damaged and is not used: model.safetensors is not what was written" in text
-    assert "going on after step 15" in text
+    assert "step-00000020 is damaged and was skipped: model.safetensors does not match its checksum" in text
+    assert "resuming from step 15" in text
     assert fingerprint(directory) == whole
 
 
@@ -237,7 +237,7 @@ def test_a_run_that_lost_all_its_checkpoints_does_not_begin_anew(start, go_on, s
     code, stopped = start(*CHANGES)
     assert code == 75
     stop_after(10**9)
-    for directory, reason in ((ended, "it has come to its end"), (stopped, "it has trained for")):
+    for directory, reason in ((ended, "it has finished"), (stopped, "it has trained for")):
         before = (directory / "metrics.jsonl").read_bytes()
         shutil.rmtree(directory / "checkpoints")
         (directory / "checkpoints").mkdir()
@@ -251,7 +251,7 @@ def test_a_run_that_lost_all_its_checkpoints_does_not_begin_anew(start, go_on, s
 @pytest.mark.parametrize(
     ("late", "lines", "resumed", "summary", "lost"),
     [
-        (False, [4, 5], [], False, False),  # that of step 5 may have been broken off
+        (False, [4, 5], [], False, False),  # the checkpoint of step 5 may have been interrupted
         (False, [4, 6], [], False, True),
         (True, [9, 10], [], False, False),
         (True, [11], [], False, True),
@@ -273,5 +273,6 @@ def test_what_shows_that_there_was_a_checkpoint(tmp_path, late, lines, resumed, 
     if not lost:
         require_never_saved(tmp_path, before)
         return
-    with pytest.raises(Damaged, match="no checkpoint is left"):
+    with pytest.raises(Damaged, match=str(tmp_path)) as info:
         require_never_saved(tmp_path, before)
+    assert info.value.codes == ["missing-checkpoint"]

@@ -1,4 +1,4 @@
-"""A run that is resumed: with which plugin files, under which policy, and with parts that are called otherwise now."""
+"""Resuming with plugin files, under a policy, and with renamed components."""
 
 import json
 import tomllib
@@ -7,9 +7,9 @@ import pytest
 import tomlkit
 
 from dither.engine.cli import main
-from dither.engine.config.component_fingerprints import newest_record
 from dither.engine.config.load_experiment import load_experiment
 from dither.engine.config.plugins import governing_policy_file
+from dither.engine.config.provenance import recorded
 from dither.engine.files.checksums import with_checksum
 from dither.engine.runs.evaluate_run import evaluate_run
 from dither.engine.runs.launch import DONE, run
@@ -43,7 +43,7 @@ def watch(tmp_path):
 @pytest.fixture
 def go_on(directory, tmp_path, console):
     def go_on(steps, *select, accept_changes=False):
-        more = {"select": [*map(str, select)], "trust": True}  # whoever changes a file in a run knows what it does
+        more = {"select": [*map(str, select)], "trust": True}
         loaded = load_experiment(directory / "resolved.toml", [f"train.steps={steps}"], **more)
         return run(loaded, tmp_path, resume=directory, console=console, accept_changes=accept_changes)
 
@@ -54,7 +54,7 @@ def manifest(directory):
     return json.loads((directory / "manifest.json").read_text())
 
 
-def test_a_plugin_file_that_is_named_at_resume_stays_with_the_run(directory, go_on, watch):
+def test_a_plugin_file_named_at_resume_is_copied_into_the_run(directory, go_on, watch):
     assert go_on(6, watch) == DONE
     assert (directory / "plugins" / "watch.py").read_text() == WATCH
     assert not list((directory / "plugins").glob(".*"))
@@ -68,10 +68,10 @@ def test_a_plugin_file_that_is_named_at_resume_stays_with_the_run(directory, go_
         go_on(12, watch)
 
 
-def test_what_was_accepted_need_not_be_accepted_again(directory, go_on):
+def test_accepted_changes_are_recorded(directory, go_on):
     copy = directory / "plugins" / "toy_plugin.py"
     copy.write_text(copy.read_text() + "# otherwise\n")
-    with pytest.raises(Refused, match="another content"):
+    with pytest.raises(Refused, match="plugin file toy_plugin.py"):
         go_on(6)
     assert go_on(6, accept_changes=True) == DONE
     assert go_on(8) == DONE
@@ -85,11 +85,11 @@ def test_what_was_accepted_need_not_be_accepted_again(directory, go_on):
     assert "plugins" not in second
     assert first["plugins"]["toy-plugin"] != manifest(directory)["plugins"]["toy-plugin"]
     copy.write_text(copy.read_text() + "# again\n")
-    with pytest.raises(Refused, match="another content"):
+    with pytest.raises(Refused, match="plugin file toy_plugin.py"):
         go_on(10)
 
 
-def test_the_policy_under_which_a_run_was_started_holds_where_it_lies(directory, experiment_file):
+def test_the_policy_of_the_start_applies_to_a_moved_run(directory, experiment_file):
     policy = experiment_file.parent / "registry.toml"
     assert manifest(directory)["registry"] == str(policy)
     policy.write_text('[plugins]\nblock = ["engine"]\n')
@@ -114,7 +114,7 @@ def rename(directory):
     copy.write_text(text.replace("\nimport torch\n", "\nimport torch\nfrom dither.registry.spec import Alias\n", 1))
 
 
-def test_a_renamed_part_goes_on_under_its_name_of_today(directory, go_on):
+def test_a_renamed_component_resumes_under_its_new_name(directory, go_on):
     rename(directory)
     assert go_on(6, accept_changes=True) == DONE
     assert tomllib.loads((directory / "resolved.toml").read_text())["process"]["use"] == "toy-plugin/toy-cover@1"
@@ -123,28 +123,28 @@ def test_a_renamed_part_goes_on_under_its_name_of_today(directory, go_on):
     assert go_on(8) == DONE
 
 
-def test_the_options_of_a_renamed_part_are_compared(directory, go_on):
+def test_options_of_a_renamed_component_are_compared(directory, go_on):
     rename(directory)
     path = directory / "manifest.json"
     kept = manifest(directory)
     kept["parts"]["process"]["options"] = "sha256:0"
     path.write_text(json.dumps(with_checksum(kept)))
-    with pytest.raises(Refused, match="process: the options of toy-plugin/toy-cover@1 are others"):
+    with pytest.raises(Refused, match="process: the options of toy-plugin/toy-cover@1 changed"):
         go_on(6)
 
 
-def test_another_part_is_still_another_part(directory, experiment_file, tmp_path, console):
+def test_another_component_is_refused(directory, experiment_file, tmp_path, console):
     other = load_experiment(directory / "resolved.toml", ["train.lr_schedule=constant"])
     with pytest.raises(Refused, match=r"train.lr_schedule.use: .*cosine@1.* -> .*constant@1"):
         run(other, tmp_path, resume=directory, console=console)
 
 
-def test_installed_plugins_that_were_asked_for_are_written_down(experiment_file):
+def test_selected_plugins_are_recorded(experiment_file):
     loaded = load_experiment(experiment_file, select=["losses"])
     assert resolved(loaded)["plugins"] == ["plugins/toy_plugin.py", "losses"]
 
 
-def test_what_resolve_prints_runs_as_it_is(experiment_file, watch, tmp_path, monkeypatch, capsys):
+def test_the_output_of_resolve_is_a_valid_experiment(experiment_file, watch, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["resolve", str(experiment_file), "-p", "./watch.py", "-p", "losses"]) in (0, None)
     text = capsys.readouterr().out
@@ -154,17 +154,17 @@ def test_what_resolve_prints_runs_as_it_is(experiment_file, watch, tmp_path, mon
     assert {"toy-plugin", "watch", "losses"} <= {report.name for report in again.plugins.active}
 
 
-def test_a_folder_that_is_no_run_is_told_in_the_same_words_everywhere(tmp_path, capsys):
+def test_every_command_reports_a_folder_that_is_not_a_run(tmp_path, capsys):
     for command in (["run", "--resume"], ["evaluate"], ["sample"], ["diff", str(tmp_path)]):
         assert main([*command, str(tmp_path)]) == 2
-        assert "is no run directory: it has no resolved.toml" in " ".join(capsys.readouterr().err.split()), command
+        assert "not a run directory" in " ".join(capsys.readouterr().err.split()), command
 
 
-def test_the_data_are_read_once_and_written_down(directory, go_on, monkeypatch):
-    from dither.engine.config import data_fingerprints as data_record
+def test_data_are_read_once(directory, go_on, monkeypatch):
+    from dither.engine.config import provenance
 
-    read, usual = [], data_record.parts_in
-    monkeypatch.setattr(data_record, "parts_in", lambda experiment: read.append(1) or usual(experiment))
+    read, usual = [], provenance.data_record
+    monkeypatch.setattr(provenance, "data_record", lambda experiment: read.append(1) or usual(experiment))
     assert go_on(6) == DONE
     assert read == [1]
-    assert newest_record(manifest(directory), "data") == {}
+    assert recorded(manifest(directory), "data") == {}

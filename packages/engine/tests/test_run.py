@@ -106,7 +106,7 @@ def test_nan_keeps_the_last_good_checkpoint(start, console, events):
     newest, damaged = checkpoints.newest()
     assert damaged == []
     tensors, plain = checkpoint_module.load_state(newest)
-    assert f"the checkpoint of step {plain['step']} is kept" in text
+    assert f"the last checkpoint is that of step {plain['step']}" in text
     assert f"step {plain['step'] + 1}: " in text
     assert all(tensor.isfinite().all() for tensor in tensors.values())
     assert events()[-1] == ("on_run_error", "NonFinite")
@@ -142,8 +142,8 @@ def test_a_full_disk_is_exit_code_5(start, console, monkeypatch):
     code, directory = start()
     assert code == 5
     text = console.export_text()
-    assert "bytes needed, 10 free" in text
-    assert "the checkpoint of step 5 is kept" in text
+    assert "bytes, 10 are free" in text
+    assert "the last checkpoint is that of step 5" in text
     assert [path.name for path in (directory / "checkpoints").iterdir()] == ["step-00000005"]
 
 
@@ -169,7 +169,7 @@ def test_any_other_error_is_not_hidden(start, monkeypatch, events):
     assert events()[-1] == ("on_run_error", "ZeroDivisionError")
 
 
-def test_what_is_refused_leaves_no_directory(load, tmp_path, console):
+def test_a_refused_run_leaves_no_directory(load, tmp_path, console):
     with pytest.raises(Refused, match="no training samples"):
         run(load("task.size=0"), tmp_path / "runs", console=console)
     with pytest.raises(Refused, match="finds no device"):
@@ -177,13 +177,14 @@ def test_what_is_refused_leaves_no_directory(load, tmp_path, console):
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_run_that_is_held_is_refused(start, load, console):
+def test_a_locked_run_is_refused(start, load, console):
     _, directory = start("train.steps=1")
-    with module.RunDirectory.open(directory), pytest.raises(Refused, match="held by another process"):
+    with module.RunDirectory.open(directory), pytest.raises(Refused) as info:
         run(load(path=directory / "resolved.toml"), directory.parent, resume=directory, console=console)
+    assert info.value.codes == ["run-locked"]
 
 
-def test_evaluating_a_run_gives_its_own_figures(start):
+def test_evaluate_repeats_the_metrics_of_the_run(start):
     _, directory = start()
     assert evaluate_run(directory) == json.loads((directory / "summary.json").read_text())["figures"]["valid"]
     assert evaluate_with_baselines(directory)[1] == {"accuracy/chance": 0.25}
@@ -198,8 +199,9 @@ def test_sampling_a_run(start, tmp_path, console):
     assert sample_run(directory, 3, 9, console=console) == 0
     made = directory / "samples" / "step-00000020-seed-9-count-3" / "words.txt"
     assert len(made.read_text().split()) == 3
-    with pytest.raises(Refused, match="nothing is overwritten"):
+    with pytest.raises(Refused) as info:
         sample_run(directory, 5, 1, tmp_path / "out", console)
+    assert info.value.codes == ["file-exists"]
     assert (tmp_path / "out" / "words.txt").read_bytes() == ours.read_bytes()
 
 
@@ -212,13 +214,14 @@ def test_a_loaded_run_has_the_averaged_weights(start):
     assert all((system.model.state_dict()[key] == value).all() for key, value in average.items())
 
 
-def test_what_is_no_run_is_refused(tmp_path, start):
+def test_not_a_run_directory(tmp_path, start):
     for use in (evaluate_run, load_run, lambda path: sample_run(path, 1)):
-        with pytest.raises(Refused, match="no run directory"):
+        with pytest.raises(Refused) as info:
             use(tmp_path)
+        assert info.value.codes == ["not-a-run"]
     _, directory = start("train.steps=1")
     checkpoint_module.shutil.rmtree(directory / "checkpoints")
-    with pytest.raises(Refused, match="no checkpoint yet") as caught:
+    with pytest.raises(Refused, match="no checkpoint") as caught:
         load_run(directory)
     assert caught.value.exit_code == 3
 
@@ -259,7 +262,7 @@ def test_signals(experiment_file, tmp_path):
     out, err = process.communicate(timeout=60)
     assert process.returncode == 75, err
     assert "SIGTERM: finishing the step" in err
-    assert "go on with --resume" in out
+    assert "resume with --resume" in out
     (directory,) = (tmp_path / "one").iterdir()
     assert [path.name for path in (directory / "checkpoints").iterdir()] == ["step-00000001"]
 

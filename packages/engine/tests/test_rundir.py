@@ -25,14 +25,12 @@ def test_directories_are_new_and_named_by_time(tmp_path):
         assert re.fullmatch(r"\d{8}T\d{6}Z-[0-9a-f]{6}", one.path.name)
 
 
-def test_many_at_once_are_all_different(tmp_path):
-    made = [RunDirectory.create(tmp_path) for _ in range(200)]
-    assert len({directory.path for directory in made}) == 200
-    for directory in made:
-        os.close(directory._lock)
+def test_names_are_unique(tmp_path):
+    directories = [RunDirectory.create(tmp_path) for _ in range(200)]
+    assert len({directory.path for directory in directories}) == 200
 
 
-def test_a_directory_that_exists_is_left_alone(tmp_path):
+def test_an_existing_directory_is_not_changed(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "precious").write_text("x")
     with pytest.raises(FileExistsError):
@@ -40,28 +38,28 @@ def test_a_directory_that_exists_is_left_alone(tmp_path):
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["precious"]
 
 
-def test_a_place_where_none_can_be_made_is_refused(tmp_path):
+def test_a_directory_that_cannot_be_created(tmp_path):
     (tmp_path / "file").write_text("x")
-    with pytest.raises(Refused, match="cannot be made"):
-        RunDirectory.create(tmp_path / "file")
-    with pytest.raises(Refused, match="cannot be made"):
-        RunDirectory.create(tmp_path / "file" / "deeper")
-    with pytest.raises(Refused, match="cannot be made"):
-        RunDirectory.create(tmp_path / ("long" * 100))
+    for path in ("file", "file/deeper", "long" * 100):
+        with pytest.raises(Refused) as info:
+            RunDirectory.create(tmp_path / path)
+        assert info.value.codes == ["unreadable-file"]
 
 
-def test_a_directory_that_is_held_is_refused(tmp_path, load):
+def test_a_locked_directory_is_refused(tmp_path, load):
     with RunDirectory.create(tmp_path) as directory:
         directory.record(load(), {})
-        with pytest.raises(Refused, match=f"held by another process: process {os.getpid()} on "):
+        with pytest.raises(Refused, match=f"process {os.getpid()} on ") as info:
             RunDirectory.open(directory.path)
+        assert info.value.codes == ["run-locked"]
     with RunDirectory.open(directory.path):
-        pass  # given back; the lock file of a process that was killed does not hold it either
+        pass  # released
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path):
-    with pytest.raises(Refused, match=r"no run directory: it has no resolved\.toml"):
+def test_not_a_run_directory(tmp_path):
+    with pytest.raises(Refused, match=r"not a run directory: .* \(missing resolved\.toml\)") as info:
         RunDirectory.open(tmp_path)
+    assert info.value.codes == ["not-a-run"]
     assert not list(tmp_path.iterdir())
 
 
@@ -107,8 +105,7 @@ def test_a_run_goes_on_only_as_what_it_was(tmp_path, load):
         assert directory.changes(changed) == []
 
 
-def test_the_lock_is_one_of_the_kernel(tmp_path):
-    """So that it is free when its holder is killed."""
+def test_the_lock_is_released_by_the_kernel(tmp_path):
     with RunDirectory.create(tmp_path) as directory:
         other = os.open(directory.path / "run.lock", os.O_RDWR)
         with pytest.raises(BlockingIOError):

@@ -53,11 +53,10 @@ def test_every_weight_that_does_not_fit_is_named(tmp_path):
     before = model[1].weight.clone()
     with pytest.raises(Refused) as refused:
         start_from(model, tmp_path / "x.safetensors")
-    told = str(refused.value)
-    assert "2 weights without counterpart there: 1.weight, 1.bias" in told
-    assert "1 weights without counterpart here: 2.weight" in told
-    assert "1 weights of another shape: 0.bias 4 for 3" in told
-    assert "train.start_partial" in told
+    assert refused.value.codes == 3 * ["shape-mismatch"]
+    message = str(refused.value)
+    for names in ("1.weight, 1.bias", "2.weight", "0.bias 4 for 3", "train.start_partial"):
+        assert names in message
     assert not model[0].weight.eq(1).all(), "nothing is loaded when it is refused"
     assert len(start_from(model, tmp_path / "x.safetensors", partial=True)) == 3
     assert model[0].weight.eq(1).all()
@@ -74,11 +73,11 @@ def test_weights_that_are_no_numbers_are_named_with_their_file(tmp_path, worst):
     with pytest.raises(Refused) as refused:
         start_from(model, path)
     (problem,) = refused.value.problems
-    assert problem.message == f"{path}: nan or inf is in 1 weights: 1.weight"
-    assert problem.path == ("train", "start_from")
+    assert (problem.code, problem.path) == ("non-finite", ("train", "start_from"))
+    assert problem.message.endswith(": 1.weight")
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
     save_file({f"there.{name}": weight for name, weight in load_file(path).items()}, path)
-    with pytest.raises(Refused, match=r"in 1 weights: .*1\.weight") as refused:
+    with pytest.raises(Refused, match=r"1\.weight") as refused:
         start_from(model, path, rename=lambda given: {name[6:]: given[name] for name in given})
     assert ("there.1.weight" in str(refused.value)) == (worst != 1e300), "as the file calls it, where it stands there"
     save_file({"0.weight": good["0.weight"], "other": torch.tensor(worst)}, path)
@@ -96,7 +95,7 @@ def test_a_run_from_weights_that_are_no_numbers_leaves_no_directory(start, load,
     if worst is None:
         assert run(load("train.steps=0", f"train.start_from={path}"), runs, ["test"], console=console) == 0
         return
-    with pytest.raises(Refused, match=f"{path}: nan or inf is in 1 weights: {name}"):
+    with pytest.raises(Refused, match=name):
         run(load("train.steps=0", f"train.start_from={path}"), runs, ["test"], console=console)
     assert not runs.exists()
 
@@ -124,7 +123,9 @@ def test_an_export_that_was_damaged_is_told_and_not_begun_with(exported, load, t
     shutil.rmtree(others)
     assert run(load("train.steps=0", given), others, [], console=console) == DAMAGED
     assert not others.exists()
-    assert "export is damaged: weights.safetensors is not what was written" in console.file.getvalue().replace("\n", "")
+    assert "export is damaged: weights.safetensors does not match its checksum" in console.file.getvalue().replace(
+        "\n", ""
+    )
 
 
 def test_a_file_of_a_damaged_checkpoint_is_told_and_one_from_elsewhere_is_taken(exported, tmp_path):
@@ -133,7 +134,7 @@ def test_a_file_of_a_damaged_checkpoint_is_told_and_one_from_elsewhere_is_taken(
     model = nn.Linear(1, 1)
     for part in ("model", "average"):
         flip(checkpoint / f"{part}.safetensors")
-        with pytest.raises(Damaged, match=f"{part}.safetensors is not what was written"):
+        with pytest.raises(Damaged, match=f"{part}.safetensors does not match"):
             start_from(model, checkpoint / f"{part}.safetensors")
     save_file(model.state_dict(), tmp_path / "model.safetensors")
     (tmp_path / "MANIFEST.json").write_text("{}")  # of somebody else
@@ -155,9 +156,7 @@ def test_a_file_that_holds_no_weights_is_refused(tmp_path, content):
 def test_a_pattern_without_a_weight_is_refused_with_the_nearest():
     with pytest.raises(Refused) as refused:
         freeze(nn.Linear(2, 2), ["weigth", "*"])
-    assert [(p.message, p.help) for p in refused.value.problems] == [
-        ('no weight is called "weigth"', 'did you mean "weight"?'), ("nothing is left to train", None)
-    ]  # fmt: skip
+    assert [p.help for p in refused.value.problems] == ['did you mean "weight"?', None]
 
 
 def test_a_trace_is_written_on_request_and_changes_nothing(start):
@@ -175,4 +174,4 @@ def test_metrics_that_lost_lines_are_told_of(start, load, tmp_path, console):
     whole = (path / "metrics.jsonl").read_bytes()
     (path / "metrics.jsonl").write_bytes(whole[: len(whole) // 3])
     assert run(load("train.steps=22", path=path / "resolved.toml"), tmp_path / "runs", [], path, console) == 0
-    assert "metrics.jsonl has lost" in console.file.getvalue().replace("\n", "")
+    assert "metrics.jsonl lacks" in console.file.getvalue().replace("\n", "")

@@ -1,4 +1,4 @@
-"""When checkpoints are written: in the loop, or beside it while training goes on with the next steps."""
+"""Writing checkpoints in the training loop or in a background thread."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from .checkpoint import Checkpoints, Contents
-from .sharded_checkpoint import Pieces
+from .sharded_checkpoint import Shards
 
 __all__ = ["Saver"]
 
@@ -16,66 +16,66 @@ class Saver:
     """Writes the checkpoints of a run.
 
     Args:
-        checkpoints: Where they go.
-        beside: Write in a thread: only a copy of everything is made in the loop. It takes the memory of a checkpoint.
-        written: Told of each checkpoint that is whole and on disk, in the thread of the loop.
+        checkpoints: The checkpoints of the run.
+        background: Write in a thread; the loop only copies the tensors, which takes the memory of a checkpoint.
+        written: Called in the loop with the step and folder of each checkpoint on disk.
 
     Attributes:
-        newest: Step of the newest checkpoint on disk; None if there is none.
+        newest: Step of the newest checkpoint on disk, or None.
     """
 
     def __init__(
-        self, checkpoints: Checkpoints, beside: bool = False, written: Callable[[int, Path], None] = lambda *_: None
+        self, checkpoints: Checkpoints, background: bool = False, written: Callable[[int, Path], None] = lambda *_: None
     ) -> None:
         self.checkpoints, self.written = checkpoints, written
         self.newest: int | None = None
-        self._pool = ThreadPoolExecutor(1, "checkpoint") if beside else None
-        self._under_way: tuple[int, Future[Path]] | None = None
+        self._pool = ThreadPoolExecutor(1, "checkpoint") if background else None
+        self._pending: tuple[int, Future[Path]] | None = None
 
     def has(self, step: int) -> bool:
-        """Tell whether the checkpoint of a step is the newest, or is being written."""
-        return step == (self.newest if self._under_way is None else self._under_way[0])
+        """Return whether the checkpoint of a step is the newest or is being written."""
+        return step == (self.newest if self._pending is None else self._pending[0])
 
-    def save(self, step: int, contents: Contents | Pieces) -> None:
-        """Write a checkpoint; what `contents` refers to may change as soon as this returns.
+    def save(self, step: int, contents: Contents | Shards) -> None:
+        """Write a checkpoint; the tensors of `contents` may change once this returns.
 
         Raises:
-            OSError: It cannot be written, or the one before could not.
+            OSError: It or the previous checkpoint cannot be written.
         """
         self.wait()
         if self._pool is None:
-            self._done(step, self.checkpoints.save(step, contents))
+            self._complete(step, self.checkpoints.save(step, contents))
         else:
-            self._under_way = step, self._pool.submit(self.checkpoints.save, step, contents.copied())
+            self._pending = step, self._pool.submit(self.checkpoints.save, step, contents.copied())
 
-    def leave(self, step: int) -> None:
-        """Take a checkpoint as written: another process writes it."""
+    def skip(self, step: int) -> None:
+        """Record a checkpoint that another rank writes."""
         self.newest = step
 
     def poll(self) -> None:
-        """Take note of a write that has ended; waits for none.
+        """Complete a write that has ended, without waiting.
 
         Raises:
-            OSError: It failed.
+            OSError: The write failed.
         """
-        if self._under_way is not None and self._under_way[1].done():
+        if self._pending is not None and self._pending[1].done():
             self.wait()
 
     def wait(self) -> None:
-        """Wait until everything is on disk.
+        """Wait until the checkpoint is on disk.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: The write failed.
         """
-        if self._under_way is not None:
-            (step, future), self._under_way = self._under_way, None
-            self._done(step, future.result())
+        if self._pending is not None:
+            (step, future), self._pending = self._pending, None
+            self._complete(step, future.result())
 
     def close(self) -> None:
-        """Let a write that is under way come to its end, however it ends."""
+        """Wait for a pending write, ignoring its result."""
         if self._pool is not None:
             self._pool.shutdown()
 
-    def _done(self, step: int, path: Path) -> None:
+    def _complete(self, step: int, path: Path) -> None:
         self.newest = step
         self.written(step, path)

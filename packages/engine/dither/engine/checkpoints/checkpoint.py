@@ -1,11 +1,11 @@
-"""Checkpoints: written aside, named only when complete, verified before they are read. Nothing is ever unpickled.
+"""Checkpoints: written atomically, verified before they are read, never unpickled.
 
     checkpoints/step-00000100/  model.safetensors  average.safetensors  optimizer.safetensors  state.json  MANIFEST.json
 
-Where ranks write their pieces, model, average and optimizer are folders of safetensors files instead (`shards.py`).
+With FSDP, model, average and optimizer are folders of safetensors shards instead (`sharded_checkpoint.py`).
 
-MANIFEST.json is written last and holds size and sha256 of every other file. The folder gets its name in one rename
-after everything is on disk, so a folder of that name is whole, or was damaged afterwards, which the hashes show.
+MANIFEST.json is written last and holds size and sha256 of every other file. The folder is renamed to its final name
+after everything is on disk, so it is complete unless it was damaged later, which the checksums show.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,45 +24,48 @@ from typing import Any
 from safetensors.torch import load_model, save_file, save_model
 from torch import Tensor, nn
 
-from dither.registry.config.errors import Refused
+from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.atomic import fsync, sha256_of
 
 from ..files.checksums import FORMAT, MANIFEST, verify, with_checksum
 from ..files.resource_errors import FULL, disk_errors
-from .sharded_checkpoint import Pieces, part_of, read_tensors
+from .sharded_checkpoint import Shards, part_of, read_tensors
 
 __all__ = ["Checkpoints", "Contents", "Damage", "Damaged", "load_state", "load_weights", "weights_of"]
 
-HEADERS = 64 * 1024
-"""Bytes of a checkpoint beside its tensors, or a few more."""
+HEADER_BYTES = 64 * 1024
+"""Upper bound of the bytes of a checkpoint besides its tensors."""
 
 
 class Damaged(Refused):
-    """No intact checkpoint is left. The command line exits with 3."""
+    """A checkpoint, run or export does not match its checksums. The command line exits with 3."""
 
     exit_code = 3
+
+    def __init__(self, problems: Problem | str | Sequence[Problem], *, code: str = "damaged-checkpoint") -> None:
+        super().__init__(problems, code=code)
 
 
 @dataclass(frozen=True)
 class Damage:
-    """A checkpoint that cannot be used, and why."""
+    """A damaged checkpoint, and what is wrong with it."""
 
     path: Path
     reason: str
 
     def __str__(self) -> str:
-        return f"checkpoint {self.path} is damaged and is not used: {self.reason}"
+        return f"checkpoint {self.path} is damaged and was skipped: {self.reason}"
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What a checkpoint holds.
+    """The content of a checkpoint.
 
     Attributes:
         model: The weights.
         average: Their moving average, or None.
-        tensors: Of the optimizer and the trainer, by name.
-        plain: Values that JSON holds.
+        tensors: Tensors of optimizer and trainer, by name.
+        plain: Values that JSON can hold.
     """
 
     model: nn.Module | Weights
@@ -71,13 +74,13 @@ class Contents:
     plain: Mapping[str, Any]
 
     def size(self) -> int:
-        """Return the bytes that it takes on disk, nearly; weights under several names count once."""
+        """Return about the bytes on disk; tied weights count once."""
         weights = [module.state_dict() for module in (self.model, self.average) if module is not None]
         tensors = {_place(tensor): tensor for held in (*weights, self.tensors) for tensor in held.values()}
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()) + HEADERS
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()) + HEADER_BYTES
 
     def write(self, folder: Path) -> None:
-        """Write all but MANIFEST.json into a folder."""
+        """Write everything but MANIFEST.json into a folder."""
         files: dict[str, Callable[[Path], Any]] = {
             "model.safetensors": lambda path: _save_weights(self.model, path),
             "optimizer.safetensors": lambda path: save_file({k: v.contiguous() for k, v in self.tensors.items()}, path),
@@ -90,14 +93,14 @@ class Contents:
                 fsync(folder / name)
 
     def copied(self) -> Contents:
-        """Return a copy on the CPU, which stays as it is while training goes on."""
+        """Return a copy on the CPU, independent of further training."""
         average = None if self.average is None else Weights(self.average.state_dict())
         tensors = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self.tensors.items()}
         return Contents(Weights(self.model.state_dict()), average, tensors, copy.deepcopy(self.plain))
 
 
 class Weights:
-    """A copy of weights on the CPU; those that were one tensor under several names still are."""
+    """A copy of weights on the CPU, in which tied weights stay tied."""
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
         copies: dict[tuple[Any, ...], Tensor] = {}
@@ -114,20 +117,20 @@ class Checkpoints:
     """The checkpoints of one run.
 
     Args:
-        folder: Where they are; made when the first is written.
-        keep: How many of the newest stay.
-        every: Those of each multiple of so many steps stay too; None for none.
+        folder: Their folder; created with the first checkpoint.
+        keep: Number of newest checkpoints to keep.
+        every: Also keep those whose step is a multiple of this.
 
     Attributes:
-        spared: The step of another one that stays, such as the best; None for none.
+        protected_step: Also keep the checkpoint of this step, such as the best.
     """
 
     def __init__(self, folder: Path, keep: int = 2, every: int | None = None) -> None:
         self.folder, self.keep, self.every = folder, keep, every
-        self.spared: int | None = None
+        self.protected_step: int | None = None
 
     def steps(self) -> list[tuple[int, Path]]:
-        """Return the named checkpoints, newest first."""
+        """Return steps and folders of the checkpoints, newest first."""
         found = []
         for path in self.folder.glob("step-*") if self.folder.is_dir() else ():
             number = path.name.removeprefix("step-")
@@ -136,13 +139,13 @@ class Checkpoints:
         return sorted(found, reverse=True)
 
     def newest(self) -> tuple[Path | None, list[Damage]]:
-        """Return the newest intact checkpoint, or None if there is none at all, and the damaged ones passed over.
+        """Return the newest intact checkpoint, or None without any checkpoint, and the damaged ones that are newer.
 
         Raises:
             Damaged: There are checkpoints, and none is intact.
         """
         if self.folder.exists() and not self.folder.is_dir():
-            raise Damaged(f"{self.folder} is not a folder")
+            raise Damaged(f"not a folder: {self.folder}")
         damaged: list[Damage] = []
         for _, path in self.steps():
             reason = verify(path)
@@ -150,56 +153,56 @@ class Checkpoints:
                 return path, damaged
             damaged.append(Damage(path, reason))
         if damaged:
-            raise Damaged("no intact checkpoint is left:\n  " + "\n  ".join(map(str, damaged)))
+            raise Damaged("no intact checkpoint:\n  " + "\n  ".join(map(str, damaged)))
         return None, []
 
     def clear(self, damaged: list[Damage]) -> None:
-        """Remove what broken-off writes left, and put damaged checkpoints aside; for the holder of the lock."""
+        """Remove leftovers of interrupted writes and rename damaged checkpoints. Requires the lock of the run."""
         for path in self.folder.glob(".tmp-*") if self.folder.is_dir() else ():
             shutil.rmtree(path, ignore_errors=True)
         for damage in damaged:
             damage.path.rename(damage.path.with_name(f"damaged-{damage.path.name}-{secrets.token_hex(3)}"))
 
-    def save(self, step: int, contents: Contents | Pieces) -> Path:
-        """Write a checkpoint and drop the older ones that need not stay.
+    def save(self, step: int, contents: Contents | Shards) -> Path:
+        """Write a checkpoint and delete older ones.
 
         Raises:
-            OSError: It cannot be written, ENOSPC where there is no space; what there was before is untouched.
+            OSError: It cannot be written, ENOSPC if the disk is full; earlier checkpoints are untouched.
         """
         final = self.folder / f"step-{step:08d}"
         if final.exists():
-            raise FileExistsError(errno.EEXIST, "this checkpoint exists already", str(final))
+            raise FileExistsError(errno.EEXIST, "the checkpoint exists", str(final))
         if not self.folder.is_dir():
             self.folder.mkdir(parents=True)
             fsync(self.folder.parent)
         needed = contents.size()
         if shutil.disk_usage(self.folder).free < needed:
             raise self._no_space(errno.ENOSPC, final, needed)
-        aside = self.folder / f".tmp-{step}-{os.getpid()}-{secrets.token_hex(3)}"
-        aside.mkdir()
+        temporary = self.folder / f".tmp-{step}-{os.getpid()}-{secrets.token_hex(3)}"
+        temporary.mkdir()
         try:
-            _write(aside, step, contents)
-            aside.rename(final)
+            _write(temporary, step, contents)
+            temporary.rename(final)
         except BaseException as error:
-            shutil.rmtree(aside, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
             if isinstance(error, OSError) and error.errno in FULL:
                 raise self._no_space(error.errno, error.filename or final, needed) from error
             raise
         fsync(self.folder)
         for older, path in self.steps()[self.keep :]:
-            if older != self.spared and not (self.every and older % self.every == 0):
+            if older != self.protected_step and not (self.every and older % self.every == 0):
                 self._drop(path)
         return final
 
     def _drop(self, path: Path) -> None:
-        """Take the name away first, so that a half-deleted folder is never taken for a checkpoint."""
-        aside = self.folder / f".tmp-old-{path.name}-{secrets.token_hex(3)}"
-        path.rename(aside)
-        shutil.rmtree(aside, ignore_errors=True)
+        """Rename the folder before deleting it, so that it is never half a checkpoint."""
+        temporary = self.folder / f".tmp-old-{path.name}-{secrets.token_hex(3)}"
+        path.rename(temporary)
+        shutil.rmtree(temporary, ignore_errors=True)
 
     def _no_space(self, number: int, path: str | Path, needed: int) -> OSError:
         free = shutil.disk_usage(self.folder).free
-        message = f"{os.strerror(number)}: no space for a checkpoint: {needed:,} bytes needed, {free:,} free"
+        message = f"{os.strerror(number)}: a checkpoint needs {needed:,} bytes, {free:,} are free"
         return OSError(number, message, str(path))
 
 
@@ -208,33 +211,33 @@ def _place(tensor: Tensor) -> tuple[Any, ...]:
 
 
 def weights_of(path: Path) -> Path:
-    """Return the file, or folder of pieces, that evaluation and sampling use: the average where there is one."""
+    """Return the weights for evaluation and sampling, a file or a folder of shards: the average if there is one."""
     average = part_of(path, "average")
     return average if average.exists() else part_of(path, "model")
 
 
 def load_weights(path: Path, model: nn.Module) -> None:
-    """Read the weights of a file into a model.
+    """Load weights into a model.
 
     Raises:
-        Refused: They are of another model.
+        Refused: They belong to another model.
     """
     try:
-        given = read_tensors(path)
-        if path.is_dir() or given.keys() == model.state_dict().keys():
-            model.load_state_dict(given)
-        else:  # what is one tensor under several names stands there under one
+        weights = read_tensors(path)
+        if path.is_dir() or weights.keys() == model.state_dict().keys():
+            model.load_state_dict(weights)
+        else:  # tied weights are stored once
             load_model(model, path)
     except RuntimeError as error:
-        raise Refused(f"{path} does not hold the weights of this model: {error}") from None
+        raise Refused(f"{path} does not hold the weights of this model: {error}", code="shape-mismatch") from None
 
 
 def load_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors and the plain values of a checkpoint."""
+    """Return the optimizer tensors and the plain values of a checkpoint."""
     return read_tensors(part_of(path, "optimizer")), json.loads((path / "state.json").read_text(encoding="utf-8"))
 
 
-def _write(folder: Path, step: int, contents: Contents | Pieces) -> None:
+def _write(folder: Path, step: int, contents: Contents | Shards) -> None:
     contents.write(folder)
     with disk_errors(folder / "state.json"):
         (folder / "state.json").write_text(json.dumps(contents.plain))
@@ -250,4 +253,4 @@ def _write(folder: Path, step: int, contents: Contents | Pieces) -> None:
 
 
 def _save_weights(weights: nn.Module | Weights, path: Path) -> None:
-    save_model(weights, str(path))  # type: ignore[arg-type]  # it asks for no more than state_dict()
+    save_model(weights, str(path))  # type: ignore[arg-type]  # it only calls state_dict()

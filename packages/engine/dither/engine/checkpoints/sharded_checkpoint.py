@@ -1,9 +1,8 @@
-"""Weights that are cut up among ranks, written and read in pieces: each rank its own, all at the same time.
+"""Sharded weights (FSDP), written and read by all ranks at the same time with torch.distributed.checkpoint.
 
-torch.distributed.checkpoint does it, in safetensors files that say where their pieces belong: a folder of them is read
-by any number of ranks, or by a process alone. Its usual format would need a pickle beside them; this one does not. What
-is not cut up, such as the counts of an optimizer, is alike on all ranks and stands in a file of its own.
-It takes a second to import, and is only where there are pieces.
+Its safetensors format needs no pickled metadata, unlike its default one (docs/adr/0004), and a folder of shards can be
+read by any number of ranks. Replicated tensors, such as step counts of an optimizer, are in a file of their own.
+torch.distributed.checkpoint takes a second to import, so it is imported only for shards.
 """
 
 from __future__ import annotations
@@ -26,57 +25,58 @@ from dither.registry.files.atomic import fsync
 from ..distributed.ranks import Ranks
 from ..files.resource_errors import disk_errors
 
-__all__ = ["Pieces", "is_sharded", "part_of", "read_into", "read_tensors", "readable"]
+__all__ = ["Shards", "is_sharded", "part_of", "read_into", "read_tensors", "readable"]
 
 WHOLE = "whole.safetensors"
-"""In a folder of pieces, the tensors that are not cut up."""
+"""In a folder of shards, the replicated tensors."""
 
 
-class Pieces:
-    """What a checkpoint holds, where each rank has its own pieces of it. Every rank makes one, and takes part.
+class Shards:
+    """The content of a checkpoint of a sharded model. Every rank creates one and takes part in writing.
 
     Args:
         parts: Tensors by name, of model, average and optimizer.
-        plain: Values that JSON holds.
-        ranks: Who takes part.
+        plain: Values that JSON can hold.
+        ranks: The processes of the run.
     """
 
     def __init__(self, parts: Mapping[str, Mapping[str, Tensor]], plain: Mapping[str, Any], ranks: Ranks) -> None:
         self.parts, self.plain, self.ranks = parts, plain, ranks
-        self._called = False
+        self._started = False
 
     def size(self) -> int:
-        """Return the bytes that it takes on disk, nearly."""
+        """Return about the bytes on disk."""
         return sum(tensor.numel() * tensor.element_size() for part in self.parts.values() for tensor in part.values())
 
-    def copied(self) -> Pieces:
-        """Return itself: it is written in the loop, by all ranks at once."""
+    def copied(self) -> Shards:
+        """Return itself: shards are written in the training loop, by all ranks."""
         return self
 
     def write(self, folder: Path) -> None:
-        """Call the other ranks, and write with them; for the chief.
+        """Write on the main rank, together with the other ranks.
 
         Raises:
             OSError: A rank could not write.
         """
-        self._called = True
+        self._started = True
         self.ranks.broadcast(str(folder))
         self._write(folder)
 
-    def attend(self) -> None:
-        """Wait for the chief, and write with it; for the other ranks.
+    def join(self) -> None:
+        """Wait for the main rank and write with it.
 
         Raises:
-            OSError: A rank could not write, or the chief did not come so far.
+            OSError: A rank could not write.
+            Refused: The main rank could not start to write.
         """
         folder = self.ranks.broadcast(None)
         if folder is None:
-            raise Refused("the first rank could not begin to write a checkpoint; it says why")
+            raise Refused("the main rank could not start to write a checkpoint; see its message")
         self._write(Path(folder))
 
-    def call_off(self) -> None:
-        """Let the other ranks go where writing did not come so far; for the chief."""
-        if not self._called:
+    def cancel(self) -> None:
+        """Release the other ranks if the main rank did not start to write."""
+        if not self._started:
             self.ranks.broadcast(None)
 
     def _write(self, folder: Path) -> None:
@@ -85,47 +85,49 @@ class Pieces:
         from torch.distributed.checkpoint.state_dict_saver import save
 
         if self.ranks.any(not folder.is_dir()):
-            what = "not every rank sees this folder; share the disk between machines, or set train.async_save = true"
-            raise OSError(errno.ENOENT, what, str(folder))
+            message = "not visible to every rank; use a disk shared by all machines, or train.async_save = true"
+            raise OSError(errno.ENOENT, message, str(folder))
         for name, tensors in self.parts.items():
-            cut = {key: value for key, value in tensors.items() if is_sharded(value)}
-            rest = {key: value.detach().cpu().contiguous() for key, value in tensors.items() if key not in cut}
+            sharded = {key: value for key, value in tensors.items() if is_sharded(value)}
+            replicated = {
+                key: value.detach().cpu().contiguous() for key, value in tensors.items() if key not in sharded
+            }
             try:
                 writer = HuggingFaceStorageWriter(str(folder / name), save_distributed=True)
-                save(cut, storage_writer=writer, process_group=self.ranks.host_group)
+                save(sharded, storage_writer=writer, process_group=self.ranks.host_group)
             except CheckpointException as error:
-                raise _first(error) from None
-            if self.ranks.is_main and rest:
+                raise _first_failure(error) from None
+            if self.ranks.is_main and replicated:
                 with disk_errors(folder / name / WHOLE):
-                    save_file(rest, folder / name / WHOLE)
+                    save_file(replicated, folder / name / WHOLE)
                     fsync(folder / name / WHOLE)
 
 
 def is_sharded(value: Tensor) -> bool:
-    """Tell whether a tensor is cut up among ranks."""
+    """Return whether a tensor is sharded among ranks."""
     return hasattr(value, "full_tensor")
 
 
 def part_of(checkpoint: Path, name: str) -> Path:
-    """Return where a checkpoint holds its model, average or optimizer: a folder of pieces, or a file."""
+    """Return the file or folder of shards of the model, average or optimizer of a checkpoint."""
     folder = checkpoint / name
     return folder if folder.is_dir() else checkpoint / f"{name}.safetensors"
 
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Make a refusal of what safetensors says of a file that holds something else."""
+    """Turn a SafetensorError of a file in another format into `Refused`."""
     try:
         yield
     except SafetensorError as error:
-        raise Refused(f"{path} cannot be read as safetensors: {error}") from None
+        raise Refused(f"{path} cannot be read as safetensors: {error}", code="unreadable-file") from None
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the whole tensors of a safetensors file or of a folder of pieces; every rank may do it by itself.
+    """Return the full tensors of a safetensors file or of a folder of shards. Not collective.
 
     Raises:
-        Refused: A file holds something else.
+        Refused: A file has another format.
     """
     if not path.is_dir():
         with readable(path):
@@ -137,19 +139,19 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     reader = HuggingFaceStorageReader(str(path))
     sizes: Mapping[str, Any] = reader.read_metadata().state_dict_metadata
     tensors = {name: torch.empty(entry.size, dtype=entry.properties.dtype) for name, entry in sizes.items()}
-    with warnings.catch_warnings(action="ignore", category=UserWarning):  # that it is alone, as it is meant
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # about a single process
         try:
             load(tensors, storage_reader=HuggingFaceStorageReader(str(path)), no_dist=True)
         except CheckpointException as error:
-            raise _first(error) from None
+            raise _first_failure(error) from None
     return tensors
 
 
 def read_into(tensors: Mapping[str, Tensor], path: Path, ranks: Ranks) -> None:
-    """Read a folder of pieces into tensors that are cut up in whatever way; every rank has to call it.
+    """Read a folder of shards into tensors with any sharding. Collective.
 
     Raises:
-        Refused: They are of another model.
+        Refused: They belong to another model.
     """
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
@@ -158,10 +160,12 @@ def read_into(tensors: Mapping[str, Tensor], path: Path, ranks: Ranks) -> None:
     try:
         load(dict(tensors), storage_reader=HuggingFaceStorageReader(str(path)), process_group=ranks.host_group)
     except CheckpointException as error:
-        raise Refused(f"{path} does not hold the weights of this model: {_first(error)}") from None
+        message = f"{path} does not hold the weights of this model: {_first_failure(error)}"
+        raise Refused(message, code="shape-mismatch") from None
 
 
-def _first(error: Any) -> Exception:
-    """Return what went wrong on a rank, an error of the disk before any other."""
-    found = [wrapped[0] for wrapped in error.failures.values()]
-    return next((one for one in found if isinstance(one, OSError)), RuntimeError("; ".join(map(repr, found))))
+def _first_failure(error: Any) -> Exception:
+    """Return the exception of a rank, an OSError before any other."""
+    failures = [wrapped[0] for wrapped in error.failures.values()]
+    os_error = next((failure for failure in failures if isinstance(failure, OSError)), None)
+    return os_error or RuntimeError("; ".join(map(repr, failures)))

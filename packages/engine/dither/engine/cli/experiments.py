@@ -48,7 +48,7 @@ def run(
         raise Refused("give either an experiment file or --resume RUN", code="usage")
     if resume is not None and os.environ.get("RANK", "0") == "0":  # only the first rank takes the lock
         refuse_held(resume)
-    path = experiment or resolved_file(resume or Path(), sealed=not accept_changes)
+    path = experiment or resolved_file(resume or Path(), verify=not accept_changes)
     loaded = load(path, changes, removals, selected)
     if loaded.experiment.sweep is not None:
         hint = f"use dither sweep {path} for all points, or --unset sweep for the file without them"

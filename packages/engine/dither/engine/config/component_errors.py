@@ -1,4 +1,4 @@
-"""Whose code failed: the part, found by the traceback, for whoever reads the message may not have written it."""
+"""Attribute an exception to the component that raised it, and to its plugin."""
 
 from __future__ import annotations
 
@@ -14,58 +14,51 @@ __all__ = ["ComponentFailed", "annotate_build_errors", "attribute_errors", "titl
 
 
 class ComponentFailed(Refused):
-    """A part raised where it was to say whether it fits."""
+    """A method of a Spec raised an exception during validation."""
 
     def __init__(self, spec: Spec, error: BaseException) -> None:
         self.spec, self.reason = spec, describe_exception(error)
-        super().__init__(f"{title(spec)} failed: {self.reason}")
+        super().__init__(f"{title(spec)} failed: {self.reason}", code="plugin-failed")
 
 
 def title(spec: Spec, catalog: Catalog | None = None) -> str:
-    """Name a part, and the plugin that offers it where a catalogue knows it."""
-    part = None if catalog is None else catalog.part_of(spec)
-    return f'{spec.kind} "{spec.name}"' if part is None else part.title
+    """Return kind and name of a component, and its plugin if the catalog has it."""
+    component = None if catalog is None else catalog.part_of(spec)
+    return f'{spec.kind} "{spec.name}"' if component is None else component.title
 
 
 @contextmanager
 def attribute_errors(spec: Spec) -> Iterator[None]:
-    """Ask a part something without building it.
-
-    Args:
-        spec: The part, which may ask the parts inside it.
-
-    Raises:
-        PartFailed: It raised something other than `Refused`.
-    """
+    """Raise `ComponentFailed` for an exception of `spec` or of a component inside it."""
     try:
         yield
     except Refused:
         raise
     except (Exception, SystemExit) as error:
-        raise ComponentFailed(_failing_spec(error) or spec, error) from error
+        raise ComponentFailed(_innermost_spec(error) or spec, error) from error
 
 
 @contextmanager
 def annotate_build_errors(catalog: Catalog | None = None) -> Iterator[None]:
-    """Build parts; an error in one goes on with a note on whose it is.
+    """Add a note with the component to an exception raised while components are built.
 
     Raises:
-        RuntimeError: A part tried to end the program.
+        RuntimeError: A component raised SystemExit.
     """
     try:
         yield
     except Refused:
         raise
     except (Exception, SystemExit) as error:
-        spec = _failing_spec(error)
+        spec = _innermost_spec(error)
         failed = RuntimeError(f"SystemExit: {error}") if isinstance(error, SystemExit) else error
         if spec is not None:
             failed.add_note(f"in build of {title(spec, catalog)}")
         raise failed from (error.__cause__ if failed is error else error)
 
 
-def _failing_spec(error: BaseException) -> Spec | None:
-    """Return the innermost part in a method of which an error arose."""
+def _innermost_spec(error: BaseException) -> Spec | None:
+    """Return the Spec of the innermost frame of a traceback that is a method of one."""
     found, frame = None, error.__traceback__
     while frame is not None:
         owner = frame.tb_frame.f_locals.get("self")

@@ -1,4 +1,4 @@
-"""Which parts the experiment files in a folder name, without reading them as experiments: some may be broken."""
+"""Components that the experiment files of a folder name. The files are not validated, as some may be broken."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from dither.registry.kinds import KINDS
 
 __all__ = ["ComponentUsage", "component_usages"]
 
-MOST = 400
-"""Files that are looked through."""
-LARGEST = 256 * 1024
-"""Bytes of a file that is looked through."""
+MAX_FILES = 400
+MAX_BYTES = 256 * 1024
+"""Size of a file that is read."""
 
 
 @dataclass(frozen=True)
 class ComponentUsage:
-    """A part by name, as a file names it.
+    """A component named in a file.
 
     Attributes:
         file: The file.
-        kind: The kind that its key says, or None where the key says none, such as `inner`.
-        plugin: The plugin, where the name is a long one.
-        name: The name of the part.
+        kind: The kind implied by the key, or None for a key such as `inner`.
+        plugin: The plugin of a qualified name, or "".
+        name: The name of the component.
     """
 
     file: Path
@@ -35,23 +34,23 @@ class ComponentUsage:
     name: str
 
     def means(self, kind: str, plugin: str, name: str) -> bool:
-        """Whether it may be this part."""
+        """Return whether it may refer to a component."""
         return self.name == name and self.kind in (kind, None) and self.plugin in (plugin, "")
 
 
 def component_usages(folder: Path) -> Iterator[ComponentUsage]:
-    """Yield every part that a TOML file at or below a folder names."""
-    for path in sorted(folder.rglob("*.toml"))[:MOST]:
+    """Yield every component named in a TOML file at or below a folder."""
+    for path in sorted(folder.rglob("*.toml"))[:MAX_FILES]:
         try:
-            if path.is_file() and path.stat().st_size <= LARGEST:
+            if path.is_file() and path.stat().st_size <= MAX_BYTES:
                 tree = tomllib.loads(path.read_text(encoding="utf-8"))
-                yield from (ComponentUsage(path, *found) for found in _names(tree, ""))
+                yield from (ComponentUsage(path, *names) for names in _names(tree, ""))
         except (OSError, ValueError, RecursionError):
             continue
 
 
 def _names(value: Any, key: str) -> Iterator[tuple[str | None, str, str]]:
-    """Yield kind, plugin and name of what stands under a key and below it."""
+    """Yield kind, plugin and name of the components in a value."""
     kind = key.replace("_", "-") if key.replace("_", "-") in KINDS else None
     table = value if isinstance(value, dict) else {}
     reference = table.get("use", value)

@@ -1,4 +1,4 @@
-"""A run's experiment with other constraints on what is drawn from it, or drawn in another way."""
+"""The experiment of a run with other constraints or options of sampling."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .load_experiment import Loaded, check_experiment, load_experiment, open_exp
 __all__ = ["load_constrained", "load_for_sampling"]
 
 ALLOWED = (("task", "constraints"), ("sampler",), ("sample", "tries"))
-"""What a file of constraints may say: nothing that the weights depend on."""
+"""Keys allowed in a file of constraints: nothing that affects the weights."""
 TABLES = ("sample", "sampler")
-"""What may be changed for another drawing."""
+"""Tables of options that only affect sampling."""
 
 
 def load_for_sampling(
@@ -25,23 +25,23 @@ def load_for_sampling(
     changes: Iterable[str] = (),
     select: Sequence[str] | None = None,
 ) -> Loaded:
-    """Read the experiment of a run, with constraints from a file and changes to how samples are drawn.
+    """Read the experiment of a run, with constraints from a file and overrides of sampling options.
 
     Args:
-        experiment: What was trained.
+        experiment: resolved.toml of the run.
         constraints: As for `load_constrained`.
         changes: `key=value` as after --set, of the tables sample and sampler.
         select: Plugins as after -p.
 
     Raises:
-        Refused: Everything that is wrong, each with its place.
+        Refused: With a problem for everything that is wrong.
     """
     changes = list(changes)
     keys = [tuple(change.partition("=")[0].strip().split(".")) for change in changes]
-    what = "does not change how samples are drawn"
-    wrong = [Problem(what, key, help="change sample.* or sampler") for key in keys if key[0] not in TABLES]
-    if wrong:
-        raise Refused(wrong)
+    message = "does not affect sampling"
+    problems = [Problem(message, key, help="override sample.* or sampler") for key in keys if key[0] not in TABLES]
+    if problems:
+        raise Refused(problems)
     if constraints is None:
         return load_experiment(experiment, changes, select=select)
     return load_constrained(experiment, constraints, changes, select)
@@ -53,35 +53,38 @@ def load_constrained(
     """Read the experiment of a run with the constraints of a file in place of its own.
 
     Args:
-        experiment: What was trained.
-        constraints: A TOML file with the table [task.constraints] as it would stand in an experiment file, and a
-            [sampler] if it is to be another.
+        experiment: resolved.toml of the run.
+        constraints: A TOML file with [task.constraints] as in an experiment file, and optionally [sampler] and
+            sample.tries.
         changes: `key=value` as after --set.
         select: Plugins as after -p.
 
     Raises:
-        Refused: Everything that is wrong, each with its place.
+        Refused: With a problem for everything that is wrong.
     """
     document, plugins = open_experiment(experiment, changes, select=select)
     layer = Layer.read(constraints)
-    if wrong := list(_others(layer)):
-        raise Refused(wrong)
+    if problems := _invalid_keys(layer):
+        raise Refused(problems)
     _drop(document, ("task", "constraints"))
     document.merge(layer)
     return check_experiment(document, plugins)
 
 
-def _others(layer: Layer) -> list[Problem]:
-    """Return a problem for every key that says something else, and one where there are no constraints."""
-    allowed = "a file of constraints has [task.constraints], and sampler or sample.tries if these are to be others"
+def _invalid_keys(layer: Layer) -> list[Problem]:
+    """Return a problem for every key that is not allowed, or for missing constraints."""
+    allowed = "a file of constraints has [task.constraints], and optionally sampler and sample.tries"
     keys: list[tuple[str, ...]] = []
     for key, value in layer.tree.items():
         inner = (key,) in ALLOWED or not isinstance(value, dict)
         keys += [(key,)] if inner else [(key, below) for below in value]
-    wrong = [Problem("has no place here", key, layer.origin(key), allowed) for key in keys if key not in ALLOWED]
-    if not wrong and ("task", "constraints") not in keys:
-        wrong.append(Problem("there is no table [task.constraints]", (), layer.origin(()), allowed))
-    return wrong
+    message = "not allowed in a file of constraints"
+    problems = [
+        Problem(message, key, layer.origin(key), allowed, code="unknown-key") for key in keys if key not in ALLOWED
+    ]
+    if not problems and ("task", "constraints") not in keys:
+        problems.append(Problem("missing [task.constraints]", (), layer.origin(()), allowed, code="missing-key"))
+    return problems
 
 
 def _drop(document: Document, path: tuple[str, str]) -> None:

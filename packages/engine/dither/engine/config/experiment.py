@@ -77,6 +77,10 @@ class Experiment(Options):
             hint = f'use sampler = {{ use = "blocks", size = {blocks}, inner = "{self.sampler.name}" }}'
             yield Misfit(message, ("sampler",), ("model", "block_size"), hint)
         yield from check_conditions(self.sample, inner, model)
+        for number, metric in enumerate(self.evaluate.metrics):
+            with attribute_errors(metric):
+                found = list(below("metrics", below(number, metric.check(space))))
+            yield from below("evaluate", found)
 
     def warn(self) -> Iterator[Misfit]:
         """Yield what is allowed but should be known before a long run. Call it only if `check` yields nothing."""

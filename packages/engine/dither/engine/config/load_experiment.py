@@ -1,4 +1,4 @@
-"""The experiment file: which parts, which options, and whether they fit each other. No torch."""
+"""Reading and validating experiment files. No torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Loaded", "check_experiment", "load_experiment", "open_experiment"]
 
 @dataclass(frozen=True)
 class Loaded:
-    """An experiment that is ready to be built, what it was read from, and what should be known before it runs."""
+    """A valid experiment, its document and plugins, and warnings."""
 
     experiment: Experiment
     document: Document
@@ -50,10 +50,10 @@ def load_experiment(
         changes: `key=value` as after --set.
         removals: Keys as after --unset.
         select: Plugins as after -p.
-        trust: Whether to run plugin files that came with a run, too; see `load_named`.
+        trust: Also run unknown plugin files that came with a run; see `load_named`.
 
     Raises:
-        Refused: Everything that is wrong, each with its place.
+        Refused: With a problem for everything that is wrong.
     """
     return check_experiment(*open_experiment(path, changes, removals, select, trust))
 
@@ -65,7 +65,7 @@ def open_experiment(
     select: Sequence[str] | None = None,
     trust: bool = False,
 ) -> tuple[Document, Plugins]:
-    """Read an experiment file, and the plugins that it names; arguments as for `load_experiment`.
+    """Read an experiment file and load its plugins; arguments as for `load_experiment`.
 
     Raises:
         Refused: It cannot be read, or a plugin cannot be loaded.
@@ -78,10 +78,10 @@ def open_experiment(
 
 
 def check_experiment(document: Document, plugins: Plugins) -> Loaded:
-    """Check what was read: names, types, bounds, and whether the parts fit.
+    """Validate names, types, bounds, and whether components are compatible.
 
     Raises:
-        Refused: Everything that is wrong, each with its place.
+        Refused: With a problem for everything that is wrong.
     """
     experiment = validate(Experiment, document, plugins.catalog)
     try:
@@ -89,15 +89,15 @@ def check_experiment(document: Document, plugins: Plugins) -> Loaded:
         warned = [] if misfits else list(experiment.warn())
     except ComponentFailed as failed:
         path = next((path for path, spec in components_in(experiment) if spec is failed.spec), ())
-        text = f"{title(failed.spec, plugins.catalog)} failed: {failed.reason}"
-        raise Refused(Problem(text, path, document.origin(path))) from failed
-    except Refused as refused:  # data at fault: say which part asked for it
+        message = f"{title(failed.spec, plugins.catalog)} failed: {failed.reason}"
+        raise Refused(Problem(message, path, document.origin(path), code="plugin-failed")) from failed
+    except Refused as refused:  # invalid data
         raise Refused([_placed(problem, document) for problem in refused.problems]) from None
     try:
         for _, found in plugins.call_each("check_experiment", experiment=experiment):
             misfits += found
     except PluginError as error:
-        raise Refused(str(error)) from error
+        raise Refused(str(error), code="plugin-failed") from error
     if misfits:
         raise Refused(problems_of(misfits, document))
     warnings = [replace(problem, level="warning") for problem in problems_of(warned, document)]

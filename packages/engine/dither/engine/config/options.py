@@ -13,10 +13,11 @@ from dither.registry.config.validation_errors import PATTERN_MESSAGE
 from dither.registry.flow.spaces import Condition, Space
 from dither.registry.kinds import ModelSpec
 from dither.registry.kinds.component_info import ModelFacts
+from dither.registry.kinds.metric import MetricSpec, TrackerSpec
 from dither.registry.kinds.space_compatibility import missing_condition
 from dither.registry.kinds.training import LRScheduleSpec, OptimizerSpec
 from dither.registry.spec.base import Options, Slot, named
-from dither.registry.spec.misfit import Misfit
+from dither.registry.spec.misfit import Misfit, below
 
 __all__ = [
     "AHEAD",
@@ -168,6 +169,9 @@ class Train(Options):
     buckets: bool = False
     """Batch samples with equal padding together, if the task reports it, so that no padding is computed."""
 
+    trackers: list[Slot[TrackerSpec]] = [named("tensorboard")]
+    """Destinations of metrics and pictures besides metrics.jsonl; [] for none."""
+
     def check(self, model: ModelSpec) -> Iterator[Misfit]:
         """Yield options that are incompatible with each other, and layouts that the model does not support."""
         if self.batch_size % self.accumulate:
@@ -194,6 +198,8 @@ class Train(Options):
         if self.lora is not None and self.freeze:
             message = "freeze has no effect with LoRA, which freezes every weight that lora.whole does not name"
             yield Misfit(message, ("freeze",), ("train", "lora"), "remove freeze")
+        for number, tracker in enumerate(self.trackers):
+            yield from below("trackers", below(number, tracker.check()))
 
 
 class Evaluate(Options):
@@ -211,6 +217,8 @@ class Evaluate(Options):
     """The metric by which evaluations are compared."""
     better: Literal["lower", "higher"] = "lower"
     """Which values of it are better."""
+    metrics: list[Slot[MetricSpec]] = []
+    """Metrics besides those of the task."""
     patience: int | None = Field(None, ge=1)
     """Early stopping: end the run after this many consecutive evaluations without improvement."""
 

@@ -1,4 +1,8 @@
-"""The plugins that an experiment file names: installed ones, and files beside it."""
+"""Plugins named by an experiment file, trust in plugin files of runs, and the policy that governs them.
+
+A plugin file inside a run, an export or a sweep, which are shared as a whole, never runs unless it ran on this machine
+before with the same content, or is named on the command line.
+"""
 
 from __future__ import annotations
 
@@ -30,125 +34,124 @@ __all__ = [
 
 
 def names_in(document: Document) -> list[str]:
-    """Return what `plugins = [...]` names; nothing where it is no list of names, which validation tells."""
+    """Return `plugins = [...]`, or [] if it is invalid, which validation reports."""
     names = document.at(("plugins",)) or []
     return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else []
 
 
 def load_named(plugins: Plugins, document: Document, trust: bool = False) -> None:
-    """Load what `plugins = [...]` names: files relative to the file that names them, others by their names.
+    """Load the plugins of `plugins = [...]`: files relative to the experiment file that names them, others by name.
 
-    A file that was passed on shall not be able to run code from anywhere, so a plugin file must lie beside the
-    experiment file that names it, or below; one that lies elsewhere is named on the command line. One inside a run, an
-    export or a sweep, which are passed on as a whole, must have run here before, or is named as well, or `trust` is
-    given.
+    A plugin file must be in the folder of the experiment file or below. One that came with a run must have run here
+    before, unless `trust` is set. Both can be overridden with -p.
 
     Raises:
-        Refused: With a problem for each that cannot be loaded, where it is named; after many, no more are looked at.
+        Refused: With a problem for each plugin that cannot be loaded, up to a limit.
     """
     problems: list[Problem] = []
     cause: Exception | None = None
     names, done = names_in(document), set()
-    came = cache(came_with_run)  # with a run, an export or a sweep
+    is_shared = cache(came_with_run)
     for index, name in enumerate(names):
         if len(problems) == MAX_PROBLEMS:
-            message = f"{len(names) - index:,} more names of plugins are not looked at"
-            problems.append(Problem(message, ("plugins",), document.origin(("plugins",))))
+            message = f"{len(names) - index:,} more plugins were not loaded"
+            problems.append(Problem(message, ("plugins",), document.origin(("plugins",)), code="more-problems"))
             break
         origin = document.origin(("plugins", index))
         file = None if origin is None or origin.file.startswith("--") else Path(origin.file)
         if (name, file) in done:
             continue
         try:
-            given = not trust and any(came(each) for each in (document.files[-1], file) if each is not None)
-            _load(plugins, name, file and file.parent, given)
+            foreign = not trust and any(is_shared(path) for path in (document.files[-1], file) if path is not None)
+            _load(plugins, name, file and file.parent, foreign)
             done.add((name, file))
         except Refused as refused:
             first = refused.problems[0]
             problems.append(replace(first, path=("plugins", index), origin=origin))
             cause = refused
-        except (OSError, ValueError, RuntimeError) as error:  # a zero byte in the name, or links in a circle
-            problems.append(Problem(f"plugin file {name!r} cannot be read: {error}", ("plugins", index), origin))
+        except (OSError, ValueError, RuntimeError) as error:  # a zero byte in the name, or a cycle of links
+            message = f"plugin file {name!r} cannot be read: {error}"
+            problems.append(Problem(message, ("plugins", index), origin, code="unreadable-file"))
             cause = error
     if problems:
         raise Refused(problems) from cause
     remember_plugins(report.sha256 for report in plugins.files.values())
 
 
-def _load(plugins: Plugins, name: str, folder: Path | None, given: bool) -> None:
+def _load(plugins: Plugins, name: str, folder: Path | None, foreign: bool) -> None:
     if not name.endswith(".py"):
         plugins.request(name)
         return
     path = (folder or Path()) / name
     if folder is not None and not path.resolve().is_relative_to(folder.resolve()):
         help_text = f"to trust it, name it on the command line: -p {path}"
-        raise Refused(Problem(f"plugin file {name} does not lie beside the experiment file, or below", help=help_text))
+        message = f"plugin file {name} is outside the folder of the experiment file"
+        raise Refused(Problem(message, help=help_text, code="untrusted-plugin"))
     if path.resolve() not in plugins.files and not _same_file(plugins, path):
-        if given:
+        if foreign:
             require_known_plugin(path)
         plugins.load_file(path)
 
 
 def _same_file(plugins: Plugins, path: Path) -> bool:
-    """Whether a file of this name and content is loaded already, as where -p names the one a run has kept a copy of."""
+    """Return whether a file of the same name and content is loaded, such as the original of a copy in a run."""
     if path.name not in {file.name for file in plugins.files} or not path.is_file():
         return False
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     return any((file.name, report.sha256) == (path.name, sha256) for file, report in plugins.files.items())
 
 
-MARKS = (("manifest.json", "resolved.toml"), ("MANIFEST.json", "weights.safetensors"), ("sweep.json",))
-"""What lies in a run, in an export, and in a sweep; a manifest.json by itself may be anything."""
+MARKERS = (("manifest.json", "resolved.toml"), ("MANIFEST.json", "weights.safetensors"), ("sweep.json",))
+"""Files that identify a run, an export and a sweep."""
 
 
 def came_with_run(experiment: Path) -> bool:
-    """Tell whether an experiment file is part of what a command made, which is passed on as a whole."""
+    """Return whether an experiment file is part of a run, an export or a sweep."""
     folder = experiment.parent
-    folders = (folder, folder / "..", folder.absolute().parent)  # the last two differ where the folder is a link
-    whole = any(all(os.path.exists(place / name) for name in mark) for place in folders for mark in MARKS)
-    return whole or experiment.name == "resolved.toml"
+    folders = (folder, folder / "..", folder.absolute().parent)  # the last two differ if the folder is a link
+    found = any(all(os.path.exists(path / name) for name in names) for path in folders for names in MARKERS)
+    return found or experiment.name == "resolved.toml"
 
 
 def require_known_plugin(plugin: Path) -> None:
-    """Make sure that a plugin file which came with a run has run here before, with this content.
+    """Require that a plugin file with this content has run on this machine before.
 
     Raises:
-        Refused: It has not, and nothing of it was run.
+        Refused: It has not; it was not executed.
     """
     try:
         known = plugin.is_file() and (_known_plugins_folder() / sha256_of(plugin)).exists()
-    except (OSError, RuntimeError):  # there is no home
+    except (OSError, RuntimeError):  # no home directory
         known = False
     if not known:
         hint = f"read it; to run it, name it on the command line: -p {plugin}"
-        raise Refused(
-            Problem(f"plugin file {plugin} came with a run, and with this content it has not run here yet", help=hint)
-        )
+        message = f"plugin file {plugin} came with a run and has not run on this machine before"
+        raise Refused(Problem(message, help=hint, code="untrusted-plugin"))
 
 
 def remember_plugins(contents: Iterable[str]) -> bool:
-    """Note the sha256 of plugin files that were run; tell whether that is kept, or they are named again next time."""
+    """Record the sha256 of plugin files that ran; return whether it could be written."""
     try:
         for content in contents:
-            mark = _known_plugins_folder() / content
-            if not mark.exists():
-                mark.parent.mkdir(parents=True, exist_ok=True)
-                mark.touch()
+            record = _known_plugins_folder() / content
+            if not record.exists():
+                record.parent.mkdir(parents=True, exist_ok=True)
+                record.touch()
     except (OSError, RuntimeError):
         return False
     return True
 
 
 def unrecorded_plugins(files: Mapping[Path, PluginStatus]) -> list[str]:
-    """Return a line, where it cannot be noted that these plugin files were run, that says how to go on."""
+    """Return a warning if it cannot be recorded that plugin files ran here."""
     if remember_plugins(report.sha256 for report in files.values()):
         return []
-    named = " ".join(f"-p {path}" for path in files)
-    return [f"that plugin files ran here cannot be noted in the state folder; to resume, name them: {named}"]
+    options = " ".join(f"-p {path}" for path in files)
+    return [f"the state folder is not writable; to resume, name the plugin files: {options}"]
 
 
 def _known_plugins_folder() -> Path:
-    """Return the folder with a file for each; not that of prepared data, which may have come from others too."""
+    """Return the folder of records; not the cache, which may be shared."""
     base = Path(os.environ.get("XDG_STATE_HOME", ""))
     return (base if base.is_absolute() else Path.home() / ".local" / "state") / "dither" / "plugins"
 
@@ -157,35 +160,36 @@ NAME = "registry.toml"
 
 
 def governing_policy(experiment: Path) -> Policy:
-    """Read the registry.toml that governs an experiment file; without one, everything is allowed.
+    """Read the registry.toml that governs an experiment file; without one, every plugin is allowed.
 
     Raises:
-        Refused: The file has mistakes; each is named with its line.
+        Refused: With a problem for every mistake in the file.
     """
     path = governing_policy_file(experiment)
     return Policy() if path is None else read_policy(path)
 
 
 def governing_policy_file(experiment: Path) -> Path | None:
-    """Return the registry.toml that a run or a sweep was started under, if it is still there, else the nearest one.
+    """Return the registry.toml under which a run or sweep was started, if it still exists, else the nearest one.
 
-    One that lies within the run or the sweep itself is not taken: it may have come with it from elsewhere.
+    A file inside the run or sweep is ignored, as it may have come with it.
     """
     folder = experiment.parent
     if experiment.name == "resolved.toml":
-        kept = _named(folder / "manifest.json")
-    elif experiment.name == "experiment.toml" and (folder.parent / "sweep.json").is_file():  # of a point
+        recorded = _recorded_policy(folder / "manifest.json")
+    elif experiment.name == "experiment.toml" and (folder.parent / "sweep.json").is_file():  # a point of a sweep
         folder = folder.parent
-        kept = _named(folder / "sweep.json")
+        recorded = _recorded_policy(folder / "sweep.json")
     else:
         return policy_file(folder)
-    if kept is not None and kept.name == NAME and kept.is_file() and folder.resolve() not in kept.resolve().parents:
-        return kept
+    inside = recorded is not None and folder.resolve() in recorded.resolve().parents
+    if recorded is not None and recorded.name == NAME and recorded.is_file() and not inside:
+        return recorded
     return policy_file(folder.parent)
 
 
-def _named(record: Path) -> Path | None:
-    """Return the registry.toml that a file names; None for no such file, or where none governed."""
+def _recorded_policy(record: Path) -> Path | None:
+    """Return the registry.toml recorded in a manifest; None if there was none."""
     try:
         return Path(json.loads(record.read_text(encoding="utf-8"))["registry"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

@@ -1,7 +1,7 @@
-"""Seals: a file holds the sha256 of its own contents, so that a change that nobody meant is found.
+"""Checksums inside files, and the manifest of a folder.
 
-JSON tables hold it under the key "sha256", TOML files in their last line, which is a comment. A file that was written
-before there were seals has none.
+JSON objects hold the sha256 of their other values under the key "sha256"; TOML files in a comment on their last line.
+Files without a checksum, written by early versions, are accepted.
 """
 
 from __future__ import annotations
@@ -29,33 +29,31 @@ __all__ = [
 ]
 
 KEY = "sha256"
-"""Where a JSON table holds its seal."""
+"""Key of the checksum in a JSON object."""
 LINE = "# sha256 of the lines above: "
 
 
 def with_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table as JSON gives it back, with its seal."""
+    """Return values as read back from JSON, with their checksum."""
     plain = json.loads(as_json(values))
     plain.pop(KEY, None)
     return {**plain, KEY: _table_hash(plain)}
 
 
 def checksum_differs(values: Mapping[str, Any]) -> bool:
-    """Tell whether a table is not what was sealed; one without a seal is taken as it is."""
+    """Return whether a JSON object does not match its checksum; False without a checksum."""
     return KEY in values and values[KEY] != _table_hash(values)
 
 
 def text_with_checksum(text: str) -> str:
-    """Return a TOML text with its seal."""
+    """Return a TOML text with its checksum."""
     return f"{text}{LINE}{_hash(text)}\n"
 
 
 def text_checksum_differs(text: str) -> bool | None:
-    """Tell whether a TOML text is not what was sealed; None where it has no seal."""
-    above, line, said = text.rpartition(LINE)
-    if not line:
-        return None
-    return said != _hash(above) + "\n"
+    """Return whether a TOML text does not match its checksum; None without a checksum."""
+    content, line, checksum = text.rpartition(LINE)
+    return checksum != _hash(content) + "\n" if line else None
 
 
 def _table_hash(values: Mapping[str, Any]) -> str:
@@ -67,32 +65,32 @@ def _hash(text: str) -> str:
 
 
 FORMAT = 1
-"""Of the folders that this version writes and reads."""
+"""Version of the folder format."""
 MANIFEST = "MANIFEST.json"
-"""Lists the files of a folder with size and sha256."""
+"""Lists size and sha256 of the other files of a folder."""
 NEEDED = frozenset({"model.safetensors", "optimizer.safetensors", "state.json"})
-"""What a checkpoint cannot do without; each may be a folder of pieces."""
-MUCH = 2**24
-"""Bytes from which on files are read beside each other: their sha256 takes longer than reading, and a core each."""
+"""Required files of a checkpoint; each may be a folder of shards."""
+PARALLEL_FROM = 2**24
+"""Bytes from which files are hashed in parallel."""
 READERS = 4
-"""Files that are read at once then."""
+"""Files that are hashed at the same time."""
 
 
 def verify(path: Path, needed: Collection[str] = NEEDED) -> str | None:
-    """Return why a checkpoint cannot be used, or None if every file is as it was written, those `needed` among them."""
+    """Return why a folder does not match its manifest or lacks a file of `needed`, or None if it is intact."""
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT:
-            return f"{MANIFEST} has the format {manifest['format']}, this version reads {FORMAT}"
+            return f"{MANIFEST} has format {manifest['format']}; this version reads format {FORMAT}"
         if checksum_differs(manifest) or not manifest.keys() <= {"format", "step", "files", "data", "space", KEY}:
-            return f"{MANIFEST} is not what was written: its sha256 differs"
+            return f"{MANIFEST} does not match its checksum"
         files = {str(name): (entry["size"], entry["sha256"]) for name, entry in manifest["files"].items()}
         listed = {*files, *(f"{name.partition('/')[0]}.safetensors" for name in files if "/" in name)}
-        there = {
+        present = {
             f"{part}/{file.name}" for part in ("model", "average", "optimizer") for file in (path / part).glob("*")
         }
         reasons = [
-            f"{name} is not listed in {MANIFEST}" for name in sorted((set(needed) - listed) | (there - set(files)))
+            f"{name} is not listed in {MANIFEST}" for name in sorted((set(needed) - listed) | (present - set(files)))
         ]
         reasons += _changes(path, files)
     except OSError as error:
@@ -103,12 +101,12 @@ def verify(path: Path, needed: Collection[str] = NEEDED) -> str | None:
 
 
 def _changes(path: Path, files: dict[str, tuple[int, str]]) -> list[str]:
-    """Return what is wrong with the files, in their order."""
+    """Return what is wrong with the files."""
 
     def changed(name: str) -> str | None:
         return _changed(path / name, *files[name])
 
-    if sum(size for size, _ in files.values()) < MUCH:
+    if sum(size for size, _ in files.values()) < PARALLEL_FROM:
         return list(filter(None, map(changed, files)))
     with ThreadPoolExecutor(READERS) as readers:
         return list(filter(None, readers.map(changed, files)))
@@ -118,5 +116,5 @@ def _changed(path: Path, size: int, sha256: str) -> str | None:
     if not path.is_file():
         return f"{path.name} is missing"
     if path.stat().st_size != size:
-        return f"{path.name} has {path.stat().st_size:,} bytes, it was written with {size:,}"
-    return None if sha256_of(path) == sha256 else f"{path.name} is not what was written: its sha256 differs"
+        return f"{path.name} has {path.stat().st_size:,} bytes instead of {size:,}"
+    return None if sha256_of(path) == sha256 else f"{path.name} does not match its checksum"

@@ -1,6 +1,6 @@
-"""metrics.jsonl: one line of figures after the other, each written in one call, and nothing in them from a clock.
+"""metrics.jsonl: one JSON object per line, without timings.
 
-So a resumed run, cut back to where its checkpoint was written, ends with the same file as one that was never stopped.
+A resumed run truncates it to the position of its checkpoint and ends with the same file as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ __all__ = [
     "BEGINNING",
     "FLOOR",
     "INTERVAL",
+    "FilePosition",
     "MetricsFile",
-    "Place",
     "as_json",
     "as_number",
     "changed_lines",
@@ -29,31 +29,31 @@ __all__ = [
 ]
 
 
-class Place(NamedTuple):
-    """A place in a file: the bytes before it, and their sha256."""
+class FilePosition(NamedTuple):
+    """A position in a file: the number of bytes before it, and their sha256."""
 
     bytes: int
     sha256: str
 
 
 LARGEST = 2**63
-"""An integer beyond this is no figure and no step: nothing here counts so far."""
+"""Largest integer that is accepted as a metric or a step."""
 DIGITS = 19
-"""From which on an integer is read as another number is."""
-BEGINNING = Place(0, "")
-"""Before the first line; its hash is not compared."""
+"""Integers with this many digits or more are read as floats."""
+BEGINNING = FilePosition(0, "")
+"""Before the first line; an empty hash is not compared."""
 
 
 class MetricsFile:
-    """Appends lines to a file. Those that find no space are held back until there is some: a full disk stops nothing.
+    """Appends lines to a file. If the disk is full, lines are buffered until there is space; the run continues.
 
     Args:
-        path: The file; made if it is not there.
-        offset: Bytes that are kept of it, by default all; a line that was cut off is not kept either.
-        warn: Told once of lines that are held back.
+        path: The file; created if missing.
+        offset: Bytes to keep, by default all; an incomplete last line is dropped.
+        warn: Called once with a message when lines are buffered.
 
     Attributes:
-        place: Behind all lines so far, those that are held back among them.
+        position: The end of the file, with buffered lines counted.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class MetricsFile:
         if len(kept) < size:
             os.ftruncate(self._file, len(kept))
         self._hash = hashlib.sha256(kept)
-        self.place = Place(len(kept), self._hash.hexdigest())
+        self.position = FilePosition(len(kept), self._hash.hexdigest())
 
-    def write(self, step: int, kind: str, figures: Mapping[str, float]) -> None:
-        """Write a line."""
-        line = (as_json({"step": step, "kind": kind, **figures}) + "\n").encode()
+    def write(self, step: int, kind: str, metrics: Mapping[str, float]) -> None:
+        """Append a line."""
+        line = (as_json({"step": step, "kind": kind, **metrics}) + "\n").encode()
         self._hash.update(line)
-        self.place = Place(self.place.bytes + len(line), self._hash.hexdigest())
+        self.position = FilePosition(self.position.bytes + len(line), self._hash.hexdigest())
         self._held += line
         self._write()
 
@@ -85,19 +85,19 @@ class MetricsFile:
             reason = error.strerror or str(error)
         if self._held and not self._warned:
             self._warned = True
-            self._warn(f"{self._path} cannot be written ({reason}); its lines are held back until it can")
+            self._warn(f"{self._path} cannot be written ({reason}); its lines are buffered in memory")
 
     def sync(self) -> None:
-        """Bring all lines to disk, if there is space for them."""
+        """Flush all lines to disk if there is space."""
         try:
             if self._held:
                 self._write()
             os.fsync(self._file)
         except OSError as error:
-            self._warn(f"{self._path} cannot be brought to disk: {error.strerror}")
+            self._warn(f"{self._path} cannot be flushed: {error.strerror}")
 
     def close(self) -> None:
-        """Close the file."""
+        """Write buffered lines and close the file."""
         if self._held:
             self._write()
         if self._held:
@@ -106,7 +106,7 @@ class MetricsFile:
 
 
 def as_json(values: Any, indent: int | None = None) -> str:
-    """Write values as JSON, and null for a number that is none, for which JSON has no word."""
+    """Return values as JSON, with null for NaN and inf."""
 
     def clean(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -119,12 +119,12 @@ def as_json(values: Any, indent: int | None = None) -> str:
 
 
 def from_json(text: str) -> Any:
-    """Read JSON; an integer that no float holds is infinite, so that what is drawn and written need not ask."""
+    """Parse JSON; integers beyond the range of floats become inf."""
     return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < DIGITS else float(digits))
 
 
 def as_number(value: object) -> float | None:
-    """Return a figure that was read, or None for what is none: a text, or a number that no float can hold."""
+    """Return a metric read from JSON, or None if the value is not a number or is too large."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return value if isinstance(value, float) or abs(value) <= LARGEST else None
@@ -135,32 +135,32 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
     return [from_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def changed_lines(path: Path, before: Place) -> str | None:
-    """Return how the lines before a place are not what was written, or None; an empty hash is not compared."""
+def changed_lines(path: Path, before: FilePosition) -> str | None:
+    """Return how the bytes before a position differ from those that were written, or None if they do not."""
     try:
         with path.open("rb") as file:
             kept = file.read(before.bytes)
     except OSError as error:
         return f"cannot be read: {error.strerror}" if before.bytes else None
     if len(kept) < before.bytes:
-        return f"has lost {before.bytes - len(kept):,} bytes: figures of earlier steps are missing in it"
+        return f"lacks {before.bytes - len(kept):,} bytes: metrics of earlier steps are missing"
     if before.sha256 and hashlib.sha256(kept).hexdigest() != before.sha256:
-        return "is not what was written: figures of earlier steps in it are wrong"
+        return "does not match its checksum: metrics of earlier steps are wrong"
     return None
 
 
 INTERVAL = "_ci95"
-"""Half of the 95 % interval of the figure before it."""
+"""Suffix of the half-width of the 95 % confidence interval of a metric."""
 FLOOR = "_floor"
-"""The noise floor of the figure before it: what as many samples of the data themselves reach."""
+"""Suffix of the noise floor of a metric: its value on as many samples of the data."""
 
 
 def is_companion_metric(name: str, names: Container[str]) -> bool:
-    """Tell whether a figure belongs to another one of these."""
+    """Return whether a metric is the interval or noise floor of another one of these."""
     return any(name.endswith(end) and name.removesuffix(end) in names for end in (INTERVAL, FLOOR))
 
 
-def with_interval(name: str, figures: Mapping[str, float], digits: int = 4) -> str:
-    """Return a figure as a text, with its interval behind it where there is one."""
-    half = figures.get(name + INTERVAL, math.nan)
-    return f"{figures[name]:.{digits}g}" + (f" ± {half:.2g}" if math.isfinite(half) else "")
+def with_interval(name: str, metrics: Mapping[str, float], digits: int = 4) -> str:
+    """Format a metric, with its interval if there is one: `1.25 ± 0.1`."""
+    half = metrics.get(name + INTERVAL, math.nan)
+    return f"{metrics[name]:.{digits}g}" + (f" ± {half:.2g}" if math.isfinite(half) else "")

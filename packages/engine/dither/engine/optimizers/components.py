@@ -6,17 +6,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from dither.registry import Spec, hookimpl
 from dither.registry.kinds.training import OptimizerSpec
 
 from .adamw import AdamW, Beta
-from .lr_schedules import WSD, Constant, Cosine, Linear
 
 if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-__all__ = ["AdamW", "Muon", "register_components"]
+__all__ = ["AdamW", "Muon"]
 
 
 class Muon(OptimizerSpec):
@@ -43,9 +41,3 @@ class Muon(OptimizerSpec):
 
         options = self.model_dump(include={"lr", "momentum", "eps", "weight_decay"})
         return Muon(module, betas=(self.betas[0], self.betas[1]), **options)
-
-
-@hookimpl
-def register_components() -> list[type[Spec]]:
-    """Register the optimizers and the learning-rate schedules."""
-    return [AdamW, Constant, Cosine, Linear, Muon, WSD]

@@ -1,4 +1,4 @@
-"""A run without its machine: what others need to use its weights, and what is said of the data that they do not get."""
+"""Export bundle: configuration and small files, with machine-specific paths removed and missing data listed."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ __all__ = [
     "space_from_json",
 ]
 
-LARGEST = 1 << 26
-"""Bytes of a file, such as a tokenizer, that goes along where an option names it; data do not."""
-OF_THE_MACHINE: dict[str, Any] = {"device": "auto", "threads": None, "start_from": None, "start_layout": None}
-"""Options of [train] that mean nothing elsewhere: the weights that it began with are in those that are given."""
+MAX_FILE_BYTES = 1 << 26
+"""Size of a file, such as a tokenizer, up to which it is bundled if an option names it."""
+MACHINE_OPTIONS: dict[str, Any] = {"device": "auto", "threads": None, "start_from": None, "start_layout": None}
+"""Options of [train] that are reset in an export."""
 
 
 @dataclass(frozen=True)
 class MissingData:
-    """Data that an experiment names, and that do not go along with it.
+    """Data of an experiment that are not part of its export.
 
     Attributes:
-        option: Where it names them.
-        name: What stands there now: where in the parcel they are looked for.
-        files: How many files they were where it was made.
-        bytes: How large they were there.
+        option: The option that names them.
+        name: Its value in the export: a path relative to the bundle.
+        files: Number of files on the original machine.
+        bytes: Their size.
     """
 
     option: str
@@ -52,17 +52,17 @@ class MissingData:
     bytes: int
 
     def __str__(self) -> str:
-        return f"{self.option} = {self.name} ({self.files:,} files, {self.bytes:,} bytes where it was made)"
+        return f"{self.option} = {self.name} (originally {self.files:,} files, {self.bytes:,} bytes)"
 
 
 @dataclass
 class Bundle:
-    """An experiment that names nothing of the machine.
+    """An experiment without machine-specific paths.
 
     Attributes:
         tree: Its values.
-        files: Files that go along, by their names in the parcel.
-        data: What does not.
+        files: Bundled files, by their path in the bundle.
+        data: Data that are not bundled.
     """
 
     tree: dict[str, Any]
@@ -71,43 +71,40 @@ class Bundle:
 
 
 def pack(tree: Mapping[str, Any]) -> Bundle:
-    """Take an experiment, with every path absolute, off its machine: data by name, small files along with it."""
-    train = {key: value for key, value in tree["train"].items() if key not in OF_THE_MACHINE}
-    train |= {key: value for key, value in OF_THE_MACHINE.items() if value is not None}
-    parcel = Bundle({})
-    parcel.tree = {key: _packed(parcel, key, value) for key, value in {**tree, "train": train}.items()}
-    return parcel
+    """Return the bundle of an experiment with absolute paths."""
+    train = {key: value for key, value in tree["train"].items() if key not in MACHINE_OPTIONS}
+    train |= {key: value for key, value in MACHINE_OPTIONS.items() if value is not None}
+    bundle = Bundle({})
+    bundle.tree = {key: _packed(bundle, key, value) for key, value in {**tree, "train": train}.items()}
+    return bundle
 
 
-def _packed(parcel: Bundle, key: str, value: Any) -> Any:
+def _packed(bundle: Bundle, key: str, value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _packed(parcel, f"{key}.{name}", inner) for name, inner in value.items()}
+        return {name: _packed(bundle, f"{key}.{name}", inner) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_packed(parcel, key, item) for item in value]
+        return [_packed(bundle, key, item) for item in value]
     named = key.rpartition(".")[2] in PATH_OPTIONS
     path = _path(value, named) if key.partition(".")[0] != "plugins" else None
     if path is None:
         return value
-    if not named and path.is_file() and path.stat().st_size <= LARGEST:
-        name = _unused(f"files/{path.name}", parcel.files)
-        parcel.files[name] = path
+    if not named and path.is_file() and path.stat().st_size <= MAX_FILE_BYTES:
+        name = _unused(f"files/{path.name}", bundle.files)
+        bundle.files[name] = path
         return name
-    name = _unused(f"data/{path.name}", [need.name for need in parcel.data])
-    parcel.data.append(MissingData(key, name, **_size(path)))
+    name = _unused(f"data/{path.name}", [entry.name for entry in bundle.data])
+    bundle.data.append(MissingData(key, name, **_size(path)))
     return name
 
 
 def _path(value: Any, named: bool) -> Path | None:
-    """Return the path that a value is: any text where the option is `named` so, elsewhere what is there from the root.
-
-    A text that only begins as a path does, such as a prompt, is none.
-    """
+    """Return a value as a path: any text of a path option (`named`), elsewhere an existing absolute path."""
     if not isinstance(value, str) or "\0" in value:
         return None
     path = Path(value)
     if not named:
         return path if path.name and path.is_absolute() and os.path.exists(path) else None
-    with suppress(RuntimeError):  # nobody is called so
+    with suppress(RuntimeError):  # unknown user
         path = path.expanduser()
     return path
 
@@ -115,21 +112,21 @@ def _path(value: Any, named: bool) -> Path | None:
 def _unused(name: str, used: Any) -> str:
     stem = Path(name)
     names = (name, *(str(stem.with_name(f"{number}-{stem.name}")) for number in range(2, len(used) + 3)))
-    return next(each for each in names if each not in used)
+    return next(name for name in names if name not in used)
 
 
 def _size(path: Path) -> dict[str, int]:
-    """Count files and bytes of what a path or a pattern leads to."""
-    found = [path] if path.exists() else [Path(name) for name in glob(str(path), recursive=True)]
-    files = [file for each in found for file in (each.rglob("*") if each.is_dir() else (each,)) if file.is_file()]
+    """Count files and bytes of a path or a pattern."""
+    paths = [path] if path.exists() else [Path(name) for name in glob(str(path), recursive=True)]
+    files = [file for one in paths for file in (one.rglob("*") if one.is_dir() else (one,)) if file.is_file()]
     return {"files": len(files), "bytes": sum(file.stat().st_size for file in files)}
 
 
 def read_missing_data(folder: Path) -> tuple[list[MissingData], Space | None]:
-    """Return what of an export's data did not go along, and what one sample looks like where the export says so.
+    """Return the missing data of an export, and the space of a sample if known.
 
     Raises:
-        Damaged: The export says it otherwise than we do.
+        Damaged: The manifest is invalid.
     """
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
@@ -144,22 +141,22 @@ def read_missing_data(folder: Path) -> tuple[list[MissingData], Space | None]:
 
 
 def changes_within(tree: Mapping[str, Any], folder: Path, key: str = "") -> Iterator[str]:
-    """Yield, as after --set, every path of an experiment that leads to something in a folder as the whole path."""
+    """Yield overrides, as after --set, that make the paths of an experiment to files in a folder absolute."""
     for (name, before), after in zip(tree.items(), absolute_paths(tree, folder).values(), strict=True):
-        whole = f"{key}{name}"
+        full = f"{key}{name}"
         if isinstance(before, Mapping):
-            yield from changes_within(before, folder, f"{whole}.")
+            yield from changes_within(before, folder, f"{full}.")
         elif after != before and (isinstance(after, str) or all(isinstance(item, str) for item in after)):
-            yield f"{whole}={json.dumps(after, ensure_ascii=False)}"
+            yield f"{full}={json.dumps(after, ensure_ascii=False)}"
 
 
 class AbsentTask:
-    """The task of an experiment whose data are not here: its space is known, and anything else is refused.
+    """The task of an export without data: it only has a space.
 
     Args:
-        space: What one sample looks like.
-        data: What it needs.
-        folder: Of the parcel.
+        space: The space of a sample.
+        data: The missing data.
+        folder: The folder of the export.
     """
 
     def __init__(self, space: Space, data: list[MissingData], folder: Path) -> None:
@@ -168,21 +165,21 @@ class AbsentTask:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        hint = f"put them into {self._folder}, or say where they are: load(..., changes=['{self._data[0].option}=...'])"
+        hint = f"copy them into {self._folder}, or pass their path: load(..., changes=['{self._data[0].option}=...'])"
         lines = "; ".join(map(str, self._data))
-        raise Refused(Problem(f"task.{name} needs data that are not here: {lines}", help=hint))
+        raise Refused(Problem(f"task.{name} requires data that are missing: {lines}", help=hint, code="file-not-found"))
 
 
 def space_as_json(space: Space) -> dict[str, Any]:
-    """Return a space as a table of plain values."""
+    """Return a space as JSON values."""
     return {"data": space.data, **asdict(space)}
 
 
 def space_from_json(table: Mapping[str, Any]) -> Space:
-    """Return the space of a table that `space_as_json` made.
+    """Return the space that `space_as_json` described.
 
     Raises:
-        KeyError, TypeError, ValueError: It made another one.
+        KeyError, TypeError, ValueError: The table is invalid.
     """
     conditions = tuple(Condition(**{**one, "labels": tuple(one["labels"])}) for one in table["conditions"])
     if table["data"] == "tokens":

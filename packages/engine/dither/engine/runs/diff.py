@@ -1,4 +1,4 @@
-"""What differs between two runs, two experiment files, or a run and a file."""
+"""Differences between two runs, two experiment files, or a run and a file."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from dither.registry.config.document import Document
 from dither.registry.config.errors import dotted
 from dither.registry.config.validation import dump, validate
 
-from ..config.component_fingerprints import component_fingerprints, plugin_fingerprints
 from ..config.experiment import Experiment
 from ..config.load_experiment import Loaded, open_experiment
 from ..config.paths import not_a_run
+from ..config.provenance import component_record, plugin_record
 
 __all__ = ["Side", "compare", "read_side"]
 
-FINGERPRINT = " takes options"
-"""After the place of a part: the fingerprint of the options that it takes."""
+FINGERPRINT = " option types"
+"""Suffix of the place of a component for the fingerprint of its option types."""
 Rows = dict[str, tuple[Any, Any]]
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two.
+    """A run or an experiment file.
 
     Attributes:
-        parts: Which part stands where, pinned: `model.block` -> `core-blocks/adaln-zero@1`.
-        options: Every option by its dotted key.
-        plugins: Version and, for a file, sha256 of the plugins that were used.
-        environment: Versions and machine; None for a file, which has run nowhere.
-        git: Commit and cleanness of the work tree; None for a file.
+        parts: Pinned component by place: `model.block` -> `core-blocks/adaln-zero@1`.
+        options: Every option by dotted key.
+        plugins: Version, and sha256 of a file, of the plugins in use.
+        environment: Versions and machine of a run; None for a file.
+        git: Commit and state of the work tree of a run; None for a file.
     """
 
     parts: Mapping[str, Any]
@@ -43,7 +43,7 @@ class Side:
 
 
 def read_side(path: Path, select: Sequence[str] | None = None) -> Side:
-    """Read the directory of a run, or an experiment file with the plugins that it names.
+    """Read a run directory or an experiment file.
 
     Raises:
         Refused: It is neither, or damaged.
@@ -54,19 +54,19 @@ def read_side(path: Path, select: Sequence[str] | None = None) -> Side:
 
 
 def compare(first: Side, second: Side) -> dict[str, Rows]:
-    """Return what differs, by section and key: (old, new), with None where there is nothing.
+    """Return the differences by section and key as (old, new), with None for a missing value.
 
-    What only one of the two can tell, such as the git state of a file that has not run, is left out.
+    Sections that only one side has, such as the git state of a run, are left out.
     """
-    found: dict[str, Rows] = {}
+    sections: dict[str, Rows] = {}
     for section in Side.__dataclass_fields__:
         old, new = getattr(first, section), getattr(second, section)
         if old is not None and new is not None:
             keys = dict.fromkeys([*old, *new])
-            found[section] = {key: (old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)}
-    for place in [place for place in found["parts"] if place + FINGERPRINT in found["parts"]]:
-        del found["parts"][place + FINGERPRINT]  # another part takes other options as a matter of course
-    return found
+            sections[section] = {key: (old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)}
+    for place in [place for place in sections["parts"] if place + FINGERPRINT in sections["parts"]]:
+        del sections["parts"][place + FINGERPRINT]  # another component has other options anyway
+    return sections
 
 
 def _of_run(path: Path) -> Side:
@@ -90,8 +90,8 @@ def _of_file(path: Path, select: Sequence[str] | None) -> Side:
     document, plugins = open_experiment(path, select=select)
     loaded = Loaded(validate(Experiment, document, plugins.catalog), document, plugins)
     options = _flat(dump(loaded.experiment, plugins.catalog))
-    prints = {place: record["options"] for place, record in component_fingerprints(loaded).items()}
-    return Side(_parts(options, prints), _without_parts(options), _flat(plugin_fingerprints(loaded)))
+    prints = {place: record["options"] for place, record in component_record(loaded).items()}
+    return Side(_parts(options, prints), _without_parts(options), _flat(plugin_record(loaded)))
 
 
 def _without_parts(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def _without_parts(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parts(options: Mapping[str, Any], prints: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the pinned parts, and the fingerprints of what options they take."""
+    """Return the pinned components and the fingerprints of their option types."""
     parts = {key.removesuffix(".use"): value for key, value in options.items() if key.endswith(".use")}
     return parts | {place + FINGERPRINT: fingerprint for place, fingerprint in prints.items()}
 

@@ -1,4 +1,4 @@
-"""Measure what a run made, and draw from it."""
+"""Evaluate and sample from a checkpoint of a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..training.evaluation import evaluate
 from .loading import Which, load_run
 from .progress import Screen, say
 from .run_directory import resolved_file
-from .summary import show_figures
+from .summary import show_metrics
 
 __all__ = ["evaluate_run", "evaluate_with_baselines", "sample_run"]
 
@@ -29,10 +29,10 @@ __all__ = ["evaluate_run", "evaluate_with_baselines", "sample_run"]
 def evaluate_run(
     run_directory: Path, checkpoint: Which = "newest", split: Split = "valid", select: Sequence[str] | None = None
 ) -> dict[str, float]:
-    """Measure a checkpoint of a run as the run itself does, or on another split.
+    """Return the metrics of a checkpoint, computed as during the run, or on another split.
 
     Raises:
-        Refused: It is no run directory, or the split is empty; Damaged: it has no such checkpoint that is intact.
+        Refused: Not a run directory, or the split is empty. Damaged: There is no such intact checkpoint.
     """
     return evaluate_with_baselines(run_directory, checkpoint, split, select)[0]
 
@@ -40,29 +40,30 @@ def evaluate_run(
 def evaluate_with_baselines(
     run_directory: Path, checkpoint: Which = "newest", split: Split = "valid", select: Sequence[str] | None = None
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the figures of `evaluate_run`, and those of baselines on the same split, by `figure/baseline`."""
+    """Return the metrics of `evaluate_run`, and the baselines of the same split by `metric/baseline`."""
     loaded, system, _ = load_run(run_directory, checkpoint=checkpoint, select=select)
     if not system.task.size(split):
-        raise Refused(f'the split "{split}" of task "{loaded.experiment.task.name}" is empty')
+        message = f'the split "{split}" of task "{loaded.experiment.task.name}" is empty'
+        raise Refused(message, code="no-samples")
     settings = loaded.experiment.evaluate
     size = settings.batch_size or loaded.experiment.train.batch_size
-    figures = evaluate(system, settings.samples, size, settings.repeats, loaded.experiment.seed, split) or {}
+    metrics = evaluate(system, settings.samples, size, settings.repeats, loaded.experiment.seed, split) or {}
     baselines = _baselines(system.task, split)
-    return figures, {name: value for name, value in baselines.items() if name.partition("/")[0] in figures}
+    return metrics, {name: value for name, value in baselines.items() if name.partition("/")[0] in metrics}
 
 
 def _baselines(task: Task, split: Split) -> dict[str, float]:
-    """Return the baselines of a split; those of a task that has them of the validation split alone are no others'."""
+    """Return the baselines of a split; some tasks only have those of the validation split."""
     if "split" in signature(task.baselines).parameters:
         return cast(Any, task).baselines(split=split)  # type: ignore[no-any-return]
     return task.baselines() if split == "valid" else {}
 
 
-def _of_samples(task: Task, figures: Mapping[str, float]) -> dict[str, float]:
-    """Return the baselines of figures of samples; where a task has some of these alone, only them."""
-    baselines = task.baselines() if figures else {}
+def _sample_baselines(task: Task, metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the baselines of metrics of samples; if some are declared as such ("sample NAME"), only these."""
+    baselines = task.baselines() if metrics else {}
     own = {name: value for name, value in baselines.items() if name.startswith("sample ")}
-    names = {said for name in figures for said in (name, f"sample {name}")}
+    names = {full for name in metrics for full in (name, f"sample {name}")}
     return {name: value for name, value in (own or baselines).items() if name.partition("/")[0] in names}
 
 
@@ -78,45 +79,45 @@ def sample_run(
     changes: Sequence[str] = (),
     select: Sequence[str] | None = None,
 ) -> int:
-    """Draw samples from a checkpoint of a run into a folder, by default one inside the run; return the exit code.
+    """Write samples of a checkpoint into a folder, by default inside the run; return the exit code.
 
-    In each of `forms`, which the task must offer, they are written for other programs as well. Changes, as after --set,
-    say how else they are to be drawn.
+    `forms` are export formats of the task in which samples are also written. `changes`, as after --set, override
+    options of sampling.
 
     Raises:
-        Refused: It is no run directory, or the folder has something in it, or the task has no such form; Damaged: it
-            has no intact checkpoint.
+        Refused: Not a run directory, a folder that is not empty, or an unknown format. Damaged: There is no intact
+            checkpoint.
     """
     errors, console = console, console or Screen()
     if out is None:
-        reject_escaping_links(run_directory, "say --out FOLDER to draw into another")
+        reject_escaping_links(run_directory, "use --out FOLDER")
     if forms:
         check_forms(load_experiment(resolved_file(run_directory), select=select).experiment.task, forms)
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise Refused(f"{out} exists and is not an empty folder; nothing is overwritten")
+        raise Refused(f"{out} exists and is not an empty folder; nothing is overwritten", code="file-exists")
     loaded, system, step = load_run(run_directory, errors, constraints, checkpoint, changes, select=select)
     folder = out or unused_folder(run_directory / "samples" / f"step-{step:08d}-seed-{seed}-count-{count}")
-    made = not folder.exists()
+    is_new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Refused(f"{folder} cannot be made: {error.strerror}") from None
+        raise Refused(f"{folder} cannot be created: {error.strerror}", code="unreadable-file") from None
     size, tries = loaded.experiment.sample.batch_size, loaded.experiment.sample.tries
     try:
-        with console.status(f"drawing {count} samples"):
-            drawing = make_samples(system, count, seed, size, tries=tries)
+        with console.status(f"sampling {count} samples"):
+            samples = make_samples(system, count, seed, size, tries=tries)
     except BaseException:
-        if made:
+        if is_new:
             with suppress(OSError):
-                folder.rmdir()  # it was only to be known beforehand that it can be made
+                folder.rmdir()
         raise
-    assert drawing is not None
-    for file in write_samples(drawing, folder):
+    assert samples is not None
+    for file in write_samples(samples, folder):
         say(console, file)
-    for line in export_samples(system, drawing, forms, folder):
+    for line in export_samples(system, samples, forms, folder):
         say(console, line)
-    beside = _of_samples(system.task, drawing.figures)
-    show_figures(console, {"figures": {"sample": drawing.figures}, "baselines": beside})
-    for line in missing_samples(drawing.figures):
+    baselines = _sample_baselines(system.task, samples.figures)
+    show_metrics(console, {"figures": {"sample": samples.figures}, "baselines": baselines})
+    for line in missing_samples(samples.figures):
         say(console, line, "yellow")
     return 0

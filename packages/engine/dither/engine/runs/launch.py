@@ -1,7 +1,7 @@
-"""Start a run, or go on with one; and the exit codes.
+"""Start or resume a run.
 
-0 done, 1 a plugin's hook failed, 2 refused (raised as `Refused`), 3 no intact checkpoint left, 4 loss or gradient no
-number, 5 out of space or memory, 75 stopped by a signal with a checkpoint saved.
+Exit codes: 0 done, 1 a plugin hook failed, 2 refused (raised as `Refused`), 3 no intact checkpoint, 4 loss or gradient
+NaN or inf, 5 disk or memory exhausted, 75 stopped by a signal with a checkpoint saved.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dither.registry.plugins.status import PluginError
 from ..checkpoints.async_checkpoint import Saver
 from ..checkpoints.best_checkpoint import Scores
 from ..checkpoints.checkpoint import Checkpoints, Damaged
+from ..config.component_errors import annotate_build_errors
 from ..config.load_experiment import Loaded
 from ..config.paths import external_files, reject_escaping_links
 from ..config.plugins import unrecorded_plugins
@@ -31,7 +32,7 @@ from ..training.memory_check import require_memory
 from ..training.nan_guard import NonFinite, describe_data
 from ..training.trainer import Trainer
 from .loading import build
-from .log import Log, SilentLog
+from .log import Log
 from .loop import Run, resume_from
 from .progress import Screen, say
 from .resume import (
@@ -43,23 +44,23 @@ from .resume import (
     note_resumption,
     require_never_saved,
 )
-from .run_directory import RunDirectory, flat, read_manifest
+from .run_directory import RunDirectory, read_manifest, resolved
 from .signals import STOPPED, Stop, stop_on_signals
-from .summary import data_warnings, introduce, show_figures, summarise
+from .summary import data_warnings, introduce, show_metrics, summarise
 from .warm_start import start_from
 
 __all__ = ["DAMAGED", "DONE", "EXHAUSTED", "FAILED", "NON_FINITE", "run"]
 
 DONE = 0
-"""The run came to its end."""
+"""The run finished."""
 FAILED = 1
-"""A run hook of a plugin failed."""
+"""A hook of a plugin raised an exception."""
 DAMAGED = 3
-"""No intact checkpoint is left."""
+"""No intact checkpoint exists."""
 NON_FINITE = 4
-"""A loss or a gradient was no number; the update was not made."""
+"""A loss or gradient norm was NaN or inf; the optimizer step was not taken."""
 EXHAUSTED = 5
-"""Out of space or memory."""
+"""Disk or memory exhausted."""
 
 
 def run(
@@ -71,19 +72,19 @@ def run(
     accept_changes: bool = False,
     profile: bool = False,
 ) -> int:
-    """Train, evaluate, draw and sum up what an experiment names; return the exit code.
+    """Train, evaluate, sample and summarise an experiment; return the exit code.
 
     Args:
         loaded: The experiment.
-        runs: The folder in which a run directory is made.
+        runs: The folder for run directories.
         argv: The command line, for the manifest.
-        resume: The directory of a run to go on with, instead of a new one.
-        console: Where it is shown.
-        accept_changes: Go on although parts or their plugins are not what the run was started with.
-        profile: Write a trace of a few steps into the run directory.
+        resume: A run directory to resume instead of starting a new run.
+        console: The terminal.
+        accept_changes: Resume even if components, plugins or data changed.
+        profile: Write a profiler trace of a few steps into the run directory.
 
     Raises:
-        Refused: It cannot be run as it was given; nothing was overwritten.
+        Refused: The experiment cannot be run; nothing was overwritten.
     """
     errors = console or Screen(stderr=True)
     console = console or Screen()
@@ -119,13 +120,13 @@ def run(
         raise
 
 
-def _reason(error: BaseException, said: str = "") -> str:
-    return "\n".join([f"stopped: {said or error}", *getattr(error, "__notes__", ())])
+def _reason(error: BaseException, message: str = "") -> str:
+    return "\n".join([f"stopped: {message or error}", *getattr(error, "__notes__", ())])
 
 
 @dataclass(frozen=True)
 class Start:
-    """What a run is begun with."""
+    """The arguments of a run."""
 
     loaded: Loaded
     argv: list[str]
@@ -144,22 +145,21 @@ def _begin(start: Start, runs: Path) -> int:
     trainer = Trainer(system, loaded.experiment.train, loaded.experiment.seed, ranks)
     with RunDirectory.create(runs) if ranks.is_main else RunDirectory.elsewhere() as directory:
         if ranks.is_main:
-            made = manifest(start.argv, loaded, device, counts, trainer.optimizer, ranks)
-            directory.record(loaded, made | {"launch": ranks.launch})
+            record = manifest(start.argv, loaded, device, counts, trainer.optimizer, ranks)
+            directory.record(loaded, record | {"launch": ranks.launch})
         for note in notes:
             say(start.console, note, "yellow")
-        log = Log(directory.path, start.console, loaded.experiment.train.steps) if ranks.is_main else SilentLog()
-        return _train(_run(start, directory, trainer, log), start.console)
+        return _train(_run(start, directory, trainer, _log(start, directory)), start.console)
 
 
 def _resume(start: Start, path: Path, accept_changes: bool) -> int:
     loaded, ranks, console = start.loaded, start.ranks, start.console
     if not accept_changes:
-        reject_escaping_links(path, "say --accept-changes to go on with it and write there")
+        reject_escaping_links(path, "add --accept-changes to write there")
     with RunDirectory.open(path) if ranks.is_main else RunDirectory.elsewhere() as directory:
         before = read_manifest(path)
-        changes, data = check_unchanged(before, loaded, path, accept_changes)
-        changes = directory.changes(loaded, moved=accept_changes) + changes if ranks.is_main else []
+        changed, now = check_unchanged(before, loaded, path, accept_changes)
+        changes = directory.changes(loaded, moved=accept_changes) + changed if ranks.is_main else []
         _require_memory(start)
         system, _ = build(loaded, training=True)
         newest, damaged = find_newest(path, ranks)
@@ -168,23 +168,22 @@ def _resume(start: Start, path: Path, accept_changes: bool) -> int:
                 require_never_saved(path, before)
             _first_weights(loaded, system)
         trainer = Trainer(system, loaded.experiment.train, loaded.experiment.seed, ranks)
-        place, scores = (BEGINNING, None) if newest is None else resume_from(newest, trainer)
+        position, scores = (BEGINNING, None) if newest is None else resume_from(newest, trainer)
         steps = trainer.train.steps
         if trainer.step > steps:
-            raise Refused(f"the run in {path} has done {trainer.step} steps, which is more than train.steps = {steps}")
-        log: Log | SilentLog = SilentLog()
+            message = f"the run in {path} has finished {trainer.step} steps, more than train.steps = {steps}"
+            raise Refused(message, code="run-finished")
         if ranks.is_main:
-            for warning in (*damaged, *lost_metrics(path, place)):
+            for warning in (*damaged, *lost_metrics(path, position)):
                 say(console, warning, "yellow")
             for change in changes:
                 say(console, f"changed: {change}")
             Checkpoints(path / "checkpoints").clear(damaged)
-            directory.clear(begins=newest is None)
+            directory.clear(restarts=newest is None)
             directory.accept(loaded)
             entry = {"argv": start.argv, "step": trainer.step, "changes": changes, "launch": ranks.launch}
-            note_resumption(directory, before, entry, data, loaded, trainer, console)
-            log = Log(path, console, steps, trainer.step, place.bytes)
-        run = _run(start, directory, trainer, log, scores)
+            note_resumption(directory, before, entry, now, trainer, console)
+        run = _run(start, directory, trainer, _log(start, directory, trainer.step, position.bytes), scores)
         run.saver.newest = None if newest is None else trainer.step
         return _train(run, console)
 
@@ -195,7 +194,7 @@ def _require_memory(start: Start) -> None:
 
 
 def _first_weights(loaded: Loaded, system: Diffusion) -> list[str]:
-    """Put in the weights that the run is to start from; return what of them did not fit."""
+    """Load the weights of `train.start_from`; return warnings about those that do not match."""
     train, model = loaded.experiment.train, loaded.experiment.model
     if train.start_from is None:
         return []
@@ -203,55 +202,64 @@ def _first_weights(loaded: Loaded, system: Diffusion) -> list[str]:
     return start_from(system.model, Path(train.start_from), train.start_partial, rename)
 
 
+def _log(start: Start, directory: RunDirectory, step: int = 0, offset: int | None = None) -> Log:
+    """Return the log of a run; that of a rank other than the main one has no destinations."""
+    loaded, train = start.loaded, start.loaded.experiment.train
+    if not start.ranks.is_main:
+        return Log(None, start.console, train.steps, step)
+    with annotate_build_errors(loaded.plugins.catalog):
+        trackers = {spec.name: spec.build() for spec in train.trackers}
+    return Log(directory.path, start.console, train.steps, step, offset, trackers, resolved(loaded))
+
+
 def _run(
     start: Start,
     directory: RunDirectory,
     trainer: Trainer,
-    log: Log | SilentLog,
+    log: Log,
     before: Mapping[str, object] | None = None,
 ) -> Run:
-    loaded, chief = start.loaded, start.ranks.is_main
+    loaded, is_main = start.loaded, start.ranks.is_main
     train, settings = loaded.experiment.train, loaded.experiment.evaluate
     checkpoints = Checkpoints(directory.path / "checkpoints", train.keep, train.keep_every)
-    scores = Scores(directory.path if chief else None, settings.best, settings.better, trainer.step, before)
+    scores = Scores(directory.path if is_main else None, settings.best, settings.better, trainer.step, before)
     scores.values = {int(step): value for step, value in start.ranks.broadcast(list(scores.values.items()))}
-    checkpoints.spared = scores.best if train.keep_best else None
+    checkpoints.protected_step = scores.best if train.keep_best else None
     saver = Saver(checkpoints, train.async_save)
     run = Run(loaded.experiment, loaded.plugins, directory, trainer.system, trainer, saver, scores, log, start.stop)
-    run.traces = directory.path / "profile" if start.profile and chief else None
+    run.traces = directory.path / "profile" if start.profile and is_main else None
     return run
 
 
 def _introduce(run: Run, console: Console) -> None:
-    """Say what is about to be run, on what, and what should be known beforehand."""
+    """Print the experiment, the device, and warnings."""
     for line in introduce(run.experiment, run.system):
         say(console, line)
     ranks, strategy = run.ranks, run.experiment.train.strategy
     many = f"{ranks.size} ranks ({strategy}), " if ranks.size > 1 else ""
     say(console, f"{many}{run.trainer.device}, {torch.get_num_threads()} threads; {run.directory.path}")
     if strategy == "fsdp" and ranks.size == 1:
-        say(console, 'train.strategy = "fsdp" cuts nothing up: this is one process; start it with torchrun', "yellow")
+        say(console, 'train.strategy = "fsdp" has no effect with one process; start the run with torchrun', "yellow")
     for line in data_warnings(run.experiment, run.system):
         say(console, line, "yellow")
 
 
 def _train(run: Run, console: Console) -> int:
-    """Train, and say how it went."""
+    """Train and print the results."""
     ranks = run.ranks
+    failure: BaseException | None = None
     if ranks.is_main:
         _introduce(run, console)
     try:
         run.call("before_run")
         run.log.display.start()
         finished = run.fit()
-        if finished:
-            run.log.outcome(flat(run.experiment.model_dump(mode="json")), run.figures)
     except BaseException as error:
+        failure = error
         if isinstance(error, NonFinite):
             error.add_note(f"the data: {describe_data(run.experiment)}")
         saved = run.saver.newest
-        kept = "no checkpoint was written yet" if saved is None else f"the checkpoint of step {saved} is kept"
-        error.add_note(kept)
+        error.add_note("no checkpoint was written" if saved is None else f"the last checkpoint is that of step {saved}")
         try:
             run.call("on_run_error", error=error)
         except PluginError as another:
@@ -259,18 +267,21 @@ def _train(run: Run, console: Console) -> int:
         raise
     finally:
         run.saver.close()
-        run.log.close()
+        run.log.close(failure)
     if not finished:
-        say(console, f"stopped by {run.stop.requested or 'another rank'} after step {run.trainer.step}, which is saved")
-        say(console, f"go on with --resume {run.directory.path}")
+        say(
+            console,
+            f"stopped by {run.stop.requested or 'another rank'} after step {run.trainer.step}; checkpoint saved",
+        )
+        say(console, f"resume with --resume {run.directory.path}")
         return STOPPED
     if not ranks.is_main:
         return DONE
     if run.trainer.step < run.experiment.train.steps:
         scores = run.scores
-        say(console, f"ended early: {scores.since} evaluations in a row no better than that of step {scores.best}")
+        say(console, f"early stopping: {scores.since} evaluations without improvement since step {scores.best}")
     summary = summarise(run)
     run.directory.write_json("summary.json", summary)
-    show_figures(console, summary)
+    show_metrics(console, summary)
     run.call("after_run", summary=summary)
     return DONE

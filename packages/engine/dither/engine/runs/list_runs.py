@@ -1,4 +1,4 @@
-"""The runs of a folder at a glance, and whether everything in a run directory is as it was written."""
+"""Listing the runs of a folder, and verifying the files of a run."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class ListedRun:
 
     Attributes:
         path: The run directory.
-        name: What it is called.
-        state: done; running; stopped with a checkpoint to go on from; empty, without one; damaged.
-        step: The newest checkpoint, of any condition; None for none.
-        steps: Steps that were asked for.
-        figures: What it measured last, by kind/name.
-        size: Bytes of all its files.
+        name: Name of the experiment.
+        state: done; running; stopped with a checkpoint; empty, without one; damaged.
+        step: Step of the newest checkpoint, damaged or not; None for none.
+        steps: `train.steps`.
+        figures: The last metrics, by kind/name.
+        size: Bytes of all files.
     """
 
     path: Path
@@ -51,10 +51,10 @@ class ListedRun:
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found of one file or folder of a run.
+    """The result of verifying a file or folder of a run.
 
     Attributes:
-        what: Its name in the run directory.
+        what: Its path in the run directory.
         reason: What is wrong with it, or None.
     """
 
@@ -63,13 +63,13 @@ class Finding:
 
 
 def list_runs(folder: Path) -> Iterator[ListedRun]:
-    """Yield the runs of a folder, the oldest first, or those of a sweep; other folders in it are passed over.
+    """Yield the runs of a folder or of a sweep, oldest first; other folders are skipped.
 
     Raises:
-        Refused: It is no folder.
+        Refused: Not a folder.
     """
     if not folder.is_dir():
-        raise Refused(f"{folder} is no folder")
+        raise Refused(f"not a folder: {folder}", code="file-not-found")
     for path in sorted(folder.glob("*/*") if (folder / SWEEP).is_file() else folder.iterdir()):
         if (path / "resolved.toml").is_file() or (path / "run.lock").is_file():
             yield _listed(path)
@@ -96,7 +96,7 @@ def _listed(path: Path) -> ListedRun:
             if as_number(value) is not None
         }
         figures = {} if checksum_differs(summary) else figures
-        ended = summary["step"] if summary.get("steps") == steps else steps  # it may have ended early
+        ended = summary["step"] if summary.get("steps") == steps else steps  # early stopping
     newest = next((step for step, _ in Checkpoints(path / "checkpoints").steps()), None)
     if held_by(path):
         state = "running"
@@ -106,7 +106,7 @@ def _listed(path: Path) -> ListedRun:
 
 
 def _bytes(folder: Path) -> int:
-    """Return the bytes of all files in a folder; of those that a run removes meanwhile, nothing."""
+    """Return the bytes of all files in a folder, while a run may delete some."""
     size = 0
     for inner, _, names in os.walk(folder):
         for name in names:
@@ -116,12 +116,12 @@ def _bytes(folder: Path) -> int:
 
 
 def verify_run(path: Path) -> list[Finding]:
-    """Read everything of a run that it would be resumed from, and compare it with what was written.
+    """Verify the checksums of everything that a run would resume from.
 
     Raises:
-        Refused: It is no run directory.
+        Refused: Not a run directory.
     """
-    resolved_file(path, sealed=False)
+    resolved_file(path, verify=False)
     found = []
     for name, read in (
         ("resolved.toml", lambda: Document.read(resolved_file(path))),
@@ -137,35 +137,35 @@ def verify_run(path: Path) -> list[Finding]:
     checkpoints = sorted((path / "checkpoints").glob("*")) if (path / "checkpoints").is_dir() else []
     for folder in checkpoints:
         left_over = folder.name.startswith(".tmp-")
-        reason = "left over from a write that was broken off; the next resumption removes it" if left_over else None
+        reason = "left by an interrupted write; deleted when the run resumes" if left_over else None
         found.append(Finding(f"checkpoints/{folder.name}", reason or verify(folder)))
     if not checkpoints:
-        found.append(Finding("checkpoints", "there is none"))
+        found.append(Finding("checkpoints", "no checkpoint"))
     return found
 
 
 def _metrics(path: Path) -> str | None:
-    """Return what is wrong with the lines of metrics.jsonl."""
+    """Return what is wrong with metrics.jsonl, or None."""
     try:
         text = (path / "metrics.jsonl").read_bytes()
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     *lines, rest = text.split(b"\n")
     if rest:
-        return f"line {len(lines) + 1} has no end"
+        return f"line {len(lines) + 1} is incomplete"
     for number, line in enumerate(lines, 1):
         try:
             values = json.loads(line)
             if not (isinstance(values, dict) and isinstance(values.get("step"), int) and "kind" in values):
-                return f"line {number} has no step or no kind"
+                return f"line {number} lacks step or kind"
         except (ValueError, RecursionError):
-            return f"line {number} is no JSON"
-    missing = _promised(path) - len(text)
-    return f"{missing:,} bytes are missing that the newest checkpoint speaks of" if missing > 0 else None
+            return f"line {number} is not valid JSON"
+    missing = _bytes_at_checkpoint(path) - len(text)
+    return f"{missing:,} bytes written before the newest checkpoint are missing" if missing > 0 else None
 
 
-def _promised(path: Path) -> int:
-    """Return the bytes of metrics.jsonl that the newest checkpoint says there are."""
+def _bytes_at_checkpoint(path: Path) -> int:
+    """Return the size of metrics.jsonl at the newest checkpoint."""
     for _, folder in Checkpoints(path / "checkpoints").steps():
         with suppress(OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
             return int(json.loads((folder / "state.json").read_text(encoding="utf-8"))["metrics_bytes"])

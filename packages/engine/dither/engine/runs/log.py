@@ -1,178 +1,82 @@
-"""Everything that a run says of itself: metrics.jsonl, TensorBoard, and the terminal."""
+"""Where a run reports to: metrics.jsonl, the terminal, and the trackers of the experiment."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from dither.registry.flow.protocols import Picture
+from dither.registry.flow.protocols import Picture, Tracker
 
-from ..files.metrics_file import BEGINNING, MetricsFile
+from ..files.metrics_file import BEGINNING, FilePosition, MetricsFile
 from ..training.device import peak_run_memory
 from .progress import ProgressDisplay
 
-__all__ = ["Board", "Log", "SilentLog"]
+__all__ = ["Log"]
 
 
 class Log:
-    """Sends figures and pictures to all places at once.
+    """Sends metrics and pictures to all destinations.
 
     Args:
-        folder: The run directory.
+        folder: The run directory; None for a rank that writes nothing.
         console: The terminal.
         total: Steps of the run.
-        done: Steps done before, when a run is resumed.
-        offset: Bytes of metrics.jsonl that belong to those steps; None keeps all.
+        done: Last finished step of a resumed run.
+        offset: Bytes of metrics.jsonl that belong to these steps; None keeps all.
+        trackers: Trackers by name. One that raises an exception is reported once and not called again.
+        config: The resolved experiment in plain values, for the trackers.
     """
 
-    def __init__(self, folder: Path, console: Console, total: int, done: int = 0, offset: int | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path | None,
+        console: Console,
+        total: int,
+        done: int = 0,
+        offset: int | None = None,
+        trackers: Mapping[str, Tracker] | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
         self.display = ProgressDisplay(console, total, done, peak_run_memory)
-        self.metrics = MetricsFile(folder / "metrics.jsonl", offset, self.display.line)
-        self.board = Board(folder / "tensorboard", done, self.display.line)
+        self._file = None if folder is None else MetricsFile(folder / "metrics.jsonl", offset, self.display.line)
+        self._trackers = {} if folder is None else dict(trackers or {})
+        self._each(lambda tracker: tracker.start(folder or Path(), config or {}, done))
 
-    def figures(self, step: int, kind: str, figures: Mapping[str, float]) -> None:
-        """Take in what was measured: kind train, valid or sample."""
-        self.metrics.write(step, kind, figures)
-        self.board.scalars(step, kind, figures)
-        self.display.figures(step, kind, figures)
+    @property
+    def position(self) -> FilePosition:
+        """The end of metrics.jsonl."""
+        return BEGINNING if self._file is None else self._file.position
 
-    def pictures(self, step: int, pictures: Iterable[Picture]) -> None:
-        """Take in what was drawn."""
-        self.board.pictures(step, pictures)
+    def log(self, step: int, kind: str, metrics: Mapping[str, float]) -> None:
+        """Report metrics; `kind` is "train", "valid" or "sample"."""
+        if self._file is not None:
+            self._file.write(step, kind, metrics)
+        self._each(lambda tracker: tracker.log(step, kind, metrics))
+        self.display.metrics(step, kind, metrics)
 
-    def outcome(self, options: Mapping[str, Any], figures: Mapping[str, Mapping[str, float]]) -> None:
-        """Take in what was chosen, by dotted key, and what came of it, by kind."""
-        plain = {key: v if isinstance(v, bool | int | float | str) else str(v) for key, v in options.items()}
-        self.board.outcome(
-            plain, {f"{kind}/{name}": v for kind, values in figures.items() for name, v in values.items()}
-        )
+    def pictures(self, step: int, pictures: Sequence[Picture]) -> None:
+        """Report pictures of samples."""
+        self._each(lambda tracker: tracker.log_pictures(step, pictures))
 
-    def close(self) -> None:
-        """End the display and write out everything."""
+    def sync(self) -> None:
+        """Flush metrics.jsonl to disk."""
+        if self._file is not None:
+            self._file.sync()
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Close all destinations; `error` is the exception that ended the run, if any."""
         self.display.stop()
-        self.board.close()
-        self.metrics.close()
+        self._each(lambda tracker: tracker.finish(error))
+        if self._file is not None:
+            self._file.close()
 
-
-class SilentLog:
-    """A log of a process that writes nothing, because another one writes for it; it has the methods of `Log`."""
-
-    class _Nothing:
-        place = BEGINNING
-
-        def __getattr__(self, name: str) -> Callable[..., None]:
-            return lambda *arguments: None
-
-    display = metrics = board = _Nothing()
-
-    def figures(self, step: int, kind: str, figures: Mapping[str, float]) -> None:
-        """Leave it to the other one."""
-
-    def pictures(self, step: int, pictures: Iterable[Picture]) -> None:
-        """Leave it to the other one."""
-
-    def outcome(self, options: Mapping[str, Any], figures: Mapping[str, Mapping[str, float]]) -> None:
-        """Leave it to the other one."""
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-EXTRA = "dither-engine[tensorboard]"
-"""What has it; all the rest of a run does without."""
-LONGEST = 20_000
-"""Characters of a text that are sent to TensorBoard."""
-
-
-class Board:
-    """Writes what TensorBoard shows, until writing fails once.
-
-    Args:
-        folder: For its event files.
-        start: The step that is resumed from; what an earlier writer wrote for later steps is hidden.
-        warn: Told once if writing fails.
-    """
-
-    def __init__(self, folder: Path, start: int, warn: Callable[[str], Any]) -> None:
-        self._warn = warn
-        self._writer: Any = None
-
-        def open_writer() -> None:
+    def _each(self, call: Callable[[Tracker], None]) -> None:
+        for name, tracker in list(self._trackers.items()):
             try:
-                from torch.utils.tensorboard import SummaryWriter
-            except ImportError:
-                warn(f"no TensorBoard: it is not installed; pip install '{EXTRA}' brings it")
-                return
-            self._writer = SummaryWriter(str(folder), purge_step=start + 1 if start else None)
-
-        self._try(open_writer)
-
-    def _try(self, action: Callable[[], Any]) -> None:
-        try:
-            action()
-        except Exception as error:
-            self._writer = None
-            self._warn(f"TensorBoard is off from here on: {type(error).__name__}: {error}")
-
-    def scalars(self, step: int, kind: str, figures: Mapping[str, float]) -> None:
-        """Show figures as `kind/name`."""
-
-        def add() -> None:
-            for name, value in figures.items():
-                self._writer.add_scalar(f"{kind}/{name}", value, step)
-
-        if self._writer is not None:
-            self._try(add)
-
-    def pictures(self, step: int, pictures: Iterable[Picture]) -> None:
-        """Show the PNG or else the text of each picture."""
-
-        def add() -> None:
-            for picture in pictures:
-                if picture.png is not None:
-                    self._writer.file_writer.add_summary(_as_summary(picture.name, picture.png), step)
-                elif picture.text is not None:
-                    self._writer.add_text(picture.name, _as_markdown(picture.text[:LONGEST]), step)
-
-        if self._writer is not None:
-            self._try(add)
-
-    def outcome(self, options: Mapping[str, bool | float | str], figures: Mapping[str, float]) -> None:
-        """Show what was chosen and what came of it in the table of hyper-parameters, as part of this run.
-
-        `SummaryWriter.add_hparams` would make a run of its own inside this one, and a second point in every plot.
-        """
-
-        def add() -> None:
-            from torch.utils.tensorboard.summary import hparams
-
-            for summary in hparams(dict(options), dict(figures)):  # type: ignore[no-untyped-call]
-                self._writer.file_writer.add_summary(summary)
-
-        if self._writer is not None:
-            self._try(add)
-
-    def close(self) -> None:
-        """Write out what is held back."""
-        if self._writer is not None:
-            self._try(self._writer.close)
-
-
-def _as_summary(name: str, png: bytes) -> Any:
-    """Return a picture as it is; `SummaryWriter.add_image` takes 16 bytes a pixel, and makes a PNG of it again."""
-    from PIL import Image
-    from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
-
-    with Image.open(io.BytesIO(png)) as image:  # which reads no more than the size yet
-        width, height = image.size
-    shown = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=png)
-    return Summary(value=[Summary.Value(tag=name, image=shown)])
-
-
-def _as_markdown(text: str) -> str:
-    """Indented lines are shown as they are."""
-    return "\n".join(f"    {line}" for line in text.splitlines())
+                call(tracker)
+            except Exception as error:
+                del self._trackers[name]
+                self.display.line(f'tracker "{name}" is disabled: {type(error).__name__}: {error}')

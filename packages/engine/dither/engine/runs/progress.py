@@ -1,4 +1,4 @@
-"""What is seen of a run while it runs: a bar on a terminal, plain lines elsewhere."""
+"""Progress of a run: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ REDRAW = 0.1
 PATIENCE = 10.0
 """Seconds between two plain lines."""
 WIDE, NARROW = 75, 55
-"""Columns of a terminal with room for the bar, and with room for rate, loss and memory."""
-MOST = 8
-"""Figures of an evaluation that are told; metrics.jsonl and the table at the end have all."""
+"""Columns of a terminal with room for the bar, and for rate, loss and memory."""
+SHOWN = 8
+"""Metrics shown of an evaluation; metrics.jsonl and the final table have all."""
 
 
 class Screen(Console):
-    """A console that falls silent when it cannot be written to: a closed pipe or a full disk never ends a run."""
+    """A console that becomes quiet if writing fails: a closed pipe or a full disk never ends a run."""
 
     def __exit__(self, *raised: Any) -> None:
-        """Write what was printed, or moved the cursor, or fall silent for good."""
+        """Flush, or become quiet."""
         try:
             super().__exit__(*raised)
         except OSError:
             self.on_broken_pipe()
 
     def on_broken_pipe(self) -> None:
-        """Go on without output; metrics.jsonl holds the figures."""
+        """Continue without output."""
         self.quiet = True
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, (sys.stderr if self.stderr else sys.stdout).fileno())
-        os.close(nowhere)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, (sys.stderr if self.stderr else sys.stdout).fileno())
+        os.close(null)
 
 
 def say(console: Console, text: object, style: str | None = None) -> None:
-    """Print a text as it is: nothing in it is taken for markup, and no line is cut."""
+    """Print a text without markup and without wrapping."""
     console.print(str(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -54,10 +54,10 @@ class ProgressDisplay:
     """Steps done, rate, time left, loss and memory.
 
     Args:
-        console: Where it is shown.
+        console: The terminal.
         total: Steps of the run.
-        done: Steps done before.
-        memory: Tells the bytes that the run has needed so far.
+        done: Last finished step of a resumed run.
+        memory: Returns the peak memory in bytes.
     """
 
     def __init__(self, console: Console, total: int, done: int = 0, memory: Callable[[], int] = lambda: 0) -> None:
@@ -66,7 +66,7 @@ class ProgressDisplay:
         self._began: float | None = None
         self._first = done
         self._bar: Any = None
-        if console.is_terminal and not console.is_dumb_terminal:
+        if console.is_terminal and not console.is_dumb_terminal and not console.quiet:
             texts = (TextColumn(f"{{task.fields[{name}]}}") for name in ("rate", "loss", "memory"))
             columns: list[ProgressColumn] = [BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn(), *texts]
             shown = columns if console.width >= WIDE else columns[1:] if console.width >= NARROW else columns[1:3]
@@ -74,40 +74,40 @@ class ProgressDisplay:
             self._task = self._bar.add_task("", total=total, completed=done, rate="", loss="", memory="")
 
     def start(self) -> None:
-        """Begin to show."""
+        """Show the bar."""
         if self._bar is not None:
             self._bar.start()
 
     def stop(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
 
     def step(self, step: int) -> None:
-        """Say that a step was done; it is shown when there is time."""
+        """Report a finished step; the bar is updated at most every `REDRAW` seconds."""
         now = time.monotonic()
-        if self._began is None:  # the first step loads kernels and more, and would spoil the rate
+        if self._began is None:  # the first step compiles and loads kernels
             self._began, self._first = now, step
         if self._bar is not None and (now - self._shown > REDRAW or step == self.total):
             self._shown = now
-            told = {"rate": self._rate(step, now), "loss": self._loss, "memory": self._held()}
-            self._bar.update(self._task, completed=step, **told)
+            fields = {"rate": self._rate(step, now), "loss": self._loss, "memory": self._peak()}
+            self._bar.update(self._task, completed=step, **fields)
 
-    def doing(self, what: str) -> None:
-        """Say what is done between two steps, for as long as the bar stands still."""
+    def doing(self, activity: str) -> None:
+        """Show an activity between two steps, such as "sampling"."""
         if self._bar is not None:
-            self._bar.update(self._task, loss=what)
+            self._bar.update(self._task, loss=activity)
 
-    def figures(self, step: int, kind: str, figures: Mapping[str, float]) -> None:
-        """Say what was measured; the loss stands beside the bar, an evaluation gets a line of its own."""
-        text = _told(figures)
+    def metrics(self, step: int, kind: str, metrics: Mapping[str, float]) -> None:
+        """Show the training loss next to the bar, and an evaluation on a line of its own."""
+        text = _format(metrics)
         if kind == "train":
-            self._loss = f"loss {figures.get('loss', float('nan')):.4g}"
+            self._loss = f"loss {metrics.get('loss', float('nan')):.4g}"
             now = time.monotonic()
             if self._bar is None and (now - self._shown > PATIENCE or step == self.total):
                 self._shown = now
-                told = (text, self._rate(step, now), self._left(step, now), self._held())
-                self.line("  ".join([f"step {step}/{self.total}", *filter(None, told)]))
+                parts = (text, self._rate(step, now), self._left(step, now), self._peak())
+                self.line("  ".join([f"step {step}/{self.total}", *filter(None, parts)]))
         elif text:
             self.line(f"step {step}  {kind}: {text}")
 
@@ -127,13 +127,13 @@ class ProgressDisplay:
         seconds = (now - self._began) / (step - self._first) * (self.total - step)
         return f"{timedelta(seconds=int(seconds))} left"
 
-    def _held(self) -> str:
-        held = self._memory()
-        return size(held) if held else ""
+    def _peak(self) -> str:
+        peak = self._memory()
+        return size(peak) if peak else ""
 
 
-def _told(figures: Mapping[str, float]) -> str:
-    """Return the first figures with their intervals, and how many there are besides."""
-    names = [name for name in figures if not is_companion_metric(name, figures)]
-    told = ", ".join(f"{name} {with_interval(name, figures)}" for name in names[:MOST])
-    return told + (f" and {len(names) - MOST} more" if len(names) > MOST else "")
+def _format(metrics: Mapping[str, float]) -> str:
+    """Format the first metrics with their intervals, and the number of the others."""
+    names = [name for name in metrics if not is_companion_metric(name, metrics)]
+    text = ", ".join(f"{name} {with_interval(name, metrics)}" for name in names[:SHOWN])
+    return text + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

@@ -1,4 +1,4 @@
-"""Going on with a run: with the parts it was made of, and a note in its manifest of what is otherwise."""
+"""Resuming a run: comparison with what it was made of, its newest checkpoint, and its manifest."""
 
 from __future__ import annotations
 
@@ -17,18 +17,11 @@ from dither.registry.config.document import Document
 from dither.registry.config.errors import Problem, Refused
 
 from ..checkpoints.checkpoint import Checkpoints, Damage, Damaged
-from ..config.component_fingerprints import (
-    changed_components,
-    changed_tables,
-    component_fingerprints,
-    newest_record,
-    plugin_fingerprints,
-)
-from ..config.data_fingerprints import changed_data, data_fingerprints
 from ..config.load_experiment import Loaded
 from ..config.plugins import governing_policy_file
+from ..config.provenance import changes, provenance, recorded
 from ..distributed.ranks import SINGLE_RANK, Ranks
-from ..files.metrics_file import Place, changed_lines
+from ..files.metrics_file import FilePosition, changed_lines
 from ..training.environment import differences, environment, git_state
 from ..training.trainer import Trainer
 from .progress import say
@@ -48,24 +41,25 @@ __all__ = [
 def check_unchanged(
     before: Mapping[str, Any], loaded: Loaded, path: Path, accept_changes: bool
 ) -> tuple[list[str], dict[str, Any]]:
-    """Return which parts are not what the run went on with last, and the record of the data.
+    """Return what changed since a run was last started or resumed, and the provenance of the experiment now.
 
     Raises:
-        Refused: There are some, and that is not accepted.
+        Refused: Components, plugins or data changed, and the changes are not accepted.
     """
-    data = data_fingerprints(loaded.experiment)
-    changes = changed_components(before, loaded) + changed_data(newest_record(before, "data"), data)
-    if changes and not accept_changes:
+    now = provenance(loaded)
+    found = changes(before, loaded, now)
+    if found and not accept_changes:
         hint = (
-            "go on all the same with --accept-changes: what the run was given stays, and a new option has its default; "
-            "or start a new run, or bring back what it was started with"
+            "resume with --accept-changes, which keeps the options of the run and gives new options their defaults; "
+            "or start a new run; or restore the former components and data"
         )
-        raise Refused([Problem(f"the run in {path} cannot go on as it was: {change}", help=hint) for change in changes])
-    return changes, data
+        message = f"the run in {path} cannot resume unchanged: "
+        raise Refused([Problem(message + change.message, help=hint, code=change.code) for change in found])
+    return list(map(str, found)), now
 
 
 def find_launched_run(runs: Path, ranks: Ranks) -> Path | None:
-    """Return the run that these ranks were at work on before one of them died; None if it had not begun."""
+    """Return the run of this launch after torchrun restarted its ranks; None if it had not started."""
     found = None
     if ranks.is_main:
         for path in sorted(runs.iterdir(), reverse=True) if runs.is_dir() else ():
@@ -79,7 +73,7 @@ def find_launched_run(runs: Path, ranks: Ranks) -> Path | None:
 
 
 def find_newest(path: Path, ranks: Ranks) -> tuple[Path | None, list[Damage]]:
-    """Return the newest intact checkpoint of a run, as the chief finds it, and the damaged ones passed over.
+    """Return the newest intact checkpoint of a run, found by the main rank, and the damaged ones that are newer.
 
     Raises:
         Damaged: There are checkpoints, and none is intact.
@@ -90,34 +84,35 @@ def find_newest(path: Path, ranks: Ranks) -> tuple[Path | None, list[Damage]]:
 
 
 def require_never_saved(path: Path, before: Mapping[str, Any]) -> None:
-    """Make sure that a run without a checkpoint never had one: else it would begin anew, over all that it has done.
+    """Refuse to restart a run whose checkpoints were lost: that would overwrite all that it has done.
 
     Args:
         path: The run directory.
         before: Its manifest.
 
     Raises:
-        Damaged: It has come to its end, went on from a checkpoint before, or trained for longer than until its first.
+        Damaged: The run finished, was resumed from a checkpoint, or trained beyond the step of its first checkpoint.
     """
-    settings = Document.read(resolved_file(path, sealed=False))
+    settings = Document.read(resolved_file(path, verify=False))
     every = settings.at(("train", "checkpoint_every"))
-    due = 2 if settings.at(("train", "async_save")) else 1  # the last of so many may have been broken off
+    due = 2 if settings.at(("train", "async_save")) else 1  # the last write may have been interrupted
     done = _last_step(path / "metrics.jsonl")
     resumed = next((entry.get("step") for entry in before["resumed"][-1:] if isinstance(entry, dict)), None)
     if (path / "summary.json").exists():
-        reason = "it has come to its end"
+        reason = "it has finished"
     elif resumed:
-        reason = f"it went on from that of step {resumed}"
+        reason = f"it was resumed from step {resumed}"
     elif isinstance(every, int) and done > due * every:
-        reason = f"it has trained for {done} steps, with one every {every}"
+        reason = f"it has trained for {done} steps with a checkpoint every {every}"
     else:
         return
-    hint = "bring them back; or begin again at step 0 with --accept-changes, which writes over metrics.jsonl"
-    raise Damaged(Problem(f"no checkpoint is left of the run in {path}: {reason}", help=hint))
+    hint = "restore the checkpoints; or restart at step 0 with --accept-changes, which overwrites metrics.jsonl"
+    message = f"the run in {path} has lost its checkpoints: {reason}"
+    raise Damaged(Problem(message, help=hint, code="missing-checkpoint"))
 
 
 def _last_step(path: Path) -> int:
-    """Return the largest step in a metrics file, whatever else may be in it."""
+    """Return the largest step in a metrics file, ignoring damaged lines."""
     last = 0
     with suppress(OSError), path.open("rb") as lines:
         for line in lines:
@@ -127,8 +122,8 @@ def _last_step(path: Path) -> int:
     return last
 
 
-def lost_metrics(path: Path, before: Place) -> list[str]:
-    """Return a line if metrics.jsonl of a run is not what its checkpoint says; the run can go on without."""
+def lost_metrics(path: Path, before: FilePosition) -> list[str]:
+    """Return a warning if metrics.jsonl differs from the checksum in the checkpoint."""
     reason = changed_lines(path / "metrics.jsonl", before)
     return [] if reason is None else [f"{path / 'metrics.jsonl'} {reason}"]
 
@@ -137,34 +132,27 @@ def note_resumption(
     directory: RunDirectory,
     before: Mapping[str, Any],
     entry: Mapping[str, Any],
-    data: Mapping[str, Any],
-    loaded: Loaded,
+    now: Mapping[str, Any],
     trainer: Trainer,
     console: Console,
 ) -> None:
-    """Write into the manifest that the run goes on, and with what that is new; say what is not as it was.
+    """Append to the manifest that the run resumes, with whatever changed; print changes of the environment.
 
     Args:
-        directory: Of the run.
+        directory: The run directory.
         before: Its manifest.
         entry: The command line, the step, and the changes.
-        data: The record of the data.
-        loaded: What it goes on with.
-        trainer: What goes on.
-        console: Where it is said.
+        now: The provenance of the experiment.
+        trainer: The restored trainer.
+        console: The terminal.
     """
-    now = environment(trainer.device, trainer.optimizer, trainer.ranks)
-    for difference in differences(before["environment"], now):
-        say(console, f"not as it was, so the result may differ in the last bits: {difference}", "yellow")
-    made_of = {
-        "environment": now,
-        "parts": component_fingerprints(loaded),
-        "plugins": plugin_fingerprints(loaded),
-        "data": data,
-    }
-    resumed = [*before["resumed"], {**entry, **changed_tables(before, made_of)}]
-    directory.write_json("manifest.json", {**before, "resumed": resumed})
-    say(console, f"going on after step {entry['step']}")
+    machine = environment(trainer.device, trainer.optimizer, trainer.ranks)
+    for difference in differences(before["environment"], machine):
+        say(console, f"the environment changed, so results may differ in the last bits: {difference}", "yellow")
+    tables = {"environment": machine, **now}
+    changed = {key: table for key, table in tables.items() if table != recorded(before, key)}
+    directory.write_json("manifest.json", {**before, "resumed": [*before["resumed"], {**entry, **changed}]})
+    say(console, f"resuming from step {entry['step']}")
 
 
 def manifest(
@@ -175,7 +163,7 @@ def manifest(
     optimizer: Optimizer,
     ranks: Ranks = SINGLE_RANK,
 ) -> dict[str, Any]:
-    """Return what manifest.json holds."""
+    """Return the content of manifest.json."""
     registry = governing_policy_file(loaded.path)
     return {
         "format": 1,
@@ -185,8 +173,6 @@ def manifest(
         "environment": environment(device, optimizer, ranks),
         "git": git_state(Path.cwd()),
         "registry": None if registry is None else str(registry),
-        "plugins": plugin_fingerprints(loaded),
-        "parts": component_fingerprints(loaded),
-        "data": data_fingerprints(loaded.experiment),
+        **provenance(loaded),
         "parameters": {**counts, "total": sum(counts.values())},
     }

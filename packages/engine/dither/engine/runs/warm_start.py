@@ -1,4 +1,4 @@
-"""Begin with the weights of another run instead of random ones."""
+"""Initialise the model with the weights of another run, an export, or a file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .loading import WEIGHTS, find_checkpoint
 __all__ = ["start_from"]
 
 SHOWN = 12
-"""So many names are listed before "and N more"."""
+"""Names that are listed before "and N more"."""
 FROM = ("train", "start_from")
 
 
@@ -32,45 +32,46 @@ def start_from(
     partial: bool = False,
     rename: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] | None = None,
 ) -> list[str]:
-    """Copy weights into a model.
+    """Copy weights into a model by name.
 
     Args:
-        model: Whose weights are overwritten; names and shapes decide what goes where.
-        source: A run directory (its newest intact checkpoint), a folder that `dither export` wrote, or a .safetensors
-            file; with `rename`, a file from elsewhere, of safetensors or of torch.
-        partial: Allow weights that only one of the two has, or that differ in shape: those of the model stay as they
-            are.
-        rename: Brings weights from elsewhere under the names of the model.
+        model: The model.
+        source: A run directory (its newest intact checkpoint), an export, or a .safetensors file; with `rename`, a
+            .safetensors or torch file of another project.
+        partial: Skip weights that only one side has or whose shapes differ.
+        rename: Maps the weights of another project to the names of the model.
 
     Returns:
-        Lines on what did not fit, each naming the weights.
+        A line for each reason why weights were skipped.
 
     Raises:
-        Refused: It cannot be read, does not fit, or is not finite; every weight at fault is named. Damaged: a run, an
-            export or a checkpoint is not what was written.
+        Refused: The file cannot be read, weights do not match, or some are NaN or inf. Damaged: Files do not match
+            their checksums.
     """
-    path, stored = _read(source, elsewhere=rename is not None)
-    given, own = merged(stored) if rename is None else _renamed(stored, rename), model.state_dict()
-    fits = {name for name in given.keys() & own.keys() if given[name].shape == own[name].shape}
-    places = {own[name].data_ptr() for name in fits}  # weights under a second name come along
-    shapes = {
-        name: f"{name} {_shape(given[name])} for {_shape(own[name])}" for name in given.keys() & own.keys() - fits
-    }
+    path, stored = _read(source, foreign=rename is not None)
+    loaded, own = merged(stored) if rename is None else _renamed(stored, rename), model.state_dict()
+    common = loaded.keys() & own.keys()
+    fits = {name for name in common if loaded[name].shape == own[name].shape}
+    pointers = {own[name].data_ptr() for name in fits}  # tied weights are stored once
+    shapes = {name: f"{name} {_shape(loaded[name])} for {_shape(own[name])}" for name in common - fits}
     lines = {
-        "without counterpart there": [name for name in own if name not in given and own[name].data_ptr() not in places],
-        "without counterpart here": [name for name in given if name not in own],
+        "missing": [name for name in own if name not in loaded and own[name].data_ptr() not in pointers],
+        "unknown to the model": [name for name in loaded if name not in own],
         "of another shape": [shapes[name] for name in own if name in shapes],
     }
-    notes = [f"{source}: {len(names)} weights {what}: {_listed(names)}" for what, names in lines.items() if names]
+    notes = [f"{source}: {len(names)} weights {problem}: {_listed(names)}" for problem, names in lines.items() if names]
     if notes and not (partial and fits):
-        hint = None if partial else "train.start_partial = true takes what fits, and leaves the others as they are"
-        raise Refused([Problem(note, FROM, help=hint if note is notes[-1] else None) for note in notes])
+        hint = None if partial else "train.start_partial = true loads only the matching weights"
+        raise Refused(
+            [Problem(note, FROM, help=hint if note is notes[-1] else None, code="shape-mismatch") for note in notes]
+        )
     weights = dict(model.named_parameters(remove_duplicate=False))
-    if lost := [name for name in fits & weights.keys() if not _finite(given[name].to(weights[name].dtype))]:
+    if lost := [name for name in fits & weights.keys() if not _finite(loaded[name].to(weights[name].dtype))]:
         names = [name for name in stored if not _finite(stored[name])] or sorted(lost)
-        raise Refused(Problem(f"{path}: nan or inf is in {len(names)} weights: {_listed(names)}", FROM))
+        message = f"{path}: {len(names)} weights contain NaN or inf: {_listed(names)}"
+        raise Refused(Problem(message, FROM, code="non-finite"))
     for name in fits:
-        own[name].copy_(given[name])
+        own[name].copy_(loaded[name])
     return notes
 
 
@@ -78,9 +79,9 @@ def _finite(weight: Tensor) -> bool:
     return bool(weight.isfinite().all())
 
 
-def _read(source: Path, elsewhere: bool) -> tuple[Path, Mapping[str, Tensor]]:
-    """Return which file it is, and the weights as they are called there."""
-    if elsewhere:
+def _read(source: Path, foreign: bool) -> tuple[Path, Mapping[str, Tensor]]:
+    """Return the weight file and its weights."""
+    if foreign:
         try:
             return source, read_weights(source)
         except Refused as refused:
@@ -89,25 +90,26 @@ def _read(source: Path, elsewhere: bool) -> tuple[Path, Mapping[str, Tensor]]:
         path = weights_of(find_checkpoint(source))
     else:
         path = source / WEIGHTS if source.is_dir() else source
-        _require_whole(path)
+        _require_intact(path)
     try:
         return path, read_tensors(path)
     except OSError as error:
-        raise Refused(Problem(f"{path} cannot be read as safetensors: {error}", FROM)) from None
+        message = f"{path} cannot be read as safetensors: {error}"
+        raise Refused(Problem(message, FROM, code="unreadable-file")) from None
     except Refused as refused:
         raise Refused([replace(problem, path=FROM) for problem in refused.problems]) from None
 
 
-def _require_whole(path: Path) -> None:
-    """Compare a file of an export or of a checkpoint, and what lies beside it there, with what was written.
+def _require_intact(path: Path) -> None:
+    """Verify the checksums of the export or checkpoint that a file belongs to.
 
     Raises:
-        Damaged: It is not that any more.
+        Damaged: A file does not match its checksum.
     """
     folder = path.parent
     ours = path.name == WEIGHTS or (folder / "state.json").is_file()
     if ours and (folder / MANIFEST).is_file() and (reason := verify(folder, {path.name})):
-        raise Damaged(Problem(f"{folder} is damaged: {reason}", FROM))
+        raise Damaged(Problem(f"{folder} is damaged: {reason}", FROM, code="damaged-checkpoint"))
 
 
 def _renamed(
@@ -120,7 +122,7 @@ def _renamed(
 
 
 def _shape(tensor: Tensor) -> str:
-    return "x".join(map(str, tensor.shape)) or "a number"
+    return "x".join(map(str, tensor.shape)) or "scalar"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -21,6 +21,7 @@ from dither.registry.kinds.task import TaskSpec
 
 from ..files.resource_errors import disk_errors
 from ..training.diffusion import Diffusion
+from ..training.evaluation import merge_metrics
 from .lazy_output import ModelCalls
 from .rejection_sampling import AcceptedSamples, draw_accepted
 from .session import draw
@@ -74,7 +75,9 @@ def make_samples(
     if not len(met.samples):
         return SampleSet(met.samples, met.like, met.figures, [])
     pictures = [*task.plots(met.samples, met.like), *_ways(task, like, watch)]
-    return SampleSet(met.samples, met.like, {**met.figures, **task.sample_metrics(met.samples, met.like)}, pictures)
+    extra = [metric(met.samples, met.like) for metric in system.metrics if callable(metric)]
+    metrics = merge_metrics({**met.figures, **task.sample_metrics(met.samples, met.like)}, *extra)
+    return SampleSet(met.samples, met.like, metrics, pictures)
 
 
 def _ways(task: Task, like: Clean, watch: TrajectoryRecorder | None) -> Iterator[Picture]:

@@ -5,7 +5,7 @@ Letters: B batch, L length, M features, V vocabulary, D width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Literal, Self, cast
@@ -22,7 +22,9 @@ from dither.registry.flow.protocols import (
     Denoiser,
     ImportanceSampledProcess,
     Loss,
+    PredictionMetric,
     Process,
+    SampleMetric,
     Sampler,
     Task,
 )
@@ -56,6 +58,7 @@ class Diffusion(nn.Module):
         blocks: Blocks of block diffusion; None to noise whole samples.
         guidance: Classifier-free guidance; None for none.
         labels: Condition labels of all samples, by condition.
+        metrics: Metrics besides those of the task.
     """
 
     def __init__(
@@ -70,12 +73,13 @@ class Diffusion(nn.Module):
         blocks: BlockDiffusion | None = None,
         guidance: Guidance | None = None,
         labels: Mapping[str, int] | None = None,
+        metrics: Sequence[PredictionMetric | SampleMetric] = (),
     ) -> None:
         super().__init__()
         self.task, self.process, self.model, self.loss, self.sampler = task, process, model, loss, sampler
         self.precision: Literal["float32", "tf32", "bfloat16"] = precision
         self.bound, self.blocks = bound, blocks
-        self.guidance, self.labels = guidance, labels or {}
+        self.guidance, self.labels, self.metrics = guidance, labels or {}, tuple(metrics)
         self._trunk: Callable[..., Tensor] | None = None
         self._compiled = False
         self._estimating = (
@@ -96,15 +100,16 @@ class Diffusion(nn.Module):
             model = experiment.model.build(process.space)
             loss, sampler = experiment.loss.build(facts), experiment.sampler.build()
             blocks = BlockDiffusion.of(facts.space, experiment.model.facts())
+            metrics = [metric.build(task.space) for metric in experiment.evaluate.metrics]
         labels = condition_labels(experiment.sample, facts.space)
         precision, bound, guidance = experiment.train.precision, experiment.loss.bound, experiment.sample.guidance
-        return cls(task, process, model, loss, sampler, precision, bound, blocks, guidance, labels)
+        return cls(task, process, model, loss, sampler, precision, bound, blocks, guidance, labels, metrics)
 
     def with_model(self, model: nn.Module) -> Diffusion:
         """Return the same system around another model, such as the average of its weights."""
         components = self.task, self.process, model, self.loss, self.sampler
         options = self.precision, self.bound, self.blocks, self.guidance, self.labels
-        return Diffusion(*components, *options).train(model.training)
+        return Diffusion(*components, *options, self.metrics).train(model.training)
 
     def forward(self, clean: Clean, t: Float[Tensor, "B *L"] | None = None, noised: Noised | None = None) -> Measured:
         """Clean -> Noised -> Prediction -> Measured; `t` and `noised` are drawn unless given, as by `prepare`."""

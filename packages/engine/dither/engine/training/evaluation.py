@@ -6,19 +6,20 @@ Letters: B batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from dither.registry.flow.protocols import Metrics, SampledMetrics, Split, TimelessProcess
+from dither.registry.config.errors import Problem, Refused
+from dither.registry.flow.protocols import Metrics, PredictionMetric, SampledMetrics, Split, TimelessProcess
 from dither.registry.flow.records import Clean, Measured
 
 from .diffusion import Diffusion
 from .randomness import Stream, seed_generators
 
-__all__ = ["NORMAL_95", "Intervals", "evaluate", "half_width", "has_targets"]
+__all__ = ["NORMAL_95", "Intervals", "evaluate", "half_width", "has_targets", "merge_metrics"]
 
 
 @torch.no_grad()
@@ -53,7 +54,8 @@ def evaluate(
     count = min(samples, task.size(split))
     if not count:
         return {}
-    metrics, intervals, was_training = task.metrics(), Intervals(count), system.training
+    extra = [metric.metrics() for metric in system.metrics if isinstance(metric, PredictionMetric)]
+    accumulators, intervals, was_training = [task.metrics(), *extra], Intervals(count), system.training
     total = weight = 0.0
     system.eval()
     try:
@@ -71,11 +73,29 @@ def evaluate(
                 measured = system.loss(prediction, noised)
                 total, weight = total + measured.total().item(), weight + measured.weights.sum().item()
                 bound = system.bounded(clean, measured)
-                metrics.update(clean, noised, prediction, bound)
-                intervals.update(rows, metrics, clean, bound)
+                for metrics in accumulators:
+                    metrics.update(clean, noised, prediction, bound)
+                    intervals.update(rows, metrics, clean, bound)
     finally:
         system.train(was_training)
-    return {"loss": total / weight if weight else math.nan, **metrics.compute(), **intervals.compute()}
+    first, *others = (metrics.compute() for metrics in accumulators)
+    loss = {"loss": total / weight if weight else math.nan, **first}
+    return merge_metrics(loss, *others, intervals.compute())
+
+
+def merge_metrics(*tables: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics of several sources in one table.
+
+    Raises:
+        Refused: Two sources compute a metric of the same name.
+    """
+    merged: dict[str, float] = {}
+    for table in tables:
+        if twice := sorted(merged.keys() & table.keys()):
+            message = f"metrics of the same name are computed twice: {', '.join(twice)}"
+            raise Refused(Problem(message, ("evaluate", "metrics"), code="duplicate"))
+        merged |= table
+    return merged
 
 
 @torch.no_grad()

@@ -1,0 +1,222 @@
+"""Provenance of a run: its components, plugins and data, so that it resumes with the same ones or not at all.
+
+manifest.json holds `parts` (component name and option fingerprint by place), `plugins` (source, version and checksum)
+and `data` (checksum of the files that each data option names), and again under `resumed` whatever has changed since.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dither.registry.config.errors import Refused, dotted
+from dither.registry.plugins.catalog import Catalog
+from dither.registry.spec.aliases import components_in
+from dither.registry.spec.base import Spec
+from dither.registry.spec.fingerprint import fingerprint
+from dither.registry.spec.misfit import Path as OptionPath
+
+from .experiment import Experiment
+from .load_experiment import Loaded
+from .paths import PATH_OPTIONS
+
+__all__ = [
+    "Change",
+    "changed_data",
+    "changed_plugin_files",
+    "changes",
+    "component_record",
+    "data_record",
+    "plugin_record",
+    "provenance",
+    "recorded",
+]
+
+KEYS = ("parts", "plugins", "data")
+"""Tables of manifest.json."""
+FULL_HASH_LIMIT = 1 << 26
+"""Bytes up to which data are hashed in full; of larger data, `BLOCKS` evenly spaced blocks."""
+BLOCKS = 1024
+BLOCK = 1 << 14
+ZARR_FILES = frozenset({".zarray", ".zattrs", ".zgroup", ".zmetadata"})
+"""Hidden files that belong to the data."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A difference between a run and what it would resume with; `code` as in `CODES`."""
+
+    message: str
+    code: str
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def provenance(loaded: Loaded) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the provenance of an experiment: the tables of `KEYS`."""
+    return {"parts": component_record(loaded), "plugins": plugin_record(loaded), "data": data_record(loaded.experiment)}
+
+
+def component_record(loaded: Loaded) -> dict[str, dict[str, str]]:
+    """Return the pinned name of every component, and the fingerprint of its options, by place."""
+    return {
+        dotted(path): {"part": loaded.plugins.catalog.pin(spec), "options": fingerprint(type(spec))}
+        for path, spec in components_in(loaded.experiment)
+    }
+
+
+def plugin_record(loaded: Loaded) -> dict[str, dict[str, str]]:
+    """Return the distribution or file, the version, and the sha256 of a file of every active plugin, by name."""
+    return {
+        status.name: {
+            "from": status.source.rpartition("/")[2] if status.sha256 else status.source,
+            "version": status.version,
+            "sha256": status.sha256,
+        }
+        for status in loaded.plugins.active
+    }
+
+
+def recorded(manifest: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return a table of a manifest as of the last time that the run was started or resumed."""
+    entries = [manifest, *(entry for entry in manifest.get("resumed", ()) if isinstance(entry, dict))]
+    return next((entry[key] for entry in reversed(entries) if isinstance(entry.get(key), dict)), {})
+
+
+def changes(manifest: Mapping[str, Any], loaded: Loaded, now: Mapping[str, Mapping[str, Any]]) -> list[Change]:
+    """Return the components, plugins and data that differ from those a run was last started or resumed with.
+
+    Args:
+        manifest: The manifest of the run.
+        loaded: The experiment that would resume it.
+        now: The `provenance` of that experiment.
+    """
+    before = {key: _tables(recorded(manifest, key)) for key in KEYS}
+    found = [
+        Change(message, "changed-components")
+        for message in (
+            *_changed_components(before["parts"], now["parts"], loaded),
+            *_changed_files(before["plugins"], now["plugins"], now["parts"]),
+            *_changed_versions(before["plugins"], now["plugins"], now["parts"]),
+        )
+    ]
+    return found + [Change(message, "changed-data") for message in changed_data(before["data"], now["data"])]
+
+
+def changed_plugin_files(manifest: Mapping[str, Any], loaded: Loaded) -> list[str]:
+    """Return a message for every plugin file in use whose content differs from the one that the run last used."""
+    before = _tables(recorded(manifest, "plugins"))
+    return list(_changed_files(before, plugin_record(loaded), component_record(loaded)))
+
+
+def _tables(table: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    return {key: value for key, value in table.items() if isinstance(value, dict)}
+
+
+def _changed_components(before: Mapping[str, Any], now: Mapping[str, Any], loaded: Loaded) -> Iterator[str]:
+    for path, spec in components_in(loaded.experiment):
+        place = dotted(path)
+        old, new = before.get(place, {}), now[place]
+        if _current_name(loaded.plugins.catalog, spec.kind, old.get("part")) != new["part"]:
+            continue  # another component: the comparison with resolved.toml reports it
+        if new["options"] != old.get("options"):
+            yield f"{place}: the options of {new['part']} changed{_new_options(loaded, path, spec)}"
+
+
+def _current_name(catalog: Catalog, kind: str, name: Any) -> str | None:
+    """Return the present name of a component, which may have been renamed since."""
+    try:
+        return catalog.find(kind, str(name)).pinned
+    except Refused:
+        return None
+
+
+def _new_options(loaded: Loaded, path: OptionPath, spec: Spec) -> str:
+    """List the options that the experiment of the run does not have, with their values."""
+    table = loaded.document.at(path)
+    new = [name for name in type(spec).model_fields if isinstance(table, dict) and name not in table]
+    values = {name: json.dumps(value, default=str) for name in new if (value := getattr(spec, name)) is not None}
+    shown = ", ".join(f"{name} = {value}" for name, value in values.items())
+    return f"; new options: {shown}" if new else ""
+
+
+def _changed_files(before: Mapping[str, Any], now: Mapping[str, Any], parts: Mapping[str, Any]) -> Iterator[str]:
+    for name in _plugins_in_use(parts, before, now):
+        if now[name]["sha256"] != before[name].get("sha256"):
+            yield f'plugin file {now[name]["from"]} of plugin "{name}" changed'
+
+
+def _changed_versions(before: Mapping[str, Any], now: Mapping[str, Any], parts: Mapping[str, Any]) -> Iterator[str]:
+    for name in _plugins_in_use(parts, before, now):
+        old, new = before[name], now[name]
+        if new["sha256"] == old.get("sha256") and new["version"] != old.get("version"):
+            yield f'plugin "{name}" ({new["from"]}): version {old.get("version")} -> {new["version"]}'
+
+
+def _plugins_in_use(parts: Mapping[str, Any], before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    used = {record["part"].partition("/")[0] for record in parts.values()}
+    return [name for name in before if name in used and name in now]
+
+
+def changed_data(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """Yield changed contents; data options that were added or removed are reported as changed options."""
+    for place, new in now.items():
+        old = before.get(place, new)
+        if old["sha256"] == new["sha256"]:
+            continue
+        sizes = [f"{entry['files']:,} files of {entry['bytes']:,} bytes" for entry in (old, new)]
+        change = "contents differ" if sizes[0] == sizes[1] else f"{sizes[0]} -> {sizes[1]}"
+        yield f"the data of {place} changed ({new['first']}): {change}"
+
+
+def data_record(experiment: Experiment) -> dict[str, dict[str, Any]]:
+    """Return number, bytes and hash of the files that each path option of a data component names, by place."""
+    found = {}
+    for path, spec in components_in(experiment):
+        for name in sorted(PATH_OPTIONS & set(type(spec).model_fields)) if spec.kind == "data" else ():
+            if files := sorted(_files(getattr(spec, name))):
+                found[dotted((*path, name))] = _hash_files(files)
+    return found
+
+
+def _files(option: str | Sequence[str] | None) -> Iterator[Path]:
+    """Yield the files that an option names by path, by folder, or by pattern."""
+    for value in filter(None, [option] if isinstance(option, str) else option or ()):
+        with suppress(ValueError, RuntimeError):  # not a valid pattern; the component that reads it says so
+            path = Path(value).expanduser()
+            matches = [path] if path.exists() else Path(path.anchor).glob(str(path.relative_to(path.anchor)))
+            for match in matches:
+                yield from [match] if match.is_file() else _files_below(match)
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Yield the files of a folder at any depth, except hidden ones such as those of a file manager."""
+    for path in folder.rglob("*"):
+        names = path.relative_to(folder).parts
+        if not any(name.startswith(".") and name not in ZARR_FILES for name in names) and path.is_file():
+            yield path
+
+
+def _hash_files(files: Sequence[Path]) -> dict[str, Any]:
+    """Return the fingerprint of files. Their folder is not part of it, so that data may be moved."""
+    sizes = [path.stat().st_size for path in files]
+    total, digest = sum(sizes), hashlib.sha256()
+    step = 1 if total <= FULL_HASH_LIMIT else total // BLOCKS
+    before = 0
+    for path, size in zip(files, sizes, strict=True):
+        digest.update(f"{path.name if len(files) > 1 else ''} {size}\n".encode())
+        if offsets := range(-before % step, size, step):  # files without a block are not opened
+            with path.open("rb") as file:
+                if step == 1:
+                    digest.update(file.read())
+                for offset in offsets if step > 1 else ():
+                    file.seek(offset)
+                    digest.update(file.read(BLOCK))
+        before += size
+    return {"first": files[0].name, "files": len(files), "bytes": total, "sha256": digest.hexdigest()}

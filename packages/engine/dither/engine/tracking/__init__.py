@@ -1,0 +1,1 @@
+"""Trackers: destinations of metrics and pictures besides metrics.jsonl."""
