@@ -1,6 +1,7 @@
 """Supply chain: a lock with hashes, a bill of materials, reproducible wheels."""
 
 import hashlib
+import io
 import json
 import os
 import re
@@ -10,6 +11,10 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from rich.console import Console
+
+from dither.engine.runs.log import Log
+from dither.engine.tracking.tensorboard import TensorBoard
 
 ROOT = Path(__file__).parents[1]
 LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
@@ -61,13 +66,10 @@ def test_installation_runs_no_code_and_ci_fetches_nothing():
 
 
 def test_a_missing_tensorboard_is_reported_once(tmp_path, monkeypatch):
-    from dither.engine.runs.log import Board
-
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    messages = []
-    board = Board(tmp_path, 0, messages.append)
-    board.scalars(1, "train", {"loss": 1.0})
-    board.outcome({"seed": 0}, {"loss": 1.0})
-    board.close()
-    assert messages == ["no TensorBoard: it is not installed; pip install 'dither-engine[tensorboard]' brings it"]
-    assert not list(tmp_path.iterdir())
+    console = Console(file=io.StringIO(), width=200)
+    log = Log(tmp_path, console, 1, trackers={"tensorboard": TensorBoard().build()})
+    log.log(1, "train", {"loss": 1.0})
+    log.close()
+    assert console.file.getvalue().count("pip install 'dither-engine[tensorboard]'") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
