@@ -51,7 +51,7 @@ def test_an_example_validates_and_passes_the_conformance_kit(kind, tmp_path, mon
     catalog = load_plugins(files=[file]).catalog
     assert catalog.find(kind, names.name).spec.__name__ == names.spec
     for case in cases("mine", catalog):  # each check in one situation
-        if case.check.name != "menu_without_torch":  # reads the menu of an installed plugin
+        if case.check.name != "spec_without_torch":  # reads the menu of an installed plugin
             with contextlib.suppress(pytest.skip.Exception, pytest.xfail.Exception):
                 replace(case, check=replace(case.check, examples=1)).run()
 
@@ -230,13 +230,13 @@ def test_the_kit_runs_over_an_installed_plugin(tmp_path):
     environment = install(tmp_path, "wrong", WRONG)
     done = check("wrong", environment)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "lr-schedule:wrong-factor_is_sound" in done.stdout
-    done = check("wrong", environment, "--expect", "lr-schedule:wrong-factor_is_sound=it is negative on purpose")
+    assert "lr-schedule:wrong-factor_valid" in done.stdout
+    done = check("wrong", environment, "--expect", "lr-schedule:wrong-factor_valid=it is negative on purpose")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "it is negative on purpose" in done.stdout
     done = check("wrong", environment, "--expect", "lr-schedule:wrong-factor_is_sond=why")
     assert done.returncode == 2, done.stdout + done.stderr
-    assert "factor_is_sound" in done.stdout + done.stderr
+    assert "factor_valid" in done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
 
 

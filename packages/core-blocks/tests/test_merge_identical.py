@@ -128,7 +128,7 @@ def test_requires_the_traits_of_block_and_embedding(model_of, monkeypatch):
     from dither.core_blocks.specs import AdaLNZero
     from dither.embeddings.specs import Regions
 
-    for part, trait in ((AdaLNZero, "weighted-keys"), (AdaLNZero, "equivariant"), (Regions, "alike")):
+    for part, trait in ((AdaLNZero, "weighted-keys"), (AdaLNZero, "equivariant"), (Regions, "identical-masked")):
         with monkeypatch.context() as patch:
             own = part.traits
             patch.setattr(part, "traits", lambda self, own=own, trait=trait: own(self) - {trait})

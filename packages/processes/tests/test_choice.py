@@ -111,7 +111,7 @@ def test_options_about_ids_are_refused_on_features(part) -> None:
 
 
 def test_the_promise_of_an_exact_law_ends_with_sharpening(part) -> None:
-    assert part("sampler", "first-hitting").traits() == {"exact-law"}
+    assert part("sampler", "first-hitting").traits() == {"exact-distribution"}
     assert not part("sampler", "first-hitting", top_k=4).traits()
 
 

@@ -175,7 +175,7 @@ class DenoiserModel(ModelSpec):
 
         block = self.block.traits()
         cond = self._cond if self.final == "adaln" else None
-        identical = "alike" in self.embedding.traits() and {"equivariant", "weighted-keys"} <= block
+        identical = "identical-masked" in self.embedding.traits() and {"equivariant", "weighted-keys"} <= block
         model = Denoiser(
             embedding=self.embedding.build(space, self.width),
             condition=self.condition.with_space(space).build(self._cond),

@@ -99,7 +99,7 @@ class Regions(EmbeddingSpec):
 
     def traits(self) -> frozenset[str]:
         """Without positions all fully masked regions have one vector."""
-        return frozenset({"alike"} if isinstance(self.position, NoPosition) else ())
+        return frozenset({"identical-masked"} if isinstance(self.position, NoPosition) else ())
 
     def check(self, space: Space, width: int) -> Iterator[Misfit]:
         """Yield incompatibilities, including those of the position embedding and the columns."""

@@ -1,4 +1,4 @@
-"""The conformance kit: what a part must keep to, as checks that any plugin can run over its own parts.
+"""The conformance kit: checks of the contracts of components, for the tests of any plugin.
 
     from dither.testing import conformance
 
@@ -6,7 +6,7 @@
     def test_conformance(case):
         case.run()
 
-Importing it changes nothing in pytest and imports neither pytest nor torch; names are looked up when they are used.
+Importing this package imports neither pytest nor torch and has no side effects; names are loaded on first use.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
     "strategies",
 ]
 
-HOMES = {
+MODULES = {
     "CHECKS": "checks",
     "Case": "conformance",
     "Check": "checks",
@@ -48,8 +48,8 @@ HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in HOMES:
-        return getattr(importlib.import_module(f"{__name__}.{HOMES[name]}"), name)
+    if name in MODULES:
+        return getattr(importlib.import_module(f"{__name__}.{MODULES[name]}"), name)
     if name in __all__:
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

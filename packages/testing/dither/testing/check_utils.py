@@ -1,7 +1,4 @@
-"""What checks share: inputs, and comparisons that say what was compared.
-
-Letters: B batch, L length, M features, V vocabulary.
-"""
+"""Inputs and comparisons shared by the checks. Letters: B batch, L length, M features, V vocabulary."""
 
 from __future__ import annotations
 
@@ -14,12 +11,14 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from dither.registry import Space, TokenSpace
-from dither.registry.flow.records import Noised, State
+from dither.registry.flow.records import Clean, Noised, State
 
 __all__ = [
     "NotApplicable",
+    "assert_clean",
     "assert_close",
     "assert_equal",
+    "assert_unchanged",
     "change_values",
     "check_gradients",
     "clean_ids",
@@ -27,33 +26,49 @@ __all__ = [
     "perturb_parameters",
     "random_output",
     "random_state",
+    "replace_infinite",
     "seed_cpu",
     "snapshot",
     "tensors_of",
     "usable_ids",
+    "without_truth",
 ]
 
 M = TypeVar("M", bound=nn.Module)
 
 
-class NotApplicable(Exception):  # noqa: N818 - it is no error
-    """Raised by a check where its question has no meaning; says why."""
+class NotApplicable(Exception):  # noqa: N818 - not an error
+    """Raised by a check that does not apply to a situation, with the reason."""
 
 
 def assert_close(actual: Tensor, expected: Tensor, what: str, atol: float = 1e-4) -> None:
-    """Refuse two tensors that differ, and say what they are."""
+    """Assert that two tensors are close; `what` names them in the message."""
     torch.testing.assert_close(actual, expected, atol=atol, rtol=1e-3, msg=lambda text: f"{what}: {text}")
 
 
 def assert_equal(actual: Tensor, expected: Tensor, what: str) -> None:
-    """Refuse two tensors that differ in a single bit."""
+    """Assert that two tensors are bit-equal; `what` names them in the message."""
     torch.testing.assert_close(actual, expected, atol=0, rtol=0, equal_nan=True, msg=lambda text: f"{what}: {text}")
 
 
-def seed_cpu(seed: int) -> None:
-    """Seed torch's generator on the CPU.
+def assert_unchanged(before: list[Tensor], *records: Any, what: str) -> None:
+    """Assert that the tensors of some records equal their `snapshot`."""
+    for old, new in zip(before, snapshot(*records), strict=True):
+        assert_equal(new, old, what)
 
-    `torch.manual_seed` formats the stack for every sort of device there might be, and takes longer than most checks.
+
+def assert_clean(space: Space, x: Tensor, clean: Clean, what: str) -> None:
+    """Assert that values that are not fixed are clean ids of their field, or finite features."""
+    if isinstance(space, TokenSpace):
+        assert clean_ids(space, x)[~clean.fixed].all(), f"{what}: MASK, PAD or ids outside the vocabulary remain"
+    else:
+        assert x.isfinite().all(), f"{what}: values are not finite"
+
+
+def seed_cpu(seed: int) -> None:
+    """Seed torch's CPU generator.
+
+    `torch.manual_seed` formats the call stack for every device type, which takes longer than most checks.
     """
     torch.default_generator.manual_seed(seed)
 
@@ -68,18 +83,23 @@ def perturb_parameters(module: M, seed: int = 0) -> M:
 
 
 def check_gradients(module: nn.Module, out: Tensor) -> None:
-    """Refuse a weight that takes no part in the output, or whose gradient is not finite."""
-    weights = dict(module.named_parameters())
-    if not weights:
-        raise NotApplicable("it has no weights")
-    slopes = torch.autograd.grad((out * torch.randn_like(out)).sum(), list(weights.values()), allow_unused=True)
-    for name, slope in zip(weights, slopes, strict=True):
-        assert slope is not None, f"{name} takes no part in the output"
-        assert slope.isfinite().all(), f"the gradient of {name} is not finite"
+    """Assert that every parameter affects the output and has a finite gradient."""
+    parameters = dict(module.named_parameters())
+    if not parameters:
+        raise NotApplicable("there are no parameters")
+    grads = torch.autograd.grad((out * torch.randn_like(out)).sum(), list(parameters.values()), allow_unused=True)
+    for name, grad in zip(parameters, grads, strict=True):
+        assert grad is not None, f"{name} does not affect the output"
+        assert grad.isfinite().all(), f"the gradient of {name} is not finite"
+
+
+def replace_infinite(out: Tensor) -> Tensor:
+    """Replace -inf, which marks ids outside a vocabulary, by 0, so that outputs can be compared."""
+    return out.masked_fill(out == -torch.inf, 0.0)
 
 
 def tensors_of(record: Any) -> list[Tensor]:
-    """Return every tensor in a record, inner records and dictionaries included."""
+    """Return every tensor in a record, including nested records and dictionaries."""
     if isinstance(record, Tensor):
         return [record]
     if isinstance(record, dict):
@@ -90,22 +110,27 @@ def tensors_of(record: Any) -> list[Tensor]:
 
 
 def snapshot(*records: Any) -> list[Tensor]:
-    """Copy every tensor of some records, to see later that nothing wrote to them."""
+    """Copy every tensor of some records, to detect later writes."""
     return [tensor.detach().clone() for record in records for tensor in tensors_of(record)]
 
 
+def without_truth(clean: Clean, visible: Bool[Tensor, "B L *M"]) -> Clean:
+    """Return the batch with zeros for values that are not visible."""
+    return Clean(torch.where(visible, clean.x0, torch.zeros_like(clean.x0)), clean.valid, clean.known, clean.cond)
+
+
 def random_state(space: Space, valid: Bool[Tensor, "B L"], seed: int) -> State:
-    """Return a random state: any id of the field, specials included; features with some positions hidden."""
+    """Return a random state: any ids of the fields, special ones included, or features with masked positions."""
     generator = torch.Generator().manual_seed(seed)
     if isinstance(space, TokenSpace):
         sizes = space.table(lambda field: torch.tensor(field.size))
         return State.of((torch.rand(valid.shape, generator=generator) * sizes).long())
-    hidden = (torch.rand(valid.shape, generator=generator) < 0.5)[..., None].expand(-1, -1, space.width).clone()
-    return State(torch.randn(hidden.shape, generator=generator).masked_fill(hidden, 0.0), hidden)
+    masked = (torch.rand(valid.shape, generator=generator) < 0.5)[..., None].expand(-1, -1, space.width).clone()
+    return State(torch.randn(masked.shape, generator=generator).masked_fill(masked, 0.0), masked)
 
 
 def random_output(space: Space, valid: Bool[Tensor, "B L"], seed: int) -> Float[Tensor, "B L V"]:
-    """Return what a model of the space might say: numbers per id, -inf outside a field's vocabulary; or features."""
+    """Return random raw output of a model: logits, -inf outside a field's vocabulary, or features."""
     generator = torch.Generator().manual_seed(seed)
     if isinstance(space, TokenSpace):
         raw = torch.randn(*valid.shape, space.vocab, generator=generator)
@@ -114,42 +139,42 @@ def random_output(space: Space, valid: Bool[Tensor, "B L"], seed: int) -> Float[
 
 
 def ideal_output(predict: str, noised: Noised, vocab: int) -> Float[Tensor, "B L V"]:
-    """Return the raw output of a model that knows x_0, under what raw output means.
+    """Return the raw output of a model that knows x_0.
 
     Raises:
-        NotApplicable: The meaning is none of the house's.
+        NotApplicable: The prediction target is not one of dither's.
     """
-    alpha, lost = noised.noise.alpha(noised.x0), noised.noise.one_minus_alpha(noised.x0)
+    alpha, noise = noised.noise.alpha(noised.x0), noised.noise.one_minus_alpha(noised.x0)
     if predict in ("posterior", "plug-in") and noised.prior is not None:
         return 30.0 * one_hot(noised.x0, vocab).float()
     if predict == "score" and noised.prior is not None:
-        q = alpha[..., None] * one_hot(noised.x0, vocab) + lost[..., None] * noised.prior
+        q = alpha[..., None] * one_hot(noised.x0, vocab) + noise[..., None] * noised.prior
         scores = q.log() - q.gather(-1, noised.state.x[..., None]).log()
         return scores.clamp_min(-30.0).float()
     if predict in ("x0", "eps", "velocity"):
         eps = torch.zeros_like(noised.x0) if noised.eps is None else noised.eps
-        velocity = alpha.sqrt() * eps - lost.sqrt() * noised.x0
+        velocity = alpha.sqrt() * eps - noise.sqrt() * noised.x0
         return {"x0": noised.x0, "eps": eps, "velocity": velocity}[predict].float()
-    raise NotApplicable(f'what would be true is not known for predict = "{predict}"')
+    raise NotApplicable(f'the ideal output is unknown for predict = "{predict}"')
 
 
 def clean_ids(space: TokenSpace, x: Int[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
-    """Return where ids are those that clean data may hold."""
-    return _among(space.clean(), x)
+    """Return where ids may occur in clean data."""
+    return _allowed(space.clean(), x)
 
 
 def usable_ids(space: TokenSpace, x: Int[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
-    """Return where ids are inside the vocabulary of their field."""
-    return _among(space.usable(), x)
+    """Return where ids are in the vocabulary of their field."""
+    return _allowed(space.usable(), x)
 
 
-def _among(table: Bool[Tensor, "rows V"], x: Int[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
-    known = (x >= 0) & (x < table.shape[-1])
-    return known & table.expand(*x.shape, -1).gather(-1, torch.where(known, x, 0)[..., None])[..., 0]
+def _allowed(table: Bool[Tensor, "rows V"], x: Int[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
+    in_range = (x >= 0) & (x < table.shape[-1])
+    return in_range & table.expand(*x.shape, -1).gather(-1, torch.where(in_range, x, 0)[..., None])[..., 0]
 
 
 def change_values(space: Space, x: Tensor, where: Bool[Tensor, "B L"]) -> Tensor:
-    """Change the values at some positions to others that the space allows, where it has others."""
+    """Replace the values at some positions by others of the space, if it has others."""
     if isinstance(space, TokenSpace):
         sizes = space.table(lambda field: torch.tensor(field.size))
         return torch.where(where, (x + 1) % sizes, x)

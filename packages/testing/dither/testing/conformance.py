@@ -1,4 +1,4 @@
-"""One test case per part and check, for the parts of any plugin.
+"""One test case per component and check, for the components of any plugin.
 
     from dither.testing import conformance
 
@@ -9,8 +9,8 @@
     def test_conformance(case):
         case.run()
 
-Which checks a part gets follows from its kind and from the traits that it declares. One that is declared and that no
-check could look at is a failure. At the end pytest says how many checks ran, and why the others did not.
+Which checks a component gets follows from its kind and its traits. It is a failure to declare a trait whose check never
+applied. At the end pytest prints how many checks ran, and why others did not.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis.errors import Unsatisfiable
 
 from dither.registry import Catalog, default_catalog
-from dither.registry.config.errors import nearest
+from dither.registry.config.errors import Problem, Refused, nearest
 from dither.registry.plugins.catalog import Component
 
 from .check_utils import NotApplicable, seed_cpu
@@ -40,32 +40,37 @@ if TYPE_CHECKING:
 __all__ = ["Case", "cases", "parametrize"]
 
 MAX_NOT_APPLICABLE = 100
-"""Situations in which a check may have no meaning before it is given up."""
+"""Situations in which a check does not apply before it is given up."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass
 class _Tally:
-    """How often a check ran, and why it did not: traits that were not declared, or else no meaning."""
+    """How often a check ran, and why it did not."""
 
     ran: int = 0
+    not_applicable: int = 0
     undeclared: set[str] = field(default_factory=set)
-    meaningless: list[str] = field(default_factory=list)
-    turned_down: int = 0
+    reasons: list[str] = field(default_factory=list)
+
+    def summary(self) -> str:
+        """Return each reason once; undeclared traits only if there is no other reason."""
+        undeclared = [f"does not declare {trait}" for trait in sorted(self.undeclared)]
+        return "; ".join(sorted(set(self.reasons)) or undeclared)
 
 
 @dataclass(frozen=True)
 class Case:
-    """One check of one part.
+    """One check of one component.
 
     Attributes:
-        part: What is checked.
-        check: The property.
-        catalog: Where other parts come from.
-        options: Tables of options to check with, in place of drawn ones.
-        strict: Whether a recommended check has to pass too.
-        most: Situations in which it is run at most.
-        expected: Why it is expected to fail; no simplest situation for that is looked for then.
+        part: The component.
+        check: The check.
+        catalog: Source of other components.
+        options: Options to check with instead of drawn ones.
+        strict: Whether recommended checks must pass.
+        max_examples: Maximum number of situations.
+        expected: Why the check is expected to fail; no minimal situation is searched then.
     """
 
     part: Component
@@ -73,44 +78,44 @@ class Case:
     catalog: Catalog = field(repr=False)
     options: Sequence[Mapping[str, Any]] = ()
     strict: bool = False
-    most: int = EXAMPLES
+    max_examples: int = EXAMPLES
     expected: str = ""
 
     @property
     def name(self) -> str:
-        """The part as `kind:name`."""
+        """The component as `kind:name`."""
         return f"{self.part.spec.kind}:{self.part.spec.name}"
 
     def run(self) -> None:
-        """Run the check in a few situations, the simplest first; skip if it has no meaning in any.
+        """Run the check in a few situations, the simplest first; skip if it applies to none.
 
         Raises:
-            AssertionError: The property does not hold, and hypothesis says in which situation; or the part declares
-                what the check needs, and yet there was no situation to check it in.
+            AssertionError: The check fails in the situation that hypothesis prints, or the component declares a trait
+                that the check needs and the check never applied.
         """
         import pytest
 
         tally = _Tally()
         try:
             for options in self.options or (None,):
-                self._attempt(options, tally)
+                self._run_drawn(options, tally)
         except AssertionError as error:
             if self.check.level == "required" or self.strict:
                 raise
             pytest.xfail(f"recommended: {str(error).partition(chr(10))[0]}")
         if tally.ran:
             return
-        if self.check.needs and tally.meaningless:
+        if self.check.needs and tally.reasons:
             needs = ", ".join(sorted(self.check.needs))
-            raise AssertionError(f"{self.name} declares {needs}, but this never ran: {'; '.join(_once(tally))}")
-        pytest.skip("; ".join(_once(tally)) or "it fits nowhere")
+            raise AssertionError(f"{self.name} declares {needs}, but the check never applied: {tally.summary()}")
+        pytest.skip(tally.summary() or "no situation was found")
 
-    def _attempt(self, options: Mapping[str, Any] | None, tally: _Tally) -> None:
-        """Run the check with some options, or with drawn ones."""
-        few = self.part.spec.kind in ("task", "data")  # they stand alone, and reading data takes time
+    def _run_drawn(self, options: Mapping[str, Any] | None, tally: _Tally) -> None:
+        """Run the check with fixed or drawn options."""
+        slow = self.part.spec.kind in ("task", "data")  # reading data takes time
 
         @settings(
-            max_examples=1 if few else min(self.most, self.check.examples),
+            max_examples=1 if slow else min(self.max_examples, self.check.examples),
             deadline=None,
             derandomize=True,
             database=None,
@@ -122,18 +127,19 @@ class Case:
         def attempt(situation: Situation) -> None:
             with torch.random.fork_rng(devices=[]):
                 seed_cpu(situation.seed)
-                if not self._counts(situation, tally):
+                if not self._run_in(situation, tally):
                     reject()
 
-        before = tally.ran + tally.turned_down
+        before = tally.ran + tally.not_applicable
         try:
             attempt()
         except Unsatisfiable:
-            if tally.ran + tally.turned_down == before:
-                raise AssertionError(f"{self.part.pinned} fits nowhere: no options and place were found") from None
+            if tally.ran + tally.not_applicable == before:
+                message = f"{self.part.pinned} fits nowhere: no valid options and surroundings were found"
+                raise AssertionError(message) from None
 
-    def _counts(self, situation: Situation, tally: _Tally) -> bool:
-        """Run the check in a situation; return False where it has no meaning and others are to be tried."""
+    def _run_in(self, situation: Situation, tally: _Tally) -> bool:
+        """Run the check in one situation; return False to try others because it does not apply."""
         missing = self.check.needs - traits_of(situation.spec, situation.space)
         try:
             if not missing:
@@ -142,15 +148,9 @@ class Case:
                 return True
             tally.undeclared |= missing
         except NotApplicable as reason:
-            tally.meaningless.append(str(reason))
-        tally.turned_down += 1
-        return tally.turned_down >= MAX_NOT_APPLICABLE
-
-
-def _once(tally: _Tally) -> list[str]:
-    """Each reason once; what is not declared only where nothing else was in the way."""
-    undeclared = [f"does not declare {trait}" for trait in sorted(tally.undeclared)]
-    return sorted(set(tally.meaningless)) or undeclared
+            tally.reasons.append(str(reason))
+        tally.not_applicable += 1
+        return tally.not_applicable >= MAX_NOT_APPLICABLE
 
 
 def cases(
@@ -160,16 +160,18 @@ def cases(
     *,
     strict: bool = False,
 ) -> list[Case]:
-    """Return every check that concerns a part of a plugin, by part.
+    """Return every check of every component of a plugin.
 
     Raises:
-        ValueError: The plugin offers nothing, or an example is of no part.
+        Refused: The plugin has no components (`unknown-plugin`), or examples are of none of them
+            (`unknown-component`).
     """
     examples = examples or {}
-    every = catalog.parts()
-    parts = [part for part in every if part.plugin == plugin]
+    installed = catalog.parts()
+    parts = [part for part in installed if part.plugin == plugin]
     if not parts:
-        raise ValueError(f'plugin "{plugin}" offers nothing{_hint(plugin, {part.plugin for part in every})}')
+        hint = _hint(plugin, {part.plugin for part in installed})
+        raise Refused(Problem(f'plugin "{plugin}" has no components{hint}', code="unknown-plugin"))
     found = [
         Case(part, check, catalog, examples.get(f"{part.spec.kind}:{part.spec.name}", ()), strict)
         for part in parts
@@ -177,9 +179,9 @@ def cases(
         if check.kind in ("any", part.spec.kind) and may_declare(part.spec, check.needs)
     ]
     names = {case.name for case in found}
-    for name in examples:
-        if name not in names:
-            raise ValueError(f'plugin "{plugin}" offers no {name}{_hint(name, names)}')
+    unknown = [_unknown_component(plugin, name, names) for name in examples if name not in names]
+    if unknown:
+        raise Refused(unknown)
     return found
 
 
@@ -191,36 +193,39 @@ def parametrize(
     strict: bool = False,
     catalog: Catalog | None = None,
 ) -> Callable[[F], F]:
-    """Give a test function one `case` per part and check of a plugin: `block:wavelet-identity_at_init`, and so on.
+    """Parametrize a test function with one `case` per component and check, such as `block:wavelet-identity_at_init`.
 
     Args:
-        plugin: Name of the plugin, as its entry point has it.
-        expected_failures: `{("block:wavelet", "rows_independent"): "mixes the batch on purpose"}`. One that does not
-            fail is a failure.
-        examples: Options to check a part with where they cannot be drawn, such as paths:
+        plugin: Name of the plugin's entry point.
+        expected_failures: `{("block:wavelet", "rows_independent"): "mixes the batch on purpose"}`. An expected failure
+            that passes is a failure.
+        examples: Options of components that cannot be drawn, such as paths:
             `{"data:text-files": [{"paths": ["a.txt"]}]}`.
-        strict: Whether a recommended check that fails is a failure, and not only reported.
-        catalog: By default all that is installed.
+        strict: Whether failing recommended checks are failures.
+        catalog: All installed components by default.
 
     Raises:
-        ValueError: A name in the arguments is not known; the message has the nearest one.
+        Refused: Names are unknown (`unknown-plugin`, `unknown-component`, `unknown-value`), or an expected failure has
+            no reason (`missing-argument`).
     """
     import pytest
 
     found = cases(plugin, catalog or default_catalog(), examples, strict=strict)
     expected = dict(expected_failures or {})
-    _refuse_unknown(plugin, expected, found)
-    marked = [_param(replace(case, expected=expected.get((case.name, case.check.name), ""))) for case in found]
+    problems = list(_expectation_problems(plugin, expected, found))
+    if problems:
+        raise Refused(problems)
+    parameters = [_parameter(replace(case, expected=expected.get((case.name, case.check.name), ""))) for case in found]
 
     def decorate(test: F) -> F:
         attach(test)
-        decorated: F = pytest.mark.parametrize("case", marked)(test)
+        decorated: F = pytest.mark.parametrize("case", parameters)(test)
         return decorated
 
     return decorate
 
 
-def _param(case: Case) -> Any:
+def _parameter(case: Case) -> Any:
     import pytest
 
     marks: list[pytest.MarkDecorator] = []
@@ -229,21 +234,24 @@ def _param(case: Case) -> Any:
     return pytest.param(case, marks=marks, id=f"{case.name}-{case.check.name}")
 
 
-def _refuse_unknown(plugin: str, expected: Mapping[tuple[str, str], str], found: Sequence[Case]) -> None:
-    """Refuse expected failures of no part, of no check, or without a reason; all of them at once."""
+def _expectation_problems(
+    plugin: str, expected: Mapping[tuple[str, str], str], found: Sequence[Case]
+) -> Iterable[Problem]:
+    """Yield expected failures of unknown components or checks, or without a reason."""
     checks: dict[str, set[str]] = {}
     for case in found:
         checks.setdefault(case.name, set()).add(case.check.name)
-    wrong = []
     for (name, check), reason in expected.items():
         if name not in checks:
-            wrong.append(f'plugin "{plugin}" offers no {name}{_hint(name, checks)}')
+            yield _unknown_component(plugin, name, checks)
         elif check not in checks[name]:
-            wrong.append(f'{name} has no check "{check}"{_hint(check, checks[name])}')
+            yield Problem(f'{name} has no check "{check}"{_hint(check, checks[name])}', code="unknown-value")
         elif not reason.strip():
-            wrong.append(f"{name} {check} is expected to fail for no reason: say why")
-    if wrong:
-        raise ValueError("expected failures: " + "; ".join(wrong))
+            yield Problem(f"the expected failure of {name} {check} requires a reason", code="missing-argument")
+
+
+def _unknown_component(plugin: str, name: str, names: Iterable[str]) -> Problem:
+    return Problem(f'plugin "{plugin}" has no component {name}{_hint(name, names)}', code="unknown-component")
 
 
 def _hint(name: str, allowed: Iterable[str]) -> str:

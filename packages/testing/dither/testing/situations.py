@@ -1,10 +1,10 @@
-"""Where a part stands when it is tested: its options, and what its parent would hand down to it."""
+"""Situations in which a component is checked: its options and the arguments that its parent would pass."""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -23,9 +23,9 @@ from .strategies import cleans, feature_spaces, graph_spaces, specs, token_space
 __all__ = ["Situation", "default_spec", "situations"]
 
 WIDTHS = (16, 8, 24, 32, 48, 6)
-CONDITIONS = (16, 8)
+CONDITION_WIDTHS = (16, 8)
 MODELS = (ModelFacts(), ModelFacts(2), ModelFacts(16))
-"""What a sampler may stand before; 16 is what block samplers draw by default."""
+"""Models that a sampler is checked with; 16 is the default of block samplers."""
 
 Fits = Callable[[Spec], bool]
 Drawn = Callable[[Fits], st.SearchStrategy[Any]]
@@ -33,124 +33,137 @@ Drawn = Callable[[Fits], st.SearchStrategy[Any]]
 
 @dataclass(frozen=True)
 class Situation:
-    """A part and its place.
+    """A component and its surroundings.
 
     Attributes:
         part: The registered Spec class and its plugin.
-        spec: Options of the part.
-        given: Arguments of `check` and `build` for this kind, in their order.
-        space: What a sample is; for a process, loss or sampler that of the task, else that of the model. None for kinds
-            that have none; so too are the next two.
-        process: Spec of the process that the part works with (losses and samplers), or of the part itself.
+        spec: Options of the component.
+        args: Arguments of `check` and `build` of this kind.
+        space: Space of a sample: of the task for processes, losses and samplers, else of the model. None, like the next
+            two, for kinds without a space.
+        process: Spec of the process that a loss or sampler works with, or of the component itself.
+        seed: Seed of everything else that a check draws.
         clean: A batch of the space.
-        seed: For whatever else a check draws.
-        catalog: The other parts.
-        home: Spec of a block-causal model around a block, at the place "home".
+        catalog: The other components.
+        model: Spec of a block-causal model that contains the block, at the place "in-model".
     """
 
     part: Component
     spec: Any
-    given: tuple[Any, ...] = ()
+    args: tuple[Any, ...] = ()
     space: Any = None
     process: Any = None
     seed: int = 0
     clean: Any = field(default=None, repr=False)
     catalog: Catalog = field(default_factory=Catalog, repr=False)
-    home: Any = None
+    model: Any = None
 
     def __repr__(self) -> str:
-        process = "" if self.process in (None, self.spec) else f", process={self.process!r}"
-        process += "" if self.home is None else f", home={self.home!r}"
-        return f"{self.part.pinned}: {self.spec!r}{process}, given={self.given}, seed={self.seed}, clean={self.clean}"
+        more = "" if self.process in (None, self.spec) else f", process={self.process!r}"
+        more += "" if self.model is None else f", model={self.model!r}"
+        return f"{self.part.pinned}: {self.spec!r}{more}, args={self.args}, seed={self.seed}, clean={self.clean}"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Hypothesis asks for this where a check fails."""
+        """Print the situation in hypothesis' report of a failing check."""
         printer.text(repr(self))
 
     def build(self) -> Any:
-        """Return the part, built under the seed of the situation and ready for inference."""
+        """Return the component, built with the seed of the situation, in evaluation mode."""
         seed_cpu(self.seed)
-        built = self.spec.build() if self.spec.kind == "sampler" else self.spec.build(*self.given)
+        built = self.spec.build() if self.spec.kind == "sampler" else self.spec.build(*self.args)
         return built.eval() if isinstance(built, torch.nn.Module) else built
 
 
 def default_spec(part: Component, catalog: Catalog) -> Spec:
-    """Parse the snippet that `describe` shows: the defaults, and a value for each option that must be given."""
-    table = tomllib.loads(describe(part, catalog)["snippet"])
-    while "use" not in table:  # the tables of an experiment file around it
-        (table,) = table.values() if isinstance(table, dict) else table
+    """Parse the snippet that `describe` shows: defaults, and an example value of each required option."""
+    table: Any = tomllib.loads(describe(part, catalog)["snippet"])
+    while "use" not in table:  # nested in the tables and lists of an experiment file
+        (table,) = table if isinstance(table, list) else table.values()
     return catalog.parse(part.spec.kind, table | {"use": part.pinned})
 
 
 def situations(
     part: Component, catalog: Catalog, place: str, options: Mapping[str, Any] | None = None
 ) -> st.SearchStrategy[Situation]:
-    """Places in which a part may stand.
+    """Draw situations of a component.
 
     Args:
-        part: What is tested.
-        catalog: Where other parts come from.
-        place: `options` draws options from their whole range and no place; `part` small options in a fitting place;
-            `default` the defaults in a fitting place, `alone` in none; `home` a block inside a block-causal model.
-        options: To be taken in place of drawn ones. Where there are none, tasks and data keep to their defaults.
+        part: The component under test.
+        catalog: Source of other components.
+        place: `options` draws options from their whole range without surroundings; `part` draws small options that fit
+            into drawn surroundings; `default` and `alone` use the defaults, with and without surroundings; `in-model`
+            puts a block into a block-causal model.
+        options: Fixed options. Without them, tasks and data use their defaults.
     """
-    kind, known = part.spec.kind, None
+    kind, fixed = part.spec.kind, None
     if options is not None:
-        known = st.just(catalog.parse(kind, {"use": part.pinned, **options}))
+        fixed = st.just(catalog.parse(kind, {"use": part.pinned, **options}))
     elif place in ("default", "alone") or (kind in ("task", "data") and place != "options"):
-        known = st.just(default_spec(part, catalog))
+        fixed = st.just(default_spec(part, catalog))
 
     def drawn(fits: Fits) -> st.SearchStrategy[Any]:
-        return specs(part.spec, catalog, small=place != "options", fits=fits) if known is None else known
+        return specs(part.spec, catalog, small=place != "options", fits=fits) if fixed is None else fixed
 
-    put = {"options": _nowhere, "alone": _nowhere, "home": _home}.get(place, PLACES.get(kind, _nowhere))
-    return _placed(put, drawn, Situation(part, None, catalog=catalog))
+    surroundings = {"options": _alone, "alone": _alone, "in-model": _in_model}
+    return _situations(surroundings.get(place, PLACES.get(kind, _alone)), drawn, Situation(part, None, catalog=catalog))
 
 
 @st.composite
-def _placed(draw: st.DrawFn, place: Callable[..., Situation], drawn: Drawn, s: Situation) -> Situation:
-    return place(draw, drawn, _put(s, seed=draw(st.integers(0, 2**16))))
+def _situations(draw: st.DrawFn, place: Callable[..., Situation], drawn: Drawn, s: Situation) -> Situation:
+    return place(draw, drawn, replace(s, seed=draw(st.integers(0, 2**16))))
 
 
-def _put(s: Situation, **changes: Any) -> Situation:
-    return Situation(**{**s.__dict__, **changes})
-
-
-def _no(misfits: Iterable[Misfit]) -> bool:
+def _fits(misfits: Iterable[Misfit]) -> bool:
     return not list(misfits)
 
 
-def _nowhere(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
-    return _put(s, spec=draw(drawn(lambda inner: True)))
+def _anything(inner: Spec) -> bool:
+    return True
+
+
+def _inner_fits(space: Space, *kinds: str) -> Fits:
+    """Return whether a component inside a model of width 16 fits; other kinds than those given always do."""
+    arguments: dict[str, tuple[Any, ...]] = {"block": (16, 16), "condition": (16,)}
+    arguments |= dict.fromkeys(("embedding", "position", "head"), (space, 16))
+
+    def fits(inner: Any) -> bool:
+        return inner.kind not in kinds or _fits(_with_space(inner, space).check(*arguments[inner.kind]))
+
+    return fits
+
+
+def _with_space(spec: Any, space: Space) -> Any:
+    """Bind a condition to a space, as a model does; other components are not bound."""
+    return spec.with_space(space) if spec.kind == "condition" else spec
+
+
+def _alone(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
+    return replace(s, spec=draw(drawn(_anything)))
 
 
 def _block(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
-    spec = draw(drawn(lambda inner: True))
-    pairs = [(width, cond) for cond in CONDITIONS for width in WIDTHS if _no(spec.check(width, cond))]
+    spec = draw(drawn(_anything))
+    pairs = [(width, cond) for cond in CONDITION_WIDTHS for width in WIDTHS if _fits(spec.check(width, cond))]
     assume(pairs)
-    return _put(s, spec=spec, given=draw(st.sampled_from(pairs)))
+    return replace(s, spec=spec, args=draw(st.sampled_from(pairs)))
 
 
-def _home(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
-    """A block in a block-causal model over a single field."""
-    block, space = draw(drawn(lambda inner: True)), draw(token_spaces(most=1))
-    homes = [(part.spec, key) for part in s.catalog.parts("model") for key in _slots(part.spec, "block")]
-    if not homes:
-        return _put(s, spec=block, space=space)
-
-    def fits(inner: Any) -> bool:
-        places = {"condition": (16,)} | dict.fromkeys(("embedding", "position", "head"), (space, 16))
-        return inner.kind not in places or _no(_over(inner, space).check(*places[inner.kind]))
-
-    kind, key = draw(st.sampled_from(homes))
+def _in_model(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
+    """Draw a block in a block-causal model over a single field."""
+    block, space = draw(drawn(_anything)), draw(token_spaces(max_fields=1))
+    models = [(part.spec, key) for part in s.catalog.parts("model") for key in _slots(part.spec, "block")]
+    if not models:
+        return replace(s, spec=block, space=space)
+    kind, key = draw(st.sampled_from(models))
+    fits = _inner_fits(space, "condition", "embedding", "position", "head")
     model: Any = draw(specs(kind, s.catalog, fits=fits)).model_copy(update={key: block})
     size = model.facts().block_size
-    assume(size is not None and size < space.length and _no(model.check(space)))
-    return _put(s, spec=block, space=space, clean=draw(cleans(space)), home=model)
+    assume(size is not None and size < space.length and _fits(model.check(space)))
+    return replace(s, spec=block, space=space, clean=draw(cleans(space)), model=model)
 
 
 def _slots(spec: Any, kind: str) -> list[str]:
-    """Return the options of a Spec that take a part of a kind."""
+    """Return the options of a Spec that are slots of a kind."""
     return [
         key
         for key, info in spec.model_fields.items()
@@ -158,30 +171,22 @@ def _slots(spec: Any, kind: str) -> list[str]:
     ]
 
 
-def _over(spec: Any, space: Space) -> Any:
-    """Tell a condition what the task tells, as a model does; other parts need not be told."""
-    return spec.with_space(space) if spec.kind == "condition" else spec
-
-
 def _condition(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     space = draw(feature_spaces())
-
-    def fits(inner: Any) -> bool:
-        return inner.kind != "condition" or _no(_over(inner, space).check(WIDTHS[0]))
-
-    spec = _over(draw(drawn(fits)), space)
-    widths = [width for width in WIDTHS if _no(spec.check(width))]
+    spec = _with_space(draw(drawn(_inner_fits(space, "condition"))), space)
+    widths = [width for width in WIDTHS if _fits(spec.check(width))]
     assume(widths)
-    return _put(s, spec=spec, given=(draw(st.sampled_from(widths)),), space=space, clean=draw(cleans(space, rows=5)))
+    width = draw(st.sampled_from(widths))
+    return replace(s, spec=spec, args=(width,), space=space, clean=draw(cleans(space, rows=5)))
 
 
 def _space(draw: st.DrawFn, spec: Any, accepts: Callable[[Space], bool]) -> Space:
-    """A space that is accepted, from a family in which the part accepts some."""
+    """Draw an accepted space of a type that the component serves."""
     families: list[st.SearchStrategy[Any]] = [
         family
         for data, family in (
             ("tokens", token_spaces()),
-            ("tokens", token_spaces(most=1)),
+            ("tokens", token_spaces(max_fields=1)),
             ("tokens", graph_spaces()),
             ("features", feature_spaces()),
         )
@@ -191,69 +196,67 @@ def _space(draw: st.DrawFn, spec: Any, accepts: Callable[[Space], bool]) -> Spac
     return space
 
 
-def _inside(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
-    """An embedding, a position or a head."""
-    spec, width = draw(drawn(lambda inner: True)), draw(st.sampled_from(WIDTHS[:4]))
-    space = _space(draw, spec, lambda space: _no(spec.check(space, width)))
-    return _put(s, spec=spec, given=(space, width), space=space, clean=draw(cleans(space)))
+def _embedding_or_head(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
+    spec, width = draw(drawn(_anything)), draw(st.sampled_from(WIDTHS[:4]))
+    space = _space(draw, spec, lambda space: _fits(spec.check(space, width)))
+    return replace(s, spec=spec, args=(space, width), space=space, clean=draw(cleans(space)))
 
 
 def _model(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     space = _space(draw, s.part.spec, lambda space: True)
-
-    def fits(inner: Any) -> bool:
-        places = {"block": (16, 16), "condition": (16,)} | dict.fromkeys(("embedding", "position", "head"), (space, 16))
-        return inner.kind not in places or _no(_over(inner, space).check(*places[inner.kind]))
-
-    spec = draw(drawn(fits))
-    assume(_no(spec.check(space)))
-    return _put(s, spec=spec, given=(space,), space=space, clean=draw(cleans(space)))
+    spec = draw(drawn(_inner_fits(space, "block", "condition", "embedding", "position", "head")))
+    assume(_fits(spec.check(space)))
+    return replace(s, spec=spec, args=(space,), space=space, clean=draw(cleans(space)))
 
 
 def _process(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
-    spec = draw(drawn(lambda inner: True))
-    space = _space(draw, spec, lambda space: _no(spec.check(space)))
-    return _put(s, spec=spec, given=(space,), space=space, process=spec, clean=draw(cleans(space)))
-
-
-def _metric(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
-    spec = draw(drawn(lambda inner: True))
-    space = _space(draw, spec, lambda space: _no(spec.check(space)))
-    return _put(s, spec=spec, given=(space,), space=space, clean=draw(cleans(space)))
+    spec = draw(drawn(_anything))
+    space = _space(draw, spec, lambda space: _fits(spec.check(space)))
+    return replace(s, spec=spec, args=(space,), space=space, process=spec, clean=draw(cleans(space)))
 
 
 def _with_process(draw: st.DrawFn, s: Situation, accepts: Callable[[Any, Space], bool]) -> Situation:
-    """Put a process beside a part that accepts it."""
+    """Draw an installed process that a loss or sampler accepts."""
     parts = [part.spec for part in s.catalog.parts("process")]
     if not parts:
-        raise LookupError("no process is installed that the part could be tested with")
+        raise LookupError("no process is installed to check the component with")
     process: Any = draw(st.sampled_from(parts).flatmap(lambda part: specs(part, s.catalog)))
-    space = _space(draw, process, lambda space: _no(process.check(space)))
+    space = _space(draw, process, lambda space: _fits(process.check(space)))
     assume(accepts(process, space))
-    return _put(s, process=process, space=space, clean=draw(cleans(space)))
+    return replace(s, process=process, space=space, clean=draw(cleans(space)))
 
 
 def _loss(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
-    spec = draw(drawn(lambda inner: True))
-    s = _with_process(draw, _put(s, spec=spec), lambda process, space: _no(spec.check(process.facts(space))))
-    return _put(s, given=(s.process.facts(s.space),))
+    spec = draw(drawn(_anything))
+    s = _with_process(draw, replace(s, spec=spec), lambda process, space: _fits(spec.check(process.facts(space))))
+    return replace(s, args=(s.process.facts(s.space),))
 
 
 def _sampler(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
-    spec, facts = draw(drawn(lambda inner: True)), draw(st.sampled_from(MODELS))
-    s = _with_process(draw, _put(s, spec=spec), lambda process, space: _no(spec.check(process.facts(space), facts)))
-    return _put(s, given=(s.process.facts(s.space), facts))
+    spec, facts = draw(drawn(_anything)), draw(st.sampled_from(MODELS))
+
+    def accepts(process: Any, space: Space) -> bool:
+        return _fits(spec.check(process.facts(space), facts))
+
+    s = _with_process(draw, replace(s, spec=spec), accepts)
+    return replace(s, args=(s.process.facts(s.space), facts))
+
+
+def _metric(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
+    spec = draw(drawn(_anything))
+    space = _space(draw, spec, lambda space: _fits(spec.check(space)))
+    return replace(s, spec=spec, args=(space,), space=space, clean=draw(cleans(space)))
 
 
 def _optimizer(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
     seed_cpu(s.seed)
     module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 2))
     module[0].weight.requires_grad_(False)
-    return _put(s, spec=draw(drawn(lambda inner: True)), given=(module,))
+    return replace(s, spec=draw(drawn(_anything)), args=(module,))
 
 
 def _lr_schedule(draw: st.DrawFn, drawn: Drawn, s: Situation) -> Situation:
-    return _put(s, spec=draw(drawn(lambda inner: True)), given=(draw(st.sampled_from([100, 1, 2, 3, 1000])),))
+    return replace(s, spec=draw(drawn(_anything)), args=(draw(st.sampled_from([100, 1, 2, 3, 1000])),))
 
 
 PLACES: dict[str, Callable[[st.DrawFn, Drawn, Situation], Situation]] = {
@@ -262,12 +265,12 @@ PLACES: dict[str, Callable[[st.DrawFn, Drawn, Situation], Situation]] = {
     "loss": _loss,
     "model": _model,
     "block": _block,
-    "embedding": _inside,
-    "position": _inside,
+    "embedding": _embedding_or_head,
+    "position": _embedding_or_head,
     "condition": _condition,
-    "head": _inside,
+    "head": _embedding_or_head,
+    "metric": _metric,
     "optimizer": _optimizer,
     "lr-schedule": _lr_schedule,
-    "metric": _metric,
 }
-"""How each kind is placed; the others stand alone."""
+"""How the surroundings of each kind are drawn; other kinds have none."""

@@ -1,4 +1,4 @@
-"""Hypothesis strategies: options of any Spec, spaces, and batches. Everything is small.
+"""Hypothesis strategies for options of any Spec, spaces, and batches, all of them small.
 
     from hypothesis import given, strategies as st
     from dither.registry import default_catalog
@@ -38,23 +38,23 @@ from dither.registry.spec.base import Place
 __all__ = ["CONDITIONS", "cleans", "feature_spaces", "graph_spaces", "spaces", "specs", "token_spaces"]
 
 CONDITIONS = (Condition("cell", 3), Condition("centre"))
-"""What every space tells beside a sample: a label, and where its positions lie."""
+"""Conditions of every space: a label per sample, and a coordinate per position."""
 
 
 @st.composite
-def token_spaces(draw: st.DrawFn, most: int = 3) -> TokenSpace:
-    """Draw one to `most` fields, each with or without MASK and PAD."""
+def token_spaces(draw: st.DrawFn, max_fields: int = 3) -> TokenSpace:
+    """Draw 1 to `max_fields` fields, each with or without MASK and PAD."""
     fields = []
-    for index in range(draw(st.integers(1, most))):
+    for index in range(draw(st.integers(1, max_fields))):
         ids, special = draw(st.integers(2, 5)), draw(st.sampled_from(["", "m", "p", "mp", "pm"]))
-        marks = {{"m": "mask", "p": "pad"}[letter]: ids + place for place, letter in enumerate(special)}
-        fields.append(Field(f"field{index}", draw(st.integers(1, 6)), ids + len(special), **marks))
+        tokens = {{"m": "mask", "p": "pad"}[letter]: ids + offset for offset, letter in enumerate(special)}
+        fields.append(Field(f"field{index}", draw(st.integers(1, 6)), ids + len(special), **tokens))
     return TokenSpace(tuple(fields), CONDITIONS)
 
 
 @st.composite
 def graph_spaces(draw: st.DrawFn) -> TokenSpace:
-    """Draw nodes and one edge for each pair of them, with MASK and PAD."""
+    """Draw nodes and one edge per pair of them, with MASK and PAD."""
     n, kinds, relations = draw(st.integers(2, 4)), draw(st.integers(2, 4)), draw(st.integers(2, 4))
     nodes = Field("nodes", n, kinds + 2, mask=kinds, pad=kinds + 1)
     edges = Field("edges", n * (n - 1) // 2, relations + 2, mask=relations, pad=relations + 1)
@@ -63,7 +63,7 @@ def graph_spaces(draw: st.DrawFn) -> TokenSpace:
 
 @st.composite
 def feature_spaces(draw: st.DrawFn) -> FeatureSpace:
-    """Draw a few positions of a few numbers, whose columns may have names."""
+    """Draw a few positions of a few columns, which may be in groups."""
     length, width = draw(st.integers(1, 8)), draw(st.integers(2, 5))
     cut = draw(st.integers(0, width - 1))
     groups = (Group("left", 0, cut), Group("right", cut, width)) if cut else ()
@@ -71,25 +71,27 @@ def feature_spaces(draw: st.DrawFn) -> FeatureSpace:
 
 
 def spaces() -> st.SearchStrategy[Space]:
-    """Draw a space of any sort."""
+    """Draw a space of any type."""
     return st.one_of(token_spaces(), graph_spaces(), feature_spaces())
 
 
 @st.composite
 def cleans(draw: st.DrawFn, space: Space, rows: int | None = None) -> Clean:
-    """Draw a batch of a space: each field has its own padding at the end, and some values are known.
+    """Draw a batch of a space: each field is padded at its end, and some values are known.
 
     Args:
-        draw: Given by hypothesis.
-        space: What a sample looks like.
-        rows: Number of samples; by default 1 to 3.
+        draw: Passed by hypothesis.
+        space: Space of a sample.
+        rows: Number of samples; 1 to 3 by default.
     """
     n = draw(st.integers(1, 3)) if rows is None else rows
     padded, known = draw(st.booleans()), draw(st.sampled_from(["none", "positions", "values"]))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**16)))
     lengths = [field.length for field in space.fields] if isinstance(space, TokenSpace) else [space.length]
-    kept = [torch.randint(1, m + 1, (n, 1), generator=generator) if padded else torch.full((n, 1), m) for m in lengths]
-    valid = torch.cat([torch.arange(m) < k for m, k in zip(lengths, kept, strict=True)], 1)
+    valid_counts = [
+        torch.randint(1, m + 1, (n, 1), generator=generator) if padded else torch.full((n, 1), m) for m in lengths
+    ]
+    valid = torch.cat([torch.arange(m) < k for m, k in zip(lengths, valid_counts, strict=True)], 1)
     if isinstance(space, FeatureSpace):
         x0 = torch.randn(n, space.length, space.width, generator=generator) * valid[..., None]
     else:
@@ -98,17 +100,15 @@ def cleans(draw: st.DrawFn, space: Space, rows: int | None = None) -> Clean:
         padding = space.table(lambda field: torch.tensor(field.pad or 0)).expand(x0.shape)
         x0 = torch.where(valid, x0, padding)
     shape = x0.shape if known == "values" else (*valid.shape, *[1] * (x0.ndim - 2))
-    given = (torch.rand(shape, generator=generator) < (known != "none") * 0.3).expand(x0.shape)
-    known_values = given & valid.reshape(*valid.shape, *[1] * (x0.ndim - 2))
-    return Clean(
-        x0, valid, known_values, {told.name: _draw_condition(told, valid, generator) for told in space.conditions}
-    )
+    chosen = (torch.rand(shape, generator=generator) < (known != "none") * 0.3).expand(x0.shape)
+    known_values = chosen & valid.reshape(*valid.shape, *[1] * (x0.ndim - 2))
+    return Clean(x0, valid, known_values, {c.name: _draw_condition(c, valid, generator) for c in space.conditions})
 
 
 def _draw_condition(
     condition: Condition, valid: Bool[Tensor, "B L"], generator: torch.Generator
 ) -> Shaped[Tensor, "B *L"]:
-    """Labels, some of them not told; or places that lie further and further along, 0 on padding."""
+    """Draw labels, some of them missing (-1), or increasing coordinates, 0 on padding."""
     if condition.size is not None:
         return torch.randint(-1, condition.size, (len(valid),), generator=generator)
     return torch.randint(1, 100_000, valid.shape, generator=generator).cumsum(1) * valid
@@ -119,17 +119,17 @@ def _ids(field: Field) -> list[int]:
 
 
 SMALL = (0, 1, 2, 3, 4, 6, 8, 16)
-"""Whole numbers that make small parts; those within the bounds of an option are tried."""
+"""Integers that make small components; those within the bounds of an option are tried."""
 SIZES = (8, 16)
-"""The same for options whose default is large, such as widths, which other options must divide."""
+"""The same for options with a large default, such as widths, which other options must divide."""
 MAX_DEPTH = 2
-"""Levels of parts inside parts; below, only parts without places for others are drawn."""
+"""Nesting depth of components; at this depth only components without slots are drawn."""
 O = TypeVar("O", bound=Options)  # noqa: E741
 
 
 @dataclass(frozen=True)
 class _SpecStrategy:
-    """What holds for all options of one drawing."""
+    """Settings of one strategy."""
 
     catalog: Catalog
     small: bool
@@ -137,11 +137,11 @@ class _SpecStrategy:
     depth: int = 0
 
     def options(self, model: type[O]) -> st.SearchStrategy[O]:
-        """Options of a model; about half of them stay at their default."""
+        """Options of a model; about half of them keep their default."""
         return _options(self, model)
 
     def keeps_default(self, info: FieldInfo) -> bool:
-        """Whether the default of an option may be drawn: not if it is large, or a part that does not fit."""
+        """Whether the default of an option may be drawn: not if it is large, or a component that does not fit."""
         if info.is_required():
             return False
         default = info.get_default(call_default_factory=True, validated_data={})
@@ -151,7 +151,7 @@ class _SpecStrategy:
         return not (self.small and makes_large(default))
 
     def field(self, info: FieldInfo) -> st.SearchStrategy[Any] | None:
-        """Values of an option, or None where only its default makes sense, as for a path."""
+        """Values of an option; None if only its default makes sense, such as a path."""
         if not info.is_required() and str in _leaves(info.annotation):
             return None
         if self.small and type(info.annotation) is type and makes_large(info.default):
@@ -175,26 +175,28 @@ class _SpecStrategy:
         return self._scalar(annotation, metadata)
 
     def parts(self, kind: str) -> st.SearchStrategy[Spec]:
-        """Parts of a kind, of any plugin, that fit."""
+        """Fitting components of a kind, of any plugin."""
         deeper = _SpecStrategy(self.catalog, self.small, self.fits, self.depth + 1)
-        found = [part.spec for part in self.catalog.parts(kind) if self._may_fit(part.spec)]
+        candidates = [part.spec for part in self.catalog.parts(kind) if self._may_fit(part.spec)]
         if self.depth >= MAX_DEPTH:
-            found = [spec for spec in found if not any(_has_place(info) for info in spec.model_fields.values())]
-        if not found:
-            raise LookupError(f"no {kind} is registered that could be drawn")
-        return st.sampled_from(found).flatmap(deeper.options).filter(self.fits)
+            candidates = [
+                spec for spec in candidates if not any(_has_place(info) for info in spec.model_fields.values())
+            ]
+        if not candidates:
+            raise LookupError(f"no {kind} is registered")
+        return st.sampled_from(candidates).flatmap(deeper.options).filter(self.fits)
 
     def _may_fit(self, spec: type[Spec]) -> bool:
-        """Whether a part fits with its defaults, or has none to tell by."""
+        """Whether a component fits with its defaults, or has required options."""
         try:
             return self.fits(spec.model_validate({}, context={"catalog": self.catalog}))
         except ValidationError:
             return True
 
     def _collection(self, origin: type, arguments: tuple[Any, ...], metadata: list[Any]) -> st.SearchStrategy[Any]:
-        least = max((m.min_length for m in metadata if isinstance(m, MinLen)), default=0)
-        most = min((m.max_length for m in metadata if isinstance(m, MaxLen)), default=least + 2)
-        size: dict[str, Any] = {"min_size": least, "max_size": min(most, least + 2)}
+        min_size = max((m.min_length for m in metadata if isinstance(m, MinLen)), default=0)
+        max_size = min((m.max_length for m in metadata if isinstance(m, MaxLen)), default=min_size + 2)
+        size: dict[str, Any] = {"min_size": min_size, "max_size": min(max_size, min_size + 2)}
         if origin is dict:
             return st.dictionaries(st.sampled_from("abcdef"), self.values(arguments[1]), **size)
         if origin is tuple and (len(arguments) != 2 or arguments[1] is not Ellipsis):
@@ -211,22 +213,22 @@ class _SpecStrategy:
         if annotation is float:
             return _numbers(metadata, self.small)
         if annotation is str:
-            least = max((m.min_length for m in metadata if isinstance(m, MinLen)), default=0)
-            return st.text("abcxyz", min_size=least, max_size=least + 3)
-        raise TypeError(f"no strategy is known for options of type {annotation}")
+            min_size = max((m.min_length for m in metadata if isinstance(m, MinLen)), default=0)
+            return st.text("abcxyz", min_size=min_size, max_size=min_size + 3)
+        raise TypeError(f"no strategy for options of type {annotation}")
 
 
 @st.composite
-def _options(draw: st.DrawFn, drawing: _SpecStrategy, model: type[O]) -> O:
-    given = {}
+def _options(draw: st.DrawFn, strategy: _SpecStrategy, model: type[O]) -> O:
+    chosen = {}
     for key, info in model.model_fields.items():
-        drawn = drawing.field(info)
-        if drawn is not None and (not drawing.keeps_default(info) or draw(st.booleans())):
-            given[key] = draw(drawn)
+        values = strategy.field(info)
+        if values is not None and (not strategy.keeps_default(info) or draw(st.booleans())):
+            chosen[key] = draw(values)
     try:
-        return model.model_validate(given, context={"catalog": drawing.catalog})
+        return model.model_validate(chosen, context={"catalog": strategy.catalog})
     except ValidationError:
-        reject()  # options that exclude each other
+        reject()  # incompatible options
 
 
 def _leaves(annotation: Any) -> set[Any]:
@@ -248,7 +250,7 @@ def _bound(metadata: list[Any], closed: type, open_: type, key: str) -> tuple[An
 
 
 def makes_large(default: Any) -> bool:
-    """Whether a default is a whole number that makes parts large."""
+    """Whether a default is an integer that makes components large."""
     return type(default) is int and default > SMALL[-1]
 
 
@@ -260,7 +262,7 @@ def _integers(metadata: list[Any], small: tuple[int, ...] | None) -> st.SearchSt
     if small is None:
         return st.integers(low, high).filter(lambda n: bool(n % step == 0))
     start = 0 if low is None else int(low)
-    # From the lower bound up if that is not near zero, as for a year or a port.
+    # Start at the lower bound if it is far from zero, such as a year or a port.
     candidates = small if start <= small[-1] else [start + n * step for n in small]
     allowed = {n for n in candidates if n >= start and (high is None or n <= high) and n % step == 0}
     return st.sampled_from(sorted(allowed) or [start])
@@ -281,12 +283,12 @@ def _numbers(metadata: list[Any], small: bool) -> st.SearchStrategy[float]:
 def specs(
     spec: type[O], catalog: Catalog, *, small: bool = True, fits: Callable[[Spec], bool] = lambda part: True
 ) -> st.SearchStrategy[O]:
-    """Specs of one class, made from the types and bounds of its options. The simplest has defaults only.
+    """Draw specs of one class from the types and bounds of its options. The simplest has defaults only.
 
     Args:
-        spec: A Spec, or a table of options.
-        catalog: Where the parts for its slots come from.
-        small: Whether to keep numbers small, so that what is built is small; else the whole range is drawn.
-        fits: Says of an inner part whether it may be drawn.
+        spec: A Spec, or another class of options.
+        catalog: Source of components for its slots.
+        small: Whether to draw small numbers, which build small components; otherwise the whole range.
+        fits: Whether an inner component may be drawn.
     """
     return _SpecStrategy(catalog, small, fits).options(spec)

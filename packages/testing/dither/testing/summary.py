@@ -1,6 +1,6 @@
-"""How many checks ran, and why the others did not, at the end of a test run. No torch here.
+"""Prints how many checks ran, and why others did not, at the end of a test run. No torch here.
 
-`parametrize` arranges for it. Under pytest-xdist, whose controller sees no test file, put
+`parametrize` arranges for it. With pytest-xdist, whose controller imports no test file, put
 `from dither.testing.summary import pytest_terminal_summary` into conftest.py.
 """
 
@@ -15,17 +15,17 @@ from typing import Any
 __all__ = ["attach", "lines", "pytest_terminal_summary"]
 
 ID = re.compile(r"\[([a-z0-9-]+:[a-z0-9-]+)-([a-z_0-9]+)\]")
-NAME = "dither-conformance"
+PLUGIN = "dither-conformance"
 
 
 def lines(stats: dict[str, list[Any]]) -> list[str]:
-    """Return what there is to say of the reports of a test run, by outcome; nothing if no check is among them."""
-    outcomes, parts, reasons = Counter[str](), set[str](), Counter[str]()
+    """Return the summary of the reports of a test run by outcome; empty without any check."""
+    outcomes, components, reasons = Counter[str](), set[str](), Counter[str]()
     for outcome in ("passed", "failed", "xfailed", "xpassed", "skipped"):
         for report in stats.get(outcome, ()):
             match = ID.search(getattr(report, "nodeid", ""))
             if match and (outcome != "passed" or report.when == "call"):
-                parts.add(match[1])
+                components.add(match[1])
                 outcomes[outcome] += 1
                 if outcome == "skipped":
                     reasons[f"skipped: {_reason(report)}"] += 1
@@ -34,7 +34,7 @@ def lines(stats: dict[str, list[Any]]) -> list[str]:
     if not outcomes:
         return []
     ran = outcomes.total() - outcomes["skipped"]
-    head = f"conformance: {ran} checks ran over {len(parts)} parts, {outcomes['skipped']} skipped"
+    head = f"conformance: {ran} checks of {len(components)} components ran, {outcomes['skipped']} were skipped"
     return [head, *(f"  {count} {reason}" for reason, count in sorted(reasons.items()))]
 
 
@@ -43,7 +43,7 @@ def _reason(report: Any) -> str:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Write the lines, once."""
+    """Print the summary once."""
     if not getattr(terminalreporter, "conformance_written", False):
         terminalreporter.conformance_written = True
         for line in lines(terminalreporter.stats):
@@ -51,13 +51,13 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 def attach(test: Callable[..., Any]) -> None:
-    """Put a fixture into the module of a test that lets pytest call the hook above, without a conftest or a plugin."""
+    """Add a fixture to the module of a test that registers the hook above, without a conftest.py or a plugin."""
     import pytest
 
     @pytest.fixture(autouse=True, scope="session")
     def conformance_summary(request: Any) -> None:
         manager = request.config.pluginmanager
-        if not manager.has_plugin(NAME):
-            manager.register(sys.modules[__name__], NAME)
+        if not manager.has_plugin(PLUGIN):
+            manager.register(sys.modules[__name__], PLUGIN)
 
     test.__globals__["conformance_summary"] = conformance_summary

@@ -208,7 +208,7 @@ class Blocks(SamplerSpec):
 
     def traits(self) -> frozenset[str]:
         """Promise to be as exact as what draws a block."""
-        return self.inner.traits() & {"exact-law"}
+        return self.inner.traits() & {"exact-distribution"}
 
     def piecewise(self) -> bool:
         """Tell what what draws a block tells."""
@@ -261,7 +261,7 @@ class FirstHitting(UnmaskingSampler):
 
     def traits(self) -> frozenset[str]:
         """Promise to draw from what the model says, exactly, unless told otherwise."""
-        return frozenset({"exact-law"}) if self.as_said() else frozenset()
+        return frozenset({"exact-distribution"}) if self.as_said() else frozenset()
 
     def build(self) -> Sampler:
         """Return the walk."""
@@ -286,7 +286,7 @@ class Guided(UnmaskingSampler):
 
     def traits(self) -> frozenset[str]:
         """Promise to draw from what the model says, exactly, where there are no constraints."""
-        return frozenset({"exact-law"}) if self.as_said() else frozenset()
+        return frozenset({"exact-distribution"}) if self.as_said() else frozenset()
 
     def piecewise(self) -> bool:
         """Tell that each particle is looked at as a whole."""

@@ -1,51 +1,37 @@
-"""Checks by kind: data, each with a function that takes a situation and fails if the part does wrong there."""
+"""All checks: each has a function that takes a situation and fails if the component violates a property there."""
 
 from __future__ import annotations
 
 from . import (
-    all_kinds as every,
-)
-from . import (
+    all_kinds,
     blocks,
+    embeddings,
     losses,
     models,
+    process_distributions,
+    process_protocols,
     processes,
+    run_components,
     samplers,
     schedules,
     tasks,
-)
-from . import (
-    construction as builds,
-)
-from . import (
-    embeddings as inside,
-)
-from . import (
-    optimizers as optimization,
-)
-from . import (
-    process_distributions as laws,
-)
-from . import (
-    process_methods as verbs,
 )
 from .check import Check
 
 __all__ = ["CHECKS", "Check"]
 
 CHECKS: tuple[Check, ...] = (
-    *every.CHECKS,
-    *builds.CHECKS,
+    *all_kinds.CHECKS,
     *schedules.CHECKS,
     *processes.CHECKS,
-    *laws.CHECKS,
-    *verbs.CHECKS,
+    *process_distributions.CHECKS,
+    *process_protocols.CHECKS,
     *samplers.CHECKS,
     *losses.CHECKS,
     *models.CHECKS,
     *blocks.CHECKS,
-    *inside.CHECKS,
-    *optimization.CHECKS,
+    *embeddings.CHECKS,
+    *run_components.CHECKS,
     *tasks.CHECKS,
 )
 """Every check of the kit. Names are unique within a kind."""

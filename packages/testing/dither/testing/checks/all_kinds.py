@@ -1,4 +1,4 @@
-"""Checks for the options of every kind of part."""
+"""Checks for components of every kind: their options, and what `build` returns."""
 
 from __future__ import annotations
 
@@ -12,71 +12,79 @@ from functools import cache
 from typing import Any, Union, get_args, get_origin
 
 import tomlkit
+import torch
 from pydantic import ValidationError
 from pydantic.errors import PydanticUserError
+from torch import Tensor, nn
 
-from dither.registry import Options
+from dither.registry import Options, Refused
 from dither.registry.config.validation import dump
 from dither.registry.spec.option_docs import docs_of
 
-from ..check_utils import NotApplicable
+from ..check_utils import NotApplicable, assert_equal, seed_cpu
 from ..situations import Situation, default_spec
 from ..traits import unknown_traits
 from .check import checks_of
 
-__all__ = ["CHECKS"]
+__all__ = ["CHECKS", "MODULES"]
 
-SAYS = frozenset({"type", "$ref", "anyOf", "allOf", "oneOf", "enum", "const", "kind"})
-"""Keys of a JSON Schema that say what a value may be; `kind` is how a slot says it."""
+TYPE_KEYS = frozenset({"type", "$ref", "anyOf", "allOf", "oneOf", "enum", "const", "kind"})
+"""Keys of a JSON Schema that restrict a value; `kind` is used for slots."""
+MODULES = ("model", "block", "embedding", "position", "condition", "head")
+"""Kinds whose components are `nn.Module`s."""
 
 
 def options_round_trip(s: Situation) -> None:
-    """Options come back from tables, and from TOML text."""
+    """Options survive a round trip through tables and TOML."""
     table = {"use": s.catalog.pin(s.spec), **dump(s.spec, s.catalog)}
     text = tomlkit.dumps(table)
-    assert s.catalog.parse(s.spec.kind, tomllib.loads(text)) == s.spec, f"{s.spec!r} does not come back from {text!r}"
+    parsed = s.catalog.parse(s.spec.kind, tomllib.loads(text))
+    assert parsed == s.spec, f"{s.spec!r} became {parsed!r}, written as {text!r}"
     again = type(s.spec).model_validate(s.spec.model_dump(), context={"catalog": s.catalog})
-    assert again == s.spec, f"{s.spec!r} does not come back from its own dump"
+    assert again == s.spec, f"{s.spec!r} became {again!r} after model_dump"
 
 
 def unknown_option_refused(s: Situation) -> None:
-    """A mistyped option is an error."""
+    """An unknown option is an error that names it."""
     try:
         s.catalog.parse(s.spec.kind, {"use": s.part.pinned, "no-such-option": 1})
     except ValidationError as error:
         named = "no-such-option" in str(error)
     else:
-        raise AssertionError(f"{s.part.pinned} takes any option")
-    assert named, "the error does not name the option that it refuses"
+        raise AssertionError(f"{s.part.pinned} accepts unknown options")
+    assert named, "the error does not name the unknown option"
 
 
 def summary(s: Situation) -> None:
-    """The first line of the docstring says in one sentence what the part does."""
+    """The first line of the docstring is one sentence of at most 120 characters."""
     line = s.part.summary
     assert line, f"{s.part.pinned} has no docstring"
-    assert len(line) <= 120, f"the summary has {len(line)} letters, at most 120 fit in a list: {line}"
-    assert line.endswith("."), f"the summary is no sentence that ends on its line: {line}"
+    assert len(line) <= 120, f"the summary has {len(line)} characters, at most 120 are allowed: {line}"
+    assert line.endswith("."), f"the summary is not a sentence on one line: {line}"
 
 
 def options_documented(s: Situation) -> None:
-    """A docstring stands under every option, of inner tables too."""
-    tables = list(_tables(s.part.spec))
-    missing = [prefix + key for prefix, table in tables for key in table.model_fields if key not in docs_of(table)]
-    assert not missing, f"{s.part.pinned}: no docstring under {', '.join(missing)}"
+    """Every option has a docstring below it, in nested tables too."""
+    missing = [prefix + key for prefix, table in _tables(s.part.spec) for key in _undocumented(table)]
+    assert not missing, f"{s.part.pinned}: no docstring below {', '.join(missing)}"
+
+
+def _undocumented(table: type[Options]) -> list[str]:
+    documented = docs_of(table)
+    return [key for key in table.model_fields if key not in documented]
 
 
 def options_writable(s: Situation) -> None:
-    """TOML has no null, so None can only ever be a default."""
-    for key, info in (
-        (prefix + key, info) for prefix, t in _tables(s.part.spec) for key, info in t.model_fields.items()
-    ):
-        if not info.is_required() and type(None) in get_args(info.annotation):
-            default = info.get_default(call_default_factory=True, validated_data={})
-            assert default is None, f"{key} may be None, but its default is {default!r}: no file can ask for None"
+    """None is only ever a default, since TOML has no null."""
+    for prefix, table in _tables(s.part.spec):
+        for key, info in table.model_fields.items():
+            if not info.is_required() and type(None) in get_args(info.annotation):
+                default = info.get_default(call_default_factory=True, validated_data={})
+                assert default is None, f"{prefix}{key} may be None but defaults to {default!r}: files cannot set None"
 
 
 def _tables(model: type[Options], prefix: str = "") -> Iterator[tuple[str, type[Options]]]:
-    """Yield the options of a part, and of each table inside them with the keys before it."""
+    """Yield the options of a component and of every nested table, with the prefix of its keys."""
     yield prefix, model
     for key, info in model.model_fields.items():
         union = get_origin(info.annotation) in (Union, types.UnionType)
@@ -85,22 +93,21 @@ def _tables(model: type[Options], prefix: str = "") -> Iterator[tuple[str, type[
                 yield from _tables(inner, f"{prefix}{key}.")
 
 
-def menu_without_torch(s: Situation) -> None:
-    """The module of the Spec does not import torch."""
+def spec_without_torch(s: Situation) -> None:
+    """Importing the module of the Spec does not import torch."""
     module = type(s.spec).__module__
-    if getattr(sys.modules[module], "__spec__", None) is None or module.startswith(
-        "dither.registry.plugins.plugin_files."
-    ):
+    from_file = module.startswith("dither.registry.plugins.plugin_files.")
+    if from_file or getattr(sys.modules[module], "__spec__", None) is None:
         raise NotApplicable(f"{module} is a file, not an installed module")
     imported = _imports_torch(module)
     if imported is None:
         raise NotApplicable(f"{module} is a file, not an installed module")
-    assert not imported, f"importing {module} imports torch, so that lists and errors wait for it"
+    assert not imported, f"importing {module} imports torch, which delays listing and validation"
 
 
 @cache
 def _imports_torch(module: str) -> bool | None:
-    """Import a module in a process of its own; None if there is none of that name."""
+    """Import a module in another process; return None if it does not exist there."""
     code = f"import sys, importlib; importlib.import_module({module!r}); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     if f"No module named {module.partition('.')[0]!r}" in done.stderr:
@@ -109,32 +116,32 @@ def _imports_torch(module: str) -> bool | None:
     return done.stdout.strip() == "True"
 
 
-def described_snippet(s: Situation) -> None:
-    """What `describe` shows as the way to write the part can be read."""
+def snippet_valid(s: Situation) -> None:
+    """The snippet that `describe` shows can be parsed."""
     default_spec(s.part, s.catalog)
 
 
 def json_schema(s: Situation) -> None:
-    """The options have a JSON Schema, so that editors can help with them."""
+    """The options have a JSON Schema with types, for editors."""
     try:
         schema = s.part.spec.model_json_schema()
     except PydanticUserError as error:
-        raise AssertionError(f"{s.part.pinned} has an option of a type that no JSON Schema tells: {error}") from None
-    told = schema.get("properties", {})
-    untold = [key for key in s.part.spec.model_fields if not SAYS & told.get(key, {}).keys()]
-    assert not untold, f"the JSON Schema says nothing of {', '.join(untold)}"
+        raise AssertionError(f"{s.part.pinned} has an option whose type has no JSON Schema: {error}") from None
+    properties = schema.get("properties", {})
+    untyped = [key for key in s.part.spec.model_fields if not TYPE_KEYS & properties.get(key, {}).keys()]
+    assert not untyped, f"the JSON Schema has no type for {', '.join(untyped)}"
     json.dumps(schema, allow_nan=False)
 
 
 def options_frozen(s: Situation) -> None:
-    """Options cannot be changed once they are read, and equal options have one hash wherever they can have one."""
+    """Options are immutable, and equal hashable options have equal hashes."""
     for key in type(s.spec).model_fields:
         before = getattr(s.spec, key)
         try:
             setattr(s.spec, key, before)
         except (ValidationError, TypeError, AttributeError):
             continue
-        raise AssertionError(f"{key} can be set after reading: {s.part.pinned} is not frozen")
+        raise AssertionError(f"{key} can be assigned: {s.part.pinned} is not frozen")
     again = s.catalog.parse(s.spec.kind, {"use": s.part.pinned, **dump(s.spec, s.catalog)})
     if _hash(s.spec) is not None:
         assert _hash(again) == _hash(s.spec), "equal options have different hashes"
@@ -147,50 +154,136 @@ def _hash(spec: Any) -> int | None:
         return None
 
 
-def defaults_apart(s: Situation) -> None:
-    """Two parts with their defaults share no list and no table, which one could change for the other."""
+def defaults_share_nothing(s: Situation) -> None:
+    """Two Specs with defaults share no mutable object."""
     first, second = (default_spec(s.part, s.catalog) for _ in range(2))
     shared = [
         key
         for key in type(first).model_fields
         if _mutable(getattr(first, key)) and getattr(first, key) is getattr(second, key)
     ]
-    assert not shared, f"two default {s.part.pinned} share one {', '.join(shared)}"
-    held = [name for name, value in vars(s.part.spec).items() if not name.startswith("_") and _mutable(value)]
-    held = [name for name in held if name not in ("model_config", "model_fields", "model_computed_fields")]
-    assert not held, f"every {s.part.pinned} shares {', '.join(held)} of its class, which can be changed"
+    assert not shared, f"two default {s.part.pinned} share {', '.join(shared)}"
+    ours = ("model_config", "model_fields", "model_computed_fields")
+    mutable = [name for name, value in vars(s.part.spec).items() if not name.startswith("_") and _mutable(value)]
+    mutable = [name for name in mutable if name not in ours]
+    assert not mutable, f"all {s.part.pinned} share the mutable class attribute {', '.join(mutable)}"
 
 
 def _mutable(value: Any) -> bool:
     return isinstance(value, list | dict | set | bytearray)
 
 
-def promises_checked(s: Situation) -> None:
-    """Every trait that the Spec promises is one that a check looks after."""
-    stray = unknown_traits(s.spec)
-    assert not stray, "; ".join(stray)
+def traits_known(s: Situation) -> None:
+    """Every declared trait is verified by a check."""
+    unknown = unknown_traits(s.spec)
+    assert not unknown, "; ".join(unknown)
 
 
-def revision(s: Situation) -> None:
-    """The revision is a whole number from 1 on, and earlier names are not those of today."""
-    rev = s.part.spec.rev
-    assert type(rev) is int, f"rev is {rev!r}"
-    assert rev >= 1, f"rev is {rev}"
+def builds(s: Situation) -> None:
+    """The component can be built with its defaults."""
+    _built(s)
+
+
+def builds_share_nothing(s: Situation) -> None:
+    """Two components built from the same options share no mutable object."""
+    first, second = _state(_built(s)), _state(_built(s))
+    shared = [name for name, value in first.items() if any(value is other for other in second.values())]
+    assert not shared, f"two built components share {', '.join(shared)}"
+
+
+def _state(built: Any) -> dict[str, Any]:
+    """Return the tensors and mutable attributes of a component by name."""
+    state: dict[str, Any] = dict(_tensors(built)) if isinstance(built, nn.Module) else {}
+    for name, value in vars(built).items() if hasattr(built, "__dict__") else ():
+        if not name.startswith("_") and isinstance(value, list | dict | set | Tensor):
+            state[name] = value
+    return state
+
+
+def keeps_torch_globals(s: Situation) -> None:
+    """Building does not change torch's default dtype, device or gradient mode."""
+
+    def torch_globals() -> tuple[Any, ...]:
+        return torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_default_device()
+
+    before = torch_globals()
+    _built(s)
+    after = torch_globals()
+    if before != after:
+        torch.set_default_dtype(before[0])
+        torch.set_grad_enabled(before[1])
+        torch.set_default_device(before[2])
+    assert before == after, f"building changed dtype, gradient mode or device from {before} to {after}"
+
+
+def seeded_build(s: Situation) -> None:
+    """Torch's seed determines the initial weights."""
+    first, second = _module(s), _module(s)
+    for (key, a), (_, b) in zip(_tensors(first).items(), _tensors(second).items(), strict=True):
+        assert_equal(a, b, f"{key}, built twice with the same seed")
+
+
+def state_dict_round_trip(s: Situation) -> None:
+    """Loading the state dict into another build restores all tensors."""
+    first = _module(s)
+    seed_cpu(s.seed + 1)
+    second = s.spec.build(*s.args)
+    second.load_state_dict(first.state_dict())
+    for key, tensor in _tensors(first).items():
+        assert_equal(_tensors(second)[key], tensor, f"{key} after loading the state dict")
+
+
+def builds_on_meta(s: Situation) -> None:
+    """On the meta device nothing is allocated, and names, shapes and dtypes are those of a real build."""
+    real = _tensors(_module(s))
+    with torch.device("meta"):
+        meta = _tensors(s.spec.build(*s.args))
+    assert meta.keys() == real.keys(), f"on meta: {sorted(meta)}, otherwise {sorted(real)}"
+    for name, tensor in meta.items():
+        assert tensor.is_meta, f"{name} is allocated on {tensor.device} despite the meta device"
+        expected, actual = ((*t.shape, t.dtype) for t in (real[name], tensor))
+        assert actual == expected, f"{name} is {actual} on meta, otherwise {expected}"
+
+
+def _built(s: Situation) -> Any:
+    """Build the component; data may be refused if it is not available."""
+    try:
+        return s.build()
+    except Refused as error:
+        if s.spec.kind != "data":
+            raise
+        raise NotApplicable(f"data not available: {error.problems[0].message}") from None
+
+
+def _module(s: Situation) -> nn.Module:
+    built = s.build()
+    if not isinstance(built, nn.Module):
+        raise NotApplicable("not an nn.Module")
+    return built
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
 CHECKS = (
-    *checks_of("any", options_round_trip, options_frozen, promises_checked, place="options"),
+    *checks_of("any", options_round_trip, options_frozen, traits_known, place="options"),
     *checks_of(
         "any",
         unknown_option_refused,
-        menu_without_torch,
-        described_snippet,
+        spec_without_torch,
+        snippet_valid,
         json_schema,
-        defaults_apart,
-        revision,
+        defaults_share_nothing,
         place="alone",
         examples=1,
     ),
     *checks_of("any", summary, options_documented, options_writable, level="recommended", place="alone", examples=1),
+    *checks_of("any", builds, builds_share_nothing, keeps_torch_globals, place="default", examples=2),
+    *(
+        check
+        for kind in MODULES
+        for check in checks_of(kind, seeded_build, state_dict_round_trip, builds_on_meta, examples=4)
+    ),
 )
-"""The checks for the options of any kind of part."""
+"""Checks for components of every kind."""

@@ -1,4 +1,4 @@
-"""What a check is."""
+"""Declaration of a check."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import Literal
 
 from ..situations import Situation
 
-__all__ = ["Check", "Level", "Place", "checks_of"]
+__all__ = ["EXAMPLES", "Check", "Level", "Place", "checks_of"]
 
 EXAMPLES = 8
-"""Situations in which a check is run."""
+"""Default number of situations per check."""
 Level = Literal["required", "recommended"]
-"""Whether a part that fails is wrong, or could be better; the latter is reported and fails only under `strict`."""
-Place = Literal["options", "part", "default", "alone", "home"]
-"""Which situations a check asks for, see `dither.testing.situations`."""
+"""A recommended check that fails is reported, and fails only under `strict`."""
+Place = Literal["options", "part", "default", "alone", "in-model"]
+"""Which situations to draw; see `dither.testing.situations.situations`."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One property of a part.
+    """One property of a component.
 
     Attributes:
-        name: What holds, in snake case.
-        kind: The kind of part it is about, or "any".
-        run: Raises AssertionError where the property does not hold, `NotApplicable` where it has no meaning.
-        level: Whether a part has to pass.
-        needs: Traits that a part must declare for the question to have a meaning, see `dither.testing.traits`.
-        place: Which situations it asks for.
-        examples: In how many of them it is run; few where it draws a lot in each.
+        name: In snake case; unique within a kind.
+        kind: Kind of component, or "any".
+        run: Raises AssertionError if the property is violated, `NotApplicable` if it has no meaning.
+        level: Whether a component has to pass.
+        needs: Required traits; see `dither.testing.traits`.
+        place: Which situations to draw.
+        examples: Number of situations; few if the check draws many samples in each.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Check:
 
     @property
     def summary(self) -> str:
-        """The first line of what the function says of itself."""
+        """First line of the docstring of the function."""
         return (self.run.__doc__ or "").strip().partition("\n")[0]
 
 
@@ -54,5 +54,5 @@ def checks_of(
     place: Place = "part",
     examples: int = EXAMPLES,
 ) -> tuple[Check, ...]:
-    """Make checks of one kind from functions, named as they are; `needs` lists traits with spaces between them."""
+    """Return checks of one kind, named like their functions; `needs` is a space-separated list of traits."""
     return tuple(Check(f.__name__, kind, f, level, frozenset(needs.split()), place, examples) for f in functions)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from dither.registry import Spec, TokenSpace
@@ -18,170 +18,161 @@ from ..check_utils import (
     check_gradients,
     perturb_parameters,
     random_state,
+    replace_infinite,
 )
 from ..situations import Situation
 from .check import checks_of
 
-__all__ = ["CHECKS", "pieces_behind_cache"]
+__all__ = ["CHECKS", "check_cache"]
 
 
 def _inputs(s: Situation) -> tuple[Any, State, Float[Tensor, " B"], Tensor, dict[str, Tensor]]:
-    """Return a model whose gates are open, a state, a level per sample, the valid positions, and conditions."""
+    """Return a perturbed model, a state, a level per sample, the valid positions, and conditions."""
     state, valid = random_state(s.space, s.clean.valid, s.seed), s.clean.valid
     level = torch.rand(len(valid), generator=torch.Generator().manual_seed(s.seed))
     return perturb_parameters(s.build(), s.seed), state, level, valid, s.clean.cond
 
 
+def _run(model: Any, *inputs: Any, **options: Any) -> Tensor:
+    return replace_infinite(model(*inputs, **options))
+
+
 def raw_output(s: Situation) -> None:
-    """There is a number per id or feature, finite where the vocabulary of the field reaches, and -inf elsewhere."""
+    """The output has one finite value per feature, or per id and -inf outside the vocabulary of the field."""
     model, state, level, valid, cond = _inputs(s)
     out = model(state, level, valid, cond)
     if isinstance(s.space, TokenSpace):
         usable = s.space.usable().expand(*valid.shape, -1)
-        assert out.shape == usable.shape, f"{tuple(out.shape)} instead of {tuple(usable.shape)}"
+        assert out.shape == usable.shape, f"shape {tuple(out.shape)} instead of {tuple(usable.shape)}"
         assert ((out == -torch.inf) == ~usable).all(), "-inf does not mark the ids outside the vocabulary"
         assert out[usable].isfinite().all(), "a logit is not finite"
     else:
-        assert out.shape == state.x.shape, f"{tuple(out.shape)} instead of {tuple(state.x.shape)}"
+        assert out.shape == state.x.shape, f"shape {tuple(out.shape)} instead of {tuple(state.x.shape)}"
         assert out.isfinite().all(), "values are not finite"
 
 
-def head_of_trunk(s: Situation) -> None:
-    """The head over the trunk is the model."""
+def trunk_then_head(s: Situation) -> None:
+    """The model is its head applied to its trunk."""
     model, *inputs = _inputs(s)
-    assert_close(_plain(model.head(model.trunk(*inputs))), _plain(model(*inputs)), "head(trunk(...))")
+    assert_close(replace_infinite(model.head(model.trunk(*inputs))), _run(model, *inputs), "head(trunk(...))")
 
 
 def rows_independent(s: Situation) -> None:
-    """Samples of a batch do not see each other."""
+    """Samples of a batch do not influence each other."""
     model, state, level, valid, cond = _inputs(s)
-    first = {name: told[:1] for name, told in cond.items()}
-    alone = model(state[:1], level[:1], valid[:1], first)
-    other = state.apply(lambda tensor: tensor[:1])
-    other = State(change_values(s.space, other.x, torch.ones_like(valid[:1])), other.masked)
-    pair = State(torch.cat([state.x[:1], other.x]), torch.cat([state.masked[:1], other.masked]))
-    two = {name: torch.cat([told[:1], told[-1:]]) for name, told in cond.items()}
-    both = model(pair, torch.cat([level[:1], level[:1] + 1.0]), torch.cat([valid[:1], torch.ones_like(valid[:1])]), two)
-    assert_close(_plain(both[:1]), _plain(alone), "a sample beside another")
+    alone = _run(model, state[:1], level[:1], valid[:1], {name: value[:1] for name, value in cond.items()})
+    other = change_values(s.space, state.x[:1], torch.ones_like(valid[:1]))
+    pair = State(torch.cat([state.x[:1], other]), torch.cat([state.masked[:1], state.masked[:1]]))
+    conditions = {name: torch.cat([value[:1], value[-1:]]) for name, value in cond.items()}
+    levels, valids = torch.cat([level[:1], level[:1] + 1.0]), torch.cat([valid[:1], torch.ones_like(valid[:1])])
+    assert_close(_run(model, pair, levels, valids, conditions)[:1], alone, "a sample next to another")
 
 
 def padding_inert(s: Situation) -> None:
-    """What stands on padding does not matter to real positions."""
+    """Values of padding do not influence valid positions."""
     model, state, level, valid, cond = _inputs(s)
     if valid.all():
-        raise NotApplicable("nothing is padded")
+        raise NotApplicable("there is no padding")
     other = State(change_values(s.space, state.x, ~valid), state.masked)
-    elsewhere = {name: _on(told, ~valid) for name, told in cond.items()}
-    changed = model(other, level, valid, elsewhere)
-    assert_close(_plain(changed[valid]), _plain(model(state, level, valid, cond)[valid]), "padding shows")
+    changed = {name: value if value.ndim == 1 else value + 1000 * ~valid for name, value in cond.items()}
+    out = _run(model, state, level, valid, cond)
+    assert_close(_run(model, other, level, valid, changed)[valid], out[valid], "other values of padding")
 
 
 def level_per_position(s: Situation) -> None:
-    """One level for a sample is the same as that level at each of its positions."""
+    """One level per sample equals the same level at each of its positions."""
     model, state, level, valid, cond = _inputs(s)
-    each = level[:, None].expand(valid.shape)
-    whole = model(state, level, valid, cond)
-    assert_close(_plain(model(state, each, valid, cond)), _plain(whole), "a constant level per position")
+    out = _run(model, state, level, valid, cond)
+    per_position = level[:, None].expand(valid.shape)
+    assert_close(_run(model, state, per_position, valid, cond), out, "a constant level per position")
 
 
 def state_matters(s: Situation) -> None:
-    """The output follows the state, and the level unless the model or its condition promises to be free of it."""
+    """The output depends on the state, and on the level unless the model or its condition ignores it."""
     model, state, level, valid, cond = _inputs(s)
-    out = _plain(model(state, level, valid, cond))
+    out = _run(model, state, level, valid, cond)
     other = State(change_values(s.space, state.x, valid), torch.zeros_like(state.masked))
-    assert (_plain(model(other, level, valid, cond)) != out)[valid].any(), "the model does not look at the state"
-    changed = (_plain(model(state, level + 1.0, valid, cond)) != out)[valid].any()
-    parts = (s.spec, *(value for _, value in s.spec if isinstance(value, Spec)))
-    free = any("level-free" in part.traits() for part in parts)
-    assert changed or free, "the model does not look at the level"
+    assert (_run(model, other, level, valid, cond) != out)[valid].any(), "the output does not depend on the state"
+    depends = (_run(model, state, level + 1.0, valid, cond) != out)[valid].any()
+    specs = (s.spec, *(value for _, value in s.spec if isinstance(value, Spec)))
+    ignored = any("level-free" in spec.traits() for spec in specs)
+    assert depends or ignored, "the output does not depend on the level"
 
 
 def level_free(s: Situation) -> None:
-    """The output is the same at every level."""
+    """The output does not depend on the level."""
     model, state, level, valid, cond = _inputs(s)
-    assert_close(
-        _plain(model(state, level + 1.0, valid, cond)), _plain(model(state, level, valid, cond)), "another level"
-    )
+    other = _run(model, state, level + 1.0, valid, cond)
+    assert_close(other, _run(model, state, level, valid, cond), "another level")
 
 
 def gradients_reach_all(s: Situation) -> None:
-    """Every weight takes part, with a finite gradient."""
+    """Every parameter affects the output and has a finite gradient."""
     model, *inputs = _inputs(s)
-    check_gradients(model, _plain(model(*inputs)))
+    check_gradients(model, _run(model, *inputs))
 
 
 def runs_on_meta(s: Situation) -> None:
-    """Under the meta device the model runs, and says the shape of its output without computing it."""
+    """On the meta device the model returns an output of the right shape."""
     _, state, level, valid, cond = _inputs(s)
     with torch.device("meta"):
-        model = s.spec.build(*s.given)
-        told = {name: value.to("meta") for name, value in cond.items()}
-        inputs = (state.to("meta"), level.to("meta"), valid.to("meta"), told)
+        model = s.spec.build(*s.args)
+        conditions = {name: value.to("meta") for name, value in cond.items()}
         try:
-            out = model(*inputs)
+            out = model(state.to("meta"), level.to("meta"), valid.to("meta"), conditions)
         except (RuntimeError, NotImplementedError) as error:
-            raise AssertionError(f"the model asks for values: {error}") from None
+            raise AssertionError(f"the model reads values: {error}") from None
     expected = (*valid.shape, s.space.vocab if isinstance(s.space, TokenSpace) else s.space.width)
-    assert out.is_meta, "the output is computed"
-    assert tuple(out.shape) == expected, f"{tuple(out.shape)} on meta instead of {expected}"
+    assert out.is_meta, f"the output is on {out.device}"
+    assert tuple(out.shape) == expected, f"shape {tuple(out.shape)} on meta instead of {expected}"
 
 
 def cached_equals_full(s: Situation) -> None:
-    """Under block-causal attention, a sample in blocks behind a cache gives what the whole gives."""
-    pieces_behind_cache(s, perturb_parameters(s.build(), s.seed), s.spec.facts().block_size)
+    """With block-causal attention, blocks with a cache equal the whole sample."""
+    check_cache(s, perturb_parameters(s.build(), s.seed), s.spec.facts().block_size)
 
 
-def pieces_behind_cache(s: Situation, model: Any, size: int) -> None:
-    """Compare a sample at once with the same block by block; samples of two blocks or more have something to say."""
+def check_cache(s: Situation, model: Any, size: int) -> None:
+    """Compare a sample as a whole with its blocks after a cache."""
     if size >= s.space.length:
-        raise NotApplicable("the sample is no longer than a block")
+        raise NotApplicable("the sample is not longer than a block")
     valid = torch.ones_like(s.clean.valid)
     state = random_state(s.space, valid, s.seed)
     level = torch.rand(len(valid), generator=torch.Generator().manual_seed(s.seed))
     cache, blocks, cond = model.new_cache(), [], s.clean.cond
     with torch.no_grad():
-        whole = model(state, level, valid, cond)
+        whole = _run(model, state, level, valid, cond)
         for start in range(0, valid.shape[1], size):
-            stop = min(start + size, valid.shape[1])
-            piece = State(state.x[:, start:stop], state.masked[:, start:stop])
-            blocks.append(model(piece, level, valid[:, start:stop], cond, cache=cache))
-            model.trunk(piece, level, valid[:, start:stop], cond, cache=cache, keep=True)
-    assert_close(_plain(torch.cat(blocks, 1)), _plain(whole), "block by block behind a cache")
+            part = slice(start, min(start + size, valid.shape[1]))
+            block = State(state.x[:, part], state.masked[:, part])
+            blocks.append(_run(model, block, level, valid[:, part], cond, cache=cache))
+            model.trunk(block, level, valid[:, part], cond, cache=cache, keep=True)
+    assert_close(torch.cat(blocks, 1), whole, "blocks with a cache")
 
 
 def context_equals_cache(s: Situation) -> None:
-    """Every block behind the clean ones of a context, at once, is what it is behind a cache that remembers them."""
+    """All blocks at once with a clean context equal single blocks with a cache of the clean ones."""
     model, size = perturb_parameters(s.build(), s.seed), s.spec.facts().block_size
     valid = torch.ones_like(s.clean.valid)
     noised, clean = (random_state(s.space, valid, seed).x for seed in (s.seed, s.seed + 1))
     rows, length = valid.shape
-    each = torch.rand(rows, -(-length // size), generator=torch.Generator().manual_seed(s.seed))
-    level, done = each.repeat_interleave(size, 1)[:, :length], torch.zeros(rows)
+    levels = torch.rand(rows, -(-length // size), generator=torch.Generator().manual_seed(s.seed))
+    per_position, zero = levels.repeat_interleave(size, 1)[:, :length], torch.zeros(rows)
     cache, blocks, cond = model.new_cache(), [], s.clean.cond
     with torch.no_grad():
-        whole = model(State.of(noised), level, valid, cond, context=Context(State.of(clean), done))
+        whole = _run(model, State.of(noised), per_position, valid, cond, context=Context(State.of(clean), zero))
         for number, start in enumerate(range(0, length, size)):
             part = slice(start, min(start + size, length))
-            blocks.append(model(State.of(noised[:, part]), each[:, number], valid[:, part], cond, cache=cache))
-            model.trunk(State.of(clean[:, part]), done, valid[:, part], cond, cache=cache, keep=True)
-    assert_close(_plain(torch.cat(blocks, 1)), _plain(whole), "block by block behind a cache, and all beside a context")
-
-
-def _on(told: Tensor, where: Bool[Tensor, "B L"]) -> Tensor:
-    """Change numbers per position at some positions; labels stay."""
-    return told if told.ndim == 1 else told + 1000 * where
-
-
-def _plain(out: Tensor) -> Tensor:
-    """-inf marks ids that cannot be; as 0 it compares."""
-    return out.masked_fill(out == -torch.inf, 0.0)
+            blocks.append(_run(model, State.of(noised[:, part]), levels[:, number], valid[:, part], cond, cache=cache))
+            model.trunk(State.of(clean[:, part]), zero, valid[:, part], cond, cache=cache, keep=True)
+    assert_close(torch.cat(blocks, 1), whole, "blocks with a cache, compared with a context")
 
 
 CHECKS = (
     *checks_of(
         "model",
         raw_output,
-        head_of_trunk,
+        trunk_then_head,
         rows_independent,
         padding_inert,
         level_per_position,
@@ -192,4 +183,4 @@ CHECKS = (
     *checks_of("model", runs_on_meta, examples=3),
     *checks_of("model", cached_equals_full, context_equals_cache, needs="block-causal tokens one-field"),
 )
-"""The checks for models."""
+"""Checks for models."""

@@ -1,4 +1,4 @@
-"""Checks of the law of a process: its two ends, its way in, its way back, and what raw output means.
+"""Checks for the distributions of processes: both ends, forward and reverse steps, and prediction targets.
 
 Letters: B batch, L length, M features, N draws, V vocabulary.
 """
@@ -23,15 +23,15 @@ from .check import checks_of
 __all__ = ["CHECKS"]
 
 DRAWS = 2000
-"""How often each sample is drawn."""
-SMALL = 0.05
-"""What the defaults may leave: noise at t = 0, signal at t = 1."""
+"""Draws per sample."""
+MAX_REST = 0.05
+"""Noise at t = 0 and signal at t = 1 that the defaults may leave."""
 POSITIONS = 4
-"""Positions of a sample that are looked at."""
+"""Positions per sample that are tested."""
 
 
 def _many(s: Situation) -> Clean:
-    """Return the first sample of the batch, many times."""
+    """Return many copies of the first sample of the batch."""
     many: Clean = s.clean[:1].apply(lambda tensor: tensor.expand(DRAWS, *tensor.shape[1:]).clone())
     return many
 
@@ -41,121 +41,121 @@ def _at(t: float) -> Float[Tensor, " N"]:
 
 
 def _forward(noised: Noised, noise: Noise) -> Float[Tensor, "L V"]:
-    """Return q(x_t | x_0) of the first sample at a noise, one row per position."""
+    """Return q(x_t | x_0) of the first sample for some noise, one row per position."""
     assert noised.prior is not None
-    stays = one_hot(noised.x0[:1], noised.prior.shape[-1]).double()
-    alpha, lost = (part[:1].double()[..., None] for part in (noise.alpha(noised.x0), noise.one_minus_alpha(noised.x0)))
-    return (alpha * stays + lost * noised.prior.double())[0]
+    same = one_hot(noised.x0[:1], noised.prior.shape[-1]).double()
+    alpha, rest = (part[:1].double()[..., None] for part in (noise.alpha(noised.x0), noise.one_minus_alpha(noised.x0)))
+    return (alpha * same + rest * noised.prior.double())[0]
 
 
 def _free(noised: Noised) -> list[int]:
-    """Return some positions on which the process acts."""
+    """Return some positions that the process changes."""
     free = ~noised.fixed[0].flatten(1).any(-1) if noised.fixed.ndim > 2 else ~noised.fixed[0]
-    found = free.nonzero()[:, 0].tolist()[:POSITIONS]
-    if not found:
-        raise NotApplicable("the process acts on none of the positions")
-    return list(found)
+    positions: list[int] = free.nonzero()[:, 0].tolist()[:POSITIONS]
+    if not positions:
+        raise NotApplicable("all positions are fixed")
+    return positions
 
 
 def q_normalised(s: Situation) -> None:
-    """The rows of q(x_t | x_0) are at least 0 and sum to 1, on usable ids only."""
+    """q(x_t | x_0) is a probability distribution over the vocabulary of the field."""
     process: Any = s.build()
     for t in (0.0, 0.4, 1.0):
         noised = process.corrupt(s.clean, torch.full((len(s.clean.valid),), t))
-        assert noised.prior is not None, "a token process says where moved tokens land"
+        assert noised.prior is not None, "a token process requires a prior"
         q = _forward(noised, noised.noise)
         assert (q >= 0).all(), f"q is negative at t = {t}"
-        assert_close(q.sum(-1), torch.ones_like(q[:, 0]), f"rows of q at t = {t}", atol=1e-5)
+        assert_close(q.sum(-1), torch.ones_like(q[:, 0]), f"sums of q at t = {t}", atol=1e-5)
         usable = process.space.usable().expand(len(q), -1)
-        assert not (q[~usable] > 0).any(), f"q puts ids outside the vocabulary at t = {t}"
+        assert not (q[~usable] > 0).any(), f"q is positive outside the vocabulary at t = {t}"
 
 
 def clean_at_zero(s: Situation) -> None:
-    """At t = 0, with the defaults, nearly all of x_0 is there."""
+    """With the defaults, x_t at t = 0 is nearly x_0."""
     process, many = s.build(), _many(s)
     noised = process.corrupt(many, _at(0.0))
-    lost = float(noised.noise.one_minus_alpha(many.x0).max())
-    assert lost <= SMALL, f"1 - alpha is {lost:.3f} at t = 0"
+    rest = float(noised.noise.one_minus_alpha(many.x0).max())
+    assert rest <= MAX_REST, f"1 - alpha is {rest:.3f} at t = 0"
     if noised.eps is not None:
-        assert_close(noised.state.x, many.x0 * (1 - lost) ** 0.5, "x at t = 0", atol=6 * lost**0.5 + 1e-5)
+        assert_close(noised.state.x, many.x0 * (1 - rest) ** 0.5, "x at t = 0", atol=6 * rest**0.5 + 1e-5)
         return
-    touched = noised.state.masked | (noised.state.x != many.x0)
-    share = touched.double().mean().item()
+    changed = noised.state.masked | (noised.state.x != many.x0)
+    share = changed.double().mean().item()
     if isinstance(process.space, TokenSpace):
-        assert share <= lost + 5 * (lost / DRAWS) ** 0.5, f"{share:.3f} of the ids have changed at t = 0"
+        assert share <= rest + 5 * (rest / DRAWS) ** 0.5, f"{share:.3f} of the ids differ at t = 0"
     else:
-        assert share <= max(2 * lost, SMALL), f"{share:.3f} of the values are hidden at t = 0"
+        assert share <= max(2 * rest, MAX_REST), f"{share:.3f} of the values are masked at t = 0"
 
 
 def prior_at_one(s: Situation) -> None:
-    """At t = 1, with the defaults, nearly nothing of x_0 is left: the state is as `prior` draws it."""
+    """With the defaults, x_t at t = 1 hardly depends on x_0 and follows the distribution of `prior`."""
     process, many = s.build(), _many(s)
     noised, start = process.corrupt(many, _at(1.0)), process.prior(many)
-    left = float(noised.noise.alpha(many.x0).max())
-    assert left <= SMALL, f"alpha is {left:.3f} at t = 1, where sampling starts as if it were 0"
+    signal = float(noised.noise.alpha(many.x0).max())
+    assert signal <= MAX_REST, f"alpha is {signal:.3f} at t = 1, but sampling starts with alpha = 0"
     for name, state in (("corrupt at t = 1", noised.state), ("prior", start)):
-        slack = left if state is noised.state else 0.0
+        slack = signal if state is noised.state else 0.0
         if noised.prior is not None:
-            for place in _free(noised):
-                law = noised.prior.expand(many.x0.shape[1], -1)[place].double()
-                seen = torch.bincount(state.x[:, place], minlength=len(law)).double() / DRAWS
-                off = (seen - law).abs().max().item()
-                allowed = slack + 5 * ((slack + float((law * (1 - law)).max())) / DRAWS) ** 0.5
-                assert off <= allowed, f"{name}: ids {seen.tolist()}, the prior says {law.tolist()}"
+            for i in _free(noised):
+                p = noised.prior.expand(many.x0.shape[1], -1)[i].double()
+                shares = torch.bincount(state.x[:, i], minlength=len(p)).double() / DRAWS
+                error = (shares - p).abs().max().item()
+                allowed = slack + 5 * ((slack + float((p * (1 - p)).max())) / DRAWS) ** 0.5
+                assert error <= allowed, f"{name}: ids {shares.tolist()}, the prior is {p.tolist()}"
         elif noised.eps is not None:
             noisy = ~noised.fixed if state.noisy is None else state.noisy
-            assert_normal(state.x[noisy], name, slack=4 * left**0.5)
+            assert_normal(state.x[noisy], name, slack=4 * signal**0.5)
         else:
-            shown = (~state.masked & ~many.fixed).double().mean().item()
-            assert shown <= slack + 5 * (slack / DRAWS) ** 0.5, f"{name}: {shown:.3f} of the values are not hidden"
+            visible = (~state.masked & ~many.fixed).double().mean().item()
+            assert visible <= slack + 5 * (slack / DRAWS) ** 0.5, f"{name}: {visible:.3f} of the values are not masked"
 
 
 def chapman_kolmogorov(s: Situation) -> None:
-    """From t back to s, told the truth, values follow q(x_s | x_0) again."""
+    """A step from t to s with an ideal prediction follows q(x_s | x_0)."""
     process, many = s.build(), _many(s)
     late, early = process.schedule(_at(0.8)), process.schedule(_at(0.4))
     noised = process.corrupt(many, _at(0.8))
     predict = s.spec.facts(s.space).predict
-    told = process.read(ideal_output(predict, noised, getattr(process.space, "vocab", 0)), noised.state, noised.noise)
-    back: State = process.step(noised.state, told, late, early, many)
+    pred = process.read(ideal_output(predict, noised, getattr(process.space, "vocab", 0)), noised.state, noised.noise)
+    back: State = process.step(noised.state, pred, late, early, many)
     if noised.prior is not None:
         q = _forward(noised, early)
-        for place in _free(noised):
-            assert_follows(back.x[:, place], q[place], f"x_s at position {place}, from x_t and the truth")
+        for i in _free(noised):
+            assert_follows(back.x[:, i], q[i], f"x_s at position {i} with an ideal prediction")
     elif noised.eps is not None:
         a, b = early.alpha(many.x0).sqrt(), early.one_minus_alpha(many.x0).sqrt()
         free = noised.target_mask & (b > 1e-3)
         if free.any():
-            assert_normal(((back.x - a * many.x0) / b)[free], "the noise of x_s, from x_t and the truth", slack=0.01)
+            assert_normal(((back.x - a * many.x0) / b)[free], "the noise of x_s with an ideal prediction", slack=0.01)
     else:
-        there = process.corrupt(many, _at(0.4)).state.masked
-        off = (back.masked.double().mean(0) - there.double().mean(0)).abs().max().item()
-        assert off <= 5 * (0.5 / DRAWS) ** 0.5, f"the share hidden at s, stepping back from t, is {off:.3f} off"
-        assert_close(back.x[~back.masked], many.x0[~back.masked], "what is filled in from the truth", atol=1e-5)
+        forward = process.corrupt(many, _at(0.4)).state.masked
+        error = (back.masked.double().mean(0) - forward.double().mean(0)).abs().max().item()
+        assert error <= 5 * (0.5 / DRAWS) ** 0.5, f"the masked share after a step from t to s is off by {error:.3f}"
+        assert_close(back.x[~back.masked], many.x0[~back.masked], "revealed values", atol=1e-5)
 
 
 def reverse_step(s: Situation) -> None:
-    """A step draws from the sum over x_0 of p(x_0 | x_t) q(x_s | x_t, x_0), worked out by brute force."""
+    """A step follows the sum over x_0 of p(x_0 | x_t) q(x_s | x_t, x_0), computed by brute force."""
     process = s.build()
     noised = process.corrupt(s.clean[:1], torch.tensor([0.7]))
     same = noised.apply(lambda tensor: tensor.expand(DRAWS, *tensor.shape[1:]) if len(tensor) == 1 else tensor)
     many = s.clean[:1].apply(lambda tensor: tensor.expand(DRAWS, *tensor.shape[1:]))
     late, early = process.schedule(_at(0.7)), process.schedule(_at(0.3))
     raw = random_output(process.space, s.clean.valid[:1], s.seed).expand(DRAWS, -1, -1)
-    belief = process.read(raw, same.state, late)
-    back = process.step(same.state, belief, late, early, many)
-    p0 = belief.log_clean()[0].double().exp()
+    pred = process.read(raw, same.state, late)
+    back = process.step(same.state, pred, late, early, many)
+    p0 = pred.log_clean()[0].double().exp()
     assert noised.prior is not None
-    for place in _free(noised):
-        prior = noised.prior.expand(many.x0.shape[1], -1)[place].double()
-        law = _reverse(p0[place], prior, noised.state.x[0, place], late.sigma[0].double(), early.sigma[0].double())
-        assert_follows(back.x[:, place], law, f"x_s at position {place}")
+    for i in _free(noised):
+        prior = noised.prior.expand(many.x0.shape[1], -1)[i].double()
+        expected = _reverse(p0[i], prior, noised.state.x[0, i], late.sigma[0].double(), early.sigma[0].double())
+        assert_follows(back.x[:, i], expected, f"x_s at position {i}")
 
 
 def _reverse(
     p0: Float[Tensor, " V"], prior: Float[Tensor, " V"], x: Tensor, sigma_t: Tensor, sigma_s: Tensor
 ) -> Float[Tensor, " V"]:
-    """Return p(x_s | x_t) from transition matrices, by Bayes' rule."""
+    """Return p(x_s | x_t) from transition matrices by Bayes' rule."""
     eye = torch.eye(len(prior), dtype=torch.float64)
     to_s = (-sigma_s).exp() * eye - (-sigma_s).expm1() * prior
     from_s = ((sigma_s - sigma_t).exp() * eye - (sigma_s - sigma_t).expm1() * prior)[:, x]
@@ -164,32 +164,28 @@ def _reverse(
     return p0 @ posterior
 
 
-def meaning_is_exact(s: Situation) -> None:
-    """What a perfect model of a tiny law says is read as the true p(x_0 | x_t) and the true score."""
+def predictions_are_exact(s: Situation) -> None:
+    """The raw output of an exact model becomes the true p(x_0 | x_t) and the true score."""
     if list(s.spec.check(SPACE)):
-        raise NotApplicable("the process does not take three ids at two positions")
+        raise NotApplicable("the process does not support the toy distribution")
     process, facts = s.spec.build(SPACE), s.spec.facts(SPACE)
     draws = torch.randint(3, (64, 2), generator=torch.Generator().manual_seed(s.seed))
     noised = process.corrupt(Clean.of(draws), torch.full((64,), 0.5))
     truth = exact_outputs(noised.state, noised.noise, noised.prior)
     if facts.predict not in truth:
-        raise NotApplicable(f'what would be true is not known for predict = "{facts.predict}"')
+        raise NotApplicable(f'the ideal output is unknown for predict = "{facts.predict}"')
     pred = process.read(truth[facts.predict].float(), noised.state, noised.noise)
-    assert_close(
-        pred.log_clean().double().exp(), truth["posterior"].exp(), "p(x_0 | x_t) of a perfect model", atol=2e-3
-    )
-    told = noised.target_mask[..., None] & (
-        truth["score"] < 12
-    )  # a score of exp(12) is beyond what float32 tells apart
-    score, expected = (part[told.expand(part.shape)].exp() for part in (pred.log_score().double(), truth["score"]))
+    assert_close(pred.log_clean().double().exp(), truth["posterior"].exp(), "p(x_0 | x_t) of an exact model", atol=2e-3)
+    finite = noised.target_mask[..., None] & (truth["score"] < 12)  # beyond exp(12) float32 is too coarse
+    score, expected = (part[finite.expand(part.shape)].exp() for part in (pred.log_score().double(), truth["score"]))
     torch.testing.assert_close(
-        score, expected, rtol=5e-3, atol=2e-3, msg=lambda text: f"the score of a perfect model: {text}"
+        score, expected, rtol=5e-3, atol=2e-3, msg=lambda text: f"the score of an exact model: {text}"
     )
 
 
 CHECKS = (
-    *checks_of("process", q_normalised, reverse_step, meaning_is_exact, needs="tokens", examples=5),
+    *checks_of("process", q_normalised, reverse_step, predictions_are_exact, needs="tokens", examples=5),
     *checks_of("process", chapman_kolmogorov, examples=5),
     *checks_of("process", clean_at_zero, prior_at_one, place="default", examples=4),
 )
-"""The checks for the law of processes."""
+"""Checks for the distributions of processes."""

@@ -1,4 +1,4 @@
-"""Checks for samplers, with a stand-in for the model. Letters: B batch, L length, M features."""
+"""Checks for samplers, with random and exact models. Letters: B batch, L length, M features."""
 
 from __future__ import annotations
 
@@ -8,11 +8,19 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from dither.registry import FeatureSpace, TokenSpace
+from dither.registry import FeatureSpace
 from dither.registry.flow.records import Clean, State
 from dither.registry.kinds.component_info import ModelFacts
 
-from ..check_utils import NotApplicable, assert_close, assert_equal, clean_ids, random_output, seed_cpu
+from ..check_utils import (
+    NotApplicable,
+    assert_clean,
+    assert_close,
+    assert_equal,
+    random_output,
+    seed_cpu,
+    without_truth,
+)
 from ..situations import Situation, default_spec
 from ..toy_distributions import (
     PROBABILITIES,
@@ -26,26 +34,24 @@ from ..toy_distributions import (
 )
 from .check import checks_of
 
-__all__ = ["CHECKS", "RandomModel"]
+__all__ = ["CHECKS"]
 
 ROWS = 1500
-NUMBERS = FeatureSpace(2, 2)
+FEATURES = FeatureSpace(2, 2)
 
 
-class RandomModel:
-    """A `Session` whose model says the same at every time, and remembers how many positions are finished."""
+class RandomSession:
+    """A `Session` with the same random output at every time."""
 
     def __init__(self, process: Any, seed: int) -> None:
-        self.process, self.seed, self.remembered = process, seed, 0
+        self.process, self.seed = process, seed
 
     def __call__(self, state: State, t: Float[Tensor, "B *L"]) -> Any:
-        """Denoise."""
         raw = random_output(self.process.space, torch.ones(state.x.shape[:2], dtype=torch.bool), self.seed)
         return self.process.read(raw, state, self.process.schedule(t))
 
     def append(self, x: Shaped[Tensor, "B L"]) -> None:
-        """Count."""
-        self.remembered += x.shape[1]
+        pass
 
 
 def _run_sampler(s: Situation, like: Clean | None = None) -> tuple[Any, Clean, list[Tensor]]:
@@ -53,110 +59,113 @@ def _run_sampler(s: Situation, like: Clean | None = None) -> tuple[Any, Clean, l
     like = s.clean if like is None else like
     sampler = s.build()
     seed_cpu(s.seed)
-    states = [x.clone() for x in sampler(process, RandomModel(process, s.seed), like)]
-    assert states, "nothing is yielded"
+    states = [x.clone() for x in sampler(process, RandomSession(process, s.seed), like)]
+    assert states, "the sampler yields nothing"
     return process, like, states
 
 
 def yields_samples(s: Situation) -> None:
-    """Every state on the way is a whole sample."""
+    """Every yielded state has the shape and dtype of a sample."""
     _, like, states = _run_sampler(s)
     for x in states:
-        assert x.shape == like.x0.shape, f"a state has the shape {tuple(x.shape)} for {tuple(like.x0.shape)}"
-        assert x.dtype == like.x0.dtype, f"a state is {x.dtype} for {like.x0.dtype}"
+        assert x.shape == like.x0.shape, f"a state has shape {tuple(x.shape)}, not {tuple(like.x0.shape)}"
+        assert x.dtype == like.x0.dtype, f"a state is {x.dtype}, not {like.x0.dtype}"
 
 
 def ends_clean(s: Situation) -> None:
-    """The last state holds clean ids, or finite features."""
-    process, like, (*_, x) = _run_sampler(s)
-    if isinstance(process.space, TokenSpace):
-        assert clean_ids(process.space, x)[~like.fixed].all(), "MASK, PAD or ids outside the vocabulary are left"
-    else:
-        assert x.isfinite().all(), "values are not finite"
+    """The last state contains clean ids, or finite features."""
+    process, like, states = _run_sampler(s)
+    assert_clean(process.space, states[-1], like, "the last state")
 
 
 def fixed_untouched(s: Situation) -> None:
-    """Known values and padding are never changed on the way."""
+    """Known values and padding are never changed."""
     _, like, states = _run_sampler(s)
     for number, x in enumerate(states):
         assert_equal(x[like.fixed], like.x0[like.fixed], f"fixed values in state {number}")
 
 
 def truth_unseen(s: Situation) -> None:
-    """The truth of what is not fixed plays no part."""
+    """Samples do not depend on values that are not given."""
     process, like, states = _run_sampler(s)
     start = process.prior(like)
-    taken = start.masked if s.given[0].prior == "hidden" else start.noisy
-    if taken is not None and not torch.equal(taken, ~like.fixed):
-        raise NotApplicable("the process shows a part of the truth on purpose")
-    blank_batch = Clean(torch.where(like.fixed, like.x0, torch.zeros_like(like.x0)), like.valid, like.known, like.cond)
-    _, _, others = _run_sampler(s, blank_batch)
-    assert_equal(others[-1], states[-1], "samples drawn without the truth at hand")
+    unknown = start.masked if s.args[0].prior == "hidden" else start.noisy
+    if unknown is not None and not torch.equal(unknown, ~like.fixed):
+        raise NotApplicable("the process shows a part of the truth by design")
+    _, _, others = _run_sampler(s, without_truth(like, like.fixed))
+    assert_equal(others[-1], states[-1], "samples without the truth")
 
 
 def seeded(s: Situation) -> None:
-    """The global seed decides what is drawn, and nothing else does."""
+    """Torch's seed determines all draws."""
     (_, _, first), (_, _, second) = _run_sampler(s), _run_sampler(s)
-    assert len(first) == len(second), f"{len(first)} states, then {len(second)} under the same seed"
-    assert_equal(second[-1], first[-1], "samples under one seed")
+    assert len(first) == len(second), f"{len(first)} states, then {len(second)} with the same seed"
+    assert_equal(second[-1], first[-1], "samples with the same seed")
 
 
-def oracle_law(s: Situation) -> None:
-    """Told the truth of a tiny law, the defaults draw from that law, or nearly so."""
-    _oracle(s)
+def samples_exact_distribution(s: Situation) -> None:
+    """With an exact model and the default options, samples follow the true distribution, or nearly so."""
+    _sample_exact_models(s)
 
 
-def oracle_law_exact(s: Situation) -> None:
-    """Told the truth of a tiny law, it draws from that law with any options."""
-    _oracle(s)
+def samples_exact_distribution_with_any_options(s: Situation) -> None:
+    """With an exact model, samples follow the true distribution for any options."""
+    _sample_exact_models(s)
 
 
-def _oracle(s: Situation) -> None:
-    """Walk every installed process that suits the sampler, and compare what comes out with what is true."""
-    ran = 0
+def _sample_exact_models(s: Situation) -> None:
+    """Sample with an exact model under every installed process that the sampler supports."""
+    ran = False
     for part in s.catalog.parts("process"):
         spec: Any = default_spec(part, s.catalog)
-        if not list(spec.check(SPACE)) and _suits(s.spec, spec.facts(SPACE)):
-            _oracle_of_tokens(s, spec)
-            ran += 1
-        elif not list(spec.check(NUMBERS)) and _suits(s.spec, spec.facts(NUMBERS)):
-            _oracle_of_numbers(s, spec)
-            ran += 1
+        if not list(spec.check(SPACE)) and _supports(s.spec, spec.facts(SPACE)):
+            _check_tokens(s, spec)
+        elif not list(spec.check(FEATURES)) and _supports(s.spec, spec.facts(FEATURES)):
+            _check_features(s, spec)
+        else:
+            continue
+        ran = True
     if not ran:
-        raise NotApplicable("no process is installed that it could walk back over a tiny law")
+        raise NotApplicable("no installed process supports the sampler and a toy distribution")
 
 
-def _suits(spec: Any, process: Any) -> bool:
-    """Whether some model would do for the sampler: one that knows the truth has blocks of any size."""
-    return any(not list(spec.check(process, ModelFacts(size))) for size in (None, *range(1, 17)))
+def _supports(spec: Any, process: Any) -> bool:
+    """Whether the sampler accepts the process with some model; an exact one has blocks of any size."""
+    sizes = (None, *range(1, 17), *(value for _, value in spec if type(value) is int))
+    return any(not list(spec.check(process, ModelFacts(size))) for size in sizes)
 
 
-def _oracle_of_tokens(s: Situation, spec: Any) -> None:
+def _check_tokens(s: Situation, spec: Any) -> None:
     process, facts, like = spec.build(SPACE), spec.facts(SPACE), blank_batch(ROWS)
     seed_cpu(s.seed)
     prior = process.corrupt(like, torch.ones(ROWS)).prior
     (*_, x) = s.spec.build()(process, OracleSession(process, facts.predict, prior), like)
     drawn = outcome_index(x)
-    assert (drawn >= 0).all(), f'ids that are not clean are left under "{spec.name}"'
-    assert_follows(drawn, PROBABILITIES, f'samples under "{spec.name}", told the truth')
+    assert (drawn >= 0).all(), f'process "{spec.name}": MASK remains in samples'
+    assert_follows(drawn, PROBABILITIES, f'process "{spec.name}": samples of an exact model')
 
 
-def _oracle_of_numbers(s: Situation, spec: Any) -> None:
-    """Numbers that are normal about 2 with standard deviation 0.5; a model that knows so."""
-    process, facts = spec.build(NUMBERS), spec.facts(NUMBERS)
-    like = Clean.of(torch.zeros(ROWS, NUMBERS.length, NUMBERS.width))
+def _check_features(s: Situation, spec: Any) -> None:
+    """Features with mean 2 and standard deviation 0.5."""
+    process, facts = spec.build(FEATURES), spec.facts(FEATURES)
+    like = Clean.of(torch.zeros(ROWS, FEATURES.length, FEATURES.width))
     seed_cpu(s.seed)
     (*_, x) = s.spec.build()(process, NormalSession(process, facts.predict, 2.0, 0.5), like)
-    if facts.prior == "hidden":  # filled in with the mean: no law is drawn from
-        assert_close(x, torch.full_like(x, 2.0), f'what is filled in under "{spec.name}"')
-    else:
-        # Few steps lose some variance: each takes x_0 for its mean.
-        assert_normal(x.flatten(), f'samples under "{spec.name}", told the truth', mean=2.0, std=0.5, slack=0.3)
+    what = f'process "{spec.name}": samples of an exact model'
+    if facts.prior == "hidden":  # masked values become their mean
+        assert_close(x, torch.full_like(x, 2.0), what)
+    else:  # few steps reduce the variance, since each replaces x_0 by its mean
+        assert_normal(x.flatten(), what, mean=2.0, std=0.5, slack=0.3)
 
 
 CHECKS = (
     *checks_of("sampler", yields_samples, ends_clean, fixed_untouched, truth_unseen, seeded, examples=5),
-    *checks_of("sampler", oracle_law, place="alone", examples=1),
-    *checks_of("sampler", oracle_law_exact, needs="exact-law", place="options", examples=3),
+    *checks_of("sampler", samples_exact_distribution, place="alone", examples=1),
+    *checks_of(
+        "sampler",
+        samples_exact_distribution_with_any_options,
+        needs="exact-distribution",
+        examples=3,
+    ),
 )
-"""The checks for samplers."""
+"""Checks for samplers."""

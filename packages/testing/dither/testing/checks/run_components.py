@@ -1,0 +1,135 @@
+"""Checks for the components of a run: optimizers, learning-rate schedules, metrics and trackers."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dither.registry.flow.protocols import Picture, PredictionMetric, Tracker
+from dither.registry.flow.records import Measured
+
+from ..check_utils import NotApplicable, assert_equal, assert_unchanged, seed_cpu, snapshot
+from ..situations import Situation, default_spec
+from .check import checks_of
+
+__all__ = ["CHECKS"]
+
+
+def _step(module: torch.nn.Module, optimizer: torch.optim.Optimizer, x: Tensor) -> None:
+    optimizer.zero_grad()
+    (module(x) - 1.0).square().sum().backward()
+    optimizer.step()
+
+
+def _batch(s: Situation) -> Tensor:
+    return torch.randn(8, 3, generator=torch.Generator().manual_seed(s.seed))
+
+
+def step_changes_weights(s: Situation) -> None:
+    """A step changes every trainable parameter to finite values, and no other."""
+    (module,) = s.args
+    optimizer = s.build()
+    before = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+    for _ in range(2):
+        _step(module, optimizer, _batch(s))
+    for name, parameter in module.named_parameters():
+        assert parameter.isfinite().all(), f"{name} is not finite after two steps"
+        changed, trainable = not torch.equal(parameter, before[name]), parameter.requires_grad
+        assert changed == trainable, f"{name} changed: {changed}; trainable: {trainable}"
+
+
+def parameters_once(s: Situation) -> None:
+    """The parameter groups contain each trainable parameter once."""
+    (module,) = s.args
+    grouped = [id(parameter) for group in s.build().param_groups for parameter in group["params"]]
+    expected = [id(parameter) for parameter in module.parameters() if parameter.requires_grad]
+    assert sorted(grouped) == sorted(expected), f"{len(grouped)} parameters in groups, {len(expected)} are trainable"
+
+
+def resumes(s: Situation) -> None:
+    """A new optimizer continues from a saved state."""
+    (module,) = s.args
+    first = s.build()
+    _step(module, first, _batch(s))
+    weights = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    saved = torch.utils._pytree.tree_map(lambda v: v.clone() if isinstance(v, Tensor) else v, first.state_dict())
+    _step(module, first, _batch(s))
+    expected = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    module.load_state_dict(weights)
+    second = s.build()
+    second.load_state_dict(saved)
+    _step(module, second, _batch(s))
+    for name, tensor in module.state_dict().items():
+        assert_equal(tensor, expected[name], f"{name} after a step from the saved state")
+
+
+def factor_valid(s: Situation) -> None:
+    """The factor is finite and not negative, positive at some step, and a pure function of the step."""
+    (steps,) = s.args
+    schedule = s.build()
+    factors = [schedule(step) for step in range(steps)]
+    wrong = [(step, factor) for step, factor in enumerate(factors) if not (math.isfinite(factor) and factor >= 0)]
+    assert not wrong, f"invalid (step, factor): {wrong[:3]}"
+    assert max(factors) > 0, "the factor is 0 at every step"
+    again = [schedule(step) for step in reversed(range(steps))]
+    assert again == factors[::-1], "the factor depends on earlier calls"
+
+
+def metric_values(s: Situation) -> None:
+    """The metric returns finite, reproducible numbers by name, and does not modify its inputs."""
+    metric, before = s.build(), snapshot(s.clean)
+    values = [_compute(s, metric, s.clean) for _ in range(2)]
+    assert values[0], "the metric returns no values"
+    for name, value in values[0].items():
+        assert isinstance(name, str), f"{name!r} is not a name"
+        assert math.isfinite(value), f"{name} is {value}"
+    assert values[0] == values[1], "the values differ with the same inputs and seed"
+    assert_unchanged(before, s.clean, what="the batch")
+
+
+def _compute(s: Situation, metric: Any, clean: Any) -> Mapping[str, float]:
+    """Compute a metric of samples or of predictions."""
+    seed_cpu(s.seed)
+    if not isinstance(metric, PredictionMetric):
+        values: Mapping[str, float] = metric(clean.x0, clean)
+        return values
+    for part in s.catalog.parts("process"):
+        spec: Any = default_spec(part, s.catalog)
+        if not list(spec.check(s.space)):
+            process = spec.build(s.space)
+            noised = process.corrupt(clean, torch.full((len(clean.valid),), 0.5))
+            raw = torch.zeros(*clean.valid.shape, getattr(process.space, "vocab", clean.x0.shape[-1]))
+            pred = process.read(raw, noised.state, noised.noise)
+            metrics = metric.metrics()
+            metrics.update(clean, noised, pred, Measured(torch.ones(clean.valid.shape), clean.valid.float()))
+            return metrics.compute()
+    raise NotApplicable("no installed process fits the space")
+
+
+def tracker_life_cycle(s: Situation) -> None:
+    """A tracker starts, logs and finishes, resumes in the same folder, and finishes after an error."""
+    pictures = [Picture("text", text="x"), Picture("vector", svg="<svg xmlns='http://www.w3.org/2000/svg'/>")]
+    with tempfile.TemporaryDirectory() as folder:
+        for step, error in ((0, None), (2, RuntimeError("stopped"))):
+            tracker = s.build()
+            assert isinstance(tracker, Tracker), f"{type(tracker).__name__} is not a Tracker"
+            tracker.start(Path(folder), {"name": "conformance", "train": {"steps": 4}}, step)
+            for n in (step + 1, step + 2):
+                tracker.log(n, "train", {"loss": 1.0 / n, "grad_norm": float("nan")})
+                tracker.log_pictures(n, pictures)
+            tracker.finish(error)
+
+
+CHECKS = (
+    *checks_of("optimizer", step_changes_weights, parameters_once, resumes),
+    *checks_of("lr-schedule", factor_valid),
+    *checks_of("metric", metric_values),
+    *checks_of("tracker", tracker_life_cycle, place="default", examples=1),
+)
+"""Checks for optimizers, learning-rate schedules, metrics and trackers."""
