@@ -1,5 +1,7 @@
 """torch.compile and matmul precision: refused if unavailable, and without effect on later runs."""
 
+import ctypes
+
 import pytest
 import torch
 from torch import nn
@@ -48,3 +50,7 @@ def test_matmul_precision_is_set_by_every_build(load):
         assert torch.get_float32_matmul_precision() == "highest"
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def test_freed_memory_is_kept_with_glibc():
+    assert device.keep_freed_memory() == hasattr(ctypes.CDLL(None), "mallopt")
