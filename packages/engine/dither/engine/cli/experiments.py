@@ -16,9 +16,8 @@ from .output import location_record, print_valid, table, wants_json
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dither.registry.config.setting_origins import Setting
-
     from ..config.load_experiment import Loaded
+    from ..config.setting_origins import Setting
 
 __all__: list[str] = []
 
@@ -185,11 +184,11 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """Show the origin of each value of an experiment: file and line, --set, or a default."""
-    from dither.registry.config.setting_origins import select, settings
     from dither.registry.config.validation import validate
 
     from ..config.experiment import Experiment as Model
     from ..config.load_experiment import open_experiment
+    from ..config.setting_origins import select, settings
 
     document, plugins = open_experiment(experiment, changes or (), removals or (), selected)
     model = validate(Model, document, plugins.catalog)

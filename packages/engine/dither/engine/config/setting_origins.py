@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..plugins.catalog import Catalog
-from ..spec.base import Options, Spec
-from ..spec.misfit import Path
-from .document import Document
-from .errors import Origin, Refused, dotted, nearest
+from dither.registry.config.document import Document
+from dither.registry.config.errors import Origin, Refused, dotted, nearest
+from dither.registry.plugins.catalog import Catalog
+from dither.registry.spec.base import Options, Spec
+from dither.registry.spec.misfit import Path
 
 __all__ = ["Setting", "select", "settings"]
 
