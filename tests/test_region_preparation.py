@@ -101,4 +101,4 @@ def test_dhs_is_the_human_matrix_built(folder, capsys, monkeypatch):
     assert main(["prepare", "dhs"]) == 0
     assert "built 3 regions x 2 motifs" in capsys.readouterr().out
     assert main(["prepare", "dhs"]) == 0
-    assert "is there already" in capsys.readouterr().out
+    assert "exists already" in capsys.readouterr().out

@@ -145,6 +145,6 @@ def test_a_stop_leaves_nothing_behind(region_wheel, motif_wheel, tmp_path, monke
 def test_the_scan_tells_how_far_it_is():
     said = []
     motifs = [Motif.of(name, table) for name, table in COUNTS.items()]
-    scan(encode(["ACGT" * 5] * 3), motifs, tell=lambda done, total: said.append((done, total)))
+    scan(encode(["ACGT" * 5] * 3), motifs, update=lambda done, total: said.append((done, total)))
     assert said[-1] == (len(motifs), len(motifs))
     assert [done for done, _ in said] == sorted(done for done, _ in said)

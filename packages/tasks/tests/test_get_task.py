@@ -275,7 +275,7 @@ def test_prepare_builds_once(tmp_path, monkeypatch):
     monkeypatch.setattr(prepare, "write_built", pretend)
     assert HumanDHS().prepare() is None
     assert "built 3 regions x 2 motifs" in HumanDHS(subset="built").prepare()
-    assert "is there already" in HumanDHS(subset="built").prepare()
+    assert "exists already" in HumanDHS(subset="built").prepare()
     built[0].write_bytes(b"damaged")
     assert "built" in HumanDHS(subset="built").prepare()
     assert len(built) == 2

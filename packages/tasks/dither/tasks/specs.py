@@ -1,4 +1,4 @@
-"""The menu of this package: three tasks and their data."""
+"""Component specs of this package: three tasks and their data."""
 
 from dither.registry import Spec, hookimpl
 
@@ -14,7 +14,7 @@ __all__ = ["register_components"]
 
 @hookimpl
 def register_components() -> list[type[Spec]]:
-    """Offer the tasks and their data."""
+    """Return the tasks and their data components."""
     return [
         BubbleDiagram,
         ConvertedText,

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from jaxtyping import Shaped
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.atomic import atomic_write
 
-__all__ = ["LIMIT", "Arrays", "load_npz", "map_npy", "read_archive", "read_npy", "write_archive", "write_npy"]
+__all__ = ["LIMIT", "Arrays", "load_npz", "map_npy", "read_archive", "read_npy", "write_archive"]
 
 
 def map_npy(path: Path, help_text: str | None = None) -> Shaped[np.memmap, "..."]:
@@ -51,25 +50,6 @@ def map_npy(path: Path, help_text: str | None = None) -> Shaped[np.memmap, "..."
 def read_npy(path: Path, help_text: str | None = None) -> Shaped[np.ndarray, "..."]:
     """Read an array into memory; see `map_npy`."""
     return np.array(map_npy(path, help_text))
-
-
-def write_npy(
-    path: Path, blocks: Iterable[Shaped[np.ndarray, "..."]], dtype: np.dtype[Any], shape: tuple[int, ...]
-) -> tuple[int, str]:
-    """Write an array that comes in blocks of rows, and wait until it is on disk. Returns its bytes and its sha256."""
-    head = io.BytesIO()
-    said = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(head, said)
-    seen = hashlib.sha256(head.getvalue())
-    with path.open("wb") as file:
-        size = file.write(head.getvalue())
-        for block in blocks:
-            content = np.ascontiguousarray(block, dtype).tobytes()
-            seen.update(content)
-            size += file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    return size, seen.hexdigest()
 
 
 LIMIT = 1 << 32

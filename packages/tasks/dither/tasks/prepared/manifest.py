@@ -63,7 +63,7 @@ class Manifest(BaseModel):
         version: Version of the kind.
         made: Options, and a digest of the source under "source"; compared before the data are used or replaced.
         arrays: The arrays by name.
-        info: Whatever else the task stores.
+        info: Other data of the task.
         rejected: Number of rejected rows by reason; the rows are in rejected.jsonl.
     """
 

@@ -1,4 +1,4 @@
-"""The two wheels that the human matrix is made from: regions with their sequences, and motifs."""
+"""Build the human matrix from two wheels: regions with sequences (DNase), and motifs (JASPAR)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ REGION_WHEEL = ("dnadiffusion", "0.0.0.dev0", "d97becfde9c1cc2fcae3a5bd7584da222
 """Name, version and sha256: 47,872 regions of hg38 (DNase hypersensitive sites), each open in one of 4 cell types."""
 
 MOTIF_WHEEL = ("pyjaspar", "4.0.0", "01b393f668c3cb552d3d58262a50005b1410e389e0a6bf5d570e976fbdaf01b3")
-"""Name, version and sha256: the JASPAR releases, of which we read 2026."""
+"""Name, version and sha256: releases of JASPAR, of which 2026 is read."""
 
 CELLS = {
     "K562": "K562_ENCLB843GMH",
@@ -54,7 +54,7 @@ CELLS = {
     "GM12878": "GM12878_ENCLB441ZZZ",
     "hESC": "hESCT0_ENCLB449ZZZ",
 }
-"""Cell types by our names, and their columns in the wheel."""
+"""Cell types, and their columns in the wheel."""
 
 REGIONS_FILE = "dnadiffusion/data/K562_hESCT0_HepG2_GM12878_12k_sequences_per_group.txt"
 MOTIFS_FILE = "pyjaspar/data/JASPAR2026.sqlite"
@@ -75,8 +75,8 @@ class Sequences:
     Attributes:
         chromosome: `P`.
         start: First base, from 0. `P`.
-        end: Behind the last base. `P`.
-        sequence: 200 bases of the region each. `P`.
+        end: One past the last base. `P`.
+        sequence: 200 bases of each region. `P`.
         open: True where the region is open in a cell type, in the order of `CELLS`. `P C`.
     """
 
@@ -116,7 +116,7 @@ def read_counts(wheel: Path) -> dict[str, tuple[str, Float[np.ndarray, "_ 4"]]]:
             names[motif] = name
             tables[motif][column - 1, BASES.index(base)] = count
     except sqlite3.Error as error:
-        raise Refused(f"{wheel}: {MOTIFS_FILE} cannot be read: {error}") from None
+        raise Refused(f"{wheel}: {MOTIFS_FILE} cannot be read: {error}", code="damaged-file") from None
     finally:
         database.close()
     return {motif: (names[motif], _table(tables[motif])) for motif in sorted(tables)}
@@ -129,9 +129,9 @@ def _table(cells: dict[tuple[int, int], float]) -> Float[np.ndarray, "W 4"]:
     return table
 
 
-def correlation(found: Float[np.ndarray, "P K"]) -> Float[np.ndarray, "K K"]:
+def correlation(scores: Float[np.ndarray, "P K"]) -> Float[np.ndarray, "K K"]:
     """Return the Pearson correlation between the columns of `P K`; 0 where a column is constant. `K K`."""
-    centred = found - found.mean(0, dtype=np.float64)
+    centred = scores - scores.mean(0, dtype=np.float64)
     length = np.sqrt(np.square(centred).sum(0))
     unit = centred / np.where(length > 0, length, 1)
     r: Float[np.ndarray, "K K"] = (unit.T @ unit).clip(-1, 1)
@@ -140,7 +140,7 @@ def correlation(found: Float[np.ndarray, "P K"]) -> Float[np.ndarray, "K K"]:
 
 
 def cluster(r: Float[np.ndarray, "K K"], number: int) -> Integer[np.ndarray, " K"]:
-    """Return the archetype of each motif, 0 .. number-1, by average linkage on 1 - r. Numbered by first appearance.
+    """Return the archetype of each motif by average linkage on 1 - r, numbered 0 .. number-1 by first appearance.
 
     Raises:
         ValueError: If the motifs cannot be cut into exactly `number` clusters.
@@ -157,39 +157,38 @@ def cluster(r: Float[np.ndarray, "K K"], number: int) -> Integer[np.ndarray, " K
     labels = fcluster(average(squareform(distance)), number, "maxclust")
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     if len(first) != number:  # equal heights in the tree are cut together
-        raise ValueError(f"{len(r)} motifs fall into {len(first)} clusters, and into no {number}: some are alike")
+        raise ValueError(f"{len(r)} motifs form {len(first)} clusters, not {number}: some are equal")
     rank = np.argsort(np.argsort(first))
     return rank[inverse].astype(np.int64)
 
 
-def pool(found: Float[np.ndarray, "P K"], labels: Integer[np.ndarray, " K"]) -> Float32[np.ndarray, "P M"]:
+def pool(scores: Float[np.ndarray, "P K"], labels: Integer[np.ndarray, " K"]) -> Float32[np.ndarray, "P M"]:
     """Sum the columns of `P K` that share an archetype. `P M`."""
-    pooled = np.zeros((len(found), int(labels.max()) + 1), dtype=np.float32)
+    pooled = np.zeros((len(scores), int(labels.max()) + 1), dtype=np.float32)
     for archetype in range(pooled.shape[1]):
-        pooled[:, archetype] = found[:, labels == archetype].sum(1, dtype=np.float64)
+        pooled[:, archetype] = scores[:, labels == archetype].sum(1, dtype=np.float64)
     return pooled
 
 
 def archetype_names(names: Sequence[str], r: Float[np.ndarray, "K K"], labels: Integer[np.ndarray, " K"]) -> list[str]:
-    """Name each archetype after its most typical motif and the number of the others, as in "GATA1+12".
+    """Name each archetype after its medoid and the number of its other motifs, as in "GATA1+12".
 
-    The most typical one has the highest mean correlation with the rest. Where two archetypes would get one name, each
-    is numbered, as in "CTCF+2 (1)".
+    The medoid has the highest mean correlation with the others. Equal names are numbered, as in "CTCF+2 (1)".
     """
-    chosen = []
+    medoids = []
     for archetype in range(int(labels.max()) + 1):
         members = np.flatnonzero(labels == archetype)
         medoid = members[np.argmax(r[np.ix_(members, members)].sum(1))]
-        chosen.append(names[medoid] + (f"+{len(members) - 1}" if len(members) > 1 else ""))
-    often, seen, unique = Counter(chosen), Counter[str](), []
-    for name in chosen:
+        medoids.append(names[medoid] + (f"+{len(members) - 1}" if len(members) > 1 else ""))
+    counts, seen, unique = Counter(medoids), Counter[str](), []
+    for name in medoids:
         seen[name] += 1
-        unique.append(f"{name} ({seen[name]})" if often[name] > 1 else name)
+        unique.append(f"{name} ({seen[name]})" if counts[name] > 1 else name)
     return unique
 
 
 ARCHETYPES = 282
-"""As many motif columns as GET has."""
+"""Number of motif columns of GET."""
 
 ABOUT = {
     "title": "Motif archetypes and accessibility of 47,872 regions of the human genome (hg38)",
@@ -214,20 +213,20 @@ ABOUT = {
 def build_matrix(
     sequences: Sequences, counts: dict[str, tuple[str, Float[np.ndarray, "_ 4"]]], archetypes: int
 ) -> dict[str, Any]:
-    """Return the arrays that `RegionMatrix.of` takes, and `scale`: the bits `M` that a feature of 1 stands for.
+    """Return the arrays for `RegionMatrix.of`, and `scale`: the bits of a feature of 1, by motif.
 
     Args:
         sequences: The regions.
         counts: Name and base counts of each motif, by id.
-        archetypes: How many columns the motifs are pooled into.
+        archetypes: Number of columns into which the motifs are pooled.
     """
     motifs = [Motif.of(name, table) for name, table in counts.values()]
-    with Progress("motifs scanned for") as progress:
-        found = scan(encode(sequences.sequence), motifs, tell=progress.update)
-    r = correlation(found)
+    with Progress("motifs scanned") as progress:
+        scores = scan(encode(sequences.sequence), motifs, update=progress.update)
+    r = correlation(scores)
     labels = cluster(r, archetypes)
     train = ~np.isin(sequences.chromosome, np.concatenate(HELD_OUT))
-    features, scale = scale_to_largest(pool(found, labels), train)
+    features, scale = scale_to_largest(pool(scores, labels), train)
     return {
         "features": features,
         "scale": scale,
@@ -241,7 +240,7 @@ def build_matrix(
 
 
 def write_built(path: Path) -> dict[str, Any]:
-    """Fetch, build, and write the exact matrix. Returns its arrays."""
+    """Download the wheels, build and write the exact matrix, and return its arrays."""
     arrays = build_matrix(
         read_sequences(fetch_wheel(*REGION_WHEEL)), read_counts(fetch_wheel(*MOTIF_WHEEL)), ARCHETYPES
     )
@@ -250,26 +249,26 @@ def write_built(path: Path) -> dict[str, Any]:
 
 
 def quantise(arrays: dict[str, Any]) -> dict[str, Any]:
-    """Return the arrays with features in steps of 1/255: at most 0.002 off."""
+    """Return the arrays with features in steps of 1/255 (error at most 0.002)."""
     return {**arrays, "features": np.rint(arrays["features"] * 255).astype(np.uint8)}
 
 
 def write_packaged(arrays: dict[str, Any], folder: Path) -> None:
-    """Write what the package carries: the whole matrix quantised, and its chromosomes 21 and 22."""
+    """Write the files of the package: the quantised matrix, and its chromosomes 21 and 22."""
     about = {**ABOUT, "quantised": "features are uint8, in steps of 1/255"}
     whole = quantise(arrays)
     write_archive(folder / "whole.npz", whole, about)
-    few = np.isin(whole["chromosome"], ("chr21", "chr22"))
-    part = {name: array[few] if len(array) == len(few) else array for name, array in whole.items()}
+    rows = np.isin(whole["chromosome"], ("chr21", "chr22"))
+    part = {name: array[rows] if len(array) == len(rows) else array for name, array in whole.items()}
     write_archive(folder / "chr21-22.npz", part, about)
 
 
 def ensure_built() -> str:
-    """Build the exact matrix unless it is there and intact, and say what was done."""
+    """Build the exact matrix unless it exists intact, and return a report."""
     path = built_path()
     try:
         read_archive(path, BUILD)
     except Refused:
         regions, motifs = write_built(path)["features"].shape
         return f"built {regions} regions x {motifs} motifs: {path}"
-    return f"is there already: {path}"
+    return f"exists already: {path}"

@@ -1,4 +1,4 @@
-"""The human matrix as the package carries it, and as `prepare` builds it."""
+"""The human matrix: as included in the package, and as built by `prepare`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .region_matrix import RegionMatrix
 __all__ = ["BUILT", "HELD_OUT", "built_path", "read_human"]
 
 BUILT = "human-dhs/matrix-1.npz"
-"""Where the exact matrix is kept in the cache folder; the number grows when the recipe changes."""
+"""Path of the exact matrix in the cache folder; the number increases when the recipe changes."""
 
 HELD_OUT = (("chr2",), ("chr1",))
 """Chromosomes for validation and for testing, as the authors of the regions split them."""
@@ -23,7 +23,7 @@ BUILD = "run: dither prepare dhs"
 
 
 def built_path() -> Path:
-    """Return where the exact matrix is kept."""
+    """Return the path of the exact matrix."""
     return cache_folder() / BUILT
 
 
@@ -31,7 +31,7 @@ def read_human(subset: Literal["whole", "chr21-22", "built"]) -> RegionMatrix:
     """Read a table and split it.
 
     Raises:
-        Refused: The file is missing or damaged; names it, and says what to do.
+        Refused: The file is missing or damaged.
     """
     if subset == "built":
         return RegionMatrix.of(read_archive(built_path(), BUILD), *HELD_OUT)

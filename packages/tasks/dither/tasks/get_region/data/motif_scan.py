@@ -1,8 +1,8 @@
 """Binding motifs: counts -> integer log-odds -> the score at which a sequence is a hit.
 
-A motif of W columns scores a W-mer by the sum of one number per base. Scores are integers, in hundredths of a bit: sums
-are then exact in any order and on any machine, and so is their distribution over random sequences, from which the
-threshold follows. Letters: W columns of a motif, 4 bases (A, C, G, T).
+A motif of W columns scores a W-mer by the sum of one number per base. Scores are integers in hundredths of a bit, so
+that sums are exact in any order and on any machine, as is their distribution over random sequences, which gives the
+threshold. Letters: W columns of a motif, 4 bases (A, C, G, T), P sequences, S bases, K motifs.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ UNITS_PER_BIT = 100
 
 @dataclass(frozen=True)
 class Motif:
-    """A motif ready to be scanned for.
+    """A motif to scan for.
 
     Attributes:
-        name: What it is called, such as "GATA1".
+        name: Name, such as "GATA1".
         scores: Integer log-odds, one row per column of the motif and one entry per base. `W 4`.
-        threshold: A W-mer that scores this much or more is a hit.
+        threshold: Lowest score of a hit.
     """
 
     name: str
@@ -41,20 +41,20 @@ class Motif:
 
     @classmethod
     def of(cls, name: str, counts: Float[np.ndarray, "W 4"], p_value: float = 1e-4) -> Motif:
-        """Make a motif from base counts `W 4` and the chance of a hit in a random W-mer."""
+        """Return the motif with base counts `W 4`, given the probability of a hit in a random W-mer."""
         scores = log_odds(counts)
         return cls(name, scores, threshold(scores, p_value))
 
 
 def log_odds(counts: Float[np.ndarray, "W 4"], pseudocount: float = 1.0) -> Integer[np.ndarray, "W 4"]:
-    """Return log2 of the odds of each base against chance (1/4), in units of 1/100 bit, rounded.
+    """Return log2 of the odds of each base against 1/4, in units of 1/100 bit, rounded.
 
     Args:
-        counts: How often each base was seen at each column. `W 4`.
+        counts: Number of occurrences of each base in each column. `W 4`.
         pseudocount: Added to each column, shared by its four bases.
 
     Raises:
-        ValueError: If the counts are no `W 4` table of numbers that are at least 0, with something in each column.
+        ValueError: The counts have another shape, are negative or not finite, or a column is empty.
     """
     table = np.asarray(counts, dtype=np.float64)
     if table.ndim != 2 or table.shape[1] != 4 or len(table) == 0:
@@ -67,42 +67,42 @@ def log_odds(counts: Float[np.ndarray, "W 4"], pseudocount: float = 1.0) -> Inte
 
 
 def score_distribution(scores: Integer[np.ndarray, "W 4"]) -> tuple[int, Float[np.ndarray, " n"]]:
-    """Return how the score of a random W-mer is distributed: the lowest score, and the chance of it and each one above.
+    """Return the lowest score of a random W-mer, and the probabilities of it and each one above.
 
-    Bases are independent and equally likely. The sum over columns is a convolution, done column by column.
+    Bases are independent and equally likely. The sum over columns is a convolution, computed column by column.
     """
-    chance = np.ones(1)
+    probability = np.ones(1)
     for column in scores - scores.min(1, keepdims=True):
-        longer = np.zeros(len(chance) + int(column.max()))
+        longer = np.zeros(len(probability) + int(column.max()))
         for step in column:
-            longer[step : step + len(chance)] += chance / 4
-        chance = longer
-    return int(scores.min(1).sum()), chance
+            longer[step : step + len(probability)] += probability / 4
+        probability = longer
+    return int(scores.min(1).sum()), probability
 
 
 def threshold(scores: Integer[np.ndarray, "W 4"], p_value: float = 1e-4, floor: int = UNITS_PER_BIT // 2) -> int:
-    """Return the lowest score that a random W-mer reaches with a chance of at most `p_value`.
+    """Return the lowest score that a random W-mer reaches with probability at most `p_value`.
 
-    A motif too short for that (the best of 4^6 words is already more likely than 1e-4) takes its best word. A motif
-    that hardly prefers any base would have a threshold near or below 0, and its "hits" would count against it; `floor`
-    (half a bit) stops that.
+    A motif too short for that (the best of 4^6 words is more likely than 1e-4) has its best word as the threshold. A
+    motif with hardly any preference would have a threshold near or below 0, and negative hits; `floor` (half a bit)
+    prevents that.
     """
-    lowest, chance = score_distribution(scores)
-    reached = np.cumsum(chance[::-1])[::-1]  # chance of this score or more
-    rare = np.flatnonzero(reached <= p_value * (1 + 1e-9))  # the slack is for the rounding of the sum
+    lowest, probability = score_distribution(scores)
+    reached = np.cumsum(probability[::-1])[::-1]  # of this score or more
+    rare = np.flatnonzero(reached <= p_value * (1 + 1e-9))  # tolerance for the rounding of the sum
     best = int(scores.max(1).sum())
     return max(min(lowest + int(rare[0]) if len(rare) else best, best), floor)
 
 
 UNKNOWN = -float(2**17)
-"""The score of an unknown base: no word that holds one is a hit."""
+"""Score of an unknown base: no word with one is a hit."""
 
 
 def encode(sequences: Sequence[str]) -> UInt8[np.ndarray, "P S"]:
-    """Return bases as numbers: A 0, C 1, G 2, T 3, anything else 4. `P S`.
+    """Return bases as numbers: A 0, C 1, G 2, T 3, others 4. `P S`.
 
     Raises:
-        ValueError: If the sequences differ in length, or there is none.
+        ValueError: The sequences differ in length, or there are none.
     """
     lengths = {len(sequence) for sequence in sequences}
     if len(lengths) != 1:
@@ -118,40 +118,38 @@ def scan(
     bases: UInt8[np.ndarray, "P S"],
     motifs: Sequence[Motif],
     rows: int = 16,
-    tell: Callable[[int, int], None] = lambda done, total: None,
+    update: Callable[[int, int], None] = lambda done, total: None,
 ) -> Float32[np.ndarray, "P K"]:
-    """Return, per sequence and motif, the sum of the scores of all hits on both strands, in bits. `P K`.
+    """Return the sum of the scores of all hits on both strands, in bits, by sequence and motif. `P K`.
 
-    Scores are integers whose sums stay below 2^24, so float32 holds them exactly and
-    the result does not depend on the machine.
+    Scores are integers with sums below 2^24, exact in float32, so the result does not depend on the machine.
 
     Args:
         bases: Sequences as `encode` returns them. `P S`.
-        motifs: What to look for.
-        rows: Sequences at a time: few enough that the scores stay in the processor's cache.
-        tell: Called with how many motifs were looked for, and how many there are.
+        motifs: The motifs.
+        rows: Sequences per step: few enough that the scores stay in the processor's cache.
+        update: Called with the number of motifs done and of all motifs.
     """
-    found = torch.zeros(len(bases), len(motifs))
+    totals = torch.zeros(len(bases), len(motifs))
     order = sorted(range(len(motifs)), key=lambda number: len(motifs[number].scores))
     done = 0
     for width, group in groupby(order, key=lambda number: len(motifs[number].scores)):
         members = list(group)
         done += len(members)
         if width <= bases.shape[1]:
-            found[:, members] = _scan_width(torch.from_numpy(bases), [motifs[number] for number in members], rows)
-        tell(done, len(motifs))
-    bits: Float32[np.ndarray, "P K"] = (found / UNITS_PER_BIT).numpy()
+            totals[:, members] = _scan_width(torch.from_numpy(bases), [motifs[number] for number in members], rows)
+        update(done, len(motifs))
+    bits: Float32[np.ndarray, "P K"] = (totals / UNITS_PER_BIT).numpy()
     return bits
 
 
 def _scan_width(bases: UInt8[Tensor, "P S"], motifs: Sequence[Motif], rows: int) -> Float[Tensor, "P K"]:
-    """Scan for motifs of one width: a convolution over bases, both strands at once.
+    """Scan for motifs of one width by a convolution over bases, on both strands.
 
-    A base is one of four, so three channels say which; the fourth's score is in the bias. Unknown bases have a channel
-    of their own where there are any.
+    Three channels encode the four bases; the score of the fourth is in the bias. Unknown bases, if any, have a channel.
     """
     forward = torch.from_numpy(np.stack([motif.scores.T for motif in motifs])).float()  # K 4 W
-    both = torch.cat([forward, forward.flip(1, 2)])  # the other strand: A <-> T, C <-> G, read backwards
+    both = torch.cat([forward, forward.flip(1, 2)])  # reverse complement: A <-> T, C <-> G, reversed
     weight, last = both[:, :-1], both[:, -1:]
     channels = torch.arange(len(BASES) - 1, dtype=torch.uint8)
     if bool((bases >= len(BASES)).any()):
@@ -162,9 +160,7 @@ def _scan_width(bases: UInt8[Tensor, "P S"], motifs: Sequence[Motif], rows: int)
     sums = []
     for chunk in torch.split(bases, rows):
         indicator = (chunk[:, None] == channels[:, None]).float()
-        excess = functional.conv1d(
-            indicator, weight - last, bias
-        ).relu_()  # by how much a word beats the last score of no hit
+        excess = functional.conv1d(indicator, weight - last, bias).relu_()  # score above the largest one without a hit
         total = excess.sum(2)
         i, k = total.nonzero(as_tuple=True)
         total[i, k] += below[k] * excess[i, k].count_nonzero(1)
