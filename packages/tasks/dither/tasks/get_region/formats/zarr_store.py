@@ -53,47 +53,39 @@ class ZarrArray:
         try:
             with _quiet():
                 self._array: Any = zarr.open_array(str(folder), mode="r")
-                self.fill: Any = self._array.fill_value
         except Exception as error:  # zarr raises almost anything for a damaged header
-            raise Refused(f"{folder}: cannot be opened: {_shortened(error)}", code="damaged-file") from None
-        self.folder = folder
+            raise Refused(f"{folder}: cannot be opened: {_text(error)}", code="damaged-file") from None
+        self.folder, self.fill = folder, self._array.fill_value
         self.shape: tuple[int, ...] = tuple(self._array.shape)
         self.ndim = len(self.shape)
         is_text = self._array.dtype.kind in "TO"
         self.dtype: np.dtype[Any] = np.dtype(np.str_) if is_text else np.dtype(self._array.dtype)
         self.chunks: Chunk = tuple(self._array.chunks)
         self.files: Chunk = tuple(self._array.shards or self.chunks)
-        self._check()
+        self._band: tuple[int, Any] = (-1, None)
+        self._check_limits()
         codecs = getattr(self._array.metadata, "codecs", ())
         starts = any("start" in str(getattr(codec, "index_location", "")) for codec in codecs)
         self._index = 16 * math.prod(n // c for n, c in zip(self.files, self.chunks, strict=True)) * starts
-        self._is_blosc = not self._array.shards and any(
-            "Blosc" in type(codec).__name__ for codec in self._array.compressors
-        )
-        self._rows: tuple[range, Any] = (range(0), None)
+        blosc = any("Blosc" in type(codec).__name__ for codec in self._array.compressors)
+        self._is_blosc = blosc and not self._array.shards
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, rows: slice) -> Shaped[np.ndarray, "..."]:
-        """Return consecutive rows.
-
-        Raises:
-            Refused: Chunks are damaged; names the first files and the rows in them.
-        """
+        """Return consecutive rows; raises Refused with the first damaged files and their rows."""
         low, high, step = rows.indices(len(self))
         if step != 1:
             raise ValueError("rows are read with a step of 1")
         height = self.chunks[0]
         if high - low >= height:
-            return self._read(low, max(low, high))
-        # small slices: keep one band of chunks, so that it is not decoded again for each slice
-        bands = []
+            return self._read(low, high)
+        bands = []  # small slices: keep the last band of chunks, so that it is decoded once
         for start in range(low // height * height, high, height):
-            if self._rows[0].start != start or self._rows[1] is None:
-                stop = min(start + height, len(self))
-                self._rows = (range(start, stop), self._read(start, stop))
-            bands.append(self._rows[1][max(low - start, 0) : high - start])
+            if self._band[0] != start:
+                self._band = (start, self._read(start, min(start + height, len(self))))
+            bands.append(self._band[1][max(low - start, 0) : high - start])
         return np.concatenate(bands) if bands else self._read(low, low)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Shaped[np.ndarray, "..."]:
@@ -119,24 +111,23 @@ class ZarrArray:
         return f"rows {first} to {min(first + self.files[0], len(self)) - 1}"
 
     def _read(self, low: int, high: int) -> Shaped[np.ndarray, "..."]:
+        raised = ""
         try:
             if not any(self._truncation(place) for place in self.grid(low, high)):
-                return self._decode(slice(low, high))
-            problems = [*self._damaged(low, high)]
-        except Exception as error:
-            message = f"{self.folder}: {_shortened(error)}"
-            problems = [*self._damaged(low, high)] or [Problem(message, help=COPY_AGAIN, code="damaged-file")]
-        if len(problems) > MAX_SHOWN:
-            more = Problem(f"{self.folder}: ... and {len(problems) - MAX_SHOWN:,} more files", code="damaged-file")
-            problems = [*problems[:MAX_SHOWN], more]
-        raise Refused(problems) from None
+                return self._decode(slice(low, max(low, high)))
+        except Exception as error:  # codecs raise almost anything for damaged bytes
+            raised = _text(error)
+        messages = [*self._damaged(low, high)] or [f"{self.folder}: {raised}"]
+        if len(messages) > MAX_SHOWN:
+            messages[MAX_SHOWN:] = [f"{self.folder}: ... and {len(messages) - MAX_SHOWN:,} more files"]
+        raise Refused([Problem(message, help=COPY_AGAIN, code="damaged-file") for message in messages])
 
     def _decode(self, *part: slice) -> Shaped[np.ndarray, "..."]:
         with _quiet():
             values = np.asarray(self._array[part])
         return np.array(values.tolist(), np.str_).reshape(values.shape) if self.dtype.kind == "U" else values
 
-    def _damaged(self, low: int, high: int) -> Iterator[Problem]:
+    def _damaged(self, low: int, high: int) -> Iterator[str]:
         """Read the files of some rows one by one, and yield those that cannot be read."""
         for place in self.grid(low, high):
             error = self._truncation(place)
@@ -144,15 +135,14 @@ class ZarrArray:
                 if not error:
                     self._decode(*(slice(n * size, (n + 1) * size) for n, size in zip(place, self.files, strict=True)))
             except Exception as raised:
-                error = _shortened(raised)
+                error = _text(raised)
             if error:
-                message = f"{self.folder / self.file_name(place)}: {self.file_rows(place)} cannot be read: {error}"
-                yield Problem(message, help=COPY_AGAIN, code="damaged-file")
+                yield f"{self.folder / self.file_name(place)}: {self.file_rows(place)} cannot be read: {error}"
 
     def _truncation(self, place: Chunk) -> str:
-        """Return how a file is damaged where the package does not notice; "" if it is not.
+        """Return damage of a file that zarr does not notice; "" without any.
 
-        It reads an empty shard as the fill value, and decodes Blosc without comparing lengths.
+        zarr reads an empty shard as the fill value, and decodes Blosc without comparing lengths.
         """
         path = self.folder / self.file_name(place)
         if not path.is_file():
@@ -160,23 +150,23 @@ class ZarrArray:
         size = path.stat().st_size
         if not size:
             return "the file is empty"
+        declared = size
         with path.open("rb") as file:
-            if self._index:  # an index at the start lists where each chunk begins, and its length
+            if self._index:  # the index at the start lists offset and length of each chunk
                 ends = np.frombuffer(file.read(self._index), "<u8").reshape(-1, 2)
                 declared = int(ends[ends[:, 0] < NO_CHUNK].sum(1).max(initial=0))
-            else:
-                declared = int.from_bytes(file.read(16)[12:], "little") if self._is_blosc else size
+            elif self._is_blosc:
+                declared = int.from_bytes(file.read(16)[12:], "little")
         return f"it has {size:,} bytes, expected {declared:,}" if declared > size else ""
 
-    def _check(self) -> None:
+    def _check_limits(self) -> None:
         if not 1 <= self.ndim <= 3 or 0 in self.chunks:
             message = f"shape {self.shape} in chunks of {self.chunks}, expected 1 to 3 axes and chunks of at least 1"
             raise Refused(f"{self.folder}: {message}", code="wrong-shape")
         if self.dtype.kind not in "biufUS":
             raise Refused(f"{self.folder}: holds {self.dtype}, expected numbers or text", code="wrong-shape")
-        size = max(self.dtype.itemsize, 1)
         for name, shape, limit in (("the array", self.shape, MAX_ARRAY), ("a chunk", self.chunks, MAX_CHUNK)):
-            if (total := math.prod(shape) * size) > limit:
+            if (total := math.prod(shape) * max(self.dtype.itemsize, 1)) > limit:
                 raise Refused(f"{self.folder}: {name} takes {total:,} bytes, the limit is {limit:,}", code="too-large")
 
 
@@ -195,12 +185,12 @@ def require_zarr() -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():  # texts are no settled part of format 3 yet, which zarr warns of
+    with warnings.catch_warnings():  # zarr warns that text in format 3 is not specified yet
         warnings.simplefilter("ignore")
         yield
 
 
-def _shortened(error: Exception) -> str:
+def _text(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error)[:200]}" if str(error) else type(error).__name__
 
 
