@@ -1,4 +1,4 @@
-"""Filling in, end to end: a head that draws, and noise on a part of a sample, each trained, measured and sampled."""
+"""Imputation end to end: distribution heads and partial noise, trained, evaluated and sampled."""
 
 from functools import cache
 from pathlib import Path
@@ -79,7 +79,7 @@ def trained(experiment: Experiment, steps: int) -> Diffusion:
 HEAD = {"use": "token-diffusion", "hidden": 32, "depth": 2, "steps": 16}
 
 
-def test_a_head_that_draws_fills_in_patterns_where_a_mean_is_none() -> None:
+def test_a_distribution_head_imputes_patterns_that_a_mean_cannot() -> None:
     process = {"use": "masked-region", "ratio": 0.5}
     like = Clean.of(torch.zeros(128, 6, 4))
     means = draw(trained(assemble(process=process), 150), like, seed=0)
@@ -111,7 +111,7 @@ def test_draws_in_order_of_their_spread() -> None:
 
 @pytest.mark.parametrize("mask", ["region", "element", "column"])
 @pytest.mark.parametrize("predict", ["x0", "eps", "velocity"])
-def test_noise_on_a_part_is_trained_and_sampled(mask: str, predict: str) -> None:
+def test_partial_noise_is_trained_and_sampled(mask: str, predict: str) -> None:
     process = {"use": "gaussian", "mask": mask, "predict": predict}
     system = trained(assemble(process=process, sampler={"use": "dpm-solver", "steps": 5}), 3)
     clean = system.task.batch("valid", range(4))

@@ -53,7 +53,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_regions_are_asked_for_prepared_and_run(folder, capsys):
+def test_regions_are_prepared_and_run(folder, capsys):
     assert main(["validate", "prepared.toml"]) == 2
     assert "run: dither prepare get regions.csv --out arrays" in capsys.readouterr().err
     assert main(["prepare", "get", "regions.csv", "--out", "arrays"]) == 0
@@ -66,12 +66,12 @@ def test_regions_are_asked_for_prepared_and_run(folder, capsys):
     assert task.size("train") == 2 * (5 * 3 - 2)  # neither the first window nor the last is shifted over its end
 
 
-def test_everything_wrong_is_printed_and_nothing_written(folder, capsys):
+def test_all_problems_are_printed_and_nothing_is_written(folder, capsys):
     lines = [*TABLE]
     lines[3], lines[5] = "chr1,0,50,-1,0,nan,1", "chr1,400,90,0,0,1,-1"
     (folder / "regions.csv").write_text("\n".join(lines) + "\n")
     assert main(["prepare", "get", "regions.csv", "--out", "arrays"]) == 2
-    said = capsys.readouterr().err
+    messages = capsys.readouterr().err
     for message in (
         'line 4, column "M1": nan is not finite',
         'line 4, column "atpm:K562": -1.0 is negative',
@@ -79,8 +79,8 @@ def test_everything_wrong_is_printed_and_nothing_written(folder, capsys):
         'line 6, column "M2": -1.0 is negative',
         "line 6: the region ends at 90, not after its start 400",
     ):
-        assert message in said
-    assert "Traceback" not in said
+        assert message in messages
+    assert "Traceback" not in messages
     assert not (folder / "arrays").exists()
 
 
@@ -91,7 +91,7 @@ def test_a_store_for_get_model(folder, capsys):
     assert "float16" in capsys.readouterr().out
 
 
-def test_dhs_is_the_human_matrix_built(folder, capsys, monkeypatch):
+def test_prepare_dhs_builds_the_human_matrix(folder, capsys, monkeypatch):
     def pretend(path):
         arrays = {"features": np.ones((3, 2), np.float32)}
         write_archive(path, arrays, {})

@@ -126,9 +126,9 @@ FORMS = {
     "folder": (
         legacy,
         [
-            said
+            messages
             for number, more in enumerate(([], ['1.exp.npy, row 6 (from 0): inf is not finite'] * 2))
-            for said in [
+            for messages in [
                 f'{number}.watac.npz, row 4 (from 0), column "motif-0003": nan is not finite',
                 f'{number}.watac.npz, row 9 (from 0), column "motif-0002": -2.0 is negative',
                 f"{number}.watac.npz, row 7 (from 0), the last column: -1.0 is negative",
@@ -142,28 +142,28 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_everything_wrong_is_said_at_once_with_its_place(tmp_path, form):
+def test_all_problems_are_reported_at_once_with_their_place(tmp_path, form):
     write, expected = FORMS[form]
     paths = write(tmp_path)
-    said = refusal(*paths)
-    assert [line.split(": ", 1)[1] for line in said] == expected
-    assert all(line.startswith(str(paths[0])) for line in said)
+    messages = refusal(*paths)
+    assert [line.split(": ", 1)[1] for line in messages] == expected
+    assert all(line.startswith(str(paths[0])) for line in messages)
 
 
-def test_lines_of_a_bed_file_that_are_no_places(tmp_path):
-    said = refusal(*beds(tmp_path))
-    assert f'{tmp_path / "k562.atac.bed"}: line 22: expected chromosome, start and end, got "nonsense\t0.5"' in said
+def test_invalid_lines_of_a_bed_file(tmp_path):
+    messages = refusal(*beds(tmp_path))
+    assert f'{tmp_path / "k562.atac.bed"}: line 22: expected chromosome, start and end, got "nonsense\t0.5"' in messages
     good = [line.replace("nonsense", "chr3\t9\t10") for line in BED]
-    said = refusal(*beds(tmp_path, good, ["", *["high"] * 9, *ATPM[10:]]))
-    assert said[:2] == [
+    messages = refusal(*beds(tmp_path, good, ["", *["high"] * 9, *ATPM[10:]]))
+    assert messages[:2] == [
         f'{tmp_path / "k562.atac.bed"}: line 2: "" is not a number (accessibility of k562)',
         f'{tmp_path / "k562.atac.bed"}: line 3: "high" is not a number (accessibility of k562)',
     ]
-    assert "... and 5 more like the last one" in said
-    assert any("arr_0, row 4" in line for line in said)
+    assert "... and 5 more like the last one" in messages
+    assert any("arr_0, row 4" in line for line in messages)
 
 
-def test_names_in_an_npz_file_may_be_bytes_and_no_numbers(tmp_path):
+def test_names_in_an_npz_file_may_be_bytes_but_not_numbers(tmp_path):
     good = [f"chr1:{n}0-{n}5" for n in range(P)]
     ones, path = np.ones((P, M)), tmp_path / "x.npz"
     np.savez(path, features=ones, motifs=MOTIFS.astype("S"), peak_names=np.array(good, "S"))
@@ -176,7 +176,7 @@ def test_names_in_an_npz_file_may_be_bytes_and_no_numbers(tmp_path):
     assert f"{path}: \"motifs\", row 1: b'\\xff' is not UTF-8" in refusal(path)
 
 
-def test_a_part_of_a_store_is_no_store(tmp_path):
+def test_a_part_of_a_store_is_refused(tmp_path):
     (path,) = store(tmp_path, 2, NAMES)
     write_group(path / "atpm")
     for part in ("data", "atpm", "atpm/k562"):

@@ -1,4 +1,4 @@
-"""Pooling of motifs, against numpy and against average linkage done by hand."""
+"""Pooling of motifs, against numpy and average linkage by hand."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def test_clusters_are_those_of_average_linkage(number):
     assert firsts == sorted(firsts)
 
 
-def test_a_number_of_archetypes_that_cannot_be_is_refused():
+def test_an_impossible_number_of_archetypes_is_refused():
     r = correlation(np.random.default_rng(0).random((20, 4)).astype(np.float32))
     with pytest.raises(ValueError, match="1 to 4 archetypes, not 5"):
         cluster(r, 5)
@@ -42,7 +42,7 @@ def test_a_number_of_archetypes_that_cannot_be_is_refused():
         cluster(np.ones((4, 4)), 3)
 
 
-def test_pooling_adds_members_up():
+def test_pooling_sums_members():
     found = np.arange(12, dtype=np.float32).reshape(3, 4)
     labels = np.array([0, 1, 0, 1])
     np.testing.assert_array_equal(pool(found, labels), [[2, 4], [10, 12], [18, 20]])

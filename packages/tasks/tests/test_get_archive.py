@@ -1,4 +1,4 @@
-"""Files that are whole are read, files that are not are named."""
+"""Archives with checksums: round trip, damage, and the packaged tables."""
 
 import json
 
@@ -18,7 +18,7 @@ def path(tmp_path):
     return tmp_path / "x.npz"
 
 
-def test_what_was_written_is_read(path):
+def test_round_trip(path):
     read = archive.read_archive(path, "")
     assert {name: array.tolist() for name, array in read.items()} == {n: a.tolist() for n, a in ARRAYS.items()}
     about = json.loads(path.with_suffix(".json").read_text())
@@ -27,7 +27,7 @@ def test_what_was_written_is_read(path):
     assert sorted(file.name for file in path.parent.iterdir()) == ["x.json", "x.npz"]
 
 
-def test_every_flipped_bit_is_seen_and_the_file_is_named(path):
+def test_every_flipped_bit_is_found(path):
     content = path.read_bytes()
     for offset in range(0, len(content), 41):
         path.write_bytes(content[:offset] + bytes([content[offset] ^ 4]) + content[offset + 1 :])
@@ -50,14 +50,14 @@ def test_missing_and_cut_files_are_named(path, name, damage):
 
 
 @pytest.mark.parametrize("sidecar", ["[]", "{}", '{"arrays": {"features": 1}, "sha256": "x"}', "null"])
-def test_a_sidecar_that_makes_no_sense_is_named(path, sidecar):
+def test_an_invalid_sidecar_is_named(path, sidecar):
     path.with_suffix(".json").write_text(sidecar)
     with pytest.raises(Refused, match=r"x\.json") as info:
         archive.read_archive(path, "")
     assert info.value.codes == ["damaged-file"]
 
 
-def test_other_shapes_than_the_sidecar_says_are_refused(path):
+def test_other_shapes_than_in_the_sidecar_are_refused(path):
     sidecar = path.with_suffix(".json")
     sidecar.write_text(sidecar.read_text().replace("20", "21"))
     with pytest.raises(Refused, match=r"x\.json") as info:
@@ -80,7 +80,7 @@ def test_objects_are_never_unpickled(tmp_path):
 
 
 @pytest.mark.parametrize("subset", ["whole", "chr21-22"])
-def test_the_packaged_tables_are_intact_and_say_where_they_are_from(subset):
+def test_the_packaged_tables_are_intact_and_name_their_sources(subset):
     about = json.loads((PACKAGED / f"{subset}.json").read_text())
     assert [source["wheel"] for source in about["source"]] == ["dnadiffusion==0.0.0.dev0", "pyjaspar==4.0.0"]
     assert all(len(source["sha256"]) == 64 and source["licence"] for source in about["source"])
@@ -91,7 +91,7 @@ def test_the_packaged_tables_are_intact_and_say_where_they_are_from(subset):
     assert (features.min(), features.max()) == (0, 1)
 
 
-def test_a_missing_built_matrix_says_how_to_build_it(tmp_path, monkeypatch):
+def test_a_missing_built_matrix_names_the_command(tmp_path, monkeypatch):
     monkeypatch.setenv("DITHER_DATA", str(tmp_path / "nothing"))
     with pytest.raises(Refused, match=r"(?s)matrix-1\.npz.*help: run: dither prepare dhs"):
         read_human("built")

@@ -1,4 +1,4 @@
-"""Baselines against brute force and scikit-learn, and that they see neither what is hidden nor what is held out."""
+"""Baselines against brute force and scikit-learn; they see neither masked nor held-out values."""
 
 from types import SimpleNamespace
 
@@ -61,7 +61,7 @@ def test_the_nearest_visible_region_by_brute_force():
             assert near[b, place, m] == values[b, best, m]
 
 
-def test_regions_beside_by_brute_force():
+def test_neighbour_mean_by_brute_force():
     g = np.random.default_rng(1)
     visible = (g.random((B, L, 1)) < 0.3) & (g.random((B, L, W)) < 0.9)
     z = g.normal(size=(B, L, W)).astype(np.float32) * visible
@@ -89,7 +89,7 @@ def test_ridge_equals_that_of_scikit_learn_for_every_pattern(train, reference):
             np.testing.assert_allclose(guess[b, place][wanted], expected[wanted], atol=1e-3)
 
 
-def test_ridge_of_hidden_regions_is_fitted_on_the_regions_beside(train, reference):
+def test_ridge_of_masked_regions_is_fitted_on_the_neighbours(train, reference):
     asked = batch(train, mask="region")
     guess = predictions_of(reference, asked)["ridge"][0]
     standard = ColumnStats.of(train)
@@ -113,7 +113,7 @@ def test_similar_regions_by_brute_force(train, reference):
         np.testing.assert_allclose(guess[b, place], train[near].mean(0), atol=1e-4)
 
 
-def test_logistic_regression_knows_hidden_motifs_by_their_mean(train, reference):
+def test_logistic_regression_replaces_masked_motifs_by_their_mean(train, reference):
     asked = batch(train, mask="accessibility")
     guess, counted = predictions_of(reference, asked)["logistic"]
     standard = ColumnStats.of(train)
@@ -128,7 +128,7 @@ def test_logistic_regression_knows_hidden_motifs_by_their_mean(train, reference)
     assert "nearest" not in blind
 
 
-def test_no_baseline_sees_what_is_hidden(train, reference):
+def test_no_baseline_sees_masked_values(train, reference):
     for mask in ("element", "region", "accessibility"):
         asked = batch(train, mask=mask)
         other = MaskedBatch(np.where(asked.target, 99, asked.truth).astype(np.float32), *list(vars(asked).values())[1:])
@@ -142,7 +142,7 @@ def fresh():
     return RegionMetrics(GROUPS, ColumnStats.none(W), np.zeros(W, np.float32))
 
 
-def test_figures_bear_the_names_of_metrics_and_are_ordered_as_expected(train, reference):
+def test_baselines_have_the_names_of_metrics_and_the_expected_order(train, reference):
     metrics = baseline_metrics(fresh, lambda cell: reference, {"": [batch(train, seed=seed) for seed in range(4)]})
     assert metrics["motif_pearson/mean"] == 0
     assert min(metrics["motif_pearson/ridge"], metrics["motif_pearson/similar"]) > 0.3
@@ -155,7 +155,7 @@ def test_figures_bear_the_names_of_metrics_and_are_ordered_as_expected(train, re
     assert baseline_metrics(fresh, lambda cell: reference, {"": []}) == {}
 
 
-def test_each_cell_type_has_baselines_of_its_own(train):
+def test_baselines_are_fitted_by_cell_type(train):
     asked = batch(train)
     asked = MaskedBatch(*list(vars(asked).values())[:4], np.array([2, -1, 2]))
     seen = []
@@ -169,13 +169,13 @@ def test_each_cell_type_has_baselines_of_its_own(train):
     assert metrics["motif_mse/mean"] > 40  # the wrong table was used for two of the three windows, on purpose
 
 
-def test_nothing_is_fitted_on_labels_that_do_not_vary(train):
+def test_constant_labels_have_no_logistic_baseline(train):
     flat = train.copy()
     flat[:, M] = 1
     assert "logistic" not in predictions_of(Baselines(flat, np.arange(P) == 0, GROUPS), batch(train))
 
 
-def test_the_task_asks_for_the_elements_of_the_newest_evaluation():
+def test_baselines_predict_the_elements_of_the_latest_evaluation():
     task = GetRegion(data=HumanDHS(subset="chr21-22"), regions=50, standardise=True).build()
     clean = task.batch("valid", range(task.size("valid")))
     g = torch.Generator().manual_seed(0)
@@ -192,7 +192,7 @@ def test_the_task_asks_for_the_elements_of_the_newest_evaluation():
     assert task.baselines() == baselines
 
 
-def test_beside_samples_stand_baselines_of_what_was_drawn():
+def test_baselines_of_sampled_values():
     task = GetRegion(data=HumanDHS(subset="chr21-22"), regions=50, draws=2).build()
     like = task.like(6, 0)
     samples = torch.where(like.fixed, like.x0, torch.from_numpy(task._measured.mean))
@@ -204,7 +204,7 @@ def test_beside_samples_stand_baselines_of_what_was_drawn():
     task.sample_metrics(samples[:0], like[:0])
 
 
-def test_before_an_evaluation_everything_is_asked_for():
+def test_baselines_without_an_evaluation():
     task = GetRegion(data=HumanDHS(subset="chr21-22"), regions=50).build()
     baselines = task.baselines()
     task.metrics()  # nothing was asked for yet: all that may be

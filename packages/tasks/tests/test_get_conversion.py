@@ -84,7 +84,7 @@ def test_all_ways_to_a_matrix_agree(store, tmp_path, scale):
     assert [isinstance(way.build().features, LazyMatrix) for way in ways] == [way in ways[2:5] for way in ways]
 
 
-def test_counts_stay_counts_whatever_their_type(store, tmp_path):
+def test_integer_types_are_counts(store, tmp_path):
     for number, sort in enumerate(("u1", "<i8", ">f8", ">i2", "<f2")):
         data = store.with_name(f"{number}.zarr")
         write_store(data, ARRAYS)
@@ -109,7 +109,7 @@ def test_mapped_rows_are_rows_of_the_matrix(store):
     np.testing.assert_array_equal(mapped - np.ones(M, np.float32), plain - 1)
 
 
-def test_halves_are_near(store):
+def test_float16_is_close(store):
     plain = spec(store, scale=False)
     half = spec(store, scale=False, dtype="float16")
     assert "float16" in half.prepare()
@@ -259,7 +259,7 @@ def test_every_checksum_is_compared_when_it_is_prepared(store, tmp_path, refusal
     assert (out / "features.npy").read_bytes() == content
 
 
-def test_chromosomes_to_hold_out_must_be_there(store):
+def test_held_out_chromosomes_must_exist(store):
     for way in (RegionStore(path=str(store), valid=["chr22"]), spec(store, valid=["chr22"])):
         way.prepare()
         with pytest.raises(Refused, match='no chromosome "chr22" to hold out for valid'):
@@ -275,6 +275,6 @@ def test_chromosomes_to_hold_out_must_be_there(store):
             sort(path="x", valid=["chr2"], test=["chr2"])
 
 
-def test_words_that_stand_for_a_preparation():
+def test_aliases_of_prepare():
     assert HumanDHS.prepared_as == {"dhs": {"subset": "built"}}
     assert DataSpec.prepared_as == {}

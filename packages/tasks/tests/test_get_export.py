@@ -1,4 +1,4 @@
-"""What was drawn, for other programs: in the units of the data, at the right places, with the spread of the draws."""
+"""Exported samples: units of the data, places, and the spread of the draws."""
 
 import csv
 
@@ -71,7 +71,7 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_numbers_and_places_are_those_of_the_store(store, arrays, tmp_path, options):
+def test_values_and_places_equal_those_of_the_store(store, arrays, tmp_path, options):
     task, like, samples = drawn_from(store, **options)
     assert isinstance(task, Exports)
     _, found = exported(task, like, samples, tmp_path)
@@ -102,7 +102,7 @@ def test_numbers_and_places_are_those_of_the_store(store, arrays, tmp_path, opti
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_a_row_of_the_table_is_the_mean_and_the_spread_of_the_draws_of_a_window(store, tmp_path, options):
+def test_a_row_has_mean_and_spread_of_the_draws_of_a_window(store, tmp_path, options):
     task, like, samples = drawn_from(store, **options)
     rows, found = exported(task, like, samples, tmp_path)
     assert tuple(rows[0]) == HEADER
@@ -122,7 +122,7 @@ def test_a_row_of_the_table_is_the_mean_and_the_spread_of_the_draws_of_a_window(
     assert len({float(row["sd"]) for row in rows}) > len(rows) / 2
 
 
-def test_a_single_draw_has_no_spread_and_nothing_drawn_is_said(store, tmp_path):
+def test_a_single_draw_has_no_spread(store, tmp_path):
     task, like, samples = drawn_from(store, cell_type="a")
     rows, _ = exported(task, like[:1], samples[:1], tmp_path)
     assert {row["sd"] for row in rows} == {""}
@@ -131,7 +131,7 @@ def test_a_single_draw_has_no_spread_and_nothing_drawn_is_said(store, tmp_path):
     assert told == ["no value was sampled: all were given"]
 
 
-def test_samples_asked_for_in_another_cell_type_are_compared_with_the_truth_of_that(store, arrays, tmp_path):
+def test_samples_in_another_cell_type_are_compared_with_its_truth(store, arrays, tmp_path):
     task, like, samples = drawn_from(store, cell_type=["a", "b"])
     like.cond["cell"][:] = 1
     _, found = exported(task, like, samples, tmp_path)
@@ -140,7 +140,7 @@ def test_samples_asked_for_in_another_cell_type_are_compared_with_the_truth_of_t
     np.testing.assert_allclose(found["truth"][0][found["valid"][0]][:, M + 1 :], arrays["expression"][rows, 1])
 
 
-def test_no_other_form_is_offered(store):
+def test_other_formats_are_refused(store):
     from dither.engine.sampling.samples import check_forms
 
     assert set(GetRegion.exports) == {"npz", "csv"}

@@ -47,7 +47,7 @@ def test_draws_of_one_window_are_found():
     assert draw_groups(like) == [slice(0, 1), slice(1, 2)]
 
 
-def test_what_was_drawn():
+def test_sampled_mask():
     like = like_of(2, 1)
     samples = torch.where(like.known, like.x0, like.x0 + 1)
     assert torch.equal(sampled_mask(samples, like), ~like.known)
@@ -62,7 +62,7 @@ def test_what_was_drawn():
     assert not sampled_mask(like.x0, like).any()
 
 
-def test_figures_of_draws_by_hand():
+def test_draw_metrics_by_hand():
     truth = np.array([[[0.0, 1.0]], [[0.0, 1.0]], [[5.0, 5.0]]])
     samples = np.array([[[1.0, 1.0]], [[3.0, 2.0]], [[9.0, 9.0]]])
     draws = Draws.of(truth, samples, np.ones((3, 1, 2), bool), [slice(0, 2), slice(2, 3)])
@@ -85,7 +85,7 @@ def test_figures_of_draws_by_hand():
 
 
 @pytest.mark.parametrize("count", [2, 4, 8, 32])
-def test_the_interval_of_right_draws_holds_nine_of_ten(count):
+def test_the_interval_of_calibrated_draws_covers_90_percent(count):
     g = np.random.default_rng(count)
     n, scale, middle = 20_000, g.uniform(0.1, 3, 20_000), g.normal(size=20_000)
     many = middle + scale * g.normal(size=(count, n))
@@ -99,7 +99,7 @@ def test_the_interval_of_right_draws_holds_nine_of_ten(count):
     assert draw_metrics(sure)["spread_skill"] == pytest.approx(draw_metrics(draws)["spread_skill"] / 3)
 
 
-def test_the_mean_of_the_draws_is_judged():
+def test_metrics_are_those_of_the_mean_of_the_draws():
     like = like_of(4, 4)
     g = torch.Generator().manual_seed(1)
     samples = torch.where(like.known, like.x0, like.x0 + torch.randn(like.x0.shape, generator=g))
@@ -114,7 +114,7 @@ def test_the_mean_of_the_draws_is_judged():
     assert metrics["draws"] == 4
 
 
-def test_single_draws_have_no_spread_and_nothing_has_no_figure():
+def test_single_draws_have_no_spread_metrics():
     like = like_of(1, 1)
     metrics = sample_metrics(fresh(), like.x0 + 0.5 * ~like.known, like)
     assert metrics["masked_mse"] == pytest.approx(0.25)

@@ -1,4 +1,4 @@
-"""How sure metrics are: equal to metrics of windows drawn again by hand, alike however batches are cut, and honest."""
+"""Bootstrap intervals: equal to resampling by hand, independent of batches, calibrated."""
 
 from types import SimpleNamespace
 
@@ -74,7 +74,7 @@ def by_hand(case):
     return {name: half for name, half in halves.items() if "spearman" not in name}
 
 
-def test_intervals_are_those_of_windows_drawn_again(monkeypatch):
+def test_intervals_equal_those_of_resampled_windows(monkeypatch):
     monkeypatch.setattr("dither.tasks.get_region.metrics.bootstrap.DRAWS", 60)
     case = windows()
     found = metrics_of(case, range(B), 5).compute()
@@ -84,7 +84,7 @@ def test_intervals_are_those_of_windows_drawn_again(monkeypatch):
     assert all(found[name] > 0 and name.removesuffix("_ci95") in found for name in by_hand(case))
 
 
-def test_intervals_hang_on_no_cut_into_batches_nor_on_the_order_nor_on_ranks():
+def test_intervals_do_not_depend_on_batches_order_or_ranks():
     case = windows(1)
     whole = metrics_of(case, range(B), B).compute()
     assert {name for name in whole if name.endswith("_ci95")} >= {"masked_mse_ci95", "accessibility_auc_ci95"}
@@ -96,7 +96,7 @@ def test_intervals_hang_on_no_cut_into_batches_nor_on_the_order_nor_on_ranks():
     assert one.compute() == pytest.approx(whole, rel=1e-9)
 
 
-def test_a_window_that_is_noised_again_is_one_window():
+def test_a_window_that_occurs_twice_counts_once():
     case = windows(2)
     twice = metrics_of(case, [*range(B), *range(B)], 4)
     count, each = twice.predictions.windows()
@@ -105,7 +105,7 @@ def test_a_window_that_is_noised_again_is_one_window():
     assert twice.compute() == pytest.approx(metrics_of(case, range(B), 4).compute(), rel=1e-6)
 
 
-def test_intervals_are_as_wide_as_figures_scatter():
+def test_intervals_match_the_scatter_of_metrics():
     """Over many evaluations the error lies within its interval of the true one in about 95 % of cases."""
     true = np.mean([metrics_of(windows(seed, 40), range(40), 40).compute()["masked_mse"] for seed in range(900, 960)])
     held = []
@@ -130,7 +130,7 @@ def test_no_interval_without_windows():
     assert confidence_intervals(Predictions(W), GROUPS, ("motif", "accessibility"), MEAN) == {}
 
 
-def test_perfect_and_constant_answers_are_sure():
+def test_perfect_and_constant_predictions_have_no_uncertainty():
     x0, _, wanted, clean = windows()
     perfect = metrics_of((x0, x0, wanted, clean), range(B), 4).compute()
     assert {perfect[f"{name}_ci95"] for name in ("accessibility_auc", "accessibility_auprc")} == {0}
@@ -142,7 +142,7 @@ def test_perfect_and_constant_answers_are_sure():
     assert not any("ci95" in name for name in broken)
 
 
-def test_the_draws_are_those_of_a_bootstrap():
+def test_bootstrap_weights():
     times = bootstrap_weights(21)
     assert times.shape == (DRAWS, 21)
     assert (times.sum(1) == 21).all()
@@ -151,7 +151,7 @@ def test_the_draws_are_those_of_a_bootstrap():
     assert (times == bootstrap_weights(21)).all()
 
 
-def test_samples_that_were_drawn_have_intervals_too():
+def test_samples_have_intervals():
     x0, guess, wanted, clean = windows()
     like = Clean(x0, clean.valid, ~wanted, clean.cond)
     metrics = sample_metrics(RegionMetrics(GROUPS, ColumnStats.none(W), MEAN), torch.where(wanted, guess, x0), like)

@@ -73,11 +73,11 @@ NAMED = {
     "motif_names": "0",
     "gene_idx_info_name": "0",
 }
-"""Of each sort of array, a chunk."""
+"""A chunk of each kind of array."""
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_a_chunk_that_is_lost_is_refused_in_every_array(store, tmp_path, name):
+def test_a_missing_chunk_is_refused_in_every_array(store, tmp_path, name):
     new = (store / "zarr.json").is_file()
     key = "c/" + NAMED[name].replace(".", "/") if new else NAMED[name]
     (store / name / key).unlink()
@@ -89,7 +89,7 @@ def test_a_chunk_that_is_lost_is_refused_in_every_array(store, tmp_path, name):
     assert "--empty-chunks" in refused.problems[0].help
 
 
-def test_all_that_is_lost_is_said_at_once(store, tmp_path):
+def test_all_missing_parts_are_reported_at_once(store, tmp_path):
     new = (store / "zarr.json").is_file()
     for path in (store / "data").rglob("*"):
         if path.is_file() and path.name[0] in "012":
@@ -106,7 +106,7 @@ def test_all_that_is_lost_is_said_at_once(store, tmp_path):
         assert place in text
 
 
-def test_chunks_may_be_empty_where_a_person_says_so(store, tmp_path):
+def test_empty_chunks_are_read_as_the_fill_value(store, tmp_path):
     new = (store / "zarr.json").is_file()
     (store / "tss/k562" / ("c/1/0" if new else "1.0")).unlink()
     for way in (
@@ -121,7 +121,7 @@ def test_chunks_may_be_empty_where_a_person_says_so(store, tmp_path):
     assert 'peak_names, row 0: ""' in refusals(store, tmp_path / "y", empty_chunks=True).problems[0].message
 
 
-def test_halves_of_what_belongs_together(store, tmp_path):
+def test_missing_counterparts(store, tmp_path):
     shutil.rmtree(store / "expression_negative" / "k562")
     shutil.rmtree(store / "gene_idx_info_strand")
     refused = refusals(store, tmp_path)
@@ -130,13 +130,13 @@ def test_halves_of_what_belongs_together(store, tmp_path):
     assert "gene_idx_info_strand" in refused.problems[1].message
 
 
-def test_a_list_of_arrays_is_compared_with_what_is_there(store, tmp_path):
+def test_consolidated_metadata_are_compared_with_the_arrays(store, tmp_path):
     new = (store / "zarr.json").is_file()
     names = ["data", "tss/k562", "atpm/k562", "something/else"]
     if new:
         metadata = {name: {"node_type": "array"} for name in names} | {"tss": {"node_type": "group"}}
-        said = json.loads((store / "zarr.json").read_text()) | {"consolidated_metadata": {"metadata": metadata}}
-        (store / "zarr.json").write_text(json.dumps(said))
+        header = json.loads((store / "zarr.json").read_text()) | {"consolidated_metadata": {"metadata": metadata}}
+        (store / "zarr.json").write_text(json.dumps(header))
     else:
         metadata = {f"{name}/.zarray": {} for name in names} | {"tss/.zgroup": {}}
         (store / ".zmetadata").write_text(json.dumps({"metadata": metadata}))
@@ -151,7 +151,7 @@ def test_a_list_of_arrays_is_compared_with_what_is_there(store, tmp_path):
     assert refusals(store, tmp_path).codes == ["damaged-file"]
 
 
-def test_what_is_known_of_one_cell_type_only(store, tmp_path):
+def test_values_known_of_one_cell_type_only(store, tmp_path):
     """Accessibility of k562 and expression of cd4_naive were never written: neither is 0, both are not known."""
     shutil.rmtree(store / "atpm" / "k562")
     for strand in ("positive", "negative"):
@@ -193,7 +193,7 @@ def test_what_is_known_of_one_cell_type_only(store, tmp_path):
         assert built.space.width == M + 1
 
 
-def test_starts_that_are_not_known_of_one_cell_type_are_not_told(tmp_path):
+def test_unknown_tss_of_one_cell_type_removes_the_condition(tmp_path):
     store = tmp_path / "x.zarr"
     write_store(store, ARRAYS)
     for tss in ("tss/k562",):
@@ -206,7 +206,7 @@ def test_starts_that_are_not_known_of_one_cell_type_are_not_told(tmp_path):
         assert ("tss" in task.batch("valid", [0]).cond) == told
 
 
-def test_a_table_in_which_each_cell_type_is_known_in_another_way(tmp_path):
+def test_a_table_with_different_values_for_each_cell_type(tmp_path):
     header = [
         "chromosome",
         "start",
@@ -237,7 +237,7 @@ def test_a_cell_type_that_cannot_name_an_array(tmp_path):
         assert not (tmp_path / "y.zarr").exists()
 
 
-def test_numbers_are_looked_at_before_they_are_made_small(store):
+def test_numbers_are_checked_before_conversion(store):
     """A tss of 256 is no 0 and one of 0.5 none either; an atpm too large for float32 is no infinity."""
     for name, values, message in (
         ("tss/k562", np.full((P, 2), 256, np.int16), "tss/k562, row 0: 256 is neither 0 nor 1"),
@@ -265,7 +265,7 @@ def test_many_damaged_chunks_are_counted(tmp_path):
             path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(Refused) as refused:
         find_regions(find_source([tmp_path / "x.zarr"]))
-    said = [problem.message for problem in refused.value.problems]
+    messages = [problem.message for problem in refused.value.problems]
     assert refused.value.codes == ["damaged-file"] * 6
-    assert "rows 0 to 999 cannot be read" in said[0]
-    assert "more such problems" in said[-1]
+    assert "rows 0 to 999 cannot be read" in messages[0]
+    assert "more such problems" in messages[-1]

@@ -1,4 +1,4 @@
-"""Figures against scipy and scikit-learn, over any cut into batches and ranks, ties and constants among them."""
+"""Metrics against scipy and scikit-learn, for any cut into batches and ranks, with ties and constants."""
 
 from types import SimpleNamespace
 
@@ -98,18 +98,18 @@ def expected(case):
 
 
 @pytest.mark.parametrize("cuts", [1, 2, 5, 12])
-def test_figures_equal_those_of_all_wanted_elements_at_once(case, cuts):
+def test_metrics_equal_those_of_all_target_elements_at_once(case, cuts):
     assert run(case, cuts) == pytest.approx(expected(case), rel=1e-5)
 
 
-def test_two_ranks_together_have_the_figures_of_one(case):
+def test_two_ranks_have_the_metrics_of_one(case):
     halves = [accumulate(tuple(value[rows] for value in case), 2) for rows in (slice(0, 5), slice(5, None))]
     halves[0].merge(halves[1])
     assert halves[0].compute() == pytest.approx(run(case, 1), rel=1e-12)
     assert sum(len(batch.truth) for batch in halves[0].subset.batches) == B
 
 
-def test_standardising_changes_no_figure(case):
+def test_standardising_changes_no_metric(case):
     x0, guess, wanted, valid = case
     mean, std = np.linspace(-1, 1, W, dtype=np.float32), np.full(W, 0.5, np.float32)
     shifted = [(value - torch.from_numpy(mean)) / torch.from_numpy(std) for value in (x0, guess)]
@@ -119,7 +119,7 @@ def test_standardising_changes_no_figure(case):
     assert metrics == pytest.approx({name: expected(case)[name] for name in metrics}, rel=1e-3)
 
 
-def test_a_perfect_guess_and_the_mean(case):
+def test_a_perfect_prediction_and_the_mean(case):
     x0, _, wanted, valid = case
     metrics = run((x0, x0, wanted, valid), 2)
     assert metrics["masked_mse"] == metrics["motif_mse"] == 0
@@ -140,7 +140,7 @@ def test_zeros_of_visible_elements_are_never_counted(case):
     assert run(doubled, 2) == pytest.approx(run(case, 2))
 
 
-def test_what_nobody_asked_for_has_no_figure(case):
+def test_groups_without_targets_have_no_metric(case):
     x0, guess, wanted, valid = case
     assert run((x0, guess, torch.zeros_like(wanted), valid), 2) == {}
     only = wanted.clone()
@@ -156,7 +156,7 @@ def test_what_nobody_asked_for_has_no_figure(case):
     }  # fmt: skip
 
 
-def test_only_open_or_closed_has_areas(case):
+def test_only_binary_accessibility_has_areas(case):
     x0, guess, wanted, valid = case
     x0 = x0.clone()
     x0[..., M] = torch.rand(B, L, generator=torch.Generator().manual_seed(1))
@@ -174,7 +174,7 @@ def test_padding_is_not_counted(case):
     assert metrics["masked_mse"] == pytest.approx(0, abs=1e-12)
 
 
-def test_a_constant_column_flatters_nobody():
+def test_constant_columns_are_left_out():
     """The constant accessibility column of the seed lifts a pooled correlation of means; here it counts nowhere."""
     g = np.random.default_rng(0)
     truth = np.column_stack([g.uniform(0, 0.1, 50), np.ones(50)]).astype(np.float32)
@@ -185,7 +185,7 @@ def test_a_constant_column_flatters_nobody():
     assert metrics["motif_r2_overall"] == pytest.approx(0, abs=1e-6)
 
 
-def test_rounding_is_no_correlation():
+def test_rounding_is_not_a_correlation():
     """Predictions of interchangeable regions differ in the last bits at most; that is a constant."""
     truth, g = np.arange(20, dtype=np.float32), np.random.default_rng(0)
     answer = np.float32(0.3) + g.integers(0, 2, 20).astype(np.float32) * np.float32(3e-8)
@@ -194,7 +194,7 @@ def test_rounding_is_no_correlation():
     assert np.isnan(pearson(truth, np.where(truth > 3, np.nan, truth)))
 
 
-def test_zeros_and_bytes_of_columns_that_were_standardised_apart_keep_their_ranks():
+def test_zeros_and_bytes_keep_their_ranks_across_standardised_columns():
     """In float32 they come back as other numbers in each column, some below 0; ranks over all must not see it."""
     g = np.random.default_rng(0)
     wide = 40
@@ -211,7 +211,7 @@ def test_zeros_and_bytes_of_columns_that_were_standardised_apart_keep_their_rank
     assert metrics.compute()["motif_spearman_overall"] == pytest.approx(want, abs=1e-12)
 
 
-def test_baselines_are_asked_again_for_windows_that_stand_evenly_among_all():
+def test_baseline_subset_is_evenly_spaced():
     def batch(first, count):
         shape = (count, L, M)
         truth = np.broadcast_to(np.arange(first, first + count, dtype=np.float32)[:, None, None], shape)

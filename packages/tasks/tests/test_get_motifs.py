@@ -25,7 +25,7 @@ def test_log_odds_are_hundredths_of_a_bit():
     assert (log_odds(np.full((3, 4), 7.0)) == 0).all()
 
 
-def test_the_distribution_is_that_of_all_words():
+def test_the_distribution_by_enumeration():
     scores = log_odds(COUNTS)
     lowest, chance = score_distribution(scores)
     words = scores_of_all_words(scores)
@@ -43,20 +43,20 @@ def test_the_threshold_is_the_lowest_score_that_is_rare_enough(p_value):
     assert (words >= level - 1).mean() > p_value
 
 
-def test_a_short_motif_takes_its_best_word():
+def test_the_threshold_of_a_short_motif_is_its_best_word():
     scores = log_odds(COUNTS)
     best = scores_of_all_words(scores).max()
     assert threshold(scores, 1e-4) == best  # 1 of 1,024 words is more than 1e-4
     assert threshold(scores, 1e-4) > threshold(scores, 1e-2)
 
 
-def test_a_motif_without_preference_is_held_above_half_a_bit():
+def test_a_motif_without_preference_has_a_threshold_of_half_a_bit():
     assert threshold(log_odds(np.full((6, 4), 5.0)), 0.9) == 50
 
 
 @pytest.mark.parametrize(
     "counts", [[], [[1, 2, 3]], [[1, 2, 3, -1]], [[0, 0, 0, 0]], [[1, 2, 3, float("nan")]]], ids=str
 )
-def test_counts_that_make_no_sense_are_refused(counts):
+def test_invalid_counts_are_refused(counts):
     with pytest.raises((ValueError, TypeError)):  # a TypeError where shapes are checked before
         Motif.of("X", np.array(counts, dtype=float))

@@ -43,52 +43,52 @@ def refusal(path, look=read):
 
 
 @pytest.mark.parametrize("text", ["", "NA", "1,5"])
-def test_a_cell_that_is_no_number_is_all_that_is_said(tmp_path, text):
+def test_only_the_invalid_value_is_reported(tmp_path, text):
     lines = rows()
     lines[4][4] = f'"{text}"' if "," in text else text
-    said, _ = refusal(write(tmp_path / "x.csv", HEADER, lines))
-    assert said == [f'line 6, column "AP1/1": "{text}" is not a number']
+    messages, _ = refusal(write(tmp_path / "x.csv", HEADER, lines))
+    assert messages == [f'line 6, column "AP1/1": "{text}" is not a number']
     lines[2][1], lines[7][3] = "soon", -1
-    said, _ = refusal(write(tmp_path / "x.csv", HEADER, lines))
-    assert said[:2] == [
+    messages, _ = refusal(write(tmp_path / "x.csv", HEADER, lines))
+    assert messages[:2] == [
         'line 4, column "start": "soon" is not a number',
         f'line 6, column "AP1/1": "{text}" is not a number',
     ]
-    assert said[2:] == ['line 9, column "GATA1": -1.0 is negative']
+    assert messages[2:] == ['line 9, column "GATA1": -1.0 is negative']
 
 
-def test_the_other_cells_of_a_row_are_checked_all_the_same(tmp_path):
+def test_the_other_values_of_a_row_are_checked(tmp_path):
     lines = rows()
     lines[4][4], lines[4][3], lines[6][1] = "", "inf", 1
-    said, _ = refusal(write(tmp_path / "x.csv", HEADER, lines))
-    assert said == [
+    messages, _ = refusal(write(tmp_path / "x.csv", HEADER, lines))
+    assert messages == [
         'line 6, column "AP1/1": "" is not a number',
         'line 6, column "GATA1": inf is not finite',
         "line 8: regions are not sorted: chr2:1 after chr2:1500; sort by chromosome and start",
     ]
 
 
-def test_a_column_of_text_is_said_once(tmp_path):
+def test_a_column_of_text_is_reported_once(tmp_path):
     lines = [[*row, "late", "enhancer"] for row in rows()]
     lines[5][3] = "?"
-    said, _ = refusal(write(tmp_path / "x.csv", [*HEADER, "when", "what"], lines))
-    assert said == [
+    messages, _ = refusal(write(tmp_path / "x.csv", [*HEADER, "when", "what"], lines))
+    assert messages == [
         'the column "when" holds no numbers: "late" in line 2, and so on',
         'the column "what" holds no numbers: "enhancer" in line 2, and so on',
         'line 7, column "GATA1": "?" is not a number',
     ]
 
 
-def test_a_table_split_by_semicolons_says_so(tmp_path):
+def test_semicolons_are_reported(tmp_path):
     path = write(tmp_path / "x.csv", HEADER, rows(), ";")
     for look in (read, lambda path: read_facts(path, valid=(), test=())):
-        said, problems = refusal(path, look)
-        assert said == ['line 1: columns are separated by ";"']
+        messages, problems = refusal(path, look)
+        assert messages == ['line 1: columns are separated by ";"']
         assert problems[0].code == "syntax-error"
 
 
 @pytest.mark.parametrize("name", ["", "peak", "name"])
-def test_rows_may_have_names_besides(tmp_path, name):
+def test_rows_may_have_names(tmp_path, name):
     path = write(tmp_path / "x.csv", [name, *HEADER], [[f"p{i}", *row] for i, row in enumerate(rows())])
     found = read(path)
     assert found["motifs"].tolist() == MOTIFS
@@ -113,29 +113,29 @@ NEAR = {
 def test_a_label_is_not_taken_for_a_motif(tmp_path, name):
     path = write(tmp_path / "x.csv", [*HEADER, name], [[*row, 1] for row in rows()])
     for look in (read, lambda path: read_facts(path, valid=(), test=())):
-        said, problems = refusal(path, look)
-        assert said[0].startswith(f'the column "{name}"')
+        messages, problems = refusal(path, look)
+        assert messages[0].startswith(f'the column "{name}"')
         assert [problem.code for problem in problems] == ["unknown-key"]
         assert f"did you mean {' and '.join(NEAR[name])}?" in problems[0].help
 
 
-def test_columns_of_bed_are_no_motifs(tmp_path):
+def test_columns_of_bed_are_not_motifs(tmp_path):
     path = write(tmp_path / "x.csv", [*HEADER, "Name", "score", "strand"], [[*row, "a", 5, "+"] for row in rows()])
-    said, problems = refusal(path)
-    assert [line.split('"')[1] for line in said] == ["Name", "score", "strand"]
+    messages, problems = refusal(path)
+    assert [line.split('"')[1] for line in messages] == ["Name", "score", "strand"]
     assert "leave it out" in problems[0].help
 
 
-def test_names_of_motifs_that_are_no_near_misses(tmp_path):
+def test_motifs_with_similar_names_are_accepted(tmp_path):
     names = ["OPENER", "TSS1", "TSS::X", "AP1/1", "HD/10", "atp", "ZNF-reopen", "gc_content", "expressions"]
     assert parse_columns([*names, "open:K562"], tmp_path).motifs == (*range(len(names)),)
 
 
 def test_names_that_are_empty_are_refused(tmp_path):
-    said, _ = refusal(write(tmp_path / "x.csv", [*HEADER, " "], [[*row, 1] for row in rows()]))
-    assert said == ["number 3 of the motifs has no name"]
-    said, _ = refusal(write(tmp_path / "x.csv", [*HEADER, "open:"], [[*row, 1] for row in rows()]))
-    assert said == ["number 1 of the cells has no name"]
+    messages, _ = refusal(write(tmp_path / "x.csv", [*HEADER, " "], [[*row, 1] for row in rows()]))
+    assert messages == ["number 3 of the motifs has no name"]
+    messages, _ = refusal(write(tmp_path / "x.csv", [*HEADER, "open:"], [[*row, 1] for row in rows()]))
+    assert messages == ["number 1 of the cells has no name"]
 
 
 def placed(**more):
@@ -152,7 +152,7 @@ def test_bytes_are_counts_like_other_numbers(tmp_path):
     assert way.build().features.dtype == np.float32
 
 
-def test_places_in_an_npz_file_may_be_called_as_others_do(tmp_path):
+def test_synonyms_of_places_in_an_npz_file(tmp_path):
     path = tmp_path / "x.npz"
     arrays = {"features": FEATURES, "motifs": np.array(MOTIFS), "chrom": CHROMOSOME, "chromStart": START, "End": END}
     np.savez(path, **arrays)
@@ -161,30 +161,30 @@ def test_places_in_an_npz_file_may_be_called_as_others_do(tmp_path):
     assert read_facts(path, valid=(), test=()).chromosomes == 3
     np.savez(path, **{**arrays, "chromStart": START + 0.5, "features": FEATURES > 1})
     for look in (read, lambda path: read_region_file(path, valid=(), test=(), scale=False)):
-        said, _ = refusal(path, look)
-        assert said[0] == '"features" holds bool, expected numbers'
-        assert said[1].startswith("chromStart, row 0 (from 0)")
+        messages, _ = refusal(path, look)
+        assert messages[0] == '"features" holds bool, expected numbers'
+        assert messages[1].startswith("chromStart, row 0 (from 0)")
 
 
-def test_arrays_are_called_as_in_the_file(tmp_path):
+def test_messages_name_arrays_as_in_the_file(tmp_path):
     np.savez(tmp_path / "x.npz", **placed(features=FEATURES), data=FEATURES[0])
     assert "features" in read(tmp_path / "x.npz")
     given = placed()
     np.savez(tmp_path / "y.npz", data=given.pop("features") > 1, **given)
     assert refusal(tmp_path / "y.npz")[0] == ['"data" holds bool, expected numbers']
     np.savez(tmp_path / "z.npz", **placed(motif_names=np.array(["a"])))
-    (said,), _ = refusal(tmp_path / "z.npz")
-    assert said == '"features" has the shape (12, 2), expected (12, 1) for 12 regions and 1 motifs'
+    (messages,), _ = refusal(tmp_path / "z.npz")
+    assert messages == '"features" has the shape (12, 2), expected (12, 1) for 12 regions and 1 motifs'
 
 
 def test_an_array_of_objects_is_named(tmp_path):
     np.savez(tmp_path / "x.npz", **placed(chromosome=CHROMOSOME.astype(object)))
-    said, problems = refusal(tmp_path / "x.npz")
-    assert said == ['"chromosome" holds objects']
+    messages, problems = refusal(tmp_path / "x.npz")
+    assert messages == ['"chromosome" holds objects']
     assert '.astype("str")' in problems[0].help
 
 
-def test_a_chromosome_that_nobody_named():
+def test_missing_names_of_chromosomes():
     for missing in (None, np.nan, 7, b"chr1"):
         values = np.array(["chr1", missing, "chr2"], object)
         with pytest.raises(Refused, match=r"row 1: .* is not text"):
@@ -204,7 +204,7 @@ def frame():
 
 @pytest.mark.parametrize("index", [np.arange(P) + 7, [f"p{i}" for i in range(P)], np.linspace(0, 1, P)])
 @pytest.mark.parametrize("name", [None, "idx"])
-def test_an_index_of_pandas_is_no_motif(tmp_path, frame, index, name):
+def test_an_index_of_pandas_is_not_a_motif(tmp_path, frame, index, name):
     path = tmp_path / "x.parquet"
     frame.set_index(pandas.Index(index, name=name)).to_parquet(path)
     found = read(path)
@@ -213,7 +213,7 @@ def test_an_index_of_pandas_is_no_motif(tmp_path, frame, index, name):
     np.testing.assert_array_equal(found["start"], START)
 
 
-def test_an_index_of_pandas_that_says_where_regions_are(tmp_path, frame):
+def test_an_index_of_pandas_with_places(tmp_path, frame):
     path = tmp_path / "x.parquet"
     names = [f"{c}:{s}-{e}" for c, s, e in zip(CHROMOSOME, START, END, strict=True)]
     frame[MOTIFS].set_index(pandas.Index(names, name="idx")).to_parquet(path)
@@ -230,8 +230,8 @@ def test_chromosomes_that_are_missing_in_parquet(tmp_path, frame):
     frame.loc[P - 1, "chrom"] = None
     frame.loc[0, "GATA1"] = -1
     frame.to_parquet(path)
-    said, _ = refusal(path)
-    assert said == [
+    messages, _ = refusal(path)
+    assert messages == [
         'row 11 (from 0), column "chrom": None is not text',
         'row 0 (from 0), column "GATA1": -1.0 is negative',
     ]
@@ -255,8 +255,8 @@ def test_places_in_anndata(tmp_path):
     assert found["chromosome"].tolist() == CHROMOSOME.tolist()
     assert found["motifs"].tolist() == MOTIFS
     put(chromStart=START + 0.5, X=FEATURES > 1)
-    said, _ = refusal(path)
-    assert said[:2] == [
+    messages, _ = refusal(path)
+    assert messages[:2] == [
         '"X" holds bool, expected numbers',
         'obs, row 0 (from 0), column "chromStart": 500.5 is not a base number (a whole number of at least 0)',
     ]

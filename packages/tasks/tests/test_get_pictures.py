@@ -1,4 +1,4 @@
-"""Pictures of windows: that they show what they should, and are left out where there is nothing to show."""
+"""Plots of samples: content, and none without sampled values."""
 
 import io
 
@@ -43,7 +43,7 @@ def shown(task, samples, like):
         ({"draws": 3, "standardise": True}, {"motif-scatter", "motif-pearson", "accessibility", "imputation"}),
     ],
 )
-def test_what_was_drawn_decides_what_is_shown(options, names, monkeypatch):
+def test_plots_depend_on_the_sampled_values(options, names, monkeypatch):
     monkeypatch.setattr(exhibits, "draw_window", lambda picture: b"\x89PNG")
     monkeypatch.setattr(exhibits, "draw_motif_scatter", lambda predictions: b"\x89PNG")
     task = small(**options)
@@ -69,14 +69,14 @@ def coarse(monkeypatch):
 
 
 @pytest.mark.usefixtures("coarse")
-def test_the_pictures_hang_on_the_samples():
+def test_plots_differ_between_samples():
     task = small(draws=2)
     like = task.like(2, 0)
     one, other = (shown(task, noisy(like, seed), like) for seed in (0, 1))
     assert all(one[name] != other[name] for name in one)
 
 
-def test_heat_maps_get_what_was_drawn(monkeypatch):
+def test_heat_maps_show_sampled_values(monkeypatch):
     seen = []
     monkeypatch.setattr(exhibits, "draw_window", lambda picture: seen.append(picture) or b"png")
     task = small(standardise=True, cell_type="HepG2")
@@ -93,7 +93,7 @@ def test_heat_maps_get_what_was_drawn(monkeypatch):
         np.testing.assert_allclose(picture.drawn - picture.truth, off, atol=1e-5)
 
 
-def test_motifs_are_sorted_and_constants_left_out():
+def test_motifs_are_sorted_without_constant_ones():
     g = np.random.default_rng(0)
     truth = g.random(40)
     pairs = [
@@ -104,7 +104,7 @@ def test_motifs_are_sorted_and_constants_left_out():
     np.testing.assert_allclose([predictions.r[0], predictions.r[2]], [1, -1])
 
 
-def test_accessibility_that_does_not_vary_has_no_curve():
+def test_constant_accessibility_has_no_curve():
     assert draw_accessibility(np.ones(5, bool), np.arange(5.0), "K562") is None
     assert draw_accessibility(np.array([True, False]), np.array([0.2, 0.1]), "K562") is not None
 
@@ -128,7 +128,7 @@ def test_a_trajectory_shows_every_state(columns):
     assert draw_trajectory(path[:1], truth, asked, "a window") is None
 
 
-def test_the_task_shows_the_way_of_a_sample():
+def test_the_task_plots_a_trajectory():
     task = small(given="motifs", fill=1.0)
     like = task.like(2, 0)
     path = torch.stack([noisy(like, seed) for seed in range(5)])

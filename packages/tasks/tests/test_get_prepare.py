@@ -106,7 +106,7 @@ def test_the_matrix_follows_the_recipe(region_wheel, motif_wheel):
     assert arrays["cells"].tolist() == list(CELLS)
 
 
-def test_what_is_packaged_is_the_built_matrix_rounded(region_wheel, motif_wheel, tmp_path, monkeypatch):
+def test_the_packaged_matrix_is_the_built_one_rounded(region_wheel, motif_wheel, tmp_path, monkeypatch):
     arrays = prepare.build_matrix(read_sequences(region_wheel), read_counts(motif_wheel), 5)
     monkeypatch.setitem(arrays, "chromosome", np.where(arrays["chromosome"] == "chrX", "chr21", arrays["chromosome"]))
     prepare.write_packaged(arrays, tmp_path)
@@ -142,9 +142,9 @@ def test_a_stop_leaves_nothing_behind(region_wheel, motif_wheel, tmp_path, monke
     assert read_archive(tmp_path / "built" / "matrix.npz", "")["features"].shape == arrays["features"].shape == (60, 5)
 
 
-def test_the_scan_tells_how_far_it_is():
-    said = []
+def test_the_scan_reports_progress():
+    messages = []
     motifs = [Motif.of(name, table) for name, table in COUNTS.items()]
-    scan(encode(["ACGT" * 5] * 3), motifs, update=lambda done, total: said.append((done, total)))
-    assert said[-1] == (len(motifs), len(motifs))
-    assert [done for done, _ in said] == sorted(done for done, _ in said)
+    scan(encode(["ACGT" * 5] * 3), motifs, update=lambda done, total: messages.append((done, total)))
+    assert messages[-1] == (len(motifs), len(motifs))
+    assert [done for done, _ in messages] == sorted(done for done, _ in messages)

@@ -40,7 +40,7 @@ def arrays():
     }
 
 
-def test_all_forms_give_the_same_table(tmp_path):
+def test_all_formats_give_the_same_table(tmp_path):
     np.savez(tmp_path / "x.npz", **arrays())
     paths = [tmp_path / "x.npz", write(tmp_path / "x.csv"), write(tmp_path / "x.csv.gz")]
     paths += [write(tmp_path / f"x{form}", TEXT.replace(",", "\t")) for form in (".tsv", ".tsv.gz")]
@@ -54,7 +54,7 @@ def test_all_forms_give_the_same_table(tmp_path):
 
 
 @pytest.mark.parametrize("places", ["Chromosome,Start,End", "chrom,chromStart,chromEnd", "chr,start,end"])
-def test_places_may_be_called_as_others_do(tmp_path, places):
+def test_synonyms_of_places(tmp_path, places):
     table = read(write(tmp_path / "x.csv", TEXT.replace("chromosome,start,end", places)))
     assert table.motifs == ("GATA1", "AP1/1")
     np.testing.assert_array_equal(table.start, arrays()["start"])
@@ -75,7 +75,7 @@ def test_accessibility_may_be_missing(tmp_path):
 
 
 @pytest.mark.parametrize("split", ["train", "valid", "test"])
-def test_what_is_known_of_one_cell_type_only_is_told_before_the_start(tmp_path, split):
+def test_values_known_of_one_cell_type_only_are_found_by_check(tmp_path, split):
     header = "chromosome,start,end,M,open:A,open:B,expression_positive:A,expression_negative:A"
     rows = [f"chr{n // 4},{n % 4},{n + 9},1,{n % 2},{n % 2},1,2" for n in range(12)]
     data = RegionFile(path=str(write(tmp_path / "x.csv", "\n".join([header, *rows]))), valid=["chr1"], test=["chr2"])

@@ -57,7 +57,7 @@ def test_the_human_split_is_that_of_the_authors():
     assert len(set(table.motifs)) == 282
 
 
-def test_the_test_table_is_a_part_of_the_whole():
+def test_the_small_table_is_part_of_the_whole():
     whole, part = read_human("whole"), read_human("chr21-22")
     few = np.isin(whole.chromosome, ("chr21", "chr22"))
     np.testing.assert_array_equal(whole.features[few], part.features)
@@ -86,7 +86,7 @@ def test_bytes_are_steps_of_1_255():
     np.testing.assert_array_equal(LazyMatrix(every, np.float32([0.5]), stored.step)[:], np.minimum(stored[:] / 0.5, 1))
 
 
-def test_standard_columns_have_mean_0_and_deviation_1():
+def test_standardised_columns_have_mean_0_and_std_1():
     columns = np.random.default_rng(0).random((40, 3), dtype=np.float32) * 7 + 2
     columns[:, 1] = 4
     standard = ColumnStats.of(columns)
@@ -95,7 +95,7 @@ def test_standard_columns_have_mean_0_and_deviation_1():
     np.testing.assert_allclose(changed.std(0), [1, 0, 1], atol=1e-6)
 
 
-def test_blocks_are_measured_as_one():
+def test_statistics_of_blocks_are_combined():
     random = np.random.default_rng(0)
     columns = random.random((50, 3), dtype=np.float32) * np.float32(1e-3) + 1000
     columns[:, 1] = 1 / 3
@@ -108,7 +108,7 @@ def test_blocks_are_measured_as_one():
     assert standard.std[1] == 1
 
 
-def test_scaling_looks_at_training_regions_only():
+def test_scaling_uses_training_regions_only():
     features = np.array([[1, 0], [4, 0], [8, 3]], np.float32)
     scaled, divisor = scale_to_largest(features, np.array([True, True, False]))
     assert divisor.tolist() == [4, 1]

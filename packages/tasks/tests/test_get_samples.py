@@ -1,4 +1,4 @@
-"""Samples: which columns they hold, in which cell types, what is told beside them; nothing held out is seen."""
+"""Samples: columns, cell types, conditions; held-out values are never seen."""
 
 from typing import ClassVar
 
@@ -102,7 +102,7 @@ def test_windows_in_several_cell_types():
             assert 0 <= int(value.min()) <= int(value.max()) < condition.size
 
 
-def test_nothing_held_out_is_seen():
+def test_held_out_regions_are_not_in_training_windows():
     task = spec(valid_cells=["c"], test_cells=["d"], jitter=3, accessibility="quantitative", expression=True).build()
     seen = {split: every(task, split) for split in ("train", "valid", "test")}
     chromosomes = {split: {*clean.cond["chromosome"].tolist()} for split, clean in seen.items()}
@@ -120,7 +120,7 @@ def test_nothing_held_out_is_seen():
 
 
 @pytest.mark.parametrize("options", [{}, {"standardise": True}, {"drop_closed": True, "accessibility": "quantitative"}])
-def test_what_is_held_out_changes_nothing_of_the_training(options):
+def test_held_out_values_do_not_affect_training(options):
     """Samples and measures stay the same, whatever stands on held-out chromosomes and in held-out cell types."""
 
     def built():
@@ -148,7 +148,7 @@ def test_what_is_held_out_changes_nothing_of_the_training(options):
         np.testing.assert_array_equal(one, other)
 
 
-def test_sorts_of_accessibility():
+def test_kinds_of_accessibility():
     def column(**options):
         clean = every(spec(**options).build())
         return clean, clean.x0[..., M].numpy()
@@ -169,7 +169,7 @@ def test_sorts_of_accessibility():
         assert "cell" not in every(task).cond
 
 
-def test_the_largest_of_a_window_does_not_look_at_padding():
+def test_the_largest_value_of_a_window_ignores_padding():
     task = spec(accessibility="quantitative", largest="window", regions=8).build()
     clean = every(task, "valid")
     assert clean.valid.sum() == 2 * LENGTHS["chr2"]
@@ -178,7 +178,7 @@ def test_the_largest_of_a_window_does_not_look_at_padding():
     assert not clean.x0[~clean.valid].any()
 
 
-def test_expression_stands_behind():
+def test_expression_columns_are_last():
     task = spec(expression=True, accessibility=False, expressed=0.3).build()
     assert task.space.groups == (Group("motifs", 0, M), Group("expression", M, M + 2))
     clean = every(task)
@@ -254,7 +254,7 @@ def misfits(**options):
     return {misfit.path: f"{misfit.message} {misfit.help}" for misfit in spec(**options).check()}
 
 
-def test_what_the_data_do_not_know():
+def test_values_that_the_data_do_not_have():
     assert misfits() == {}
     found = misfits(cell_type=["b", "e"], valid_cells=["A"], test_cells=["zz"], motifs=7)
     assert 'the data have no cell type "e"' in found["cell_type",]
@@ -285,7 +285,7 @@ def test_options_that_contradict(options, message):
         spec(**options)
 
 
-def test_what_leaves_no_windows():
+def test_options_that_leave_no_windows():
     with pytest.raises(Refused, match="windows of train are wider than span = 1,000 bases"):
         spec(span=1000).build()
     assert spec(span=5400).build().size("train") == spec().build().size("train")
@@ -293,7 +293,7 @@ def test_what_leaves_no_windows():
         spec(span=5399).build()
 
 
-def test_windows_that_are_left_out_are_said():
+def test_dropped_windows_are_reported():
     assert list(spec(span=5400).build().data_warnings()) == list(spec().build().data_warnings()) == []
     kept = ARRAYS["end"].copy()
     try:
@@ -309,7 +309,7 @@ def test_windows_that_are_left_out_are_said():
         ARRAYS["end"] = kept
 
 
-def test_options_that_change_nothing_are_said():
+def test_options_without_effect_are_reported():
     def warned(**options):
         chosen = spec(**options)
         return [(misfit.path, misfit.help) for misfit in chosen.warn()] if not list(chosen.check()) else None
@@ -324,7 +324,7 @@ def test_options_that_change_nothing_are_said():
 
 @pytest.mark.parametrize("given", ["nothing", "motifs", "motifs-and-accessibility"])
 @pytest.mark.parametrize("standardise", [False, True])
-def test_the_space_tells_what_is_given_and_on_what_scale(given, standardise):
+def test_the_space_has_given_columns_and_standardisation(given, standardise):
     chosen = spec(given=given, expression=True, standardise=standardise)
     told = {"nothing": (), "motifs": ("motifs",), "motifs-and-accessibility": ("motifs", "accessibility")}
     assert chosen.space() == chosen.build().space

@@ -1,4 +1,4 @@
-"""The scanner against a reference that reads word by word."""
+"""The motif scan against a loop over words."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def some_motifs(random, widths=(4, 5, 5, 7, 4, 12)):
 
 
 @pytest.mark.parametrize("letters", ["ACGT", "ACGTACGTACGTN"])
-def test_the_scan_equals_a_reading_word_by_word(letters):
+def test_the_scan_equals_a_loop_over_words(letters):
     random = np.random.default_rng(0)
     sequences = ["".join(random.choice(list(letters), 40)) for _ in range(23)]
     motifs = some_motifs(random)

@@ -57,17 +57,17 @@ def refusal(*paths, **options):
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_a_store_comes_back(tmp_path, version):
+def test_round_trip_of_a_store(tmp_path, version):
     arrays = table()
     write_store(tmp_path / "x.zarr", arrays, version)
     same(read(tmp_path / "x.zarr"), arrays)
     if version == 2:  # the layout that get_model reads
-        said = json.loads((tmp_path / "x.zarr" / "peak_names" / ".zarray").read_text())
-        assert (said["dtype"], said["chunks"], said["zarr_format"]) == ("<U16", [P], 2)
-        said = json.loads((tmp_path / "x.zarr" / "data" / ".zarray").read_text())
-        assert (said["dtype"], said["chunks"], said["compressor"]["id"]) == ("<f4", [1000, M], "zlib")
-        said = json.loads((tmp_path / "x.zarr" / "tss" / "k562" / ".zarray").read_text())
-        assert (said["dtype"], said["shape"], said["chunks"]) == ("|i1", [P, 2], [1000, 2])
+        header = json.loads((tmp_path / "x.zarr" / "peak_names" / ".zarray").read_text())
+        assert (header["dtype"], header["chunks"], header["zarr_format"]) == ("<U16", [P], 2)
+        header = json.loads((tmp_path / "x.zarr" / "data" / ".zarray").read_text())
+        assert (header["dtype"], header["chunks"], header["compressor"]["id"]) == ("<f4", [1000, M], "zlib")
+        header = json.loads((tmp_path / "x.zarr" / "tss" / "k562" / ".zarray").read_text())
+        assert (header["dtype"], header["shape"], header["chunks"]) == ("|i1", [P, 2], [1000, 2])
         names = {path.name for path in (tmp_path / "x.zarr").iterdir()}
         assert {".zgroup", "atpm", "data", "expression_negative", "expression_positive"} <= names
         assert read_store(tmp_path / "x.zarr").arrays["chromosome"][0] == "chr1"
@@ -76,7 +76,7 @@ def test_a_store_comes_back(tmp_path, version):
     assert info.value.codes == ["file-exists"]
 
 
-def test_only_motifs_must_be_known(tmp_path):
+def test_only_motifs_are_required(tmp_path):
     arrays = {name: table()[name] for name in ("features", "motifs", "chromosome", "start", "end")}
     write_store(tmp_path / "x.zarr", arrays)
     found = read(tmp_path / "x.zarr")
@@ -316,7 +316,7 @@ def test_mistakes_in_the_older_layout(tmp_path, mistake):
     assert place in refused.problems[0].message
 
 
-def test_expression_that_the_list_denies_is_not_known(tmp_path):
+def test_expression_denied_by_the_list_is_unknown(tmp_path):
     write_legacy(tmp_path / "old", table())
     path = tmp_path / "old" / "cell_type_align.txt"
     listed = path.read_text()
@@ -397,7 +397,7 @@ def test_names_and_cell_types_in_a_table(tmp_path):
     assert "line 3: " in refused.problems[0].message
 
 
-def test_what_does_not_go_together(tmp_path):
+def test_files_that_do_not_match(tmp_path):
     arrays = table()
     np.savez(tmp_path / "a.npz", features=arrays["features"], motifs=arrays["motifs"])
     place = bed(tmp_path / "p.bed", arrays)

@@ -1,4 +1,4 @@
-"""The task and its Specs: what a batch holds, what sampling starts from, what is refused, what is drawn."""
+"""The task and its Spec: batches, sampling, incompatible options, plots."""
 
 import io
 import subprocess
@@ -35,13 +35,13 @@ def task():
     return small().build()
 
 
-def test_it_is_a_task(task):
+def test_protocols_of_the_task(task):
     assert isinstance(task, Task)
     assert isinstance(task.metrics(), Metrics)
     assert task.space == small().space()
 
 
-def test_the_seed_size_fits_the_default_data():
+def test_the_default_size_fits_the_default_data():
     spec = GetRegion(data=HumanDHS())
     assert list(spec.check()) == []
     groups = (Group("motifs", 0, 282), Group("accessibility", 282, 283))
@@ -55,7 +55,7 @@ def test_the_seed_size_fits_the_default_data():
     assert task.batch("valid", range(5)).valid.sum() == 4_053
 
 
-def test_the_menu_reads_neither_torch_nor_numpy():
+def test_specs_import_neither_torch_nor_numpy():
     code = (
         "import sys; from dither.tasks.get_region.specs import GetRegion;"
         "from dither.tasks.get_region.data_specs import HumanDHS; s = GetRegion(data=HumanDHS());"
@@ -66,7 +66,7 @@ def test_the_menu_reads_neither_torch_nor_numpy():
 
 
 @pytest.mark.parametrize("subset", ["whole", "chr21-22"])
-def test_what_the_source_tells_beforehand_is_true(subset):
+def test_facts_equal_those_of_the_table(subset):
     assert HumanDHS(subset=subset).facts() == read_human(subset).facts()
 
 
@@ -128,7 +128,7 @@ def test_given_motifs_are_known_everywhere():
 
 
 @pytest.mark.parametrize("fill", [0.02, 0.3, 1.0])
-def test_sampling_fills_in_a_share_of_each_window(fill):
+def test_sampling_imputes_a_share_of_each_window(fill):
     task = small(fill=fill).build()
     like = task.like(20, 1)  # more than there are windows
     drawn = (like.valid[..., None] & ~like.known).sum(1)
@@ -144,7 +144,7 @@ def test_sampling_fills_in_a_share_of_each_window(fill):
     assert task.like(0, 0).x0.shape == (0, 50, 283)
 
 
-def test_sampling_fills_in_a_share_of_the_elements():
+def test_sampling_imputes_a_share_of_the_elements():
     task = small(fill=0.3, fill_unit="element", draws=2).build()
     like = task.like(8, 1)
     drawn = (like.valid[..., None] & ~like.known).flatten(1).sum(1)
@@ -155,13 +155,13 @@ def test_sampling_fills_in_a_share_of_the_elements():
     assert not like.known[~like.valid].any()
 
 
-def test_sampling_fills_in_elements_among_those_that_are_not_given():
+def test_sampling_imputes_elements_that_are_not_given():
     like = small(fill=0.02, fill_unit="element", given="motifs").build().like(16, 0)
     drawn = (~like.fixed).flatten(1).sum(1)
     assert (drawn == (0.02 * like.valid.sum(1)).round().clamp(min=1)).all()
 
 
-def test_judging_counts_only_what_was_drawn(task):
+def test_sample_metrics_count_only_sampled_values(task):
     like = task.like(4, 0)
     assert task.sample_metrics(like.x0 + torch.where(like.fixed, 5.0, 1e-4), like)["masked_mse"] == pytest.approx(
         1e-8, rel=0.01
@@ -173,7 +173,7 @@ def test_judging_counts_only_what_was_drawn(task):
     assert task.sample_metrics(like.x0, like) == {}
 
 
-def test_baselines_bear_the_names_of_metrics(task):
+def test_baselines_have_the_names_of_metrics(task):
     like = task.like(8, 0)
     names = task.sample_metrics(torch.full_like(like.x0, 0.123), like).keys()
     baselines = task.baselines()
@@ -190,7 +190,7 @@ def panels(task, samples, like):
 
 
 @pytest.mark.parametrize("options", [{}, {"standardise": True}, {"accessibility": False}])
-def test_heat_maps_show_what_was_drawn(options):
+def test_heat_maps_show_truth_and_sample(options):
     task = small(**options).build()
     like = task.like(1, 0)
     truth, other = (panels(task, like.x0 + ~like.fixed * off, like) for off in (1e-4, 1.0))
@@ -213,7 +213,7 @@ def misfits(**options):
     return [(misfit.path, misfit.message) for misfit in GetRegion(**options).check()]
 
 
-def test_what_does_not_fit_is_said_beforehand(tmp_path):
+def test_incompatible_options_are_found_by_check(tmp_path):
     assert misfits(data=Nonsense()) == [(("data",), '"nonsense" gives text, get-region requires regions')]
     ((path, message),) = misfits(data=SMALL)
     assert (path, "859" in message) == (("regions",), True)
@@ -225,14 +225,14 @@ def test_what_does_not_fit_is_said_beforehand(tmp_path):
     assert "none.csv: No such file" in message
 
 
-def test_the_same_is_refused_when_built(matrix, refusal):
+def test_incompatible_options_are_refused_when_built(matrix, refusal):
     refused = refusal(GetRegion(data=SMALL).build_from, matrix)
     assert refused.codes == ["no-samples"]
     assert "chr22 has 859" in refused.problems[0].message
     assert refusal(small(cell_type="K563").build_from, matrix).codes == ["unknown-value"]
 
 
-def test_a_file_of_the_user_trains(tmp_path):
+def test_a_region_file_trains(tmp_path):
     lines = ["chromosome,start,end,open:T,M1,M2"]
     lines += [
         f"{name},{10 * i},{10 * i + 5},{i % 2},{i % 3},{i % 5}" for name in ("chr1", "chr2", "chr3") for i in range(8)

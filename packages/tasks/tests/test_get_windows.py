@@ -1,4 +1,4 @@
-"""Windows: nothing crosses a chromosome, nothing is lost, and a shift is a function of a sample's number."""
+"""Windows: within a chromosome, covering all regions; a shift is a function of the sample's number."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def cut(table, split, kept=None, cells=(0,), **options):
 @pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize("jitter", [0, 1, 7])
 @pytest.mark.parametrize("drop", [False, True])
-def test_windows_hold_one_chromosome_of_their_split(regions, stride, jitter, drop):
+def test_windows_are_within_one_chromosome_of_their_split(regions, stride, jitter, drop):
     table = matrix()
     kept = [table.open[:, 0], table.open[:, 1]] if drop else None
     for split in ("train", "valid", "test"):
@@ -57,7 +57,7 @@ def test_windows_hold_one_chromosome_of_their_split(regions, stride, jitter, dro
 
 @pytest.mark.parametrize("regions", [1, 3, 4, 7, 9, 100])
 @pytest.mark.parametrize("drop", [False, True])
-def test_held_out_windows_hold_each_region_once(regions, drop):
+def test_held_out_windows_cover_each_region_once(regions, drop):
     table = matrix()
     kept = [table.open[:, 0], table.open[:, 1]] if drop else None
     for split in ("valid", "test"):
@@ -79,7 +79,7 @@ def test_training_windows_start_every_stride():
     assert both.cell.tolist() == [0] * 9 + [1] * 9
 
 
-def test_each_window_with_each_shift_is_a_sample():
+def test_each_shift_of_a_window_is_a_sample():
     table = matrix()
     plain = cut(table, "train", regions=4, stride=5)
     windows = cut(table, "train", regions=4, stride=5, jitter=2)
@@ -93,7 +93,7 @@ def test_each_window_with_each_shift_is_a_sample():
 
 
 @pytest.mark.parametrize("jitter", [1, 3, 50])
-def test_no_start_is_more_likely_at_the_ends_of_a_chromosome(jitter):
+def test_starts_are_uniform_at_the_ends_of_a_chromosome(jitter):
     """A start stands once for each window that reaches it, so never more often at an end than in the middle."""
     table, stride = matrix(), 3
     windows = cut(table, "train", regions=4, stride=stride, jitter=jitter)
@@ -105,7 +105,7 @@ def test_no_start_is_more_likely_at_the_ends_of_a_chromosome(jitter):
         assert [starts.count(start) for start in range(low, high + 1)] == reach[low:]
 
 
-def test_wide_windows_are_left_out_and_counted():
+def test_wide_windows_are_dropped_and_counted():
     table = matrix(gap=10)
     table.start[40:] += 1000  # a hole in chromosome e
     table.end[40:] += 1000
@@ -119,7 +119,7 @@ def test_wide_windows_are_left_out_and_counted():
     assert cut(table, "train", regions=4, stride=1, span=35).wide == 3
 
 
-def test_numbers_that_are_none():
+def test_window_numbers_out_of_range():
     windows = cut(matrix(), "train", regions=4, stride=3)
     for number in (-1, len(windows)):
         with pytest.raises(IndexError, match=r"numbered 0\.\.8"):
@@ -130,7 +130,7 @@ def test_numbers_that_are_none():
     assert cell.tolist() == [0, 0]
 
 
-def test_more_windows_than_there_is_memory_for_are_refused(monkeypatch):
+def test_too_many_windows_are_refused(monkeypatch):
     monkeypatch.setattr("dither.tasks.get_region.data.windows.MAX_WINDOWS", 110)
     cut(matrix(), "train", regions=3, stride=1, jitter=1)
     with pytest.raises(Refused, match="about 646 windows .* 110"):
