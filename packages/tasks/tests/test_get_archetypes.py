@@ -38,7 +38,7 @@ def test_an_impossible_number_of_archetypes_is_refused():
     r = correlation(np.random.default_rng(0).random((20, 4)).astype(np.float32))
     with pytest.raises(ValueError, match="1 to 4 archetypes, not 5"):
         cluster(r, 5)
-    with pytest.raises(ValueError, match="alike"):
+    with pytest.raises(ValueError, match="some are equal"):
         cluster(np.ones((4, 4)), 3)
 
 
