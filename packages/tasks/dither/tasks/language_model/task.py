@@ -21,7 +21,8 @@ from dither.registry.flow.records import Clean
 from dither.registry.flow.spaces import Field, TokenSpace
 
 from .data.corpus import Corpus
-from .data.token_store import Documents, TokenStore, Windows, encode_corpus
+from .data.streams import Documents, Windows
+from .data.token_store import TokenStore, encode_corpus
 from .data.tokenizers.base import Tokenizer
 from .data.tokenizers.names import ADD_END, NO_END
 from .metrics.baselines import LIMIT, check_vocabulary, distribution_baselines, strong_baselines, trivial_baselines

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import json
 import re
 import sys
 import sysconfig
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from dither.registry.config.errors import Refused
-from dither.registry.files.atomic import atomic_write
 from dither.registry.files.cache import cache_folder
 
 from .corpus import Document
+from .json_cache import cached_json
 
 __all__ = ["read_stdlib", "without_quotations"]
 
@@ -50,23 +48,15 @@ def _docstrings() -> dict[str, str]:
     root = Path(sysconfig.get_path("stdlib"))
     version = hashlib.sha256(f"{sys.version} {root}".encode()).hexdigest()[:16]
     path = cache_folder() / "text" / f"stdlib-docstrings-{version}.json"
-    try:
-        digest, texts = json.loads(path.read_text("utf-8"))
-        if digest == _digest(texts):
-            return dict(texts)
-    except (OSError, ValueError, TypeError):  # missing or damaged
-        pass
+    return dict(cached_json(path, lambda: _read_docstrings(root)))
+
+
+def _read_docstrings(root: Path) -> dict[str, str]:
     texts = {f"module {name}": text for name, text in _parsed(root) if text}
     if not texts:
         what = f"this Python has no sources of its library under {root}; set docstrings = false"
         raise Refused(what, code="file-not-found")
-    with suppress(OSError), atomic_write(path) as temporary:  # a cache that cannot be written only costs time
-        temporary.write_text(json.dumps([_digest(texts), texts]), "utf-8")
     return texts
-
-
-def _digest(texts: Mapping[str, str]) -> str:
-    return hashlib.sha256(json.dumps(texts, sort_keys=True).encode()).hexdigest()
 
 
 def _parsed(root: Path) -> Iterator[tuple[str, str]]:

@@ -16,7 +16,7 @@ from jaxtyping import Int64, Integer
 from dither.registry.config.errors import Problem, Refused
 
 from ..data.markov import SourceDistribution
-from ..data.token_store import Joined
+from ..data.streams import Joined
 from ..data.tokenizers.base import Tokenizer
 from .ngrams import WittenBell
 

