@@ -80,12 +80,7 @@ def may_stand(task: str, process: str, meaning: str | None, loss: str) -> bool:
     features = task == "toy-features"
     if features != (process in ("gaussian", "masked-region")):
         return False
-    if loss == "seed-004":
-        return not features and (process, meaning) == ("uniform", "score")
-    if loss in (
-        "masked-ce",
-        "masked-ce-active",
-    ):  # MDLM's closed form: an absorbing process and a model of the posterior
+    if loss == "masked-ce":  # MDLM's closed form: an absorbing process and a model of the posterior
         return process == "absorbing" and meaning == "posterior"
     if loss == "poisson":  # of what is said of x0
         return features and meaning in (None, "x0")
@@ -158,7 +153,6 @@ SAMPLERS = {
     "predictor-corrector": {"steps": 2, "temperature": 0.7},
     "repaint": {"steps": 4, "jump": 2, "visits": 2},
     "remdm": {"steps": 3, "strategy": "conf-compensated", "top_k": 2},
-    "seed-004": {"steps": 3},
     "blocks": {"size": 2, "inner": {"use": "ancestral", "steps": 2}},
 }
 
@@ -188,10 +182,10 @@ def test_samplers_walk_every_process_that_they_accept(sampler):
         fits(draw(system, like, seed=1), like, system.process.space, where)
         walked.append(where)
     # With and without block_size: 4 on features, 9 on graphs, but on text 9 without: there a model with block_size is
-    # trained in blocks, which only "blocks" draws. What unmasks: absorbing, 3 meanings. seed-004: uniform scores.
+    # trained in blocks, which only "blocks" draws. What unmasks: absorbing, 3 meanings.
     tokens, masks = {"analytic", "euler", "predictor-corrector"}, {"first-hitting", "guided", "ordered", "remdm"}
     # Through Gaussian noise, 3 meanings; masked-region hides.
     noise = dict.fromkeys(("ddim", "dpm-solver", "repaint"), 6) | {"ordered-regions": 2}
-    expected = {"ancestral": 8 + 27, "blocks": 9, "seed-004": 3} | dict.fromkeys(tokens, 27) | dict.fromkeys(masks, 9)
+    expected = {"ancestral": 8 + 27, "blocks": 9} | dict.fromkeys(tokens, 27) | dict.fromkeys(masks, 9)
     expected |= noise
     assert len(walked) == expected[sampler]

@@ -1,129 +1,205 @@
-"""What the parts of seed 004 cost, on text from a Markov chain of known entropy. Prints the tables of docs/seed-004.md.
+"""A one-file plugin: losses and a sampler as published elsewhere, kept for comparison. No torch at import.
 
-python docs/examples/seed_004.py
+    python -m experiments.run exp.toml -p docs/examples/seed_004.py
+
+- loss and sampler "seed-004": the score entropy and the "Euler" sampler of reference model 004 as its document writes
+  them. docs/seed-004.md has what they cost; use "score-entropy" and "ancestral" or "euler" instead.
+- loss "masked-ce-active": masked cross-entropy divided by the number of masked tokens, as in Davis/BD_Generation.
+
+Letters: B batch, L length, V vocabulary.
 """
 
-import math
-import sys
-import time
+from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from dither.losses.seed_004 import seed_004
-from dither.losses.tokens import score_entropy
-from dither.processes.samplers.ancestral import Ancestral
-from dither.processes.seed_004 import SeedWalk
-from dither.processes.tokens.prior_kl import prior_kl
-from dither.registry import Field, TokenSpace, default_catalog
-from dither.registry.flow.records import Clean, Measured, State
+from pydantic import Field
 
-IDS, LENGTH, STEPS, BATCH = 8, 16, 800, 64
-SPACE = TokenSpace((Field("text", LENGTH, IDS),))
-MODEL = {
-    "use": "denoiser",
-    "width": 64,
-    "depth": 2,
-    "embedding": {"use": "tokens", "init": "kaiming"},
-    "block": {"use": "adaln-zero", "heads": 4, "mlp": "swiglu", "bias": False, "rope": True},
-}
-RANGES = {"1e-4 .. 20": (1e-4, 20.0), "1e-3 .. 1": (1e-3, 1.0)}
+from dither.registry import Misfit, Spec, TokenSpace, hookimpl
+from dither.registry.kinds import TOKENS, ModelFacts, ProcessFacts
+from dither.registry.kinds.process import SamplerSpec
+from dither.registry.kinds.training import LossSpec
 
-chain = torch.distributions.Dirichlet(torch.full((IDS, IDS), 0.3, dtype=torch.float64))
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dither.registry.flow.protocols import Loss, Process, Sampler, Session
+    from dither.registry.flow.records import Clean, Measured, Noised, TokenPrediction
+
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-def texts(transitions: Tensor, start: Tensor, count: int) -> Tensor:
-    """Draw windows of the stationary chain."""
-    x = [torch.multinomial(start, count, replacement=True)]
-    for _ in range(LENGTH - 1):
-        x.append(torch.multinomial(transitions[x[-1]], 1)[:, 0])
-    return torch.stack(x, 1)
+class SeedLoss(LossSpec):
+    """Score entropy as the document writes it: of a softmax, and without the rate. It is no bound."""
+
+    name: ClassVar[str] = "seed-004"
+    serves = TOKENS
+
+    def check(self, process: ProcessFacts) -> Iterable[Misfit]:
+        """Yield unless the process is that of the document."""
+        yield from super().check(process)
+        yield from uniform_scores(self, process)
+
+    def warn(self, process: ProcessFacts) -> Iterable[Misfit]:
+        """Yield what is wrong with it."""
+        message = 'loss "seed-004" has its minimum where all mass is on one id, and is no bound on -log p(x_0)'
+        yield Misfit(message, help='use loss "score-entropy"')
+
+    def build(self, process: ProcessFacts) -> Loss:
+        """Return the loss."""
+        return seed_004
 
 
-class Trained:
-    """A model under the process of the seed; also the session of its samplers."""
+def seed_004(pred: TokenPrediction, noised: Noised) -> Measured:
+    """Return p - n + c with s = softmax(l), l = 0 at x = x_t, e = exp(sigma) - 1 and r = 1 - V / (e + V).
 
-    def __init__(self, ends: tuple[float, float]) -> None:
-        schedule = {"use": "geometric", "sigma_min": ends[0], "sigma_max": ends[1]}
-        options = {"use": "uniform", "predict": "score", "level": "log-sigma", "schedule": schedule, "t_min": 0.0}
-        self.process = default_catalog().parse("process", options).build(SPACE)
-        torch.manual_seed(1)
-        self.model = default_catalog().parse("model", MODEL).build(SPACE)
+        p = mean_v s_v - s_x / V
+        n = r p where x = x_0, else s_{x_0} / e + p
+        c = (V-1)/V r (log r - 1) where x = x_0, else ((-log r - 1) / r - (V - 2)) / V
 
-    def __call__(self, state: State, t: Tensor):
-        """Denoise."""
-        valid = torch.ones_like(state.x, dtype=torch.bool)
-        raw = self.model(state, self.process.level(t), valid, {})
-        return self.process.read(raw, state, self.process.schedule(t))
+    c is right; s should be exp(l), and n should have l in place of s. As it is, p - n is linear in s, so that its
+    minimum is where all of s is on one id, whatever the data. The rate is missing, too. r is computed in float64: in
+    float32 it cancels to 0 for most V.
+    """
+    import torch
 
-    def measure(self, loss, x0: Tensor) -> tuple[Clean, Measured]:
-        """A loss at random times."""
-        clean = Clean.of(x0)
-        t = self.process.times(len(x0))
-        noised = self.process.corrupt(clean, t)
-        return clean, loss(self(noised.state, t), noised)
+    from dither.registry.flow.records import Measured, over
 
-    def fit(self, loss, data) -> "Trained":
-        """Train, and leave out an update that is no number."""
-        optimizer = torch.optim.AdamW(self.model.parameters(), 3e-3)
-        rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
-        for _ in range(STEPS):
-            _, measured = self.measure(loss, data(BATCH))
-            optimizer.zero_grad()
-            measured.mean().backward()
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-            optimizer.step()
-            rates.step()
-        return self
-
-    @torch.no_grad()
-    def bound(self, x0: Tensor, repeats: int = 8) -> tuple[float, float]:
-        """The whole bound in nats per token, and its standard error."""
-        rows = []
-        for _ in range(repeats):
-            clean, measured = self.measure(score_entropy, x0)
-            rows.append(self.process.bound(clean, measured, self).values.double().mean(1))
-        per_text = torch.stack(rows).mean(0)
-        return per_text.mean().item(), per_text.std().item() / math.sqrt(len(per_text))
-
-    @torch.no_grad()
-    def surprise(self, sampler, score, count: int = 1024) -> float:
-        """Mean -log p of samples under the source, in nats per token: the entropy, if their law is that of the data."""
-        *_, x = sampler(self.process, self, Clean.of(torch.zeros(count, LENGTH, dtype=torch.long)))
-        return score(x).mean().item()
+    if noised.prior is None:
+        raise TypeError("loss seed-004 requires a token process")
+    x, x0 = noised.state.x, noised.x0
+    share = noised.prior.expand(x.shape[1], -1).gather(1, x.T).T  # 1 / V
+    active = ~noised.fixed & (share > 0)
+    s = torch.where(active[..., None], pred.log_score(), 0.0).softmax(-1)
+    s_x, s_x0 = (s.gather(-1, ids[..., None])[..., 0] for ids in (x, x0))
+    e = over(noised.noise.sigma, x).to(share.dtype).expm1()
+    size = torch.where(active, share, 1.0).reciprocal()
+    r = 1 - size / (e + size)
+    p = (s * noised.prior.to(s.dtype)).sum(-1) - s_x * share
+    n = torch.where(x == x0, r * p, s_x0 / torch.where(x == x0, 1.0, e) + p)
+    stayed = (size - 1) / size * (torch.special.xlogy(r, r) - r)
+    safe = torch.where(x == x0, 1.0, r)  # a replaced token had some noise, so that r > 0
+    moved = ((-safe.log() - 1) / safe - (size - 2)) / size
+    values: Tensor = torch.where(active, p - n + torch.where(x == x0, stayed, moved), 0.0).to(s.dtype)
+    return Measured(values, (~noised.fixed).to(values.dtype))
 
 
-def main() -> None:
-    """Print the tables."""
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-    transitions = 0.99 * chain.sample() + 0.01 / IDS
-    start = torch.linalg.matrix_power(transitions, 10_000)[0]
+class MaskedCEActive(LossSpec):
+    """Masked cross-entropy divided by the number of masked tokens of the sample. It is no bound.
 
-    def data(count: int) -> Tensor:
-        return texts(transitions, start, count)
+    With uniform logits it is log V (1 + 1/2 + .. + 1/N), not log V per token.
+    """
 
-    def score(x: Tensor) -> Tensor:
-        return -(start[x[:, 0]].log() + transitions[x[:, :-1], x[:, 1:]].log().sum(1)) / LENGTH
+    name: ClassVar[str] = "masked-ce-active"
+    serves = TOKENS
+    weights: dict[str, Weight | list[Weight]] = {}
+    """By name of the field: weight of its tokens (lambda), or one weight per clean id, in order. By default 1."""
 
-    rate = -(start[:, None] * transitions * transitions.log()).sum().item()
-    first = -(start * start.log()).sum().item()
-    entropy = (first + (LENGTH - 1) * rate) / LENGTH
-    held = data(1024)
-    print(f"entropy {entropy:.3f} nats per token; unigrams {first:.3f}; even {math.log(IDS):.3f}\n")
-    print("| loss | sigma | whole bound | of it prior KL | -log p of `ancestral` samples | of `seed-004` samples |")
-    print("|---|---|---|---|---|---|")
-    for name, loss in (("score-entropy", score_entropy), ("seed-004", seed_004)):
-        for label, ends in RANGES.items():
-            began = time.perf_counter()
-            trained = Trained(ends).fit(loss, data)
-            bound, error = trained.bound(held)
-            ours, theirs = (trained.surprise(sampler, score) for sampler in (Ancestral(64, 1e-3), SeedWalk(65)))
-            kl = prior_kl(IDS, ends[1])
-            said = f"{bound:.3f} ± {error:.3f}" if bound < 1e3 else f"{bound:.2g}"
-            print(f"| `{name}` | {label} | {said} | {kl:.3f} | {ours:.3f} | {theirs:.3f} |", flush=True)
-            print(f"{time.perf_counter() - began:.0f} s", flush=True, file=sys.stderr)
+    def check(self, process: ProcessFacts) -> Iterable[Misfit]:
+        """Yield unless the process masks tokens, the model predicts the posterior, and the weights fit."""
+        yield from super().check(process)
+        if not isinstance(process.space, TokenSpace):
+            return
+        if (process.prior, process.predict) != ("mask", "posterior"):
+            message = f'loss "{self.name}" requires a process that masks tokens and predict = "posterior"'
+            yield Misfit(message, related=("process",), help='use loss "score-entropy"', code="process-mismatch")
+        clean = {f.name: sum(i not in (f.mask, f.pad) for i in range(f.size)) for f in process.space.fields}
+        for name, weight in self.weights.items():
+            if name not in clean:
+                message = f'unknown field "{name}"; fields: {", ".join(clean)}'
+                yield Misfit(message, ("weights", name), ("task",), code="unknown-value")
+            elif isinstance(weight, list) and len(weight) != clean[name]:
+                message = f'field "{name}" has {clean[name]} clean ids, not {len(weight)}'
+                yield Misfit(message, ("weights", name), ("task",))
+
+    def warn(self, process: ProcessFacts) -> Iterable[Misfit]:
+        """Yield that it is no likelihood."""
+        message = 'loss "masked-ce-active" is no bound on -log p(x_0): its nats are not comparable with other losses'
+        yield Misfit(message, help='use loss "masked-ce"')
+
+    def build(self, process: ProcessFacts) -> Loss:
+        """Return the loss."""
+        assert isinstance(process.space, TokenSpace)
+        return partial(masked_ce_active, table=weight_table(process.space, self.weights) if self.weights else None)
 
 
-if __name__ == "__main__":
-    main()
+def masked_ce_active(pred: TokenPrediction, noised: Noised, *, table: Tensor | None = None) -> Measured:
+    """Return the mean over samples of weighted cross-entropy per masked token; `table` weighs positions and ids."""
+    from dither.losses.reductions import PerSample
+    from dither.losses.tokens import masked_ce
+    from dither.registry.flow.records import Measured
+
+    measured = PerSample(masked_ce)(pred, noised)
+    values = measured.values / noised.target_mask.sum(1, keepdim=True).clamp_min(1)
+    if table is not None:
+        values = values * table.to(values).expand(*noised.x0.shape, -1).gather(-1, noised.x0[..., None])[..., 0]
+    return Measured(values, measured.weights)
+
+
+def weight_table(space: TokenSpace, weights: Mapping[str, float | Sequence[float]]) -> Tensor:
+    """Return the weight of each position and id, `L V`."""
+    import torch
+
+    table = torch.ones(space.length, space.vocab)
+    for field, rows in zip(space.fields, space.split(torch.arange(space.length)[None]).values(), strict=True):
+        weight = weights.get(field.name, 1.0)
+        clean = [i for i in range(field.size) if i not in (field.mask, field.pad)]
+        for place, i in enumerate(clean):
+            table[rows[0], i] = weight[place] if isinstance(weight, Sequence) else float(weight)
+    return table
+
+
+class SeedSampler(SamplerSpec):
+    """The "Euler" sampler as the document writes it: x ~ softmax(logits) at every step.
+
+    Samples do not have the distribution of the data however good the model is.
+    """
+
+    name: ClassVar[str] = "seed-004"
+    steps: int = Field(128, ge=1, le=1_000_000)
+    """Times from 1 to 0, both ends included; the model is called once at each."""
+
+    def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
+        """Yield unless the process is that of the document."""
+        yield from super().check(process, model)
+        yield from uniform_scores(self, process)
+
+    def warn(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
+        """Yield what is wrong with it."""
+        message = (
+            'sampler "seed-004" redraws every token at every step: samples have another distribution than the model'
+        )
+        yield Misfit(message, help='use sampler "ancestral"')
+
+    def build(self) -> Sampler:
+        """Return the sampler."""
+        return partial(sample, options=self)
+
+
+def sample(process: Process, model: Session, like: Clean, *, options: SeedSampler) -> Iterator[Tensor]:
+    """Resample every position given the others as they were, all at once; yield every state, the sample last."""
+    import torch
+
+    from dither.processes.tokens.categorical import draw
+    from dither.registry.flow.records import State
+
+    state = process.prior(like)
+    for t in torch.linspace(1, 0, options.steps, device=like.valid.device):
+        drawn = draw(model(state, t.expand(len(like.valid))).log_score().softmax(-1))
+        state = State.of(torch.where(like.fixed, like.x0, drawn))
+        yield state.x
+
+
+def uniform_scores(spec: Spec, process: ProcessFacts) -> Iterable[Misfit]:
+    """Yield unless the process is uniform with predicted scores."""
+    if process.space.data == "tokens" and (process.prior, process.predict) != ("uniform", "score"):
+        message = f'{spec.kind} "{spec.name}" requires process "uniform" with predict = "score"'
+        yield Misfit(message, related=("process",), help='use "score-entropy" or "ancestral"', code="process-mismatch")
+
+
+@hookimpl
+def register_components() -> list[type[Spec]]:
+    """Register two losses and a sampler."""
+    return [MaskedCEActive, SeedLoss, SeedSampler]

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from dither.core_blocks.convert.sedd import load_sedd, options_of_sedd, weights_of_sedd
 from dither.losses.tokens import score_entropy
-from dither.processes.schedules.curves import log_linear
+from dither.processes.schedules.alpha import log_linear
 from dither.processes.timestep_sampling import TimestepSampling
 from dither.processes.tokens.process import TokenProcess, mask_prior
 from dither.registry import Field, TokenSpace, default_catalog

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,9 +15,10 @@ from dither.engine.training.block_diffusion import BlockDiffusion
 from dither.engine.training.diffusion import Diffusion
 from dither.losses.tokens import masked_ce, score_entropy
 from dither.processes.samplers.ancestral import Ancestral
-from dither.processes.samplers.blocks import Blocks
+from dither.processes.samplers.blocks import Blocks, sample
 from dither.processes.samplers.first_hitting import FirstHitting
-from dither.processes.schedules.curves import geometric, log_linear
+from dither.processes.schedules.alpha import log_linear
+from dither.processes.schedules.sigma import geometric
 from dither.processes.timestep_sampling import TimestepSampling
 from dither.processes.tokens.process import TokenProcess, even_prior, frequency_prior, mask_prior
 from dither.registry import default_catalog
@@ -89,7 +91,7 @@ class Tabular(nn.Module):
         sequences = torch.tensor(list(itertools.product(range(ids), repeat=done + width)))
         weight = joint.expand(len(x), -1) * (sequences[None, :, :done] == past[:, None]).all(-1)
         alpha = (-self.process.schedule(t.double()).sigma).exp()[..., None]
-        prior = self.process.table.on("cpu")[0][x][..., None]
+        prior = self.process.prior_probs()[0][x][..., None]
         likelihood = alpha * (torch.arange(ids) == x[..., None]) + (1 - alpha) * prior
         for place in range(width):
             weight = weight * likelihood[:, place][:, sequences[:, done + place]]
@@ -106,7 +108,7 @@ def joint_of(*shape, seed=1):
 def system_of(process, joint, size, loss=score_entropy, inner=None, **options):
     length = joint.ndim
     blocks = BlockDiffusion.of(process.space, ModelFacts(size))
-    sampler = None if inner is None else Blocks(size, inner, **options)
+    sampler = None if inner is None else partial(sample, options=Blocks(size=size, **options), inner=inner)
     assert blocks == BlockDiffusion(length, size)
     return Diffusion(None, process, Tabular(process, joint, size), loss, sampler, bound=True, blocks=blocks)
 
@@ -124,7 +126,7 @@ def pairs(process, length=LENGTH, ids=IDS):
 def transition_probabilities(process, x0, x_t, t):
     """q(x_t | x_0) from the definition."""
     alpha = math.exp(-float(process.schedule(torch.tensor([t], dtype=torch.float64)).sigma))
-    return (alpha * (x0 == x_t) + (1 - alpha) * process.table.on("cpu")[0][x_t]).prod(1)
+    return (alpha * (x0 == x_t) + (1 - alpha) * process.prior_probs()[0][x_t]).prod(1)
 
 
 def bound_of_all(system, monkeypatch, nodes=80):
@@ -133,13 +135,13 @@ def bound_of_all(system, monkeypatch, nodes=80):
     x0, x_t = pairs(process)
 
     def enumerated(clean, noise, moved):
-        rows, prior = system.blocks.rows(x_t), process.table.on("cpu")
+        rows, prior = system.blocks.rows(x_t), process.prior_probs()
         return Noised(
             clean.x0, State.of(rows), noise, ~clean.fixed & (prior[0][rows] > 0), clean.valid, clean.fixed, prior
         )
 
     monkeypatch.setattr(process, "_noised", enumerated)
-    clean, each, t_min = Clean.of(x0), process.space.vocab**LENGTH, process.clock.t_min
+    clean, each, t_min = Clean.of(x0), process.space.vocab**LENGTH, process.timesteps.t_min
     place, share = np.polynomial.legendre.leggauss(nodes)
     total = torch.zeros(IDS**LENGTH, LENGTH, dtype=torch.float64)
     for t, part in zip(t_min + (1 - t_min) * (1 + place) / 2, share / 2, strict=True):
@@ -276,7 +278,7 @@ def histogram(states, ids, length):
 @pytest.mark.parametrize("kind", ["absorbing", "uniform"])
 def test_cached_samples_follow_the_distribution(kind, size):
     n, joint = 6_000, joint_of(3, 3, 3)
-    inner = FirstHitting() if kind == "absorbing" else Ancestral(100, 1e-4)
+    inner = FirstHitting().build() if kind == "absorbing" else Ancestral(steps=100, t_min=1e-4).build()
     system = system_of(process_of(kind, 3, 3), joint, size, inner=inner)
     (*_, last) = walk(system, Clean.of(torch.zeros(n, 3, dtype=torch.long)))
     expected = (joint / joint.sum()).flatten() * n
@@ -303,7 +305,7 @@ class Recording:
     def __call__(self, process, session, like):
         def recorded(state, t):
             prediction = session(state, t)
-            self.calls.append((session.start, state.x.clone(), t.clone(), prediction.log_clean().clone()))
+            self.calls.append((session.branches[0].start, state.x.clone(), t.clone(), prediction.log_clean().clone()))
             return prediction
 
         yield from self.inner(process, recorded, like)
@@ -315,9 +317,10 @@ class Recording:
 def test_sampling_equals_training(kind, level, position, size, prompt):
     """Every prediction with the cache equals that of the training pass over [x_t | x_0]."""
     process = process_of(kind, 11, 6, level=level, predict="posterior", t_min=1e-3)
-    inner = Recording(Ancestral(3, 1e-2))
+    inner = Recording(Ancestral(steps=3, t_min=1e-2).build())
     system = Diffusion(
-        None, process, denoiser(process, size, position), score_entropy, Blocks(size, inner),
+        None, process, denoiser(process, size, position), score_entropy,
+        partial(sample, options=Blocks(size=size), inner=inner),
         blocks=BlockDiffusion(11, size),
     )  # fmt: skip
     known = (torch.arange(11) < prompt).expand(3, -1)

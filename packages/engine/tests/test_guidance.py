@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from dither.engine.config.options import Guidance
-from dither.engine.sampling import lazy_output as later
+from dither.engine.sampling import row_prediction
 from dither.engine.sampling.classifier_free_guidance import guided, unconditional
-from dither.engine.sampling.lazy_output import GuidedLazyOutput, LazyOutput, ModelCalls, RowHead
+from dither.engine.sampling.row_prediction import ModelCalls
 from dither.engine.sampling.session import Session, draw
 from dither.engine.training.diffusion import Diffusion
 from dither.processes.features.gaussian import GaussianProcess
@@ -210,32 +210,22 @@ def denoiser(space, **options):
     return model
 
 
-def test_rows_of_the_head_are_led_as_the_whole_is(monkeypatch):
+def test_guided_rows_are_those_of_the_whole(monkeypatch):
     process = Absorbing().build(TEXT)
     system = system_of(process, denoiser(process.space), 2.5)
     state, t = process.prior(LIKE), torch.full((5,), 0.5)
     where = torch.rand(5, 4, generator=torch.Generator().manual_seed(0)) < 0.5
-
-    def raw():
-        spent, head = ModelCalls(), RowHead.of(system)
-        both = (
-            LazyOutput(system, state, t, clean, None, head, spent)
-            for clean in (LIKE, unconditional(LIKE, system.guidance))
-        )
-        return GuidedLazyOutput(*both, 2.5)
-
     with torch.no_grad():
-        at_once = raw()
-        assert not at_once.by_rows
-        whole = at_once.whole()
-        monkeypatch.setattr(later, "HELD", 0)
-        monkeypatch.setattr(later, "CHUNK", {"cpu": 8})
-        by_rows = raw()
-        assert by_rows.by_rows
-        parts = list(by_rows.rows(where))
+        whole = Session(system, LIKE)(state, t)
+        assert whole.head is None
+        monkeypatch.setattr(row_prediction, "MIN_ROWWISE", 0)
+        monkeypatch.setattr(row_prediction, "CHUNK", {"cpu": 8})
+        rowwise = Session(system, LIKE)(state, t)
+        assert rowwise.head is not None
+        parts = list(rowwise.rows(where))
         assert len(parts) > 1
-        torch.testing.assert_close(torch.cat(parts, 1)[0], whole[where])
-        torch.testing.assert_close(raw().whole(), whole)
+        torch.testing.assert_close(torch.cat([p.log_clean() for p in parts], 1)[0], whole.log_clean()[where])
+        torch.testing.assert_close(Session(system, LIKE)(state, t).log_clean(), whole.log_clean())
 
 
 @pytest.mark.parametrize("weight", [None, 1.0, 2.5])
@@ -252,13 +242,15 @@ def test_each_answer_has_its_own_memory(weight):
         )
         session = Session(system, like)
         session.append(x[:, :2])
-        pending = session(State.of(x[:, 2:]), t)
-        session.append(torch.tensor([[0, 0], [1, 1]]))  # what was asked before sees the memory as it was
-        said = pending.log_clean()
+        said = session(State.of(x[:, 2:]), t).log_clean()
+        late = session(State.of(x[:, 2:]), t)
+        session.append(torch.tensor([[0, 0], [1, 1]]))
+        with pytest.raises(RuntimeError, match="append"):
+            late.log_clean()
     led = told if weight in (None, 1.0) else plain + weight * (told - plain)
     wanted = process.read(led, State.of(x[:, 2:]), process.schedule(t)).log_clean()
     torch.testing.assert_close(said, wanted, atol=1e-5, rtol=1e-5)
-    assert (session.plain_cache is None) == (weight in (None, 1.0))
+    assert len(session.branches) == (1 if weight in (None, 1.0) else 2)
 
 
 @pytest.mark.parametrize("blocks", [False, True])
@@ -269,7 +261,7 @@ def test_drawing_with_weight_1_is_drawing_without_guidance_bit_for_bit(blocks):
     model, drawn, spent = denoiser(process.space, **options), [], []
     for weight in (None, 1.0, 0.0, 4.0):
         spent.append(ModelCalls())
-        drawn.append(draw(system_of(process, model, weight, sampler), LIKE, seed=3, spent=spent[-1]))
+        drawn.append(draw(system_of(process, model, weight, sampler), LIKE, seed=3, calls=spent[-1]))
     assert torch.equal(drawn[0], drawn[1])
     assert spent[0].rows == spent[1].rows
     assert spent[2].rows == 2 * spent[0].rows, "leaving the condition out still asks twice"
@@ -297,6 +289,6 @@ def test_samples_of_which_the_condition_is_not_told_are_not_guided():
 
 def test_the_same_system_around_another_model_keeps_guidance_and_labels():
     process, model, _ = tokens(Absorbing())
-    system = Diffusion(None, process, model, None, None, guidance=Guidance(weight=3.0), asked={"cell": 1})
+    system = Diffusion(None, process, model, None, None, guidance=Guidance(weight=3.0), labels={"cell": 1})
     other = system.with_model(Table(process.space))
     assert (other.guidance, other.labels) == (Guidance(weight=3.0), {"cell": 1})

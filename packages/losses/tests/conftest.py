@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from dither.processes.schedules.curves import geometric
+from dither.processes.schedules.sigma import geometric
 from dither.processes.timestep_sampling import TimestepSampling
 from dither.processes.tokens.process import TokenProcess, even_prior, frequency_prior, mask_prior
 from dither.registry.flow.protocols import Schedule

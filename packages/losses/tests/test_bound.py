@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from dither.losses.tokens import masked_ce, score_entropy
-from dither.processes.schedules.curves import cosine_squared, geometric, log_linear, polynomial
+from dither.processes.schedules.alpha import cosine_squared, log_linear, polynomial
+from dither.processes.schedules.sigma import geometric
 from dither.processes.tokens.posterior import Posterior
 from dither.processes.tokens.prediction import CategoricalPrediction
 from dither.processes.tokens.process import TokenProcess
@@ -28,7 +29,7 @@ def nodes(n: int, low: float = 0.0, high: float = 1.0) -> tuple[np.ndarray, np.n
 
 def states(process: TokenProcess, x0: tuple[int, ...], noise: Noise) -> tuple[Noised, Tensor]:
     """Every state that x_0 can be in, one per row, with its probability."""
-    prior = process.table.on("cpu")
+    prior = process.prior_probs()
     rows = torch.tensor(list(itertools.product(range(process.space.vocab), repeat=len(x0))))
     alpha = (-noise.sigma).exp()
     clean = torch.tensor(x0)
@@ -45,10 +46,10 @@ def at(process: TokenProcess, t: float) -> Noise:
 
 def exact(process: TokenProcess, noised: Noised, joint: Tensor) -> CategoricalPrediction:
     """p(x_0 | x_t) of each position by Bayes, for a joint over two positions."""
-    evidence = Posterior(noised.state.x, noised.noise, process.table.on("cpu"), process.clean.on("cpu"))
+    evidence = Posterior(noised.state.x, noised.noise, process.prior_probs(), process.clean.on("cpu"))
     ids, x, alpha = len(joint), noised.state.x, (-noised.noise.sigma).exp()[:, None, None]
     likelihood = alpha * (torch.arange(ids) == x[..., None])
-    likelihood = likelihood + (1 - alpha) * process.table.on("cpu")[0][x][..., None]
+    likelihood = likelihood + (1 - alpha) * process.prior_probs()[0][x][..., None]
     both = joint * likelihood[:, 0, :, None] * likelihood[:, 1, None, :]
     clean = torch.zeros(*x.shape, process.space.vocab, dtype=torch.float64)
     clean[:, 0, :ids], clean[:, 1, :ids] = both.sum(2), both.sum(1)
@@ -113,7 +114,7 @@ def test_the_bound_is_the_mean_over_all_orders(process_of) -> None:
 
 def bound(process: TokenProcess, x0: tuple[int, int], joint: Tensor, first: float, last: float) -> float:
     """KL(q(x_1 | x_0) || prior) + integral of the loss + E[-log p(x_0 | x_first)], with the predictions of `joint`."""
-    prior = process.table.on("cpu")[0]
+    prior = process.prior_probs()[0]
     noised, chance = states(process, x0, at(process, last))
     ends = (chance * (chance / prior[noised.state.x].prod(1)).log()).sum().item()
     noised, chance = states(process, x0, at(process, first))

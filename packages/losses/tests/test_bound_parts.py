@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from dither.losses.tokens import score_entropy
-from dither.processes.schedules.curves import geometric, log_linear
+from dither.processes.schedules.alpha import log_linear
+from dither.processes.schedules.sigma import geometric
 from dither.registry.flow.records import Clean, Measured, Noised, State
 from dither.registry.flow.spaces import Field, TokenSpace
 
@@ -20,7 +21,7 @@ SPACE = TokenSpace((Field("text", 2, 3),))
 def table(process, t):
     """q(x_t = y | x_0 = id) of one position, `ids V`."""
     alpha = math.exp(-float(process.schedule(torch.tensor([t], dtype=torch.float64)).sigma))
-    ids, prior = len(JOINT), process.table.on("cpu")[0]
+    ids, prior = len(JOINT), process.prior_probs()[0]
     return alpha * torch.eye(len(prior), dtype=torch.float64)[:ids] + (1 - alpha) * prior.double()
 
 
@@ -48,7 +49,7 @@ def denoiser(process):
 
 def states(process, x0, t):
     """Every state that x_0 can be in at t, one per row, with its chance."""
-    q, prior = table(process, t), process.table.on("cpu")
+    q, prior = table(process, t), process.prior_probs()
     rows = torch.tensor(list(itertools.product(range(q.shape[1]), repeat=2)))
     chance = q[x0[0], rows[:, 0]] * q[x0[1], rows[:, 1]]
     rows, chance = rows[chance > 0], chance[chance > 0]
@@ -62,7 +63,7 @@ def states(process, x0, t):
 
 def bound(process, x0, monkeypatch):
     """Nats of the three parts, in the mean over every state."""
-    t_min, denoise = process.clock.t_min, denoiser(process)
+    t_min, denoise = process.timesteps.t_min, denoiser(process)
     place, weight = np.polynomial.legendre.leggauss(80)
     diffusion = 0.0
     for t, share in zip(t_min + (1 - t_min) * (place + 1) / 2, (1 - t_min) * weight / 2, strict=True):
@@ -106,7 +107,7 @@ def test_a_schedule_that_ends_early_costs_what_is_left(process_of, kind, monkeyp
             parts = bound(process, x0, patched)
         lost += float(JOINT[x0]) * (parts["whole"] + math.log(JOINT[x0]))
         prior_part += float(JOINT[x0]) * parts["prior"]
-    end, prior = law(process, 1.0).sum((0, 1)), process.table.on("cpu")[0].double()
+    end, prior = law(process, 1.0).sum((0, 1)), process.prior_probs()[0].double()
     expected = float((end * (end / (prior[:, None] * prior)).log()).sum())
     assert lost == pytest.approx(expected, abs=1e-5)
     assert prior_part > lost > 0.01

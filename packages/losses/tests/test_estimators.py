@@ -11,12 +11,13 @@ import torch
 from scipy.stats import chisquare
 from torch import Tensor
 
-from dither.losses.reductions import PerActive, PerSample
+from dither.losses.reductions import PerSample
 from dither.losses.tokens import masked_ce, score_entropy
-from dither.processes.schedules.curves import cosine, log_linear, polynomial
+from dither.processes.schedules.alpha import cosine, log_linear, polynomial
 from dither.processes.timestep_sampling import TimestepSampling
+from dither.processes.tokens.nelbo import exact_nelbo
 from dither.processes.tokens.nelbo_estimators import mask_at_least_one, place_times
-from dither.processes.tokens.process import TokenProcess, even_prior, exact_nelbo, mask_prior
+from dither.processes.tokens.process import TokenProcess, even_prior, mask_prior
 from dither.registry.flow.protocols import Schedule
 from dither.registry.flow.records import Clean, Noise, State
 from dither.registry.flow.spaces import Field, TokenSpace
@@ -195,29 +196,6 @@ def test_importance_makes_the_weight_constant() -> None:
     weight = noise.rate / noise.sigma.expm1() * (1 - t_min)
     torch.testing.assert_close(weight, torch.full_like(weight, 6.907255), rtol=1e-6, atol=0)
     assert (t.diff() > 0).all()
-
-
-@pytest.mark.parametrize(("tokens", "harmonic"), [(10, 2.92897), (21, 3.64536), (36, 4.17456)])
-def test_active_is_no_bound(tokens: int, harmonic: float) -> None:
-    """With even logits over V ids it is log V H_N, where the bound per token is log V."""
-    ids = 13
-    space = TokenSpace((Field("nodes", tokens, ids + 2, mask=ids, pad=ids + 1),))
-    process = TokenProcess(space, mask_prior(space), TimestepSampling(log_linear(1e-12), t_min=0.0))
-    counts = torch.arange(1, tokens + 1)
-    x = torch.where(torch.arange(tokens) < counts[:, None], ids, 0)
-    node, share = np.polynomial.legendre.leggauss(64)
-    active = bound = 0.0
-    for m, part in zip((1 + node) / 2, share / 2, strict=True):
-        noise = process.schedule(torch.full((tokens,), m, dtype=torch.float64))
-        noised = process.corrupt(Clean.of(torch.zeros(tokens, tokens).long()), torch.full((tokens,), m).double())
-        noised = type(noised)(noised.x0, State.of(x), noise, x == ids, noised.valid, noised.fixed, noised.prior)
-        pred = process.read(torch.zeros(tokens, tokens, ids + 2, dtype=torch.float64), noised.state, noise)
-        chance = torch.tensor([math.comb(tokens, k) * m**k * (1 - m) ** (tokens - k) for k in counts.tolist()])
-        rows = [loss(pred, noised) for loss in (PerActive(masked_ce), masked_ce)]
-        active += part * float((chance * (rows[0].values * rows[0].weights).sum(1)).sum())
-        bound += part * float((chance * rows[1].values.mean(1)).sum())
-    assert active == pytest.approx(math.log(ids) * harmonic, rel=1e-5)
-    assert bound == pytest.approx(math.log(ids), rel=1e-5)
 
 
 def test_per_sample_is_the_mean_of_sums() -> None:

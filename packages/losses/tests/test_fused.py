@@ -8,8 +8,10 @@ from torch.utils._pytree import tree_leaves
 
 from dither.losses.fused import tiled_linear as last_map
 from dither.losses.fused.losses import FusedMaskedCE, FusedScoreEntropy, TiledLoss
-from dither.losses.reductions import PerActive, PerSample
+from dither.losses.reductions import PerSample
 from dither.losses.tokens import masked_ce, score_entropy
+from dither.processes.timestep_sampling import TimestepSampling
+from dither.processes.tokens.process import TokenProcess, even_prior, frequency_prior, mask_prior
 from dither.registry.flow.fused_loss import FusedLoss
 from dither.registry.flow.records import Clean, Measured, Noise
 from dither.registry.flow.spaces import Field, TokenSpace
@@ -17,7 +19,7 @@ from dither.registry.flow.spaces import Field, TokenSpace
 B, L, D, V = 3, 7, 5, 19
 
 
-class Geometric:
+class Constant:
     """A level per sample, whatever it is."""
 
     def __init__(self, sigma):
@@ -28,18 +30,16 @@ class Geometric:
 
 
 def make_process(name, predict, sigma, size=V, length=L):
-    tokens = pytest.importorskip("dither.processes.tokens.process")
-    clock = pytest.importorskip("dither.processes.timestep_sampling")
     space = TokenSpace((Field("text", length, size),))
     if name == "absorbing":
         space = space.with_mask()
     uneven = {"text": [float(i % 4) for i in range(size)]}  # some ids never occur
     prior = {
-        "uniform": lambda: tokens.even_prior(space),
-        "absorbing": lambda: tokens.mask_prior(space),
-        "marginal": lambda: tokens.frequency_prior(space, uneven),
+        "uniform": lambda: even_prior(space),
+        "absorbing": lambda: mask_prior(space),
+        "marginal": lambda: frequency_prior(space, uneven),
     }[name]()
-    return tokens.TokenProcess(space, prior, clock.Clock(Geometric(sigma)), predict)
+    return TokenProcess(space, prior, TimestepSampling(Constant(sigma)), predict)
 
 
 def situation(process, dtype=torch.float64, scale=1.0, biased=True, per_position=False):
@@ -95,7 +95,7 @@ def test_a_level_for_each_position_and_no_bias(tiles):
 
 
 @pytest.mark.parametrize("scale", [0.1, 30.0])
-@pytest.mark.parametrize("reduced", [lambda loss: loss, PerSample, PerActive], ids=["token", "sample", "active"])
+@pytest.mark.parametrize("reduced", [lambda loss: loss, PerSample], ids=["token", "sample"])
 @pytest.mark.parametrize("loss", [FusedMaskedCE(), TiledLoss(masked_ce)], ids=["closed", "any"])
 def test_masked_ce_is_the_generic_one_however_it_is_reduced(loss, reduced, scale, tiles):
     process = make_process("absorbing", "posterior", 0.7)
@@ -105,7 +105,7 @@ def test_masked_ce_is_the_generic_one_however_it_is_reduced(loss, reduced, scale
     same(*both(loss, process, linear, h, noised, t), [h, *linear.parameters()])
 
 
-@pytest.mark.parametrize("loss", [PerSample(FusedScoreEntropy()), PerActive(score_entropy)])
+@pytest.mark.parametrize("loss", [PerSample(FusedScoreEntropy()), PerSample(score_entropy)])
 def test_score_entropy_reduced(loss, tiles):
     process = make_process("uniform", "score", 0.7)
     linear, h, noised, t = situation(process)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dither.losses.tokens import FAR, masked_ce, score_entropy
-from dither.processes.schedules.curves import geometric, log_linear
+from dither.processes.schedules.alpha import log_linear
+from dither.processes.schedules.sigma import geometric
 from dither.processes.tokens.posterior import Posterior
 from dither.processes.tokens.process import TokenProcess
 from dither.registry.flow.records import Clean, Noise, Noised, State
@@ -30,7 +31,7 @@ def text(ids: int, length: int = 2) -> TokenSpace:
 def record(process: TokenProcess, sigma: float, dtype: torch.dtype, x: Tensor = X) -> Noised:
     noise = Noise(torch.tensor([sigma], dtype=dtype), torch.tensor([RATE], dtype=dtype))
     fixed = torch.zeros(x.shape, dtype=torch.bool)
-    return Noised(X0, State.of(x), noise, ~fixed, ~fixed, fixed, process.table.on("cpu"))
+    return Noised(X0, State.of(x), noise, ~fixed, ~fixed, fixed, process.prior_probs())
 
 
 def log_ratio(ids: int, sigma: float) -> Tensor:
@@ -236,7 +237,7 @@ def test_clean_tokens_under_masking_cost_what_mdlm_says(process_of, ids: int, sc
         noise = schedule(torch.tensor([time], dtype=torch.float64))
         masked = State.of(torch.tensor([[ids, ids]]))
         yes = torch.ones(1, 2, dtype=torch.bool)
-        noised = Noised(X0, masked, noise, yes, yes, ~yes, process.table.on("cpu"))
+        noised = Noised(X0, masked, noise, yes, yes, ~yes, process.prior_probs())
         raw = torch.randn(1, 2, ids + 1, dtype=torch.float64)
         pred = process.read(raw, masked, noise)
         expected = -raw[..., :ids].log_softmax(-1)[..., 0] * noise.rate / noise.sigma.expm1()
@@ -248,7 +249,7 @@ def test_clean_tokens_under_masking_cost_what_mdlm_says(process_of, ids: int, sc
 def test_every_meaning_and_back_at_every_noise(process_of, ids: int) -> None:
     """In float64, context -> posterior -> context and context -> score -> context; no NaN in float32."""
     process = process_of("uniform", text(ids), "score")
-    table, clean = process.table.on("cpu"), process.space.clean()
+    table, clean = process.prior_probs(), process.space.clean()
     log_m = torch.randn(1, 2, ids, dtype=torch.float64).mul(2).log_softmax(-1)
     for sigma in SIGMAS:
         evidence = Posterior(X, Noise(torch.tensor([sigma], dtype=torch.float64), torch.ones(1)), table, clean)
@@ -268,7 +269,7 @@ def test_times_are_stratified(process_of) -> None:
     """One time in each of n equal strata: the loss is a mean over even times with little variance."""
     process = process_of("uniform", text(5), "score")
     times = process.times(64)
-    low = process.clock.t_min
+    low = process.timesteps.t_min
     assert torch.equal(((times - low) / (1 - low) * 64).floor().clamp(0, 63).long(), torch.arange(64))
 
 

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dither.losses.tokens import masked_ce, score_entropy
-from dither.processes.schedules.curves import cosine, geometric, linear_beta, log_linear
+from dither.processes.schedules.alpha import cosine, log_linear
+from dither.processes.schedules.betas import LinearBeta
+from dither.processes.schedules.sigma import geometric
 from dither.processes.tokens.process import TokenProcess
 from dither.registry.flow.records import Clean, Measured, Noise, Noised, State
 from dither.registry.flow.spaces import Field, TokenSpace
@@ -18,7 +20,7 @@ from dither.registry.flow.spaces import Field, TokenSpace
 KINDS = ("absorbing", "uniform", "marginal")
 MEANINGS = ("posterior", "plug-in", "score")
 TWO = TokenSpace((Field("nodes", 2, 6, mask=4, pad=5), Field("edges", 3, 4, pad=0)))
-SCHEDULES = (geometric(1e-4, 20), log_linear(1e-3), cosine(1e-3), linear_beta())
+SCHEDULES = (geometric(1e-4, 20), log_linear(1e-3), cosine(1e-3), LinearBeta().build())
 
 
 def text(length: int, ids: int) -> TokenSpace:
@@ -27,7 +29,7 @@ def text(length: int, ids: int) -> TokenSpace:
 
 def record(process: TokenProcess, x0: Tensor, x: Tensor, sigma: Tensor, rate: float = 1.0) -> Noised:
     """The record that `corrupt` would make if the draw came out as x."""
-    prior = process.table.on("cpu")
+    prior = process.prior_probs()
     target_mask = prior.expand(x.shape[1], -1)[torch.arange(x.shape[1]), x] > 0
     noise, fixed = Noise(sigma, torch.full_like(sigma, rate)), torch.zeros_like(target_mask)
     return Noised(x0, State.of(x), noise, target_mask, ~fixed, fixed, prior)
@@ -234,7 +236,7 @@ def test_features_have_no_score_entropy(process_of) -> None:
     process = process_of("uniform", text(2, 3))
     noised = process.corrupt(Clean.of(torch.zeros(1, 2, dtype=torch.long)), torch.rand(1))
     pred = process.read(torch.randn(1, 2, 3), noised.state, noised.noise)
-    with pytest.raises(TypeError, match="needs a token process"):
+    with pytest.raises(TypeError, match="requires a token process"):
         score_entropy(
             pred, Noised(noised.x0, noised.state, noised.noise, noised.target_mask, noised.valid, noised.fixed)
         )

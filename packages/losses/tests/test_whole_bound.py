@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from dither.losses.tokens import score_entropy
-from dither.processes.schedules.curves import geometric, log_linear
+from dither.processes.schedules.alpha import log_linear
+from dither.processes.schedules.sigma import geometric
 from dither.processes.timestep_sampling import TimestepSampling
 from dither.processes.tokens.posterior import Posterior
 from dither.processes.tokens.prediction import CategoricalPrediction
@@ -35,10 +36,10 @@ def exact(process: TokenProcess):
         ids = process.space.vocab
         law = torch.zeros(ids, dtype=torch.float64)
         law[:5] = LAW
-        prior = process.table.on("cpu")[0]
+        prior = process.prior_probs()[0]
         likelihood = alpha * torch.nn.functional.one_hot(state.x, ids) + (1 - alpha) * prior[state.x][..., None]
         post = law * likelihood
-        evidence = Posterior(state.x, noise, process.table.on("cpu"), process.clean.on("cpu"))
+        evidence = Posterior(state.x, noise, process.prior_probs(), process.clean.on("cpu"))
         return CategoricalPrediction((post / post.sum(-1, keepdim=True)).log(), "posterior", evidence)
 
     return denoise
@@ -67,7 +68,7 @@ def test_the_mean_of_the_whole_bound_is_entropy_plus_what_the_prior_misses(prior
     expected = float(-(LAW * LAW.log()).sum())
     if prior != "absorbing":
         alpha = math.exp(-float(schedule(torch.ones(1, dtype=torch.float64)).sigma))
-        start = process.table.on("cpu")[0][:5]
+        start = process.prior_probs()[0][:5]
         ends = alpha * LAW + (1 - alpha) * start
         expected += float((ends * (ends / start).log()).sum())
     error = float(bound.std()) / math.sqrt(n)

@@ -9,7 +9,7 @@ import torch
 from scipy.stats import chisquare
 from torch import Tensor
 
-from dither.processes.schedules.curves import log_linear
+from dither.processes.schedules.alpha import log_linear
 from dither.processes.specs import register_components
 from dither.processes.timestep_sampling import TimestepSampling
 from dither.processes.tokens.posterior import Posterior
@@ -101,7 +101,7 @@ class Oracle:
     def __call__(self, state: State, t: Tensor) -> CategoricalPrediction:
         self.calls += 1
         noise = self.process.schedule(t.double())
-        evidence = Posterior(state.x, noise, self.process.table.on("cpu"), self.process.clean.on("cpu"))
+        evidence = Posterior(state.x, noise, self.process.prior_probs(), self.process.clean.on("cpu"))
         past, width, ids = self.context.shape[1], state.x.shape[1], self.joint.shape[0]
         joint = (
             self.joint.sum(tuple(range(past + width, self.joint.ndim)))

@@ -20,14 +20,14 @@ def whole(process: TokenProcess, log_score: Tensor, x: Tensor, gap: float) -> Te
     """P(x_s = y | x_t = x), with its factor e^d S."""
     d = torch.full((len(x),), gap, dtype=torch.float64)
     total = log_score.exp().sum(-1, keepdim=True)
-    return step_odds(log_score, x, process.table.on("cpu"), d) * total * d.exp()[:, None]
+    return step_odds(log_score, x, process.prior_probs(), d) * total * d.exp()[:, None]
 
 
 @pytest.mark.parametrize("gap", [1e-4, 0.3, 5.0])
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_sum_to_one_for_any_score(process_of, kind: str, gap: float) -> None:
     process = process_of(kind, TokenSpace((Field("text", 1, IDS),)), "score")
-    x = torch.where(process.table.on("cpu")[0] > 0)[0].repeat(50)
+    x = torch.where(process.prior_probs()[0] > 0)[0].repeat(50)
     log_score = 2 * torch.randn(len(x), process.space.vocab, dtype=torch.float64)
     log_score.scatter_(-1, x[:, None], 0.0)
     odds = whole(process, log_score, x, gap)
@@ -40,7 +40,7 @@ def test_rows_sum_to_one_for_any_score(process_of, kind: str, gap: float) -> Non
 def test_scores_of_a_law_give_bayes(process_of, transition, kind: str, now: float, then: float) -> None:
     """p(x_s | x_t) from transition matrices alone: what ancestral sampling draws from."""
     process = process_of(kind, TokenSpace((Field("text", 1, IDS),)), "score")
-    prior, law = process.table.on("cpu")[0], torch.zeros(process.space.vocab, dtype=torch.float64)
+    prior, law = process.prior_probs()[0], torch.zeros(process.space.vocab, dtype=torch.float64)
     law[:IDS] = torch.tensor([0.1, 0.2, 0.3, 0.4])
     later, between = law @ transition(prior, now), transition(prior, now - then)
     earlier = law @ transition(prior, then)
@@ -65,9 +65,9 @@ def test_draws_count_what_is_negative_as_nothing(part, likely, kind: str) -> Non
         seen.append(state)
         return process.read(score.expand(n, 1, -1), state, process.schedule(time.double()))
 
-    list(Analytic(1, 0.5)(process, session, Clean.of(torch.zeros(n, 1, dtype=torch.long))))
+    list(Analytic(steps=1, t_min=0.5).build()(process, session, Clean.of(torch.zeros(n, 1, dtype=torch.long))))
     gap = process.schedule(torch.tensor([t]).double()).since(process.schedule(torch.tensor([0.5]).double())).sigma
-    for x in torch.where(process.table.on("cpu")[0] > 0)[0]:
+    for x in torch.where(process.prior_probs()[0] > 0)[0]:
         log_score = score.scatter(0, x, 0.0)[None]
         expected = whole(process, log_score, x[None], float(gap))[0].clamp_min(0)
         assert likely(seen[1].x[seen[0].x == x], expected) > 1e-3
@@ -101,12 +101,12 @@ def test_the_walk_has_the_law_of_the_data(part, likely, oracle, kind: str, meani
 def test_equal_scores_in_float32_at_any_noise(process_of, kind: str) -> None:
     """Where all of a row is rounding, something is drawn all the same, and evenly."""
     process = process_of(kind, TokenSpace((Field("text", 1, 6_000),)), "score")
-    x = torch.where(process.table.on("cpu")[0] > 0)[0][:1].expand(40)
+    x = torch.where(process.prior_probs()[0] > 0)[0][:1].expand(40)
     state = State.of(x[:, None])
     pred = process.read(torch.zeros(40, 1, process.space.vocab), state, noise(60.0))
     new = process.step(state, pred, noise(60.0), noise(0.0), Clean.of(state.x))
     assert len(new.x.unique()) > 30
-    odds = step_odds(pred.log[:, 0], x, process.table.on("cpu"), noise(60.0).sigma.expand(40), least=1e-7)
+    odds = step_odds(pred.log[:, 0], x, process.prior_probs(), noise(60.0).sigma.expand(40), least=1e-7)
     assert (odds.sum(-1) > 0).all()
 
 
@@ -116,5 +116,5 @@ def noise(sigma: float) -> Noise:
 
 def test_it_refuses_what_has_no_ids(part) -> None:
     gaussian = part("process", "gaussian").build(FeatureSpace(2, 3))
-    with pytest.raises(TypeError, match="analytic walks a TokenProcess, not GaussianProcess"):
+    with pytest.raises(TypeError, match="TokenProcess"):
         next(part("sampler", "analytic").build()(gaussian, None, Clean.of(torch.zeros(1, 2, 3))))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from dither.processes.samplers.blocks import Blocks
+from dither.processes.samplers.blocks import Blocks, sample
 from dither.processes.samplers.first_hitting import FirstHitting
 from dither.processes.tokens.process import TokenProcess
 from dither.registry.flow.records import Clean, State
@@ -45,7 +46,11 @@ class Script:
         self.start += x.shape[1]
 
 
-def walked(sampler: Blocks, process: TokenProcess, text: Tensor, like: Clean | None = None) -> tuple[list[Tensor], Any]:
+def blocks(size: int, inner: Any, stop: bool = False) -> Any:
+    return partial(sample, options=Blocks(size=size, stop=stop), inner=inner)
+
+
+def walked(sampler: Any, process: TokenProcess, text: Tensor, like: Clean | None = None) -> tuple[list[Tensor], Any]:
     session = Script(process, text)
     like = Clean.of(torch.zeros_like(text)) if like is None else like
     return [x.clone() for x in sampler(process, session, like)], session
@@ -62,7 +67,7 @@ def texts() -> Tensor:
 def test_a_row_ends_with_its_first_end(part: Any, kind: str) -> None:
     process, text = process_of(part, kind), texts()
     inner = part("sampler", "ancestral", steps=4).build()
-    states, session = walked(Blocks(3, inner, stop=True), process, text)
+    states, session = walked(blocks(3, inner, stop=True), process, text)
     for row, last in ((0, 1), (1, 5), (2, 7)):
         assert torch.equal(states[-1][row, : last + 1], text[row, : last + 1])
         assert (states[-1][row, last:] == END).all()
@@ -71,7 +76,7 @@ def test_a_row_ends_with_its_first_end(part: Any, kind: str) -> None:
     assert (session.remembered[0][0, 1:] == END).all(), "what is remembered is what is given back"
     drawn = torch.stack(states)
     assert (drawn[5:, 0, 3:6] == END).all() if kind == "absorbing" else True
-    plain, _ = walked(Blocks(3, inner), process, text)
+    plain, _ = walked(blocks(3, inner), process, text)
     assert torch.equal(plain[-1], text), "nothing stops unless it is asked to"
 
 
@@ -81,10 +86,10 @@ def test_positions_after_the_end_are_never_drawn(part: Any) -> None:
 
     def inner(process: Any, session: Any, like: Clean) -> Any:
         seen.append(like)
-        yield from FirstHitting()(process, session, like)
+        yield from FirstHitting().build()(process, session, like)
 
     text = texts()
-    walked(Blocks(3, inner, stop=True), process, text)
+    walked(blocks(3, inner, stop=True), process, text)
     assert [like.known.all(1).tolist() for like in seen] == [[False] * 3, [True, False, False], [True, True, False]]
     assert (seen[1].x0[0] == END).all()
     assert (seen[2].x0[:2] == END).all()
@@ -93,7 +98,7 @@ def test_positions_after_the_end_are_never_drawn(part: Any) -> None:
 def test_no_call_once_all_have_ended(part: Any) -> None:
     process, text = process_of(part), texts()
     text[:, 2] = END
-    states, session = walked(Blocks(3, FirstHitting(), stop=True), process, text)
+    states, session = walked(blocks(3, FirstHitting().build(), stop=True), process, text)
     assert session.calls == [(0, 3)] * 3
     assert not session.remembered, "nothing is remembered for nobody"
     assert (states[-1][:, 2:] == END).all()
@@ -107,7 +112,7 @@ def test_an_end_that_is_given_ends_nothing_and_what_is_known_stays(part: Any) ->
     known = torch.zeros(2, LENGTH, dtype=torch.bool)
     known[:, 0] = known[:, 8] = True
     like = Clean.of(text, known=known)
-    states, _ = walked(Blocks(3, FirstHitting(), stop=True), process, text, like)
+    states, _ = walked(blocks(3, FirstHitting().build(), stop=True), process, text, like)
     assert torch.equal(states[-1][1], text[1])
     expected = text[0].clone()
     expected[5:] = END
@@ -120,7 +125,7 @@ def test_a_prompt_is_remembered_and_not_drawn(part: Any, prompt: int, chunks: li
     """Also one that ends inside a block: its known part is there in the first call and stays."""
     process, text = process_of(part), texts()
     known = (torch.arange(LENGTH) < prompt).expand(3, -1)
-    states, session = walked(Blocks(4, FirstHitting()), process, text, Clean.of(text, known=known))
+    states, session = walked(blocks(4, FirstHitting().build()), process, text, Clean.of(text, known=known))
     assert torch.equal(states[-1], text)
     begun = prompt // 4 * 4
     assert session.calls == [(a, min(4, LENGTH - a)) for a in range(begun, LENGTH, 4) for _ in range(_left(a, prompt))]
@@ -138,7 +143,7 @@ def _left(start: int, prompt: int) -> int:
 def test_everything_known_asks_nothing(part: Any) -> None:
     process, text = process_of(part), texts()
     like = Clean.of(text, known=torch.ones_like(text, dtype=torch.bool))
-    states, session = walked(Blocks(4, FirstHitting()), process, text, like)
+    states, session = walked(blocks(4, FirstHitting().build()), process, text, like)
     assert len(states) == 1
     assert torch.equal(states[0], text)
     assert not session.calls
@@ -149,12 +154,12 @@ def test_padding_stays(part: Any) -> None:
     process, text = process_of(part), texts()
     valid = (torch.arange(LENGTH) < 8).expand(3, -1)
     x0 = torch.full_like(text, 3)
-    states, _ = walked(Blocks(3, FirstHitting(), stop=True), process, text, Clean.of(x0, valid))
+    states, _ = walked(blocks(3, FirstHitting().build(), stop=True), process, text, Clean.of(x0, valid))
     assert (states[-1][:, 8:] == 3).all()
     assert (states[-1][0, 1:8] == END).all()
 
 
 def test_nothing_to_stop_at(part: Any) -> None:
     process = process_of(part, end=None)
-    with pytest.raises(ValueError, match="no id that ends a sample"):
-        walked(Blocks(3, FirstHitting(), stop=True), process, texts())
+    with pytest.raises(ValueError, match="stop"):
+        walked(blocks(3, FirstHitting().build(), stop=True), process, texts())

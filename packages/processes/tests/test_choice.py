@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dither.processes.tokens import temperature as choice
 from dither.processes.tokens.process import TokenProcess
-from dither.processes.tokens.temperature import UNCHANGED, LogitsWarper
+from dither.processes.tokens.temperature import warp_log_probs, warp_prediction
 from dither.registry.flow.records import Clean, State
 from dither.registry.flow.spaces import FeatureSpace, Field, TokenSpace
 from dither.registry.kinds.component_info import ModelFacts
@@ -17,7 +17,7 @@ LAW = torch.tensor([0.1, 0.4, 0.2, 0.3, 0.0], dtype=torch.float64)
 
 
 def sharpened(**options: Any) -> Tensor:
-    return LogitsWarper(**options).sharpen(LAW.log()).exp()
+    return warp_log_probs(LAW.log(), **options).exp()
 
 
 def test_closed_forms() -> None:
@@ -46,9 +46,9 @@ def test_of_many_ids_the_same_are_kept_as_by_sorting_all(monkeypatch, spread: fl
     log_p = (spread * torch.randn(3, 2, 900, dtype=torch.float64)).add(torch.arange(900) * 1e-6).log_softmax(-1)
     log_p[0, 0, 5:] = -torch.inf
     log_p = log_p.log_softmax(-1)
-    whole = LogitsWarper(**options).sharpen(log_p)
+    whole = warp_log_probs(log_p, **options)
     monkeypatch.setattr(choice, "FEW", 8)
-    torch.testing.assert_close(LogitsWarper(**options).sharpen(log_p), whole)
+    torch.testing.assert_close(warp_log_probs(log_p, **options), whole)
 
 
 def test_top_k_comes_before_top_p() -> None:
@@ -57,7 +57,7 @@ def test_top_k_comes_before_top_p() -> None:
 
 
 def test_ties_leave_exactly_k() -> None:
-    assert (LogitsWarper(top_k=2).sharpen(torch.zeros(3, 5)) > -torch.inf).sum(-1).tolist() == [2, 2, 2]
+    assert (warp_log_probs(torch.zeros(3, 5), top_k=2) > -torch.inf).sum(-1).tolist() == [2, 2, 2]
 
 
 @pytest.mark.parametrize(
@@ -82,31 +82,23 @@ def test_every_sampler_draws_from_the_sharpened_law(part, likely, oracle, kind: 
     law, n = LAW[:4], 4_000
     walk = part("sampler", sampler["use"], temperature=0.5, top_k=3, **{k: v for k, v in sampler.items() if k != "use"})
     (*_, x) = walk.build()(process, oracle(process, law[:, None] * law), Clean.of(torch.zeros(n, 2).long()))
-    expected = LogitsWarper(0.5, 3).sharpen(law.log()).exp()
+    expected = warp_log_probs(law.log(), 0.5, 3).exp()
     for place in range(2):
         assert likely(x[:, place], expected) > 1e-3
         assert likely(x[:, place], law) < 1e-6
 
 
-def test_a_prediction_of_another_make_cannot_be_sharpened() -> None:
+def test_a_foreign_prediction_cannot_be_warped(part) -> None:
     foreign = object()
-    assert UNCHANGED(foreign) is foreign
-    with pytest.raises(TypeError, match="need a TokenReading, not object"):
-        LogitsWarper(top_p=0.9)(foreign)
-
-
-@pytest.mark.parametrize(
-    "options", [{"temperature": -1.0}, {"top_p": 0.0}, {"top_k": 0}, {"temperature": float("nan")}]
-)
-def test_impossible_choices_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="a choice takes"):
-        LogitsWarper(**options)
+    assert warp_prediction(foreign, part("sampler", "ancestral")) is foreign
+    with pytest.raises(TypeError, match="CategoricalPrediction"):
+        warp_prediction(foreign, part("sampler", "ancestral", top_p=0.9))
 
 
 def test_options_about_ids_are_refused_on_features(part) -> None:
     facts = part("process", "gaussian").facts(FeatureSpace(2, 3))
     (misfit,) = part("sampler", "ancestral", top_p=0.9).check(facts, ModelFacts())
-    assert misfit.path == ("top_p",)
+    assert (misfit.code, misfit.path) == ("no-effect", ("top_p",))
     assert not list(part("sampler", "ancestral").check(facts, ModelFacts()))
 
 
@@ -120,7 +112,8 @@ def test_sharpening_keeps_what_is_sure(part) -> None:
     space = TokenSpace((Field("text", 3, 5, pad=4),))
     process = part("process", "uniform", schedule="log-linear").build(space)
     state, t = State.of(torch.tensor([[0, 4, 2]])), torch.tensor([0.5])
-    pred = LogitsWarper(0.3, 2, 0.8)(process.read(torch.randn(1, 3, 5), state, process.schedule(t)))
+    options = part("sampler", "ancestral", temperature=0.3, top_k=2, top_p=0.8)
+    pred = warp_prediction(process.read(torch.randn(1, 3, 5), state, process.schedule(t)), options)
     assert not pred.log_clean().isnan().any()
     assert not pred.log_score().isnan().any()
     assert pred.log_clean()[0, 1].argmax() == 4

@@ -24,7 +24,7 @@ def build(part: Any, kind: str, length: int, ids: int) -> TokenProcess:
 @pytest.mark.parametrize("kind", KINDS)
 def test_noise_between_two_times_is_the_chain(part, likely, transition, kind: str) -> None:
     process, n, gap = build(part, kind, 1, 3), 10_000, 0.7
-    law = transition(process.table.on("cpu")[0], gap)
+    law = transition(process.prior_probs()[0], gap)
     noise = Noise(torch.full((n,), gap), torch.ones(n))
     for x in range(process.space.vocab):
         state = State.of(torch.full((n, 1), x))
@@ -39,7 +39,7 @@ def test_one_position_is_exact_with_any_corrections(part, likely, oracle, kind: 
     process, law = build(part, kind, 1, 3), torch.tensor([0.05, 0.25, 0.7])
     like = Clean.of(torch.zeros(10_000, 1).long())
     session = oracle(process, law)
-    states = list(PredictorCorrector(3, 2, 0.4, t_min=0.2)(process, session, like))
+    states = list(PredictorCorrector(steps=3, corrections=2, reach=0.4, t_min=0.2).build()(process, session, like))
     assert session.calls == 3 * 3 + 1
     assert len(states) == 3 + 1
     assert likely(states[-1], law) > 1e-3
@@ -55,7 +55,11 @@ def far(x: torch.Tensor, joint: torch.Tensor) -> float:
 def test_corrections_bring_a_coarse_walk_nearer(part, oracle, kind: str) -> None:
     joint, n = torch.tensor([[0.48, 0.02], [0.02, 0.48]]).double(), 8_000
     process, like = build(part, kind, 2, 2), Clean.of(torch.zeros(n, 2).long())
-    walks = PredictorCorrector(6, 0), PredictorCorrector(6, 8, 0.25), PredictorCorrector(6, 8, 1.0)
+    walks = (
+        PredictorCorrector(steps=6, corrections=0).build(),
+        PredictorCorrector(steps=6, corrections=8, reach=0.25).build(),
+        PredictorCorrector(steps=6, corrections=8, reach=1.0).build(),
+    )
     wrong, short, long = (far(list(walk(process, oracle(process, joint), like))[-1], joint) for walk in walks)
     assert short < 0.5 * wrong
     assert short < long
@@ -66,10 +70,6 @@ def test_it_is_for_tokens(part) -> None:
     gaussian = part("process", "gaussian")
     facts = gaussian.facts(FeatureSpace(2, 3))
     (misfit,) = part("sampler", "predictor-corrector").check(facts, ModelFacts())
-    assert "is for tokens" in misfit.message
-    with pytest.raises(TypeError, match="walks a TokenProcess, not GaussianProcess"):
-        next(PredictorCorrector()(gaussian.build(FeatureSpace(2, 3)), None, Clean.of(torch.zeros(1, 2, 3))))
-    with pytest.raises(ValueError, match="0 times or more"):
-        PredictorCorrector(corrections=-1)
-    with pytest.raises(ValueError, match="at most 1, the whole step"):
-        PredictorCorrector(reach=1.5)
+    assert (misfit.code, misfit.related) == ("process-mismatch", ("process",))
+    with pytest.raises(TypeError, match="TokenProcess"):
+        next(PredictorCorrector().build()(gaussian.build(FeatureSpace(2, 3)), None, Clean.of(torch.zeros(1, 2, 3))))

@@ -14,10 +14,9 @@ from dither.processes.features.gaussian import GaussianProcess
 from dither.processes.samplers.ddim import DDIM
 from dither.processes.samplers.dpm_solver import DPMSolver
 from dither.processes.samplers.repaint import RePaint, visits
-from dither.processes.schedules.betas import MAX_SIGMA
-from dither.processes.schedules.specs import CosineBeta, LinearBeta, ScaledLinearBeta, SigmoidBeta
+from dither.processes.schedules.betas import MAX_SIGMA, CosineBeta, LinearBeta, ScaledLinearBeta, SigmoidBeta
 from dither.processes.timestep_sampling import TimestepSampling
-from dither.processes.timesteps import Grid
+from dither.processes.timesteps import spaced_times
 from dither.registry.flow.records import Clean, State
 from dither.registry.flow.spaces import FeatureSpace
 
@@ -134,7 +133,7 @@ def test_ddim(table: str, predict: str, eta: float, spacing: str) -> None:
     like = Clean.of(torch.zeros(4, 5, 3))
     scheduler = theirs(DDIMScheduler, table, predict, timestep_spacing=spacing)
     scheduler.set_timesteps(10)
-    walked = walk(DDIM(10, eta, spacing, 1 / T), ours(table, predict), like)
+    walked = walk(DDIM(steps=10, eta=eta, spacing=spacing, t_min=1 / T).build(), ours(table, predict), like)
     agree(walked, their_walk(scheduler, like, eta=eta), LOOSE if table == "squaredcos_cap_v2" else 2e-4)
 
 
@@ -144,7 +143,10 @@ def test_ddpm(predict: str, spacing: str) -> None:
     like, steps = Clean.of(torch.zeros(4, 5, 3)), 28 if spacing == "linspace" else 20  # 27 divides 999
     scheduler = theirs(DDPMScheduler, "linear", predict, timestep_spacing=spacing)
     scheduler.set_timesteps(steps)
-    agree(walk(DDIM(steps, 1.0, spacing, 1 / T), ours("linear", predict), like), their_walk(scheduler, like))
+    agree(
+        walk(DDIM(steps=steps, eta=1.0, spacing=spacing, t_min=1 / T).build(), ours("linear", predict), like),
+        their_walk(scheduler, like),
+    )
 
 
 def test_ancestral_is_ddpm(part) -> None:
@@ -169,13 +171,13 @@ def test_dpm_solver(table: str, predict: str, zero_snr: bool) -> None:
         scheduler = theirs(DPMSolverMultistepScheduler, table, predict, **options)
         if zero_snr:
             scheduler.alphas_cumprod[-1] = math.exp(-MAX_SIGMA)  # theirs leaves 2^-24 there
-        grid = Grid(steps, spacing, 1 / T).times(process.schedule) * T - 1
+        grid = spaced_times(process.schedule, steps, spacing, 1 / T) * T - 1
         scheduler.set_timesteps(timesteps=grid.round().long().tolist())  # its own grids lie otherwise but for trailing
         if spacing == "trailing":
             own = theirs(DPMSolverMultistepScheduler, table, predict, **options)
             own.set_timesteps(steps)
             assert torch.equal(own.timesteps, scheduler.timesteps)
-        walked = walk(DPMSolver(steps, order, spacing, 1 / T), process, like)
+        walked = walk(DPMSolver(steps=steps, order=order, spacing=spacing, t_min=1 / T).build(), process, like)
         agree(walked, their_walk(scheduler, like), LOOSE if table == "squaredcos_cap_v2" else 2e-4)
 
 
@@ -187,7 +189,9 @@ def test_ddim_from_no_signal_at_all(table: str, predict: str) -> None:
     for eta in (0.0, 0.5, 1.0):
         scheduler = theirs(DDIMScheduler, table, predict, timestep_spacing="trailing", rescale_betas_zero_snr=True)
         scheduler.set_timesteps(10)
-        walked = walk(DDIM(10, eta, "trailing", 1 / T), ours(table, predict, True), like)
+        walked = walk(
+            DDIM(steps=10, eta=eta, spacing="trailing", t_min=1 / T).build(), ours(table, predict, True), like
+        )
         assert all(state.isfinite().all() for state in walked)
         if eta < 1:
             agree(walked, their_walk(scheduler, like, eta=eta))
@@ -207,7 +211,14 @@ def test_repaint_steps(eta: float) -> None:
         raw = stand_in(State.of(x), time_of(i).expand(4).float())
         x = scheduler.step(raw, i, x, like.x0, known).prev_sample
         expected.append(torch.where(like.known, like.x0, x))
-    agree(walk(RePaint(20, 20, 1, eta, "leading", 1 / T), ours(predict="eps"), like), expected)
+    agree(
+        walk(
+            RePaint(steps=20, jump=20, visits=1, eta=eta, spacing="leading", t_min=1 / T).build(),
+            ours(predict="eps"),
+            like,
+        ),
+        expected,
+    )
 
 
 @pytest.mark.parametrize(("steps", "jump", "times"), [(250, 10, 10), (100, 7, 3), (20, 30, 2)])

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from dither.processes.schedules.curves import geometric, log_linear
+from dither.processes.schedules.alpha import log_linear
+from dither.processes.schedules.sigma import geometric
 from dither.processes.timestep_sampling import TimestepSampling
 from dither.processes.tokens import categorical as draws
 from dither.processes.tokens.categorical import draw, draw_along, draw_log

@@ -31,7 +31,7 @@ def context_of(clean: Tensor, spread: float = 1.0) -> Tensor:
 def test_meanings_agree_with_bayes(process_of, transition, kind: str, sigma: float) -> None:
     """Posterior and score of a context, from the transition matrix alone; and back."""
     process = process_of(kind, TWO)
-    table, clean = process.table.on("cpu"), process.space.clean()
+    table, clean = process.prior_probs(), process.space.clean()
     for ids in itertools.product(*[range(f.size) for f in process.space.fields]):
         x = torch.tensor([[ids[0]] * 2 + [ids[1]] * 3])
         if not ((clean | (table > 0)).gather(1, x.T)).all():
@@ -39,7 +39,7 @@ def test_meanings_agree_with_bayes(process_of, transition, kind: str, sigma: flo
         noise, log_m = noise_of(sigma), context_of(clean)[None]
         evidence = Posterior(x, noise, table, clean)
         for place in range(5):
-            if evidence.sure[0, place]:
+            if evidence.determined[0, place]:
                 continue
             matrix, m = transition(table[place], sigma), log_m[0, place].exp()
             joint = m * matrix[:, x[0, place]]
@@ -61,7 +61,7 @@ def test_meanings_agree_with_bayes(process_of, transition, kind: str, sigma: flo
 def test_a_reading_gives_every_form(process_of, kind: str, told: str, asked: str) -> None:
     """The same context told as any meaning reads the same in every form."""
     process = process_of(kind, ONE, told)
-    table, clean = process.table.on("cpu"), process.space.clean()
+    table, clean = process.prior_probs(), process.space.clean()
     x = torch.full((1, 3), process.space.fields[0].mask if kind == "absorbing" else 2)
     noise, log_m = noise_of(0.7), context_of(clean.expand(3, -1))[None]
     evidence = Posterior(x, noise, table, clean)
@@ -77,7 +77,7 @@ def test_a_reading_gives_every_form(process_of, kind: str, told: str, asked: str
 def test_float32_conversions_are_stable(process_of, vocab: int, sigma: float, kind: str) -> None:
     process = process_of(kind, TokenSpace((Field("text", 2, vocab),)))
     x = torch.full((1, 2), vocab) if kind == "absorbing" else torch.tensor([[0, 1]])
-    table, clean = process.table.on("cpu"), process.space.clean()
+    table, clean = process.prior_probs(), process.space.clean()
     exact, narrow = (Posterior(x, Noise(noise_of(sigma).sigma.to(d), torch.ones(1)), table, clean) for d in DTYPES)
     log_m = context_of(clean.expand(2, -1), 3.0)[None]
     score, posterior = narrow.score(log_m.float()), narrow.posterior(log_m.float())

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from dither.processes.features.gaussian import GaussianPrediction, GaussianProcess
-from dither.processes.schedules.curves import linear_beta, log_linear
+from dither.processes.schedules.alpha import log_linear
+from dither.processes.schedules.betas import LinearBeta
 from dither.processes.timestep_sampling import TimestepSampling
 from dither.registry.flow.records import Clean, Noise, State
 from dither.registry.flow.spaces import FeatureSpace
@@ -64,7 +65,7 @@ def moments(
     eta: float, t: int, s: int, predict: str = "x0"
 ) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...]]:
     """Mean and spread of many steps from DDPM's step t to s (counted from 1), and what they started from."""
-    n, process = 60_000, process_of(predict, linear_beta(0.01, 0.3, 10))
+    n, process = 60_000, process_of(predict, LinearBeta(first=0.01, last=0.3, steps=10).build())
     x0 = torch.tensor([[0.5, -1.0], [2.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
     eps = torch.tensor([[1.0, 0.3], [-0.5, 0.2], [0.0, 2.0]], dtype=torch.float64)
     times = [torch.full((n,), i / 10, dtype=torch.float64) for i in (t, s)]
@@ -120,7 +121,7 @@ def test_a_step_keeps_the_marginal(eta: float) -> None:
 
 def expected_std(eta: float, steps: int, t_min: float = 1e-3) -> float:
     """What a walk of `steps` makes of the standard deviation of the data, 0.5: all is linear, so in closed form."""
-    bars = np.exp(-linear_beta()(torch.linspace(1, t_min, steps + 1, dtype=torch.float64)).sigma.numpy())
+    bars = np.exp(-LinearBeta().build()(torch.linspace(1, t_min, steps + 1, dtype=torch.float64)).sigma.numpy())
     shrink = 0.25 * bars**0.5 / (0.25 * bars + 1 - bars)  # x_0 - 3 expected, per unit of x_t - 3 sqrt(bar)
     variance = 1.0
     for i, (now, then) in enumerate(pairwise(bars)):
@@ -133,7 +134,7 @@ def expected_std(eta: float, steps: int, t_min: float = 1e-3) -> float:
 @pytest.mark.parametrize(("predict", "eta"), [("x0", 1.0), ("eps", 1.0), ("velocity", 1.0), ("x0", 0.0)])
 def test_ancestral_draws_the_data(part, predict: str, eta: float) -> None:
     """Data N(3, 0.5^2), and the exact denoiser E[x_0 | x_t] under each meaning."""
-    process = process_of(predict, linear_beta())
+    process = process_of(predict, LinearBeta(first=0.01, last=0.3, steps=10).build())
     like = Clean.of(torch.zeros(2_000, 3, 2))
 
     def session(state: State, t: torch.Tensor) -> GaussianPrediction:
@@ -174,10 +175,3 @@ def test_reading_is_at_least_float32() -> None:
     x = torch.randn(2, 3, 2)
     reading = process_of("eps").read(x.bfloat16(), State.of(x), noise_of(0.1, 2, torch.float32))
     assert reading.x0.dtype == reading.eps.dtype == torch.float32
-
-
-def test_plain_construction_refuses() -> None:
-    with pytest.raises(ValueError, match='did you mean "velocity"'):
-        process_of("velocty")
-    with pytest.raises(ValueError, match="ratio must be above 0"):
-        GaussianProcess(SPACE, TimestepSampling(log_linear(1e-3)), mask="region", ratio=1.5)

@@ -45,9 +45,9 @@ class Independent:
     def __call__(self, state: State, t: Tensor) -> CategoricalPrediction:
         self.seen.append(state.x)
         evidence = Posterior(
-            state.x, self.process.schedule(t), self.process.table.on("cpu"), self.process.clean.on("cpu")
+            state.x, self.process.schedule(t), self.process.prior_probs(), self.process.clean.on("cpu")
         )
-        return CategoricalPrediction(evidence.settle(LAWS.log().expand(len(state.x), -1, -1)), "plug-in", evidence)
+        return CategoricalPrediction(evidence.normalize(LAWS.log().expand(len(state.x), -1, -1)), "plug-in", evidence)
 
 
 def graphs(n: int) -> Clean:

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from dither.processes.features.gaussian import GaussianProcess
-from dither.processes.schedules.curves import linear_beta
+from dither.processes.schedules.betas import LinearBeta
 from dither.processes.timestep_sampling import TimestepSampling
 from dither.registry.flow.records import Clean, State
 from dither.registry.flow.spaces import FeatureSpace, Group
@@ -14,7 +14,7 @@ SPACE = FeatureSpace(6, 4, (Group("motifs", 0, 3), Group("open", 3, 4)))
 
 
 def process_of(predict: str = "x0", **options) -> GaussianProcess:
-    return GaussianProcess(SPACE, TimestepSampling(linear_beta()), predict, **options)
+    return GaussianProcess(SPACE, TimestepSampling(LinearBeta().build()), predict, **options)
 
 
 @pytest.mark.parametrize("mask", ["region", "element", "column", "block"])

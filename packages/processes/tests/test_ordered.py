@@ -49,7 +49,7 @@ def test_counts_and_times_match(part, by: str, schedule: str) -> None:
     known = torch.zeros(5, length, dtype=torch.bool)
     known[1, :7] = known[2, :] = True
     like = Clean.of(torch.zeros(5, length).long(), known=known)
-    states = list(Ordered(by, steps)(process, session, like))
+    states = list(Ordered(by=by, steps=steps).build()(process, session, like))
     total = (~known).sum(1)
     lost = -(-process.schedule(torch.linspace(1, 0, steps + 1).double()).sigma).expm1()
     lost[-1] = 0
@@ -69,13 +69,13 @@ def test_counts_and_times_match(part, by: str, schedule: str) -> None:
 def test_more_steps_than_tokens_make_no_more_calls(part) -> None:
     process = build(part, 4, 3)
     session = Fixed(process, torch.zeros(1, 4, 4))
-    assert len(list(Ordered(steps=100)(process, session, Clean.of(torch.zeros(2, 4).long())))) == 4
+    assert len(list(Ordered(steps=100).build()(process, session, Clean.of(torch.zeros(2, 4).long())))) == 4
     assert len(session.times) == 4
 
 
 def test_with_nothing_to_do_the_sample_is_what_is_known(part) -> None:
     x0 = torch.tensor([[0, 2]])
-    (x,) = Ordered()(build(part, 2, 2), None, Clean.of(x0, known=torch.ones(1, 2, dtype=torch.bool)))
+    (x,) = Ordered().build()(build(part, 2, 2), None, Clean.of(x0, known=torch.ones(1, 2, dtype=torch.bool)))
     assert torch.equal(x, x0)
 
 
@@ -88,14 +88,14 @@ def test_which_comes_first(part, by: str, order: list[int]) -> None:
     process = build(part, 3, 3)
     logits = torch.cat([LAWS.log(), torch.zeros(3, 1)], 1)[None]
     found = [Clean.of(torch.zeros(8, 3).long())]
-    states = [torch.full((8, 3), 3), *Ordered(by, 3)(process, Fixed(process, logits), found[0])]
+    states = [torch.full((8, 3), 3), *Ordered(by=by, steps=3).build()(process, Fixed(process, logits), found[0])]
     for before, after, place in zip(states, states[1:], order, strict=False):
         assert ((before != after).nonzero()[:, 1] == place).all()
 
 
 def test_random_order_is_even(part, likely) -> None:
     process = build(part, 3, 3)
-    first, *_ = Ordered("random", 3)(
+    first, *_ = Ordered(by="random", steps=3).build()(
         process, Fixed(process, torch.zeros(1, 3, 4)), Clean.of(torch.zeros(6000, 3).long())
     )
     assert likely((first != 3).nonzero()[:, 1], torch.ones(3) / 3) > 1e-3
@@ -104,7 +104,7 @@ def test_random_order_is_even(part, likely) -> None:
 def test_equal_scores_are_settled_by_lot(part, likely) -> None:
     """An untrained model is not read from left to right."""
     process = build(part, 4, 3)
-    first, *_ = Ordered("margin", 4)(
+    first, *_ = Ordered(by="margin", steps=4).build()(
         process, Fixed(process, torch.zeros(1, 4, 4)), Clean.of(torch.zeros(6000, 4).long())
     )
     assert likely((first != 3).nonzero()[:, 1], torch.ones(4) / 4) > 1e-3
@@ -115,7 +115,9 @@ def test_drawn_prefers_what_is_likely_by_a_known_amount(part, likely) -> None:
     p, n = 0.7, 20_000
     process = build(part, 2, 2)
     logits = torch.tensor([p, 1 - p, 1.0]).log().expand(1, 2, 3)
-    first, last = Ordered("drawn", 2)(process, Fixed(process, logits), Clean.of(torch.zeros(n, 2).long()))
+    first, last = Ordered(by="drawn", steps=2).build()(
+        process, Fixed(process, logits), Clean.of(torch.zeros(n, 2).long())
+    )
     shown = first[first != 2]
     assert likely(shown, torch.tensor([1 - (1 - p) ** 2, (1 - p) ** 2])) > 1e-3
     assert likely(last[first == 2], torch.tensor([p, 1 - p])) > 1e-3
@@ -125,7 +127,7 @@ def test_noise_is_gumbel_and_falls_with_the_share_masked(part, likely) -> None:
     """Scores log p with Gumbel noise of scale c choose among positions with odds p^(1/c): Plackett and Luce."""
     process, n, scale = build(part, 3, 3), 20_000, 2.0
     logits = torch.cat([LAWS.log(), torch.zeros(3, 1)], 1)[None]
-    first, second, _ = Ordered("confidence", 3, scale)(
+    first, second, _ = Ordered(by="confidence", steps=3, noise=scale).build()(
         process, Fixed(process, logits), Clean.of(torch.zeros(n, 3).long())
     )
     strength = LAWS.amax(1).double()
@@ -158,7 +160,7 @@ def test_an_independent_law_is_kept(part, likely, oracle, by: str) -> None:
     one, two, n = torch.tensor([0.7, 0.2, 0.1]).double(), torch.tensor([0.3, 0.3, 0.4]).double(), 8_000
     joint = one[:, None, None] * two[:, None] * one
     process = build(part, 3, 3)
-    (*_, x) = Ordered(by, 2, noise=0.5 * (by != "random"))(
+    (*_, x) = Ordered(by=by, steps=2, noise=0.5 * (by != "random")).build()(
         process, oracle(process, joint), Clean.of(torch.zeros(n, 3).long())
     )
     assert likely(x[:, 0] * 9 + x[:, 1] * 3 + x[:, 2], joint.flatten()) > 1e-3
@@ -170,7 +172,9 @@ def test_one_at_a_time_any_law_is_kept(part, likely, oracle, by: str) -> None:
     joint, n = torch.rand(3, 3, 3).double() ** 2 + 0.02, 8_000
     process = build(part, 3, 3)
     many, few = (
-        list(Ordered(by, steps)(process, oracle(process, joint), Clean.of(torch.zeros(n, 3).long())))[-1]
+        list(Ordered(by=by, steps=steps).build()(process, oracle(process, joint), Clean.of(torch.zeros(n, 3).long())))[
+            -1
+        ]
         for steps in (3, 1)
     )
     code = torch.tensor([9, 3, 1])
@@ -183,12 +187,10 @@ def test_other_processes_are_refused(part) -> None:
     facts = part("process", "uniform").facts(space)
     for sampler in ("ordered", "remdm", "first-hitting"):
         (misfit,) = part("sampler", sampler).check(facts, ModelFacts())
-        assert misfit.message == f'sampler "{sampler}" unmasks tokens, but process "uniform" does not mask them'
+        assert (misfit.code, misfit.related) == ("process-mismatch", ("process",))
     (misfit,) = part("sampler", "ordered", by="random", noise=1.0).check(
         part("process", "absorbing").facts(space), ModelFacts()
     )
-    assert misfit.path == ("noise",)
-    with pytest.raises(TypeError, match="all on one id"):
-        next(Ordered()(part("process", "uniform").build(space), None, Clean.of(torch.zeros(1, 2).long())))
-    with pytest.raises(ValueError, match="by must be one of"):
-        Ordered("size")
+    assert (misfit.code, misfit.path) == ("no-effect", ("noise",))
+    with pytest.raises(TypeError, match="absorbing"):
+        next(Ordered().build()(part("process", "uniform").build(space), None, Clean.of(torch.zeros(1, 2).long())))

@@ -8,20 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dither.processes.schedules import betas, curves
-from dither.processes.schedules.specs import (
-    Cosine,
-    CosineBeta,
-    CosineSquared,
-    Geometric,
-    LinearBeta,
-    LinearSigma,
-    LogLinear,
-    Polynomial,
-    ScaledLinearBeta,
-    SigmoidAlpha,
-    SigmoidBeta,
-)
+from dither.processes.schedules import alpha, betas, sigma
+from dither.processes.schedules.alpha import Cosine, CosineSquared, LogLinear, Polynomial, SigmoidAlpha
+from dither.processes.schedules.betas import CosineBeta, LinearBeta, ScaledLinearBeta, SigmoidBeta
+from dither.processes.schedules.sigma import Geometric, LinearSigma
 from dither.registry.kinds.process import ScheduleSpec
 
 EPS = st.floats(1e-9, 0.5)
@@ -76,14 +66,14 @@ def test_closed_forms(t: float) -> None:
     def alpha(schedule) -> float:
         return math.exp(-schedule(at).sigma.item())
 
-    assert alpha(curves.log_linear(0.01)) == pytest.approx(1 - 0.99 * t, rel=1e-14)
-    assert alpha(curves.cosine(0.01)) == pytest.approx(0.01 + 0.99 * math.cos(math.pi * t / 2), rel=1e-14)
-    assert alpha(curves.cosine_squared(0.01)) == pytest.approx(0.01 + 0.99 * math.cos(math.pi * t / 2) ** 2, rel=1e-14)
-    assert alpha(curves.polynomial(3, 0.01)) == pytest.approx(1 - 0.99 * t**3, rel=1e-14)
-    assert curves.geometric(1e-3, 2)(at).sigma.item() == pytest.approx(1e-3 ** (1 - t) * 2**t, rel=1e-12)
-    assert curves.linear_sigma(7)(at).sigma.item() == pytest.approx(7 * t, rel=1e-14)
+    assert alpha(alpha.log_linear(0.01)) == pytest.approx(1 - 0.99 * t, rel=1e-14)
+    assert alpha(alpha.cosine(0.01)) == pytest.approx(0.01 + 0.99 * math.cos(math.pi * t / 2), rel=1e-14)
+    assert alpha(alpha.cosine_squared(0.01)) == pytest.approx(0.01 + 0.99 * math.cos(math.pi * t / 2) ** 2, rel=1e-14)
+    assert alpha(alpha.polynomial(3, 0.01)) == pytest.approx(1 - 0.99 * t**3, rel=1e-14)
+    assert sigma.geometric(1e-3, 2)(at).sigma.item() == pytest.approx(1e-3 ** (1 - t) * 2**t, rel=1e-12)
+    assert sigma.linear_sigma(7)(at).sigma.item() == pytest.approx(7 * t, rel=1e-14)
     for eps in (1e-6, 0.3):  # the weight of masked cross entropy does not depend on eps
-        noise = curves.log_linear(eps)(at)
+        noise = alpha.log_linear(eps)(at)
         assert (noise.rate / noise.sigma.expm1()).item() == pytest.approx(1 / t, rel=1e-9)
 
 
@@ -93,11 +83,11 @@ def test_weights_of_masked_cross_entropy(t: float, eps: float) -> None:
     """w = -alpha' / (1 - alpha) = rate / (exp(sigma) - 1), in closed form."""
     at, half = torch.tensor([t], dtype=torch.float64), math.pi / 2
     for schedule, expected in (
-        (curves.log_linear(eps), 1 / t),
-        (curves.linear_sigma(10.0), 10 / math.expm1(10 * t)),
-        (curves.polynomial(3, eps), 3 / t),
-        (curves.cosine(eps), half * math.sin(half * t) / (2 * math.sin(half * t / 2) ** 2)),
-        (curves.cosine_squared(eps), half * math.sin(math.pi * t) / math.sin(half * t) ** 2),
+        (alpha.log_linear(eps), 1 / t),
+        (sigma.linear_sigma(10.0), 10 / math.expm1(10 * t)),
+        (alpha.polynomial(3, eps), 3 / t),
+        (alpha.cosine(eps), half * math.sin(half * t) / (2 * math.sin(half * t / 2) ** 2)),
+        (alpha.cosine_squared(eps), half * math.sin(math.pi * t) / math.sin(half * t) ** 2),
     ):
         noise = schedule(at)
         assert (noise.rate / noise.sigma.expm1()).item() == pytest.approx(expected, rel=1e-9)
@@ -106,7 +96,7 @@ def test_weights_of_masked_cross_entropy(t: float, eps: float) -> None:
 def test_small_sigma_survives_float32() -> None:
     """1 - alpha of a float32 time is right to float32, not lost in 1 - 0.9999999."""
     t = torch.tensor([1e-7])
-    for schedule in (curves.log_linear(1e-3), curves.cosine(1e-3), curves.cosine_squared(1e-3), curves.polynomial(2)):
+    for schedule in (alpha.log_linear(1e-3), alpha.cosine(1e-3), alpha.cosine_squared(1e-3), alpha.polynomial(2)):
         exact = schedule(t.double()).sigma.item()
         assert schedule(t).sigma.item() == pytest.approx(exact, rel=1e-6)
         assert exact > 0
@@ -126,19 +116,15 @@ def test_linear_beta_has_every_step_of_ddpm(first: float, last: float, steps: in
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: curves.geometric(1.0, 0.5),
-        lambda: curves.log_linear(0.0),
-        lambda: curves.cosine(1.0),
-        lambda: curves.polynomial(0.5),
-        lambda: curves.linear_sigma(0.0),
-        lambda: curves.linear_beta(0.0, 0.1, 3),
         lambda: Geometric(sigma_min=2.0, sigma_max=1.0),
-        lambda: curves.sigmoid(3.0, -3.0),
+        lambda: LogLinear(eps=0.0),
+        lambda: Cosine(eps=1.0),
+        lambda: Polynomial(power=0.5),
+        lambda: LinearSigma(sigma_max=0.0),
+        lambda: LinearBeta(first=0.0),
+        lambda: LinearBeta(steps=1, zero_snr=True),
         lambda: SigmoidAlpha(start=1.0, end=0.5),
         lambda: SigmoidAlpha(start=40.0, end=50.0),
-        lambda: LinearBeta(steps=1, zero_snr=True),
-        lambda: betas.sigmas([0.1], zero_snr=True),
-        lambda: betas.sigmas([]),
     ],
 )
 def test_impossible_options_are_refused(call) -> None:
@@ -150,7 +136,7 @@ def test_sigmoid_is_its_definition() -> None:
     t = torch.linspace(0, 1, 7, dtype=torch.float64)
     curve = torch.sigmoid((-3 + 6 * t) / 0.7)
     lost = (curve - curve[0]) / (curve[-1] - curve[0])
-    torch.testing.assert_close((-curves.sigmoid(-3, 3, 0.7, 1e-3)(t).sigma).exp(), 1 - 0.999 * lost)
+    torch.testing.assert_close((-alpha.sigmoid(-3, 3, 0.7, 1e-3)(t).sigma).exp(), 1 - 0.999 * lost)
 
 
 def test_tables_are_their_definitions() -> None:

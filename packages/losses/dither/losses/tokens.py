@@ -1,7 +1,7 @@
 """Losses on tokens. Letters: B batch, L length, V vocabulary, rows one per position or one for all.
 
-Both are the integrand of one bound, -log p(x_0) <= integral over t of the loss, up to the terms at the two ends. What
-has one number per position is in float64, what has one per id stays in the precision of the prediction.
+Both are the integrand of one bound, -log p(x_0) <= integral over t of the loss, up to the terms at the two ends.
+Numbers per position are in float64; numbers per id stay in the precision of the prediction.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from dither.registry.flow.records import Measured, Noised, TokenPrediction, over
 __all__ = ["masked_ce", "score_entropy"]
 
 FAR = 40.0
-"""log s - log r from which on a term is s alone: what is left out is 41 exp(-40) of it."""
+"""log s - log r beyond which a term is s alone; the relative error is 41 exp(-40)."""
 
 
 def masked_ce(pred: TokenPrediction, noised: Noised) -> Measured:
     """-log p(x_0 | x_t) on masked positions, weighted by sigma' / (exp(sigma) - 1) (MDLM, Sahoo et al. 2024, eq. 10).
 
-    Weights are 1 on real positions that are not known, masked or not, and 0 elsewhere.
+    Weights are 1 on real positions that are not known, masked or not, else 0.
     """
     log_p = pred.log_clean().gather(-1, noised.x0[..., None])[..., 0]
     sigma, rate = (over(value, noised.x0) for value in (noised.noise.sigma, noised.noise.rate))
-    weight = torch.where(sigma > 0, rate / sigma.expm1(), 0.0).to(log_p.dtype)  # at sigma = 0 nothing is masked
+    weight = torch.where(sigma > 0, rate / sigma.expm1(), 0.0).to(log_p.dtype)  # at sigma = 0 no token is masked
     values = -torch.where(noised.target_mask, log_p, 0.0) * weight
     return Measured(values, (~noised.fixed).to(values.dtype))
 
@@ -39,25 +39,25 @@ def score_entropy(pred: TokenPrediction, noised: Noised) -> Measured:
         sigma' prior(x_t) sum over y != x_t of  s(y) - r(y) log s(y) + r(y) (log r(y) - 1)
 
     with s(y) the model's p_t(y) / p_t(x_t) and r(y) = q(y | x_0) / q(x_t | x_0). Values are 0 where the prior cannot
-    have put x_t. Weights are 1 on real positions that are not known, and 0 elsewhere.
+    produce x_t. Weights are 1 on real positions that are not known, else 0.
 
     In float32, values are within 1e-5 of the truth for any vocabulary and noise, near the true score and far from it. A
-    score above exp(88) is infinite there, and so are its loss and its gradient. They are not cut off: a guard that
-    stops the run and names the sample is worth more than a loss that no longer says where to go.
+    score above exp(88) is infinite, and so are its loss and gradient. They are not clipped, so that the run stops and
+    names the sample.
 
     Raises:
-        TypeError: The record comes from no token process.
+        TypeError: The record is not from a token process.
     """
     if noised.prior is None:
-        raise TypeError("score entropy needs a token process; features have no prior over ids")
+        raise TypeError("score entropy requires a token process")
     x, x0, prior = noised.state.x, noised.x0, noised.prior
-    landing = _at(prior, x)
-    active = ~noised.fixed & (landing > 0)
+    prior_prob = _at(prior, x)
+    active = ~noised.fixed & (prior_prob > 0)
     log_score = torch.where(active[..., None], pred.log_score(), 0.0)
     log_prior = prior.log() - prior.amax(-1, keepdim=True).log()
     base, own = _log_ratios(noised, log_prior, active)
     divergence: Tensor = _Divergence.apply(log_score, base, own, log_prior, x, x0)  # type: ignore[no-untyped-call]
-    weight = over(noised.noise.rate, x).to(landing.dtype) * landing
+    weight = over(noised.noise.rate, x).to(prior_prob.dtype) * prior_prob
     values = torch.where(active, weight.to(log_score.dtype) * divergence, 0.0)
     return Measured(values, (~noised.fixed).to(values.dtype))
 
@@ -76,15 +76,15 @@ def _log_ratios(
     Args:
         noised: The record.
         log_prior: Logarithm of the prior, up to a number of each row.
-        active: Where a ratio is wanted.
+        active: Where a ratio is required.
     """
     assert noised.prior is not None
     x, x0 = noised.state.x, noised.x0
     log_alpha = -over(noised.noise.sigma, x).to(noised.prior.dtype)
-    log_lost = (-log_alpha.expm1()).log()
-    log_landing, log_landing_0 = (log_lost + _at(noised.prior, ids).log() for ids in (x, x0))
-    apart = torch.where(x == x0, torch.logaddexp(log_alpha - log_landing, torch.zeros_like(log_landing)), 0.0)
-    base, own = -apart - _at(log_prior, x), torch.logaddexp(log_alpha, log_landing_0) - log_landing - apart
+    log_one_minus_alpha = (-log_alpha.expm1()).log()
+    log_prior_prob, log_prior_prob_0 = (log_one_minus_alpha + _at(noised.prior, ids).log() for ids in (x, x0))
+    apart = torch.where(x == x0, torch.logaddexp(log_alpha - log_prior_prob, torch.zeros_like(log_prior_prob)), 0.0)
+    base, own = -apart - _at(log_prior, x), torch.logaddexp(log_alpha, log_prior_prob_0) - log_prior_prob - apart
     return torch.where(active, base, 0.0), torch.where(active, own, 0.0)
 
 
@@ -92,8 +92,8 @@ class _Divergence(torch.autograd.Function):
     """Sum over y != x of s - r log s + r (log r - 1); its gradient in log s is s - r.
 
     Each term is r (exp(d) - 1 - d) with d = log s - log r, which cannot be negative, and s where that is all of it: r =
-    0, or d > 40. Written by hand because of memory, for only log s is kept for the way back, and because of precision:
-    near the truth s - r is r (exp(d) - 1), not a difference of two exponentials.
+    0, or d > 40. Written by hand to save memory, because only log s is kept for backward, and for precision: near
+    the truth s - r is r (exp(d) - 1), not a difference of two exponentials.
     """
 
     @staticmethod
@@ -117,14 +117,14 @@ class _Divergence(torch.autograd.Function):
     def backward(ctx: Any, *grads: Float[Tensor, "B L"]) -> tuple[Tensor | None, ...]:
         log_score, *rest = ctx.saved_tensors
         gap, ratio = _compare(log_score, *rest)
-        slope = torch.where(gap < FAR, gap.expm1().mul_(ratio), log_score.exp())
-        return slope.mul_(grads[0][..., None]), None, None, None, None, None
+        grad = torch.where(gap < FAR, gap.expm1().mul_(ratio), log_score.exp())
+        return grad.mul_(grads[0][..., None]), None, None, None, None, None
 
 
 def _beyond_linear(d: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """Return exp(d) - 1 - d, also where that cancels: there it is d expm1(d) (1/2 - d/12), up to a share of d^3 / 360.
+    """Return exp(d) - 1 - d; where that cancels, d expm1(d) (1/2 - d/12), with a relative error of d^3 / 360.
 
-    The difference is off by a share of eps / d. Where the two are as good, they are off by 2e-6 in float32.
+    The difference has a relative error of eps / d; where the two are equally good, it is 2e-6 in float32.
     """
     rise = d.expm1()
     series = (d * (-1 / 12)).add_(0.5).mul_(d).mul_(rise)
@@ -142,9 +142,9 @@ def _compare(
 ) -> tuple[Float[Tensor, "B L V"], Float[Tensor, "B L V"]]:
     """Return d = log s - log r, and r; both 0 at y = x, so that this term is 0.
 
-    In float32 a log r of about -20 is off by 1e-6, which is 1 % of d = 1e-4. So its one part per position is taken away
-    in two pieces, what float32 holds of it and what that has lost; the other part is 0 where the prior is even. Where r
-    = 0, d is infinite or no number.
+    In float32 a log r of about -20 has an error of 1e-6, which is 1 % of d = 1e-4. So its part per position is
+    subtracted in two pieces, its float32 value and the remainder; the other part is 0 if the prior is uniform. Where
+    r = 0, d is infinite or NaN.
     """
     dtype = log_score.dtype
     table, each = log_prior.to(dtype), base[..., None].to(dtype)

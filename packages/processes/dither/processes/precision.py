@@ -1,18 +1,22 @@
-"""Float64 for the few numbers that need it: schedules, probabilities of one id, cumulative sums.
+"""Float64 where it matters: schedules, probabilities of one id, cumulative sums.
 
-What has one entry per sample or per position costs nothing in float64, and decides whether 1 - exp(-1e-4) is right.
-What has one entry per id stays in the precision of the model.
+One number per sample or per position costs nothing in float64, and decides whether 1 - exp(-1e-4) is accurate. Tensors
+with one entry per id stay in the precision of the model.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
-__all__ = ["Constant", "wide", "wide_dtype"]
+from dither.registry.flow.protocols import Schedule
+from dither.registry.flow.records import Noise
+
+__all__ = ["Constant", "wide", "wide_dtype", "wide_schedule"]
 
 
 def wide_dtype(device: torch.device) -> torch.dtype:
@@ -26,7 +30,7 @@ def wide(x: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
 
 
 class Constant:
-    """A tensor that never changes, copied once to each device that asks; floats come as wide as the device allows."""
+    """A constant tensor with one copy per device; floats are as wide as the device allows."""
 
     def __init__(self, value: Shaped[Tensor, "..."]) -> None:
         self._copies: dict[torch.device, Tensor] = {torch.device("cpu"): value.cpu()}
@@ -37,6 +41,16 @@ class Constant:
         if device not in self._copies:
             value = self._copies[torch.device("cpu")]
             dtype = wide_dtype(device) if value.is_floating_point() else value.dtype
-            with torch.inference_mode(False):  # the copy outlives the walk that first asked for it
+            with torch.inference_mode(False):  # the copy outlives this call
                 self._copies[device] = value.to(device, dtype)
         return self._copies[device]
+
+
+def wide_schedule(curve: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Schedule:
+    """Return t -> Noise for a function t -> (sigma, rate), evaluated in float64."""
+
+    def schedule(t: Tensor) -> Noise:
+        sigma, rate = curve(wide(t))
+        return Noise(sigma.to(t.dtype), rate.to(t.dtype))
+
+    return schedule

@@ -1,39 +1,26 @@
-"""The menu of this package: processes here, schedules and samplers from their folders. No torch at import."""
+"""Components of this package. No torch at import."""
 
 from __future__ import annotations
 
 from dither.registry import Spec, hookimpl
 
 from .features.specs import Gaussian, MaskedRegion
-from .samplers.specs import (
-    DDIM,
-    Analytic,
-    Ancestral,
-    Blocks,
-    DPMSolver,
-    Euler,
-    FirstHitting,
-    Guided,
-    Ordered,
-    OrderedRegions,
-    PredictorCorrector,
-    ReMDM,
-    RePaint,
-    SeedSampler,
-)
-from .schedules.specs import (
-    Cosine,
-    CosineBeta,
-    CosineSquared,
-    Geometric,
-    LinearBeta,
-    LinearSigma,
-    LogLinear,
-    Polynomial,
-    ScaledLinearBeta,
-    SigmoidAlpha,
-    SigmoidBeta,
-)
+from .samplers.analytic import Analytic
+from .samplers.ancestral import Ancestral
+from .samplers.blocks import Blocks
+from .samplers.confidence import Ordered
+from .samplers.ddim import DDIM
+from .samplers.dpm_solver import DPMSolver
+from .samplers.euler import Euler
+from .samplers.first_hitting import FirstHitting
+from .samplers.guided import Guided
+from .samplers.ordered_regions import OrderedRegions
+from .samplers.predictor_corrector import PredictorCorrector
+from .samplers.remdm import ReMDM
+from .samplers.repaint import RePaint
+from .schedules.alpha import Cosine, CosineSquared, LogLinear, Polynomial, SigmoidAlpha
+from .schedules.betas import CosineBeta, LinearBeta, ScaledLinearBeta, SigmoidBeta
+from .schedules.sigma import Geometric, LinearSigma
 from .tokens.specs import Absorbing, Marginal, Uniform
 
 __all__ = ["register_components"]
@@ -41,10 +28,10 @@ __all__ = ["register_components"]
 
 @hookimpl
 def register_components() -> list[type[Spec]]:
-    """Offer what this package makes."""
+    """Register schedules, processes and samplers."""
     curves: list[type[Spec]] = [Cosine, CosineSquared, Geometric, LinearSigma, LogLinear, Polynomial, SigmoidAlpha]
     tables: list[type[Spec]] = [CosineBeta, LinearBeta, ScaledLinearBeta, SigmoidBeta]
     processes: list[type[Spec]] = [Absorbing, Gaussian, Marginal, MaskedRegion, Uniform]
     samplers: list[type[Spec]] = [Analytic, Ancestral, Blocks, Euler, FirstHitting, Guided, Ordered]
     features: list[type[Spec]] = [DDIM, DPMSolver, OrderedRegions, RePaint]
-    return [*curves, *tables, *processes, *samplers, *features, PredictorCorrector, ReMDM, SeedSampler]
+    return [*curves, *tables, *processes, *samplers, *features, PredictorCorrector, ReMDM]

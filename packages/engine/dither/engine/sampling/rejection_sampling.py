@@ -13,7 +13,7 @@ from dither.registry.flow.records import Clean, Goal
 
 from ..training.diffusion import Diffusion
 from ..training.randomness import mix_seed
-from .lazy_output import ModelCalls
+from .row_prediction import ModelCalls
 from .session import draw
 from .trajectory import TrajectoryRecorder
 

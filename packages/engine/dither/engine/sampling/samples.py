@@ -22,8 +22,8 @@ from dither.registry.kinds.task import TaskSpec
 from ..files.resource_errors import disk_errors
 from ..training.diffusion import Diffusion
 from ..training.evaluation import merge_metrics
-from .lazy_output import ModelCalls
 from .rejection_sampling import AcceptedSamples, draw_accepted
+from .row_prediction import ModelCalls
 from .session import draw
 from .trajectory import TrajectoryRecorder
 

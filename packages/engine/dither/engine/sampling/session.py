@@ -1,4 +1,4 @@
-"""What a sampler talks to, and the drawing of samples.
+"""The model as samplers see it, and the drawing of samples.
 
 Letters: B batch, N samples, L length, M features. `X` is the shape of a sample: `B L` or `B L M`.
 """
@@ -6,109 +6,90 @@ Letters: B batch, N samples, L length, M features. `X` is the shape of a sample:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from dataclasses import replace
 from typing import Any, cast
-from weakref import ref
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from dither.registry.flow.protocols import Denoiser, PatientProcess
+from dither.registry.flow.protocols import Denoiser, TokenProcess
 from dither.registry.flow.records import Clean, State
 from dither.registry.flow.spaces import TokenSpace
 
 from ..training.diffusion import Diffusion
 from ..training.randomness import Stream, seed_generators
-from .classifier_free_guidance import unconditional
-from .lazy_output import GuidedLazyOutput, LazyOutput, ModelCalls, RowHead
+from .classifier_free_guidance import guided, unconditional
+from .row_prediction import Branch, ModelCalls, RowHead, RowwisePrediction
 
 __all__ = ["Session", "draw", "walk"]
 
 
 class Session:
-    """The model, the meaning of its output, and its memory of finished positions, for one batch of samples.
+    """The model for one batch of samples: `session(state, t)` is a prediction; finished positions are cached.
 
-    A state that is shorter than the sample stands behind the remembered positions. Only a sample with a single field
-    can come in pieces like that. Where the process can wait, the model is called when a prediction is first asked: a
-    step that moves nothing costs no call, and exactly the same comes out. Under guidance the model is called twice, and
-    has two memories; a sample of which the condition is not told is not guided.
+    A state that is shorter than the sample continues the cached positions; only a sample with a single field can come
+    in pieces. Under guidance the model is called twice, with two caches; a sample without the condition is not guided.
 
     Args:
-        system: What denoises.
-        like: Which positions are valid, and the conditions.
-        spent: Where calls are counted.
+        system: The model and its process.
+        like: Valid positions and conditions.
+        calls: Counter of model calls.
     """
 
-    def __init__(self, system: Diffusion, like: Clean, spent: ModelCalls | None = None) -> None:
-        self.system, self.like, self.spent = system, like, spent or ModelCalls()
-        self.plain = unconditional(like, system.guidance)
+    def __init__(self, system: Diffusion, like: Clean, calls: ModelCalls | None = None) -> None:
+        self.system, self.calls = system, calls or ModelCalls()
         self.weight = 1.0 if system.guidance is None else system.guidance.weight
-        self.cache: Any = None
-        self.plain_cache: Any = None
-        self.start = 0
-        self._pending: Callable[[], LazyOutput | GuidedLazyOutput | None] = lambda: None
-
-    @cached_property
-    def _head(self) -> RowHead | None:
-        return RowHead.of(self.system)
+        without = unconditional(like, system.guidance)
+        self.branches = [Branch(part, None) for part in (like, without) if part is not None]
+        self._rowwise = isinstance(system.process, TokenProcess)
+        self._head = RowHead.of(system) if self._rowwise else None
 
     def __call__(self, state: State, t: Float[Tensor, "B *L"]) -> Any:
-        """Denoise: a state at time t -> a prediction."""
+        """Denoise: return the prediction for a state at time t."""
         system, process = self.system, self.system.process
-        if self.plain is None and not isinstance(process, PatientProcess):
-            self.spent.rows += len(state.x)
-            return system.denoise(state, t, self._piece(state.x, self.like), self.cache)
-        told = self._later(state, t, self.like, self.cache)
-        raw: LazyOutput | GuidedLazyOutput = told
-        if self.plain is not None:
-            raw = GuidedLazyOutput(told, self._later(state, t, self.plain, self.plain_cache), self.weight)
-        if not isinstance(process, PatientProcess):
-            return process.read(raw.whole(), state, process.schedule(t))
-        self._pending = ref(raw)
-        return process.read_later(raw, raw.state, process.schedule(t))
+        branches = [replace(branch, clean=self._piece(state.x, branch)) for branch in self.branches]
+        if self._rowwise:
+            return RowwisePrediction(system, state, t, branches, self.weight, self._head, self.calls)
+        self.calls.rows += len(state.x) * len(branches)
+        if len(branches) == 1:
+            return system.denoise(state, t, branches[0].clean, branches[0].cache)
+        with_, without = (system.raw(state, t, branch.clean, branch.cache) for branch in branches)
+        raw = guided(with_, without, self.weight)
+        return process.read(raw, state, process.schedule(t))
 
     def append(self, x: Shaped[Tensor, "B L *M"]) -> None:
-        """Put finished positions behind those already remembered, at t = 0; later calls see them as context."""
-        pending = self._pending()
-        if pending is not None:  # somebody may still ask it, and it is to see the memory as it was
-            pending.call()
-        self.cache = self._remembered(x, self.like, self.cache)
-        if self.plain is not None:
-            self.plain_cache = self._remembered(x, self.plain, self.plain_cache)
-        self.start += x.shape[1]
-
-    def _later(self, state: State, t: Float[Tensor, "B *L"], like: Clean, cache: Any) -> LazyOutput:
-        return LazyOutput(self.system, state, t, self._piece(state.x, like), cache, self._head, self.spent)
-
-    def _remembered(self, x: Shaped[Tensor, "B L *M"], like: Clean, cache: Any) -> Any:
-        """Return a memory with finished positions in it."""
-        system, piece, model = self.system, self._piece(x, like), cast(Denoiser, self.system.model)
-        cache = model.new_cache() if cache is None else cache
+        """Append finished positions to the KV cache, at t = 0; later calls see them as context."""
+        system, model = self.system, cast(Denoiser, self.system.model)
         state, level = State.of(x), system.process.level(torch.zeros(len(x), device=x.device))
-        with system.autocast(state):
-            model.trunk(state, level, piece.valid, piece.cond, cache=cache, keep=True)
-        return cache
+        for i, branch in enumerate(self.branches):
+            piece = self._piece(x, branch)
+            cache = model.new_cache() if branch.cache is None else branch.cache
+            with system.autocast(state):
+                model.trunk(state, level, piece.valid, piece.cond, cache=cache, keep=True)
+            self.branches[i] = replace(branch, cache=cache, start=branch.start + x.shape[1])
 
-    def _piece(self, x: Tensor, like: Clean) -> Clean:
-        length, whole = x.shape[1], like.x0.shape[1]
-        if length == whole and not self.start:
+    def _piece(self, x: Tensor, branch: Branch) -> Clean:
+        """Return the part of the sample that x is, after the cached positions."""
+        like, start, length = branch.clean, branch.start, x.shape[1]
+        whole = like.x0.shape[1]
+        if length == whole and not start:
             return like
         space = self.system.process.space
         if isinstance(space, TokenSpace) and len(space.fields) > 1:
-            raise ValueError(f"a sample of several fields cannot come in pieces: {space}")
-        if self.start + length > whole:
-            raise ValueError(f"positions {self.start}..{self.start + length} of a sample that has {whole}")
-        return like.slice_positions(self.start, self.start + length)
+            raise ValueError(f"a sample of several fields cannot be drawn in pieces: {space}")
+        if start + length > whole:
+            raise ValueError(f"positions {start}..{start + length} of a sample that has {whole}")
+        return like.slice_positions(start, start + length)
 
 
 @torch.no_grad()
-def walk(system: Diffusion, like: Clean, spent: ModelCalls | None = None) -> Iterator[Shaped[Tensor, "B L *M"]]:
-    """Walk the process back for one batch; yield every state on the way, and the clean sample last."""
+def walk(system: Diffusion, like: Clean, calls: ModelCalls | None = None) -> Iterator[Shaped[Tensor, "B L *M"]]:
+    """Run the sampler for one batch; yield every state, the clean sample last."""
     was_training = system.training
     system.eval()
     try:
-        yield from system.sampler(system.process, Session(system, like, spent), like)
+        yield from system.sampler(system.process, Session(system, like, calls), like)
     finally:
         system.train(was_training)
 
@@ -120,24 +101,24 @@ def draw(
     batch_size: int | None = None,
     stopped: Callable[[], bool] = lambda: False,
     watch: Callable[[Tensor], object] | None = None,
-    spent: ModelCalls | None = None,
+    calls: ModelCalls | None = None,
 ) -> Shaped[Tensor, "N L *M"] | None:
     """Draw samples.
 
-    The result is a function of the weights, `like`, the seed, the batch size and the device, and of nothing that was
-    drawn before. Within a batch the samples share one stream of random numbers; batch i has the stream of (seed, i).
+    The result is a function of the weights, `like`, the seed, the batch size and the device only. Samples of a batch
+    share one stream of random numbers; batch i has the stream of (seed, i).
 
     Args:
-        system: What draws.
-        like: What sampling starts from, as `Task.like` gives it, on any device.
-        seed: Of the drawing.
+        system: Model, process and sampler.
+        like: Known values, valid positions and conditions, as from `Task.like`, on any device.
+        seed: Random seed.
         batch_size: Samples at a time; by default all.
-        stopped: Asked before every step; once it is true, drawing ends with nothing.
-        watch: Told of every state of the first batch.
-        spent: Where calls of the model are counted.
+        stopped: Checked before every step; once it returns True, drawing ends and returns None.
+        watch: Called with every state of the first batch.
+        calls: Counter of model calls.
 
     Returns:
-        The samples on the CPU, or None where it was stopped.
+        The samples on the CPU, or None if stopped.
     """
     device = next(system.model.parameters()).device
     size = batch_size or max(len(like.valid), 1)
@@ -145,7 +126,7 @@ def draw(
     for index, start in enumerate(range(0, len(like.valid), size)):
         seed_generators(device, Stream.DRAWING, seed, index)
         x = None
-        for state in walk(system, like[start : start + size].to(device), spent):
+        for state in walk(system, like[start : start + size].to(device), calls):
             if stopped():
                 return None
             x = state

@@ -1,4 +1,4 @@
-"""Masked cross entropy from what the head reads, in closed form. Letters: N rows, V vocabulary, n rows of one tile."""
+"""Masked cross-entropy from hidden states, in closed form. Letters: N rows, V vocabulary, n rows of one tile."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ __all__ = ["masked_ce_of_logits"]
 def masked_ce_of_logits(
     head: TiledLinear, noised: Noised, support: Bool[Tensor, "rows V"], share: Float[Tensor, " N"]
 ) -> Float[Tensor, " N"]:
-    """Return the loss of each row, and backward_tile its slope times `share`.
+    """Return the loss of each row, and accumulate its gradient times `share`.
 
     Args:
-        head: The last map; its output are logits of the clean id.
-        noised: Of each row `N 1`, all masked.
-        support: Ids that are clean.
-        share: How much each row counts in the total.
+        head: The last layer; its output are logits of the clean id.
+        noised: Record of each row, `N 1`, all masked.
+        support: Clean ids.
+        share: Weight of each row in the total.
 
     Returns:
-        The loss per row, not yet times its share.
+        The loss per row, without its share.
     """
     sigma, rate = (over(value, noised.x0)[:, 0] for value in (noised.noise.sigma, noised.noise.rate))
     weight = torch.where(sigma > 0, rate / sigma.expm1(), 0.0).to(head.h.dtype)
@@ -39,12 +39,12 @@ def masked_ce_of_logits(
         odds = logits.sub_(top).exp_()
         total = odds.sum(-1, keepdim=True)
         log_sum[rows] = (top + total.log())[:, 0]
-        if head.followed:  # the slope at x0 goes its own way: p - 1 is made of all the others
+        if head.needs_grad:  # the gradient at x0 is separate: p - 1 is minus the sum of all others
             odds.scatter_(1, here, 0.0)
             each[rows] = counted[rows] / total
             rest[rows] = odds.sum(-1)
             head.backward_rows(odds, each[rows], rows)
-    if head.followed:
+    if head.needs_grad:
         head.scale(each)
         head.backward_at(-rest * each[:, 0], x0)
     return (log_sum - own) * weight

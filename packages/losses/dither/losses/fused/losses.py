@@ -1,6 +1,6 @@
-"""Token losses that can also be measured from what the head reads: no table of all ids at all positions is held then.
+"""Token losses computed from hidden states, without raw output of all ids at all positions.
 
-Rows are independent of each other: a position by itself is a sample of length 1, whose noise is its own. Letters: B
+Rows are independent: each position becomes a sample of length 1 with its own noise. Letters: B
 batch, L length, D width, V vocabulary, N rows.
 """
 
@@ -26,29 +26,29 @@ from .tiled_linear import TiledLinear
 __all__ = ["FusedMaskedCE", "FusedScoreEntropy", "TiledLoss", "fused_form"]
 
 Closed = Callable[[TiledLinear, Noised, Bool[Tensor, "rows V"], Float[Tensor, " N"]], Float[Tensor, " N"]]
-"""(head, rows, support, share) -> loss per row; its slope times `share` was pulled."""
+"""(head, rows, support, share) -> loss per row; its gradient times `share` is accumulated in the head."""
 
 
 @dataclass(frozen=True)
 class TiledLoss:
-    """Any loss per token, a few rows at a time: each tile is read by the process, measured, and gone back through.
+    """Any loss per token, a few rows at a time, with autograd between output and loss of each tile.
 
     Attributes:
-        loss: The loss, which mixes nothing between positions.
+        loss: The loss; positions must be independent.
     """
 
     loss: Loss
 
     def __call__(self, pred: Any, noised: Noised) -> Measured:
-        """Measure a prediction."""
+        """Compute the loss."""
         return self.loss(pred, noised)
 
-    def counts(self, noised: Noised) -> Bool[Tensor, "B L"]:
-        """Where the loss may differ from 0."""
+    def active(self, noised: Noised) -> Bool[Tensor, "B L"]:
+        """Return where the loss may differ from 0."""
         return ~noised.fixed
 
-    def closed(self, process: Process, noised: Noised) -> Closed | None:
-        """Return a closed form for this process, or None to let it read each tile."""
+    def closed_form(self, process: Process, noised: Noised) -> Closed | None:
+        """Return a closed form for this process, or None to use autograd."""
         return None
 
     def fused(
@@ -62,58 +62,60 @@ class TiledLoss:
         half: bool = False,
         share: Float[Tensor, "B #L"] | None = None,
     ) -> Measured:
-        """Measure what the head would make of h; arguments as of `parts.FusedLoss`."""
-        counted = self.counts(noised)
-        rows = counted.flatten().nonzero()[:, 0]  # on a GPU this waits, once, for less work afterwards
+        """Compute the loss from hidden states; arguments as of `FusedLoss`."""
+        counted = self.active(noised)
+        rows = counted.flatten().nonzero()[:, 0]  # on a GPU this synchronises once
         read = h.flatten(0, 1)
         head = TiledLinear(read if len(rows) == len(read) else read[rows], linear, half=half)
-        some = _rows(noised, rows)
-        closed = self.closed(process, noised)
+        some = _select_rows(noised, rows)
+        closed = self.closed_form(process, noised)
         part = (~noised.fixed if share is None else share * ~noised.fixed).flatten()[rows].double()
         with torch.no_grad():
             if closed is not None:
                 support = process.support(h.device)  # type: ignore[attr-defined]
                 values = closed(head, some, support, part)
             else:
-                values = self._read(head, some, _each(process.schedule(t), noised.x0, rows), process, part)
+                values = self._by_autograd(
+                    head, some, _noise_of_rows(process.schedule(t), noised.x0, rows), process, part
+                )
             values = values.to(head.h.dtype)
             total = (values * part.to(values.dtype)).sum()
-        joined = head.joined(total)
+        attached = head.attach_grads(total)
         every = torch.zeros(counted.numel(), dtype=values.dtype, device=h.device).index_copy_(0, rows, values)
         every = every.view_as(counted) if share is None else every.view_as(counted) * share.to(every.dtype)
-        return Measured(every, (~noised.fixed).to(every.dtype), joined)
+        return Measured(every, (~noised.fixed).to(every.dtype), attached)
 
-    def _read(
+    def _by_autograd(
         self, head: TiledLinear, some: Noised, noise: Noise, process: Process, share: Float[Tensor, " N"]
     ) -> Float[Tensor, " N"]:
-        """Go through rows that the process reads; autograd follows what lies between output and loss."""
+        """Compute the loss of blocks of rows, with autograd between output and loss."""
         values, one = [], head.h.new_ones(len(head.h), 1)
         for rows in head.rows():
             raw = head.table(rows)
-            with torch.set_grad_enabled(head.followed):
-                raw.requires_grad_(head.followed)
+            with torch.set_grad_enabled(head.needs_grad):
+                raw.requires_grad_(head.needs_grad)
                 part = some[rows]
                 loss = self.loss(process.read(raw[:, None], part.state, noise[rows]), part).values[:, 0]
-                if head.followed:
-                    (slope,) = torch.autograd.grad((loss * share[rows].to(loss.dtype)).sum(), raw)
-                    head.backward_rows(slope, one[rows], rows)
+                if head.needs_grad:
+                    (grad,) = torch.autograd.grad((loss * share[rows].to(loss.dtype)).sum(), raw)
+                    head.backward_rows(grad, one[rows], rows)
             values.append(loss.detach())
         return torch.cat(values) if values else head.h.new_zeros(0)
 
 
 class FusedScoreEntropy(TiledLoss):
-    """Score entropy; in closed form where the model says scores, and the prior is even or all on one id."""
+    """Score entropy; in closed form for predicted scores and a prior that is uniform or all on one id."""
 
     def __init__(self) -> None:
         super().__init__(score_entropy)
 
-    def counts(self, noised: Noised) -> Bool[Tensor, "B L"]:
-        """Where the prior can have put the id, and nothing is fixed."""
+    def active(self, noised: Noised) -> Bool[Tensor, "B L"]:
+        """Return where the prior can produce the id, and nothing is fixed."""
         if noised.prior is None:
-            raise TypeError("score entropy needs a token process; features have no prior over ids")
+            raise TypeError("score entropy requires a token process")
         return ~noised.fixed & (noised.prior[0][noised.state.x] > 0)
 
-    def closed(self, process: Process, noised: Noised) -> Closed | None:
+    def closed_form(self, process: Process, noised: Noised) -> Closed | None:
         """Return the closed form for scores."""
         if not isinstance(process, LiteralProcess) or process.predict != "score":
             return None
@@ -121,38 +123,38 @@ class FusedScoreEntropy(TiledLoss):
 
 
 class FusedMaskedCE(TiledLoss):
-    """Masked cross entropy; only masked positions are computed at all."""
+    """Masked cross-entropy; only masked positions are computed."""
 
     def __init__(self) -> None:
         super().__init__(masked_ce)
 
-    def counts(self, noised: Noised) -> Bool[Tensor, "B L"]:
-        """Where the clean id is in doubt."""
+    def active(self, noised: Noised) -> Bool[Tensor, "B L"]:
+        """Return where the clean id is uncertain."""
         return noised.target_mask
 
-    def closed(self, process: Process, noised: Noised) -> Closed | None:
+    def closed_form(self, process: Process, noised: Noised) -> Closed | None:
         """Return the closed form for logits of the posterior."""
         literal = isinstance(process, LiteralProcess) and process.predict == "posterior"
         return masked_ce_of_logits if literal else None
 
 
 def fused_form(loss: Loss) -> FusedLoss:
-    """Return a loss per token that can be measured from what the head reads: itself where it can."""
+    """Return the fused form of a loss per token: itself if it has one."""
     return loss if isinstance(loss, FusedLoss) else TiledLoss(loss)
 
 
-def _rows(noised: Noised, rows: Int[Tensor, " N"]) -> Noised:
+def _select_rows(noised: Noised, rows: Int[Tensor, " N"]) -> Noised:
     """Return chosen positions as samples of length 1."""
 
     def chosen(value: Shaped[Tensor, "B L"]) -> Shaped[Tensor, "N 1"]:
         return value.flatten()[rows][:, None]
 
     state = State(chosen(noised.state.x), chosen(noised.state.masked))
-    noise = _each(noised.noise, noised.x0, rows)
+    noise = _noise_of_rows(noised.noise, noised.x0, rows)
     target_mask, valid, fixed = (chosen(value) for value in (noised.target_mask, noised.valid, noised.fixed))
     return Noised(chosen(noised.x0), state, noise, target_mask, valid, fixed, noised.prior)
 
 
-def _each(noise: Noise, x0: Int[Tensor, "B L"], rows: Int[Tensor, " N"]) -> Noise:
+def _noise_of_rows(noise: Noise, x0: Int[Tensor, "B L"], rows: Int[Tensor, " N"]) -> Noise:
     """Return the noise of chosen positions, `N 1`."""
     return noise.apply(lambda value: over(value, x0).expand_as(x0).flatten()[rows][:, None])

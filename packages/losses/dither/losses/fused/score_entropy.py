@@ -1,4 +1,4 @@
-"""Score entropy from what the head reads, in closed form. Letters: N rows, V vocabulary.
+"""Score entropy from hidden states, in closed form. Letters: N rows, V vocabulary.
 
 Of a row, the sum over y of  s - r log s + r (log r - 1)  has no normaliser that runs over all ids: these may be gone
 through in any order, and no row is ever there as a whole. Each term is r (exp(d) - 1 - d) with d = log s - log r. Where
@@ -15,18 +15,17 @@ from torch import Tensor
 
 from dither.registry.flow.records import Noised, over
 
+from ..tokens import FAR
 from .tiled_linear import TiledLinear
 
 __all__ = ["score_entropy_of_scores", "simple_prior"]
 
-FAR = 40.0
-"""log s - log r from which on a term is s alone: what is left out is 41 exp(-40) of it."""
-LEAST = -60.0
-"""log r that stands for less: what is left out is exp(-60) of a token."""
+MIN_LOG_RATIO = -60.0
+"""Lower bound of log r; the error is exp(-60) of a token."""
 
 
 def simple_prior(noised: Noised, support: Bool[Tensor, "rows V"]) -> bool:
-    """Whether the prior is even over all ids in reach, or all on one."""
+    """Whether the prior is uniform over all reachable ids, or all on one."""
     prior = noised.prior
     if prior is None or len(prior) != 1 or len(support) != 1:
         return False
@@ -37,7 +36,7 @@ def simple_prior(noised: Noised, support: Bool[Tensor, "rows V"]) -> bool:
 
 @dataclass(frozen=True)
 class _Rows:
-    """What the closed form needs to know of each row.
+    """Inputs of the closed form for each row.
 
     Attributes:
         x: Noised ids.
@@ -57,15 +56,15 @@ class _Rows:
 
     @classmethod
     def of(cls, noised: Noised) -> _Rows:
-        """Take apart rows of which each is in doubt."""
+        """Compute the inputs of rows with uncertain clean ids."""
         assert noised.prior is not None
         x, x0, prior = noised.state.x[:, 0], noised.x0[:, 0], noised.prior[0]
         log_alpha = -over(noised.noise.sigma, noised.x0).to(prior.dtype)[:, 0]
-        log_landing, log_landing_0 = ((-log_alpha.expm1()).log() + prior[ids].log() for ids in (x, x0))
-        stayed = log_landing - torch.logaddexp(log_alpha, log_landing)
+        log_prior_prob, log_prior_prob_0 = ((-log_alpha.expm1()).log() + prior[ids].log() for ids in (x, x0))
+        stayed = log_prior_prob - torch.logaddexp(log_alpha, log_prior_prob)
         absent = int((prior > 0).sum()) == 1
-        log_ratio = torch.where(x == x0, stayed, 0.0).clamp_min(LEAST)
-        own = torch.logaddexp(log_alpha, log_landing_0) - log_landing
+        log_ratio = torch.where(x == x0, stayed, 0.0).clamp_min(MIN_LOG_RATIO)
+        own = torch.logaddexp(log_alpha, log_prior_prob_0) - log_prior_prob
         weight = over(noised.noise.rate, noised.x0).to(prior.dtype)[:, 0] * prior[x]
         return cls(x, x0, weight, log_ratio, own, absent)
 
@@ -73,16 +72,16 @@ class _Rows:
 def score_entropy_of_scores(
     head: TiledLinear, noised: Noised, support: Bool[Tensor, "rows V"], share: Float[Tensor, " N"]
 ) -> Float[Tensor, " N"]:
-    """Return the loss of each row, and backward_tile its slope times `share`.
+    """Return the loss of each row, and accumulate its gradient times `share`.
 
     Args:
-        head: The last map; its output are log scores.
-        noised: Of each row `N 1`, all in doubt.
+        head: The last layer; its output are log scores.
+        noised: Record of each row, `N 1`, all with uncertain clean ids.
         support: Ids whose score may differ from 0.
-        share: How much each row counts in the total.
+        share: Weight of each row in the total.
 
     Returns:
-        The loss per row, not yet times its share.
+        The loss per row, without its share.
     """
     rows, dtype = _Rows.of(noised), head.h.dtype
     factor = rows.log_ratio.exp() * rows.weight
@@ -93,10 +92,10 @@ def score_entropy_of_scores(
     gap = (log_score - rows.own).masked_fill(~moved, 0.0)
     ratio, score = rows.own.exp(), log_score.exp()
     term = torch.where(gap < FAR, ratio * (gap.expm1() - gap), score)
-    slope = torch.where(gap < FAR, ratio * gap.expm1(), score)
-    if head.followed:
+    grad = torch.where(gap < FAR, ratio * gap.expm1(), score)
+    if head.needs_grad:
         head.scale(counted)
-        head.backward_at((slope * moved * rows.weight * share).to(dtype), rows.x0)
+        head.backward_at((grad * moved * rows.weight * share).to(dtype), rows.x0)
     return factor * sums + rows.weight * torch.where(moved, term, 0.0)
 
 
@@ -104,27 +103,27 @@ def _over_tiles(
     head: TiledLinear, rows: _Rows, counted: Float[Tensor, "N 1"], outside: Int[Tensor, " k"]
 ) -> Float[Tensor, " N"]:
     """Return the sum of exp(d) - 1 - d over all ids but x_t and x_0, or of exp(d) where r is 0 there."""
-    sums, less = torch.zeros_like(rows.weight), rows.log_ratio.to(head.h.dtype)[:, None]
+    sums, offset = torch.zeros_like(rows.weight), rows.log_ratio.to(head.h.dtype)[:, None]
     blank = -torch.inf if rows.absent else 0.0
     for ids, blocks in head.tiles():
         weights = head.weights(ids)
         dropped = outside[(outside >= ids.start) & (outside < ids.stop)] - ids.start
         for some in blocks:
-            gap = head.output(some, ids, weights, less[some])
+            gap = head.output(some, ids, weights, offset[some])
             if len(dropped):
                 gap.index_fill_(1, dropped, blank)
             for apart in (rows.x, rows.x0):
                 _blank(gap, apart[some] - ids.start, blank)
             part = 0.0 if rows.absent else gap.sum(-1)
-            slope = gap.exp_() if rows.absent else gap.expm1_()
-            sums[some] += (slope.sum(-1) - part).clamp_min(0.0)
-            if head.followed:
-                head.backward_tile(slope, counted[some], some, ids, weights)
+            grad = gap.exp_() if rows.absent else gap.expm1_()
+            sums[some] += (grad.sum(-1) - part).clamp_min(0.0)
+            if head.needs_grad:
+                head.backward_tile(grad, counted[some], some, ids, weights)
     return sums
 
 
 def _blank(tile: Float[Tensor, "n v"], column: Int[Tensor, " n"], value: float) -> None:
-    """Put a value into one column of each row, where the tile has that column; without waiting for the device."""
+    """Write a value to one column of each row, if the tile has that column; without synchronising."""
     inside = (column >= 0) & (column < tile.shape[1])
     index = column.clamp(0, tile.shape[1] - 1)[:, None]
     tile.scatter_(1, index, torch.where(inside[:, None], value, tile.gather(1, index)))

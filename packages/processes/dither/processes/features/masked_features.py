@@ -1,4 +1,4 @@
-"""Masked regions: features are hidden, whole regions, single elements or columns at a time, to be filled in.
+"""Masked features: whole regions, single elements or columns are masked and filled in.
 
 Letters: B batch, L length, M features.
 """
@@ -6,32 +6,33 @@ Letters: B batch, L length, M features.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from dither.registry.flow.distributions import DistributionPrediction, ValueDistribution
+from dither.registry.flow.distributions import ValueDistribution, sample_prediction
 from dither.registry.flow.records import Clean, Noise, Noised, State, over
 from dither.registry.flow.spaces import FeatureSpace, Space
 
 from ..precision import wide
 from ..timestep_sampling import TimestepSampling, time_of
-from .masks import Mask, Masks
+from .masks import Masks
+
+if TYPE_CHECKING:
+    from .specs import Mask
 
 __all__ = [
     "MaskedDistributionPrediction",
     "MaskedFeaturePrediction",
     "MaskedRegionProcess",
-    "fill",
-    "sample_prediction",
 ]
 
 
 @dataclass(frozen=True)
 class MaskedFeaturePrediction:
-    """What is seen, and the model's word on what is hidden; a `FeaturePrediction`. No noise was added: eps is 0."""
+    """Visible values and the prediction of masked ones; a `FeaturePrediction`. No noise is added: eps is 0."""
 
     x0: Float[Tensor, "B L M"]
     eps: Float[Tensor, "B L M"]
@@ -39,118 +40,121 @@ class MaskedFeaturePrediction:
 
 @dataclass(frozen=True)
 class MaskedDistributionPrediction:
-    """What is seen, and the law of what is hidden; a `DistributionPrediction`."""
+    """Visible values and the distribution of masked ones; a `DistributionPrediction`."""
 
-    law: ValueDistribution
+    distribution: ValueDistribution
     state: State
 
     @property
     def x0(self) -> Float[Tensor, "B L M"]:
-        """The mean."""
-        return torch.where(self.state.masked, self.law.mean(self.state.x, self.state.masked), self.state.x)
+        """The mean of masked values, next to the visible ones."""
+        return torch.where(self.state.masked, self.distribution.mean(self.state.x, self.state.masked), self.state.x)
 
     @property
     def eps(self) -> Float[Tensor, "B L M"]:
-        """No noise was added."""
+        """0: no noise is added."""
         return torch.zeros_like(self.state.x)
 
     def draw(self) -> Float[Tensor, "B L M"]:
-        """Draw what is hidden, each position by itself."""
-        return torch.where(self.state.masked, self.law.sample(self.state.x, self.state.masked), self.state.x)
+        """Draw the masked values, each position independently."""
+        return torch.where(self.state.masked, self.distribution.sample(self.state.x, self.state.masked), self.state.x)
 
     def squared_errors(self, x0: Float[Tensor, "B L M"], target_mask: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
-        """Return the errors that train the law."""
-        return self.law.squared_errors(x0, target_mask)
+        """Return the errors that train the distribution."""
+        return self.distribution.squared_errors(x0, target_mask)
 
 
 class MaskedRegionProcess:
-    """Each unit is hidden with probability 1 - alpha, or with one ratio at every time.
+    """Each unit is masked with probability 1 - alpha, or with one ratio at every time.
 
-    With a fixed ratio the time says nothing of the state, and a step back changes nothing: `finish` fills in at once.
-    Training still draws times, as the seed does; an evaluation measures, and samplers fill in, at one `moment`: when as
-    much would be hidden.
+    With a fixed ratio states do not depend on time and steps change nothing: `finish` fills in everything. Training
+    still draws times, as in the reference model; evaluation and sampling use `fixed_time`, when 1 - alpha is the ratio.
 
     Args:
-        space: What a sample is.
-        clock: Schedule, level and training times.
-        mask: What is hidden as one; `masks.Masks` has the list.
-        group: Name of the only columns that may be hidden; None for all.
-        ratio: Share that is hidden at every time; None for 1 - alpha.
-        exact: Hide the rounded number of units instead of each unit by itself.
+        space: Of the samples.
+        timesteps: Schedule, level and training times.
+        mask: Unit of the mask, as in `masks.Masks`.
+        group: Name of the only columns that may be masked; None for all.
+        ratio: Share that is masked at every time; None for 1 - alpha.
+        exact: Mask the rounded number of units instead of each unit independently.
         block: Regions of a block.
     """
 
     def __init__(
         self,
         space: FeatureSpace,
-        clock: TimestepSampling,
+        timesteps: TimestepSampling,
         mask: Mask = "region",
         group: str | None = None,
         ratio: float | None = None,
         exact: bool = False,
         block: int = 8,
     ) -> None:
-        if ratio is not None and not 0 < ratio <= 1:
-            raise ValueError(f"ratio must be above 0 and at most 1, not {ratio}")
         self.space: Space = space
         self.masks, self.ratio = Masks(space, mask, group, exact, block), ratio
-        self.schedule, self.times, self.level = clock.schedule, clock.times, clock.level
+        self.schedule, self.times, self.level = timesteps.schedule, timesteps.times, timesteps.level
         self.fixed_time: float | None = None
         if ratio is not None:
-            self.fixed_time = max(float(time_of(clock.schedule, wide(torch.tensor(ratio)))), clock.t_min)
+            self.fixed_time = max(float(time_of(timesteps.schedule, wide(torch.tensor(ratio)))), timesteps.t_min)
 
     def corrupt(self, clean: Clean, t: Float[Tensor, "B *L"]) -> Noised:
-        """Hide units; fixed values stay as they are."""
+        """Mask units; fixed values do not change."""
         noise = self.schedule(t)
         share = masked_share(noise, clean.x0)
         share = share if self.ratio is None else torch.full_like(share, self.ratio)
-        hidden = self.masks.pick(self.masks.maskable(clean), share)
-        return Noised(clean.x0, masked_state(clean.x0, hidden), noise, hidden, clean.valid, clean.fixed)
+        masked = self.masks.pick(self.masks.maskable(clean), share)
+        return Noised(clean.x0, masked_state(clean.x0, masked), noise, masked, clean.valid, clean.fixed)
 
     def read(
         self, raw: Float[Tensor, "B L M"] | ValueDistribution, state: State, noise: Noise
     ) -> MaskedFeaturePrediction | MaskedDistributionPrediction:
-        """Keep what is seen; believe the model on the rest, of which it may tell a law."""
+        """Keep visible values, and take the output, a value or a distribution, for the masked ones."""
         if isinstance(raw, ValueDistribution):
             return MaskedDistributionPrediction(raw, state)
         raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
         return MaskedFeaturePrediction(torch.where(state.masked, raw, state.x), torch.zeros_like(raw))
 
     def prior(self, like: Clean) -> State:
-        """The state that sampling starts from: all that may be hidden is, whatever the ratio; `like.known` is given."""
+        """Return the start of sampling: everything maskable is masked, whatever the ratio."""
         return masked_state(like.x0, self.masks.maskable(like))
 
     def step(self, state: State, pred: Any, now: Noise, then: Noise, like: Clean) -> State:
-        """Fill in a hidden unit with probability (alpha_s - alpha_t) / (1 - alpha_t); none if the ratio is fixed."""
+        """Fill in a masked unit with probability (alpha_s - alpha_t) / (1 - alpha_t); none if the ratio is fixed."""
         if self.ratio is not None:
             return state
         before, after = masked_share(now, state.x), masked_share(then, state.x)
         share = after / torch.where(before > 0, before, 1.0)
-        if self.masks.exact:  # as many as `corrupt` would hide then, not a rounded part of what is hidden now
+        if self.masks.exact:  # as many as `corrupt` would mask then, not a rounded part of those masked now
             units, every = self.masks.units(state.masked), self.masks.units(self.masks.maskable(like))
             count = (self.masks.shares(after, state.masked) * every).sum(1).round()
             share = over((count / units.sum(1).clamp_min(1)).clamp_max(1), state.x)
-        return fill(state, pred, self.masks.pick(state.masked, share))
+        masked = self.masks.pick(state.masked, share)
+        return self.reveal(state, sample_prediction(pred), masked)
 
     def finish(self, state: State, pred: Any, like: Clean) -> Float[Tensor, "B L M"]:
-        """Fill in all that is hidden."""
-        return fill(state, pred, torch.zeros_like(state.masked)).x
+        """Fill in all masked values."""
+        return self.reveal(state, sample_prediction(pred), torch.zeros_like(state.masked)).x
+
+    def units(self, masked: Bool[Tensor, "B L M"]) -> Bool[Tensor, "B U"]:
+        """Return which units are masked."""
+        return self.masks.units(masked)
+
+    def unit_sums(self, values: Float[Tensor, "B L M"]) -> Float[Tensor, "B U"]:
+        """Sum values over the elements of each unit."""
+        return self.masks.sums(values)
+
+    def elements(self, units: Bool[Tensor, "B U"]) -> Bool[Tensor, "B L M"]:
+        """Return the elements that belong to the chosen units."""
+        return self.masks.spread(units)
+
+    def reveal(self, state: State, x: Float[Tensor, "B L M"], masked: Bool[Tensor, "B L M"]) -> State:
+        """Return the state with `masked` still masked, and the values of `x` where the mask was removed."""
+        return State(torch.where(state.masked & ~masked, x, state.x), masked)
 
 
-def masked_state(x0: Float[Tensor, "B L M"], hidden: Bool[Tensor, "B L M"]) -> State:
-    """Return a state in which some values are hidden: 0 stands there."""
-    return State(x0.masked_fill(hidden, 0.0), hidden)
-
-
-def fill(state: State, pred: Any, hidden: Bool[Tensor, "B L M"]) -> State:
-    """Fill in all that is hidden but what still is to be."""
-    return State(torch.where(state.masked & ~hidden, sample_prediction(pred), state.x), hidden)
-
-
-def sample_prediction(pred: Any) -> Float[Tensor, "B L M"]:
-    """Return what to fill in: a draw where the model tells a law, else what it says."""
-    x: Float[Tensor, "B L M"] = pred.draw() if isinstance(pred, DistributionPrediction) else pred.x0
-    return x
+def masked_state(x0: Float[Tensor, "B L M"], masked: Bool[Tensor, "B L M"]) -> State:
+    """Return a state with masked values set to 0."""
+    return State(x0.masked_fill(masked, 0.0), masked)
 
 
 def masked_share(noise: Noise, like: Float[Tensor, "B L M"]) -> Float[Tensor, "..."]:

@@ -1,66 +1,96 @@
-"""The analytic steps of SEDD (Lou et al. 2023, section 4.2): Tweedie tau-leaping from scores as they are.
+"""Analytic steps of SEDD (Lou et al. 2023, section 4.2): Tweedie tau-leaping with the predicted scores.
 
 With d = sigma(t) - sigma(s), P(x_s = y | x_t = x) = (e^{-dQ} s)(y) (e^{dQ})(y -> x), position by position, where
 
     (e^{-dQ} s)(y)    = e^d s(y) + (1 - e^d) prior(y) S,    S = sum of all s(z)
     (e^{dQ})(y -> x)  = e^{-d} [y = x] + (1 - e^{-d}) prior(x)
 
-It sums to s(x) = 1 over y for any score, but entries are negative where no distribution has such scores: they count as
-0. Of a prediction that a distribution has, it is the step of ancestral sampling. Letters: B batch, L length, N rows, V
+It sums to s(x) = 1 over y for any score, but entries are negative where no distribution has such scores; these count as
+0. For the scores of a distribution it is the step of ancestral sampling. Letters: B batch, L length, N rows, V
 vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
-from jaxtyping import Float, Int
-from torch import Tensor
+from .options import TokenSteps
 
-from dither.registry.flow.protocols import Process, Session
-from dither.registry.flow.records import Clean, Noise, State, over
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+    from torch import Tensor
 
-from ..precision import wide
-from ..timesteps import check_grid, even_times
-from ..tokens.categorical import draw
-from ..tokens.posterior import lookup
-from ..tokens.prediction import as_categorical
-from ..tokens.process import TokenProcess
-from ..tokens.temperature import UNCHANGED, LogitsWarper
+    from dither.registry.flow.protocols import Process, Sampler, Session, TokenProcess
+    from dither.registry.flow.records import Clean, Noise, State
 
-__all__ = ["Analytic", "step_odds"]
+__all__ = ["Analytic", "sample", "step_odds"]
 
 
-@dataclass(frozen=True)
-class Analytic:
-    """`steps` steps, then the last jump from t_min, to clean ids only; steps + 1 calls of the model."""
+class Analytic(TokenSteps):
+    """SEDD's analytic steps (Tweedie tau-leaping): the reverse of the noise of a step, applied to scores.
 
-    steps: int = 128
-    t_min: float = 1e-3
-    choice: LogitsWarper = UNCHANGED
+    If the model predicts clean ids (predict = "posterior" or "plug-in") it is ancestral sampling.
+    """
 
-    def __post_init__(self) -> None:
-        check_grid(self.steps, self.t_min)
+    name: ClassVar[str] = "analytic"
+    requires = "tokens"
 
-    def __call__(self, process: Process, session: Session, like: Clean) -> Iterator[Int[Tensor, "B L"]]:
-        """Yield every state, the clean sample last.
+    def build(self) -> Sampler:
+        """Return the sampler."""
+        return partial(sample, options=self)
 
-        Raises:
-            TypeError: The process has no prior over ids.
-        """
-        if not isinstance(process, TokenProcess):
-            raise TypeError(f"analytic walks a TokenProcess, not {type(process).__name__}")
-        state = process.prior(like)
-        times = even_times(self.steps, self.t_min, like.valid.device)[:, None].expand(-1, len(like.valid))
-        for t, s in pairwise(times):
-            now, then = process.schedule(t), process.schedule(s)
-            state = _step(process, state, self.choice(session(state, t)), now, then, like)
-            yield state.x
-        yield process.finish(state, self.choice(session(state, times[-1])), like)
+
+def sample(process: Process, model: Session, like: Clean, *, options: Analytic) -> Iterator[Int[Tensor, "B L"]]:
+    """Yield every state, the clean sample last."""
+    from ..timesteps import time_rows, token_process
+    from ..tokens.temperature import warp_prediction
+
+    process = token_process(process, options.name)
+    state, schedule = process.prior(like), process.schedule
+    times = time_rows(options.steps, options.t_min, like)
+    for t, s in pairwise(times):
+        pred = warp_prediction(model(state, t), options)
+        state = step(process, state, pred, schedule(t), schedule(s), like)
+        yield state.x
+    yield process.finish(state, warp_prediction(model(state, times[-1]), options), like)
+
+
+def step(process: TokenProcess, state: State, pred: Any, now: Noise, then: Noise, like: Clean) -> State:
+    """Draw x_s given x_t; a prediction of clean ids takes the step of the process."""
+    import torch
+
+    from dither.registry.flow.records import State, over
+    from dither.registry.flow.row_predictions import prediction_rows
+
+    from ..precision import wide
+    from ..tokens.categorical import draw
+    from ..tokens.posterior import lookup
+
+    if getattr(pred, "predict", "score") != "score":
+        return process.step(state, pred, now, then, like)
+    x, prior = state.x, process.prior_probs(state.x.device)
+    gap = wide(over(now.since(then).sigma, x)).expand(x.shape)
+    where = ~like.fixed & (lookup(prior, x) > 0) & (gap > 0)
+    ids, gaps, start = x[where], gap[where], 0
+    prior = prior if len(prior) == 1 else prior[where.nonzero()[:, 1]]
+    for rows in prediction_rows(pred, where):
+        log_score = rows.log_score()[0]
+        part = slice(start, start + len(log_score))
+        # Below the rounding of a score an entry cannot be told from 0, and all entries of a row may be that small.
+        odds = step_odds(
+            log_score,
+            ids[part],
+            prior if len(prior) == 1 else prior[part],
+            gaps[part],
+            least=torch.finfo(log_score.dtype).eps,
+        )
+        ids[part], start = draw(odds), part.stop
+    new = x.clone()
+    new[where] = ids
+    return State.of(new)
 
 
 def step_odds(
@@ -76,35 +106,17 @@ def step_odds(
     Args:
         log_score: Of every y; 0 at x.
         x: x_t.
-        prior: Where moved tokens land.
+        prior: Distribution of replaced tokens.
         gap: d.
-        least: The share of p_t(y) that an entry of e^{-dQ} s counts at least; None to leave it negative.
+        least: The least share of p_t(y) that an entry of e^{-dQ} s counts; None to keep negative entries.
     """
+    import torch
+
     moved = -(-gap).expm1()[:, None]
     p = log_score.softmax(-1)
     odds = p - (moved * prior).to(p.dtype)
     if least is not None:
         odds = torch.maximum(odds, p.mul_(least))
-    landing = prior.expand(len(x), -1).gather(-1, x[:, None])
-    at_x = odds.gather(-1, x[:, None]) * (1 + (1 - moved) / (moved * landing)).to(odds.dtype)
-    return odds.scatter_(-1, x[:, None], at_x).mul_((moved * landing).to(odds.dtype))
-
-
-def _step(process: TokenProcess, state: State, pred: Any, now: Noise, then: Noise, like: Clean) -> State:
-    x = state.x
-    reading = as_categorical(pred, process.evidence(state, now), "score")
-    if reading.meaning != "score":
-        return process.step(state, reading, now, then, like)
-    gap = wide(over(now.since(then).sigma, x)).expand(x.shape)
-    asked = ~like.fixed & (lookup(process.table.on(x.device), x) > 0) & (gap > 0)
-    gaps, drawn = gap[asked], [x[:0, 0]]
-    for piece in reading.pieces(asked):
-        here = piece.evidence.x[0]
-        log_score, part = piece.log_score()[0], gaps[: len(here)]
-        gaps = gaps[len(here) :]
-        # Below the rounding of a score nothing can be told from 0, and all of a row may be.
-        least = torch.finfo(log_score.dtype).eps
-        drawn.append(draw(step_odds(log_score, here, piece.evidence.prior, part, least=least)))
-    new = x.clone()
-    new[asked] = torch.cat(drawn)
-    return State.of(new)
+    prior_prob = prior.expand(len(x), -1).gather(-1, x[:, None])
+    at_x = odds.gather(-1, x[:, None]) * (1 + (1 - moved) / (moved * prior_prob)).to(odds.dtype)
+    return odds.scatter_(-1, x[:, None], at_x).mul_((moved * prior_prob).to(odds.dtype))

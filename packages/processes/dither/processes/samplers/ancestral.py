@@ -1,47 +1,73 @@
-"""Ancestral sampling: step back on an even grid of times. Letters: B batch, L length, M features, K times."""
+"""Ancestral sampling: draw x_s from p(x_s | x_t), step by step (DDPM, Ho et al. 2020, algorithm 2).
+
+Letters: B batch, L length, M features.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import pairwise
+from typing import TYPE_CHECKING, ClassVar
 
-import torch
-from jaxtyping import Shaped
-from torch import Tensor
+from pydantic import Field
 
-from dither.registry.flow.protocols import Process, Session, TimelessProcess
-from dither.registry.flow.records import Clean
+from dither.registry import Misfit
+from dither.registry.kinds import ModelFacts, ProcessFacts
 
-from ..timesteps import check_grid, even_times
-from ..tokens.temperature import UNCHANGED, LogitsWarper
+from .options import TokenSteps
 
-__all__ = ["Ancestral"]
+if TYPE_CHECKING:
+    from jaxtyping import Shaped
+    from torch import Tensor
+
+    from dither.registry.flow.protocols import Process, Sampler, Session
+    from dither.registry.flow.records import Clean
+
+__all__ = ["Ancestral", "sample"]
 
 
-@dataclass(frozen=True)
-class Ancestral:
-    """The walk of every process: `steps` steps, then the last jump from t_min; steps + 1 calls of the model.
+class Ancestral(TokenSteps):
+    """Steps on an even grid of times, then the clean sample. For every process.
 
-    Where states say nothing of time there is one call: a step back changes nothing.
+    A step draws from p(x_s | x_t) of the process: DDPM, the exact posterior of tokens, or unmasking.
     """
 
-    steps: int = 64
-    t_min: float = 1e-3
-    choice: LogitsWarper = UNCHANGED
+    name: ClassVar[str] = "ancestral"
+    steps: int = Field(64, ge=1, le=1_000_000)
+    """Steps; the model is called once more, at the end."""
 
-    def __post_init__(self) -> None:
-        check_grid(self.steps, self.t_min)
+    def warn(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
+        """Yield options of steps if one call fills in all."""
+        yield from super().warn(process, model)
+        for option in ("steps", "t_min") if process.timeless else ():
+            if getattr(self, option) != type(self).model_fields[option].default:
+                message = f'{option} has no effect: under a fixed process.ratio "ancestral" fills in all at once'
+                fix = f"remove {option}, or remove process.ratio"
+                yield Misfit(message, (option,), ("process", "ratio"), fix, code="no-effect")
 
-    def __call__(self, process: Process, session: Session, like: Clean) -> Iterator[Shaped[Tensor, "B L *M"]]:
-        """Yield every state, the clean sample last."""
-        state = process.prior(like)
-        if isinstance(process, TimelessProcess) and process.fixed_time is not None:
-            t = torch.full((len(like.valid),), process.fixed_time, device=like.valid.device)
-            yield process.finish(state, self.choice(session(state, t)), like)
-            return
-        times = even_times(self.steps, self.t_min, like.valid.device)[:, None].expand(-1, len(like.valid))
-        for t, s in pairwise(times):
-            state = process.step(state, self.choice(session(state, t)), process.schedule(t), process.schedule(s), like)
-            yield state.x
-        yield process.finish(state, self.choice(session(state, times[-1])), like)
+    def build(self) -> Sampler:
+        """Return the sampler."""
+        return partial(sample, options=self)
+
+
+def sample(process: Process, model: Session, like: Clean, *, options: Ancestral) -> Iterator[Shaped[Tensor, "B L *M"]]:
+    """Yield every state, the clean sample last; a process whose states do not depend on time takes one call."""
+    import torch
+
+    from dither.registry.flow.protocols import TimelessProcess
+
+    from ..timesteps import time_rows
+    from ..tokens.temperature import warp_prediction
+
+    state, schedule = process.prior(like), process.schedule
+    if isinstance(process, TimelessProcess) and process.fixed_time is not None:
+        t = torch.full((len(like.valid),), process.fixed_time, device=like.valid.device)
+        yield process.finish(state, warp_prediction(model(state, t), options), like)
+        return
+    times = time_rows(options.steps, options.t_min, like)
+    for t, s in pairwise(times):
+        pred = warp_prediction(model(state, t), options)
+        state = process.step(state, pred, schedule(t), schedule(s), like)
+        yield state.x
+    yield process.finish(state, warp_prediction(model(state, times[-1]), options), like)

@@ -1,95 +1,147 @@
-"""Block after block from left to right (BD3-LM, Arriola et al. 2025). Letters: B batch, L length."""
+"""Block after block from left to right (BD3-LM, Arriola et al. 2025, algorithm 2).
+
+Finished blocks go into the KV cache of the session. Known positions stay, so that a prompt is known positions at the
+start; blocks of which everything is known are not drawn. Letters: B batch, L length, S block size.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
 
-import torch
-from jaxtyping import Bool, Int
-from torch import Tensor
+from pydantic import Field
 
-from dither.registry.flow.protocols import Process, Sampler, Session
-from dither.registry.flow.records import Clean
-from dither.registry.flow.spaces import TokenSpace
+from dither.registry import Misfit, Slot, TokenSpace, below, named
+from dither.registry.kinds import ModelFacts, ProcessFacts
+from dither.registry.kinds.process import SamplerSpec
 
-__all__ = ["Blocks"]
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int
+    from torch import Tensor
+
+    from dither.registry.flow.protocols import Process, Sampler, Session
+    from dither.registry.flow.records import Clean
+
+__all__ = ["Blocks", "sample"]
 
 
-@dataclass(frozen=True)
-class Blocks:
-    """Draws `size` positions at a time with `inner`; the session remembers each finished block as context of the next.
+class Blocks(SamplerSpec):
+    """Block after block from left to right, each drawn by another sampler; finished blocks are cached as context.
 
-    The last block may be shorter. Known positions stay, so a prompt is nothing but known positions at the start; the
-    model is asked only for blocks in which something is unknown, and what is known before them is remembered at once.
-
-    Attributes:
-        size: Positions per block.
-        inner: How a block is drawn.
-        stop: Whether a row ends with the first `end` id that is drawn: what comes later becomes `end` too, unless it is
-            known, and nothing is drawn there. Once all rows have ended, the model is asked no more.
+    A model with a block_size is trained on a noised block after clean ones (BD3-LM): its output after cached keys and
+    values is that of training. Blocks of which everything is known are not drawn.
     """
 
-    size: int
-    inner: Sampler
+    name: ClassVar[str] = "blocks"
+    blockwise = True
+    size: int = Field(16, ge=1)
+    """Positions per block: the model's block_size. The last block may be shorter."""
+    inner: Slot[SamplerSpec] = named("ancestral")
+    """Sampler of a block."""
+    approximate: bool = False
+    """Allow a model without block-causal attention, or blocks of another size than in training."""
     stop: bool = False
+    """End a sample at the first id that ends a text, and fill the rest with that id."""
 
-    def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ValueError(f"a block needs at least 1 position, not {self.size}")
+    def traits(self) -> frozenset[str]:
+        """Declare samples as exact as those of the inner sampler."""
+        return self.inner.traits() & {"exact-distribution"}
 
-    def __call__(self, process: Process, session: Session, like: Clean) -> Iterator[Int[Tensor, "B L"]]:
-        """Yield every state of the whole sequence, the clean sample last; blocks not begun stand as at t = 1.
-
-        Raises:
-            ValueError: It is to stop at an end, and there is no such id.
-        """
-        end, (rows, length) = self._end(process), like.valid.shape
-        whole, remembered = process.prior(like).x, 0
-        ended = torch.zeros(rows, dtype=torch.bool, device=like.valid.device)
-        yielded = None
-        for start in range(0, length, self.size):
-            block = slice(start, min(start + self.size, length))
-            piece = like.slice_positions(block.start, block.stop)
-            if bool((piece.fixed | ended[:, None]).all()):
-                whole = _with(whole, block, torch.where(piece.fixed, piece.x0, end or 0))
-                continue
-            if remembered < start:
-                session.append(whole[:, remembered:start])
-                remembered = start
-            for x in self.inner(process, session, _closed(piece, ended, end)):
-                yielded = whole = _with(whole, block, x)
-                yield whole
-            if end is not None:
-                after = _after(whole[:, block], piece.fixed, end)
-                whole = _with(whole, block, whole[:, block].masked_fill(after & ~piece.fixed, end))
-                ended = ended | ((whole[:, block] == end) & ~piece.fixed).any(1)
-        if yielded is not whole:
-            yield whole
-
-    def _end(self, process: Process) -> int | None:
-        if not self.stop:
-            return None
+    def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
+        """Yield why sequences cannot be cut into blocks, or why cached sampling would not be exact."""
         space = process.space
-        end = space.fields[0].end if isinstance(space, TokenSpace) else None
-        if end is None:
-            raise ValueError(f"there is no id that ends a sample: {space}")
-        return end
+        if not isinstance(space, TokenSpace) or len(space.fields) > 1:
+            yield Misfit(f'sampler "blocks" requires a single field of tokens, not {space}', related=("task",))
+        elif self.stop and space.fields[0].end is None:
+            message = f'stop = true requires an id that ends a text; field "{space.fields[0].name}" has none'
+            yield Misfit(message, ("stop",), ("task",))
+        if not model.cache:
+            yield Misfit('sampler "blocks" requires a model with a KV cache', related=("model",))
+        elif model.block_size is None and not self.approximate:
+            message = "cached sampling is exact only for block-causal attention: set model.block_size"
+            yield Misfit(message, related=("model",), help="or set sampler.approximate = true")
+        if model.block_size not in (None, self.size) and not self.approximate:
+            message = f"the model was trained on blocks of block_size = {model.block_size}, not of size = {self.size}"
+            yield Misfit(message, ("size",), ("model", "block_size"), f"set sampler.size = {model.block_size}")
+        if self.inner.name == self.name:
+            yield Misfit('sampler "blocks" cannot be its own inner sampler', ("inner",))
+        yield from below("inner", self.inner.check(process, model))
+
+    def warn(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
+        """Yield if the cache differs from a full pass."""
+        if model.block_size is None:
+            message = "without model.block_size cached blocks do not see later ones: samples are approximate"
+            yield Misfit(message, ("approximate",), ("model",))
+        elif model.block_size != self.size:
+            message = f"the model was not trained on size = {self.size}: samples are approximate"
+            yield Misfit(message, ("size",), ("model", "block_size"))
+        yield from below("inner", self.inner.warn(process, model))
+
+    def build(self) -> Sampler:
+        """Return the sampler."""
+        return partial(sample, options=self, inner=self.inner.build())
+
+
+def sample(
+    process: Process, model: Session, like: Clean, *, options: Blocks, inner: Sampler
+) -> Iterator[Int[Tensor, "B L"]]:
+    """Yield every state of the whole sequence, the clean sample last; later blocks are as at t = 1.
+
+    Raises:
+        ValueError: `stop` is set, and no id ends a sample.
+    """
+    import torch
+
+    end, (rows, length) = _end_id(process) if options.stop else None, like.valid.shape
+    whole, cached, yielded = process.prior(like).x, 0, None
+    ended = torch.zeros(rows, dtype=torch.bool, device=like.valid.device)
+    for start in range(0, length, options.size):
+        block = slice(start, min(start + options.size, length))
+        piece = like.slice_positions(block.start, block.stop)
+        if bool((piece.fixed | ended[:, None]).all()):
+            whole = _with(whole, block, torch.where(piece.fixed, piece.x0, end or 0))
+            continue
+        if cached < start:
+            model.append(whole[:, cached:start])
+            cached = start
+        for x in inner(process, model, _fix_ended(piece, ended, end)):
+            yielded = whole = _with(whole, block, x)
+            yield whole
+        if end is not None:
+            after = _after_end(whole[:, block], piece.fixed, end)
+            whole = _with(whole, block, whole[:, block].masked_fill(after & ~piece.fixed, end))
+            ended = ended | ((whole[:, block] == end) & ~piece.fixed).any(1)
+    if yielded is not whole:
+        yield whole
+
+
+def _end_id(process: Process) -> int:
+    space = process.space
+    end = space.fields[0].end if isinstance(space, TokenSpace) else None
+    if end is None:
+        raise ValueError(f"stop requires an id that ends a sample: {space}")
+    return end
 
 
 def _with(whole: Int[Tensor, "B L"], block: slice, x: Int[Tensor, "B S"]) -> Int[Tensor, "B L"]:
+    import torch
+
     return torch.cat([whole[:, : block.start], x, whole[:, block.stop :]], 1)
 
 
-def _after(x: Int[Tensor, "B S"], fixed: Bool[Tensor, "B S"], end: int) -> Bool[Tensor, "B S"]:
-    """Return what comes after the first end that was drawn."""
-    found = ((x == end) & ~fixed).cumsum(1)
-    return torch.cat([torch.zeros_like(found[:, :1]), found[:, :-1]], 1) > 0
+def _after_end(x: Int[Tensor, "B S"], fixed: Bool[Tensor, "B S"], end: int) -> Bool[Tensor, "B S"]:
+    """Return the positions after the first drawn end id."""
+    import torch
+
+    count = ((x == end) & ~fixed).cumsum(1)
+    return torch.cat([torch.zeros_like(count[:, :1]), count[:, :-1]], 1) > 0
 
 
-def _closed(piece: Clean, ended: Bool[Tensor, " B"], end: int | None) -> Clean:
-    """In rows that have ended, give what is not fixed: it is the end."""
+def _fix_ended(piece: Clean, ended: Bool[Tensor, " B"], end: int | None) -> Clean:
+    """In rows that have ended, declare all free positions as known end ids."""
     if end is None:
         return piece
-    given = ended[:, None] & ~piece.fixed
-    return replace(piece, x0=piece.x0.masked_fill(given, end), known=piece.known | given)
+    rest = ended[:, None] & ~piece.fixed
+    return replace(piece, x0=piece.x0.masked_fill(rest, end), known=piece.known | rest)

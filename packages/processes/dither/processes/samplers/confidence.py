@@ -1,129 +1,139 @@
-"""Unmasking in an order that the model chooses (MaskGIT, LLaDA). Letters: B batch, L length, V vocabulary."""
+"""Unmask the most confident positions first (MaskGIT, Chang et al. 2022; LLaDA, Nie et al. 2025).
+
+After the step to time s, round(N (1 - alpha(s))) of N tokens are still masked, and none after the last. The model gets
+the time at which the actual share of masked tokens is expected. Scores are taken before temperature, top-k and top-p.
+Letters: B batch, L length, N chosen positions, V vocabulary.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import torch
-from jaxtyping import Float, Int
-from torch import Tensor
+from pydantic import Field
 
-from dither.registry.flow.protocols import Process, Session
-from dither.registry.flow.records import Clean, State
+from dither.registry import Misfit
+from dither.registry.kinds import ModelFacts, ProcessFacts
 
-from ..precision import wide
-from ..timestep_sampling import time_of
-from ..timesteps import check_grid, even_times
-from ..tokens.prediction import clean_pieces
-from ..tokens.temperature import UNCHANGED, LogitsWarper
-from ..tokens.unmasking import fill, fully_masked, gumbel, log_prob, top_positions
+from .options import TokenSampler, no_effect
 
-__all__ = ["Order", "Ordered"]
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+    from torch import Tensor
 
-Order = Literal["confidence", "drawn", "margin", "entropy", "random"]
+    from dither.registry.flow.protocols import Process, Sampler, Session
+    from dither.registry.flow.records import Clean
+
+__all__ = ["Ordered", "sample"]
 
 
-def _confidence(p: Tensor) -> Tensor:
-    """Log of the largest chance."""
-    return p.amax(-1).log()
+class Ordered(TokenSampler):
+    """The most confident positions first, as many per step as the schedule requires (MaskGIT, LLaDA).
 
-
-def _margin(p: Tensor) -> Tensor:
-    """How far the likeliest id is ahead of the next."""
-    falling = p.topk(2, -1).values
-    return falling[..., 0] - falling[..., 1]
-
-
-def _negative_entropy(p: Tensor) -> Tensor:
-    """Minus the entropy."""
-    entropy: Tensor = torch.special.entr(p).sum(-1)
-    return -entropy
-
-
-SCORES: Mapping[str, Callable[[Float[Tensor, "N V"]], Float[Tensor, " N"]]] = {
-    "confidence": _confidence,
-    "margin": _margin,
-    "entropy": _negative_entropy,
-}
-"""What is unmasked first, by what the model says of a position: the highest score."""
-
-
-@dataclass(frozen=True)
-class Ordered:
-    """Unmasks as many tokens as the schedule asks for, the surest first, and keeps them.
-
-    After the step to time s, round(N (1 - alpha(s))) of N tokens are left masked, and none after the last. The model is
-    told the time at which the share that really is masked would be expected. A step in which nothing is due makes no
-    call. What is sure is judged before temperature, top_k and top_p.
-
-    Attributes:
-        by: What makes a position sure: the chance of its likeliest id (confidence), of the id that was drawn for it
-            (drawn), the lead of the likeliest over the next (margin), or a low entropy. random asks no one.
-        steps: At most so many calls of the model.
-        noise: Gumbel noise added to the score, falling with the share still masked (MaskGIT's choice temperature).
-        choice: How ids are drawn.
+    The model gets the time at which the actual share of masked tokens is expected. With one position per step any order
+    except "drawn" has the distribution of the data under a perfect model; several at once are drawn as if independent.
     """
 
-    by: Order | str = "confidence"
-    steps: int = 64
-    noise: float = 0.0
-    choice: LogitsWarper = UNCHANGED
+    name: ClassVar[str] = "ordered"
+    requires = "mask"
+    by: Literal["confidence", "drawn", "margin", "entropy", "random"] = "confidence"
+    """The confidence score. confidence: probability of the likeliest id. drawn: probability of the id that was drawn,
+    which prefers likely ids (MaskGIT; LLaDA, where at temperature 0 both are one). margin: of the likeliest over the
+    next. entropy: the lowest entropy first."""
+    steps: int = Field(64, ge=1, le=1_000_000)
+    """Most calls of the model; a step in which no position is due makes none."""
+    noise: float = Field(0.0, ge=0, le=1000)
+    """Gumbel noise added to the score, falling with the share still masked: more of it gives more varied samples. The
+    scores are log p (confidence, drawn), p (margin), nats (entropy)."""
 
-    def __post_init__(self) -> None:
-        check_grid(self.steps, 0.0)
-        if self.by not in get_args(Order):
-            raise ValueError(f"by must be one of {', '.join(get_args(Order))}, not {self.by!r}")
-
-    def __call__(self, process: Process, session: Session, like: Clean) -> Iterator[Int[Tensor, "B L"]]:
-        """Yield every state, the clean sample last.
-
-        Raises:
-            TypeError: The process does not mask tokens.
-        """
-        x, masked = fully_masked(process, like, "ordered")
-        total, left = masked.sum(1), masked.sum(1)
-        targets = -(-process.schedule(wide(even_times(self.steps, 0.0, x.device))).sigma).expm1()
-        targets[-1] = 0.0  # some schedules leave noise at t = 0
-        for _, target in pairwise(targets):
-            due = left - torch.minimum((total * target).round().long(), left)
-            if not due.any():
-                continue
-            share = wide(left) / total.clamp_min(1)
-            x, chosen = self._unmask(process, session, x, masked, due, share)
-            masked, left = masked & ~chosen, left - due
-            yield x
-        if not total.any():
-            yield x
-
-    def _unmask(
-        self,
-        process: Process,
-        session: Session,
-        x: Int[Tensor, "B L"],
-        masked: Tensor,
-        due: Int[Tensor, " B"],
-        share: Float[Tensor, " B"],
-    ) -> tuple[Int[Tensor, "B L"], Tensor]:
-        t = time_of(process.schedule, share).to(torch.get_default_dtype())
-        pred = session(State.of(x), t)
-        law = self.choice(pred)
-        if self.by == "drawn":
-            drawn = fill(x, law, masked)
-            score = log_prob(pred, drawn, masked)
-        else:
-            drawn, score = x, self._score(pred, masked)
-        if self.noise:
-            score = wide(score) + self.noise * share[:, None] * gumbel(score)
-        chosen = top_positions(score, masked, due)
-        return (torch.where(chosen, drawn, x) if self.by == "drawn" else fill(x, law, chosen)), chosen
-
-    def _score(self, pred: Any, masked: Tensor) -> Float[Tensor, "B L"]:
-        """Return what is unmasked first, the highest; only masked positions are looked at."""
-        score = torch.zeros(masked.shape, device=masked.device)
+    def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
+        """Yield unless the process masks tokens and the options fit together."""
+        yield from super().check(process, model)
         if self.by == "random":
-            return torch.rand_like(score)
-        said = [SCORES[self.by](log_p.exp()) for log_p in clean_pieces(pred, masked)]
-        return score.masked_scatter(masked, torch.cat([score[:0, 0], *said]).to(score.dtype))
+            yield from no_effect(self, ("noise",), 'with by = "random"')
+
+    def build(self) -> Sampler:
+        """Return the sampler."""
+        return partial(sample, options=self)
+
+
+def sample(process: Process, model: Session, like: Clean, *, options: Ordered) -> Iterator[Int[Tensor, "B L"]]:
+    """Yield every state, the clean sample last."""
+    import torch
+
+    from dither.registry.flow.records import State
+
+    from ..precision import wide
+    from ..timestep_sampling import time_of
+    from ..timesteps import even_times
+    from ..tokens.unmasking import fully_masked
+
+    x, masked = fully_masked(process, like, options.name)
+    total, left = masked.sum(1), masked.sum(1)
+    targets = -(-process.schedule(wide(even_times(options.steps, 0.0, x.device))).sigma).expm1()
+    targets[-1] = 0.0  # some schedules have noise at t = 0
+    for _, target in pairwise(targets):
+        due = left - torch.minimum((total * target).round().long(), left)
+        if not due.any():
+            continue
+        share = wide(left) / total.clamp_min(1)
+        t = time_of(process.schedule, share).to(torch.get_default_dtype())
+        x, chosen = _unmask(x, model(State.of(x), t), masked, due, share, options)
+        masked, left = masked & ~chosen, left - due
+        yield x
+    if not total.any():
+        yield x
+
+
+def _unmask(
+    x: Int[Tensor, "B L"],
+    pred: Any,
+    masked: Bool[Tensor, "B L"],
+    due: Int[Tensor, " B"],
+    share: Float[Tensor, " B"],
+    options: Ordered,
+) -> tuple[Int[Tensor, "B L"], Bool[Tensor, "B L"]]:
+    """Draw the ids of the `due` positions of highest score; return the new state and these positions."""
+    import torch
+
+    from ..precision import wide
+    from ..tokens.temperature import warp_prediction
+    from ..tokens.unmasking import fill, gumbel, log_prob, top_positions
+
+    warped, drawn = warp_prediction(pred, options), x
+    if options.by == "drawn":
+        drawn = fill(x, warped, masked)
+        score = log_prob(pred, drawn, masked)
+    else:
+        score = _scores(pred, masked, options.by)
+    if options.noise:
+        score = wide(score) + options.noise * share[:, None] * gumbel(score)
+    chosen = top_positions(score, masked, due)
+    return (torch.where(chosen, drawn, x) if options.by == "drawn" else fill(x, warped, chosen)), chosen
+
+
+def _scores(pred: Any, masked: Bool[Tensor, "B L"], by: str) -> Float[Tensor, "B L"]:
+    """Return the score of each masked position; the highest are unmasked first."""
+    import torch
+
+    from ..tokens.prediction import clean_rows
+
+    score = torch.zeros(masked.shape, device=masked.device)
+    if by == "random":
+        return torch.rand_like(score)
+    rows = [_row_scores(log_p.exp(), by) for log_p in clean_rows(pred, masked)]
+    return score.masked_scatter(masked, torch.cat([score[:0, 0], *rows]).to(score.dtype))
+
+
+def _row_scores(p: Float[Tensor, "N V"], by: str) -> Float[Tensor, " N"]:
+    import torch
+
+    if by == "confidence":
+        return p.amax(-1).log()
+    if by == "margin":
+        falling = p.topk(2, -1).values
+        return falling[..., 0] - falling[..., 1]
+    entropy: Tensor = torch.special.entr(p).sum(-1)
+    return -entropy

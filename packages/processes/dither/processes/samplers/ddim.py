@@ -1,75 +1,49 @@
-"""DDIM: few steps through Gaussian noise, with as much new noise as is asked for.
+"""DDIM (Song et al. 2020, eq. 12): few steps through Gaussian noise, with any amount of new noise.
 
-Letters: B batch, L length, M features, K times.
+Letters: B batch, L length, M features.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
+from typing import TYPE_CHECKING, ClassVar
 
-from jaxtyping import Float
-from torch import Tensor
+from pydantic import Field
 
-from dither.registry.flow.protocols import Process, Session
-from dither.registry.flow.records import Clean
+from .options import GaussianSampler
 
-from ..features.gaussian import GaussianProcess
-from ..timesteps import Grid, Spacing
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
 
-__all__ = ["DDIM", "gaussian", "rows_of"]
+    from dither.registry.flow.protocols import Process, Sampler, Session
+    from dither.registry.flow.records import Clean
 
-
-@dataclass(frozen=True)
-class DDIM:
-    """Denoising diffusion implicit models (Song et al. 2020).
-
-    Attributes:
-        steps: Calls of the model; the last of them goes straight to clean data.
-        eta: Noise of a step: 0 adds none, 1 is DDPM.
-        spacing: Where in time the calls are.
-        t_min: Time of the last call, but under trailing.
-    """
-
-    steps: int = 50
-    eta: float = 0.0
-    spacing: Spacing = "trailing"
-    t_min: float = 1e-3
-
-    def __post_init__(self) -> None:
-        Grid(self.steps, self.spacing, self.t_min)
-        if not 0 <= self.eta <= 1:
-            raise ValueError(f"eta must lie between 0 (DDIM) and 1 (DDPM), not {self.eta}")
-
-    def __call__(self, process: Process, session: Session, like: Clean) -> Iterator[Float[Tensor, "B L M"]]:
-        """Yield every state, the clean sample last.
-
-        Raises:
-            TypeError: The process adds no Gaussian noise.
-        """
-        process = gaussian(process, "ddim")
-        state = process.prior(like)
-        times = rows_of(Grid(self.steps, self.spacing, self.t_min), process, like)
-        for t, s in pairwise(times):
-            pred, now, then = session(state, t), process.schedule(t), process.schedule(s)
-            state = process.step(state, pred, now, then, like, eta=self.eta)
-            yield state.x
-        yield process.finish(state, session(state, times[-1]), like)
+__all__ = ["DDIM", "sample"]
 
 
-def gaussian(process: Process, sampler: str) -> GaussianProcess:
-    """Return a process that adds Gaussian noise.
+class DDIM(GaussianSampler):
+    """Few large steps through Gaussian noise, with a chosen amount of new noise (DDIM)."""
 
-    Raises:
-        TypeError: It does not.
-    """
-    if not isinstance(process, GaussianProcess):
-        raise TypeError(f"{sampler} walks a GaussianProcess, not {type(process).__name__}")
-    return process
+    name: ClassVar[str] = "ddim"
+    eta: float = Field(0.0, ge=0, le=1)
+    """Noise of a step: 0 adds none, 1 is DDPM."""
+
+    def build(self) -> Sampler:
+        """Return the sampler."""
+        return partial(sample, options=self)
 
 
-def rows_of(grid: Grid, process: GaussianProcess, like: Clean) -> Float[Tensor, "K B"]:
-    """Return the times of a grid for each sample, in the precision of the sample."""
-    times = grid.times(process.schedule, like.valid.device).to(like.x0.dtype)
-    return times[:, None].expand(-1, len(like.valid))
+def sample(process: Process, model: Session, like: Clean, *, options: DDIM) -> Iterator[Float[Tensor, "B L M"]]:
+    """Yield every state, the clean sample last."""
+    from ..timesteps import gaussian_process, grid_times
+
+    process = gaussian_process(process, options.name)
+    state, schedule = process.prior(like), process.schedule
+    times = grid_times(options, process, like)
+    for t, s in pairwise(times):
+        state = process.step(state, model(state, t), schedule(t), schedule(s), like, eta=options.eta)
+        yield state.x
+    yield process.finish(state, model(state, times[-1]), like)

@@ -1,90 +1,87 @@
-"""DPM-Solver++: the probability flow in log-SNR time, to second order.
+"""DPM-Solver++ 2M (Lu et al. 2022b, algorithm 2): the probability flow in log-SNR time, to second order.
 
-Letters: B batch, L length, M features, K times.
+Between two times x_0 is linear in lambda = log sqrt(alpha / (1 - alpha)), through the two latest predictions; the rest
+is solved exactly. The first step has one prediction only; the last, to clean data where lambda is infinite, takes the
+predicted x_0. Letters: B batch, L length, M features.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
+from pydantic import Field
 
-from dither.registry.flow.protocols import Process, Session
-from dither.registry.flow.records import Clean, Noise
+from .options import GaussianSampler
 
-from ..precision import wide
-from ..timesteps import Grid, Spacing
-from .ddim import gaussian, rows_of
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
 
-__all__ = ["DPMSolver", "log_snr"]
+    from dither.registry.flow.protocols import Process, Sampler, Session
+    from dither.registry.flow.records import Clean, Noise
+
+__all__ = ["DPMSolver", "log_snr", "sample"]
 
 
-@dataclass(frozen=True)
-class DPMSolver:
-    """DPM-Solver++ 2M (Lu et al. 2022b, algorithm 2), which adds no noise.
+class DPMSolver(GaussianSampler):
+    """DPM-Solver++ 2M: a solver of second order in log-SNR time, for few calls. It adds no noise."""
 
-    Between two times x_0 is taken for a straight line in lambda = log sqrt(alpha / (1 - alpha)), through what the model
-    said at the two latest; all else is solved exactly. The first step has one time only, and so has the last, to clean
-    data, where lambda is infinite: it takes the model's word as it is.
+    name: ClassVar[str] = "dpm-solver"
+    steps: int = Field(20, ge=1, le=1_000_000)
+    """K, the calls of the model; the last one predicts the clean sample."""
+    order: Literal[1, 2] = 2
+    """1 ignores the previous prediction, as DDIM does."""
 
-    Attributes:
-        steps: Calls of the model.
-        order: 2, or 1, which is DDIM without noise.
-        spacing: Where in time the calls are.
-        t_min: Time of the last call, but under trailing.
-    """
+    def build(self) -> Sampler:
+        """Return the sampler."""
+        return partial(sample, options=self)
 
-    steps: int = 20
-    order: int = 2
-    spacing: Spacing = "trailing"
-    t_min: float = 1e-3
 
-    def __post_init__(self) -> None:
-        Grid(self.steps, self.spacing, self.t_min)
-        if self.order not in (1, 2):
-            raise ValueError(f"order must be 1 or 2, not {self.order}")
+def sample(process: Process, model: Session, like: Clean, *, options: DPMSolver) -> Iterator[Float[Tensor, "B L M"]]:
+    """Yield every state, the clean sample last."""
+    import torch
 
-    def __call__(self, process: Process, session: Session, like: Clean) -> Iterator[Float[Tensor, "B L M"]]:
-        """Yield every state, the clean sample last.
+    from ..timesteps import gaussian_process, grid_times
 
-        Raises:
-            TypeError: The process adds no Gaussian noise.
-        """
-        process = gaussian(process, "dpm-solver")
-        state = process.prior(like)
-        times = rows_of(Grid(self.steps, self.spacing, self.t_min), process, like)
-        earlier: tuple[Any, Any] | None = None
-        for t, s in pairwise(times):
-            now, then = process.schedule(t), process.schedule(s)
-            x0, place = session(state, t).x0, log_snr(now)
-            h = log_snr(then) - place
-            line = x0
-            if earlier is not None and self.order == 2:
-                gap = place - earlier[0]
-                ratio = h / torch.where(gap > 0, gap, torch.inf)  # first order where no time has passed
-                line = x0 + (ratio / 2).to(x0.dtype)[:, None, None] * (x0 - earlier[1])
-            state = process.moved(state, _solved(state.x, line, now, then, h), like)
-            earlier = place, x0
-            yield state.x
-        yield process.finish(state, session(state, times[-1]), like)
+    process = gaussian_process(process, options.name)
+    state, schedule = process.prior(like), process.schedule
+    times = grid_times(options, process, like)
+    earlier: tuple[Tensor, Tensor] | None = None
+    for t, s in pairwise(times):
+        now, then = schedule(t), schedule(s)
+        x0, now_lambda = model(state, t).x0, log_snr(now)
+        h = log_snr(then) - now_lambda
+        line = x0
+        if earlier is not None and options.order == 2:
+            gap = now_lambda - earlier[0]
+            ratio = h / torch.where(gap > 0, gap, torch.inf)  # first order if no time has passed
+            line = x0 + (ratio / 2).to(x0.dtype)[:, None, None] * (x0 - earlier[1])
+        state = process.replace(state, _solve(state.x, line, now, then, h), like)
+        earlier = now_lambda, x0
+        yield state.x
+    yield process.finish(state, model(state, times[-1]), like)
 
 
 def log_snr(noise: Noise) -> Float[Tensor, " B"]:
     """Return lambda = log sqrt(alpha / (1 - alpha)), in float64."""
-    lost = -(-wide(noise.sigma)).expm1()
-    return (-wide(noise.sigma) - lost.log()) / 2
+    from ..precision import wide
+
+    one_minus_alpha = -(-wide(noise.sigma)).expm1()
+    return (-wide(noise.sigma) - one_minus_alpha.log()) / 2
 
 
-def _solved(
+def _solve(
     x: Float[Tensor, "B L M"], x0: Float[Tensor, "B L M"], now: Noise, then: Noise, h: Float[Tensor, " B"]
 ) -> Float[Tensor, "B L M"]:
-    """Return x at the later place in lambda, by `h`, where x_0 is what it is."""
-    lost, lost_then = (-(-wide(noise.sigma)).expm1() for noise in (now, then))
-    keep, add = (lost_then / lost).sqrt(), -(-wide(then.sigma) / 2).exp() * (-h).expm1()
+    """Return x at the later lambda, larger by h, for a given x_0."""
+    import torch
+
+    from ..precision import wide
+
+    before, after = (-(-wide(noise.sigma)).expm1() for noise in (now, then))
+    keep, add = (after / before).sqrt(), -(-wide(then.sigma) / 2).exp() * (-h).expm1()
     keep, add = (torch.as_tensor(value, dtype=x.dtype)[:, None, None] for value in (keep, add))
     return keep * x + add * x0

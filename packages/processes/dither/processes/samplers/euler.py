@@ -1,81 +1,88 @@
-"""Euler's steps at the reverse rates of a token process. Letters: B batch, L length, V vocabulary."""
+"""Euler steps at the reverse rates of a token process (SEDD, Lou et al. 2023, section 4.1; Campbell et al. 2022).
+
+x jumps to y at the rate sigma'(t) prior(x) s(y): the forward rate from y to x, times the score. A position leaves with
+probability 1 - exp(-total rate), which is below 1 for any step, to y with odds s(y); the rate over a step is taken from
+sigma(t) - sigma(s), not from sigma'(t) alone. Letters: B batch, L length.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
-from jaxtyping import Int
-from torch import Tensor
+from pydantic import Field
 
-from dither.registry.flow.protocols import Process, Session
-from dither.registry.flow.records import Clean, Noise, State, over
+from .options import TokenSteps
 
-from ..precision import wide
-from ..timesteps import check_grid, even_times
-from ..tokens.categorical import draw_log
-from ..tokens.posterior import lookup
-from ..tokens.prediction import as_categorical
-from ..tokens.process import TokenProcess
-from ..tokens.temperature import UNCHANGED, LogitsWarper
+if TYPE_CHECKING:
+    from jaxtyping import Int
+    from torch import Tensor
 
-__all__ = ["Euler"]
+    from dither.registry.flow.protocols import Process, Sampler, Session, TokenProcess
+    from dither.registry.flow.records import Clean, Noise, State
+
+__all__ = ["Euler", "sample"]
 
 
-@dataclass(frozen=True)
-class Euler:
-    """Jumps from x to y at the rate sigma'(t) prior(x) s(y): the forward rate from y to x, times the score (SEDD).
+class Euler(TokenSteps):
+    """Small jumps at the reverse rates of a token process (SEDD), in a form that is stable for any step."""
 
-    A position leaves with probability 1 - exp(-total rate), which no step makes larger than 1, to y with odds s(y). The
-    rate over a step is taken from sigma(t) - sigma(s), not from sigma'(t) alone.
-    """
+    name: ClassVar[str] = "euler"
+    requires = "tokens"
+    steps: int = Field(128, ge=1, le=1_000_000)
+    """Steps; the model is called once more, at the end. The distribution of samples is exact in the limit of many."""
 
-    steps: int = 128
-    t_min: float = 1e-3
-    choice: LogitsWarper = UNCHANGED
-
-    def __post_init__(self) -> None:
-        check_grid(self.steps, self.t_min)
-
-    def __call__(self, process: Process, session: Session, like: Clean) -> Iterator[Int[Tensor, "B L"]]:
-        """Yield every state, the clean sample last.
-
-        Raises:
-            TypeError: The process has no prior over ids.
-        """
-        if not isinstance(process, TokenProcess):
-            raise TypeError(f"euler walks a TokenProcess, not {type(process).__name__}")
-        state = process.prior(like)
-        times = even_times(self.steps, self.t_min, like.valid.device)[:, None].expand(-1, len(like.valid))
-        for t, s in pairwise(times):
-            now = process.schedule(t)
-            gap = now.since(process.schedule(s))
-            state = _jump(process, state, self.choice(session(state, t)), now, gap, like)
-            yield state.x
-        yield process.finish(state, self.choice(session(state, times[-1])), like)
+    def build(self) -> Sampler:
+        """Return the sampler."""
+        return partial(sample, options=self)
 
 
-def _jump(process: TokenProcess, state: State, pred: Any, now: Noise, gap: Noise, like: Clean) -> State:
-    x, evidence = state.x, process.evidence(state, now)
-    reading = as_categorical(pred, evidence, "score")
-    scale = wide(over(gap.sigma, x)) * lookup(process.table.on(x.device), x)
-    lot = torch.rand_like(scale)
-    asked = ~like.fixed & (scale > 0)
-    if reading.meaning != "score":  # what follows from a context: p_t(x) is (1 - alpha) prior(x) at least
-        least = evidence.log_lost.exp() * lookup(process.table.on(x.device), x)
-        asked &= lot < -(-scale * (1 - least) / least).expm1()
-    lots, scales, ids = lot[asked], scale[asked], x[asked]
-    start = 0
-    for piece in reading.pieces(asked):
-        part = slice(start, start + piece.evidence.x.shape[1])
-        leaves = lots[part] < -(-scales[part] * wide(piece.log_leaving()[0]).exp()).expm1()
-        for gone in piece.pieces(leaves[None]):
-            log_score = gone.log_score().scatter(-1, gone.evidence.x[..., None], -torch.inf)
-            ids[part] = ids[part].masked_scatter(leaves, draw_log(log_score[0]))
+def sample(process: Process, model: Session, like: Clean, *, options: Euler) -> Iterator[Int[Tensor, "B L"]]:
+    """Yield every state, the clean sample last."""
+    from ..timesteps import time_rows, token_process
+    from ..tokens.temperature import warp_prediction
+
+    process = token_process(process, options.name)
+    state, schedule = process.prior(like), process.schedule
+    times = time_rows(options.steps, options.t_min, like)
+    for t, s in pairwise(times):
+        pred = warp_prediction(model(state, t), options)
+        state = step(process, state, pred, schedule(t), schedule(s), like)
+        yield state.x
+    yield process.finish(state, warp_prediction(model(state, times[-1]), options), like)
+
+
+def step(process: TokenProcess, state: State, pred: Any, now: Noise, then: Noise, like: Clean) -> State:
+    """Draw the jumps of one step."""
+    import torch
+
+    from dither.registry.flow.records import State, over
+    from dither.registry.flow.row_predictions import prediction_rows
+
+    from ..precision import wide
+    from ..tokens.categorical import draw_log
+    from ..tokens.posterior import lookup
+    from ..tokens.prediction import log_leaving
+
+    x = state.x
+    prior_prob = lookup(process.prior_probs(x.device), x)
+    scale = wide(over(now.since(then).sigma, x)) * prior_prob
+    u = torch.rand_like(scale)
+    where = ~like.fixed & (scale > 0)
+    if getattr(pred, "predict", "score") != "score":  # then p_t(x) is at least (1 - alpha) prior(x)
+        least = -(-wide(over(now.sigma, x))).expm1() * prior_prob
+        where &= u < -(-scale * (1 - least) / least).expm1()
+    us, scales, ids, start = u[where], scale[where], x[where], 0
+    for rows in prediction_rows(pred, where):
+        log_rate = log_leaving(rows, ids[start:])
+        part = slice(start, start + len(log_rate))
+        leaves = us[part] < -(-scales[part] * wide(log_rate).exp()).expm1()
+        for leaving in prediction_rows(rows, leaves[None]):
+            log_score = leaving.log_score()[0].scatter(-1, ids[part][leaves][:, None], -torch.inf)
+            ids[part] = ids[part].masked_scatter(leaves, draw_log(log_score))
         start = part.stop
     new = x.clone()
-    new[asked] = ids
+    new[where] = ids
     return State.of(new)

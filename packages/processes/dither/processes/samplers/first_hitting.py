@@ -1,51 +1,75 @@
-"""First-hitting sampling of an absorbing process (Zheng et al. 2024, arXiv 2409.02908). Letters: B batch, L length."""
+"""First-hitting sampling of an absorbing process (Zheng et al. 2024, arXiv 2409.02908, algorithm 1).
+
+Of n positions masked at a level 1 - alpha, the first is unmasked at the level (1 - alpha) u^(1/n), u uniform in [0, 1];
+which one it is does not depend on the time. Letters: B batch, L length.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
 
-import torch
-from jaxtyping import Int
-from torch import Tensor
+from .options import TokenSampler
 
-from dither.registry.flow.protocols import Process, Session
-from dither.registry.flow.records import Clean, State
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+    from torch import Tensor
 
-from ..precision import wide_dtype
-from ..timestep_sampling import time_of
-from ..tokens.temperature import UNCHANGED, LogitsWarper
-from ..tokens.unmasking import fill, fully_masked, top_positions
+    from dither.registry.flow.protocols import Process, Sampler, Schedule, Session
+    from dither.registry.flow.records import Clean
 
-__all__ = ["FirstHitting"]
+__all__ = ["FirstHitting", "next_time", "sample"]
 
 
-@dataclass(frozen=True)
-class FirstHitting:
-    """One position per call and row. Rows with fewer masked positions are finished earlier and then stay as they are.
+class FirstHitting(TokenSampler):
+    """One masked position per call, chosen at random, at the time when it would be next (Zheng et al. 2024).
 
-    Of n positions masked at a level 1 - alpha, the first to be unmasked is so at (1 - alpha) u^(1/n), with u even in
-    [0, 1]; which one it is has nothing to do with the time.
+    It has the distribution of ancestral sampling with infinitely many steps, with one call per masked position.
     """
 
-    choice: LogitsWarper = UNCHANGED
+    name: ClassVar[str] = "first-hitting"
+    requires = "mask"
 
-    def __call__(self, process: Process, session: Session, like: Clean) -> Iterator[Int[Tensor, "B L"]]:
-        """Yield every state, the clean sample last.
+    def traits(self) -> frozenset[str]:
+        """Declare that samples follow the model exactly, unless temperature, top-k or top-p is set."""
+        return frozenset() if self.warps() else frozenset({"exact-distribution"})
 
-        Raises:
-            TypeError: The process does not mask tokens.
-        """
-        x, masked = fully_masked(process, like, "first-hitting")
-        lost = torch.ones(len(x), dtype=wide_dtype(x.device), device=x.device)
-        calls = int(masked.sum(1).max())
-        for _ in range(calls):
-            left = masked.sum(1)
-            lost = lost * torch.rand_like(lost) ** (1 / left.clamp_min(1))
-            t = time_of(process.schedule, lost).to(torch.get_default_dtype())
-            chosen = top_positions(torch.zeros_like(masked, dtype=lost.dtype), masked, left.clamp_max(1))
-            x = fill(x, self.choice(session(State.of(x), t)), chosen)
-            masked = masked & ~chosen
-            yield x
-        if not calls:
-            yield x
+    def build(self) -> Sampler:
+        """Return the sampler."""
+        return partial(sample, options=self)
+
+
+def sample(process: Process, model: Session, like: Clean, *, options: TokenSampler) -> Iterator[Int[Tensor, "B L"]]:
+    """Yield every state, the clean sample last; rows with fewer masked positions finish earlier."""
+    import torch
+
+    from dither.registry.flow.records import State
+
+    from ..precision import wide_dtype
+    from ..tokens.temperature import warp_prediction
+    from ..tokens.unmasking import fill, fully_masked, top_positions
+
+    x, masked = fully_masked(process, like, options.name)
+    level = torch.ones(len(x), dtype=wide_dtype(x.device), device=x.device)
+    calls = int(masked.sum(1).max())
+    for _ in range(calls):
+        t, level = next_time(process.schedule, level, masked)
+        chosen = top_positions(torch.zeros_like(masked, dtype=level.dtype), masked, masked.sum(1).clamp_max(1))
+        x = fill(x, warp_prediction(model(State.of(x), t), options), chosen)
+        masked = masked & ~chosen
+        yield x
+    if not calls:
+        yield x
+
+
+def next_time(
+    schedule: Schedule, level: Float[Tensor, " B"], masked: Bool[Tensor, "B L"]
+) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
+    """Draw the time at which the next position is unmasked; return it and 1 - alpha there."""
+    import torch
+
+    from ..timestep_sampling import time_of
+
+    level = level * torch.rand_like(level) ** (1 / masked.sum(1).clamp_min(1))
+    return time_of(schedule, level).to(torch.get_default_dtype()), level

@@ -1,63 +1,68 @@
-"""Predictor and corrector: steps that are taken again (Campbell et al. 2022). Letters: B batch, L length, K times."""
+"""Predictor-corrector sampling of tokens (Campbell et al. 2022, section 4.4): ancestral steps, each with corrections.
+
+A correction adds the noise from s up to r and takes a step from r back to s. Noise and an exact step leave p_s as it
+is; a correction shorter than the step is more exact than the step, so that several bring the sample nearer to p_s.
+Letters: B batch, L length.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
+from typing import TYPE_CHECKING, ClassVar
 
-from jaxtyping import Int
-from torch import Tensor
+from pydantic import Field
 
-from dither.registry.flow.protocols import Process, Session
-from dither.registry.flow.records import Clean
+from .options import TokenSteps
 
-from ..timesteps import check_grid, even_times
-from ..tokens.process import TokenProcess
-from ..tokens.temperature import UNCHANGED, LogitsWarper
+if TYPE_CHECKING:
+    from jaxtyping import Int
+    from torch import Tensor
 
-__all__ = ["PredictorCorrector"]
+    from dither.registry.flow.protocols import Process, Sampler, Session
+    from dither.registry.flow.records import Clean
+
+__all__ = ["PredictorCorrector", "sample"]
 
 
-@dataclass(frozen=True)
-class PredictorCorrector:
-    """Each step of ancestral sampling from t to s, then corrections: noise from s up to r, and a step from r back to s.
+class PredictorCorrector(TokenSteps):
+    """Ancestral sampling of tokens with corrections: after each step, noise part of the way back up and a step down.
 
-    Noise and an exact step leave p_s as it is. A correction shorter than the step is more exact than the step, so that
-    several bring what the step got wrong nearer to p_s. Under an absorbing prior they mask again, under others they
-    move tokens anew.
+    A correction leaves the distribution of the data unchanged, the more nearly the shorter it is; several correct the
+    errors of a step.
     """
 
-    steps: int = 64
-    corrections: int = 1
-    reach: float = 0.5
-    t_min: float = 1e-3
-    choice: LogitsWarper = UNCHANGED
+    name: ClassVar[str] = "predictor-corrector"
+    requires = "tokens"
+    steps: int = Field(64, ge=1, le=1_000_000)
+    """Steps; the model is called steps (corrections + 1) + 1 times."""
+    corrections: int = Field(1, ge=0, le=1000)
+    """Corrections after each step."""
+    reach: float = Field(0.5, gt=0, le=1)
+    """How far a correction goes back up, as a share of the step."""
 
-    def __post_init__(self) -> None:
-        check_grid(self.steps, self.t_min)
-        if self.corrections < 0:
-            raise ValueError(f"a step is corrected 0 times or more, not {self.corrections}")
-        if not 0 < self.reach <= 1:
-            raise ValueError(f"reach must be above 0 and at most 1, the whole step, not {self.reach}")
+    def build(self) -> Sampler:
+        """Return the sampler."""
+        return partial(sample, options=self)
 
-    def __call__(self, process: Process, session: Session, like: Clean) -> Iterator[Int[Tensor, "B L"]]:
-        """Yield the state after every step, the clean sample last.
 
-        Raises:
-            TypeError: The process has no prior over ids.
-        """
-        if not isinstance(process, TokenProcess):
-            raise TypeError(f"predictor-corrector walks a TokenProcess, not {type(process).__name__}")
-        state = process.prior(like)
-        times = even_times(self.steps, self.t_min, like.valid.device)[:, None].expand(-1, len(like.valid))
-        for t, s in pairwise(times):
-            then = process.schedule(s)
-            state = process.step(state, self.choice(session(state, t)), process.schedule(t), then, like)
-            r = s + self.reach * (t - s)
-            up = process.schedule(r)
-            for _ in range(self.corrections):
-                state = process.renoise(state, up.since(then), like)
-                state = process.step(state, self.choice(session(state, r)), up, then, like)
-            yield state.x
-        yield process.finish(state, self.choice(session(state, times[-1])), like)
+def sample(
+    process: Process, model: Session, like: Clean, *, options: PredictorCorrector
+) -> Iterator[Int[Tensor, "B L"]]:
+    """Yield the state after every step, the clean sample last."""
+    from ..timesteps import time_rows, token_process
+    from ..tokens.temperature import warp_prediction
+
+    process = token_process(process, options.name)
+    state, schedule = process.prior(like), process.schedule
+    times = time_rows(options.steps, options.t_min, like)
+    for t, s in pairwise(times):
+        r = s + options.reach * (t - s)
+        now, up, then = schedule(t), schedule(r), schedule(s)
+        state = process.step(state, warp_prediction(model(state, t), options), now, then, like)
+        for _ in range(options.corrections):
+            state = process.renoise(state, up.since(then), like)
+            state = process.step(state, warp_prediction(model(state, r), options), up, then, like)
+        yield state.x
+    yield process.finish(state, warp_prediction(model(state, times[-1]), options), like)

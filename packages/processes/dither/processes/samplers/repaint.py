@@ -1,103 +1,113 @@
-"""RePaint: filling in with a model that was trained on noise everywhere. Letters: B batch, L length, M features."""
+"""RePaint (Lugmayr et al. 2022, algorithm 1): inpainting with a model that was trained on noise everywhere.
+
+Known values are noised again at every step, so that the model sees a whole sample at one noise level, as in training;
+jumps back up and down again make the filled-in values agree with the known ones. States are yielded with known values
+in place. Letters: B batch, L length, M features.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
+from pydantic import Field
 
-from dither.registry.flow.protocols import Process, Session
-from dither.registry.flow.records import Clean, Noise, State
+from dither.registry import Misfit
+from dither.registry.kinds import ModelFacts, ProcessFacts
 
-from ..features.gaussian import GaussianProcess
-from ..timesteps import Grid, Spacing
-from .ddim import gaussian, rows_of
+from .options import GaussianSampler
 
-__all__ = ["RePaint", "visits"]
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from dither.registry.flow.protocols import GaussianProcess, Process, Sampler, Session
+    from dither.registry.flow.records import Clean, Noise, State
+
+__all__ = ["RePaint", "sample", "visits"]
 
 
-@dataclass(frozen=True)
-class RePaint:
-    """Known values are noised anew at every step, and steps are taken again (Lugmayr et al. 2022, algorithm 1).
+class RePaint(GaussianSampler):
+    """Inpainting with a model trained on noise everywhere: known values are noised again at every step (RePaint).
 
-    The model sees a whole sample at one level of noise, as in training without known values. A jump goes back up and
-    down again, so that what is filled in comes to agree with what is known. States are shown with what is known in
-    place.
-
-    Attributes:
-        steps: Times of the grid; the model is called more often by the steps that are taken again.
-        jump: Steps of a jump.
-        visits: How often each stretch of `jump` steps is walked; 1 for no jumps.
-        eta: Noise of a step: 1 is DDPM, 0 adds none.
-        spacing: Where in time the calls are.
-        t_min: Time of the last call, but under trailing.
+    A process with a mask does not need it, because its model has seen clean values next to noisy ones: use "ddim".
     """
 
-    steps: int = 50
-    jump: int = 10
-    visits: int = 10
-    eta: float = 1.0
-    spacing: Spacing = "trailing"
-    t_min: float = 1e-3
+    name: ClassVar[str] = "repaint"
+    steps: int = Field(50, ge=1, le=1_000_000)
+    """K, the times of the grid; with jumps the model is called about K visits times."""
+    jump: int = Field(10, ge=1, le=1_000_000)
+    """Steps of a jump back up."""
+    visits: int = Field(10, ge=1, le=10_000)
+    """How often each stretch of `jump` steps is taken; 1 for no jumps."""
+    eta: float = Field(1.0, ge=0, le=1)
+    """Noise of a step: 1 is DDPM, 0 adds none."""
 
-    def __post_init__(self) -> None:
-        Grid(self.steps, self.spacing, self.t_min)
-        if self.jump < 1 or self.visits < 1:
-            raise ValueError(f"a jump has at least 1 step and 1 visit, not {self.jump} and {self.visits}")
-        if not 0 <= self.eta <= 1:
-            raise ValueError(f"eta must lie between 0 (DDIM) and 1 (DDPM), not {self.eta}")
+    def warn(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
+        """Yield that the model has never seen noise on known values."""
+        yield from super().warn(process, model)
+        if process.masked:
+            message = 'sampler "repaint" noises known values, which a model trained with process.mask has seen clean'
+            yield Misfit(message, related=("process", "mask"), help='use sampler "ddim", or remove process.mask')
 
-    def __call__(self, process: Process, session: Session, like: Clean) -> Iterator[Float[Tensor, "B L M"]]:
-        """Yield every state, the clean sample last.
-
-        Raises:
-            TypeError: The process adds no Gaussian noise.
-        """
-        process = gaussian(process, "repaint")
-        times = rows_of(Grid(self.steps, self.spacing, self.t_min), process, like)
-        rising = [process.schedule(t) for t in reversed(times)]
-        clean = Noise(torch.zeros_like(rising[0].sigma), rising[0].rate)  # below the first time of all
-        free = replace(like, known=torch.zeros_like(like.known))
-        state, last = process.prior(free), self.steps
-        for place in visits(self.steps, self.jump, self.visits):
-            below = rising[place - 1] if place else clean
-            if place < last:
-                pred = session(state, times[self.steps - 1 - place])
-                state = self._down(process, state, pred, (rising[place], below), like, free)
-            else:
-                state = _up(process, state, rising[last].since(rising[last - 1] if last else clean), free)
-            last = place
-            yield torch.where(like.known, like.x0, state.x)
-
-    def _down(
-        self,
-        process: GaussianProcess,
-        state: State,
-        pred: object,
-        noises: tuple[Noise, Noise],
-        like: Clean,
-        free: Clean,
-    ) -> State:
-        """Take a step, and put what is known in place, noised as much."""
-        eps = torch.randn_like(state.x)  # one draw serves both: no value is known and unknown
-        new = process.step(state, pred, *noises, free, eta=self.eta, eps=eps)
-        a, b = (share.sqrt().to(eps.dtype) for share in (noises[1].alpha(eps), noises[1].one_minus_alpha(eps)))
-        return process.moved(new, torch.where(like.known, a * like.x0 + b * eps, new.x), free)
+    def build(self) -> Sampler:
+        """Return the sampler."""
+        return partial(sample, options=self)
 
 
-def _up(process: GaussianProcess, state: State, gap: Noise, free: Clean) -> State:
-    """Add the noise between two times."""
-    where = ~free.fixed if state.noisy is None else state.noisy
-    return process.noised(state.x, gap, where)[0]
+def sample(process: Process, model: Session, like: Clean, *, options: RePaint) -> Iterator[Float[Tensor, "B L M"]]:
+    """Yield every state with known values in place, the clean sample last."""
+    from dataclasses import replace
+
+    import torch
+
+    from dither.registry.flow.records import Noise
+
+    from ..timesteps import gaussian_process, grid_times
+
+    process = gaussian_process(process, options.name)
+    times = grid_times(options, process, like)
+    rising = [process.schedule(t) for t in reversed(times)]
+    clean = Noise(torch.zeros_like(rising[0].sigma), rising[0].rate)  # below the first time
+    free = replace(like, known=torch.zeros_like(like.known))
+    state, last = process.prior(free), options.steps
+    for place in visits(options.steps, options.jump, options.visits):
+        if place < last:
+            pred = model(state, times[options.steps - 1 - place])
+            now, then = rising[place], rising[place - 1] if place else clean
+            state = _down(process, state, pred, now, then, like, free, options.eta)
+        else:
+            gap = rising[last].since(rising[last - 1] if last else clean)
+            where = ~free.fixed if state.noisy is None else state.noisy
+            state = process.add_noise(state.x, gap, where)[0]
+        last = place
+        yield torch.where(like.known, like.x0, state.x)
+
+
+def _down(
+    process: GaussianProcess,
+    state: State,
+    pred: object,
+    now: Noise,
+    then: Noise,
+    like: Clean,
+    free: Clean,
+    eta: float,
+) -> State:
+    """Take a step, and put the known values in place, noised to the same level."""
+    import torch
+
+    eps = torch.randn_like(state.x)  # one draw serves both: no value is known and unknown
+    new = process.step(state, pred, now, then, free, eta=eta, eps=eps)
+    a, b = (share.sqrt().to(eps.dtype) for share in (then.alpha(eps), then.one_minus_alpha(eps)))
+    return process.replace(new, torch.where(like.known, a * like.x0 + b * eps, new.x), free)
 
 
 def visits(steps: int, jump: int, times: int) -> list[int]:
-    """Return the places of the grid in the order in which they are come by, 0 the earliest in time.
+    """Return the places of the grid in the order in which they are visited, 0 the earliest in time.
 
-    Coming down to a place from above is a step from there; coming up to it from below adds noise.
+    Reaching a place from above is a step from there; reaching it from below adds noise.
     """
     left = dict.fromkeys(range(0, steps - jump, jump), times - 1)
     place, order = steps, list[int]()

@@ -1,19 +1,42 @@
-"""Betas of discrete diffusion, as lists of numbers, and the sigma that they add up to. No torch here.
+"""Schedules of discrete diffusion: tables of betas, and the sigma that they add up to. No torch at import.
 
 beta_i is the share of the variance that step i of T replaces by noise; alpha after it is the product of 1 - beta_0 ..
-1 - beta_i (DDPM, Ho et al. 2020), which is exp(-sigma).
+1 - beta_i (DDPM, Ho et al. 2020), which is exp(-sigma). sigma is that of step i at t = (i + 1) / T, and linear between.
 """
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import TYPE_CHECKING, ClassVar, Self
 
-__all__ = ["MAX_SIGMA", "cosine", "linear", "scaled_linear", "sigmas", "sigmoid"]
+from pydantic import Field, model_validator
+
+from dither.registry.kinds.process import ScheduleSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dither.registry.flow.protocols import Schedule
+
+__all__ = [
+    "MAX_SIGMA",
+    "CosineBeta",
+    "LinearBeta",
+    "ScaledLinearBeta",
+    "SigmoidBeta",
+    "cosine",
+    "linear",
+    "scaled_linear",
+    "sigmas",
+    "sigmoid",
+    "tabulated",
+]
 
 MAX_SIGMA = 64.0
-"""sigma at which nothing is left: sqrt(alpha) is 1e-14 there, which float32 cannot tell from 0 beside 1."""
+"""sigma at which no signal is left: sqrt(alpha) is 1e-14 there, which float32 cannot distinguish from 0 next to 1."""
 
 OFFSET = 0.008
 """Keeps the first betas of the cosine from being too small (Nichol and Dhariwal 2021)."""
@@ -22,10 +45,70 @@ REACH = 6.0
 """The sigmoid of betas runs from minus this to this."""
 
 
+class Betas(ScheduleSpec):
+    """A table of betas."""
+
+    steps: int = Field(1000, ge=1, le=100_000)
+    """Number of betas."""
+    zero_snr: bool = False
+    """Rescale alpha to 0 at t = 1, so that sampling starts from the last state of training (zero terminal SNR). There
+    eps carries no information: predict velocity or x0."""
+
+    @model_validator(mode="after")
+    def _scalable(self) -> Self:
+        if self.zero_snr and self.steps < 2:
+            raise ValueError("zero_snr needs at least 2 steps")
+        return self
+
+    @abstractmethod
+    def betas(self) -> Sequence[float]:
+        """Return the share of the variance that each step replaces by noise."""
+
+    def sigma_end(self) -> float:
+        """Return sigma(1)."""
+        return sigmas(self.betas(), self.zero_snr)[-1]
+
+    def build(self) -> Schedule:
+        """Return t -> Noise."""
+        return tabulated(sigmas(self.betas(), self.zero_snr))
+
+
+class LinearBeta(Betas):
+    """The linear betas of DDPM, evenly spaced.
+
+    alpha at t = (i + 1) / steps is the product of 1 - beta_0 .. 1 - beta_i; between its steps sigma is a straight line.
+    """
+
+    name: ClassVar[str] = "linear-beta"
+    rev: ClassVar[int] = 2
+    first: float = Field(1e-4, gt=0, lt=1)
+    """beta_0."""
+    last: float = Field(0.02, gt=0, lt=1)
+    """The last beta."""
+
+    def betas(self) -> Sequence[float]:
+        """Return the betas."""
+        return linear(self.first, self.last, self.steps)
+
+
 def linear(first: float, last: float, steps: int) -> list[float]:
     """Return betas that are evenly spaced (Ho et al. 2020)."""
     stride = (last - first) / max(steps - 1, 1)
     return [first + i * stride for i in range(steps)]
+
+
+class ScaledLinearBeta(Betas):
+    """The betas of latent diffusion: their square roots are evenly spaced."""
+
+    name: ClassVar[str] = "scaled-linear-beta"
+    first: float = Field(8.5e-4, gt=0, lt=1)
+    """beta_0."""
+    last: float = Field(0.012, gt=0, lt=1)
+    """The last beta."""
+
+    def betas(self) -> Sequence[float]:
+        """Return the betas."""
+        return scaled_linear(self.first, self.last, self.steps)
 
 
 def scaled_linear(first: float, last: float, steps: int) -> list[float]:
@@ -33,9 +116,35 @@ def scaled_linear(first: float, last: float, steps: int) -> list[float]:
     return [root * root for root in linear(math.sqrt(first), math.sqrt(last), steps)]
 
 
+class SigmoidBeta(Betas):
+    """Betas that rise along a sigmoid (GeoDiff)."""
+
+    name: ClassVar[str] = "sigmoid-beta"
+    first: float = Field(1e-4, gt=0, lt=1)
+    """Lower limit of the first beta."""
+    last: float = Field(0.02, gt=0, lt=1)
+    """Upper limit of the last beta."""
+
+    def betas(self) -> Sequence[float]:
+        """Return the betas."""
+        return sigmoid(self.first, self.last, self.steps)
+
+
 def sigmoid(first: float, last: float, steps: int) -> list[float]:
     """Return betas that rise from `first` to `last` along a sigmoid (GeoDiff, Xu et al. 2022)."""
     return [first + (last - first) / (1 + math.exp(-u)) for u in linear(-REACH, REACH, steps)]
+
+
+class CosineBeta(Betas):
+    """Betas under which alpha is nearly a squared cosine (improved DDPM)."""
+
+    name: ClassVar[str] = "cosine-beta"
+    most: float = Field(0.999, gt=0, lt=1)
+    """Largest beta."""
+
+    def betas(self) -> Sequence[float]:
+        """Return the betas."""
+        return cosine(self.most, self.steps)
 
 
 def cosine(most: float, steps: int) -> list[float]:
@@ -50,20 +159,31 @@ def cosine(most: float, steps: int) -> list[float]:
 def sigmas(betas: Sequence[float], zero_snr: bool = False) -> list[float]:
     """Return sigma after each step.
 
-    With `zero_snr` sqrt(alpha) is shifted and scaled, so that nothing is left after the last step and the first one is
-    as it was (Lin et al. 2023, algorithm 1).
-
-    Raises:
-        ValueError: A beta is not between 0 and 1, or there is no step, or a single one that is to leave nothing.
+    With `zero_snr` sqrt(alpha) is shifted and scaled, so that nothing is left after the last step and the first
+    one does not change (Lin et al. 2023, algorithm 1); it requires at least 2 steps.
     """
-    if not betas or not all(0 < beta < 1 for beta in betas):
-        raise ValueError(f"betas lie between 0 and 1, and there is at least one, not {list(betas[:3])} ..")
     sums = list(accumulate(-math.log1p(-beta) for beta in betas))
     if not zero_snr or sums[-1] > MAX_SIGMA:
         return sums
-    if len(betas) < 2:
-        raise ValueError("zero_snr needs at least 2 steps: the first is to stay as it is, the last to leave nothing")
     kept = [math.exp(-sigma / 2) for sigma in sums]
     scale = kept[0] / (kept[0] - kept[-1])
     moved = [-2 * math.log(scale * (root - kept[-1])) for root in kept[:-1]]
     return [*moved, max(MAX_SIGMA, moved[-1] + 1)]
+
+
+def tabulated(sigmas: Sequence[float]) -> Schedule:
+    """Return the schedule with sigma = 0 at t = 0, sigmas[i] at t = (i + 1) / len(sigmas), and linear between."""
+    import torch
+
+    from ..precision import Constant, wide_schedule
+
+    steps, sums = len(sigmas), torch.tensor([0.0, *sigmas], dtype=torch.float64)
+    increments, before = Constant(sums.diff()), Constant(sums)
+
+    def curve(t: Tensor) -> tuple[Tensor, Tensor]:
+        place = steps * t.clamp(0, 1)
+        i = place.detach().long().clamp(max=steps - 1)
+        increment = increments.on(t.device)[i]
+        return before.on(t.device)[i] + (place - i) * increment, steps * increment
+
+    return wide_schedule(curve)

@@ -32,7 +32,7 @@ Estimator = Literal["time", "importance", "mask-count", "exact"]
 
 
 def place_times(
-    clock: TimestepSampling, estimator: Estimator | str, t: Float[Tensor, " B"]
+    timesteps: TimestepSampling, estimator: Estimator | str, t: Float[Tensor, " B"]
 ) -> tuple[Float[Tensor, " B"], Noise]:
     """Move times that are even in [t_min, 1] to where the estimator wants them.
 
@@ -40,23 +40,23 @@ def place_times(
         The times, and their noise; its rate is divided by how dense they lie, relative to even ones.
     """
     if estimator not in ("importance", "mask-count"):
-        return t, clock.schedule(t)
-    u = ((wide(t) - clock.t_min) / (1 - clock.t_min)).clamp(0, 1)
-    ends = torch.tensor([clock.t_min, 1.0], dtype=u.dtype, device=u.device)
-    low, high = _lost(clock, ends)
+        return t, timesteps.schedule(t)
+    u = ((wide(t) - timesteps.t_min) / (1 - timesteps.t_min)).clamp(0, 1)
+    ends = torch.tensor([timesteps.t_min, 1.0], dtype=u.dtype, device=u.device)
+    low, high = _one_minus_alpha(timesteps, ends)
     if estimator == "importance":
-        lost = low * (high / low) ** u
-        slope = lost * (high / low).log()
+        level = low * (high / low) ** u
+        derivative = level * (high / low).log()
     else:
-        lost = low + (high - low) * u
-        slope = (high - low).expand(u.shape)
-    # d sigma = dm / (1 - m); `slope` is dm / du, and u runs over 1 while even times run over 1 - t_min.
-    rate = slope / (1 - lost) / (1 - clock.t_min)
-    return time_of(clock.schedule, lost).to(t.dtype), Noise((-torch.log1p(-lost)).to(t.dtype), rate.to(t.dtype))
+        level = low + (high - low) * u
+        derivative = (high - low).expand(u.shape)
+    # d sigma = dm / (1 - m); `derivative` is dm / du, and u runs over 1 while even times run over 1 - t_min.
+    rate = derivative / (1 - level) / (1 - timesteps.t_min)
+    return time_of(timesteps.schedule, level).to(t.dtype), Noise((-torch.log1p(-level)).to(t.dtype), rate.to(t.dtype))
 
 
-def _lost(clock: TimestepSampling, t: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
-    return -(-clock.schedule(t).sigma).expm1()
+def _one_minus_alpha(timesteps: TimestepSampling, t: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
+    return -(-timesteps.schedule(t).sigma).expm1()
 
 
 def mask_at_least_one(
@@ -72,6 +72,6 @@ def mask_at_least_one(
     count = free.sum(1)
     first = torch.rand_like(wide(free)).masked_fill(~free, -1.0).argmax(1, keepdim=True)
     moved = moved | (torch.zeros_like(moved).scatter_(1, first, True) & free)
-    lost = -(-wide(noise.sigma)).expm1()
-    weight = count * lost / moved.sum(1).clamp_min(1)
+    level = -(-wide(noise.sigma)).expm1()
+    weight = count * level / moved.sum(1).clamp_min(1)
     return moved, Noise(noise.sigma, (wide(noise.rate) * weight).to(noise.rate.dtype))

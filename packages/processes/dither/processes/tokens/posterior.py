@@ -1,8 +1,8 @@
-"""What one noised id says of the clean one, and the three ways to say it; all in logarithms.
+"""Posterior of a clean id given its noised one, in three equivalent forms; all in logarithms.
 
     q(x_t | x_0) = alpha [x_t = x_0] + (1 - alpha) prior(x_t)
 
-- context    m(x_0) = p(x_0 | the other positions): what the model believes before it looks at this position.
+- context    m(x_0) = p(x_0 | the other positions), without this position.
 - posterior  p(x_0 | x_t), proportional to m(x_0) q(x_t | x_0).
 - score      s(y) = p_t(y) / p_t(x_t) = (alpha m(y) + (1 - alpha) prior(y)) / (alpha m(x_t) + (1 - alpha) prior(x_t)).
 
@@ -26,7 +26,7 @@ __all__ = ["Posterior", "lookup"]
 
 
 def lookup(table: Shaped[Tensor, "rows V"], x: Int[Tensor, "B L"]) -> Shaped[Tensor, "B L"]:
-    """Read the row of each position at its id."""
+    """Return the entry of each position's row at its id."""
     return table.expand(x.shape[1], -1)[torch.arange(x.shape[1], device=x.device), x]
 
 
@@ -36,11 +36,11 @@ class Posterior:
     Args:
         x: The noised ids.
         noise: The level, per sample or per position.
-        prior: Where moved tokens land; rows sum to 1.
+        prior: Distribution of replaced tokens; rows sum to 1.
         clean: True for the ids that clean data may hold.
 
     Attributes:
-        sure: True where x must be clean, because the prior cannot have put it there: then x_0 = x.
+        determined: True where the prior cannot produce x, so that x_0 = x.
     """
 
     def __init__(
@@ -52,14 +52,14 @@ class Posterior:
     ) -> None:
         self.x, self.noise, self.prior, self.clean = x, noise, prior, clean
         self.log_alpha = -wide(over(noise.sigma, x))
-        self.log_lost = (-self.log_alpha.expm1()).log()
-        landed = self.log_lost + lookup(prior, x).log()
-        self.sure = landed == -torch.inf
-        gain = torch.logaddexp(torch.zeros_like(landed), self.log_alpha - landed)
-        self.gain = gain.masked_fill(self.sure, 0.0)
+        self.log_one_minus_alpha = (-self.log_alpha.expm1()).log()
+        log_replaced = self.log_one_minus_alpha + lookup(prior, x).log()
+        self.determined = log_replaced == -torch.inf
+        gain = torch.logaddexp(torch.zeros_like(log_replaced), self.log_alpha - log_replaced)
+        self.gain = gain.masked_fill(self.determined, 0.0)
 
     def rows(self, where: Bool[Tensor, "B L"]) -> Posterior:
-        """Return what is known of some positions, as if they were one sample of as many positions, `1 n`."""
+        """Return the chosen positions as one sample, `1 n`."""
 
         def chosen(value: Tensor) -> Tensor:
             return over(value, self.x).expand(self.x.shape)[where][None]
@@ -71,15 +71,15 @@ class Posterior:
         noise = Noise(chosen(self.noise.sigma), chosen(self.noise.rate))
         return Posterior(self.x[where][None], noise, prior, clean)
 
-    def settle(self, raw: Float[Tensor, "B L V"]) -> Float[Tensor, "B L V"]:
-        """Normalise logits over the clean ids that can be; where x is sure, all is on x (SUBS of MDLM)."""
-        if raw.device.type == "cpu" and not self.sure.any():  # elsewhere the host would have to wait for the answer
+    def normalize(self, raw: Float[Tensor, "B L V"]) -> Float[Tensor, "B L V"]:
+        """Normalise logits over the possible clean ids; where x_0 is determined, all mass is on x (SUBS of MDLM)."""
+        if raw.device.type == "cpu" and not self.determined.any():  # elsewhere `any` would synchronise
             return (raw if self.clean.all() else raw.masked_fill(~self.clean, -torch.inf)).log_softmax(-1)
         here = torch.arange(raw.shape[-1], device=raw.device) == self.x[..., None]
-        sure = self.sure[..., None]
-        logits = raw.masked_fill(torch.where(sure, ~here, ~self.clean), -torch.inf)
-        # Where x is sure its own logit does not matter, and may be -inf (PAD).
-        return logits.masked_fill_(sure & here, 0.0).log_softmax(-1)
+        determined = self.determined[..., None]
+        logits = raw.masked_fill(torch.where(determined, ~here, ~self.clean), -torch.inf)
+        # Where x_0 is determined the logit of x does not matter, and may be -inf (PAD).
+        return logits.masked_fill_(determined & here, 0.0).log_softmax(-1)
 
     def posterior(self, log_context: Float[Tensor, "B L V"]) -> Float[Tensor, "B L V"]:
         """Context -> posterior."""
@@ -94,7 +94,9 @@ class Posterior:
 
     def score(self, log_context: Float[Tensor, "B L V"]) -> Float[Tensor, "B L V"]:
         """Context -> score; 0 at x."""
-        odds = self.log_alpha - self.log_lost.clamp_min(-80.0)  # finite at sigma = 0, where every other score is 0
+        odds = self.log_alpha - self.log_one_minus_alpha.clamp_min(
+            -80.0
+        )  # finite at sigma = 0, where all other scores are 0
         log_m = log_context + odds[..., None].to(log_context.dtype)
         reached = self.prior > 0
         log_prior = torch.where(reached, self.prior, 1.0).log().to(log_m.dtype)
@@ -103,13 +105,13 @@ class Posterior:
         return mixed - mixed.gather(-1, self.x[..., None])
 
     def context_of_score(self, log_score: Float[Tensor, "B L V"]) -> Float[Tensor, "B L V"]:
-        """Score -> context. A score that no context could have is brought to the nearest: what would be negative is 0.
+        """Score -> context. Negative probabilities of an inconsistent score are set to 0.
 
         m is a difference, so it cannot be told from 0 below the rounding of the score; there it is kept positive, in
         proportion to p_t, so that equal scores give an even context at any noise.
         """
         log_p = log_score.log_softmax(-1)
-        log_noise = (self.log_lost[..., None] + self.prior.log()).to(log_p.dtype)
+        log_noise = (self.log_one_minus_alpha[..., None] + self.prior.log()).to(log_p.dtype)
         share = (log_noise - log_p.masked_fill(~self.clean, 0.0)).exp()
         share = share.clamp_max(1 - torch.finfo(log_p.dtype).eps)
-        return self.settle(log_p + (-share).log1p())
+        return self.normalize(log_p + (-share).log1p())

@@ -1,4 +1,4 @@
-"""The menu of this package: processes here, schedules and samplers from their folders. No torch at import."""
+"""Processes over tokens. No torch at import."""
 
 from __future__ import annotations
 
@@ -19,30 +19,34 @@ from .prior_kl import mean_prior_kl
 if TYPE_CHECKING:
     from dither.registry.flow.protocols import Process
 
-__all__ = ["Absorbing", "Marginal", "Uniform"]
+__all__ = ["Absorbing", "Marginal", "PredictionType", "Uniform"]
 
+PredictionType = Literal["posterior", "plug-in", "score"]
 Share = Annotated[float, Field(ge=0)]
 
+MAX_SIGNAL = 0.5
+"""Largest alpha at t = 1 of a schedule under process "uniform", which otherwise only warns."""
+
 MAX_POSITIONS = 12
-"""Positions of a sample whose masks may all be taken; `enumeration` refuses more."""
+"""Largest number of positions whose masks may be enumerated."""
 
 
 class Absorbing(ScheduledProcess):
-    """Moved tokens become MASK (MDLM).
+    """Replaced tokens become MASK (MDLM).
 
-    A field without a MASK id gets one. Ids that clean data cannot hold have probability 0, and a token that is not
-    masked stays as it is (SUBS).
+    A field without a MASK id gets one. Ids that clean data cannot hold have probability 0, and an unmasked token does
+    not change (SUBS).
     """
 
     name: ClassVar[str] = "absorbing"
     serves = TOKENS
-    predict: Literal["posterior", "plug-in", "score"] = "posterior"
-    """What the raw output means: logits of p(x_0 | x_t), of the x_0 to plug in, or log ratios p_t(y) / p_t(x_t)."""
+    predict: PredictionType = "posterior"
+    """Meaning of the raw output: logits of p(x_0 | x_t), of the x_0 to plug in, or log ratios p_t(y) / p_t(x_t)."""
     estimator: Literal["time", "importance", "mask-count", "exact"] = "time"
-    """How noise is drawn to measure the loss, whose mean stays the same. time: at even times. importance: evenly in
-    log(1 - alpha), so that all times weigh alike (MDLM; on short samples it varies more). mask-count: one token is
-    masked for sure, so that k of N masked is even in 1..N and weighs N / k, which varies least. exact: evaluation takes
-    every mask of at most 12 positions."""
+    """Estimator of the bound; all have the same mean. time: uniform times. importance: uniform log(1 - alpha), so that
+    all times have the same weight (MDLM; more variance on short samples). mask-count: at least one token is masked, so
+    that the number k of N masked tokens is uniform in 1..N with weight N / k, the least variance. exact: evaluation
+    enumerates the masks of at most 12 positions."""
 
     def check(self, space: Space) -> Iterable[Misfit]:
         """Yield why the process cannot act on the space, or would not mask enough."""
@@ -50,14 +54,16 @@ class Absorbing(ScheduledProcess):
         yield from _clean_ids(space)
         yield from self.check_signal_at_end("of the tokens would stay unmasked")
         if self.estimator == "importance" and self.t_min == 0:
-            message = 'estimator "importance" draws log(1 - alpha), which has no end at t_min = 0'
+            message = 'estimator "importance" draws log(1 - alpha), which is -inf at t_min = 0'
             yield Misfit(message, ("estimator",), help="set t_min = 1e-3")
         if self.estimator == "exact" and space.length > MAX_POSITIONS:
-            message = f'estimator "exact" takes every mask of at most {MAX_POSITIONS} positions, not of {space.length}'
+            message = (
+                f'estimator "exact" enumerates the masks of at most {MAX_POSITIONS} positions, not of {space.length}'
+            )
             yield Misfit(message, ("estimator",), ("task",), 'use estimator "mask-count"')
 
     def facts(self, space: Space) -> ProcessFacts:
-        """Tell what losses and samplers need to know."""
+        """Return the facts that losses and samplers check."""
         return ProcessFacts(self.name, _tokens(self, space).with_mask(), self.predict, "mask")
 
     def build(self, space: Space) -> Process:
@@ -65,18 +71,18 @@ class Absorbing(ScheduledProcess):
         from .process import TokenProcess, mask_prior
 
         masked = _tokens(self, space).with_mask()
-        return TokenProcess(masked, mask_prior(masked), self.clock(), self.predict, self.estimator)
+        return TokenProcess(masked, mask_prior(masked), self.timesteps(), self.predict, self.estimator)
 
 
 class Uniform(ScheduledProcess):
-    """Moved tokens become any clean id of their field (SEDD uniform, UDLM, DUO)."""
+    """Replaced tokens become any clean id of their field (SEDD uniform, UDLM, DUO)."""
 
     name: ClassVar[str] = "uniform"
     serves = TOKENS
     schedule: Slot[ScheduleSpec] = named("geometric")
-    """How the noise grows with time."""
-    predict: Literal["posterior", "plug-in", "score"] = "score"
-    """What the raw output means: logits of p(x_0 | x_t), of the x_0 to plug in, or log ratios p_t(y) / p_t(x_t)."""
+    """Noise as a function of time."""
+    predict: PredictionType = "score"
+    """Meaning of the raw output: logits of p(x_0 | x_t), of the x_0 to plug in, or log ratios p_t(y) / p_t(x_t)."""
 
     def check(self, space: Space) -> Iterable[Misfit]:
         """Yield why the process cannot act on the space."""
@@ -84,14 +90,14 @@ class Uniform(ScheduledProcess):
         yield from _clean_ids(space)
 
     def warn(self, space: Space) -> Iterable[Misfit]:
-        """Yield if much is left at t = 1, and what it costs. It is allowed, as SEDD's class defaults end so."""
+        """Yield if much signal is left at t = 1, and its cost; it is allowed because SEDD's default does so."""
         for misfit in self.check_signal_at_end("of the tokens would still be clean"):
             nats = mean_prior_kl(_tokens(self, space), self.schedule.sigma_end() or 0.0)
-            cost = f"{misfit.message}: {nats:.3g} nats per token, KL(q(x_1|x_0) || even), are added to any bound"
+            cost = f"{misfit.message}: {nats:.3g} nats per token, KL(q(x_1|x_0) || uniform), are added to any bound"
             yield replace(misfit, message=cost)
 
     def facts(self, space: Space) -> ProcessFacts:
-        """Tell what losses and samplers need to know."""
+        """Return the facts that losses and samplers check."""
         return ProcessFacts(self.name, _tokens(self, space), self.predict, "uniform")
 
     def build(self, space: Space) -> Process:
@@ -99,18 +105,18 @@ class Uniform(ScheduledProcess):
         from .process import TokenProcess, even_prior
 
         tokens = _tokens(self, space)
-        return TokenProcess(tokens, even_prior(tokens), self.clock(), self.predict)
+        return TokenProcess(tokens, even_prior(tokens), self.timesteps(MAX_SIGNAL), self.predict)
 
 
 class Marginal(ScheduledProcess):
-    """Moved tokens become clean ids with given frequencies, such as those of the data (DiGress)."""
+    """Replaced tokens become clean ids with given frequencies, such as those of the data (DiGress)."""
 
     name: ClassVar[str] = "marginal"
     serves = TOKENS
-    predict: Literal["posterior", "plug-in", "score"] = "posterior"
-    """What the raw output means: logits of p(x_0 | x_t), of the x_0 to plug in, or log ratios p_t(y) / p_t(x_t)."""
+    predict: PredictionType = "posterior"
+    """Meaning of the raw output: logits of p(x_0 | x_t), of the x_0 to plug in, or log ratios p_t(y) / p_t(x_t)."""
     frequencies: dict[str, list[Share]] = {}
-    """By name of the field: the frequency of each clean id, in order, of any sum. A field that is not named: even."""
+    """By name of the field: the frequency of each clean id, in order, of any sum. Other fields: uniform."""
 
     def check(self, space: Space) -> Iterable[Misfit]:
         """Yield why the process cannot act on the space, or its frequencies do not fit it."""
@@ -123,14 +129,16 @@ class Marginal(ScheduledProcess):
         for name, odds in self.frequencies.items():
             path = ("frequencies", name)
             if name not in counts:
-                message = f'no field is named "{name}"; fields: {", ".join(counts)}'
-                yield Misfit(message, path, ("task",), _hint(name, counts))
+                close = nearest(name, counts)
+                hint = f'did you mean "{close}"?' if close else None
+                message = f'unknown field "{name}"; fields: {", ".join(counts)}'
+                yield Misfit(message, path, ("task",), hint, code="unknown-value")
             elif len(odds) != counts[name] or not sum(odds) > 0:
                 message = f"expected {counts[name]} frequencies with a positive sum, got {odds}"
                 yield Misfit(message, path, ("task",))
 
     def facts(self, space: Space) -> ProcessFacts:
-        """Tell what losses and samplers need to know."""
+        """Return the facts that losses and samplers check."""
         return ProcessFacts(self.name, _tokens(self, space), self.predict, "frequencies")
 
     def build(self, space: Space) -> Process:
@@ -138,12 +146,12 @@ class Marginal(ScheduledProcess):
         from .process import TokenProcess, frequency_prior
 
         tokens = _tokens(self, space)
-        return TokenProcess(tokens, frequency_prior(tokens, self.frequencies), self.clock(), self.predict)
+        return TokenProcess(tokens, frequency_prior(tokens, self.frequencies), self.timesteps(), self.predict)
 
 
 def _tokens(spec: Spec, space: Space) -> TokenSpace:
     if not isinstance(space, TokenSpace):
-        raise TypeError(f'process "{spec.name}" is for tokens, but here a sample is {space}')
+        raise TypeError(f'process "{spec.name}" requires tokens, not {space}')
     return space
 
 
@@ -154,9 +162,4 @@ def _clean_of(size: int, *special: int | None) -> list[int]:
 def _clean_ids(space: Space) -> Iterable[Misfit]:
     for field in space.fields if isinstance(space, TokenSpace) else ():
         if not _clean_of(field.size, field.mask, field.pad):
-            yield Misfit(f'field "{field.name}" has no id besides MASK and PAD', related=("task",))
-
-
-def _hint(word: str | None, allowed: Iterable[str]) -> str | None:
-    close = nearest(word, allowed) if word else None
-    return f'did you mean "{close}"?' if close else None
+            yield Misfit(f'field "{field.name}" has no id except MASK and PAD', related=("task",))

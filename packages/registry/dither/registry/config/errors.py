@@ -42,6 +42,8 @@ CODES: dict[str, str] = {
     "revision-mismatch": "The component has another revision than the pinned one.",
     "wrong-kind": "The component is of another kind than the slot requires.",
     "misfit": "Components, or options of one component, are incompatible.",
+    "process-mismatch": "The sampler or loss requires another kind of process or prediction.",
+    "signal-left-at-end": "The schedule leaves too much signal at t = 1 for sampling to start from the prior.",
     "deprecated-name": "The component was renamed; the old name still works.",
     "no-effect": "The option has no effect in this combination.",
     # files

@@ -8,13 +8,13 @@ Letters: B batch, L length, M features, D width.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
 
-__all__ = ["DistributionHead", "DistributionPrediction", "ValueDistribution"]
+__all__ = ["DistributionHead", "DistributionPrediction", "ValueDistribution", "sample_prediction"]
 
 
 @runtime_checkable
@@ -61,3 +61,9 @@ class DistributionPrediction(Protocol):
     def squared_errors(self, x0: Float[Tensor, "B L M"], target_mask: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
         """Return the errors that train the distribution."""
         ...
+
+
+def sample_prediction(pred: Any) -> Float[Tensor, "B L M"]:
+    """Draw clean features from a `DistributionPrediction`; return x0 of any other `FeaturePrediction`."""
+    x: Float[Tensor, "B L M"] = pred.draw() if isinstance(pred, DistributionPrediction) else pred.x0
+    return x

@@ -29,12 +29,10 @@ __all__ = [
     "Loss",
     "MaskedFeatureProcess",
     "Metrics",
-    "PatientProcess",
     "Picture",
     "PredictionMetric",
     "Process",
     "RatioSums",
-    "RawLater",
     "SampleMetric",
     "SampledMetrics",
     "Sampler",
@@ -204,35 +202,6 @@ class MaskedFeatureProcess(Process, Protocol):
 
     def reveal(self, state: State, x: Float[Tensor, "B L M"], masked: Bool[Tensor, "B L M"]) -> State:
         """Return the state with `masked` still masked, and the values of `x` where the mask was removed."""
-        ...
-
-
-@runtime_checkable
-class RawLater(Protocol):
-    """The raw output of a model that is called when it is first asked for.
-
-    Attributes:
-        by_rows: Whether `rows` never makes the output of all positions: there is much of it, and the head treats
-            positions alike.
-    """
-
-    by_rows: bool
-
-    def whole(self) -> Float[Tensor, "B L V"]:
-        """Return the output at every position."""
-        ...
-
-    def rows(self, where: Bool[Tensor, "B L"]) -> Iterator[Float[Tensor, "1 n V"]]:
-        """Yield the output at the chosen positions in order, some at a time."""
-        ...
-
-
-@runtime_checkable
-class PatientProcess(Protocol):
-    """A process that can give raw output its meaning before there is any, and ask for it only where it is needed."""
-
-    def read_later(self, raw: RawLater, state: State, noise: Noise) -> Any:
-        """Return a prediction as `read` does; from it a sampler may take single positions."""
         ...
 
 

@@ -75,10 +75,6 @@ class SamplerSpec(Spec):
         """Yield warnings about valid options that are likely a mistake."""
         return ()
 
-    def piecewise(self) -> bool:
-        """Whether predictions are asked for pieces only (`pieces`), so that no table of all positions is held."""
-        return False
-
     @abstractmethod
     def build(self) -> Sampler:
         """Return the sampler."""

@@ -1,4 +1,4 @@
-"""A model that is called when it is needed and read where it is needed draws what one does that is read everywhere."""
+"""Sampling with the head applied to single positions gives the states of sampling with the whole output."""
 
 from functools import cache
 from typing import Any
@@ -7,11 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dither.engine.sampling import lazy_output as later
-from dither.engine.sampling.lazy_output import LazyOutput, ModelCalls, RowHead
+from dither.engine.sampling import row_prediction
+from dither.engine.sampling.row_prediction import ModelCalls, RowHead
 from dither.engine.sampling.session import Session
 from dither.engine.training.diffusion import Diffusion
-from dither.processes.tokens import prediction as reading
 from dither.registry import Field, TokenSpace
 from dither.registry.flow.records import Clean, State
 from dither.registry.kinds.component_info import ModelFacts
@@ -30,8 +29,8 @@ SAMPLERS: dict[str, list[dict[str, Any]]] = {
     "remdm": [{**STEPS, "strategy": name} for name in ("cap", "rescale", "conf", "conf-compensated", "loop")],
 }
 """Options of each sampler of tokens to walk with; of one that is not named here the defaults are taken."""
-OTHERS = {"blocks", "seed-004", "ddim", "dpm-solver", "ordered-regions", "repaint"}
-"""Walked elsewhere: in pieces, kept as published, and of features."""
+OTHERS = {"blocks", "ddim", "dpm-solver", "ordered-regions", "repaint"}
+"""Tested elsewhere: in pieces, and of features."""
 PROCESSES = [
     (kind, predict) for kind in ("absorbing", "uniform", "marginal") for predict in ("posterior", "plug-in", "score")
 ]
@@ -47,7 +46,7 @@ class Whole(Session):
 
     def __call__(self, state: State, t: Tensor) -> Any:
         self.seen = [*getattr(self, "seen", []), state.x]
-        return self.system.denoise(state, t, self.like, self.cache)
+        return self.system.denoise(state, t, self.branches[0].clean)
 
 
 class Seen(Session):
@@ -111,9 +110,9 @@ def test_no_sampler_is_left_out() -> None:
 def test_same_states_by_rows_and_known_values_from_the_first_call(monkeypatch, spec, kind: str, predict: str) -> None:
     system, like = system_of(kind, predict), like_of()
     found = []
-    monkeypatch.setattr(later, "HELD", 0)
-    monkeypatch.setitem(later.CHUNK, "cpu", 7 * V)  # several chunks, and pieces that do not fill them
-    monkeypatch.setattr(reading, "NEAR", 3 * V)
+    monkeypatch.setattr(row_prediction, "MIN_ROWWISE", 0)
+    monkeypatch.setitem(row_prediction.CHUNK, "cpu", 7 * V)  # several chunks, and pieces that do not fill them
+    monkeypatch.setattr(row_prediction, "CPU_PIECE", 3 * V)
     for session in (Whole(system, like), Seen(system, like)):
         torch.manual_seed(11)
         states = list(spec.build()(system.process, session, like))
@@ -129,8 +128,8 @@ def test_same_states_by_rows_and_known_values_from_the_first_call(monkeypatch, s
 @pytest.mark.parametrize("kind", ["absorbing", "uniform"])
 def test_the_output_of_all_positions_is_never_held(monkeypatch, kind: str) -> None:
     """Only positions that the step may change are read: under absorbing those that are unmasked, in pieces."""
-    monkeypatch.setattr(later, "HELD", 0)
-    monkeypatch.setitem(later.CHUNK, "cpu", 2 * V)
+    monkeypatch.setattr(row_prediction, "MIN_ROWWISE", 0)
+    monkeypatch.setitem(row_prediction.CHUNK, "cpu", 2 * V)
     system, like = system_of(kind, "posterior"), Clean.of(torch.zeros(8, LENGTH, dtype=torch.long))
     read, made = [], system.process.read
     monkeypatch.setattr(system.process, "read", lambda raw, *rest: (read.append(raw.shape), made(raw, *rest))[1])
@@ -156,50 +155,32 @@ def test_a_step_that_moves_nothing_makes_no_call() -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("held", [0, 1 << 40])
-def test_a_pending_prediction_sees_what_was_when_it_was_asked_for(monkeypatch, held: int) -> None:
-    """Neither a state that is written over nor a longer memory changes it."""
-    monkeypatch.setattr(later, "HELD", held)
-    system = system_of("uniform", "posterior")
-    like, t = Clean.of(torch.randint(V, (2, LENGTH))), torch.full((2,), 0.5)
-    first, second = like.x0[:, :2], like.x0[:, 2:4].clone()
-    session = Session(system, like)
-    session.append(first)
-    now = system.denoise(State.of(second), t, like.columns(2, 4), session.cache).log_clean()
-    pending = session(State.of(second), t)
-    before = second.clone()
-    second.zero_()
-    session.append(before)
-    torch.testing.assert_close(pending.log_clean(), now)
-    assert pending.log_context().shape == pending.log_score().shape == (2, 2, V)
-
-
-@torch.no_grad()
-def test_positions_that_were_not_asked_for_first_are_read_rightly(monkeypatch) -> None:
-    """The last block may leave out what is not asked for: whoever asks for more later gets it all the same."""
-    monkeypatch.setattr(later, "HELD", 0)
+def test_rows_read_later_are_those_of_the_whole(monkeypatch) -> None:
+    """The trunk may skip positions that are not requested; reading others calls it again."""
+    monkeypatch.setattr(row_prediction, "MIN_ROWWISE", 0)
     system, like = system_of("uniform", "posterior"), Clean.of(torch.randint(V, (2, LENGTH)))
-    state, t, spent = State.of(like.x0), torch.full((2,), 0.5), ModelCalls()
-    raw = LazyOutput(system, state, t, like, None, RowHead.of(system), spent)
+    state, t, calls = State.of(like.x0), torch.full((2,), 0.5), ModelCalls()
+    pred = Session(system, like, calls)(state, t)
     few = torch.zeros(2, LENGTH, dtype=torch.bool)
     few[0, 1] = few[1, 4] = True
-    whole = system.raw(state, t, like)
-    torch.testing.assert_close(torch.cat(list(raw.rows(few)), 1)[0], whole[few])
-    torch.testing.assert_close(torch.cat(list(raw.rows(~few)), 1)[0], whole[~few])
-    torch.testing.assert_close(raw.whole(), whole)
-    assert spent.rows == 4
+    whole = system.denoise(state, t, like).log_clean()
+    for where in (few, ~few):
+        torch.testing.assert_close(torch.cat([rows.log_clean() for rows in pred.rows(where)], 1)[0], whole[where])
+    torch.testing.assert_close(pred.log_clean(), whole)
+    assert pred.log_context().shape == pred.log_score().shape == (2, LENGTH, V)
+    assert calls.rows == 4
 
 
 @torch.no_grad()
 def test_bfloat16_rounds_products_alone(monkeypatch) -> None:
-    monkeypatch.setattr(later, "HELD", 0)
+    monkeypatch.setattr(row_prediction, "MIN_ROWWISE", 0)
     system, like = system_of("uniform", "posterior"), Clean.of(torch.randint(V, (2, LENGTH)))
     half = Diffusion(system.task, system.process, system.model, system.loss, system.sampler, "bfloat16")
     state, t = State.of(like.x0), torch.full((2,), 0.5)
-    said = Session(half, like)(state, t).log_clean()
-    assert said.dtype == torch.float32
-    torch.testing.assert_close(said.exp().sum(-1), torch.ones(2, LENGTH))
-    torch.testing.assert_close(said, half.denoise(state, t, like).log_clean(), rtol=0, atol=1e-4)
+    log_clean = Session(half, like)(state, t).log_clean()
+    assert log_clean.dtype == torch.float32
+    torch.testing.assert_close(log_clean.exp().sum(-1), torch.ones(2, LENGTH))
+    torch.testing.assert_close(log_clean, half.denoise(state, t, like).log_clean(), rtol=0, atol=1e-4)
 
 
 def test_a_head_that_is_not_one_map_is_called_whole() -> None:

@@ -1,0 +1,102 @@
+"""Options shared by samplers: number of steps, temperature, spacing of times. No torch at import."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from dither.registry import Misfit
+from dither.registry.kinds import ModelFacts, ProcessFacts
+from dither.registry.kinds.process import SamplerSpec
+
+__all__ = ["FeatureSampler", "GaussianSampler", "TokenSampler", "TokenSteps", "no_effect"]
+
+REQUIRED = {
+    "any": "",
+    "tokens": "a process over tokens",
+    "mask": "a process that masks tokens",
+    "gaussian": "a process that adds Gaussian noise",
+    "hidden": "a process that masks features",
+}
+
+
+class _ProcessSampler(SamplerSpec):
+    requires: ClassVar[Literal["any", "tokens", "mask", "gaussian", "hidden"]] = "any"
+    """What the process must be."""
+
+    def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
+        """Yield unless the process is of the required sort."""
+        yield from super().check(process, model)
+        is_tokens = process.space.data == "tokens"
+        if not {"any": True, "tokens": is_tokens}.get(self.requires, process.prior == self.requires):
+            message = f'sampler "{self.name}" requires {REQUIRED[self.requires]}, not process "{process.name}"'
+            yield Misfit(message, (), ("process",), 'use sampler "ancestral"', code="process-mismatch")
+
+
+class FeatureSampler(_ProcessSampler):
+    """A sampler of masked features."""
+
+    requires = "hidden"
+
+
+class TokenSampler(_ProcessSampler):
+    """A sampler with temperature, top-k and top-p."""
+
+    temperature: float = Field(1.0, ge=0, le=100)
+    """Divides log p: below 1 samples are likelier and less varied, 0 takes the likeliest id. Tokens only."""
+    top_k: int | None = Field(None, ge=1)
+    """Number of likeliest ids to keep; by default all. Tokens only."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    """Keep the smallest set of likeliest ids with this probability (nucleus). Tokens only."""
+
+    def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
+        """Yield options of ids if there are none."""
+        yield from super().check(process, model)
+        for option in ("temperature", "top_k", "top_p") if process.space.data != "tokens" else ():
+            if getattr(self, option) != type(self).model_fields[option].default:
+                message = f'{option} applies to ids, but process "{process.name}" has no tokens'
+                yield Misfit(message, (option,), ("process",), code="no-effect")
+
+    def warps(self) -> bool:
+        """Whether ids are drawn with other probabilities than those of the model."""
+        return (self.temperature, self.top_k, self.top_p) != (1.0, None, 1.0)
+
+
+class TokenSteps(TokenSampler):
+    """A sampler that takes evenly spaced steps from t = 1 to t_min."""
+
+    steps: int = Field(128, ge=1, le=1_000_000)
+    """Steps; the model is called once more, at the end."""
+    t_min: float = Field(1e-3, ge=0, lt=1)
+    """Time of the last state; from there the sample is drawn clean."""
+
+
+class GaussianSampler(_ProcessSampler):
+    """A sampler through Gaussian noise on a grid of times."""
+
+    requires = "gaussian"
+    steps: int = Field(50, ge=1, le=1_000_000)
+    """K, the calls of the model; the last one predicts the clean sample."""
+    spacing: Literal["trailing", "leading", "linspace", "log-snr"] = "trailing"
+    """Times of the K calls. trailing: 1, 1 - 1/K .. 1/K. leading: ending at t_min, 1/K apart, without the time next to
+    1. linspace: even from 1 to t_min. log-snr: even in log alpha / (1 - alpha) from 1 to t_min."""
+    t_min: float = Field(1e-3, gt=0, lt=1)
+    """Time of the last call, except under trailing; from there the sample is drawn clean."""
+
+    def check(self, process: ProcessFacts, model: ModelFacts) -> Iterable[Misfit]:
+        """Yield unless the process adds Gaussian noise and the times fit."""
+        yield from super().check(process, model)
+        if self.spacing == "trailing":
+            yield from no_effect(self, ("t_min",), 'with spacing = "trailing"')
+        if self.spacing == "leading" and self.t_min * self.steps > 1 + 1e-9:
+            message = f"leading requires t_min <= 1 / steps, not t_min = {self.t_min} with steps = {self.steps}"
+            yield Misfit(message, ("t_min",), help=f"set t_min = {1 / self.steps:.2g}")
+
+
+def no_effect(spec: SamplerSpec, options: Iterable[str], where: str, fix: str | None = None) -> Iterable[Misfit]:
+    """Yield the options that are set although they have no effect."""
+    for option in options:
+        if getattr(spec, option) != type(spec).model_fields[option].default:
+            yield Misfit(f"{option} has no effect {where}", (option,), help=fix, code="no-effect")
