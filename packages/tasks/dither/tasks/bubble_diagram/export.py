@@ -108,18 +108,9 @@ EXPORTS: Final[dict[str, tuple[str, Callable[[Diagram], str]]]] = {
 def write_diagrams(
     diagrams: Iterable[Diagram], folder: Path, form: Export, numbers: Iterable[int] | None = None
 ) -> list[Path]:
-    """Write diagrams atomically into a folder: `plans.jsonl`, or one file per diagram.
+    """Write diagrams atomically: one file, or one per diagram named by `numbers` (0, 1, ...); return these files.
 
     HouseGAN++ also requires `list.txt` with one file name per line.
-
-    Args:
-        diagrams: Diagrams to write.
-        folder: Output folder.
-        form: Output format.
-        numbers: File names; by default 0, 1, ...
-
-    Returns:
-        The files with diagrams, in order.
     """
     suffix, text = EXPORTS[form]
     if form == "jsonl":

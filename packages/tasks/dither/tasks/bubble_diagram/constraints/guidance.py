@@ -161,12 +161,7 @@ def _width(rule: Count, slots: int) -> int:
 
 
 class CountProbability:
-    """Probability that a group of counts is met, by dynamic programming over rooms.
-
-    Args:
-        rules: The counts.
-        slots: Room slots.
-    """
+    """Probability that a group of counts is met, by dynamic programming over rooms."""
 
     def __init__(self, rules: Sequence[Count], slots: int) -> None:
         self.rules, self.slots = list(rules), slots
@@ -227,12 +222,7 @@ def _membership(size: int, *sets: frozenset[int]) -> Float[Tensor, "V sets"]:
 
 
 class AdjacencyProbability:
-    """Probability that one adjacency constraint is met; pairs of rooms are treated as independent.
-
-    Args:
-        rule: The adjacency.
-        slots: Room slots.
-    """
+    """Probability that one adjacency constraint is met; pairs of rooms are treated as independent."""
 
     def __init__(self, rule: Adjacency, slots: int) -> None:
         self.rule, self.slots = rule, slots
@@ -301,9 +291,6 @@ class RealisabilityProbability:
 
     Room types are not considered before the end, because counts cover them. Once all other tokens are decided, each
     possible id is decided exactly: 1 if there are boxes, 0 if there are none or the search gave up.
-
-    Args:
-        slots: Room slots.
     """
 
     def __init__(self, slots: int) -> None:

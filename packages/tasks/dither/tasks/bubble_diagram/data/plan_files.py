@@ -42,17 +42,7 @@ def prepare_files(
     duplicates: Duplicates,
     force: bool,
 ) -> str:
-    """Read, check and store the plans of a source, and return a report.
-
-    Args:
-        spec: Determines the destination.
-        source: File or folder.
-        form: Format, or auto.
-        options: Options of the readers.
-        valid: Share of the plans for validation.
-        test: Share for testing.
-        duplicates: Whether to drop isomorphic plans.
-        force: Replace plans that were prepared with other options.
+    """Read, check and store the plans of a source, and return a report. See `specs.PlanFiles` for the options.
 
     Raises:
         Refused: There are no files, no usable plans, or the destination holds something else.

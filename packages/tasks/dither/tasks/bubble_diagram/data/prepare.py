@@ -80,14 +80,7 @@ def rows_of(entries: Iterable[Entry]) -> RejectedRows:
 def prepare_plans(
     entries: Iterable[Entry], *, most: int, valid: float, test: float, duplicates: Duplicates = "drop"
 ) -> PreparedPlans:
-    """Check plans and divide them.
-
-    Args:
-        entries: Output of a format reader.
-        most: Room slots.
-        valid: Share of the plans for validation.
-        test: Share for testing.
-        duplicates: Whether to drop isomorphic plans.
+    """Reject invalid plans and duplicates, and divide the others; `valid` and `test` are shares of the plans.
 
     Raises:
         Refused: There is less than one plan for each split (`no-samples`).
@@ -157,16 +150,7 @@ def _overlaps(diagram: Diagram) -> Iterator[Fault]:
 
 
 def hold_out(plans: Plans, *, valid: float, test: float) -> PlanSplits:
-    """Divide plans independently of their order and names; isomorphic plans share a split.
-
-    Args:
-        plans: The plans.
-        valid: Share of the distinct plans for validation, above 0; at least one.
-        test: Share for testing; at least one, or none if it is 0.
-
-    Raises:
-        Refused: There are fewer distinct plans than splits.
-    """
+    """Divide plans independently of their order and names; isomorphic plans share a split. See `divide`."""
     return split_plans(plans, divide(plan_groups(plans), valid=valid, test=test))
 
 

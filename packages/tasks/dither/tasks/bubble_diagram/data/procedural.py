@@ -20,19 +20,7 @@ from ..plans import Plans
 from ..relations import GRID
 from ..vocabulary import LIVING, NODE_PAD, ROOM_COUNTS, ROOM_IDS, ROOMS
 
-__all__ = [
-    "BLOCK",
-    "LARGER_COUNTS",
-    "SHARED",
-    "assign_types",
-    "draw_counts",
-    "draw_room_programs",
-    "grow_living_rooms",
-    "make_plans",
-    "partition_outlines",
-    "shared_walls",
-    "well_shaped",
-]
+__all__ = ["make_plans"]
 
 BLOCK: Final = 512
 """Plans generated at once; a single plan costs as much as its block, about 0.1 s."""

@@ -26,9 +26,10 @@ __all__ = [
     "Fault",
     "ReadOptions",
     "RejectedPlan",
-    "Sort",
+    "box_faults",
     "diagram_of_boxes",
     "diagram_of_edges",
+    "edge_fault",
     "entry_of",
     "name_bedrooms",
     "path_not_found",
@@ -150,7 +151,7 @@ def diagram_of_boxes(types: Sequence[int], boxes: Any, name: str, options: ReadO
             *faults, Fault("boxes", f"expected 4 coordinates for each of {len(types)} rooms, got {actual}")
         )
     for room, box in enumerate(walls.tolist()):
-        faults += _box_faults(f"room {room} ({ROOMS[types[room]]})", box)
+        faults += box_faults(f"room {room} ({ROOMS[types[room]]})", box)
     if faults:
         raise RejectedPlan(*faults)
     return Diagram.from_boxes(types, [tuple(box) for box in np.rint(walls).astype(int).tolist()], name)
@@ -174,7 +175,9 @@ def diagram_of_edges(types: Sequence[int], edges: Any, name: str, options: ReadO
         raise RejectedPlan(*faults, Fault("edges", "an edge is [i, j, relation id]"))
     seen: dict[tuple[int, int], int] = {}
     for i, j, relation in rows.reshape(-1, 3).tolist():
-        fault = _edge_fault(i, j, relation, len(types))
+        fault = edge_fault(i, j, len(types))
+        if relation not in range(NO_EDGE):
+            fault = f"invalid relation {relation:g}, expected 0..{len(RELATIONS) - 1}"
         if fault is None and seen.setdefault((int(i), int(j)), int(relation)) != relation:
             fault = f"rooms {i:g} and {j:g} have two relations"
         faults += [Fault("edges", fault)] if fault else []
@@ -206,21 +209,21 @@ def _count_faults(rooms: int, most: int) -> Iterator[Fault]:
         yield Fault("rooms", f"{rooms} rooms, expected 2 to {most}")
 
 
-def _box_faults(room: str, box: list[float]) -> Iterator[Fault]:
+def box_faults(where: str, box: Sequence[float]) -> Iterator[Fault]:
+    """Yield what is wrong with the coordinates of a box."""
     text = f"[{', '.join(f'{wall:g}' for wall in box)}]"
     if not all(abs(wall) < _MAX_COORDINATE for wall in box):  # False for NaN
-        yield Fault("boxes", f"{room}: invalid coordinates {text}")
+        yield Fault("boxes", f"{where}: invalid coordinates {text}")
         return
     x0, y0, x1, y1 = (round(wall) for wall in box)
     if x0 >= x1 or y0 >= y1:
-        yield Fault("boxes", f"{room}: {text} is empty or inverted; expected x0 < x1 and y0 < y1")
+        yield Fault("boxes", f"{where}: {text} is empty or inverted; expected x0 < x1 and y0 < y1")
     elif min(x0, y0) < 0 or max(x1, y1) > GRID:
-        yield Fault("boxes", f"{room}: {text} exceeds the {GRID} x {GRID} grid")
+        yield Fault("boxes", f"{where}: {text} exceeds the {GRID} x {GRID} grid")
 
 
-def _edge_fault(i: float, j: float, relation: float, rooms: int) -> str | None:
-    if relation not in range(NO_EDGE):
-        return f"invalid relation {relation:g}, expected 0..{len(RELATIONS) - 1}"
+def edge_fault(i: float, j: float, rooms: int) -> str | None:
+    """Return what is wrong with the rooms of an edge."""
     if i not in range(rooms) or j not in range(rooms):
         return f"edge between rooms {i:g} and {j:g}, but rooms are numbered 0..{rooms - 1}"
     if i == j:

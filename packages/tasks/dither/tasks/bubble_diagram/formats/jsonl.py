@@ -18,9 +18,8 @@ from typing import Any
 from dither.registry.config.errors import Origin, Problem, Refused, nearest
 
 from ..plans import Diagram
-from ..relations import GRID
 from ..vocabulary import RELATIONS, ROOM_IDS, ROOMS
-from .common import Entry, Fault, RejectedPlan, entry_of, path_not_found
+from .common import Entry, Fault, RejectedPlan, box_faults, edge_fault, entry_of, path_not_found
 
 __all__ = ["find_file", "plan_line", "read_plans", "scan_plans"]
 
@@ -166,10 +165,8 @@ def _box_faults(boxes: Any, rooms: int) -> Iterator[Fault]:
     for room, box in enumerate(boxes):
         if not (isinstance(box, list) and len(box) == 4 and all(type(wall) is int for wall in box)):
             yield Fault("boxes", f"boxes[{room}]: expected 4 integers x0, y0, x1, y1, got {_short(box)}")
-        elif not all(0 <= wall <= GRID for wall in box):
-            yield Fault("boxes", f"boxes[{room}]: {_short(box)} exceeds the {GRID} x {GRID} grid")
-        elif box[0] >= box[2] or box[1] >= box[3]:
-            yield Fault("boxes", f"boxes[{room}]: {_short(box)} is empty or inverted; expected x0 < x1 and y0 < y1")
+        else:
+            yield from box_faults(f"boxes[{room}]", box)
 
 
 def _edge_faults(edges: Any, rooms: int) -> Iterator[Fault]:
@@ -185,12 +182,8 @@ def _edge_faults(edges: Any, rooms: int) -> Iterator[Fault]:
         i, j, relation = edge
         if relation not in RELATIONS:
             yield Fault("edges", f"{where}: unknown relation {_short(relation)}; {_suggestion(relation, RELATIONS)}")
-        if not (0 <= i < rooms and 0 <= j < rooms):
-            yield Fault("edges", f"{where}: rooms are numbered 0..{rooms - 1}, got {_short(edge)}")
-        elif i == j:
-            yield Fault("edges", f"{where}: room {i} is related to itself")
-        elif i > j:
-            yield Fault("edges", f"{where}: the smaller room number comes first, and relations cannot be reversed")
+        if fault := edge_fault(i, j, rooms):
+            yield Fault("edges", f"{where}: {fault}")
         elif (i, j) in seen:
             yield Fault("edges", f"{where}: rooms {i} and {j} already have a relation")
         seen.add((i, j))

@@ -25,17 +25,7 @@ from ..relations import GRID
 from ..vocabulary import ROOM_IDS
 from .common import Entry, Fault, ReadOptions, RejectedPlan, diagram_of_boxes, entry_of, name_bedrooms
 
-__all__ = [
-    "MSD_ROOMS",
-    "PIXELS_PER_METRE",
-    "RESPLAN_ROOMS",
-    "Stub",
-    "load_restricted",
-    "on_grid",
-    "outlines_of",
-    "read_msd",
-    "read_resplan",
-]
+__all__ = ["read_msd", "read_resplan"]
 
 RESPLAN_ROOMS: Final = {
     "living": "LivingRoom",

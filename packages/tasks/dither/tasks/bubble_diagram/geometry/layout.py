@@ -22,15 +22,7 @@ from ..plans import Diagram, encode
 from ..relations import NEAR, edges_of
 from ..vocabulary import INSIDE, LIVING, NO_EDGE, ROOMS, SURROUNDING, pair_index, pairs
 
-__all__ = [
-    "Separations",
-    "Wall",
-    "WallLinearProgram",
-    "choose_separations",
-    "place_rooms",
-    "preferred_sides",
-    "soft_constraints",
-]
+__all__ = ["choose_separations", "place_rooms", "preferred_sides", "soft_constraints"]
 
 _SIDES: Final = dict(zip(ROOMS, (84, 60, 44, 36, 46, 50, 46, 54, 50, 38, 34, 34, 32), strict=True))
 """Preferred side by room type, in pixels."""

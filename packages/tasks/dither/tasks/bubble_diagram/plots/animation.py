@@ -39,14 +39,7 @@ Layer = tuple[Shape, ...]
 
 @dataclass(frozen=True)
 class Animation:
-    """Frames of one size.
-
-    Attributes:
-        width: Width of a frame.
-        height: Height of a frame.
-        frames: Layers of each frame; all frames have the same number of layers.
-        seconds: Duration of each frame.
-    """
+    """Frames of one size, each a list of the same number of layers, and their durations."""
 
     width: float
     height: float
@@ -102,14 +95,7 @@ def _subsample(path: Int[np.ndarray, "T K L"], most: int) -> Int[np.ndarray, "t 
 
 
 class _SampleAnimation:
-    """One sample in an animation.
-
-    Args:
-        placement: Placement of the finished sample.
-        x: Left side of its cell.
-        y: Top side of its cell.
-        size: Side of its cell.
-    """
+    """One sample in a square cell of an animation."""
 
     def __init__(self, placement: Placement, x: float, y: float, size: float) -> None:
         self.diagram, self.corner, self.size = placement.diagram, (x, y), size

@@ -29,10 +29,8 @@ __all__ = [
     "draw_bubbles",
     "draw_diagram",
     "draw_gallery",
-    "draw_legend",
     "draw_room",
     "label_shapes",
-    "tag_of",
 ]
 
 INK: Final = "#2b2f36"
@@ -59,15 +57,7 @@ def tag_of(relation: int) -> str:
 
 
 class Scene:
-    """A placed diagram scaled into a rectangle of a page, with labels.
-
-    Args:
-        placement: The diagram and its boxes.
-        x: Left side of the rectangle.
-        y: Top side of the rectangle.
-        width: Width of the rectangle.
-        height: Height of the rectangle.
-    """
+    """A placed diagram scaled into a rectangle of a page, with labels."""
 
     def __init__(self, placement: Placement, x: float, y: float, width: float, height: float) -> None:
         self.placement, self.x, self.y, self.width = placement, x, y, width

@@ -28,16 +28,7 @@ _UPRIGHT: Final = 1.3
 
 @dataclass(frozen=True)
 class Label:
-    """A label in a picture.
-
-    Attributes:
-        x: Centre.
-        y: Centre.
-        size: Font size.
-        lines: Lines of text.
-        upright: Whether the text is rotated by 90 degrees.
-        spot: Point that the label refers to, if it is elsewhere.
-    """
+    """A label centred at (x, y), upright if rotated by 90 degrees. `spot` is the point it refers to, if elsewhere."""
 
     x: float
     y: float
@@ -55,14 +46,7 @@ class Label:
 
 
 class Surface:
-    """Visible room and occupancy of each cell.
-
-    Args:
-        width: Width of the picture.
-        height: Height of the picture.
-        boxes: Room boxes.
-        order: Rooms from bottom to top.
-    """
+    """Visible room and occupancy of each cell of a picture; `order` lists the rooms from bottom to top."""
 
     def __init__(self, width: float, height: float, boxes: Float[np.ndarray, "R 4"], order: Sequence[int]) -> None:
         self.boxes = boxes
@@ -73,12 +57,7 @@ class Surface:
             self.room[y0:y1, x0:x1] = room
 
     def place(self, texts: Sequence[tuple[str, ...]], sizes: Sequence[float]) -> list[Label]:
-        """Return the labels of all rooms and reserve their cells.
-
-        Args:
-            texts: Lines of text by room.
-            sizes: Font sizes, largest first.
-        """
+        """Return the labels of all rooms and reserve their cells; font sizes are tried in the given order."""
         labels: list[Label | None] = []
         for room, lines in enumerate(texts):
             label = self._on_room(room, Label(0, 0, 0, lines), sizes)

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from PIL.ImageFont import FreeTypeFont
 
 __all__ = [
-    "DASHES",
     "Line",
     "Page",
     "Rectangle",
