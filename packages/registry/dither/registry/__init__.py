@@ -1,4 +1,4 @@
-"""Hooks, names, spaces and records: what every plugin is written against. No torch at import."""
+"""Hooks, specs, spaces and records: the interface for plugins. No torch at import."""
 
 from .config.errors import Problem, Refused
 from .flow.spaces import Condition, FeatureSpace, Field, Group, Space, TokenSpace
