@@ -147,9 +147,7 @@ class MaskedRegion(_MaskedProcess):
 
     def facts(self, space: Space) -> ProcessFacts:
         """Return the facts that losses and samplers check."""
-        whole = self.mask in ("region", "block") and self.group is None
-        share = (self.ratio or 0.0) if whole else 0.0
-        return ProcessFacts(self.name, _features(self, space), "x0", "hidden", self.ratio is not None, share)
+        return ProcessFacts(self.name, _features(self, space), "x0", "hidden", self.ratio is not None)
 
     def build(self, space: Space) -> Process:
         """Return the process."""

@@ -319,10 +319,7 @@ RatioSums = tuple[Float[Tensor, " B"], Float[Tensor, " B"]]
 
 @runtime_checkable
 class SampledMetrics(Protocol):
-    """Metrics with confidence intervals: the engine adds `NAME_ci95`, half the width of a 95 % interval.
-
-    An interval is computed from the variance over samples, with all repeats of a sample as one.
-    """
+    """Metrics with 95 % confidence intervals over samples: the engine adds `NAME_ci95`, half the width."""
 
     def per_sample(self, clean: Clean, measured: Measured) -> Mapping[str, RatioSums]:
         """Return the terms of those metrics of `compute` that are ratios of two sums over samples."""
@@ -350,9 +347,9 @@ class Tracker(Protocol):
         """Open the destination, once and first.
 
         Args:
-            folder: The run directory; the tracker may write files into a folder of its own in it.
-            config: The resolved experiment, in plain values.
-            step: The last finished step: 0 for a new run, otherwise the step that the run resumes from.
+            folder: The run directory; the tracker may write into a folder of its own in it.
+            config: The resolved experiment as plain values.
+            step: The step that the run resumes from; 0 for a new run.
         """
         ...
 
@@ -395,10 +392,9 @@ class Task(Protocol):
         ...
 
     def baselines(self) -> dict[str, float]:
-        """Return metrics of trivial predictors on the validation split, as `metric/baseline`.
+        """Return metrics of trivial predictors on the validation split, as in `nats_per_graph/unigram`.
 
-        For example `nats_per_graph/unigram`, or `sample metric/baseline` for metrics of samples. The method may take a
-        `split` argument, for the baselines of the split that was evaluated last.
+        Names of metrics of samples start with `sample `. With a `split` argument, return those of that split.
         """
         ...
 

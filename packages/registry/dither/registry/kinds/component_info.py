@@ -20,7 +20,6 @@ class ProcessFacts:
         predict: Meaning of the raw output: posterior, plug-in, score; x0, eps, velocity.
         prior: The distribution at t = 1.
         timeless: Whether states are independent of time; see `TimelessProcess`.
-        hidden: Fraction of the positions that is masked as a whole in every sample; 0 where it varies.
         masked: Whether noise is added only to a mask's selection, next to values that stay clean.
     """
 
@@ -29,7 +28,6 @@ class ProcessFacts:
     predict: str
     prior: Literal["mask", "uniform", "frequencies", "gaussian", "hidden"]
     timeless: bool = False
-    hidden: float = 0.0
     masked: bool = False
 
 
