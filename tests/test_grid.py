@@ -1,6 +1,6 @@
-"""The grid: every task with every process, meaning of the raw output, schedule and loss that is registered.
+"""Every task with every registered process, prediction target, schedule, loss and sampler.
 
-A combination either trains and samples, or is refused when the experiment is checked: never by an error in between.
+A combination either trains and samples, or is rejected when the experiment is checked, never by a later error.
 """
 
 import itertools
@@ -18,38 +18,39 @@ from dither.registry import TokenSpace
 from dither.registry.plugins.manager import load_plugins
 
 TASKS = {"toy-features": ("regions", "features"), "toy-graph": ("graph", "tokens"), "toy-text": ("tokens", "tokens")}
-"""The embedding and the head of each."""
+"""Embedding and head of each task."""
 
 
 @cache
 def catalog():
-    """Our parts alone, and the toy tasks."""
+    """Our own components and the toy tasks."""
     ours = ["core-blocks", "embeddings", "engine", "losses", "processes", "tasks"]
     return load_plugins(ours, [Path(__file__).with_name("toy_tasks.py")]).catalog
 
 
-def meanings(field) -> tuple[str | None, ...]:
-    """The values of an option, or None where a part has no such option."""
+def choices(field) -> tuple[str | None, ...]:
+    """The values of an option; None for components without it."""
     return get_args(field.annotation) if field else (None,)
 
 
 @cache
 def processes() -> list[tuple[str, str | None]]:
-    """Every process under every meaning that it may give the raw output."""
-    found: list[tuple[str, str | None]] = []
-    for part in catalog().parts("process"):
-        found += [(part.spec.name, name) for name in meanings(part.spec.model_fields.get("predict"))]
-    return found
+    """Every process with each of its prediction targets."""
+    return [
+        (part.spec.name, predict)
+        for part in catalog().parts("process")
+        for predict in choices(part.spec.model_fields.get("predict"))
+    ]
 
 
 @cache
 def losses() -> list[dict[str, str]]:
-    """Every loss, on every target that it may have."""
-    found = []
-    for part in catalog().parts("loss"):
-        target = part.spec.model_fields.get("target")
-        found += [{"use": part.spec.name} | ({"target": name} if name else {}) for name in meanings(target)]
-    return found
+    """Every loss with each of its targets."""
+    return [
+        {"use": part.spec.name} | ({"target": target} if target else {})
+        for part in catalog().parts("loss")
+        for target in choices(part.spec.model_fields.get("target"))
+    ]
 
 
 def assemble(task: str, process: dict, loss: Any, **changes: Any) -> Experiment:
@@ -68,41 +69,41 @@ def assemble(task: str, process: dict, loss: Any, **changes: Any) -> Experiment:
     return Experiment.model_validate(tree, context={"catalog": catalog()})
 
 
-def combinations(task: str, process: str, meaning: str | None):
-    """Every schedule and loss with a process: the names and the experiment."""
-    options = {"predict": meaning} if meaning else {}
+def combinations(task: str, process: str, predict: str | None):
+    """Yield every schedule and loss with a process: their names and the experiment."""
+    options = {"predict": predict} if predict else {}
     for schedule, loss in itertools.product(catalog().names("schedule"), losses()):
         yield schedule, loss, assemble(task, {"use": process, "schedule": schedule, **options}, loss)
 
 
-def may_stand(task: str, process: str, meaning: str | None, loss: str) -> bool:
-    """Which combinations make sense, said here a second time."""
+def compatible(task: str, process: str, predict: str | None, loss: str) -> bool:
+    """Whether a combination is valid, by rules independent of the components."""
     features = task == "toy-features"
     if features != (process in ("gaussian", "masked-region")):
         return False
     if loss == "masked-ce":  # MDLM's closed form: an absorbing process and a model of the posterior
-        return process == "absorbing" and meaning == "posterior"
-    if loss == "poisson":  # of what is said of x0
-        return features and meaning in (None, "x0")
+        return process == "absorbing" and predict == "posterior"
+    if loss == "poisson":  # a likelihood of x0
+        return features and predict in (None, "x0")
     return features == (loss in ("mse", "huber"))
 
 
 @pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize(("process", "meaning"), processes())
-def test_a_combination_works_or_is_refused_beforehand(task, process, meaning):
+@pytest.mark.parametrize(("process", "predict"), processes())
+def test_combinations_train_or_are_rejected(task, process, predict):
     torch.manual_seed(0)
-    for schedule, loss, experiment in combinations(task, process, meaning):
+    for schedule, loss, experiment in combinations(task, process, predict):
         misfits = list(experiment.check())
-        where = f"{task}, {process} {meaning}, {schedule}, {loss}"
-        assert bool(misfits) != may_stand(task, process, meaning, loss["use"]), f"{where}: {misfits}"
+        where = f"{task}, {process} {predict}, {schedule}, {loss}"
+        assert bool(misfits) != compatible(task, process, predict, loss["use"]), f"{where}: {misfits}"
         if misfits:
             assert all(misfit.message and misfit.path[0] in Experiment.model_fields for misfit in misfits), where
         else:
-            trains(Diffusion.build(experiment), where)
+            check_training(Diffusion.build(experiment), where)
 
 
-def trains(system: Diffusion, where: str) -> None:
-    """Three steps, then samples."""
+def check_training(system: Diffusion, where: str) -> None:
+    """Train for three steps and sample."""
     optimizer = torch.optim.AdamW(system.model.parameters(), 1e-2)
     head = [parameter for parameter in system.model.head.parameters()]
     before = [parameter.detach().clone() for parameter in head]
@@ -114,30 +115,32 @@ def trains(system: Diffusion, where: str) -> None:
         loss.backward()
         assert all(p.grad is not None and p.grad.isfinite().all() for p in head), f"{where}: gradient of the head"
         optimizer.step()
-    assert any(not torch.equal(old, new) for old, new in zip(before, head, strict=True)), f"{where}: the head stays"
+    assert any(not torch.equal(old, new) for old, new in zip(before, head, strict=True)), (
+        f"{where}: the head is unchanged"
+    )
     like = system.task.like(4, 0)
-    fits(draw(system, like, seed=0), like, system.process.space, where)
+    check_samples(draw(system, like, seed=0), like, system.process.space, where)
 
 
-def fits(x: torch.Tensor, like, space, where: str) -> None:
+def check_samples(x: torch.Tensor, like, space, where: str) -> None:
     assert x.shape == like.x0.shape, where
-    assert torch.equal(x[like.fixed], like.x0[like.fixed]), f"{where}: fixed values have changed"
+    assert torch.equal(x[like.fixed], like.x0[like.fixed]), f"{where}: fixed values changed"
     if isinstance(space, TokenSpace):
-        allowed = space.clean().expand(*x.shape, -1).gather(-1, x[..., None])[..., 0]
-        assert allowed[~like.fixed].all(), f"{where}: MASK, PAD or an id outside the vocabulary is drawn"
+        clean = space.clean().expand(*x.shape, -1).gather(-1, x[..., None])[..., 0]
+        assert clean[~like.fixed].all(), f"{where}: MASK, PAD or an id outside the vocabulary was drawn"
     else:
         assert x.isfinite().all(), f"{where}: a value is not finite"
 
 
-def test_no_combination_vanishes():
+def test_number_of_combinations():
     """Counted by hand: 11 schedules; on features 4 with 4 losses, 2 with 1; on tokens, twice, 9 with 1, 1 with 2, 1
     with 1.
     """
     schedules = len(catalog().names("schedule"))
-    every = list(itertools.product(TASKS, processes(), losses()))
-    ran = sum(may_stand(task, *process, loss["use"]) for task, process, loss in every)
-    assert schedules * ran == 11 * (4 * 4 + 2 + 2 * (9 + 2 + 1)) == 462
-    assert schedules * len(every) == 11 * 3 * 13 * 9 == 3861
+    combined = list(itertools.product(TASKS, processes(), losses()))
+    valid = sum(compatible(task, *process, loss["use"]) for task, process, loss in combined)
+    assert schedules * valid == 11 * (4 * 4 + 2 + 2 * (9 + 2 + 1)) == 462
+    assert schedules * len(combined) == 11 * 3 * 13 * 9 == 3861
 
 
 SAMPLERS = {
@@ -162,16 +165,16 @@ def test_every_sampler_is_in_the_grid():
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_samplers_walk_every_process_that_they_accept(sampler):
+def test_samplers_work_with_every_compatible_process(sampler):
     torch.manual_seed(0)
-    walked = []
-    for task, (process, meaning), block_size in itertools.product(TASKS, processes(), (None, 2)):
+    sampled = []
+    for task, (process, predict), block_size in itertools.product(TASKS, processes(), (None, 2)):
         loss = "mse" if task == "toy-features" else "score-entropy"
-        options = {"use": process} | ({"predict": meaning} if meaning else {})
+        options = {"use": process} | ({"predict": predict} if predict else {})
         experiment = assemble(task, options, loss, sampler={"use": sampler, **SAMPLERS[sampler]})
         model = experiment.model.model_copy(update={"block_size": block_size})
         experiment = experiment.model_copy(update={"model": model})
-        where = f"{task}, {process} {meaning}, {sampler}, block_size {block_size}"
+        where = f"{task}, {process} {predict}, {sampler}, block_size {block_size}"
         if list(experiment.check()):
             continue
         system = Diffusion.build(experiment)
@@ -179,13 +182,13 @@ def test_samplers_walk_every_process_that_they_accept(sampler):
             for parameter in system.model.parameters():
                 parameter.add_(torch.randn_like(parameter), alpha=0.1)
         like = system.task.like(4, 0)
-        fits(draw(system, like, seed=1), like, system.process.space, where)
-        walked.append(where)
-    # With and without block_size: 4 on features, 9 on graphs, but on text 9 without: there a model with block_size is
-    # trained in blocks, which only "blocks" draws. What unmasks: absorbing, 3 meanings.
+        check_samples(draw(system, like, seed=1), like, system.process.space, where)
+        sampled.append(where)
+    # With and without block_size: 4 for features, 9 for graphs, but for text only 9 without: a text model with
+    # block_size is trained in blocks, which only "blocks" samples. Unmasking: absorbing with 3 targets.
     tokens, masks = {"analytic", "euler", "predictor-corrector"}, {"first-hitting", "guided", "ordered", "remdm"}
-    # Through Gaussian noise, 3 meanings; masked-region hides.
+    # Gaussian noise with 3 targets; masked-region masks.
     noise = dict.fromkeys(("ddim", "dpm-solver", "repaint"), 6) | {"ordered-regions": 2}
     expected = {"ancestral": 8 + 27, "blocks": 9} | dict.fromkeys(tokens, 27) | dict.fromkeys(masks, 9)
     expected |= noise
-    assert len(walked) == expected[sampler]
+    assert len(sampled) == expected[sampler]
