@@ -92,3 +92,11 @@ def test_a_query_without_keys_returns_zeros():
     assert y.isfinite().all()
     assert (y[1, :, 5] == 0).all()
     assert (y[1, :, 4] != 0).all()
+
+
+def test_without_the_private_kernel_of_torch(monkeypatch):
+    inputs = parts(dtype=torch.float64)
+    expected = values_and_gradients(tiled_attention, inputs, None)
+    monkeypatch.setattr(tiled, "FUSED_SOFTMAX_BACKWARD", None)
+    for one, other in zip(values_and_gradients(tiled_attention, inputs, None), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
