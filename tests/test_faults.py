@@ -12,7 +12,7 @@ import pytest
 
 from dither.engine.cli import main
 from dither.engine.files.checksums import with_checksum
-from dither.engine.runs.signals import heeded
+from dither.engine.runs.signals import stop_signals
 
 ROOT = Path(__file__).parents[1]
 QUICK = str(ROOT / "experiments/bubble_diagram/quick.toml")
@@ -167,7 +167,7 @@ def test_sigterm_during_torch_import_exits_75(tmp_path):
     (tmp_path / "late.py").write_text(KILLED)
     done = python(SIGNALS + "with stop_on_signals():\n    import torch", tmp_path)
     assert (done.returncode, done.stdout) == (75, "")
-    assert done.stderr == "stopped by SIGTERM; nothing is lost, the same command begins again\n"
+    assert done.stderr == "stopped by SIGTERM; nothing is lost, repeat the command to continue\n"
 
 
 def test_sigterm_during_other_imports_raises(tmp_path):
@@ -216,14 +216,14 @@ def test_a_process_that_hangs_at_exit_ends_at_the_next_signal(tmp_path, hangs, l
             assert process.wait(5) == 3
         finally:
             process.kill()
-        assert process.stderr.read() == b"SIGTERM after the end: ended at once\n"
+        assert process.stderr.read() == b"SIGTERM after the end: ended immediately\n"
 
 
 def test_main_registers_the_exit_code(monkeypatch):
     codes = []
     monkeypatch.setattr("dither.engine.runs.signals._watch_end", codes.append)
     monkeypatch.setattr("dither.engine.cli.atexit.register", lambda function: None)
-    former = {number: signal.getsignal(number) for number in heeded()}
+    former = {number: signal.getsignal(number) for number in stop_signals()}
     monkeypatch.setattr(sys, "argv", ["dither", "validate", "none-such.toml"])
     try:
         assert main() == 2

@@ -1,11 +1,10 @@
-"""Diffusion transformers assembled from named parts: `load` gives back what was trained.
+"""Diffusion transformers assembled from named components.
 
     import dither
     system = dither.load("runs/20260101T120000Z-abc123")
     samples = dither.draw(system, system.task.like(4, seed=0), seed=0)
 
-dither comes in several distributions, and others may add to it; each brings a folder `dither`, and all of these are one
-package. Importing it imports none of them.
+Several distributions, ours and third parties', share this package. Importing it imports none of them.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ __all__ = ["draw", "load"]
 
 
 class Folders(list[str]):
-    """Where the packages lie: in every folder `dither` on sys.path as it is now, as if this file were not there."""
+    """Every folder `dither` on sys.path, as in a namespace package."""
 
     def __iter__(self) -> Iterator[str]:
-        """Look for them again, for somebody may have added to sys.path."""
+        """Search again, as sys.path may have changed."""
         return iter(extend_path(self[:], __name__))
 
 
@@ -32,7 +31,7 @@ __path__ = Folders(__path__)
 
 
 def __getattr__(name: str) -> Any:
-    """Import the engine, and torch, for those who ask."""
+    """Import the engine, and torch, on first use."""
     if name in __all__:
         from . import engine
 

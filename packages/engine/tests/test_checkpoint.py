@@ -115,7 +115,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 @pytest.mark.parametrize("name", FILES)
-def test_a_damaged_checkpoint_is_named_and_the_older_one_is_used(store, name, damage):
+def test_a_damaged_checkpoint_is_skipped(store, name, damage):
     old, new = store.save(1, contents(1)), store.save(2, contents(2))
     damage(new / name)
     found, damaged = store.newest()
@@ -131,7 +131,7 @@ def test_a_damaged_checkpoint_is_named_and_the_older_one_is_used(store, name, da
     store.save(2, contents(2))
 
 
-def test_none_intact_is_an_error_that_names_all(store):
+def test_no_intact_checkpoint_is_an_error(store):
     for step in (1, 2):
         flip(store.save(step, contents(step)) / "model.safetensors")
     with pytest.raises(Damaged) as caught:
@@ -174,7 +174,7 @@ def test_folders_of_others_do_no_harm_and_stray_pieces_do(store):
 
 
 @pytest.mark.parametrize("moment", range(7))
-def test_a_write_that_breaks_off_leaves_what_was_there(store, monkeypatch, moment):
+def test_an_interrupted_write_keeps_earlier_checkpoints(store, monkeypatch, moment):
     """Whichever call to the disk fails, there is no second checkpoint, and no rest of one."""
     first = store.save(1, contents(1))
     calls = iter(range(100))
@@ -195,7 +195,7 @@ def test_a_write_that_breaks_off_leaves_what_was_there(store, monkeypatch, momen
     assert [path.name for path in store.folder.iterdir()] == ["step-00000001"]
 
 
-def test_everything_is_on_disk_before_the_name(store, monkeypatch):
+def test_files_are_flushed_before_the_rename(store, monkeypatch):
     seen = []
     sync, rename = module.fsync, module.Path.rename
     monkeypatch.setattr(module, "fsync", lambda path: seen.append(path.name) or sync(path))
@@ -216,7 +216,7 @@ def test_a_write_that_was_killed_is_cleared_away(store):
     assert [path.name for path in store.folder.iterdir()] == ["step-00000001"]
 
 
-def test_too_little_space_is_said_beforehand(store, monkeypatch):
+def test_free_space_is_checked_first(store, monkeypatch):
     store.save(1, contents())
     monkeypatch.setattr(module.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 90, 10))
     with pytest.raises(OSError, match=r"needs .* bytes, 10 are free") as caught:
@@ -224,7 +224,7 @@ def test_too_little_space_is_said_beforehand(store, monkeypatch):
     assert caught.value.errno == errno.ENOSPC
 
 
-def test_safetensors_errors_of_the_disk_become_os_errors(store, monkeypatch):
+def test_safetensors_disk_errors_become_os_errors(store, monkeypatch):
     def full(*arguments):
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
@@ -285,7 +285,7 @@ def test_any_optimizer_goes_on_as_if_never_stored(store, make):
         assert all(torch.equal(torch.as_tensor(v), torch.as_tensor(two["state"][index][k])) for k, v in state.items())
 
 
-def test_state_that_is_no_plain_value_is_an_error():
+def test_state_that_json_cannot_hold_is_an_error():
     optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1)
     optimizer.param_groups[0]["function"] = print
     with pytest.raises(TypeError, match="function"):

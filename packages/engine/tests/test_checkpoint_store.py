@@ -254,7 +254,7 @@ def test_every_bit_of_a_manifest_counts(tmp_path):
 
 
 @pytest.mark.parametrize("much", [0, 10**9])
-def test_every_file_that_changed_is_named_read_beside_each_other_or_not(tmp_path, monkeypatch, much):
+def test_every_changed_file_is_named(tmp_path, monkeypatch, much):
     monkeypatch.setattr(intact, "PARALLEL_FROM", much)
     path = Checkpoints(tmp_path / "c").save(1, contents(1))
     assert intact.verify(path) is None

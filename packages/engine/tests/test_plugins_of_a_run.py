@@ -46,7 +46,7 @@ def finished(load_path, tmp_path, console, **more):
     return code, next(iter(runs.iterdir())) if runs.exists() else None
 
 
-def test_a_hook_that_raises_is_named_and_the_run_ends_with_what_was_saved(watch, tmp_path, console):
+def test_a_failing_hook_ends_the_run(watch, tmp_path, console):
     code, directory = finished(watch(6), tmp_path, console)
     text = console.export_text()
     assert code == FAILED
@@ -57,13 +57,13 @@ def test_a_hook_that_raises_is_named_and_the_run_ends_with_what_was_saved(watch,
     assert (directory / "checkpoints").is_dir()
 
 
-def test_under_warn_once_the_run_goes_on_without_it(watch, tmp_path, console):
+def test_warn_once_disables_a_failing_hook(watch, tmp_path, console):
     code, _ = finished(watch(2, '[plugins]\non_observer_error = "warn-once"\n'), tmp_path, console)
     assert code == DONE
     assert console.export_text().count("its hooks are not called again") == 1
 
 
-def test_the_manifest_names_parts_and_the_plugins_used(watch, tmp_path, console):
+def test_the_manifest_records_components_and_plugins(watch, tmp_path, console):
     _, directory = finished(watch(99), tmp_path, console)
     manifest = json.loads((directory / "manifest.json").read_text())
     assert set(manifest["plugins"]) == {"toy-plugin", "watch", "engine"}
@@ -95,7 +95,7 @@ def changed_manifest(directory, change):
         ),
     ],
 )
-def test_a_run_goes_on_with_the_parts_it_was_started_with(experiment_file, tmp_path, console, change, message):
+def test_changed_components_refuse_a_resume(experiment_file, tmp_path, console, change, message):
     _, directory = finished(experiment_file, tmp_path, console)
     changed_manifest(directory, change)
     longer = load_experiment(directory / "resolved.toml", ["train.steps=8"])
@@ -109,7 +109,7 @@ def test_a_run_goes_on_with_the_parts_it_was_started_with(experiment_file, tmp_p
     assert message in " ".join(console.export_text().split())
 
 
-def test_an_option_that_is_new_since_a_run_was_started_is_named(experiment_file, tmp_path, console):
+def test_new_options_are_listed(experiment_file, tmp_path, console):
     _, directory = finished(experiment_file, tmp_path, console)
     changed_manifest(directory, lambda m: m["parts"]["train.optimizer"].update(options="sha256:0"))
     path = directory / "resolved.toml"
@@ -122,7 +122,7 @@ def test_an_option_that_is_new_since_a_run_was_started_is_named(experiment_file,
     assert run(before, tmp_path, resume=directory, console=console, accept_changes=True) == DONE
 
 
-def test_another_rev_is_refused_by_its_pin(experiment_file, tmp_path, console):
+def test_another_revision_is_refused(experiment_file, tmp_path, console):
     _, directory = finished(experiment_file, tmp_path, console)
     copy = directory / "plugins" / "toy_plugin.py"
     copy.write_text(
@@ -135,7 +135,7 @@ def test_another_rev_is_refused_by_its_pin(experiment_file, tmp_path, console):
     assert info.value.codes == ["revision-mismatch"]
 
 
-def test_a_plugin_file_from_elsewhere_must_be_named_on_the_command_line(experiment_file, tmp_path):
+def test_an_external_plugin_file_must_be_selected(experiment_file, tmp_path):
     other = tmp_path / "other.py"
     other.write_text(WATCH.replace("FAIL", "3"))
     named = experiment_file.read_text().replace('["toy_plugin.py"]', '["toy_plugin.py", "../other.py", "none.py"]')

@@ -34,7 +34,7 @@ def blind(monkeypatch):
     return blinded
 
 
-def test_a_split_in_which_nothing_is_hidden_is_said_once(load, blind, tmp_path, console):
+def test_a_split_without_targets_is_reported_once(load, blind, tmp_path, console):
     loaded = load("train.steps=14")
     blind(loaded.experiment, "valid")
     assert run(loaded, tmp_path / "runs", ["test"], console=console) == 0
@@ -44,7 +44,7 @@ def test_a_split_in_which_nothing_is_hidden_is_said_once(load, blind, tmp_path, 
 
 
 @pytest.mark.parametrize("splits", [(), ("train",), ("valid",), ("train", "valid")])
-def test_it_is_said_of_each_split_for_itself(load, blind, splits):
+def test_each_split_is_reported(load, blind, splits):
     experiment = blind(load().experiment, *splits)
     lines = list(data_warnings(experiment, Diffusion.build(experiment)))
     assert [split for line in lines for split in ("train", "valid") if f"samples of the {split} split" in line] == [
@@ -52,14 +52,14 @@ def test_it_is_said_of_each_split_for_itself(load, blind, splits):
     ]
 
 
-def test_every_sample_of_an_evaluation_is_looked_at(load, blind):
+def test_has_targets_covers_all_samples(load, blind):
     system = Diffusion.build(blind(load().experiment, "valid", but=12))
     assert has_targets(system, 13, 4)
     assert not has_targets(system, 12, 4), "the last one is out of reach"
     assert has_targets(system, 12, 4, split="train")
 
 
-def test_looking_changes_no_figure(load):
+def test_has_targets_does_not_change_metrics(load):
     system = Diffusion.build(load("model.dropout=0.5").experiment)
     before = evaluate(system, 13, 4)
     assert has_targets(system, 13, 4)
@@ -67,7 +67,7 @@ def test_looking_changes_no_figure(load):
     assert system.training
 
 
-def test_what_a_task_says_comes_first(load, blind):
+def test_warnings_of_the_task_come_first(load, blind):
     experiment = blind(load().experiment, "valid")
     system = Diffusion.build(experiment)
     system.task.data_warnings = lambda: ["24 of 41 were left out"]

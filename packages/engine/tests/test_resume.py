@@ -203,7 +203,7 @@ def test_killed_before_the_first_checkpoint(start, go_on, whole, monkeypatch, ru
     assert fingerprint(directory) == whole
 
 
-def test_a_damaged_newest_checkpoint_is_named_and_done_again(start, go_on, whole, console):
+def test_a_damaged_newest_checkpoint_is_repeated(start, go_on, whole, console):
     _, directory = start(*CHANGES)
     weights = directory / "checkpoints" / "step-00000020" / "model.safetensors"
     data = bytearray(weights.read_bytes())
@@ -231,7 +231,7 @@ def test_a_finished_run_may_be_made_longer(start, go_on, console):
     assert (directory / "checkpoints" / "step-00000023").is_dir()
 
 
-def test_a_run_that_lost_all_its_checkpoints_does_not_begin_anew(start, go_on, stop_after, whole, console):
+def test_a_run_without_its_checkpoints_does_not_restart(start, go_on, stop_after, whole, console):
     _, ended = start(*CHANGES)
     stop_after(33)
     code, stopped = start(*CHANGES)
@@ -262,7 +262,7 @@ def test_a_run_that_lost_all_its_checkpoints_does_not_begin_anew(start, go_on, s
         (False, [None, "9", 9.5, 4], [None], False, False),
     ],
 )
-def test_what_shows_that_there_was_a_checkpoint(tmp_path, late, lines, resumed, summary, lost):
+def test_signs_of_lost_checkpoints(tmp_path, late, lines, resumed, summary, lost):
     text = tomlkit.dumps({"train": {"checkpoint_every": 5, "async_save": late}})
     (tmp_path / "resolved.toml").write_text(text)
     written = [json.dumps({"step": step, "kind": "train"}) for step in lines]

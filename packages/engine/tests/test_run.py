@@ -274,4 +274,4 @@ def test_signals(experiment_file, tmp_path):
     _, err = process.communicate(timeout=60)
     assert time.monotonic() - began < 20
     assert process.returncode == 128 + signal.SIGINT
-    assert "SIGINT again: ended at once" in err
+    assert "SIGINT again: ended immediately" in err

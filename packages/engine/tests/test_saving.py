@@ -131,7 +131,7 @@ def test_every_so_many_steps_and_the_best_stay(start):
     assert evaluate_run(path, "best")["loss"] == json.loads((path / "scores.json").read_text())["evaluations"][0][1]
 
 
-def test_patience_ends_a_run_and_resuming_it_changes_nothing(start, go_on, console):
+def test_early_stopping_and_resuming(start, go_on, console):
     changes = ("evaluate.better='higher'", "evaluate.every=3", "evaluate.patience=2", "train.keep_best=true")
     code, path = start(*changes)
     assert code == 0

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from dither.engine.runs import signals
 from dither.engine.runs.progress import ProgressDisplay, Screen
-from dither.engine.runs.signals import SIGNALS, heeded, stop_on_signals
+from dither.engine.runs.signals import SIGNALS, stop_on_signals, stop_signals
 
 ON_TERMINAL = """
 import fcntl, signal, sys, termios
@@ -54,9 +54,9 @@ def test_every_signal_asks_a_run_to_stop_and_handlers_are_put_back(number, ended
 
 
 def test_nohup_stays_as_it_is(ended):
-    assert set(heeded()) == set(SIGNALS)
+    assert set(stop_signals()) == set(SIGNALS)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    assert set(SIGNALS) - set(heeded()) == {signal.SIGHUP}
+    assert set(SIGNALS) - set(stop_signals()) == {signal.SIGHUP}
     with stop_on_signals() as stop:
         signal.raise_signal(signal.SIGHUP)
     assert stop.requested is None

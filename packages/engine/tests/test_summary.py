@@ -6,7 +6,7 @@ from dither.engine.reports.metrics import baselines_of
 from dither.engine.runs.summary import show_metrics
 
 
-def test_the_noise_floor_of_a_figure_stands_beside_it(console):
+def test_noise_floors_are_shown(console):
     figures = {"sample": {"js": 0.25, "level": 1.0, "js_floor": 0.125, "ground_floor": 7.0}}
     show_metrics(console, {"figures": figures, "baselines": {"js/real": 0.5, "other/real": 3.0}})
     lines = [" ".join(line.split()) for line in console.export_text().splitlines()]
@@ -19,7 +19,7 @@ def test_the_noise_floor_of_a_figure_stands_beside_it(console):
     ]
 
 
-def test_samples_stand_beside_baselines_of_their_own(console):
+def test_samples_have_their_own_baselines(console):
     figures = {"valid": {"auc": 0.75, "r": 0.5}, "sample": {"auc": 0.625, "r": 0.25}}
     baselines = {"auc/mean": 0.5, "r/mean": 0.0, "sample auc/mean": 0.375, "sample gain/mean": 1.0}
     show_metrics(console, {"figures": figures, "baselines": baselines})
@@ -35,7 +35,7 @@ def test_samples_stand_beside_baselines_of_their_own(console):
     assert baselines_of(record, "valid")["auc"] == {"mean": 0.5}
 
 
-def test_an_interval_stands_behind_its_figure(console):
+def test_intervals_are_shown(console):
     show_metrics(console, {"figures": {"valid": {"nats": 3.0, "nats_ci95": 0.25}}, "baselines": {"nats/unigram": 4.0}})
     assert [" ".join(line.split()) for line in console.export_text().splitlines()][1:] == [
         "valid nats 3 ± 0.25 unigram 4"

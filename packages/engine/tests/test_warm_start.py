@@ -38,7 +38,7 @@ def test_a_run_begins_with_the_averaged_weights_of_another(start):
         assert torch.equal(tensor, weights(first)[name])
 
 
-def test_frozen_weights_stay_and_the_others_move(start):
+def test_frozen_weights_do_not_change(start):
     first = start()
     names = sorted(weights(first))
     second = start(f"train.start_from={first}", f"train.freeze=['{names[0]}']")
@@ -46,7 +46,7 @@ def test_frozen_weights_stay_and_the_others_move(start):
     assert any(not torch.equal(weights(second, "model")[name], weights(first)[name]) for name in names[1:])
 
 
-def test_every_weight_that_does_not_fit_is_named(tmp_path):
+def test_weights_that_do_not_match_are_listed(tmp_path):
     model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
     given = {"0.weight": torch.ones(3, 2), "0.bias": torch.ones(4), "2.weight": torch.ones(1)}
     save_file(given, tmp_path / "x.safetensors")
@@ -64,7 +64,7 @@ def test_every_weight_that_does_not_fit_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("worst", [float("nan"), float("inf"), 1e300])
-def test_weights_that_are_no_numbers_are_named_with_their_file(tmp_path, worst):
+def test_non_finite_weights_are_refused(tmp_path, worst):
     """1e300 is a number in the file, and none in the precision of the model."""
     model, path = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)), tmp_path / "x.safetensors"
     good = {name: torch.ones_like(weight) for name, weight in model.state_dict().items()}
@@ -85,7 +85,7 @@ def test_weights_that_are_no_numbers_are_named_with_their_file(tmp_path, worst):
 
 
 @pytest.mark.parametrize("worst", [None, "nan"])
-def test_a_run_from_weights_that_are_no_numbers_leaves_no_directory(start, load, tmp_path, console, worst):
+def test_a_refused_start_leaves_no_directory(start, load, tmp_path, console, worst):
     first = start("train.steps=1")
     path = tmp_path / "x.safetensors"
     given = weights(first, "model", 1)
@@ -115,7 +115,7 @@ def flip(path):
 
 
 @pytest.mark.parametrize("named", ["", "weights.safetensors"])
-def test_an_export_that_was_damaged_is_told_and_not_begun_with(exported, load, tmp_path, console, named):
+def test_a_damaged_export_is_refused(exported, load, tmp_path, console, named):
     folder, _ = exported
     given, others = f"train.start_from={folder / named}", tmp_path / "others"
     assert run(load("train.steps=0", given), others, [], console=console) == 0
@@ -128,7 +128,7 @@ def test_an_export_that_was_damaged_is_told_and_not_begun_with(exported, load, t
     )
 
 
-def test_a_file_of_a_damaged_checkpoint_is_told_and_one_from_elsewhere_is_taken(exported, tmp_path):
+def test_files_of_a_damaged_checkpoint_are_refused(exported, tmp_path):
     _, directory = exported
     checkpoint = directory / "checkpoints/step-00000001"
     model = nn.Linear(1, 1)
@@ -142,7 +142,7 @@ def test_a_file_of_a_damaged_checkpoint_is_told_and_one_from_elsewhere_is_taken(
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no tensors in here"])
-def test_a_file_that_holds_no_weights_is_refused(tmp_path, content):
+def test_a_file_without_weights_is_refused(tmp_path, content):
     path = tmp_path / "x.safetensors"
     if content is not None:
         path.write_bytes(content)
@@ -153,13 +153,13 @@ def test_a_file_that_holds_no_weights_is_refused(tmp_path, content):
         start_from(nn.Linear(1, 1), path, partial=True)
 
 
-def test_a_pattern_without_a_weight_is_refused_with_the_nearest():
+def test_a_pattern_without_match_suggests_a_name():
     with pytest.raises(Refused) as refused:
         freeze(nn.Linear(2, 2), ["weigth", "*"])
     assert [p.help for p in refused.value.problems] == ['did you mean "weight"?', None]
 
 
-def test_a_trace_is_written_on_request_and_changes_nothing(start):
+def test_profiling_writes_a_trace_and_changes_nothing(start):
     plain, traced = start(), start(profile=True)
     trace = json.loads((traced / "profile" / "trace.json").read_text())
     names = {event.get("name") for event in trace["traceEvents"]}
@@ -169,7 +169,7 @@ def test_a_trace_is_written_on_request_and_changes_nothing(start):
     assert (plain / "metrics.jsonl").read_bytes() == (traced / "metrics.jsonl").read_bytes()
 
 
-def test_metrics_that_lost_lines_are_told_of(start, load, tmp_path, console):
+def test_lost_metrics_are_reported(start, load, tmp_path, console):
     path = start()
     whole = (path / "metrics.jsonl").read_bytes()
     (path / "metrics.jsonl").write_bytes(whole[: len(whole) // 3])

@@ -1,4 +1,4 @@
-"""Assembles experiments from names and runs them. No torch at import."""
+"""Assemble experiments from named components and run them. No torch at import."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Experiment", "Loaded", "draw", "load", "load_experiment"]
 
-PLACES = {
+MODULES = {
     "Experiment": "config.experiment",
     "Loaded": "config.load_experiment",
     "load_experiment": "config.load_experiment",
@@ -23,7 +23,7 @@ PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import pydantic, the registry and torch only for those who ask; the help of the command line does not."""
+    """Import pydantic, the registry and torch on first use, so that `dither --help` is fast."""
     if name in __all__:
-        return getattr(import_module(f".{PLACES[name]}", __name__), name)
+        return getattr(import_module(f".{MODULES[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -223,7 +223,7 @@ def test_a_signal_stops_every_point_and_resume_runs_the_unfinished(begin, consol
 
 def test_sighup_counts_once(console, monkeypatch):
     pool = scheduler._Pool(PointList([]), 1, (), True, console)
-    monkeypatch.setattr(scheduler, "heeded", lambda: SIGNALS)  # also if the tests run under nohup
+    monkeypatch.setattr(scheduler, "stop_signals", lambda: SIGNALS)  # also if the tests run under nohup
     with scheduler._signals(pool):
         signal.raise_signal(signal.SIGHUP)
         signal.raise_signal(signal.SIGHUP)

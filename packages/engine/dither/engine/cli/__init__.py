@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> 
         arguments: As sys.argv[1:], the default.
         verb: The command if the first argument is none.
     """
-    from ..runs.signals import STOPPED, Stopped, broken_off, stop_on_signals
+    from ..runs.signals import STOPPED, Stopped, interruption_message, stop_on_signals
 
     if arguments is None:  # skip garbage collection of everything imported when this process exits
         atexit.register(gc.freeze)
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> 
             return stop.code
     except Stopped as stopped:
         with suppress(OSError):  # the terminal may be closed
-            print(broken_off(stopped), file=sys.stderr)  # noqa: T201
+            print(interruption_message(stopped), file=sys.stderr)  # noqa: T201
         return STOPPED
 
 

@@ -92,7 +92,7 @@ def reject_escaping_links(run: Path, alternative: str) -> None:
     """Refuse to write into a run directory that contains symbolic links to somewhere else.
 
     Args:
-        run: The run directory, perhaps made by someone else.
+        run: The run directory, perhaps from another machine.
         alternative: Help text for users who want the link.
 
     Raises:

@@ -12,32 +12,32 @@ __all__ = ["Search", "Sweep"]
 
 
 class Search(Options):
-    """A search with Optuna, which chooses each point by what the former ones gave."""
+    """A search with Optuna, which proposes each point from the results of earlier ones."""
 
     trials: int = Field(20, ge=1, le=100_000)
-    """Points in all, over every process that takes part."""
+    """Total number of points, over all processes."""
     metric: str = Field("valid/loss", pattern=r"[a-z]+/.+")
-    """What is to become good, as kind/name of a line in metrics.jsonl; it is also what pruning looks at."""
+    """The metric to optimise and to prune by, as kind/name of a line in metrics.jsonl."""
     direction: Literal["minimize", "maximize"] = "minimize"
-    """Which way is good."""
+    """Direction of optimisation."""
     sampler: Literal["tpe", "random"] = "tpe"
-    """How points are chosen: by a tree-structured Parzen estimator, or at random."""
+    """Proposal of points: a tree-structured Parzen estimator, or random."""
     pruner: Literal["median", "none"] = "median"
-    """Whether a point that is worse than the median at the same step is ended early."""
+    """Stop points that are worse than the median at the same step, or none."""
     warmup: int = Field(4, ge=0)
-    """Points that are run to their end before any is pruned."""
+    """Points that finish before any is pruned."""
     seed: int = Field(0, ge=0, lt=2**31)
-    """Of the choices; with several processes their order plays a part, too."""
+    """Seed of the proposals; with several processes their order matters, too."""
     space: dict[str, Any]
-    """Key -> a list of choices, or a range { low, high, step, log }. Keys as in a grid."""
+    """Key -> a list of choices, or a range { low, high, step, log }. Keys as in `grid`."""
 
 
 class Sweep(Options):
-    """Which values are tried. A key is a dotted path in quotes, or tables inside each other."""
+    """Values to try. A key is a dotted path in quotes, or nested tables."""
 
     grid: dict[str, Any] = {}
-    """Key -> list of values; every value is crossed with every value of the other keys."""
+    """Key -> list of values; points are the Cartesian product over all keys."""
     zip: list[dict[str, Any]] = []
-    """Tables of lists of equal length, whose first values belong together, then the second ones, and so on."""
+    """Tables of lists of equal length whose i-th values form one point."""
     search: Search | None = None
-    """A search instead of a list of points."""
+    """A search in place of a fixed list of points."""

@@ -65,7 +65,7 @@ def load(
         checkpoint: The checkpoint of a run.
         device: As in the experiment: auto, cpu, cuda.
         changes: `key=value` as after --set: options of sampling, and for an export also paths of its data.
-        plugins: As after -p. A plugin file of a run or export from someone else only runs if it is named here.
+        plugins: As after -p. A plugin file of a run or export from another machine only runs if it is named here.
 
     Raises:
         Refused: The path is neither a run nor an export. Damaged: Files do not match their checksums.

@@ -1,8 +1,8 @@
-"""A signal asks to stop: a run finishes its step, writes a checkpoint and ends; anything else is broken off.
+"""Stopping on signals: a run finishes its step, writes a checkpoint and ends; other commands are interrupted.
 
-Exit code 75 in either case: started again, or gone on with, it comes to the same end. A second signal ends it at once,
-but for the one of a terminal that was closed: a shell sends that, too, and so it comes twice.
-After the end of a command a signal changes nothing, unless the process hangs there.
+The exit code is 75: the command can be repeated or resumed with the same result. A second signal ends the process
+immediately, except SIGHUP, which a closed terminal and its shell both send. After the end of a command a signal has no
+effect unless the process hangs at its exit.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from contextlib import contextmanager, suppress
 from threading import Thread, Timer
 from types import FrameType
 
-__all__ = ["STOPPED", "Stop", "Stopped", "broken_off", "heeded", "stop_on_signals"]
+__all__ = ["STOPPED", "Stop", "Stopped", "interruption_message", "stop_on_signals", "stop_signals"]
 
 STOPPED = 75
-"""Exit code after a signal (EX_TEMPFAIL): nothing is lost, and it can be done again or gone on with."""
+"""Exit code after a signal (EX_TEMPFAIL): nothing is lost."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
-"""Ctrl-C, kill, what clusters send before a time limit or in place of another job, and a terminal that was closed."""
-AGAIN = 3.0
-"""Seconds after which a signal under torchrun is another one."""
+"""Ctrl-C, kill, the signals of clusters before a time limit or preemption, and a closed terminal."""
+DUPLICATE_WINDOW = 3.0
+"""Seconds in which a second signal under torchrun is taken for a copy of the first."""
 PATIENCE = 8.0
-"""Seconds in which what was broken off has to come to its end; a C library may have swallowed the exception."""
+"""Seconds until an interrupted command is ended; a C library may have swallowed the exception."""
 IMPORT = "<frozen importlib._bootstrap>"
 SOON = 0.01
-"""Seconds after which a signal is sent again that found Python's own importing, where an exception may be lost."""
+"""Seconds after which a signal is sent again that arrived inside importlib, where an exception may be lost."""
 AT_END = 2.0
-"""Seconds after the end of a command in which one signal goes unheard: the process ends anyway."""
+"""Seconds after the end of a command in which one signal is ignored: the process ends anyway."""
 SHOW_CURSOR = "\x1b[?25h"
 
 
 class Stopped(BaseException):
-    """A signal broke off what was under way; its name is the argument."""
+    """A signal interrupted a command; its name is the argument."""
 
 
 class Stop:
-    """Whether a run has been asked to stop. Call it, or read `requested`.
+    """Whether a signal requested a stop. Call it, or read `requested`.
 
     Attributes:
         requested: Name of the signal, or None.
-        polled: Whether somebody asks. As long as nobody does, a signal raises `Stopped` where it finds the program.
+        polled: Whether the program checks for a request; until then a signal raises `Stopped`.
         code: Exit code of the command, once it is known.
     """
 
@@ -53,35 +53,34 @@ class Stop:
         self.code = STOPPED
 
     def __call__(self) -> bool:
-        """Tell whether to stop."""
+        """Return whether to stop."""
         return self.requested is not None
 
 
-def broken_off(name: object) -> str:
-    """Return what is said where a signal of this name broke something off."""
-    return f"stopped by {name}; nothing is lost, the same command begins again"
+def interruption_message(name: object) -> str:
+    """Return the message after an interruption."""
+    return f"stopped by {name}; nothing is lost, repeat the command to continue"
 
 
-def heeded() -> list[signal.Signals]:
-    """Return the signals that ask to stop: all `SIGNALS`, but SIGHUP where it is ignored, as under nohup."""
-    deaf = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    return [number for number in SIGNALS if not (deaf and number == signal.SIGHUP)]
+def stop_signals() -> list[signal.Signals]:
+    """Return the signals that request a stop: `SIGNALS`, without SIGHUP if it is ignored, as under nohup."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [number for number in SIGNALS if not (ignored and number == signal.SIGHUP)]
 
 
 @contextmanager
 def stop_on_signals(last: bool = False) -> Iterator[Stop]:
-    """Yield a `Stop` that the signals of `heeded` set, and put the former handlers back at the end.
+    """Yield a `Stop` that signals set; restore the former handlers at the end.
 
-    Once the stop is polled the handler only takes note: what is under way, a checkpoint above all, is not broken off.
-    Under torchrun one Ctrl-C comes twice, from the terminal and from torchrun, so there a signal counts as another one
-    only after a while.
+    Once the stop is polled, signals only set it, so that a checkpoint is never interrupted. Under torchrun one Ctrl-C
+    arrives twice, from the terminal and from torchrun, so a second signal counts only after a few seconds.
 
     Args:
-        last: Whether nothing comes after it but the end of the process, which one signal does not disturb any more.
+        last: Whether the process ends afterwards; one signal then no longer disturbs it.
     """
     stop = Stop()
     first = 0.0
-    grace = AGAIN if "TORCHELASTIC_RUN_ID" in os.environ else 0.0
+    grace = DUPLICATE_WINDOW if "TORCHELASTIC_RUN_ID" in os.environ else 0.0
     deadline = Timer(PATIENCE, os._exit, (STOPPED,))
     deadline.daemon = True
 
@@ -92,24 +91,24 @@ def stop_on_signals(last: bool = False) -> Iterator[Stop]:
         if stop.requested is not None and (soon or number == signal.SIGHUP):
             return
         if stop.requested is not None:
-            _tell(f"{_cursor()}\n{name} again: ended at once\n")
+            _print(f"{_cursor()}\n{name} again: ended immediately\n")
             os._exit(128 + number)
         if not stop.polled and frame is not None and frame.f_code.co_filename == IMPORT and not _importing_torch():
             Timer(SOON, os.kill, (os.getpid(), number)).start()
             return
         stop.requested, first = name, time.monotonic()
         if stop.polled:
-            _tell(f"\n{name}: finishing the step, then writing a checkpoint; once more to end at once\n")
+            _print(f"\n{name}: finishing the step, then writing a checkpoint; repeat to end immediately\n")
             return
         if _importing_torch():
-            _tell(f"{_cursor()}{broken_off(name)}\n")
+            _print(f"{_cursor()}{interruption_message(name)}\n")
             os._exit(STOPPED)
         deadline.start()
         raise Stopped(name)
 
     former = {}
-    with suppress(ValueError):  # only the main thread may; another one leaves signals as they are
-        for number in heeded():
+    with suppress(ValueError):  # only the main thread may set handlers
+        for number in stop_signals():
             former[number] = signal.signal(number, handle)
     try:
         yield stop
@@ -118,13 +117,13 @@ def stop_on_signals(last: bool = False) -> Iterator[Stop]:
         if last and former:
             _watch_end(stop.code)
         for number, handler in former.items():
-            signal.signal(number, _unheard if last else handler)
+            signal.signal(number, _ignore if last else handler)
 
 
 def _watch_end(code: int) -> None:
-    """End the process with this code at a second signal, or a late one: something hangs at its exit.
+    """End the process with this code on a second or a late signal, as it hangs at its exit.
 
-    A thread is told of signals even while the main one waits in C, as for other ranks. What is printed is out by then.
+    The wakeup descriptor works even while the main thread waits in C code, for example for other ranks.
     """
     ended = time.monotonic()
     reader, writer = os.pipe()
@@ -134,36 +133,36 @@ def _watch_end(code: int) -> None:
         number = os.read(reader, 1)[0]
         if time.monotonic() - ended < AT_END:
             number = os.read(reader, 1)[0]
-        _tell(f"{_cursor()}{signal.Signals(number).name} after the end: ended at once\n")
+        _print(f"{_cursor()}{signal.Signals(number).name} after the end: ended immediately\n")
         os._exit(code)
 
     Thread(target=watch, daemon=True).start()
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    with suppress(OSError, ValueError, AttributeError):  # there is no stdout, it is closed, or nobody reads it
+    with suppress(OSError, ValueError, AttributeError):  # stdout is missing, closed, or a broken pipe
         sys.stdout.flush()
 
 
-def _unheard(number: int, frame: FrameType | None) -> None:
-    """Do nothing; unlike SIG_IGN this leaves a signal its effect once Python itself has been taken down."""
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """Do nothing; unlike with SIG_IGN, signals work again after Python has shut down."""
 
 
 def _importing_torch() -> bool:
-    """Tell whether torch is being imported, before which there is nothing to save.
+    """Return whether torch is being imported, when there is nothing to save.
 
-    Its C++ calls Python back, where the handler may find it; an exception from there aborts the process.
+    An exception in a Python callback of its C++ code would abort the process.
     """
     return bool(getattr(getattr(sys.modules.get("torch"), "__spec__", None), "_initializing", False))
 
 
-def _tell(text: str) -> None:
-    """Print to stderr from within a handler; that it is closed, or its disk full, must not end the run."""
+def _print(text: str) -> None:
+    """Write to stderr from a handler, ignoring errors."""
     with suppress(OSError):
         os.write(2, text.encode())
 
 
 def _cursor() -> str:
-    """Return what brings the cursor of a terminal back, which a progress bar hides."""
+    """Return the escape sequence that shows the cursor, which a progress bar hides."""
     try:
         return SHOW_CURSOR if sys.stdout.isatty() else ""
-    except (AttributeError, ValueError):  # there is no stdout, or it is closed
+    except (AttributeError, ValueError):  # stdout is missing or closed
         return ""

@@ -17,7 +17,7 @@ from rich.console import Console
 from dither.registry.config.errors import Refused
 
 from ..runs.progress import say
-from ..runs.signals import STOPPED, heeded
+from ..runs.signals import STOPPED, stop_signals
 from .directory import UNFINISHED, PointFolder, now
 from .point_process import BUSY, ENDS
 
@@ -242,7 +242,7 @@ def _signals(pool: _Pool) -> Iterator[None]:
         pool.stop_requests += number != signal.SIGHUP or not pool.signalled  # a closed terminal sends SIGHUP twice
         pool.signalled = True
 
-    previous = {number: signal.signal(number, handle) for number in heeded()}
+    previous = {number: signal.signal(number, handle) for number in stop_signals()}
     try:
         yield
     finally:
