@@ -38,14 +38,14 @@ def reference(train):
 def batch(train, share=0.5, seed=1, mask="element"):
     g = np.random.default_rng(seed)
     truth = train[g.integers(0, P, (B, L))]
-    wanted = g.random((B, L, W)) < share if mask == "element" else np.repeat(g.random((B, L, 1)) < share, W, 2)
+    chosen = g.random((B, L, W)) < share if mask == "element" else np.repeat(g.random((B, L, 1)) < share, W, 2)
     if mask == "accessibility":
-        wanted = np.broadcast_to(np.arange(W) == M, (B, L, W)).copy()
-    return MaskedBatch(truth, ~wanted, wanted, np.cumsum(g.integers(1, 9, (B, L)), 1), np.zeros(B, np.int64))
+        chosen = np.broadcast_to(np.arange(W) == M, (B, L, W)).copy()
+    return MaskedBatch(truth, ~chosen, chosen, np.cumsum(g.integers(1, 9, (B, L)), 1), np.zeros(B, np.int64))
 
 
-def predictions_of(reference, asked):
-    return {name: (guess, counted) for name, guess, counted in reference.predictions(asked)}
+def predictions_of(reference, query):
+    return {name: (guess, counted) for name, guess, counted in reference.predictions(query)}
 
 
 def test_the_nearest_visible_region_by_brute_force():
@@ -74,52 +74,52 @@ def test_neighbour_mean_by_brute_force():
 
 
 def test_ridge_equals_that_of_scikit_learn_for_every_pattern(train, reference):
-    asked = batch(train)
-    guess, counted = predictions_of(reference, asked)["ridge"]
-    assert (counted == asked.target).all()
+    query = batch(train)
+    guess, counted = predictions_of(reference, query)["ridge"]
+    assert (counted == query.target).all()
     standard = ColumnStats.of(train)
-    z, seen = (train - standard.mean) / standard.std, asked.visible
-    here = (asked.truth - standard.mean) / standard.std
+    z, seen = (train - standard.mean) / standard.std, query.visible
+    here = (query.truth - standard.mean) / standard.std
     for b, place in list(np.ndindex(B, L))[::3]:
         columns = np.flatnonzero(seen[b, place])
         if len(columns):
             fitted = Ridge(alpha=PENALTY, fit_intercept=False).fit(z[:, columns], z)
             expected = fitted.predict(here[b, place, columns][None])[0] * standard.std + standard.mean
-            wanted = asked.target[b, place]
-            np.testing.assert_allclose(guess[b, place][wanted], expected[wanted], atol=1e-3)
+            chosen = query.target[b, place]
+            np.testing.assert_allclose(guess[b, place][chosen], expected[chosen], atol=1e-3)
 
 
 def test_ridge_of_masked_regions_is_fitted_on_the_neighbours(train, reference):
-    asked = batch(train, mask="region")
-    guess = predictions_of(reference, asked)["ridge"][0]
+    query = batch(train, mask="region")
+    guess = predictions_of(reference, query)["ridge"][0]
     standard = ColumnStats.of(train)
     z = (train - standard.mean) / standard.std
     inner = [p for p in range(1, P - 1) if p // 100 == (p - 1) // 100 == (p + 1) // 100]
     fitted = Ridge(alpha=PENALTY, fit_intercept=False).fit([(z[p - 1] + z[p + 1]) / 2 for p in inner], z[inner])
-    here = (asked.truth - standard.mean) / standard.std * asked.visible
-    b, place = np.argwhere(asked.target[..., 0])[2]
-    expected = fitted.predict(neighbour_mean(here.astype(np.float32), asked.visible)[b, place][None])[0]
+    here = (query.truth - standard.mean) / standard.std * query.visible
+    b, place = np.argwhere(query.target[..., 0])[2]
+    expected = fitted.predict(neighbour_mean(here.astype(np.float32), query.visible)[b, place][None])[0]
     np.testing.assert_allclose(guess[b, place], expected * standard.std + standard.mean, atol=1e-3)
 
 
 def test_similar_regions_by_brute_force(train, reference):
-    asked = batch(train)
-    guess = predictions_of(reference, asked)["similar"][0]
+    query = batch(train)
+    guess = predictions_of(reference, query)["similar"][0]
     standard = ColumnStats.of(train)
-    z, here = (train - standard.mean) / standard.std, (asked.truth - standard.mean) / standard.std
+    z, here = (train - standard.mean) / standard.std, (query.truth - standard.mean) / standard.std
     for b, place in ((0, 0), (1, 5), (2, 11)):
-        seen = asked.visible[b, place]
+        seen = query.visible[b, place]
         near = np.argsort(np.square(z[:, seen] - here[b, place, seen]).sum(1))[:32] if seen.any() else np.arange(P)
         np.testing.assert_allclose(guess[b, place], train[near].mean(0), atol=1e-4)
 
 
 def test_logistic_regression_replaces_masked_motifs_by_their_mean(train, reference):
-    asked = batch(train, mask="accessibility")
-    guess, counted = predictions_of(reference, asked)["logistic"]
+    query = batch(train, mask="accessibility")
+    guess, counted = predictions_of(reference, query)["logistic"]
     standard = ColumnStats.of(train)
     z = ((train - standard.mean) / standard.std)[:, :M]
     fitted = LogisticRegression(C=0.01, max_iter=500).fit(z, train[:, M] > 0)
-    here = ((asked.truth - standard.mean) / standard.std)[..., :M].reshape(-1, M)
+    here = ((query.truth - standard.mean) / standard.std)[..., :M].reshape(-1, M)
     np.testing.assert_allclose(guess[..., M].ravel(), fitted.predict_proba(here)[:, 1], atol=1e-5)
     assert counted[..., M].all()
     assert not counted[..., :M].any()
@@ -130,10 +130,10 @@ def test_logistic_regression_replaces_masked_motifs_by_their_mean(train, referen
 
 def test_no_baseline_sees_masked_values(train, reference):
     for mask in ("element", "region", "accessibility"):
-        asked = batch(train, mask=mask)
-        other = MaskedBatch(np.where(asked.target, 99, asked.truth).astype(np.float32), *list(vars(asked).values())[1:])
+        query = batch(train, mask=mask)
+        other = MaskedBatch(np.where(query.target, 99, query.truth).astype(np.float32), *list(vars(query).values())[1:])
         for (name, (one, counted)), (two, _) in zip(
-            predictions_of(reference, asked).items(), predictions_of(reference, other).values(), strict=True
+            predictions_of(reference, query).items(), predictions_of(reference, other).values(), strict=True
         ):
             np.testing.assert_array_equal(one[counted], two[counted], err_msg=f"{name} {mask}")
 
@@ -156,15 +156,15 @@ def test_baselines_have_the_names_of_metrics_and_the_expected_order(train, refer
 
 
 def test_baselines_are_fitted_by_cell_type(train):
-    asked = batch(train)
-    asked = MaskedBatch(*list(vars(asked).values())[:4], np.array([2, -1, 2]))
+    query = batch(train)
+    query = MaskedBatch(*list(vars(query).values())[:4], np.array([2, -1, 2]))
     seen = []
 
     def fit(cell):
         seen.append(cell)
         return Baselines(train + 10 * (cell == 2), np.arange(P) % 100 == 0, GROUPS[:1])
 
-    metrics = baseline_metrics(fresh, fit, {"": [asked, asked]})
+    metrics = baseline_metrics(fresh, fit, {"": [query, query]})
     assert seen == [-1, 2]
     assert metrics["motif_mse/mean"] > 40  # the wrong table was used for two of the three windows, on purpose
 
@@ -179,9 +179,9 @@ def test_baselines_predict_the_elements_of_the_latest_evaluation():
     task = GetRegion(data=HumanDHS(subset="chr21-22"), regions=50, standardise=True).build()
     clean = task.batch("valid", range(task.size("valid")))
     g = torch.Generator().manual_seed(0)
-    wanted = (torch.rand(clean.x0.shape, generator=g) < 0.3) & clean.valid[..., None]
-    noise = Noise(torch.ones(len(wanted)), torch.ones(len(wanted)))
-    noised = Noised(clean.x0, State(clean.x0, wanted), noise, wanted, clean.valid, ~wanted)
+    chosen = (torch.rand(clean.x0.shape, generator=g) < 0.3) & clean.valid[..., None]
+    noise = Noise(torch.ones(len(chosen)), torch.ones(len(chosen)))
+    noised = Noised(clean.x0, State(clean.x0, chosen), noise, chosen, clean.valid, ~chosen)
     metrics = task.metrics()
     metrics.update(clean, noised, SimpleNamespace(x0=torch.zeros_like(clean.x0)), None)
     model, baselines = metrics.compute(), task.baselines()
@@ -207,5 +207,5 @@ def test_baselines_of_sampled_values():
 def test_baselines_without_an_evaluation():
     task = GetRegion(data=HumanDHS(subset="chr21-22"), regions=50).build()
     baselines = task.baselines()
-    task.metrics()  # nothing was asked for yet: all that may be
+    task.metrics()  # nothing was query for yet: all that may be
     assert task.baselines() == baselines

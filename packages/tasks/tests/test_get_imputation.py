@@ -105,8 +105,8 @@ def test_metrics_are_those_of_the_mean_of_the_draws():
     samples = torch.where(like.known, like.x0, like.x0 + torch.randn(like.x0.shape, generator=g))
     metrics = sample_metrics(fresh(), samples, like)
     means = samples.reshape(2, 4, L, M).mean(1)
-    asked = ~like.known[::4]
-    assert metrics["masked_mse"] == pytest.approx(float((means - like.x0[::4])[asked].square().mean()), rel=1e-5)
+    target = ~like.known[::4]
+    assert metrics["masked_mse"] == pytest.approx(float((means - like.x0[::4])[target].square().mean()), rel=1e-5)
     assert metrics["single_draw_mse"] == pytest.approx(
         float((samples - like.x0)[~like.known].square().mean()), rel=1e-5
     )

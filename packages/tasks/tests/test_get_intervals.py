@@ -23,14 +23,14 @@ MEAN = np.full(W, 0.4, np.float32)
 
 
 def windows(seed=0, count=B):
-    """Truth, guess, wanted and batch; windows differ in how wrong the guess is."""
+    """Truth, guess, target and batch; windows differ in how wrong the guess is."""
     g = torch.Generator().manual_seed(seed)
     x0 = torch.rand(count, L, W, generator=g)
     x0[..., M] = (torch.rand(count, L, generator=g) < 0.4).float()
     x0[..., 2] = 0.25  # never changes
     guess = x0 + torch.randn(x0.shape, generator=g) * torch.rand(count, 1, 1, generator=g)
     guess[..., M] = (guess[..., M] * 3).round() / 3  # ties
-    wanted = torch.rand(x0.shape, generator=g) < 0.7
+    target = torch.rand(x0.shape, generator=g) < 0.7
     valid = torch.ones(count, L, dtype=torch.bool)
     clean = Clean.of(
         x0,
@@ -39,29 +39,29 @@ def windows(seed=0, count=B):
         centre=100 * torch.arange(count)[:, None] + torch.arange(L),
         cell=torch.arange(count) % 2,
     )
-    return x0, guess, wanted, clean
+    return x0, guess, target, clean
 
 
 def metrics_of(case, rows, size):
-    x0, guess, wanted, clean = case
+    x0, guess, target, clean = case
     metrics = RegionMetrics(GROUPS, ColumnStats.none(W), MEAN)
     for start in range(0, len(rows), size):
         part = torch.tensor(rows[start : start + size])
         noise = Noise(torch.ones(len(part)), torch.ones(len(part)))
         some = Clean(x0[part], clean.valid[part], clean.known[part], {k: v[part] for k, v in clean.cond.items()})
-        noised = Noised(some.x0, State(some.x0, wanted[part]), noise, wanted[part], some.valid, ~wanted[part])
+        noised = Noised(some.x0, State(some.x0, target[part]), noise, target[part], some.valid, ~target[part])
         metrics.update(some, noised, SimpleNamespace(x0=guess[part]), Measured(torch.zeros(1), torch.zeros(1)))
     return metrics
 
 
 def by_hand(case):
     """Take the windows of each draw as often as it has them, and ask for the plain metrics."""
-    x0, guess, wanted, clean = case
+    x0, guess, target, clean = case
     order = np.lexsort([clean.cond["centre"].numpy()[:, 0], clean.cond["chromosome"].numpy()])
     drawn = {}
     for times in bootstrap_weights(B).astype(int):
         rows = order.repeat(times)
-        t, y, k = x0.numpy()[rows], guess.numpy()[rows], wanted.numpy()[rows]
+        t, y, k = x0.numpy()[rows], guess.numpy()[rows], target.numpy()[rows]
         pairs = [(t[..., c][k[..., c]], y[..., c][k[..., c]]) for c in range(W)]
         counted = [np.concatenate([pairs[c][side] for c in (0, 1, 3, 4)]) for side in (0, 1)]
         error = np.square(counted[0] - counted[1]).mean()
@@ -131,14 +131,14 @@ def test_no_interval_without_windows():
 
 
 def test_perfect_and_constant_predictions_have_no_uncertainty():
-    x0, _, wanted, clean = windows()
-    perfect = metrics_of((x0, x0, wanted, clean), range(B), 4).compute()
+    x0, _, target, clean = windows()
+    perfect = metrics_of((x0, x0, target, clean), range(B), 4).compute()
     assert {perfect[f"{name}_ci95"] for name in ("accessibility_auc", "accessibility_auprc")} == {0}
     assert perfect["masked_mse_ci95"] == pytest.approx(0, abs=1e-6)
-    constant = metrics_of((x0, torch.full_like(x0, 0.4), wanted, clean), range(B), 4).compute()
+    constant = metrics_of((x0, torch.full_like(x0, 0.4), target, clean), range(B), 4).compute()
     assert constant["accessibility_auc_ci95"] == constant["motif_pearson_ci95"] == 0
     assert constant["masked_gain_ci95"] == pytest.approx(0, abs=1e-6)
-    broken = metrics_of((x0, torch.full_like(x0, float("nan")), wanted, clean), range(B), 4).compute()
+    broken = metrics_of((x0, torch.full_like(x0, float("nan")), target, clean), range(B), 4).compute()
     assert not any("ci95" in name for name in broken)
 
 
@@ -152,7 +152,7 @@ def test_bootstrap_weights():
 
 
 def test_samples_have_intervals():
-    x0, guess, wanted, clean = windows()
-    like = Clean(x0, clean.valid, ~wanted, clean.cond)
-    metrics = sample_metrics(RegionMetrics(GROUPS, ColumnStats.none(W), MEAN), torch.where(wanted, guess, x0), like)
+    x0, guess, target, clean = windows()
+    like = Clean(x0, clean.valid, ~target, clean.cond)
+    metrics = sample_metrics(RegionMetrics(GROUPS, ColumnStats.none(W), MEAN), torch.where(target, guess, x0), like)
     assert metrics["masked_mse_ci95"] > 0

@@ -21,9 +21,9 @@ GROUPS = (Group("motifs", 0, M), Group("accessibility", M, M + 1), Group("expres
 W = M + 3
 
 
-def records(x0, wanted, valid):
+def records(x0, target, valid):
     noise = Noise(torch.ones(len(x0)), torch.ones(len(x0)))
-    noised = Noised(x0, State(x0, wanted), noise, wanted, valid, ~wanted)
+    noised = Noised(x0, State(x0, target), noise, target, valid, ~target)
     clean = Clean.of(x0, valid, centre=torch.arange(x0.shape[1]).expand(len(x0), -1))
     return clean, noised, Measured(torch.zeros(x0.shape[:2]), torch.zeros(x0.shape[:2]))
 
@@ -39,17 +39,17 @@ def case():
     guess[..., 1] = (guess[..., 1] * 2).round() / 2
     guess[..., 3] = 0.5  # a motif that is answered by a constant
     valid = torch.arange(L) < torch.randint(3, L + 1, (B, 1), generator=g)
-    wanted = (torch.rand(x0.shape, generator=g) < 0.5) & valid[..., None]
-    guess[~wanted] = float("nan")  # what was not asked for must not matter
-    return x0, guess, wanted, valid
+    target = (torch.rand(x0.shape, generator=g) < 0.5) & valid[..., None]
+    guess[~target] = float("nan")  # what was not target for must not matter
+    return x0, guess, target, valid
 
 
 def accumulate(case, cuts, standard=None):
-    x0, guess, wanted, valid = case
+    x0, guess, target, valid = case
     metrics = RegionMetrics(GROUPS, standard or ColumnStats.none(W), np.full(W, 0.4, np.float32))
     for rows in torch.arange(len(x0)).tensor_split(cuts):
         part = slice(int(rows[0]), int(rows[-1]) + 1)
-        clean, noised, measured = records(x0[part], wanted[part], valid[part])
+        clean, noised, measured = records(x0[part], target[part], valid[part])
         metrics.update(clean, noised, SimpleNamespace(x0=guess[part]), measured)
     return metrics
 
@@ -60,8 +60,8 @@ def run(case, cuts, standard=None):
 
 def oracle(case, name, columns):
     """One group by way of scipy and scikit-learn; the constant answer counts as 0 where a library says nan."""
-    x0, guess, wanted, _ = (value.numpy() for value in case)
-    pairs = [(x0[..., k][wanted[..., k]], guess[..., k][wanted[..., k]]) for k in columns]
+    x0, guess, target, _ = (value.numpy() for value in case)
+    pairs = [(x0[..., k][target[..., k]], guess[..., k][target[..., k]]) for k in columns]
     quiet = [np.ptp(answer) == 0 for _, answer in pairs]
     of = {
         "pearson": lambda x, y: stats.pearsonr(x, y).statistic,
@@ -81,10 +81,10 @@ def oracle(case, name, columns):
 
 
 def expected(case):
-    x0, guess, wanted, _ = (value.numpy() for value in case)
-    counted = wanted.copy()
+    x0, guess, target, _ = (value.numpy() for value in case)
+    counted = target.copy()
     counted[..., 2] = False  # nothing of the constant motif counts
-    label, error = wanted[..., M], mean_squared_error(x0[counted], guess[counted])
+    label, error = target[..., M], mean_squared_error(x0[counted], guess[counted])
     return {
         "masked_mse": error,
         "masked_gain": 1 - error / np.square(x0[counted] - np.float32(0.4)).mean(),
@@ -110,22 +110,22 @@ def test_two_ranks_have_the_metrics_of_one(case):
 
 
 def test_standardising_changes_no_metric(case):
-    x0, guess, wanted, valid = case
+    x0, guess, target, valid = case
     mean, std = np.linspace(-1, 1, W, dtype=np.float32), np.full(W, 0.5, np.float32)
     shifted = [(value - torch.from_numpy(mean)) / torch.from_numpy(std) for value in (x0, guess)]
-    metrics = run((*shifted, wanted, valid), 3, ColumnStats(mean, std))
+    metrics = run((*shifted, target, valid), 3, ColumnStats(mean, std))
     for name in ("motif_spearman", "motif_spearman_overall", "constant_columns"):  # rounding breaks ties
         assert abs(metrics.pop(name) - expected(case)[name]) < 0.2
     assert metrics == pytest.approx({name: expected(case)[name] for name in metrics}, rel=1e-3)
 
 
 def test_a_perfect_prediction_and_the_mean(case):
-    x0, _, wanted, valid = case
-    metrics = run((x0, x0, wanted, valid), 2)
+    x0, _, target, valid = case
+    metrics = run((x0, x0, target, valid), 2)
     assert metrics["masked_mse"] == metrics["motif_mse"] == 0
     names = ("masked_gain", "motif_pearson", "motif_spearman", "motif_r2", "expression_r2_overall", "accessibility_auc")
     assert [metrics[name] for name in names] == pytest.approx([1] * len(names))
-    metrics = run((x0, torch.full_like(x0, 0.4), wanted, valid), 2)
+    metrics = run((x0, torch.full_like(x0, 0.4), target, valid), 2)
     assert metrics["masked_gain"] == 0
     assert metrics["motif_pearson"] == metrics["motif_spearman"] == 0
     assert metrics["accessibility_auc"] == 0.5
@@ -133,23 +133,23 @@ def test_a_perfect_prediction_and_the_mean(case):
 
 def test_zeros_of_visible_elements_are_never_counted(case):
     """What is visible may be anything, and as many visible elements as you like change nothing."""
-    x0, guess, wanted, valid = case
-    other = torch.where(wanted, x0, 7.0), torch.where(wanted, guess, -3.0)
-    assert run((*other, wanted, valid), 2) == pytest.approx(run(case, 2))
-    doubled = [torch.cat([value, torch.zeros_like(value)], 1) for value in (x0, guess, wanted, valid)]
+    x0, guess, target, valid = case
+    other = torch.where(target, x0, 7.0), torch.where(target, guess, -3.0)
+    assert run((*other, target, valid), 2) == pytest.approx(run(case, 2))
+    doubled = [torch.cat([value, torch.zeros_like(value)], 1) for value in (x0, guess, target, valid)]
     assert run(doubled, 2) == pytest.approx(run(case, 2))
 
 
 def test_groups_without_targets_have_no_metric(case):
-    x0, guess, wanted, valid = case
-    assert run((x0, guess, torch.zeros_like(wanted), valid), 2) == {}
-    only = wanted.clone()
+    x0, guess, target, valid = case
+    assert run((x0, guess, torch.zeros_like(target), valid), 2) == {}
+    only = target.clone()
     only[..., :M] = only[..., M + 1 :] = False
     names = set(run((x0, guess, only, valid), 2))
     assert names == {"masked_mse", "masked_gain"} | {
         f"accessibility_{key}" for key in ("mse", "pearson", "spearman", "r2", "auc", "auprc")
     }
-    one = torch.zeros_like(wanted)
+    one = torch.zeros_like(target)
     one[0, 0, 0] = True  # a single element: an error, and nothing else
     assert set(run((x0, torch.zeros_like(x0), one, valid), 1)) == {
         "masked_mse", "masked_gain", "motif_mse", "constant_columns",
@@ -157,10 +157,10 @@ def test_groups_without_targets_have_no_metric(case):
 
 
 def test_only_binary_accessibility_has_areas(case):
-    x0, guess, wanted, valid = case
+    x0, guess, target, valid = case
     x0 = x0.clone()
     x0[..., M] = torch.rand(B, L, generator=torch.Generator().manual_seed(1))
-    metrics = run((x0, guess, wanted, valid), 2)
+    metrics = run((x0, guess, target, valid), 2)
     assert "accessibility_auc" not in metrics
     assert "accessibility_spearman" in metrics
     assert rank_metrics(np.ones(3, bool), np.arange(3.0)) == {}
@@ -168,8 +168,8 @@ def test_only_binary_accessibility_has_areas(case):
 
 
 def test_padding_is_not_counted(case):
-    x0, _, wanted, valid = case
-    everything = torch.ones_like(wanted)
+    x0, _, target, valid = case
+    everything = torch.ones_like(target)
     metrics = run((x0, torch.where(valid[..., None], x0, 99.0), everything, valid), 2)
     assert metrics["masked_mse"] == pytest.approx(0, abs=1e-12)
 
@@ -219,10 +219,10 @@ def test_baseline_subset_is_evenly_spaced():
         return MaskedBatch(truth, some, some, np.zeros((count, L), int), np.zeros(count, int))
 
     for most, every in ((1000 * L, 1), (100 * L, 1), (99 * L, 2), (13 * L, 8), (1, 128)):
-        kept = BaselineSubset(most)
+        saved = BaselineSubset(most)
         for first in range(0, 100, 8):
-            kept.add(batch(first, min(8, 100 - first)))
-        numbers = [int(row[0, 0]) for part in kept.batches for row in part.truth]
+            saved.add(batch(first, min(8, 100 - first)))
+        numbers = [int(row[0, 0]) for part in saved.batches for row in part.truth]
         assert numbers == list(range(0, 100, every))
     one, other = BaselineSubset(40 * L), BaselineSubset(40 * L)
     one.add(batch(0, 40))

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from dither.tasks.get_region.data_specs import HumanDHS
-from dither.tasks.get_region.plots import samples as exhibits
+from dither.tasks.get_region.plots import samples as plots
 from dither.tasks.get_region.plots.evaluation import MotifPredictions, draw_accessibility
 from dither.tasks.get_region.plots.heatmaps import draw_trajectory
 from dither.tasks.get_region.specs import GetRegion
@@ -44,8 +44,8 @@ def shown(task, samples, like):
     ],
 )
 def test_plots_depend_on_the_sampled_values(options, names, monkeypatch):
-    monkeypatch.setattr(exhibits, "draw_window", lambda picture: b"\x89PNG")
-    monkeypatch.setattr(exhibits, "draw_motif_scatter", lambda predictions: b"\x89PNG")
+    monkeypatch.setattr(plots, "draw_window", lambda picture: b"\x89PNG")
+    monkeypatch.setattr(plots, "draw_motif_scatter", lambda predictions: b"\x89PNG")
     task = small(**options)
     like = task.like(6, 0)
     pictures = shown(task, noisy(like), like)
@@ -78,7 +78,7 @@ def test_plots_differ_between_samples():
 
 def test_heat_maps_show_sampled_values(monkeypatch):
     seen = []
-    monkeypatch.setattr(exhibits, "draw_window", lambda picture: seen.append(picture) or b"png")
+    monkeypatch.setattr(plots, "draw_window", lambda picture: seen.append(picture) or b"png")
     task = small(standardise=True, cell_type="HepG2")
     like = task.like(2, 0)
     samples = noisy(like)
@@ -113,19 +113,19 @@ def test_constant_accessibility_has_no_curve():
 @pytest.mark.parametrize("columns", [1, 4])
 def test_a_trajectory_shows_every_state(columns):
     g = np.random.default_rng(0)
-    truth, asked = g.random((20, 5)).astype(np.float32), np.zeros((20, 5), bool)
-    asked[::2, :columns] = True
-    path = np.where(asked, g.normal(size=(9, 20, 5)), truth)
-    first = draw_trajectory(path, truth, asked, "a window")
+    truth, target = g.random((20, 5)).astype(np.float32), np.zeros((20, 5), bool)
+    target[::2, :columns] = True
+    path = np.where(target, g.normal(size=(9, 20, 5)), truth)
+    first = draw_trajectory(path, truth, target, "a window")
     assert pixels(first).shape[2] == 4
     for state in (4, 8):
         other = path.copy()
-        other[state] = np.where(asked, truth, path[state])
-        assert draw_trajectory(other, truth, asked, "a window") != first
-    unseen = np.where(asked, path, 99.0)
-    assert draw_trajectory(unseen, truth, asked, "a window") == first  # what was given is not part of it
-    assert draw_trajectory(path, truth, np.zeros_like(asked), "a window") is None
-    assert draw_trajectory(path[:1], truth, asked, "a window") is None
+        other[state] = np.where(target, truth, path[state])
+        assert draw_trajectory(other, truth, target, "a window") != first
+    unseen = np.where(target, path, 99.0)
+    assert draw_trajectory(unseen, truth, target, "a window") == first  # what was given is not part of it
+    assert draw_trajectory(path, truth, np.zeros_like(target), "a window") is None
+    assert draw_trajectory(path[:1], truth, target, "a window") is None
 
 
 def test_the_task_plots_a_trajectory():

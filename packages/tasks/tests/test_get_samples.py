@@ -89,10 +89,10 @@ def test_windows_in_several_cell_types():
     np.testing.assert_array_equal(clean.x0[..., :M].numpy(), ARRAYS["features"][rows])
     np.testing.assert_array_equal(clean.x0[..., M].numpy(), ARRAYS["open"][rows, numbers[:, None]])
     np.testing.assert_array_equal(clean.cond["tss"].numpy(), ARRAYS["tss"][rows, numbers[:, None]].any(-1))
-    told = (Condition("chromosome", 5), Condition("centre"), Condition("tss"), Condition("cell", 2, ("b", "a")))
+    expected = (Condition("chromosome", 5), Condition("centre"), Condition("tss"), Condition("cell", 2, ("b", "a")))
     assert spec().space() == task.space
-    assert task.space.conditions == told
-    for condition in told:
+    assert task.space.conditions == expected
+    for condition in expected:
         value = clean.cond[condition.name]
         if condition.size is None:
             assert value.shape == clean.valid.shape
@@ -128,7 +128,7 @@ def test_held_out_values_do_not_affect_training(options):
 
     task = built()
     before, measured, reference = every(task), task.samples.measured, task.samples.training()
-    kept = {name: array.copy() for name, array in ARRAYS.items()}
+    saved = {name: array.copy() for name, array in ARRAYS.items()}
     try:
         away = np.isin(ARRAYS["chromosome"], ("chr1", "chr2"))
         for name in ("features", "atpm", "expression"):
@@ -140,7 +140,7 @@ def test_held_out_values_do_not_affect_training(options):
         after = every(again)
         assert not torch.equal(every(again, "valid").x0, every(task, "valid").x0)
     finally:
-        ARRAYS.update(kept)
+        ARRAYS.update(saved)
     assert torch.equal(before.x0, after.x0)
     np.testing.assert_array_equal(measured.mean, again.samples.measured.mean)
     np.testing.assert_array_equal(measured.std, again.samples.measured.std)
@@ -295,7 +295,7 @@ def test_options_that_leave_no_windows():
 
 def test_dropped_windows_are_reported():
     assert list(spec(span=5400).build().data_warnings()) == list(spec().build().data_warnings()) == []
-    kept = ARRAYS["end"].copy()
+    saved = ARRAYS["end"].copy()
     try:
         ARRAYS["end"][-1] += 7  # the last training window, and one of the two of the validation chromosome
         ARRAYS["end"][LENGTHS["chr1"] + 5] += 7
@@ -306,7 +306,7 @@ def test_dropped_windows_are_reported():
             f"2 of {task.size('valid') + 2} windows of valid are wider than span = 5,400 bases and were dropped",
         ]
     finally:
-        ARRAYS["end"] = kept
+        ARRAYS["end"] = saved
 
 
 def test_options_without_effect_are_reported():
@@ -326,17 +326,17 @@ def test_options_without_effect_are_reported():
 @pytest.mark.parametrize("standardise", [False, True])
 def test_the_space_has_given_columns_and_standardisation(given, standardise):
     chosen = spec(given=given, expression=True, standardise=standardise)
-    told = {"nothing": (), "motifs": ("motifs",), "motifs-and-accessibility": ("motifs", "accessibility")}
+    expected = {"nothing": (), "motifs": ("motifs",), "motifs-and-accessibility": ("motifs", "accessibility")}
     assert chosen.space() == chosen.build().space
-    assert (chosen.space().given, chosen.space().standardised) == (told[given], standardise)
+    assert (chosen.space().given, chosen.space().standardised) == (expected[given], standardise)
     bare = spec(given="motifs-and-accessibility", expression=True, accessibility=False)
     assert bare.space().given == bare.build().space.given == ("motifs",)
     with pytest.raises(Refused, match="no training chromosome has 25 regions that are open .*; chr3 has 18"):
         spec(regions=25, stride=1, drop_closed=True, accessibility="constant", cell_type="a").build()
-    kept = ARRAYS["atpm"].copy()
+    saved = ARRAYS["atpm"].copy()
     try:
         ARRAYS["atpm"][ARRAYS["chromosome"] == "chr2"] = 0
         with pytest.raises(Refused, match="no region of the valid split is open in b, a"):
             spec(drop_closed=True, accessibility="constant").build()
     finally:
-        ARRAYS["atpm"] = kept
+        ARRAYS["atpm"] = saved

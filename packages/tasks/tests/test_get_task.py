@@ -45,8 +45,8 @@ def test_the_default_size_fits_the_default_data():
     spec = GetRegion(data=HumanDHS())
     assert list(spec.check()) == []
     groups = (Group("motifs", 0, 282), Group("accessibility", 282, 283))
-    told = (Condition("chromosome", 24), Condition("centre"), Condition("cell", 1, ("K562",)))
-    assert spec.space() == FeatureSpace(900, 283, groups, told, standardised=False)
+    conditions = (Condition("chromosome", 24), Condition("centre"), Condition("cell", 1, ("K562",)))
+    assert spec.space() == FeatureSpace(900, 283, groups, conditions, standardised=False)
     task = spec.build()
     assert {split: task.size(split) for split in ("train", "valid", "test")} == {"train": 218, "valid": 5, "test": 6}
     clean = task.batch("train", [0, 217])
@@ -102,8 +102,8 @@ def test_other_cell_types_and_none(matrix):
     clean = task.batch("valid", range(task.size("valid")))
     np.testing.assert_array_equal(clean.x0[clean.valid][:, 282].numpy() > 0, matrix.labels("HepG2")[held])
     without = small(accessibility=False)
-    told = (Condition("chromosome", 2), Condition("centre"))
-    space = FeatureSpace(50, 282, (Group("motifs", 0, 282),), told, standardised=False)
+    conditions = (Condition("chromosome", 2), Condition("centre"))
+    space = FeatureSpace(50, 282, (Group("motifs", 0, 282),), conditions, standardised=False)
     assert without.space() == without.build().space == space
     assert without.build().batch("train", [0]).cond.keys() == {"chromosome", "centre"}
     assert "accessibility_auc/mean" not in without.build().baselines()
@@ -241,9 +241,9 @@ def test_a_region_file_trains(tmp_path):
     path.write_text("\n".join(lines))
     spec = GetRegion(data=RegionFile(path=str(path)), regions=4, cell_type="T")
     assert list(spec.check()) == []
-    told = (Condition("chromosome", 3), Condition("centre"), Condition("cell", 1, ("T",)))
+    conditions = (Condition("chromosome", 3), Condition("centre"), Condition("cell", 1, ("T",)))
     groups = (Group("motifs", 0, 2), Group("accessibility", 2, 3))
-    assert spec.space() == FeatureSpace(4, 3, groups, told, standardised=False)
+    assert spec.space() == FeatureSpace(4, 3, groups, conditions, standardised=False)
     task = spec.build()
     assert task.batch("train", [0]).x0[0].tolist() == [[0, 0, 0], [0.5, 0.25, 1], [1, 0.5, 0], [0, 0.75, 1]]
 
