@@ -5,8 +5,7 @@ import time
 
 import pytest
 
-from dither.engine.config.options import AHEAD
-from dither.engine.training.batches import Prefetcher
+from dither.engine.training.batches import BATCHES_PER_WORKER, Prefetcher
 
 
 class Source:
@@ -42,8 +41,8 @@ def test_repeated_and_skipped_steps():
     assert batches(3, 100) == [3], "read again for a diagnosis"
     assert batches(9, 100) == [9]
     assert batches(10, 100) == [10]
-    assert max(source.read) <= 10 + AHEAD
-    assert len(batches._pending) == AHEAD
+    assert max(source.read) <= 10 + BATCHES_PER_WORKER
+    assert len(batches._pending) == BATCHES_PER_WORKER
 
 
 def test_read_error_is_raised_at_its_step():

@@ -20,7 +20,6 @@ from dither.registry.spec.base import Options, Slot, named
 from dither.registry.spec.misfit import Misfit, below
 
 __all__ = [
-    "AHEAD",
     "Evaluate",
     "Guidance",
     "LoRA",
@@ -81,10 +80,6 @@ def _number(condition: Condition, label: int | str) -> int | None:
     if isinstance(label, str):
         return condition.labels.index(label) if label in condition.labels else None
     return label if -1 <= label < (condition.size or 0) else None
-
-
-AHEAD = 2
-"""Prefetched batches per worker of `train.workers`."""
 
 
 class LoRA(Options):

@@ -12,9 +12,9 @@ from dither.registry.config.errors import Problem, Refused
 from dither.registry.flow.protocols import BucketedTask, Task
 from dither.registry.flow.records import Clean
 
-from ..config.options import AHEAD, Train
+from ..config.options import Train
 
-__all__ = ["BucketOrder", "Prefetcher", "SampleOrder", "make_order"]
+__all__ = ["BATCHES_PER_WORKER", "BucketOrder", "Prefetcher", "SampleOrder", "make_order"]
 
 
 class SampleOrder:
@@ -103,6 +103,10 @@ def make_order(task: Task, train: Train, seed: int) -> SampleOrder | BucketOrder
     return BucketOrder(task.buckets("train"), train.batch_size, seed)
 
 
+BATCHES_PER_WORKER = 2
+"""Prefetched batches for each of `train.workers`."""
+
+
 class Prefetcher:
     """Reads the batch of a step, and those of the next steps in threads.
 
@@ -119,7 +123,7 @@ class Prefetcher:
         self, read: Callable[[Sequence[int]], Clean], rows: Callable[[int], Sequence[int]], workers: int
     ) -> None:
         self._read, self._rows = read, rows
-        self._capacity = AHEAD * workers
+        self._capacity = BATCHES_PER_WORKER * workers
         self._threads = ThreadPoolExecutor(workers, "dither-reader") if workers else None
         self._pending: dict[int, Future[Clean]] = {}
 

@@ -53,7 +53,7 @@ def require_compiler(device: torch.device) -> None:
     """Check that a C++ compiler is installed if torch.compile needs one.
 
     Raises:
-        Refused: There is no compiler.
+        Refused: No compiler was found.
     """
     name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
     if device.type == "cpu" and shutil.which(name) is None:

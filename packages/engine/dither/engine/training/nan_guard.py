@@ -69,8 +69,8 @@ def describe_data(experiment: Experiment) -> str:
 class FiniteGuard:
     """Checks loss and gradient norm of each step before the update.
 
-    On the CPU it raises at once. On a GPU that would synchronise, so the update and all later ones are cancelled on the
-    device through `found_inf`, as `GradScaler` does, until `check` is called. Optimizers without `found_inf`
+    On the CPU it raises immediately. On a GPU that would synchronise, so the update and all later ones are cancelled on
+    the device through `found_inf`, as `GradScaler` does, until `check` is called. Optimizers without `found_inf`
     synchronise.
 
     Args:

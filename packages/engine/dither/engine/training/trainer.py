@@ -129,7 +129,7 @@ class Trainer:
     def _batch(self, step: int) -> Prepared:
         """Return the noised batch of a step on the device.
 
-        Noise is drawn for the whole batch at once, so that losses depend neither on accumulation nor on ranks.
+        Noise is drawn for the whole batch, so that losses depend neither on accumulation nor on ranks.
         """
         clean = self._read(step, self.train.steps)
         if self.device.type == "cuda":  # pinned memory lets the copy overlap with computation
