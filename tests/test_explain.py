@@ -36,7 +36,7 @@ def place(name: str, text: str, part: str) -> str:
     raise AssertionError(text)
 
 
-def test_every_value_is_explained_with_what_it_overrides(here, capsys):
+def test_explain_shows_origins_and_overridden_values(here, capsys):
     changes = ["--set", "train.optimizer.lr=1e-5", "--unset", "model.affine", "--set", "sampler=first-hitting"]
     assert main(["explain", "seed_base.toml", *changes]) == 0
     found = lines(capsys)
@@ -60,7 +60,7 @@ def test_every_value_is_explained_with_what_it_overrides(here, capsys):
     assert found["evaluate.every"][1] == "default of [evaluate]"
 
 
-def test_one_key_or_one_table_may_be_asked_for(here, capsys):
+def test_explain_one_key_or_table(here, capsys):
     assert main(["explain", "quick.toml", "model.block"]) == 0
     found = lines(capsys)
     assert "model.block.heads" in found
@@ -91,19 +91,19 @@ def test_explain_refuses_what_validate_refuses(here, capsys):
     assert 'did you mean "steps"' in capsys.readouterr().err
 
 
-def test_what_does_not_fit_can_be_explained(here, capsys):
+def test_explain_an_incompatible_experiment(here, capsys):
     assert main(["explain", "quick.toml", "model.block.heads", "--set", "model.block.heads=7"]) == 0
     assert lines(capsys)["model.block.heads"][0] == "7"
 
 
-def test_two_files_differ_in_options_and_parts(here, capsys):
+def test_diff_of_two_files(here, capsys):
     assert main(["diff", "quick.toml", "seed_base.toml"]) == 0
     text = capsys.readouterr().out
     assert "sampler" in text.partition("options")[0]
     assert "processes/first-hitting@1 -> processes/ancestral@1" in text
     assert "model.width                 64 -> 256" in text
     assert "sampler.steps               (none) -> 100" in text
-    assert "takes options" not in text
+    assert "option types" not in text
     assert main(["diff", "quick.toml", "quick.toml"]) == 0
     assert "no difference" in capsys.readouterr().out
 
@@ -122,7 +122,7 @@ def run_directory(folder: Path, experiment: str, **manifest) -> Path:
     return folder
 
 
-def test_two_runs_differ_in_what_they_ran_with(here, capsys):
+def test_diff_of_two_runs(here, capsys):
     one = run_directory(here / "one", "quick.toml")
     (one / "resolved.toml").write_text(capsys.readouterr().out)
     other = run_directory(
@@ -137,7 +137,7 @@ def test_two_runs_differ_in_what_they_ran_with(here, capsys):
     assert main(["diff", "one", "other", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["options"] == {"train.steps": [1500, 3]}
-    assert found["parts"] == {"model takes options": ["sha256:1", "sha256:2"]}
+    assert found["parts"] == {"model option types": ["sha256:1", "sha256:2"]}
     assert found["plugins"]["core-blocks.version"] == ["0.1.0", "0.2.0"]
     assert found["plugins"]["mine.sha256"] == [None, "f00"]
     assert found["environment"] == {"python": ["3.11.7", "3.12.1"]}
@@ -148,12 +148,12 @@ def test_two_runs_differ_in_what_they_ran_with(here, capsys):
     assert "git" not in mixed
 
 
-def test_what_is_no_run_is_refused(here, capsys):
+def test_diff_refuses_other_folders(here, capsys):
     (here / "folder").mkdir()
     for wrong, message in {
-        "folder": "no run directory",
-        "nowhere.toml": "does not exist",
-        ".": "no run directory",
+        "folder": "[not-a-run]",
+        "nowhere.toml": "nowhere.toml",
+        ".": "[not-a-run]",
     }.items():
         assert main(["diff", wrong, "quick.toml"]) == 2
         assert message in capsys.readouterr().err
@@ -163,7 +163,7 @@ def test_what_is_no_run_is_refused(here, capsys):
 
 
 @pytest.mark.parametrize("arguments", [["explain", "quick.toml"], ["diff", "quick.toml", "seed_base.toml"]])
-def test_neither_imports_torch(here, arguments):
+def test_explain_and_diff_import_no_torch(here, arguments):
     code = (
         f"import sys; from dither.engine.cli import main; code = main({arguments!r}); "
         "assert 'torch' not in sys.modules; sys.exit(code)"

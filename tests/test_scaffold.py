@@ -33,12 +33,7 @@ def test_every_kind_has_an_example():
     assert all(f'"{kind}"' in script for kind in KINDS), "CI tries every kind"
 
 
-NOT_WIRED = pytest.mark.xfail(reason="[evaluate] metrics and [train] trackers are not options yet", strict=False)
-
-
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[NOT_WIRED] if kind in ("metric", "tracker") else []) for kind in KINDS]
-)
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_example_validates_and_passes_the_conformance_kit(kind, tmp_path, monkeypatch):
     """The package as `dither new` writes it, imported from its folder."""
     names = Names(f"tidy-{kind}", kind)

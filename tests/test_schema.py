@@ -1,4 +1,4 @@
-"""The schemas that editors read: up to date, exact about mistakes, and of one mind with the program."""
+"""JSON Schemas for editors: up to date, precise, and consistent with validation."""
 
 import json
 import re
@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
+import jsonschema
 import pytest
 import tomlkit
 from pydantic import Field
@@ -25,8 +26,6 @@ from dither.registry.plugins.describe import describe
 from dither.registry.plugins.manager import load_plugins
 from dither.registry.spec.base import Alias
 
-jsonschema = pytest.importorskip("jsonschema")
-
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "experiments").rglob("*.toml"))
 OURS = "core-blocks,embeddings,engine,losses,processes,tasks"
@@ -34,10 +33,7 @@ SCHEMA = ROOT / "docs/schema/experiment.schema.json"
 
 
 def tool(name: str) -> str:
-    path = Path(sysconfig.get_path("scripts")) / name
-    if not path.exists():
-        pytest.skip(f"{name} is not installed")
-    return str(path)
+    return str(Path(sysconfig.get_path("scripts")) / name)
 
 
 def problems(schema: dict, tree: dict) -> list[tuple[str, str]]:
@@ -74,7 +70,7 @@ def test_the_schemas_are_draft_07_without_alternatives(of):
         assert reference in json.loads(text)["definitions"], reference
 
 
-def test_every_experiment_says_where_its_schema_is():
+def test_every_experiment_names_its_schema():
     for file in FILES:
         first = file.read_text().splitlines()[0]
         assert first.startswith("#:schema "), file
@@ -82,7 +78,7 @@ def test_every_experiment_says_where_its_schema_is():
         assert (file.parent / first.split()[1]).resolve() == SCHEMA, file
 
 
-def test_the_program_prints_it_or_writes_it(capsys, tmp_path, monkeypatch):
+def test_the_command_prints_or_writes_a_schema(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("DITHER_PLUGINS", OURS)
     assert main(["schema"]) == 0
     assert capsys.readouterr().out == SCHEMA.read_text()
@@ -111,16 +107,16 @@ steps = 1500
 optimizer = { use = "adamw", lr = 3e-3 }
 """
 
-# What is written instead of what, the key that is at fault, and the text at which a tool must point.
+# Replaced text, replacement, the key at fault, and the text that a tool must mark.
 BROKEN = {
-    "unknown key at the top": ('name = "x"', 'nmae = "x"', "nmae", '"x"'),
+    "unknown top-level key": ('name = "x"', 'nmae = "x"', "nmae", '"x"'),
     "unknown key of a table": ("steps = 1500", "stpes = 1500", "train.stpes", "1500"),
     "unknown option": ("heads = 4", "heds = 4", "model.block.heds", "4"),
-    "option of another part": ('"first-hitting"', '{ use = "first-hitting", steps = 3 }', "sampler.steps", "3"),
-    "unknown option without use": ('use = "adaln-zero", heads = 4', "heds = 4", "model.block.heds", "4"),
+    "option of another component": ('"first-hitting"', '{ use = "first-hitting", steps = 3 }', "sampler.steps", "3"),
+    "unknown option without `use`": ('use = "adaln-zero", heads = 4', "heds = 4", "model.block.heds", "4"),
     "unknown bare name": ('"log-linear"', '"log-liner"', "process.schedule", '"log-liner"'),
-    "unknown name after use": ('"adaln-zero"', '"adaln-zer"', "model.block.use", '"adaln-zer"'),
-    "part of another kind": ('loss = "masked-ce"', 'loss = "absorbing"', "loss", '"absorbing"'),
+    "unknown name after `use`": ('"adaln-zero"', '"adaln-zer"', "model.block.use", '"adaln-zer"'),
+    "component of another kind": ('loss = "masked-ce"', 'loss = "absorbing"', "loss", '"absorbing"'),
     "another rev": ('"adaln-zero"', '"core-blocks/adaln-zero@9"', "model.block.use", '"core-blocks/adaln-zero@9"'),
     "another plugin": ('"adaln-zero"', '"tasks/adaln-zero"', "model.block.use", '"tasks/adaln-zero"'),
     "below its bound": ("heads = 4", "heads = 0", "model.block.heads", "0"),
@@ -128,9 +124,9 @@ BROKEN = {
     "wrong type": ("steps = 1500", 'steps = "many"', "train.steps", '"many"'),
     "fraction for an integer": ("width = 64", "width = 64.5", "model.width", "64.5"),
     "no such choice": ("affine = true", 'affine = "scal"', "model.block.affine", '"scal"'),
-    "number for a part": ('embedding = "graph"', "embedding = 3", "model.embedding", "3"),
-    "value of a part without use": ('use = "adaln-zero", heads = 4', 'heads = "4"', "model.block.heads", '"4"'),
-    "deep in a nested part": ('"log-linear"', '{ use = "log-linear", eps = 2 }', "process.schedule.eps", "2"),
+    "number for a component": ('embedding = "graph"', "embedding = 3", "model.embedding", "3"),
+    "value of a component without `use`": ('use = "adaln-zero", heads = 4', 'heads = "4"', "model.block.heads", '"4"'),
+    "in a nested component": ('"log-linear"', '{ use = "log-linear", eps = 2 }', "process.schedule.eps", "2"),
 }
 
 
@@ -146,12 +142,12 @@ def broken(tmp_path_factory) -> dict[str, Path]:
     return files
 
 
-def test_the_file_that_is_broken_below_is_good(ours):
+def test_the_unmodified_file_is_valid(ours):
     assert problems(ours, tomllib.loads(GOOD.replace("core-blocks/tokens", "embeddings/tokens"))) == []
     assert paths(ours, tomllib.loads(GOOD)) == ["model.head.use"]
 
 
-def test_check_jsonschema_names_the_key_of_every_mistake(broken):
+def test_check_jsonschema_names_every_key(broken):
     command = [tool("check-jsonschema"), "-o", "json", "--schemafile", str(SCHEMA), *map(str, broken.values())]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
@@ -163,7 +159,7 @@ def test_check_jsonschema_names_the_key_of_every_mistake(broken):
     }
 
 
-def test_taplo_points_at_every_mistake(broken):
+def test_taplo_marks_every_mistake(broken):
     command = [tool("taplo"), "lint", "--colors", "never", "--schema", SCHEMA.as_uri(), *map(str, broken.values())]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode != 0
@@ -176,7 +172,7 @@ def test_taplo_points_at_every_mistake(broken):
         assert {(int(line), int(column)) for path, line, column in found if path == str(file)} == {place}, name
 
 
-def test_both_tools_accept_our_files_and_what_they_resolve_to(tmp_path):
+def test_both_tools_accept_our_files_and_their_resolved_form(tmp_path):
     catalog = load_plugins().catalog
     resolved = []
     for file in FILES:
@@ -198,7 +194,7 @@ def test_both_tools_accept_our_files_and_what_they_resolve_to(tmp_path):
     assert done.returncode == 0, done.stdout
 
 
-def test_schema_and_program_agree_on_the_bounds_of_every_option(monkeypatch):
+def test_schema_and_validation_agree_on_the_bounds_of_every_option(monkeypatch):
     monkeypatch.setenv("DITHER_PLUGINS", OURS)
     catalog = load_plugins().catalog
     schema = json.loads(schema_text("experiment"))
@@ -218,7 +214,7 @@ def test_schema_and_program_agree_on_the_bounds_of_every_option(monkeypatch):
     assert tried > 50
 
 
-def test_the_snippet_of_every_part_is_valid_at_its_place(ours, tmp_path):
+def test_the_snippet_of_every_component_is_valid(ours, tmp_path):
     catalog = load_plugins().catalog
     (tmp_path / "base.toml").write_text(
         GOOD.replace("core-blocks/tokens", "embeddings/tokens").replace('"graph"', '"tokens"')
@@ -237,15 +233,16 @@ def test_the_snippet_of_every_part_is_valid_at_its_place(ours, tmp_path):
 
 
 def type_of(experiment: Experiment, kind: str) -> type:
-    """The class of the part of a kind in an experiment, wherever it stands."""
-    waiting, seen = [experiment], []
+    """Return the class of the component of a kind in an experiment."""
+    waiting = [experiment]
     while waiting:
         options = waiting.pop(0)
         if getattr(options, "kind", None) == kind:
             return type(options)
-        seen.append(options)
-        waiting += [value for key in type(options).model_fields if isinstance(value := getattr(options, key), Options)]
-    raise AssertionError(f"{kind} stands nowhere")
+        for key in type(options).model_fields:
+            value = getattr(options, key)
+            waiting += [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, Options)]
+    raise AssertionError(f"no {kind}")
 
 
 # The rules on small parts of our own.
@@ -342,12 +339,12 @@ def small() -> dict:
     ],
     ids=str,
 )
-def test_a_part_is_checked_at_its_key(small, block, wrong):
+def test_a_component_is_checked_at_its_key(small, block, wrong):
     assert paths(small, {"block": block}) == [f"block.{key}".removesuffix(".") for key in wrong]
     assert paths(small, {"blocks": [block]}) == [f"blocks.0.{key}".removesuffix(".") for key in wrong]
 
 
-def test_help_and_defaults_are_where_editors_look_for_them(small):
+def test_descriptions_and_defaults(small):
     kind = small["definitions"]["block"]
     assert kind["properties"]["use"]["enum"][:3] == ["basic", "other", "plain"]
     assert kind["properties"]["maybe"] == {"type": "integer", "minimum": 2}

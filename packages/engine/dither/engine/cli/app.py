@@ -40,7 +40,7 @@ __all__ = [
 
 
 def complete_experiment(incomplete: str) -> list[str]:
-    """Complete the name of an experiment file; a single matching folder is opened at once."""
+    """Complete the name of an experiment file; a single matching folder is opened."""
     with contextlib.suppress(OSError):
         matches = list(_entries(incomplete))
         while len(matches) == 1 and matches[0].endswith("/"):

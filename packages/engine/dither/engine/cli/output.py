@@ -69,7 +69,7 @@ def global_options(
 
 
 def hoist_global_options(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split the arguments into the options that every command takes, and the rest; set the format at once.
+    """Split the arguments into the options that every command takes, and the rest; set the format.
 
     click reports an unknown command before it reads the options.
     """

@@ -13,6 +13,7 @@ from .components import complete_kind, complete_plugin
 __all__ = ["new"]
 
 new = typer.Typer(no_args_is_help=True)
+"""The group `dither new`."""
 app.add_typer(new, name="new")
 
 

@@ -63,7 +63,7 @@ def submit_points(
     except (RuntimeError, OSError) as error:
         raise Refused(f"submitit cannot submit to {executor}: {error}") from None
     for point, job in zip(points, submitted, strict=True) if executor == "debug" else ():
-        job.exception()  # runs the job; status.json tells how it ended
+        job.exception()  # runs the job; the result is in status.json
         if point.status()["state"] == "stopped":
             break
     return submitted

@@ -23,6 +23,7 @@ __all__ = ["EXECUTORS", "Settings", "run_sweep"]
 
 Executor = Literal["processes", "slurm", "local", "debug"]
 EXECUTORS: tuple[str, ...] = get_args(Executor)
+"""Names of executors."""
 WritePage = Callable[[SweepDirectory, list[dict[str, Any]]], object]
 
 

@@ -35,7 +35,7 @@ PRUNE_SECONDS = 1.0
 
 
 class PointSource(Protocol):
-    """Supplies points, and is told how they end."""
+    """Supplies points, and is notified how they end."""
 
     def next_point(self) -> PointFolder | None:
         """Return the next point, or None if there is none at present."""
@@ -146,7 +146,7 @@ class _Pool:
             slot = min(set(range(self.jobs)) - {job.slot for job in self.running})
             try:
                 self.running.append(_Job(point, self._start(point, slot), slot))
-            except OSError as error:  # no process, or the folder is gone: the other points go on
+            except OSError as error:  # no process, or the folder is gone: the other points continue
                 reason = f"cannot start: {error.strerror or error}"
                 state = self.source.finish(point, NOT_STARTED)
                 with suppress(OSError):
