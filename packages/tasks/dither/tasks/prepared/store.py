@@ -1,11 +1,13 @@
 """A folder of prepared data: .npy files, memory-mapped, and a manifest with their checksums.
 
-existing = find_existing(folder, KIND, made, force=False)
-if existing is None:
-    with write_folder(folder, KIND, made) as writer:
-        writer.add("edges", edges)
-    manifest = writer.manifest
-arrays = open_arrays(folder, read_manifest(folder, KIND))
+Example::
+
+    existing = find_existing(folder, KIND, made, force=False)
+    if existing is None:
+        with write_folder(folder, KIND, made) as writer:
+            writer.add("edges", edges)
+        existing = writer.manifest
+    arrays = open_arrays(folder, existing, KIND)
 """
 
 from __future__ import annotations

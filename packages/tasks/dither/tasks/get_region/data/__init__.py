@@ -1,1 +1,1 @@
-"""Region tables, windows, and the samples made from them."""
+"""Region tables, windows and samples."""

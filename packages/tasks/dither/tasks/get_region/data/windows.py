@@ -1,6 +1,6 @@
 """Samples: windows of consecutive regions of one chromosome, in one cell type.
 
-Letters: B batch, L regions of a window, P regions, R kept regions, W windows.
+Letters: B batch, L regions of a window, P regions, R used regions, W windows.
 """
 
 from __future__ import annotations

@@ -262,8 +262,8 @@ def write_store(path: Path, arrays: Mapping[str, Any], version: Format = 2) -> N
     if path.exists() and any(path.iterdir()):
         raise Refused(f"{path} exists already", code="file-exists")
     cells = [str(cell) for cell in arrays.get("cells", ())]
-    if odd := [cell for cell in cells if not cell or cell.startswith(".") or "/" in cell or "\\" in cell]:
-        raise Refused([Problem(f'{path}: the cell type "{cell}" cannot name an array') for cell in odd])
+    if invalid := [cell for cell in cells if not cell or cell.startswith(".") or "/" in cell or "\\" in cell]:
+        raise Refused([Problem(f'{path}: the cell type "{cell}" cannot name an array') for cell in invalid])
     write_group(path, version)
     names = zip(arrays["chromosome"], arrays["start"], arrays["end"], strict=True)
     write_array(path / "peak_names", np.array([f"{c}:{int(s)}-{int(e)}" for c, s, e in names], np.str_), None, version)
