@@ -164,13 +164,13 @@ def some_rules(random):
 
     sets = [frozenset({LIVING}), frozenset({KITCHEN}), frozenset({LIVING, BATH}), frozenset({KITCHEN, BATH})]
     near = frozenset(range(NO_EDGE))
-    ways = [near, frozenset({LEFT}), frozenset({NO_EDGE}), near - {LEFT}]
+    relations = [near, frozenset({LEFT}), frozenset({NO_EDGE}), near - {LEFT}]
     makers = [
         lambda at: Size((at,), *pick((1, 2), (3, 3), (2, 3))),
         lambda at: RoomType((at,), pick(0, 1, 2), pick(*sets)),
-        lambda at: PairRelation((at,), *pick((0, 1), (1, 2), (0, 2)), pick(*ways)),
+        lambda at: PairRelation((at,), *pick((0, 1), (1, 2), (0, 2)), pick(*relations)),
         lambda at: Count((at,), pick(*sets), *pick((0, 0), (1, 1), (2, 3), (0, 1), (3, 3))),
-        lambda at: Adjacency((at,), pick(*sets), pick(*sets), pick(*ways[:2]), pick(True, False)),
+        lambda at: Adjacency((at,), pick(*sets), pick(*sets), pick(*relations[:2]), pick(True, False)),
     ]
     return [pick(*makers)(at) for at in range(int(torch.randint(2, 6, (), generator=random)))]
 
@@ -181,8 +181,8 @@ def every_diagram():
     for rooms in (1, 2, 3):
         real = [j < rooms for _, j in pairs(3)]
         for types in itertools.product(SOME_TYPES, repeat=rooms):
-            for ways in itertools.product(SOME_RELATIONS, repeat=sum(real)):
-                left = iter(ways)
+            for relations in itertools.product(SOME_RELATIONS, repeat=sum(real)):
+                left = iter(relations)
                 rows.append([*types, *[NODE_PAD] * (3 - rooms), *(next(left) if r else EDGE_PAD for r in real)])
     return torch.tensor(rows)
 
@@ -192,9 +192,9 @@ def test_feasible_agrees_with_enumeration():
     every, answers = every_diagram(), []
     for _ in range(60):
         rules = some_rules(random)
-        held = ConstraintGuidance(rules, 3).satisfied(every)
+        met = ConstraintGuidance(rules, 3).satisfied(every)
         answers.append(feasible(rules, 3))
-        assert answers[-1] == bool(torch.stack(list(held.values())).all(0).any()), rules
+        assert answers[-1] == bool(torch.stack(list(met.values())).all(0).any()), rules
     assert 10 < sum(answers) < 50, "both answers are tested"
 
 
@@ -204,10 +204,10 @@ def sparse_probs(rooms, seed):
     p = torch.zeros(6, NODE_SIZE, dtype=torch.float64)
     for slot in range(3):
         p[slot, list(SOME_TYPES)] = torch.rand(4, generator=random, dtype=torch.float64)
-    for place, (_, j) in enumerate(pairs(3)):
-        p[3 + place, list(SOME_RELATIONS)] = torch.rand(4, generator=random, dtype=torch.float64)
+    for pair, (_, j) in enumerate(pairs(3)):
+        p[3 + pair, list(SOME_RELATIONS)] = torch.rand(4, generator=random, dtype=torch.float64)
         if j >= rooms:
-            p[3 + place] = torch.eye(NODE_SIZE)[EDGE_PAD]
+            p[3 + pair] = torch.eye(NODE_SIZE)[EDGE_PAD]
     p[rooms:3] = torch.eye(NODE_SIZE)[NODE_PAD]
     return p / p.sum(1, keepdim=True)
 
@@ -216,9 +216,9 @@ def truth(goal, p, at):
     """Probability for each id of token `at`, by enumeration."""
     every = every_diagram()
     met = torch.stack(list(goal.satisfied(every).values())).all(0)
-    chances = p[torch.arange(6), every]
-    chances[:, at] = 1
-    weight = chances.prod(1) * met
+    probs = p[torch.arange(6), every]
+    probs[:, at] = 1
+    weight = probs.prod(1) * met
     return torch.zeros(NODE_SIZE, dtype=torch.float64).index_add(0, every[:, at], weight)
 
 
@@ -235,9 +235,9 @@ def test_allowed_ids_and_counts_are_exact(rooms):
     for at in (0, 1, 3):
         found = goal.log_prob(p.log()[None], torch.tensor([at]))[0].exp()
         expected = truth(goal, p, at)
-        some = p[at] > 0
-        torch.testing.assert_close(found[some], expected[some])
-        assert expected[some].max() > 0.01
+        possible = p[at] > 0
+        torch.testing.assert_close(found[possible], expected[possible])
+        assert expected[possible].max() > 0.01
 
 
 def test_adjacency_is_exact_for_one_pair_and_at_the_end():
@@ -248,8 +248,8 @@ def test_adjacency_is_exact_for_one_pair_and_at_the_end():
         goal, p = ConstraintGuidance([rule], 3), sparse_probs(2, 2)
         for at in (0, 1, 3):
             found = goal.log_prob(p.log()[None], torch.tensor([at]))[0].exp()
-            some = p[at] > 0
-            torch.testing.assert_close(found[some], truth(goal, p, at)[some])
+            possible = p[at] > 0
+            torch.testing.assert_close(found[possible], truth(goal, p, at)[possible])
         every = every_diagram()
         certain = torch.nn.functional.one_hot(every, NODE_SIZE).double().log()
         for at in range(6):
@@ -264,8 +264,8 @@ def test_adjacency_is_positive_while_it_can_be_met():
     )
     for at in range(6):
         found = goal.log_prob(p.log()[None], torch.tensor([at]))[0].exp()
-        some = p[at] > 0
-        assert torch.equal(found[some] > 0, truth(goal, p, at)[some] > 0)
+        possible = p[at] > 0
+        assert torch.equal(found[possible] > 0, truth(goal, p, at)[possible] > 0)
 
 
 def test_many_counts_are_grouped():

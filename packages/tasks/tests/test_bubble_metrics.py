@@ -225,9 +225,9 @@ def test_accuracy_by_noise_counts_masked_tokens():
     clean = Clean.of(tokens, valid)
     random = torch.Generator().manual_seed(0)
     sigma = torch.rand(64, generator=random) * 3
-    wanted = valid & (torch.rand(tokens.shape, generator=random) < 0.5)
+    targets = valid & (torch.rand(tokens.shape, generator=random) < 0.5)
     guess = torch.where(torch.rand(tokens.shape, generator=random) < 0.3, tokens, (tokens + 1) % 11)
-    noised = Noised(tokens, State.of(tokens), Noise(sigma, sigma), wanted, valid, clean.fixed)
+    noised = Noised(tokens, State.of(tokens), Noise(sigma, sigma), targets, valid, clean.fixed)
     whole, cut = Accuracy(space), Accuracy(space)
     whole.update(noised, Told(guess))
     for start in range(0, 64, 7):
@@ -238,8 +238,8 @@ def test_accuracy_by_noise_counts_masked_tokens():
     for field, columns in (("nodes", slice(0, 8)), ("edges", slice(8, 36))):
         for low in (0, 25, 50, 75):
             rows = (lost >= low / 100) & (lost < (low + 25) / 100)
-            asked = wanted[rows][:, columns]
-            right = (guess == tokens)[rows][:, columns][asked]
+            selected = targets[rows][:, columns]
+            right = (guess == tokens)[rows][:, columns][selected]
             assert found[f"{field}_accuracy_{low}_{low + 25}"] == pytest.approx(right.double().mean().item())
     assert len(found) == 8
     assert Accuracy(space).compute() == {}
