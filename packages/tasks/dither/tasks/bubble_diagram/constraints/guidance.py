@@ -66,11 +66,13 @@ class ConstraintGuidance:
         If no feasible number occurs in `counts`, all feasible numbers have the same weight.
         """
 
-        def can(n: int) -> bool:
+        def is_feasible(n: int) -> bool:
             return 0 < n <= self.slots and feasible([*self.rules, Size((), n, n)], self.slots)
 
-        weights: Int[np.ndarray, " n"] = np.array([count if count and can(n) else 0 for n, count in enumerate(counts)])
-        return weights if weights.any() else np.array([int(can(n)) for n in range(len(counts))])
+        weights: Int[np.ndarray, " n"] = np.array(
+            [count if count and is_feasible(n) else 0 for n, count in enumerate(counts)]
+        )
+        return weights if weights.any() else np.array([int(is_feasible(n)) for n in range(len(counts))])
 
     def begin(self, empty: Clean) -> Clean:
         """Return the start of sampling: tokens with a single allowed id are known, and this is the goal."""

@@ -19,7 +19,7 @@ from .diagram import BROKEN, INK, PALE, Scene
 from .labels import LINE, Label
 from .svg import Line, Page, Rectangle, Shape, Text, fit_text
 
-__all__ = ["METRES", "draw_floorplan", "draw_floorplans", "room_areas"]
+__all__ = ["METRES", "draw_floorplan", "floorplan_shapes", "room_areas"]
 
 METRES: Final = 18 / GRID
 """Metres per pixel: the canvas is 18 m wide."""
@@ -50,11 +50,11 @@ def room_areas(boxes: Int[np.ndarray, "R 4"], order: Sequence[int]) -> Float[np.
 def draw_floorplan(placement: Placement, *, size: float = 420.0) -> Page:
     """Draw one floor plan."""
     margin = 10.0
-    return Page(size, size, tuple(draw_floorplans(placement, margin, margin, size - 2 * margin, size - 2 * margin)))
+    return Page(size, size, tuple(floorplan_shapes(placement, margin, margin, size - 2 * margin, size - 2 * margin)))
 
 
-def draw_floorplans(placement: Placement, x: float, y: float, width: float, height: float) -> list[Shape]:
-    """Draw a floor plan into a rectangle, with a scale bar and the total area below it."""
+def floorplan_shapes(placement: Placement, x: float, y: float, width: float, height: float) -> list[Shape]:
+    """Return a floor plan in a rectangle, with a scale bar and the total area below it."""
     foot, rim = 26.0, 6.0
     scene = Scene(placement, x + rim, y + rim, width - 2 * rim, height - 2 * rim - foot)
     areas = room_areas(placement.boxes, scene.order)

@@ -15,7 +15,7 @@ from ..decoded_samples import LEVELS, DecodedSample
 from ..geometry.placement import Placement
 from ..vocabulary import COLOURS, ROOMS
 from .diagram import Scene, draw_bubbles
-from .floorplan import draw_floorplans
+from .floorplan import floorplan_shapes
 from .svg import Page, to_svg
 
 __all__ = ["draw_html_gallery"]
@@ -114,7 +114,7 @@ def _rooms(sample: DecodedSample) -> int:
 def _pictures(placement: Placement) -> list[Page]:
     tags = len(placement.diagram.types) <= _MAX_TAGGED
     bubbles = draw_bubbles(Scene(placement, 6, 6, _SIZE - 12, _SIZE - 12), tags=tags)
-    return [Page(_SIZE, _SIZE, tuple(shapes)) for shapes in (bubbles, draw_floorplans(placement, 0, 0, _SIZE, _SIZE))]
+    return [Page(_SIZE, _SIZE, tuple(shapes)) for shapes in (bubbles, floorplan_shapes(placement, 0, 0, _SIZE, _SIZE))]
 
 
 def _violations(placement: Placement | None) -> list[str]:
