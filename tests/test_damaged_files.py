@@ -158,7 +158,7 @@ def examine(path, text, catalog):
 
 
 @pytest.mark.parametrize("share", range(SHARES))
-def test_damaged_files_are_read_or_refused_with_their_place(folder, share):
+def test_damaged_files_are_read_or_refused_with_a_place(folder, share):
     catalog = load_plugins().catalog
     texts = [(folder / file).read_text(encoding="utf-8") for file in FILES]
     figures = {"valid": 0, "refused": 0, "seconds": 0.0}

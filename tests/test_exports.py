@@ -17,7 +17,7 @@ from dither.registry.flow.spaces import Condition, FeatureSpace, Field, Group, T
 def made(tmp_path_factory, text_experiment):
     """A run on text files, exported; the folder that it was made in is gone."""
     folder = tmp_path_factory.mktemp("made")
-    home = folder / "home of somebody"
+    home = folder / "home of a user"
     (home / "texts").mkdir(parents=True)
     (home / "texts" / "a.txt").write_text("the cat sat on the mat. " * 60)
     (home / "more.txt").write_text("the dog lay on the log. " * 60)
@@ -43,15 +43,15 @@ def export(made, tmp_path, monkeypatch):
     return tmp_path / "given", tmp_path / "gone", made[1]
 
 
-def test_data_that_do_not_go_along_are_told(export, capsys):
+def test_missing_data_are_listed(export, capsys):
     (run,) = (export[1] / "runs").iterdir()
     assert main(["export", str(run), "--to", "again"]) == 0
-    told = capsys.readouterr().out
-    assert "data that do not go along: task.data.paths = data/*.txt (" in told
-    assert "data that do not go along: task.data.paths = data/more.txt (" in told
+    output = capsys.readouterr().out
+    assert "data not included: task.data.paths = data/*.txt (" in output
+    assert "data not included: task.data.paths = data/more.txt (" in output
 
 
-def test_an_export_is_loaded_elsewhere_without_its_data_and_says_what_it_needs(export):
+def test_an_export_loads_without_its_data(export):
     given, _, _ = export
     system = dither.load(given, device="cpu")
     assert system.task.space.fields[0].size == len(set("the cat sat on the mat. the dog lay on the log.")) + 1
@@ -68,7 +68,7 @@ def test_an_export_is_loaded_elsewhere_without_its_data_and_says_what_it_needs(e
     assert "load(..., changes=" in no.value.problems[0].help
 
 
-def test_data_are_found_in_the_export_or_where_one_says(export):
+def test_data_are_found_in_the_export_or_by_override(export):
     given, gone, samples = export
     where = f"task.data.paths=['{gone}/texts/*.txt', '{gone}/more.txt']"
     there = dither.load(given, device="cpu", changes=[where])
@@ -80,18 +80,18 @@ def test_data_are_found_in_the_export_or_where_one_says(export):
     assert inside.task.like(3, seed=0).x0.shape == (3, 8)
 
 
-def test_nothing_of_the_machine_is_in_it(export, made):
+def test_no_machine_specific_paths(export, made):
     given = export[0]
     for file in given.rglob("*"):
         if file.is_file():
             assert str(made[0]).encode() not in file.read_bytes(), file
-            assert b"somebody" not in file.read_bytes(), file
+            assert b"home of a user" not in file.read_bytes(), file
     train = (given / "experiment.toml").read_text().partition("[train]")[2]
     assert 'device = "auto"' in train
     assert "threads" not in train.partition("\n[")[0]
 
 
-def test_small_files_go_along_and_data_do_not(tmp_path):
+def test_small_files_are_bundled(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / "one").write_text("12345")
@@ -117,7 +117,7 @@ def test_small_files_go_along_and_data_do_not(tmp_path):
     ]
 
 
-def test_a_text_that_only_begins_as_a_path_is_none(tmp_path):
+def test_text_like_a_path_is_kept(tmp_path):
     task = {"prompt": "/* sum", "stop": "~nobody", "between": "/", "home": "~", "path": "~nobody-is-called-so/a"}
     parcel = pack({"task": task | {"cells": str(tmp_path)}, "train": {}})
     assert parcel.tree["task"] == task | {"path": "data/a", "cells": f"data/{tmp_path.name}"}
@@ -131,17 +131,17 @@ def test_a_text_that_only_begins_as_a_path_is_none(tmp_path):
         FeatureSpace(4, 6, (Group("g", 0, 2),), given=("g",), standardised=True),
     ],
 )
-def test_a_space_is_written_and_read(space):
+def test_space_round_trip(space):
     assert space_from_json(json.loads(json.dumps(space_as_json(space)))) == space
 
 
-def test_a_space_that_was_written_before_it_told_more_is_read():
+def test_an_early_space_is_read():
     table = space_as_json(FeatureSpace(4, 6))
     assert space_from_json({key: table[key] for key in table.keys() - {"given", "standardised"}}) == FeatureSpace(4, 6)
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", '{"data": 3}', '{"data": [{}]}', '{"space": {"data": "tokens"}}'])
-def test_an_export_that_speaks_of_its_data_in_another_way_is_damaged(tmp_path, damage):
+def test_invalid_data_entries_are_damage(tmp_path, damage):
     from dither.engine.checkpoints.checkpoint import Damaged
     from dither.engine.runs.bundle import read_missing_data
 

@@ -1,4 +1,4 @@
-"""What somebody may put into a run, data or an experiment file: none of it runs, and nothing is written elsewhere.
+"""Malicious runs, data and experiment files: no code runs, and nothing is written elsewhere.
 
 A payload that runs makes the file FLAG. Outside the folder that a verb may write to, everything stays as it was.
 """
@@ -97,7 +97,7 @@ def verbs(place, *wanted):
 
 
 def reseal(folder, name):
-    """Let the manifest of a checkpoint speak of a file as it is now, as somebody would who wants it to be read."""
+    """Update the manifest of a checkpoint to a changed file, as an attacker would."""
     manifest = json.loads((folder / "MANIFEST.json").read_text())
     manifest.pop("sha256", None)
     file = folder / name
@@ -128,14 +128,14 @@ def test_a_pickle_in_place_of_exported_weights(place):
             dither.load(place / "given")
 
 
-def test_weights_of_others_that_are_a_pickle(place):
+def test_pickled_start_weights(place):
     for name, write in (("x.pt", torch.save), ("x.bin", lambda payload, path: path.write_bytes(pickle.dumps(payload)))):
         write({"a": Payload()}, place / name)
         for more in ([], ["--set", "train.start_layout=get"], ["--set", "train.start_layout=sedd"]):
             assert main(["run", str(place / "exp.toml"), "--set", f"train.start_from={place / name}", *more]) == 2
 
 
-def test_names_of_tensors_and_files_that_are_paths(place):
+def test_names_that_are_paths(place):
     (checkpoint,) = (place / "run" / "checkpoints").glob("step-*2")
     for name in ("model", "average"):
         weights = load_file(checkpoint / f"{name}.safetensors")
@@ -150,7 +150,7 @@ def test_names_of_tensors_and_files_that_are_paths(place):
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "run.lock", "summary.json", "samples", "tensorboard", "checkpoints"])
-def test_links_that_lead_out_of_a_run(place, name, capsys):
+def test_links_out_of_a_run_are_refused(place, name, capsys):
     path, target = place / "run" / name, place.parent / "outside" / ("" if "." not in name else "precious.txt")
     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     path.symlink_to(target)
@@ -158,7 +158,7 @@ def test_links_that_lead_out_of_a_run(place, name, capsys):
     assert f"{path} links outside the run directory [escaping-link]" in capsys.readouterr().err.replace("\n", "")
 
 
-def test_a_run_that_names_code_and_files_elsewhere(place):
+def test_a_run_that_names_external_code_and_files(place):
     text = (place / "run" / "resolved.toml").read_text().partition("# sha256")[0]
     for plugin in ("../../outside/evil.py", str(place.parent / "outside" / "evil.py"), "plugins/link.py"):
         (place / "run" / "plugins").mkdir(exist_ok=True)
@@ -188,7 +188,7 @@ LINES = {
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_an_experiment_file_that_names_code(place, name, capsys):
+def test_an_experiment_file_that_names_external_code(place, name, capsys):
     (place / "link.py").symlink_to(place.parent / "outside" / "evil.py")
     (place / "folder").symlink_to(place.parent / "outside")
     (place / "pickle.json").write_bytes(PICKLE)
@@ -214,21 +214,21 @@ def test_an_experiment_file_that_names_code(place, name, capsys):
 
 
 @pytest.mark.parametrize("name", ["core-blocks.py", "engine.py", "losses.py"])
-def test_a_plugin_file_that_takes_the_name_of_an_installed_one(place, name, capsys):
+def test_a_plugin_file_named_like_an_installed_plugin(place, name, capsys):
     (place / name).write_text("raise RuntimeError('it ran')\n" + CODE)
     (place / "exp.toml").write_text(f'plugins = ["./{name}"]\n' + (place / "exp.toml").read_text())
     assert main(["validate", str(place / "exp.toml")]) == 2
     assert "it ran" not in capsys.readouterr().err
 
 
-def test_files_beside_an_experiment_are_not_imported_instead_of_others(place):
+def test_files_next_to_an_experiment_shadow_no_module(place):
     for name in ("torch.py", "numpy.py", "dither_losses.py", "conftest.py", "sitecustomize.py"):
         (place / name).write_text(CODE)
     assert main(["validate", str(place / "exp.toml")]) == 0
 
 
 def bomb(path):
-    """An npz file whose array is said, and is, far larger than the file."""
+    """A compressed npz file with an array far larger than the file."""
     header = io.BytesIO()
     np.lib.format.write_array_header_2_0(header, {"descr": "<f8", "fortran_order": False, "shape": (1 << 40,)})
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
@@ -248,7 +248,7 @@ def out_of_the_archive(path):
 
 
 @pytest.mark.parametrize("make", [bomb, objects, out_of_the_archive, lambda path: path.write_bytes(PICKLE)])
-def test_data_that_are_a_payload(place, make, capsys):
+def test_payloads_as_data(place, make, capsys):
     make(place / "x.npz")
     data = f"task.data={{ use = 'region-file', path = '{place}/x.npz' }}"
     words = [str(ROOT / "experiments/get_region/quick.toml"), "--set", data]
@@ -257,7 +257,7 @@ def test_data_that_are_a_payload(place, make, capsys):
     assert "x.npz" in capsys.readouterr().err
 
 
-def test_plans_that_are_a_pickle(place, capsys):
+def test_pickled_plans(place, capsys):
     (place / "plans.pkl").write_bytes(PICKLE)
     for more in ([], ["--set", "task.data.pickles=true"]):
         data = f"task.data={{ use = 'plans', paths = ['{place}/plans.pkl'] }}"
@@ -267,22 +267,22 @@ def test_plans_that_are_a_pickle(place, capsys):
         assert main(["prepare", "plans", str(place / "plans.pkl"), "--out", str(place / "out"), *more]) in (1, 2)
 
 
-def test_what_an_experiment_reads_from_elsewhere_is_told(place, capsys):
+def test_external_files_of_an_experiment_are_reported(place, capsys):
     shutil.copyfile(place / "exp.toml", place.parent / "mine" / "inner.toml")
     (place / "below").mkdir()
     (place / "below" / "child.toml").write_text('extends = "../inner.toml"\n')
     os.chdir(place / "below")
     assert main(["run", "child.toml", "--runs", str(place / "more")]) == 0
-    told = capsys.readouterr().err.replace("\n", "")
-    assert "reads a file outside the folder of the experiment: extends: " in told
-    assert "reads a file outside the folder of the experiment: task.data.paths = " in told
+    message = capsys.readouterr().err.replace("\n", "")
+    assert "reads a file outside the folder of the experiment: extends: " in message
+    assert "reads a file outside the folder of the experiment: task.data.paths = " in message
 
 
-def test_what_a_run_reads_from_elsewhere_is_told(place, trained, capsys):
+def test_external_files_of_a_run_are_reported(place, trained, capsys):
     for words in (["evaluate"], ["sample", "-n", "1"], ["run", "--resume"]):
         assert main([words[0], *words[1:], str(place / "run")]) == 0
-        told = capsys.readouterr().err.replace("\n", "")
-        assert f"reads a file outside the folder of the experiment: task.data.paths = {trained / 'a.txt'}" in told, (
+        message = capsys.readouterr().err.replace("\n", "")
+        assert f"reads a file outside the folder of the experiment: task.data.paths = {trained / 'a.txt'}" in message, (
             words
         )
     dither.load(place / "run")

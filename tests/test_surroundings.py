@@ -45,10 +45,10 @@ def works(*command):
 
 
 @pytest.mark.slow
-def test_a_run_where_everything_is_odd(tmp_path):
+def test_a_run_in_an_unusual_environment(tmp_path):
     """No HOME, no network, an unwritable working folder elsewhere, stdin closed, a far time zone, umask 077.
 
-    Under strace, nothing is asked of any network: check, run, resumption, evaluation, drawing, report.
+    Under strace, no command opens a network connection: check, run, resume, evaluate, sample, report.
     """
     place, elsewhere, calls = tmp_path / ("a b ü 😀\n" + "x" * 190), tmp_path / "elsewhere", tmp_path / "calls"
     place.mkdir()
@@ -80,20 +80,20 @@ def test_a_run_where_everything_is_odd(tmp_path):
     )
     assert not done.returncode, done.stderr.decode(errors="replace")
     assert b"all of it" in done.stdout
-    told = calls.read_text().splitlines() if calls.exists() else []
-    assert not [line for line in told if "nscd/socket" not in line], "glibc looks there for the name of the user"
+    calls_made = calls.read_text().splitlines() if calls.exists() else []
+    assert not [line for line in calls_made if "nscd/socket" not in line], "glibc looks there for the name of the user"
 
 
-def test_a_run_is_not_begun_where_its_weights_could_not_be_read(tmp_path):
-    """safetensors takes no path that is no text."""
+def test_a_path_that_is_not_utf8_is_refused(tmp_path):
+    """safetensors requires paths in UTF-8."""
     runs = tmp_path / os.fsdecode(b"not utf-8 \xff")
-    with pytest.raises(Refused, match="is no UTF-8"):
+    with pytest.raises(Refused, match="UTF-8"):
         RunDirectory.create(runs)
     assert not runs.exists()
 
 
 @pytest.mark.parametrize("words", [["list"], ["validate", EXPERIMENT], ["describe", "task", "bubble-diagram"]])
-def test_output_that_nobody_reads(tmp_path, words):
+def test_a_closed_pipe(tmp_path, words):
     reading, writing = os.pipe()
     os.close(reading)
     code = "import sys; from dither.engine.cli import main; sys.exit(main())"

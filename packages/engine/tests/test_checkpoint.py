@@ -29,7 +29,7 @@ def store(tmp_path):
     return Checkpoints(tmp_path / "checkpoints", keep=2)
 
 
-def test_what_is_saved_is_loaded_bit_for_bit(store):
+def test_round_trip_is_bit_exact(store):
     given = contents(5)
     path = store.save(5, given)
     assert path.name == "step-00000005"
@@ -45,14 +45,14 @@ def test_what_is_saved_is_loaded_bit_for_bit(store):
     assert {key: value.tolist() for key, value in tensors.items()} == {k: v.tolist() for k, v in given.tensors.items()}
 
 
-def test_without_an_average_the_weights_themselves_are_used(store):
+def test_weights_are_used_without_an_average(store):
     given = contents()
     path = store.save(1, Contents(given.model, None, given.tensors, given.plain))
     assert verify(path) is None
     assert weights_of(path).name == "model.safetensors"
 
 
-def test_weights_that_are_shared_are_stored_once(store):
+def test_tied_weights_are_stored_once(store):
     tied = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
     tied[1].weight = tied[0].weight
     path = store.save(1, Contents(tied, None, {}, {}))
@@ -70,7 +70,7 @@ def test_weights_of_another_model_are_refused(store):
         load_weights(path / "model.safetensors", nn.Linear(3, 4, bias=False))
 
 
-def test_only_the_newest_stay(store):
+def test_old_checkpoints_are_deleted(store):
     for step in (1, 2, 30):
         store.save(step, contents(step))
     assert [step for step, _ in store.steps()] == [30, 2]
@@ -141,7 +141,7 @@ def test_no_intact_checkpoint_is_an_error(store):
     assert caught.value.exit_code == 3
 
 
-def test_none_at_all_is_no_error(store):
+def test_an_empty_folder_has_no_checkpoint(store):
     assert store.newest() == (None, [])
 
 
@@ -149,13 +149,13 @@ NONSENSE = ["{}", "[]", "null", '{"format": 9, "files": {}}', '{"format": 1, "fi
 
 
 @pytest.mark.parametrize("text", NONSENSE)
-def test_a_manifest_of_nonsense_is_no_traceback(store, text):
+def test_an_invalid_manifest_is_damage(store, text):
     path = store.save(1, contents())
     (path / "MANIFEST.json").write_text(text)
     assert "MANIFEST.json" in verify(path)
 
 
-def test_a_manifest_must_list_what_is_needed(store):
+def test_required_files_must_be_listed(store):
     path = store.save(1, contents())
     manifest = json.loads((path / "MANIFEST.json").read_text())
     del manifest["files"]["optimizer.safetensors"]
@@ -163,7 +163,7 @@ def test_a_manifest_must_list_what_is_needed(store):
     assert "optimizer.safetensors is not listed" in verify(path)
 
 
-def test_folders_of_others_do_no_harm_and_stray_pieces_do(store):
+def test_stray_shards_are_damage_and_other_folders_are_not(store):
     path = store.save(1, contents())
     (path / ".git").mkdir()
     (path / ".git" / "HEAD").write_text("ref: refs/heads/main")
@@ -175,7 +175,7 @@ def test_folders_of_others_do_no_harm_and_stray_pieces_do(store):
 
 @pytest.mark.parametrize("moment", range(7))
 def test_an_interrupted_write_keeps_earlier_checkpoints(store, monkeypatch, moment):
-    """Whichever call to the disk fails, there is no second checkpoint, and no rest of one."""
+    """Whichever call to the disk fails, no second checkpoint and no leftover of one exists."""
     first = store.save(1, contents(1))
     calls = iter(range(100))
 
@@ -208,7 +208,7 @@ def test_files_are_flushed_before_the_rename(store, monkeypatch):
     assert seen[at + 1] == "checkpoints"
 
 
-def test_a_write_that_was_killed_is_cleared_away(store):
+def test_leftovers_of_killed_writes_are_removed(store):
     store.save(1, contents())
     shutil.copytree(store.folder / "step-00000001", store.folder / ".tmp-2-123-abc")
     assert [step for step, _ in store.steps()] == [1]
@@ -256,7 +256,7 @@ class Odd(torch.optim.SGD):
         lambda p: Odd(p, 0.1, momentum=0.9),
     ],
 )
-def test_any_optimizer_goes_on_as_if_never_stored(store, make):
+def test_optimizer_state_round_trip(store, make):
     def train(model, optimizer, steps):
         for step in steps:
             torch.manual_seed(step)

@@ -27,7 +27,7 @@ FILES = ["model.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.j
 
 
 class KilledError(BaseException):
-    """The process is no more."""
+    """The process was killed."""
 
 
 class Disk:
@@ -182,7 +182,7 @@ class Store(RuleBasedStateMachine):
 
     @rule()
     def restart(self):
-        """As a run that goes on does: damaged ones are put aside, and later steps are redone."""
+        """As on resuming: damaged checkpoints are renamed, and later steps are repeated."""
         try:
             newest, damaged = self.store.newest()
         except Damaged:
@@ -225,7 +225,7 @@ Store.TestCase.settings = settings(max_examples=60, stateful_step_count=14, dead
 TestStore = Store.TestCase
 
 
-def test_the_disk_that_dies_is_between_the_store_and_the_disk(tmp_path):
+def test_the_simulated_disk_is_used(tmp_path):
     """Each call of a save is a place to die at, and there are as many as the store makes."""
     store, disk = Checkpoints(tmp_path / "c", keep=1), Disk()
     store.save(1, contents(1))
@@ -243,7 +243,7 @@ def test_the_disk_that_dies_is_between_the_store_and_the_disk(tmp_path):
         assert load_state(path)[1]["step"] in (1, 2)
 
 
-def test_every_bit_of_a_manifest_counts(tmp_path):
+def test_every_flipped_bit_of_a_manifest_is_found(tmp_path):
     """Also those of the name under which it holds its own hash; a line break may become another space."""
     path = Checkpoints(tmp_path / "c").save(1, contents(1)) / module.MANIFEST
     data = path.read_bytes()

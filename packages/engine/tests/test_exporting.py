@@ -14,12 +14,12 @@ from dither.registry.config.errors import Refused
 
 @pytest.fixture
 def offers(load, monkeypatch):
-    """The toy task with two forms, and what its task was asked for."""
-    loaded, asked = load(), []
+    """The toy task with two export formats, and its calls."""
+    loaded, calls = load(), []
     monkeypatch.setattr(type(loaded.experiment.task), "exports", {"lines": "one a line", "files": "one a file"})
 
     def export(self, samples, like, form, folder):
-        asked.append((form, folder, len(samples), len(like.valid)))
+        calls.append((form, folder, len(samples), len(like.valid)))
         count = {"lines": 1, "files": len(samples)}[form]
         folder.mkdir()
         files = [folder / f"{number}.txt" for number in range(count)]
@@ -28,14 +28,14 @@ def offers(load, monkeypatch):
         return files, [f"sample {number} is odd" for number in range(count)]
 
     monkeypatch.setattr(type(loaded.experiment.task.build()), "export", export, raising=False)
-    return loaded, asked
+    return loaded, calls
 
 
-def test_each_form_has_a_folder_and_the_rest_is_only_counted(offers, tmp_path):
+def test_each_format_has_a_folder(offers, tmp_path):
     system = Diffusion.build(offers[0].experiment)
-    told = list(export_samples(system, make_samples(system, 9, 0), ["files", "lines", "files"], tmp_path))
+    lines = list(export_samples(system, make_samples(system, 9, 0), ["files", "lines", "files"], tmp_path))
     assert offers[1] == [("files", tmp_path / "files", 9, 9), ("lines", tmp_path / "lines", 1 * 9, 9)]
-    assert told == [
+    assert lines == [
         f"{tmp_path / 'files'}: 9 files of files",
         *(f"files: sample {number} is odd" for number in range(SHOWN)),
         "files: and 4 more like that",
@@ -44,7 +44,7 @@ def test_each_form_has_a_folder_and_the_rest_is_only_counted(offers, tmp_path):
     ]
 
 
-def test_forms_that_are_not_there_are_refused_together(offers):
+def test_unknown_formats_are_refused_together(offers):
     check_forms(offers[0].experiment.task, ["lines", "files"])
     with pytest.raises(Refused) as caught:
         check_forms(offers[0].experiment.task, ["line", "lines", "dot"])
@@ -54,18 +54,18 @@ def test_forms_that_are_not_there_are_refused_together(offers):
     assert second.help is None
 
 
-def test_a_task_without_forms_says_so(load):
+def test_a_task_without_formats(load):
     with pytest.raises(Refused, match=re.escape('does not export "dot"; its forms: none')):
         check_forms(load().experiment.task, ["dot"])
 
 
-def test_a_promise_that_is_not_kept_is_the_mistake_of_the_task(load, monkeypatch, tmp_path):
+def test_a_missing_exporter_is_an_error_of_the_task(load, monkeypatch, tmp_path):
     system = Diffusion.build(load().experiment)
     with pytest.raises(TypeError, match="has no method export"):
         list(export_samples(system, make_samples(system, 1, 0), ["lines"], tmp_path))
 
 
-def test_a_run_is_sampled_for_other_programs(load, tmp_path, console, monkeypatch):
+def test_samples_are_exported(load, tmp_path, console, monkeypatch):
     monkeypatch.setenv("DITHER_PLUGINS", "engine")
     assert run(load("train.steps=1"), tmp_path / "runs", console=console) == 0
     (directory,) = (tmp_path / "runs").iterdir()

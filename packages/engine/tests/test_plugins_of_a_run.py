@@ -1,4 +1,4 @@
-"""What a run does with plugins: it names them, blames them, and goes on with the same ones only."""
+"""Plugins of a run: hooks, records in the manifest, and changes on resuming."""
 
 import importlib
 import json
@@ -151,7 +151,7 @@ def test_an_external_plugin_file_must_be_selected(experiment_file, tmp_path):
     assert "other" in {report.name for report in load_experiment(experiment_file, select=[str(other)]).plugins.active}
 
 
-def test_an_installed_plugin_is_named_by_its_name(experiment_file):
+def test_an_installed_plugin_is_loaded_by_name(experiment_file):
     experiment_file.write_text(experiment_file.read_text().replace('["toy_plugin.py"]', '["toy_plugin.py", "losses"]'))
     loaded = load_experiment(experiment_file)
     assert {"losses", "toy-plugin", "engine"} == {report.name for report in loaded.plugins.active}
@@ -183,7 +183,7 @@ def install(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def test_an_installed_observer_takes_part_and_a_broken_one_is_told(install, experiment_file, tmp_path, console):
+def test_installed_observers(install, experiment_file, tmp_path, console):
     install("tp-watch", WATCH.replace("FAIL", "99"))
     install("tp-broken", "raise RuntimeError('no luck')")
     code, directory = finished(experiment_file, tmp_path, console)
@@ -194,9 +194,7 @@ def test_an_installed_observer_takes_part_and_a_broken_one_is_told(install, expe
     assert 'plugin "tp-broken" (tp-broken 1.0) takes no part: failed, RuntimeError: no luck' in shown
 
 
-def test_a_run_made_with_an_observer_goes_on_where_plugins_do_not_load_by_themselves(
-    install, experiment_file, tmp_path, console, monkeypatch
-):
+def test_a_run_resumes_without_automatic_plugins(install, experiment_file, tmp_path, console, monkeypatch):
     install("tp-watch", WATCH.replace("FAIL", "99"))
     (experiment_file.parent / "registry.toml").write_text("[plugins]\nautoload = false\nrequire = ['engine']\n")
     loaded = load_experiment(experiment_file, ["train.steps=6"], select=["tp-watch"])
@@ -208,20 +206,20 @@ def test_a_run_made_with_an_observer_goes_on_where_plugins_do_not_load_by_themse
     assert "tp-watch" in {report.name for report in load_experiment(directory / "resolved.toml").plugins.active}
 
 
-def test_what_the_project_requires_is_required_of_an_experiment(experiment_file):
+def test_required_plugins(experiment_file):
     (experiment_file.parent / "registry.toml").write_text("[plugins]\nrequire = ['nobody']\n")
     with pytest.raises(Refused, match='requires "nobody", which is not installed'):
         load_experiment(experiment_file)
 
 
-def test_a_file_that_is_named_twice_is_loaded_once(experiment_file):
+def test_a_file_is_loaded_once(experiment_file):
     toy = experiment_file.parent / "toy_plugin.py"
     assert "toy-plugin" in {
         report.name for report in load_experiment(experiment_file, select=[str(toy)]).plugins.active
     }
 
 
-def test_a_check_of_a_plugin_that_raises_is_refused_with_its_name(watch):
+def test_a_failing_check_hook_names_the_plugin(watch):
     path = watch(99)
     file = path.parent / "watch.py"
     file.write_text(file.read_text() + "\n@hookimpl\ndef check_experiment(experiment): yield experiment.none\n")
@@ -229,7 +227,7 @@ def test_a_check_of_a_plugin_that_raises_is_refused_with_its_name(watch):
         load_experiment(path)
 
 
-def test_a_refusal_of_an_observer_names_it(watch, tmp_path, console):
+def test_a_refusal_names_the_plugin(watch, tmp_path, console):
     path = watch(99)
     file = path.parent / "watch.py"
     stopping = file.read_text().replace('SEEN.append("before_run")', "stop()")

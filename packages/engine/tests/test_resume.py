@@ -50,7 +50,7 @@ def go_on(load, runs, console):
     return resumed
 
 
-def test_workers_change_no_bit_stopped_or_not(start, go_on, stop_after):
+def test_workers_do_not_change_results(start, go_on, stop_after):
     _, plain = start()
     _, read_ahead = start("train.workers=2")
     assert fingerprint(read_ahead) == fingerprint(plain)
@@ -63,7 +63,7 @@ def test_workers_change_no_bit_stopped_or_not(start, go_on, stop_after):
 
 
 class StopAfter(Stop):
-    """Asks to stop once it has been asked so often whether to."""
+    """A stop that is requested after a number of polls."""
 
     def __init__(self, polls):
         super().__init__()
@@ -109,13 +109,13 @@ def whole(start, known):
     return known
 
 
-def test_the_same_twice(start, whole):
+def test_runs_are_reproducible(start, whole):
     assert fingerprint(start(*CHANGES)[1]) == whole
     assert fingerprint(start(*CHANGES, "seed=4")[1])["metrics"] != whole["metrics"]
 
 
-def test_stopped_at_every_poll_and_resumed(start, go_on, stop_after, whole, monkeypatch):
-    """At a step, within an evaluation, within a drawing: a run is stopped at each place where it asks, and goes on."""
+def test_stop_at_every_poll(start, go_on, stop_after, whole, monkeypatch):
+    """During steps, evaluation and sampling."""
     steps = set()
     for polls in range(0, 200, 7):
         with monkeypatch.context():
@@ -133,7 +133,7 @@ def test_stopped_at_every_poll_and_resumed(start, go_on, stop_after, whole, monk
 
 
 @pytest.mark.parametrize("step", [3, 4, 12])
-def test_stopped_while_a_step_is_trained(start, go_on, whole, monkeypatch, step):
+def test_stop_during_a_step(start, go_on, whole, monkeypatch, step):
     """What the step has written to the metrics belongs to it, also where it wrote a line."""
     from dither.engine.runs.loop import Run
 
@@ -152,7 +152,7 @@ def test_stopped_while_a_step_is_trained(start, go_on, whole, monkeypatch, step)
     assert fingerprint(directory) == whole
 
 
-def test_stopped_again_and_again(start, go_on, stop_after, whole):
+def test_repeated_stops(start, go_on, stop_after, whole):
     stop_after(5)
     code, directory = start(*CHANGES)
     for _ in range(30):
@@ -165,8 +165,8 @@ def test_stopped_again_and_again(start, go_on, stop_after, whole):
 
 
 @pytest.mark.parametrize("moment", ["step", "log", "save", "evaluate", "draw"])
-def test_killed_without_warning(start, go_on, whole, monkeypatch, moment, runs):
-    """What was done since the last checkpoint is done again, to the same end, and no line stands twice."""
+def test_kill(start, go_on, whole, monkeypatch, moment, runs):
+    """Work since the last checkpoint is repeated with the same result, and no line is written twice."""
     from dither.engine.runs.loop import Run
 
     name = {"step": "_train", "log": "_train"}.get(moment, moment)
@@ -189,7 +189,7 @@ def test_killed_without_warning(start, go_on, whole, monkeypatch, moment, runs):
 
 
 @pytest.mark.parametrize("changes", [(), ("train.checkpoint_every=2",)])  # none is missing that was not due yet
-def test_killed_before_the_first_checkpoint(start, go_on, whole, monkeypatch, runs, changes):
+def test_kill_before_the_first_checkpoint(start, go_on, whole, monkeypatch, runs, changes):
     from dither.engine.runs.loop import Run
 
     original = Run._train
@@ -224,7 +224,7 @@ def test_no_intact_checkpoint_is_exit_code_3(start, go_on, console):
     assert "state.json is missing" in console.export_text()
 
 
-def test_a_finished_run_may_be_made_longer(start, go_on, console):
+def test_a_finished_run_can_be_extended(start, go_on, console):
     _, directory = start()
     assert go_on(directory, "train.steps=23") == 0
     assert "changed: train.steps: 20 -> 23" in console.export_text()

@@ -65,7 +65,7 @@ def test_a_run_from_start_to_end(start, console):
     assert "chance 0.25" in text
 
 
-def test_what_was_resolved_runs_again_to_the_same_end(start, load, tmp_path, console):
+def test_resolved_toml_repeats_the_run(start, load, tmp_path, console):
     _, first = start("train.steps=6")
     assert run(load(path=first / "resolved.toml"), tmp_path / "again", console=console) == 0
     (second,) = (tmp_path / "again").iterdir()
@@ -73,7 +73,7 @@ def test_what_was_resolved_runs_again_to_the_same_end(start, load, tmp_path, con
     assert (second / "resolved.toml").read_bytes() == (first / "resolved.toml").read_bytes()
 
 
-def test_hooks_are_called_in_their_order(start, events):
+def test_order_of_hooks(start, events):
     start("train.steps=3", "evaluate.every=2", "train.checkpoint_every=2")
     assert [event[:2] for event in events()] == [
         ("before_run", 0),
@@ -88,7 +88,7 @@ def test_hooks_are_called_in_their_order(start, events):
     ]
 
 
-def test_no_steps_still_evaluates_and_draws(start):
+def test_zero_steps_evaluate_and_sample(start):
     code, directory = start("train.steps=0")
     assert code == 0
     assert [line["kind"] for line in read_metrics(directory / "metrics.jsonl")] == ["valid", "sample"]
@@ -116,7 +116,7 @@ def test_nan_keeps_the_last_good_checkpoint(start, console, events):
 @pytest.mark.parametrize(
     "first", ["train.checkpoint_every=2", "evaluate.every=2", "sample.every=2", "train.log_every=2"]
 )
-def test_where_updates_are_made_void_nothing_is_kept_of_them(start, console, monkeypatch, first):
+def test_void_updates_leave_no_trace(start, console, monkeypatch, first):
     """As on a GPU: whichever comes first of a checkpoint, an evaluation, a drawing or a log line finds it out."""
     guard = module.Trainer.__init__.__globals__["FiniteGuard"]
     monkeypatch.setitem(
@@ -154,7 +154,7 @@ def test_a_full_disk_is_exit_code_5(start, console, monkeypatch):
         RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"),
     ],
 )
-def test_no_memory_is_exit_code_5(start, monkeypatch, error):
+def test_out_of_memory_is_exit_code_5(start, monkeypatch, error):
     def fail(self):
         raise error
 
@@ -162,7 +162,7 @@ def test_no_memory_is_exit_code_5(start, monkeypatch, error):
     assert start()[0] == 5
 
 
-def test_any_other_error_is_not_hidden(start, monkeypatch, events):
+def test_other_errors_are_raised(start, monkeypatch, events):
     monkeypatch.setattr(module.Trainer, "advance", lambda self: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         start()

@@ -59,8 +59,8 @@ def slow_disk(monkeypatch):
 
 
 def test_async_checkpoint_holds_the_values_at_the_time_of_saving(tmp_path, slow_disk):
-    told = []
-    saver = Saver(Checkpoints(tmp_path), background=True, written=lambda step, path: told.append(step))
+    written_steps = []
+    saver = Saver(Checkpoints(tmp_path), background=True, written=lambda step, path: written_steps.append(step))
     layer, given = contents(1.0)
     saver.save(7, given)
     with torch.no_grad():
@@ -70,11 +70,11 @@ def test_async_checkpoint_holds_the_values_at_the_time_of_saving(tmp_path, slow_
     assert saver.has(7)
     assert saver.newest is None
     saver.poll()
-    assert told == []
+    assert written_steps == []
     assert Checkpoints(tmp_path).steps() == []
     slow_disk.set()
     saver.wait()
-    assert told == [7]
+    assert written_steps == [7]
     assert saver.newest == 7
     path = find_path(tmp_path, 7)
     load_weights(path / "model.safetensors", layer)
@@ -106,14 +106,14 @@ def test_failed_async_write_is_reported_and_keeps_the_previous_checkpoint(tmp_pa
     assert not list(tmp_path.glob(".tmp-*"))
 
 
-def test_shared_weights_stay_shared_in_a_copy(tmp_path):
+def test_tied_weights_stay_tied_in_a_copy(tmp_path):
     tied = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
     tied[1].weight = tied[0].weight
     Checkpoints(tmp_path).save(1, Contents(tied, None, {}, {}).copied())
     assert (find_path(tmp_path, 1) / "model.safetensors").stat().st_size < 2 * 36 + 200
 
 
-def test_a_run_that_saves_beside_training_is_the_same_run(start):
+def test_async_save_does_not_change_a_run(start):
     plain, beside = start()[1], start("train.async_save=true")[1]
     for name in ("model.safetensors", "average.safetensors", "optimizer.safetensors"):
         one, other = (path / "checkpoints" / "step-00000020" / name for path in (plain, beside))
@@ -121,7 +121,7 @@ def test_a_run_that_saves_beside_training_is_the_same_run(start):
     assert (plain / "metrics.jsonl").read_bytes() == (beside / "metrics.jsonl").read_bytes()
 
 
-def test_every_so_many_steps_and_the_best_stay(start):
+def test_keep_every_and_keep_best(start):
     changes = ("train.keep=1", "train.keep_every=10", "train.checkpoint_every=2", "train.keep_best=true")
     _, path = start(*changes, "evaluate.every=3", "evaluate.better='higher'")
     best = best_step(path)  # the loss falls, so that the first evaluation is the highest
@@ -165,7 +165,7 @@ def test_scores_after_the_resumed_step_are_dropped(tmp_path):
     assert Scores(tmp_path, "f1", "lower", step=8).best is None, "another direction"
 
 
-def test_the_trained_system_in_three_lines(start, tmp_path):
+def test_load_draw_and_export(start, tmp_path):
     _, path = start()
     system = load(path, device="cpu")
     samples = draw(system, system.task.like(4, seed=0), seed=0)
@@ -212,7 +212,7 @@ def test_list_runs_and_verify_run(start, tmp_path):
     assert all(found.reason is None for found in verify_run(path))
 
 
-def test_a_run_that_is_held_is_running(start, tmp_path):
+def test_a_locked_run_is_listed_as_running(start, tmp_path):
     from dither.engine.runs.run_directory import RunDirectory
 
     _, path = start()

@@ -42,7 +42,7 @@ def ended(monkeypatch):
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_every_signal_asks_a_run_to_stop_and_handlers_are_put_back(number, ended):
+def test_every_signal_requests_a_stop(number, ended):
     before = signal.getsignal(number)
     with stop_on_signals() as stop:
         stop.polled = True
@@ -53,7 +53,7 @@ def test_every_signal_asks_a_run_to_stop_and_handlers_are_put_back(number, ended
     assert signal.getsignal(number) is before
 
 
-def test_nohup_stays_as_it_is(ended):
+def test_nohup_ignores_sighup(ended):
     assert set(stop_signals()) == set(SIGNALS)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     assert set(SIGNALS) - set(stop_signals()) == {signal.SIGHUP}
@@ -63,7 +63,7 @@ def test_nohup_stays_as_it_is(ended):
 
 
 class Gone(io.StringIO):
-    """A terminal that is no more."""
+    """A closed terminal."""
 
     def isatty(self):
         return True
@@ -72,7 +72,7 @@ class Gone(io.StringIO):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-def test_a_bar_on_a_terminal_that_is_gone_ends_nothing(monkeypatch):
+def test_a_closed_terminal_does_not_end_a_run(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(Screen, "on_broken_pipe", lambda self: setattr(self, "quiet", True))
     console = Screen(file=io.StringIO(), force_terminal=True)
@@ -89,7 +89,7 @@ def test_a_bar_on_a_terminal_that_is_gone_ends_nothing(monkeypatch):
         bare.show_cursor(True)
 
 
-def test_a_run_whose_terminal_is_closed_writes_a_checkpoint(experiment_file, tmp_path, monkeypatch):
+def test_sighup_writes_a_checkpoint(experiment_file, tmp_path, monkeypatch):
     text = experiment_file.read_text().replace("steps = 20", "steps = 1000000").replace("every = 7", "every = 100000")
     experiment_file.write_text(text)
     for name, value in {"DITHER_PLUGINS": "engine", "TERM": "xterm", "OMP_NUM_THREADS": "1"}.items():

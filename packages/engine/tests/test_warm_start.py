@@ -31,7 +31,7 @@ def weights(path, name="average", step=20):
     return load_file(path / "checkpoints" / f"step-{step:08d}" / f"{name}.safetensors")
 
 
-def test_a_run_begins_with_the_averaged_weights_of_another(start):
+def test_start_from_loads_averaged_weights(start):
     first = start()
     second = start("train.steps=0", f"train.start_from={first}")
     for name, tensor in weights(second, "model", 0).items():
@@ -79,7 +79,7 @@ def test_non_finite_weights_are_refused(tmp_path, worst):
     save_file({f"there.{name}": weight for name, weight in load_file(path).items()}, path)
     with pytest.raises(Refused, match=r"1\.weight") as refused:
         start_from(model, path, rename=lambda given: {name[6:]: given[name] for name in given})
-    assert ("there.1.weight" in str(refused.value)) == (worst != 1e300), "as the file calls it, where it stands there"
+    assert ("there.1.weight" in str(refused.value)) == (worst != 1e300), "named as in the file"
     save_file({"0.weight": good["0.weight"], "other": torch.tensor(worst)}, path)
     assert start_from(model, path, partial=True), "what is not taken may be anything"
 
@@ -137,7 +137,7 @@ def test_files_of_a_damaged_checkpoint_are_refused(exported, tmp_path):
         with pytest.raises(Damaged, match=f"{part}.safetensors does not match"):
             start_from(model, checkpoint / f"{part}.safetensors")
     save_file(model.state_dict(), tmp_path / "model.safetensors")
-    (tmp_path / "MANIFEST.json").write_text("{}")  # of somebody else
+    (tmp_path / "MANIFEST.json").write_text("{}")  # of another program
     assert start_from(model, tmp_path / "model.safetensors") == []
 
 

@@ -1,4 +1,4 @@
-"""A whole small house in one file, as a third party would write it: words of six letters, masked and filled in."""
+"""A complete plugin in one file: task, process, model, loss and sampler for words of six letters."""
 
 import itertools
 from collections.abc import Callable

@@ -18,7 +18,7 @@ from dither.engine.training.environment import differences, environment, git_sta
 from dither.registry.config.errors import Refused
 
 
-def test_directories_are_new_and_named_by_time(tmp_path):
+def test_directories_are_named_by_time(tmp_path):
     runs = tmp_path / "a" / "runs"
     with RunDirectory.create(runs) as one, RunDirectory.create(runs) as two:
         assert one.path != two.path
@@ -63,7 +63,7 @@ def test_not_a_run_directory(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_recorded_loads_to_the_same_experiment(tmp_path, load, experiment_file):
+def test_recorded_files_give_the_same_experiment(tmp_path, load, experiment_file):
     child = experiment_file.with_name("child.toml")
     child.write_text('extends = "exp.toml"\nname = "child"\n[model]\nuse = "toy-net"\nwidth = 4\n')
     loaded = load("train.steps=9", path=child)
@@ -87,7 +87,7 @@ def test_what_is_recorded_loads_to_the_same_experiment(tmp_path, load, experimen
     assert resolved(again) == resolved(loaded) == written
 
 
-def test_a_run_goes_on_only_as_what_it_was(tmp_path, load):
+def test_fixed_options_refuse_a_resume(tmp_path, load):
     with RunDirectory.create(tmp_path / "runs") as directory:
         directory.record(load(), {})
         before = (directory.path / "resolved.toml").read_bytes()
@@ -113,7 +113,7 @@ def test_the_lock_is_released_by_the_kernel(tmp_path):
         os.close(other)
 
 
-def test_a_device_that_is_not_there_is_refused():
+def test_a_missing_device_is_refused():
     assert choose_device("cpu").type == "cpu"
     with pytest.raises(Refused, match='"cuda:99"'):
         choose_device("cuda:99")
@@ -131,14 +131,14 @@ def test_git_state(tmp_path):
     assert git_state(tmp_path) == state | {"clean": False}
 
 
-def test_what_decides_bits_is_compared():
+def test_differences_of_environments():
     now = environment(choose_device("cpu"))
     assert differences(now, now) == []
     assert differences(now | {"threads": 99, "platform": "other"}, now) == [f"threads: 99 -> {now['threads']}"]
     assert differences({}, now) == [], "a run of before it was written down"
 
 
-def test_the_implementation_of_an_optimizer_decides_bits():
+def test_environment_records_the_optimizer():
     parameters = [torch.nn.Parameter(torch.zeros(2))]
     fused, each = (torch.optim.AdamW(parameters, **how) for how in ({"fused": True}, {"foreach": True}))
     before, now = (environment(choose_device("cpu"), optimizer) for optimizer in (fused, each))
@@ -156,7 +156,7 @@ def test_the_implementation_of_an_optimizer_decides_bits():
         (lambda on: torch.backends.cuda.enable_flash_sdp(not on), "no flash attention"),
     ],
 )
-def test_what_is_switched_in_torch_decides_bits(switch, said):
+def test_environment_records_switches_of_torch(switch, said):
     device = choose_device("cpu")
     before = environment(device)
     switch(True)
@@ -169,12 +169,12 @@ def test_what_is_switched_in_torch_decides_bits(switch, said):
     assert environment(device) == before
 
 
-def test_the_number_of_ranks_decides_bits():
+def test_environment_records_the_number_of_ranks():
     device = choose_device("cpu")
     assert differences(environment(device), environment(device, ranks=Ranks(size=2))) == ["ranks: 1 -> 2"]
 
 
-def test_what_was_being_written_is_cleared_and_nothing_else(tmp_path):
+def test_clear_removes_only_temporary_files(tmp_path):
     with RunDirectory.create(tmp_path) as directory:
         run = directory.path
         left = [run / ".scores-0123abcd.json", run / "samples/step-00000012/.samples-0123abcd.safetensors"]

@@ -1,4 +1,4 @@
-"""Numbers in the files of a run that no figure can be: such a run is told as damaged, and those beside it are shown."""
+"""Invalid numbers in the files of a run: it is listed as damaged, and other runs are shown."""
 
 import json
 
@@ -42,7 +42,7 @@ def put(path, old, new):
 
 @pytest.mark.parametrize("value", STRANGE)
 @pytest.mark.parametrize(("name", "old"), [("summary.json", "0.25"), ("summary.json", '"step": 4')])
-def test_a_list_shows_the_other_runs(folder, capsys, name, old, value):
+def test_a_damaged_summary_does_not_hide_other_runs(folder, capsys, name, old, value):
     put(folder / "a" / name, old, f'"step": {value}' if "step" in old else value)
     assert main(["runs", "list", str(folder)]) == 0
     shown = capsys.readouterr().out
@@ -53,14 +53,14 @@ def test_a_list_shows_the_other_runs(folder, capsys, name, old, value):
 
 
 @pytest.mark.parametrize("value", ["inf", "nan", "-inf", '"text"', "[]", "{}"])
-def test_a_run_without_a_number_of_steps_is_listed_as_damaged(folder, value):
+def test_invalid_steps_are_listed_as_damaged(folder, value):
     put(folder / "a" / "resolved.toml", "steps = 4", f"steps = {value}")
     assert [(run.state, run.steps) for run in list_runs(folder)] == [("damaged", None), ("empty", 4)]
 
 
 @pytest.mark.parametrize("value", STRANGE)
 @pytest.mark.parametrize("old", ['"step": 2', '"loss": 0.5'])
-def test_a_page_is_written_all_the_same(folder, tmp_path, old, value):
+def test_a_report_skips_invalid_metrics(folder, tmp_path, old, value):
     put(folder / "a/metrics.jsonl", old, f"{old.partition(':')[0]}: {value}")
     put(
         folder / "a/summary.json", '"baselines": {}', f'"baselines": {{"loss/x": {value}}}, "steps_per_second": {value}'
@@ -72,21 +72,21 @@ def test_a_page_is_written_all_the_same(folder, tmp_path, old, value):
 
 
 @pytest.mark.parametrize("digits", [18, 19, 400])
-def test_an_integer_that_no_float_holds_is_read_as_infinite(tmp_path, digits):
+def test_large_integers_are_inf(tmp_path, digits):
     (tmp_path / "x").write_text(f'{{"step": {"9" * digits}}}\n')
     (line,) = read_metrics(tmp_path / "x")
     assert line["step"] == {18: 10**18 - 1, 19: 1e19, 400: float("inf")}[digits]
 
 
 @pytest.mark.parametrize("value", ["1e999", "NaN", '"text"', "null", "[]", "2.5"])
-def test_a_line_without_a_step_is_found(folder, value):
+def test_a_line_without_step_is_damage(folder, value):
     put(folder / "b/metrics.jsonl", '"step": 4', f'"step": {value}')
     reasons = {found.what: found.reason for found in verify_run(folder / "b")}
     assert reasons["metrics.jsonl"] == "line 2 has no step or no kind"
 
 
 @pytest.mark.parametrize("entry", ["[1e999, 1]", f"[4, {HUGE}]", '["x", 1]', "[4]", "4", "[4, []]"])
-def test_evaluations_that_are_none_are_told(folder, entry):
+def test_invalid_scores_are_reported(folder, entry):
     put(folder / "a/scores.json", "[4, 0.25]", entry)
     for read in (lambda: best_step(folder / "a"), lambda: Scores(folder / "a", "loss", "lower", 9)):
         with pytest.raises(Refused, match="is damaged: evaluations are no numbers"):
@@ -94,7 +94,7 @@ def test_evaluations_that_are_none_are_told(folder, entry):
     assert "evaluations are no numbers" in {f.what: f.reason for f in verify_run(folder / "a")}["scores.json"]
 
 
-def test_what_a_checkpoint_says_of_metrics_may_be_none(folder, monkeypatch):
+def test_a_checkpoint_without_metrics_position(folder, monkeypatch):
     checkpoint = folder / "a/checkpoints/step-00000004"
     checkpoint.mkdir(parents=True)
     (checkpoint / "state.json").write_text('{"metrics_bytes": 1e999}')

@@ -1,4 +1,4 @@
-"""A run goes on from any folder, and says what it reads from elsewhere; a sweep keeps to the policy of its start."""
+"""Paths of a run: resuming from any folder, external files, and the policy of its start."""
 
 import json
 import os
@@ -24,21 +24,21 @@ def project(tmp_path, monkeypatch, text_experiment):
     return folder
 
 
-def test_a_run_with_relative_data_goes_on_from_elsewhere(project, tmp_path, monkeypatch, capsys):
+def test_relative_data_resume_from_another_folder(project, tmp_path, monkeypatch, capsys):
     assert main(["run", "exp.toml", "--runs", str(tmp_path / "runs")]) == 0
     assert "outside" not in capsys.readouterr().err
     (run,) = (tmp_path / "runs").iterdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert main(["evaluate", str(run)]) == 0
     assert main(["run", "--resume", str(run), "--set", "train.steps=3"]) == 0
-    told = capsys.readouterr().err
-    assert f"reads a file outside the folder of the experiment: task.data.paths = {project}/texts/*.txt" in told
+    warnings = capsys.readouterr().err
+    assert f"reads a file outside the folder of the experiment: task.data.paths = {project}/texts/*.txt" in warnings
     os.rename(project / "texts", project / "gone")
     assert main(["evaluate", str(run)]) == 2
     assert "texts" in capsys.readouterr().err
 
 
-def test_a_run_of_before_with_relative_names_goes_on(project, tmp_path):
+def test_an_early_run_with_relative_paths_resumes(project, tmp_path):
     assert main(["run", "exp.toml", "--runs", str(tmp_path / "runs")]) == 0
     (run,) = (tmp_path / "runs").iterdir()
     resolved = run / "resolved.toml"
@@ -48,7 +48,7 @@ def test_a_run_of_before_with_relative_names_goes_on(project, tmp_path):
     assert main(["run", "--resume", str(run), "--set", "train.steps=3"]) == 0
 
 
-def test_a_run_goes_on_with_data_that_were_moved_if_that_is_accepted(project, tmp_path, capsys):
+def test_moved_data_require_accept_changes(project, tmp_path, capsys):
     assert main(["run", "exp.toml", "--runs", str(tmp_path / "runs")]) == 0
     (run,) = (tmp_path / "runs").iterdir()
     os.rename(project / "texts", tmp_path / "moved")
@@ -66,7 +66,7 @@ def test_a_run_goes_on_with_data_that_were_moved_if_that_is_accepted(project, tm
     assert main([*there, "--accept-changes"]) == 0
 
 
-def test_a_name_is_no_file(project):
+def test_a_name_is_not_a_path(project):
     (project / "exp.v2").write_text("")
     assert absolute_paths({"name": "exp.v2", "task": {"use": "exp.v2"}}, project) == {
         "name": "exp.v2",
@@ -74,7 +74,7 @@ def test_a_name_is_no_file(project):
     }
 
 
-def test_only_what_leads_somewhere_is_anchored(tmp_path):
+def test_only_existing_paths_become_absolute(tmp_path):
     (tmp_path / "a.txt").write_text("")
     (tmp_path / "bytes").write_text("")
     (tmp_path / "tokenizer.json").write_text("")
@@ -91,20 +91,20 @@ def test_only_what_leads_somewhere_is_anchored(tmp_path):
     assert made == {**given, "task": {"tokenizer": f"{tmp_path}/tokenizer.json", "data": data}}
 
 
-def test_what_is_extended_from_outside_is_told(project, tmp_path, monkeypatch):
+def test_external_parents_are_reported(project, tmp_path, monkeypatch):
     child = tmp_path / "elsewhere" / "child.toml"
     child.write_text('extends = "../project/exp.toml"\n')
     assert external_files(load_experiment(child)) == []
     monkeypatch.chdir(tmp_path / "elsewhere")
     child.write_text('extends = "../project/exp.toml"\ntask.data.paths = ["../project/texts/a.txt"]\n')
-    told = external_files(load_experiment(child))
-    assert len(told) == 2
-    assert "extends" in told[0]
-    assert "exp.toml" in told[0]
-    assert told[1].endswith("task.data.paths = ../project/texts/a.txt")
+    warnings = external_files(load_experiment(child))
+    assert len(warnings) == 2
+    assert "extends" in warnings[0]
+    assert "exp.toml" in warnings[0]
+    assert warnings[1].endswith("task.data.paths = ../project/texts/a.txt")
 
 
-def test_an_absolute_text_that_is_no_file_is_not_told(project, tmp_path):
+def test_absolute_text_is_not_a_path(project, tmp_path):
     (tmp_path / "far.json").write_text("{}")
     (tmp_path / "far").write_text("{}")
     texts = {"separator": "/", "start": "/usr/bin", "none": "/none/such.json", "words": ["/", "a", "~", "~\0", "~no/a"]}
@@ -117,24 +117,24 @@ def test_an_absolute_text_that_is_no_file_is_not_told(project, tmp_path):
     ]
 
 
-def test_what_is_read_from_the_home_folder_is_told(project, tmp_path, monkeypatch):
+def test_files_in_the_home_folder_are_reported(project, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "elsewhere"))
     (tmp_path / "elsewhere" / "notes.txt").write_text("the cat sat on the mat. " * 200)
     exp = project / "exp.toml"
     exp.write_text(exp.read_text().replace("texts/*.txt", "~/notes.txt"))
-    (told,) = external_files(load_experiment(exp))
-    assert told.endswith(f"task.data.paths = {tmp_path}/elsewhere/notes.txt")
+    (warnings,) = external_files(load_experiment(exp))
+    assert warnings.endswith(f"task.data.paths = {tmp_path}/elsewhere/notes.txt")
     assert list(_iter_paths({"judge": "~", "start": "~"}, project)) == [("judge", tmp_path / "elsewhere")]
 
 
-def test_the_folder_of_a_judge_is_anchored(project):
+def test_the_path_of_a_judge_becomes_absolute(project):
     assert absolute_paths({"judge": "texts", "start": "texts"}, project) == {
         "judge": f"{project}/texts",
         "start": "texts",
     }
 
 
-def test_a_sweep_outside_the_project_keeps_to_its_policy(project, tmp_path):
+def test_a_sweep_outside_the_project_keeps_its_policy(project, tmp_path):
     (project / "registry.toml").write_text("")
     assert main(["sweep", "exp.toml", "--sweep", "seed=[1]", "--runs", str(tmp_path / "far"), "--dry-run"]) == 0
     from dither.engine.config.load_experiment import open_experiment
@@ -147,7 +147,7 @@ def test_a_sweep_outside_the_project_keeps_to_its_policy(project, tmp_path):
     assert governing_policy_file(point.path / "experiment.toml") == project / "registry.toml"
 
 
-def test_a_policy_that_came_with_a_run_is_not_taken(tmp_path):
+def test_a_policy_inside_a_run_is_ignored(tmp_path):
     run = tmp_path / "mine" / "runs" / "given"
     run.mkdir(parents=True)
     for place in (run, tmp_path / "mine", tmp_path):
