@@ -90,7 +90,7 @@ def progressions(space: TokenSpace, ids: int) -> Task:
             nats = math.log(ids)
             return {"nats_per_token/uniform": nats, "nats_per_token/entropy": 2 * nats / space.length}
 
-        def judge(self, samples: Tensor, like: Clean) -> dict[str, float]:
+        def sample_metrics(self, samples: Tensor, like: Clean) -> dict[str, float]:
             """Return the share of samples that are progressions."""
             steps = samples.diff(dim=1) % ids
             return {"progressions": float((steps == steps[:, :1]).all(1).double().mean()) if len(samples) else 0.0}
