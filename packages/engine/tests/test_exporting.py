@@ -38,7 +38,7 @@ def test_each_format_has_a_folder(offers, tmp_path):
     assert lines == [
         f"{tmp_path / 'files'}: 9 files of files",
         *(f"files: sample {number} is odd" for number in range(SHOWN)),
-        "files: and 4 more like that",
+        "files: and 4 more",
         str(tmp_path / "lines" / "0.txt"),
         "lines: sample 0 is odd",
     ]

@@ -83,7 +83,7 @@ def test_two_levels_say_what_one_says(monkeypatch) -> None:
     weights[:, ::3] = 0.0
     torch.manual_seed(5)
     two = draw(weights)
-    monkeypatch.setattr(draws, "LONG", 10_000)
+    monkeypatch.setattr(draws, "TWO_LEVEL_MIN", 10_000)
     torch.manual_seed(5)
     assert (draw(weights) == two).float().mean() > 0.998
     assert (weights.gather(1, two[:, None]) > 0).all()

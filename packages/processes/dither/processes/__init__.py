@@ -1,1 +1,1 @@
-"""Noise on the way in, steps on the way back: schedules, processes over tokens and features, and samplers."""
+"""Diffusion processes: schedules, processes over tokens and features, and samplers."""

@@ -1,4 +1,4 @@
-"""Drawing until samples meet the goal of their task: exact rejection, with any sampler. Letters: N samples."""
+"""Rejection sampling: draw until samples meet the goal of the task, with any sampler. Letters: N samples."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = ["AcceptedSamples", "draw_accepted", "missing_samples"]
 
 @dataclass(frozen=True)
 class AcceptedSamples:
-    """Samples that meet their goal, those for which none was found left out.
+    """Samples that meet their goal.
 
     Attributes:
         samples: All of them meet the goal.
-        like: What each was drawn from.
-        figures: How often the goal was met before anything was rejected ("satisfied", and "satisfied/NAME" for each
-            part of it), and what it took: "drawings_per_sample", "model_calls_per_sample" (a call is one row through
-            the model), and "undelivered", samples that are missing.
+        like: Conditions and known values of each.
+        figures: Metrics: share of first draws that meet the goal ("satisfied", and "satisfied/NAME" for each part of
+            it), "drawings_per_sample", "model_calls_per_sample" (a call is one row through the model), and
+            "undelivered", the number of missing samples.
     """
 
     samples: Shaped[Tensor, "N L *M"]
@@ -46,27 +46,27 @@ def draw_accepted(
     stopped: Callable[[], bool] = lambda: False,
     watch: TrajectoryRecorder | None = None,
 ) -> AcceptedSamples | None:
-    """Draw samples, and those that do not meet the goal of `like` again, up to `tries` times; None where stopped.
+    """Draw samples; redraw those that do not meet the goal of `like`, up to `tries` times; None if stopped.
 
-    What is kept has the law of the sampler given that the goal is met: for each row by itself, so that what the rows
-    differ in, such as their length, keeps its frequencies. A watch is shown samples that are kept.
+    Accepted samples have the distribution of the sampler given that the goal is met, for each row separately, so that
+    differences between rows, such as their length, keep their frequencies. `watch` records accepted samples.
     """
     goal = like.goal
     assert goal is not None, "there is a goal to meet"
     open_rows = torch.arange(len(like.valid))
     samples, figures, drawn = like.x0.clone(), dict[str, float](), 0
-    spent = ModelCalls()
+    calls = ModelCalls()
     for round_ in range(tries):
         if not len(open_rows):
             break
         rows = open_rows
         some = like.apply(lambda value, rows=rows: value[rows.to(value.device)])  # type: ignore[misc]
-        new = draw(system, some, mix_seed(seed, round_) if round_ else seed, batch_size, stopped, watch, spent)
+        new = draw(system, some, mix_seed(seed, round_) if round_ else seed, batch_size, stopped, watch, calls)
         if new is None:
             return None
         drawn += len(rows)
-        held, met = _judged(goal, new)
-        figures = figures or {"satisfied": _share(met), **{f"satisfied/{k}": _share(v) for k, v in held.items()}}
+        satisfied, met = _satisfied(goal, new)
+        figures = figures or {"satisfied": _share(met), **{f"satisfied/{k}": _share(v) for k, v in satisfied.items()}}
         samples[rows[met]] = new[met].to(samples)
         open_rows = rows[~met]
         if watch is not None:
@@ -74,27 +74,27 @@ def draw_accepted(
     done = torch.ones(len(like.valid), dtype=torch.bool).index_fill(0, open_rows, False)
     delivered = max(int(done.sum()), 1)
     figures["drawings_per_sample"] = drawn / delivered
-    figures["model_calls_per_sample"] = spent.rows / delivered
+    figures["model_calls_per_sample"] = calls.rows / delivered
     figures["undelivered"] = float(len(open_rows))
     return AcceptedSamples(samples[done], like.apply(lambda value: value[done.to(value.device)]), figures)
 
 
 def missing_samples(figures: Mapping[str, float]) -> list[str]:
-    """Return what to tell a person where samples are missing."""
+    """Return lines to print if samples are missing."""
     missing = int(figures.get("undelivered", 0))
     if not missing:
         return []
     shares = {key.partition("/")[2]: value for key, value in figures.items() if key.startswith("satisfied/")}
     rarest = min(shares, key=lambda key: shares[key])
     return [
-        f"{missing} samples are missing: as often as they were drawn, they did not meet the constraints",
+        f"{missing} samples are missing: none of their draws met the constraints",
         f'the rarest is {rarest}, met by {shares[rarest]:.1%} at first; use sampler "guided", or raise sample.tries',
     ]
 
 
-def _judged(goal: Goal, x: Tensor) -> tuple[dict[str, Bool[Tensor, " N"]], Bool[Tensor, " N"]]:
-    held = goal.satisfied(x)
-    return held, torch.stack([torch.ones(len(x), dtype=torch.bool), *held.values()]).all(0)
+def _satisfied(goal: Goal, x: Tensor) -> tuple[dict[str, Bool[Tensor, " N"]], Bool[Tensor, " N"]]:
+    satisfied = goal.satisfied(x)
+    return satisfied, torch.stack([torch.ones(len(x), dtype=torch.bool), *satisfied.values()]).all(0)
 
 
 def _share(met: Bool[Tensor, " N"]) -> float:

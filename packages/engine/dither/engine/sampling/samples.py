@@ -1,4 +1,4 @@
-"""Samples drawn from a system: judged, and written where they can be looked at."""
+"""Draw samples, compute their metrics and pictures, and write them."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from .trajectory import TrajectoryRecorder
 __all__ = ["SampleSet", "check_forms", "export_samples", "make_samples", "unused_folder", "write_samples"]
 
 PATHS = 4
-"""Samples, the first ones, whose way is shown by tasks that can show it."""
+"""Number of samples whose trajectory is shown."""
 
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
 @dataclass(frozen=True)
 class SampleSet:
-    """Samples, what they were drawn from, and what the task says of them."""
+    """Samples with their conditions, metrics and pictures."""
 
     samples: Shaped[Tensor, "N L *M"]
     like: Clean
@@ -53,20 +53,20 @@ def make_samples(
     stopped: Callable[[], bool] = lambda: False,
     tries: int = 64,
 ) -> SampleSet | None:
-    """Draw and judge samples; None where it was stopped. See `draw` for what the samples depend on.
+    """Draw samples and compute their metrics; None if stopped. `draw` states which inputs samples depend on.
 
-    Where the task has a goal, samples are drawn up to `tries` times to meet it; those that do not are left out.
+    If the task has a goal, samples are drawn up to `tries` times to meet it; those that do not are omitted.
     """
     task, like = system.task, system.like(count, seed)
     watch = TrajectoryRecorder(PATHS) if isinstance(task, ShowsTrajectories) else None
     if like.goal is None:
-        spent = ModelCalls()
-        samples = draw(system, like, seed, batch_size, stopped, watch, spent)
+        calls = ModelCalls()
+        samples = draw(system, like, seed, batch_size, stopped, watch, calls)
         if samples is None:
             return None
         if watch is not None:
             watch.keep(torch.arange(count), torch.ones(count, dtype=torch.bool))
-        met = AcceptedSamples(samples, like, {"model_calls_per_sample": spent.rows / max(len(samples), 1)})
+        met = AcceptedSamples(samples, like, {"model_calls_per_sample": calls.rows / max(len(samples), 1)})
     else:
         found = draw_accepted(system, like, seed, batch_size, tries, stopped, watch)
         if found is None:
@@ -74,14 +74,14 @@ def make_samples(
         met = found
     if not len(met.samples):
         return SampleSet(met.samples, met.like, met.figures, [])
-    pictures = [*task.plots(met.samples, met.like), *_ways(task, like, watch)]
+    pictures = [*task.plots(met.samples, met.like), *_trajectories(task, like, watch)]
     extra = [metric(met.samples, met.like) for metric in system.metrics if callable(metric)]
     metrics = merge_metrics({**met.figures, **task.sample_metrics(met.samples, met.like)}, *extra)
     return SampleSet(met.samples, met.like, metrics, pictures)
 
 
-def _ways(task: Task, like: Clean, watch: TrajectoryRecorder | None) -> Iterator[Picture]:
-    """Yield how the samples that were watched came about."""
+def _trajectories(task: Task, like: Clean, watch: TrajectoryRecorder | None) -> Iterator[Picture]:
+    """Yield pictures of the recorded trajectories."""
     path = None if watch is None else watch.path()
     if watch is not None and path is not None and isinstance(task, ShowsTrajectories):
         yield from task.trajectory_plots(path, like.apply(lambda value: value[watch.rows]))
@@ -91,12 +91,12 @@ def write_samples(drawing: SampleSet, folder: Path) -> list[Path]:
     """Write pictures as .png, .svg, .txt, .gif and .html, and the samples themselves as safetensors; return the files.
 
     Raises:
-        ValueError: A picture has a name that is no file name.
+        ValueError: The name of a picture is not a valid file name.
     """
     files = []
     for picture in drawing.pictures:
         if not FILE_NAME.fullmatch(picture.name):
-            raise ValueError(f"a picture is called {picture.name!r}, which is no file name")
+            raise ValueError(f"not a valid file name of a picture: {picture.name!r}")
         forms = {
             "png": picture.png,
             "svg": picture.svg,
@@ -128,34 +128,34 @@ def _write(path: Path, data: bytes) -> Path:
 
 
 SHOWN = 5
-"""Lines about samples that were left out before the rest is only counted."""
+"""Lines about omitted samples to print; further ones are counted."""
 
 
 def check_forms(task: TaskSpec, forms: Sequence[str]) -> None:
-    """Refuse forms that a task does not offer, all at once and with what there is."""
+    """Raise Refused for export formats that the task does not have."""
     offered = ", ".join(task.exports) or "none"
     wrong = []
     for form in dict.fromkeys(forms):
         if form not in task.exports:
             close = nearest(form, task.exports)
             what = f'task "{task.name}" does not export "{form}"; its forms: {offered}'
-            wrong.append(Problem(what, help=f'did you mean "{close}"?' if close else None))
+            wrong.append(Problem(what, help=f'did you mean "{close}"?' if close else None, code="unknown-format"))
     if wrong:
         raise Refused(wrong)
 
 
 def export_samples(system: Diffusion, drawing: SampleSet, forms: Sequence[str], folder: Path) -> Iterator[str]:
-    """Write samples in each form into a folder named after it; yield what to tell a person.
+    """Write samples in each format to a folder of its name; yield lines to print.
 
     Raises:
-        TypeError: The task offers forms, and has no way to write them.
+        TypeError: The task lists formats but has no method export.
     """
     task = system.task
     for form in dict.fromkeys(forms):
         if not isinstance(task, Exports):
             raise TypeError(f"{type(task).__name__} offers exports, but has no method export")
-        files, told = task.export(drawing.samples, drawing.like, form, folder / form)
+        files, lines = task.export(drawing.samples, drawing.like, form, folder / form)
         yield str(files[0]) if len(files) == 1 else f"{folder / form}: {len(files):,} files of {form}"
-        yield from (f"{form}: {line}" for line in told[:SHOWN])
-        if len(told) > SHOWN:
-            yield f"{form}: and {len(told) - SHOWN:,} more like that"
+        yield from (f"{form}: {line}" for line in lines[:SHOWN])
+        if len(lines) > SHOWN:
+            yield f"{form}: and {len(lines) - SHOWN:,} more"

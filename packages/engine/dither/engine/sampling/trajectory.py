@@ -1,6 +1,6 @@
-"""How samples came about: every state of a few of them, for tasks that can show it.
+"""Sampling trajectories: every state of a few samples.
 
-Letters: T states, K samples that are watched, N samples of a drawing.
+Letters: T states, K recorded samples, N samples of a batch.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from torch import Tensor
 __all__ = ["MOST_BYTES", "TrajectoryRecorder"]
 
 MOST_BYTES = 1 << 27
-"""Bytes of the states of one drawing; of more, every second, fourth, .. one is kept, and the last."""
+"""Limit of the recorded bytes; beyond it only every second, fourth, .. state and the last are kept."""
 
 
 class TrajectoryRecorder:
-    """Remembers the ways of the first samples that are kept; of each drawing it looks at the first ones.
+    """Records the trajectories of the first accepted samples, looking at the first samples of each batch.
 
     Args:
-        most: K at most.
+        most: Maximum of K.
     """
 
     def __init__(self, most: int) -> None:
@@ -30,7 +30,7 @@ class TrajectoryRecorder:
         self._seen, self._every = 0, 1
 
     def __call__(self, state: Shaped[Tensor, "N L *M"]) -> None:
-        """See the next state of a drawing."""
+        """Record the next state of a batch."""
         if len(self.rows) >= self.most:
             return
         newest = state[: self.most].to("cpu", copy=True)
@@ -43,7 +43,7 @@ class TrajectoryRecorder:
         self._seen += 1
 
     def keep(self, rows: Int[Tensor, " N"], kept: Bool[Tensor, " N"]) -> None:
-        """End a drawing: `rows` are the numbers of its samples, and some of them are kept."""
+        """End a batch: `rows` are the indices of its samples, and `kept` marks the accepted ones."""
         for place in range(len(self._states[0][1]) if self._states else 0):
             if kept[place] and len(self.rows) < self.most:
                 self.rows.append(int(rows[place]))
@@ -52,7 +52,7 @@ class TrajectoryRecorder:
         self._seen, self._every = 0, 1
 
     def path(self) -> Shaped[Tensor, "T K L *M"] | None:
-        """Return the ways beside each other, shorter ones standing still at their end; None if nothing was kept."""
+        """Return the trajectories, shorter ones padded with their last state; None if none was recorded."""
         if not self._paths:
             return None
         longest = max(map(len, self._paths))

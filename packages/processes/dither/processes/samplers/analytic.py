@@ -79,7 +79,7 @@ def step(process: TokenProcess, state: State, pred: Any, now: Noise, then: Noise
     for rows in prediction_rows(pred, where):
         log_score = rows.log_score()[0]
         part = slice(start, start + len(log_score))
-        # Below the rounding of a score an entry cannot be told from 0, and all entries of a row may be that small.
+        # Below the rounding of a score an entry has no significant digits, and all entries of a row may be so small.
         odds = step_odds(
             log_score,
             ids[part],

@@ -1,9 +1,9 @@
-"""Exact draws of ids. Letters: N rows, K draws per row, V vocabulary, B batch, L length, S blocks of a row.
+"""Exact categorical draws. Letters: N rows, K draws per row, V vocabulary, B batch, L length, S blocks of a row.
 
 Inverse of the cumulative sum, with one random number per row. The usual race of float32 Gumbel numbers cuts the tails
 of the distribution and so sharpens it (arXiv 2409.02908); so would a cumulative sum over 50,000 ids in float32. Long
-rows are drawn from in two levels: a block by the sums of blocks, then an id inside it. Both searches are in float64,
-and what is rounded before them is rounded in proportion to itself, however small it is.
+rows are drawn in two levels: a block by the sums of blocks, then an id inside it. Both searches are in float64, after
+roundings that are relative to each number, however small.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from ..precision import wide, wide_dtype
 __all__ = ["draw", "draw_along", "draw_log"]
 
 CHUNK = 1 << 22
-"""Most numbers held in float64 at once."""
+"""Most numbers in float64 at a time."""
 
-LONG = 4096
-"""Rows of more ids are drawn from in two levels."""
+TWO_LEVEL_MIN = 4096
+"""Rows with more ids are drawn in two levels."""
 
 BLOCK = 256
 """Ids in a block."""
 
-NEAR = 1 << 20
-"""Numbers that a CPU has close at hand, in its caches; more at once are slower."""
+CPU_PIECE = 1 << 20
+"""Numbers that fit the caches of a CPU; larger pieces are slower."""
 
 
 def draw(weights: Float[Tensor, "*N V"]) -> Int[Tensor, "*N"]:
-    """Draw one id per row with odds `weights` (at least 0, of any sum); an id of weight 0 never comes.
+    """Draw one id per row with odds `weights` (at least 0, of any sum); an id of weight 0 is never drawn.
 
     Raises:
-        ValueError: A row has no positive weight, or one that is not finite.
+        ValueError: A row has no positive weight, or a non-finite one.
     """
     return _drawn(weights, logarithms=False)
 
@@ -43,7 +43,7 @@ def draw_log(log_weights: Float[Tensor, "*N V"]) -> Int[Tensor, "*N"]:
     """Draw one id per row with odds exp(`log_weights`), which may be off by a constant per row.
 
     Raises:
-        ValueError: A row is -inf throughout, or holds a number that is not finite otherwise.
+        ValueError: A row is -inf throughout, or has another non-finite number.
     """
     return _drawn(log_weights, logarithms=True)
 
@@ -60,12 +60,12 @@ def _drawn(given: Float[Tensor, "*N V"], *, logarithms: bool) -> Int[Tensor, "*N
     rows = given.detach().reshape(-1, given.shape[-1])
     vocab, dtype = rows.shape[1], wide_dtype(rows.device)
     u = torch.rand(len(rows), 1, dtype=dtype, device=rows.device)
-    size = max(1, (NEAR if vocab > LONG and rows.device.type == "cpu" else CHUNK) // vocab)
+    size = max(1, (CPU_PIECE if vocab > TWO_LEVEL_MIN and rows.device.type == "cpu" else CHUNK) // vocab)
     drawn = [u[:0].long()]
     for i in range(0, len(rows), size):
         part = rows[i : i + size]
         weights = part.softmax(-1) if logarithms else part
-        if vocab > LONG:
+        if vocab > TWO_LEVEL_MIN:
             drawn.append(_pick_in_two(weights, u[i : i + size]))
         else:
             drawn.append(_pick(weights.cumsum(-1, dtype=dtype), u[i : i + size]))
@@ -77,12 +77,12 @@ def _pick(cumulative: Float[Tensor, "N V"], u: Float[Tensor, "N K"]) -> Int[Tens
     total = cumulative[:, -1:]
     # u < 1, and of a normal number u times the total is below the total: some cumulative weight exceeds it.
     if not bool(((total >= torch.finfo(total.dtype).tiny) & total.isfinite()).all()):
-        raise ValueError("cannot draw: a row of weights is all 0, or holds a number that is not finite")
+        raise ValueError("cannot draw: a row of weights is all 0 or non-finite")
     return torch.searchsorted(cumulative.contiguous(), (u * total).contiguous(), right=True)
 
 
 def _pick_in_two(weights: Float[Tensor, "N V"], u: Float[Tensor, "N 1"]) -> Int[Tensor, "N 1"]:
-    """Return what `_pick` returns, but for rounding: the block first, then the id inside it."""
+    """Return the result of `_pick` up to rounding: the block first, then the id inside it."""
     vocab = weights.shape[1]
     whole = vocab // BLOCK * BLOCK
     sums = rearrange(weights[:, :whole], "n (s i) -> n s i", i=BLOCK).sum(-1)
@@ -91,7 +91,7 @@ def _pick_in_two(weights: Float[Tensor, "N V"], u: Float[Tensor, "N 1"]) -> Int[
     block = _pick(ahead, u)
     ids = block * BLOCK + torch.arange(BLOCK, device=block.device)
     inside = weights.gather(1, ids.clamp_max(vocab - 1)).masked_fill_(ids >= vocab, 0.0)
-    # What is left of u inside the block is even in [0, 1) again.
+    # The rest of u inside the block is uniform in [0, 1) again.
     chosen = wide(blocks).gather(1, block)
     rest = (u * ahead[:, -1:] - (ahead.gather(1, block) - chosen)) / chosen
     most = 1 - torch.finfo(rest.dtype).eps

@@ -1,15 +1,15 @@
-"""Ways to draw the noise that a bound is measured with. All have the same mean, the bound; they differ in variance.
+"""Estimators of the bound. All have the same mean, the bound; they differ in variance.
 
     L(x_0) = integral over t of w(t) E[sum over masked l of CE_l],   w = m'(t) / m(t),   m = 1 - alpha
 
-- time         t even in [t_min, 1], every token masked by itself with chance m.
+- time         t even in [t_min, 1], every token masked independently with probability m.
 - importance   log m even, so that w is the same at every t (MDLM, Sahoo et al. 2024, appendix).
-- mask-count   m even, one token masked for sure and the others with chance m: the number k of N tokens that is masked
-               is then even in 1 .. N, and the weight is N / k. At any m, w E[sum CE] = m' E[(N / k) sum CE] exactly,
-               also for a model that is told the time.
-- exact        drawn as time; the bound itself is a sum over all masks, by `enumeration`.
+- mask-count   m even, one token always masked and the others with probability m: the number k of N masked tokens
+               is then uniform in 1 .. N, with weight N / k. At any m, w E[sum CE] = m' E[(N / k) sum CE] exactly,
+               also for a model that is given the time.
+- exact        drawn as time; the bound itself is a sum over all masks (`nelbo.exact_nelbo`).
 
-What a draw weighs beyond an even one goes into the rate, with which token losses multiply: they know nothing of it.
+Importance weights go into the rate, which token losses multiply with.
 Letters: B batch, L length.
 """
 
@@ -34,10 +34,10 @@ Estimator = Literal["time", "importance", "mask-count", "exact"]
 def place_times(
     timesteps: TimestepSampling, estimator: Estimator | str, t: Float[Tensor, " B"]
 ) -> tuple[Float[Tensor, " B"], Noise]:
-    """Move times that are even in [t_min, 1] to where the estimator wants them.
+    """Map times that are uniform in [t_min, 1] to those of the estimator.
 
     Returns:
-        The times, and their noise; its rate is divided by how dense they lie, relative to even ones.
+        The times, and their noise; its rate is divided by their density relative to uniform times.
     """
     if estimator not in ("importance", "mask-count"):
         return t, timesteps.schedule(t)
@@ -62,12 +62,12 @@ def _one_minus_alpha(timesteps: TimestepSampling, t: Float[Tensor, " K"]) -> Flo
 def mask_at_least_one(
     moved: Bool[Tensor, "B L"], free: Bool[Tensor, "B L"], noise: Noise
 ) -> tuple[Bool[Tensor, "B L"], Noise]:
-    """Mask one free position of each row besides, chosen evenly, and weigh by N / k where w(t) has 1 / (1 - alpha).
+    """Mask one more free position of each row, chosen uniformly, with weight N / k in place of 1 / (1 - alpha).
 
     Args:
-        moved: Where tokens are masked, each by itself.
-        free: Where they may be; N in a row.
-        noise: The level, one per row.
+        moved: Tokens that are masked, each independently.
+        free: Tokens that may be masked; N in a row.
+        noise: The noise, one per row.
     """
     count = free.sum(1)
     first = torch.rand_like(wide(free)).masked_fill(~free, -1.0).argmax(1, keepdim=True)

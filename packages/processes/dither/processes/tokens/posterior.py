@@ -107,8 +107,8 @@ class Posterior:
     def context_of_score(self, log_score: Float[Tensor, "B L V"]) -> Float[Tensor, "B L V"]:
         """Score -> context. Negative probabilities of an inconsistent score are set to 0.
 
-        m is a difference, so it cannot be told from 0 below the rounding of the score; there it is kept positive, in
-        proportion to p_t, so that equal scores give an even context at any noise.
+        m is a difference, which has no significant digits below the rounding of the score; there it is kept positive,
+        proportional to p_t, so that equal scores give a uniform context at any noise.
         """
         log_p = log_score.log_softmax(-1)
         log_noise = (self.log_one_minus_alpha[..., None] + self.prior.log()).to(log_p.dtype)

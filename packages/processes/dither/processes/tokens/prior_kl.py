@@ -1,4 +1,4 @@
-"""What it costs the bound that something of the data is left where sampling starts from noise. No torch here."""
+"""KL divergence between q(x_1 | x_0) and the prior: the cost of signal left at t = 1. No torch here."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ __all__ = ["mean_prior_kl", "prior_kl"]
 
 
 def prior_kl(ids: int, sigma: float) -> float:
-    """Return KL(q(x_1 | x_0) || even) in nats, for a token that is moved to one of `ids` ids with 1 - exp(-sigma).
+    """Return KL(q(x_1 | x_0) || uniform) in nats, for a token replaced by one of `ids` ids with 1 - exp(-sigma).
 
-    A token stays with s = exp(-sigma) + (1 - exp(-sigma)) / ids, and each of the others has 1 - exp(-sigma) times its
-    chance under the prior: s log(ids s) + (1 - s) log(1 - exp(-sigma)).
+    A token stays with s = exp(-sigma) + (1 - exp(-sigma)) / ids, and each other id has 1 - exp(-sigma) times its
+    probability under the prior: s log(ids s) + (1 - s) log(1 - exp(-sigma)).
     """
-    lost = -math.expm1(-sigma)
-    stays = math.exp(-sigma) + lost / ids
-    return stays * math.log(ids * stays) + ((1 - stays) * math.log(lost) if lost else 0.0)
+    level = -math.expm1(-sigma)
+    stays = math.exp(-sigma) + level / ids
+    return stays * math.log(ids * stays) + ((1 - stays) * math.log(level) if level else 0.0)
 
 
 def mean_prior_kl(space: TokenSpace, sigma: float) -> float:
-    """Return the mean over the tokens of a sample, each of them even over the clean ids of its field."""
+    """Return the mean over the tokens of a sample, each uniform over the clean ids of its field."""
     costs = ((f.length, prior_kl(f.size - (f.mask is not None) - (f.pad is not None), sigma)) for f in space.fields)
     return sum(length * cost for length, cost in costs) / space.length
