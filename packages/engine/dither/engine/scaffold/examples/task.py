@@ -95,7 +95,7 @@ def progressions(space: TokenSpace, ids: int) -> Task:
             steps = samples.diff(dim=1) % ids
             return {"progressions": float((steps == steps[:, :1]).all(1).double().mean()) if len(samples) else 0.0}
 
-        def show(self, samples: Tensor, like: Clean) -> Iterator[Picture]:
+        def plots(self, samples: Tensor, like: Clean) -> Iterator[Picture]:
             """Yield each sample as a line of text."""
             for index, row in enumerate(samples.tolist()):
                 yield Picture(f"sample-{index:03d}", text=" ".join(map(str, row)) + "\n")
