@@ -238,6 +238,6 @@ def test_repaint_noise_between_steps() -> None:
             process.schedule(time_of(torch.full((4,), lower)))
         )
         torch.manual_seed(0)
-        mine = process.noised(x, gap, torch.ones_like(x, dtype=torch.bool))[0].x
+        mine = process.add_noise(x, gap, torch.ones_like(x, dtype=torch.bool))[0].x
         torch.manual_seed(0)
         torch.testing.assert_close(mine, scheduler.undo_step(x, upper), **PRECISE)

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import pytest
 
+from dither.processes.options import MAX_POSITIONS
 from dither.processes.schedules.sigma import linear_sigma
 from dither.processes.specs import register_components
-from dither.processes.tokens.specs import MAX_POSITIONS
 from dither.registry.config.errors import Refused
 from dither.registry.config.validation import dump
 from dither.registry.flow.spaces import Condition, FeatureSpace, Field, Group, TokenSpace

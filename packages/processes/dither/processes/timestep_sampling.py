@@ -12,7 +12,7 @@ from torch import Tensor
 from dither.registry.flow.protocols import Schedule
 
 if TYPE_CHECKING:
-    from .timestep_specs import Level
+    from .options import Level
 
 __all__ = ["TimestepSampling", "time_of"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -12,12 +12,12 @@ from dither.registry import Misfit, Slot, named
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.kinds.process import ProcessSpec, ScheduleSpec
 
+from .options import Level
+
 if TYPE_CHECKING:
     from .timestep_sampling import TimestepSampling
 
-__all__ = ["Level", "ScheduledProcess"]
-
-Level = Literal["t", "sigma", "log-sigma", "index"]
+__all__ = ["ScheduledProcess"]
 
 MAX_SIGNAL_AT_END = 0.01
 """Largest alpha at t = 1 with which sampling may start from the prior."""

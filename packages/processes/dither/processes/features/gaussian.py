@@ -20,7 +20,7 @@ from ..timestep_sampling import TimestepSampling
 from .masks import Masks
 
 if TYPE_CHECKING:
-    from .specs import FeaturePredictionType, Mask
+    from ..options import FeaturePredictionType, Mask
 
 __all__ = ["GaussianPrediction", "GaussianProcess"]
 

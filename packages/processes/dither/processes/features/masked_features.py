@@ -21,7 +21,7 @@ from ..timestep_sampling import TimestepSampling, time_of
 from .masks import Masks
 
 if TYPE_CHECKING:
-    from .specs import Mask
+    from ..options import Mask
 
 __all__ = [
     "MaskedDistributionPrediction",

@@ -19,7 +19,7 @@ from dither.registry.flow.spaces import FeatureSpace
 from ..precision import Constant
 
 if TYPE_CHECKING:
-    from .specs import Mask
+    from ..options import Mask
 
 __all__ = ["Masks", "columns", "pick"]
 

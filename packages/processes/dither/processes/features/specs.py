@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -12,15 +12,13 @@ from dither.registry.config.errors import nearest
 from dither.registry.kinds import FEATURES, ProcessFacts
 from dither.registry.kinds.process import ScheduleSpec
 
+from ..options import FeaturePredictionType, Mask
 from ..timestep_specs import ScheduledProcess
 
 if TYPE_CHECKING:
     from dither.registry.flow.protocols import Process
 
-__all__ = ["FeaturePredictionType", "Gaussian", "Mask", "MaskedRegion"]
-
-Mask = Literal["region", "block", "column", "element", "group", "tss"]
-FeaturePredictionType = Literal["x0", "eps", "velocity"]
+__all__ = ["Gaussian", "MaskedRegion"]
 
 MAX_SIGMA_FOR_EPS = 30
 """Largest sigma at which x_0 may be computed from eps: there 1 / sqrt(alpha) is 3e6, about the limit of float32."""

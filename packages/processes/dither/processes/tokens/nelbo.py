@@ -15,10 +15,10 @@ from torch import Tensor
 from dither.registry.flow.protocols import TokenProcess
 from dither.registry.flow.records import Clean, Measured, State
 
+from ..options import MAX_POSITIONS
 from ..precision import wide, wide_dtype
 from ..timestep_sampling import time_of
 from .posterior import lookup
-from .specs import MAX_POSITIONS
 
 __all__ = ["Denoise", "exact_nelbo", "nelbo"]
 

@@ -19,7 +19,7 @@ from .categorical import draw_log
 from .posterior import Posterior, lookup
 
 if TYPE_CHECKING:
-    from .specs import PredictionType
+    from ..options import PredictionType
 
 __all__ = ["CategoricalPrediction", "clean_rows", "context_rows", "log_leaving", "sample_clean"]
 

@@ -28,7 +28,7 @@ from .posterior import Posterior, lookup
 from .prediction import CategoricalPrediction, context_rows, sample_clean
 
 if TYPE_CHECKING:
-    from .specs import PredictionType
+    from ..options import PredictionType
 
 __all__ = ["TokenProcess", "even_prior", "frequency_prior", "mask_prior"]
 

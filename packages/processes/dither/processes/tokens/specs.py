@@ -13,22 +13,19 @@ from dither.registry.config.errors import nearest
 from dither.registry.kinds import TOKENS, ProcessFacts
 from dither.registry.kinds.process import ScheduleSpec
 
+from ..options import MAX_POSITIONS, PredictionType
 from ..timestep_specs import ScheduledProcess
 from .prior_kl import mean_prior_kl
 
 if TYPE_CHECKING:
     from dither.registry.flow.protocols import Process
 
-__all__ = ["Absorbing", "Marginal", "PredictionType", "Uniform"]
+__all__ = ["Absorbing", "Marginal", "Uniform"]
 
-PredictionType = Literal["posterior", "plug-in", "score"]
 Share = Annotated[float, Field(ge=0)]
 
 MAX_SIGNAL = 0.5
 """Largest alpha at t = 1 of a schedule under process "uniform", which otherwise only warns."""
-
-MAX_POSITIONS = 12
-"""Largest number of positions whose masks may be enumerated."""
 
 
 class Absorbing(ScheduledProcess):

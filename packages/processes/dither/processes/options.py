@@ -1,0 +1,13 @@
+"""Types of options shared by Specs and implementations. No torch at import."""
+
+from typing import Literal
+
+__all__ = ["MAX_POSITIONS", "FeaturePredictionType", "Level", "Mask", "PredictionType"]
+
+Mask = Literal["region", "block", "column", "element", "group", "tss"]
+FeaturePredictionType = Literal["x0", "eps", "velocity"]
+PredictionType = Literal["posterior", "plug-in", "score"]
+Level = Literal["t", "sigma", "log-sigma", "index"]
+
+MAX_POSITIONS = 12
+"""Largest number of positions whose masks may be enumerated."""
