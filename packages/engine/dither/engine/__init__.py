@@ -10,10 +10,12 @@ if TYPE_CHECKING:
     from .config.load_experiment import Loaded, load_experiment
     from .runs.loading import load
     from .sampling.session import draw
+    from .training.diffusion import Diffusion
 
-__all__ = ["Experiment", "Loaded", "draw", "load", "load_experiment"]
+__all__ = ["Diffusion", "Experiment", "Loaded", "draw", "load", "load_experiment"]
 
 MODULES = {
+    "Diffusion": "training.diffusion",
     "Experiment": "config.experiment",
     "Loaded": "config.load_experiment",
     "load_experiment": "config.load_experiment",

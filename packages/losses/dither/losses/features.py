@@ -13,7 +13,7 @@ from dither.registry.flow.distributions import DistributionPrediction
 from dither.registry.flow.records import FeaturePrediction, Measured, Noised, over
 
 if TYPE_CHECKING:
-    from .specs import Link, Reduction
+    from .options import Link, Reduction
 
 __all__ = ["huber", "poisson_nll", "squared_error"]
 

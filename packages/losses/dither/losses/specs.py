@@ -12,14 +12,12 @@ from dither.registry import FeatureSpace, Misfit, Spec, hookimpl
 from dither.registry.kinds import FEATURES, TOKENS, ProcessFacts
 from dither.registry.kinds.training import LossSpec
 
+from .options import Link, Reduction
+
 if TYPE_CHECKING:
     from dither.registry.flow.protocols import Loss
 
-__all__ = ["MSE", "Huber", "Link", "MaskedCE", "Poisson", "Reduction", "ScoreEntropy", "Target", "register_components"]
-
-Target = Literal["x0", "eps", "velocity"]
-Reduction = Literal["element-mean", "region-sum", "zero-padded"]
-Link = Literal["none", "softplus", "log"]
+__all__ = ["MSE", "Huber", "MaskedCE", "Poisson", "ScoreEntropy", "register_components"]
 
 
 class _TokenLoss(LossSpec):

@@ -37,7 +37,7 @@ class Loaded:
 
 
 def load_experiment(
-    path: Path,
+    path: Path | str,
     changes: Iterable[str] = (),
     removals: Iterable[str] = (),
     select: Sequence[str] | None = None,
@@ -59,7 +59,7 @@ def load_experiment(
 
 
 def open_experiment(
-    path: Path,
+    path: Path | str,
     changes: Iterable[str] = (),
     removals: Iterable[str] = (),
     select: Sequence[str] | None = None,
@@ -70,6 +70,7 @@ def open_experiment(
     Raises:
         Refused: It cannot be read, or a plugin cannot be loaded.
     """
+    path = Path(path)
     document = Document.load(path, changes, removals)
     plugins = load_plugins(select, policy=governing_policy(path), named=names_in(document), lazy=True)
     plugins.require()

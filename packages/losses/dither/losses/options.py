@@ -1,0 +1,14 @@
+"""Option types shared by Specs and implementations."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+__all__ = ["Link", "Reduction", "Target"]
+
+Target = Literal["x0", "eps", "velocity"]
+"""What a loss compares."""
+Reduction = Literal["element-mean", "region-sum", "zero-padded"]
+"""Reduction over the features of a position."""
+Link = Literal["none", "softplus", "log"]
+"""Inverse link from the prediction to a Poisson rate."""
