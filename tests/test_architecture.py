@@ -203,12 +203,21 @@ FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "joblib", "shelve", "marshal",
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
 READS_TORCH = "packages/registry/dither/registry/files/weight_files.py"
 SAFELY = {"weights_only": "True", "mmap": "True"}
+UNPICKLES = {"packages/tasks/dither/tasks/bubble_diagram/formats/resplan.py": "pickle._Unpickler"}
+"""Files that may import pickle, and the only attribute that they may use: a base class with a closed find_class."""
 
 
 def test_nothing_is_unpickled_or_evaluated():
     wrong = []
     for path, tree in trees():
         found = {name.split(".")[0] for name in imports(tree, module_name(path))} & FORBIDDEN_MODULES
+        if shown(path) in UNPICKLES:
+            used = {
+                ast.unparse(n)
+                for n in ast.walk(tree)
+                if isinstance(n, ast.Attribute) and ast.unparse(n.value) == "pickle"
+            }
+            found -= {"pickle"} if used <= {UNPICKLES[shown(path)], "pickle.UnpicklingError"} else set()
         wrong += [f"{shown(path)} imports {name}" for name in found]
         for node in ast.walk(tree):
             if not isinstance(node, ast.Call):
@@ -298,13 +307,15 @@ def test_dependencies_are_declared():
     for name, package in PACKAGES.items():
         project = tomllib.loads((package.parents[1] / "pyproject.toml").read_text())["project"]
         extras = [item for items in project.get("optional-dependencies", {}).values() for item in items]
-        declared = {re.split(r"[<>=!~\[ ;]", item)[0].lower() for item in [*project["dependencies"], *extras]}
+        declared = {
+            re.split(r"[<>=!~\[ ;]", item)[0].lower().replace("_", "-") for item in [*project["dependencies"], *extras]
+        }
         for path in package.rglob("*.py"):
             for found in imports(ast.parse(path.read_text()), module_name(path)):
                 top = found.split(".")[0]
                 if top in sys.stdlib_module_names or top == "dither":
                     continue
-                needed = {PART_OF.get(top, dist.lower()) for dist in distributions.get(top, [top])}
+                needed = {PART_OF.get(top, dist.lower().replace("_", "-")) for dist in distributions.get(top, [top])}
                 if not needed & declared:
                     wrong.append(f"{shown(path)} imports {top}, which {name}/pyproject.toml does not name")
     assert not wrong, "\n".join(sorted(set(wrong)))

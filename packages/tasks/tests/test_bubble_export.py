@@ -21,7 +21,7 @@ from dither.tasks.bubble_diagram.export import (
     write_diagrams,
     write_samples,
 )
-from dither.tasks.bubble_diagram.formats.common import ReadOptions
+from dither.tasks.bubble_diagram.formats.entries import ReadOptions
 from dither.tasks.bubble_diagram.formats.housegan import FROM_HOUSEGAN, TO_HOUSEGAN, read_housegan
 from dither.tasks.bubble_diagram.formats.jsonl import read_plans
 from dither.tasks.bubble_diagram.options import Export

@@ -20,7 +20,7 @@ from scipy.io import savemat
 
 from dither.registry.config.errors import Refused
 from dither.tasks.bubble_diagram.data.plan_files import FORMATS, find_source, read_source
-from dither.tasks.bubble_diagram.formats.common import ReadOptions, RejectedPlan
+from dither.tasks.bubble_diagram.formats.entries import ReadOptions, RejectedPlan
 from dither.tasks.bubble_diagram.formats.graph2plan import read_graph2plan, run_isolated
 from dither.tasks.bubble_diagram.formats.housegan import read_housegan
 from dither.tasks.bubble_diagram.formats.resplan import (

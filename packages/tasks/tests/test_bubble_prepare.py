@@ -11,7 +11,7 @@ import pytest
 from dither.engine.cli import main
 from dither.registry.config.errors import Refused
 from dither.tasks.bubble_diagram.data.prepare import prepare_plans
-from dither.tasks.bubble_diagram.formats.common import Entry, Fault
+from dither.tasks.bubble_diagram.formats.entries import Entry, Fault
 from dither.tasks.bubble_diagram.formats.jsonl import plan_line
 from dither.tasks.bubble_diagram.plans import Diagram, Plans
 from dither.tasks.bubble_diagram.specs import BubbleDiagram, PlanFiles

@@ -47,15 +47,13 @@ def evaluate(
         stopped: Called before every batch; once it returns True, the evaluation is abandoned.
 
     Returns:
-        "loss", the weighted mean over all positions, and the metrics of the task, with half-widths of 95 % intervals
-        where the task reports sums per sample; {} for an empty split, and None if stopped.
+        "loss", the weighted mean over positions, and the metrics with their 95 % intervals; {} for an empty split,
+        and None if stopped.
     """
     task, device = system.task, next(system.model.parameters()).device
-    count = min(samples, task.size(split))
-    if not count:
+    if not (count := min(samples, task.size(split))):
         return {}
-    extra = [metric.metrics() for metric in system.metrics if isinstance(metric, PredictionMetric)]
-    accumulators, intervals, was_training = [task.metrics(), *extra], Intervals(count), system.training
+    accumulators, intervals, was_training = _accumulators(system), Intervals(count), system.training
     total = weight = 0.0
     system.eval()
     try:
@@ -79,8 +77,12 @@ def evaluate(
     finally:
         system.train(was_training)
     first, *others = (metrics.compute() for metrics in accumulators)
-    loss = {"loss": total / weight if weight else math.nan, **first}
-    return merge_metrics(loss, *others, intervals.compute())
+    return merge_metrics({"loss": total / weight if weight else math.nan, **first}, *others, intervals.compute())
+
+
+def _accumulators(system: Diffusion) -> list[Metrics]:
+    extra = [metric.metrics() for metric in system.metrics if isinstance(metric, PredictionMetric)]
+    return [system.task.metrics(), *extra]
 
 
 def merge_metrics(*tables: Mapping[str, float]) -> dict[str, float]:

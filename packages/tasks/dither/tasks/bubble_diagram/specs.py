@@ -191,7 +191,7 @@ class PlanFiles(_HoldOut, PrepareSpec):
     def prepare(self) -> str:
         """Convert the files and report which plans were accepted and rejected."""
         from .data.plan_files import prepare_files
-        from .formats.common import ReadOptions
+        from .formats.entries import ReadOptions
 
         return prepare_files(
             self,

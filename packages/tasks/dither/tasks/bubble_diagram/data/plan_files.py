@@ -15,7 +15,7 @@ from ...prepared.manifest import describe_sources
 from ...prepared.rejected import REJECTED
 from ...prepared.spec import PrepareSpec
 from ...prepared.store import find_existing, open_arrays, write_folder
-from ..formats.common import Entry, ReadOptions, path_not_found
+from ..formats.entries import Entry, ReadOptions, path_not_found
 from ..formats.graph2plan import read_graph2plan
 from ..formats.housegan import read_housegan
 from ..formats.jsonl import scan_plans

@@ -12,7 +12,7 @@ from jaxtyping import Int
 from dither.registry.config.errors import Refused
 
 from ...prepared.rejected import Rejected, RejectedRows
-from ..formats.common import Entry, Fault
+from ..formats.entries import Entry, Fault
 from ..isomorphism import plan_groups
 from ..options import Duplicates
 from ..plans import Box, Diagram, Plans, PlanSplits

@@ -30,7 +30,7 @@ import numpy as np
 
 from ..plans import Diagram
 from ..vocabulary import ROOMS
-from .common import Entry, Fault, ReadOptions, RejectedPlan, diagram_of_boxes, diagram_of_edges, entry_of, read_json
+from .entries import Entry, Fault, ReadOptions, RejectedPlan, diagram_of_boxes, diagram_of_edges, entry_of, read_json
 
 __all__ = ["read_graph2plan", "run_isolated"]
 

@@ -21,7 +21,7 @@ import numpy as np
 from ..plans import Diagram
 from ..relations import labels_of
 from ..vocabulary import ROOM_IDS
-from .common import Entry, Fault, ReadOptions, RejectedPlan, diagram_of_boxes, entry_of, name_bedrooms, read_json
+from .entries import Entry, Fault, ReadOptions, RejectedPlan, diagram_of_boxes, entry_of, name_bedrooms, read_json
 
 __all__ = ["DOOR", "FROM_HOUSEGAN", "FRONT_DOOR", "TO_HOUSEGAN", "read_housegan"]
 

@@ -19,7 +19,7 @@ from dither.registry.config.errors import Origin, Problem, Refused, nearest
 
 from ..plans import Diagram
 from ..vocabulary import RELATIONS, ROOM_IDS, ROOMS
-from .common import Entry, Fault, RejectedPlan, box_faults, edge_fault, entry_of, path_not_found
+from .entries import Entry, Fault, RejectedPlan, box_faults, edge_fault, entry_of, path_not_found
 
 __all__ = ["find_file", "plan_line", "read_plans", "scan_plans"]
 

@@ -23,7 +23,7 @@ from dither.registry.config.errors import Problem, Refused
 from ..plans import Diagram
 from ..relations import GRID
 from ..vocabulary import ROOM_IDS
-from .common import Entry, Fault, ReadOptions, RejectedPlan, diagram_of_boxes, entry_of, name_bedrooms
+from .entries import Entry, Fault, ReadOptions, RejectedPlan, diagram_of_boxes, entry_of, name_bedrooms
 
 __all__ = ["read_msd", "read_resplan"]
 

@@ -22,7 +22,7 @@ from scipy.ndimage import find_objects
 from ..plans import Diagram
 from ..relations import GRID
 from ..vocabulary import ROOMS
-from .common import Entry, Fault, ReadOptions, RejectedPlan, diagram_of_boxes, entry_of
+from .entries import Entry, Fault, ReadOptions, RejectedPlan, diagram_of_boxes, entry_of
 
 __all__ = ["CATEGORIES", "read_rplan_picture"]
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["SPLITS", "Corpus", "Document", "divide", "hold_out"]
 
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
+"""The splits of a corpus."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ ENDS = {"gpt2": 50_256}
 BPE_RANGE = "bpe:N requires a number of ids N from 257 to 1,000,000, such as bpe:4096"
 NO_END = 'documents = "ended" requires an end-of-text id, and the tokenizer has none'
 ADD_END = "set end_of_text = true"
+"""Messages about tokenizers."""
 
 
 def byte_pair_ids(tokenizer: str) -> int | None:
