@@ -1,4 +1,4 @@
-"""Run import-linter over `dither`, which lies in several folders: it looks where the spec of a package says."""
+"""Run import-linter over `dither`, a package in several folders, all of which its spec must list."""
 
 from importlinter.cli import lint_imports_command
 

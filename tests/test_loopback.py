@@ -26,7 +26,7 @@ def test_nothing_listens():
 
 
 def traced(folder, *words):
-    """The calls to the network that a command makes, as strace tells them, those of its children too."""
+    """Return the network calls of a command and its children, recorded by strace."""
     probe = ["strace", "-f", "-qq", "-e", "trace=connect,bind,listen,accept,sendto", "-o", str(folder / "calls")]
     if shutil.which("strace") is None or subprocess.run([*probe, "true"], capture_output=True, check=False).returncode:
         pytest.skip("no strace here, or it may not be used")

@@ -59,7 +59,7 @@ def test_what_editors_read_is_the_same_everywhere():
 
 
 def test_a_plugin_of_ours_is_watched_in_its_own_folder():
-    """What stands on its menu is asked anew when a file of it is saved, wherever the engine lies."""
+    """Sources of a built-in plugin are the folder of its package."""
     from dither.registry.plugins.discovery import _sources
 
     assert _sources("dither.processes.tokens.specs") == [str(PACKAGES / "processes" / "dither" / "processes")]

@@ -66,7 +66,7 @@ SAID = "not as it was, so the result may differ in the last bits: "
 
 
 def elsewhere(whole: Whole, folder: Path, kinds: Iterable[str] = ("torch", "python", "capability", "optimizer")) -> Row:
-    """A run goes on with other threads, another processor, torch, Python, or optimizer: it is told."""
+    """Resume with other threads, another processor, torch, Python or optimizer: the change is reported."""
     row = Row("resumed with another torch, Python, ATen capability, optimizer, number of threads: told")
     base = whole.half(folder / "half-elsewhere")
     for kind in (*kinds, "threads"):
@@ -82,7 +82,7 @@ def elsewhere(whole: Whole, folder: Path, kinds: Iterable[str] = ("torch", "pyth
 
 
 def real_capability(whole: Whole, folder: Path) -> Row:
-    """The same with a processor that can less, in a process begun anew."""
+    """The same with fewer CPU features, in a new process."""
     row, base = Row("resumed under ATEN_CPU_CAPABILITY=default: told"), whole.half(folder / "half-real")
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     known = {"OMP_NUM_THREADS": "1", "ATEN_CPU_CAPABILITY": "default", "PYTHONPATH": paths}

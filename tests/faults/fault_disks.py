@@ -15,7 +15,7 @@ from fault_trial import Command, Whole, begun, digest, go_on, only, resume
 
 @contextmanager
 def small_disk(place: Path, size: int):
-    """Mount a disk of so many bytes; yields a function that makes it larger."""
+    """Mount a disk of this size in bytes; yields a function that enlarges it."""
     place.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)], check=True)
     try:

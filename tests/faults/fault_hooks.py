@@ -93,7 +93,7 @@ def kill_in_file(name: str, nth: int) -> None:
 
 
 def largest_file(size: int) -> None:
-    """Let no file grow beyond so many bytes, as a quota does."""
+    """Limit the size of files, like a quota."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 
@@ -140,7 +140,7 @@ def slow(seconds: float, what: str = "train") -> None:
 
 
 def poison(kind: str, step: int) -> None:
-    """Make the loss, or only its gradient, no number in a step."""
+    """Make the loss, or only its gradient, NaN or inf in a step."""
     from dither.engine.training.trainer import Trainer
 
     gradients = Trainer._gradients
@@ -260,7 +260,7 @@ def measure_memory(file: str) -> None:
 
 
 def limit_memory(size: int) -> None:
-    """Let the process take so many bytes of addresses from here on."""
+    """Limit the address space of the process to this many more bytes."""
     most = _addresses("VmSize") + size
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
 

@@ -20,7 +20,7 @@ KINDS = ("loss nan", "loss inf", "gradient nan", "gradient inf", "gradient -inf"
 
 
 def numbers(whole: Whole, folder: Path, kinds: Iterable[str] = KINDS) -> Row:
-    """A loss or a gradient that is no number, and rates of 1e20 and more: stopped before the update, or the next."""
+    """Non-finite loss or gradient, and learning rates of 1e20 and more: stopped before this update or the next."""
     row = Row("loss or gradient NaN or infinite; learning rates 1e20 and 1e39")
     for kind in kinds:
         place = folder / kind.replace(" ", "-")

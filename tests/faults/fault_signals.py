@@ -107,7 +107,7 @@ def _complete(name: str, whole: Whole, runs: Path, out: bytes) -> bool:
 
 
 def _cold(given: list[str], whole: Whole, folder: Path, number: int, later: float) -> tuple[float, subprocess.Popen]:
-    """Start a command anew, and send it a signal a while after it is able to handle one; return when."""
+    """Start a command and send it a signal some time after its handlers are installed; return the time."""
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     known = {"OMP_NUM_THREADS": "1", "DITHER_DATA": str(folder / "data"), "PYTHONPATH": paths}
     process = subprocess.Popen(

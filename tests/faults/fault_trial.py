@@ -86,7 +86,7 @@ class Command:
         return int(self.process.exitcode)
 
     def kill(self, after: float) -> None:
-        """Kill it after so many seconds, if it is still there."""
+        """Kill it after this many seconds if it is still running."""
         self.process.join(after)
         self.process.kill()
         self.process.join()
@@ -255,7 +255,7 @@ def until(true: Callable[[], Any], seconds: float = 60) -> Any:
 
 
 def moments(seconds: float, count: int, seed: int) -> list[float]:
-    """Return random moments in so many seconds."""
+    """Return random times within this many seconds."""
     dice = random.Random(seed)
     return [dice.uniform(0, seconds) for _ in range(count)]
 

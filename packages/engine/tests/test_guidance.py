@@ -32,7 +32,7 @@ def system_of(process, model, weight=None, sampler=None):
     return Diffusion(None, process, model, None, sampler, guidance=guidance).eval()
 
 
-# Features: a mixture of two normal laws whose label is told, or not.
+# Features: a mixture of two normal distributions, with and without the label as a condition.
 
 MEAN, STD = torch.tensor([-1.0, 2.0], dtype=torch.float64), 0.7
 
@@ -54,7 +54,7 @@ def score(x, noise, label):
 
 
 class Mixture(nn.Module):
-    """What a perfect model says, with the label and without; it is told the level t itself."""
+    """Exact prediction, conditional or unconditional; the level is t."""
 
     def __init__(self, process):
         super().__init__()

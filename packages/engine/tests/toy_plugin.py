@@ -200,7 +200,7 @@ class CrossEntropy(LossSpec):
 
 
 class Walk(SamplerSpec):
-    """Even steps back; with `block`, so many letters at a time, each block finished before the next."""
+    """Equal steps; with `block`, block by block of this many letters."""
 
     name: ClassVar[str] = "toy-walk"
     steps: int = 4

@@ -1,4 +1,4 @@
-"""The menu: losses refuse processes whose bound they are not, and no torch is needed to say so."""
+"""Specs of losses: incompatible processes are rejected without torch."""
 
 import subprocess
 import sys

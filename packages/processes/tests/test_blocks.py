@@ -105,7 +105,7 @@ def test_no_call_once_all_have_ended(part: Any) -> None:
 
 
 def test_an_end_that_is_given_ends_nothing_and_what_is_known_stays(part: Any) -> None:
-    """Texts are told apart by ends, so a prompt may hold some; and what is known after an end is never changed."""
+    """A prompt may contain end ids, and known values after an end are never changed."""
     process, text = process_of(part), torch.randint(0, END, (2, LENGTH))
     text[:, 0] = END
     text[0, 4] = END

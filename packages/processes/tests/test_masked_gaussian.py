@@ -1,4 +1,4 @@
-"""Gaussian noise on a part of a sample: where it is, that the rest stays clean, and that the model is told."""
+"""Gaussian noise on part of a sample: its mask, clean values elsewhere, and the mask passed to the model."""
 
 import pytest
 import torch

@@ -42,7 +42,7 @@ class Fixed:
 @pytest.mark.parametrize("by", ORDERS)
 @pytest.mark.parametrize("schedule", ["log-linear", "cosine", "geometric"])
 def test_counts_and_times_match(part, by: str, schedule: str) -> None:
-    """After each step round(N (1 - alpha)) are masked; the model is told when that share would be expected."""
+    """After each step round(N (1 - alpha)) are masked; the model gets the time at which that share is expected."""
     length, steps = 36, 10
     process = build(part, length, 3, schedule=schedule)
     session = Fixed(process, torch.randn(1, length, 4))

@@ -111,7 +111,7 @@ def test_conf_remembers_how_sure_a_token_was_when_it_was_drawn(part) -> None:
 
 
 def test_loop_rests_at_alpha_on(part) -> None:
-    """It goes to alpha_on by t_on, rests there while tokens are drawn anew, and then finishes; the model is told so."""
+    """Alpha reaches alpha_on at t_on, stays there during remasking, then goes to 1; the model gets this level."""
     rows, length, steps = 2_000, 12, 40
     found, session, process = shares(part, rows, length, strategy="loop", steps=steps, eta=0.05)
     u = torch.linspace(1, 1e-3, steps + 1).double()

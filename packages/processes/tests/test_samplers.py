@@ -31,7 +31,7 @@ def noise_of(sigma: float, rows: int) -> Noise:
 
 
 class Foreign:
-    """A prediction of somebody else's, with no more than the protocol asks for."""
+    """A third-party prediction with only the members of the protocol."""
 
     def __init__(self, pred: CategoricalPrediction) -> None:
         self.log_clean, self.log_score = pred.log_clean, pred.log_score

@@ -1,4 +1,4 @@
-"""The menu: every part from its defaults, misfits before anything is built, and no torch."""
+"""Specs of processes, schedules and samplers: defaults build, and incompatibilities are found without torch."""
 
 import subprocess
 import sys

@@ -121,7 +121,7 @@ def test_held_out_regions_are_not_in_training_windows():
 
 @pytest.mark.parametrize("options", [{}, {"standardise": True}, {"drop_closed": True, "accessibility": "quantitative"}])
 def test_held_out_values_do_not_affect_training(options):
-    """Samples and measures stay the same, whatever stands on held-out chromosomes and in held-out cell types."""
+    """Samples and metrics do not depend on the values of held-out chromosomes and cell types."""
 
     def built():
         return spec(valid_cells=["c"], test_cells=["d"], expression=True, jitter=2, **options).build()
