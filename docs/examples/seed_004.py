@@ -32,7 +32,7 @@ Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class SeedLoss(LossSpec):
-    """Score entropy as the document writes it: of a softmax, and without the rate. It is no bound."""
+    """Score entropy as in the document: of a softmax, without the rate. It is not a bound."""
 
     name: ClassVar[str] = "seed-004"
     serves = TOKENS
@@ -87,7 +87,7 @@ def seed_004(pred: TokenPrediction, noised: Noised) -> Measured:
 
 
 class MaskedCEActive(LossSpec):
-    """Masked cross-entropy divided by the number of masked tokens of the sample. It is no bound.
+    """Masked cross-entropy divided by the number of masked tokens of the sample. It is not a bound.
 
     With uniform logits it is log V (1 + 1/2 + .. + 1/N), not log V per token.
     """

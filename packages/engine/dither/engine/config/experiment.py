@@ -35,7 +35,7 @@ class Experiment(Options):
     seed: int = Field(0, ge=0, lt=2**31)
     """Seed of every random draw of a run."""
     plugins: list[str] = []
-    """Plugins to load even if no component of theirs is used: installed ones by name, files as ./x.py."""
+    """Plugins to load even if none of their components is used: installed ones by name, files as ./x.py."""
     task: Slot[TaskSpec]
     process: Slot[ProcessSpec]
     model: Slot[ModelSpec]

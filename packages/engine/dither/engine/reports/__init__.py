@@ -1,1 +1,1 @@
-"""A run, or many, as one page that needs nothing else: no network, no script, no file beside it. No torch at import."""
+"""Self-contained HTML pages of one or several runs, without network access or scripts. No torch at import."""

@@ -43,7 +43,7 @@ class Ordered(TokenSampler):
     which prefers likely ids (MaskGIT; LLaDA, where at temperature 0 both are one). margin: of the likeliest over the
     next. entropy: the lowest entropy first."""
     steps: int = Field(64, ge=1, le=1_000_000)
-    """Most calls of the model; a step in which no position is due makes none."""
+    """Maximum number of model calls; a step that reveals no position makes none."""
     noise: float = Field(0.0, ge=0, le=1000)
     """Gumbel noise added to the score, falling with the share still masked: more of it gives more varied samples. The
     scores are log p (confidence, drawn), p (margin), nats (entropy)."""

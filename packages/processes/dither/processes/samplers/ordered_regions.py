@@ -39,7 +39,7 @@ class OrderedRegions(FeatureSampler):
     """Which units come first. random: any. spread: those whose draws have the least variance. Only a head that draws,
     such as "token-diffusion", has any variance; with one predicted value per element the order is random."""
     steps: int = Field(16, ge=1, le=1_000_000)
-    """Most calls of the model; a step in which no unit is due makes none."""
+    """Maximum number of model calls; a step that reveals no unit makes none."""
     draws: int = Field(8, ge=2, le=1024)
     """Draws of which the variance is taken."""
 

@@ -328,7 +328,7 @@ class SampledMetrics(Protocol):
 
 @runtime_checkable
 class PredictionMetric(Protocol):
-    """A metric of predictions, computed on the evaluated split beside the task's own metrics."""
+    """A metric of predictions, computed on the evaluated split in addition to the task's own metrics."""
 
     def metrics(self) -> Metrics:
         """Return a fresh accumulator for one evaluation."""

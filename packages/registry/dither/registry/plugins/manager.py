@@ -65,7 +65,7 @@ class Plugins:
 
     @property
     def active(self) -> list[PluginStatus]:
-        """The plugins that take part: a component of theirs is used, or they were requested, or observe the run."""
+        """The active plugins: one of their components is used, or they were requested, or they observe the run."""
         return [report for report in self.reports if report.name in self.catalog.used]
 
     def register(self, name: str, plugin: Any) -> None:

@@ -60,7 +60,7 @@ class SplitRecord(_Record):
 
 
 class TokenizerRecord(_Record):
-    """The tokenizer of the ids; `file` is in the folder, `added_end` tells whether an end-of-text id was added."""
+    """The tokenizer of the ids; `file` is in the folder, `added_end` says whether an end-of-text id was added."""
 
     name: str
     sort: Literal["bytes", "chars", "file"]

@@ -33,9 +33,9 @@ __all__ = [
 ]
 
 LIMIT = 1 << 23
-"""Most training ids that strong baselines learn from, the last ones."""
+"""Maximum number of training ids, taken from the end, that strong baselines are fitted on."""
 EVALUATED = 1 << 20
-"""Most held-out ids that they predict, the first ones."""
+"""Maximum number of held-out ids, taken from the start, that they predict."""
 
 Ids = Integer[np.ndarray, " N"] | Joined
 
