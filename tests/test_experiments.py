@@ -119,6 +119,11 @@ def test_combinations_with_a_wrong_bound_are_refused(override, path):
     assert {problem.code for problem in found} == {"misfit"}
 
 
+def test_trackers_and_metrics_may_not_be_listed_twice():
+    (problem,) = problems("train.trackers=['tensorboard', 'tensorboard']")
+    assert (problem.code, problem.path) == ("duplicate", ("train", "trackers", 1))
+
+
 def test_a_missing_component_is_named():
     (problem,) = problems(removals=["loss"])
     assert (problem.code, problem.path) == ("missing-key", ("loss",))

@@ -161,10 +161,3 @@ def test_levels() -> None:
     assert level("log-sigma").isfinite().all()  # sigma = 0 at t = 0
     torch.testing.assert_close(level("log-sigma", geometric(1e-4, 20)), geometric(1e-4, 20)(t).sigma.log())
     assert TimestepSampling(log_linear()).level(t.expand(2, -1)).shape == (2, 5)
-
-
-def test_clock_refuses() -> None:
-    with pytest.raises(ValueError, match="level must be one of"):
-        TimestepSampling(log_linear(), "log_sigma")
-    with pytest.raises(ValueError, match="t_min"):
-        TimestepSampling(log_linear(), t_min=1.0)

@@ -134,7 +134,7 @@ def expected_std(eta: float, steps: int, t_min: float = 1e-3) -> float:
 @pytest.mark.parametrize(("predict", "eta"), [("x0", 1.0), ("eps", 1.0), ("velocity", 1.0), ("x0", 0.0)])
 def test_ancestral_draws_the_data(part, predict: str, eta: float) -> None:
     """Data N(3, 0.5^2), and the exact denoiser E[x_0 | x_t] under each meaning."""
-    process = process_of(predict, LinearBeta(first=0.01, last=0.3, steps=10).build())
+    process = process_of(predict, LinearBeta().build())
     like = Clean.of(torch.zeros(2_000, 3, 2))
 
     def session(state: State, t: torch.Tensor) -> GaussianPrediction:

@@ -63,13 +63,13 @@ def test_shape_and_dtype_are_those_of_t(spec: ScheduleSpec, dtype: torch.dtype, 
 def test_closed_forms(t: float) -> None:
     at = torch.tensor([t], dtype=torch.float64)
 
-    def alpha(schedule) -> float:
+    def signal(schedule) -> float:
         return math.exp(-schedule(at).sigma.item())
 
-    assert alpha(alpha.log_linear(0.01)) == pytest.approx(1 - 0.99 * t, rel=1e-14)
-    assert alpha(alpha.cosine(0.01)) == pytest.approx(0.01 + 0.99 * math.cos(math.pi * t / 2), rel=1e-14)
-    assert alpha(alpha.cosine_squared(0.01)) == pytest.approx(0.01 + 0.99 * math.cos(math.pi * t / 2) ** 2, rel=1e-14)
-    assert alpha(alpha.polynomial(3, 0.01)) == pytest.approx(1 - 0.99 * t**3, rel=1e-14)
+    assert signal(alpha.log_linear(0.01)) == pytest.approx(1 - 0.99 * t, rel=1e-14)
+    assert signal(alpha.cosine(0.01)) == pytest.approx(0.01 + 0.99 * math.cos(math.pi * t / 2), rel=1e-14)
+    assert signal(alpha.cosine_squared(0.01)) == pytest.approx(0.01 + 0.99 * math.cos(math.pi * t / 2) ** 2, rel=1e-14)
+    assert signal(alpha.polynomial(3, 0.01)) == pytest.approx(1 - 0.99 * t**3, rel=1e-14)
     assert sigma.geometric(1e-3, 2)(at).sigma.item() == pytest.approx(1e-3 ** (1 - t) * 2**t, rel=1e-12)
     assert sigma.linear_sigma(7)(at).sigma.item() == pytest.approx(7 * t, rel=1e-14)
     for eps in (1e-6, 0.3):  # the weight of masked cross entropy does not depend on eps
@@ -106,11 +106,11 @@ def test_small_sigma_survives_float32() -> None:
 def test_linear_beta_has_every_step_of_ddpm(first: float, last: float, steps: int) -> None:
     product = np.cumprod(1 - np.linspace(first, last, steps))
     t = torch.arange(1, steps + 1, dtype=torch.float64) / steps
-    alpha = (-curves.linear_beta(first, last, steps)(t).sigma).exp().numpy()
-    np.testing.assert_allclose(alpha, product, rtol=1e-12)
+    bars = (-LinearBeta.model_construct(first=first, last=last, steps=steps).build()(t).sigma).exp().numpy()
+    np.testing.assert_allclose(bars, product, rtol=1e-12)
     if steps == 1000:
-        assert alpha[0] == pytest.approx(0.9999)
-        assert alpha[-1] == pytest.approx(4.0358e-5, rel=1e-4)
+        assert bars[0] == pytest.approx(0.9999)
+        assert bars[-1] == pytest.approx(4.0358e-5, rel=1e-4)
 
 
 @pytest.mark.parametrize(

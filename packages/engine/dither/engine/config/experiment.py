@@ -15,7 +15,7 @@ from dither.registry.spec.base import Options, Slot, named
 from dither.registry.spec.misfit import Misfit, below
 
 from .component_errors import attribute_errors
-from .options import Evaluate, Sample, Train, check_conditions
+from .options import Evaluate, Sample, Train, check_conditions, duplicates
 from .sweep import Sweep
 
 __all__ = ["Experiment"]
@@ -77,6 +77,7 @@ class Experiment(Options):
             hint = f'use sampler = {{ use = "blocks", size = {blocks}, inner = "{self.sampler.name}" }}'
             yield Misfit(message, ("sampler",), ("model", "block_size"), hint)
         yield from check_conditions(self.sample, inner, model)
+        yield from below("evaluate", below("metrics", duplicates(self.evaluate.metrics)))
         for number, metric in enumerate(self.evaluate.metrics):
             with attribute_errors(metric):
                 found = list(below("metrics", below(number, metric.check(space))))

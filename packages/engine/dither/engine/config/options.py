@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Literal
 
@@ -16,7 +16,7 @@ from dither.registry.kinds.component_info import ModelFacts
 from dither.registry.kinds.metric import MetricSpec, TrackerSpec
 from dither.registry.kinds.space_compatibility import missing_condition
 from dither.registry.kinds.training import LRScheduleSpec, OptimizerSpec
-from dither.registry.spec.base import Options, Slot, named
+from dither.registry.spec.base import Options, Slot, Spec, named
 from dither.registry.spec.misfit import Misfit, below
 
 __all__ = [
@@ -27,8 +27,17 @@ __all__ = [
     "Train",
     "check_conditions",
     "condition_labels",
+    "duplicates",
     "matches_module",
 ]
+
+
+def duplicates(specs: Sequence[Spec]) -> Iterator[Misfit]:
+    """Yield components that are listed twice: each is known by its name."""
+    names = [spec.name for spec in specs]
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            yield Misfit(f'"{name}" is listed twice', (number,), code="duplicate")
 
 
 class Guidance(Options):
@@ -195,6 +204,7 @@ class Train(Options):
             yield Misfit(message, ("freeze",), ("train", "lora"), "remove freeze")
         for number, tracker in enumerate(self.trackers):
             yield from below("trackers", below(number, tracker.check()))
+        yield from below("trackers", duplicates(self.trackers))
 
 
 class Evaluate(Options):

@@ -160,7 +160,7 @@ def _changed_versions(before: Mapping[str, Any], now: Mapping[str, Any], parts: 
 
 
 def _plugins_in_use(parts: Mapping[str, Any], before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    used = {record["part"].partition("/")[0] for record in parts.values()}
+    used = {record["part"].partition("/")[0] for key, record in parts.items() if not key.startswith("train.trackers")}
     return [name for name in before if name in used and name in now]
 
 

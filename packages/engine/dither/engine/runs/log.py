@@ -77,6 +77,6 @@ class Log:
         for name, tracker in list(self._trackers.items()):
             try:
                 call(tracker)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 del self._trackers[name]
                 self.display.line(f'tracker "{name}" is disabled: {type(error).__name__}: {error}')

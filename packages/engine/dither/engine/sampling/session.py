@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from dither.registry.flow.protocols import Denoiser, TokenProcess
+from dither.registry.flow.protocols import Denoiser
 from dither.registry.flow.records import Clean, State
 from dither.registry.flow.spaces import TokenSpace
 
@@ -42,7 +42,7 @@ class Session:
         self.weight = 1.0 if system.guidance is None else system.guidance.weight
         without = unconditional(like, system.guidance)
         self.branches = [Branch(part, None) for part in (like, without) if part is not None]
-        self._rowwise = isinstance(system.process, TokenProcess)
+        self._rowwise = bool(getattr(system.process, "reads_rows", False))
         self._head = RowHead.of(system) if self._rowwise else None
 
     def __call__(self, state: State, t: Float[Tensor, "B *L"]) -> Any:

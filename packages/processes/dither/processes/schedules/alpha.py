@@ -138,7 +138,7 @@ class SigmoidAlpha(_AlphaSchedule):
 
 def sigmoid(start: float = -3.0, end: float = 3.0, tau: float = 1.0, eps: float = 1e-3) -> Schedule:
     """Return alpha along the sigmoid of -u / tau, for u from start to end (Jabri et al. 2022, algorithm 1)."""
-    low, high = (1 / (1 + math.exp(-u / tau)) for u in (start, end))
+    low, high = (1 / (1 + math.exp(min(-u / tau, 700))) for u in (start, end))  # exp overflows beyond
 
     def curve(t: Tensor) -> tuple[Tensor, Tensor]:
         value = ((start + (end - start) * t) / tau).sigmoid()

@@ -45,7 +45,10 @@ class TokenProcess:
 
     Attributes:
         absorbing: Whether the prior is all on one id.
+        reads_rows: Whether `read` may be called with chosen positions, so that samplers need not hold all logits.
     """
+
+    reads_rows = True
 
     def __init__(
         self,

@@ -131,6 +131,9 @@ class TokenProcess(Process, Protocol):
 
     Attributes:
         absorbing: Whether the prior is all on one id (MASK), so that a token changes at most once.
+
+    A process whose `read` also accepts chosen positions (states `1 n`) may set `reads_rows = True`: samplers then apply
+    the head to the positions they use.
     """
 
     absorbing: bool
