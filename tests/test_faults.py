@@ -101,7 +101,9 @@ def test_samples_are_never_overwritten(copy, tmp_path, capsys):
     assert main(["sample", str(copy), "--out", str(copy / "samples")]) == 2
     (tmp_path / "file").write_text("")
     assert main(["sample", str(copy), "--out", str(tmp_path / "file" / "inner")]) == 2
-    assert "cannot be made" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "[file-exists]" in error
+    assert "[unreadable-file]" in error
 
 
 def test_a_closed_output_pipe_does_not_stop_a_run(finished, tmp_path):
@@ -140,7 +142,7 @@ def test_a_nan_loss_exits_4(finished, tmp_path, capsys):
     ("code", "message"),
     [("import nosuchmod", "p.py:1"), ("x = 1", "@hookimpl"), ("def f(:\n", "p.py")],
 )
-def test_a_broken_plugin_file_is_reported_with_both_places(made, tmp_path, code, message, capsys):
+def test_a_broken_plugin_file_is_reported_with_both_places(finished, tmp_path, code, message, capsys):
     (tmp_path / "p.py").write_text(code)
     (tmp_path / "e.toml").write_text(f'extends = "{finished[0]}"\nplugins = ["./p.py"]\n')
     assert main(["validate", str(tmp_path / "e.toml")]) == 2
@@ -158,7 +160,7 @@ def python(code, folder):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder, check=False)
 
 
-SIGNALS = "import os, time\nfrom dither.engine.signals import *\n"
+SIGNALS = "import os, time\nfrom dither.engine.runs.signals import *\n"
 KILLED = "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGTERM)\nexcept BaseException:\n    print('on')\n"
 
 
@@ -201,7 +203,7 @@ HANGS = {
 @pytest.mark.parametrize("hangs", HANGS)
 @pytest.mark.parametrize("late", [False, True])
 def test_a_process_that_hangs_at_exit_ends_at_the_next_signal(tmp_path, hangs, late):
-    text = SIGNALS + "import dither.engine.signals as signals\n" + HANGS[hangs]
+    text = SIGNALS + "import dither.engine.runs.signals as signals\n" + HANGS[hangs]
     text += f"signals.AT_END = {0 if late else 60}\nwith stop_on_signals(True) as stop: stop.code = 3\nprint('done')"
     command = [sys.executable, "-uc", text]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path) as process:

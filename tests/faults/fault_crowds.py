@@ -55,7 +55,7 @@ def places(whole: Whole, folder: Path, names: Iterable[str] = NAMES) -> Row:
     closed.mkdir()
     (closed / "log").mkdir()
     closed.chmod(0o555)
-    row.add(_refused(whole.again(closed, "bound_by_permissions"), "cannot be made"), "new run in a read-only folder")
+    row.add(_refused(whole.again(closed, "bound_by_permissions"), "[unreadable-file]"), "new run in a read-only folder")
     run = Path(shutil.copytree(whole.path, folder / "sealed"))
     for path in (run, *run.rglob("*")):
         path.chmod(0o555 if path.is_dir() else 0o444)

@@ -79,13 +79,13 @@ def _full(command: Command, code: int) -> str:
         return f"a traceback: {said[-900:]}"
     if code == 5 and not re.search(r"No space left|too large", said):
         return f"no clear message: {said[-300:]}"
-    if code == 5 and "checkpoint" in said.rpartition("stopped:")[2] and "bytes needed" not in said:
+    if code == 5 and "/checkpoints/" in said.rpartition("stopped:")[2] and "a checkpoint needs " not in said:
         return f"no figures: {said[-300:]}"
     return ""
 
 
 def full_logs(whole: Whole, folder: Path) -> Row:
-    """The disk of the logs is full: training goes on, and lines that were held back are written later."""
+    """The disk of the logs is full: training goes on, and lines that were buffered are written later."""
     row = Row("disk of the logs full, output to a full disk")
     for name, before, out in (("metrics.jsonl, TensorBoard", ("broken_log",), None), ("output", (), "/dev/full")):
         place = folder / f"log-{len(before)}"
@@ -94,7 +94,7 @@ def full_logs(whole: Whole, folder: Path) -> Row:
         wrong = "" if code == 0 else f"exit code {code}: {command.said[-500:]}"
         if not wrong and digest(only(place / "runs")) != whole.digest:
             wrong = "another result"
-        if not wrong and before and "held back" not in command.said:
+        if not wrong and before and "buffered in memory" not in command.said:
             wrong = "not said"
         row.add(wrong, name)
     return row

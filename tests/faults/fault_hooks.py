@@ -43,7 +43,7 @@ def calls(place: str, tell: Any) -> None:
 
         setattr(checkpoint, name, call)
 
-    told("sync", 0)
+    told("fsync", 0)
     told("save_file", 1)
     told("save_model", 1)
     sys.addaudithook(audit)
@@ -79,7 +79,7 @@ def kill_in_file(name: str, nth: int) -> None:
     from dither.engine.checkpoints import checkpoint
 
     seen = [0]
-    sync = checkpoint.sync
+    fsync = checkpoint.fsync
 
     def half(path: Path) -> None:
         if path.name == name:
@@ -87,9 +87,9 @@ def kill_in_file(name: str, nth: int) -> None:
             if seen[0] == nth:
                 os.truncate(path, path.stat().st_size // 2)
                 die()
-        sync(path)
+        fsync(path)
 
-    checkpoint.sync = half
+    checkpoint.fsync = half
 
 
 def largest_file(size: int) -> None:
@@ -143,10 +143,10 @@ def poison(kind: str, step: int) -> None:
     """Make the loss, or only its gradient, NaN or inf in a step."""
     from dither.engine.training.trainer import Trainer
 
-    gradients = Trainer._gradients
+    backward = Trainer._backward
 
     def poisoned(self: Any) -> Any:
-        total, weight = gradients(self)
+        total, weight = backward(self)
         if self.step == step:
             if kind.startswith("loss"):
                 total = total * float(kind.partition(" ")[2])
@@ -154,7 +154,7 @@ def poison(kind: str, step: int) -> None:
                 self.parameters[0].grad.view(-1)[0] = float(kind.partition(" ")[2])
         return total, weight
 
-    Trainer._gradients = poisoned
+    Trainer._backward = poisoned
 
 
 def bound_by_permissions() -> None:
@@ -178,7 +178,7 @@ def bound_by_permissions() -> None:
 def broken_log() -> None:
     """Let no line of metrics be written until the tenth, as on a full disk; TensorBoard finds none at any time."""
     from dither.engine.files import metrics_file
-    from dither.engine.runs import log as board
+    from dither.engine.tracking.tensorboard import TensorBoardTracker
 
     write, seen = os.write, [0]
 
@@ -194,7 +194,7 @@ def broken_log() -> None:
     def nothing(self: Any, *given: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    board.Board.scalars.__globals__["_pixels"] = nothing
+    TensorBoardTracker.log = nothing
 
 
 def kill_after(moment: str) -> None:

@@ -11,7 +11,7 @@ from fault_rows import Row
 from fault_trial import Whole, digest, go_on, only
 from safetensors.torch import load_file
 
-NEEDED = ("step 7", "training samples", "the data: task", "step 6 is kept")
+NEEDED = ("step 7", "training samples", "the data: task", "the last checkpoint is that of step 6")
 LARGE = ("model.width=512", "train.batch_size=16", "train.accumulate=1", "train.checkpoint_every=6")
 """So that what a step takes is more than what the process has free."""
 RATES = (("train.lr_schedule.warmup=0",), ("train.checkpoint_every=1", "train.clip=0"))

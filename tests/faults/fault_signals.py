@@ -60,7 +60,7 @@ def second_signal(whole: Whole, folder: Path, numbers: Iterable[int] = TWICE) ->
         until(lambda runs=place / "runs": begun(runs) and (begun(runs) / "metrics.jsonl").exists())
         time.sleep(0.3)
         command.signal(number)
-        until(lambda log=command: "once more" in log.said)
+        until(lambda log=command: "repeat to end immediately" in log.said)
         began = time.monotonic()
         command.signal(number)
         code = command.wait()

@@ -230,8 +230,8 @@ def go_on(whole: Whole, place: Path, most: int | None = None) -> str:
     found = digest(run, whole.steps)
     wrong = [f"{name} differs" for name, value in whole.digest.items() if found[name] != value]
     wrong += [f"{path.relative_to(run)} left over" for path in run.rglob(".*")]
-    if most is not None and (at := re.search(r"going on after step (\d+)", command.said)) and done - int(at[1]) > most:
-        wrong.append(f"{done} steps were done, and it went on after step {at[1]}")
+    if most is not None and (at := re.search(r"resuming from step (\d+)", command.said)) and done - int(at[1]) > most:
+        wrong.append(f"{done} steps were done, and it resumed from step {at[1]}")
     return "; ".join(wrong)
 
 
