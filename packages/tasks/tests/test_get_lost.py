@@ -221,13 +221,13 @@ def test_a_table_with_different_values_for_each_cell_type(tmp_path):
     lines = [",".join(header)] + [f"chr{1 + n // 4},{n}00,{n}50,1,{n % 2},{n % 3},1,1,1" for n in range(12)]
     (tmp_path / "x.csv.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
     found = find_regions(find_source([tmp_path / "x.csv.gz"])).arrays
-    assert found["untold"].tolist() == ["atpm:a", "expression:b"]
+    assert found["unknown"].tolist() == ["atpm:a", "expression:b"]
     np.testing.assert_array_equal(found["open"][:, 0], np.arange(12) % 2)
     np.testing.assert_array_equal(found["open"][:, 1], np.arange(12) % 3 > 0)
     write_store(tmp_path / "x.zarr", found)
     again = find_regions(find_source([tmp_path / "x.zarr"])).arrays
     np.testing.assert_array_equal(again["atpm"], np.stack([np.arange(12) % 2, np.arange(12) % 3], 1))
-    assert again["untold"].tolist() == ["expression:b"]
+    assert again["unknown"].tolist() == ["expression:b"]
 
 
 def test_a_cell_type_that_cannot_name_an_array(tmp_path):

@@ -322,7 +322,7 @@ def test_expression_denied_by_the_list_is_unknown(tmp_path):
     listed = path.read_text()
     path.write_text(listed.replace("k562,wATAC,True", "k562,wATAC,False"))
     found = read(tmp_path / "old")
-    assert found["untold"].tolist() == ["expression:k562"]
+    assert found["unknown"].tolist() == ["expression:k562"]
     assert found["expression"][:, 0].any()
     assert not found["expression"][:, 1].any()
     path.write_text(listed.replace("True", "False"))

@@ -1,4 +1,4 @@
-"""Block-causal attention (BD3-LM, Arriola et al., 2025): masks, and training on a clean and a noised sample at once.
+"""Block-causal attention (BD3-LM, Arriola et al., 2025): masks, and training on a clean and a noised sample together.
 
 Letters: B batch, H heads, L tokens, K keys, D width, C condition width, E head width. Extra tokens, such as a class
 token, belong to the first block, so that every block attends to them.
@@ -27,7 +27,7 @@ class CleanAndNoised:
 
     A clean block attends to clean blocks up to itself; a noised block attends to itself and to earlier clean blocks.
     Both go through each layer one after the other, and the clean keys and values are passed on like a cache. This
-    computes sampling with a cache for all blocks at once; clean tokens never attend to noised ones.
+    computes sampling with a cache for all blocks together; clean tokens never attend to noised ones.
 
     Attributes:
         c: Condition of the noised sample.

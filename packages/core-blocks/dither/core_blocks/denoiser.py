@@ -93,7 +93,7 @@ class Denoiser(nn.Module):
             valid: False on padding, which never influences valid positions.
             cond: Conditions by name.
             context: With block-causal attention, the clean sample: each block of the state attends to itself and to
-                earlier blocks of the context. Equals sampling with a cache, for all blocks at once.
+                earlier blocks of the context. Equals sampling with a cache, for all blocks together.
             cache: Keys and values of finished positions before those of the state.
             keep: Whether to add the positions of the state to the cache.
 

@@ -1,4 +1,4 @@
-"""Merges identical positions into one: fully masked regions, in a model that cannot tell them apart.
+"""Merges identical positions into one: fully masked regions, in a model that cannot distinguish them.
 
 Softmax over n equal keys equals softmax over one of them with log n added to its logit, so values and gradients stay
 the same. Letters: B batch, L tokens, N remaining tokens, D width.

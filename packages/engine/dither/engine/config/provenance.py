@@ -1,7 +1,7 @@
 """Provenance of a run: its components, plugins and data, so that it resumes with the same ones or not at all.
 
 manifest.json holds `parts` (component name and option fingerprint by place), `plugins` (source, version and checksum)
-and `data` (checksum of the files that each data option names), and again under `resumed` whatever has changed since.
+and `data` (checksum of the files that each data option names), and again under `resumed` what has changed since.
 """
 
 from __future__ import annotations

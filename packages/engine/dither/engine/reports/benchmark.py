@@ -265,7 +265,7 @@ def synchronize(device: torch.device) -> None:
 def step_flops(system: Diffusion, rows: list[int], device: torch.device) -> int:
     """Return the FLOPs of forward and backward over training samples; gradients are restored.
 
-    Attention is counted as matrix products, whatever its kernel; recomputed activations count twice.
+    Attention is counted as matrix products for every kernel; recomputed activations count twice.
     """
     parameters = list(system.model.parameters())
     kept = [parameter.grad for parameter in parameters]

@@ -94,7 +94,7 @@ def read_run(path: Path) -> RunRecord:
     try:
         if speed := read_speed(path / "tensorboard"):
             record.curves.setdefault("train", {})["steps_per_second"] = speed
-    except Exception as error:  # whatever the library raises
+    except Exception as error:  # any error of the library
         record.problems.append(f"tensorboard/ cannot be read: {error}")
     return record
 

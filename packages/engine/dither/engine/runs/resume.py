@@ -136,7 +136,7 @@ def note_resumption(
     trainer: Trainer,
     console: Console,
 ) -> None:
-    """Append to the manifest that the run resumes, with whatever changed; print changes of the environment.
+    """Append to the manifest that the run resumes, with what changed; print changes of the environment.
 
     Args:
         directory: The run directory.

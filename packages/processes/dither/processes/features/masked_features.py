@@ -115,7 +115,7 @@ class MaskedRegionProcess:
         return MaskedFeaturePrediction(torch.where(state.masked, raw, state.x), torch.zeros_like(raw))
 
     def prior(self, like: Clean) -> State:
-        """Return the start of sampling: everything maskable is masked, whatever the ratio."""
+        """Return the start of sampling: everything maskable is masked, for any ratio."""
         return masked_state(like.x0, self.masks.maskable(like))
 
     def step(self, state: State, pred: Any, now: Noise, then: Noise, like: Clean) -> State:

@@ -1,4 +1,4 @@
-"""Predictions at chosen positions, so that `B L V` numbers need not be in memory at once.
+"""Predictions at chosen positions, so that `B L V` numbers need not be in memory together.
 
 Letters: B batch, L length, V vocabulary, N chosen positions, n those of one chunk.
 """

@@ -304,7 +304,7 @@ def call_hook(impl: pluggy.HookImpl, hook: str, arguments: Mapping[str, Any]) ->
     """Call a hook of one plugin with the arguments it takes; misfits are listed here, because yielding them may raise.
 
     Raises:
-        TypeError: The check yields something else than misfits; or whatever the plugin raises.
+        TypeError: The check yields something else than misfits; or an exception of the plugin.
     """
     result: Any = impl.function(*(arguments[argument] for argument in impl.argnames))
     if hook != CHECK:

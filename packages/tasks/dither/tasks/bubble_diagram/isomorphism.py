@@ -231,7 +231,7 @@ def canonical_forms(types: Int[np.ndarray, "N R"], labels: Int[np.ndarray, "N R 
 
 
 def _hashed_colours(both: Int[np.ndarray, "N R R"]) -> UInt[np.ndarray, "N R"]:
-    """Colour refinement of all plans at once with hashed colours; separates the rooms of most plans."""
+    """Colour refinement of all plans together with hashed colours; separates the rooms of most plans."""
     labels = _murmur(both.astype(np.uint64))
     colours: UInt[np.ndarray, "N R"] = labels.sum(2, dtype=np.uint64) + labels.diagonal(axis1=1, axis2=2)
     for _ in range(2):

@@ -96,7 +96,7 @@ def _notes(arrays: Mapping[str, Any]) -> Iterator[str]:
     if isinstance(features, ZarrArray) and (missing := features.missing()):
         names = ", ".join(map(features.file_name, missing[:3])) + (", ..." if len(missing) > 3 else "")
         yield f"{len(missing)} chunks of data are missing ({names}): their regions have 0 for every motif"
-    unknown = arrays.get("untold", ())
+    unknown = arrays.get("unknown", ())
     for entry in unknown:
         name, _, cell = entry.partition(":")
         if name != "open":

@@ -151,7 +151,7 @@ def check_cache(s: Situation, model: Any, size: int) -> None:
 
 
 def context_equals_cache(s: Situation) -> None:
-    """All blocks at once with a clean context equal single blocks with a cache of the clean ones."""
+    """All blocks together with a clean context equal single blocks with a cache of the clean ones."""
     model, size = perturb_parameters(s.build(), s.seed), s.spec.facts().block_size
     valid = torch.ones_like(s.clean.valid)
     noised, clean = (random_state(s.space, valid, seed).x for seed in (s.seed, s.seed + 1))

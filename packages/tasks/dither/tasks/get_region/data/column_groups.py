@@ -95,14 +95,14 @@ class RegionInfo(BaseModel):
         motifs: Names of the columns.
         cells: Names of the cell types.
         chromosomes: Number of regions of each, in the order of their indices.
-        untold: Values that are unknown and stored as 0, such as "atpm:CELL".
+        unknown: Values that are unknown and stored as 0, such as "atpm:CELL".
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     motifs: tuple[str, ...]
     cells: tuple[str, ...]
     chromosomes: dict[str, int]
-    untold: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, manifest: Manifest, folder: Path) -> RegionInfo:
@@ -129,7 +129,7 @@ class RegionInfo(BaseModel):
             atpm="atpm" in arrays,
             expression="expression" in arrays,
             tss="tss" in arrays,
-            unknown=self.untold,
+            unknown=self.unknown,
             absent=tuple(name for name in held_out if name not in self.chromosomes),
         )
 

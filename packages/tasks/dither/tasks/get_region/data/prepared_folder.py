@@ -61,7 +61,7 @@ def write_regions(
         motifs=tuple(map(str, arrays["motifs"])),
         cells=tuple(map(str, arrays.get("cells", ()))),
         chromosomes={str(name): int(count) for name, count in zip(names, np.bincount(chromosome), strict=True)},
-        untold=tuple(map(str, arrays.get("untold", ()))),
+        unknown=tuple(map(str, arrays.get("unknown", ()))),
     )
     writer.info |= info.model_dump()
 
@@ -101,7 +101,7 @@ def open_folder(
     arrays |= {"features": mapped["features"], "start": np.array(mapped["start"]), "end": np.array(mapped["end"])}
     arrays["chromosome"] = np.array(list(info.chromosomes), np.str_)[np.array(mapped["chromosome"])]
     arrays["motifs"], arrays["cells"] = np.array(info.motifs, np.str_), np.array(info.cells, np.str_)
-    arrays["untold"] = np.array(info.untold, np.str_)
+    arrays["unknown"] = np.array(info.unknown, np.str_)
     return assemble(folder, arrays, valid=valid, test=test, scale=scale)
 
 

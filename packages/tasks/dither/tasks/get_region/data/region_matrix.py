@@ -112,7 +112,7 @@ class RegionMatrix:
             cells=tuple(map(str, arrays["cells"])),
             valid=tuple(valid),
             test=tuple(test),
-            unknown=tuple(map(str, arrays.get("untold", ()))),
+            unknown=tuple(map(str, arrays.get("unknown", ()))),
             **{name: arrays[name] for name in ("atpm", "expression", "tss") if name in arrays},
         )
 

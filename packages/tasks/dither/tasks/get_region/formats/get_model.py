@@ -282,7 +282,7 @@ def _known_values(
     arrays: Mapping[str, Any], cells: Sequence[str]
 ) -> Iterator[tuple[str, str, Shaped[np.ndarray, "P ..."]]]:
     """Yield group, cell type and values of all that is known."""
-    unknown = {*map(str, arrays.get("untold", ()))}
+    unknown = {*map(str, arrays.get("unknown", ()))}
 
     def known(name: str, cell: str) -> bool:
         return name in arrays and f"{name}:{cell}" not in unknown

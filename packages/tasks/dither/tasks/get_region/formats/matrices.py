@@ -178,8 +178,8 @@ def _from_bed(path: Path, bed: Bed, matrix: Path, arrays: Arrays) -> Arrays:
             known[name] = [True] * len(cells) + [False]
     if "open" in result:
         result["open"][:, -1] = values > 0
-    unknown = {*map(str, arrays.get("untold", ())), *map(str, unknown_array(known, [*cells, cell]).get("untold", ()))}
-    return result | ({"untold": np.array(sorted(unknown), np.str_)} if unknown else {})
+    unknown = {*map(str, arrays.get("unknown", ())), *map(str, unknown_array(known, [*cells, cell]).get("unknown", ()))}
+    return result | ({"unknown": np.array(sorted(unknown), np.str_)} if unknown else {})
 
 
 def _accessibility(path: Path, bed: Bed, cell: str) -> Float[np.ndarray, " P"]:

@@ -30,7 +30,7 @@ class RawArrays:
     """Arrays of one source.
 
     Attributes:
-        arrays: By the names in `RegionMatrix`; also "untold", see `unknown_array`.
+        arrays: By the names in `RegionMatrix`; also "unknown", see `unknown_array`.
         locate: Returns the place of a value.
         problems: Problems found while reading. The arrays that they concern may be missing.
         display_name: Returns the name of an array in the source, given its name here.
@@ -69,7 +69,7 @@ def limited(lines: Iterator[str], count: int) -> Iterator[str]:
 
 
 def unknown_array(known: Mapping[str, Sequence[bool]], cells: Sequence[str]) -> dict[str, Any]:
-    """Return the array "untold": values that are unknown and stored as 0, such as "atpm:CELL" or "expression:CELL".
+    """Return the array "unknown": values that are unknown and stored as 0, such as "atpm:CELL" or "expression:CELL".
 
     "open:CELL" is included where atpm is unknown as well.
 
@@ -84,4 +84,4 @@ def unknown_array(known: Mapping[str, Sequence[bool]], cells: Sequence[str]) -> 
         },
         cells,
     )
-    return {"untold": np.array(names, np.str_)} if names else {}
+    return {"unknown": np.array(names, np.str_)} if names else {}

@@ -114,7 +114,7 @@ def find_regions(source: Source, options: ReadOptions | None = None, *, whole: b
         whole: Read the features of a store into memory; otherwise they stay on disk.
 
     Raises:
-        Refused: All problems at once, with array, row and column.
+        Refused: All problems together, with array, row and column.
     """
     options = options or ReadOptions()
     raw = _read(source, options)
@@ -152,7 +152,7 @@ def open_store(
         scale: Divide each motif by its largest value in the training regions, and clip at 1.
 
     Raises:
-        Refused: All problems at once, with array and row.
+        Refused: All problems together, with array and row.
     """
     arrays = find_regions(Source(path, "store"), options, whole=True).arrays
     arrays["features"] = arrays["features"].astype(np.float32, copy=False)  # uint8 are counts here, not steps of 1/255

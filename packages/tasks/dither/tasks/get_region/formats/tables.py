@@ -96,7 +96,7 @@ def read_facts(path: Path, *, valid: Sequence[str], test: Sequence[str]) -> Regi
 
 @lru_cache(maxsize=8)
 def _summary(path: Path, modified: int) -> tuple[frozenset[str], int, tuple[str, ...], dict[str, int], tuple[str, ...]]:
-    """Return known arrays, number of motifs, cell types, regions by chromosome, and the array "untold"."""
+    """Return known arrays, number of motifs, cell types, regions by chromosome, and the array "unknown"."""
     if form_of(path) == ".npz":
         arrays, _ = _standard(load_npz(path, path))
         for name in ("motifs", "chromosome"):
@@ -105,7 +105,7 @@ def _summary(path: Path, modified: int) -> tuple[frozenset[str], int, tuple[str,
                 raise Refused(f'{path}: no array "{name}"; it has {existing}', code="missing-array")
         cells = arrays.get("cells", np.zeros(0, "U1"))
         names = arrays["chromosome"].astype(np.str_).ravel().tolist()
-        unknown = tuple(map(str, arrays.get("untold", np.zeros(0, "U1")).flat))
+        unknown = tuple(map(str, arrays.get("unknown", np.zeros(0, "U1")).flat))
         return frozenset(arrays), arrays["motifs"].size, tuple(map(str, cells.flat)), dict(Counter(names)), unknown
     with open_table(path) as lines:
         header, _, delimiter = _header(path, lines)
@@ -113,7 +113,7 @@ def _summary(path: Path, modified: int) -> tuple[frozenset[str], int, tuple[str,
         fields = (line.split(delimiter, index + 1) for line in lines)
         chromosomes = dict(Counter(row[index].strip().strip('"') for row in fields if len(row) > index))
     columns = parse_columns([header[i] for i in _columns(header)[1]], path)
-    unknown = tuple(map(str, unknown_array(columns.known(), columns.cells).get("untold", ())))
+    unknown = tuple(map(str, unknown_array(columns.known(), columns.cells).get("unknown", ())))
     return frozenset(columns.of_cells), len(columns.motifs), columns.cells, chromosomes, unknown
 
 

@@ -1,6 +1,6 @@
 """Errors and correlations of predictions, by column and over all columns of a group.
 
-All are computed from all pairs at once. Letters: n pairs, K columns.
+All are computed from all pairs together. Letters: n pairs, K columns.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class RegionMetrics:
         return result
 
     def in_data_units(self, value: Float[Tensor, "B L M"]) -> Float[np.ndarray, "B L M"]:
-        """Invert the standardisation, on the CPU. Values that rounding cannot tell from 0 become 0 and rank as such."""
+        """Invert the standardisation, on the CPU. Values within rounding of 0 become 0 and rank as such."""
         plain: Float[np.ndarray, "B L M"] = value.detach().to("cpu", torch.float32).numpy() * self.scale + self.shift
         plain[np.abs(plain) <= ROUNDING * np.abs(self.shift)] = 0
         return plain

@@ -33,7 +33,7 @@ class WindowPicture:
     """Content of the heat maps of a window.
 
     Attributes:
-        title: Title of the figure.
+        title: Title.
         truth: `N M`, in the units of the data.
         given: True where the value was given, not sampled. `N M`.
         drawn: Sample. `N M`.
@@ -159,7 +159,7 @@ def draw_trajectory(
         path: States in the order of sampling, the sample last.
         truth: Truth in the same units.
         sampled: True for sampled values.
-        title: Title of the figure.
+        title: Title.
     """
     if not sampled.any() or len(path) < 2:
         return None
