@@ -263,7 +263,9 @@ def test_from_a_file_to_samples_and_to_other_samples_of_the_same_run(tmp_path, c
         assert drawn.shape == (8, 8)
     assert calls[0] == 2 * calls[1]
     assert main(["sample", str(run), "--set", "model.width=8", "--set", "sample.cond.kind=hihg"]) == 2
-    assert "model.width: does not change how samples are drawn" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "error: model.width: " in said
+    assert "[invalid-value]" in said
     assert main(["sample", str(run), "--set", "sample.cond.kind=hihg"]) == 2
     said = capsys.readouterr().err
     assert "sample.cond.kind: \"kind\" has no label 'hihg'; its labels are 0 to 1: low, high" in said

@@ -107,16 +107,21 @@ def test_all_problems_of_one_stage_are_reported_together(overrides, paths):
 
 
 @pytest.mark.parametrize(
-    ("override", "path"),
+    ("override", "path", "code"),
     [
-        ("process={use='uniform', schedule='geometric'}", "loss"),  # a masking loss under uniform noise
-        ("process.schedule={use='geometric', sigma_max=1.0}", "process.schedule"),  # 37 % of the tokens stay unmasked
+        (
+            "process={use='uniform', schedule='geometric'}",
+            "loss",
+            "process-mismatch",
+        ),  # a masking loss under uniform noise
+        # 37 % of the tokens stay unmasked
+        ("process.schedule={use='geometric', sigma_max=1.0}", "process.schedule", "signal-left-at-end"),
     ],
 )
-def test_combinations_with_a_wrong_bound_are_refused(override, path):
+def test_combinations_with_a_wrong_bound_are_refused(override, path, code):
     found = problems(override)
     assert path in {".".join(map(str, problem.path)) for problem in found}
-    assert {problem.code for problem in found} == {"misfit"}
+    assert {problem.code for problem in found} == {code}
 
 
 def test_trackers_and_metrics_may_not_be_listed_twice():

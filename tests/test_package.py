@@ -56,10 +56,3 @@ def test_what_editors_read_is_the_same_everywhere():
     assert len(stubs) == 1
     for name in dither.__all__:
         assert f"from dither.engine import {name} as {name}\n" in stubs.copy().pop()
-
-
-def test_a_plugin_of_ours_is_watched_in_its_own_folder():
-    """Sources of a built-in plugin are the folder of its package."""
-    from dither.registry.plugins.discovery import _sources
-
-    assert _sources("dither.processes.tokens.specs") == [str(PACKAGES / "processes" / "dither" / "processes")]

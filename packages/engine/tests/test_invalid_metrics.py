@@ -82,16 +82,17 @@ def test_large_integers_are_inf(tmp_path, digits):
 def test_a_line_without_step_is_damage(folder, value):
     put(folder / "b/metrics.jsonl", '"step": 4', f'"step": {value}')
     reasons = {found.what: found.reason for found in verify_run(folder / "b")}
-    assert reasons["metrics.jsonl"] == "line 2 has no step or no kind"
+    assert "line 2" in (reasons["metrics.jsonl"] or "")
 
 
 @pytest.mark.parametrize("entry", ["[1e999, 1]", f"[4, {HUGE}]", '["x", 1]', "[4]", "4", "[4, []]"])
 def test_invalid_scores_are_reported(folder, entry):
     put(folder / "a/scores.json", "[4, 0.25]", entry)
     for read in (lambda: best_step(folder / "a"), lambda: Scores(folder / "a", "loss", "lower", 9)):
-        with pytest.raises(Refused, match="is damaged: evaluations are no numbers"):
+        with pytest.raises(Refused, match="scores.json") as refused:
             read()
-    assert "evaluations are no numbers" in {f.what: f.reason for f in verify_run(folder / "a")}["scores.json"]
+        assert refused.value.codes == ["damaged-file"]
+    assert {f.what: f.reason for f in verify_run(folder / "a")}["scores.json"]
 
 
 def test_a_checkpoint_without_metrics_position(folder, monkeypatch):
@@ -110,5 +111,6 @@ def test_a_checkpoint_without_metrics_position(folder, monkeypatch):
             return self
 
     monkeypatch.setattr("dither.engine.runs.loop.load_state", lambda _: ({}, {"metrics_bytes": float("inf")}))
-    with pytest.raises(Damaged, match="does not hold what this run needs"):
+    with pytest.raises(Damaged, match=checkpoint.name) as refused:
         resume_from(checkpoint, Loads())
+    assert refused.value.codes == ["damaged-checkpoint"]
