@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 
+import pytest
 import torch
 
 from dither.engine.config.load_experiment import load_experiment
@@ -37,6 +38,7 @@ ema = 0.98
 LENGTHS = range(1, 4)
 
 
+@pytest.mark.slow
 def test_drawn_texts_are_as_long_as_documents_are(tmp_path):
     torch.set_num_threads(1)
     letters = random.Random(0)

@@ -21,6 +21,7 @@ UNIFORM = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("process", "above"), [([], 1.03), (UNIFORM, 1.08)], ids=["absorbing", "uniform"])
 def test_the_bound_stands_just_above_the_entropy_of_the_source(process, above):
     torch.set_num_threads(1)

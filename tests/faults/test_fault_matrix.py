@@ -20,6 +20,8 @@ from fault_damages import DAMAGES  # noqa: E402
 from fault_tasks import TASKS  # noqa: E402
 from fault_trial import can_mount, whole_run  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
@@ -89,7 +91,6 @@ def test_a_command_is_complete_where_all_of_its_files_are_there(whole, tmp_path)
     assert not complete("evaluate")
 
 
-@pytest.mark.slow
 def test_signals_to_commands_that_have_just_begun(whole, tmp_path):
     good(fault_signals.cold_signals(whole, tmp_path, fault_signals.SIGNALS[:1]))
 
