@@ -1,6 +1,7 @@
 """Zarr arrays: round trips, chunks in every codec and order, damage with file and rows, missing chunks, size limits."""
 
 import json
+import pickle
 import sys
 
 import numcodecs
@@ -9,6 +10,7 @@ import pytest
 import zarr
 
 from dither.registry.config.errors import Refused
+from dither.tasks.get_region.formats import zarr_store
 from dither.tasks.get_region.formats.zarr_store import ZarrArray, is_array, is_group, listed, write_array, write_group
 
 RANDOM = np.random.default_rng(0)
@@ -146,9 +148,10 @@ HEADERS = {
     "array too large": ({"shape": [10**12, 282], "chunks": [1000, 282]}, "too-large"),
     "chunk too large": ({"chunks": [10**9, 3]}, "too-large"),
     "complex": ({"dtype": "<c8", "fill_value": None}, "wrong-shape"),
-    "pickles": ({"dtype": "|O", "filters": [{"id": "pickle"}]}, "damaged-file"),
+    "pickles": ({"dtype": "|O", "filters": [{"id": "pickle"}]}, "unknown-format"),
+    "filters": ({"filters": [{}]}, "unknown-format"),
     "format": ({"zarr_format": 4}, "damaged-file"),
-    "codec": ({"compressor": {"id": "secret"}}, "damaged-file"),
+    "codec": ({"compressor": {"id": "secret"}}, "unknown-format"),
 }
 
 
@@ -174,6 +177,78 @@ def test_a_header_that_is_missing_or_not_json(tmp_path):
         with pytest.raises(Refused):
             is_array(tmp_path)
         (tmp_path / "zarr.json").unlink()
+
+
+class Pickle(numcodecs.abc.Codec):
+    """The codec "pickle" of numcodecs, as it was before numcodecs 0.16."""
+
+    codec_id = "pickle"
+
+    def encode(self, buf):
+        """Return the bytes as they are."""
+        return buf
+
+    def decode(self, buf, out=None):
+        """Load a pickle, which may call anything."""
+        return numcodecs.compat.ndarray_copy(pickle.loads(bytes(buf)), out)
+
+
+class Touch:
+    """An object whose pickle creates a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        """Return the call that loading makes."""
+        return (open, (str(self.path), "w"))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("changes", [{"compressor": {"id": "pickle"}}, {"filters": [{"id": "pickle"}]}])
+def test_codecs_that_execute_code_are_refused_unread(tmp_path, monkeypatch, changes):
+    monkeypatch.setitem(numcodecs.registry.codec_registry, "pickle", Pickle)
+    opened = []
+    monkeypatch.setattr(zarr, "open_array", lambda *a, _open=zarr.open_array, **k: opened.append(a) or _open(*a, **k))
+    (tmp_path / ".zarray").write_text(json.dumps({**HEADER, **changes}))
+    for name in ("0.0", "0.1", "1.0", "1.1", "2.0", "2.1"):
+        (tmp_path / name).write_bytes(pickle.dumps(Touch(tmp_path / "executed")))
+    refused = refusal(tmp_path)
+    assert not (tmp_path / "executed").exists()
+    assert refused.codes == ["unknown-format"]
+    assert "'pickle'" in refused.problems[0].message
+    assert not opened
+    (tmp_path / ".zarray").rename(tmp_path / "header")
+    write_array(tmp_path / "x", NUMBERS, version=3)
+    (tmp_path / "header").rename(tmp_path / "x" / ".zarray")
+    assert refusal(tmp_path / "x").codes == ["unknown-format"]  # also where the other header is good
+
+
+@pytest.mark.parametrize("place", ["codecs", "codecs of a shard", "index codecs", "a name"])
+def test_unknown_codecs_of_format_3_are_refused(tmp_path, place):
+    path = create(tmp_path / "x", NUMBERS, 3, chunks=(5, 7), shards=(25, 7), compressors=BYTES) / "zarr.json"
+    header, codec = json.loads(path.read_text()), {"name": "numcodecs.pickle", "configuration": {}}
+    shard = header["codecs"][0]["configuration"]
+    if place == "a name":
+        header["codecs"].append("numcodecs.pickle")
+    else:
+        {"codecs": header["codecs"], "codecs of a shard": shard["codecs"], "index codecs": shard["index_codecs"]}[
+            place
+        ].append(codec)
+    path.write_text(json.dumps(header))
+    refused = refusal(tmp_path / "x")
+    assert refused.codes == ["unknown-format"]
+    assert "numcodecs.pickle" in refused.problems[0].message
+
+
+@pytest.mark.parametrize("limit", ["MAX_CHUNK", "MAX_ARRAY"])
+def test_files_above_the_limit_are_not_decoded(tmp_path, monkeypatch, limit):
+    shards = (10, 7) if limit == "MAX_ARRAY" else None
+    array = ZarrArray(create(tmp_path / "x", NUMBERS, 3, chunks=(5, 7), shards=shards, compressors=BYTES))
+    monkeypatch.setattr(zarr_store, limit, 50)
+    with pytest.raises(Refused, match="the limit is 50") as refused:
+        array[:]
+    assert set(refused.value.codes) == {"damaged-file"}
 
 
 @pytest.mark.parametrize("version", [2, 3])

@@ -27,6 +27,11 @@ MAX_CHUNK: Final = 1 << 31
 """Bytes in memory."""
 NO_CHUNK: Final = 2**64 - 1
 MAX_SHOWN: Final = 5
+CODECS: Final = frozenset((
+    "adler32", "blosc", "bytes", "bz2", "crc32", "crc32c", "delta", "fixedscaleoffset", "gzip", "lz4", "lzma",
+    "sharding_indexed", "shuffle", "transpose", "vlen-utf8", "zlib", "zstd",
+))  # fmt: skip
+"""Codecs that are decoded. Others may execute code: "pickle" of numcodecs loads chunks as pickles."""
 COPY_AGAIN: Final = "copy the store again, all of it"
 
 Format = Literal[2, 3]
@@ -50,6 +55,7 @@ class ZarrArray:
         if not any((folder / name).is_file() for name in (".zarray", "zarr.json")):
             message = f"{folder}: neither .zarray nor zarr.json; the store is incomplete"
             raise Refused(Problem(message, help=COPY_AGAIN, code="file-not-found"))
+        _check_codecs(folder)
         try:
             with _quiet():
                 self._array: Any = zarr.open_array(str(folder), mode="r")
@@ -140,7 +146,7 @@ class ZarrArray:
                 yield f"{self.folder / self.file_name(place)}: {self.file_rows(place)} cannot be read: {error}"
 
     def _truncation(self, place: Chunk) -> str:
-        """Return damage of a file that zarr does not notice; "" without any.
+        """Return damage of a file that zarr does not notice, or that its size is above the limit; "" without any.
 
         zarr reads an empty shard as the fill value, and decodes Blosc without comparing lengths.
         """
@@ -150,6 +156,9 @@ class ZarrArray:
         size = path.stat().st_size
         if not size:
             return "the file is empty"
+        limit = MAX_CHUNK if self.files == self.chunks else MAX_ARRAY
+        if size > limit:
+            return f"it has {size:,} bytes, the limit is {limit:,}"
         declared = size
         with path.open("rb") as file:
             if self._index:  # the index at the start lists offset and length of each chunk
@@ -168,6 +177,28 @@ class ZarrArray:
         for name, shape, limit in (("the array", self.shape, MAX_ARRAY), ("a chunk", self.chunks, MAX_CHUNK)):
             if (total := math.prod(shape) * max(self.dtype.itemsize, 1)) > limit:
                 raise Refused(f"{self.folder}: {name} takes {total:,} bytes, the limit is {limit:,}", code="too-large")
+
+
+def _check_codecs(folder: Path) -> None:
+    """Refuse codecs that are not in `CODECS`, in the headers of both formats; nothing has been opened by then."""
+    old, new = _header(folder / ".zarray"), _header(folder / "zarr.json")
+    for path, key, listed_codecs in (
+        (folder / ".zarray", "id", [old.get("compressor"), old.get("filters")]),
+        (folder / "zarr.json", "name", [new.get("codecs"), new.get("storage_transformers")]),
+    ):
+        found = [*listed_codecs]
+        while found:
+            codec = found.pop()
+            if isinstance(codec, list):
+                found += codec
+            elif codec is not None:
+                name = codec.get(key) if isinstance(codec, dict) else codec
+                if not isinstance(name, str) or name.removeprefix("numcodecs.") not in CODECS:
+                    message = f"{path}: codec {str(name)[:100]!r} is not read; known: {', '.join(sorted(CODECS))}"
+                    raise Refused(message, code="unknown-format")
+                inner = codec.get("configuration") if isinstance(codec, dict) else None
+                if isinstance(inner, dict):  # a shard has codecs of its own
+                    found += [inner.get("codecs"), inner.get("index_codecs")]
 
 
 def require_zarr() -> Any:
