@@ -134,7 +134,9 @@ def test_damage_is_found_and_replaced(folder, name):
     assert file in refused.problems[0].message
     if name not in ("a file", "other kind"):
         assert KIND.command in refused.problems[0].help
-    if name not in ("a file", "no manifest"):
+    if name in ("no JSON", "no arrays", "other kind"):
+        assert refusal(find_existing, folder, KIND, MADE).codes == ["file-exists"]
+    elif name not in ("a file", "no manifest"):
         assert find_existing(folder, KIND, MADE) is None
 
 
@@ -185,6 +187,34 @@ def test_folders_with_other_files_stay(folder, tmp_path, name, prepared):
     return None
 
 
+FOREIGN = {
+    "another kind": {MANIFEST: '{"kind": "tokens", "version": 2, "made": {}, "arrays": {"mine": {}}}'},
+    "no kind": {MANIFEST: '{"my": "data"}'},
+    "a list": {MANIFEST: "[1]"},
+    "no JSON": {MANIFEST: "{"},
+    "no text": {MANIFEST: "\ud800"},
+    "array not in the manifest": {MANIFEST: '{"kind": "boxes", "version": 1, "arrays": {"x": {}}}'},
+    "one of two files of earlier versions": {"report.json": "{}"},
+}
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("name", FOREIGN)
+def test_data_of_another_kind_and_files_of_others_stay(tmp_path, name, force):
+    kind = Kind("boxes", 2, "dither prepare boxes", earlier=("plans.npz", "report.json"))
+    for file, content in {**FOREIGN[name], "mine.npy": "", "labels.jsonl": ""}.items():
+        (tmp_path / file).write_text(content, "utf-8", "surrogatepass")
+    assert refusal(find_existing, tmp_path, kind, MADE, force=force).codes == ["file-exists"]
+    assert refusal(check_owned, tmp_path, kind).codes == ["file-exists"]
+
+
+def test_earlier_and_later_versions_are_replaced(folder):
+    manifest_edit(version=1, arrays=dict.fromkeys(ARRAYS))(folder)
+    assert find_existing(folder, KIND, MADE) is None
+    manifest_edit(version=3, more=1)(folder)
+    assert find_existing(folder, KIND, MADE) is None
+
+
 def test_a_file_is_not_replaced(tmp_path):
     (tmp_path / "boxes").touch()
     (tmp_path / "empty").mkdir()
@@ -222,6 +252,21 @@ def test_an_unwritable_place_is_named(tmp_path):
     with pytest.raises(Refused) as info, write_folder(tmp_path / "file" / "boxes", KIND, {}):
         pass
     assert info.value.codes in (["unwritable-file"], ["file-exists"])
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.EACCES, errno.ENOSPC])
+def test_a_file_outside_the_folder_is_named(tmp_path, number):
+    code = {errno.ENOENT: "file-not-found", errno.EACCES: "unreadable-file", errno.ENOSPC: "disk-full"}[number]
+    source = tmp_path / "source.json"
+    with pytest.raises(Refused) as info, write_folder(tmp_path / "boxes", KIND, {}):
+        raise OSError(number, "text", str(source))
+    assert info.value.codes == [code]
+    assert info.value.problems[0].message == f"{source}: text"
+    with pytest.raises(Refused) as info, write_folder(tmp_path / "boxes", KIND, {}) as writer:
+        (writer.folder / "none" / "x").touch()
+    assert info.value.codes == ["unwritable-file"]
+    assert f"{tmp_path / 'boxes'}: cannot be written" in info.value.problems[0].message
+    assert not list(tmp_path.iterdir())
 
 
 def test_rejected_rows_are_counted_shown_and_saved(tmp_path):

@@ -156,7 +156,12 @@ class PlanFiles(_HoldOut, PrepareSpec):
     rev: ClassVar[int] = 2
     gives: ClassVar[str] = "plans"
     stored: ClassVar[Kind] = Kind(
-        "plans", 2, "dither prepare plans", option="destination", earlier=("plans.npz", "report.json")
+        "plans",
+        2,
+        "dither prepare plans",
+        option="destination",
+        files=("noted.jsonl",),
+        earlier=("plans.npz", "report.json"),
     )
     source_option: ClassVar[str] = "source"
     source: str = Option(min_length=1)

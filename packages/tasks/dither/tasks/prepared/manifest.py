@@ -31,7 +31,7 @@ class Kind:
         version: Increases when the same source would be stored differently.
         command: Command that prepares such data.
         option: Name of the option that sets the folder.
-        files: Glob patterns of files in such a folder besides the manifest, .npy and .jsonl files.
+        files: Glob patterns of files in such a folder besides the manifest, its arrays and rejected.jsonl.
         earlier: Names of the manifest in earlier versions.
     """
 

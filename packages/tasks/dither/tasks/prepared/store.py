@@ -38,6 +38,7 @@ __all__ = ["ArrayStream", "Writer", "check_owned", "find_existing", "open_arrays
 
 BLOCK = 1 << 24
 """Bytes read at once to compute a checksum."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class ArrayStream:
@@ -174,7 +175,8 @@ def write_folder(folder: Path, kind: Kind, made: Mapping[str, Any]) -> Iterator[
         made: Options, and a digest of the source.
 
     Raises:
-        Refused: The disk is full or not writable. Nothing is left behind.
+        Refused: The disk is full or not writable, or the block failed to read or write another file, which is named.
+            Nothing is left behind.
     """
     try:
         with atomic_folder(folder) as temporary:
@@ -182,15 +184,32 @@ def write_folder(folder: Path, kind: Kind, made: Mapping[str, Any]) -> Iterator[
             try:
                 yield writer
                 writer._finish(kind, made)
+            except OSError as error:
+                if problem := _elsewhere(error, temporary):
+                    raise Refused(problem) from error
+                raise
             finally:
                 writer._abort()
     except OSError as error:
-        code = "disk-full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "unwritable-file"
+        code = "disk-full" if error.errno in FULL else "unwritable-file"
         raise Refused(f"{folder}: cannot be written: {error.strerror or error}", code=code) from error
+
+
+def _elsewhere(error: OSError, folder: Path) -> Problem | None:
+    """Return a problem that names the file of an error if it is not in the folder."""
+    if not isinstance(error.filename, str | bytes):
+        return None
+    path = Path(os.fsdecode(error.filename))
+    if path.absolute().is_relative_to(folder.absolute()):
+        return None
+    code = "disk-full" if error.errno in FULL else "unreadable-file"
+    return Problem(f"{path}: {error.strerror}", code="file-not-found" if error.errno == errno.ENOENT else code)
 
 
 def check_owned(folder: Path, kind: Kind) -> None:
     """Check that a folder is missing, empty, or holds nothing but prepared data of this kind.
+
+    Its manifest tells which files those are; a manifest of another kind, or that cannot be parsed, is another file.
 
     Raises:
         Refused: It is a file, or replacing it would delete other files.
@@ -200,13 +219,36 @@ def check_owned(folder: Path, kind: Kind) -> None:
     if not folder.is_dir():
         raise Refused(f"{folder} is a file; prepared {kind.name} need a folder", code="file-exists")
     names = sorted(path.name for path in folder.iterdir())
-    marked = any(name in names for name in (MANIFEST, *kind.earlier))
-    patterns = (MANIFEST, "*.npy", "*.jsonl", *kind.earlier, *kind.files) if marked else ()
-    others = [name for name in names if not any(fnmatch(name, pattern) for pattern in patterns)]
+    fix, arrays = f"--{kind.option} names another folder, which is created", set[str]()
+    patterns: tuple[str, ...] = ()
+    if MANIFEST in names:
+        found = _declared_arrays(folder / MANIFEST, kind)
+        if found is None:
+            message = f"{folder} contains other files: {MANIFEST} is not one of prepared {kind.name}"
+            raise Refused(Problem(message, help=fix, code="file-exists"))
+        arrays, patterns = found, (MANIFEST, REJECTED, *kind.files)
+    elif kind.earlier and set(kind.earlier) <= set(names):
+        patterns = ("*.npy", "*.jsonl", *kind.earlier, *kind.files)
+    others = [name for name in names if name not in arrays and not any(fnmatch(name, each) for each in patterns)]
     if others:
         shown = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
-        fix = f"--{kind.option} names another folder, which is created"
         raise Refused(Problem(f"{folder} contains other files ({shown})", help=fix, code="file-exists"))
+
+
+def _declared_arrays(path: Path, kind: Kind) -> set[str] | None:
+    """Return the files of the arrays in a manifest of any version; None if it is of another kind or cannot be parsed.
+
+    Records may be damaged: a file is named after its array.
+    """
+    try:
+        manifest = json.loads(path.read_bytes())
+        if manifest["kind"] == kind.name and isinstance(manifest["version"], int):
+            return {f"{name}.npy" for name in dict(manifest["arrays"])}
+    except OSError as error:
+        raise Refused(f"{path}: {error.strerror}", code="unreadable-file") from None
+    except (ValueError, TypeError, KeyError, RecursionError):
+        pass
+    return None
 
 
 def find_existing(folder: Path, kind: Kind, made: Mapping[str, Any], *, force: bool = False) -> Manifest | None:
@@ -215,7 +257,7 @@ def find_existing(folder: Path, kind: Kind, made: Mapping[str, Any], *, force: b
     Damaged data, data of another version, and any data with `force` are to be replaced.
 
     Raises:
-        Refused: The folder holds other files, or the same kind of data made with other options.
+        Refused: The folder holds other files, even with `force`, or the same kind of data made with other options.
     """
     check_owned(folder, kind)
     if force or not (folder / MANIFEST).is_file():
