@@ -204,6 +204,20 @@ def test_preparing_twice_keeps_the_plans(spec, tmp_path):
     assert (tmp_path / "out" / "manifest.json").stat().st_mtime_ns == before
 
 
+@pytest.mark.parametrize("name", ["types", "edges", "boxes", "split"])
+def test_changed_bytes_of_prepared_plans_are_found(tmp_path, monkeypatch, spec, name):
+    monkeypatch.setenv("DITHER_DATA", str(tmp_path / "cache"))
+    spec.prepare()
+    path = tmp_path / "out" / f"{name}.npy"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(Refused, match=path.name) as info:
+        spec.build()
+    assert info.value.codes == ["damaged-file"]
+    path.write_bytes(content)
+    assert len(spec.build().train) == 16
+
+
 def test_default_destination_is_the_cache(tmp_path, monkeypatch, source):
     monkeypatch.setenv("DITHER_DATA", str(tmp_path / "cache"))
     path = str(source())

@@ -14,7 +14,7 @@ from dither.registry.config.errors import Problem, Refused
 from ...prepared.manifest import describe_sources
 from ...prepared.rejected import REJECTED
 from ...prepared.spec import PrepareSpec
-from ...prepared.store import find_existing, open_arrays, write_folder
+from ...prepared.store import find_existing, open_arrays, verify, write_folder
 from ..formats.entries import Entry, ReadOptions, path_not_found
 from ..formats.graph2plan import read_graph2plan
 from ..formats.housegan import read_housegan
@@ -88,6 +88,7 @@ def load_prepared(spec: PrepareSpec, source: Path, form: Format) -> PlanSplits:
     if source.exists():
         files = find_source(source, form, spec.folder())[1]
         spec.check_options(manifest, {"source": _describe(source, files)})
+    verify(spec.folder(), manifest, spec.stored, once=True)
     arrays = {key: np.array(array) for key, array in open_arrays(spec.folder(), manifest, spec.stored).items()}
     return split_plans(Plans(arrays["types"], arrays["edges"], arrays["boxes"]), arrays["split"])
 
