@@ -157,7 +157,7 @@ def examine(path, text, catalog):
     return problems, seconds
 
 
-@pytest.mark.parametrize("share", range(SHARES))
+@pytest.mark.parametrize("share", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, SHARES))])
 def test_damaged_files_are_read_or_refused_with_a_place(folder, share):
     catalog = load_plugins().catalog
     texts = [(folder / file).read_text(encoding="utf-8") for file in FILES]
