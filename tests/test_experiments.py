@@ -109,11 +109,8 @@ def test_all_problems_of_one_stage_are_reported_together(overrides, paths):
 @pytest.mark.parametrize(
     ("override", "path", "code"),
     [
-        (
-            "process={use='uniform', schedule='geometric'}",
-            "loss",
-            "process-mismatch",
-        ),  # a masking loss under uniform noise
+        # a masking loss under uniform noise
+        ("process={use='uniform', schedule='geometric'}", "loss", "process-mismatch"),
         # 37 % of the tokens stay unmasked
         ("process.schedule={use='geometric', sigma_max=1.0}", "process.schedule", "signal-left-at-end"),
     ],

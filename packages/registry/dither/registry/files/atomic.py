@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 __all__ = ["atomic_folder", "atomic_write", "fsync", "sha256_of"]
@@ -41,7 +42,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
 def atomic_folder(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder; when the block succeeds, it replaces `folder`.
 
-    Nothing remains if the block raises.
+    Several processes may do so at once: the last one wins. Nothing remains if the block raises.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     mark = secrets.token_hex(4)
@@ -50,14 +51,28 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     try:
         yield temporary
         fsync(temporary)
-        if folder.exists():
-            folder.replace(former)
-        temporary.replace(folder)
+        _swap(temporary, folder, former)
         fsync(folder.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        if former.exists() and folder.exists():
+
+
+def _swap(temporary: Path, folder: Path, former: Path) -> None:
+    """Move `temporary` to `folder`, which other processes may replace at the same time; delete what was there."""
+    while True:
+        with suppress(FileNotFoundError):
+            folder.replace(former)
+        try:
+            temporary.replace(folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                with suppress(OSError):
+                    former.replace(folder)
+                raise
+        else:
             shutil.rmtree(former, ignore_errors=True)
+            return
+        shutil.rmtree(former, ignore_errors=True)  # another process was faster: replace its folder
 
 
 def fsync(path: Path) -> None:
