@@ -83,6 +83,34 @@ def test_keyboard_interrupt_is_not_swallowed(install):
         load_plugins()
 
 
+def test_an_interrupted_import_is_tried_again(install):
+    source = install("tp-interrupts", "raise KeyboardInterrupt")
+    plugins = load_plugins(lazy=True)
+    with pytest.raises(KeyboardInterrupt):
+        plugins.load("tp-interrupts")
+    source.write_text("raise RuntimeError('no luck')")
+    with pytest.raises(Refused, match="failed, RuntimeError: no luck"):
+        plugins.request("tp-interrupts")
+
+
+def test_a_broken_line_of_entry_points_is_a_plugin_that_failed(install, block, monkeypatch):
+    for name in ("tp-good", "tp-other", "tp-bytes"):
+        install(name, block(f"{name}-block"))
+    points = {path.name.partition("-")[0][len("test_plugin_"):]: path / "entry_points.txt"
+              for path in install("tp-last", block("last")).parent.glob("*.dist-info")}  # fmt: skip
+    points["tp_good"].write_text(f"[{GROUP}]\n# broken\ntp-broken\ntp-good = test_plugin_tp_good\n")
+    points["tp_other"].write_text(f"[console_scripts]\nnoequals\n{points['tp_other'].read_text()}")
+    points["tp_bytes"].write_bytes(points["tp_bytes"].read_bytes() + b"[other]\na\xff = b\n")
+    found = reports(load_plugins())
+    assert {name: found[name].state for name in found if name.startswith("tp-")} == {
+        "tp-broken": "failed", "tp-good": "loaded", "tp-other": "loaded", "tp-bytes": "loaded", "tp-last": "loaded",
+    }  # fmt: skip
+    assert (found["tp-broken"].source, found["tp-broken"].version) == ("tp-good", "1.0")
+    assert "has no `=`" in found["tp-broken"].reason
+    monkeypatch.setenv("DITHER_STRICT_PLUGINS", "1")
+    assert codes_of(load_plugins) == ["plugin-failed"]
+
+
 CATALOGUE = policy(
     {
         "components": {

@@ -6,7 +6,7 @@ import importlib.metadata
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.metadata import EntryPoint
+from importlib.metadata import Distribution, EntryPoint
 
 __all__ = ["GROUP", "Installed", "installed_plugins"]
 
@@ -41,8 +41,7 @@ def installed_plugins() -> dict[str, list[Installed]]:
     One whose distribution has damaged metadata is dropped if another of its name is intact.
     """
     found: dict[str, list[Installed]] = {}
-    for point in _entry_points():
-        plugin = _identify(point)
+    for plugin in _plugins():
         same = found.setdefault(plugin.name, [])
         if all((other.module, other.distribution) != (plugin.module, plugin.distribution) for other in same):
             same.append(plugin)
@@ -50,20 +49,37 @@ def installed_plugins() -> dict[str, list[Installed]]:
     return {name: intact[name] or found[name][:1] for name in sorted(found)}
 
 
-def _entry_points() -> Iterator[EntryPoint]:
+def _plugins() -> Iterator[Installed]:
     try:
-        yield from list(importlib.metadata.entry_points(group=GROUP))
+        points = list(importlib.metadata.entry_points(group=GROUP))
     except Exception:  # one unreadable entry_points.txt of any package fails the whole call
         for dist in importlib.metadata.distributions():
-            try:
-                yield from [point for point in dist.entry_points if point.group == GROUP]
-            except Exception:  # a package without readable entry points registers none
-                continue
+            yield from _plugins_of(dist)
+    else:
+        yield from (_identify(point, point.dist) for point in points)
 
 
-def _identify(point: EntryPoint) -> Installed:
+def _plugins_of(dist: Distribution) -> Iterator[Installed]:
+    """Read the lines of a distribution one by one, so that a broken one is a plugin that failed."""
+    try:
+        text = dist.read_text("entry_points.txt") or ""
+    except UnicodeDecodeError as error:
+        text = error.object.decode(errors="replace")
+    except Exception:  # a package without readable entry points registers none
+        return
+    group = ""
+    for line in map(str.strip, text.splitlines()):
+        if line.startswith("[") and line.endswith("]"):
+            group = line.strip("[]")
+        elif group == GROUP and line and not line.startswith("#"):
+            name, equals, module = map(str.strip, line.partition("="))
+            broken = "" if equals else "its line in entry_points.txt has no `=`; reinstall it"
+            yield _identify(EntryPoint(name, module, GROUP), dist, broken)
+
+
+def _identify(point: EntryPoint, dist: Distribution | None, broken: str = "") -> Installed:
     name = version = None
     with suppress(Exception):  # damaged metadata raises many types
-        name, version = point.dist.name, point.dist.version  # type: ignore[union-attr]
+        name, version = dist.name, dist.version  # type: ignore[union-attr]
     failure = "" if name and version else "the metadata of its distribution lacks the name or version; reinstall it"
-    return Installed(point.name, point.value, name or "?", version or "", point, failure)
+    return Installed(point.name, point.value, name or "?", version or "", point, broken or failure)

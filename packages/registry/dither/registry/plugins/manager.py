@@ -118,7 +118,11 @@ class Plugins:
         """Import an installed plugin, or all, unless that was done; `reports` records failures."""
         for each in [name] if name is not None else list(self._pending):
             if plugin := self._pending.pop(each, None):
-                self._import(plugin)
+                try:
+                    self._import(plugin)
+                except BaseException:  # such as KeyboardInterrupt: the next use tries again
+                    self._pending[each] = plugin
+                    raise
 
     def _import(self, plugin: Installed) -> None:
         name, began, torch_before = plugin.name, time.perf_counter(), "torch" in sys.modules
@@ -209,8 +213,10 @@ class Plugins:
         if problems:
             raise Refused(problems)
 
-    def call_each(self, name: str, **arguments: Any) -> Iterable[tuple[str, Any]]:
+    def call_each(self, name: str, *, yield_errors: bool = False, **arguments: Any) -> Iterable[tuple[str, Any]]:
         """Call a hook of the active plugins, one by one, each with the arguments it takes; yield (plugin, result).
+
+        With `yield_errors`, the result of a plugin that raises is a PluginError, and the next one is called.
 
         Raises:
             PluginError: A plugin raised, and registry.toml does not say to continue without it.
@@ -223,9 +229,12 @@ class Plugins:
             try:
                 result = call_hook(impl, name, arguments)
             except (Exception, SystemExit) as error:
+                failed = PluginError(self._reports[impl.plugin_name], name, error)
+                if yield_errors:
+                    yield impl.plugin_name, failed
+                    continue
                 if isinstance(error, Refused) and name not in RUN_HOOKS:
                     raise
-                failed = PluginError(self._reports[impl.plugin_name], name, error)
                 if self.policy.plugins.on_observer_error == "raise" or name not in RUN_HOOKS:
                     raise failed from error
                 self._silenced.add(impl.plugin_name)
