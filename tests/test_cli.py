@@ -303,12 +303,79 @@ def test_a_plugin_that_fails_to_add_commands_is_reported(tmp_path, capsys):
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
-def test_commands_of_installed_plugins_are_in_the_help(tmp_path):
-    (tmp_path / "greeter.py").write_text(COMMANDS)
-    info = tmp_path / "greeter-1.dist-info"
+def add_plugin(site: Path, name: str, source: str) -> None:
+    (site / f"{name}.py").write_text(source)
+    info = site / f"{name}-1.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: greeter\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[dither.plugins]\ngreeter = greeter\n")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(f"[dither.plugins]\n{name} = {name}\n")
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """A folder on the path, which is the working directory too."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    for path in tmp_path.glob("*.py"):
+        sys.modules.pop(path.stem, None)
+
+
+def test_a_package_with_broken_entry_points_breaks_no_command(site, capsys):
+    broken = site / "broken-1.dist-info"
+    broken.mkdir()
+    (broken / "entry_points.txt").write_text("[console_scripts]\nnoequals\n")
+    assert main(["--help"]) == 0
+    assert "validate" in capsys.readouterr().out
+    assert main(["frobnicate"]) == 2
+    assert "No such command" in capsys.readouterr().err
+
+
+def test_help_and_corrections_need_no_valid_registry_toml(site, capsys):
+    add_plugin(site, "tp_greeter", COMMANDS)
+    (site / "registry.toml").write_text("plugins = 3\n")
+    for words, said in (
+        ([], ""),
+        (["--help"], ""),
+        (["--version"], "No such option"),
+        (["validat"], "No such command"),
+    ):
+        main(words)
+        printed = capsys.readouterr()
+        assert said in printed.err
+        assert said or "validate" in printed.out
+        assert ("registry.toml" in printed.err) == (words != ["--version"])
+    assert main(["hello"]) == 2
+    assert "No such command" not in (message := capsys.readouterr().err)
+    assert "registry.toml" in message
+
+
+@pytest.mark.parametrize("error", ["1 / 0", "raise SystemExit(0)", "raise Refused('no')"])
+def test_one_plugin_that_fails_to_add_commands_takes_no_others_away(error, site, capsys):
+    for name in ("tp_aaa", "tp_bbb", "tp_ccc"):
+        add_plugin(site, name, COMMANDS.replace("hello", f"hello-{name}").replace("def hello-", "def hello_"))
+    end = f"\n    from dither.registry import Refused\n    {error}\n"
+    (site / "tp_bbb.py").write_text((site / "tp_bbb.py").read_text() + end)
+    assert main(["--help"]) == 0
+    printed = capsys.readouterr()
+    assert [name for name in ("tp-aaa", "tp-bbb", "tp-ccc") if f"hello-{name}" in printed.out] == ["tp-aaa", "tp-ccc"]
+    assert 'plugin "tp_bbb" (tp_bbb 1) failed in register_commands' in printed.err
+
+
+def test_a_command_of_a_plugin_may_have_an_option_p(site, capsys):
+    option = "import typer\n" + COMMANDS.replace('str = "world"', 'str = typer.Option("world", "-p")')
+    add_plugin(site, "tp_greeter", option)
+    assert main(["hello", "-p", "8080"]) == 3
+    assert capsys.readouterr().out == "hello 8080\n"
+    assert main(["hello", "-p", "losses", "-p", "you", "-p", "no:engine"]) == 3
+    assert capsys.readouterr().out == "hello you\n"
+    assert main(["hello", "-p"]) == 2
+    assert main(["hello", "-p", "you", "--", "-p", "losses"]) == 2, "these are unexpected arguments"
+    assert "losses" in capsys.readouterr().err
+
+
+def test_commands_of_installed_plugins_are_in_the_help(tmp_path):
+    add_plugin(tmp_path, "greeter", COMMANDS)
     code = "import sys; from dither.engine.cli import main; sys.exit(main(sys.argv[1:]))"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -176,16 +176,57 @@ def app_for(words: Sequence[str]) -> tuple[Any, list[str]]:
         entries[:] = [entry for entry in entries if entry.rich_help_panel != PLUGIN_PANEL]  # type: ignore[misc]
     _import_verbs([VERBS[word]] if word in VERBS else dict.fromkeys(VERBS.values()))
     if word not in VERBS:
-        selected = []
-        if word is not None and not word.startswith("-"):
-            while "-p" in words[1:-1]:
-                position = words.index("-p", 1)
-                selected.append(words[position + 1])
-                del words[position : position + 2]
-        completing = "_DITHER_COMPLETE" in os.environ
-        if not completing and (selected or any(p.name not in OURS for p in entry_points(group="dither.plugins"))):
-            _add_plugin_commands(selected)
+        if "_DITHER_COMPLETE" in os.environ or word == "--version":
+            return app, words
+        installed = _installed_names()
+        called = word is not None and not word.startswith("-")
+        selected, words = _split_plugins(words, installed) if called else ([], words)
+        if selected or not installed <= OURS:
+            _try_plugin_commands(selected, word if called else None)
     return app, words
+
+
+def _installed_names() -> set[str]:
+    """Return the names of the installed plugins; pydantic is imported only if some package has damaged metadata."""
+    try:
+        return {point.name for point in entry_points(group="dither.plugins")}
+    except Exception:  # one unreadable entry_points.txt of any package fails the whole call
+        from dither.registry.plugins.discovery import installed_plugins
+
+        return set(installed_plugins())
+
+
+def _split_plugins(words: Sequence[str], installed: Collection[str]) -> tuple[list[str], list[str]]:
+    """Split off every `-p X` before `--` where X is a plugin; any other belongs to the command."""
+    end = words.index("--") if "--" in words else len(words)
+    selected: list[str] = []
+    rest: list[str] = []
+    position = 0
+    while position < len(words):
+        value = words[position + 1] if words[position] == "-p" and position + 1 < end else ""
+        if value in installed or value.startswith("no:") or value.endswith(".py"):
+            selected.append(value)
+            position += 2
+        else:
+            rest.append(words[position])
+            position += 1
+    return selected, rest
+
+
+def _try_plugin_commands(selected: Sequence[str], word: str | None) -> None:
+    """Add the commands of plugins; without them, help and the correction of a mistyped command still work.
+
+    Raises:
+        Refused: Plugins cannot be loaded, and the command may be one of theirs.
+    """
+    from dither.registry.config.errors import Refused, nearest
+
+    try:
+        _add_plugin_commands(selected)
+    except Refused as refused:
+        if word is not None and (selected or not nearest(word, VERBS)):
+            raise
+        print(f"note: no commands of plugins: {refused}", file=sys.stderr)  # noqa: T201
 
 
 def _import_verbs(modules: Iterable[str]) -> None:
@@ -200,7 +241,6 @@ def _import_verbs(modules: Iterable[str]) -> None:
 
 def _add_plugin_commands(selected: Sequence[str]) -> None:
     """Call the hook `register_commands` of every plugin; failures and name clashes are reported and skipped."""
-    from dither.registry.config.errors import Refused
     from dither.registry.plugins.manager import load_plugins
     from dither.registry.plugins.policy import find_policy
     from dither.registry.plugins.status import PluginError
@@ -210,26 +250,22 @@ def _add_plugin_commands(selected: Sequence[str]) -> None:
     for report in plugins.reports:
         if report.state == "loaded" and "register_commands" in report.hooks:
             plugins.request(report.name)
-    calls = iter(plugins.call_each("register_commands", app=app))
     taken = set(VERBS)
-    while True:
-        counts = [len(entries) for entries in lists]
-        plugin: str | None = None
-        try:
-            plugin, _ = next(calls)
-        except StopIteration:
-            return
-        except (PluginError, Refused) as error:  # ends the generator
-            print(f"note: {error}", file=sys.stderr)  # noqa: T201
+    counts = [len(entries) for entries in lists]
+    for plugin, result in plugins.call_each("register_commands", yield_errors=True, app=app):
+        failed = isinstance(result, PluginError)
+        if failed:
+            print(f"note: {result}", file=sys.stderr)  # noqa: T201
         for entries, count in zip(lists, counts, strict=True):
             added = entries[count:]
-            entries[count:] = [entry for entry in added if plugin is not None and _name(entry) not in taken]
-            for entry in added:
-                if plugin is not None and _name(entry) in taken:
+            entries[count:] = [entry for entry in added if not failed and _name(entry) not in taken]
+            for entry in added if not failed else ():
+                if _name(entry) in taken:
                     note = f'note: plugin "{plugin}" adds the command "{_name(entry)}", which exists already'
                     print(note, file=sys.stderr)  # noqa: T201
                 entry.rich_help_panel = PLUGIN_PANEL
                 taken.add(_name(entry))
+        counts = [len(entries) for entries in lists]
 
 
 def verbs() -> set[str]:
