@@ -245,6 +245,29 @@ def test_last_block_computes_requested_positions_only(request, model_of, state_o
     assert rows[0] == requested.sum()
 
 
+def test_common_padding_is_dropped_exactly(model_of, graph, state_of, opened):
+    """As in a batch of one bucket: the same padding in every sample; and with more of it in one."""
+    model = opened(model_of(graph, embedding="graph"))
+    state = state_of(graph, 3)
+    valid = torch.ones(state.x.shape, dtype=torch.bool)
+    valid[:, -2:], valid[:, 1] = False, False
+    level, lengths = torch.rand(3), []
+    model.blocks[0].register_forward_pre_hook(lambda module, given: lengths.append(given[0].shape[1]))
+    for one_more in (False, True):
+        valid[0, 0] = valid[0, 0] & ~torch.tensor(one_more)
+        results = []
+        for drop in (True, False):
+            model.drop_padding = drop
+            model.zero_grad()
+            out = model(state, level, valid, {})
+            out[valid].clamp_min(-50).square().sum().backward()
+            results.append((out[valid], [p.grad.clone() for p in model.parameters() if p.grad is not None]))
+        torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(results[0][1], results[1][1], rtol=1e-3, atol=1e-4)
+    length = state.x.shape[1]
+    assert lengths == [length - 3, length] * 2
+
+
 def test_no_mask_without_padding(model_of, graph, state_of):
     model = model_of(graph, embedding="graph")
     masks = []

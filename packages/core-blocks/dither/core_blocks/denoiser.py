@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -51,6 +51,8 @@ class Denoiser(nn.Module):
         skip_unrequested: On a CPU, pass `State.requested` to the last block, which skips other rows.
         merge_masked: On a CPU, replace all fully masked positions of a sample by one. Exact if the embedding maps them
             to one vector and the blocks are permutation-equivariant and accept a float mask.
+        drop_padding: On a CPU, compute only positions that are valid in some sample of the batch: none is padding in a
+            batch of one bucket. Exact if the blocks are permutation-equivariant.
         positions: Pass the coordinates of the condition "centre" to the blocks as `positions`.
     """
 
@@ -66,6 +68,7 @@ class Denoiser(nn.Module):
         checkpointing: bool = False,
         skip_unrequested: bool = False,
         merge_masked: bool = False,
+        drop_padding: bool = False,
         positions: bool = False,
     ) -> None:
         super().__init__()
@@ -73,6 +76,7 @@ class Denoiser(nn.Module):
         self.final, self.head = final, head
         self.block_size, self.checkpointing = block_size, checkpointing
         self.skip_unrequested, self.merge_masked, self.positions = skip_unrequested, merge_masked, positions
+        self.drop_padding = drop_padding
 
     def forward(
         self,
@@ -129,6 +133,11 @@ class Denoiser(nn.Module):
         elif cache is None and (merged := self._merged(state, c, tokens, extra)) is not None:
             call = _Call(mask=merged.weight, requested=merged.requested(requested))
             h = merged.spread(self._run_blocks(merged.take(h), c, call))
+        elif cache is None and (used := self._used_positions(tokens)) is not None:
+            requested = None if requested is None else requested[:, used]
+            call = _Call(self._mask(tokens[:, used], extra, None), requested=requested)
+            c_used = c_all if c_all.ndim == 2 else c_all[:, used]
+            h = torch.zeros_like(h).index_copy(1, used, self._run_blocks(h[:, used], c_used, call).to(h.dtype))
         else:
             mask = self._mask(tokens, extra, cache)
             h = self._run_blocks(h, c_all, _Call(mask, cache, keep, requested, positions))
@@ -160,6 +169,13 @@ class Denoiser(nn.Module):
         if not self.merge_masked or c.ndim == 3 or not _readable(tokens):
             return None
         return MergedPositions.of(tokens, functional.pad(state.masked.all(-1), (extra, 0)), c.dtype)
+
+    def _used_positions(self, tokens: Bool[Tensor, "B L"]) -> Int[Tensor, " K"] | None:
+        """Return the positions that are not padding in every sample, or None for all."""
+        if not self.drop_padding or not _readable(tokens):
+            return None
+        used = tokens.any(0)
+        return None if bool(used.all()) or not bool(used.any()) else used.nonzero()[:, 0]
 
     def _with_context(
         self,

@@ -186,6 +186,7 @@ class DenoiserModel(ModelSpec):
             checkpointing=self.checkpointing,
             skip_unrequested="requested" in block,
             merge_masked=self.block_size is None and identical,
+            drop_padding=self.block_size is None and "equivariant" in block,
             positions="positions" in block,
         )
         if self.init == "trunc-normal":

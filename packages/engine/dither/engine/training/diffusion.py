@@ -40,7 +40,7 @@ from .randomness import Stream, seed_generators
 
 __all__ = ["Diffusion", "fused_head"]
 
-SHAPE_CHANGING = ("skip_unrequested", "merge_masked")
+SHAPE_CHANGING = ("skip_unrequested", "merge_masked", "drop_padding")
 """Switches of a model that drop positions from a batch, so that the shapes of its blocks vary from step to step."""
 
 
