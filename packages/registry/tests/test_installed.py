@@ -35,13 +35,9 @@ def test_damaged_metadata_affects_its_own_plugin_only(add, unreadable):
     add("no_file-1.0.dist-info", POINTS.format("tp-file", "m"))
     if unreadable:
         add("foreign-1.0.dist-info", unreadable, metadata("foreign"))
-    found = installed_plugins()
-    assert list(found) == ["tp-file", "tp-good", "tp-name"]
-    assert {name: bool(plugin.failure) for name, (plugin,) in found.items()} == {
-        "tp-file": True,
-        "tp-good": False,
-        "tp-name": True,
-    }
+    failed = {name: bool(plugin.failure) for name, (plugin,) in installed_plugins().items()}
+    expected = {"tp-file": True, "tp-good": False, "tp-name": True}
+    assert failed == (expected | {"tp-equals": True} if "tp-equals" in (unreadable or "") else expected)
 
 
 def test_the_first_distribution_of_a_name_counts_and_intact_ones_come_first(add):
