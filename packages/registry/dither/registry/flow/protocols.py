@@ -129,10 +129,9 @@ class TimelessProcess(Protocol):
 class TokenProcess(Process, Protocol):
     """A process over ids with q(x_t | x_0) = alpha [x_t = x_0] + (1 - alpha) prior, required by samplers of tokens.
 
-    With `reads_rows = True`, `read` also takes chosen positions (`1 n`), and samplers apply the head only to these.
-
     Attributes:
         absorbing: Whether the prior is all on one id (MASK), so that a token changes at most once.
+        reads_rows: Optional; if True, `read` also takes chosen positions (`1 n`), so that samplers compute only these.
     """
 
     absorbing: bool
