@@ -266,7 +266,7 @@ def relative_coordinates(cond: Mapping[str, Tensor], start: int, length: int, ex
         extra: Number of extra tokens before them.
 
     Raises:
-        ValueError: There are no coordinates.
+        ValueError: Coordinates are missing.
     """
     if CENTRE not in cond:
         raise ValueError(f'the blocks require the condition "{CENTRE}"')

@@ -48,7 +48,7 @@ class GaussianPrediction:
 
     @property
     def eps(self) -> Float[Tensor, "B L M"]:
-        """The noise that explains x_t, given `x0`; 0 where there is no noise."""
+        """The noise that explains x_t, given `x0`; 0 for clean values."""
         if self.predict == "eps":
             return self.raw
         if self.predict == "x0":
@@ -60,7 +60,7 @@ class GaussianProcess:
     """Variance-preserving Gaussian noise, everywhere or where a mask picks.
 
     With a mask the rest of a sample stays visible and clean, and `State.noisy` marks the noisy values. A step changes
-    only noisy values; sampling starts with noise wherever the mask may pick.
+    only noisy values; sampling starts with noise at every position that the mask may pick.
 
     Args:
         space: Of the samples.
@@ -110,7 +110,7 @@ class GaussianProcess:
         return GaussianPrediction(raw, state.x, noise, self.predict)
 
     def prior(self, like: Clean) -> State:
-        """Return the state at t = 1: Gaussian noise wherever the mask may pick, all other values in place."""
+        """Return the state at t = 1: Gaussian noise at every position that the mask may pick, all other values in place."""
         free = ~like.fixed if self.masks is None else self.masks.maskable(like)
         return self._state(torch.where(free, torch.randn_like(like.x0), like.x0), free)
 

@@ -124,7 +124,7 @@ class MaskedRegionProcess:
             return state
         before, after = masked_share(now, state.x), masked_share(then, state.x)
         share = after / torch.where(before > 0, before, 1.0)
-        if self.masks.exact:  # as many as `corrupt` would mask then, not a rounded part of those masked now
+        if self.masks.exact:  # the number that `corrupt` would mask then, not a rounded part of those masked now
             units, every = self.masks.units(state.masked), self.masks.units(self.masks.maskable(like))
             count = (self.masks.shares(after, state.masked) * every).sum(1).round()
             share = over((count / units.sum(1).clamp_min(1)).clamp_max(1), state.x)

@@ -44,7 +44,7 @@ class Guided(TokenSampler):
     name: ClassVar[str] = "guided"
     requires = "mask"
     particles: int = Field(4, ge=1, le=1024)
-    """Candidates drawn for each sample, one of which is kept; each costs as much as a sample."""
+    """Candidates drawn for each sample, one of which is kept; each at the cost of a sample."""
     order: Literal["random", "fields"] = "random"
     """Which position is next. random: any. fields: all of the first field, as the rooms, before the next, as relations;
     constraints on both are then met more often. Under a perfect model the distribution is the same."""

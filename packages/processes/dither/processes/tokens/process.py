@@ -155,7 +155,7 @@ class TokenProcess:
         return State.of(new)
 
     def finish(self, state: State, pred: Any, like: Clean) -> Int[Tensor, "B L"]:
-        """Draw clean ids from p(x_0 | x_t) wherever the clean id is uncertain."""
+        """Draw clean ids from p(x_0 | x_t) at every position whose clean id is uncertain."""
         x = state.x.clone()
         chosen = ~like.fixed & (lookup(self.table.on(x.device), x) > 0)
         x[chosen] = sample_clean(pred, chosen)

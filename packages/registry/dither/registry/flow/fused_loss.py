@@ -23,7 +23,7 @@ FUSED_FROM = 256
 
 @runtime_checkable
 class LiteralProcess(Protocol):
-    """A token process that uses the raw output of a model unchanged wherever an id is uncertain.
+    """A token process that uses the raw output of a model unchanged at every position whose id is uncertain.
 
     With `predict` = "posterior" or "plug-in", the log-softmax over `support` is log p(x_0 | x_t); with "score", the raw
     output is the log score, except 0 at x_t. Outside the support all is -inf.
