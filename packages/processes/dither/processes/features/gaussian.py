@@ -110,7 +110,7 @@ class GaussianProcess:
         return GaussianPrediction(raw, state.x, noise, self.predict)
 
     def prior(self, like: Clean) -> State:
-        """Return the state at t = 1: Gaussian noise at every position that the mask may pick, all other values in place."""
+        """Return the state at t = 1: Gaussian noise where the mask may pick, all other values unchanged."""
         free = ~like.fixed if self.masks is None else self.masks.maskable(like)
         return self._state(torch.where(free, torch.randn_like(like.x0), like.x0), free)
 

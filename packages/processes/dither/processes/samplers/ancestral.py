@@ -42,7 +42,7 @@ class Ancestral(TokenSteps):
         yield from super().warn(process, model)
         for option in ("steps", "t_min") if process.timeless else ():
             if getattr(self, option) != type(self).model_fields[option].default:
-                message = f'{option} has no effect: under a fixed process.ratio "ancestral" fills in all positions in one step'
+                message = f'{option} has no effect: under a fixed process.ratio "ancestral" takes one step'
                 fix = f"remove {option}, or remove process.ratio"
                 yield Misfit(message, (option,), ("process", "ratio"), fix, code="no-effect")
 

@@ -33,7 +33,7 @@ class Ordered(TokenSampler):
     """The most confident positions first, as many per step as the schedule requires (MaskGIT, LLaDA).
 
     The model gets the time at which the actual share of masked tokens is expected. With one position per step any order
-    except "drawn" has the distribution of the data under a perfect model; several in one step are drawn as if independent.
+    except "drawn" has the distribution of the data under a perfect model; several are drawn as if independent.
     """
 
     name: ClassVar[str] = "ordered"

@@ -27,7 +27,7 @@ __all__ = ["PredictorCorrector", "sample"]
 
 
 class PredictorCorrector(TokenSteps):
-    """Ancestral sampling of tokens with corrections: after each step, some noise is added again and removed by another step.
+    """Ancestral sampling of tokens with corrections: after a step, noise is added again and removed by another step.
 
     A correction leaves the distribution of the data unchanged, the more nearly the shorter it is; several correct the
     errors of a step.
