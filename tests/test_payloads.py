@@ -5,7 +5,6 @@ A payload that runs makes the file FLAG. Outside the folder that a verb may writ
 
 import io
 import json
-import os
 import pickle
 import shutil
 import zipfile
@@ -265,28 +264,3 @@ def test_pickled_plans(place, capsys):
         assert main(["run", *words, "--runs", str(place / "more")]) == 2
     for more in ([], ["--pickles"]):
         assert main(["prepare", "plans", str(place / "plans.pkl"), "--out", str(place / "out"), *more]) in (1, 2)
-
-
-def test_external_files_of_an_experiment_are_reported(place, capsys):
-    shutil.copyfile(place / "exp.toml", place.parent / "mine" / "inner.toml")
-    (place / "below").mkdir()
-    (place / "below" / "child.toml").write_text('extends = "../inner.toml"\n')
-    os.chdir(place / "below")
-    assert main(["run", "child.toml", "--runs", str(place / "more")]) == 0
-    message = capsys.readouterr().err.replace("\n", "")
-    assert "reads a file outside the folder of the experiment: extends: " in message
-    assert "reads a file outside the folder of the experiment: task.data.paths = " in message
-
-
-def test_external_files_of_a_run_are_reported(place, trained, capsys):
-    for words in (["evaluate"], ["sample", "-n", "1"], ["run", "--resume"]):
-        assert main([words[0], *words[1:], str(place / "run")]) == 0
-        message = capsys.readouterr().err.replace("\n", "")
-        assert f"reads a file outside the folder of the experiment: task.data.paths = {trained / 'a.txt'}" in message, (
-            words
-        )
-    dither.load(place / "run")
-    assert "outside the folder of the experiment: task.data.paths = " in capsys.readouterr().err
-    os.chdir(trained)
-    assert main(["evaluate", str(place / "run")]) == 0
-    assert "is read" not in capsys.readouterr().err

@@ -272,18 +272,12 @@ def bench(
     as_json: Json = False,
 ) -> None:
     """Measure the training step: time by phase, memory, throughput, utilisation."""
-    from ..config.paths import external_files
-    from ..runs.progress import Screen, say
-
-    loaded = load(experiment, changes, removals, selected)
-    for line in external_files(loaded):
-        say(Screen(stderr=True), line, "yellow")
     from rich.console import Console
 
     from ..reports.benchmark import bench as measure
     from ..reports.benchmark import show_bench
 
-    result = measure(loaded, steps, repeats, warmup)
+    result = measure(load(experiment, changes, removals, selected), steps, repeats, warmup)
     if wants_json(as_json):
         typer.echo(json.dumps(result, indent=2))
     else:

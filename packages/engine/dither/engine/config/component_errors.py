@@ -40,19 +40,14 @@ def attribute_errors(spec: Spec) -> Iterator[None]:
 
 @contextmanager
 def annotate_build_errors(catalog: Catalog | None = None) -> Iterator[None]:
-    """Add a note with the component to an exception raised while components are built.
-
-    Raises:
-        RuntimeError: A component raised SystemExit.
-    """
+    """Add a note with the component to an exception raised while components are built; SystemExit is an error."""
     try:
         yield
     except Refused:
         raise
     except (Exception, SystemExit) as error:
-        spec = _innermost_spec(error)
         failed = RuntimeError(f"SystemExit: {error}") if isinstance(error, SystemExit) else error
-        if spec is not None:
+        if (spec := _innermost_spec(error)) is not None:
             failed.add_note(f"in build of {title(spec, catalog)}")
         raise failed from (error.__cause__ if failed is error else error)
 

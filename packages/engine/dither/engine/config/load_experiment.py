@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from dither.registry.config.document import Document
 from dither.registry.config.errors import Problem, Refused
+from dither.registry.config.layers import Layer
 from dither.registry.config.validation import alias_warnings, problems_of, validate
 from dither.registry.plugins.manager import Plugins, load_plugins
 from dither.registry.plugins.status import PluginError
@@ -18,7 +18,7 @@ from .component_errors import ComponentFailed, title
 from .experiment import Experiment
 from .plugins import governing_policy, load_named, names_in
 
-__all__ = ["Loaded", "check_experiment", "load_experiment", "open_experiment"]
+__all__ = ["Loaded", "check_experiment", "load_experiment", "load_for_sampling", "open_experiment"]
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,10 @@ def check_experiment(document: Document, plugins: Plugins) -> Loaded:
         message = f"{title(failed.spec, plugins.catalog)} failed: {failed.reason}"
         raise Refused(Problem(message, path, document.origin(path), code="plugin-failed")) from failed
     except Refused as refused:  # invalid data
-        raise Refused([_placed(problem, document) for problem in refused.problems]) from None
+        path = ("task",) if document.at(("task", "data")) is None else ("task", "data")
+        origin = document.origin(path)
+        placed = [p if p.path or p.origin else replace(p, path=path, origin=origin) for p in refused.problems]
+        raise Refused(placed) from None
     try:
         for _, found in plugins.call_each("check_experiment", experiment=experiment):
             misfits += found
@@ -105,8 +108,56 @@ def check_experiment(document: Document, plugins: Plugins) -> Loaded:
     return Loaded(experiment, document, plugins, (*alias_warnings(experiment, document), *warnings))
 
 
-def _placed(problem: Problem, document: Document) -> Problem:
-    if problem.path or problem.origin:
-        return problem
-    path: Any = ("task", "data") if document.at(("task", "data")) is not None else ("task",)
-    return replace(problem, path=path, origin=document.origin(path))
+SAMPLING_TABLES = ("sample", "sampler")
+CONSTRAINTS = (("task", "constraints"), ("sampler",), ("sample", "tries"))
+"""Keys allowed in a file of constraints: nothing that affects the weights."""
+
+
+def load_for_sampling(
+    experiment: Path,
+    constraints: Path | None = None,
+    changes: Iterable[str] = (),
+    select: Sequence[str] | None = None,
+) -> Loaded:
+    """Read the experiment of a run, with the constraints of a file in place of its own, and other sampling options.
+
+    Args:
+        experiment: resolved.toml of the run.
+        constraints: A TOML file with [task.constraints], and optionally [sampler] and sample.tries.
+        changes: `key=value` as after --set, of the tables sample and sampler.
+        select: Plugins as after -p.
+
+    Raises:
+        Refused: With a problem for everything that is wrong.
+    """
+    changes = list(changes)
+    keys = [tuple(change.partition("=")[0].strip().split(".")) for change in changes]
+    hint = "override sample.* or sampler"
+    problems = [Problem("does not affect sampling", key, help=hint) for key in keys if key[0] not in SAMPLING_TABLES]
+    if problems:
+        raise Refused(problems)
+    document, plugins = open_experiment(experiment, changes, select=select)
+    if constraints is not None:
+        layer = Layer.read(constraints)
+        if problems := _invalid_constraints(layer):
+            raise Refused(problems)
+        task = document.at(("task",))
+        if isinstance(task, dict) and "constraints" in task:
+            document.merge(Layer("", {"task": {"constraints": {}}}))
+            del task["constraints"]
+        document.merge(layer)
+    return check_experiment(document, plugins)
+
+
+def _invalid_constraints(layer: Layer) -> list[Problem]:
+    """Return a problem for every key that is not allowed, or for missing constraints."""
+    hint = "a file of constraints has [task.constraints], and optionally sampler and sample.tries"
+    keys: list[tuple[str, ...]] = []
+    for key, value in layer.tree.items():
+        inner = (key,) in CONSTRAINTS or not isinstance(value, dict)
+        keys += [(key,)] if inner else [(key, below) for below in value]
+    wrong = [key for key in keys if key not in CONSTRAINTS]
+    if not wrong and ("task", "constraints") not in keys:
+        return [Problem("missing [task.constraints]", (), layer.origin(()), hint, code="missing-key")]
+    message = "not allowed in a file of constraints"
+    return [Problem(message, key, layer.origin(key), hint, code="unknown-key") for key in wrong]

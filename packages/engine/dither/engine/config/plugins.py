@@ -6,7 +6,6 @@ before with the same content, or is named on the command line.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -21,16 +20,10 @@ from dither.registry.plugins.manager import Plugins
 from dither.registry.plugins.policy import Policy, policy_file, read_policy
 from dither.registry.plugins.status import PluginStatus
 
-__all__ = [
-    "came_with_run",
-    "governing_policy",
-    "governing_policy_file",
-    "load_named",
-    "names_in",
-    "remember_plugins",
-    "require_known_plugin",
-    "unrecorded_plugins",
-]
+__all__ = ["came_with_run", "governing_policy", "governing_policy_file", "load_named", "names_in", "unrecorded_plugins"]
+
+MARKERS = (("manifest.json", "resolved.toml"), ("MANIFEST.json", "weights.safetensors"), ("sweep.json",))
+"""Files that identify a run, an export and a sweep."""
 
 
 def names_in(document: Document) -> list[str]:
@@ -50,7 +43,7 @@ def load_named(plugins: Plugins, document: Document, trust: bool = False) -> Non
     """
     problems: list[Problem] = []
     cause: Exception | None = None
-    names, done = names_in(document), set()
+    names = names_in(document)
     is_shared = cache(came_with_run)
     for index, name in enumerate(names):
         if len(problems) == MAX_PROBLEMS:
@@ -59,15 +52,11 @@ def load_named(plugins: Plugins, document: Document, trust: bool = False) -> Non
             break
         origin = document.origin(("plugins", index))
         file = None if origin is None or origin.file.startswith("--") else Path(origin.file)
-        if (name, file) in done:
-            continue
         try:
             foreign = not trust and any(is_shared(path) for path in (document.files[-1], file) if path is not None)
             _load(plugins, name, file and file.parent, foreign)
-            done.add((name, file))
         except Refused as refused:
-            first = refused.problems[0]
-            problems.append(replace(first, path=("plugins", index), origin=origin))
+            problems.append(replace(refused.problems[0], path=("plugins", index), origin=origin))
             cause = refused
         except (OSError, ValueError, RuntimeError) as error:  # a zero byte in the name, or a cycle of links
             message = f"plugin file {name!r} cannot be read: {error}"
@@ -75,7 +64,7 @@ def load_named(plugins: Plugins, document: Document, trust: bool = False) -> Non
             cause = error
     if problems:
         raise Refused(problems) from cause
-    remember_plugins(report.sha256 for report in plugins.files.values())
+    _remember(report.sha256 for report in plugins.files.values())
 
 
 def _load(plugins: Plugins, name: str, folder: Path | None, foreign: bool) -> None:
@@ -84,25 +73,22 @@ def _load(plugins: Plugins, name: str, folder: Path | None, foreign: bool) -> No
         return
     path = (folder or Path()) / name
     if folder is not None and not path.resolve().is_relative_to(folder.resolve()):
-        help_text = f"to trust it, name it on the command line: -p {path}"
+        hint = f"to trust it, name it on the command line: -p {path}"
         message = f"plugin file {name} is outside the folder of the experiment file"
-        raise Refused(Problem(message, help=help_text, code="untrusted-plugin"))
-    if path.resolve() not in plugins.files and not _same_file(plugins, path):
-        if foreign:
-            require_known_plugin(path)
-        plugins.load_file(path)
+        raise Refused(Problem(message, help=hint, code="untrusted-plugin"))
+    if path.resolve() in plugins.files or _has_copy(plugins, path):
+        return
+    if foreign and not _ran_before(path):
+        hint = f"read it; to run it, name it on the command line: -p {path}"
+        message = f"plugin file {path} came with a run and has not run on this machine before"
+        raise Refused(Problem(message, help=hint, code="untrusted-plugin"))
+    plugins.load_file(path)
 
 
-def _same_file(plugins: Plugins, path: Path) -> bool:
+def _has_copy(plugins: Plugins, path: Path) -> bool:
     """Return whether a file of the same name and content is loaded, such as the original of a copy in a run."""
-    if path.name not in {file.name for file in plugins.files} or not path.is_file():
-        return False
-    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-    return any((file.name, report.sha256) == (path.name, sha256) for file, report in plugins.files.items())
-
-
-MARKERS = (("manifest.json", "resolved.toml"), ("MANIFEST.json", "weights.safetensors"), ("sweep.json",))
-"""Files that identify a run, an export and a sweep."""
+    contents = [report.sha256 for file, report in plugins.files.items() if file.name == path.name]
+    return bool(contents) and path.is_file() and sha256_of(path) in contents
 
 
 def came_with_run(experiment: Path) -> bool:
@@ -113,23 +99,14 @@ def came_with_run(experiment: Path) -> bool:
     return found or experiment.name == "resolved.toml"
 
 
-def require_known_plugin(plugin: Path) -> None:
-    """Require that a plugin file with this content has run on this machine before.
-
-    Raises:
-        Refused: It has not; it was not executed.
-    """
+def _ran_before(plugin: Path) -> bool:
     try:
-        known = plugin.is_file() and (_known_plugins_folder() / sha256_of(plugin)).exists()
+        return plugin.is_file() and (_known_plugins_folder() / sha256_of(plugin)).exists()
     except (OSError, RuntimeError):  # no home directory
-        known = False
-    if not known:
-        hint = f"read it; to run it, name it on the command line: -p {plugin}"
-        message = f"plugin file {plugin} came with a run and has not run on this machine before"
-        raise Refused(Problem(message, help=hint, code="untrusted-plugin"))
+        return False
 
 
-def remember_plugins(contents: Iterable[str]) -> bool:
+def _remember(contents: Iterable[str]) -> bool:
     """Record the sha256 of plugin files that ran; return whether it could be written."""
     try:
         for content in contents:
@@ -144,7 +121,7 @@ def remember_plugins(contents: Iterable[str]) -> bool:
 
 def unrecorded_plugins(files: Mapping[Path, PluginStatus]) -> list[str]:
     """Return a warning if it cannot be recorded that plugin files ran here."""
-    if remember_plugins(report.sha256 for report in files.values()):
+    if _remember(report.sha256 for report in files.values()):
         return []
     options = " ".join(f"-p {path}" for path in files)
     return [f"the state folder is not writable; to resume, name the plugin files: {options}"]
@@ -154,9 +131,6 @@ def _known_plugins_folder() -> Path:
     """Return the folder of records; not the cache, which may be shared."""
     base = Path(os.environ.get("XDG_STATE_HOME", ""))
     return (base if base.is_absolute() else Path.home() / ".local" / "state") / "dither" / "plugins"
-
-
-NAME = "registry.toml"
 
 
 def governing_policy(experiment: Path) -> Policy:
@@ -174,23 +148,16 @@ def governing_policy_file(experiment: Path) -> Path | None:
 
     A file inside the run or sweep is ignored, as it may have come with it.
     """
-    folder = experiment.parent
-    if experiment.name == "resolved.toml":
-        recorded = _recorded_policy(folder / "manifest.json")
-    elif experiment.name == "experiment.toml" and (folder.parent / "sweep.json").is_file():  # a point of a sweep
-        folder = folder.parent
-        recorded = _recorded_policy(folder / "sweep.json")
-    else:
+    folder, manifest = experiment.parent, "manifest.json"
+    if experiment.name == "experiment.toml" and (folder.parent / "sweep.json").is_file():  # a point of a sweep
+        folder, manifest = folder.parent, "sweep.json"
+    elif experiment.name != "resolved.toml":
         return policy_file(folder)
-    inside = recorded is not None and folder.resolve() in recorded.resolve().parents
-    if recorded is not None and recorded.name == NAME and recorded.is_file() and not inside:
+    try:
+        recorded = Path(json.loads((folder / manifest).read_text(encoding="utf-8"))["registry"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return policy_file(folder.parent)
+    inside = folder.resolve() in recorded.resolve().parents
+    if recorded.name == "registry.toml" and recorded.is_file() and not inside:
         return recorded
     return policy_file(folder.parent)
-
-
-def _recorded_policy(record: Path) -> Path | None:
-    """Return the registry.toml recorded in a manifest; None if there was none."""
-    try:
-        return Path(json.loads(record.read_text(encoding="utf-8"))["registry"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None

@@ -15,27 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from dither.registry.config.errors import Refused, dotted
-from dither.registry.plugins.catalog import Catalog
 from dither.registry.spec.aliases import components_in
-from dither.registry.spec.base import Spec
 from dither.registry.spec.fingerprint import fingerprint
-from dither.registry.spec.misfit import Path as OptionPath
 
 from .experiment import Experiment
 from .load_experiment import Loaded
 from .paths import PATH_OPTIONS
 
 __all__ = [
-    "Change",
-    "changed_data",
-    "changed_plugin_files",
-    "changes",
-    "component_record",
-    "data_record",
-    "plugin_record",
-    "provenance",
-    "recorded",
-]
+    "Change", "changed_data", "changed_plugin_files", "changes", "component_record", "data_record", "plugin_record",
+    "provenance", "recorded",
+]  # fmt: skip
 
 KEYS = ("parts", "plugins", "data")
 """Tables of manifest.json."""
@@ -89,6 +79,10 @@ def recorded(manifest: Mapping[str, Any], key: str) -> dict[str, Any]:
     return next((entry[key] for entry in reversed(entries) if isinstance(entry.get(key), dict)), {})
 
 
+def _tables(manifest: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]:
+    return {name: table for name, table in recorded(manifest, key).items() if isinstance(table, dict)}
+
+
 def changes(manifest: Mapping[str, Any], loaded: Loaded, now: Mapping[str, Mapping[str, Any]]) -> list[Change]:
     """Return the components, plugins and data that differ from those a run was last started or resumed with.
 
@@ -97,71 +91,49 @@ def changes(manifest: Mapping[str, Any], loaded: Loaded, now: Mapping[str, Mappi
         loaded: The experiment that would resume it.
         now: The `provenance` of that experiment.
     """
-    before = {key: _tables(recorded(manifest, key)) for key in KEYS}
-    found = [
-        Change(message, "changed-components")
-        for message in (
-            *_changed_components(before["parts"], now["parts"], loaded),
-            *_changed_files(before["plugins"], now["plugins"], now["parts"]),
-            *_changed_versions(before["plugins"], now["plugins"], now["parts"]),
-        )
+    components = [
+        *_changed_components(_tables(manifest, "parts"), now["parts"], loaded),
+        *_changed_plugins(_tables(manifest, "plugins"), now["plugins"], now["parts"]),
     ]
-    return found + [Change(message, "changed-data") for message in changed_data(before["data"], now["data"])]
+    found = [Change(message, "changed-components") for message in components]
+    return found + [Change(message, "changed-data") for message in changed_data(_tables(manifest, "data"), now["data"])]
 
 
 def changed_plugin_files(manifest: Mapping[str, Any], loaded: Loaded) -> list[str]:
     """Return a message for every plugin file in use whose content differs from the one that the run last used."""
-    before = _tables(recorded(manifest, "plugins"))
-    return list(_changed_files(before, plugin_record(loaded), component_record(loaded)))
-
-
-def _tables(table: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    return {key: value for key, value in table.items() if isinstance(value, dict)}
+    before = _tables(manifest, "plugins")
+    return list(_changed_plugins(before, plugin_record(loaded), component_record(loaded), versions=False))
 
 
 def _changed_components(before: Mapping[str, Any], now: Mapping[str, Any], loaded: Loaded) -> Iterator[str]:
     for path, spec in components_in(loaded.experiment):
         place = dotted(path)
         old, new = before.get(place, {}), now[place]
-        if _current_name(loaded.plugins.catalog, spec.kind, old.get("part")) != new["part"]:
-            continue  # another component: the comparison with resolved.toml reports it
-        if new["options"] != old.get("options"):
-            yield f"{place}: the options of {new['part']} changed{_new_options(loaded, path, spec)}"
+        try:  # it may have been renamed since
+            name = loaded.plugins.catalog.find(spec.kind, str(old.get("part"))).pinned
+        except Refused:
+            continue
+        if name == new["part"] and new["options"] != old.get("options"):  # other names differ in resolved.toml, too
+            table = loaded.document.at(path)
+            options = {key: getattr(spec, key) for key in type(spec).model_fields}
+            added = {key: value for key, value in options.items() if isinstance(table, dict) and key not in table}
+            shown = ", ".join(f"{key} = {json.dumps(v, default=str)}" for key, v in added.items() if v is not None)
+            yield f"{place}: the options of {name} changed" + (f"; new options: {shown}" if added else "")
 
 
-def _current_name(catalog: Catalog, kind: str, name: Any) -> str | None:
-    """Return the present name of a component, which may have been renamed since."""
-    try:
-        return catalog.find(kind, str(name)).pinned
-    except Refused:
-        return None
-
-
-def _new_options(loaded: Loaded, path: OptionPath, spec: Spec) -> str:
-    """List the options that the experiment of the run does not have, with their values."""
-    table = loaded.document.at(path)
-    new = [name for name in type(spec).model_fields if isinstance(table, dict) and name not in table]
-    values = {name: json.dumps(value, default=str) for name in new if (value := getattr(spec, name)) is not None}
-    shown = ", ".join(f"{name} = {value}" for name, value in values.items())
-    return f"; new options: {shown}" if new else ""
-
-
-def _changed_files(before: Mapping[str, Any], now: Mapping[str, Any], parts: Mapping[str, Any]) -> Iterator[str]:
-    for name in _plugins_in_use(parts, before, now):
-        if now[name]["sha256"] != before[name].get("sha256"):
-            yield f'plugin file {now[name]["from"]} of plugin "{name}" changed'
-
-
-def _changed_versions(before: Mapping[str, Any], now: Mapping[str, Any], parts: Mapping[str, Any]) -> Iterator[str]:
-    for name in _plugins_in_use(parts, before, now):
-        old, new = before[name], now[name]
-        if new["sha256"] == old.get("sha256") and new["version"] != old.get("version"):
-            yield f'plugin "{name}" ({new["from"]}): version {old.get("version")} -> {new["version"]}'
-
-
-def _plugins_in_use(parts: Mapping[str, Any], before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def _changed_plugins(
+    before: Mapping[str, Any], now: Mapping[str, Any], parts: Mapping[str, Any], versions: bool = True
+) -> Iterator[str]:
+    """Yield changed files and versions of the plugins whose components are in use."""
     used = {record["part"].partition("/")[0] for key, record in parts.items() if not key.startswith("train.trackers")}
-    return [name for name in before if name in used and name in now]
+    for name, old in before.items():
+        if name not in used or name not in now:
+            continue
+        new = now[name]
+        if new["sha256"] != old.get("sha256"):
+            yield f'plugin file {new["from"]} of plugin "{name}" changed'
+        elif versions and new["version"] != old.get("version"):
+            yield f'plugin "{name}" ({new["from"]}): version {old.get("version")} -> {new["version"]}'
 
 
 def changed_data(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
@@ -186,21 +158,17 @@ def data_record(experiment: Experiment) -> dict[str, dict[str, Any]]:
 
 
 def _files(option: str | Sequence[str] | None) -> Iterator[Path]:
-    """Yield the files that an option names by path, by folder, or by pattern."""
+    """Yield the files that an option names by path, by folder, or by pattern; hidden ones only if zarr wrote them."""
     for value in filter(None, [option] if isinstance(option, str) else option or ()):
         with suppress(ValueError, RuntimeError):  # not a valid pattern; the component that reads it says so
             path = Path(value).expanduser()
-            matches = [path] if path.exists() else Path(path.anchor).glob(str(path.relative_to(path.anchor)))
-            for match in matches:
-                yield from [match] if match.is_file() else _files_below(match)
-
-
-def _files_below(folder: Path) -> Iterator[Path]:
-    """Yield the files of a folder at any depth, except hidden ones such as those of a file manager."""
-    for path in folder.rglob("*"):
-        names = path.relative_to(folder).parts
-        if not any(name.startswith(".") and name not in ZARR_FILES for name in names) and path.is_file():
-            yield path
+            for match in [path] if path.exists() else Path(path.anchor).glob(str(path.relative_to(path.anchor))):
+                if match.is_file():
+                    yield match
+                for below in match.rglob("*"):
+                    names = set(below.relative_to(match).parts) - ZARR_FILES
+                    if below.is_file() and not any(name.startswith(".") for name in names):
+                        yield below
 
 
 def _hash_files(files: Sequence[Path]) -> dict[str, Any]:

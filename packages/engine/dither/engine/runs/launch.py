@@ -22,7 +22,7 @@ from ..checkpoints.best_checkpoint import Scores
 from ..checkpoints.checkpoint import Checkpoints, Damaged
 from ..config.component_errors import annotate_build_errors
 from ..config.load_experiment import Loaded
-from ..config.paths import external_files, reject_escaping_links
+from ..config.paths import reject_escaping_links
 from ..config.plugins import unrecorded_plugins
 from ..distributed.ranks import Ranks, join_ranks
 from ..files.metrics_file import BEGINNING
@@ -91,7 +91,7 @@ def run(
     try:
         with stop_on_signals() as stop, join_ranks(loaded.experiment.train.device) as ranks:
             if ranks.is_main:
-                for line in (*loaded.warnings, *external_files(loaded), *unrecorded_plugins(loaded.plugins.files)):
+                for line in (*loaded.warnings, *unrecorded_plugins(loaded.plugins.files)):
                     say(errors, line, "yellow")
                 loaded.plugins.warn = lambda line: say(errors, line, "yellow")
                 loaded.plugins.observe()

@@ -29,10 +29,8 @@ from dither.registry.flow.protocols import Task
 
 from ..checkpoints.best_checkpoint import best_step
 from ..checkpoints.checkpoint import Checkpoints, Damaged, load_weights, weights_of
-from ..config.constrained_sampling import load_for_sampling
 from ..config.experiment import Experiment
-from ..config.load_experiment import Loaded, check_experiment, load_experiment, open_experiment
-from ..config.paths import external_files
+from ..config.load_experiment import Loaded, check_experiment, load_experiment, load_for_sampling, open_experiment
 from ..config.provenance import changed_plugin_files
 from ..files.checksums import MANIFEST, verify, with_checksum
 from ..training.device import choose_device, keep_freed_memory
@@ -89,7 +87,6 @@ def _unpacked(path: Path, device: str, changes: list[str], select: Sequence[str]
     missing = [entry for entry in data if entry.option not in overridden and not _exists(path, entry.name)]
     if not missing or space is None:
         checked = check_experiment(document, plugins)
-        _warn_external(checked, Screen(stderr=True))
         return build(_on_device(checked, device))[0]
     loaded = Loaded(validate(Experiment, document, plugins.catalog), document, plugins)
     task = cast(Task, AbsentTask(space, missing, path))
@@ -131,7 +128,6 @@ def load_run(
     """
     path = resolved_file(run_directory)
     loaded = load_for_sampling(path, constraints, changes, select)
-    _warn_external(loaded, console or Screen(stderr=True))
     if loaded.plugins.files and (changed := changed_plugin_files(read_manifest(run_directory), loaded)):
         fix = "restore the file; or, if the change is intended: --resume RUN --accept-changes"
         message = f"the run in {run_directory} was made with another plugin: "
@@ -140,11 +136,6 @@ def load_run(
     system, _ = build(loaded if device is None else _on_device(loaded, device))
     load_merged(weights_of(found), system.model)
     return loaded, system.eval(), int(found.name.removeprefix("step-"))
-
-
-def _warn_external(loaded: Loaded, console: Console) -> None:
-    for line in external_files(loaded, training=False):
-        say(console, line, "yellow")
 
 
 def find_checkpoint(run_directory: Path, which: Which = "newest", console: Console | None = None) -> Path:

@@ -13,7 +13,6 @@ from dither.registry.config.errors import Problem, Refused
 from dither.registry.plugins.manager import Plugins
 
 from ..config.load_experiment import Loaded, check_experiment, open_experiment
-from ..config.paths import external_files
 from ..config.plugins import unrecorded_plugins
 from ..runs.progress import Screen, say
 from .directory import SweepDirectory
@@ -121,7 +120,7 @@ def start_sweep(
         return start_search(document, plugins, runs, argv, settings, console)
     points = check_points(document, plugins, expand(read_axes(document)))
     say(console, f"{len(points)} points, all valid")
-    for line in (*external_files(points[0][1]), *unrecorded_plugins(plugins.files)):
+    for line in unrecorded_plugins(plugins.files):
         say(console, line, "yellow")
     if settings.dry_run:
         for point, _ in points:
