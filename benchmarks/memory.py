@@ -37,7 +37,7 @@ def main() -> None:
     if sys.argv[1:2] == ["step"]:
         step(sys.argv[2])
         return
-    from dither.engine.training.memory_check import build_on_meta, memory_needs
+    from dither.engine.training.model_summary import build_on_meta, memory_needs
 
     for file in sys.argv[1:] or [str(ROOT / name) for name in FILES]:
         experiment = load_experiment(Path(file)).experiment

@@ -136,7 +136,7 @@ def test_other_sizes_do_no_harm(change):
 
 @pytest.mark.parametrize("change", ["model.width=100000", "model.depth=10000000", "model.width=9000000000000000000"])
 def test_a_model_larger_than_the_memory_is_refused_before_the_run(change, monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr("dither.engine.training.memory_check.total_memory", lambda: 2**30)
+    monkeypatch.setattr("dither.engine.training.model_summary.total_memory", lambda: 2**30)
     heads = ["--set", "model.block.heads=1"]
     assert main(["run", str(PLANS), "--set", change, "--runs", str(tmp_path), *heads]) == 2
     assert "model: " in (message := capsys.readouterr().err)

@@ -39,14 +39,6 @@ def test_order_is_a_function_of_seed_and_epoch():
     assert epoch(BucketOrder(BUCKETS, 8, 4), 0) != first
 
 
-def test_whole_batches_only():
-    order = BucketOrder(BUCKETS, 8, 3)
-    with pytest.raises(ValueError, match="one by one"):
-        order.rows(4, 8)
-    with pytest.raises(ValueError, match="do not fill"):
-        BucketOrder([1, 2], 3, 0)
-
-
 def test_task_without_buckets(load):
     from dither.engine.training.diffusion import Diffusion
 

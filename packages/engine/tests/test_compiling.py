@@ -18,7 +18,7 @@ def test_missing_compiler(make_trainer, monkeypatch):
         make_trainer("train.compile=true")
     assert refused.value.codes == ["missing-dependency"]
     assert refused.value.problems[0].path == ("train", "compile")
-    device.require_compiler(torch.device("meta"))
+    device.prepare_compiler(torch.device("meta"))
 
 
 def test_model_without_blocks(make_trainer, monkeypatch):

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from dither.engine.optimizers.components import AdamW
-from dither.engine.training.gradients import FLAT, divide, divisor_of, norm_of
+from dither.engine.training.ddp_fsdp import FLAT, norm_of
+from dither.engine.training.trainer import divide, divisor_of
 
 
 def layers(width):

@@ -6,9 +6,8 @@ from torch import nn
 
 from dither.engine.config.options import Guidance
 from dither.engine.sampling import row_prediction
-from dither.engine.sampling.classifier_free_guidance import guided, unconditional
-from dither.engine.sampling.row_prediction import ModelCalls
-from dither.engine.sampling.session import Session, draw
+from dither.engine.sampling.row_prediction import ModelCalls, guided
+from dither.engine.sampling.session import Session, _unconditional, draw
 from dither.engine.training.diffusion import Diffusion
 from dither.processes.features.gaussian import GaussianProcess
 from dither.processes.timestep_sampling import TimestepSampling
@@ -106,7 +105,7 @@ def test_the_condition_alone_is_left_out_and_weight_1_calls_once():
             assert set(model.calls[1]) == {"other"}
     plain, once = (Session(system_of(process, Mixture(process), w), like)(state, t).raw for w in (None, 1.0))
     assert torch.equal(plain, once)
-    without = Session(system_of(process, Mixture(process)), unconditional(like, Guidance()))(state, t).raw
+    without = Session(system_of(process, Mixture(process)), _unconditional(like, Guidance()))(state, t).raw
     none = Session(system_of(process, Mixture(process), 0.0), like)(state, t).raw
     assert torch.equal(none, without), "weight 0 leaves the condition out"
 
@@ -265,7 +264,7 @@ def test_drawing_with_weight_1_is_drawing_without_guidance_bit_for_bit(blocks):
     assert torch.equal(drawn[0], drawn[1])
     assert spent[0].rows == spent[1].rows
     assert spent[2].rows == 2 * spent[0].rows, "leaving the condition out still asks twice"
-    without = draw(system_of(process, model, None, sampler), unconditional(LIKE, Guidance()), seed=3)
+    without = draw(system_of(process, model, None, sampler), _unconditional(LIKE, Guidance()), seed=3)
     assert torch.equal(drawn[2], without)
     assert not torch.equal(drawn[3], drawn[0])
 

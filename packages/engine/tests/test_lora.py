@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from dither.engine.config.options import LoRA
 from dither.engine.optimizers.adamw import AdamW
 from dither.engine.optimizers.moving_average import MovingAverage
 from dither.engine.runs import launch
@@ -16,6 +17,10 @@ from dither.engine.runs.loading import export_run, load
 from dither.engine.runs.signals import Stop
 from dither.engine.training.lora import LowRank, add_lora, load_merged, merged
 from dither.registry.config.errors import Refused
+
+
+def lora(model, *on, rank=2, alpha=2.0, whole=(), seed=0):
+    return add_lora(model, LoRA(rank=rank, alpha=alpha, on=list(on), whole=list(whole)), seed)
 
 
 def net():
@@ -44,14 +49,19 @@ def randomize_b(net, seed=1):
 
 def test_initial_model_is_unchanged():
     plain, changed, ids = net(), net(), torch.arange(7)
-    assert add_lora(changed, 3, 8.0, ["*"]) == ["table.weight", "body.0.weight", "body.2.weight", "head.weight"]
+    assert lora(changed, "*", rank=3, alpha=8.0) == [
+        "table.weight",
+        "body.0.weight",
+        "body.2.weight",
+        "head.weight",
+    ]
     assert torch.equal(forward(plain, ids), forward(changed, ids))
     assert not torch.equal(forward(plain, ids), forward(randomize_b(changed), ids))
 
 
 def test_trained_parameters():
     model = net()
-    add_lora(model, 3, 8.0, ["body"], whole=["head.*"])
+    lora(model, "body", rank=3, alpha=8.0, whole=["head.*"])
     trained = {name: weight.numel() for name, weight in model.named_parameters() if weight.requires_grad}
     stem = "parametrizations.weight.0"
     assert trained == {
@@ -68,7 +78,11 @@ def test_trained_parameters():
 
 def test_weights_trained_in_full_get_no_update():
     model = net()
-    assert add_lora(model, 2, 1.0, ["*"], whole=["head.weight"]) == ["table.weight", "body.0.weight", "body.2.weight"]
+    assert lora(model, "*", alpha=1.0, whole=["head.weight"]) == [
+        "table.weight",
+        "body.0.weight",
+        "body.2.weight",
+    ]
     assert model["head"].weight.requires_grad
     assert not model["head"].bias.requires_grad
 
@@ -76,7 +90,7 @@ def test_weights_trained_in_full_get_no_update():
 def test_gradients():
     """dA = s B' G and dB = s G A' with G the gradient of the full matrix, and finite differences."""
     model = nn.Sequential(nn.Linear(5, 4)).double()
-    add_lora(model, 2, 6.0, ["0"])
+    lora(model, "0", alpha=6.0)
     part = randomize_b(model)[0].parametrizations.weight[0]
     x = torch.randn(3, 5, dtype=torch.float64)
     whole = model[0].weight.detach().requires_grad_()
@@ -94,7 +108,7 @@ def test_gradients():
 
 def test_base_is_frozen():
     model, before = net(), {name: weight.clone() for name, weight in net().state_dict().items()}
-    add_lora(model, 2, 2.0, ["body", "table"])
+    lora(model, "body", "table")
     optimizer = AdamW(lr=0.1, decay="all").build(model)
     first = forward(model, torch.arange(7)).detach().clone()
     for _ in range(5):
@@ -111,7 +125,7 @@ def test_base_is_frozen():
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
 def test_merged_weights_are_bit_equal(precision):
     model, ids = net(), torch.arange(7)
-    add_lora(model, 3, 5.0, ["*"])
+    lora(model, "*", rank=3, alpha=5.0)
     randomize_b(model)
     plain = net()
     plain.load_state_dict(merged(model.state_dict()))
@@ -124,7 +138,7 @@ def test_merged_weights_are_bit_equal(precision):
 
 def test_moving_average_of_updates():
     model = net()
-    add_lora(model, 2, 2.0, ["body"])
+    lora(model, "body")
     average = MovingAverage(model, 0.5)
     randomize_b(model)
     average.update_parameters()
@@ -140,18 +154,18 @@ def test_initial_a_depends_on_the_seed_only():
     for _ in range(2):
         model = net()
         torch.rand(len(parts) + 1)
-        add_lora(model, 2, 2.0, ["body"], seed=4)
+        lora(model, "body", seed=4)
         parts.append(model.state_dict())
     name = "body.2.parametrizations.weight.0.A"
     assert torch.equal(parts[0][name], parts[1][name])
     other = net()
-    add_lora(other, 2, 2.0, ["body"], seed=5)
+    lora(other, "body", seed=5)
     assert not torch.equal(other.state_dict()[name], parts[0][name])
 
 
 def test_unknown_names():
     with pytest.raises(Refused) as refused:
-        add_lora(net(), 2, 2.0, ["bodi", "head", "norm"], whole=["haed.weight"])
+        lora(net(), "bodi", "head", "norm", whole=["haed.weight"])
     problems = [(problem.path, problem.code) for problem in refused.value.problems]
     paths = [("train", "lora", "on", 0), ("train", "lora", "on", 2), ("train", "lora", "whole", 0)]
     assert problems == [(path, "unknown-value") for path in paths], "norms are not matrices"
@@ -170,7 +184,7 @@ def test_unknown_names():
     ],
 )
 def test_patterns(pattern, chosen):
-    assert add_lora(net(), 1, 1.0, [pattern]) == chosen
+    assert lora(net(), pattern, rank=1, alpha=1.0) == chosen
 
 
 def test_tied_matrix():
@@ -178,9 +192,9 @@ def test_tied_matrix():
     model["again"] = nn.Linear(6, 7, bias=False)
     model["again"].weight = model["table"].weight
     with pytest.raises(Refused) as refused:
-        add_lora(model, 2, 2.0, ["again"])
+        lora(model, "again")
     assert refused.value.codes == ["misfit"]
-    add_lora(model, 2, 2.0, ["body"])
+    lora(model, "body")
 
 
 LORA = ("train.lora.on=['body', 'time']", "train.lora.rank=2", "train.lora.whole=['head.*']")

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dither.engine.sampling.rejection_sampling import draw_accepted, missing_samples
-from dither.engine.sampling.samples import make_samples, write_samples
+from dither.engine.sampling.samples import draw_accepted, make_samples, missing_samples, write_samples
 from dither.engine.sampling.session import draw
 from dither.engine.training.diffusion import Diffusion
 

@@ -5,9 +5,9 @@ import torch
 
 from dither.engine.config import machine_memory
 from dither.engine.config.machine_memory import size, total_memory
-from dither.engine.training import memory_check
+from dither.engine.training import model_summary
 from dither.engine.training.diffusion import Diffusion
-from dither.engine.training.memory_check import build_on_meta, memory_needs, require_memory
+from dither.engine.training.model_summary import build_on_meta, memory_needs, require_memory
 from dither.engine.training.trainer import Trainer
 from dither.registry import Refused
 
@@ -55,7 +55,7 @@ def test_a_model_that_exceeds_the_memory_is_refused(load):
 @pytest.mark.parametrize("limit", [("room", 100), ("tensors", 1)], ids=lambda limit: limit[0])
 def test_building_stops_at_the_limit(load, monkeypatch, limit):
     if limit[0] == "tensors":
-        monkeypatch.setattr(memory_check, "MAX_TENSORS", limit[1])
+        monkeypatch.setattr(model_summary, "MAX_TENSORS", limit[1])
     with pytest.raises(Refused) as info:
         build_on_meta(load().experiment, limit[1] if limit[0] == "room" else None)
     assert info.value.codes == ["out-of-memory"]
@@ -65,7 +65,7 @@ def test_a_model_that_cannot_be_built_on_meta_is_not_refused(load, monkeypatch):
     def fail(experiment, limit):
         raise NotImplementedError("aten::item on meta")
 
-    monkeypatch.setattr(memory_check, "build_on_meta", fail)
+    monkeypatch.setattr(model_summary, "build_on_meta", fail)
     require_memory(load().experiment, room=1)
 
 

@@ -12,7 +12,7 @@ from dither.engine.checkpoints.checkpoint import Damaged
 from dither.engine.runs.launch import DAMAGED, run
 from dither.engine.runs.loading import export_run
 from dither.engine.runs.warm_start import start_from
-from dither.engine.training.trainer import freeze
+from dither.engine.training.lora import freeze
 from dither.registry.config.errors import Refused
 
 

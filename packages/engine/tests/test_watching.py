@@ -6,9 +6,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from dither.engine.sampling.samples import PATHS, make_samples
+from dither.engine.sampling.samples import PATHS, TrajectoryRecorder, make_samples
 from dither.engine.sampling.session import draw
-from dither.engine.sampling.trajectory import TrajectoryRecorder
 from dither.engine.training.diffusion import Diffusion
 from dither.registry.flow.protocols import Picture
 
@@ -79,7 +78,7 @@ def test_the_rows_of_what_began_are_those_of_the_ways(system, monkeypatch):
 
 @pytest.mark.parametrize("states", [1, 2, 5, 6, 37, 64, 65])
 def test_of_many_large_states_some_are_left_out_evenly_and_never_the_last(monkeypatch, states):
-    monkeypatch.setattr("dither.engine.sampling.trajectory.MOST_BYTES", 8 * 8)
+    monkeypatch.setattr("dither.engine.sampling.samples.MOST_BYTES", 8 * 8)
     watch = TrajectoryRecorder(1)
     for number in range(states):
         watch(torch.full((3, 1), number))

@@ -104,8 +104,7 @@ def _inspect(loaded: Loaded, shapes: bool) -> dict[str, Any]:
     """Return parameters, bytes of memory by purpose, and optionally the table of shapes and FLOPs."""
     from dataclasses import asdict
 
-    from ..training.memory_check import build_on_meta, memory_needs
-    from ..training.model_summary import summarize_model
+    from ..training.model_summary import build_on_meta, memory_needs, summarize_model
 
     summary = summarize_model(loaded.experiment) if shapes else None
     model = build_on_meta(loaded.experiment)

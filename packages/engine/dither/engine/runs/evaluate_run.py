@@ -15,8 +15,14 @@ from dither.registry.flow.protocols import Split, Task
 
 from ..config.load_experiment import load_experiment
 from ..config.paths import reject_escaping_links
-from ..sampling.rejection_sampling import missing_samples
-from ..sampling.samples import check_forms, export_samples, make_samples, unused_folder, write_samples
+from ..sampling.samples import (
+    check_forms,
+    export_samples,
+    make_samples,
+    missing_samples,
+    unused_folder,
+    write_samples,
+)
 from ..training.evaluation import evaluate
 from .loading import Which, load_run
 from .progress import Screen, say

@@ -28,7 +28,7 @@ from ..distributed.ranks import Ranks, join_ranks
 from ..files.metrics_file import BEGINNING
 from ..files.resource_errors import shortage
 from ..training.diffusion import Diffusion
-from ..training.memory_check import require_memory
+from ..training.model_summary import require_memory
 from ..training.nan_guard import NonFinite, describe_data
 from ..training.trainer import Trainer
 from .loading import build

@@ -11,7 +11,7 @@ from rich.console import Console
 from dither.registry.flow.protocols import Picture, Tracker
 
 from ..files.metrics_file import BEGINNING, FilePosition, MetricsFile
-from ..training.device import peak_run_memory
+from ..training.device import peak_device_memory, peak_memory
 from .progress import ProgressDisplay
 
 __all__ = ["Log"]
@@ -40,7 +40,7 @@ class Log:
         trackers: Mapping[str, Tracker] | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None:
-        self.display = ProgressDisplay(console, total, done, peak_run_memory)
+        self.display = ProgressDisplay(console, total, done, lambda: peak_device_memory() or peak_memory())
         self._file = None if folder is None else MetricsFile(folder / "metrics.jsonl", offset, self.display.line)
         self._trackers = {} if folder is None else dict(trackers or {})
         self._each(lambda tracker: tracker.start(folder or Path(), config or {}, done))

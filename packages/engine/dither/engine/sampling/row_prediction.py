@@ -16,15 +16,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dither.registry.flow.protocols import Denoiser
 from dither.registry.flow.records import Clean, Noise, State, over
 from dither.registry.flow.row_predictions import prediction_rows
-from dither.registry.flow.spaces import TokenSpace
 
-from ..training.diffusion import Diffusion
-from .classifier_free_guidance import guided
+from ..training.diffusion import Diffusion, linear_head
 
-__all__ = ["Branch", "ModelCalls", "RowHead", "RowwisePrediction"]
+__all__ = ["Branch", "ModelCalls", "RowHead", "RowwisePrediction", "guided"]
 
 MIN_ROWWISE = 1 << 22
 """Numbers of raw output above which the head is applied to chosen positions only."""
@@ -36,13 +33,20 @@ CPU_PIECE = 1 << 20
 """Numbers of a chunk that are converted at a time on a CPU, so that they stay in its caches."""
 
 
+def guided(cond: Float[Tensor, "..."], uncond: Float[Tensor, "..."], weight: float) -> Float[Tensor, "..."]:
+    """Return `uncond + weight * (cond - uncond)`, classifier-free guidance; an id that either excludes stays excluded.
+
+    For features x_0, eps and velocity are each linear in the score at a given x_t, so this is guidance of the score
+    (Ho and Salimans, 2022). For tokens raw output is log-probabilities up to a constant per position, or log ratios:
+    p is proportional to cond^weight / uncond^(weight - 1) (Nisonoff et al., 2024; Schiff et al., 2024).
+    """
+    excluded = cond.isneginf() | uncond.isneginf()
+    return torch.lerp(uncond, cond, weight).masked_fill(excluded, -torch.inf)
+
+
 @dataclass
 class ModelCalls:
-    """Cost of drawing samples.
-
-    Attributes:
-        rows: Rows that went through the model: samples times calls.
-    """
+    """Counter of the rows that went through the model: samples times calls."""
 
     rows: int = 0
 
@@ -62,10 +66,9 @@ class RowHead:
 
     @classmethod
     def of(cls, system: Diffusion) -> RowHead | None:
-        """Return the head of a model over one token field if it is one linear map (its `linear`), else None."""
-        space, linear = system.process.space, getattr(getattr(system.model, "head", None), "linear", None)
-        single = isinstance(space, TokenSpace) and len(space.fields) == 1
-        return cls(linear, system.precision) if single and isinstance(linear, nn.Linear) else None
+        """Return the head of a model over one token field if it is one linear map, else None."""
+        linear = linear_head(system)
+        return None if linear is None else cls(linear, system.precision)
 
     def __call__(self, h: Float[Tensor, "N D"]) -> Iterator[Float[Tensor, "1 n V"]]:
         """Yield raw output in chunks of positions."""
@@ -181,11 +184,8 @@ class RowwisePrediction:
     def _run_trunk(self, requested: Bool[Tensor, "B L"] | None) -> None:
         """Call the model up to its head; it may skip positions that are not requested."""
         system, state = self.system, replace(self.state, requested=requested)
-        level = system.process.level(self.t)
         self._count_calls()
-        with system.autocast(state):
-            trunk = cast(Denoiser, system.model).trunk
-            self._h = [trunk(state, level, b.clean.valid, b.clean.cond, cache=b.cache) for b in self.branches]
+        self._h = [system.call(system.trunk, state, self.t, b.clean, cache=b.cache) for b in self.branches]
         self._requested = requested
 
     def _count_calls(self) -> None:

@@ -1,48 +1,113 @@
-"""Draw samples, compute their metrics and pictures, and write them."""
+"""Draw samples until they meet the goal of the task, compute their metrics and pictures, and write them.
+
+Letters: N samples, K recorded ones, T states of a trajectory, L length, M features.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import count as count_up
 from pathlib import Path
 
 import torch
-from jaxtyping import Shaped
+from jaxtyping import Bool, Int, Shaped
 from safetensors.torch import save_file
 from torch import Tensor
 
 from dither.registry.config.errors import Problem, Refused, nearest
 from dither.registry.files.atomic import atomic_write
-from dither.registry.flow.protocols import Exports, Picture, ShowsTrajectories, Task
+from dither.registry.flow.protocols import Exports, Picture, ShowsTrajectories
 from dither.registry.flow.records import Clean
 from dither.registry.kinds.task import TaskSpec
 
 from ..files.resource_errors import disk_errors
 from ..training.diffusion import Diffusion
 from ..training.evaluation import merge_metrics
-from .rejection_sampling import AcceptedSamples, draw_accepted
+from ..training.randomness import mix_seed
 from .row_prediction import ModelCalls
 from .session import draw
-from .trajectory import TrajectoryRecorder
 
-__all__ = ["SampleSet", "check_forms", "export_samples", "make_samples", "unused_folder", "write_samples"]
+__all__ = [
+    "SampleSet",
+    "TrajectoryRecorder",
+    "check_forms",
+    "draw_accepted",
+    "export_samples",
+    "make_samples",
+    "missing_samples",
+    "unused_folder",
+    "write_samples",
+]
 
 PATHS = 4
 """Number of samples whose trajectory is shown."""
-
+MOST_BYTES = 1 << 27
+"""Limit of recorded states; beyond it only every second, fourth, .. state and the last are kept."""
+SHOWN = 5
+"""Lines about omitted samples to print; further ones are counted."""
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
 @dataclass(frozen=True)
 class SampleSet:
-    """Samples with their conditions, metrics and pictures."""
+    """Samples with their conditions, metrics and pictures.
+
+    Under a goal, the metrics include the share of first draws that meet it ("satisfied", and "satisfied/NAME" for each
+    part of it), "drawings_per_sample", and "undelivered", the number of missing samples. "model_calls_per_sample"
+    counts rows through the model.
+    """
 
     samples: Shaped[Tensor, "N L *M"]
     like: Clean
     figures: dict[str, float]
-    pictures: list[Picture]
+    pictures: list[Picture] = field(default_factory=list)
+
+
+class TrajectoryRecorder:
+    """Records the trajectories of the first accepted samples, looking at the first samples of each batch.
+
+    Args:
+        most: Maximum of K.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.rows: list[int] = []
+        self._paths: list[Shaped[Tensor, "T L *M"]] = []
+        self._states: list[tuple[int, Shaped[Tensor, "K L *M"]]] = []
+        self._seen, self._every = 0, 1
+
+    def __call__(self, state: Shaped[Tensor, "N L *M"]) -> None:
+        """Record the next state of a batch."""
+        if len(self.rows) >= self.most:
+            return
+        newest = state[: self.most].to("cpu", copy=True)
+        self._states.append((self._seen, newest))
+        while len(self._states) > 2 and len(self._states) * newest.nbytes > MOST_BYTES:
+            self._every *= 2
+            self._states = [(at, one) for at, one in self._states[:-1] if at % self._every == 0] + self._states[-1:]
+        if len(self._states) > 1 and self._states[-2][0] % self._every:
+            del self._states[-2]
+        self._seen += 1
+
+    def keep(self, rows: Int[Tensor, " N"], kept: Bool[Tensor, " N"]) -> None:
+        """End a batch: `rows` are the indices of its samples, and `kept` marks the accepted ones."""
+        for place in range(len(self._states[0][1]) if self._states else 0):
+            if kept[place] and len(self.rows) < self.most:
+                self.rows.append(int(rows[place]))
+                self._paths.append(torch.stack([state[place] for _, state in self._states]))
+        self._states.clear()
+        self._seen, self._every = 0, 1
+
+    def path(self) -> Shaped[Tensor, "T K L *M"] | None:
+        """Return the trajectories, shorter ones padded with their last state; None if none was recorded."""
+        if not self._paths:
+            return None
+        longest = max(map(len, self._paths))
+        still = [torch.cat([one, one[-1:].expand(longest - len(one), *one.shape[1:])]) for one in self._paths]
+        return torch.stack(still, 1)
 
 
 def make_samples(
@@ -59,32 +124,76 @@ def make_samples(
     """
     task, like = system.task, system.like(count, seed)
     watch = TrajectoryRecorder(PATHS) if isinstance(task, ShowsTrajectories) else None
-    if like.goal is None:
-        calls = ModelCalls()
+    drawn = draw_accepted(system, like, seed, batch_size, tries, stopped, watch)
+    if drawn is None or not len(drawn.samples):
+        return drawn
+    pictures = [*task.plots(drawn.samples, drawn.like)]
+    if watch is not None and isinstance(task, ShowsTrajectories) and (path := watch.path()) is not None:
+        pictures += task.trajectory_plots(path, like.apply(lambda value: value[watch.rows]))
+    extra = [metric(drawn.samples, drawn.like) for metric in system.metrics if callable(metric)]
+    metrics = merge_metrics({**drawn.figures, **task.sample_metrics(drawn.samples, drawn.like)}, *extra)
+    return replace(drawn, figures=metrics, pictures=pictures)
+
+
+def draw_accepted(
+    system: Diffusion,
+    like: Clean,
+    seed: int,
+    batch_size: int | None = None,
+    tries: int = 64,
+    stopped: Callable[[], bool] = lambda: False,
+    watch: TrajectoryRecorder | None = None,
+) -> SampleSet | None:
+    """Draw samples; redraw those that do not meet the goal of `like`, up to `tries` times; None if stopped.
+
+    Accepted samples have the distribution of the sampler given that the goal is met, for each row separately, so that
+    differences between rows, such as their length, keep their frequencies. `watch` records accepted samples.
+    """
+    goal, calls, rows = like.goal, ModelCalls(), torch.arange(len(like.valid))
+    if goal is None:
         samples = draw(system, like, seed, batch_size, stopped, watch, calls)
         if samples is None:
             return None
         if watch is not None:
-            watch.keep(torch.arange(count), torch.ones(count, dtype=torch.bool))
-        met = AcceptedSamples(samples, like, {"model_calls_per_sample": calls.rows / max(len(samples), 1)})
-    else:
-        found = draw_accepted(system, like, seed, batch_size, tries, stopped, watch)
-        if found is None:
+            watch.keep(rows, torch.ones(len(rows), dtype=torch.bool))
+        return SampleSet(samples, like, {"model_calls_per_sample": calls.rows / max(len(samples), 1)})
+    samples, figures, drawn = like.x0.clone(), dict[str, float](), 0
+    for round_ in range(tries):
+        if not len(rows):
+            break
+        batch = like.apply(lambda value, rows=rows: value[rows.to(value.device)])  # type: ignore[misc]
+        new = draw(system, batch, mix_seed(seed, round_) if round_ else seed, batch_size, stopped, watch, calls)
+        if new is None:
             return None
-        met = found
-    if not len(met.samples):
-        return SampleSet(met.samples, met.like, met.figures, [])
-    pictures = [*task.plots(met.samples, met.like), *_trajectories(task, like, watch)]
-    extra = [metric(met.samples, met.like) for metric in system.metrics if callable(metric)]
-    metrics = merge_metrics({**met.figures, **task.sample_metrics(met.samples, met.like)}, *extra)
-    return SampleSet(met.samples, met.like, metrics, pictures)
+        drawn += len(rows)
+        satisfied = goal.satisfied(new)
+        met = torch.stack([torch.ones(len(new), dtype=torch.bool), *satisfied.values()]).all(0)
+        if not round_:
+            shares = {"satisfied": met, **{f"satisfied/{name}": part for name, part in satisfied.items()}}
+            figures = {name: float(part.double().mean()) for name, part in shares.items()}
+        samples[rows[met]] = new[met].to(samples)
+        if watch is not None:
+            watch.keep(rows, met)
+        rows = rows[~met]
+    done = torch.ones(len(like.valid), dtype=torch.bool).index_fill(0, rows, False)
+    delivered = max(int(done.sum()), 1)
+    figures["drawings_per_sample"] = drawn / delivered
+    figures["model_calls_per_sample"] = calls.rows / delivered
+    figures["undelivered"] = float(len(rows))
+    return SampleSet(samples[done], like.apply(lambda value: value[done.to(value.device)]), figures)
 
 
-def _trajectories(task: Task, like: Clean, watch: TrajectoryRecorder | None) -> Iterator[Picture]:
-    """Yield pictures of the recorded trajectories."""
-    path = None if watch is None else watch.path()
-    if watch is not None and path is not None and isinstance(task, ShowsTrajectories):
-        yield from task.trajectory_plots(path, like.apply(lambda value: value[watch.rows]))
+def missing_samples(figures: Mapping[str, float]) -> list[str]:
+    """Return lines to print if samples are missing."""
+    missing = int(figures.get("undelivered", 0))
+    if not missing:
+        return []
+    shares = {key.partition("/")[2]: value for key, value in figures.items() if key.startswith("satisfied/")}
+    rarest = min(shares, key=lambda key: shares[key])
+    return [
+        f"{missing} samples are missing: none of their draws met the constraints",
+        f'the rarest is {rarest}, met by {shares[rarest]:.1%} at first; use sampler "guided", or raise sample.tries',
+    ]
 
 
 def write_samples(drawing: SampleSet, folder: Path) -> list[Path]:
@@ -97,17 +206,11 @@ def write_samples(drawing: SampleSet, folder: Path) -> list[Path]:
     for picture in drawing.pictures:
         if not FILE_NAME.fullmatch(picture.name):
             raise ValueError(f"not a valid file name of a picture: {picture.name!r}")
-        forms = {
-            "png": picture.png,
-            "svg": picture.svg,
-            "txt": picture.text,
-            "gif": picture.gif,
-            "html": picture.html,
-        }
-        for suffix, content in forms.items():
-            if content is not None:
-                data = content.encode() if isinstance(content, str) else content
-                files.append(_write(folder / f"{picture.name}.{suffix}", data))
+        for form in ("png", "svg", "text", "gif", "html"):
+            if (content := getattr(picture, form)) is not None:
+                files.append(folder / f"{picture.name}.{'txt' if form == 'text' else form}")
+                with atomic_write(files[-1]) as beside:
+                    beside.write_bytes(content.encode() if isinstance(content, str) else content)
     like = drawing.like
     tensors = {"samples": drawing.samples, "x0": like.x0, "valid": like.valid, "known": like.known}
     with disk_errors(folder / "samples.safetensors"), atomic_write(folder / "samples.safetensors") as beside:
@@ -119,16 +222,6 @@ def unused_folder(folder: Path) -> Path:
     """Return the folder, or the first of folder-2, folder-3 .. that does not exist."""
     names = (folder.name if number == 1 else f"{folder.name}-{number}" for number in count_up(1))
     return next(path for path in map(folder.with_name, names) if not path.exists())
-
-
-def _write(path: Path, data: bytes) -> Path:
-    with atomic_write(path) as beside:
-        beside.write_bytes(data)
-    return path
-
-
-SHOWN = 5
-"""Lines about omitted samples to print; further ones are counted."""
 
 
 def check_forms(task: TaskSpec, forms: Sequence[str]) -> None:

@@ -17,10 +17,10 @@ from dither.registry.flow.protocols import Denoiser
 from dither.registry.flow.records import Clean, State
 from dither.registry.flow.spaces import TokenSpace
 
+from ..config.options import Guidance
 from ..training.diffusion import Diffusion
 from ..training.randomness import Stream, seed_generators
-from .classifier_free_guidance import guided, unconditional
-from .row_prediction import Branch, ModelCalls, RowHead, RowwisePrediction
+from .row_prediction import Branch, ModelCalls, RowHead, RowwisePrediction, guided
 
 __all__ = ["Session", "draw", "walk"]
 
@@ -40,7 +40,7 @@ class Session:
     def __init__(self, system: Diffusion, like: Clean, calls: ModelCalls | None = None) -> None:
         self.system, self.calls = system, calls or ModelCalls()
         self.weight = 1.0 if system.guidance is None else system.guidance.weight
-        without = unconditional(like, system.guidance)
+        without = _unconditional(like, system.guidance)
         self.branches = [Branch(part, None) for part in (like, without) if part is not None]
         self._rowwise = bool(getattr(system.process, "reads_rows", False))
         self._head = RowHead.of(system) if self._rowwise else None
@@ -60,19 +60,15 @@ class Session:
 
     def append(self, x: Shaped[Tensor, "B L *M"]) -> None:
         """Append finished positions to the KV cache, at t = 0; later calls see them as context."""
-        system, model = self.system, cast(Denoiser, self.system.model)
-        state, level = State.of(x), system.process.level(torch.zeros(len(x), device=x.device))
+        system, t = self.system, torch.zeros(len(x), device=x.device)
         for i, branch in enumerate(self.branches):
-            piece = self._piece(x, branch)
-            cache = model.new_cache() if branch.cache is None else branch.cache
-            with system.autocast(state):
-                model.trunk(state, level, piece.valid, piece.cond, cache=cache, keep=True)
+            cache = cast(Denoiser, system.model).new_cache() if branch.cache is None else branch.cache
+            system.call(system.trunk, State.of(x), t, self._piece(x, branch), cache=cache, keep=True)
             self.branches[i] = replace(branch, cache=cache, start=branch.start + x.shape[1])
 
     def _piece(self, x: Tensor, branch: Branch) -> Clean:
         """Return the part of the sample that x is, after the cached positions."""
-        like, start, length = branch.clean, branch.start, x.shape[1]
-        whole = like.x0.shape[1]
+        like, start, length, whole = branch.clean, branch.start, x.shape[1], branch.clean.x0.shape[1]
         if length == whole and not start:
             return like
         space = self.system.process.space
@@ -81,6 +77,13 @@ class Session:
         if start + length > whole:
             raise ValueError(f"positions {start}..{start + length} of a sample that has {whole}")
         return like.slice_positions(start, start + length)
+
+
+def _unconditional(clean: Clean, guidance: Guidance | None) -> Clean | None:
+    """Return the batch without the condition of guidance; None if it has no such condition or the weight is 1."""
+    if guidance is None or guidance.weight == 1 or guidance.condition not in clean.cond:
+        return None
+    return replace(clean, cond={name: value for name, value in clean.cond.items() if name != guidance.condition})
 
 
 @torch.no_grad()

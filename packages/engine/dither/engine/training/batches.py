@@ -18,16 +18,9 @@ __all__ = ["BATCHES_PER_WORKER", "BucketOrder", "Prefetcher", "SampleOrder", "ma
 
 
 class SampleOrder:
-    """Order of the training samples: one permutation per epoch, a function of the seed alone.
-
-    Args:
-        size: Number of samples.
-        seed: Of the run.
-    """
+    """Order of `size` training samples: one permutation per epoch, a function of the seed alone."""
 
     def __init__(self, size: int, seed: int) -> None:
-        if size < 1:
-            raise ValueError(f"size must be at least 1, not {size}")
         self.size, self.seed = size, seed
 
     def rows(self, start: int, count: int) -> list[int]:
@@ -51,22 +44,17 @@ class BucketOrder:
     batches, and shuffles the batches. Samples that do not fill the last batch are dropped for this epoch.
 
     Args:
-        buckets: Bucket of each sample.
+        buckets: Bucket of each sample, at least `size` of them.
         size: Batch size.
         seed: Of the run.
     """
 
     def __init__(self, buckets: Sequence[int], size: int, seed: int) -> None:
-        self.buckets, self.seed = np.asarray(buckets), seed
-        if not 1 <= size <= len(self.buckets):
-            raise ValueError(f"{len(self.buckets)} samples do not fill a batch of {size}")
-        self.size = size
+        self.buckets, self.size, self.seed = np.asarray(buckets), size, seed
         self._epoch = lru_cache(maxsize=2)(self._batches)
 
     def rows(self, start: int, count: int) -> list[int]:
         """Return the numbers of the samples in the batch after `start` samples, a multiple of the batch size."""
-        if count != self.size or start % count:
-            raise ValueError(f"batches of {self.size} are read one by one, not {count} samples after {start}")
         epoch, batch = divmod(start // count, len(self.buckets) // self.size)
         rows: list[int] = self._epoch(epoch)[batch].tolist()
         return rows
@@ -92,14 +80,14 @@ def make_order(task: Task, train: Train, seed: int) -> SampleOrder | BucketOrder
     Raises:
         Refused: The task has no buckets, or fewer samples than a batch.
     """
-    size = task.size("train")
+    size, place = task.size("train"), ("train", "buckets")
     if not train.buckets:
         return SampleOrder(size, seed)
     if not isinstance(task, BucketedTask):
-        raise Refused(Problem("the task defines no buckets of equal padding", ("train", "buckets"), code="misfit"))
+        raise Refused(Problem("the task defines no buckets of equal padding", place, code="misfit"))
     if size < train.batch_size:
         message = f"{size} training samples do not fill a batch of {train.batch_size}"
-        raise Refused(Problem(message, ("train", "buckets"), code="no-samples"))
+        raise Refused(Problem(message, place, code="no-samples"))
     return BucketOrder(task.buckets("train"), train.batch_size, seed)
 
 
@@ -114,28 +102,22 @@ class Prefetcher:
     and copy neither the data nor the batches.
 
     Args:
-        read: Reads rows.
-        rows: Rows of a step.
+        read: Reads the batch of a step.
         workers: Threads; 0 reads each batch on request.
     """
 
-    def __init__(
-        self, read: Callable[[Sequence[int]], Clean], rows: Callable[[int], Sequence[int]], workers: int
-    ) -> None:
-        self._read, self._rows = read, rows
-        self._capacity = BATCHES_PER_WORKER * workers
+    def __init__(self, read: Callable[[int], Clean], workers: int) -> None:
+        self._read, self._capacity = read, BATCHES_PER_WORKER * workers
         self._threads = ThreadPoolExecutor(workers, "dither-reader") if workers else None
         self._pending: dict[int, Future[Clean]] = {}
 
     def __call__(self, step: int, last: int) -> Clean:
         """Return the batch of a step; steps from `last` on are not read."""
-        if self._threads is None:
-            return self._read(self._rows(step))
-        if self._pending and step < min(self._pending):  # an earlier step, read again to diagnose it
-            return self._read(self._rows(step))
+        if self._threads is None or (self._pending and step < min(self._pending)):  # read again to diagnose it
+            return self._read(step)
         for passed in [other for other in self._pending if other < step]:
             self._pending.pop(passed).cancel()
         for coming in range(step, max(min(step + 1 + self._capacity, last), step + 1)):
             if coming not in self._pending:
-                self._pending[coming] = self._threads.submit(self._read, self._rows(coming))
+                self._pending[coming] = self._threads.submit(self._read, coming)
         return self._pending.pop(step).result()

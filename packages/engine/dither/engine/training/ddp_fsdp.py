@@ -8,7 +8,7 @@ with any number of ranks and either strategy.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,13 +26,12 @@ from ..checkpoints.checkpoint import Weights, load_weights
 from ..checkpoints.sharded_checkpoint import read_into
 from ..distributed.ranks import Ranks, local_shard
 from ..optimizers.moving_average import MovingAverage
-from .gradients import norm_of
 
 if TYPE_CHECKING:
     from ..config.options import Train
     from .diffusion import Diffusion
 
-__all__ = ["ParallelModel", "full_tensor"]
+__all__ = ["ParallelModel", "norm_of"]
 
 # Buffers are constants here and need no synchronisation; torch 2.13 renamed the option.
 NAMES = signature(DistributedDataParallel.__init__).parameters
@@ -63,7 +62,6 @@ class ParallelModel:
             message = f"a micro-batch of {size} samples is not divisible by {ranks.size} ranks"
             raise Refused(Problem(message, ("train", "batch_size"), code="misfit"))
         self.micro_batches = [slice(start, start + size) for start in range(0, train.batch_size, size)]
-        self._single = nullcontext(system) if ranks.size == 1 else None
         self._ddp: DistributedDataParallel | None = None
         if self.sharded:
             _shard(system.model, ranks, train.gather)
@@ -79,12 +77,9 @@ class ParallelModel:
         first = micro_batch.start + self.ranks.rank * size
         return slice(first, first + size)
 
-    def accumulation_step(self, last: bool) -> AbstractContextManager[Callable[..., Measured]]:
-        """Return a context of the system's forward; gradients are all-reduced only in the `last` micro-batch."""
-        return self._single or self._distributed_step(last)
-
     @contextmanager
-    def _distributed_step(self, last: bool) -> Iterator[Callable[..., Measured]]:
+    def accumulation_step(self, last: bool) -> Iterator[Callable[..., Measured]]:
+        """Yield the system's forward; gradients are all-reduced only in the `last` micro-batch."""
         if self._ddp is not None:
             with nullcontext() if last else self._ddp.no_sync():
                 yield self._ddp
@@ -97,10 +92,6 @@ class ParallelModel:
         """Return the existing gradients, or their shards on this rank."""
         gradients = [gradient for parameter in parameters if (gradient := parameter.grad) is not None]
         return [local_shard(gradient) for gradient in gradients] if self.sharded else gradients
-
-    def loss_weight(self, weight: Any) -> Any:
-        """Return the divisor of gradients: ranks average gradients where sums are needed."""
-        return weight / self.ranks.size if self.ranks.size > 1 else weight
 
     def gradient_norm(self, gradients: list[Tensor]) -> Float[Tensor, ""]:
         """Return the norm of all gradients, over the shards of all ranks."""
@@ -120,8 +111,8 @@ class ParallelModel:
         """
         if not self.sharded:
             return dict(tensors)
-        gathered = ((name, full_tensor(value)) for name, value in tensors.items())
-        return {name: value.cpu() for name, value in gathered if self.ranks.is_main}
+        full = ((k, v.full_tensor() if hasattr(v, "full_tensor") else v) for k, v in tensors.items())
+        return {name: value.cpu() for name, value in full if self.ranks.is_main}
 
     @torch.no_grad()
     def load(self, path: Path, module: nn.Module) -> None:
@@ -144,20 +135,26 @@ class ParallelModel:
 
     def shard_optimizer_state(self, tensors: Mapping[str, Tensor], parameters: Sequence[Tensor]) -> dict[str, Tensor]:
         """Shard the state of an optimizer, by `parameter.key`, like its parameters."""
-        if not self.sharded:
-            return dict(tensors)
-
-        def shard(name: str, value: Tensor) -> Tensor:
+        sharded = dict(tensors)
+        for name, value in tensors.items() if self.sharded else ():
             number = name.partition(".")[0]
-            like = parameters[int(number)] if number.isdigit() else None
-            return value if like is None or value.shape != like.shape else _distribute(value, like)
+            if number.isdigit() and value.shape == parameters[int(number)].shape:
+                sharded[name] = _distribute(value, parameters[int(number)])
+        return sharded
 
-        return {name: shard(name, value) for name, value in tensors.items()}
+
+FLAT = 2**18
+"""Number of elements up to which gradients on a CPU are concatenated for their norm: two kernels instead of many."""
 
 
-def full_tensor(value: Tensor) -> Tensor:
-    """Return a sharded tensor as a full one. Collective."""
-    return value.full_tensor() if hasattr(value, "full_tensor") else value
+def norm_of(gradients: list[Tensor]) -> Float[Tensor, ""]:
+    """Return the Euclidean norm of all gradients together."""
+    if gradients[0].device.type == "cpu" and sum(map(Tensor.numel, gradients)) <= FLAT:
+        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+    else:
+        flat = torch.stack(torch._foreach_norm(gradients))
+    norm: Tensor = torch.linalg.vector_norm(flat)
+    return norm
 
 
 def _shard(model: nn.Module, ranks: Ranks, precision: str) -> None:
@@ -171,9 +168,8 @@ def _shard(model: nn.Module, ranks: Ranks, precision: str) -> None:
 
     mesh = init_device_mesh(next(model.parameters()).device.type, (ranks.size,))
     half = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
-    policy = half if precision == "bfloat16" else MixedPrecisionPolicy()
     for block in getattr(model, "blocks", ()):
-        fully_shard(block, mesh=mesh, mp_policy=policy)
+        fully_shard(block, mesh=mesh, mp_policy=half if precision == "bfloat16" else MixedPrecisionPolicy())
     fully_shard(model, mesh=mesh)
     if hasattr(model, "trunk"):
         register_fsdp_forward_method(model, "trunk")

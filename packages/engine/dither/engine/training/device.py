@@ -15,15 +15,7 @@ import torch
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.files.cache import cache_folder
 
-__all__ = [
-    "choose_device",
-    "keep_compiled",
-    "keep_freed_memory",
-    "peak_device_memory",
-    "peak_memory",
-    "peak_run_memory",
-    "require_compiler",
-]
+__all__ = ["choose_device", "keep_freed_memory", "peak_device_memory", "peak_memory", "prepare_compiler"]
 
 
 def choose_device(name: str) -> torch.device:
@@ -44,17 +36,13 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def keep_compiled() -> None:
-    """Keep the output of torch.compile in the user's cache folder, for later runs."""
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "compiled"))
-
-
-def require_compiler(device: torch.device) -> None:
-    """Check that a C++ compiler is installed if torch.compile needs one.
+def prepare_compiler(device: torch.device) -> None:
+    """Keep the output of torch.compile in the user's cache folder, for later runs.
 
     Raises:
-        Refused: No compiler was found.
+        Refused: torch.compile needs a C++ compiler for this device, and none was found.
     """
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "compiled"))
     name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
     if device.type == "cpu" and shutil.which(name) is None:
         help = "install one, name it in CXX, or remove train.compile"
@@ -82,23 +70,15 @@ def peak_device_memory() -> int | None:
     return max(map(torch.cuda.max_memory_reserved, devices), default=0) or None
 
 
-def peak_run_memory() -> int:
-    """Return the peak bytes on the GPU if the run uses one, else of this process."""
-    return peak_device_memory() or peak_memory()
-
-
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 """Parameters of glibc: free bytes at the end of the heap that are kept, and most blocks mapped separately."""
 
 
 @cache
 def keep_freed_memory() -> bool:
-    """Have glibc keep freed memory in this process, so that the next step does not wait for zeroed pages again.
+    """Have glibc keep freed memory in this process, which saves page faults: 1 to 3 % of a step on a CPU.
 
-    Saves the page faults of large tensors: 1 to 3 % of a step of the quick experiments on a CPU.
-
-    Returns:
-        Whether the C library supports it.
+    Returns whether the C library supports it.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -5,6 +5,7 @@ Letters: B batch, L length, M features, V vocabulary, D width.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -38,8 +39,10 @@ from ..config.options import Guidance, condition_labels
 from .block_diffusion import BlockDiffusion
 from .randomness import Stream, seed_generators
 
-__all__ = ["Diffusion", "fused_head"]
+__all__ = ["Diffusion", "fused_head", "linear_head"]
 
+Times = Float[Tensor, "B *L"]
+Precision = Literal["float32", "tf32", "bfloat16"]
 SHAPE_CHANGING = ("skip_unrequested", "merge_masked", "drop_padding")
 """Switches of a model that drop positions from a batch, so that the shapes of its blocks vary from step to step."""
 
@@ -68,7 +71,7 @@ class Diffusion(nn.Module):
         model: nn.Module,
         loss: Loss,
         sampler: Sampler,
-        precision: Literal["float32", "tf32", "bfloat16"] = "float32",
+        precision: Precision = "float32",
         bound: bool = False,
         blocks: BlockDiffusion | None = None,
         guidance: Guidance | None = None,
@@ -77,14 +80,12 @@ class Diffusion(nn.Module):
     ) -> None:
         super().__init__()
         self.task, self.process, self.model, self.loss, self.sampler = task, process, model, loss, sampler
-        self.precision: Literal["float32", "tf32", "bfloat16"] = precision
+        self.precision: Precision = precision
         self.bound, self.blocks = bound, blocks
         self.guidance, self.labels, self.metrics = guidance, labels or {}, tuple(metrics)
         self._trunk: Callable[..., Tensor] | None = None
         self._compiled = False
-        self._estimating = (
-            process if isinstance(process, ImportanceSampledProcess) else None
-        )  # the check takes 10 microseconds
+        self._importance = process if isinstance(process, ImportanceSampledProcess) else None  # a check takes 10 us
 
     @classmethod
     def build(cls, experiment: Experiment, catalog: Catalog | None = None, task: Task | None = None) -> Self:
@@ -107,22 +108,19 @@ class Diffusion(nn.Module):
 
     def with_model(self, model: nn.Module) -> Diffusion:
         """Return the same system around another model, such as the average of its weights."""
-        components = self.task, self.process, model, self.loss, self.sampler
-        options = self.precision, self.bound, self.blocks, self.guidance, self.labels
-        return Diffusion(*components, *options, self.metrics).train(model.training)
+        components = self.task, self.process, model, self.loss, self.sampler, self.precision, self.bound, self.blocks
+        return Diffusion(*components, self.guidance, self.labels, self.metrics).train(model.training)
 
-    def forward(self, clean: Clean, t: Float[Tensor, "B *L"] | None = None, noised: Noised | None = None) -> Measured:
+    def forward(self, clean: Clean, t: Times | None = None, noised: Noised | None = None) -> Measured:
         """Clean -> Noised -> Prediction -> Measured; `t` and `noised` are drawn unless given, as by `prepare`."""
         if t is None or noised is None:
             clean, t, noised = self.prepare(clean, t)
-        linear = fused_head(self)
-        if linear is not None:
-            return self.fused_loss(linear, clean, t, noised)
-        return self.loss(self.denoise(requested(noised), t, clean, context=self.context(clean)), noised)
+        if (linear := fused_head(self)) is not None:  # prediction and loss in one kernel
+            return self._fused_loss(linear, clean, t, noised)
+        prediction = self.denoise(_requested(noised), t, clean, context=self.context(clean))
+        return self.loss(prediction, noised)
 
-    def prepare(
-        self, clean: Clean, t: Float[Tensor, "B *L"] | None = None
-    ) -> tuple[Clean, Float[Tensor, "B *L"], Noised]:
+    def prepare(self, clean: Clean, t: Times | None = None) -> tuple[Clean, Times, Noised]:
         """Draw everything random about a batch outside the model: times, noise, and dropped conditions.
 
         The draws cover the whole batch, so results do not depend on how it is split into micro-batches or ranks.
@@ -138,40 +136,26 @@ class Diffusion(nn.Module):
         """Draw training times: one per sample, or per position with one value per block."""
         return self.process.times(n, device) if self.blocks is None else self.blocks.times(self.process, n, device)
 
-    def noise(self, clean: Clean, t: Float[Tensor, "B *L"]) -> tuple[Float[Tensor, "B *L"], Noised]:
+    def noise(self, clean: Clean, t: Times) -> tuple[Times, Noised]:
         """Return the times that the model receives and the noised batch; `t` as `times` draws it."""
         if self.blocks is not None:
             return self.blocks.noise(self.process, clean, t)
-        if self._estimating is not None and t.ndim == 1:
-            return self._estimating.estimate(clean, t)
+        if self._importance is not None and t.ndim == 1:
+            return self._importance.estimate(clean, t)
         return t, self.process.corrupt(clean, t)
 
-    def denoise(
-        self,
-        state: State,
-        t: Float[Tensor, "B *L"],
-        clean: Clean,
-        cache: Any = None,
-        context: Context | None = None,
-    ) -> Any:
+    def denoise(self, state: State, t: Times, clean: Clean, cache: Any = None, context: Context | None = None) -> Any:
         """State and time -> prediction, in float32 outside the model. Of `clean`, only valid and cond are used."""
         return self.process.read(self.raw(state, t, clean, cache, context), state, self.process.schedule(t))
 
-    def raw(
-        self,
-        state: State,
-        t: Float[Tensor, "B *L"],
-        clean: Clean,
-        cache: Any = None,
-        context: Context | None = None,
-    ) -> Any:
+    def raw(self, state: State, t: Times, clean: Clean, cache: Any = None, context: Context | None = None) -> Any:
         """Return the model output in float32: raw values `B L V`, or the distribution that its head defines."""
         head = getattr(self.model, "head", None)
-        distribution = head if isinstance(head, DistributionHead) else None
-        call: Callable[..., Tensor] = self.model if distribution is None else self.trunk
-        raw = self._call(call, state, t, clean, context, cache=cache)
-        raw = raw.float() if self.precision == "bfloat16" else raw
-        return raw if distribution is None else distribution.distribution(raw)
+        if isinstance(head, DistributionHead):
+            h = self.call(self.trunk, state, t, clean, context, cache)
+            return head.distribution(h.float() if self.precision == "bfloat16" else h)
+        raw = self.call(self.model, state, t, clean, context, cache)
+        return raw.float() if self.precision == "bfloat16" else raw
 
     def context(self, clean: Clean) -> Context | None:
         """Return the clean sample at t = 0, to which blocks attend; None without block diffusion."""
@@ -179,9 +163,9 @@ class Diffusion(nn.Module):
             return None
         return Context(State.of(clean.x0), self.process.level(torch.zeros(len(clean.x0), device=clean.x0.device)))
 
-    def fused_loss(self, linear: nn.Linear, clean: Clean, t: Float[Tensor, "B *L"], noised: Noised) -> Measured:
+    def _fused_loss(self, linear: nn.Linear, clean: Clean, t: Times, noised: Noised) -> Measured:
         """Return the loss with head and loss in one kernel, so that logits `B L V` are never held as a whole."""
-        h = self._call(self.trunk, requested(noised), t, clean, self.context(clean))
+        h = self.call(self.trunk, _requested(noised), t, clean, self.context(clean))
         half = self.precision == "bfloat16"
         return cast(FusedLoss, self.loss).fused(h, linear, self.process, noised, t, half=half)
 
@@ -202,10 +186,8 @@ class Diffusion(nn.Module):
     def like(self, n: int, seed: int) -> Clean:
         """Return the task's start of `n` samples, with the requested condition labels."""
         like = self.task.like(n, seed)
-        labels = {
-            name: like.valid.new_full((len(like.valid),), label, dtype=torch.int64)
-            for name, label in self.labels.items()
-        }
+        shape = (len(like.valid),)
+        labels = {k: like.valid.new_full(shape, label, dtype=torch.int64) for k, label in self.labels.items()}
         return replace(like, cond=like.cond | labels) if labels else like
 
     @property
@@ -213,20 +195,21 @@ class Diffusion(nn.Module):
         """The model without its head, compiled if training compiles it separately."""
         return self._trunk or cast(Denoiser, self.model).trunk
 
-    def _call(
+    def call(
         self,
-        call: Callable[..., Tensor],
+        model: Callable[..., Tensor],
         state: State,
-        t: Float[Tensor, "B *L"],
+        t: Times,
         clean: Clean,
-        context: Context | None,
+        context: Context | None = None,
+        cache: Any = None,
         **options: Any,
     ) -> Tensor:
-        """Call the model or its trunk under autocast."""
-        if context is not None:
-            options["context"] = context
+        """Call the model, or its trunk, under autocast."""
+        options |= {} if cache is None else {"cache": cache}
+        options |= {} if context is None else {"context": context}
         with self.autocast(state):
-            return call(state, self.process.level(t), clean.valid, clean.cond, **options)
+            return model(state, self.process.level(t), clean.valid, clean.cond, **options)
 
     def autocast(self, state: State) -> AbstractContextManager[Any]:
         """Return the context in which the model runs."""
@@ -265,34 +248,37 @@ class Diffusion(nn.Module):
         return torch.compiler.set_stance("force_eager") if self._compiled else nullcontext()
 
     def parameter_counts(self) -> dict[str, int]:
-        """Number of parameters by submodule, shared ones counted once; those of the model itself are "own"."""
-        seen: set[int] = set()
-
-        def count(module: nn.Module, recurse: bool) -> int:
-            new = {id(p): p.numel() for p in module.parameters(recurse) if id(p) not in seen}
-            seen.update(new)
-            return sum(new.values())
-
-        counts = {"own": count(self.model, False)}
-        counts |= {name: count(child, True) for name, child in self.model.named_children()}
-        return {name: number for name, number in counts.items() if number}
+        """Return the parameters of each submodule, shared ones counted once; those of the model itself are "own"."""
+        counts: Counter[str] = Counter()
+        for name, parameter in self.model.named_parameters():
+            child, _, inner = name.partition(".")
+            counts[child if inner else "own"] += parameter.numel()
+        return dict(counts)
 
 
-def requested(noised: Noised) -> State:
+def _requested(noised: Noised) -> State:
     """Return the state, marked with the positions whose prediction the loss uses; the model may skip the others."""
     mask = noised.target_mask
     return replace(noised.state, requested=mask.flatten(2).any(2) if mask.ndim > 2 else mask)
 
 
+def linear_head(system: Diffusion) -> nn.Linear | None:
+    """Return the linear map that is the head of a model over a single token field; None for any other head."""
+    space, linear = system.process.space, getattr(getattr(system.model, "head", None), "linear", None)
+    single = isinstance(space, TokenSpace) and len(space.fields) == 1
+    return linear if single and isinstance(linear, nn.Linear) else None
+
+
 def fused_head(system: Diffusion) -> nn.Linear | None:
     """Return the linear map in the head of a model if its loss can be fused with it.
 
-    None for a loss without a fused form, several fields, a small vocabulary, a head that is not one linear map, and
-    FSDP, which gathers weights only inside the model.
+    None for a loss without a fused form, a small vocabulary, and FSDP, which gathers weights only inside the model.
     """
-    space, linear = system.process.space, getattr(getattr(system.model, "head", None), "linear", None)
-    if not isinstance(space, TokenSpace) or len(space.fields) > 1 or space.vocab < FUSED_FROM:
-        return None
-    if not isinstance(system.loss, FusedLoss) or not isinstance(linear, nn.Linear):
+    linear = linear_head(system)
+    if (
+        linear is None
+        or cast(TokenSpace, system.process.space).vocab < FUSED_FROM
+        or not isinstance(system.loss, FusedLoss)
+    ):
         return None
     return None if hasattr(linear.weight, "full_tensor") or hasattr(system.model, "unshard") else linear

@@ -20,18 +20,6 @@ __all__ = ["differences", "environment", "git_state"]
 
 VARIABLES = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "CUBLAS_WORKSPACE_CONFIG")
 """Environment variables that select kernels."""
-DECIDES_BITS = (
-    "python",
-    "torch",
-    "numpy",
-    "threads",
-    "device",
-    "processor",
-    "cpu_capability",
-    "optimizer",
-    "switches",
-    "ranks",
-)
 
 
 def environment(device: torch.device, optimizer: Optimizer | None = None, ranks: Ranks = SINGLE_RANK) -> dict[str, Any]:
@@ -71,23 +59,23 @@ def _switches() -> str:
     """Return torch settings that differ from the defaults and select other kernels."""
     attention: Any = torch.backends.cuda
     state = {
-        "mkldnn": torch.backends.mkldnn.enabled,
-        "cudnn": torch.backends.cudnn.enabled,
-        "flash attention": attention.flash_sdp_enabled(),
-        "memory-efficient attention": attention.mem_efficient_sdp_enabled(),
-        "mathematical attention": attention.math_sdp_enabled(),
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "cudnn.benchmark": torch.backends.cudnn.benchmark,
+        **{f"{name}={os.environ[name]}": True for name in VARIABLES if name in os.environ},
+        "no mkldnn": not torch.backends.mkldnn.enabled,
+        "no cudnn": not torch.backends.cudnn.enabled,
+        "no flash attention": not attention.flash_sdp_enabled(),
+        "no memory-efficient attention": not attention.mem_efficient_sdp_enabled(),
+        "no mathematical attention": not attention.math_sdp_enabled(),
+        f"matrix products of {torch.get_float32_matmul_precision()} precision": True,
     }
-    off = [f"no {name}" for name, on in state.items() if not on]
-    on = ["deterministic algorithms"] * torch.are_deterministic_algorithms_enabled()
-    on += ["cudnn.benchmark"] * torch.backends.cudnn.benchmark
-    on += [f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ]
-    return ", ".join([*on, *off, f"matrix products of {torch.get_float32_matmul_precision()} precision"])
+    return ", ".join(name for name, on in state.items() if on)
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return the recorded values that changed, among those that determine results to the last bit."""
-    changed = [key for key in DECIDES_BITS if before.get(key) not in (None, now.get(key))]
-    return [f"{key}: {before[key]} -> {now.get(key)}" for key in changed]
+    changed = [key for key in now if key != "platform" and before.get(key) not in (None, now[key])]
+    return [f"{key}: {before[key]} -> {now[key]}" for key in changed]
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ Letters: B batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from jaxtyping import Float64
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.flow.protocols import Metrics, PredictionMetric, SampledMetrics, Split, TimelessProcess
-from dither.registry.flow.records import Clean, Measured
+from dither.registry.flow.records import Clean, Measured, Noised
 
 from .diffusion import Diffusion
 from .randomness import Stream, seed_generators
@@ -50,39 +50,56 @@ def evaluate(
         "loss", the weighted mean over positions, and the metrics with their 95 % intervals; {} for an empty split,
         and None if stopped.
     """
-    task, device = system.task, next(system.model.parameters()).device
-    if not (count := min(samples, task.size(split))):
+    if not (count := min(samples, system.task.size(split))):
         return {}
-    accumulators, intervals, was_training = _accumulators(system), Intervals(count), system.training
+    extra = [metric.metrics() for metric in system.metrics if isinstance(metric, PredictionMetric)]
+    accumulators, intervals, was_training = [system.task.metrics(), *extra], Intervals(count), system.training
     total = weight = 0.0
     system.eval()
     try:
-        for repeat in range(repeats):
-            seed_generators(device, Stream.EVALUATION, seed, repeat)
-            times = _times(system, count)
-            for start in range(0, count, batch_size):
-                if stopped():
-                    return None
-                rows = range(start, min(start + batch_size, count))
-                clean = task.batch(split, rows).to(device)
-                seed_generators(device, Stream.EVALUATION, seed, repeat, start)
-                t, noised = system.noise(clean, times[start : start + batch_size].to(device))
-                prediction = system.denoise(noised.state, t, clean, context=system.context(clean))
-                measured = system.loss(prediction, noised)
-                total, weight = total + measured.total().item(), weight + measured.weights.sum().item()
-                bound = system.bounded(clean, measured)
-                for metrics in accumulators:
-                    metrics.update(clean, noised, prediction, bound)
-                    intervals.update(rows, metrics, clean, bound)
+        for rows, clean, t, noised in _batches(system, count, batch_size, repeats, seed, split):
+            if stopped():
+                return None
+            prediction = system.denoise(noised.state, t, clean, context=system.context(clean))
+            measured = system.loss(prediction, noised)
+            total, weight = total + measured.total().item(), weight + measured.weights.sum().item()
+            bound = system.bounded(clean, measured)
+            for metrics in accumulators:
+                metrics.update(clean, noised, prediction, bound)
+                intervals.update(rows, metrics, clean, bound)
     finally:
         system.train(was_training)
     first, *others = (metrics.compute() for metrics in accumulators)
     return merge_metrics({"loss": total / weight if weight else math.nan, **first}, *others, intervals.compute())
 
 
-def _accumulators(system: Diffusion) -> list[Metrics]:
-    extra = [metric.metrics() for metric in system.metrics if isinstance(metric, PredictionMetric)]
-    return [system.task.metrics(), *extra]
+def _batches(
+    system: Diffusion, count: int, batch_size: int, repeats: int, seed: int, split: Split
+) -> Iterator[tuple[range, Clean, Tensor, Noised]]:
+    """Yield rows, samples, times and noised samples of an evaluation."""
+    device, process = next(system.model.parameters()).device, system.process
+    for repeat in range(repeats):
+        seed_generators(device, Stream.EVALUATION, seed, repeat)
+        if isinstance(process, TimelessProcess) and process.fixed_time is not None:
+            times = torch.full((count,), process.fixed_time)
+        else:
+            times = system.times(count)[torch.randperm(count)]
+        for start in range(0, count, batch_size):
+            rows = range(start, min(start + batch_size, count))
+            clean = system.task.batch(split, rows).to(device)
+            seed_generators(device, Stream.EVALUATION, seed, repeat, start)
+            t, noised = system.noise(clean, times[start : rows.stop].to(device))
+            yield rows, clean, t, noised
+
+
+@torch.no_grad()
+def has_targets(system: Diffusion, samples: int, batch_size: int, seed: int = 0, split: Split = "valid") -> bool:
+    """Return whether any position of an evaluation has a target, given the noise of `evaluate`.
+
+    Usually the first batch decides.
+    """
+    count = min(samples, system.task.size(split))
+    return any(bool(noised.target_mask.any()) for *_, noised in _batches(system, count, batch_size, 1, seed, split))
 
 
 def merge_metrics(*tables: Mapping[str, float]) -> dict[str, float]:
@@ -98,33 +115,6 @@ def merge_metrics(*tables: Mapping[str, float]) -> dict[str, float]:
             raise Refused(Problem(message, ("evaluate", "metrics"), code="duplicate"))
         merged |= table
     return merged
-
-
-@torch.no_grad()
-def has_targets(system: Diffusion, samples: int, batch_size: int, seed: int = 0, split: Split = "valid") -> bool:
-    """Return whether any position of an evaluation has a target, given the noise of `evaluate`.
-
-    Usually the first batch decides.
-    """
-    task, device = system.task, next(system.model.parameters()).device
-    count = min(samples, task.size(split))
-    seed_generators(device, Stream.EVALUATION, seed, 0)
-    times = _times(system, count)
-    for start in range(0, count, batch_size):
-        clean = task.batch(split, range(start, min(start + batch_size, count))).to(device)
-        seed_generators(device, Stream.EVALUATION, seed, 0, start)
-        _, noised = system.noise(clean, times[start : start + batch_size].to(device))
-        if noised.target_mask.any():
-            return True
-    return False
-
-
-def _times(system: Diffusion, count: int) -> Tensor:
-    """Draw `count` times; a process without times has one constant."""
-    process = system.process
-    if isinstance(process, TimelessProcess) and process.fixed_time is not None:
-        return torch.full((count,), process.fixed_time)
-    return system.times(count)[torch.randperm(count)]
 
 
 NORMAL_95 = 1.959963984540054

@@ -1,6 +1,6 @@
-"""LoRA (Hu et al., 2022): low-rank updates of frozen matrices, W + alpha / rank B A.
+"""Which weights are trained: all, some, or low-rank updates W + alpha / rank B A of frozen matrices (LoRA).
 
-B is 0 at first, so that the model starts unchanged. In a checkpoint, a matrix `x.weight` is stored as
+Hu et al., 2022. B is 0 at first, so that the model starts unchanged. In a checkpoint, a matrix `x.weight` is stored as
 `x.parametrizations.weight.original`, and `.0.A`, `.0.B` and `.0.scale` there; `merged` adds them up.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -24,25 +24,18 @@ from dither.registry.config.errors import Problem, Refused, nearest
 
 from ..checkpoints.checkpoint import load_weights
 from ..checkpoints.sharded_checkpoint import read_tensors, readable
-from ..config.options import matches_module
+from ..config.options import LoRA, Train, matches_module
 from ..files.resource_errors import disk_errors
 from .randomness import Stream, mix_seed
 
-__all__ = ["LowRank", "add_lora", "load_merged", "merged", "write_merged"]
+__all__ = ["LowRank", "add_lora", "freeze", "load_merged", "merged", "select_trained", "write_merged"]
 
 INFIX = ".parametrizations.weight."
 """Infix of the names of tensors that make up an adapted matrix."""
 
 
 class LowRank(nn.Module):
-    """The low-rank update of a matrix. Letters: O rows, I columns, R rank.
-
-    Args:
-        weight: The matrix.
-        rank: R.
-        alpha: Scale of the update times the rank.
-        generator: CPU generator of the initial A.
-    """
+    """The low-rank update of a matrix; the generator of the initial A is on the CPU. O rows, I columns, R rank."""
 
     def __init__(self, weight: Float[Tensor, "O I"], rank: int, alpha: float, generator: torch.Generator) -> None:
         super().__init__()
@@ -65,76 +58,83 @@ def _adapted(
     return weight + scale * (b @ a)
 
 
-def add_lora(
-    model: nn.Module, rank: int, alpha: float, on: Sequence[str], whole: Sequence[str] = (), seed: int = 0
-) -> list[str]:
-    """Add low-rank updates to matrices of a model, and freeze everything else.
+def select_trained(model: nn.Module, train: Train, seed: int = 0) -> list[str]:
+    """Freeze the weights of a model as `train.freeze` says, or add low-rank updates as `train.lora` says.
 
     Args:
         model: On its device already.
-        rank: Rank of each update.
-        alpha: Scale of the updates times the rank.
-        on: Names of matrices or of modules that contain them, such as "attention" or "blocks.0.*".
-        whole: Names of weights that are trained in full, such as "head.*".
-        seed: Seed of A, independent of the device.
+        train: The options.
+        seed: Seed of the initial updates, independent of the device.
 
     Returns:
-        The names of the adapted matrices.
+        The names of the frozen weights, or those of the matrices with updates.
 
     Raises:
-        Refused: A name matches nothing, or a matrix that the model also uses under another name.
+        Refused: A name matches nothing, no weight is left to train, or a matrix that the model also uses under another
+            name is to be updated.
     """
+    return freeze(model, train.freeze) if train.lora is None else add_lora(model, train.lora, seed)
+
+
+def freeze(model: nn.Module, patterns: Sequence[str]) -> list[str]:
+    """Freeze the weights whose names match a pattern, such as "embedding.*"; return the names."""
+    parameters = dict(model.named_parameters())
+    frozen = [name for name in parameters if any(fnmatchcase(name, pattern) for pattern in patterns)]
+    problems = [*_unmatched(patterns, list(parameters), "weight", ("train", "freeze"))]
+    if len(frozen) == len(parameters):
+        problems.append(Problem("all weights are frozen", ("train", "freeze"), code="misfit"))
+    if problems:
+        raise Refused(problems)
+    for name in frozen:
+        parameters[name].requires_grad_(False)
+    return frozen
+
+
+def add_lora(model: nn.Module, options: LoRA, seed: int = 0) -> list[str]:
+    """Add low-rank updates to matrices of a model, and freeze everything else; return the names of the matrices."""
     weights = dict(model.named_parameters())
-    trained = {name for name in weights if any(fnmatchcase(name, pattern) for pattern in whole)}
+    trained = {name for name in weights if any(fnmatchcase(name, pattern) for pattern in options.whole)}
     matrices = {
         name: module
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear | nn.Embedding) and f"{name}.weight" not in trained
     }
-    chosen = {name: module for name, module in matrices.items() if any(matches_module(name, pattern) for pattern in on)}
-    problems = [*_unknown_modules(on, list(matrices)), *_unknown_weights(whole, list(weights))]
-    problems += _tied(model, list(chosen))
+    chosen = [name for name in matrices if any(matches_module(name, pattern) for pattern in options.on)]
+    place, what = ("train", "lora"), "matrix and no module that contains one"
+    parts = [part for name in matrices for part in name.split(".") if not part.isdigit()]
+    problems = [*_unmatched(options.on, list(matrices), what, (*place, "on"), parts, matches_module)]
+    problems += _unmatched(options.whole, list(weights), "weight", (*place, "whole"))
+    tied: dict[int, list[str]] = {}
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        tied.setdefault(id(weight), []).append(name)
+    for group in tied.values():  # the update would not reach the matrix under its other name
+        if len(group) > 1 and any(f"{name}.weight" in group for name in chosen):
+            problems.append(Problem(f"{' and '.join(group)} are the same matrix", (*place, "on"), code="misfit"))
     if problems:
         raise Refused(problems)
     generator = torch.Generator().manual_seed(mix_seed(Stream.LORA, seed))
     for name, weight in weights.items():
         weight.requires_grad_(name in trained)
-    for module in chosen.values():
-        parametrize.register_parametrization(module, "weight", LowRank(module.weight, rank, alpha, generator))
+    for module in map(matrices.__getitem__, chosen):
+        update = LowRank(module.weight, options.rank, options.alpha, generator)
+        parametrize.register_parametrization(module, "weight", update)
     return [f"{name}.weight" for name in chosen]
 
 
-def _unknown_modules(on: Sequence[str], names: list[str]) -> list[Problem]:
-    known = list(dict.fromkeys([*(part for name in names for part in name.split(".") if not part.isdigit()), *names]))
-    problems = []
-    for number, pattern in enumerate(on):
-        if not any(matches_module(name, pattern) for name in names):
-            close = nearest(pattern, known)
-            hint = f'did you mean "{close}"?' if close else f"matrices are called {', '.join(names)}"
-            what = f'"{pattern}" matches no matrix and no module that contains one'
-            problems.append(Problem(what, ("train", "lora", "on", number), help=hint, code="unknown-value"))
-    return problems
-
-
-def _unknown_weights(whole: Sequence[str], names: list[str]) -> list[Problem]:
-    problems = []
-    for number, pattern in enumerate(whole):
-        if not any(fnmatchcase(name, pattern) for name in names):
-            close = nearest(pattern, names)
-            hint = f'did you mean "{close}"?' if close else f"weights are called {', '.join(names)}"
-            path = ("train", "lora", "whole", number)
-            problems.append(Problem(f'"{pattern}" matches no weight', path, help=hint, code="unknown-value"))
-    return problems
-
-
-def _tied(model: nn.Module, chosen: list[str]) -> list[Problem]:
-    """Return matrices that the model also uses under another name, which the update would not reach."""
-    names: dict[int, list[str]] = {}
-    for name, weight in model.named_parameters(remove_duplicate=False):
-        names.setdefault(id(weight), []).append(name)
-    tied = [group for group in names.values() if len(group) > 1 and any(f"{name}.weight" in group for name in chosen)]
-    path = ("train", "lora", "on")
-    return [Problem(f"{' and '.join(group)} are the same matrix", path, code="misfit") for group in tied]
+def _unmatched(
+    patterns: Sequence[str],
+    names: list[str],
+    kind: str,
+    path: tuple[str, ...],
+    others: Sequence[str] = (),
+    matches: Callable[[str, str], bool] = fnmatchcase,
+) -> Iterator[Problem]:
+    """Yield patterns that match none of the names; `others` are further names to suggest."""
+    for number, pattern in enumerate(patterns):
+        if not any(matches(name, pattern) for name in names):
+            close = nearest(pattern, dict.fromkeys([*others, *names]))
+            hint = f'did you mean "{close}"?' if close else f"the names are {', '.join(names)}"
+            yield Problem(f'"{pattern}" matches no {kind}', (*path, number), help=hint, code="unknown-value")
 
 
 def merged(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

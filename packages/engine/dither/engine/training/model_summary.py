@@ -1,12 +1,13 @@
-"""Model summary: parameters, shapes and FLOPs, computed on the meta device without allocating weights.
+"""Parameters, memory, shapes and FLOPs of a model, computed on torch's meta device without allocating weights.
 
+Activations depend on kernels and are not counted in memory: where they do not fit, the run stops with exit code 5.
 Letters: B batch.
 """
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,18 +15,122 @@ from pathlib import Path as FilePath
 from typing import Any
 
 import torch
-from jaxtyping import Shaped
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.utils.flop_counter import FlopCounterMode
 
-from dither.registry.config.errors import Refused
+from dither.registry.config.errors import Problem, Refused
 from dither.registry.flow.records import State
-from dither.registry.flow.spaces import FeatureSpace, Space
+from dither.registry.flow.spaces import FeatureSpace
 from dither.registry.spec.base import Spec
 
+from ..config.component_errors import annotate_build_errors
 from ..config.experiment import Experiment
+from ..config.machine_memory import size, total_memory
+from .device import choose_device
+from .lora import select_trained
 
-__all__ = ["ModelSummary", "Row", "summarize_model"]
+__all__ = ["ModelSummary", "Row", "build_on_meta", "memory_needs", "require_memory", "summarize_model"]
+
+ADAM_STATES = 2
+"""Tensors per parameter assumed for an optimizer that cannot take a step on the meta device."""
+MAX_TENSORS = 100_000
+"""Parameters that a model may have; to build more takes minutes even without memory."""
+
+
+def require_memory(experiment: Experiment, shards: int = 1, room: int | None = None) -> None:
+    """Refuse an experiment whose weights, gradients, optimizer state and EMA exceed the memory of its device.
+
+    Args:
+        experiment: A valid experiment.
+        shards: Number of ranks among which all of them are sharded.
+        room: Bytes of memory; by default those of the device of the experiment.
+
+    Raises:
+        Refused: With code `out-of-memory`, listing the bytes by purpose.
+    """
+    if room is None:
+        device = choose_device(experiment.train.device)
+        room = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else total_memory()
+    try:
+        model = build_on_meta(experiment, room * shards)
+    except Refused:
+        raise
+    except Exception:  # not every third party's model can be built on the meta device
+        return
+    needs = memory_needs(experiment, model)
+    total = sum(needs.values()) // shards
+    if total > room:
+        terms = ", ".join(f"{name} {size(count // shards)}" for name, count in needs.items())
+        raise _refusal(f"training needs at least {size(total)}, this device has {size(room)}: {terms}")
+
+
+def memory_needs(experiment: Experiment, model: nn.Module) -> dict[str, int]:
+    """Return the bytes of weights, gradients, optimizer state and EMA of one process.
+
+    Args:
+        experiment: A valid experiment.
+        model: Its model on the meta device, to which `train.freeze` or `train.lora` is applied.
+
+    Raises:
+        Refused: `train.freeze` or `train.lora` names no weight of the model.
+    """
+    select_trained(model, experiment.train)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    weights, gradients = _bytes((*model.parameters(), *model.buffers())), _bytes(trained)
+    try:
+        optimizer = experiment.train.optimizer.build(model)
+        for parameter in trained:
+            parameter.grad = torch.empty_like(parameter)
+        optimizer.step()
+        states = (state for inner in getattr(optimizer, "parts", (optimizer,)) for state in inner.state.values())
+        state = _bytes(value for state in states for value in state.values() if isinstance(value, Tensor))
+    except Exception:  # a kernel of a third party's optimizer may not support the meta device
+        state = ADAM_STATES * gradients
+    needs = {"weights": weights, "gradients": gradients, "optimizer state": state}
+    return needs | ({"EMA": weights} if experiment.train.ema else {})
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum({id(tensor): tensor.nbytes for tensor in tensors}.values())
+
+
+def build_on_meta(experiment: Experiment, limit: int | None = None) -> nn.Module:
+    """Return the model of an experiment on the meta device, without memory for its weights.
+
+    It is refused as soon as its parameters exceed a number of bytes; to build all of it could take hours.
+
+    Raises:
+        Refused: The weights exceed `limit` bytes, by default the memory of the machine.
+    """
+    space = experiment.process.facts(experiment.task.space()).space
+    limit = total_memory() if limit is None else limit
+    seen, total = set[int](), 0
+
+    def count(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        nonlocal total
+        if parameter is not None and id(parameter) not in seen:  # a tied weight is registered twice
+            seen.add(id(parameter))
+            total += parameter.nbytes
+        if total > limit:
+            raise _refusal(f"the weights need more than {size(total)}, this device has {size(limit)}")
+        if len(seen) > MAX_TENSORS:
+            raise _refusal(f"the model has more than {MAX_TENSORS:,} parameter tensors")
+
+    handle = register_module_parameter_registration_hook(count)
+    try:
+        with annotate_build_errors(), torch.device("meta"):
+            return experiment.model.build(space)
+    except RuntimeError as error:
+        if "overflow" not in str(error):
+            raise
+        raise _refusal(f"a weight is too large for torch: {error}") from None
+    finally:
+        handle.remove()
+
+
+def _refusal(message: str) -> Refused:
+    return Refused(Problem(message, ("model",), help="lower the width or depth of the model", code="out-of-memory"))
 
 
 @dataclass(frozen=True)
@@ -43,20 +148,15 @@ class Row:
     name: str
     part: str
     parameters: int
-    flops: int = 0
-    output: tuple[int, ...] = ()
+    flops: int
+    output: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class ModelSummary:
-    """Size and cost of a model.
+    """Size and cost of a model: its parameters, FLOPs of the forward pass and of a training step, and output shape.
 
-    Attributes:
-        parameters: Of the whole model, shared ones counted once.
-        forward: Floating-point operations of the forward pass of one batch; multiply-add counts as two.
-        step: The same of a training step, forward and backward.
-        output: Shape of the model output.
-        rows: Module by module.
+    Shared parameters are counted once. A multiply-add counts as two operations.
     """
 
     parameters: int
@@ -70,30 +170,40 @@ def summarize_model(experiment: Experiment) -> ModelSummary:
     """Build the model on the meta device and run one forward and backward pass.
 
     Raises:
-        Refused: A component fails; names it, with its message and the line of its code.
+        Refused: The model is too large, or a component fails; names it, with its message and the line of its code.
     """
-    space = experiment.process.facts(experiment.task.space()).space
-    with _attributed({}, "built"), torch.device("meta"):
-        model = experiment.model.build(space).train()
+    space, train = experiment.process.facts(experiment.task.space()).space, experiment.train
+    with _attributed({}, "built"):
+        model = build_on_meta(experiment).train()
     parts = list(_parts(model, experiment.model))
-    batch = experiment.train.batch_size // experiment.train.accumulate
-    names = {id(module): spec for _, inner, spec in parts for module in (inner, *inner.children())}
-    counter = FlopCounterMode(display=False)
-    recorder = _Recorder(counter, [module for _, inner, _ in parts for module in _modules(inner)])
-    with _attributed(names | {id(model): experiment.model}, "run on a batch"), torch.device("meta"), counter:
-        out = model(
-            _state(space, batch),
-            torch.zeros(batch),
-            torch.ones(batch, space.length, dtype=torch.bool),
-            _Conditions(experiment, batch),
-        )
-        forward = counter.get_total_flops()
+    specs = {id(module): spec for _, inner, spec in parts for module in (inner, *inner.children())}
+    outputs: dict[nn.Module, tuple[int, ...]] = {}
+
+    def record(module: nn.Module, arguments: Any, out: Any) -> None:
+        first = out[0] if isinstance(out, tuple) else out
+        outputs[module] = tuple(first.shape) if isinstance(first, Tensor) else ()
+
+    for _, inner, _ in parts:
+        for module in _modules(inner):
+            module.register_forward_hook(record)
+    batch, counter = train.batch_size // train.accumulate, FlopCounterMode(display=False)
+    with _attributed(specs | {id(model): experiment.model}, "run on a batch"), torch.device("meta"), counter:
+        shape = (batch, space.length)
+        x = torch.zeros(shape, dtype=torch.long)
+        if isinstance(space, FeatureSpace):
+            x = torch.zeros(*shape, space.width)
+        valid = torch.ones(shape, dtype=torch.bool)
+        out = model(State.of(x), torch.zeros(batch), valid, _Conditions(experiment, batch))
+        forward = {name: sum(counts.values()) for name, counts in counter.get_flop_counts().items()}
         out.sum().backward()
-    rows = [
-        recorder.row(name, inner, "" if spec is None else f'{spec.kind} "{spec.name}"') for name, inner, spec in parts
-    ]
-    step = counter.get_total_flops() * experiment.train.accumulate
-    return ModelSummary(_count(model), forward * experiment.train.accumulate, step, tuple(out.shape), tuple(rows))
+    rows = []
+    for name, inner, spec in parts:
+        paths = [f"{name}.{i}" for i in range(len(inner))] if isinstance(inner, nn.ModuleList) else [name]
+        flops = sum(forward.get(f"{type(model).__name__}.{path}", 0) for path in paths)
+        last = outputs.get(_modules(inner)[-1], ()) if _modules(inner) else ()
+        rows.append(Row(name, "" if spec is None else f'{spec.kind} "{spec.name}"', _count(inner), flops, last))
+    step, whole = counter.get_total_flops() * train.accumulate, forward["Global"] * train.accumulate
+    return ModelSummary(_count(model), whole, step, tuple(out.shape), tuple(rows))
 
 
 def _parts(model: nn.Module, spec: Spec, prefix: str = "") -> Iterator[tuple[str, nn.Module, Spec | None]]:
@@ -115,38 +225,6 @@ def _count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def _state(space: Space, batch: int) -> State:
-    shape = (batch, space.length)
-    if isinstance(space, FeatureSpace):
-        return State.of(torch.zeros(*shape, space.width))
-    return State.of(torch.zeros(*shape, dtype=torch.long))
-
-
-class _Recorder:
-    """Records FLOPs and output shapes of modules in forward hooks."""
-
-    def __init__(self, counter: FlopCounterMode, modules: list[nn.Module]) -> None:
-        self.counter = counter
-        self.flops: dict[nn.Module, int] = {}
-        self.outputs: dict[nn.Module, tuple[int, ...]] = {}
-        for module in modules:
-            module.register_forward_pre_hook(self._enter)
-            module.register_forward_hook(self._leave)
-
-    def _enter(self, module: nn.Module, args: Any) -> None:
-        self.flops[module] = self.flops.get(module, 0) - self.counter.get_total_flops()
-
-    def _leave(self, module: nn.Module, args: Any, out: Any) -> None:
-        self.flops[module] += self.counter.get_total_flops()
-        first = out[0] if isinstance(out, tuple) else out
-        self.outputs[module] = tuple(first.shape) if isinstance(first, Tensor) else ()
-
-    def row(self, name: str, module: nn.Module, part: str) -> Row:
-        inner = _modules(module)
-        flops = sum(self.flops.get(child, 0) for child in inner)
-        return Row(name, part, _count(module), flops, self.outputs.get(inner[-1], ()) if inner else ())
-
-
 class _Conditions(Mapping[str, Tensor]):
     """Conditions on the meta device with the shapes of a real batch; data are read only if a component uses them."""
 
@@ -157,10 +235,7 @@ class _Conditions(Mapping[str, Tensor]):
     def _real(self) -> dict[str, Tensor]:
         with torch.device("cpu"):
             cond = self.experiment.task.build().batch("train", range(1)).cond
-        return {name: self._like(value) for name, value in cond.items()}
-
-    def _like(self, value: Shaped[Tensor, "1 ..."]) -> Tensor:
-        return torch.zeros(self.batch, *value.shape[1:], dtype=value.dtype, device="meta")
+        return {k: v.new_zeros((self.batch, *v.shape[1:]), device="meta") for k, v in cond.items()}
 
     def __getitem__(self, name: str) -> Tensor:
         return self._real[name]

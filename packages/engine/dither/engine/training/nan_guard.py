@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -73,20 +74,15 @@ class FiniteGuard:
     the device through `found_inf`, as `GradScaler` does, until `check` is called. Optimizers without `found_inf`
     synchronise.
 
-    Args:
-        optimizer: Makes the updates.
-        device: Of the weights.
-        deferred: Cancel updates on the device; by default where device and optimizer allow it.
-
     Attributes:
+        deferred: Cancel updates on the device; by default where device and optimizer allow it.
         metrics: Loss times weight, weight and gradient norm of the newest step, if deferred.
     """
 
     def __init__(self, optimizer: Optimizer, device: torch.device, deferred: bool | None = None) -> None:
         supported = bool(getattr(optimizer, "_step_supports_amp_scaling", False))
         self.deferred = supported and device.type != "cpu" if deferred is None else deferred
-        self.optimizer = optimizer
-        self.first = 0
+        self.optimizer, self.first = optimizer, 0
         self.alive = torch.ones((), device=device)
         self.good = torch.zeros((), dtype=torch.int64, device=device)
         self.metrics = self.last = torch.zeros(3, device=device)
@@ -124,22 +120,21 @@ class FiniteGuard:
             raise NonFinite(self.first + int(self.good), total / weight, norm)
 
 
+@dataclass
 class Skips:
     """Counts steps that are skipped because their loss or gradient is NaN or inf.
 
-    Args:
-        limit: Most skipped steps in a row; 0 to skip none.
-
     Attributes:
-        counted: Skipped steps since `pop`.
+        limit: Most skipped steps in a row; 0 to skip none.
+        counted: Skipped steps since metrics were last taken.
         in_row: Skipped steps since the last good one.
         on_skip: Called with a message for each.
     """
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.counted = self.in_row = 0
-        self.on_skip: Callable[[str], object] = lambda message: None
+    limit: int
+    counted: int = 0
+    in_row: int = 0
+    on_skip: Callable[[str], object] = lambda message: None
 
     def allow(self, error: NonFinite) -> bool:
         """Return whether the step of an error may be skipped, and count it."""
@@ -151,16 +146,3 @@ class Skips:
         self.in_row += 1
         self.on_skip(f"{error}; skipped ({self.in_row} in a row, at most {self.limit})")
         return True
-
-    def pop(self) -> dict[str, float]:
-        """Return the number of skipped steps since the last call as a metric; nothing if none may be skipped."""
-        counted, self.counted = self.counted, 0
-        return {"skipped": counted} if self.limit else {}
-
-    def state(self) -> dict[str, int]:
-        """Return the state for a checkpoint."""
-        return {"skipped": self.counted, "skipped_in_row": self.in_row}
-
-    def load_state(self, plain: Mapping[str, Any]) -> None:
-        """Restore what `state` returned; missing in checkpoints of older versions."""
-        self.counted, self.in_row = int(plain.get("skipped", 0)), int(plain.get("skipped_in_row", 0))

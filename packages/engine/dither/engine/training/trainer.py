@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
+from torch.optim import Optimizer
 
-from dither.registry.config.errors import Problem, Refused, nearest
+from dither.registry.config.errors import Refused
 from dither.registry.flow.records import Clean, Noised
 
 from ..config.options import Train
@@ -20,19 +20,17 @@ from ..optimizers.moving_average import MovingAverage
 from ..optimizers.optimizer_state import flatten, restore
 from .batches import Prefetcher, make_order
 from .ddp_fsdp import ParallelModel
-from .device import keep_compiled, require_compiler
+from .device import prepare_compiler
 from .diffusion import Diffusion
-from .gradients import as_tensor, divide, divisor_of
-from .lora import add_lora
+from .lora import select_trained
 from .nan_guard import FiniteGuard, NonFinite, Skips, all_finite
 from .randomness import Stream, seed_generators
 
-__all__ = ["Trainer", "freeze"]
+__all__ = ["Trainer", "divide", "divisor_of"]
 
 TINY = 1e-30
 """Least weight of a batch, so that a batch without weighted positions does not divide by 0."""
-
-Prepared = tuple[Clean, Tensor, Noised]
+Scalar = float | Float[Tensor, ""]
 
 
 class Trainer:
@@ -48,6 +46,7 @@ class Trainer:
         step: Number of steps made, skipped ones included.
         average: Moving average of the weights, or None.
         counted: Number of steps in `sums`.
+        sums: Loss times weight, weight and gradient norm, summed since the last `pop_metrics`.
         skips: Which steps may be skipped, and how many were.
     """
 
@@ -56,15 +55,11 @@ class Trainer:
             raise Refused("the task has no training samples", code="no-samples")
         self.system, self.train, self.seed, self.ranks = system, train, seed, ranks
         self.order = make_order(system.task, train, seed)
-        self._read = Prefetcher(lambda rows: system.task.batch("train", rows), self.rows, train.workers)
-        if train.lora is None:
-            freeze(system.model, train.freeze)
-        else:
-            add_lora(system.model, **train.lora.model_dump(), seed=seed)
+        self._read = Prefetcher(lambda step: system.task.batch("train", self.rows(step)), train.workers)
+        select_trained(system.model, train, seed)
         self.average = MovingAverage(system.model, train.ema) if train.ema else None
         if train.compile:
-            require_compiler(next(system.model.parameters()).device)
-            keep_compiled()
+            prepare_compiler(next(system.model.parameters()).device)
             system.compile_model(blocks=train.compile == "blocks")
         self.parallel = ParallelModel(system, self.average, train, ranks)
         self.parameters = [p for p in system.model.parameters() if p.requires_grad]
@@ -75,10 +70,10 @@ class Trainer:
         self.factor = train.lr_schedule.build(train.steps)
         self.skips = Skips(train.skip_limit if train.non_finite == "skip" else 0)
         self.guard = FiniteGuard(self.optimizer, self.device, deferred=False if self.skips.limit else None)
-        self.step = 0
-        self.counted = 0
-        self._on_host = [0.0, 0.0, 0.0]
-        self._on_device = torch.zeros(3, device=self.device)
+        self.step = self.counted = 0
+        self.sums: Float[Tensor, "3"] = torch.zeros(3, device=self.device)
+        if not self.guard.deferred:
+            self.sums = torch.zeros(3, dtype=torch.float64)
 
     def advance(self) -> dict[str, Tensor]:
         """Make one step and return its loss and gradient norm as tensors on the device.
@@ -96,7 +91,7 @@ class Trainer:
         if not self.guard.deferred:  # the guard synchronises anyway, and host arithmetic launches no kernels
             total, weight, norm = total.item(), weight.item(), norm.item()
         weight = weight.clamp_min(TINY) if isinstance(weight, Tensor) else max(weight, TINY)
-        local_weight = self.parallel.loss_weight(weight)
+        local_weight = weight / self.ranks.size  # ranks average gradients, where sums are needed
         divide(self._divides, gradients, divisor_of(local_weight, self.train.clip, norm))
         norm = norm / local_weight
         try:
@@ -107,8 +102,15 @@ class Trainer:
             if not self.skips.allow(error):
                 raise
         else:
-            self._update()
-            self._add_to_sums(total, weight, norm)
+            factor = self.factor(self.step)
+            for group, lr in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
+                group["lr"] = lr * factor
+            self.optimizer.step()
+            if self.average is not None:
+                self.average.update_parameters()
+            self.counted += 1
+            self.skips.in_row = 0
+            self.sums += self.guard.metrics if self.guard.deferred else self.sums.new_tensor((total, weight, norm))
         self.step += 1
         return {"loss": as_tensor(total / weight), "grad_norm": as_tensor(norm)}
 
@@ -118,7 +120,7 @@ class Trainer:
         batch = self._batch(self.step)
         for number, rows in enumerate(self.parallel.micro_batches, 1):
             with self.parallel.accumulation_step(last=number == len(self.parallel.micro_batches)) as forward:
-                measured = forward(*self._select(batch, self.parallel.local_rows(rows)))
+                measured = forward(*_select(batch, self.parallel.local_rows(rows)))
                 total = measured.total()
                 total.backward()  # type: ignore[no-untyped-call]
             totals.append(total.detach())
@@ -126,7 +128,7 @@ class Trainer:
         sums = sum(totals[1:], totals[0]), sum(weights[1:], weights[0])
         return sums if self.ranks.size == 1 else self.ranks.all_reduce(torch.stack(sums)).unbind()
 
-    def _batch(self, step: int) -> Prepared:
+    def _batch(self, step: int) -> tuple[Clean, Tensor, Noised]:
         """Return the noised batch of a step on the device.
 
         Noise is drawn for the whole batch, so that losses depend neither on accumulation nor on ranks.
@@ -138,36 +140,9 @@ class Trainer:
             clean = clean.to(self.device)
         return self.system.prepare(clean)
 
-    def _select(self, batch: Prepared, rows: slice) -> Prepared:
-        """Return some rows of a batch; slicing the whole batch would cost time."""
-        clean, t, noised = batch
-        return batch if rows == slice(0, self.train.batch_size) else (clean[rows], t[rows], noised[rows])
-
     def rows(self, step: int) -> list[int]:
         """Return the numbers of the samples in the batch of a step."""
         return self.order.rows(step * self.train.batch_size, self.train.batch_size)
-
-    def _update(self) -> None:
-        """Update the weights and their average."""
-        factor = self.factor(self.step)
-        for group, lr in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
-            group["lr"] = lr * factor
-        self.optimizer.step()
-        if self.average is not None:
-            self.average.update_parameters()
-
-    @property
-    def sums(self) -> Float[Tensor, "3"]:
-        """Loss times weight, weight and gradient norm, summed since the last `pop_metrics`."""
-        return self._on_device if self.guard.deferred else torch.tensor(self._on_host, dtype=torch.float64)
-
-    def _add_to_sums(self, *metrics: Any) -> None:
-        self.counted += 1
-        self.skips.in_row = 0
-        if self.guard.deferred:
-            self._on_device += self.guard.metrics
-        else:
-            self._on_host = [before + now for before, now in zip(self._on_host, metrics, strict=True)]
 
     def pop_metrics(self) -> dict[str, float]:
         """Return the mean loss and gradient norm since the last call, and the learning rate. Synchronises.
@@ -178,11 +153,12 @@ class Trainer:
         self.check()
         total, weight, norm = self.sums.tolist()
         counted, self.counted = max(self.counted, 1), 0
-        self._on_host = [0.0, 0.0, 0.0]
-        self._on_device.zero_()
+        self.sums.zero_()
         loss, norm = (total / weight, norm / counted) if weight else (math.nan, math.nan)  # all steps were skipped
         metrics = {"loss": loss, "grad_norm": norm, "lr": self.optimizer.param_groups[0]["lr"]}
-        return metrics | self.skips.pop()
+        if self.skips.limit:
+            metrics["skipped"], self.skips.counted = self.skips.counted, 0
+        return metrics
 
     def check(self) -> None:
         """Check that no update was cancelled so far. Synchronises.
@@ -213,7 +189,7 @@ class Trainer:
         batch = self._batch(error.step)
         for part in self.parallel.micro_batches:
             with self.system.eager():
-                measured = self.system(*self._select(batch, part))
+                measured = self.system(*_select(batch, part))
             finite = (measured.values * measured.weights).isfinite().flatten(1).all(1)
             faulty += (~finite).tolist()
         error.rows = [row for row, bad in zip(rows, faulty, strict=True) if bad] or rows
@@ -222,10 +198,11 @@ class Trainer:
     def state(self, gathered: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return a checkpoint without weights: tensors (full on the main rank, or sharded) and JSON values."""
         tensors, plain = flatten(self.optimizer)
-        tensors = (self.parallel.gather(tensors) if gathered else tensors) | {"sums": self.sums}
+        tensors = (self.parallel.gather(tensors) if gathered else tensors) | {"sums": self.sums.clone()}
         averaged = 0 if self.average is None else self.average.updates
+        skipped = {"skipped": self.skips.counted, "skipped_in_row": self.skips.in_row}
         counts = {"step": self.step, "counted": self.counted, "averaged": averaged}
-        return tensors, counts | self.skips.state() | {"optimizer": plain}
+        return tensors, counts | skipped | {"optimizer": plain}
 
     def load_state(self, tensors: Mapping[str, Float[Tensor, "..."]], plain: Mapping[str, Any]) -> None:
         """Restore what `state` returned; weights and their average are loaded separately.
@@ -234,42 +211,52 @@ class Trainer:
             ValueError: It belongs to another optimizer or other parameters.
         """
         rest = dict(tensors)
-        sums = rest.pop("sums")
-        self._on_host = sums.tolist()
-        self._on_device.copy_(sums)
+        self.sums.copy_(rest.pop("sums"))
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         restore(self.optimizer, self.parallel.shard_optimizer_state(rest, parameters), plain["optimizer"])
         self.step, self.counted = int(plain["step"]), int(plain["counted"])
         self.guard.start(self.step)
-        self.skips.load_state(plain)
+        # checkpoints of older versions have no skipped steps
+        self.skips.counted, self.skips.in_row = int(plain.get("skipped", 0)), int(plain.get("skipped_in_row", 0))
         if self.average is not None:
             self.average.updates = int(plain["averaged"])
 
 
-def freeze(model: nn.Module, patterns: Sequence[str]) -> list[str]:
-    """Freeze the weights whose names match a pattern; return the names.
+def _select(batch: tuple[Clean, Tensor, Noised], rows: slice) -> tuple[Clean, Tensor, Noised]:
+    """Return some rows of a batch; slicing the whole batch would cost time."""
+    clean, t, noised = batch
+    return batch if rows == slice(0, len(clean.valid)) else (clean[rows], t[rows], noised[rows])
+
+
+def as_tensor(value: Scalar) -> Float[Tensor, ""]:
+    """Return a number as a tensor, faster than `torch.as_tensor`."""
+    return value if isinstance(value, Tensor) else torch.scalar_tensor(value)
+
+
+def divisor_of(weight: Scalar, clip: float, norm: Scalar) -> Scalar:
+    """Return the divisor that turns summed gradients into those of a weighted mean, clipped to the norm `clip`.
 
     Args:
-        model: Its matching parameters get `requires_grad = False`.
-        patterns: Names with * and ?, such as "embedding.*".
-
-    Raises:
-        Refused: A pattern matches no weight, or no weight is left to train.
+        weight: Sum of the loss weights, a number on the host or a 0-d tensor like `norm`.
+        clip: Largest norm after division; 0 for no clipping.
+        norm: Norm of the summed gradients.
     """
-    parameters = dict(model.named_parameters())
-    problems = []
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in parameters):
-            close = nearest(pattern, parameters)
-            hint = f'did you mean "{close}"?' if close else f"weights are called {', '.join(parameters)}"
-            problems.append(
-                Problem(f'"{pattern}" matches no weight', ("train", "freeze"), help=hint, code="unknown-value")
-            )
-    frozen = [name for name in parameters if any(fnmatchcase(name, pattern) for pattern in patterns)]
-    if len(frozen) == len(parameters):
-        problems.append(Problem("all weights are frozen", ("train", "freeze"), code="misfit"))
-    if problems:
-        raise Refused(problems)
-    for name in frozen:
-        parameters[name].requires_grad_(False)
-    return frozen
+    if not clip:
+        return weight
+    if isinstance(norm, Tensor):
+        return torch.maximum(as_tensor(weight), norm / clip)
+    return max(weight, norm / clip)
+
+
+def divide(optimizer: Optimizer | None, gradients: list[Tensor], divisor: Any) -> None:
+    """Divide gradients in place, or have a fused optimizer kernel divide them in its next step, as `GradScaler` does.
+
+    Args:
+        optimizer: Makes the next step; None to divide here.
+        gradients: Gradients of its parameters; local shards if sharded.
+        divisor: Number or 0-d tensor from `divisor_of`.
+    """
+    if getattr(optimizer, "_step_supports_amp_scaling", False):
+        optimizer.grad_scale = as_tensor(divisor)  # type: ignore[union-attr]
+    else:
+        torch._foreach_div_(gradients, divisor)
