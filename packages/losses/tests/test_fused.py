@@ -97,8 +97,9 @@ def test_a_level_for_each_position_and_no_bias(tiles):
 @pytest.mark.parametrize("scale", [0.1, 30.0])
 @pytest.mark.parametrize("reduced", [lambda loss: loss, PerSample], ids=["token", "sample"])
 @pytest.mark.parametrize("loss", [FusedMaskedCE(), TiledLoss(masked_ce)], ids=["closed", "any"])
-def test_masked_ce_is_the_generic_one_however_it_is_reduced(loss, reduced, scale, tiles):
-    process = make_process("absorbing", "posterior", 0.7)
+@pytest.mark.parametrize("predict", ["posterior", "plug-in"])
+def test_masked_ce_is_the_generic_one_however_it_is_reduced(predict, loss, reduced, scale, tiles):
+    process = make_process("absorbing", predict, 0.7)
     linear, h, noised, t = situation(process, scale=scale)
     loss = reduced(loss)
     assert isinstance(loss, FusedLoss)

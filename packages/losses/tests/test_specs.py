@@ -41,7 +41,7 @@ def test_no_torch_at_import() -> None:
 @pytest.mark.parametrize("name", FACTS)
 def test_who_serves_whom(spec, name: str) -> None:
     allowed = {
-        MaskedCE: {"absorbing"},
+        MaskedCE: {"absorbing", "absorbing-plug-in"},
         ScoreEntropy: set(FACTS) - {"gaussian", "masked-region"},
         MSE: {"gaussian", "masked-region"},
         Huber: {"gaussian", "masked-region"},

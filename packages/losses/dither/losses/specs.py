@@ -51,8 +51,8 @@ class MaskedCE(_TokenLoss):
         if process.prior != "mask":
             message = f'loss "{self.name}" requires a process that masks tokens, not "{process.name}"'
             yield Misfit(message, related=("process",), help=fix, code="process-mismatch")
-        elif process.predict != "posterior":
-            message = f'loss "{self.name}" requires predict = "posterior", not predict = "{process.predict}"'
+        elif process.predict == "score":
+            message = f'loss "{self.name}" leaves the scale of predicted scores untrained; set another predict'
             yield Misfit(message, related=("process",), help=fix, code="process-mismatch")
 
     def build(self, process: ProcessFacts) -> Loss:

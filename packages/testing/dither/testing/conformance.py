@@ -113,9 +113,10 @@ class Case:
     def _run_drawn(self, options: Mapping[str, Any] | None, tally: _Tally) -> None:
         """Run the check with fixed or drawn options."""
         slow = self.part.spec.kind in ("task", "data")  # reading data takes time
+        many = 20 * EXAMPLES  # an expected failure must be found with any draws
 
         @settings(
-            max_examples=1 if slow else min(self.max_examples, self.check.examples),
+            max_examples=1 if slow else many if self.expected else min(self.max_examples, self.check.examples),
             deadline=None,
             derandomize=True,
             database=None,

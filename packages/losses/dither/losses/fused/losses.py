@@ -133,8 +133,8 @@ class FusedMaskedCE(TiledLoss):
         return noised.target_mask
 
     def closed_form(self, process: Process, noised: Noised) -> Closed | None:
-        """Return the closed form for logits of the posterior."""
-        literal = isinstance(process, LiteralProcess) and process.predict == "posterior"
+        """Return the closed form for logits of clean ids: at MASK, "posterior" and "plug-in" are the same."""
+        literal = isinstance(process, LiteralProcess) and process.predict != "score"
         return masked_ce_of_logits if literal else None
 
 
