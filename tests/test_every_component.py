@@ -15,7 +15,7 @@ from dither.registry import default_catalog
 from dither.registry.kinds import KINDS
 from dither.tasks.bubble_diagram.specs import PlanFiles
 from dither.tasks.get_region.data_specs import PreparedRegions
-from dither.tasks.language_model.data.prepare import ConvertedText
+from dither.tasks.language_model.data.specs import ConvertedText
 from dither.testing import conformance
 from dither.testing.checks import CHECKS
 

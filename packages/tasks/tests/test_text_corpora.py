@@ -6,11 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dither.registry.config.errors import Refused
-from dither.tasks.language_model.data import stdlib, text_files
+from dither.tasks.language_model.data import builtin_texts, text_files
+from dither.tasks.language_model.data.builtin_texts import fetch_plays, read_plays, read_stdlib, without_quotations
 from dither.tasks.language_model.data.corpus import Corpus, Document, hold_out
-from dither.tasks.language_model.data.shakespeare import fetch_plays, read_plays
 from dither.tasks.language_model.data.specs import Shakespeare, StdlibText
-from dither.tasks.language_model.data.stdlib import read_stdlib, without_quotations
 from dither.tasks.language_model.data.text_files import read_files
 
 TEXTS = st.lists(st.text("abc \n", min_size=1, max_size=40), min_size=1, max_size=12)
@@ -58,26 +57,6 @@ def test_small_share_holds_out_a_small_document():
     assert [len(text) for text in of(splits["valid"]) + of(splits["test"])] == [10, 10]
 
 
-def test_duplicates_are_in_one_split():
-    splits = hold_out(documents(["same"] * 9 + ["a", "b", "c"]), valid=0.3, test=0.3)
-    assert sorted(every(splits)) == ["a", "b", "c", "same"]
-
-
-def test_single_document_is_cut():
-    (document,) = documents(["".join(chr(200 + number) for number in range(100))])
-    splits = hold_out([document], valid=0.1, test=0.2)
-    head, valid, test = (of(splits[split])[0] for split in ("train", "valid", "test"))
-    assert (len(head), len(valid), len(test)) == (70, 10, 20)
-    assert head + valid + test == document.load()
-    assert hold_out([document], valid=0.1, test=0.0)["test"] == []
-
-
-@pytest.mark.parametrize(("valid", "test"), [(0.0, 0.1), (0.1, -0.1), (0.5, 0.5)])
-def test_invalid_shares(valid, test):
-    with pytest.raises(ValueError, match=f"valid = {valid}, test = {test}"):
-        hold_out(documents(["a", "b", "c"]), valid=valid, test=test)
-
-
 def test_corpus_with_an_empty_split():
     with pytest.raises(Refused) as refused:
         Corpus("mine", {"train": documents(["a"]), "valid": documents([""]), "test": []})
@@ -107,12 +86,12 @@ def test_held_out_library_text_is_not_in_training(docstrings, monkeypatch, tmp_p
             (library / f"m{number}.py").write_text(f'"""{own}"""\ndef f():\n    """Quoted {quoted}."""\n')
         (library / "test" / "t.py").write_text('"""Not documentation."""')
         (library / "broken.py").write_text("def (")
-        monkeypatch.setattr(stdlib.sysconfig, "get_path", lambda name: str(library))
+        monkeypatch.setattr(builtin_texts.sysconfig, "get_path", lambda name: str(library))
     corpus = StdlibText(docstrings=docstrings).build()
-    train = "\n\n".join(corpus.texts("train"))
-    assert not any("Not documentation" in text for split in corpus.splits for text in corpus.texts(split))
+    train = "\n\n".join(corpus.texts())
+    assert "Not documentation" not in train
     for split in ("valid", "test"):
-        held = "\n\n".join(corpus.texts(split))
+        held = "\n\n".join(of(corpus.splits[split]))
         assert len(held) > 2000
         assert [held[i : i + 160] for i in range(0, len(held) - 160, 20) if held[i : i + 160] in train] == []
 
@@ -123,15 +102,15 @@ def test_docstrings_are_cached_and_damage_is_repaired(monkeypatch, tmp_path):
     source = '"""Module."""\nclass A:\n    """Class."""\n    def f(self):\n        """Method."""\n'
     (library / "one.py").write_text(source)
     monkeypatch.setenv("DITHER_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr(stdlib.sysconfig, "get_path", lambda name: str(library))
-    assert stdlib._docstrings() == {"module one": "Module.\n\nClass.\n\nMethod."}
+    monkeypatch.setattr(builtin_texts.sysconfig, "get_path", lambda name: str(library))
+    assert builtin_texts._docstrings() == {"module one": "Module.\n\nClass.\n\nMethod."}
     (library / "one.py").write_text("")
-    assert stdlib._docstrings() == {"module one": "Module.\n\nClass.\n\nMethod."}
+    assert builtin_texts._docstrings() == {"module one": "Module.\n\nClass.\n\nMethod."}
     (kept,) = (tmp_path / "data" / "text").iterdir()
     (library / "one.py").write_text('"""Changed."""')
     for damage in (kept.read_text()[:-20], kept.read_text().replace("Class", "Klass"), "[]", "null"):
         kept.write_text(damage)
-        assert stdlib._docstrings() == {"module one": "Changed."}
+        assert builtin_texts._docstrings() == {"module one": "Changed."}
     (library / "one.py").write_text("")
     kept.unlink()
     with pytest.raises(Refused) as refused:
@@ -180,40 +159,20 @@ def test_every_invalid_file_is_named(tmp_path, monkeypatch):
         "empty": b"",
         "good": "abc€€€é".encode(),
     }
+    os.mkfifo(tmp_path / "pipe")
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
     (tmp_path / "folder").mkdir()
-    names = [*files, "folder", "god", "*.md"]
+    names = [*files, "folder", "god", "*.md", "x" * 5000, "pipe"]
     with pytest.raises(Refused) as refused:
-        read_files([f"{tmp_path}/{name}" for name in names])
+        read_files([*(f"{tmp_path}/{name}" for name in names), "~no-such-user/a.txt"])
     problems = refused.value.problems
-    assert [problem.code for problem in problems] == ["damaged-file"] * 3 + ["unreadable-file"] * 2 + [
-        "file-not-found"
-    ] * 2
+    damaged, unreadable, missing = ["damaged-file"], ["unreadable-file"], ["file-not-found"]
+    assert refused.value.codes == damaged * 3 + unreadable * 2 + missing * 2 + unreadable * 3
     offsets = ("zero byte at offset 7", "byte 0xe9 at offset 5", "byte 0xe2 at offset 8")
     for problem, offset in zip(problems, offsets, strict=False):
         assert offset in problem.message
     assert problems[5].help == 'did you mean "good"?'
-
-
-@pytest.mark.parametrize("name", ["x" * 5000, "~no-such-user/a.txt"])
-def test_invalid_path(name):
-    with pytest.raises(Refused) as refused:
-        read_files([name])
-    assert refused.value.codes == ["unreadable-file"]
-
-
-def test_pipe(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(Refused, match="not a regular file"):
-        read_files([str(tmp_path / "pipe")])
-
-
-def test_docstrings_without_a_writable_cache(monkeypatch, tmp_path):
-    (tmp_path / "one.py").write_text('"""Module."""')
-    monkeypatch.setenv("DITHER_DATA", str(tmp_path / "one.py"))
-    monkeypatch.setattr(stdlib.sysconfig, "get_path", lambda name: str(tmp_path))
-    assert stdlib._docstrings() == {"module one": "Module."}
 
 
 def test_file_that_changed_after_the_first_read(tmp_path):

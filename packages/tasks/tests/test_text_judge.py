@@ -11,13 +11,10 @@ import pytest
 import torch
 
 from dither.registry.config.errors import Refused
-from dither.tasks.language_model.data.corpus import Corpus, Document
 from dither.tasks.language_model.data.specs import StdlibText
-from dither.tasks.language_model.data.tokenizers.base import Bytes
 from dither.tasks.language_model.metrics import judge as judging
 from dither.tasks.language_model.metrics.judge import READ, FolderJudge, judge_problems
 from dither.tasks.language_model.specs import LanguageModel
-from dither.tasks.language_model.task import LanguageModelling
 
 WORDS = {"the": 0, "cat": 1, "sat": 2, "mat": 3, "[UNK]": 4}
 needs_transformers = pytest.mark.skipif(
@@ -117,20 +114,6 @@ def test_no_download_no_remote_code_safetensors_only(folder, stand_in):
     assert asked[1]["use_safetensors"] is True
 
 
-def test_missing_weights(folder, stand_in):
-    stand_in(missing=["lm_head.weight"])
-    with pytest.raises(Refused, match=r"lacks weights of its model: lm_head\.weight"):
-        FolderJudge(folder)
-
-
-@pytest.mark.parametrize("error", [ValueError, pytest.importorskip("safetensors").SafetensorError])
-def test_unreadable_model(folder, stand_in, error):
-    stand_in(error=error("Unrecognized model"))
-    with pytest.raises(Refused, match="Unrecognized model") as refused:
-        FolderJudge(folder)
-    assert refused.value.codes == ["damaged-file"]
-
-
 @pytest.mark.parametrize(
     ("without", "says"),
     [
@@ -158,20 +141,6 @@ def test_missing_extra_and_folder(monkeypatch, tmp_path):
     assert extra.path == missing.path == ("judge",)
     assert [extra.code, missing.code] == ["missing-dependency", "file-not-found"]
     assert extra.help == 'pip install "dither-tasks[judge]"'
-
-
-def test_task_scores_samples_and_real_windows(folder, stand_in):
-    stand_in()
-    splits = {"train": [Document.of("t", "the cat sat")], "valid": [Document.of("v", "cat the mat")], "test": []}
-    task = LanguageModelling(Corpus("mine", splits), Bytes(), length=11, judge=str(folder))
-    like = task.like(2, seed=0)
-    samples = torch.tensor([list(b"the mat sat"), list(b"mat mat mat")])
-    texts = [bytes(row.tolist()).decode() for row in samples]
-    assert task.sample_metrics(samples, like)["judge_perplexity"] == pytest.approx(
-        FolderJudge(folder).metrics(texts)["judge_perplexity"]
-    )
-    real = FolderJudge(folder).metrics(["cat the mat"])
-    assert task.baselines()["judge_perplexity/real"] == pytest.approx(real["judge_perplexity"])
 
 
 @needs_transformers
@@ -215,3 +184,12 @@ def test_damaged_model_and_remote_code(tmp_path):
     with pytest.raises(Refused) as refused:
         FolderJudge(tmp_path)
     assert refused.value.codes == ["damaged-file"]
+
+
+ERRORS = [ValueError("Unrecognized model"), pytest.importorskip("safetensors").SafetensorError("cut")]
+
+
+@pytest.mark.parametrize("options", [{"missing": ["lm_head.weight"]}, *({"error": error} for error in ERRORS)])
+def test_unusable_model(folder, stand_in, refusal, options):
+    stand_in(**options)
+    assert refusal(FolderJudge, folder).codes == ["damaged-file"]

@@ -3,7 +3,6 @@ from math import exp, log
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from dither.tasks.language_model.data import markov
 from dither.tasks.language_model.data.markov import ALPHABET, MarkovChain
@@ -43,19 +42,15 @@ def test_text_follows_the_distribution():
     assert chain.nats(text) / len(text) == pytest.approx(chain.rate, rel=0.03)
 
 
-def test_texts_are_a_function_of_seed_and_stream():
+def test_texts_are_a_function_of_seed_and_stream(monkeypatch):
     one, other = MarkovChain(8, seed=2), MarkovChain(8, seed=2)
     assert one.text(100) == other.text(100)
     assert one.text(100, stream=1) != one.text(100)
     assert MarkovChain(8, seed=3).text(100) != one.text(100)
-    assert one.text(200)[:100] == one.text(100)
-
-
-def test_chunks_do_not_change_the_text(monkeypatch):
-    chain = MarkovChain(8, order=2, seed=2)
-    text = chain.text(1000)
+    text = one.text(200)
+    assert text[:100] == one.text(100)
     monkeypatch.setattr(markov, "PIECE", 7)
-    assert chain.text(1000) == text
+    assert one.text(200) == text
 
 
 @pytest.mark.parametrize("length", [1, 3, 40, 300, 3000])
@@ -81,20 +76,6 @@ def test_space_of_the_longest_text(monkeypatch):
     spec = LanguageModel(data=MarkovText(states=62, length=100_000_000, seed=8), tokenizer="chars")
     assert [spec.space().fields[0].size for _ in range(3)] == [63, 63, 63]
     assert 0 < sum(drawn) < 1_000_000
-
-
-def test_symbols_have_distinct_numbers():
-    chain = MarkovChain(62, seed=1)
-    first = [exp(-chain.nats(letter)) for letter in ALPHABET]
-    assert first == pytest.approx(chain.stationary.tolist())
-
-
-def test_invalid_chains():
-    for states, order, concentration in ((1, 1, 1.0), (63, 1, 1.0), (4, 0, 1.0), (4, 1, 0.0)):
-        with pytest.raises(ValueError, match="states <= 62"):
-            MarkovChain(states, order=order, concentration=concentration)
-    with pytest.raises(ValidationError, match="65,536"):
-        MarkovText(states=62, order=3)
 
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "chars"])

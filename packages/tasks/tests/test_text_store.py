@@ -1,22 +1,18 @@
 """`dither prepare text`, the token store that it writes, and the cache of large corpora."""
 
-import hashlib
 import json
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from dither.registry.config.errors import Refused
-from dither.tasks.language_model.data import split_documents, token_store
+from dither.tasks.language_model.data import prepare, text_files, token_store
 from dither.tasks.language_model.data.corpus import Corpus, Document, hold_out
-from dither.tasks.language_model.data.prepare import ConvertedText, ShardFolder
+from dither.tasks.language_model.data.manifest import read_store
+from dither.tasks.language_model.data.specs import ConvertedText, ShardFolder
 from dither.tasks.language_model.data.text_files import read_files
 from dither.tasks.language_model.data.token_store import encode_corpus, open_store
-from dither.tasks.language_model.data.tokenizers import chunks
 from dither.tasks.language_model.data.tokenizers.base import Bytes, Characters, Ended
 from dither.tasks.language_model.specs import LanguageModel
 
@@ -89,9 +85,8 @@ def test_output_is_deterministic(folder, tmp_path, monkeypatch):
     """Also with small batches and chunks."""
     for name in ("a", "b"):
         convert(folder, tmp_path / name, tokenizer="bpe:300", shard=500)
-        monkeypatch.setattr(chunks, "BATCH", 100)
-        monkeypatch.setattr(chunks, "PIECE", 20)
-        monkeypatch.setattr(split_documents, "ROWS", 3)
+        monkeypatch.setattr(token_store, "BATCH", 100)
+        monkeypatch.setattr(text_files, "PIECE", 20)
     files = sorted(path.name for path in (tmp_path / "a").iterdir())
     assert files == sorted(path.name for path in (tmp_path / "b").iterdir())
     for name in files:
@@ -122,13 +117,12 @@ def test_rejected_documents_are_counted_and_listed(tmp_path):
     lines = ['{"text": "line one"}', '{"text": broken', '{"body": "b"}', "", '{"text": 7}', '{"text": "\\ud800"}', "[]"]
     (mixed / "c.jsonl").write_text("\n".join([*lines, '{"text": "the last line"}']))
     spec, report = convert(mixed, tmp_path / "shards")
-    manifest = spec.record()
     counts = {"duplicate": 1, "empty": 2, "binary": 1, "encoding": 2, "unreadable": 1, "json": 1, "key": 3}
-    assert manifest.left_out == counts
-    assert sum(split.documents for split in manifest.splits.values()) == 7
-    assert "11 left out:" in report
+    assert read_store(tmp_path / "shards")[0].rejected == counts
+    assert sum(split.documents for split in spec.record().splits.values()) == 7
+    assert "11 rejected:" in report
     assert "tool.bin: binary, not text: zero byte at offset 2" in report
-    rows = [json.loads(line) for line in (tmp_path / "shards" / "left-out.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (tmp_path / "shards" / "rejected.jsonl").read_text().splitlines()]
     places = {(row["place"].rpartition("/")[2], row["sort"]) for row in rows}
     assert places == {
         ("copy.txt", "duplicate"), ("empty.txt", "empty"), ("blank.txt", "empty"), ("tool.bin", "binary"),
@@ -160,32 +154,14 @@ def test_second_preparation_does_nothing_and_changes_require_force(folder, tmp_p
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "shards", "texts"]
 
 
-def test_folders_with_other_files_are_not_replaced(folder, tmp_path):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "letter.txt").write_text("dear")
-    for force in (False, True):
-        assert refusal(convert, folder, tmp_path / "mine", force=force).codes == ["file-exists"]
-    assert refusal(convert, folder, folder / "00.txt").codes == ["file-exists"]
-
-
-def test_failed_conversion_leaves_nothing(folder, tmp_path, monkeypatch):
-    def fails(self, texts):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Bytes, "encode_each", fails)
-    assert refusal(convert, folder, tmp_path / "shards").codes == ["unwritable-file"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["texts"]
-
-
 def test_file_that_changes_between_the_passes(folder, tmp_path, monkeypatch):
-    real = split_documents.survey
+    real = prepare._split_codes
 
     def change(*args, **options):
-        result = real(*args, **options)
         (folder / "07.txt").write_text("something else")
-        return result
+        return real(*args, **options)
 
-    monkeypatch.setattr(split_documents, "survey", change)
+    monkeypatch.setattr(prepare, "_split_codes", change)
     refused = refusal(convert, folder, tmp_path / "shards")
     assert refused.codes == ["changed-data"]
     assert "07.txt" in str(refused)
@@ -199,26 +175,20 @@ def test_missing_paths_are_all_named(tmp_path):
 
 
 def cut(folder):
-    path = folder / "train-00000.bin"
+    path = folder / "train-00000.npy"
     path.write_bytes(path.read_bytes()[:-1])
 
 
-def flip(folder):
-    path = folder / "valid-00000.bin"
-    content = bytearray(path.read_bytes())
-    content[3] ^= 1
-    path.write_bytes(content)
+def change_last(name, delta):
+    def change(folder):
+        ids = np.load(folder / name)
+        ids[-1] += delta
+        np.save(folder / name, ids)
+
+    return change
 
 
-def id_outside(folder):
-    """Write an id outside the vocabulary, with a correct checksum."""
-    path, manifest = folder / "train-00000.bin", folder / "shards.json"
-    ids = np.fromfile(path, "<u2")
-    ids[7] = 60_000
-    ids.tofile(path)
-    record = json.loads(manifest.read_text())
-    record["splits"]["train"]["shards"][0]["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
-    manifest.write_text(json.dumps(record))
+flip = change_last("valid-00000.npy", 1)
 
 
 def write(name, text):
@@ -232,12 +202,10 @@ def unlink(name):
 @pytest.mark.parametrize(
     ("damage", "by_validate", "code", "file"),
     [
-        (cut, True, "damaged-file", "train-00000.bin"),
-        (unlink("test-00000.bin"), True, "file-not-found", "test-00000.bin"),
-        (unlink("shards.json"), True, "not-prepared", "shards.json"),
-        (write("shards.json", "{"), True, "damaged-file", "shards.json"),
-        (flip, False, "damaged-file", "valid-00000.bin"),
-        (id_outside, False, "out-of-range", "id 60000 at position 7 "),
+        (cut, True, "damaged-file", "train-00000.npy"),
+        (unlink("manifest.json"), True, "not-prepared", "manifest.json"),
+        (write("manifest.json", "{"), True, "damaged-file", "manifest.json"),
+        (flip, False, "damaged-file", "valid-00000.npy"),
         (unlink("tokenizer.json"), False, "damaged-file", "tokenizer.json"),
         (write("tokenizer.json", "{"), False, "damaged-file", "tokenizer.json"),
     ],
@@ -253,30 +221,38 @@ def test_damage_is_found_before_training(folder, tmp_path, damage, by_validate, 
     assert file in str(refused)
 
 
-@pytest.mark.parametrize("text", ["[]", "{", '{"alphabet": 1}'])
-def test_damaged_alphabet(folder, tmp_path, text):
-    convert(folder, tmp_path / "shards", tokenizer="chars")
-    (tmp_path / "shards" / "alphabet.json").write_text(text)
-    assert refusal(open_store, tmp_path / "shards").codes == ["damaged-file"]
-
-
-def test_unverified_ids_are_checked_when_used(folder, tmp_path):
-    convert(folder, tmp_path / "shards", tokenizer="bpe:300")
-    id_outside(tmp_path / "shards")
-    task = LanguageModel(data=ShardFolder(path=str(tmp_path / "shards"), verify="never"), length=16).build()
-    assert refusal(task.baselines).codes == ["out-of-range"]
-    assert refusal(task.batch, "train", range(task.size("train"))).codes == ["out-of-range"]
-
-
-def test_checksums_are_compared_once(folder, tmp_path, monkeypatch):
-    convert(folder, tmp_path / "shards")
-    calls = []
-    real = token_store.verify_store
-    monkeypatch.setattr(token_store, "verify_store", lambda *args: calls.append(1) or real(*args))
-    for verify, times in (("once", 1), ("once", 1), ("never", 1), ("always", 2)):
-        open_store(tmp_path / "shards", verify)
-        assert len(calls) == times
-    assert "all checksums are correct" in ShardFolder(path=str(tmp_path / "shards")).prepare()
+@pytest.mark.parametrize("tokenizer", ["chars", "bpe:300"])
+def test_folders_of_the_first_version_are_read(folder, tmp_path, tokenizer):
+    """They hold values without headers in .bin files, and `shards.json`."""
+    shards = tmp_path / "shards"
+    spec, _ = convert(folder, shards, tokenizer=tokenizer, shard=500, test=0.0)
+    expected = {split: (stream.ids[:], stream.starts) for split, stream in spec.build().splits.items()}
+    manifest = json.loads((shards / "manifest.json").read_text())
+    info, made = manifest["info"], manifest["made"]
+    splits = {}
+    for name, split in info["splits"].items():
+        files = []
+        for array in (*(f"{name}-{number:05d}" for number in range(split["files"])), f"{name}-starts"):
+            values, record = np.load(shards / f"{array}.npy"), manifest["arrays"][array]
+            (shards / f"{array}.npy").unlink()
+            values.tofile(shards / f"{array}.bin")
+            files.append({"file": f"{array}.bin", "ids": len(values), "sha256": record["sha256"], "largest": -1})
+        counts = {"documents": split["documents"], "characters": split["characters"]}
+        splits[name] = {**counts, "shards": files[:-1], "starts": files[-1]}
+    old = {"format": "dither-shards", "version": 1, "dtype": values.dtype.str, "left_out": {}, "splits": splits}
+    old["dtype"] = expected["train"][0].dtype.str
+    made["content"] = made.pop("source")
+    (shards / "shards.json").write_text(
+        json.dumps({**old, "made": made, **{key: info[key] for key in ("vocabulary", "tokenizer", "sources")}})
+    )
+    (shards / "manifest.json").unlink()
+    assert list(spec.check()) == []
+    for split, stream in spec.build().splits.items():
+        np.testing.assert_array_equal(stream.ids[:], expected[split][0])
+        np.testing.assert_array_equal(stream.starts, expected[split][1])
+    assert "nothing was done" in spec.prepare()
+    (shards / "train-00001.bin").write_bytes(b"x" * (shards / "train-00001.bin").stat().st_size)
+    assert refusal(open_store, shards).codes == ["damaged-file"]
 
 
 def test_task_uses_the_tokenizer_of_the_store(folder, tmp_path):
@@ -310,12 +286,6 @@ def test_tokenizers_of_equal_name_are_compared_by_fingerprint(folder, tmp_path):
     assert "hash" in misfit.message
 
 
-def test_end_of_text_cannot_be_added_to_prepared_ids(folder, tmp_path):
-    convert(folder, tmp_path / "shards")
-    spec = LanguageModel(data=ShardFolder(path=str(tmp_path / "shards")), length=16, end_of_text=True)
-    assert refusal(spec.build).codes == ["misfit"]
-
-
 def test_text_must_be_prepared_first(folder, tmp_path):
     spec = ConvertedText(paths=[str(folder)], tokenizer="bytes", valid=0.2)
     (misfit,) = spec.check()
@@ -330,12 +300,6 @@ def test_text_must_be_prepared_first(folder, tmp_path):
     to.prepare()
     other = ConvertedText(paths=[str(folder)], tokenizer="bytes", to=str(tmp_path / "shards"))
     assert refusal(other.build).codes == ["changed-options"]
-
-
-@pytest.mark.parametrize("options", [{"valid": 0.6, "test": 0.4}, {"tokenizer": "bpe:12"}, {"paths": []}])
-def test_invalid_options(options):
-    with pytest.raises(ValidationError):
-        ConvertedText(**{"paths": ["a"], **options})
 
 
 def test_parquet(tmp_path):
@@ -353,12 +317,6 @@ def test_parquet(tmp_path):
         assert refused.codes == ["missing-array"]
     (tmp_path / "b.parquet").write_bytes(b"PAR1 nothing")
     assert refusal(convert, tmp_path / "b.parquet", tmp_path / "other").codes == ["no-samples"]
-
-
-def test_parquet_without_pyarrow(tmp_path, monkeypatch):
-    (tmp_path / "a.parquet").write_bytes(b"PAR1")
-    monkeypatch.setitem(sys.modules, "pyarrow", SimpleNamespace())
-    assert refusal(convert, tmp_path / "a.parquet", tmp_path / "shards").codes == ["missing-dependency"]
 
 
 TRAIN = [Document.of("a", "first ü"), Document.of("b", "second"), Document.of("c", "third")]
@@ -417,7 +375,7 @@ def test_large_corpora_are_cached(tmp_path, on_disk):
 
 @pytest.mark.parametrize(
     "damage",
-    [cut, flip, unlink("train-00000.bin"), unlink("shards.json"), *(write("shards.json", t) for t in ("[]", "{}"))],
+    [cut, flip, unlink("manifest.json"), write("manifest.json", "[]")],
 )
 def test_damaged_cache_is_written_again(tmp_path, on_disk, damage):
     encode(tmp_path)
@@ -432,15 +390,3 @@ def test_concurrent_writers_of_the_cache(tmp_path, on_disk):
         ids = list(pool.map(lambda _: encode(tmp_path)["train"].ids, range(8)))
     assert {Bytes().decode(found) for found in ids} == {TEXT}
     assert len(list((tmp_path / "tokens").iterdir())) == 1
-
-
-def test_failed_encoding_leaves_no_cache(tmp_path, on_disk):
-    def fails():
-        raise Refused("gone")
-
-    broken = Corpus("mine", {**CORPUS.splits, "train": [*TRAIN, Document("d", "0", 1, fails)]})
-    refusal(encode, tmp_path, broken)
-    assert list((tmp_path / "tokens").iterdir()) == []
-    (tmp_path / "file").write_text("")
-    refused = refusal(encode_corpus, CORPUS, Bytes(), folder=tmp_path / "file" / "tokens")
-    assert refused.codes == ["unwritable-file"]

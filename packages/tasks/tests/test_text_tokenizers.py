@@ -8,12 +8,12 @@ from tokenizers import Tokenizer as Engine
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from dither.registry.config.errors import Refused
+from dither.tasks.language_model.data import text_files as pieces
 from dither.tasks.language_model.data.corpus import Corpus, Document
-from dither.tasks.language_model.data.tokenizers import chunks as pieces
+from dither.tasks.language_model.data.tokenizers import SIZES
 from dither.tasks.language_model.data.tokenizers.base import Bytes, Characters
 from dither.tasks.language_model.data.tokenizers.factory import load_tokenizer
 from dither.tasks.language_model.data.tokenizers.huggingface import Learned, gpt2
-from dither.tasks.language_model.data.tokenizers.names import SIZES
 
 SENTENCES = [
     "Der Fluß fließt.\n\nThe river — 河 — flows;  two  blanks.\n",
@@ -64,13 +64,6 @@ def test_parts_of_a_text_have_the_characters_of_the_whole(byte_pairs):
             assert tokenizer.characters(ids[:cut]) + tokenizer.characters(ids[cut:]) == len(SENTENCES[1])
 
 
-@given(TEXT)
-def test_bytes_know_every_text(text):
-    ids = Bytes().encode(text)
-    assert (Bytes().decode(ids), Bytes().characters(ids)) == (text, len(text))
-    assert bytes(ids.tolist()) == text.encode()
-
-
 @given(TEXT, st.sets(st.characters(exclude_categories=["Cs"]), min_size=1))
 def test_characters_outside_the_alphabet_become_one_unknown(text, known):
     tokenizer = Characters("".join(sorted(known)))
@@ -96,18 +89,6 @@ def test_an_empty_line_stands_between_documents_or_an_id_ends_them(byte_pairs):
     assert learned.characters(end) == 0
     assert learned.characters(np.array([byte_pairs.token_to_id("<mask>")])) == 0
     assert learned.decode(end) == "<|endoftext|>"
-
-
-def test_fingerprints_differ(byte_pairs):
-    marks = [tokenizer.fingerprint for tokenizer in (*offered(byte_pairs), Characters("ab"), Characters("abc"))]
-    assert len(set(marks)) == len(marks)
-    assert Characters("ab").fingerprint == Characters("ab").fingerprint
-
-
-def test_alphabet_must_be_sorted_without_duplicates():
-    for wrong in ("", "ba", "aa"):
-        with pytest.raises(ValueError, match="sorted, without duplicates"):
-            Characters(wrong)
 
 
 def test_chunks_do_not_change_the_encoding(byte_pairs, monkeypatch):
@@ -144,44 +125,9 @@ def test_word_tokenizer_counts_decoded_characters(tmp_path):
     assert tokenizer.characters(ids) == len("the river")
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [("no json", "not a tokenizer.json"), ("{}", "Model missing"), ("\x00\xff", "not a tokenizer.json")],
-)
-def test_invalid_tokenizer_json(tmp_path, content, says):
-    path = tmp_path / "broken.json"
-    path.write_bytes(content.encode("latin-1"))
-    with pytest.raises(Refused, match=says) as refused:
-        load_tokenizer(str(path), lambda: corpus("x"))
-    assert str(path) in str(refused.value)
-    assert refused.value.problems[0].path == ("task", "tokenizer")
-
-
-def test_empty_vocabulary(tmp_path):
-    path = tmp_path / "empty.json"
-    Engine(models.BPE()).save(str(path))
-    with pytest.raises(Refused) as refused:
-        load_tokenizer(str(path), lambda: corpus("x"))
-    assert refused.value.codes == ["damaged-file"]
-
-
-def test_unknown_name():
-    with pytest.raises(Refused) as refused:
-        load_tokenizer("byte", lambda: corpus("x"))
-    assert refused.value.codes == ["unknown-value"]
-    assert refused.value.problems[0].help == 'did you mean "bytes"?'
-
-
-@pytest.mark.parametrize("name", ["x" * 5000, "~no-such-user/t.json", "a\0b"])
-def test_invalid_path(name):
-    with pytest.raises(Refused) as refused:
-        load_tokenizer(name, lambda: corpus("x"))
-    assert refused.value.codes == ["unknown-value"]
-
-
 def test_names_and_training_alphabet():
     assert load_tokenizer("bytes", lambda: corpus("never asked")).size == SIZES["bytes"]
-    assert load_tokenizer("chars", lambda: corpus("hello")) == Characters("ehlo")
+    assert load_tokenizer("chars", lambda: corpus("hello")).alphabet == "ehlo"
 
 
 def test_gpt2_ids():
@@ -198,3 +144,19 @@ def test_gpt2_ids():
         assert tokenizer.decode(tokenizer.encode(text)) == text
         assert tokenizer.characters(tokenizer.encode(text)) == len(text)
     assert json.loads(tokenizer._engine.to_str())["pre_tokenizer"]["add_prefix_space"] is False
+
+
+@pytest.mark.parametrize("content", ["no json", "{}", "\x00\xff", Engine(models.BPE()).to_str()])
+def test_invalid_tokenizer_json(tmp_path, refusal, content):
+    path = tmp_path / "broken.json"
+    path.write_bytes(content.encode("latin-1"))
+    refused = refusal(load_tokenizer, str(path), lambda: corpus("x"))
+    assert (refused.codes, refused.problems[0].path) == (["damaged-file"], ("task", "tokenizer"))
+    assert str(path) in str(refused)
+
+
+@pytest.mark.parametrize("name", ["byte", "x" * 5000, "~no-such-user/t.json", "a\0b"])
+def test_unknown_name(refusal, name):
+    refused = refusal(load_tokenizer, name, lambda: corpus("x"))
+    assert refused.codes == ["unknown-value"]
+    assert name != "byte" or refused.problems[0].help == 'did you mean "bytes"?'

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from dither.registry.config.errors import Refused
 from dither.registry.flow.records import Measured, Noise, Noised, State
+from dither.tasks.language_model.data import text_files as pieces
 from dither.tasks.language_model.data.corpus import Corpus, Document
 from dither.tasks.language_model.data.specs import StdlibText
-from dither.tasks.language_model.data.streams import Joined, TokenStream, Windows
-from dither.tasks.language_model.data.tokenizers import chunks as pieces
+from dither.tasks.language_model.data.token_store import Joined, TokenStream, Windows
 from dither.tasks.language_model.data.tokenizers import huggingface as learning
 from dither.tasks.language_model.data.tokenizers.base import Bytes, Characters, Ended
 from dither.tasks.language_model.data.tokenizers.factory import load_tokenizer
@@ -55,15 +55,6 @@ def test_round_trip_with_end_of_text(byte_pairs, text, other):
         assert tokenizer.characters(whole) == len(text + other)
 
 
-def test_added_end_changes_size_and_fingerprint():
-    ended = load_tokenizer("bytes", lambda: corpus("unused"), end_of_text=True)
-    assert (ended.size, ended.end, ended.separator, ended.name) == (257, 256, (), "bytes")
-    assert ended.fingerprint != Bytes().fingerprint
-    assert Ended(Characters("ab")).unknown == Characters("ab").unknown
-    with pytest.raises(ValueError, match="already"):
-        Ended(ended)
-
-
 def test_byte_pairs_have_the_requested_size(byte_pairs, tmp_path, monkeypatch):
     monkeypatch.setenv("DITHER_DATA", str(tmp_path))
     assert (byte_pairs.name, byte_pairs.size, byte_pairs.end) == ("bpe:290", 290, 289)
@@ -89,14 +80,20 @@ def test_byte_pairs_are_cached_and_damage_is_repaired(tmp_path, monkeypatch):
     assert load_tokenizer("bpe:280", lambda: corpus(TRAIN)).fingerprint == first.fingerprint
 
 
-def test_space_of_byte_pairs_reads_nothing(monkeypatch):
+@pytest.mark.parametrize(
+    ("options", "size", "end"),
+    [
+        ({"tokenizer": "bpe:1000"}, 1000, 999),
+        ({"tokenizer": "gpt2"}, 50_257, 50_256),
+        ({}, 256, None),
+        ({"end_of_text": True}, 257, 256),
+    ],
+)
+def test_space_of_fixed_tokenizers_reads_nothing(monkeypatch, options, size, end):
     monkeypatch.setattr(StdlibText, "build", lambda self: pytest.fail("the text was read"))
-    (field,) = LanguageModel(data=StdlibText(), tokenizer="bpe:1000").space().fields
-    assert (field.size, field.end) == (1000, 999)
-    (field,) = LanguageModel(data=StdlibText(), tokenizer="gpt2").space().fields
-    assert (field.size, field.end) == (50_257, 50_256)
-    (field,) = LanguageModel(data=StdlibText(), end_of_text=True).space().fields
-    assert (field.size, field.end) == (257, 256)
+    monkeypatch.setattr(learning, "gpt2", lambda: pytest.fail("the tokenizer was downloaded"))
+    (field,) = LanguageModel(data=StdlibText(), **options).space().fields
+    assert (field.size, field.end) == (size, end)
 
 
 @given(st.lists(st.text("ab \n.", max_size=60), max_size=8))
@@ -156,16 +153,6 @@ def test_joined_arrays(shape, start, stop):
     assert joined[-start:].tolist() == ids[-start:].tolist()
 
 
-def test_separate_documents_are_padded():
-    made = LanguageModelling(corpus("one", "three!", "x"), Ended(Bytes()), length=4, documents="separate")
-    clean = made.batch("train", range(made.size("train")))
-    rows = [bytes(i for i in row[keep].tolist() if i < 256) for row, keep in zip(clean.x0, clean.valid, strict=True)]
-    assert rows == [b"one", b"thre", b"e!", b"x"]
-    assert clean.valid.sum(1).tolist() == [4, 4, 3, 2]  # with the end
-    assert (clean.x0 == 256).sum(1).tolist() == [1, 0, 2, 3]  # which is also the padding
-    assert made.space.fields[0].end == 256
-
-
 def test_samples_are_as_long_as_documents():
     made = LanguageModelling(corpus("one", "three!", "x"), Ended(Bytes()), length=4, documents="separate", prompt="a")
     lengths = made.like(400, seed=1).valid.sum(1)
@@ -175,63 +162,49 @@ def test_samples_are_as_long_as_documents():
     assert made.like(2, seed=0).known.tolist() == [[True, False, False, False]] * 2
 
 
-def test_sample_ends_at_the_end_of_text():
-    made = LanguageModelling(corpus("some text to learn"), Ended(Bytes()), length=6)
-    samples = torch.tensor([[97, 98, 256, 99, 256, 256], [97, 98, 99, 100, 101, 102], [256] * 6])
-    assert [picture.text for picture in made.plots(samples, made.like(3, seed=0))] == ["ab", "abcdef", ""]
+@pytest.fixture(scope="module")
+def ended() -> LanguageModelling:
+    return LanguageModelling(corpus("one", "three!", "x"), Ended(Bytes()), length=4, documents="ended")
 
 
-def ended(*train: str, **options: object) -> LanguageModelling:
-    return LanguageModelling(corpus(*train), Ended(Bytes()), length=4, documents="ended", **options)
-
-
-def test_ended_documents_fill_their_window():
-    made = ended("one", "three!", "x")
-    clean = made.batch("train", range(made.size("train")))
+def test_ended_documents_fill_their_window(ended):
+    clean = ended.batch("train", range(ended.size("train")))
     assert clean.valid.all()
     assert clean.x0.tolist() == [[111, 110, 101, 256], [*b"thre"], [*b"e!", 256, 256], [120, 256, 256, 256]]
-    assert made.like(3, seed=0).valid.all()
-
-
-def test_fill_counts_nats_but_no_tokens():
-    made = ended("one", "three!", "x")
-    clean = made.batch("train", range(made.size("train")))
-    figures = made.metrics()
-    measured = Measured(torch.full((4, 4), 2.0), torch.ones(4, 4))
-    figures.update(clean, None, None, measured)
-    tokens = len("one.three!.x.")
-    assert figures.compute()["nats_per_token"] == pytest.approx(16 * 2 / tokens)
-    assert figures.compute()["bits_per_char"] == pytest.approx(16 * 2 / np.log(2) / len("onethree!x"))
-    nats, count = figures.per_sample(clean, measured)["nats_per_token"]
-    assert (nats.tolist(), count.tolist()) == ([8.0] * 4, [4.0, 4.0, 3.0, 2.0])
-    bits, characters = figures.per_sample(clean, measured)["bits_per_char"]
-    assert bits.sum() / characters.sum() == pytest.approx(figures.compute()["bits_per_char"])
-
-
-def test_diversity_up_to_the_end_of_text():
-    made = ended("one", "three!", "x")
+    assert ended.like(3, seed=0).valid.all()
     rows = torch.tensor([[97, 256, 256, 256], [97, 98, 99, 256]])
-    assert made.sample_metrics(rows, made.like(2, seed=0))["distinct_1"] == 1
+    assert ended.sample_metrics(rows, ended.like(2, seed=0))["distinct_1"] == 1
+    assert [picture.text for picture in ended.plots(rows, ended.like(2, seed=0))] == ["a", "abc"]
 
 
-def test_ended_documents_require_an_end_of_text():
-    with pytest.raises(Refused) as refused:
-        LanguageModelling(corpus("one", "two"), Bytes(), length=4, documents="ended")
-    assert refused.value.codes == ["misfit"]
-    (misfit,) = LanguageModel(data=StdlibText(), tokenizer="bytes", documents="ended").check()
-    assert misfit.path == ("documents",)
-    assert "end_of_text = true" in (misfit.help or "")
-    assert not [*LanguageModel(data=StdlibText(), tokenizer="bytes", documents="ended", end_of_text=True).check()]
+def test_fill_counts_nats_but_no_tokens(ended):
+    clean = ended.batch("train", range(ended.size("train")))
+    metrics = ended.metrics()
+    measured = Measured(torch.full((4, 4), 2.0), torch.ones(4, 4))
+    metrics.update(clean, None, None, measured)
+    tokens = len("one.three!.x.")
+    assert metrics.compute()["nats_per_token"] == pytest.approx(16 * 2 / tokens)
+    assert metrics.compute()["bits_per_char"] == pytest.approx(16 * 2 / np.log(2) / len("onethree!x"))
+    nats, count = metrics.per_sample(clean, measured)["nats_per_token"]
+    assert (nats.tolist(), count.tolist()) == ([8.0] * 4, [4.0, 4.0, 3.0, 2.0])
+    bits, characters = metrics.per_sample(clean, measured)["bits_per_char"]
+    assert bits.sum() / characters.sum() == pytest.approx(metrics.compute()["bits_per_char"])
 
 
-def test_fill_is_excluded_from_accuracy():
-    made = ended("one")
-    clean = made.batch("train", [0])  # o n e end
+def test_fill_is_excluded_from_accuracy(ended):
     x0 = torch.tensor([[120, 256, 256, 256]])
-    clean, level = replace(clean, x0=x0), torch.full((1,), 0.1)
+    clean, level = replace(ended.batch("train", [0]), x0=x0), torch.full((1,), 0.1)
     noised = Noised(x0, State.of(x0), Noise(level, level), torch.ones(1, 4, dtype=torch.bool), clean.valid, clean.fixed)
-    figures = made.metrics()
+    metrics = ended.metrics()
     wrong_but_for_ends = torch.zeros(1, 4, 257).index_fill(2, torch.tensor([256]), 1.0)
     pred = SimpleNamespace(log_clean=lambda: wrong_but_for_ends)
-    figures.update(clean, noised, pred, Measured(torch.ones(1, 4), torch.ones(1, 4)))
-    assert figures.compute()["text_accuracy_0_25"] == 0.5  # of "x" and one end
+    metrics.update(clean, noised, pred, Measured(torch.ones(1, 4), torch.ones(1, 4)))
+    assert metrics.compute()["text_accuracy_0_25"] == 0.5  # of "x" and one end
+
+
+def test_ended_documents_require_an_end_of_text(refusal):
+    made = corpus("one", "two")
+    assert refusal(LanguageModelling, made, Bytes(), length=4, documents="ended").codes == ["misfit"]
+    (misfit,) = LanguageModel(data=StdlibText(), tokenizer="bytes", documents="ended").check()
+    assert misfit.path == ("documents",)
+    assert not [*LanguageModel(data=StdlibText(), tokenizer="bytes", documents="ended", end_of_text=True).check()]

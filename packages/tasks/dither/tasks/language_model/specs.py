@@ -14,11 +14,11 @@ from dither.registry.kinds.task import DataSpec, TaskSpec
 from dither.registry.spec.base import Slot, named
 from dither.registry.spec.misfit import Misfit, below
 
-from .data.tokenizers.names import ADD_END, BPE_RANGE, ENDS, NO_END, SIZES, byte_pair_ids, invalid_byte_pairs
+from .data.tokenizers import ADD_END, BPE_RANGE, ENDS, NO_END, SIZES, byte_pair_ids, invalid_byte_pairs
 
 if TYPE_CHECKING:
     from .data.corpus import Corpus
-    from .data.manifest import StoreManifest
+    from .data.manifest import StoreInfo
     from .data.token_store import TokenStore
     from .data.tokenizers.base import Tokenizer
     from .task import LanguageModelling
@@ -126,8 +126,8 @@ class LanguageModel(TaskSpec):
         tokenizer = self._load(None)
         return tokenizer.size, tokenizer.end
 
-    def _record(self) -> StoreManifest:
-        record: StoreManifest = cast(Any, self.data).record()
+    def _record(self) -> StoreInfo:
+        record: StoreInfo = cast(Any, self.data).record()
         return record
 
     def _load(self, corpus: Corpus | TokenStore | None) -> Tokenizer:

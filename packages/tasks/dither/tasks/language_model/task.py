@@ -21,14 +21,19 @@ from dither.registry.flow.records import Clean
 from dither.registry.flow.spaces import Field, TokenSpace
 
 from .data.corpus import Corpus
-from .data.streams import Documents, Windows
-from .data.token_store import TokenStore, encode_corpus
+from .data.token_store import Documents, TokenStore, Windows, encode_corpus
+from .data.tokenizers import ADD_END, NO_END
 from .data.tokenizers.base import Tokenizer
-from .data.tokenizers.names import ADD_END, NO_END
-from .metrics.baselines import LIMIT, check_vocabulary, distribution_baselines, strong_baselines, trivial_baselines
-from .metrics.diversity import diversity_metrics
+from .metrics.baselines import (
+    LIMIT,
+    WittenBell,
+    check_vocabulary,
+    distribution_baselines,
+    diversity_metrics,
+    strong_baselines,
+    trivial_baselines,
+)
 from .metrics.judge import FolderJudge
-from .metrics.ngrams import WittenBell
 from .metrics.perplexity import TextMetrics, after_end
 
 __all__ = ["LanguageModelling"]
@@ -178,9 +183,9 @@ def _prompt_ids(prompt: str, tokenizer: Tokenizer, length: int) -> Integer[np.nd
     if len(ids) >= length:
         what = f"the prompt has {len(ids)} ids and fills a window of {length}"
         raise Refused(Problem(what, path=("task", "prompt"), code="misfit"))
-    unknown = getattr(tokenizer, "unknown", None)
-    if unknown is not None and (ids == unknown).any():
-        letters = ", ".join(sorted({repr(letter) for letter, i in zip(prompt, ids, strict=True) if i == unknown}))
+    if tokenizer.unknown is not None and tokenizer.unknown in ids:
+        pairs = zip(prompt, ids.tolist(), strict=True)
+        letters = ", ".join(sorted({repr(letter) for letter, number in pairs if number == tokenizer.unknown}))
         what = f"the prompt contains {letters}, which the training text does not"
         raise Refused(Problem(what, path=("task", "prompt"), code="unknown-value"))
     return ids

@@ -21,11 +21,7 @@ __all__ = ["LIMIT", "Arrays", "load_npz", "map_npy", "read_archive", "read_npy",
 
 
 def map_npy(path: Path, help_text: str | None = None) -> Shaped[np.memmap, "..."]:
-    """Memory-map an array.
-
-    Args:
-        path: The file.
-        help_text: What to do when it is missing or damaged.
+    """Memory-map an array; `help_text` says what to do when it is missing or damaged.
 
     Raises:
         Refused: It is missing, cut short, or holds objects.
@@ -34,11 +30,9 @@ def map_npy(path: Path, help_text: str | None = None) -> Shaped[np.memmap, "..."
         if path.exists() and not path.is_file():
             raise Refused(f"{path}: not a regular file", code="unreadable-file")
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError as error:
-        raise Refused(Problem(f"{path}: {error.strerror}", help=help_text, code="file-not-found")) from None
     except OSError as error:
-        message = f"{path}: {error.strerror or error}"
-        raise Refused(Problem(message, help=help_text, code="unreadable-file")) from None
+        code = "file-not-found" if isinstance(error, FileNotFoundError) else "unreadable-file"
+        raise Refused(Problem(f"{path}: {error.strerror or error}", help=help_text, code=code)) from None
     except (ValueError, EOFError, OverflowError, SyntaxError, RecursionError, MemoryError) as error:
         message = f"{path}: damaged or cut short ({str(error)[:120]})"
         raise Refused(Problem(message, help=help_text, code="damaged-file")) from None
@@ -78,10 +72,6 @@ def write_archive(path: Path, arrays: Mapping[str, Shaped[np.ndarray, "..."]], a
 
 def read_archive(path: Path, help_text: str) -> Arrays:
     """Return the arrays that `write_archive` wrote, after comparing the sha256.
-
-    Args:
-        path: The .npz file.
-        help_text: What to do when a file is missing or damaged.
 
     Raises:
         Refused: Either file is missing or damaged.
@@ -126,10 +116,9 @@ def load_npz(file: io.BytesIO | Path, path: Path) -> Arrays:
             file.seek(0)
         with np.load(file, allow_pickle=False) as archive:
             return {name: _member(archive, name, path) for name in archive.files}
-    except FileNotFoundError as error:
-        raise Refused(f"{path}: {error.strerror}", code="file-not-found") from None
     except OSError as error:
-        raise Refused(f"{path}: {error.strerror or error}", code="unreadable-file") from None
+        code = "file-not-found" if isinstance(error, FileNotFoundError) else "unreadable-file"
+        raise Refused(f"{path}: {error.strerror or error}", code=code) from None
     except MemoryError as error:  # a header may declare more than the file holds
         raise Refused(f"{path}: {error}", code="too-large") from None
     except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, KeyError, NotImplementedError) as error:

@@ -6,8 +6,9 @@ Neither numpy nor torch is imported here, so that a Spec can read a manifest whi
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +17,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dither.registry.config.errors import Problem, Refused, nearest
 
-__all__ = ["MANIFEST", "ArrayRecord", "Kind", "Manifest", "changed_options", "describe_sources", "read_manifest"]
+__all__ = [
+    "MANIFEST",
+    "ArrayRecord",
+    "Kind",
+    "Manifest",
+    "changed_options",
+    "describe_error",
+    "describe_sources",
+    "read_manifest",
+]
 
 MANIFEST: Final = "manifest.json"
 """Written last: a folder that has it is complete."""
@@ -33,6 +43,7 @@ class Kind:
         option: Name of the option that sets the folder.
         files: Glob patterns of files in such a folder besides the manifest, its arrays and rejected.jsonl.
         earlier: Names of the manifest in earlier versions.
+        upgrade: Turns the content of an earlier manifest into today's; without it, the data must be prepared again.
     """
 
     name: str
@@ -41,13 +52,14 @@ class Kind:
     option: str = "out"
     files: tuple[str, ...] = ()
     earlier: tuple[str, ...] = ()
+    upgrade: Callable[[Any], dict[str, Any]] | None = None
 
 
 class ArrayRecord(BaseModel):
-    """One .npy file; `sha256` is that of the values, without the header of the file."""
+    """A .npy file, or the values of one without its header (.bin); `sha256` is that of the values."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    file: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\.npy$")
+    file: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\.(npy|bin)$")
     dtype: str
     shape: tuple[int, ...]
     bytes: int = Field(ge=0)
@@ -76,11 +88,6 @@ class Manifest(BaseModel):
     rejected: dict[str, int] = Field(default_factory=dict)
 
 
-class _Header(BaseModel):
-    kind: str
-    version: int
-
-
 def read_manifest(folder: Path, kind: Kind, command: str = "") -> Manifest:
     """Read a manifest and compare the length of every file with it.
 
@@ -93,26 +100,36 @@ def read_manifest(folder: Path, kind: Kind, command: str = "") -> Manifest:
         Refused: The folder is missing, incomplete, of another kind or of another version.
     """
     path, fix = folder / MANIFEST, f"run: {command or kind.command}"
+    earlier = next((folder / name for name in kind.earlier if (folder / name).is_file()), path)
+    upgrade = kind.upgrade if earlier != path and not path.is_file() else None
     try:
-        content = path.read_bytes()
+        content = json.loads((earlier if upgrade else path).read_bytes())
+        if upgrade is not None:
+            content = upgrade(content)
+        if content["kind"] != kind.name:
+            raise Refused(f"{folder} holds prepared {content['kind']}, expected {kind.name}", code="unknown-format")
+        if content["version"] != kind.version:
+            raise Refused(_other_version(folder, f"version {content['version']}, expected {kind.version}", fix))
+        manifest = Manifest.model_validate(content)
     except (FileNotFoundError, NotADirectoryError):
         raise Refused(_not_prepared(folder, kind, fix)) from None
     except OSError as error:
         raise Refused(f"{path}: {error.strerror}", code="unreadable-file") from None
-    try:
-        header = _Header.model_validate_json(content)
-        if header.kind != kind.name:
-            raise Refused(f"{folder} holds prepared {header.kind}, expected {kind.name}", code="unknown-format")
-        if header.version != kind.version:
-            raise Refused(_other_version(folder, f"version {header.version}, expected {kind.version}", fix))
-        manifest = Manifest.model_validate_json(content)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = "".join(f"{key}: " for key in first["loc"])
-        raise Refused(Problem(f"{path} is damaged: {where}{first['msg']}", help=fix, code="damaged-file")) from None
-    if problems := [problem for record in manifest.arrays.values() for problem in _length_problems(folder, record)]:
-        raise Refused([Problem(message, help=fix, code=code) for message, code in problems])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise Refused(Problem(f"{path} is damaged: {describe_error(error)}", help=fix, code="damaged-file")) from None
+    if problems := [
+        p for record in manifest.arrays.values() for p in _length_problems(folder / record.file, record, fix)
+    ]:
+        raise Refused(problems)
     return manifest
+
+
+def describe_error(error: Exception) -> str:
+    """Return the first problem of a validation error, and any other error in one line."""
+    if not isinstance(error, ValidationError):
+        return f"{type(error).__name__}: {error}"
+    first = error.errors(include_url=False)[0]
+    return "".join(f"{key}: " for key in first["loc"]) + first["msg"]
 
 
 def _not_prepared(folder: Path, kind: Kind, fix: str) -> Problem:
@@ -132,15 +149,15 @@ def _other_version(folder: Path, versions: str, fix: str) -> Problem:
     return Problem(f"{folder} was prepared by another version of dither ({versions})", help=fix, code="other-version")
 
 
-def _length_problems(folder: Path, record: ArrayRecord) -> list[tuple[str, str]]:
-    path = folder / record.file
+def _length_problems(path: Path, record: ArrayRecord, fix: str) -> Iterator[Problem]:
     try:
         size = path.stat().st_size
     except OSError:
-        return [(f"{path} is missing", "file-not-found")]
-    if size == record.bytes:
-        return []
-    return [(f"{path} has {size:,} bytes, expected {record.bytes:,} as in {MANIFEST}", "damaged-file")]
+        yield Problem(f"{path} is missing", help=fix, code="file-not-found")
+    else:
+        if size != record.bytes:
+            message = f"{path} has {size:,} bytes, expected {record.bytes:,} as in {MANIFEST}"
+            yield Problem(message, help=fix, code="damaged-file")
 
 
 def changed_options(manifest: Manifest, made: Mapping[str, Any]) -> list[str]:

@@ -19,13 +19,7 @@ MAX_SHOWN = 3
 
 @dataclass(frozen=True)
 class Rejected:
-    """A row, document or file that was not taken.
-
-    Attributes:
-        place: Where it is, such as "plans.jsonl, line 3".
-        sort: Reason as one word, to count by.
-        message: Full reason; may begin with the place.
-    """
+    """A row, document or file that was not taken; `sort` is the reason as one word."""
 
     place: str
     sort: str
@@ -68,12 +62,7 @@ class RejectedRows:
             shutil.copyfileobj(self._file, file)
 
     def lines(self, title: str = "rejected", sorts: Mapping[str, str] | None = None) -> Iterator[str]:
-        """Yield a report: the number of rows per reason, and the first of each.
-
-        Args:
-            title: Word after the total number.
-            sorts: Description of each reason.
-        """
+        """Yield a report: total and `title`, then the description and number of each reason, and its first rows."""
         if not self.counts:
             return
         yield f"{len(self):,} {title}:"

@@ -45,11 +45,6 @@ class ArrayStream:
     """A .npy file that is written in blocks of rows; the number of rows need not be known.
 
     Values are written as a plain stream: a full disk raises OSError, where a memory map would end the process.
-
-    Args:
-        path: The file.
-        dtype: Type of the values.
-        row_shape: Shape of one row; () for a vector.
     """
 
     def __init__(self, path: Path, dtype: np.dtype[Any], row_shape: Sequence[int] = ()) -> None:
@@ -76,15 +71,8 @@ class ArrayStream:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        shape = (self.rows, *self.row_shape)
-        return ArrayRecord(
-            file=self.path.name,
-            dtype=self.dtype.str,
-            shape=shape,
-            bytes=size,
-            sha256=self._digest.hexdigest(),
-            info=info,
-        )
+        shape, sha256 = (self.rows, *self.row_shape), self._digest.hexdigest()
+        return ArrayRecord(file=self.path.name, dtype=self.dtype.str, shape=shape, bytes=size, sha256=sha256, info=info)
 
     def abort(self) -> None:
         """Close the file as it is."""
@@ -169,10 +157,7 @@ class Writer:
 def write_folder(folder: Path, kind: Kind, made: Mapping[str, Any]) -> Iterator[Writer]:
     """Yield a writer; when the block ends without an error, the new folder replaces `folder` in one step.
 
-    Args:
-        folder: Destination; `check_owned` should have accepted it.
-        kind: Kind of data.
-        made: Options, and a digest of the source.
+    `check_owned` should have accepted the folder; `made` are the options, and a digest of the source.
 
     Raises:
         Refused: The disk is full or not writable, or the block failed to read or write another file, which is named.
@@ -185,8 +170,10 @@ def write_folder(folder: Path, kind: Kind, made: Mapping[str, Any]) -> Iterator[
                 yield writer
                 writer._finish(kind, made)
             except OSError as error:
-                if problem := _elsewhere(error, temporary):
-                    raise Refused(problem) from error
+                if path := _elsewhere(error, temporary):
+                    code = "file-not-found" if error.errno == errno.ENOENT else "unreadable-file"
+                    code = "disk-full" if error.errno in FULL else code
+                    raise Refused(f"{path}: {error.strerror}", code=code) from error
                 raise
             finally:
                 writer._abort()
@@ -195,15 +182,12 @@ def write_folder(folder: Path, kind: Kind, made: Mapping[str, Any]) -> Iterator[
         raise Refused(f"{folder}: cannot be written: {error.strerror or error}", code=code) from error
 
 
-def _elsewhere(error: OSError, folder: Path) -> Problem | None:
-    """Return a problem that names the file of an error if it is not in the folder."""
+def _elsewhere(error: OSError, folder: Path) -> Path | None:
+    """Return the file of an error if it is not in the folder."""
     if not isinstance(error.filename, str | bytes):
         return None
     path = Path(os.fsdecode(error.filename))
-    if path.absolute().is_relative_to(folder.absolute()):
-        return None
-    code = "disk-full" if error.errno in FULL else "unreadable-file"
-    return Problem(f"{path}: {error.strerror}", code="file-not-found" if error.errno == errno.ENOENT else code)
+    return None if path.absolute().is_relative_to(folder.absolute()) else path
 
 
 def check_owned(folder: Path, kind: Kind) -> None:
@@ -236,10 +220,7 @@ def check_owned(folder: Path, kind: Kind) -> None:
 
 
 def _declared_arrays(path: Path, kind: Kind) -> set[str] | None:
-    """Return the files of the arrays in a manifest of any version; None if it is of another kind or cannot be parsed.
-
-    Records may be damaged: a file is named after its array.
-    """
+    """Return the files of arrays in a manifest of any version; None if it is of another kind or damaged."""
     try:
         manifest = json.loads(path.read_bytes())
         if manifest["kind"] == kind.name and isinstance(manifest["version"], int):
@@ -260,7 +241,7 @@ def find_existing(folder: Path, kind: Kind, made: Mapping[str, Any], *, force: b
         Refused: The folder holds other files, even with `force`, or the same kind of data made with other options.
     """
     check_owned(folder, kind)
-    if force or not (folder / MANIFEST).is_file():
+    if force:
         return None
     try:
         manifest = read_manifest(folder, kind)
@@ -280,14 +261,8 @@ def find_existing(folder: Path, kind: Kind, made: Mapping[str, Any], *, force: b
 
 def open_arrays(
     folder: Path, manifest: Manifest, kind: Kind, names: Iterable[str] | None = None
-) -> dict[str, Shaped[np.memmap, "..."]]:
-    """Memory-map arrays.
-
-    Args:
-        folder: Folder of prepared data.
-        manifest: Its manifest, as `read_manifest` returns it.
-        kind: Kind of data.
-        names: Names of the arrays; all by default.
+) -> dict[str, Shaped[np.ndarray, "..."]]:
+    """Memory-map arrays; all by default.
 
     Raises:
         Refused: An array is unreadable, or its dtype, shape or order differs from the manifest.
@@ -298,7 +273,7 @@ def open_arrays(
         if record is None:
             raise Refused(Problem(f"{folder / MANIFEST} has no array {name}", help=fix, code="missing-array"))
         path = folder / record.file
-        array = map_npy(path, fix)
+        array = map_npy(path, fix) if path.suffix == ".npy" else _map_raw(path, record)
         if (array.dtype.str, array.shape) != (record.dtype, record.shape) or not array.flags.c_contiguous:
             found = f"{array.dtype.str} of shape {array.shape}"
             message = f"{path} holds {found}, {MANIFEST} declares {record.dtype} of shape {record.shape}"
@@ -307,25 +282,26 @@ def open_arrays(
     return arrays
 
 
+def _map_raw(path: Path, record: ArrayRecord) -> Shaped[np.ndarray, "..."]:
+    return np.memmap(path, record.dtype, "r", shape=record.shape) if record.bytes else np.zeros(0, record.dtype)
+
+
 def verify(
     folder: Path, manifest: Manifest, kind: Kind, names: Iterable[str] | None = None, *, once: bool = False
 ) -> None:
-    """Read arrays and compare their checksums.
+    """Read arrays, all by default, and compare their checksums.
 
-    Args:
-        folder: Folder of prepared data.
-        manifest: Its manifest, as `read_manifest` returns it.
-        kind: Kind of data.
-        names: Names of the arrays; all by default.
-        once: Skip this if it succeeded before and no file has changed since. Applies to all arrays only.
+    With `once` this is skipped if it succeeded before for all arrays and no file has changed since.
 
     Raises:
         Refused: Names every array that differs.
     """
     open_arrays(folder, manifest, kind, names)
     stamp, state = _stamp(folder), _state(folder, manifest)
-    if once and _read_stamp(stamp) == state:
-        return
+    if once:
+        with suppress(OSError, ValueError):
+            if json.loads(stamp.read_text("utf-8")) == state:
+                return
     records = [manifest.arrays[name] for name in (manifest.arrays if names is None else names)]
     if wrong := [record.file for record in records if _sha256(folder / record.file, record) != record.sha256]:
         fix = f"copy them again, or run: {kind.command}"
@@ -354,13 +330,6 @@ def _stamp(folder: Path) -> Path:
     """File that notes that the checksums of this folder were verified."""
     name = hashlib.sha256(str(folder.resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:32]
     return cache_folder() / "verified" / f"{name}.json"
-
-
-def _read_stamp(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        return None
 
 
 def _state(folder: Path, manifest: Manifest) -> list[list[str | int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from .markov import SourceDistribution
 
-__all__ = ["SPLITS", "Corpus", "Document", "divide", "hold_out"]
+__all__ = ["SPLITS", "Corpus", "Document", "TextSource", "divide", "hold_out"]
 
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 """The splits of a corpus."""
@@ -48,8 +49,27 @@ class Document:
         return Document.of(f"{self.name}[{first}:{last}]", text[first:last])
 
 
+class TextSource(ABC):
+    """Text that a tokenizer learns from."""
+
+    @abstractmethod
+    def texts(self) -> Iterable[str]:
+        """Yield the texts of the training split."""
+
+    @abstractmethod
+    def content(self) -> str:
+        """Return a digest of the training split."""
+
+    def characters(self) -> str:
+        """Return every character of the training split once, sorted."""
+        characters: set[str] = set()
+        for text in self.texts():
+            characters.update(text)
+        return "".join(sorted(characters))
+
+
 @dataclass(frozen=True)
-class Corpus:
+class Corpus(TextSource):
     """Documents by split, the result of a text data source.
 
     Attributes:
@@ -67,21 +87,14 @@ class Corpus:
             if not any(document.size for document in self.splits[split]):
                 raise Refused(f'{self.name}: no text is left for the split "{split}"', code="no-samples")
 
-    def texts(self, split: Split) -> Iterable[str]:
-        """Read the documents of a split one by one."""
-        return (document.load() for document in self.splits[split])
+    def texts(self) -> Iterable[str]:
+        """Read the training documents one by one."""
+        return (document.load() for document in self.splits["train"])
 
-    def content(self, split: Split) -> str:
-        """Return a digest of the texts of a split."""
-        digests = "".join(document.digest for document in self.splits[split])
+    def content(self) -> str:
+        """Return a digest of the training documents."""
+        digests = "".join(document.digest for document in self.splits["train"])
         return hashlib.sha256(digests.encode()).hexdigest()
-
-    def characters(self) -> str:
-        """Return every character of the training split once, sorted."""
-        characters: set[str] = set()
-        for text in self.texts("train"):
-            characters.update(text)
-        return "".join(sorted(characters))
 
 
 def hold_out(documents: Iterable[Document], *, valid: float, test: float) -> dict[Split, list[Document]]:
@@ -90,11 +103,6 @@ def hold_out(documents: Iterable[Document], *, valid: float, test: float) -> dic
     Duplicates count once. In the order of their digests, documents go to "test", then "valid", while the share of the
     split is not exceeded; a share smaller than every document gets the smallest one left. With fewer documents than
     splits, each document is cut: its head goes to "train", then "valid", then "test".
-
-    Args:
-        documents: The documents.
-        valid: Share of the text for validation, above 0.
-        test: Share of the text for testing; 0 for none.
     """
     if not (valid > 0 and test >= 0 and valid + test < 1):
         raise ValueError(f"valid > 0, test >= 0 and valid + test < 1 required: valid = {valid}, test = {test}")

@@ -10,8 +10,7 @@ from pathlib import Path
 from dither.registry.config.errors import Problem, Refused, nearest
 
 from ...prepared.rejected import Rejected
-from .text_files import find_files, plain_text, read_blocks
-from .tokenizers.chunks import cut_pieces
+from .text_files import cut_pieces, find_files, plain_text, read_blocks
 
 __all__ = ["NAMED", "SourceDocument", "find_sources", "read_documents"]
 
@@ -96,11 +95,11 @@ def read_documents(sources: Sequence[str | Path], column: str) -> Iterator[Sourc
 
 def _named(name: str) -> Iterator[SourceDocument]:
     if name == "stdlib":
-        from .stdlib import read_stdlib
+        from .builtin_texts import read_stdlib
 
         documents = read_stdlib(docstrings=True)
     else:
-        from .shakespeare import fetch_plays, read_plays
+        from .builtin_texts import fetch_plays, read_plays
 
         documents = list(read_plays(fetch_plays()).values())
     for document in documents:

@@ -1,272 +1,213 @@
-"""Prepared text: the data sources "text" and "token-shards", and the conversion of text files to a token store.
+"""Convert text files to token ids on disk, in two passes.
 
-Neither torch nor numpy is imported here, so that an experiment can be validated without them.
+Duplicates and shares are known only after the first pass over all documents, and texts need not fit into memory.
+
+Letters: E entries.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Iterator
+from array import array
+from collections import deque
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any
 
-from pydantic import Field as Option
-from pydantic import model_validator
+import numpy as np
+from jaxtyping import Int64, UInt8, UInt64
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.files.atomic import atomic_folder
-from dither.registry.files.cache import cache_folder
-from dither.registry.kinds.task import DataSpec
-from dither.registry.spec.misfit import Misfit
 
-from ...prepared.manifest import Kind
-from ...prepared.spec import PrepareSpec
-from .hold_out import HoldOut
-from .manifest import MANIFEST, StoreManifest, read_manifest, summarize
-from .tokenizers.names import BPE_RANGE, invalid_byte_pairs
+from ...prepared.rejected import Rejected, RejectedRows
+from ...prepared.store import check_owned, find_existing, write_folder
+from .corpus import TextSource, divide
+from .documents import SourceDocument, find_sources, read_documents
+from .manifest import SHARDS
+from .text_files import NotText
+from .token_store import Part, write_store
+from .tokenizers.factory import load_tokenizer
 
-if TYPE_CHECKING:
-    from ...prepared.rejected import RejectedRows
-    from .split_documents import SplitText
-    from .token_store import TokenStore
+__all__ = ["convert"]
 
-__all__ = ["ConvertedText", "ShardFolder", "convert"]
+REJECTED, DUPLICATE, CUT = 3, 4, 5
+"""Codes of entries that go to no single split (0, 1, 2): rejected, rejected as duplicate, cut into a part for each."""
 
-SOURCES, REJECTED = "sources.jsonl", "left-out.jsonl"
-"""Names of the files that list every source, and every place that was rejected."""
-SHARDS = Kind("shards", 1, "dither prepare text", "to")
-
-
-class ShardFolder(DataSpec):
-    """A folder of token ids written by `dither prepare text`, memory-mapped, of any size."""
-
-    name: ClassVar[str] = "token-shards"
-    gives: ClassVar[str] = "token-ids"
-    path: str = Option(min_length=1)
-    """The folder, relative to the working directory."""
-    verify: Literal["once", "always", "never"] = "once"
-    """When to compare checksums and check ids: on first use and after a change, always, or never. File lengths are
-    always compared."""
-
-    def check(self) -> Iterator[Misfit]:
-        """Yield files that are missing or cut short."""
-        yield from _folder_misfits(Path(self.path).expanduser(), "path")
-
-    def record(self) -> StoreManifest:
-        """Read the manifest of the folder."""
-        return read_manifest(Path(self.path).expanduser())
-
-    def build(self) -> TokenStore:
-        """Memory-map the ids."""
-        from .token_store import open_store
-
-        return open_store(Path(self.path).expanduser(), self.verify)
-
-    def prepare(self) -> str:
-        """Verify every file."""
-        from .token_store import open_store
-
-        folder = Path(self.path).expanduser()
-        open_store(folder, "always")
-        return f"all checksums are correct in {folder}\n{summarize(read_manifest(folder))}"
+SORTS = {
+    "unreadable": "unreadable",
+    "empty": "without text",
+    "binary": "binary, not text",
+    "encoding": "not UTF-8",
+    "json": "not JSON",
+    "key": "without the text column",
+    "duplicate": "duplicates",
+}
+"""Description of each reason for rejection."""
 
 
-class ConvertedText(HoldOut, PrepareSpec):
-    """Text files of several formats as token ids on disk, converted once by `dither prepare text`."""
-
-    name: ClassVar[str] = "text"
-    gives: ClassVar[str] = "token-ids"
-    stored: ClassVar[Kind] = SHARDS
-    paths: list[str] = Option(min_length=1)
-    """Files, folders and globs, relative to the working directory: text, .jsonl (one document a line), .parquet (one a
-    row); or "stdlib" and "shakespeare"."""
-    to: str = ""
-    """Folder of the token ids; by default a folder in the cache, named after the options."""
-    tokenizer: str = Option("gpt2", min_length=1)
-    """bytes, chars, gpt2, bpe:N (learned from the training split), or the path of a tokenizer.json."""
-    end_of_text: bool = False
-    """Add an end-of-text id to a tokenizer without one, such as bytes and chars; gpt2 and bpe:N have one."""
-    column: str = Option("text", min_length=1)
-    """Key of .jsonl, or column of .parquet, that holds the text."""
-    documents: int | None = Option(None, ge=1)
-    """Stop after this many documents."""
-    characters: int | None = Option(None, ge=1)
-    """Stop after the document that reaches this many characters."""
-    shard: int = Option(1 << 27, ge=1, le=1 << 32)
-    """Most ids per file."""
-    force: bool = False
-    """Replace a folder that was prepared with other options."""
-
-    @model_validator(mode="after")
-    def _valid_tokenizer(self) -> ConvertedText:
-        if invalid_byte_pairs(self.tokenizer):
-            raise ValueError(f'"{self.tokenizer}": {BPE_RANGE}')
-        return self
-
-    def folder(self) -> Path:
-        """Return the folder of the token ids, which need not exist."""
-        if self.to:
-            return Path(self.to).expanduser()
-        key = json.dumps({**self.options(), "paths": self.paths, "from": str(Path.cwd())}, sort_keys=True)
-        return cache_folder() / "shards" / hashlib.sha256(key.encode()).hexdigest()[:16]
-
-    def check(self) -> Iterator[Misfit]:
-        """Yield that the text has not been prepared, or files that are missing or cut short."""
-        folder = self.folder()
-        if (folder / MANIFEST).is_file():
-            yield from _folder_misfits(folder, "to")
-        else:
-            what = f"text not prepared: no {folder / MANIFEST}"
-            yield Misfit(what, ("paths",), help=f"run: {self.command()}", code="not-prepared")
-
-    def record(self) -> StoreManifest:
-        """Read the manifest of the folder."""
-        return read_manifest(self.folder())
-
-    def build(self) -> TokenStore:
-        """Memory-map the ids.
-
-        Raises:
-            Refused: They are missing, damaged, or were prepared with other options.
-        """
-        from .token_store import open_store
-
-        made = self.record().made
-        changed = [key for key, value in self.options().items() if made.get(key) != value]
-        if changed:
-            what = f"{self.folder()} was prepared with other options: {', '.join(changed)} changed"
-            raise Refused(Problem(what, help=f"run: {self.command()} --force", code="changed-options"))
-        return open_store(self.folder())
-
-    def prepare(self) -> str:
-        """Convert the text, and report what was taken, and what was rejected and why."""
-        return convert(self)
-
-
-def _folder_misfits(folder: Path, key: str) -> Iterator[Misfit]:
-    try:
-        read_manifest(folder)
-    except Refused as refused:
-        for problem in refused.problems:
-            yield Misfit(problem.message, (key,), help=problem.help, code=problem.code)
-
-
-def convert(spec: ConvertedText) -> str:
-    """Convert a text; a folder that holds the same already is left alone.
+def convert(spec: Any) -> str:
+    """Convert the text of a `ConvertedText` and return a report; a folder that holds the same already is left alone.
 
     Raises:
         Refused: No text was found, the folder holds something else, or the tokenizer is not available.
     """
-    from ...prepared.rejected import RejectedRows
-    from .documents import find_sources, read_documents
-    from .split_documents import SplitText, survey
-
     folder, began = spec.folder(), perf_counter()
-    check_owned(folder)
+    check_owned(folder, SHARDS)
     inside = folder.resolve()  # the store may be in the folder that is read
     sources = [s for s in find_sources(spec.paths) if isinstance(s, str) or not s.resolve().is_relative_to(inside)]
     with RejectedRows() as rejected:
-        found = survey(
-            read_documents(sources, spec.column),
-            rejected,
-            valid=spec.valid,
-            test=spec.test,
-            documents=spec.documents,
-            characters=spec.characters,
-        )
-        return _convert(spec, SplitText(sources, spec.column, found, spec.valid, spec.test), rejected, began)
-
-
-def _convert(spec: ConvertedText, text: SplitText, rejected: RejectedRows, began: float) -> str:
-    from .split_documents import SORTS
-    from .token_store import write_store
-    from .tokenizers.factory import load_tokenizer
-
-    folder = spec.folder()
-    tokenizer = load_tokenizer(spec.tokenizer, lambda: text, end_of_text=spec.end_of_text)
-    made = {**spec.options(), "content": text.survey.content(), "hash": tokenizer.fingerprint}
-    if (existing := _existing(folder, made, force=spec.force)) is not None:
-        return f"{folder} is up to date, nothing was done\n{summarize(existing)}"
-    try:
-        with atomic_folder(folder) as temporary:
-            lines = ({"source": str(source), "bytes": _bytes(source)} for source in text.sources)
-            (temporary / SOURCES).write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
-            manifest = write_store(
-                temporary,
-                text.parts(rejected),
-                tokenizer,
-                made=made,
-                sources=len(text.sources),
-                shard=spec.shard,
-                rejected=rejected,
-            )
+        text = SplitText(spec, sources, rejected)
+        tokenizer = load_tokenizer(spec.tokenizer, lambda: text, end_of_text=spec.end_of_text)
+        made = {**spec.options(), "source": text.digest(), "hash": tokenizer.fingerprint}
+        if find_existing(folder, SHARDS, made, force=spec.force) is not None:
+            return f"{folder} is up to date, nothing was done\n{spec.record().summary()}"
+        with write_folder(folder, SHARDS, made) as writer:
+            info = write_store(writer, text.parts(rejected), tokenizer, sources=len(sources), shard=spec.shard)
             for split in ("train", "valid"):
-                if not manifest.splits[split].ids:
+                if not info.splits[split].ids:
                     fix = "give more documents, or a larger share"
                     raise Refused(Problem(f'no text is left for the split "{split}"', help=fix, code="no-samples"))
-            rejected.save(temporary / REJECTED)
-    except OSError as error:
-        raise Refused(f"{folder}: cannot be written: {error.strerror or error}", code="unwritable-file") from error
-    report = _report(manifest, perf_counter() - began, stopped=text.survey.stopped)
-    return "\n".join([report, *rejected.lines("left out", SORTS), f"all of it in {folder}"])
+            writer.reject(rejected)
+        characters = sum(split.characters for split in info.splits.values())
+        limit = "; stopped at the limit" if text.stopped else ""
+        head = f"{characters:,} characters of {len(sources):,} sources in {perf_counter() - began:.1f} s{limit}"
+        return "\n".join([head, info.summary(), *rejected.lines(sorts=SORTS), f"all of it in {folder}"])
 
 
-def _existing(folder: Path, made: dict[str, Any], *, force: bool) -> StoreManifest | None:
-    """Return the manifest of a folder that holds the same; None if it is missing or damaged.
+class SplitText(TextSource):
+    """A text that was read once to find duplicates and shares, to be read again by split; 17 bytes a document.
 
-    Raises:
-        Refused: It holds something else, and may not be replaced.
-    """
-    if not (folder / MANIFEST).is_file():
-        return None
-    try:
-        manifest = read_manifest(folder)
-    except Refused:
-        return None
-    changed = [key for key in sorted({*made, *manifest.made}) if made.get(key) != manifest.made.get(key)]
-    if not changed:
-        return manifest
-    if force:
-        return None
-    if "tokenizer" in changed:
-        changed.remove("hash")
-    words = [f"{key} was {manifest.made.get(key)!r}" for key in changed if key != "content"]
-    words += ["the text changed"] if "content" in changed else []
-    fix = "--force replaces it; --to names another folder"
-    what = f"{folder} was prepared with other options: {'; '.join(words)}"
-    raise Refused(Problem(what, help=fix, code="changed-options"))
-
-
-def _report(manifest: StoreManifest, seconds: float, *, stopped: bool) -> str:
-    characters = sum(split.characters for split in manifest.splits.values())
-    files = "1 source" if manifest.sources == 1 else f"{manifest.sources:,} sources"
-    speed = f"{seconds:.1f} s, {characters / 1e6 / max(seconds, 1e-9):.1f} million characters a second"
-    limit = "; stopped at the limit" if stopped else ""
-    return f"{characters:,} characters of {files} in {speed}{limit}\n{summarize(manifest)}"
-
-
-def _bytes(source: str | Path) -> int | None:
-    try:
-        return source.stat().st_size if isinstance(source, Path) else None
-    except OSError:  # it is among the rejected
-        return None
-
-
-def check_owned(folder: Path) -> None:
-    """Check that a folder is missing, empty, or holds nothing but a token store.
+    Args:
+        spec: A `ConvertedText`: column, shares, limits.
+        sources: Files and named texts.
+        rejected: Collects what is not taken.
 
     Raises:
-        Refused: It is a file, or replacing it would delete other files.
+        Refused: No text was found.
     """
-    if not folder.exists():
-        return
-    if not folder.is_dir():
-        raise Refused(f"{folder} is a file; token ids need a folder", code="file-exists")
-    ours = (MANIFEST, REJECTED, SOURCES, "tokenizer.json", "alphabet.json")
-    others = sorted(p.name for p in folder.iterdir() if not (p.name.endswith(".bin") or p.name in ours))
-    if others:
-        shown = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
-        fix = "--to names another folder, which is created"
-        raise Refused(Problem(f"{folder} contains other files ({shown})", help=fix, code="file-exists"))
+
+    def __init__(self, spec: Any, sources: list[str | Path], rejected: RejectedRows) -> None:
+        self.spec, self.sources, self.stopped = spec, sources, False
+        keys, sizes, taken, total = array("Q"), array("q"), 0, 0
+        for entry in read_documents(sources, spec.column):
+            key, size = 0, -1
+            if isinstance(entry, Rejected):
+                rejected.add(entry)
+            else:
+                try:
+                    key, size = _digest_text(entry.pieces)
+                except NotText as error:
+                    rejected.add(Rejected(entry.place, error.sort, error.message))
+            taken, total = taken + (size >= 0), total + max(size, 0)
+            keys.append(key)
+            sizes.append(size)
+            if taken == spec.documents or (spec.characters is not None and total >= spec.characters):
+                self.stopped = True
+                break
+        if not taken:
+            raise Refused("\n".join(["no text found", *rejected.lines(sorts=SORTS)]), code="no-samples")
+        self.keys, self.sizes = np.frombuffer(keys, np.uint64), np.frombuffer(sizes, np.int64)
+        self.codes = _split_codes(self.keys, self.sizes, valid=spec.valid, test=spec.test)
+
+    def digest(self) -> str:
+        """Return a digest of all documents, in order, and of their splits."""
+        taken = self.codes != REJECTED
+        return hashlib.sha256(self.keys[taken].tobytes() + self.codes[taken].tobytes()).hexdigest()
+
+    def content(self) -> str:
+        """Return a digest of the training split; the shares matter if documents are cut."""
+        cut = self.keys[self.codes == CUT]
+        shares = repr((self.spec.valid, self.spec.test)) if len(cut) else ""
+        return hashlib.sha256(self.keys[self.codes == 0].tobytes() + cut.tobytes() + shares.encode()).hexdigest()
+
+    def texts(self) -> Iterator[str]:
+        """Yield the training split, in pieces."""
+        return (part.text for part in self.parts() if not part.split)
+
+    def parts(self, rejected: RejectedRows | None = None) -> Iterator[Part]:
+        """Yield the parts of all splits, in order; duplicates are added to `rejected`.
+
+        Raises:
+            Refused: A file has changed since the first pass.
+        """
+        spec = self.spec
+        ends = 1 - spec.valid - spec.test, 1 - spec.test, 1.0
+        columns = (map(int, column) for column in (self.keys, self.sizes, self.codes))
+        for entry, key, size, code in zip(read_documents(self.sources, spec.column), *columns, strict=False):
+            if code == REJECTED:
+                continue
+            if isinstance(entry, Rejected):
+                raise _changed(entry.place)
+            if code == DUPLICATE:
+                if rejected is not None:
+                    rejected.add(Rejected(entry.place, "duplicate", "same text as an earlier document"))
+                continue
+            edges = [(n, round(end * size)) for n, end in enumerate(ends)] if code == CUT else [(code, size)]
+            yield from _cut(entry, edges, key)
+
+
+def _digest() -> hashlib.blake2b:
+    return hashlib.blake2b(digest_size=8)
+
+
+def _digest_text(pieces: Iterable[str]) -> tuple[int, int]:
+    """Return the digest of a text and its length.
+
+    Raises:
+        NotText: It is blank, or holds half a surrogate pair.
+    """
+    digest, size, blank = _digest(), 0, True
+    for piece in pieces:
+        try:
+            digest.update(piece.encode("utf-8"))
+        except UnicodeEncodeError as error:
+            what = f"unpaired surrogate U+{ord(error.object[error.start]):04X} at position {size + error.start}"
+            raise NotText("encoding", what) from None
+        size += len(piece)
+        blank = blank and piece.isspace()
+    if blank:
+        raise NotText("empty", "only white space" if size else "empty")
+    return int.from_bytes(digest.digest(), "big"), size
+
+
+def _split_codes(
+    keys: UInt64[np.ndarray, " E"], sizes: Int64[np.ndarray, " E"], *, valid: float, test: float
+) -> UInt8[np.ndarray, " E"]:
+    """Divide by content alone, as `hold_out` does; the first of equal documents is taken."""
+    codes = np.full(len(keys), REJECTED, np.uint8)
+    taken = np.flatnonzero(sizes >= 0)
+    unique, first = np.unique(keys[taken], return_index=True)
+    codes[taken] = DUPLICATE
+    order = taken[first]  # ascending by key
+    few = len(unique) < 2 + (test > 0)
+    codes[order] = CUT if few else divide(sizes[order].tolist(), valid=valid, test=test)
+    return codes
+
+
+def _cut(entry: SourceDocument, edges: list[tuple[int, int]], key: int) -> Iterator[Part]:
+    """Cut the pieces of a document where one split ends and the next begins."""
+    start = position = 0
+    left = deque(edges)
+    digest = _digest()
+    try:
+        for piece in entry.pieces:
+            digest.update(piece.encode("utf-8", "surrogatepass"))
+            rest = piece
+            while rest and left:
+                split, end = left[0]
+                text, rest = rest[: end - position], rest[end - position :]
+                if text:
+                    yield Part(split, text, position == start, position + len(text) == end)
+                position += len(text)
+                if position == end:
+                    start = end
+                    left.popleft()
+    except NotText:
+        raise _changed(entry.place) from None
+    if int.from_bytes(digest.digest(), "big") != key:
+        raise _changed(entry.place)
+
+
+def _changed(place: str) -> Refused:
+    return Refused(f"{place} has changed while it was read", code="changed-data")

