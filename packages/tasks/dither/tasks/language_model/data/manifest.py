@@ -41,6 +41,7 @@ SHARDS = Kind(
     earlier=("shards.json",),
     upgrade=_upgrade,
 )
+"""Prepared token ids."""
 
 
 class _Record(BaseModel):

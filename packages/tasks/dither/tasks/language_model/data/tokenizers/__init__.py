@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-__all__ = ["ADD_END", "BPE_RANGE", "ENDS", "NO_END", "SIZES", "byte_pair_ids", "invalid_byte_pairs"]
+__all__ = ["ENDS", "SIZES", "byte_pair_ids", "invalid_byte_pairs"]
 
 SIZES = {"bytes": 256, "gpt2": 50_257}
 """Tokenizers with a fixed number of ids."""
 ENDS = {"gpt2": 50_256}
 """Tokenizers with a fixed end-of-text id."""
+# messages
 BPE_RANGE = "bpe:N requires a number of ids N from 257 to 1,000,000, such as bpe:4096"
 NO_END = 'documents = "ended" requires an end-of-text id, and the tokenizer has none'
 ADD_END = "set end_of_text = true"
