@@ -15,7 +15,7 @@ import dither
 from dither.engine.cli import main
 from dither.engine.config.load_experiment import load_experiment, open_experiment
 from dither.engine.config.plugins import came_with_run
-from dither.engine.sweeps import cluster, execution
+from dither.engine.sweeps import launch
 from dither.engine.sweeps.directory import SweepDirectory
 from dither.engine.sweeps.point_process import run_point
 from dither.registry.config.errors import Refused
@@ -223,11 +223,11 @@ def test_points_execute_the_plugins_of_their_sweep_without_a_state_folder(own):
     assert "the state folder is not writable" in output
 
 
-@pytest.mark.parametrize(("search", "more"), [(False, []), (False, ["--executor", "debug"]), (True, [])])
+@pytest.mark.parametrize(("search", "more"), [(False, []), (False, ["--executor", "local"]), (True, [])])
 def test_only_points_of_a_new_sweep_are_trusted(own, monkeypatch, search, more):
     given = []
-    monkeypatch.setattr(execution, "run_points", lambda source, jobs, console, select, keep_going: given.append(select))
-    monkeypatch.setattr(cluster, "submit_points", lambda sweep, executor, select, *rest: given.append(select) or [])
+    monkeypatch.setattr(launch, "run_points", lambda source, jobs, console, select, keep_going: given.append(select))
+    monkeypatch.setattr(launch, "_submit", lambda sweep, executor, select, console: given.append(select))
     if search:
         (own / "exp.toml").write_text(TEXT + "[sweep.search]\ntrials = 1\nspace = { seed = [1, 2] }\n")
     _, output = dither_cli("sweep", "exp.toml", *([] if search else ["--sweep", "seed=[1]"]), *more)

@@ -7,8 +7,7 @@ import pytest
 
 from dither.engine.sweeps import scheduler
 from dither.engine.sweeps.directory import SweepDirectory
-from dither.engine.sweeps.execution import Settings
-from dither.engine.sweeps.launch import start_sweep
+from dither.engine.sweeps.launch import Settings, start_sweep
 
 CHILD = """
     import json, os, signal, sys, time, tomllib
@@ -50,6 +49,18 @@ def child(tmp_path, monkeypatch):
     monkeypatch.setattr(scheduler, "POINT_COMMAND", (sys.executable, "-S", str(script)))
     monkeypatch.setattr(scheduler, "POLL_SECONDS", 0.01)
     return script
+
+
+@pytest.fixture
+def states():
+    """Return the state of every point of a sweep."""
+    return lambda sweep: [folder.status()["state"] for folder in sweep.folders()]
+
+
+@pytest.fixture
+def output(console):
+    """Return everything printed so far, on one line."""
+    return lambda: " ".join(console.export_text(clear=False).split())
 
 
 @pytest.fixture

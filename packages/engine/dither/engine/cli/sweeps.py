@@ -58,7 +58,7 @@ def start(
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Simultaneous runs.")] = 1,
     keep_going: Annotated[bool, typer.Option("--keep-going/--stop", help="Continue or stop if a point fails.")] = True,
     executor: Annotated[
-        str, typer.Option("--executor", help="processes, or with submitit: slurm, local, debug.")
+        str, typer.Option("--executor", help="processes, or with submitit: slurm, local.")
     ] = "processes",
     options: Annotated[
         list[str] | None, typer.Option("--job", metavar="KEY=VALUE", help="A parameter of submitit (repeatable).")
@@ -69,8 +69,7 @@ def start(
     from dither.registry.config.errors import Refused
 
     from ..reports.write import write_sweep_report
-    from ..sweeps.execution import Settings
-    from ..sweeps.launch import resume_sweep, start_sweep
+    from ..sweeps.launch import Settings, resume_sweep, start_sweep
 
     if (experiment is None) == (resume is None):
         raise Refused("give either an experiment file or --resume SWEEP", code="usage")
@@ -94,7 +93,6 @@ def status(
         bool | None, typer.Option("--most/--least", help="Whether larger or smaller values come first.")
     ] = None,
     as_json: Json = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     page: Annotated[Path | None, typer.Option("--page", metavar="FILE", help="Also write a page.")] = None,
 ) -> None:
     """Show every point of a sweep with its newest metrics, best first."""
@@ -107,8 +105,6 @@ def status(
     rows = summary.rows_of(sweep, sort, descending)
     if wants_json(as_json):
         typer.echo(json.dumps(rows, indent=2))
-    elif as_csv:
-        typer.echo(summary.as_csv(rows), nl=False)
     else:
         summary.show_rows(Console(), rows, sort)
     if page is not None:

@@ -2,13 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dither.registry.spec.base import Options
 
-__all__ = ["Search", "Sweep"]
+__all__ = ["Range", "Search", "Sweep"]
+
+
+class Range(Options):
+    """A range of a search; of integers if both ends are integers."""
+
+    low: int | float
+    """Smallest value."""
+    high: int | float
+    """Largest value, inclusive."""
+    step: int | float | None = Field(None, gt=0)
+    """Distance between values."""
+    log: bool = False
+    """Sample uniformly in the logarithm."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.low > self.high:
+            raise ValueError(f"low = {self.low} exceeds high = {self.high}")
+        if self.log and (self.low <= 0 or self.step is not None):
+            raise ValueError("a logarithmic range must start above 0 and has no step")
+        if self.integral and self.step is not None and not isinstance(self.step, int):
+            raise ValueError("a range of integers requires an integer step")
+        return self
+
+    @property
+    def integral(self) -> bool:
+        """Whether the values are integers."""
+        return isinstance(self.low, int) and isinstance(self.high, int)
 
 
 class Search(Options):
@@ -16,7 +44,7 @@ class Search(Options):
 
     trials: int = Field(20, ge=1, le=100_000)
     """Total number of points, over all processes."""
-    metric: str = Field("valid/loss", pattern=r"[a-z]+/.+")
+    metric: str = Field("valid/loss", pattern=r"^(train|valid|sample)/.+")
     """The metric to optimise and to prune by, as kind/name of a line in metrics.jsonl."""
     direction: Literal["minimize", "maximize"] = "minimize"
     """Direction of optimisation."""

@@ -2,68 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from rich.console import Console
 
 from dither.registry.config.document import Document
 from dither.registry.config.errors import Problem, Refused
+from dither.registry.config.layers import Layer
 from dither.registry.plugins.manager import Plugins
 
 from ..config.load_experiment import Loaded, check_experiment, open_experiment
 from ..config.plugins import unrecorded_plugins
+from ..files.resource_errors import shortage
 from ..runs.progress import Screen, say
-from .directory import SweepDirectory
-from .execution import Settings, run_sweep
-from .points import Point, expand, read_axes, with_sweeps
-from .scheduler import PointList
+from ..runs.signals import STOPPED
+from .directory import RESUMABLE, SweepDirectory, write_json
+from .point_process import EXHAUSTED, TRUSTED, run_job
+from .points import Point, add_axes, read_points
+from .scheduler import FAILED, PointList, run_points
+from .search import Trials, read_search
+from .summary import rows_of, show_rows
 
-__all__ = ["check_points", "load_sweep", "open_sweep", "resume_sweep", "start_sweep"]
+__all__ = ["Settings", "check_points", "resume_sweep", "start_sweep"]
 
+EXECUTORS = ("processes", "slurm", "local")
+"""Own processes, or executors of submitit."""
 MAX_LISTED = 20
 """Points listed with a problem; the others are counted."""
 
 
-def load_sweep(
-    path: Path,
-    changes: Iterable[str] = (),
-    removals: Iterable[str] = (),
-    select: Sequence[str] | None = None,
-    sweeps: Iterable[str] = (),
-) -> list[tuple[Point, Loaded]]:
-    """Read a file with a sweep and validate all of its points.
+@dataclass(frozen=True)
+class Settings:
+    """How to run the points: the options of `dither sweep`, and what writes the report page at the end."""
 
-    Args:
-        path: The TOML file.
-        changes: `key=value` as after --set.
-        removals: Keys as after --unset.
-        select: Plugins as after -p.
-        sweeps: `key=[values]` as after --sweep.
+    jobs: int = 1
+    keep_going: bool = True
+    executor: str = "processes"
+    options: tuple[str, ...] = ()
+    select: tuple[str, ...] = ()
+    dry_run: bool = False
+    write_page: Callable[[SweepDirectory, list[dict[str, Any]]], object] | None = None
 
-    Raises:
-        Refused: With every problem of the sweep or of any point.
-    """
-    document, plugins = open_sweep(path, changes, removals, select, sweeps)
-    return check_points(document, plugins, expand(read_axes(document)))
-
-
-def open_sweep(
-    path: Path, changes: Iterable[str], removals: Iterable[str], select: Sequence[str] | None, sweeps: Iterable[str]
-) -> tuple[Document, Plugins]:
-    """Read a file with a sweep; arguments as for `load_sweep`."""
-    document, plugins = open_experiment(path, changes, removals, select)
-    with_sweeps(document, list(sweeps))
-    return document, plugins
+    def cluster(self, folder: Path) -> Any:
+        """Return an executor of submitit with logs in `folder`, or None for our own processes."""
+        if self.executor == "processes":
+            if self.options:
+                raise Refused("--job requires --executor slurm or local", code="usage")
+            return None
+        if self.executor not in EXECUTORS:
+            hint = f"known: {', '.join(EXECUTORS)}"
+            raise Refused(Problem(f'unknown executor "{self.executor}"', help=hint, code="unknown-value"))
+        try:
+            import submitit
+        except ImportError:
+            hint = "python -m pip install 'dither-engine[slurm]'"
+            raise Refused(Problem("submitit is not installed", help=hint, code="missing-dependency")) from None
+        options = {key: value for text in self.options for key, value in Layer.override(text).tree.items()}
+        if self.executor == "slurm":
+            options = {"slurm_array_parallelism": self.jobs} | options
+        try:
+            executor = submitit.AutoExecutor(folder=folder, cluster=self.executor)
+            executor.update_parameters(**options)
+            return executor
+        except (RuntimeError, NameError, TypeError, ValueError, OSError, AssertionError) as error:
+            raise Refused(f"submitit cannot submit to {self.executor}: {error}") from None
 
 
 def check_points(base: Document, plugins: Plugins, points: Sequence[Point]) -> list[tuple[Point, Loaded]]:
-    """Validate every point and return it with its experiment.
-
-    Raises:
-        Refused: With every problem once, and the points that have it.
-    """
+    """Return every point with its experiment, or refuse with every problem and the points that have it."""
     problems: dict[str, tuple[Problem, list[Point]]] = {}
     valid = []
     for point in points:
@@ -88,62 +98,97 @@ def start_sweep(
     path: Path,
     changes: Iterable[str],
     removals: Iterable[str],
-    sweeps: Iterable[str],
+    axes: Iterable[str],
     runs: Path,
     argv: Sequence[str],
     settings: Settings,
     console: Console | None = None,
 ) -> int:
-    """Validate all points of a file, then run them; return the exit code.
+    """Validate all points of a file, then run them in a new sweep directory inside `runs`.
 
-    0 all done, 1 some failed, 5 no disk space for the sweep itself, 75 stopped or some run by another process.
-
-    Args:
-        path: The experiment file.
-        changes: `key=value` as after --set.
-        removals: Keys as after --unset.
-        sweeps: `key=[values]` as after --sweep.
-        runs: Parent folder of the sweep directory.
-        argv: The command line, for the record.
-        settings: How to run the points.
-        console: For progress messages.
-
-    Raises:
-        Refused: The sweep or any point is invalid; nothing was started.
+    Arguments are as after `dither sweep`. Returns 0 if all are done, 1 if some failed, 5 without disk space for the
+    sweep itself, 75 if it was stopped or another process runs some points. Nothing starts if any point is invalid.
     """
     console = console or Screen()
-    settings.check()
-    document, plugins = open_sweep(path, changes, removals, settings.select or None, sweeps)
+    with TemporaryDirectory() as folder:
+        settings.cluster(Path(folder))
+    document, plugins = open_experiment(path, changes, removals, settings.select or None)
+    add_axes(document, axes)
+    points: list[tuple[Point, Loaded]] = []
+    facts: dict[str, Any] = {}
     if document.at(("sweep", "search")) is not None:
-        from .search import start_search
-
-        return start_search(document, plugins, runs, argv, settings, console)
-    points = check_points(document, plugins, expand(read_axes(document)))
-    say(console, f"{len(points)} points, all valid")
+        if settings.executor != "processes":
+            hint = "run the same search on several machines: dither sweep --resume DIR, on a shared file system"
+            raise Refused(Problem("a search runs its points as local processes", help=hint, code="usage"))
+        search, _ = read_search(document, plugins)
+        say(console, f"{search.trials} points, to {search.direction} {search.metric}")
+        facts["search"] = search.model_dump()
+    else:
+        points = check_points(document, plugins, read_points(document))
+        say(console, f"{len(points)} points, all valid")
     for line in unrecorded_plugins(plugins.files):
         say(console, line, "yellow")
     if settings.dry_run:
         for point, _ in points:
             say(console, point.name)
         return 0
-    sweep = SweepDirectory.create(runs, document, argv)
+    sweep = SweepDirectory.create(runs, document, argv, **facts)
     sweep.record([sweep.add(point.name, point.by_key, loaded) for point, loaded in points])
-    return run_sweep(sweep, PointList(sweep.folders()), settings, console, fresh=True)
+    if facts:
+        sweep.copy_base(document, plugins)
+    return _run_sweep(sweep, settings, console, fresh=True)
 
 
 def resume_sweep(path: Path, settings: Settings, console: Console | None = None) -> int:
-    """Run the unfinished points of a sweep directory; return the exit code as `start_sweep`.
+    """Run the unfinished points of a sweep directory; return the exit code as `start_sweep`."""
+    return _run_sweep(SweepDirectory.open(path), settings, console or Screen(), fresh=False)
 
-    Raises:
-        Refused: It is not a sweep directory.
-    """
-    console = console or Screen()
-    settings.check()
-    sweep = SweepDirectory.open(path)
+
+def _run_sweep(sweep: SweepDirectory, settings: Settings, console: Console, fresh: bool) -> int:
+    """Run the points of a sweep; `fresh` if this process has just copied their plugin files, so that they may run."""
+    say(console, str(sweep.path))
+    arguments = (*settings.select, *((TRUSTED,) if fresh else ()))
+    if executor := settings.cluster(sweep.path / "jobs"):
+        _submit(sweep, executor, arguments, console)
+        return 0
     if sweep.facts.get("search"):
-        from .search import resume_search
+        source: PointList = Trials(sweep, console, settings.select, fresh)
+    else:
+        source = PointList(sweep.folders())
+    try:
+        code = run_points(source, settings.jobs, console, arguments, settings.keep_going)
+    except OSError as error:
+        if not (lacking := shortage(error)):
+            raise
+        say(console, f"stopped: {lacking}", "red")
+        code = EXHAUSTED
+    rows = rows_of(sweep)
+    try:
+        write_json(sweep.path / "summary.json", rows)
+        if settings.write_page is not None:
+            settings.write_page(sweep, rows)
+    except (OSError, Refused) as error:  # must not hide how the points ended
+        say(console, f"the summary cannot be written: {error}", "yellow")
+    show_rows(console, rows)
+    states = [row["state"] for row in rows]
+    if running := states.count("running"):
+        say(console, f"another process is running {running} points: dither sweep status {sweep.path}")
+    shared = bool(running) and not sweep.facts.get("search")  # processes that share a search share its trials, too
+    if code or shared or set(states) & set(RESUMABLE):
+        say(console, f"resume with: dither sweep --resume {sweep.path}")
+    failed = {"failed", "lost"} & set(states)
+    return code or (FAILED if failed else STOPPED if shared or {"waiting", "stopped"} & set(states) else 0)
 
-        return resume_search(sweep, settings, console)
-    source = PointList(sweep.folders())
-    say(console, f"{source.total} of {len(sweep.folders())} points are unfinished")
-    return run_sweep(sweep, source, settings, console)
+
+def _submit(sweep: SweepDirectory, executor: Any, arguments: Sequence[str], console: Console) -> None:
+    """Submit every unfinished point that no process is running; a job is one attempt and outlives this process."""
+    points = [point for point in sweep.folders() if point.status()["state"] in RESUMABLE]
+    executor.update_parameters(name=str(sweep.facts["name"]))
+    try:
+        with executor.batch(allow_implicit_submissions=True):  # no point is not an error
+            jobs = [executor.submit(run_job, str(point.path.resolve()), list(arguments)) for point in points]
+    except (RuntimeError, OSError) as error:
+        raise Refused(f"submitit cannot submit: {error}") from None
+    for job in jobs:
+        say(console, f"submitted job {job.job_id}")
+    say(console, f"dither sweep status {sweep.path}")

@@ -9,8 +9,8 @@ import os
 import socket
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from dither.registry.config.errors import Refused
@@ -27,11 +27,11 @@ CRASHED, REFUSED, EXHAUSTED, BUSY = 1, 2, 5, 11
 """Exit codes; a point with `EXHAUSTED` (no disk space or memory) can be resumed."""
 ENDS = {
     0: "done",
-    1: "exception, see output.txt",
-    2: "refused, see output.txt",
-    3: "no intact checkpoint, see output.txt",
-    4: "loss or gradient is NaN or inf, see output.txt",
-    5: "out of disk space or memory, see output.txt",
+    1: "exception, see its output",
+    2: "refused, see its output",
+    3: "no intact checkpoint, see its output",
+    4: "loss or gradient is NaN or inf, see its output",
+    5: "out of disk space or memory, see its output",
     75: "stopped",
     BUSY: "another process is running it",
 }
@@ -39,13 +39,7 @@ ENDS = {
 
 
 def run_point(folder: Path, select: Sequence[str] | None = None, *, trust: bool = False) -> int:
-    """Run or resume a point; return the exit code of its run.
-
-    Args:
-        folder: Folder of the point.
-        select: Plugins as after -p.
-        trust: Whether its plugin files may run; see `TRUSTED`.
-    """
+    """Run or resume the point of a folder, with plugins as after -p; return the exit code of its run."""
     point = PointFolder(folder, {})
     try:
         lock = point.claim()
@@ -107,33 +101,8 @@ def run_job(folder: str, arguments: Sequence[str]) -> None:
     Raises:
         RuntimeError: The point is not done, so that the cluster records a failure.
     """
-    with _output_to(Path(folder) / "output.txt"):
-        code = main([folder, *arguments])
-    if code:
+    if code := main([folder, *arguments]):
         raise RuntimeError(f"{folder}: {ENDS.get(code, code)}")
-
-
-@contextmanager
-def _output_to(path: Path) -> Iterator[None]:
-    """Append stdout and stderr of this process, including those of C libraries, to a file."""
-    saved = [os.dup(stream) for stream in (1, 2)]
-    try:
-        _flush()
-        with path.open("ab") as output:
-            for stream in (1, 2):
-                os.dup2(output.fileno(), stream)
-        yield
-    finally:
-        _flush()
-        for stream, copy in enumerate(saved, 1):
-            os.dup2(copy, stream)
-            os.close(copy)
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError, AttributeError):
-            stream.flush()
 
 
 def _print_error(text: str) -> None:

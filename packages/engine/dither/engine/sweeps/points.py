@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from dither.registry.config.document import Document
 from dither.registry.config.errors import Origin, Problem, Refused, dotted
@@ -21,17 +21,15 @@ from ..config.sweep import Sweep
 
 __all__ = [
     "MAX_POINTS",
-    "Axis",
     "Point",
-    "expand",
+    "add_axes",
     "format_value",
     "iter_keys",
     "key_error",
     "make_point",
-    "read_axes",
+    "read_points",
     "short_keys",
     "sweep_of",
-    "with_sweeps",
 ]
 
 FIXED = {"sweep", "plugins", "extends", "name"}
@@ -48,18 +46,12 @@ class _SweepTable(Options):
     sweep: Sweep
 
 
-@dataclass(frozen=True)
-class Axis:
+class _Axis(NamedTuple):
     """A key of the experiment, the path of its list in the document, and the values."""
 
     path: Path
     place: Path
-    values: tuple[Any, ...]
-
-    @property
-    def key(self) -> str:
-        """The key as written after --set."""
-        return dotted(self.path)
+    values: list[Any]
 
 
 @dataclass(frozen=True)
@@ -107,37 +99,20 @@ class _SweptValue(Layer):
 
 
 def sweep_of(document: Document) -> Sweep:
-    """Validate the `[sweep]` table alone.
-
-    Raises:
-        Refused: The table is invalid.
-    """
+    """Validate the `[sweep]` table alone."""
     alone = Document({"sweep": document.at(("sweep",))}, list(document.files), document.given)
     return validate(_SweepTable, alone).sweep
 
 
-def with_sweeps(document: Document, sweeps: list[str]) -> None:
-    """Add `key=[values]`, as given after --sweep, to the grid of a document.
-
-    Raises:
-        Refused: An item is not `key=value`.
-    """
-    for text in sweeps:
-        try:
-            tree = Layer.override(text).tree
-        except Refused as refused:
-            message = refused.problems[0].message.replace("--set", "--sweep")
-            raise Refused(message, code=refused.problems[0].code) from None
-        for path, (_, values) in iter_keys(tree, ()):
+def add_axes(document: Document, texts: Iterable[str]) -> None:
+    """Add `key=[values]`, as given after --sweep, to the grid of a document."""
+    for text in texts:
+        for path, (_, values) in iter_keys(Layer.override(text).tree, ()):
             document.merge(Layer(f"--sweep {text}"[:100], {"sweep": {"grid": {dotted(path): values}}}))
 
 
-def read_axes(document: Document) -> list[list[Axis]]:
-    """Return groups of axes: groups are crossed with each other, the axes of a group advance together.
-
-    Raises:
-        Refused: With every problem of the table.
-    """
+def read_points(document: Document) -> list[Point]:
+    """Return the points of a grid and of lists that advance together, the last ones varying fastest."""
     sweep = sweep_of(document) if document.at(("sweep",)) is not None else Sweep()
     if not (sweep.grid or sweep.zip):
         example = "[sweep.grid] with a line such as \"train.optimizer.lr\" = [1e-4, 3e-4], or --sweep 'KEY=[VALUES]'"
@@ -147,21 +122,28 @@ def read_axes(document: Document) -> list[list[Axis]]:
     for index, table in enumerate(sweep.zip):
         place: Path = ("sweep", "zip", index)
         group = _axes(table, place, document, problems)
-        lengths = {axis.key: len(axis.values) for axis in group}
+        lengths = {dotted(axis.path): len(axis.values) for axis in group}
         if len(set(lengths.values())) > 1:
             message = f"lists of different length: {', '.join(f'{key} has {n}' for key, n in lengths.items())}"
             problems.append(Problem(message, place, document.origin(place), code="misfit"))
         groups += [group] if group else []
-    first: dict[Path, Axis] = {}
-    for axis in itertools.chain(*groups):
-        if first.setdefault(axis.path, axis) is not axis:
-            other, origin = document.origin(first[axis.path].place), document.origin(axis.place)
-            related = (("first given at", other),) if other else ()
-            message = f"{axis.key} is swept twice"
-            problems.append(Problem(message, axis.place, origin, related=related, code="duplicate"))
+    axes = list(itertools.chain(*groups))
+    for number, axis in enumerate(axes):
+        if axis.path in [other.path for other in axes[:number]]:
+            message, origin = f"{dotted(axis.path)} is swept twice", document.origin(axis.place)
+            problems.append(Problem(message, axis.place, origin, code="duplicate"))
+    count = math.prod(len(group[0].values) for group in groups)
+    if count > MAX_POINTS:
+        message = f"the sweep has {count:,} points; at most {MAX_POINTS:,} are allowed"
+        problems.append(Problem(message, code="too-large"))
     if problems:
         raise Refused(problems)
-    return groups
+    points = []
+    for number, indices in enumerate(itertools.product(*(range(len(group[0].values)) for group in groups))):
+        pairs = zip(groups, indices, strict=True)
+        values = [(axis.path, axis.values[i], (*axis.place, i)) for group, i in pairs for axis in group]
+        points.append(make_point(f"{number:0{len(str(count - 1))}}", values))
+    return points
 
 
 def iter_keys(tree: Mapping[str, Any], place: Path, path: Path = ()) -> Iterator[tuple[Path, tuple[Path, Any]]]:
@@ -176,12 +158,10 @@ def iter_keys(tree: Mapping[str, Any], place: Path, path: Path = ()) -> Iterator
 
 def key_error(path: Path) -> str | None:
     """Return why a key cannot be swept, or None."""
-    if not all(path):
-        return f'invalid key "{dotted(path)}"; write table.key'
     return f"{path[0]} cannot be swept: it is the same for all points" if path[0] in FIXED else None
 
 
-def _axes(table: Mapping[str, Any], at: Path, document: Document, problems: list[Problem]) -> list[Axis]:
+def _axes(table: Mapping[str, Any], at: Path, document: Document, problems: list[Problem]) -> list[_Axis]:
     axes = []
     for path, (place, values) in iter_keys(table, at):
         message, code = key_error(path), "invalid-value"
@@ -192,26 +172,8 @@ def _axes(table: Mapping[str, Any], at: Path, document: Document, problems: list
         if message:
             problems.append(Problem(message, place, document.origin(place), code=code))
         else:
-            axes.append(Axis(path, place, tuple(values)))
+            axes.append(_Axis(path, place, values))
     return axes
-
-
-def expand(groups: Sequence[Sequence[Axis]]) -> list[Point]:
-    """Return every point: the product of the groups, the last group varying fastest.
-
-    Raises:
-        Refused: There are more than `MAX_POINTS`.
-    """
-    count = math.prod(len(group[0].values) for group in groups)
-    if count > MAX_POINTS:
-        raise Refused(f"the sweep has {count:,} points; at most {MAX_POINTS:,} are allowed", code="too-large")
-    width = len(str(count - 1))
-    points = []
-    for number, indices in enumerate(itertools.product(*(range(len(group[0].values)) for group in groups))):
-        pairs = zip(groups, indices, strict=True)
-        values = [(axis.path, axis.values[i], (*axis.place, i)) for group, i in pairs for axis in group]
-        points.append(make_point(f"{number:0{width}}", values))
-    return points
 
 
 def make_point(number: str, values: Iterable[tuple[Path, Any, Path | None]]) -> Point:

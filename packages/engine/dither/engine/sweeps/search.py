@@ -4,48 +4,61 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path as FilePath
 from typing import Any
 
+from pydantic import ValidationError
 from rich.console import Console
 
 from dither.registry.config.document import Document
-from dither.registry.config.errors import Problem, Refused, nearest
+from dither.registry.config.errors import Problem, Refused, dotted
 from dither.registry.config.validation import validate
-from dither.registry.files.atomic import atomic_write
 from dither.registry.plugins.manager import Plugins
+from dither.registry.spec.misfit import Path
 
 from ..config.experiment import Experiment
 from ..config.load_experiment import check_experiment, open_experiment
-from ..config.plugins import unrecorded_plugins
-from ..config.sweep import Search
-from ..files.metrics_file import as_json, read_metrics
+from ..config.sweep import Range, Search
+from ..files.metrics_file import read_metrics
 from ..runs.progress import say
-from .directory import UNFINISHED, PointFolder, SweepDirectory
-from .execution import Settings, run_sweep
+from .directory import RESUMABLE, PointFolder, SweepDirectory, write_json
 from .point_process import EXHAUSTED
-from .points import Point, make_point, sweep_of
-from .scheduler import NOT_STARTED
-from .search_space import Choice, Range, read_space
+from .points import iter_keys, key_error, make_point, sweep_of
+from .scheduler import PointList
+from .summary import require_metric, row_of
 
-__all__ = ["Trials", "open_study", "require_optuna", "resume_search", "start_search"]
+__all__ = ["Trials", "open_study", "read_search"]
 
 JOURNAL = "journal.log"
-STATES = {"COMPLETE": "done", "PRUNED": "pruned", "FAIL": "failed"}
-"""States of finished trials, and of their points."""
-KINDS = ("train", "valid", "sample")
-"""Kinds of lines in metrics.jsonl."""
 MAX_REJECTED = 100
-"""Consecutive invalid points before the search gives up."""
+"""Invalid points for each trial before the search gives up."""
 
 
-def require_optuna() -> Any:
-    """Import optuna.
+@dataclass(frozen=True)
+class Key:
+    """A key to vary, the path of its values in the document, and a range or a list of choices."""
 
-    Raises:
-        Refused: It is not installed.
-    """
+    path: Path
+    place: Path
+    values: Range | list[Any]
+
+    def ends(self) -> list[Any]:
+        """Return the smallest and the largest value, or all choices."""
+        return self.values if isinstance(self.values, list) else [self.values.low, self.values.high]
+
+    def suggest(self, trial: Any) -> Any:
+        """Choose a value; the study stores the index of a choice, since it may be a table."""
+        values = self.values
+        if isinstance(values, list):
+            return values[trial.suggest_categorical(dotted(self.path), list(range(len(values))))]
+        suggest = trial.suggest_int if values.integral else trial.suggest_float
+        step = values.step or (1 if values.integral else None)
+        return suggest(dotted(self.path), values.low, values.high, step=step, log=values.log)
+
+
+def _optuna() -> Any:
     try:
         import optuna
     except ImportError:
@@ -56,167 +69,122 @@ def require_optuna() -> Any:
     return optuna
 
 
-def open_study(path: Path, search: Search, begun: int) -> Any:
-    """Open or create the study of a journal.
-
-    Args:
-        path: The journal.
-        search: The `[sweep.search]` table.
-        begun: Number of points so far; it varies the seed, so that processes do not repeat each other's points.
-
-    Raises:
-        Refused: The journal is damaged.
-    """
-    optuna = require_optuna()
-    journal = optuna.storages.journal
+def open_study(path: FilePath, search: Search, begun: int) -> Any:
+    """Open or create the study of a journal; `begun`, the number of points so far, varies the seed."""
+    optuna = _optuna()
     # The default lock is a link to the journal; with a relative path it is never taken over from a dead process.
-    lock = journal.JournalFileOpenLock(str(path.resolve()))
+    file, journal = str(path.resolve()), optuna.storages.journal
+    lock = journal.JournalFileOpenLock(file)
     lock.acquire()
     try:
-        _drop_partial_line(path)
+        text = path.read_bytes() if path.exists() else b"\n"
+        if not text.endswith(b"\n"):  # cut off by a kill or a full disk; the next line would be appended to it
+            os.truncate(path, text.rfind(b"\n") + 1)
     finally:
         lock.release()
     samplers = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
     pruners = {"median": optuna.pruners.MedianPruner(search.warmup), "none": optuna.pruners.NopPruner()}
-    with warnings.catch_warnings(action="ignore"):  # of experimental arguments
-        sampler = samplers[search.sampler](seed=search.seed + begun)
     try:
-        return optuna.create_study(
-            storage=optuna.storages.JournalStorage(journal.JournalFileBackend(str(path.resolve()), lock)),
-            study_name="search",
-            direction=search.direction,
-            sampler=sampler,
-            pruner=pruners[search.pruner],
-            load_if_exists=True,
-        )
+        with warnings.catch_warnings(action="ignore"):  # of experimental arguments
+            return optuna.create_study(
+                storage=optuna.storages.JournalStorage(journal.JournalFileBackend(file, lock)),
+                study_name="search",
+                direction=search.direction,
+                sampler=samplers[search.sampler](seed=search.seed + begun),
+                pruner=pruners[search.pruner],
+                load_if_exists=True,
+            )
     except (ValueError, KeyError, TypeError) as error:
         hint = f"restore it, or remove {path} to resume the search without its history"
         raise Refused(Problem(f"{path} is damaged: {error}", help=hint, code="damaged-file")) from None
 
 
-def _drop_partial_line(path: Path) -> None:
-    """Truncate an incomplete last line, left by a kill or a full disk; the next line would be appended to it."""
-    try:
-        text = path.read_bytes()
-    except FileNotFoundError:
-        return
-    if not text.endswith(b"\n"):
-        os.truncate(path, text.rfind(b"\n") + 1)
-
-
-def start_search(
-    document: Document, plugins: Plugins, runs: Path, argv: Sequence[str], settings: Settings, console: Console
-) -> int:
-    """Check the ends of every range and every choice, then search; return the exit code as `start_sweep`.
-
-    Raises:
-        Refused: The search is invalid, or optuna is not installed.
-    """
-    require_optuna()
-    if settings.executor != "processes":
-        hint = "run the same search on several machines: dither sweep --resume DIR, on a shared file system"
-        raise Refused(Problem("a search runs its points as local processes", help=hint, code="usage"))
-    search, space = read_search(document, plugins)
-    say(console, f"{search.trials} points, to {search.direction} {search.metric} over {len(space)} keys")
-    if settings.dry_run:
-        return 0
-    sweep = SweepDirectory.create(runs, document, argv, search=search.model_dump())
-    sweep.copy_base(document, plugins)
-    sweep.record([])
-    for line in unrecorded_plugins(plugins.files):
-        say(console, line, "yellow")
-    return run_sweep(sweep, Trials(sweep, document, plugins, console), settings, console, fresh=True)
-
-
-def resume_search(sweep: SweepDirectory, settings: Settings, console: Console) -> int:
-    """Resume a search, or join one that another process runs; return the exit code as `start_sweep`."""
-    require_optuna()
-    document, plugins = open_experiment(sweep.path / "base" / "experiment.toml", select=settings.select or None)
-    trials = Trials(sweep, document, plugins, console)
-    if sweep.facts["search"] != trials.search.model_dump():  # base/experiment.toml was edited
-        sweep.facts["search"] = trials.search.model_dump()
-        sweep.record([])
-    return run_sweep(sweep, trials, settings, console)
-
-
-def read_search(document: Document, plugins: Plugins) -> tuple[Search, list[Choice | Range]]:
-    """Read and check the search of a document.
-
-    Raises:
-        Refused: With every problem; an incompatible combination of values is not one.
-    """
-    space = read_space(document)
+def read_search(document: Document, plugins: Plugins) -> tuple[Search, list[Key]]:
+    """Read a search, and refuse it if either end of a range or any choice is invalid, or Optuna is missing."""
+    _optuna()
+    space = _read_space(document)
     problems: dict[str, Problem] = {}
-    for index, key in enumerate(space):
-        rest = [(other.path, other.ends()[0], other.place) for i, other in enumerate(space) if i != index]
+    for key in space:
+        rest = [(other.path, other.ends()[0], other.place) for other in space if other is not key]
         for value in key.ends():
-            values = sorted(((key.path, value, key.place), *rest), key=lambda item: len(item[0]))
+            point = make_point("", ((key.path, value, key.place), *rest))
             try:
-                validate(Experiment, Point("", tuple(values)).document(document), plugins.catalog)
+                validate(Experiment, point.document(document), plugins.catalog)
             except Refused as refused:
                 problems |= {str(problem): problem for problem in refused.problems}
-    search = sweep_of(document).search
-    assert search is not None
-    kind, _, name = search.metric.partition("/")
-    if kind not in KINDS:
-        place = ("sweep", "search", "metric")
-        close = nearest(kind, KINDS)
-        hint = f'did you mean "{close}/{name}"?' if close else f"known kinds: {', '.join(KINDS)}"
-        origin = document.origin(place, value=True)
-        problems[""] = Problem(f'unknown kind of metric "{kind}"', place, origin, hint, code="unknown-metric")
     if problems:
         raise Refused(list(problems.values()))
+    search = sweep_of(document).search
+    assert search is not None
     return search, space
 
 
-class Trials:
-    """The points of a search, as a `PointSource`.
+def _read_space(document: Document) -> list[Key]:
+    at: Path = ("sweep", "search", "space")
+    table = document.at(at)
+    if not isinstance(table, dict) or not table:
+        hint = 'such as "train.optimizer.lr" = { low = 1e-4, high = 1e-2, log = true }, or = [1e-4, 1e-3]'
+        raise Refused(Problem("a search requires keys to vary", at, document.origin(at), hint, code="missing-key"))
+    problems = []
+    if any(document.at(("sweep", part)) for part in ("grid", "zip")):
+        message, origin = "a sweep has either a grid or a search, not both", document.origin(at[:2])
+        problems.append(Problem(message, at[:2], origin, code="misfit"))
+    space = []
+    for path, (place, value) in iter_keys(table, at):
+        try:
+            if key_error(path):
+                raise ValueError(key_error(path))
+            if not (isinstance(value, dict) or (isinstance(value, list) and value)):
+                raise ValueError("expected a list of choices, or a range such as { low = 1, high = 8 }")
+            space.append(Key(path, place, value if isinstance(value, list) else Range.model_validate(value)))
+        except ValueError as error:  # pydantic's, too
+            details = error.errors() if isinstance(error, ValidationError) else ()
+            message = "; ".join(": ".join([*map(str, d["loc"][:1]), d["msg"]]) for d in details) or str(error)
+            problems.append(Problem(message, place, document.origin(place)))
+    if problems:
+        raise Refused(problems)
+    return space
 
-    Args:
-        sweep: Its directory.
-        base: The experiment that is varied.
-        plugins: Its plugins.
-        console: For messages on rejected points.
-    """
 
-    def __init__(self, sweep: SweepDirectory, base: Document, plugins: Plugins, console: Console) -> None:
-        self.sweep, self.base, self.plugins, self.console = sweep, base, plugins, console
-        self.search, self.space = read_search(base, plugins)
-        self.study = open_study(sweep.path / JOURNAL, self.search, len(sweep.folders()))
-        self._reconcile()
-        self.unfinished = [folder for folder in sweep.folders() if folder.status()["state"] in UNFINISHED]
-        self.running: dict[str, Any] = {}
-        self.reported: dict[str, int] = {}
+class Trials(PointList):
+    """The points of a search; other processes may run some of them. `trust` allows its copies of plugin files."""
 
-    def _reconcile(self) -> None:
-        """Report points to the study that ended after their search was killed, and restore damaged statuses from it."""
-        trials = self.study.get_trials(deepcopy=False)
-        for folder in self.sweep.folders():
-            number, state = folder.number, str(folder.status()["state"])
-            if number is None or number >= len(trials) or folder.held():
-                continue
-            trial_state = trials[number].state
-            if not trial_state.is_finished() and (state == "done" or _failed_for_good(folder)):
-                self._tell(number, state, self._final_values(folder) if state == "done" else ())
-            elif state == "lost" and trial_state.is_finished():
-                folder.write_status(STATES[trial_state.name], reason="from the journal")
+    def __init__(
+        self, sweep: SweepDirectory, console: Console, select: Sequence[str] = (), trust: bool = False
+    ) -> None:
+        super().__init__(sweep.folders())
+        self.sweep, self.console = sweep, console
+        base = sweep.path / "base" / "experiment.toml"
+        self.base, self.plugins = open_experiment(base, select=select or None, trust=trust)
+        self.search, self.space = read_search(self.base, self.plugins)
+        if sweep.facts["search"] != self.search.model_dump():  # base/experiment.toml was edited
+            sweep.facts["search"] = self.search.model_dump()
+            sweep.record()
+        self.study = open_study(sweep.path / JOURNAL, self.search, len(self.folders))
+        self.trials: dict[str, Any] = {}
+        for folder in self.folders:  # some may have ended after their search was killed
+            if self._open_trial(folder):
+                self.finish(folder, str(folder.status()["state"]))
 
-    def next_point(self) -> PointFolder | None:
-        """Return an unfinished point of an earlier process, or a new one while trials are left."""
-        while self.unfinished:
-            folder = self.unfinished.pop(0)
-            trials, number = self.study.get_trials(deepcopy=False), folder.number
-            if number is None or number >= len(trials) or trials[number].state.is_finished() or folder.held():
-                continue
-            self.reported[folder.name] = max(trials[number].intermediate_values, default=-1)
-            self.running[folder.name] = require_optuna().trial.Trial(self.study, trials[number]._trial_id)
-            return folder
-        for _ in range(MAX_REJECTED):
+    def _open_trial(self, folder: PointFolder) -> bool:
+        """Return whether the journal has an unfinished trial of this point of an earlier process."""
+        trials, number = self.study.get_trials(deepcopy=False), int(folder.name.partition("-")[0])
+        if number >= len(trials) or trials[number].state.is_finished():
+            return False
+        self.trials[folder.name] = _optuna().trial.Trial(self.study, trials[number]._trial_id)
+        return True
+
+    def points(self) -> Iterator[PointFolder]:
+        """Yield the unfinished points of an earlier process, then new ones while trials are left."""
+        for folder in self.folders:
+            if folder.status()["state"] in RESUMABLE and self._open_trial(folder):
+                yield folder
+        for _ in range(MAX_REJECTED * self.search.trials):
             if len(self.sweep.folders()) >= self.search.trials:  # failures count, or a search might never end
-                return None
+                return
             if new := self._suggest():
-                return new
-        raise Refused(f"{MAX_REJECTED} consecutive points are invalid; see the messages above", code="misfit")
+                yield new
+        raise Refused("nearly all points are invalid; see the messages above", code="misfit")
 
     def _suggest(self) -> PointFolder | None:
         """Make the folder of a new point; return None if its values are incompatible."""
@@ -226,97 +194,47 @@ class Trials:
         try:
             loaded = check_experiment(point.document(self.base), self.plugins)
         except Refused as refused:
-            self.study.tell(trial, state=require_optuna().trial.TrialState.FAIL)
+            self.study.tell(trial, state=_optuna().trial.TrialState.FAIL)
             say(self.console, f"invalid      {point.name}: {refused.problems[0].message}")
             return None
         folder = self.sweep.add(point.name, point.by_key, loaded)
-        with atomic_write(folder.path / "point.json") as temporary:
-            temporary.write_text(as_json({"trial": trial.number, "values": point.by_key}), encoding="utf-8")
-        self.running[folder.name] = trial
+        write_json(folder.path / "point.json", {"trial": trial.number, "values": point.by_key})
+        self.trials[folder.name] = trial
         return folder
 
     def should_prune(self, point: PointFolder) -> bool:
         """Report new evaluations to the study, and return whether it prunes the point."""
-        trial = self.running[point.name]
-        new = [item for item in self._values(point) if item[0] > self.reported.get(point.name, -1)]
+        trial = self.trials[point.name]
+        reported = self.study.get_trials(deepcopy=False)[trial.number].intermediate_values
+        new = [(step, value) for step, value in self._values(point) if step not in reported]
         for step, value in new:
             trial.report(value, step)
-            self.reported[point.name] = step
         return bool(new) and bool(trial.should_prune())
 
     def finish(self, point: PointFolder, state: str) -> str:
-        """Report the end of a point to the study; a point that can be resumed stays open.
+        """Report the end of a point to the study, unless another process did; one that can be resumed stays open.
 
-        Raises:
-            Refused: Its run has metrics, but not the one of the search.
+        A run with metrics but not the one of the search is refused: a misspelling, which every point would repeat.
         """
-        trial = self.running.pop(point.name)
-        if state == NOT_STARTED:
-            return "stopped"
-        if state == "failed" and not _failed_for_good(point):
-            return state
-        values = self._final_values(point) if state == "done" else ()
+        values = self._values(point) if state == "done" else []
         if state == "done" and not values:
+            file = self.sweep.path / "base" / "experiment.toml"
+            require_metric(self.search.metric, [row_of(point)["figures"]], f"{file}, after {point.name}")
             say(self.console, f"{point.name}: the run has no {self.search.metric}")
             state = "failed"
-        self._tell(trial, state, values)
-        return state
-
-    def _tell(self, trial: Any, state: str, values: Sequence[tuple[int, float]]) -> None:
-        """Pass a final state on, unless another process did; a stopped trial stays open."""
-        states = require_optuna().trial.TrialState
-        if state == "done" and values:
+        trial, states = self.trials[point.name], _optuna().trial.TrialState
+        if values:
             self.study.tell(trial, values[-1][1], skip_if_finished=True)
-        elif state in ("done", "failed", "pruned"):
-            final = states.PRUNED if state == "pruned" else states.FAIL
-            self.study.tell(trial, state=final, skip_if_finished=True)
-
-    def best_line(self) -> str | None:
-        """Return a line on the best point so far."""
-        best = self.best()
-        return best and f"best: {self.search.metric} = {best[1]:.6g} at {best[0]}"
-
-    def best(self) -> tuple[str, float] | None:
-        """Return name and value of the best point so far."""
-        if not any(trial.state.name == "COMPLETE" for trial in self.study.get_trials(deepcopy=False)):
-            return None
-        names = {folder.number: folder.name for folder in self.sweep.folders()}
-        number = self.study.best_trial.number
-        return names.get(number, str(number)), float(self.study.best_value)
-
-    def _final_values(self, point: PointFolder) -> list[tuple[int, float]]:
-        """Return step and value of the metric at every evaluation of a point that is done.
-
-        Raises:
-            Refused: It has metrics, but not this one: a misspelling, which every point would repeat.
-        """
-        metric = self.search.metric
-        known = {f"{line.get('kind')}/{key}" for line in _lines(point) for key in line if key not in ("step", "kind")}
-        if known and metric not in known:
-            close = nearest(metric, known)
-            hint = f'did you mean "{close}"? ' if close else f"known: {', '.join(sorted(known))}; "
-            file = self.sweep.path / "base" / "experiment.toml"
-            hint += f"correct it in {file}, then resume with: dither sweep --resume {self.sweep.path}"
-            raise Refused(Problem(f'{point.name} has no metric "{metric}"', help=hint, code="unknown-metric"))
-        return self._values(point)
+        elif state == "pruned" or (state == "failed" and point.status().get("exit_code") != EXHAUSTED):
+            self.study.tell(trial, state=states.PRUNED if state == "pruned" else states.FAIL, skip_if_finished=True)
+        return state
 
     def _values(self, point: PointFolder) -> list[tuple[int, float]]:
         """Return step and value of the metric at every evaluation so far."""
         kind, _, name = self.search.metric.partition("/")
-        pairs = ((line.get("step"), line.get(name)) for line in _lines(point) if line.get("kind") == kind)
+        try:
+            lines: list[dict[str, Any]] = list(read_metrics((point.run_directory() or point.path) / "metrics.jsonl"))
+        except (OSError, ValueError):  # missing, or a line is being written
+            return []
+        pairs = ((line.get("step"), line.get(name)) for line in lines if line.get("kind") == kind)
         return [(int(s), float(v)) for s, v in pairs if isinstance(s, int) and isinstance(v, int | float)]
-
-
-def _lines(point: PointFolder) -> Sequence[Mapping[str, Any]]:
-    """Return the lines of metrics.jsonl so far."""
-    run = point.run_directory()
-    try:
-        return read_metrics(run / "metrics.jsonl") if run is not None else ()
-    except (OSError, ValueError):  # missing, or a line is being written
-        return ()
-
-
-def _failed_for_good(point: PointFolder) -> bool:
-    """Return whether a point failed for a reason other than too little disk space or memory."""
-    status = point.status()
-    return status["state"] == "failed" and status.get("exit_code") != EXHAUSTED

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -15,57 +12,45 @@ from rich.table import Table
 from rich.text import Text
 
 from dither.registry.config.errors import Problem, Refused, nearest
-from dither.registry.files.atomic import atomic_write
 
-from ..files.metrics_file import as_json, read_metrics
+from ..files.metrics_file import read_metrics
 from ..runs.progress import say
 from .directory import PointFolder, SweepDirectory
 from .points import format_value, short_keys
 
-__all__ = ["as_csv", "columns_of", "require_metric", "row_of", "rows_of", "show_rows", "write_tables"]
+__all__ = ["columns_of", "require_metric", "row_of", "rows_of", "show_rows"]
 
-COLOURS = {"done": "green", "failed": "red", "lost": "red", "running": "cyan", "stopped": "yellow"}
+MAX_METRICS = 5
+"""Metrics in the printed table; --json and the page have all."""
 
 
 def row_of(point: PointFolder) -> dict[str, Any]:
     """Return name, state, reason, run, step, values by key, and the newest metrics (`figures`) by kind/name."""
-    status = point.status()
+    status, run = point.status(), point.run_directory()
     row: dict[str, Any] = {"name": point.name, "state": status["state"], "reason": status.get("reason")}
-    run = point.run_directory()
     row |= {"run": None if run is None else run.name, "step": None, "values": dict(point.values), "figures": {}}
     if run is None:
         return row
     try:
-        lines = read_metrics(run / "metrics.jsonl") if (run / "metrics.jsonl").is_file() else []
-    except (OSError, ValueError) as error:
+        for line in read_metrics(run / "metrics.jsonl"):
+            row["step"] = line.get("step")
+            row["figures"] |= {f"{line['kind']}/{key}": line[key] for key in line if key not in ("step", "kind")}
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, KeyError) as error:
         row["reason"] = row["reason"] or f"metrics.jsonl cannot be read: {error}"
-        lines = []
-    for line in lines:
-        row["step"] = line.get("step")
-        names = (key for key in line if key not in ("step", "kind"))
-        row["figures"].update({f"{line.get('kind')}/{key}": line[key] for key in names})
-    row["figures"].update(_speed(run))
+    try:
+        summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+        row["figures"]["steps_per_second"] = float(summary["steps_per_second"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
     return row
 
 
-def _speed(run: Path) -> dict[str, float]:
-    try:
-        summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
-        return {"steps_per_second": float(summary["steps_per_second"])}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-
-
 def rows_of(sweep: SweepDirectory, metric: str | None = None, descending: bool | None = None) -> list[dict[str, Any]]:
-    """Return the rows of all points, best first, those without the metric last.
+    """Return the rows of all points by a metric or swept key, best first, those without it last.
 
-    Args:
-        sweep: The sweep.
-        metric: Metric or swept key to sort by; by default the metric of the search, or the validation loss.
-        descending: Whether larger is better; by default the direction of the search.
-
-    Raises:
-        Refused: No point has this metric, but some have others.
+    By default the metric and direction are those of the search, or the validation loss.
     """
     search = sweep.facts.get("search") or {}
     rows = [row_of(point) for point in sweep.folders()]
@@ -84,11 +69,7 @@ def rows_of(sweep: SweepDirectory, metric: str | None = None, descending: bool |
 
 
 def require_metric(name: str, measured: Iterable[Mapping[str, Any]], option: str) -> None:
-    """Check that something was measured under this name, if anything was measured.
-
-    Raises:
-        Refused: Nothing has this metric.
-    """
+    """Refuse a name under which nothing was measured, if anything was."""
     known = dict.fromkeys(key for metrics in measured for key in metrics)
     if known and name not in known:
         close = nearest(name, known)
@@ -104,51 +85,23 @@ def columns_of(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[str]]:
 
 
 def show_rows(console: Console, rows: Sequence[dict[str, Any]], metric: str | None = None) -> None:
-    """Print a table with as many metrics as fit, the number of points by state, and the reasons of failures."""
+    """Print a table, the number of points by state, and the reasons of failures; `metric` is the first column."""
     keys, metrics = columns_of(rows)
-    if metric in metrics:
-        metrics = [metric, *(name for name in metrics if name != metric)]
-    columns = [["point", *(row["name"].partition("-")[0] for row in rows)]]
-    columns.append(["state", *(row["state"] for row in rows)])
-    columns.append(["step", *("" if row["step"] is None else str(row["step"]) for row in rows)])
-    for key, header in zip(keys, short_keys([tuple(key.split(".")) for key in keys]), strict=True):
-        columns.append([header, *(format_value(row["values"][key]) if key in row["values"] else "" for row in rows)])
-    room = console.width - sum(2 + max(map(len, column)) for column in columns)
-    for name in metrics:
-        values = (row["figures"].get(name) for row in rows)
-        column = [name, *(f"{value:.5g}" if isinstance(value, int | float) else "" for value in values)]
-        room -= 2 + max(map(len, column))
-        if room < 0 and name != metrics[0]:
-            break
-        columns.append(column)
+    metrics = sorted(metrics, key=lambda name: name != metric)[:MAX_METRICS]
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for header, *_ in columns:
-        table.add_column(header, overflow="fold", justify="right" if header == "step" or header in metrics else "left")
-    for cells in list(zip(*columns, strict=True))[1:]:
-        table.add_row(*(Text(cell, style=COLOURS.get(cell, "")) for cell in cells))
+    for header in ("point", "state", "step", *short_keys([tuple(key.split(".")) for key in keys])):
+        table.add_column(header, overflow="fold", justify="right" if header == "step" else "left")
+    for header in metrics:
+        table.add_column(header, overflow="fold", justify="right")
+    for row in rows:
+        values = [format_value(row["values"][key]) if key in row["values"] else "" for key in keys]
+        numbers = [row["figures"].get(name) for name in metrics]
+        texts = [f"{number:.5g}" if isinstance(number, int | float) else "" for number in numbers]
+        step = "" if row["step"] is None else str(row["step"])
+        table.add_row(row["name"].partition("-")[0], row["state"], step, *map(Text, values), *texts)
     console.print(table)
     states = [row["state"] for row in rows]
     console.print(", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)), highlight=False)
     for row in rows:
         if row["reason"] and row["state"] in ("failed", "lost"):
             say(console, f"{row['name']}: {row['reason']}", "red")
-
-
-def as_csv(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the rows as CSV, with a column per key and metric."""
-    keys, metrics = columns_of(rows)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["point", "state", "step", *keys, *metrics])
-    for row in rows:
-        values = [row["values"].get(key) for key in keys]
-        cells = [value if isinstance(value, str | int | float | None) else as_json(value) for value in values]
-        writer.writerow([row["name"], row["state"], row["step"], *cells, *map(row["figures"].get, metrics)])
-    return text.getvalue()
-
-
-def write_tables(sweep: SweepDirectory, rows: Sequence[dict[str, Any]]) -> None:
-    """Write summary.csv and summary.json into the sweep directory."""
-    for name, text in (("summary.csv", as_csv(rows)), ("summary.json", as_json(list(rows), indent=2) + "\n")):
-        with atomic_write(sweep.path / name) as temporary:
-            temporary.write_text(text, encoding="utf-8")
