@@ -1,9 +1,8 @@
-"""Earlier names of components: migrated options, warnings, expiry."""
+"""Earlier names of components: migrated options and warnings."""
 
 from typing import ClassVar
 
 import pytest
-from packaging.version import Version
 from pydantic import Field
 
 from dither.registry.config.document import Document
@@ -18,8 +17,11 @@ class New(BlockSpec):
 
     name: ClassVar[str] = "new"
     aliases: ClassVar[tuple[Alias, ...]] = (
-        Alias("old", "0.4", migrate=lambda options: {"heads": options.pop("num_heads", 2), **options}),
+        Alias("old", "0.4", migrate=lambda options: {"heads": options["table"].pop("heads")} if options else {}),
         Alias("older", "0.3"),
+        Alias("absent", "0.4", migrate=lambda options: options["half"]),
+        Alias("none", "0.4", migrate=lambda options: None),
+        Alias("exit", "0.4", migrate=lambda options: exit(0)),
     )
     heads: int = Field(4, ge=1)
 
@@ -34,104 +36,58 @@ class File(Options):
     more: list[Slot[BlockSpec]] = []
 
 
-def catalog(version="0.2"):
+@pytest.fixture
+def catalog():
     catalog = Catalog()
-    catalog.add("ours", [New], Version(version))
+    catalog.add("ours", [New])
     return catalog
 
 
-def read(tmp_path, text, catalog):
-    path = tmp_path / "exp.toml"
-    path.write_text(text)
-    document = Document.load(path)
-    return validate(File, document, catalog), document
+@pytest.fixture
+def read(tmp_path, catalog):
+    def read(text):
+        (tmp_path / "exp.toml").write_text(text)
+        document = Document.load(tmp_path / "exp.toml")
+        return validate(File, document, catalog), document
+
+    return read
 
 
-def test_an_earlier_name_takes_its_options_and_warns(tmp_path):
-    text = 'more = ["new", "ours/older"]\n[block]\nuse = "old"\nnum_heads = 7\n'
-    file, document = read(tmp_path, text, catalog())
+def test_an_earlier_name_takes_its_options_and_warns(read, catalog):
+    file, document = read('more = ["new", "ours/older"]\n[block]\nuse = "old"\ntable = { heads = 7 }\n')
     assert (file.block.name, file.block.heads, file.more[1].heads) == ("new", 7, 4)
+    assert document.at(("block", "table")) == {"heads": 7}, "the migration got a copy"
     first, second = alias_warnings(file, document)
     assert first.code == "deprecated-name"
     assert (first.origin.line, first.help) == (3, 'write "new"')
     assert (second.path, second.origin.line) == (("more", 1), 1)
-    assert catalog().find("block", "old").pinned == "ours/new@1"
+    assert catalog.find("block", "old").pinned == "ours/new@1"
 
 
-def test_the_current_name_takes_current_options_only(tmp_path, refused):
-    file, document = read(tmp_path, "block = 'new'", catalog())
-    assert alias_warnings(file, document) == []
+def test_the_current_name_takes_current_options_only(read, refused):
+    assert alias_warnings(*read("block = 'new'")) == []
     with refused("unknown-key"):
-        read(tmp_path, 'block = { use = "new", num_heads = 7 }', catalog())
+        read('block = { use = "new", table = { heads = 7 } }')
 
 
-def test_an_earlier_name_expires(tmp_path, refused):
-    assert read(tmp_path, "block = 'older'", catalog("0.2.9"))
-    with refused("unknown-component"):
-        read(tmp_path, "block = 'older'", catalog("0.3"))
-    assert read(tmp_path, "block = 'old'", catalog("0.3"))
-
-
-def test_a_current_name_precedes_an_earlier_one():
+def test_a_current_name_precedes_an_earlier_one(catalog):
     other = type("Other", (BlockSpec,), {"name": "old", "__doc__": "Another.", "build": lambda self, width, cond: None})
-    found = catalog()
-    found.add("theirs", [other])
-    assert found.find("block", "old").spec is other
-    assert found.find("block", "ours/old").spec is New
+    catalog.add("theirs", [other])
+    assert catalog.find("block", "old").spec is other
+    assert catalog.find("block", "ours/old").spec is New
 
 
-def block(name, *aliases):
-    body = {"name": name, "__doc__": "A block.", "aliases": aliases, "build": lambda self, width, cond: None}
-    return type("Made", (BlockSpec,), body)
-
-
-@pytest.mark.parametrize(
-    ("parts", "message"),
-    [
-        ([block("new", Alias("old", "soon"))], "'soon'"),
-        ([block("new", Alias("old", None))], "None"),
-        ([block("new", Alias("Old", "0.4"))], "kebab-case"),
-        ([block("new", "old")], "kebab-case"),
-        ([block("new", Alias("new", "0.4"))], '"new" is taken'),
-        ([block("new", Alias("other", "0.4")), block("other")], '"other" is taken'),
-        ([block("new", Alias("old", "0.4")), block("other", Alias("old", "0.4"))], '"old" is taken'),
-    ],
-)
-def test_invalid_earlier_names_are_rejected(parts, message):
-    found = Catalog()
-    with pytest.raises(ValueError, match=message):
-        found.add("ours", parts)
-    assert not found.parts()
+def test_earlier_names_that_are_not_aliases_are_rejected():
+    with pytest.raises(ValueError, match="Alias"):
+        Catalog().add("ours", [type("Wrong", (New,), {"aliases": ("old",), "__doc__": "A block."})])
 
 
 @pytest.mark.parametrize(
-    ("migrate", "reason"),
-    [
-        (lambda options: options["half"], "KeyError: 'half'"),
-        (lambda options: None, "TypeError"),
-        (lambda options: exit(0), "SystemExit: 0"),
-    ],
+    ("name", "reason"), [("absent", "KeyError: 'half'"), ("none", "TypeError"), ("exit", "SystemExit: 0")]
 )
-def test_a_migration_that_fails_is_attributed(tmp_path, migrate, reason, refused):
-    found = Catalog()
-    found.add("ours", [block("new", Alias("old", "0.4", migrate=migrate))])
+def test_a_migration_that_fails_is_attributed(read, name, reason, refused):
     with refused("plugin-failed") as info:
-        read(tmp_path, "[block]\nuse = 'old'", found)
+        read(f"[block]\nuse = '{name}'")
     (problem,) = info.value.problems
     assert (problem.path, problem.origin.line) == (("block",), 1)
     assert f'"new" of plugin "ours" failed: {reason}' in problem.message
-
-
-def test_a_migration_does_not_touch_the_document(tmp_path):
-    class Nested(New):
-        """A block."""
-
-        aliases: ClassVar[tuple[Alias, ...]] = (
-            Alias("old", "0.4", migrate=lambda options: {"heads": options["table"].pop("heads")}),
-        )
-
-    found = Catalog()
-    found.add("ours", [Nested])
-    file, document = read(tmp_path, "[block]\nuse = 'old'\ntable = { heads = 5 }", found)
-    assert file.block.heads == 5
-    assert document.at(("block", "table")) == {"heads": 5}

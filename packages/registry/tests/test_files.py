@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
@@ -22,16 +21,6 @@ def write(tmp_path, name, text):
     path = tmp_path / f"{name}.py"
     path.write_text(text)
     return path
-
-
-def test_files_are_importable_in_child_processes(tmp_path):
-    paths = [write(tmp_path, f"tp_{number}", f"value = {number}") for number in range(3)]
-    for path in paths:
-        import_file(path)
-    code = "import importlib, sys; print([importlib.import_module(name).value for name in sys.argv[1:]])"
-    command = [sys.executable, "-c", "import dither.registry.plugins.plugin_files; " + code, *map(module_name, paths)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stdout == "[0, 1, 2]\n", done.stderr
 
 
 def test_a_file_that_fails_is_not_passed_on(tmp_path):

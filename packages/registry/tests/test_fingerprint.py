@@ -4,8 +4,6 @@ import os
 import random
 import subprocess
 import sys
-from enum import Enum
-from functools import partial
 from typing import Annotated, Any, ClassVar
 from uuid import uuid4
 
@@ -25,13 +23,6 @@ def even(value):
 def odd(value):
     """Nothing."""
     return value
-
-
-class Colour(Enum):
-    """Colours."""
-
-    RED = "red"
-    BLUE = "blue"
 
 
 class Tree(Options):
@@ -67,9 +58,7 @@ class Everything(BlockSpec):
     drawn: float = Field(default_factory=drawn)
     chance: str = Field(default_factory=lambda: str(uuid4()))
     dependent: int = Field(default_factory=lambda data: data["checked"])
-    part: list[int] = Field(default_factory=partial(list, (1, 2)))
     tree: Tree = Field(default_factory=Tree)
-    colour: Colour = Colour.RED
     thing: Any = Loose()
     betas: list[float] = Field(default_factory=lambda: [0.9, 0.999])
 
@@ -103,10 +92,6 @@ def test_it_is_the_same_in_every_process():
     assert len(found) == 1
 
 
-def enum(**members):
-    return Enum("Colour", members)
-
-
 def model(depth=3, kind=int):
     class Inner(Options):
         """A table."""
@@ -126,14 +111,12 @@ def model(depth=3, kind=int):
         ({"ge": 1}, {"gt": 1}),
         ({"annotation": Annotated[int, AfterValidator(even)]}, {"annotation": Annotated[int, AfterValidator(odd)]}),
         ({"annotation": Annotated[int, AfterValidator(even)]}, {"annotation": int}),
+        ({"annotation": Annotated[int, AfterValidator(even)]}, {"annotation": Annotated[int, BeforeValidator(even)]}),
         ({"annotation": list[Annotated[int, Field(ge=1)]]}, {"annotation": list[Annotated[int, Field(ge=2)]]}),
-        ({"annotation": enum(RED=1)}, {"annotation": enum(CRIMSON=1)}),
-        ({"annotation": enum(RED=1)}, {"annotation": enum(RED=2)}),
         ({"annotation": model(3)}, {"annotation": model(4)}),
         ({"annotation": list[model(kind=int)]}, {"annotation": list[model(kind=float)]}),
         ({"default_factory": lambda: [0.9, 0.999]}, {"default_factory": lambda: [0.9, 0.99]}),
         ({"default_factory": list}, {"default_factory": dict}),
-        ({"default_factory": partial(list, (1,))}, {"default_factory": partial(list, (2,))}),
         ({"default": frozenset("ab")}, {"default": frozenset("ac")}),
     ],
 )
@@ -148,7 +131,3 @@ def test_it_does_not_depend_on_docs_or_order():
     assert block(int | str) == block(str | int)
     assert block(default={"a": 1, "b": 2}) == block(default={"b": 2, "a": 1})
     assert block(Annotated[int, Field(ge=1)]) == block(ge=1)
-
-
-def test_it_depends_on_the_validator():
-    assert block(Annotated[int, AfterValidator(even)]) != block(Annotated[int, BeforeValidator(even)])

@@ -48,10 +48,6 @@ BROKEN = {
     "tp-arguments": (HOOK.format("def after_step(run, stepp): ..."), "stepp"),
     "tp-typo": (HOOK.format("def register_component(): return []"), 'did you mean "register_components"'),
     "tp-wrapper": (HOOK.format("def before_run(run): yield").replace("impl\n", "impl(wrapper=True)\n"), "wrapper"),
-    "tp-old-wrapper": (
-        HOOK.format("def before_run(run): yield").replace("impl\n", "impl(hookwrapper=True)\n"),
-        "wrapper",
-    ),
     "tp-nothing": ("x = 1", "ValueError: no function is marked with @hookimpl"),
 }
 
@@ -83,34 +79,6 @@ def test_keyboard_interrupt_is_not_swallowed(install):
         load_plugins()
 
 
-def test_an_interrupted_import_is_tried_again(install):
-    source = install("tp-interrupts", "raise KeyboardInterrupt")
-    plugins = load_plugins(lazy=True)
-    with pytest.raises(KeyboardInterrupt):
-        plugins.load("tp-interrupts")
-    source.write_text("raise RuntimeError('no luck')")
-    with pytest.raises(Refused, match="failed, RuntimeError: no luck"):
-        plugins.request("tp-interrupts")
-
-
-def test_a_broken_line_of_entry_points_is_a_plugin_that_failed(install, block, monkeypatch):
-    for name in ("tp-good", "tp-other", "tp-bytes"):
-        install(name, block(f"{name}-block"))
-    points = {path.name.partition("-")[0][len("test_plugin_"):]: path / "entry_points.txt"
-              for path in install("tp-last", block("last")).parent.glob("*.dist-info")}  # fmt: skip
-    points["tp_good"].write_text(f"[{GROUP}]\n# broken\ntp-broken\ntp-good = test_plugin_tp_good\n")
-    points["tp_other"].write_text(f"[console_scripts]\nnoequals\n{points['tp_other'].read_text()}")
-    points["tp_bytes"].write_bytes(points["tp_bytes"].read_bytes() + b"[other]\na\xff = b\n")
-    found = reports(load_plugins())
-    assert {name: found[name].state for name in found if name.startswith("tp-")} == {
-        "tp-broken": "failed", "tp-good": "loaded", "tp-other": "loaded", "tp-bytes": "loaded", "tp-last": "loaded",
-    }  # fmt: skip
-    assert (found["tp-broken"].source, found["tp-broken"].version) == ("tp-good", "1.0")
-    assert "has no `=`" in found["tp-broken"].reason
-    monkeypatch.setenv("DITHER_STRICT_PLUGINS", "1")
-    assert codes_of(load_plugins) == ["plugin-failed"]
-
-
 CATALOGUE = policy(
     {
         "components": {
@@ -124,23 +92,19 @@ CATALOGUE = policy(
 
 
 def test_a_catalogued_name_imports_its_plugin_only(install, block):
-    install("tp-one", block("one"))
-    install("tp-two", block("two"))
-    install("tp-same", block("one"))
+    for name, part in (("tp-one", "one"), ("tp-two", "two"), ("tp-same", "one")):
+        install(name, block(part))
     plugins = load_plugins(policy=CATALOGUE, lazy=True)
     assert states(plugins)["tp-one"] == "available"
     assert plugins.catalog.parse("block", "one").name == "one"
-    assert imported("tp-one")
-    assert not imported("tp-two")
-    assert active(plugins) == ["tp-one"]
     assert plugins.catalog.find("block", "tp-same/one").pinned == "tp-same/one@1"
+    assert imported("tp-one")
     assert not imported("tp-two")
     assert plugins.catalog.find("block", "one").plugin == "tp-one", "not ambiguous: the catalogue has one owner"
     assert plugins.catalog.find("block", "two").plugin == "tp-two", "all are imported for a name it does not list"
     assert active(plugins) == ["tp-one"]
-    with pytest.raises(Refused, match='plugin "tp-gone", which is not loaded here') as info:
+    with pytest.raises(Refused, match='plugin "tp-gone", which is not loaded here'):
         plugins.catalog.find("block", "gone")
-    assert info.value.codes == ["unknown-component"]
 
 
 def test_without_a_catalogue_two_owners_are_ambiguous(install, block):
@@ -173,14 +137,13 @@ def test_two_distributions_with_one_entry_point_name_clash(install, block):
     assert codes_of(lambda: plugins.request("same")) == ["plugin-conflict"]
 
 
-def test_two_names_of_one_module_clash(install, block):
+def test_the_second_name_of_a_module_fails(install, block):
     source = install("tp-both", block("both"), entry="tp-a")
     points = next(source.parent.glob("test_plugin_tp_both-*")) / "entry_points.txt"
     points.write_text(f"[{GROUP}]\ntp-a = test_plugin_tp_both\ntp-b = test_plugin_tp_both\n")
     found = reports(load_plugins())
-    assert (found["tp-a"].state, found["tp-b"].state) == ("loaded", "clash")
+    assert (found["tp-a"].state, found["tp-b"].state) == ("loaded", "failed")
     assert "test_plugin_tp_both" in found["tp-b"].reason
-    assert states(load_plugins(["no:tp-a"]))["tp-b"] == "loaded"
 
 
 def test_blocked_plugins_are_never_imported(install, monkeypatch, tmp_path):
@@ -237,8 +200,6 @@ def test_a_requirement_covers_all_plugins_of_a_distribution(install, block):
     plugins = load_plugins(policy=policy({"plugins": {"require": ["tp-dist>=1.3"]}}), lazy=True)
     plugins.require()
     assert active(plugins) == ["tp-a", "tp-b"]
-    newer = policy({"plugins": {"require": ["tp-dist>=2"]}})
-    assert codes_of(load_plugins(policy=newer).require) == ["unknown-plugin"]
 
 
 @pytest.mark.parametrize("text", ["a; python_version < '4'", "a[extra]", "a @ file:///a", "y 3"])
@@ -354,7 +315,7 @@ def test_output_of_a_plugin_goes_to_stderr(install, block, tmp_path, capsys):
 def test_the_nearest_policy_counts_and_its_mistakes_are_named(tmp_path):
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "registry.toml").write_text('[plugins]\nblock = ["x"]\n')
-    assert find_policy(tmp_path / "a" / "b").block == ["x"]
+    assert find_policy(tmp_path / "a" / "b").plugins.block == ["x"]
     for text, code, line in (
         ('[plugin]\nblock = ["y"]\n', "unknown-key", 1),
         ('[plugins]\nrequire = ["y 3"]\n', "invalid-value", 2),
@@ -366,18 +327,20 @@ def test_the_nearest_policy_counts_and_its_mistakes_are_named(tmp_path):
         assert (problem.code, problem.origin.line) == (code, line)
 
 
-class Observer:
-    """Returns the loss of an evaluation; raises in step 3."""
+def observer(*events):
+    """Return an observer; each event is a hook and the error that it raises."""
+    hooks = {hook: hookimpl(_raising(error)) for hook, error in events}
+    return type("Observer", (), {"after_eval": hookimpl(lambda self, metrics: metrics["loss"]), **hooks})()
 
-    @hookimpl
-    def after_eval(self, metrics):
-        """Return the loss."""
-        return metrics["loss"]
 
-    @hookimpl
-    def after_step(self, step):
-        """Raise in step 3."""
-        assert step != 3, "three"
+def _raising(error):
+    def hook(self):
+        raise error
+
+    return hook
+
+
+EVAL = {"run": None, "step": 3, "metrics": {"loss": 1.0}}
 
 
 def session(name, plugin, rules=None):
@@ -386,22 +349,19 @@ def session(name, plugin, rules=None):
     return plugins
 
 
-def test_hooks_get_only_the_arguments_they_take():
-    plugins = session("observer", Observer())
-    assert list(plugins.call_each("after_eval", run=None, step=3, metrics={"loss": 1.0})) == [("observer", 1.0)]
-
-
 def test_a_hook_that_raises_stops_the_run_or_is_silenced():
-    plugins = session("observer", Observer())
-    with pytest.raises(PluginError, match="observer.* after_step: AssertionError: three"):
-        list(plugins.call_each("after_step", run=None, step=3, metrics={}))
+    broken = observer(("after_step", ValueError("three")))
+    plugins = session("observer", broken)
+    assert list(plugins.call_each("after_eval", **EVAL)) == [("observer", 1.0)], "it gets only what it takes"
+    with pytest.raises(PluginError, match="observer.* after_step: ValueError: three"):
+        list(plugins.call_each("after_step", **EVAL))
     lines = []
-    plugins = session("observer", Observer(), WARN_ONCE)
+    plugins = session("observer", broken, WARN_ONCE)
     plugins.warn = lines.append
-    for step in range(6):
-        list(plugins.call_each("after_step", run=None, step=step, metrics={}))
+    for _ in range(6):
+        list(plugins.call_each("after_step", **EVAL))
     assert len(lines) == 1
-    assert list(plugins.call_each("after_eval", run=None, step=3, metrics={"loss": 1.0})) == []
+    assert list(plugins.call_each("after_eval", **EVAL)) == []
 
 
 def test_only_used_plugins_and_observers_take_part_in_a_run(install, block):
@@ -443,64 +403,37 @@ def test_a_check_that_fails_or_yields_something_else_is_a_plugin_error(tmp_path,
         list(plugins.call_each("check_experiment", experiment=None))
 
 
-def ordered(word, **options):
-    class Ordered:
-        @hookimpl(**options)
-        def before_run(self):
-            """Return its word."""
-            return word
-
-    return Ordered()
-
-
 def test_hooks_are_called_in_the_order_of_pluggy():
     plugins = Plugins()
     for word, options in (("b", {}), ("a", {"tryfirst": True}), ("d", {"trylast": True}), ("c", {})):
-        plugins.register(word, ordered(word, **options))
+        plugins.register(word, type("P", (), {"before_run": hookimpl(**options)(lambda self, word=word: word)})())
     assert [word for _, word in plugins.call_each("before_run", run=None)] == ["a", "c", "b", "d"]
     assert plugins.manager.hook.before_run(run=None) == ["a", "c", "b", "d"]
 
 
-class Unwilling:
-    """Raises Refused in every hook."""
-
-    @hookimpl
-    def before_run(self):
-        """Raise."""
-        raise Refused("no disk is mounted")
-
-    @hookimpl
-    def check_experiment(self):
-        """Raise."""
-        raise Refused("not here", code="no-effect")
-
-
 def test_a_refusal_in_a_run_is_attributed_and_follows_the_policy():
-    plugins = session("unwilling", Unwilling())
+    events = ("before_run", Refused("no disk")), ("check_experiment", Refused("not here", code="no-effect"))
+    plugins = session("unwilling", observer(*events))
     with pytest.raises(PluginError, match="unwilling.*before_run") as error:
         list(plugins.call_each("before_run", run=None))
-    assert "no disk is mounted" in error.value.detail
+    assert "no disk" in error.value.detail
     assert "Traceback" not in error.value.detail
     assert codes_of(lambda: list(plugins.call_each("check_experiment", experiment=None))) == ["no-effect"]
-    plugins, lines = session("unwilling", Unwilling(), WARN_ONCE), []
+    plugins, lines = session("unwilling", observer(*events), WARN_ONCE), []
     plugins.warn = lines.append
     assert list(plugins.call_each("before_run", run=None)) == []
     assert len(lines) == 1
 
 
 def test_a_plugin_that_fails_to_register_leaves_no_trace():
-    class Half(Observer):
-        @hookimpl
-        def register_components(self):
-            """Return something else than Spec classes."""
-            return [3]
-
+    half = observer()
+    type(half).register_components = hookimpl(lambda self: [3])
     plugins = Plugins()
     with pytest.raises(ValueError, match="Spec"):
-        plugins.register("half", Half())
+        plugins.register("half", half)
     assert plugins.manager.get_plugins() == set()
-    assert list(plugins.call_each("after_step", run=None, step=3, metrics={})) == []
-    once = Observer()
+    assert list(plugins.call_each("after_eval", **EVAL)) == []
+    once = observer()
     plugins.register("once", once)
     with pytest.raises(ValueError, match="registered"):
         plugins.register("twice", once)

@@ -125,31 +125,23 @@ File = Annotated[
 
 @registry.command()
 def sync(
-    plugins: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[PLUGIN]...",
-            help="Plugins to add, or to remove if they are no longer installed. By default none; all if the file "
-            "lists no components.",
-            show_default=False,
-        ),
-    ] = None,
     file: File = None,
     accept: Annotated[
         bool, typer.Option("--accept", help="Accept changed options of a component with an unchanged revision.")
     ] = False,
 ) -> None:
-    """Write the installed components into registry.toml, below its policy."""
+    """Write the installed components into registry.toml, below its policy.
+
+    DITHER_PLUGINS=a,b leaves out other plugins.
+    """
     from dither.registry.plugins.lockfile import sync_lockfile
     from dither.registry.plugins.manager import load_plugins
     from dither.registry.plugins.policy import Policy, policy_file, read_policy
 
     path = file or policy_file(Path()) or Path("registry.toml")
     loaded = load_plugins(policy=read_policy(path) if path.is_file() else Policy())
-    changes, notes = sync_lockfile(path, loaded, accept, plugins or ())
+    changes = sync_lockfile(path, loaded, accept)
     typer.echo("\n".join([*changes, f"{path}: {len(changes)} changes"]))
-    for note in notes:
-        typer.echo(note, err=True)
 
 
 @registry.command()

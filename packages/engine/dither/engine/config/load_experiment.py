@@ -12,7 +12,7 @@ from dither.registry.config.layers import Layer
 from dither.registry.config.validation import alias_warnings, problems_of, validate
 from dither.registry.plugins.manager import Plugins, load_plugins
 from dither.registry.plugins.status import PluginError
-from dither.registry.spec.aliases import components_in
+from dither.registry.spec.base import components_in
 
 from .component_errors import ComponentFailed, title
 from .experiment import Experiment

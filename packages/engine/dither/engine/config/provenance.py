@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dither.registry.config.errors import Refused, dotted
-from dither.registry.spec.aliases import components_in
+from dither.registry.spec.base import components_in
 from dither.registry.spec.fingerprint import fingerprint
 
 from .experiment import Experiment

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from dither.registry.config.errors import dotted
-from dither.registry.spec.aliases import components_in
+from dither.registry.spec.base import components_in
 
 from ..config.experiment import Experiment
 

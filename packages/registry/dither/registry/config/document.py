@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path as FilePath
@@ -12,9 +13,8 @@ from typing import Any
 from ..spec.misfit import Path
 from .errors import Origin, Problem, Refused, dotted, nearest
 from .layers import Layer
-from .toml_reader import MAX_BYTES
 
-__all__ = ["Document", "paths"]
+__all__ = ["Document"]
 
 MAX_FILES = 32
 """Files that one experiment may consist of."""
@@ -36,9 +36,7 @@ class Document:
 
     @classmethod
     def load(cls, path: FilePath, overrides: Iterable[str] = (), removals: Iterable[str] = ()) -> Document:
-        """Read a file with the files it extends, and apply overrides.
-
-        A file that is extended more than once counts where it is reached first.
+        """Read a file with the files it extends, each once, and apply overrides.
 
         Args:
             path: The TOML file.
@@ -50,7 +48,7 @@ class Document:
         """
         document = cls()
         try:
-            for layer in _Files().read(path):
+            for layer in _layers(path, [], set()):
                 document.merge(layer)
         except Refused as refused:
             raise Refused([_with_suggestion(problem, path) for problem in refused.problems]) from None
@@ -62,22 +60,14 @@ class Document:
 
     @classmethod
     def read(cls, path: FilePath) -> Document:
-        """Read one file without the files it extends.
-
-        Raises:
-            Refused: The file is missing, too large, not UTF-8, or invalid TOML.
-        """
+        """Read one file without the files it extends; raise `Refused` if it is not a TOML file."""
         document = cls()
         document.merge(Layer.read(path))
         return document
 
     @classmethod
     def from_overrides(cls, overrides: Iterable[str]) -> Document:
-        """Make a document of overrides only.
-
-        Raises:
-            Refused: An override is not `key=value`.
-        """
+        """Make a document of overrides only; raise `Refused` if one is not `key=value`."""
         document = cls()
         for override in overrides:
             document.merge(Layer.override(override))
@@ -96,9 +86,11 @@ class Document:
             if isinstance(before, str) and isinstance(value, dict):  # a component given by its bare name
                 before = old[key] = {"use": before}
                 self.given[*here, "use"] = self.given.get(here, ())
-            if isinstance(before, dict) and not (isinstance(value, dict) and _same_use(before, value)):
-                self._drop_origins(before, here, keep_use=isinstance(value, dict))
-                before = None
+            if isinstance(before, dict):
+                same = isinstance(value, dict) and value.get("use", before.get("use")) == before.get("use")
+                if not same:
+                    self._drop_origins(before, here, keep_use=isinstance(value, dict))
+                    before = None
             self.given[here] = (*self.given.get(here, ()), layer)
             if isinstance(value, dict):
                 table = old[key] = before if isinstance(before, dict) else {}
@@ -108,7 +100,7 @@ class Document:
 
     def _drop_origins(self, table: Mapping[str, Any], path: Path, keep_use: bool = False) -> None:
         """Drop the origins of values that are replaced; the component that is replaced may stay in the history."""
-        for inner in paths(table, path):
+        for inner in _paths(table, path):
             if not (keep_use and inner == (*path, "use")):
                 self.given.pop(inner, None)
 
@@ -116,7 +108,7 @@ class Document:
         layer, path = Layer.removal(key)
         table = self.at(path[:-1])
         if not isinstance(table, dict) or path[-1] not in table:
-            close = nearest(key, map(dotted, paths(self.tree)))
+            close = nearest(key, map(dotted, _paths(self.tree)))
             hint = f'did you mean "{close}"?' if close else None
             raise Refused(Problem(f"{layer.name}: no such key", help=hint, code="unknown-key"))
         value = table.pop(path[-1])
@@ -150,95 +142,63 @@ class Document:
         """Return where the value at a path was given: the effective place first, then those it overrides."""
         for end in range(len(path), 0, -1):
             if layers := self.given.get(path[:end]):
-                known = end == len(path) or self._is_inside_value(path, end)
+                table = self.at(path[:end])  # the path may lead into a list, or to the name in a bare name
+                inside = isinstance(table, list) or (isinstance(table, str) and path[end:] == ("use",))
+                known = end == len(path) or inside
                 return [layer.origin(path, value=True) for layer in reversed(layers)] if known else []
         return []
 
-    def _is_inside_value(self, path: Path, end: int) -> bool:
-        """Return whether a path leads into a list, or to the name in a bare name."""
-        value = self.at(path[:end])
-        return isinstance(value, list) or (isinstance(value, str) and path[end:] == ("use",))
+
+def _paths(tree: Any, path: Path = ()) -> Iterator[Path]:
+    """Yield the path of every key, table and array element of a tree."""
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    for key, value in items:
+        yield (*path, key)
+        yield from _paths(value, (*path, key))
 
 
-def _same_use(before: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
-    return bool(value.get("use", before.get("use")) == before.get("use"))
-
-
-class _Files:
-    """Reads an experiment file and the files it extends, each once, extended files first."""
-
-    def __init__(self) -> None:
-        self.room = MAX_BYTES
-        self.done: set[str] = set()
-        self.open: list[FilePath] = []
-
-    def read(self, path: FilePath) -> Iterator[Layer]:
-        layer = Layer.read(path, self.room)
-        self.room -= len((layer.text or "").encode())
-        self.open.append(path)
-        if len(self.done) + len(self.open) > MAX_FILES:
-            raise Refused(f"{self.open[0]} extends more than {MAX_FILES} files in total", code="too-large")
-        for origin, parent in self.parents(layer):
-            yield from self.parent(parent, origin)
-        self.done.add(os.path.realpath(self.open.pop()))
-        yield layer
-
-    @staticmethod
-    def parents(layer: Layer) -> Iterator[tuple[Origin, FilePath]]:
-        given = layer.tree.pop("extends", [])
-        names = [given] if isinstance(given, str) else given
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            origin = layer.origin(("extends",), value=True)
-            text = "expected the name of a file, or a list of names"
-            raise Refused(Problem(text, ("extends",), origin, given=given, code="wrong-type"))
-        if len(names) > MAX_FILES:
-            text = f"{len(names):,} files are listed; at most {MAX_FILES} are allowed"
-            raise Refused(Problem(text, ("extends",), layer.origin(("extends",)), code="too-large"))
-        for index, name in enumerate(names):
-            place: Path = ("extends",) if isinstance(given, str) else ("extends", index)
-            yield layer.origin(place, value=True), (layer.file or FilePath()).parent / name
-
-    def parent(self, path: FilePath, origin: Origin) -> Iterator[Layer]:
+def _layers(path: FilePath, opened: list[FilePath], done: set[str]) -> Iterator[Layer]:
+    """Read a file after the files it extends, without those that are done; `opened` are the files that extend it."""
+    layer = Layer.read(path)
+    opened = [*opened, path]
+    if len(done) + len(opened) > MAX_FILES:
+        raise Refused(f"{opened[0]} extends more than {MAX_FILES} files in total", code="too-large")
+    for origin, parent in _parents(layer):
         try:
-            real = os.path.realpath(path)
-            opened = list(map(os.path.realpath, self.open))
-            if real in opened:
-                chain = " extends ".join(map(str, (*self.open[opened.index(real) :], path)))
+            real, above = os.path.realpath(parent), list(map(os.path.realpath, opened))
+            if real in above:
+                chain = " extends ".join(map(str, (*opened[above.index(real) :], parent)))
                 raise Refused(f"experiment files extend each other in a circle: {chain}", code="extends-cycle")
-            if real not in self.done:
-                yield from self.read(path)
+            if real not in done:
+                yield from _layers(parent, opened, done)
         except ValueError as error:  # the name contains a null byte
-            problem = Problem(f"cannot read {str(path)!r}: {error}", ("extends",), origin, code="unreadable-file")
-            raise Refused(problem) from None
+            text = f"cannot read {str(parent)!r}: {error}"
+            raise Refused(Problem(text, ("extends",), origin, code="unreadable-file")) from None
         except Refused as refused:
-            raise Refused([self.placed(problem, path, origin) for problem in refused.problems]) from None
+            problems = [_with_suggestion(problem, parent) for problem in refused.problems]
+            placed = [p if p.origin else replace(p, path=("extends",), origin=origin) for p in problems]
+            raise Refused(placed) from None
+    done.add(os.path.realpath(path))
+    yield layer
 
-    @staticmethod
-    def placed(problem: Problem, path: FilePath, origin: Origin) -> Problem:
-        """Add the place that names a file which cannot be read."""
-        if problem.origin is not None:
-            return problem
-        return replace(_with_suggestion(problem, path), path=("extends",), origin=origin)
+
+def _parents(layer: Layer) -> Iterator[tuple[Origin, FilePath]]:
+    given = layer.tree.pop("extends", [])
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        origin = layer.origin(("extends",), value=True)
+        text = "expected the name of a file, or a list of names"
+        raise Refused(Problem(text, ("extends",), origin, given=given, code="wrong-type"))
+    for index, name in enumerate(names):
+        place: Path = ("extends",) if isinstance(given, str) else ("extends", index)
+        yield layer.origin(place, value=True), (layer.file or FilePath()).parent / name
 
 
 def _with_suggestion(problem: Problem, path: FilePath) -> Problem:
     """Suggest the file with the most similar name if there is none of this name."""
     if problem.origin is not None or problem.help or problem.code != "file-not-found":
         return problem
-    close = nearest(path.name, _neighbours(path))
+    close = None
+    with suppress(OSError):
+        close = nearest(path.name, [f.name for f in islice(path.parent.iterdir(), 1000) if f.suffix == ".toml"])
     return replace(problem, help=f'did you mean "{close}"?' if close else None)
-
-
-def _neighbours(path: FilePath) -> list[str]:
-    try:
-        return sorted(file.name for file in islice(path.parent.iterdir(), 1000) if file.suffix == ".toml")
-    except OSError:
-        return []
-
-
-def paths(tree: Any, path: Path = ()) -> Iterator[Path]:
-    """Yield the path of every key, table and array element of a tree."""
-    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
-    for key, value in items:
-        yield (*path, key)
-        yield from paths(value, (*path, key))

@@ -16,18 +16,9 @@ from unicodedata import combining, east_asian_width
 from ..spec.misfit import Path
 
 __all__ = [
-    "CODES",
-    "MAX_PROBLEMS",
-    "Origin",
-    "Problem",
-    "Refused",
-    "codes_page",
-    "dotted",
-    "nearest",
-    "omitted_problems",
+    "CODES", "MAX_PROBLEMS", "Origin", "Problem", "Refused", "codes_page", "dotted", "nearest", "omitted_problems",
     "printable",
-    "truncated",
-]
+]  # fmt: skip
 
 CODES: dict[str, str] = {
     # values in an experiment file, an override, or an option
@@ -115,14 +106,9 @@ CANDIDATES = 500
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a value was given: a place in a file, or an option such as `--set train.lr=1`.
+    """Where a value was given: a file or an option such as `--set train.lr=1`, line and column from 1 in characters.
 
-    Attributes:
-        file: The file, or the option.
-        line: From 1.
-        column: From 1, in characters.
-        source: The text of the line.
-        width: Number of characters to underline.
+    `source` is the text of the line, `width` the number of characters to underline.
     """
 
     file: str
@@ -150,10 +136,8 @@ class Origin:
         first = 0 if column < MAX_WIDTH * 3 // 4 else column - MAX_WIDTH // 2
         end = min(column + min(self.width, MAX_WIDTH // 2), first + MAX_WIDTH)
         shown = ("... " if first else "") + printable(self.source[first : first + MAX_WIDTH])
-        caret = " " * (_cells(self.source[first:column]) + 4 * bool(first)) + "^" * max(
-            1, _cells(self.source[column:end])
-        )
-        margin = " " * len(number)
+        indent, carets = _cells(self.source[first:column]) + 4 * bool(first), _cells(self.source[column:end])
+        caret, margin = " " * indent + "^" * max(1, carets), " " * len(number)
         return [f"  {margin} |", f"  {number} | {shown}".rstrip(), f"  {margin} | {caret}"]
 
 
@@ -168,8 +152,7 @@ class Problem:
         help: How to fix it.
         related: Other relevant places, each with a label.
         given: The invalid value, if there is one.
-        level: "error" or "warning".
-        code: Stable identifier of the kind of problem, a key of `CODES`.
+        code: A key of `CODES`.
     """
 
     message: str
@@ -182,12 +165,9 @@ class Problem:
     code: str = "invalid-value"
 
     def __str__(self) -> str:
-        lines = [
-            f"{self.level}: "
-            + (f"{dotted(self.path)}: " if self.path else "")
-            + truncated(self.message)
-            + f" [{self.code}]"
-        ]
+        text, half = self.message, MAX_MESSAGE // 2
+        text = text if len(text) <= MAX_MESSAGE else f"{text[:half]} ... {text[-half:]}"
+        lines = [f"{self.level}: {f'{dotted(self.path)}: ' if self.path else ''}{text} [{self.code}]"]
         if self.origin is not None:
             lines += [f"  --> {self.origin}", *self.origin.excerpt()]
         lines += [f"  note: {label} {origin}" for label, origin in self.related]
@@ -209,11 +189,7 @@ def omitted_problems(count: int, origin: Origin | None = None) -> Problem:
 
 
 class Refused(Exception):  # noqa: N818 - a user error, not a program error
-    """User input is invalid. The command line prints the problems and exits with code 2.
-
-    Attributes:
-        problems: The problems; after `MAX_PROBLEMS` of them, the number of the others.
-    """
+    """User input is invalid: `problems`, at most `MAX_PROBLEMS`, and the number of the others."""
 
     def __init__(self, problems: Problem | str | Sequence[Problem], *, code: str = "invalid-value") -> None:
         if isinstance(problems, str):
@@ -250,14 +226,8 @@ def printable(text: str) -> str:
     """Replace control characters, which could change the state of a terminal."""
     if all(map(str.isprintable, text.split("\n"))):
         return text
-    return "".join(
-        c if c.isprintable() or c == "\n" else " " if c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in text
-    )
-
-
-def truncated(text: str) -> str:
-    """Remove the middle of a text longer than `MAX_MESSAGE`."""
-    return text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE // 2]} ... {text[-MAX_MESSAGE // 2 :]}"
+    bad = "\N{REPLACEMENT CHARACTER}"
+    return "".join(c if c.isprintable() or c == "\n" else " " if c == "\t" else bad for c in text)
 
 
 def nearest(word: object, allowed: Iterable[str]) -> str | None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterable
+from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
@@ -153,7 +155,7 @@ def _definitions_of_kind(kind: str, catalog: Catalog) -> Schema:
     tables = {}
     parts = catalog.parts(kind)
     for part in parts:
-        name = f"{kind}.{_safe(part.plugin)}.{part.name}"
+        name = ".".join((kind, re.sub(r"[^\w.-]", "_", part.plugin), part.name))
         tables[name] = _options(part.spec, f"{name}.", definitions)
         tables[name]["description"] = " ".join(inspect.cleandoc(part.spec.__doc__ or "").split())
     shared = _shared([table["properties"] for table in tables.values()])
@@ -170,24 +172,17 @@ def _definitions_of_kind(kind: str, catalog: Catalog) -> Schema:
         forms = [form for form in names[part.pinned] if form.rpartition("/")[2].partition("@")[0] not in migrated]
         called = {"required": ["use"], "properties": {"use": {"enum": forms}}}
         rules.append({"if": called, "then": {"$ref": f"#/definitions/{name}"}})
-    every = sorted(
-        (form for forms in names.values() for form in forms), key=lambda form: ("/" in form, "@" in form, form)
-    )
+    every = sorted(chain(*names.values()), key=lambda form: ("/" in form, "@" in form, form))
     name_of = {"type": "string", "enum": every} if every else {"type": "string"}
-    use = {"description": f"Which {kind}.", **name_of}
     definitions[kind] = {
         "description": f"A{with_article(kind)[1:]}: {summary_of(KINDS[kind])}",
         "type": ["string", "object"],
-        "properties": {"use": use, **shared},
+        "properties": {"use": {"description": f"Which {kind}.", **name_of}, **shared},
         "if": {"type": "string"},
         "then": name_of,
         "else": {"allOf": rules},
     }
     return definitions
-
-
-def _safe(name: str) -> str:
-    return re.sub(r"[^\w.-]", "_", name)
 
 
 def _shared(tables: list[Schema]) -> Schema:
@@ -198,27 +193,21 @@ def _shared(tables: list[Schema]) -> Schema:
             same = found.setdefault(key, [])
             if option not in same:
                 same.append(option)
-    return {key: same[0] if len(same) == 1 else _only_described(same) for key, same in found.items()}
-
-
-def _only_described(options: list[Schema]) -> Schema:
-    words = dict.fromkeys(option["description"] for option in options if "description" in option)
-    return {"description": " / ".join(words)} if words else {}
+    shared = {}
+    for key, options in found.items():
+        words = dict.fromkeys(option["description"] for option in options if "description" in option)
+        shared[key] = options[0] if len(options) == 1 else {"description": " / ".join(words)} if words else {}
+    return shared
 
 
 def _names(kind: str, parts: list[Component], catalog: Catalog) -> dict[str, list[str]]:
     """Return every way to name each component, by its pinned name; an ambiguous short name belongs to none."""
-    names = {}
+    names: dict[str, list[str]] = {}
     for part in parts:
         called = [part.name, *(alias.name for alias in part.spec.aliases)]
         forms = [form for name in called for form in (name, f"{name}@{part.rev}")]
-        forms += [f"{part.plugin}/{form}" for form in forms]
-        names[part.pinned] = [form for form in forms if _means(catalog, kind, form, part)]
+        names[part.pinned] = []
+        for form in (*forms, *(f"{part.plugin}/{form}" for form in forms)):
+            with suppress(Refused):
+                names[part.pinned] += [form] if catalog.find(kind, form).pinned == part.pinned else []
     return names
-
-
-def _means(catalog: Catalog, kind: str, form: str, part: Component) -> bool:
-    try:
-        return catalog.find(kind, form).pinned == part.pinned
-    except Refused:
-        return False

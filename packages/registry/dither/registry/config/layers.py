@@ -1,8 +1,10 @@
-"""Layers of an experiment: files and command-line overrides, with the place of each value."""
+"""Layers of an experiment, files and command-line overrides: their TOML, with the place of each value and mistake."""
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 import tomllib
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,27 +13,29 @@ from typing import Any
 
 from ..spec.misfit import Path
 from .errors import Origin, Problem, Refused
-from .toml_reader import MAX_BYTES, parse_toml, read_text, syntax_problem, too_large_integers
-from .toml_spans import Span, key_spans
+from .toml_spans import STRING, Span, key_spans
 
 __all__ = ["Layer"]
 
+MAX_BYTES = 256 * 1024
+"""Size of an experiment file."""
+MAX_DEPTH = 64
+"""Parts of a dotted key, and levels of nesting: tomllib takes 10 s and 1.5 GB for a key of 20,000 parts."""
 SHOWN = 80
 """Characters of an override that messages show."""
 TOO_LARGE = "integer too large: TOML integers have at most 64 bits"
 KEY_AND_EQUALS = re.compile(r"""(?:[^"'=]++|"(?:[^"\\]++|\\.)*+"|'[^']*+')*+=""", re.DOTALL)
+STRING_OR_COMMENT = re.compile(rf"{STRING.pattern}|#[^\n]*+", re.DOTALL)
+KEY = re.compile(r"[\w-]++(?:[ \t]*+\.[ \t]*+[\w-]++)*+")
+PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+DUPLICATE = re.compile(r"Cannot (overwrite|declare|mutate)")
+FIRST_KEY = re.compile(r"[ \t]*\[*[ \t]*([^\s=\]]+)")
+INTEGERS = range(-(2**63), 2**63)
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Values from one source.
-
-    Attributes:
-        name: The file or the override: `--set train.lr=1`, `--unset train.lr`.
-        tree: The values.
-        text: The text of the file; None for an override.
-        file: The file; None for an override.
-    """
+    """Values from one source: a file, or an override such as `--set train.lr=1`, whose `text` and `file` are None."""
 
     name: str
     tree: dict[str, Any] = field(default_factory=dict)
@@ -39,18 +43,18 @@ class Layer:
     file: FilePath | None = None
 
     @classmethod
-    def read(cls, path: FilePath, room: int = MAX_BYTES) -> Layer:
-        """Read a file of at most `room` bytes.
+    def read(cls, path: FilePath) -> Layer:
+        """Read a file.
 
         Raises:
             Refused: It is missing, too large, not UTF-8, invalid TOML, or nested too deeply.
         """
-        text = read_text(path, room)
+        text = _read_text(path)
         try:
-            layer = cls(str(path), parse_toml(text, str(path)), text, path)
+            layer = cls(str(path), _parse(text, str(path)), text, path)
         except tomllib.TOMLDecodeError as error:
-            raise Refused(syntax_problem(error, text, str(path))) from None
-        if wrong := too_large_integers(layer.tree):
+            raise Refused(_syntax_problem(error, text, str(path))) from None
+        if wrong := _large_integers(layer.tree):
             places = [(number, layer.origin(number, value=True)) for number in wrong[:3]]
             raise Refused([Problem(TOO_LARGE, number, place, code="out-of-range") for number, place in places])
         return layer
@@ -67,14 +71,14 @@ class Layer:
         key, equals, given = (text[: match.end() - 1], "=", text[match.end() :]) if match else text.partition("=")
         if not equals or not key.strip():
             raise Refused(f"{name}: expected key=value", code="usage")
-        path = parse_key(key, name)
+        path = _parse_key(key, name)
         value: Any = given
         try:
-            tree = parse_toml(f"value = {given}", name)
+            tree = _parse(f"value = {given}", name)
             value = tree["value"] if len(tree) == 1 else given
         except tomllib.TOMLDecodeError:
             pass
-        if too_large_integers([value]):
+        if _large_integers([value]):
             raise Refused(Problem(TOO_LARGE, path, Origin(name), code="out-of-range"))
         for part in reversed(path):
             value = {part: value}
@@ -84,7 +88,7 @@ class Layer:
     def removal(cls, key: str) -> tuple[Layer, Path]:
         """Parse the key of --unset."""
         name = _truncated(f"--unset {key}")
-        return cls(name), parse_key(key, name)
+        return cls(name), _parse_key(key, name)
 
     @cached_property
     def _spans(self) -> dict[Path, Span]:
@@ -95,21 +99,20 @@ class Layer:
         if self.text is None:
             return Origin(self.name)
         for end in range(len(path), 0, -1):
-            span = self._spans.get(path[:end])
-            if span is not None:
+            if span := self._spans.get(path[:end]):
                 exact = end == len(path) or path[end:] == ("use",)  # a bare name is given without `use`
                 return Origin.within(self.name, self.text, *(span.value if value and exact else span.key))
         return Origin(self.name)
 
 
-def parse_key(key: str, option: str) -> Path:
-    """Return the parts of `table.key`, each bare or quoted as in TOML.
+def _truncated(name: str) -> str:
+    return name if len(name) <= SHOWN else name[:SHOWN] + "..."
 
-    Raises:
-        Refused: It is not a key.
-    """
+
+def _parse_key(key: str, option: str) -> Path:
+    """Return the parts of `table.key`, each bare or quoted as in TOML."""
     try:
-        tree: Any = parse_toml(f"{key}=0", option)
+        tree: Any = _parse(f"{key}=0", option)
     except tomllib.TOMLDecodeError:
         tree = {}
     path: Path = ()
@@ -121,5 +124,90 @@ def parse_key(key: str, option: str) -> Path:
     return path
 
 
-def _truncated(name: str) -> str:
-    return name if len(name) <= SHOWN else name[:SHOWN] + "..."
+def _read_text(path: FilePath) -> str:
+    """Return the text of a regular file of limited size."""
+    try:
+        with open(path, "rb", opener=_nonblocking) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise Refused(f"{path} is a pipe or a device, not a file", code="unreadable-file")
+            content = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise Refused(f"file {path} does not exist", code="file-not-found") from None
+    except IsADirectoryError:
+        raise Refused(f"{path} is a folder, not a file", code="unreadable-file") from None
+    except (OSError, ValueError) as error:  # ValueError: the path contains a null byte
+        reason = getattr(error, "strerror", None) or error
+        raise Refused(f"cannot read {str(path)!r}: {reason}", code="unreadable-file") from None
+    if len(content) > MAX_BYTES:
+        text = f"{path} has {status.st_size:,} bytes; an experiment file may have at most {MAX_BYTES:,}"
+        raise Refused(text, code="too-large")
+    try:
+        return content.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise Refused(f"{path}:{line}: not UTF-8 (byte {error.start})", code="unreadable-file") from None
+
+
+def _nonblocking(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # opening a pipe without a writer would block
+
+
+def _parse(text: str, name: str) -> dict[str, Any]:
+    """Parse a TOML text, called `name` in messages.
+
+    Raises:
+        tomllib.TOMLDecodeError: The syntax is invalid; `_syntax_problem` locates it.
+        Refused: It is nested too deeply, a key has too many parts, or an integer too many digits.
+    """
+    if any(line.count(".") >= MAX_DEPTH for line in text.split("\n")):
+        masked = STRING_OR_COMMENT.sub(lambda match: ("#" if match[0][0] == "#" else "q") * len(match[0]), text)
+        for key in KEY.finditer(masked):
+            if (parts := key[0].count(".") + 1) > MAX_DEPTH:
+                message = f"a key has {parts:,} parts; at most {MAX_DEPTH} are allowed"
+                raise Refused(Problem(message, origin=Origin.within(name, text, *key.span()), code="too-large"))
+    try:
+        tree = tomllib.loads(text)
+        _check_depth(tree)
+    except RecursionError:
+        raise Refused(f"{name}: nested more than {MAX_DEPTH} levels deep", code="too-large") from None
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError as error:  # Python converts integers of at most 4,300 digits
+        raise Refused(f"{name}: {error}", code="out-of-range") from None
+    return tree
+
+
+def _check_depth(tree: Any, depth: int = 0) -> None:
+    if depth > MAX_DEPTH:
+        raise RecursionError
+    for value in tree.values() if isinstance(tree, dict) else tree:
+        if isinstance(value, dict | list):
+            _check_depth(value, depth + 1)
+
+
+def _large_integers(tree: Any, path: Path = ()) -> list[Path]:
+    """Return the paths of integers that do not fit into 64 bits, as TOML requires."""
+    found: list[Path] = []
+    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+        if isinstance(value, dict | list):
+            found += _large_integers(value, (*path, key))
+        elif type(value) is int and value not in INTEGERS:
+            found.append((*path, key))
+    return found
+
+
+def _syntax_problem(error: tomllib.TOMLDecodeError, text: str, name: str) -> Problem:
+    """Return the message of tomllib with its place in the text, which is called `name`."""
+    message, place = PLACE.sub("", str(error)), PLACE.search(str(error))
+    if place is None or place[1] is None:
+        start, message = len(text.rstrip()), message + " at the end of the file"
+    else:
+        before = text.split("\n", int(place[1]) - 1)[:-1]
+        start = sum(len(line) + 1 for line in before) + int(place[2]) - 1
+    end = start + 1
+    if DUPLICATE.match(message):  # tomllib reports the end of the statement
+        key = FIRST_KEY.match(text, text.rfind("\n", 0, start) + 1)
+        start, end = key.span(1) if key else (start, end)
+    message = f"invalid TOML: {message[:1].lower()}{message[1:]}"
+    return Problem(message, origin=Origin.within(name, text, start, end), code="syntax-error")

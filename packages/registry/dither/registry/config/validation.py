@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from ..plugins.catalog import Catalog
-from ..spec.aliases import components_in
-from ..spec.base import Options, Spec
+from ..spec.base import Options, Spec, components_in
 from ..spec.misfit import Misfit
 from .document import Document
 from .errors import Problem, Refused

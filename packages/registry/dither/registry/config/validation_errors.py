@@ -7,8 +7,8 @@ import math
 import re
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
+from contextlib import suppress
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
@@ -19,7 +19,7 @@ from ..spec.misfit import Path
 from .document import Document
 from .errors import MAX_PROBLEMS, Problem, Refused, nearest, omitted_problems
 
-__all__ = ["PATTERN_MESSAGE", "accepted_keys", "format_value", "join_words", "kind_of", "validation_problems"]
+__all__ = ["PATTERN_MESSAGE", "validation_problems"]
 
 Detail = Mapping[str, Any]
 """One error of pydantic."""
@@ -39,13 +39,8 @@ EXPECTED = {
     "float_type": "a number",
     "string_type": "a string",
     "bool_type": "true or false",
-    "list_type": "a list",
-    "tuple_type": "a list",
-    "set_type": "a list",
-    "frozen_set_type": "a list",
-    "dict_type": "a table",
-    "model_type": "a table",
-    "model_attributes_type": "a table",
+    **dict.fromkeys(("list_type", "tuple_type", "set_type", "frozen_set_type"), "a list"),
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a table"),
     "finite_number": "a finite number",
     "greater_than": "more than {gt}",
     "greater_than_equal": "at least {ge}",
@@ -65,15 +60,8 @@ PATTERN_MESSAGE = "patternErrorMessage"
 """Key of `Field(json_schema_extra={...})` for an option with a pattern: the text after "expected ".
 Editors show it as well."""
 TYPES: dict[type, str] = {
-    dict: "a table",
-    str: "the string",
-    bool: "the boolean",
-    int: "the integer",
-    float: "the number",
-    list: "the list",
-    datetime.date: "the date",
-    datetime.time: "the time",
-    datetime.datetime: "the date",
+    **{dict: "a table", str: "the string", bool: "the boolean", int: "the integer", float: "the number"},
+    **{list: "the list", datetime.date: "the date", datetime.time: "the time", datetime.datetime: "the date"},
 }
 
 
@@ -93,7 +81,7 @@ def _place(problem: Problem) -> tuple[str, float, float]:
     return ("", 0, 0) if origin is None else (origin.file, origin.line or math.inf, origin.column or 0)
 
 
-def code_of(detail: Detail) -> str:
+def _code(detail: Detail) -> str:
     """Return the problem code for an error of pydantic."""
     kind = detail["type"]
     if kind in CODE_BY_TYPE:
@@ -111,43 +99,65 @@ class _Converter:
     def __init__(self, model: type[Options], document: Document, catalog: Catalog | None) -> None:
         self.model, self.document, self.catalog = model, document, catalog
         self._accepted: dict[Path, dict[str, Any]] = {}
+        self._listed: set[Path] = set()
 
     def convert(self, details: Sequence[Detail]) -> Iterator[Problem]:
+        """Yield a problem per error; of an option of several types, the errors inside the type that matches, or one."""
         missing: dict[Path, list[str]] = {}
         misspelled: set[Path] = set()
-        located = [(self.locate(detail), detail) for detail in details]
-        for place, detail in _one_of_each_union(located):
-            path = place.path
-            if detail["type"] == "missing":
+        located = [(*self.locate(detail), detail) for detail in details]
+        reported = {union for path, union, _ in located if union is not None and path != union}
+        for path, union, detail in located:
+            if path == union and union in reported:
+                continue
+            if path == union:
+                reported.add(path)
+                yield self.no_type_matches(path, [d for other, _, d in located if other == path])
+            elif detail["type"] == "missing":
                 missing.setdefault(path[:-1], []).append(str(path[-1]))
             elif detail["type"] == "extra_forbidden":
                 problem, close = self.unknown_key(path, detail)
                 misspelled |= {(*path[:-1], close)} if close else set()
                 yield problem
-            elif place.union is not None and path == place.union:
-                yield self.no_type_matches(path, [d for p, d in located if p.path == path])
             else:
-                yield self.wrong_value(place, detail)
+                yield self.wrong_value(path, detail)
         for table, keys in missing.items():
             if keys := [key for key in keys if (*table, key) not in misspelled]:
                 yield self.missing(table, keys)
 
-    def locate(self, detail: Detail) -> _Located:
-        absent = detail["type"] == "missing"
-        return _locate(self.model, self.document.tree, detail["loc"], self.catalog, absent)
+    def locate(self, detail: Detail) -> tuple[Path, Path | None]:
+        """Return the path of an error, and of the option of several types that it is inside of.
+
+        pydantic adds names of types to the path of an option of several types.
+        """
+        tree: Any = self.document.tree
+        path: Path = ()
+        union: Path | None = None
+        for part in detail["loc"]:
+            exists = part in tree if isinstance(tree, dict) else isinstance(tree, list) and isinstance(part, int)
+            if exists or part in self.accepted(path):
+                tree, path = Document.value_of(tree, (part,)), (*path, part)
+            elif union is None:
+                union = path
+        return path, union
 
     def accepted(self, table: Path) -> dict[str, Any]:
+        """Return the keys that the table at a path may have, each with its option."""
         if table not in self._accepted:
-            self._accepted[table] = accepted_keys(self.model, self.document.tree, table, self.catalog)
+            annotation, value = self.model, self.document.tree
+            for part in table:
+                annotation, value = _descend(annotation, part, value, self.catalog)
+            keys = self._accepted[table] = {}
+            for inner in _models(annotation, value, self.catalog):
+                keys |= {"use": None, **inner.model_fields} if issubclass(inner, Spec) else dict(inner.model_fields)
         return self._accepted[table]
 
     def unknown_key(self, path: Path, detail: Detail) -> tuple[Problem, str | None]:
-        table = path[:-1]
-        first_of_table = table not in self._accepted
-        allowed = sorted(self.accepted(table))
+        table, allowed = path[:-1], sorted(self.accepted(path[:-1]))
         close = nearest(path[-1], allowed)
         hints = [f'did you mean "{close}"?'] if close else []
-        hints += [f"accepted: {', '.join(allowed)}"] if first_of_table else []
+        hints += [f"accepted: {', '.join(allowed)}"] if table not in self._listed else []
+        self._listed.add(table)
         origin, help_text = self.document.origin(path), " ".join(hints) or None
         return Problem("unknown key", path, origin, help_text, given=detail["input"], code="unknown-key"), close
 
@@ -155,37 +165,55 @@ class _Converter:
         lines, width = [], max(map(len, keys))
         for key in keys:
             info = self.accepted(table).get(key)
-            kind = kind_of(info)
+            leaves = _leaves(_annotation(info)) if info is not None else ()
+            kind = next((leaf.kind for leaf, place in leaves if place), None)
             names = self.catalog.names(kind) if self.catalog is not None and kind else []
             doc = " ".join((getattr(info, "description", None) or "").split())
-            value, comment = ('"..."', join_words(names)) if names else ("...", doc)
+            value, comment = ('"..."', _join(names)) if names else ("...", doc)
             lines.append(f"{key:{width}} = {value}  # {comment}".rstrip(" #"))
         header = f"write in [{'.'.join(map(str, table))}]" if table else "write"
         path = (*table, keys[0]) if len(keys) == 1 else table
-        text = "is missing" if len(keys) == 1 else f"{join_words(keys, 'and')} are missing"
+        text = "is missing" if len(keys) == 1 else f"{_join(keys, 'and')} are missing"
         return Problem(text, path, self.document.origin(path), header + ":\n" + "\n".join(lines), code="missing-key")
 
-    def wrong_value(self, place: _Located, detail: Detail) -> Problem:
-        path, value = place.path, detail["input"]
-        expected, help_text = _expectation(detail, place.info) or (None, None)
+    def wrong_value(self, path: Path, detail: Detail) -> Problem:
+        value = detail["input"]
+        expected, help_text = self.expectation(path, detail) or (None, None)
         if expected is not None:
-            message = f"expected {expected}, got {format_value(value)}"
+            message = f"expected {expected}, got {_format(value)}"
         elif detail["type"] in CODE_BY_TYPE:
             message = detail["msg"]
         else:
-            message = _lowered(detail["msg"]) + ("" if isinstance(value, dict) else f", got {format_value(value)}")
+            message = _lowered(detail["msg"]) + ("" if isinstance(value, dict) else f", got {_format(value)}")
         named = detail["type"] == "unknown_part" and isinstance(self.document.at(path), dict)
         origin = self.document.origin((*path, "use") if named else path, value=True)
-        return Problem(message, path, origin, help_text, given=value, code=code_of(detail))
+        return Problem(message, path, origin, help_text, given=value, code=_code(detail))
 
     def no_type_matches(self, path: Path, details: Sequence[Detail]) -> Problem:
         right_type = [d for d in details if not d["type"].endswith(("_type", "no_name"))]
         details = right_type or details
-        expected = [(_expectation(detail, None) or (_lowered(detail["msg"]), None))[0] for detail in details]
-        words = join_words(list(dict.fromkeys(text.removeprefix("expected ") for text in expected)))
+        expected = [(self.expectation((), detail) or (_lowered(detail["msg"]), None))[0] for detail in details]
+        words = _join(list(dict.fromkeys(text.removeprefix("expected ") for text in expected)))
         value, origin = details[0]["input"], self.document.origin(path, value=True)
-        code = code_of(details[0]) if right_type else "wrong-type"
-        return Problem(f"expected {words}, got {format_value(value)}", path, origin, given=value, code=code)
+        code = _code(details[0]) if right_type else "wrong-type"
+        return Problem(f"expected {words}, got {_format(value)}", path, origin, given=value, code=code)
+
+    def expectation(self, path: Path, detail: Detail) -> tuple[str, str | None] | None:
+        """Return what was expected, and help; None if the message of the error is to be used."""
+        kind, context = detail["type"], detail.get("ctx", {})
+        if kind == "string_pattern_mismatch":
+            info = self.accepted(path[:-1]).get(str(path[-1])) if path else None
+            extra = getattr(info, "json_schema_extra", None)
+            sentence = extra.get(PATTERN_MESSAGE) if isinstance(extra, Mapping) else None
+            return str(sentence or f"text like {context['pattern']}"), None
+        if kind in LENGTHS:
+            words, key = LENGTHS[kind]
+            return f"{words} {context[key]} element{'s' * (context[key] != 1)}", None
+        if kind not in EXPECTED:
+            return None
+        expected = EXPECTED[kind].format(**context).replace("'", '"')
+        close = nearest(detail["input"], ALLOWED.findall(str(context.get("expected", ""))))
+        return expected, f'did you mean "{close}"?' if close else None
 
 
 def _lowered(text: str) -> str:
@@ -193,123 +221,41 @@ def _lowered(text: str) -> str:
     return text[:1].lower() + text[1:]
 
 
-class _Located(NamedTuple):
-    """The place of an error.
-
-    Attributes:
-        path: The path in the document.
-        info: The option there, if it is one.
-        union: The path of an option of several types, if the error is about one of the types.
-    """
-
-    path: Path
-    info: FieldInfo | None
-    union: Path | None
-
-
-def _one_of_each_union(located: list[tuple[_Located, Detail]]) -> Iterator[tuple[_Located, Detail]]:
-    """Drop errors of an option of several types, except those inside the type that matches, or else one."""
-    inside = {place.union for place, _ in located if place.union is not None and place.path != place.union}
-    seen = set()
-    for place, detail in located:
-        if place.union is not None and place.path == place.union:
-            if place.union in inside or place.union in seen:
-                continue
-            seen.add(place.union)
-        yield place, detail
-
-
-def _locate(model: type[Options], tree: Any, location: Path, catalog: Catalog | None, absent: bool) -> _Located:
-    """Follow a location of pydantic, which has names of types between the keys for an option of several types.
-
-    `absent` if the last part of the location is a missing key.
-    """
-    annotation: Any = model
-    path: Path = ()
-    info: FieldInfo | None = None
-    union: Path | None = None
-    for number, part in enumerate(location, 1):
-        inner = _descend(annotation, part, tree, catalog)
-        exists = (isinstance(tree, dict) and part in tree) or (isinstance(tree, list) and isinstance(part, int))
-        if inner is None and not exists and not (absent and number == len(location)):
-            union = path if union is None else union
-            continue
-        annotation, info = inner or (None, None)
-        tree = Document.value_of(tree, (part,))
-        path = (*path, part)
-    return _Located(path, info, union)
-
-
-def accepted_keys(model: type[Options], tree: Any, path: Path, catalog: Catalog | None) -> dict[str, FieldInfo | None]:
-    """Return the keys that the table at a path may have, each with its option."""
-    annotation: Any = model
-    for part in path:
-        annotation, _ = _descend(annotation, part, tree, catalog) or (None, None)
-        tree = Document.value_of(tree, (part,))
-    keys: dict[str, FieldInfo | None] = {}
-    for inner in _models(annotation, tree, catalog):
-        keys |= {"use": None, **inner.model_fields} if issubclass(inner, Spec) else dict(inner.model_fields)
-    return keys
-
-
-def kind_of(info: FieldInfo | None) -> str | None:
-    """Return the kind of component that an option takes, or None."""
-    for leaf, place in _leaves(_annotation(info)) if info is not None else ():
-        if place and isinstance(leaf, type) and issubclass(leaf, Spec):
-            return leaf.kind
-    return None
-
-
-@dataclass(frozen=True)
-class _Default:
-    """Annotation metadata: the name of the component that a table without `use` changes."""
-
-    name: str
-
-
 def _annotation(info: FieldInfo) -> Any:
-    items: list[Any] = [item for item in info.metadata if isinstance(item, Place)][:1]
-    if (part := default_part(info)) is not None:
-        items.append(_Default(part["use"]))
-    return Annotated[(info.annotation, *items)] if items else info.annotation
+    return Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
 
 
-def _descend(
-    annotation: Any, part: str | int, value: Any, catalog: Catalog | None
-) -> tuple[Any, FieldInfo | None] | None:
-    """Return annotation and option under a key or index of a value, or None if nothing is expected there."""
+def _descend(annotation: Any, part: str | int, value: Any, catalog: Catalog | None) -> tuple[Any, Any]:
+    """Return annotation (None if nothing is expected) and value under a key or index."""
+    inner = Document.value_of(value, (part,))
     if isinstance(part, str):
         for model in _models(annotation, value, catalog):
-            if part in model.model_fields:
-                info = model.model_fields[part]
-                return _annotation(info), info
+            if info := model.model_fields.get(part):
+                default = default_part(info)
+                if default and isinstance(inner, Mapping) and "use" not in inner:
+                    inner = {"use": default["use"], **inner}
+                return _annotation(info), inner
     for leaf, _ in _leaves(annotation):
         origin, arguments = get_origin(leaf), get_args(leaf)
         if origin is dict and isinstance(part, str) and isinstance(value, Mapping) and part in value:
-            return arguments[1], None
+            return arguments[1], inner
         if origin in (list, tuple, set, frozenset) and isinstance(part, int):
             fixed = origin is tuple and Ellipsis not in arguments and part < len(arguments)
-            return arguments[part if fixed else 0], None
-    return None
+            return arguments[part if fixed else 0], inner
+    return None, inner
 
 
 def _models(annotation: Any, value: Any, catalog: Catalog | None) -> Iterator[type[Options]]:
-    """Yield the models a value may be: that of the component it names or changes, or of a nested table."""
-    defaults = [item.name for item in getattr(annotation, "__metadata__", ()) if isinstance(item, _Default)]
+    """Yield the models a value may be: that of the component it names, or of a nested table."""
     for leaf, place in _leaves(annotation):
         if not (isinstance(leaf, type) and issubclass(leaf, Options)):
             continue
+        name = value if isinstance(value, str) else Document.value_of(value, ("use",))
         if not place:
             yield leaf
-            continue
-        name = value if isinstance(value, str) else Document.value_of(value, ("use",))
-        if defaults and isinstance(value, Mapping) and "use" not in value:
-            name = defaults[0]
-        if catalog is not None and isinstance(name, str) and issubclass(leaf, Spec):
-            try:
+        elif catalog is not None and isinstance(name, str) and issubclass(leaf, Spec):
+            with suppress(Refused):
                 yield catalog.find(leaf.kind, name).spec
-            except Refused:
-                continue
 
 
 def _leaves(annotation: Any, place: bool = False) -> Iterator[tuple[Any, bool]]:
@@ -324,25 +270,7 @@ def _leaves(annotation: Any, place: bool = False) -> Iterator[tuple[Any, bool]]:
         yield annotation, place
 
 
-def _expectation(detail: Detail, info: FieldInfo | None) -> tuple[str, str | None] | None:
-    """Return what was expected, and help; None if the message of the error is to be used."""
-    kind, context = detail["type"], detail.get("ctx", {})
-    if kind == "string_pattern_mismatch":
-        extra = info.json_schema_extra if info is not None else None
-        sentence = extra.get(PATTERN_MESSAGE) if isinstance(extra, Mapping) else None
-        return str(sentence or f"text like {context['pattern']}"), None
-    if kind in LENGTHS:
-        words, key = LENGTHS[kind]
-        count = context[key]
-        return f"{words} {count} element{'s' * (count != 1)}", None
-    if kind not in EXPECTED:
-        return None
-    expected = EXPECTED[kind].format(**context).replace("'", '"')
-    close = nearest(detail["input"], ALLOWED.findall(str(context.get("expected", ""))))
-    return expected, f'did you mean "{close}"?' if close else None
-
-
-def format_value(value: Any) -> str:
+def _format(value: Any) -> str:
     """Return a value after its type, as in `the string "many"`."""
     word = TYPES.get(type(value), "")
     if isinstance(value, dict):
@@ -358,7 +286,7 @@ def format_value(value: Any) -> str:
     return f"{word} {text}".strip()
 
 
-def join_words(words: Sequence[str], last: str = "or") -> str:
+def _join(words: Sequence[str], last: str = "or") -> str:
     """Return words as an enumeration: `a, b or c`."""
     *first, end = words
     return f"{', '.join(first)} {last} {end}" if first else end

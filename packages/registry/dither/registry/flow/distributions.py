@@ -23,18 +23,15 @@ class ValueDistribution(Protocol):
 
     def mean(self, x: Float[Tensor, "B L M"], masked: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
         """Return the mean of the masked values given the others at the position; `head(h)` if all are masked."""
-        ...
 
     def sample(self, x: Float[Tensor, "B L M"], masked: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
         """Draw the masked values given the others at the position, which are returned unchanged."""
-        ...
 
     def squared_errors(self, x0: Float[Tensor, "B L M"], target_mask: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
         """Return squared errors whose mean is minimal at the distribution of the data; 0 outside `target_mask`.
 
         Each call draws new noise.
         """
-        ...
 
 
 @runtime_checkable
@@ -43,11 +40,9 @@ class DistributionHead(Protocol):
 
     def __call__(self, h: Float[Tensor, "B L D"]) -> Float[Tensor, "B L M"]:
         """Return the mean."""
-        ...
 
     def distribution(self, h: Float[Tensor, "B L D"]) -> ValueDistribution:
         """Return the distribution."""
-        ...
 
 
 @runtime_checkable
@@ -56,11 +51,9 @@ class DistributionPrediction(Protocol):
 
     def draw(self) -> Float[Tensor, "B L M"]:
         """Draw clean samples; values that are not masked are kept."""
-        ...
 
     def squared_errors(self, x0: Float[Tensor, "B L M"], target_mask: Bool[Tensor, "B L M"]) -> Float[Tensor, "B L M"]:
         """Return the errors that train the distribution."""
-        ...
 
 
 def sample_prediction(pred: Any) -> Float[Tensor, "B L M"]:

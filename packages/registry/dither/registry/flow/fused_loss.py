@@ -33,7 +33,6 @@ class LiteralProcess(Protocol):
 
     def support(self, device: Any) -> Bool[Tensor, "rows V"]:
         """Return the ids for which the raw output is used."""
-        ...
 
 
 @runtime_checkable
@@ -45,7 +44,6 @@ class FusedLoss(Protocol):
 
     def __call__(self, pred: Any, noised: Noised) -> Measured:
         """Return the loss of a prediction."""
-        ...
 
     def fused(
         self,
@@ -63,4 +61,3 @@ class FusedLoss(Protocol):
         Only `Measured.total_with_grad` carries a gradient. With `half`, matrix products run in bfloat16 and accumulate
         in float32. `share` multiplies the values.
         """
-        ...

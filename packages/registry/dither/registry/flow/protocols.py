@@ -18,33 +18,11 @@ from .records import Clean, Context, Measured, Noise, Noised, State
 from .spaces import Space
 
 __all__ = [
-    "BoundedProcess",
-    "BucketedTask",
-    "DataWarnings",
-    "Denoiser",
-    "Exports",
-    "GaussianProcess",
-    "ImportanceSampledProcess",
-    "KeyValueCache",
-    "Loss",
-    "MaskedFeatureProcess",
-    "Metrics",
-    "Picture",
-    "PredictionMetric",
-    "Process",
-    "RatioSums",
-    "SampleMetric",
-    "SampledMetrics",
-    "Sampler",
-    "Schedule",
-    "Session",
-    "ShowsTrajectories",
-    "Split",
-    "Task",
-    "TimelessProcess",
-    "TokenProcess",
-    "Tracker",
-]
+    "BoundedProcess", "BucketedTask", "DataWarnings", "Denoiser", "Exports", "GaussianProcess",
+    "ImportanceSampledProcess", "KeyValueCache", "Loss", "MaskedFeatureProcess", "Metrics", "Picture",
+    "PredictionMetric", "Process", "RatioSums", "SampleMetric", "SampledMetrics", "Sampler", "Schedule", "Session",
+    "ShowsTrajectories", "Split", "Task", "TimelessProcess", "TokenProcess", "Tracker",
+]  # fmt: skip
 
 Schedule = Callable[[Float[Tensor, "B *L"]], Noise]
 """Time in [0, 1] -> Noise; sigma increases with t, and rate is its derivative."""
@@ -62,35 +40,27 @@ class Process(Protocol):
     @property
     def space(self) -> Space:
         """The space the model must serve: that of the task, possibly with MASK added."""
-        ...
 
     def times(self, n: int, device: Any = None) -> Float[Tensor, " n"]:
         """Draw training times, one in each of n equal strata of the time range."""
-        ...
 
     def level(self, t: Float[Tensor, "B *L"]) -> Float[Tensor, "B *L"]:
         """Return the noise level at t in the form the model is conditioned on."""
-        ...
 
     def corrupt(self, clean: Clean, t: Float[Tensor, "B *L"]) -> Noised:
         """Draw x_t given x_0; fixed values are kept."""
-        ...
 
     def read(self, raw: Float[Tensor, "B L V"], state: State, noise: Noise) -> Any:
         """Return the prediction of a raw model output: a `TokenPrediction` or a `FeaturePrediction`."""
-        ...
 
     def prior(self, like: Clean) -> State:
         """Draw the state at t = 1, with the fixed values of `like` in place."""
-        ...
 
     def step(self, state: State, pred: Any, now: Noise, then: Noise, like: Clean) -> State:
         """Draw x_s given x_t and a prediction, for s < t; `now` is the noise at t, `then` at s."""
-        ...
 
     def finish(self, state: State, pred: Any, like: Clean) -> Shaped[Tensor, "B L *M"]:
         """Return a clean sample from the last state."""
-        ...
 
 
 @runtime_checkable
@@ -99,7 +69,6 @@ class BoundedProcess(Protocol):
 
     def bound(self, clean: Clean, measured: Measured, denoise: Callable[[State, Float[Tensor, " B"]], Any]) -> Measured:
         """Add the terms before the smallest t and at t = 1 to a loss, per position in nats."""
-        ...
 
 
 @runtime_checkable
@@ -111,38 +80,31 @@ class ImportanceSampledProcess(Protocol):
 
         Importance weights are factors of the rate of the noise.
         """
-        ...
 
 
 @runtime_checkable
 class TimelessProcess(Protocol):
-    """A process whose states may be independent of time, although the model is conditioned on one.
-
-    Attributes:
-        fixed_time: The time used for evaluation and sampling, or None if states depend on time.
-    """
+    """A process whose states may be independent of time, although the model is conditioned on one."""
 
     fixed_time: float | None
+    """The time used for evaluation and sampling, or None if states depend on time."""
 
 
 @runtime_checkable
 class TokenProcess(Process, Protocol):
     """A process over ids with q(x_t | x_0) = alpha [x_t = x_0] + (1 - alpha) prior, required by samplers of tokens.
 
-    Attributes:
-        absorbing: Whether the prior is all on one id (MASK), so that a token changes at most once.
-        reads_rows: Optional; if True, `read` also takes chosen positions (`1 n`), so that samplers compute only these.
+    With the optional attribute `reads_rows = True`, `read` also takes chosen positions (`1 n`).
     """
 
     absorbing: bool
+    """Whether the prior is all on one id (MASK), so that a token changes at most once."""
 
     def prior_probs(self, device: Any = None) -> Float[Tensor, "rows V"]:
         """Return the prior, one row per position or one for all positions; rows sum to 1."""
-        ...
 
     def renoise(self, state: State, gap: Noise, like: Clean) -> State:
         """Draw x_t given x_s for t > s, with the noise between the two times; fixed values stay as they are."""
-        ...
 
 
 @runtime_checkable
@@ -150,60 +112,41 @@ class GaussianProcess(Process, Protocol):
     """A process that adds Gaussian noise to features, required by DDIM, DPM-Solver and RePaint."""
 
     def step(
-        self,
-        state: State,
-        pred: Any,
-        now: Noise,
-        then: Noise,
-        like: Clean,
-        *,
-        eta: float = 1.0,
-        eps: Float[Tensor, "B L M"] | None = None,
-    ) -> State:
+        self, state: State, pred: Any, now: Noise, then: Noise, like: Clean, *,
+        eta: float = 1.0, eps: Float[Tensor, "B L M"] | None = None,
+    ) -> State:  # fmt: skip
         """Draw x_s given x_t and a prediction: ancestral for `eta` = 1, deterministic (DDIM) for 0.
 
         `eps` is the standard normal noise to add; by default it is drawn.
         """
-        ...
 
     def add_noise(
         self, x: Float[Tensor, "B L M"], noise: Noise, where: Bool[Tensor, "B L M"]
     ) -> tuple[State, Float[Tensor, "B L M"]]:
         """Draw x_t given x_0 where `where`; return the state and the noise that was added."""
-        ...
 
     def replace(self, state: State, x: Float[Tensor, "B L M"], like: Clean) -> State:
         """Return the state with the values of `x` where the state is noisy."""
-        ...
 
 
 @runtime_checkable
 class MaskedFeatureProcess(Process, Protocol):
-    """A process that masks units of features (values, groups of columns or positions), required by ordered samplers.
-
-    Letters: U units of a sample.
-
-    Attributes:
-        fixed_time: As of a `TimelessProcess`.
-    """
+    """A process that masks U units of features (values, groups of columns or positions), for ordered samplers."""
 
     fixed_time: float | None
+    """As of a `TimelessProcess`."""
 
     def units(self, masked: Bool[Tensor, "B L M"]) -> Bool[Tensor, "B U"]:
         """Return which units are masked."""
-        ...
 
     def unit_sums(self, values: Float[Tensor, "B L M"]) -> Float[Tensor, "B U"]:
         """Sum values over the elements of each unit."""
-        ...
 
     def elements(self, units: Bool[Tensor, "B U"]) -> Bool[Tensor, "B L M"]:
         """Return the elements that belong to the chosen units."""
-        ...
 
     def reveal(self, state: State, x: Float[Tensor, "B L M"], masked: Bool[Tensor, "B L M"]) -> State:
         """Return the state with `masked` still masked, and the values of `x` where the mask was removed."""
-        ...
 
 
 @runtime_checkable
@@ -212,11 +155,9 @@ class Session(Protocol):
 
     def __call__(self, state: State, t: Float[Tensor, "B *L"]) -> Any:
         """Return the prediction for a state at time t."""
-        ...
 
     def append(self, x: Shaped[Tensor, "B L"]) -> None:
         """Append finished positions to the cache; later calls attend to them."""
-        ...
 
 
 Sampler = Callable[[Process, Session, Clean], Iterator[Shaped[Tensor, "B L *M"]]]
@@ -225,24 +166,19 @@ Sampler = Callable[[Process, Session, Clean], Iterator[Shaped[Tensor, "B L *M"]]
 
 @runtime_checkable
 class KeyValueCache(Protocol):
-    """Keys and values of finished positions.
-
-    Attributes:
-        length: Finished positions of the sample.
-    """
+    """Keys and values of finished positions."""
 
     length: int
+    """Finished positions of the sample."""
 
     @property
     def num_tokens(self) -> int:
         """Finished tokens, those of no position included: the index of the next one."""
-        ...
 
     def join(
         self, layer: int, k: Float[Tensor, "B H L E"], v: Float[Tensor, "B H L E"]
     ) -> tuple[Float[Tensor, "B H K E"], Float[Tensor, "B H K E"]]:
         """Append keys and values of new tokens to those of a layer, and return all."""
-        ...
 
 
 @runtime_checkable
@@ -250,40 +186,23 @@ class Denoiser(Protocol):
     """A model; also a torch.nn.Module."""
 
     def __call__(
-        self,
-        state: State,
-        level: Float[Tensor, "B *L"],
-        valid: Bool[Tensor, "B L"],
-        cond: Mapping[str, Tensor],
-        *,
-        context: Context | None = None,
-        cache: Any = None,
-        keep: bool = False,
-    ) -> Float[Tensor, "B L V"]:
+        self, state: State, level: Float[Tensor, "B *L"], valid: Bool[Tensor, "B L"], cond: Mapping[str, Tensor], *,
+        context: Context | None = None, cache: Any = None, keep: bool = False,
+    ) -> Float[Tensor, "B L V"]:  # fmt: skip
         """Return the raw output per position: `B L M` for features, `B L V` for tokens.
 
         With a `context`, each block of the state attends to the earlier blocks of the context; only models with a
         block size get one. With a `cache`, the positions follow the cached ones; `keep` adds them to the cache.
         """
-        ...
 
     def trunk(
-        self,
-        state: State,
-        level: Float[Tensor, "B *L"],
-        valid: Bool[Tensor, "B L"],
-        cond: Mapping[str, Tensor],
-        *,
-        context: Context | None = None,
-        cache: Any = None,
-        keep: bool = False,
-    ) -> Float[Tensor, "B L D"]:
+        self, state: State, level: Float[Tensor, "B *L"], valid: Bool[Tensor, "B L"], cond: Mapping[str, Tensor], *,
+        context: Context | None = None, cache: Any = None, keep: bool = False,
+    ) -> Float[Tensor, "B L D"]:  # fmt: skip
         """Return the input of the head: `model(...) == model.head(model.trunk(...))`."""
-        ...
 
     def new_cache(self) -> KeyValueCache:
         """Return an empty cache for this model."""
-        ...
 
 
 Split = Literal["train", "valid", "test"]
@@ -307,11 +226,9 @@ class Metrics(Protocol):
 
     def update(self, clean: Clean, noised: Noised, pred: Any, measured: Measured) -> None:
         """Add one batch."""
-        ...
 
     def compute(self) -> dict[str, float]:
         """Return the metrics by name; names contain the unit, as in `nats_per_graph`."""
-        ...
 
 
 RatioSums = tuple[Float[Tensor, " B"], Float[Tensor, " B"]]
@@ -324,7 +241,6 @@ class SampledMetrics(Protocol):
 
     def per_sample(self, clean: Clean, measured: Measured) -> Mapping[str, RatioSums]:
         """Return the terms of those metrics of `compute` that are ratios of two sums over samples."""
-        ...
 
 
 @runtime_checkable
@@ -333,7 +249,6 @@ class PredictionMetric(Protocol):
 
     def metrics(self) -> Metrics:
         """Return a fresh accumulator for one evaluation."""
-        ...
 
 
 SampleMetric = Callable[[Shaped[Tensor, "N L *M"], Clean], Mapping[str, float]]
@@ -345,26 +260,19 @@ class Tracker(Protocol):
     """A destination of the metrics and pictures of one run. Only rank 0 calls it."""
 
     def start(self, folder: Path, config: Mapping[str, Any], step: int = 0) -> None:
-        """Open the destination, once and first.
+        """Open the destination, once and first; `step` is the one that the run resumes from.
 
-        Args:
-            folder: The run directory; the tracker may write into a folder of its own in it.
-            config: The resolved experiment as plain values.
-            step: The step that the run resumes from; 0 for a new run.
+        The tracker may write into a folder of its own in the run directory `folder`; `config` has plain values.
         """
-        ...
 
     def log(self, step: int, kind: str, metrics: Mapping[str, float]) -> None:
         """Record metrics of a step; `kind` is "train", "valid", "test" or "sample"."""
-        ...
 
     def log_pictures(self, step: int, pictures: Sequence[Picture]) -> None:
         """Record pictures of samples; a tracker that cannot show pictures does nothing."""
-        ...
 
     def finish(self, error: BaseException | None = None) -> None:
         """Flush and close, once and last; `error` is the exception that ended the run, if one did."""
-        ...
 
 
 @runtime_checkable
@@ -374,38 +282,30 @@ class Task(Protocol):
     @property
     def space(self) -> Space:
         """The space of one sample."""
-        ...
 
     def size(self, split: Split) -> int:
         """Return the number of samples of a split."""
-        ...
 
     def batch(self, split: Split, rows: Sequence[int]) -> Clean:
         """Return the samples with these indices, on the CPU: a pure function of its arguments."""
-        ...
 
     def like(self, n: int, seed: int) -> Clean:
         """Return templates for sampling: valid and known positions, and the true values in x0 if there are any."""
-        ...
 
     def metrics(self) -> Metrics:
         """Return a fresh accumulator for one evaluation."""
-        ...
 
     def baselines(self) -> dict[str, float]:
         """Return metrics of trivial predictors on the validation split, as in `nats_per_graph/unigram`.
 
         Names of metrics of samples start with `sample `. With a `split` argument, return those of that split.
         """
-        ...
 
     def sample_metrics(self, samples: Shaped[Tensor, "N L *M"], like: Clean) -> dict[str, float]:
         """Return metrics of samples."""
-        ...
 
     def plots(self, samples: Shaped[Tensor, "N L *M"], like: Clean) -> Iterable[Picture]:
         """Yield pictures of samples."""
-        ...
 
 
 @runtime_checkable
@@ -414,7 +314,6 @@ class BucketedTask(Protocol):
 
     def buckets(self, split: Split) -> Sequence[int]:
         """Return a bucket number for each sample; samples of one bucket have the same valid positions."""
-        ...
 
 
 @runtime_checkable
@@ -423,7 +322,6 @@ class DataWarnings(Protocol):
 
     def data_warnings(self) -> Iterable[str]:
         """Yield lines such as the number of rejected samples and the reason."""
-        ...
 
 
 @runtime_checkable
@@ -432,7 +330,6 @@ class ShowsTrajectories(Protocol):
 
     def trajectory_plots(self, path: Shaped[Tensor, "T N L *M"], like: Clean) -> Iterable[Picture]:
         """Yield pictures of all states of a sampler, the finished samples last; `like` is the template."""
-        ...
 
 
 @runtime_checkable
@@ -442,9 +339,4 @@ class Exports(Protocol):
     def export(
         self, samples: Shaped[Tensor, "N L *M"], like: Clean, form: str, folder: Path
     ) -> tuple[Sequence[Path], Sequence[str]]:
-        """Write samples in a format of `TaskSpec.exports` into a new folder.
-
-        Returns:
-            The files with samples, and messages such as the samples that were rejected and why.
-        """
-        ...
+        """Write samples in a format of `TaskSpec.exports` into a new folder; return the files and messages."""

@@ -96,14 +96,12 @@ class Goal(Protocol):
 
     def satisfied(self, x: Shaped[Tensor, "B L"]) -> dict[str, Bool[Tensor, " B"]]:
         """Return for each constraint by name which finished samples satisfy it."""
-        ...
 
     def log_prob(self, log_clean: Float[Tensor, "B L V"], at: Int[Tensor, " B"]) -> Float[Tensor, "B V"]:
         """Return the log-probability of the goal if token `at` becomes v and the others are drawn from `log_clean`.
 
         It may be an estimate unless all other tokens are certain; -inf only where the goal is impossible.
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -202,11 +200,9 @@ class TokenPrediction(Protocol):
 
     def log_clean(self) -> Float[Tensor, "B L V"]:
         """Return log p(x_0 | x_t), normalised; -inf on impossible ids."""
-        ...
 
     def log_score(self) -> Float[Tensor, "B L V"]:
         """Return log p_t(y) / p_t(x_t) with one position changed to y; 0 at y = x_t."""
-        ...
 
 
 @runtime_checkable
@@ -216,12 +212,10 @@ class FeaturePrediction(Protocol):
     @property
     def x0(self) -> Float[Tensor, "B L M"]:
         """The predicted clean sample."""
-        ...
 
     @property
     def eps(self) -> Float[Tensor, "B L M"]:
         """The noise that explains x_t given `x0`."""
-        ...
 
 
 Prediction = TokenPrediction | FeaturePrediction

@@ -22,7 +22,6 @@ class RowPrediction(Protocol):
 
     def rows(self, where: Bool[Tensor, "B L"]) -> Iterator[Any]:
         """Yield predictions of the chosen positions in order, each as one sample `1 n V`; none if none is chosen."""
-        ...
 
 
 @dataclass(frozen=True)

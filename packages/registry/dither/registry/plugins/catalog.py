@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from packaging.version import InvalidVersion, Version
 from pydantic import ValidationError
 from pydantic_core import PydanticCustomError
 
 from ..config.errors import Refused, nearest
 from ..kinds import KINDS
-from ..spec.aliases import migrate_options
 from ..spec.base import Alias, Spec, summary_of, with_article
 from .status import describe_exception
 
-__all__ = ["Catalog", "Component", "key_of", "require_aliases"]
+__all__ = ["Catalog", "Component"]
 
 REFERENCE = re.compile(r"(?:(?P<plugin>[^/@]+)/)?(?P<name>[^/@]+)(?:@(?P<rev>\d{1,9}))?")
 
@@ -65,12 +64,8 @@ class Catalog:
     """Components by kind and name.
 
     If several plugins register one name, all are kept. The short name then means the plugin in `prefer`, else the one
-    in `owners`; without either it is ambiguous.
-
-    Args:
-        prefer: `{"kind:name": plugin}` from `[prefer]` of registry.toml.
-        owners: `{"kind:name": plugin}` from the catalogue of registry.toml.
-        known: `{"kind:name": how to install the plugin that provides it}`, for components that are not installed.
+    in `owners`, both `{"kind:name": plugin}`; without either it is ambiguous. `known` is
+    `{"kind:name": how to install the plugin that provides it}`.
 
     Attributes:
         load: Called before a lookup with the plugin whose components are needed, or None for all; set by `Plugins`,
@@ -87,7 +82,6 @@ class Catalog:
         owners: Mapping[str, str] | None = None,
     ) -> None:
         self._components: dict[tuple[str, str], list[Component]] = {}
-        self._versions: dict[str, Version | None] = {}
         self.prefer = dict(prefer or {})
         self.known = dict(known or {})
         self.owners = dict(owners or {})
@@ -96,30 +90,22 @@ class Catalog:
         self.notes: list[str] = []
         self.unavailable: dict[str, str] = {}
 
-    def add(self, plugin: str, specs: Iterable[type[Spec]], version: Version | None = None) -> None:
+    def add(self, plugin: str, specs: Iterable[type[Spec]]) -> None:
         """Add all components of a plugin, or none; they replace those it added before.
 
-        Args:
-            plugin: Its name.
-            specs: Its Spec classes.
-            version: Of its distribution; from `Alias.removed_in` on an earlier name is rejected.
-
         Raises:
-            ValueError: A class is not a component, lacks a name or a method, is listed twice, or has an invalid alias.
+            ValueError: A class is not a component, lacks a name or a method, or is listed twice.
             PydanticUserError: The type of an option cannot be validated.
         """
-        specs = list(specs)
         added: dict[tuple[str, str], Component] = {}
-        for spec in specs:
-            key = key_of(plugin, spec)
+        for spec in list(specs):
+            key = _key(plugin, spec)
             if key in added:
                 raise ValueError(f'plugin "{plugin}" registers {key[0]} "{key[1]}" twice')
             added[key] = Component(spec, plugin)
-        require_aliases(specs)
         for (kind, name), component in added.items():
             if self.owners.get(f"{kind}:{name}") != plugin:  # else `dither registry sync` has checked it
                 component.spec.model_rebuild()
-        self._versions[plugin] = version
         kept = {key: [old for old in olds if old.plugin != plugin] for key, olds in self._components.items()}
         for key, component in added.items():
             kept.setdefault(key, []).append(component)
@@ -162,16 +148,11 @@ class Catalog:
         if match["rev"] and int(match["rev"]) != component.rev:
             text = f'{kind} "{reference}" is required, but plugin "{component.plugin}" has {component.pinned}'
             raise Refused(text, code="revision-mismatch")
-        self._check_alias_expiry(component, name)
         return component
-
-    def _called(self, kind: str, name: str) -> list[Component]:
-        """Return the loaded components with this name."""
-        return self._components.get((kind, name), [])
 
     def _from_plugin(self, kind: str, name: str, plugin: str) -> list[Component]:
         self.load(plugin)
-        found = self._called(kind, name) + self._formerly_called(kind, name)
+        found = self._components.get((kind, name), []) + self._formerly_called(kind, name)
         return [part for part in found if part.plugin == plugin]
 
     def _by_short_name(self, kind: str, name: str) -> list[Component]:
@@ -179,10 +160,10 @@ class Catalog:
         for plugin in (preferred, None if preferred else owner):
             if plugin:
                 self.load(plugin)
-                if found := [part for part in self._called(kind, name) if part.plugin == plugin]:
+                if found := [part for part in self._components.get((kind, name), []) if part.plugin == plugin]:
                     return found
         self.load(None)
-        found = self._called(kind, name) or self._formerly_called(kind, name)
+        found = self._components.get((kind, name)) or self._formerly_called(kind, name)
         if preferred is None or not found:
             return found
         others = ", ".join(sorted(f'"{part.plugin}"' for part in found))
@@ -194,16 +175,6 @@ class Catalog:
     def _formerly_called(self, kind: str, name: str) -> list[Component]:
         parts = (part for found in self._components.values() for part in found if part.kind == kind)
         return [part for part in parts if any(alias.name == name for alias in part.spec.aliases)]
-
-    def _check_alias_expiry(self, part: Component, name: str) -> None:
-        version = self._versions.get(part.plugin)
-        for alias in part.spec.aliases:
-            if alias.name == name != part.name and version is not None and version >= Version(alias.removed_in):
-                raise Refused(
-                    f'{part.kind} "{alias.name}" was renamed to "{part.name}"; '
-                    f"the old name was removed in version {alias.removed_in} of {part.plugin}",
-                    code="unknown-component",
-                )
 
     def _unknown(self, kind: str, reference: str) -> Refused:
         self.load(None)
@@ -244,7 +215,10 @@ class Catalog:
         options = {key: inner for key, inner in table.items() if key != "use"}
         name = table["use"].rpartition("/")[2].partition("@")[0]
         try:
-            return part.spec.model_validate(migrate_options(part.spec, name, options), context={"catalog": self})
+            for alias in part.spec.aliases:
+                if alias.name == name != part.name and alias.migrate is not None:
+                    options = dict(alias.migrate(deepcopy(options)))
+            return part.spec.model_validate(options, context={"catalog": self})
         except (ValidationError, PydanticCustomError, Refused):
             raise
         except (Exception, SystemExit) as error:  # raised by the plugin: its migrate, its validators
@@ -253,7 +227,8 @@ class Catalog:
 
     def part_of(self, spec: Spec) -> Component | None:
         """Return the component that a parsed Spec is an instance of, if it is registered here."""
-        return next((part for part in self._called(spec.kind, spec.name) if part.spec is type(spec)), None)
+        parts = self._components.get((spec.kind, spec.name), [])
+        return next((part for part in parts if part.spec is type(spec)), None)
 
     def pin(self, spec: Spec) -> str:
         """Return the pinned name of a parsed Spec, or its short name if it is not registered here."""
@@ -264,12 +239,8 @@ class Catalog:
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
-def key_of(plugin: str, spec: Any) -> tuple[str, str]:
-    """Return kind and name of a class that a plugin registers.
-
-    Raises:
-        ValueError: It is not a component, or lacks a name or a method.
-    """
+def _key(plugin: str, spec: Any) -> tuple[str, str]:
+    """Return kind and name of a class that a plugin registers; raise ValueError if it is not a component."""
     if not (isinstance(spec, type) and issubclass(spec, Spec)):
         raise ValueError(f'plugin "{plugin}" registers {spec!r}, which is not a Spec class')
     kind, name = getattr(spec, "kind", None), getattr(spec, "name", None)
@@ -282,26 +253,6 @@ def key_of(plugin: str, spec: Any) -> tuple[str, str]:
         raise ValueError(f"{title} requires an integer rev of at least 1, not {spec.rev!r}")
     if inspect.isabstract(spec):
         raise ValueError(f"{title} lacks the method {', '.join(sorted(spec.__abstractmethods__))}")
+    if not all(isinstance(alias, Alias) for alias in spec.aliases):
+        raise ValueError(f"{title} requires earlier names as Alias objects, not {spec.aliases!r}")
     return kind, name
-
-
-def require_aliases(specs: Collection[type[Spec]]) -> None:
-    """Validate the earlier names of all components of one plugin.
-
-    Raises:
-        ValueError: An earlier name is not kebab-case, is taken, or has no valid version.
-    """
-    taken = {(spec.kind, spec.name) for spec in specs}
-    for spec in specs:
-        title = f'{spec.kind} "{spec.name}"'
-        for alias in spec.aliases:
-            if not isinstance(alias, Alias) or not isinstance(alias.name, str) or not NAME.fullmatch(alias.name):
-                raise ValueError(f"{title} requires kebab-case earlier names, not {alias!r}")
-            if (spec.kind, alias.name) in taken:
-                raise ValueError(f'{title}: the earlier name "{alias.name}" is taken')
-            taken.add((spec.kind, alias.name))
-            try:
-                Version(alias.removed_in)
-            except (InvalidVersion, TypeError):
-                text = f'{title}: removed_in of "{alias.name}" is not a version: {alias.removed_in!r}'
-                raise ValueError(text) from None

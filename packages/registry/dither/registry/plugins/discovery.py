@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.metadata import Distribution, EntryPoint
+from importlib.metadata import Distribution, EntryPoint, distributions, entry_points
 
 __all__ = ["GROUP", "Installed", "installed_plugins"]
 
@@ -16,19 +15,9 @@ GROUP = "dither.plugins"
 
 @dataclass(frozen=True)
 class Installed:
-    """One entry point of the group.
-
-    Attributes:
-        name: Name of the plugin.
-        module: What is imported, `package.module` or `package.module:object`.
-        distribution: Name of the distribution that contains it.
-        version: Version of the distribution.
-        point: The entry point.
-        failure: What is wrong with the metadata, if anything.
-    """
+    """One entry point of the group: a plugin's name, distribution and version, and what is wrong with the metadata."""
 
     name: str
-    module: str
     distribution: str
     version: str
     point: EntryPoint = field(repr=False, compare=False)
@@ -36,50 +25,38 @@ class Installed:
 
 
 def installed_plugins() -> dict[str, list[Installed]]:
-    """Return the entry points by name, sorted; more than one of a name is a conflict.
-
-    One whose distribution has damaged metadata is dropped if another of its name is intact.
-    """
+    """Return the entry points by name, sorted, intact ones first; more than one of a name is a conflict."""
     found: dict[str, list[Installed]] = {}
-    for plugin in _plugins():
+    for plugin in sorted(_plugins(), key=lambda plugin: (plugin.name, plugin.failure)):
         same = found.setdefault(plugin.name, [])
-        if all((other.module, other.distribution) != (plugin.module, plugin.distribution) for other in same):
+        if not (plugin.failure and same):
             same.append(plugin)
-    intact = {name: [plugin for plugin in same if not plugin.failure] for name, same in found.items()}
-    return {name: intact[name] or found[name][:1] for name in sorted(found)}
+    return found
 
 
 def _plugins() -> Iterator[Installed]:
     try:
-        points = list(importlib.metadata.entry_points(group=GROUP))
+        yield from [_identify(point, point.dist) for point in entry_points(group=GROUP)]
     except Exception:  # one unreadable entry_points.txt of any package fails the whole call
-        for dist in importlib.metadata.distributions():
+        for dist in distributions():
             yield from _plugins_of(dist)
-    else:
-        yield from (_identify(point, point.dist) for point in points)
 
 
-def _plugins_of(dist: Distribution) -> Iterator[Installed]:
-    """Read the lines of a distribution one by one, so that a broken one is a plugin that failed."""
+def _plugins_of(dist: Distribution) -> list[Installed]:
+    """Return the plugins of a distribution; if its entry points cannot be read, it is one plugin that failed."""
+    text = ""
     try:
         text = dist.read_text("entry_points.txt") or ""
-    except UnicodeDecodeError as error:
-        text = error.object.decode(errors="replace")
-    except Exception:  # a package without readable entry points registers none
-        return
-    group = ""
-    for line in map(str.strip, text.splitlines()):
-        if line.startswith("[") and line.endswith("]"):
-            group = line.strip("[]")
-        elif group == GROUP and line and not line.startswith("#"):
-            name, equals, module = map(str.strip, line.partition("="))
-            broken = "" if equals else "its line in entry_points.txt has no `=`; reinstall it"
-            yield _identify(EntryPoint(name, module, GROUP), dist, broken)
+        return [_identify(point, dist) for point in dist.entry_points.select(group=GROUP)]
+    except Exception as error:
+        name = _identify(EntryPoint("", "", GROUP), dist).distribution
+        failed = Installed(name, name, "", EntryPoint(name, name, GROUP), f"its entry_points.txt is damaged: {error}")
+        return [failed] if GROUP in text else []
 
 
-def _identify(point: EntryPoint, dist: Distribution | None, broken: str = "") -> Installed:
+def _identify(point: EntryPoint, dist: Distribution | None) -> Installed:
     name = version = None
     with suppress(Exception):  # damaged metadata raises many types
         name, version = dist.name, dist.version  # type: ignore[union-attr]
     failure = "" if name and version else "the metadata of its distribution lacks the name or version; reinstall it"
-    return Installed(point.name, point.value, name or "?", version or "", point, broken or failure)
+    return Installed(point.name, name or "?", version or "", point, failure)

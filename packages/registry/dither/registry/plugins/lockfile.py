@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tomllib
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import tomlkit
@@ -28,57 +28,40 @@ Entries = dict[Key, Entry]
 
 
 def check_lockfile(policy: Policy, plugins: Plugins) -> list[Problem]:
-    """Return every difference between the catalogue of registry.toml and the loaded plugins."""
+    """Return every difference between the catalogue of registry.toml and the plugins that it lists."""
     before = _catalogued(policy)
-    now = _registered(before, plugins, _included(before, plugins))
+    listed = {plugin for _, _, plugin in before}
+    now = {key: entry for key, entry in _registered(before, plugins).items() if not listed or key[2] in listed}
     return [*_changed_options(before, now), *_other_changes(before, now, plugins)]
 
 
-def sync_lockfile(
-    path: Path, plugins: Plugins, accept: bool = False, named: Collection[str] = ()
-) -> tuple[list[str], list[str]]:
+def sync_lockfile(path: Path, plugins: Plugins, accept: bool = False) -> list[str]:
     """Write the catalogue of the loaded plugins below the policy, which is kept byte for byte.
+
+    Entries of plugins that are blocked or failed are kept.
 
     Args:
         path: registry.toml; created if it is missing.
         plugins: The loaded plugins.
         accept: Whether options may change without a new revision.
-        named: Plugins to include besides those in the catalogue; one that is not installed is removed. Without any, an
-            empty catalogue includes all.
 
     Returns:
-        Lines for components that were added, changed or removed, and lines for plugins that were left unchanged.
+        A line for each component that was added, changed or removed.
 
     Raises:
         Refused: Options of a component changed without a new revision, or the file cannot be read or written.
     """
-    policy = read_policy(path) if path.exists() else Policy()
-    before = _catalogued(policy)
-    included = _included(before, plugins, named)
-    now = _registered(before, plugins, included)
+    before = _catalogued(read_policy(path)) if path.exists() else {}
+    now = _registered(before, plugins)
     problems = [] if accept else list(_changed_options(before, now))
     if problems:
         raise Refused(problems)
-    states = {report.name: report.state for report in plugins.reports}
-    kept = {key: e for key, e in before.items() if states.get(e.plugin) != "loaded" and e.plugin not in named}
-    after = {**kept, **now}
+    unused = {report.name for report in plugins.reports if report.state != "loaded"}
+    after = {**{key: entry for key, entry in before.items() if entry.plugin in unused}, **now}
     _write(path, after)
-    changes = [
-        f"{'added' if key in after else 'removed'} {_title(key)}" for key in sorted(before.keys() ^ after.keys())
-    ]
-    changes += [f"changed {_title(key)}" for key in sorted(before.keys() & after.keys()) if before[key] != after[key]]
-    notes = []
-    for name, number in sorted(Counter(entry.plugin for entry in kept.values()).items()):
-        hint = "dither plugins shows why" if name in states else f"dither registry sync {name} removes them"
-        notes.append(f'kept {number} of plugin "{name}", which is {states.get(name, "not installed")} here ({hint})')
-    for name in sorted({part.plugin for part in plugins.catalog.parts()} - included):
-        notes.append(f'did not include plugin "{name}" (dither registry sync {name} includes it)')
-    return changes, notes
-
-
-def _title(key: Key) -> str:
-    kind, name, plugin = key
-    return f"{kind} {plugin}/{name}"
+    changes = [(key, "added" if key in after else "removed") for key in sorted(before.keys() ^ after.keys())]
+    changes += [(key, "changed") for key in sorted(before.keys() & after.keys()) if before[key] != after[key]]
+    return [f"{change} {kind} {plugin}/{name}" for (kind, name, plugin), change in changes]
 
 
 def _catalogued(policy: Policy) -> Entries:
@@ -89,41 +72,17 @@ def _catalogued(policy: Policy) -> Entries:
     }
 
 
-def _included(before: Entries, plugins: Plugins, named: Collection[str] = ()) -> set[str]:
-    """Return the plugins in the catalogue and those that are named, or else all.
-
-    Raises:
-        Refused: A named plugin is neither installed nor in the catalogue, or cannot be used.
-    """
-    states = {report.name: report.state for report in plugins.reports}
-    known = {entry.plugin for entry in before.values()}
-    problems = []
-    for name in named:
-        if states.get(name, "loaded") != "loaded":
-            problems.append(Problem(f'plugin "{name}" is {states[name]}', help=SHOWS_WHY, code="plugin-failed"))
-        elif name not in states and name not in known:
-            close = nearest(name, {*states, *known})
-            hint = f'did you mean "{close}"?' if close else None
-            problems.append(Problem(f'unknown plugin "{name}"', help=hint, code="unknown-plugin"))
-    if problems:
-        raise Refused(problems)
-    return {*known, *named} or set(states)
-
-
-def _registered(before: Entries, plugins: Plugins, included: Collection[str]) -> Entries:
+def _registered(before: Entries, plugins: Plugins) -> Entries:
     versions = {report.name: report.version for report in plugins.reports}
     entries = Entries()
     for part in plugins.catalog.parts():
         key = (part.kind, part.name, part.plugin)
         since = before[key].since if key in before else versions.get(part.plugin, "")
-        if part.plugin in included:
-            options = fingerprint(part.spec)
-            entries[key] = Entry(plugin=part.plugin, rev=part.rev, since=since, options=options)
+        entries[key] = Entry(plugin=part.plugin, rev=part.rev, since=since, options=fingerprint(part.spec))
     return entries
 
 
 SYNC = "if that is intended: dither registry sync"
-SHOWS_WHY = "dither plugins shows why"
 
 
 def _changed_options(before: Entries, now: Entries) -> Iterator[Problem]:
@@ -143,7 +102,7 @@ def _other_changes(before: Entries, now: Entries, plugins: Plugins) -> Iterator[
             close = nearest(name, (other for k, other, p in now if (k, p) == (kind, plugin)))
             hint = f'; did you mean "{close}"?' if close else ""
             reason = f"does not register it{hint}" if state == "loaded" else f"is {state}"
-            help_text = SYNC if state == "loaded" else f"{SYNC} {plugin}" if plugin not in states else SHOWS_WHY
+            help_text = SYNC if state in ("loaded", "not installed") else "dither plugins shows why"
             text = f'{kind} "{name}" is in the catalogue, but plugin "{plugin}" {reason}'
             yield Problem(text, help=help_text, code=OUTDATED)
         elif entry.rev != now[key].rev:
@@ -173,16 +132,14 @@ def _content(path: Path, given: bytes, entries: Entries) -> bytes:
     at = next((number for number, line in enumerate(lines) if line.strip() == MARKER.encode()), len(lines))
     above, below = b"".join(lines[:at]), b"".join(lines[at:])
     _check_halves(path, above, below)
-    end = "\r\n" if b"\r\n" in above else "\n"
     if above.strip() and not below:
-        above += (end * (1 if above.endswith(b"\n") else 2)).encode()
+        above += b"\n" * (1 if above.endswith(b"\n") else 2)
     count = Counter((kind, name) for kind, name, _ in entries)
     tree: dict[str, dict[str, dict[str, object]]] = {}
     for (kind, name, plugin), entry in sorted(entries.items()):
         shown = name if count[kind, name] == 1 else f"{plugin}/{name}"
         tree.setdefault(kind, {})[shown] = entry.model_dump(exclude_defaults=True)
-    text = f"{MARKER}\n\n" + (tomlkit.dumps({"components": tree}) if tree else "")
-    content = above + text.replace("\n", end).encode()
+    content = above + (f"{MARKER}\n\n" + (tomlkit.dumps({"components": tree}) if tree else "")).encode()
     tomllib.loads(content.decode("utf-8-sig").replace("\r\n", "\n"))  # never write an invalid file
     return content
 

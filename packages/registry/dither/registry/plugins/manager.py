@@ -1,8 +1,6 @@
 """Load plugins, guard their code, and call their hooks.
 
-An installed plugin is imported when one of its components is needed, or all are (`Catalog.load`). Any exception and
-SystemExit at import is recorded in its `PluginStatus`; the other plugins are not affected. pluggy's own loader imports
-all plugins, stops at the first failure, and drops a second plugin of the same name silently.
+pluggy's own loader imports all plugins, stops at the first failure, and drops a second one of the same name silently.
 """
 
 from __future__ import annotations
@@ -10,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import cache
@@ -19,15 +17,19 @@ from typing import Any
 
 import pluggy
 
-from ..config.errors import Refused, nearest
+from ..config.errors import Problem, Refused, nearest
 from ..hookspecs import CHECK, PROJECT, REGISTRATION, RUN_HOOKS, Hooks
-from ..spec.misfit import Misfit, misfits_of
+from ..spec.misfit import misfits_of
 from .catalog import Catalog
 from .discovery import Installed, installed_plugins
-from .policy import STRICT, Policy, is_called, misnamed, parse_version, required_plugins, select_plugins
-from .status import PluginError, PluginStatus, State, describe_exception, refuse_failures
+from .policy import Policy, is_called, misnamed, required_plugins, select_plugins
+from .status import PluginError, PluginStatus, State, describe_exception
 
-__all__ = ["Plugins", "call_hook", "default_catalog", "load_plugins", "require_hooks"]
+__all__ = ["Plugins", "default_catalog", "load_plugins"]
+
+STRICT = "DITHER_STRICT_PLUGINS"
+"""Environment variable: reject everything if one plugin cannot be loaded."""
+CODES = {"failed": "plugin-failed", "clash": "plugin-conflict", "blocked": "plugin-blocked"}
 
 
 class Plugins:
@@ -77,16 +79,16 @@ class Plugins:
         self._register(name, plugin)
         self.catalog.used.add(name)
 
-    def _register(self, name: str, plugin: Any, version: str = "") -> None:
+    def _register(self, name: str, plugin: Any) -> None:
         try:
             self.manager.register(plugin, name)
-            require_hooks(self.manager, plugin)
+            _require_hooks(self.manager, plugin)
             callers = self.manager.get_hookcallers(plugin) or []
             for caller in callers:
                 if caller.name == REGISTRATION:
                     (impl,) = (impl for impl in caller.get_hookimpls() if impl.plugin is plugin)
                     offered: Any = impl.function()
-                    self.catalog.add(name, offered, parse_version(version))
+                    self.catalog.add(name, offered)
         except BaseException:
             if self.manager.get_plugin(name) is plugin:
                 self.manager.unregister(plugin)
@@ -95,17 +97,15 @@ class Plugins:
         hooks = tuple(sorted(caller.name for caller in callers))
         self._reports[name] = replace(before, state="loaded", hooks=hooks, parts=self.catalog.count(name))
 
-    def expect(self, plugin: Installed) -> None:
-        """Note an installed plugin that may be used."""
-        self._pending[plugin.name] = plugin
-        self._reports[plugin.name] = PluginStatus(plugin.name, "available", plugin.distribution, plugin.version)
-
-    def refuse(self, name: str, plugins: Sequence[Installed], state: State, reason: str) -> None:
-        """Note an installed plugin that may not be used."""
-        plugins = sorted(plugins, key=lambda plugin: plugin.distribution)
-        source = ", ".join(plugin.distribution for plugin in plugins)
-        version = ", ".join(plugin.version for plugin in plugins)
-        self._fail(PluginStatus(name, state, source, version, reason))
+    def note(self, plugins: Sequence[Installed], state: State, reason: str = "") -> None:
+        """Note an installed plugin, or several of one name, and whether it may be used."""
+        sources = sorted((plugin.distribution, plugin.version) for plugin in plugins)
+        source, version = (", ".join(words) for words in zip(*sources, strict=True))
+        report = PluginStatus(plugins[0].name, state, source, version, reason)
+        if state == "available":
+            self._reports[report.name], self._pending[report.name] = report, plugins[0]
+        else:
+            self._fail(report)
 
     def _fail(self, report: PluginStatus) -> None:
         self._reports[report.name] = report
@@ -118,17 +118,13 @@ class Plugins:
         """Import an installed plugin, or all, unless that was done; `reports` records failures."""
         for each in [name] if name is not None else list(self._pending):
             if plugin := self._pending.pop(each, None):
-                try:
-                    self._import(plugin)
-                except BaseException:  # such as KeyboardInterrupt: the next use tries again
-                    self._pending[each] = plugin
-                    raise
+                self._import(plugin)
 
     def _import(self, plugin: Installed) -> None:
         name, began, torch_before = plugin.name, time.perf_counter(), "torch" in sys.modules
         try:
             with redirect_stdout(sys.stderr):  # stdout is for results
-                self._register(name, plugin.point.load(), plugin.version)
+                self._register(name, plugin.point.load())
         except (Exception, SystemExit) as error:
             self._fail(replace(self._reports[name], state="failed", reason=describe_exception(error)))
         imports_torch = not torch_before and "torch" in sys.modules
@@ -153,9 +149,8 @@ class Plugins:
             hint = f'; did you mean "{close}"?' if close else ""
             raise Refused(f'unknown plugin "{name}"{hint}', code="unknown-plugin")
         if report.state != "loaded":
-            codes = {"blocked": "plugin-blocked", "clash": "plugin-conflict"}
             text = f'plugin "{name}" ({report.origin}) cannot be used: {report.state}, {report.reason}'
-            raise Refused(text, code=codes.get(report.state, "plugin-failed"))
+            raise Refused(text, code=CODES[report.state])
         self.catalog.used.add(name)
 
     def load_file(self, path: Path) -> None:
@@ -174,7 +169,7 @@ class Plugins:
         if there := self._reports.get(name):
             text = f'plugin file {path} has the name "{name}" of {there.origin}, which is {there.state}'
             raise Refused(text, code="plugin-conflict")
-        if any(is_called(block, name) for block in self.policy.block):
+        if any(is_called(block, name) for block in self.policy.plugins.block):
             raise Refused(f'plugin file {path}: registry.toml blocks "{name}"', code="plugin-blocked")
         try:
             with redirect_stdout(sys.stderr):
@@ -227,7 +222,8 @@ class Plugins:
             if impl.plugin_name in self._silenced or impl.plugin_name not in self.catalog.used:
                 continue
             try:
-                result = call_hook(impl, name, arguments)
+                result: Any = impl.function(*(arguments[argument] for argument in impl.argnames))
+                result = misfits_of(result) if name == CHECK else result  # a check may raise while it yields
             except (Exception, SystemExit) as error:
                 failed = PluginError(self._reports[impl.plugin_name], name, error)
                 if yield_errors:
@@ -265,24 +261,21 @@ def load_plugins(
     plugins = Plugins(policy)
     found = installed_plugins()
     selection = select_plugins(select or (), found, plugins.policy, named)
-    modules: dict[str, str] = {}
     for name, points in found.items():
-        (first, *others) = points
         if name in selection.blocked:
-            plugins.refuse(name, points, "blocked", selection.blocked[name])
-        elif reason := misnamed(name) or first.failure:
-            plugins.refuse(name, points, "failed", reason)
-        elif others:
-            plugins.refuse(name, points, "clash", "more than one distribution has an entry point of this name")
-        elif (owner := modules.setdefault(first.module, name)) != name:
-            plugins.refuse(name, points, "clash", f'plugin "{owner}" is the same module, {first.module}')
+            plugins.note(points, "blocked", selection.blocked[name])
+        elif reason := misnamed(name) or points[0].failure:
+            plugins.note(points, "failed", reason)
+        elif len(points) > 1:
+            plugins.note(points, "clash", "more than one distribution has an entry point of this name")
         else:
-            plugins.expect(first)
+            plugins.note(points, "available")
     strict = os.environ.get(STRICT, "") not in ("", "0")
     if strict or not lazy:
         plugins.load()
-    if strict:
-        refuse_failures(plugins.reports)
+    failed = [report for report in plugins.reports if report.state in ("failed", "clash")]
+    if strict and failed:
+        raise Refused([Problem(f'plugin "{r.name}" ({r.origin}): {r.reason}', code=CODES[r.state]) for r in failed])
     for name in selection.requested:
         plugins.request(name)
     for path in (*selection.files, *files):
@@ -290,12 +283,8 @@ def load_plugins(
     return plugins
 
 
-def require_hooks(manager: pluggy.PluginManager, plugin: Any) -> None:
-    """Check the hook implementations of a plugin.
-
-    Raises:
-        ValueError: There are none, or one is not a known hook, or a wrapper around the hooks of other plugins.
-    """
+def _require_hooks(manager: pluggy.PluginManager, plugin: Any) -> None:
+    """Raise ValueError if a plugin implements no hook, an unknown one, or a wrapper around the hooks of others."""
     known = {hook for hook in vars(Hooks) if not hook.startswith("_")}
     marked = {name: manager.parse_hookimpl_opts(plugin, name) for name in dir(plugin)}
     hooks = {name: options for name, options in marked.items() if options is not None}
@@ -307,19 +296,6 @@ def require_hooks(manager: pluggy.PluginManager, plugin: Any) -> None:
             raise ValueError(f'"{name}" is a wrapper; hooks are called one by one, so there is nothing to wrap')
     if not hooks:
         raise ValueError("no function is marked with @hookimpl")
-
-
-def call_hook(impl: pluggy.HookImpl, hook: str, arguments: Mapping[str, Any]) -> Any:
-    """Call a hook of one plugin with the arguments it takes; misfits are listed here, because yielding them may raise.
-
-    Raises:
-        TypeError: The check yields something else than misfits; or an exception of the plugin.
-    """
-    result: Any = impl.function(*(arguments[argument] for argument in impl.argnames))
-    if hook != CHECK:
-        return result
-    misfits: list[Misfit] = misfits_of(result)
-    return misfits
 
 
 @cache

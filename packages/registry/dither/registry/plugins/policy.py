@@ -18,30 +18,14 @@ from .status import PluginStatus
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
-    from packaging.version import Version
 
 __all__ = [
-    "ALLOWED",
-    "STRICT",
-    "Entry",
-    "Known",
-    "PluginPolicy",
-    "Policy",
-    "Selection",
-    "find_policy",
-    "is_called",
-    "misnamed",
-    "parse_version",
-    "policy_file",
-    "read_policy",
-    "required_plugins",
-    "select_plugins",
-]
+    "Entry", "PluginPolicy", "Policy", "find_policy", "is_called", "misnamed", "policy_file", "read_policy",
+    "required_plugins", "select_plugins",
+]  # fmt: skip
 
 ALLOWED = "DITHER_PLUGINS"
 """Environment variable: the only plugins that may be used, separated by commas; empty for none."""
-STRICT = "DITHER_STRICT_PLUGINS"
-"""Environment variable: reject everything if one plugin cannot be loaded."""
 INVALID_NAME = re.compile(r"""[/@"\\,]|^no:|\.py$|^\s|\s$|^$""")
 """Names that a pin, a list of names or -p could not express."""
 
@@ -107,11 +91,6 @@ class Policy(Options):
     """The catalogue by kind and name, written by `dither registry sync`."""
 
     @property
-    def block(self) -> list[str]:
-        """Plugins that are never imported."""
-        return self.plugins.block
-
-    @property
     def require(self) -> list[Requirement]:
         """Plugins that must be installed."""
         if not self.plugins.require:
@@ -143,11 +122,7 @@ def policy_file(start: Path) -> Path | None:
 
 
 def read_policy(path: Path) -> Policy:
-    """Read a registry.toml.
-
-    Raises:
-        Refused: With one problem for each mistake, with its line.
-    """
+    """Read a registry.toml; raise `Refused` with one problem for each mistake, with its line."""
     from ..config.document import Document
     from ..config.validation import validate
 
@@ -155,45 +130,29 @@ def read_policy(path: Path) -> Policy:
 
 
 def find_policy(start: Path) -> Policy:
-    """Read the nearest registry.toml in or above a folder; without one, return the policy that allows everything.
-
-    Raises:
-        Refused: With one problem for each mistake, with its line.
-    """
+    """Read the nearest registry.toml in or above a folder; without one, return the policy that allows everything."""
     path = policy_file(start)
     return Policy() if path is None else read_policy(path)
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which plugins may be used.
-
-    Attributes:
-        blocked: Plugins that must not be imported, each with the rule that blocks it.
-        requested: Plugins to load although none of their components is named.
-        files: Requested one-file plugins.
-    """
+    """Which plugins must not be imported, each with the rule that blocks it; plugins and files to load in any case."""
 
     blocked: dict[str, str]
-    requested: tuple[str, ...]
-    files: tuple[Path, ...]
+    requested: list[str]
+    files: list[Path]
 
 
 def select_plugins(
     given: Sequence[str], found: Mapping[str, Sequence[Installed]], policy: Policy, named: Collection[str] = ()
 ) -> Selection:
-    """Decide which plugins may be used.
-
-    Args:
-        given: Values of -p: NAME requests a plugin, `no:NAME` blocks it, a path that ends in .py is a one-file plugin.
-        found: The installed plugins by name.
-        policy: The content of registry.toml.
-        named: Plugins that the experiment requests.
+    """Decide which of the installed plugins may be used; for the arguments see `load_plugins`.
 
     Raises:
         Refused: A name is not that of an installed plugin, or a requested plugin is blocked.
     """
-    files = tuple(Path(name) for name in given if name.endswith(".py"))
+    files = [Path(name) for name in given if name.endswith(".py")]
     requested, refused = _split(name for name in given if not name.endswith(".py"))
     listed = os.environ.get(ALLOWED)
     allowed, disallowed = _split(name.strip() for name in (listed or "").split(",") if name.strip())
@@ -204,7 +163,7 @@ def select_plugins(
     only = None if listed is None or (disallowed and not allowed) else allowed
     for name, points in found.items():
         names = (name, *(point.distribution for point in points))
-        if any(is_called(block, *names) for block in policy.block):
+        if any(is_called(block, *names) for block in policy.plugins.block):
             blocked[name] = "registry.toml"
         elif name in requested or name in named:
             continue
@@ -215,7 +174,23 @@ def select_plugins(
     for name in requested:
         if name in blocked:
             raise Refused(f'-p {name}: plugin "{name}" is blocked ({blocked[name]})', code="plugin-blocked")
-    return Selection(blocked, tuple(requested), files)
+    return Selection(blocked, requested, files)
+
+
+def _split(names: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return the names, and those written `no:NAME`."""
+    each = list(dict.fromkeys(names))
+    return [n for n in each if not n.startswith("no:")], [n.removeprefix("no:") for n in each if n.startswith("no:")]
+
+
+def _unknown(source: str, names: Collection[str], known: Collection[str]) -> list[Problem]:
+    problems = []
+    for name in sorted(set(names) - set(known)):
+        close = nearest(name, known)
+        hint = f'did you mean "{close}"? ' if close else ""
+        help_text = f"{hint}installed: {', '.join(sorted(known)) or 'none'}"
+        problems.append(Problem(f'{source}: unknown plugin "{name}"', help=help_text, code="unknown-plugin"))
+    return problems
 
 
 def required_plugins(policy: Policy, reports: Sequence[PluginStatus]) -> tuple[list[str], list[Problem]]:
@@ -228,7 +203,7 @@ def required_plugins(policy: Policy, reports: Sequence[PluginStatus]) -> tuple[l
             report.name
             for report in here
             if report.state not in ("available", "loaded")  # loading it raises with the reason
-            or wanted.specifier.contains(parse_version(report.version) or "0", prereleases=True)
+            or wanted.specifier.contains(report.version or "0", prereleases=True)
         ]
         if not fit:
             found = f"but {here[0].origin} is installed" if here else "which is not installed"
@@ -246,32 +221,5 @@ def is_called(name: str, *names: str) -> bool:
 
 def misnamed(name: str) -> str:
     """Return why a plugin cannot have this name, or an empty string."""
-    if name.isprintable() and not INVALID_NAME.search(name):
-        return ""
-    return f"{name!r} is not a valid plugin name: pins and -p could not express it"
-
-
-def parse_version(text: str) -> Version | None:
-    """Return the version of a distribution, or None if it is not a standard one."""
-    from packaging.version import InvalidVersion, Version
-
-    try:
-        return Version(text)
-    except InvalidVersion:
-        return None
-
-
-def _split(names: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Return the names, and those written `no:NAME`."""
-    each = list(dict.fromkeys(names))
-    return [n for n in each if not n.startswith("no:")], [n.removeprefix("no:") for n in each if n.startswith("no:")]
-
-
-def _unknown(source: str, names: Collection[str], known: Collection[str]) -> list[Problem]:
-    problems = []
-    for name in sorted(set(names) - set(known)):
-        close = nearest(name, known)
-        hint = f'did you mean "{close}"? ' if close else ""
-        help_text = f"{hint}installed: {', '.join(sorted(known)) or 'none'}"
-        problems.append(Problem(f'{source}: unknown plugin "{name}"', help=help_text, code="unknown-plugin"))
-    return problems
+    valid = name.isprintable() and not INVALID_NAME.search(name)
+    return "" if valid else f"{name!r} is not a valid plugin name: pins and -p could not express it"

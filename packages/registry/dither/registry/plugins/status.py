@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import importlib
 import traceback
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ..config.errors import Problem, Refused
+from ..config.errors import Refused
 
-__all__ = ["PluginError", "PluginStatus", "describe_exception", "refuse_failures"]
+__all__ = ["PluginError", "PluginStatus", "State", "describe_exception"]
 
 State = Literal["available", "loaded", "failed", "blocked", "clash"]
+"""State of a plugin, see `PluginStatus`."""
 
 
 @dataclass(frozen=True)
@@ -76,19 +76,3 @@ def describe_exception(error: BaseException) -> str:
     if frames and not own & set(Path(frames[-1].filename).parents):
         reason += f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})"
     return reason
-
-
-def refuse_failures(reports: Iterable[PluginStatus]) -> None:
-    """Reject plugins that cannot be used for another reason than being blocked.
-
-    Raises:
-        Refused: With one problem for each.
-    """
-    codes = {"failed": "plugin-failed", "clash": "plugin-conflict"}
-    wrong = [
-        Problem(f'plugin "{report.name}" ({report.origin}): {report.state}, {report.reason}', code=codes[report.state])
-        for report in reports
-        if report.state in codes
-    ]
-    if wrong:
-        raise Refused(wrong)

@@ -1,32 +1,19 @@
 """A Spec declares the options of one component; a Slot is an option that takes another component."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
-    ValidationInfo,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from .misfit import Path
+
 __all__ = [
-    "Alias",
-    "Options",
-    "Place",
-    "Slot",
-    "Spec",
-    "default_part",
-    "merge_tables",
-    "named",
-    "summary_of",
-    "with_article",
-]
+    "Alias", "Options", "Place", "Slot", "Spec", "components_in", "default_part", "merge_tables", "named",
+    "summary_of", "with_article",
+]  # fmt: skip
 
 
 class Options(BaseModel):
@@ -77,7 +64,7 @@ class Alias:
 
     Attributes:
         name: The earlier name.
-        removed_in: Version of the plugin's distribution that removes it.
+        removed_in: Version of the plugin's distribution that removes it, for the warning.
         migrate: Converts options of the earlier name to current ones; by default they are the same.
     """
 
@@ -169,10 +156,22 @@ def merge_tables(table: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str,
     for key, value in over.items():
         before: Any = found.get(key)
         both = isinstance(before, Mapping) and isinstance(value, Mapping)
-        found[key] = (
-            merge_tables(before, value) if both and value.get("use", before.get("use")) == before.get("use") else value
-        )
+        same = both and value.get("use", before.get("use")) == before.get("use")
+        found[key] = merge_tables(before, value) if same else value
     return found
+
+
+def components_in(value: Any, path: Path = ()) -> Iterator[tuple[Path, Spec]]:
+    """Yield every component in validated options, with its path."""
+    if isinstance(value, Spec):
+        yield path, value
+    items: Iterable[tuple[str | int, Any]] = ()
+    if isinstance(value, Options):
+        items = ((key, getattr(value, key)) for key in type(value).model_fields)
+    elif isinstance(value, dict | list | tuple):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, inner in items:
+        yield from components_in(inner, (*path, key))
 
 
 def with_article(kind: str) -> str:

@@ -1,7 +1,6 @@
 """A fingerprint of a component's options, which changes with any name, type, bound or default.
 
-It is the same in every process and on every machine: functions are represented by name, sets in sorted order, and
-objects without their own `repr` by class and attributes.
+It is the same in every process and on every machine: functions are represented by name, sets in sorted order.
 """
 
 from __future__ import annotations
@@ -11,8 +10,6 @@ import re
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
-from enum import Enum
-from functools import partial
 from inspect import signature
 from typing import Any, Union, get_args, get_origin
 
@@ -45,25 +42,14 @@ def _type(annotation: Any, seen: Seen) -> str:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if metadata := getattr(annotation, "__metadata__", ()):
         return _type(arguments[0], seen) + _bounds(metadata)
-    if hasattr(annotation, "__value__"):  # `type Name = ...`, which may be recursive
-        inside = annotation not in seen
-        return _type(annotation.__value__, (*seen, annotation)) if inside else str(annotation.__name__)
-    if origin is None:
-        return _plain_type(annotation, seen)
     if origin in (Union, types.UnionType):
         return " | ".join(sorted(_type(argument, seen) for argument in arguments))
-    name = getattr(origin, "__name__", origin)
-    return f"{name}[{', '.join(_type(argument, seen) for argument in arguments)}]"
-
-
-def _plain_type(annotation: Any, seen: Seen) -> str:
+    if origin is not None:
+        return f"{getattr(origin, '__name__', origin)}[{', '.join(_type(argument, seen) for argument in arguments)}]"
     if not isinstance(annotation, type):
         return _value(annotation)
     if issubclass(annotation, BaseModel) and not issubclass(annotation, Spec) and annotation not in seen:
         return _options(annotation, seen)
-    if issubclass(annotation, Enum):
-        members = (f"{name} = {_value(member.value)}" for name, member in annotation.__members__.items())
-        return f"{annotation.__name__}({', '.join(sorted(members))})"
     return annotation.__name__
 
 
@@ -75,10 +61,8 @@ def _bounds(metadata: Iterable[Any]) -> str:
 def _bound(item: Any) -> str:
     if isinstance(item, FieldInfo):  # inside Annotated; its description is not a constraint
         return _bounds(item.metadata).strip()
-    text = _value(item)
-    return (
-        text if hasattr(item, "func") else text.partition("(")[2].removesuffix(")")
-    )  # before or after validators differ
+    text = _value(item)  # before and after validators differ in their class
+    return text if hasattr(item, "func") else text.partition("(")[2].removesuffix(")")
 
 
 def _default(info: FieldInfo) -> str:
@@ -103,20 +87,12 @@ def _value(value: Any) -> str:
         return f"[{', '.join(map(_value, value))}]"
     if hasattr(value, "__qualname__"):  # without the module, which depends on the path of a plugin file
         return str(value.__qualname__)
-    if (inner := _attributes(value)) is not None:
+    textless: Any = object.__repr__
+    inner: Mapping[str, Any] | None = None
+    if is_dataclass(value):
+        inner = {field.name: getattr(value, field.name) for field in fields(value)}
+    elif isinstance(value, BaseModel) or type(value).__repr__ is textless:
+        inner = getattr(value, "__dict__", {})
+    if inner is not None:
         return f"{type(value).__name__}({', '.join(f'{key}={_value(v)}' for key, v in inner.items())})"
     return ADDRESS.sub("", repr(value))
-
-
-def _attributes(value: Any) -> dict[str, Any] | None:
-    """Return the attributes of an object whose `repr` is unstable, or None."""
-    if isinstance(value, Enum):
-        return {"name": value.name}
-    if isinstance(value, partial):
-        return {"func": value.func, "args": value.args, "keywords": value.keywords}
-    if is_dataclass(value):
-        return {field.name: getattr(value, field.name) for field in fields(value)}
-    textless: Any = object.__repr__
-    if isinstance(value, BaseModel) or type(value).__repr__ is textless:
-        return dict(vars(value)) if hasattr(value, "__dict__") else {}
-    return None
