@@ -102,7 +102,7 @@ def test_no_command_executes_the_plugin_without_a_flag(copies, foreign):
     for words in (
         ["evaluate", "run"],
         ["sample", "run"],
-        ["sample", "run", "--export", "dot"],
+        ["sample", "run", "--export", "housegan"],
         ["run", "--resume", "run", "--set", "train.steps=3"],
         ["run", "--resume", "run", "--set", "train.steps=3", "--accept-changes"],
         ["run", "run/resolved.toml"],

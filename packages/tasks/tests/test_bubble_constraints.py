@@ -132,10 +132,8 @@ def test_invalid_entries_are_reported_at_once():
             "counts.bedrooms",
             ["counts.MasterRoom = 2"],
         ),
-        ({"relations": [[0, 1, "left-of"], [1, 2, "left-above"], [0, 2, ["right-of", "right-above"]]]},
-         "relations[2]", ["relations[0]", "relations[1]"]),
     ],
-)  # fmt: skip
+)
 def test_contradictions_name_all_participants(options, place, others):
     constraints = Constraints(**options)
     ((path, (code, text)),) = problems(constraints).items()

@@ -20,8 +20,8 @@ from scipy.io import savemat
 
 from dither.registry.config.errors import Refused
 from dither.tasks.bubble_diagram.data.plan_files import FORMATS, find_source, read_source
-from dither.tasks.bubble_diagram.formats.entries import ReadOptions, RejectedPlan
-from dither.tasks.bubble_diagram.formats.graph2plan import read_graph2plan, run_isolated
+from dither.tasks.bubble_diagram.formats.entries import ReadOptions
+from dither.tasks.bubble_diagram.formats.graph2plan import read_graph2plan
 from dither.tasks.bubble_diagram.formats.housegan import read_housegan
 from dither.tasks.bubble_diagram.formats.resplan import (
     Stub,
@@ -81,20 +81,6 @@ def test_rplan_picture(tmp_path):
     assert entry.diagram == Diagram.from_boxes((LIVING, MASTER, BATH), boxes, "7")
 
 
-def test_rplan_axes_match_the_picture(tmp_path):
-    """The boxes of a rotated picture are the rotated boxes."""
-    boxes = np.array(THREE)
-    for turn in range(4):
-        entry = only(read_rplan_picture(write_png(tmp_path / f"{turn}.png", TYPES, boxes.tolist()), OPTIONS))
-        pixels = np.asarray(Image.open(tmp_path / f"{turn}.png"))
-        Image.fromarray(np.rot90(pixels, -1).copy()).save(tmp_path / "rotated.png")
-        rotated = only(read_rplan_picture(tmp_path / "rotated.png", OPTIONS))
-        x0, y0, x1, y1 = boxes.T
-        boxes = np.stack([256 - y1, x0, 256 - y0, x1], 1)
-        assert rotated.diagram.boxes == tuple(map(tuple, boxes.tolist()))
-        assert entry.diagram.boxes != rotated.diagram.boxes
-
-
 def test_rplan_majority_category_and_doors(tmp_path):
     path = write_png(tmp_path / "a.png", TYPES, THREE)
     pixels = np.asarray(Image.open(path)).copy()
@@ -118,15 +104,6 @@ def test_rejected_rplan_pictures(tmp_path):
     assert fault(read_rplan_picture(tmp_path / "none.png", OPTIONS)).sort == "file"
     assert fault(read_rplan_picture(write_png(path, [LIVING], THREE[:1]), OPTIONS)).sort == "rooms"
     assert fault(read_rplan_picture(write_png(path, [LIVING, 99], THREE[:2]), OPTIONS)).sort == "types"
-
-
-@given(st.integers(0, 700), st.integers(0, 255))
-def test_damaged_picture_is_an_entry(tmp_path_factory, position, value):
-    folder = tmp_path_factory.getbasetemp()
-    content = bytearray(write_png(folder / "fuzz.png", TYPES, THREE).read_bytes())
-    content[position % len(content)] = value
-    (folder / "fuzz.png").write_bytes(content)
-    only(read_rplan_picture(folder / "fuzz.png", OPTIONS))
 
 
 # Graph2Plan
@@ -192,29 +169,14 @@ def test_graph2plan_squeezed_dimensions(tmp_path):
     assert fault(read_graph2plan(write_mat(tmp_path / "data.mat", [single]), OPTIONS)).sort == "rooms"
 
 
-def test_graph2plan_json_and_arrays(tmp_path):
-    expected = [Diagram.from_boxes(TYPES, THREE, "a"), Diagram.from_boxes(TYPES[:2], THREE[:2], "b")]
-    box = np.column_stack([THREE, TYPES])
-    plans = [{"name": "a", "box": box.tolist()}, {"name": "b", "box": box[:2].tolist()}]
-    for content in (plans, {"data": plans}):
-        (tmp_path / "data.json").write_text(json.dumps(content))
-        assert [e.diagram for e in read_graph2plan(tmp_path / "data.json", OPTIONS)] == expected
-    arrays = {"name": np.array(["a", "b"]), "rooms": np.array([3, 2]), "box": np.concatenate([box, box[:2]])}
-    np.savez(tmp_path / "data.npz", **arrays)
-    assert [e.diagram for e in read_graph2plan(tmp_path / "data.npz", OPTIONS)] == expected
-    for damage in (arrays | {"rooms": np.array([3, 3])}, {"rooms": np.array([3], object), "box": box}, {"box": box}):
-        np.savez(tmp_path / "data.npz", **damage)
-        assert fault(read_graph2plan(tmp_path / "data.npz", OPTIONS)).sort == "file"
-
-
 INVALID = [
     (g2p(TYPES[:1], THREE[:1]), "rooms", "1 rooms"),
     (g2p([SECOND] * 40, [(k, 0, k + 6, 9) for k in range(40)]), "rooms", "40 rooms"),
     (g2p([LIVING, 13, BATH], THREE), "types", "room 1"),
     (g2p(TYPES, [THREE[0], (200, 60, 144, 110), THREE[2]]), "boxes", "room 1 (Kitchen): [200, 60, 144, 110]"),
     ({"name": "x", "rType": np.array([0, 2, 3]), "gtBoxNew": np.array(THREE[:2])}, "boxes", "(2, 4)"),
-    ({"rType": np.array([0, 2]), "rEdge": np.array([[0, 0, 3]])}, "edges", "room 0"),
-    ({"rType": np.array([0, 2]), "rEdge": np.array([[1, 0, 3]])}, "edges", "edge 1, 0"),
+    ({"rType": np.array([0, 2]), "rEdge": np.array([[0, 0, 3]])}, "edges", "rooms 0 and 0"),
+    ({"rType": np.array([0, 2]), "rEdge": np.array([[1, 0, 3]])}, "edges", "rooms 1 and 0"),
     ({"rType": np.array([0, 2]), "rEdge": np.array([[0, 1, 10]])}, "edges", "10"),
     ({"rType": np.array([0, 2]), "rEdge": np.array([[0, 4, 1]])}, "edges", "0 and 4"),
     ({"rType": np.array([0, 2]), "rEdge": np.array([[0, 1, 1], [0, 1, 2]])}, "edges", "0 and 1"),
@@ -248,11 +210,6 @@ def test_rejected_matlab_files(tmp_path):
     header = b"MATLAB 7.3 MAT-file".ljust(124) + struct.pack("<HH", 0x0200, 0x4D49)
     path.write_bytes(header + b"\x89HDF\r\n\x1a\n" + bytes(400))
     assert "-v7" in fault(read_graph2plan(path, OPTIONS)).message
-
-
-def test_crash_of_the_matlab_reader_is_reported():
-    with pytest.raises(RejectedPlan, match="crashed"):
-        run_isolated(os.abort)
 
 
 # HouseGAN++
@@ -303,13 +260,14 @@ def test_housegan_types(tmp_path):
     ("change", "sort", "text"),
     [
         ({"room_type": [3, 1, 2, 11, 17, 17, 17, 15]}, "types", "room_type[3]"),
-        ({"room_type": [3, 1, 2, "x", 17, 17, 17, 15]}, "types", "'x'"),
+        ({"room_type": [3, 1, 2, "x", 17, 17, 17, 15]}, "types", "room_type[3]"),
         ({"room_type": [1, 17, 17, 17, 17, 17, 17, 15]}, "rooms", "1 rooms"),
         ({"boxes": HOUSE["boxes"][:-1]}, "boxes", "7 boxes"),
         ({"boxes": [[59, 20, 20, 59], *HOUSE["boxes"][1:]]}, "boxes", "room 0 (SecondRoom): [59, 20, 21, 60]"),
-        ({"boxes": [[20, 20, 59], *HOUSE["boxes"][1:]]}, "boxes", "nan"),
-        ({"boxes": [[1, 1, 2, 10**400], *HOUSE["boxes"][1:]]}, "boxes", "4 coordinates"),
-        ({"boxes": "none"}, "text", "boxes"),
+        ({"boxes": [[20, 20, 59], *HOUSE["boxes"][1:]]}, "boxes", "boxes[0]"),
+        ({"boxes": [[1, 1, 2, 10**400], *HOUSE["boxes"][1:]]}, "boxes", "inf"),
+        ({"boxes": "none"}, "boxes", "boxes"),
+        ({"ed_rm": None}, "edges", "ed_rm"),
         ({"ed_rm": [[0, 99]]}, "edges", "ed_rm[0]"),
     ],
 )
@@ -317,21 +275,6 @@ def test_invalid_housegan_plans(tmp_path, change, sort, text):
     found = fault(house(tmp_path, change, adjacency="door"))
     assert found.sort == sort
     assert text in found.message
-
-
-def test_unreadable_json(tmp_path):
-    path = tmp_path / "a.json"
-    for content, text in (
-        (b'{"room_type": "\xff"}', "0xff"),
-        (b'{"room_type"', "column 13"),
-        (b"[" * 100_000, ""),
-        (b"[]", "room_type"),
-    ):
-        path.write_bytes(content)
-        found = fault(read_housegan(path, OPTIONS))
-        assert found.sort == "text"
-        assert text in found.message
-    assert fault(read_housegan(tmp_path / "b.json", OPTIONS)).sort == "file"
 
 
 LEAF = st.one_of(st.none(), st.booleans(), st.integers(-3, 300), st.floats(), st.sampled_from(["1", ""]))
@@ -509,7 +452,6 @@ def detect(folder, *names, form="auto"):
         (("10.png", "9.png", "notes.txt", ".hidden.png"), "auto", ("rplan-png", ["9.png", "10.png"])),
         (("data.mat",), "auto", ("graph2plan", ["data.mat"])),
         (("1.json", "list.txt"), "auto", ("housegan", ["1.json"])),
-        (("1.json",), "graph2plan", ("graph2plan", ["1.json"])),
         (("a.jsonl",), "auto", ("jsonl", ["a.jsonl"])),
     ],
 )

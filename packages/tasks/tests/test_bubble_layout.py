@@ -7,10 +7,14 @@ import numpy as np
 import pytest
 
 from dither.tasks.bubble_diagram.decoded_samples import decode_samples
-from dither.tasks.bubble_diagram.geometry.layout import place_rooms, preferred_sides
-from dither.tasks.bubble_diagram.geometry.placement import Placement, place_diagram, spread_boxes
+from dither.tasks.bubble_diagram.geometry.placement import (
+    Placement,
+    place_diagram,
+    place_rooms,
+    preferred_sides,
+    spread_boxes,
+)
 from dither.tasks.bubble_diagram.geometry.realisability import realise, realises
-from dither.tasks.bubble_diagram.geometry.wall_constraints import Canvas, wall_constraints_of
 from dither.tasks.bubble_diagram.plans import Diagram, encode
 from dither.tasks.bubble_diagram.relations import NEAR, edges_of
 from dither.tasks.bubble_diagram.vocabulary import NO_EDGE, RELATIONS
@@ -23,7 +27,7 @@ def relations(diagram):
 
 
 def is_realised(diagram, boxes):
-    return realises(boxes, wall_constraints_of(relations(diagram), len(diagram.types)), Canvas())
+    return realises(boxes, relations(diagram))
 
 
 @pytest.mark.parametrize("relation", range(10))

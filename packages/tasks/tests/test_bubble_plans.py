@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dither.registry.config.errors import Refused
-from dither.tasks.bubble_diagram.data.prepare import divide, hold_out
+from dither.tasks.bubble_diagram.data.plan_files import divide, hold_out
 from dither.tasks.bubble_diagram.data.procedural import make_plans
 from dither.tasks.bubble_diagram.isomorphism import canonical_forms, plan_groups
 from dither.tasks.bubble_diagram.plans import Diagram, Plans, decode, encode, real_edges

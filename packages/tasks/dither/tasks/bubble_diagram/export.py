@@ -1,4 +1,4 @@
-"""Export of diagrams: networkx, GraphML, DOT, the JSON layout of HouseGAN++, and JSON lines.
+"""Export of diagrams: JSON lines, the JSON layout of HouseGAN++, and networkx.
 
 Letters: N samples, L tokens, R rooms.
 """
@@ -6,12 +6,12 @@ Letters: N samples, L tokens, R rooms.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterable, Sequence
-from itertools import count, pairwise
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import networkx
 import numpy as np
 from jaxtyping import Int
 
@@ -20,16 +20,33 @@ from dither.registry.files.atomic import atomic_write
 from .decoded_samples import decode_samples
 from .formats.housegan import DOOR, TO_HOUSEGAN
 from .formats.jsonl import plan_line
-from .geometry.layout import place_rooms
+from .geometry.placement import place_rooms
 from .options import Export
 from .plans import Box, Diagram
 from .relations import GRID
-from .vocabulary import COLOURS, RELATIONS, ROOMS
+from .vocabulary import RELATIONS, ROOMS
 
-if TYPE_CHECKING:
-    import networkx
+__all__ = ["EXPORTS", "housegan_plan", "to_networkx", "write_diagrams", "write_samples"]
 
-__all__ = ["EXPORTS", "housegan_plan", "to_dot", "to_graphml", "to_networkx", "write_diagrams", "write_samples"]
+
+def _plan_text(diagram: Diagram) -> str:
+    return plan_line(diagram) + "\n"
+
+
+def _housegan_text(diagram: Diagram) -> str:
+    return json.dumps(housegan_plan(diagram)) + "\n"
+
+
+def _node_link_text(diagram: Diagram) -> str:
+    return json.dumps(networkx.node_link_data(to_networkx(diagram), edges="edges"), ensure_ascii=False) + "\n"
+
+
+EXPORTS: Final[dict[str, tuple[str, Callable[[Diagram], str]]]] = {
+    "jsonl": (".jsonl", _plan_text),
+    "housegan": (".json", _housegan_text),
+    "networkx": (".json", _node_link_text),
+}
+"""File suffix and writer of each format; JSON lines share one file."""
 
 
 def to_networkx(diagram: Diagram) -> networkx.DiGraph:
@@ -37,92 +54,29 @@ def to_networkx(diagram: Diagram) -> networkx.DiGraph:
 
     All attributes are plain strings and ints, which any networkx writer accepts.
     """
-    import networkx
-
     graph = networkx.DiGraph(**({"name": diagram.name} if diagram.name else {}))
     for room, kind in enumerate(diagram.types):
-        box = (
-            dict(zip(("x0", "y0", "x1", "y1"), map(int, diagram.boxes[room]), strict=True))
-            if diagram.boxes is not None
-            else {}
-        )
-        graph.add_node(room, type=ROOMS[kind], **box)
+        box = diagram.boxes[room] if diagram.boxes is not None else ()
+        graph.add_node(room, type=ROOMS[kind], **dict(zip(("x0", "y0", "x1", "y1"), box, strict=False)))
     for i, j, relation in diagram.edges:
         graph.add_edge(i, j, relation=RELATIONS[relation])
     return graph
 
 
-def _node_link(diagram: Diagram) -> str:
-    """Node-link JSON, readable by `networkx.node_link_graph(json.load(file), edges="edges")`."""
-    import networkx
-
-    return json.dumps(networkx.node_link_data(to_networkx(diagram), edges="edges"), ensure_ascii=False) + "\n"
-
-
-def to_graphml(diagram: Diagram) -> str:
-    """Return a diagram as GraphML, readable by Gephi, yEd, Cytoscape and networkx."""
-    import networkx
-
-    graph = to_networkx(diagram)
-    if "name" in graph.graph:
-        graph.graph["name"] = _printable(graph.graph["name"])
-    return "\n".join(networkx.generate_graphml(graph, named_key_ids=True)) + "\n"
-
-
-def to_dot(diagram: Diagram) -> str:
-    """Return a diagram as Graphviz DOT; `neato -n` draws rooms at their boxes."""
-    lines = [f"digraph {_quoted(diagram.name)} {{", "  node [style=filled, shape=ellipse];"]
-    for room, kind in enumerate(diagram.types):
-        attributes = {"label": ROOMS[kind], "fillcolor": COLOURS[kind]}
-        if diagram.boxes is not None:
-            x0, y0, x1, y1 = diagram.boxes[room]
-            attributes["pos"] = f"{(x0 + x1) / 2:g},{-(y0 + y1) / 2:g}!"  # y points up in Graphviz
-        lines.append(f"  {room} [{', '.join(f'{key}={_quoted(value)}' for key, value in attributes.items())}];")
-    lines += [f"  {i} -> {j} [label={_quoted(RELATIONS[relation])}];" for i, j, relation in diagram.edges]
-    return "\n".join([*lines, "}"]) + "\n"
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\0", "") + '"'
-
-
-def _printable(text: str) -> str:
-    """Replace characters that XML cannot represent."""
-    return re.sub("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text)
-
-
-def _housegan(diagram: Diagram) -> str:
-    return json.dumps(housegan_plan(diagram)) + "\n"
-
-
-EXPORTS: Final[dict[str, tuple[str, Callable[[Diagram], str]]]] = {
-    "jsonl": (".jsonl", lambda diagram: plan_line(diagram) + "\n"),
-    "housegan": (".json", _housegan),
-    "networkx": (".json", _node_link),
-    "graphml": (".graphml", to_graphml),
-    "dot": (".dot", to_dot),
-}
-"""File suffix and writer of each format; JSON lines share one file."""
-
-
-def write_diagrams(
-    diagrams: Iterable[Diagram], folder: Path, form: Export, numbers: Iterable[int] | None = None
-) -> list[Path]:
-    """Write diagrams atomically: one file, or one per diagram named by `numbers` (0, 1, ...); return these files.
+def write_diagrams(diagrams: Mapping[int, Diagram], folder: Path, form: Export) -> list[Path]:
+    """Write diagrams atomically: one file, or one per diagram, named by its number; return these files.
 
     HouseGAN++ also requires `list.txt` with one file name per line.
     """
     suffix, text = EXPORTS[form]
+    files = {f"{number}{suffix}": text(diagram) for number, diagram in diagrams.items()}
     if form == "jsonl":
-        files = [(folder / f"plans{suffix}", "".join(map(text, diagrams)))]
-    else:
-        named = zip(count() if numbers is None else numbers, diagrams, strict=False)
-        files = [(folder / f"{number}{suffix}", text(diagram)) for number, diagram in named]
-    listed = [(folder / "list.txt", "".join(f"{file.name}\n" for file, _ in files))] if form == "housegan" else []
-    for file, content in [*files, *listed]:
-        with atomic_write(file) as beside:
+        files = {f"plans{suffix}": "".join(files.values())}
+    listed = {"list.txt": "".join(f"{name}\n" for name in files)} if form == "housegan" else {}
+    for name, content in (files | listed).items():
+        with atomic_write(folder / name) as beside:
             beside.write_text(content, encoding="utf-8")
-    return [file for file, _ in files]
+    return [folder / name for name in files]
 
 
 def write_samples(
@@ -154,7 +108,7 @@ def write_samples(
     if bare:
         what = "their boxes violate some relations" if form == "housegan" else "written without boxes"
         notes.append(f"{bare:,} of {len(diagrams):,} samples cannot be realised by boxes; {what}")
-    return write_diagrams(diagrams.values(), folder, form, diagrams), notes
+    return write_diagrams(diagrams, folder, form), notes
 
 
 def _centred(boxes: Int[np.ndarray, "R 4"]) -> tuple[Box, ...]:

@@ -17,6 +17,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
+import networkx
 import numpy as np
 from jaxtyping import Bool, Int, UInt
 
@@ -26,8 +27,10 @@ from .vocabulary import EDGE_MASK, EDGE_PAD, NO_EDGE, NODE_PAD
 
 __all__ = ["PlanIndex", "canonical_forms", "is_first_occurrence", "plan_groups", "room_hashes"]
 
-_REVERSE_ONLY: Final = -1
-"""Relation of a pair that is known in the other direction only."""
+_UNKNOWN_REVERSE: Final = EDGE_MASK
+"""Relation of the second room of a pair to the first, where only the forward direction is known."""
+
+_Matrix = Int[np.ndarray, "R R"]
 
 
 class PlanIndex:
@@ -42,66 +45,57 @@ class PlanIndex:
     def __init__(
         self, tokens: Int[np.ndarray, "N L"], rooms: int, boxes: Int[np.ndarray, "N R 4"] | None = None
     ) -> None:
-        self._rooms = rooms
-        self._hashes = room_hashes(tokens, rooms)
-        self._relations = _relation_matrices(tokens, rooms, boxes)
-        self._rows: dict[int, list[int]] = defaultdict(list)
-        for row, key in enumerate(_plan_hashes(self._hashes)):
-            self._rows[key].append(row)
+        self.rooms = rooms
+        self.hashes = room_hashes(tokens, rooms)
+        self.relations = _relation_matrices(tokens, rooms, boxes)
+        self.rows: dict[int, list[int]] = defaultdict(list)
+        """Diagrams by a hash that isomorphic diagrams share."""
+        for row, key in enumerate(_hash(self.hashes.astype(np.uint64)).sum(1, dtype=np.uint64).tolist()):
+            self.rows[key].append(row)
 
     def holds(self, tokens: Int[np.ndarray, "n L"]) -> Bool[np.ndarray, " n"]:
         """True for diagrams isomorphic to one in the index."""
-        hashes = room_hashes(tokens, self._rooms)
-        relations = _relation_matrices(tokens, self._rooms, None)
-        hits = np.zeros(len(tokens), bool)
-        for row, key in enumerate(_plan_hashes(hashes)):
-            candidates = self._rows.get(key, ())
-            hits[row] = any(
-                _isomorphic(hashes[row], relations[row], self._hashes[k], self._relations[k]) for k in candidates
-            )
+        other, hits = PlanIndex(tokens, self.rooms), np.zeros(len(tokens), bool)
+        for key, rows in other.rows.items():
+            candidates = self.rows.get(key, ())
+            for row in rows:
+                hits[row] = any(_isomorphic(other, row, self, candidate) for candidate in candidates)
         return hits
 
 
 def is_first_occurrence(tokens: Int[np.ndarray, "N L"], rooms: int) -> Bool[np.ndarray, " N"]:
     """True for diagrams that are isomorphic to no earlier one."""
-    hashes, relations = room_hashes(tokens, rooms), _relation_matrices(tokens, rooms, None)
-    distinct: dict[int, list[int]] = defaultdict(list)
-    first = np.zeros(len(tokens), bool)
-    for row, key in enumerate(_plan_hashes(hashes)):
-        if not any(_isomorphic(hashes[row], relations[row], hashes[k], relations[k]) for k in distinct[key]):
-            distinct[key].append(row)
-            first[row] = True
+    index, first = PlanIndex(tokens, rooms), np.zeros(len(tokens), bool)
+    for rows in index.rows.values():
+        distinct: list[int] = []
+        for row in rows:
+            if not any(_isomorphic(index, row, index, other) for other in distinct):
+                distinct.append(row)
+        first[distinct] = True
     return first
 
 
 def room_hashes(tokens: Int[np.ndarray, "N L"], rooms: int) -> Int[np.ndarray, "N R"]:
-    """Return Weisfeiler-Lehman hashes of the rooms after three rounds; 0 in empty slots.
+    """Return Weisfeiler-Lehman hashes of the rooms; 0 in empty slots.
 
-    A hash depends on the room's type and the adjacency graph, not on the order of rooms or the kind of relation.
+    A hash depends on the rooms' types and the adjacency graph, not on the order of rooms or the kind of relation.
     """
-    real = tokens[:, :rooms] != NODE_PAD
-    i, j = pair_ends(rooms)
-    near = np.zeros((len(tokens), rooms, rooms), np.uint64)
-    near[:, i, j] = near[:, j, i] = (tokens[:, rooms:] < NO_EDGE) & real_edges(real)
-    colour = _splitmix(tokens[:, :rooms].astype(np.uint64)) * real
-    for _ in range(3):
-        colour = _splitmix(colour + _splitmix(colour[:, None, :] * near).sum(2, dtype=np.uint64)) * real
-    hashes: Int[np.ndarray, "N R"] = colour.astype(np.int64)
+    types, near = tokens[:, :rooms], tokens[:, rooms:] < NO_EDGE
+    (i, j), slots = pair_ends(rooms), np.arange(rooms)
+    matrix = np.zeros((len(tokens), rooms, rooms), np.int64)
+    matrix[:, i, j] = matrix[:, j, i] = near & real_edges(types != NODE_PAD)
+    matrix[:, slots, slots] = types.astype(np.int64) + 256
+    hashes: Int[np.ndarray, "N R"] = np.where(types != NODE_PAD, _colours(matrix), 0).astype(np.int64)
     return hashes
-
-
-def _plan_hashes(hashes: Int[np.ndarray, "N R"]) -> list[int]:
-    sums: list[int] = _splitmix(hashes.astype(np.uint64)).sum(1, dtype=np.uint64).tolist()
-    return sums
 
 
 def _relation_matrices(
     tokens: Int[np.ndarray, "N L"], rooms: int, boxes: Int[np.ndarray, "N R 4"] | None
 ) -> Int[np.ndarray, "N R R"]:
-    """Relation of each room to each other; `_REVERSE_ONLY` below the diagonal unless boxes are known."""
+    """Relation of each room to each other; `_UNKNOWN_REVERSE` below the diagonal unless boxes are known."""
     i, j = pair_ends(rooms)
     edges = tokens[:, rooms:]
-    reverse = np.where(edges < NO_EDGE, _REVERSE_ONLY, edges)
+    reverse = np.where(edges < NO_EDGE, _UNKNOWN_REVERSE, edges)
     if boxes is not None:
         known = np.asarray(boxes.any((1, 2)))[:, None] & (edges < NO_EDGE)
         reverse = np.where(known, labels_of(boxes[:, j], boxes[:, i]), reverse)
@@ -110,23 +104,18 @@ def _relation_matrices(
     return matrix
 
 
-def _isomorphic(
-    hashes: Int[np.ndarray, " R"],
-    relations: Int[np.ndarray, "R R"],
-    other_hashes: Int[np.ndarray, " R"],
-    other_relations: Int[np.ndarray, "R R"],
-) -> bool:
-    """Backtracking search for an order of the other diagram's rooms that matches this one."""
-    rooms = int((hashes != 0).sum())
-    ours, theirs = relations.tolist(), other_relations.tolist()
-    candidates = [np.flatnonzero(other_hashes == key).tolist() for key in hashes[:rooms]]
+def _isomorphic(index: PlanIndex, row: int, other: PlanIndex, number: int) -> bool:
+    """Backtracking search for an order of the rooms of diagram `number` that matches diagram `row`."""
+    hashes, theirs = index.hashes[row], other.relations[number].tolist()
+    rooms, ours = int((hashes != 0).sum()), index.relations[row].tolist()
+    candidates = [np.flatnonzero(other.hashes[number] == key).tolist() for key in hashes[:rooms]]
     reversible = _reversible()
 
     def matches(order: Sequence[int], room: int) -> bool:
         for earlier in range(room):
             relation, (a, b) = ours[earlier][room], (order[earlier], order[room])
-            other = theirs[a][b]
-            if not (relation == other or (other == _REVERSE_ONLY and reversible[relation][theirs[b][a]])):
+            found = theirs[a][b]
+            if not (relation == found or (found == _UNKNOWN_REVERSE and reversible[relation][theirs[b][a]])):
                 return False
         return True
 
@@ -151,61 +140,28 @@ def _reversible() -> list[list[bool]]:
     return table
 
 
-def _splitmix(value: UInt[np.ndarray, "*n"]) -> UInt[np.ndarray, "*n"]:
-    """SplitMix64 finaliser (Steele et al. 2014)."""
-    value = value + np.uint64(0x9E3779B97F4A7C15)
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: UInt[np.ndarray, "*n"] = value ^ (value >> np.uint64(31))
-    return mixed
-
-
-_UNKNOWN_REVERSE: Final = EDGE_MASK
-"""Relation of the second room of a pair to the first, where only the forward direction is known."""
-
-_Matrix = Int[np.ndarray, "R R"]
-
-
 def plan_groups(plans: Plans) -> list[bytes]:
     """Return a group key for each plan; isomorphic plans share a key.
 
     Plans are grouped if the canonical forms of their boxes' relations, in both directions, are equal, or if those of
     their tokens are. Both are needed: in one case of three neither implies the other.
     """
-    parent: dict[bytes, bytes] = {}
-
-    def root(key: bytes) -> bytes:
-        while parent.setdefault(key, key) != key:
-            key = parent[key]
-        return key
-
-    keys = [b""] * len(plans)
+    graph, keys = networkx.Graph(), [b""] * len(plans)
     for rooms in np.unique(plans.rooms).tolist():
-        rows = np.flatnonzero(plans.rooms == rooms)
-        types, forward = plans.types[rows, :rooms], _forward_relations(plans, rows, rooms)
-        placed = plans.boxes[rows].any((1, 2))
+        rows, slots = np.flatnonzero(plans.rooms == rooms), plans.types.shape[1]
+        types, boxes = plans.types[rows, :rooms], plans.boxes[rows, :rooms]
+        forward = _relation_matrices(plans[rows].tokens(slots), slots, None)[:, :rooms, :rooms]
         for row, form in zip(rows.tolist(), canonical_forms(types, forward), strict=True):
             keys[row] = b"s" + blake2b(form, digest_size=16).digest()
-        boxes = plans.boxes[rows[placed], :rooms]
-        every = labels_of(boxes[:, :, None], boxes[:, None])
+            graph.add_node(keys[row])
+        placed = boxes.any((1, 2))
+        every = labels_of(boxes[placed, :, None], boxes[placed, None])
         both = np.where(forward[placed] == NO_EDGE, NO_EDGE, every)
         for row, form in zip(rows[placed].tolist(), canonical_forms(types[placed], both), strict=True):
-            key = b"b" + blake2b(form, digest_size=16).digest()
-            # "b" sorts before "s", so with known boxes the key of a group is independent of the order of rooms.
-            one, other = sorted((root(keys[row]), root(key)))
-            parent[other] = one
-    return [root(key) for key in keys]
-
-
-def _forward_relations(plans: Plans, rows: Int[np.ndarray, " N"], rooms: int) -> Int[np.ndarray, "N R R"]:
-    """Relations as stored in the tokens, `_UNKNOWN_REVERSE` below the diagonal."""
-    i, j = pair_ends(plans.types.shape[1])
-    real = j < rooms
-    matrix = np.full((len(rows), rooms, rooms), NO_EDGE, np.int64)
-    edges = plans.edges[rows][:, real]
-    matrix[:, i[real], j[real]] = edges
-    matrix[:, j[real], i[real]] = np.where(edges == NO_EDGE, NO_EDGE, _UNKNOWN_REVERSE)
-    return matrix
+            graph.add_edge(keys[row], b"b" + blake2b(form, digest_size=16).digest())
+    # "b" sorts before "s", so with known boxes the key of a group is independent of the order of rooms.
+    key_of = {key: min(group) for group in networkx.connected_components(graph) for key in group}
+    return [key_of[key] for key in keys]
 
 
 def canonical_forms(types: Int[np.ndarray, "N R"], labels: Int[np.ndarray, "N R R"]) -> Iterator[bytes]:
@@ -219,67 +175,32 @@ def canonical_forms(types: Int[np.ndarray, "N R"], labels: Int[np.ndarray, "N R 
     # One number holds the relations of u to v and of v to u; the diagonal holds the type.
     both = labels.astype(np.int64) * 16 + np.swapaxes(labels, 1, 2)
     both[:, np.arange(rooms), np.arange(rooms)] = types.astype(np.int64) + 256
-    colours = _hashed_colours(both)
+    colours = _colours(both)
     order = np.argsort(colours, 1)
-    discrete: Bool[np.ndarray, " N"] = np.all(np.diff(np.take_along_axis(colours, order, 1), axis=1) > 0, axis=1)
+    distinct: Bool[np.ndarray, " N"] = np.all(np.diff(np.take_along_axis(colours, order, 1), axis=1) > 0, axis=1)
     sorted_rooms = np.take_along_axis(np.take_along_axis(both, order[:, :, None], 1), order[:, None], 2)
-    for plan, unique in enumerate(discrete.tolist()):
+    for plan, unique in enumerate(distinct.tolist()):
         if unique:
             yield b"a" + sorted_rooms[plan].astype(np.int16).tobytes()
         else:
-            yield b"b" + _smallest(both[plan], _refine(both[plan], np.zeros(rooms, np.int64)))
+            yield b"b" + _smallest(both[plan], both[plan])
 
 
-def _hashed_colours(both: Int[np.ndarray, "N R R"]) -> UInt[np.ndarray, "N R"]:
-    """Colour refinement of all plans together with hashed colours; separates the rooms of most plans."""
-    labels = _murmur(both.astype(np.uint64))
-    colours: UInt[np.ndarray, "N R"] = labels.sum(2, dtype=np.uint64) + labels.diagonal(axis1=1, axis2=2)
-    for _ in range(2):
-        colours = _murmur(colours) + _murmur(labels + _murmur(colours)[:, None]).sum(2, dtype=np.uint64)
-    return colours
-
-
-def _murmur(value: UInt[np.ndarray, "*n"]) -> UInt[np.ndarray, "*n"]:
-    """MurmurHash3 finaliser (Appleby)."""
-    value = (value + np.uint64(0x9E3779B97F4A7C15)) * np.uint64(0xFF51AFD7ED558CCD)
-    value = (value ^ (value >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
-    mixed: UInt[np.ndarray, "*n"] = value ^ (value >> np.uint64(33))
-    return mixed
-
-
-def _refine(pairs: _Matrix, colours: Int[np.ndarray, " R"]) -> Int[np.ndarray, " R"]:
-    """Exact colour refinement to a fixed point; colours are 0, 1, ..."""
-    while True:
-        seen = np.sort(pairs * 4096 + colours[None], axis=1)
-        rows = np.column_stack([colours, pairs.diagonal(), seen])
-        _, finer = np.unique(rows, axis=0, return_inverse=True)
-        finer = finer.reshape(-1).astype(np.int64)
-        if finer.max() == colours.max():
-            return finer
-        colours = finer
-
-
-def _smallest(pairs: _Matrix, colours: Int[np.ndarray, " R"]) -> bytes:
-    """Smallest matrix over all individualisations of the first ambiguous colour class."""
-    counts = np.bincount(colours)
+def _smallest(pairs: _Matrix, marked: _Matrix) -> bytes:
+    """Smallest matrix over all individualisations of the first ambiguous colour class; `marked` has unique marks."""
+    colours = _colours(marked[None])[0]
+    values, counts = np.unique(colours, return_counts=True)
     if counts.max() == 1:
         order = np.argsort(colours)
         return pairs[np.ix_(order, order)].astype(np.int16).tobytes()
-    ambiguous = np.flatnonzero(colours == np.flatnonzero(counts > 1)[0])
-    best: bytes | None = None
-    tried: list[int] = []
-    for room in ambiguous.tolist():
-        if any(_interchangeable(pairs, room, other) for other in tried):
-            continue
-        tried.append(room)
-        # Doubling the colours makes space for this room before the others of its class.
-        individualised = 2 * colours + 1
-        individualised[room] -= 1
-        compact = np.unique(individualised, return_inverse=True)[1].reshape(-1).astype(np.int64)
-        form = _smallest(pairs, _refine(pairs, compact))
-        best = form if best is None else min(best, form)
-    assert best is not None
-    return best
+    forms, tried = [], list[int]()
+    for room in np.flatnonzero(colours == values[counts > 1][0]).tolist():
+        if not any(_interchangeable(marked, room, other) for other in tried):
+            tried.append(room)
+            individualised = marked.copy()
+            individualised[room, room] = marked.max() + 1
+            forms.append(_smallest(pairs, individualised))
+    return min(forms)
 
 
 def _interchangeable(pairs: _Matrix, first: int, second: int) -> bool:
@@ -287,3 +208,20 @@ def _interchangeable(pairs: _Matrix, first: int, second: int) -> bool:
     order = np.arange(len(pairs))
     order[[first, second]] = second, first
     return bool((pairs[np.ix_(order, order)] == pairs).all())
+
+
+def _colours(pairs: Int[np.ndarray, "N R R"]) -> UInt[np.ndarray, "N R"]:
+    """Weisfeiler-Lehman refinement with hashed colours; networkx takes 80 times as long for a plan."""
+    labels = _hash(pairs.astype(np.uint64))
+    colours: UInt[np.ndarray, "N R"] = labels.sum(2, dtype=np.uint64) + labels.diagonal(axis1=1, axis2=2)
+    for _ in range(2):
+        colours = _hash(colours) + _hash(labels + _hash(colours)[:, None]).sum(2, dtype=np.uint64)
+    return colours
+
+
+def _hash(value: UInt[np.ndarray, "*n"]) -> UInt[np.ndarray, "*n"]:
+    """MurmurHash3 finaliser (Appleby)."""
+    value = (value + np.uint64(0x9E3779B97F4A7C15)) * np.uint64(0xFF51AFD7ED558CCD)
+    value = (value ^ (value >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
+    mixed: UInt[np.ndarray, "*n"] = value ^ (value >> np.uint64(33))
+    return mixed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-__all__ = ["Adjacency", "Bedrooms", "Duplicates", "Export", "Format"]
+__all__ = ["Adjacency", "Bedrooms", "Export", "Format"]
 
 Format = Literal["auto", "rplan-png", "graph2plan", "housegan", "resplan", "msd", "jsonl"]
 """Input formats; "auto" selects one by file suffix."""
@@ -15,8 +15,5 @@ Adjacency = Literal["proximity", "door"]
 Bedrooms = Literal["largest-is-master", "all-second"]
 """How bedrooms are mapped to Graph2Plan's types where a format has a single bedroom type."""
 
-Duplicates = Literal["drop", "keep"]
-"""Whether isomorphic plans are kept once or all; kept copies share a split."""
-
-Export = Literal["jsonl", "housegan", "networkx", "graphml", "dot"]
+Export = Literal["jsonl", "housegan", "networkx"]
 """Output formats of diagrams."""

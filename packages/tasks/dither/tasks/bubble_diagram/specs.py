@@ -19,7 +19,7 @@ from dither.registry.spec.misfit import Misfit, below
 from ..prepared.manifest import Kind
 from ..prepared.spec import PrepareSpec
 from .constraints.table import Constraints
-from .options import Adjacency, Bedrooms, Duplicates, Format
+from .options import Adjacency, Bedrooms, Format
 from .vocabulary import EDGE_MASK, EDGE_PAD, EDGE_SIZE, NODE_MASK, NODE_PAD, NODE_SIZE
 
 if TYPE_CHECKING:
@@ -37,8 +37,6 @@ class BubbleDiagram(TaskSpec):
         "jsonl": 'plans.jsonl, one diagram per line, readable by data "plans-jsonl"',
         "housegan": "one JSON file each in the layout of HouseGAN++ and HouseDiffusion, and list.txt with their names",
         "networkx": "one JSON file each, node-link data of a networkx.DiGraph",
-        "graphml": "one GraphML file each, for Gephi, yEd, Cytoscape",
-        "dot": "one DOT file each, for Graphviz; neato -n keeps the room positions",
     })  # fmt: skip
     data: Slot[DataSpec] = named("procedural-plans")
     """Source of the plans."""
@@ -141,7 +139,7 @@ class JsonPlans(_HoldOut):
 
     def build(self) -> PlanSplits:
         """Read the file."""
-        from .data.prepare import hold_out
+        from .data.plan_files import hold_out
         from .formats.jsonl import read_plans
         from .plans import Plans
 
@@ -157,10 +155,9 @@ class PlanFiles(_HoldOut, PrepareSpec):
     gives: ClassVar[str] = "plans"
     stored: ClassVar[Kind] = Kind(
         "plans",
-        2,
+        3,
         "dither prepare plans",
         option="destination",
-        files=("noted.jsonl",),
         earlier=("plans.npz", "report.json"),
     )
     source_option: ClassVar[str] = "source"
@@ -174,8 +171,6 @@ class PlanFiles(_HoldOut, PrepareSpec):
     """Whether rooms are related if they are close, or if a door joins them; doors are known to HouseGAN++ only."""
     bedrooms: Bedrooms = "largest-is-master"
     """Type of bedrooms, where the format has a single bedroom type."""
-    duplicates: Duplicates = "drop"
-    """Whether isomorphic plans are kept once or all."""
     pickles: bool = False
     """Read the data in pickles (ResPlan, MSD) without executing anything in them."""
     force: bool = False
@@ -205,6 +200,5 @@ class PlanFiles(_HoldOut, PrepareSpec):
             ReadOptions(self.most, self.adjacency, self.bedrooms, self.pickles),
             valid=self.valid,
             test=self.test,
-            duplicates=self.duplicates,
             force=self.force,
         )

@@ -14,28 +14,19 @@ the level counts as not reached, and the diagram also as unknown. Letters: N dia
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from multiprocessing import get_context
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
 from jaxtyping import Bool, Int
 
-from .geometry.realisability import LIMIT, Realisation, Verdict, realise
-from .geometry.wall_constraints import Canvas
+from .geometry.realisability import LIMIT, Realisation, realise, realises
 from .plans import real_edges
-from .relations import edges_of, pair_ends
+from .relations import pair_ends
 from .vocabulary import ABOVE, BELOW, EDGE_PAD, ENTRANCE, LEFT, LIVING, NO_EDGE, NODE_MASK, NODE_PAD, RIGHT
 
-__all__ = ["Levels", "TokenValidity", "is_realisable", "realise_all", "token_validity", "validity_levels"]
-
-SearchResult = tuple[Verdict, Verdict, Int[np.ndarray, "R 4"] | None]
-"""Verdicts of levels 3 and 4, and the boxes that prove level 4."""
-
-_CHUNK: Final = 16
+__all__ = ["Levels", "TokenValidity", "is_realisable", "token_validity", "validity_levels"]
 
 _CACHED: Final = 16_384
 """Cached searches; a few hundred bytes each."""
@@ -89,12 +80,7 @@ class Levels:
 
 
 def validity_levels(
-    tokens: Int[np.ndarray, "N L"],
-    rooms: int,
-    *,
-    boxes: Int[np.ndarray, "N R 4"] | None = None,
-    limit: int = LIMIT,
-    processes: int = 1,
+    tokens: Int[np.ndarray, "N L"], rooms: int, *, boxes: Int[np.ndarray, "N R 4"] | None = None, limit: int = LIMIT
 ) -> Levels:
     """Determine the levels of diagrams.
 
@@ -103,58 +89,39 @@ def validity_levels(
         rooms: Room slots of each.
         boxes: Room boxes, if known; boxes that prove their diagram make the search unnecessary.
         limit: Most linear programs for one level of one diagram.
-        processes: Worker processes for the search; starting them takes about a second.
     """
     structure = token_validity(tokens, rooms)
     proof = np.zeros((len(tokens), rooms, 4), np.int16)
-    proved = np.zeros(len(tokens), bool) if boxes is None else _proved(tokens, rooms, boxes)
-    if boxes is not None:
-        proof[proved] = boxes[proved]
-    edges, realisable = structure.order & proved, structure.order & proved
-    unknown = np.zeros(len(tokens), bool)
-    rows = np.flatnonzero(structure.order & ~proved)
-    distinct, where = np.unique(tokens[rows], axis=0, return_inverse=True)
-    real = distinct[:, :rooms] != NODE_PAD
-    edges_of_each = [row[both] for row, both in zip(distinct[:, rooms:], real_edges(real), strict=True)]
-    jobs = list(zip(edges_of_each, real.sum(1).tolist(), strict=True))
-    results = realise_all(jobs, limit=limit, processes=processes)
-    for row, number in zip(rows.tolist(), where.reshape(-1).tolist(), strict=True):
-        third, fourth, walls = results[number]
-        edges[row], realisable[row] = third == "realisable", fourth == "realisable"
-        unknown[row] = "unknown" in (third, fourth)
+    edges, realisable, unknown = np.zeros((3, len(tokens)), bool)
+    for row in np.flatnonzero(structure.order).tolist():
+        relations, count = _relations(tokens[row], rooms)
+        walls = None if boxes is None else boxes[row, :count]
+        edges[row] = realisable[row] = True
+        if walls is None or not realises(walls, relations):
+            full = loose = _realise(relations.tobytes(), count, limit, True)
+            if full.boxes is None:
+                loose = _realise(relations.tobytes(), count, limit, False)
+            walls = full.boxes
+            edges[row], realisable[row] = loose.verdict == "realisable", walls is not None
+            unknown[row] = "unknown" in (loose.verdict, full.verdict)
         if walls is not None:
-            proof[row, : len(walls)] = walls
+            proof[row, :count] = walls
     return Levels(structure, edges, realisable, unknown, proof)
 
 
-def is_realisable(tokens: Int[np.ndarray, "N L"], rooms: int, *, limit: int = LIMIT) -> Bool[np.ndarray, " N"]:
+def is_realisable(tokens: Int[np.ndarray, "N L"], rooms: int) -> Bool[np.ndarray, " N"]:
     """Return whether diagrams reach level 4, skipping the search for level 3; False where the search gives up."""
     mask = token_validity(tokens, rooms).order
-    real = tokens[:, :rooms] != NODE_PAD
     for row in np.flatnonzero(mask).tolist():
-        edges = tokens[row, rooms:][real_edges(real[row : row + 1])[0]].astype(np.int8)
-        mask[row] = _realise(edges.tobytes(), int(real[row].sum()), limit, True).boxes is not None
+        relations, count = _relations(tokens[row], rooms)
+        mask[row] = _realise(relations.tobytes(), count, LIMIT, True).boxes is not None
     return mask
 
 
-def realise_all(
-    diagrams: Sequence[tuple[Int[np.ndarray, " E"], int]], *, limit: int = LIMIT, processes: int = 1
-) -> list[SearchResult]:
-    """Decide levels 3 and 4 of diagrams given as relations and number of rooms, in order."""
-    search = partial(_search, limit=limit)
-    if processes == 1 or len(diagrams) <= _CHUNK:
-        return [search(diagram) for diagram in diagrams]
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        results: Iterable[SearchResult] = pool.map(search, diagrams, chunksize=_CHUNK)
-        return list(results)
-
-
-def _search(diagram: tuple[Int[np.ndarray, " E"], int], limit: int) -> SearchResult:
-    edges, rooms = diagram[0].astype(np.int8).tobytes(), diagram[1]
-    full = _realise(edges, rooms, limit, True)
-    if full.boxes is not None:
-        return "realisable", "realisable", full.boxes
-    return _realise(edges, rooms, limit, False).verdict, full.verdict, None
+def _relations(tokens: Int[np.ndarray, " L"], rooms: int) -> tuple[Int[np.ndarray, " E"], int]:
+    """Return the relations between the rooms of a legal diagram, and the number of rooms."""
+    real = tokens[:rooms] != NODE_PAD
+    return tokens[rooms:][real_edges(real[None])[0]].astype(np.int8), int(real.sum())
 
 
 @lru_cache(maxsize=_CACHED)  # samples are checked while sampling, then evaluated, then drawn
@@ -163,16 +130,6 @@ def _realise(edges: bytes, rooms: int, limit: int, apart: bool) -> Realisation:
     if result.boxes is not None:
         result.boxes.flags.writeable = False
     return result
-
-
-def _proved(tokens: Int[np.ndarray, "N L"], rooms: int, boxes: Int[np.ndarray, "N R 4"]) -> Bool[np.ndarray, " N"]:
-    """True where the relations derived from the boxes are those of the diagram."""
-    canvas, real = Canvas(), tokens[:, :rooms] != NODE_PAD
-    fits = (boxes.min(-1) >= 0) & (boxes.max(-1) <= canvas.side)
-    fits &= (boxes[..., 2:] - boxes[..., :2]).min(-1) >= canvas.smallest
-    equal = (edges_of(boxes) == tokens[:, rooms:]) | ~real_edges(real)
-    proved: Bool[np.ndarray, " N"] = (fits | ~real).all(1) & equal.all(1)
-    return proved
 
 
 def token_validity(tokens: Int[np.ndarray, "N L"], rooms: int) -> TokenValidity:

@@ -36,22 +36,27 @@ __all__ = [
     "pairs",
 ]
 
-ROOMS: Final = (
-    "LivingRoom",
-    "MasterRoom",
-    "Kitchen",
-    "Bathroom",
-    "DiningRoom",
-    "ChildRoom",
-    "StudyRoom",
-    "SecondRoom",
-    "GuestRoom",
-    "Balcony",
-    "Entrance",
-    "Storage",
-    "Wall-in",
+_TYPES: Final = (
+    ("LivingRoom", "Living", "#f6ecd2"),
+    ("MasterRoom", "Master", "#e4888e"),
+    ("Kitchen", "Kitchen", "#d0b86c"),
+    ("Bathroom", "Bath", "#b0e0fe"),
+    ("DiningRoom", "Dining", "#9fa23b"),
+    ("ChildRoom", "Child", "#b9b3ff"),
+    ("StudyRoom", "Study", "#488eb2"),
+    ("SecondRoom", "Second", "#8493e6"),
+    ("GuestRoom", "Guest", "#aa6d80"),
+    ("Balcony", "Balcony", "#cbe48d"),
+    ("Entrance", "Entry", "#52b6bc"),
+    ("Storage", "Storage", "#708539"),
+    ("Wall-in", "Closet", "#82d7b7"),
 )
-"""Room types by id."""
+"""Name, short name and fill colour by id; colours stay distinguishable under protan-, deuteran- and tritanopia."""
+
+ROOMS: Final = tuple(name for name, _, _ in _TYPES)
+SHORT: Final = tuple(short for _, short, _ in _TYPES)
+COLOURS: Final = tuple(colour for _, _, colour in _TYPES)
+"""Names of room types, short names for labels, and fill colours, by id."""
 
 ROOM_IDS: Final = {name: index for index, name in enumerate(ROOMS)}
 LIVING: Final = ROOM_IDS["LivingRoom"]
@@ -99,40 +104,6 @@ EDGE_MASK: Final = 11
 EDGE_PAD: Final = 12
 EDGE_SIZE: Final = 13
 """Token ids of MASK and PAD in a pair of slots, and the vocabulary size."""
-
-SHORT: Final = (
-    "Living",
-    "Master",
-    "Kitchen",
-    "Bath",
-    "Dining",
-    "Child",
-    "Study",
-    "Second",
-    "Guest",
-    "Balcony",
-    "Entry",
-    "Storage",
-    "Closet",
-)
-"""Short names for labels in pictures."""
-
-COLOURS: Final = (
-    "#f6ecd2",  # LivingRoom
-    "#e4888e",  # MasterRoom
-    "#d0b86c",  # Kitchen
-    "#b0e0fe",  # Bathroom
-    "#9fa23b",  # DiningRoom
-    "#b9b3ff",  # ChildRoom
-    "#488eb2",  # StudyRoom
-    "#8493e6",  # SecondRoom
-    "#aa6d80",  # GuestRoom
-    "#cbe48d",  # Balcony
-    "#52b6bc",  # Entrance
-    "#708539",  # Storage
-    "#82d7b7",  # Wall-in
-)
-"""Fill colours by room type, chosen to stay distinguishable under protanopia, deuteranopia and tritanopia."""
 
 
 def pairs(rooms: int) -> list[tuple[int, int]]:

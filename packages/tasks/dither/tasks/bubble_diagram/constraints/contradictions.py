@@ -7,27 +7,24 @@ filter (Chinneck and Dravnieks 1991).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from graphlib import CycleError, TopologicalSorter
-from itertools import pairwise
-from time import monotonic
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
 from ..geometry.realisability import realise
-from ..vocabulary import ABOVE, BELOW, LEFT, NO_EDGE, RIGHT, ROOMS, pair_index, pairs
+from ..vocabulary import NO_EDGE, ROOMS, pair_index, pairs
 from .rules import Adjacency, Buildable, Count, PairRelation, RoomType, Rule, Size, reversed_ids
 
-__all__ = ["contradictions", "feasible", "ordering_cycles", "unrealisable"]
+__all__ = ["contradictions", "feasible", "unrealisable"]
 
 SECONDS: Final = 10.0
 """Time limit of one integer program; undecided rules count as feasible."""
 
-SHRINKING: Final = 3.0
-"""Seconds after which `unrealisable` stops to shrink its answer."""
+_SEARCH: Final = 50
+"""Linear programs after which fixed relations count as realisable."""
 
 _INFEASIBLE: Final = 2
 
@@ -36,58 +33,32 @@ def contradictions(rules: Sequence[Rule], slots: int) -> list[list[Rule]]:
     """Return irreducible sets of rules that no diagram with up to `slots` rooms meets."""
     remaining, cores = list(rules), []
     while remaining and not feasible(remaining, slots):
-        core = list(remaining)
-        for rule in remaining:
-            fewer = [other for other in core if other is not rule]
-            if not feasible(fewer, slots):
-                core = fewer
+        core = _irreducible(remaining, lambda some: feasible(some, slots))
         cores.append(core)
         remaining = [rule for rule in remaining if rule is not core[-1]]
     return cores
 
 
-def ordering_cycles(rules: Sequence[Rule]) -> list[list[Rule]]:
-    """Return fixed relations that form a cycle of "left of" or of "above", at most one cycle for each.
-
-    The centres of rooms are ordered, so no boxes realise a cycle.
-    """
-    cycles = []
-    for before, after in ((LEFT, RIGHT), (ABOVE, BELOW)):
-        arrows: dict[tuple[int, int], Rule] = {}
-        for rule in rules:
-            if isinstance(rule, PairRelation) and rule.relations <= before:
-                arrows[rule.i, rule.j] = rule
-            elif isinstance(rule, PairRelation) and rule.relations <= after:
-                arrows[rule.j, rule.i] = rule
-        graph: dict[int, set[int]] = {}
-        for u, v in arrows:
-            graph.setdefault(v, set()).add(u)
-        try:
-            TopologicalSorter(graph).prepare()
-        except CycleError as error:
-            rooms = error.args[1]
-            cycle = [arrows[step] for step in pairwise(rooms)]
-            cycles.append([rule for rule in rules if rule in cycle])
-    return cycles
-
-
 def unrealisable(rules: Sequence[Rule]) -> list[Rule]:
-    """Return fixed relations that no boxes realise together; empty if some boxes do, or the search gave up.
+    """Return an irreducible set of fixed relations that no boxes realise together, such as a cycle of "left of".
 
-    The set is irreducible, unless shrinking it takes more than `SHRINKING` seconds.
+    Empty if some boxes realise all of them, or the search gave up.
     """
-    until = monotonic() + SHRINKING
     fixed = [rule for rule in rules if isinstance(rule, PairRelation) and len(rule.relations) == 1]
-    if _realisable(fixed):
-        return []
-    core: list[PairRelation] = list(fixed)
-    for rule in fixed:
-        if monotonic() >= until:
-            break
+    return [] if _realisable(fixed) else [*_irreducible(fixed, _realisable)]
+
+
+_AnyRule = TypeVar("_AnyRule", bound=Rule)
+
+
+def _irreducible(rules: Sequence[_AnyRule], possible: Callable[[list[_AnyRule]], bool]) -> list[_AnyRule]:
+    """Deletion filter: drop each rule without which the others remain impossible."""
+    core = list(rules)
+    for rule in rules:
         fewer = [other for other in core if other is not rule]
-        if not _realisable(fewer):
+        if not possible(fewer):
             core = fewer
-    return [*core]
+    return core
 
 
 def _realisable(fixed: Sequence[PairRelation]) -> bool:
@@ -98,7 +69,7 @@ def _realisable(fixed: Sequence[PairRelation]) -> bool:
     for rule in fixed:
         pair = pair_index(rooms.index(rule.i), rooms.index(rule.j), len(rooms))
         (edges[pair],), constrained[pair] = rule.relations, True
-    return not fixed or realise(edges, len(rooms), apart=constrained).verdict != "impossible"
+    return not fixed or realise(edges, len(rooms), apart=constrained, limit=_SEARCH).verdict != "impossible"
 
 
 def feasible(rules: Sequence[Rule], slots: int) -> bool:

@@ -17,10 +17,11 @@ from torch import Tensor
 from dither.registry.config.errors import dotted
 from dither.registry.flow.records import Clean
 
+from ..geometry.wall_constraints import OPEN
 from ..validity import is_realisable
 from ..vocabulary import EDGE_PAD, EDGE_SIZE, NO_EDGE, NODE_MASK, NODE_PAD, NODE_SIZE, pair_index, pairs
 from .contradictions import feasible
-from .lookahead import OPEN, impossible_relations
+from .lookahead import impossible_relations
 from .rules import Adjacency, Buildable, Count, PairRelation, RoomType, Rule, Size, reversed_ids
 
 __all__ = ["AdjacencyProbability", "ConstraintGuidance", "CountProbability", "RealisabilityProbability", "count_groups"]

@@ -10,34 +10,22 @@ bounds and C choices of A alternatives of B bounds each.
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from jaxtyping import Bool, Int
 
-from ..geometry.difference_bounds import close_all, initial_bounds
-from ..geometry.wall_constraints import Canvas, relation_constraints
-from ..vocabulary import NO_EDGE, pairs
+from ..geometry.difference_bounds import close, initial_bounds
+from ..geometry.wall_constraints import OPEN, Canvas, constraint_table
+from ..vocabulary import NO_EDGE
 
-__all__ = ["OPEN", "impossible_relations"]
-
-OPEN: Final = NO_EDGE + 1
-"""Token of an undecided relation."""
+__all__ = ["impossible_relations"]
 
 _ROUNDS: Final = 3
 """Rounds of propagation; most is known after the first."""
 
 _BATCH: Final = 64
 """Diagrams that are closed at once, so that their bounds fit into the CPU cache."""
-
-
-class _Table(NamedTuple):
-    """Constraints of each relation of each pair, none for `OPEN`; padded with trivial bounds."""
-
-    fixed: Int[np.ndarray, "E 12 F 4"]
-    choices: Int[np.ndarray, "E 12 C A B 4"]
-    available: Bool[np.ndarray, "E 12 C A"]
 
 
 def impossible_relations(
@@ -55,46 +43,20 @@ def impossible_relations(
     # Early in sampling, many diagrams share the same decided relations.
     states, same = np.unique(np.concatenate([relations, at[:, None]], 1), axis=0, return_inverse=True)
     relations, at = states[:, :-1], states[:, -1]
-    most = _start(len(states), rooms)
+    # int16 is enough: without a contradiction sums stay far within its range, and with one, an overflow to a positive
+    # sum is no smaller than the current bound, so it refutes nothing.
+    most = np.repeat(initial_bounds(rooms, Canvas()).astype(np.int16)[None], len(states), 0)
     rows, decided = np.nonzero(relations != OPEN)
-    _impose(most, rows, _table(rooms).fixed[decided, relations[rows, decided]])
+    _impose(most, rows, constraint_table(rooms).fixed[decided, relations[rows, decided]])
     impossible = np.repeat(~_propagate(most, relations, rooms)[:, None], NO_EDGE + 1, 1)
     rows, options = np.nonzero(~impossible)
     impossible[rows, options] = ~_attainable(most, rows, at[rows], options, rooms)
     rows, options = np.nonzero(~impossible)
     ahead, then = most[rows], relations[rows]
     then[np.arange(len(rows)), at[rows]] = options
-    _impose(ahead, np.arange(len(rows)), _table(rooms).fixed[at[rows], options])
+    _impose(ahead, np.arange(len(rows)), constraint_table(rooms).fixed[at[rows], options])
     impossible[rows, options] = ~_propagate(ahead, then, rooms)
     return impossible[same.reshape(-1)]
-
-
-@lru_cache(maxsize=8)
-def _table(rooms: int) -> _Table:
-    pairwise = [[relation_constraints(i, j, relation) for relation in range(NO_EDGE + 1)] for i, j in pairs(rooms)]
-    every = [one for row in pairwise for one in row]
-    f, c = (max(len(one[part]) for one in every) for part in (0, 1))
-    sizes = ((len(choice), len(bounds)) for _, choices in every for choice in choices for bounds in choice)
-    a, b = (max(size) for size in zip(*sizes, strict=True))
-    fixed = np.zeros((len(pairwise), OPEN + 1, f, 4), np.int16)
-    choices = np.zeros((len(pairwise), OPEN + 1, c, a, b, 4), np.int16)
-    available = np.zeros((len(pairwise), OPEN + 1, c, a), bool)
-    available[..., 0] = True
-    for pair, row in enumerate(pairwise):
-        for relation, (bounds, pair_choices) in enumerate(row):
-            fixed[pair, relation, : len(bounds)] = np.array(bounds).reshape(-1, 4)
-            for number, choice in enumerate(pair_choices):
-                available[pair, relation, number] = np.arange(a) < len(choice)
-                for index, alternative in enumerate(choice):
-                    choices[pair, relation, number, index, : len(alternative)] = alternative
-    return _Table(fixed, choices, available)
-
-
-def _start(count: int, rooms: int) -> Int[np.ndarray, "N 2 M M"]:
-    # int16 is enough: without a contradiction sums stay far within its range, and with one, an overflow to a positive
-    # sum is no smaller than the current bound, so it refutes nothing.
-    most = initial_bounds(rooms, Canvas()).astype(np.int16)
-    return np.repeat(most[None], count, 0)
 
 
 def _impose(most: Int[np.ndarray, "N 2 M M"], rows: Int[np.ndarray, " k"], bounds: Int[np.ndarray, "k *F 4"]) -> None:
@@ -121,7 +83,7 @@ def _attainable(
     rooms: int,
 ) -> Bool[np.ndarray, " k"]:
     """True for relations each of whose bounds is consistent by itself."""
-    table = _table(rooms)
+    table = constraint_table(rooms)
     available = table.available[at, options] & _consistent(most, rows, table.choices[at, options]).all(-1)
     attainable: Bool[np.ndarray, " k"] = available.any(-1).all(-1) & _consistent(
         most, rows, table.fixed[at, options]
@@ -138,7 +100,7 @@ def _propagate(
         for start in range(0, len(live), _BATCH):
             some = live[start : start + _BATCH]
             batch = most[some]
-            possible[some] = close_all(batch)
+            possible[some] = close(batch, 2)
             most[some] = batch
         live = live[possible[live]]
         live = _take_single(most, relations, live, possible, rooms)
@@ -158,7 +120,7 @@ def _take_single(
 
     Rows with a choice without alternatives are marked as impossible.
     """
-    table = _table(rooms)
+    table = constraint_table(rooms)
     within, decided = np.nonzero(relations[live] != OPEN)
     rows = live[within]
     selected = relations[rows, decided]

@@ -55,15 +55,12 @@ class Constraints(Options):
         yield from misfits
         if misfits or not rules:
             return
-        from .contradictions import contradictions, ordering_cycles, unrealisable
+        from .contradictions import contradictions, unrealisable
 
         cores = contradictions(rules, slots)
         for core in cores:
             yield self._contradiction(core, above, "contradicts", f"cannot be met with {slots} room slots")
-        cycles = ordering_cycles(rules)
-        for cycle in cycles:
-            yield self._contradiction(cycle, above, "cannot be realised, because it closes a cycle with")
-        if not cores and not cycles and (core := unrealisable(rules)):
+        if not cores and (core := unrealisable(rules)):
             yield self._contradiction(core, above, "cannot be realised together with")
 
     def _contradiction(self, core: list[Rule], above: Path, verb: str, alone: str = "") -> Misfit:

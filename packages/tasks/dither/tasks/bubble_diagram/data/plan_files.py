@@ -1,34 +1,57 @@
-"""The data source "plans": find and read source files, store the prepared plans, and read them back."""
+"""Plans from files: find and read them, reject invalid ones and duplicates, divide the rest, store and load them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from jaxtyping import Int
 
 from dither.registry.config.errors import Problem, Refused
 
 from ...prepared.manifest import describe_sources
-from ...prepared.rejected import REJECTED
+from ...prepared.rejected import REJECTED, Rejected, RejectedRows
 from ...prepared.spec import PrepareSpec
 from ...prepared.store import find_existing, open_arrays, verify, write_folder
-from ..formats.entries import Entry, ReadOptions, path_not_found
+from ..formats.entries import Entry, Fault, ReadOptions, path_not_found
 from ..formats.graph2plan import read_graph2plan
 from ..formats.housegan import read_housegan
 from ..formats.jsonl import scan_plans
 from ..formats.resplan import read_msd, read_resplan
 from ..formats.rplan_png import read_rplan_picture
-from ..options import Duplicates, Format
-from ..plans import Plans, PlanSplits
-from .prepare import prepare_plans, rows_of, split_plans
+from ..isomorphism import plan_groups
+from ..options import Format
+from ..plans import Box, Diagram, Plans, PlanSplits
 
-__all__ = ["FORMATS", "Reader", "find_source", "load_prepared", "prepare_files", "read_source"]
+__all__ = [
+    "FORMATS",
+    "PreparedPlans",
+    "Reader",
+    "divide",
+    "find_source",
+    "hold_out",
+    "load_prepared",
+    "prepare_files",
+    "prepare_plans",
+    "read_source",
+]
 
-NOTED: Final = "noted.jsonl"
-"""File of accepted plans with suspicious properties."""
+FEW: Final = 500
+"""Held-out plans below which sample metrics and their noise floor are unreliable."""
+
+_SORTS: Final = {
+    "file": "unreadable",
+    "text": "malformed",
+    "rooms": "with too few or too many rooms",
+    "types": "with unknown room types",
+    "boxes": "with invalid boxes",
+    "edges": "with invalid relations",
+    "duplicate": "duplicates",
+}
 
 
 def prepare_files(
@@ -39,7 +62,6 @@ def prepare_files(
     *,
     valid: float,
     test: float,
-    duplicates: Duplicates,
     force: bool,
 ) -> str:
     """Read, check and store the plans of a source, and return a report. See `specs.PlanFiles` for the options.
@@ -57,23 +79,13 @@ def prepare_files(
     if find_existing(folder, spec.stored, made, force=force) is not None:
         return f"{folder} already contains these plans; checksums verified"
     entries = read_source(name, files, options)
-    done = prepare_plans(entries, most=options.most, valid=valid, test=test, duplicates=duplicates)
-    with (
-        rows_of(done.rejected) as rejected,
-        rows_of(done.noted) as noted,
-        write_folder(folder, spec.stored, made) as writer,
-    ):
-        plans = done.plans
-        for key, array in (
-            ("types", plans.types),
-            ("edges", plans.edges),
-            ("boxes", plans.boxes),
-            ("split", done.split),
-        ):
+    done = prepare_plans(entries, most=options.most, valid=valid, test=test)
+    arrays = {**vars(done.plans), "split": done.split}
+    with _rows_of(done.rejected) as rejected, write_folder(folder, spec.stored, made) as writer:
+        for key, array in arrays.items():
             writer.add(key, array)
         writer.info["names"] = done.names
         writer.reject(rejected)
-        writer.reject(noted, NOTED)
     counted = "1 file" if len(files) == 1 else f"{len(files):,} files"
     return f"{counted} of {source} ({name})\n{done.report()}\nprepared in {folder}; rejected plans in {REJECTED}"
 
@@ -90,7 +102,7 @@ def load_prepared(spec: PrepareSpec, source: Path, form: Format) -> PlanSplits:
         spec.check_options(manifest, {"source": _describe(source, files)})
     verify(spec.folder(), manifest, spec.stored, once=True)
     arrays = {key: np.array(array) for key, array in open_arrays(spec.folder(), manifest, spec.stored).items()}
-    return split_plans(Plans(arrays["types"], arrays["edges"], arrays["boxes"]), arrays["split"])
+    return _split_plans(Plans(arrays["types"], arrays["edges"], arrays["boxes"]), arrays["split"])
 
 
 def _describe(source: Path, files: list[Path]) -> dict[str, Any]:
@@ -106,25 +118,13 @@ class Reader(NamedTuple):
 
 FORMATS: Final[dict[str, Reader]] = {
     "rplan-png": Reader((".png",), read_rplan_picture),
-    "graph2plan": Reader((".mat", ".npz", ".json"), read_graph2plan),
+    "graph2plan": Reader((".mat",), read_graph2plan),
     "housegan": Reader((".json",), read_housegan),
     "resplan": Reader((".pkl", ".pickle"), read_resplan),
     "msd": Reader((".pickle", ".pkl", ".gpickle"), read_msd),
     "jsonl": Reader((".jsonl",), lambda file, options: scan_plans(file, options.most)),
 }
 """Readers by format."""
-
-_BY_SUFFIX: Final = {
-    ".png": {"rplan-png"},
-    ".mat": {"graph2plan"},
-    ".npz": {"graph2plan"},
-    ".jsonl": {"jsonl"},
-    ".json": {"housegan"},
-    ".pkl": {"resplan", "msd"},
-    ".pickle": {"resplan", "msd"},
-    ".gpickle": {"resplan", "msd"},
-}
-"""Candidate formats for "auto" by file suffix."""
 
 
 def find_source(source: Path, form: Format, exclude: Path | None = None) -> tuple[str, list[Path]]:
@@ -172,7 +172,7 @@ def _files(source: Path, exclude: Path | None) -> list[Path]:
 def _detect(source: Path, files: list[Path], suffixes: set[str]) -> str:
     if not files:
         raise Refused(f"{source} is empty", code="no-samples")
-    candidates = set().union(*(_BY_SUFFIX.get(suffix, ()) for suffix in suffixes))
+    candidates = {name for name, reader in FORMATS.items() if suffixes & set(reader.suffixes)}
     if len(candidates) != 1:
         reason = f"could be {' or '.join(sorted(candidates))}" if candidates else "no known format"
         message = f"{source}: files end in {', '.join(sorted(suffixes))}; {reason}"
@@ -183,3 +183,107 @@ def _detect(source: Path, files: list[Path], suffixes: set[str]) -> str:
 def _by_number(file: Path) -> list[tuple[int, str]]:
     parts = re.split(r"(\d+)", str(file))
     return [(int(part), "") if index % 2 else (0, part) for index, part in enumerate(parts)]
+
+
+@dataclass(frozen=True)
+class PreparedPlans:
+    """Result of a preparation.
+
+    Attributes:
+        plans: Accepted plans.
+        names: Their names.
+        split: 0 for training, 1 validation, 2 test.
+        rejected: Plans and files that were not accepted, with their faults.
+    """
+
+    plans: Plans
+    names: list[str]
+    split: Int[np.ndarray, " N"]
+    rejected: list[Entry]
+
+    def report(self) -> str:
+        """Return the number of plans, and rejected ones with examples."""
+        train, valid, test = (int((self.split == number).sum()) for number in range(3))
+        lines = [f"{len(self.plans):,} plans: {train:,} for training, {valid:,} for validation, {test:,} for testing"]
+        if min(valid, test) < FEW:
+            lines.append(
+                f"warning: samples are compared with {valid:,} plans, and their noise floor with {test:,}; "
+                f"below {FEW:,} these metrics are unreliable"
+            )
+        with _rows_of(self.rejected) as rejected:
+            return "\n".join([*lines, *rejected.lines("rejected", _SORTS)])
+
+
+def _rows_of(entries: Iterable[Entry]) -> RejectedRows:
+    rows = RejectedRows()
+    for entry in entries:
+        rows.add(Rejected(entry.place, entry.faults[0].sort, "; ".join(fault.message for fault in entry.faults)))
+    return rows
+
+
+def prepare_plans(entries: Iterable[Entry], *, most: int, valid: float, test: float) -> PreparedPlans:
+    """Reject invalid plans and duplicates, and divide the others; `valid` and `test` are shares of the plans.
+
+    Raises:
+        Refused: There is less than one plan for each split (`no-samples`).
+    """
+    accepted, diagrams, rejected = list[Entry](), list[Diagram](), list[Entry]()
+    for entry in entries:
+        faults = entry.faults or tuple(_equal_boxes(entry.diagram))
+        if faults or entry.diagram is None:
+            rejected.append(entry.rejected(*faults))
+        else:
+            accepted.append(entry)
+            diagrams.append(entry.diagram)
+    plans = Plans.from_diagrams(diagrams, most)
+    first: dict[bytes, int] = {}
+    for row, (entry, group) in enumerate(zip(accepted, plan_groups(plans), strict=True)):
+        if first.setdefault(group, row) != row:
+            rejected.append(entry.rejected(Fault("duplicate", f"same plan as {accepted[first[group]].place}")))
+    try:
+        split = divide(list(first), valid=valid, test=test)
+    except Refused as refused:
+        with _rows_of(rejected) as rows:
+            message = "\n".join([refused.problems[0].message, *rows.lines("rejected", _SORTS)])
+        raise Refused(message, code="no-samples") from None
+    kept = list(first.values())
+    return PreparedPlans(plans[np.array(kept)], [diagrams[row].name for row in kept], split, rejected)
+
+
+def _equal_boxes(diagram: Diagram | None) -> Iterator[Fault]:
+    seen: dict[Box, int] = {}
+    for room, box in enumerate((diagram and diagram.boxes) or ()):
+        if seen.setdefault(box, room) != room:
+            yield Fault("boxes", f"rooms {seen[box]} and {room} have the same box {list(box)}")
+
+
+def hold_out(plans: Plans, *, valid: float, test: float) -> PlanSplits:
+    """Divide plans independently of their order and names; isomorphic plans share a split. See `divide`."""
+    return _split_plans(plans, divide(plan_groups(plans), valid=valid, test=test))
+
+
+def _split_plans(plans: Plans, split: Int[np.ndarray, " N"]) -> PlanSplits:
+    return PlanSplits(*(plans[np.flatnonzero(split == number)] for number in range(3)))
+
+
+def divide(groups: Sequence[bytes], *, valid: float, test: float) -> Int[np.ndarray, " N"]:
+    """Return the split of each plan: 0 for training, 1 validation, 2 test; a group shares a split.
+
+    Args:
+        groups: Group key of each plan; see `plan_groups`.
+        valid: Share of the groups for validation, above 0; at least one.
+        test: Share for testing; at least one, or none if it is 0.
+
+    Raises:
+        Refused: There are fewer groups than splits (`no-samples`).
+    """
+    number = {key: index for index, key in enumerate(sorted(set(groups)))}
+    splits, distinct = 2 + (test > 0), len(number)
+    if distinct < splits:
+        raise Refused(f"{splits} splits need at least {splits} distinct plans, got {distinct}", code="no-samples")
+    # Keys are digests, so their order is pseudo-random.
+    tested = max(1, round(test * distinct)) if test else 0
+    validated = min(max(1, round(valid * distinct)), distinct - tested - 1)
+    tested = min(tested, distinct - validated - 1)
+    rank = np.array([number[key] for key in groups], np.int64)
+    return ((rank < tested + validated).astype(np.int8) + (rank < tested)).astype(np.int8)

@@ -5,16 +5,16 @@ Letters: R rooms.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Float
+from pydantic import BaseModel, ValidationError
 
-from dither.registry.config.errors import Problem, Refused, nearest
+from dither.registry.config.errors import Problem, Refused, dotted, nearest
 
 from ..options import Adjacency, Bedrooms
 from ..plans import Diagram
@@ -26,14 +26,12 @@ __all__ = [
     "Fault",
     "ReadOptions",
     "RejectedPlan",
-    "box_faults",
     "diagram_of_boxes",
     "diagram_of_edges",
-    "edge_fault",
     "entry_of",
     "name_bedrooms",
+    "parse_json",
     "path_not_found",
-    "read_json",
 ]
 
 Sort = Literal["file", "rooms", "types", "boxes", "edges", "text", "duplicate"]
@@ -41,6 +39,13 @@ Sort = Literal["file", "rooms", "types", "boxes", "edges", "text", "duplicate"]
 
 _MAX_COORDINATE: Final = 1e6
 """Larger coordinates are rejected as meaningless."""
+
+_SORT_OF: Final[dict[Any, Sort]] = {
+    "types": "types", "room_type": "types", "boxes": "boxes", "edges": "edges", "ed_rm": "edges"
+}  # fmt: skip
+"""Category of a fault by the key of a JSON object."""
+
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 class Fault(NamedTuple):
@@ -99,6 +104,8 @@ def entry_of(file: Path, plan: str, read: Callable[..., Diagram], *arguments: An
         return Entry(file, plan, read(*arguments))
     except RejectedPlan as rejected:
         return Entry(file, plan, faults=rejected.faults)
+    except OSError as error:
+        return Entry(file, plan, faults=(Fault("file", f"cannot be read: {error.strerror or error}"),))
 
 
 def path_not_found(path: Path, what: str) -> Refused:
@@ -110,77 +117,86 @@ def path_not_found(path: Path, what: str) -> Refused:
     return Refused(Problem(f"{what} not found: {path}{where}", help=hint, code="file-not-found"))
 
 
-def read_json(file: Path) -> Any:
-    """Return the content of a JSON file.
+def parse_json(model: type[_Model], content: bytes) -> _Model:
+    """Return the JSON object `content`, checked against a model.
 
     Raises:
-        RejectedPlan: The file cannot be read or is not valid UTF-8 JSON.
+        RejectedPlan: It is not JSON, or does not match the model.
     """
     try:
-        return json.loads(file.read_bytes().removeprefix(b"\xef\xbb\xbf").decode("utf-8"))
-    except OSError as error:
-        raise RejectedPlan(Fault("file", f"cannot be read: {error.strerror}")) from None
-    except UnicodeDecodeError as error:
-        byte = error.object[error.start]
-        raise RejectedPlan(Fault("text", f"not UTF-8: byte 0x{byte:02x} at offset {error.start}")) from None
-    except json.JSONDecodeError as error:
-        raise RejectedPlan(
-            Fault("text", f"invalid JSON: {error.msg} at line {error.lineno}, column {error.colno}")
-        ) from None
-    except (ValueError, RecursionError) as error:
-        raise RejectedPlan(Fault("text", f"unreadable JSON: {error}")) from None
+        return model.model_validate_json(content)
+    except ValidationError as error:
+        faults = []
+        for fault in error.errors(include_url=False):
+            path, message = fault["loc"], fault["msg"]
+            if fault["type"] == "extra_forbidden":
+                close = nearest(path[-1], model.model_fields)
+            else:
+                close = nearest(fault["input"], (*ROOMS, *RELATIONS)) if fault["type"] == "literal_error" else None
+            message = f"{dotted(path)}: {message}, got {str(fault['input'])[:60]}" if path else message
+            message += f'; did you mean "{close}"?' if close else ""
+            faults.append(Fault(_SORT_OF.get(next(iter(path), None), "text"), message))
+        raise RejectedPlan(*faults) from None
 
 
-def diagram_of_boxes(types: Sequence[int], boxes: Any, name: str, options: ReadOptions) -> Diagram:
+def diagram_of_boxes(types: Sequence[int], boxes: Any, name: str, most: int) -> Diagram:
     """Return the diagram of rooms at given boxes; fractional walls are rounded to pixels.
 
     Args:
         types: Room type ids.
         boxes: x0, y0, x1, y1 of each room in grid pixels, x1 and y1 exclusive.
         name: Name of the plan.
-        options: Gives the largest number of rooms.
+        most: Largest number of rooms.
 
     Raises:
         RejectedPlan: With all faults.
     """
-    faults = list(_count_faults(len(types), options.most))
-    walls = _numbers(boxes)
+    faults, walls = list(_count_faults(types, most)), _numbers(boxes)
     if walls is None or walls.shape != (len(types), 4):
         actual = f"an array of shape {walls.shape}" if walls is not None else "no numeric array"
-        raise RejectedPlan(
-            *faults, Fault("boxes", f"expected 4 coordinates for each of {len(types)} rooms, got {actual}")
-        )
+        message = f"expected 4 coordinates for each of {len(types)} rooms, got {actual}"
+        raise RejectedPlan(*faults, Fault("boxes", message))
     for room, box in enumerate(walls.tolist()):
-        faults += box_faults(f"room {room} ({ROOMS[types[room]]})", box)
+        where = f"room {room} ({ROOMS[types[room]]}): [{', '.join(f'{wall:g}' for wall in box)}]"
+        if not all(abs(wall) < _MAX_COORDINATE for wall in box):  # False for NaN
+            faults.append(Fault("boxes", f"{where} has invalid coordinates"))
+            continue
+        x0, y0, x1, y1 = map(round, box)
+        if x0 >= x1 or y0 >= y1:
+            faults.append(Fault("boxes", f"{where} is empty or inverted; expected x0 < x1 and y0 < y1"))
+        elif min(x0, y0) < 0 or max(x1, y1) > GRID:
+            faults.append(Fault("boxes", f"{where} exceeds the {GRID} x {GRID} grid"))
     if faults:
         raise RejectedPlan(*faults)
     return Diagram.from_boxes(types, [tuple(box) for box in np.rint(walls).astype(int).tolist()], name)
 
 
-def diagram_of_edges(types: Sequence[int], edges: Any, name: str, options: ReadOptions) -> Diagram:
+def diagram_of_edges(types: Sequence[int], edges: Any, name: str, most: int) -> Diagram:
     """Return the diagram of rooms with known relations and unknown boxes.
 
     Args:
         types: Room type ids.
         edges: (i, j, relation id of room i to room j), i < j.
         name: Name of the plan.
-        options: Gives the largest number of rooms.
+        most: Largest number of rooms.
 
     Raises:
         RejectedPlan: With all faults.
     """
-    faults = list(_count_faults(len(types), options.most))
-    rows = _numbers(edges)
+    faults, rows = list(_count_faults(types, most)), _numbers(edges)
     if rows is None or (rows.size and (rows.ndim != 2 or rows.shape[1] != 3)):
         raise RejectedPlan(*faults, Fault("edges", "an edge is [i, j, relation id]"))
     seen: dict[tuple[int, int], int] = {}
     for i, j, relation in rows.reshape(-1, 3).tolist():
-        fault = edge_fault(i, j, len(types))
-        if relation not in range(NO_EDGE):
-            fault = f"invalid relation {relation:g}, expected 0..{len(RELATIONS) - 1}"
-        if fault is None and seen.setdefault((int(i), int(j)), int(relation)) != relation:
-            fault = f"rooms {i:g} and {j:g} have two relations"
-        faults += [Fault("edges", fault)] if fault else []
+        where = f"edge between rooms {i:g} and {j:g}"
+        if i not in range(len(types)) or j not in range(len(types)):
+            faults.append(Fault("edges", f"{where}, but rooms are numbered 0..{len(types) - 1}"))
+        elif i >= j:
+            faults.append(Fault("edges", f"{where}: the smaller room number comes first; relations are not reversed"))
+        elif relation not in range(NO_EDGE):
+            faults.append(Fault("edges", f"{where}: invalid relation {relation:g}, expected 0..{NO_EDGE - 1}"))
+        elif seen.setdefault((int(i), int(j)), int(relation)) != relation:
+            faults.append(Fault("edges", f"{where}: two relations"))
     if faults:
         raise RejectedPlan(*faults)
     return Diagram(tuple(types), tuple(sorted((i, j, relation) for (i, j), relation in seen.items())), name=name)
@@ -198,36 +214,11 @@ def name_bedrooms(types: Sequence[int], areas: Sequence[float], policy: Bedrooms
 
 def _numbers(values: Any) -> Float[np.ndarray, "*n"] | None:
     try:
-        array = np.asarray(values, np.float64)
+        return np.asarray(values, np.float64)
     except (ValueError, TypeError, OverflowError):
         return None
-    return array
 
 
-def _count_faults(rooms: int, most: int) -> Iterator[Fault]:
-    if not 2 <= rooms <= most:
-        yield Fault("rooms", f"{rooms} rooms, expected 2 to {most}")
-
-
-def box_faults(where: str, box: Sequence[float]) -> Iterator[Fault]:
-    """Yield what is wrong with the coordinates of a box."""
-    text = f"[{', '.join(f'{wall:g}' for wall in box)}]"
-    if not all(abs(wall) < _MAX_COORDINATE for wall in box):  # False for NaN
-        yield Fault("boxes", f"{where}: invalid coordinates {text}")
-        return
-    x0, y0, x1, y1 = (round(wall) for wall in box)
-    if x0 >= x1 or y0 >= y1:
-        yield Fault("boxes", f"{where}: {text} is empty or inverted; expected x0 < x1 and y0 < y1")
-    elif min(x0, y0) < 0 or max(x1, y1) > GRID:
-        yield Fault("boxes", f"{where}: {text} exceeds the {GRID} x {GRID} grid")
-
-
-def edge_fault(i: float, j: float, rooms: int) -> str | None:
-    """Return what is wrong with the rooms of an edge."""
-    if i not in range(rooms) or j not in range(rooms):
-        return f"edge between rooms {i:g} and {j:g}, but rooms are numbered 0..{rooms - 1}"
-    if i == j:
-        return f"room {i:g} is related to itself"
-    if i > j:
-        return f"edge {i:g}, {j:g} is reversed: the smaller room number comes first, and relations cannot be reversed"
-    return None
+def _count_faults(types: Sequence[int], most: int) -> Iterator[Fault]:
+    if not 2 <= len(types) <= most:
+        yield Fault("rooms", f"{len(types)} rooms, expected 2 to {most}")

@@ -14,14 +14,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
+from pydantic import BaseModel
 
 from ..plans import Diagram
 from ..relations import labels_of
 from ..vocabulary import ROOM_IDS
-from .entries import Entry, Fault, ReadOptions, RejectedPlan, diagram_of_boxes, entry_of, name_bedrooms, read_json
+from .entries import Entry, Fault, ReadOptions, RejectedPlan, diagram_of_boxes, entry_of, name_bedrooms, parse_json
 
 __all__ = ["DOOR", "FROM_HOUSEGAN", "FRONT_DOOR", "TO_HOUSEGAN", "read_housegan"]
 
@@ -55,59 +56,46 @@ def read_housegan(file: Path, options: ReadOptions) -> Iterator[Entry]:
     yield entry_of(file, "", _read, file, options)
 
 
+class _House(BaseModel):
+    room_type: list[int]
+    boxes: list[tuple[float, float, float, float]]
+    ed_rm: list[list[int]] | None = None
+
+
 def _read(file: Path, options: ReadOptions) -> Diagram:
-    plan, name = read_json(file), file.stem
-    if not isinstance(plan, dict):
-        raise RejectedPlan(Fault("text", 'expected {"room_type": [...], "boxes": [...], "ed_rm": [...]}'))
-    keys = ("room_type", "boxes", *(("ed_rm",) if options.adjacency == "door" else ()))
-    missing = [key for key in keys if not isinstance(plan.get(key), list)]
-    if missing:
-        raise RejectedPlan(Fault("text", f"missing list: {', '.join(missing)}"))
-    numbers = plan["room_type"]
-    rooms = [node for node, number in enumerate(numbers) if number not in (FRONT_DOOR, DOOR)]
-    known = [_name(number) for number in numbers]
+    plan, name = parse_json(_House, file.read_bytes()), file.stem
+    rooms = [node for node, number in enumerate(plan.room_type) if number not in (FRONT_DOOR, DOOR)]
+    known = ", ".join(f"{number} {name}" for number, name in FROM_HOUSEGAN.items())
     faults = [
-        Fault("types", f"room_type[{node}]: unknown type {numbers[node]!r}; known types: {_known_types()}")
+        Fault("types", f"room_type[{node}]: unknown type {plan.room_type[node]}; known types: {known}")
         for node in rooms
-        if known[node] is None
+        if plan.room_type[node] not in FROM_HOUSEGAN
     ]
-    if len(plan["boxes"]) != len(numbers):
-        faults.append(Fault("boxes", f"{len(numbers)} nodes, but {len(plan['boxes'])} boxes"))
+    if len(plan.boxes) != len(plan.room_type):
+        faults.append(Fault("boxes", f"{len(plan.room_type)} nodes, but {len(plan.boxes)} boxes"))
+    if options.adjacency == "door" and plan.ed_rm is None:
+        faults.append(Fault("edges", "missing list: ed_rm"))
     if faults:
         raise RejectedPlan(*faults)
-    types = [ROOM_IDS[known[node] or ""] for node in rooms]
-    diagram = diagram_of_boxes(types, [_exclusive(plan["boxes"][node]) for node in rooms], name, options)
-    assert diagram.boxes is not None
-    areas = [(x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in diagram.boxes]
+    types = [ROOM_IDS[FROM_HOUSEGAN[plan.room_type[node]]] for node in rooms]
+    boxes = np.array([plan.boxes[node] for node in rooms]).reshape(-1, 4) + np.array([0, 0, 1, 1])
+    diagram = diagram_of_boxes(types, boxes, name, options.most)
     edges = diagram.edges
-    if options.adjacency == "door":
-        edges = _door_edges(_joined_rooms(plan["ed_rm"], rooms, len(numbers)), diagram.boxes)
-    return Diagram(name_bedrooms(types, areas, options.bedrooms), edges, diagram.boxes, name)
+    if plan.ed_rm is not None and options.adjacency == "door":
+        pairs = sorted(_joined_rooms(plan.ed_rm, rooms, len(plan.room_type)))
+        walls = np.array(diagram.boxes)
+        edges = tuple((i, j, int(labels_of(walls[i], walls[j]))) for i, j in pairs)
+    types_named = name_bedrooms(types, (boxes[:, 2:] - boxes[:, :2]).prod(1).tolist(), options.bedrooms)
+    return Diagram(types_named, edges, diagram.boxes, name)
 
 
-def _name(number: Any) -> str | None:
-    return FROM_HOUSEGAN.get(int(number)) if type(number) in (int, float) and number % 1 == 0 else None
-
-
-def _known_types() -> str:
-    return ", ".join(f"{number} {name}" for number, name in FROM_HOUSEGAN.items())
-
-
-def _exclusive(box: Any) -> Any:
-    """Return a box with exclusive far walls; NaN for invalid boxes, which later checks report."""
-    if isinstance(box, list) and len(box) == 4 and all(isinstance(wall, int | float) for wall in box):
-        return [box[0], box[1], box[2] + 1, box[3] + 1]
-    return [float("nan")] * 4
-
-
-def _joined_rooms(walls: list[Any], rooms: Sequence[int], nodes: int) -> set[tuple[int, int]]:
+def _joined_rooms(walls: list[list[int]], rooms: Sequence[int], nodes: int) -> set[tuple[int, int]]:
     """Return the pairs of rooms with a door between them, listed as a wall of both or as a shared door node."""
     neighbours: dict[int, set[int]] = {}
     for index, ends in enumerate(walls):
-        if not (isinstance(ends, list) and ends and all(type(node) is int and 0 <= node < nodes for node in ends)):
-            raise RejectedPlan(
-                Fault("edges", f"ed_rm[{index}]: expected one or two nodes of 0..{nodes - 1}, got {ends!r}")
-            )
+        if not (ends and all(0 <= node < nodes for node in ends)):
+            message = f"ed_rm[{index}]: expected one or two nodes of 0..{nodes - 1}, got {ends}"
+            raise RejectedPlan(Fault("edges", message))
         for first, second in combinations(set(ends), 2):
             neighbours.setdefault(first, set()).add(second)
             neighbours.setdefault(second, set()).add(first)
@@ -120,13 +108,3 @@ def _joined_rooms(walls: list[Any], rooms: Sequence[int], nodes: int) -> set[tup
         else:
             pairs |= set(combinations(near, 2))
     return pairs
-
-
-def _door_edges(pairs: set[tuple[int, int]], boxes: Sequence[Any]) -> tuple[tuple[int, int, int], ...]:
-    """Return the relation of each pair."""
-    if not pairs:
-        return ()
-    ordered, walls = sorted(pairs), np.array(boxes)
-    first, second = np.array(ordered).T
-    labels = labels_of(walls[first], walls[second]).tolist()
-    return tuple((i, j, label) for (i, j), label in zip(ordered, labels, strict=True))

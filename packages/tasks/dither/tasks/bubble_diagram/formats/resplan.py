@@ -37,26 +37,13 @@ RESPLAN_ROOMS: Final = {
 }
 """Room type by key of a plan."""
 
-MSD_ROOMS: Final = (
-    "SecondRoom",
-    "LivingRoom",
-    "Kitchen",
-    "DiningRoom",
-    "Entrance",
-    "Storage",
-    "Storage",
-    "Bathroom",
-    "Balcony",
+MSD_ROOMS: Final = tuple(
+    "SecondRoom LivingRoom Kitchen DiningRoom Entrance Storage Storage Bathroom Balcony".split()  # noqa: SIM905
 )
 """Room type by id: bedroom, living room, kitchen, dining, corridor, stairs, storeroom, bathroom, balcony."""
 
 PIXELS_PER_METRE: Final = GRID / 18
 """The grid is 18 metres wide."""
-
-_PICKLES_DISABLED: Final = (
-    "pickles are not read by default, because loading one can execute code; "
-    "pickles = true reads the data in it without executing anything"
-)
 
 
 def read_resplan(file: Path, options: ReadOptions) -> Iterator[Entry]:
@@ -80,7 +67,8 @@ def read_msd(file: Path, options: ReadOptions) -> Iterator[Entry]:
 
 def _load(file: Path, options: ReadOptions) -> Any:
     if not options.pickles:
-        raise RejectedPlan(Fault("file", _PICKLES_DISABLED))
+        message = "pickles can execute code when loaded; pickles = true reads their data without executing anything"
+        raise RejectedPlan(Fault("file", message))
     try:
         return load_restricted(file.read_bytes())
     except OSError as error:
@@ -139,7 +127,7 @@ def _bounds(outline: Float[np.ndarray, "n 2"]) -> list[float]:
 
 def _diagram(types: Sequence[int], boxes: Float[np.ndarray, "R 4"], name: str, options: ReadOptions) -> Diagram:
     areas = (boxes[:, 2:] - boxes[:, :2]).prod(1).tolist()
-    return diagram_of_boxes(name_bedrooms(types, areas, options.bedrooms), boxes, name, options)
+    return diagram_of_boxes(name_bedrooms(types, areas, options.bedrooms), boxes, name, options.most)
 
 
 def on_grid(boxes: Sequence[Sequence[float]], scale: float, *, flip: bool = False) -> Float[np.ndarray, "R 4"]:
@@ -231,21 +219,16 @@ def outlines_of(shape: Any) -> list[Float[np.ndarray, "n 2"]]:
     except ImportError:
         hint = 'run: pip install "dither-tasks[resplan]"'
         raise Refused(Problem("ResPlan requires shapely", help=hint, code="missing-dependency")) from None
+    # The well-known binary is an argument in shapely 2, and the state in shapely 1.
+    candidates = (shape.state, *shape.args) if isinstance(shape, Stub) else ()
+    content = next((part for part in candidates if isinstance(part, bytes | bytearray)), None)
+    if content is None:
+        raise ValueError("not a shapely geometry")
     try:
-        geometry = shapely.from_wkb(_wkb_of(shape))
+        parts = [shapely.from_wkb(bytes(content))]
     except shapely.errors.ShapelyError as error:
         raise ValueError(f"invalid shapely geometry: {error}") from None
-    parts = [geometry]
     for part in parts:  # grows: collections may be nested
         parts += getattr(part, "geoms", ())
     polygons = (part for part in parts if part.geom_type == "Polygon" and not part.is_empty)
     return [np.asarray(polygon.exterior.coords)[:, :2] for polygon in polygons]
-
-
-def _wkb_of(shape: Any) -> bytes:
-    """The well-known binary of a pickled geometry: an argument in shapely 2, the state in shapely 1."""
-    if isinstance(shape, Stub):
-        for part in (shape.state, *shape.args):
-            if isinstance(part, bytes | bytearray):
-                return bytes(part)
-    raise ValueError("not a shapely geometry")

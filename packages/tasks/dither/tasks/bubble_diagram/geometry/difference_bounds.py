@@ -14,7 +14,10 @@ from jaxtyping import Bool, Int
 
 from .wall_constraints import END, MIDDLE, START, Canvas
 
-__all__ = ["close", "close_all", "impose", "initial_bounds"]
+__all__ = ["ROUNDS", "close", "impose", "initial_bounds"]
+
+ROUNDS = 4
+"""Rounds of `close` after which hardly anything changes."""
 
 
 @lru_cache(maxsize=64)
@@ -30,7 +33,7 @@ def initial_bounds(rooms: int, canvas: Canvas) -> Int[np.ndarray, "2 M M"]:
     most[:, first + START, first + END] = -2 * canvas.smallest
     most[:, -1, :-1] = 0
     most[:, np.arange(marks), np.arange(marks)] = 0
-    close(most)
+    close(most[None], ROUNDS)
     most.flags.writeable = False
     return most
 
@@ -46,34 +49,15 @@ def impose(most: Int[np.ndarray, "2 M M"], bounds: Int[np.ndarray, "n 4"]) -> bo
     return True
 
 
-def close(most: Int[np.ndarray, "2 M M"], rounds: int = 3) -> bool:
-    """Compute shortest paths in place, and tighten middles; return False on a contradiction."""
-    for _ in range(rounds):
-        for mark in range(most.shape[1]):
-            np.minimum(most, most[:, :, mark, None] + most[:, None, mark], out=most)
-        if not _consistent(most):
-            return False
-        before = most.sum()
-        _tighten_middles(most)
-        if most.sum() == before:
-            break
-    return _consistent(most)
-
-
-def close_all(most: Int[np.ndarray, "N 2 M M"]) -> Bool[np.ndarray, " N"]:
-    """Batched `close` with two rounds; False where there is a contradiction."""
-    for last in (False, True):
+def close(most: Int[np.ndarray, "N 2 M M"], rounds: int) -> Bool[np.ndarray, " N"]:
+    """Compute shortest paths in place, tightening middles between rounds; False where there is a contradiction."""
+    for number in range(rounds):
+        if number:
+            _tighten_middles(most)
         for mark in range(most.shape[-1]):
             np.minimum(most, most[..., mark, None] + most[..., mark, None, :], out=most)
-        if not last:
-            _tighten_middles(most)
     least: Int[np.ndarray, " N"] = np.diagonal(most, axis1=-2, axis2=-1).min((-1, -2))
     return least >= 0
-
-
-def _consistent(most: Int[np.ndarray, "2 M M"]) -> bool:
-    """Whether there is no negative cycle."""
-    return bool((np.diagonal(most, axis1=1, axis2=2) >= 0).all())
 
 
 def _tighten_middles(most: Int[np.ndarray, "*n M M"]) -> None:

@@ -1,36 +1,57 @@
 """Room boxes for pictures and export: a realisation of the diagram wherever one is known.
 
 Boxes from the realisability search are as small as allowed. `spread_boxes` keeps their relations and moves the walls
-towards the preferred size of each room type. A diagram without known realisation gets the boxes of `layout`, which
-satisfy as many relations as possible.
+towards the preferred size of each room type. A diagram without known realisation gets the boxes of `place_rooms`, which
+satisfy as many relations as possible. Every relation is a few linear inequalities on the walls of two rooms.
 
 Letters: R rooms, B bounds, E pairs of rooms.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from jaxtyping import Float, Int
+from scipy.optimize import linprog
+from scipy.sparse import csr_array, eye_array, hstack, vstack
 
 from ..plans import Diagram, encode
-from ..relations import edges_of
-from ..vocabulary import RELATIONS, SHORT, pairs
-from .layout import choose_separations, place_rooms, preferred_sides, soft_constraints
-from .realisability import realise, realises
+from ..relations import NEAR, edges_of
+from ..vocabulary import INSIDE, LIVING, NO_EDGE, RELATIONS, ROOMS, SHORT, SURROUNDING, pair_index, pairs
+from .realisability import realise, realises, wall_rows
 from .wall_constraints import Canvas, WallConstraints, mark_values, wall_constraints_of
 
-__all__ = ["Placement", "place_diagram", "room_names", "spread_boxes"]
+__all__ = ["Placement", "place_diagram", "place_rooms", "preferred_sides", "room_names", "spread_boxes"]
 
 _CANVAS: Final = Canvas()
-_ROUNDS: Final = 3
+_LAYOUT_ROUNDS, _SPREAD_ROUNDS = 6, 3
 _MARGINS: Final = (2.0, 1.0, 0.0)
 """Margins in half pixels that protect bounds from rounding, tried in this order."""
 
 _SLIMMEST: Final = 1.6
 """Largest factor by which the preferred sides of a room are stretched."""
+
+
+_SIDES: Final = dict(zip(ROOMS, (84, 60, 44, 36, 46, 50, 46, 54, 50, 38, 34, 34, 32), strict=True))
+"""Preferred side by room type, in pixels."""
+
+_SMALLEST, _GAP, _ROUNDING_PIXELS = 18, 4, 1
+_MUST, _SHOULD, _TOUCH, _SIZE, _COMPACT = 1.0, 0.5, 0.15, 0.02, 0.005
+"""Penalties per pixel: relations, gaps between neighbours, contact of neighbours, sizes, total extent."""
+_TIGHT, _CRAMPED = 0.7, 0.1
+"""Share of the preferred side below which a further penalty per pixel applies, and that penalty."""
+
+_DIRECTION: Final = {0: (-1, -1), 1: (-1, 1), 2: (-1, 0), 3: (0, -1), 6: (0, 1), 7: (1, 0), 8: (1, -1), 9: (1, 1)}
+"""Direction of the first room's centre from the second box along x and y, by relation."""
+
+_SIDE_OF: Final = ((-1, 0), (0, -1), (1, 0), (0, 1))
+"""Directions of the sides of a room, in the order of its walls: left, above, right, below."""
+
+_Separations = dict[tuple[str, int, int], int]
+"""Wall of room u that separates it from room v ("apart"), or that must not protrude beyond v's ("within")."""
 
 
 @dataclass(frozen=True)
@@ -105,11 +126,35 @@ def place_diagram(
     rooms = len(diagram.types)
     target = encode(diagram, rooms)[rooms:]
     boxes = place_rooms(diagram)
-    if realises(boxes, wall_constraints_of(target, rooms), _CANVAS):
+    if realises(boxes, target):
         realisation = boxes
     elif realisation is None and search:
         realisation = realise(target, rooms).boxes
     return Placement.of(diagram, boxes if realisation is None else spread_boxes(diagram, realisation))
+
+
+def place_rooms(diagram: Diagram) -> Int[np.ndarray, "R 4"]:
+    """Return boxes in pixels that satisfy as many relations as the heuristic finds; the smallest x and y are 0.
+
+    "Separated along x or along y" is not linear: a linear program with soft constraints is solved, each pair is
+    assigned the side on which it is closest to being separated, and the program is solved again.
+    """
+    rooms = len(diagram.types)
+    target = encode(diagram, rooms)[rooms:]
+    separations: _Separations = {}
+    best, fewest = np.zeros((rooms, 4), np.int64), len(target) + 1
+    for _ in range(_LAYOUT_ROUNDS):
+        walls = _soft_program(diagram.types, target, separations, preferred_sides(diagram.types)).solve()
+        assert walls is not None, "soft constraints are always feasible"
+        boxes = np.round(walls - np.tile(walls[:, :2].min(0), 2)).astype(np.int64)
+        boxes[:, 2:] = np.maximum(boxes[:, 2:], boxes[:, :2] + 1)
+        broken = int((edges_of(boxes) != target).sum())
+        if broken < fewest:
+            best, fewest = boxes, broken
+        previous, separations = separations, _choose_separations(walls, target, separations)
+        if separations == previous:
+            break
+    return best
 
 
 def spread_boxes(diagram: Diagram, realisation: Int[np.ndarray, "R 4"]) -> Int[np.ndarray, "R 4"]:
@@ -123,37 +168,24 @@ def spread_boxes(diagram: Diagram, realisation: Int[np.ndarray, "R 4"]) -> Int[n
     """
     rooms = len(diagram.types)
     target = encode(diagram, rooms)[rooms:]
-    constraints = wall_constraints_of(target, rooms)
-    if not realises(realisation, constraints, _CANVAS):
+    if not realises(realisation, target):
         raise ValueError(f"boxes do not realise the diagram: {realisation.tolist()}")
-    boxes, sides = realisation.astype(np.int64), preferred_sides(diagram.types)
-    for _ in range(_ROUNDS):
-        spread = _solve(diagram, target, constraints, boxes, sides)
-        if spread is None or (spread == boxes).all():
+    constraints, preferred = wall_constraints_of(target, rooms), preferred_sides(diagram.types)
+    boxes, sides = realisation.astype(np.int64), preferred
+    for _ in range(_SPREAD_ROUNDS):
+        program = _soft_program(diagram.types, target, _choose_separations(boxes, target, {}), sides)
+        hard, spread = _active_bounds(constraints, boxes), boxes
+        for margin in _MARGINS:
+            walls = program.solve(hard, margin)
+            if walls is not None and realises(rounded := np.round(walls).astype(np.int64), target):
+                spread = rounded
+                break
+        if (spread == boxes).all():
             break
-        boxes, sides = spread, _adapted(spread, preferred_sides(diagram.types))
+        # Rooms that must be slim still get their area.
+        boxes, slim = spread, preferred.prod(1, keepdims=True) / (spread[:, 2:] - spread[:, :2])[:, ::-1]
+        sides = np.clip(slim, preferred / _SLIMMEST, preferred * _SLIMMEST)
     return boxes
-
-
-def _solve(
-    diagram: Diagram,
-    target: Int[np.ndarray, " E"],
-    constraints: WallConstraints,
-    boxes: Int[np.ndarray, "R 4"],
-    sides: Float[np.ndarray, "R 2"],
-) -> Int[np.ndarray, "R 4"] | None:
-    """Return better boxes that realise the diagram, or None if rounding breaks all of them."""
-    separations = choose_separations(boxes, target, {})
-    for margin in _MARGINS:
-        program = soft_constraints(diagram.types, target, separations, sides, _CANVAS.side)
-        program.add_hard(_active_bounds(constraints, boxes), margin)
-        walls = program.solve()
-        if walls is None:
-            continue
-        rounded = np.round(walls).astype(np.int64)
-        if realises(rounded, constraints, _CANVAS):
-            return rounded
-    return None
 
 
 def _active_bounds(constraints: WallConstraints, boxes: Int[np.ndarray, "R 4"]) -> Int[np.ndarray, "B 4"]:
@@ -169,9 +201,123 @@ def _active_bounds(constraints: WallConstraints, boxes: Int[np.ndarray, "R 4"]) 
     return np.concatenate([constraints.fixed, chosen[chosen.any(-1)]])
 
 
-def _adapted(boxes: Int[np.ndarray, "R 4"], preferred: Float[np.ndarray, "R 2"]) -> Float[np.ndarray, "R 2"]:
-    """Return the preferred sides, stretched so that rooms which must be slim still get their area."""
-    sides = (boxes[:, 2:] - boxes[:, :2]).astype(float)
-    other = preferred.prod(1, keepdims=True) / sides[:, ::-1]
-    adapted: Float[np.ndarray, "R 2"] = np.clip(other, preferred / _SLIMMEST, preferred * _SLIMMEST)
-    return adapted
+def preferred_sides(types: Sequence[int]) -> Float[np.ndarray, "R 2"]:
+    """Return the preferred width and height of rooms in pixels."""
+    return np.array([[_SIDES[ROOMS[kind]]] * 2 for kind in types], float)
+
+
+def _soft_program(
+    types: Sequence[int], target: Int[np.ndarray, " E"], separations: _Separations, sides: Float[np.ndarray, "R 2"]
+) -> _WallProgram:
+    """Return a linear program with soft constraints: relations, separations, and preferred width and height."""
+    program = _WallProgram(len(types))
+    for room, kind in enumerate(types):
+        size = _SIZE * (2 if kind == LIVING else 1)
+        for axis, side in enumerate(sides[room].tolist()):
+            low, high = 4 * room + axis, 4 * room + axis + 2
+            program.add_order(low, high, _SMALLEST, 10 * _MUST)
+            program.add_order(low, high, side, size)
+            program.add_order(low, high, _TIGHT * side, _CRAMPED)
+            program.add_order(high, low, -side, size)
+            program.add_soft({high: 1.0}, 0.0, _COMPACT)
+    for (u, v), relation in zip(pairs(len(types)), target.tolist(), strict=True):
+        for axis in (0, 1):
+            if relation != NO_EDGE:
+                _relate(program, 4 * u + axis, 4 * v + axis, relation, axis)
+    for (what, u, v), side in separations.items():
+        axis, low = side % 2, side < 2
+        if what == "within":
+            inner, outer = 4 * u + side, 4 * v + side
+            program.add_order(*((outer, inner) if low else (inner, outer)), 0.0, _MUST)
+        else:
+            near = target[pair_index(u, v, len(types))] != NO_EDGE
+            gap, penalty = (_GAP, _SHOULD) if near else (NEAR + 1 + _ROUNDING_PIXELS, _MUST)
+            first, second = (u, v) if low else (v, u)
+            program.add_order(4 * first + axis + 2, 4 * second + axis, gap, penalty)
+    return program
+
+
+def _relate(program: _WallProgram, u: int, v: int, relation: int, axis: int) -> None:
+    """Add a relation along one axis; `u` and `v` are the first walls of the two rooms."""
+    for low, high in ((u, v + 2), (v, u + 2)):
+        program.add_order(low, high, _ROUNDING_PIXELS - NEAR, _MUST)
+        program.add_order(low, high, -_GAP, _TOUCH)
+    if relation == SURROUNDING:
+        program.add_order(u, v, 1 + _ROUNDING_PIXELS, _MUST)
+        program.add_order(v + 2, u + 2, 1 + _ROUNDING_PIXELS, _MUST)
+        return
+    direction = 0 if relation == INSIDE else _DIRECTION[relation][axis]
+    centre, negated = {u: 0.5, u + 2: 0.5}, {u: -0.5, u + 2: -0.5}
+    if direction < 0:
+        program.add_soft({**centre, v: -1.0}, -_ROUNDING_PIXELS, _MUST)
+    elif direction > 0:
+        program.add_soft({**negated, v + 2: 1.0}, -_ROUNDING_PIXELS, _MUST)
+    else:
+        program.add_soft({**negated, v: 1.0}, -_ROUNDING_PIXELS, _MUST)
+        program.add_soft({**centre, v + 2: -1.0}, -_ROUNDING_PIXELS, _MUST)
+    if relation == INSIDE:
+        program.add_order(v, u, 0.0, _SIZE)
+        program.add_order(u + 2, v + 2, 0.0, _SIZE)
+
+
+def _choose_separations(
+    walls: Float[np.ndarray, "R 4"] | Int[np.ndarray, "R 4"], target: Int[np.ndarray, " E"], separations: _Separations
+) -> _Separations:
+    """Assign the nearest side to pairs without one, and the next nearest to pairs not separated on theirs."""
+    separations = dict(separations)
+    for (u, v), relation in zip(pairs(len(walls)), target.tolist(), strict=True):
+        beyond = (walls[v] - walls[u]) * [1, 1, -1, -1]
+        if relation != SURROUNDING and beyond.min() > 0:
+            separations["within", u, v] = int(np.argmin(beyond))
+        if relation in (INSIDE, SURROUNDING):
+            continue
+        gaps = np.concatenate([walls[v, :2] - walls[u, 2:], walls[u, :2] - walls[v, 2:]])
+        key = ("apart", u, v)
+        if relation == NO_EDGE:
+            if key in separations and gaps[separations[key]] < NEAR + 1:
+                gaps[separations.pop(key)] = -np.inf
+        else:  # neighbours are separated on a side that their relation names
+            named = [any(a == b != 0 for a, b in zip(side, _DIRECTION[relation], strict=True)) for side in _SIDE_OF]
+            gaps = np.where(named, gaps, -np.inf)
+        separations.setdefault(key, int(np.argmax(gaps)))
+    return separations
+
+
+class _WallProgram:
+    """Linear program on the walls of rooms with soft constraints, and hard ones if it is solved with bounds."""
+
+    def __init__(self, rooms: int) -> None:
+        self.rooms = rooms
+        self.rows: list[tuple[dict[int, float], float, float]] = []
+
+    def add_soft(self, total: dict[int, float], most: float, penalty: float) -> None:
+        """Require a linear combination of walls to be at most `most`, with a penalty per pixel of violation."""
+        self.rows.append((total, most, penalty))
+
+    def add_order(self, first: int, second: int, gap: float, penalty: float) -> None:
+        """Require one wall to be at least `gap` before another."""
+        self.add_soft({first: 1.0, second: -1.0}, -gap, penalty)
+
+    def solve(self, hard: Int[np.ndarray, "B 4"] | None = None, margin: float = 0.0) -> Float[np.ndarray, "R 4"] | None:
+        """Return the walls with the smallest total penalty; None if the hard constraints are infeasible.
+
+        Args:
+            hard: Bounds on marks (see `wall_constraints.Bound`); with these, rooms are on the canvas.
+            margin: Margin of hard constraints in half pixels.
+        """
+        soft, walls = len(self.rows), 4 * self.rooms
+        entries = [(row, *term) for row, (total, _, _) in enumerate(self.rows) for term in total.items()]
+        row, column, factor = zip(*entries, strict=True)
+        matrix = hstack([csr_array((factor, (row, column)), shape=(soft, walls)), -eye_array(soft)])
+        most = np.array([most for _, most, _ in self.rows])
+        if hard is not None:
+            rows, limits = wall_rows(hard, self.rooms, _CANVAS)
+            matrix = vstack([matrix, hstack([rows[:, :walls], csr_array((len(limits), soft))])])
+            most = np.concatenate([most, limits - margin])
+        objective = np.concatenate([np.zeros(walls), [penalty for _, _, penalty in self.rows]])
+        upper = np.full(walls + soft, np.inf)
+        if hard is not None:
+            upper[:walls] = _CANVAS.side
+        variables: Any = np.stack([np.zeros(walls + soft), upper], 1)
+        result = linprog(objective, matrix.tocsr(), most, bounds=variables, method="highs-ds")
+        return None if result.x is None else result.x[:walls].reshape(-1, 4)

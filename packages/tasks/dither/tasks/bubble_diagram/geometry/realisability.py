@@ -23,7 +23,7 @@ from ..relations import edges_of
 from . import difference_bounds
 from .wall_constraints import END, START, Canvas, WallConstraints, mark_values, wall_constraints_of
 
-__all__ = ["LIMIT", "Realisation", "UndecidedError", "Verdict", "realise", "realises", "solve_walls"]
+__all__ = ["LIMIT", "Realisation", "Verdict", "realise", "realises", "wall_rows"]
 
 LIMIT: Final = 400
 """Linear programs after which a diagram counts as unknown."""
@@ -41,12 +41,10 @@ class Realisation:
     Attributes:
         verdict: "realisable", "impossible" (proved), or "unknown" (gave up).
         boxes: Boxes in pixels that realise the diagram; None unless realisable.
-        programs: Number of linear programs solved.
     """
 
     verdict: Verdict
     boxes: Int[np.ndarray, "R 4"] | None
-    programs: int
 
 
 def realise(
@@ -70,9 +68,9 @@ def realise(
     search = _Search(wall_constraints_of(edges, rooms, apart=apart), canvas, limit)
     try:
         boxes = search.run()
-    except UndecidedError:
-        return Realisation("unknown", None, search.programs)
-    return Realisation("impossible" if boxes is None else "realisable", boxes, search.programs)
+    except _UndecidedError:
+        return Realisation("unknown", None)
+    return Realisation("impossible" if boxes is None else "realisable", boxes)
 
 
 @dataclass
@@ -144,7 +142,7 @@ class _Search:
         most = difference_bounds.initial_bounds(constraints.rooms, self.canvas).copy()
         axis, first, second, bound = constraints.fixed.T
         np.minimum.at(most, (axis, first, second), bound)
-        if not difference_bounds.close(most):
+        if not difference_bounds.close(most[None], difference_bounds.ROUNDS).all():
             return None
         available = constraints.available
         return _Node(most, constraints.fixed, available.copy(), np.zeros(len(available), bool))
@@ -174,9 +172,9 @@ class _Search:
     def boxes(self, node: _Node, *, whole: bool = False) -> Int[np.ndarray, "R 4"] | None:
         """Return boxes that satisfy the bounds of a node up to rounding; None if there are none."""
         if self.programs >= self.limit:
-            raise UndecidedError(f"undecided after {self.limit} linear programs")
+            raise _UndecidedError(f"undecided after {self.limit} linear programs")
         self.programs += 1
-        walls = solve_walls(node.bounds, self.constraints.rooms, self.canvas, whole=whole)
+        walls = _solve_walls(node.bounds, self.constraints.rooms, self.canvas, whole=whole)
         return None if walls is None else np.round(walls).astype(np.int64)
 
     def excess(self, boxes: Int[np.ndarray, "R 4"]) -> Int[np.ndarray, "C A"]:
@@ -194,7 +192,7 @@ class _Search:
 
     def proved(self, boxes: Int[np.ndarray, "R 4"]) -> bool:
         """Whether boxes realise the diagram."""
-        return realises(boxes, self.constraints, self.canvas)
+        return realises(boxes, self.constraints.edges, self.constraints.constrained, self.canvas)
 
     def branch(self, node: _Node, boxes: Int[np.ndarray, "R 4"]) -> list[_Node]:
         """Return one child per alternative of the violated choice with fewest alternatives; the nearest comes last."""
@@ -221,79 +219,68 @@ _ROUNDING = 2.0
 """Largest change of a difference of two marks by rounding, in half pixels."""
 
 
-class UndecidedError(Exception):
+class _UndecidedError(Exception):
     """The solver, or the search, gave up."""
 
 
-def realises(boxes: Int[np.ndarray, "R 4"], constraints: WallConstraints, canvas: Canvas) -> bool:
-    """Whether the relations of boxes under the rule are those of the diagram."""
+def realises(
+    boxes: Int[np.ndarray, "R 4"],
+    edges: Int[np.ndarray, " E"],
+    constrained: bool | Bool[np.ndarray, " E"] = True,
+    canvas: Canvas = _CANVAS,
+) -> bool:
+    """Whether the constrained relations of boxes under the rule are those of the diagram."""
     sides = boxes[:, 2:] - boxes[:, :2]
     fits = boxes.min() >= 0 and boxes.max() <= canvas.side and sides.min() >= canvas.smallest
-    pairs = constraints.constrained
-    return bool(fits and (edges_of(boxes)[pairs] == constraints.edges[pairs]).all())
+    return bool(fits and ((edges_of(boxes) == edges) | ~np.asarray(constrained)).all())
 
 
-def solve_walls(
-    bounds: Int[np.ndarray, "F 4"], rooms: int, canvas: Canvas, *, whole: bool = False
+def _solve_walls(
+    bounds: Int[np.ndarray, "F 4"], rooms: int, canvas: Canvas, *, whole: bool
 ) -> Float[np.ndarray, "R 4"] | None:
-    """Return walls in pixels that satisfy the bounds, or None if there are none.
+    """Return walls in pixels that satisfy the bounds, or None if there are none; integers if `whole`, which is slower.
 
     Maximises a margin that protects the bounds from rounding, and minimises room sizes.
-
-    Args:
-        bounds: See `wall_constraints.Bound`.
-        rooms: Number of rooms.
-        canvas: Size limits.
-        whole: Require integers; slower.
-
-    Raises:
-        UndecidedError: The solver gave up.
     """
-    matrix, most = _program(bounds, rooms, canvas.smallest)
+    matrix, most = wall_rows(bounds, rooms, canvas)
+    objective, integrality, limits = _variables(rooms, canvas.side)
     result = milp(
-        _objective(rooms),
-        integrality=_integrality(rooms) if whole else None,
-        bounds=_variable_bounds(rooms, canvas.side),
+        objective,
+        integrality=integrality if whole else None,
+        bounds=limits,
         constraints=LinearConstraint(matrix, -np.inf, most),
         options={"presolve": whole},  # presolve costs more than it saves on programs this small
     )
     if result.status == 2:
         return None
     if result.x is None:
-        raise UndecidedError(result.message)
+        raise _UndecidedError(result.message)
     walls: Float[np.ndarray, "R 4"] = result.x[:-1].reshape(rooms, 4)
     return walls
 
 
 @lru_cache(maxsize=64)
-def _objective(rooms: int) -> Float[np.ndarray, " V"]:
-    return np.array([-1.0, -1.0, 1.0, 1.0] * rooms + [-_MARGIN_WEIGHT * rooms])
+def _variables(rooms: int, side: int) -> tuple[Float[np.ndarray, " V"], Int[np.ndarray, " V"], Bounds]:
+    """Objective, integrality and limits of the walls and of the margin."""
+    objective = np.array([-1.0, -1.0, 1.0, 1.0] * rooms + [-_MARGIN_WEIGHT * rooms])
+    limits = Bounds(np.zeros(4 * rooms + 1), np.array([float(side)] * 4 * rooms + [1.0]))
+    return objective, np.array([1] * 4 * rooms + [0]), limits
 
 
-@lru_cache(maxsize=64)
-def _integrality(rooms: int) -> Int[np.ndarray, " V"]:
-    return np.array([1] * 4 * rooms + [0])
+def wall_rows(bounds: Int[np.ndarray, "F 4"], rooms: int, canvas: Canvas) -> tuple[Any, Float[np.ndarray, " F"]]:
+    """Return bounds, and the smallest sides, as rows of a linear program on walls: matrix and right-hand side.
 
-
-@lru_cache(maxsize=64)
-def _variable_bounds(rooms: int, side: int) -> Bounds:
-    return Bounds(np.zeros(4 * rooms + 1), np.array([float(side)] * 4 * rooms + [1.0]))
-
-
-def _program(bounds: Int[np.ndarray, "F 4"], rooms: int, smallest: int) -> tuple[Any, Float[np.ndarray, " F"]]:
-    """Return matrix and right-hand side. The last variable is the share of rounding error that all rows tolerate."""
-    first = 3 * np.arange(rooms)
-    sides = [np.stack([first * 0 + axis, first + START, first + END, first * 0 - 2 * smallest], 1) for axis in (0, 1)]
+    The last variable is the share of the rounding error that all rows tolerate.
+    """
+    first, zero = 3 * np.arange(rooms), np.zeros(rooms, np.int64)
+    sides = [np.stack([zero + axis, first + START, first + END, zero - 2 * canvas.smallest], 1) for axis in (0, 1)]
     axis, p, q, most = np.concatenate([bounds, *sides]).T
-    (low_p, high_p, start_p, end_p), (low_q, high_q, start_q, end_q) = _wall_terms(axis, p), _wall_terms(axis, q)
-    rows = np.tile(np.arange(len(axis)), 5)
-    columns = np.concatenate([low_p, high_p, low_q, high_q, np.full(len(axis), 4 * rooms)])
-    values = np.concatenate([start_p, end_p, -start_q, -end_q, np.full(len(axis), _ROUNDING)])
-    matrix = csc_array((values, (rows, columns)), shape=(len(axis), 4 * rooms + 1))
-    return matrix, most.astype(float)
-
-
-def _wall_terms(axis: Int[np.ndarray, " F"], mark: Int[np.ndarray, " F"]) -> tuple[Any, Any, Any, Any]:
-    """Return the two walls of the room of a mark, and their coefficients in half pixels."""
-    room, part = np.divmod(mark, 3)
-    return 4 * room + axis, 4 * room + axis + 2, (2 - part).astype(float), part.astype(float)
+    columns, values = [], []
+    for mark, sign in ((p, 1), (q, -1)):  # a mark is a mean of the two walls of its room, in half pixels
+        room, part = np.divmod(mark, 3)
+        columns += [4 * room + axis, 4 * room + axis + 2]
+        values += [sign * (2 - part), sign * part]
+    columns.append(np.full(len(axis), 4 * rooms))
+    values.append(np.full(len(axis), _ROUNDING))
+    entries = np.concatenate(values).astype(float), (np.tile(np.arange(len(axis)), 5), np.concatenate(columns))
+    return csc_array(entries, shape=(len(axis), 4 * rooms + 1)), most.astype(float)

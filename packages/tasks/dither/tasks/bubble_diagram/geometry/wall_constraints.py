@@ -14,23 +14,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int
 
 from ..relations import GRID, NEAR, RULE
-from ..vocabulary import INSIDE, NO_EDGE, SURROUNDING
+from ..vocabulary import INSIDE, NO_EDGE, SURROUNDING, pairs
 
 __all__ = [
     "END",
     "MIDDLE",
+    "OPEN",
     "START",
     "Bound",
     "Canvas",
+    "Table",
     "WallConstraints",
+    "constraint_table",
     "mark_values",
-    "relation_constraints",
     "wall_constraints_of",
 ]
 
@@ -45,7 +47,11 @@ Bound = tuple[int, int, int, int]
 Choice = Sequence[Sequence[Bound]]
 """Alternatives; all bounds of at least one of them hold."""
 
-_ALTERNATIVES, _BOUNDS = 4, 4
+OPEN: Final = NO_EDGE + 1
+"""Relation of an undecided pair, which has no constraints."""
+
+_FIXED, _CHOICES, _ALTERNATIVES, _BOUNDS = 8, 2, 4, 4
+"""Largest number of fixed bounds and choices of a relation, of alternatives of a choice, and of their bounds."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,38 @@ class WallConstraints:
     available: Bool[np.ndarray, "C A"]
 
 
+class Table(NamedTuple):
+    """Constraints of each relation of each pair of rooms, none for `OPEN`; padded with trivial bounds.
+
+    Attributes:
+        fixed: Bounds that hold.
+        choices: Bounds of each alternative of each choice.
+        available: True for alternatives; each choice has at least one, which may be trivial.
+    """
+
+    fixed: Int[np.ndarray, "E 12 F 4"]
+    choices: Int[np.ndarray, "E 12 C A B 4"]
+    available: Bool[np.ndarray, "E 12 C A"]
+
+
+@lru_cache(maxsize=64)
+def constraint_table(rooms: int) -> Table:
+    """Return the constraints of all relations of rooms i < j."""
+    pairwise = [[_constraints_of(i, j, relation) for relation in range(NO_EDGE + 1)] for i, j in pairs(rooms)]
+    fixed = np.zeros((len(pairwise), OPEN + 1, _FIXED, 4), np.int16)
+    choices = np.zeros((len(pairwise), OPEN + 1, _CHOICES, _ALTERNATIVES, _BOUNDS, 4), np.int16)
+    available = np.zeros(choices.shape[:4], bool)
+    available[..., 0] = True
+    for pair, row in enumerate(pairwise):
+        for relation, (bounds, pair_choices) in enumerate(row):
+            fixed[pair, relation, : len(bounds)] = np.array(bounds).reshape(-1, 4)
+            for number, choice in enumerate(pair_choices):
+                available[pair, relation, number, : len(choice)] = True
+                for index, alternative in enumerate(choice):
+                    choices[pair, relation, number, index, : len(alternative)] = alternative
+    return Table(fixed, choices, available)
+
+
 def wall_constraints_of(
     edges: Int[np.ndarray, " E"], rooms: int, *, apart: bool | Bool[np.ndarray, " E"] = True
 ) -> WallConstraints:
@@ -92,23 +130,13 @@ def wall_constraints_of(
         rooms: Number of rooms.
         apart: Whether unrelated rooms must be separated, for all pairs or by pair.
     """
-    fixed: list[Bound] = []
-    choices: list[Choice] = []
-    pairs = ((i, j) for i in range(rooms) for j in range(i + 1, rooms))
-    edges = np.asarray(edges)
     constrained = np.broadcast_to(apart, edges.shape) | (edges != NO_EDGE)
-    for (i, j), relation, counted in zip(pairs, edges.tolist(), constrained.tolist(), strict=True):
-        if counted:
-            bounds, pair_choices = relation_constraints(i, j, relation)
-            fixed += bounds
-            choices += pair_choices
-    table = np.zeros((len(choices), _ALTERNATIVES, _BOUNDS, 4), np.int64)
-    available = np.zeros((len(choices), _ALTERNATIVES), bool)
-    for number, choice in enumerate(choices):
-        available[number, : len(choice)] = True
-        for index, alternative in enumerate(choice):
-            table[number, index, : len(alternative)] = alternative
-    return WallConstraints(rooms, edges, constrained, np.array(fixed, np.int64).reshape(-1, 4), table, available)
+    selected = np.arange(len(edges)), np.where(constrained, edges, OPEN)
+    fixed, choices, available = (part[selected] for part in constraint_table(rooms))
+    choices, fixed = choices.reshape(-1, *choices.shape[2:]).astype(np.int64), fixed.reshape(-1, 4).astype(np.int64)
+    real = choices.any((1, 2, 3))
+    available = available.reshape(-1, _ALTERNATIVES)
+    return WallConstraints(rooms, edges, constrained, fixed[fixed.any(1)], choices[real], available[real])
 
 
 def mark_values(walls: Int[np.ndarray, "R 4"]) -> Int[np.ndarray, "2 M"]:
@@ -118,34 +146,21 @@ def mark_values(walls: Int[np.ndarray, "R 4"]) -> Int[np.ndarray, "2 M"]:
     return np.concatenate([marks, np.zeros((2, 1), marks.dtype)], 1)
 
 
-def relation_constraints(i: int, j: int, relation: int) -> tuple[list[Bound], list[Choice]]:
-    """Return the fixed bounds and the choices of the relation of room i to room j, or `NO_EDGE`. Read-only."""
-    return ([], [_apart(i, j)]) if relation == NO_EDGE else _related(i, j, relation)
-
-
-@lru_cache(maxsize=4096)
-def _apart(i: int, j: int) -> Choice:
-    """The choice of a side on which two rooms are more than `NEAR` apart."""
-    return [[(axis, 3 * u + END, 3 * v + START, -2 * NEAR - 2)] for axis in (0, 1) for u, v in ((i, j), (j, i))]
-
-
-@lru_cache(maxsize=32768)
-def _related(i: int, j: int, relation: int) -> tuple[list[Bound], list[Choice]]:
-    """Fixed bounds and choices of a relation of room i to room j."""
+def _constraints_of(i: int, j: int, relation: int) -> tuple[list[Bound], list[Choice]]:
+    """Return the fixed bounds and the choices of the relation of room i to room j, or `NO_EDGE`."""
+    if relation == NO_EDGE:  # a choice of the side on which the rooms are more than `NEAR` apart
+        return [], [
+            [[(axis, 3 * u + END, 3 * v + START, -2 * NEAR - 2)] for axis in (0, 1) for u, v in ((i, j), (j, i))]
+        ]
     beyond = [[(axis, 3 * i + START, 3 * j + START, -2), (axis, 3 * j + END, 3 * i + END, -2)] for axis in (0, 1)]
     if relation == SURROUNDING:
         return [bound for both in beyond for bound in both], []
     near = [(axis, 3 * u + START, 3 * v + END, 2 * NEAR) for axis in (0, 1) for u, v in ((i, j), (j, i))]
-    within: Choice = [[_negation(bound)] for both in beyond for bound in both]
+    # The negation of each bound, at whole pixels.
+    within: Choice = [[(axis, second, first, -most - 2)] for both in beyond for axis, first, second, most in both]
     pieces = [list(_cell_bounds(i, j, rows, columns)) for rows, columns in _pieces(relation)]
     hull = list(_cell_bounds(i, j, *_hull(relation)))
     return (hull if relation == INSIDE else near + hull), [within] + [pieces] * (len(pieces) > 1)
-
-
-def _negation(bound: Bound) -> Bound:
-    """The negation of a bound on marks at whole pixels."""
-    axis, first, second, most = bound
-    return axis, second, first, -most - 2
 
 
 def _cell_bounds(i: int, j: int, rows: tuple[int, int], columns: tuple[int, int]) -> Iterator[Bound]:

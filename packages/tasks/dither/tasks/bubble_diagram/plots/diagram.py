@@ -1,36 +1,40 @@
-"""Pictures of diagrams: rooms at their boxes, links between related rooms, a legend.
+"""Pictures of placed diagrams: rooms and links in a grid with a legend, and sketched floor plans.
 
 Large rooms are drawn first, so that the living room, whose box often extends behind others, is visible around them.
-Relations that the boxes violate are red. Letters: R rooms.
+Labels do not overlap: each is on the visible part of its room in the largest font that fits, or elsewhere with a line
+to the room. Relations that the boxes violate are red. Floor plans have no doors, because relations do not determine
+them. Letters: R rooms, H and W cells of the label grid.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 
-from ..geometry.placement import Placement, place_diagram, room_names
-from ..plans import Diagram
-from ..vocabulary import COLOURS, RELATIONS, ROOMS
-from .labels import Label, Surface
-from .svg import Line, Page, Rectangle, Shape, Text, fit_text, text_width
+from ..geometry.placement import Placement, room_names
+from ..relations import GRID, NEAR
+from ..vocabulary import COLOURS, ROOMS
+from .svg import Line, Page, Rectangle, Shape, Text, text_width
 
 __all__ = [
     "BROKEN",
     "INK",
     "LINK",
+    "METRES",
     "PALE",
+    "Label",
     "Scene",
     "draw_bubbles",
-    "draw_diagram",
+    "draw_floorplan",
     "draw_gallery",
     "draw_room",
     "label_shapes",
+    "room_areas",
 ]
 
 INK: Final = "#2b2f36"
@@ -39,178 +43,234 @@ BROKEN: Final = "#c8443c"
 LINK: Final = "#4a515c"
 """Colours of names and walls, of captions, of violated relations, and of links."""
 
-_WHITE: Final = "#ffffff"
+METRES: Final = 18 / GRID
+"""Metres per pixel: the canvas is 18 m wide."""
+
 _SIZES: Final = (12.5, 11.5, 10.5, 9.5, 8.5, 7.5)
-_TAG: Final = 8.0
-"""Font sizes of names, and of relation tags on links."""
+"""Font sizes of names."""
 
 _MIN_RATIO: Final = 24
 """Smallest ratio of the width of the picture to the font size of names."""
 
-_TAG_POSITIONS: Final = (0.5, 0.42, 0.58, 0.34, 0.66, 0.27, 0.73)
-"""Positions of a tag along its link, best first."""
+_LINE: Final = 1.3
+"""Line spacing as a multiple of the font size."""
+
+_CELL: Final = 2.0
+"""Side of a cell of the label grid."""
+
+_UPRIGHT: Final = 1.3
+"""Factor by which upright text must be larger to be preferred."""
+
+_WALL: Final = "#3a3f47"
+_OUTER: Final = NEAR / 2
+"""Wall thickness around a room in box pixels, such that gaps between neighbours are filled."""
+
+_TINT: Final = 0.45
+"""Share of the room colour in the floor colour; the rest is white."""
 
 
-def tag_of(relation: int) -> str:
-    """Return the abbreviation of a relation, such as LA for left-above."""
-    return "".join(word[0] for word in RELATIONS[relation].split("-") if word != "of").upper()
+@dataclass(frozen=True)
+class Label:
+    """A label centred at (x, y), upright if rotated by 90 degrees. `spot` is the point it refers to, if elsewhere."""
+
+    x: float
+    y: float
+    size: float
+    lines: tuple[str, ...]
+    upright: bool = False
+    spot: tuple[float, float] | None = None
+
+    @property
+    def extent(self) -> tuple[float, float]:
+        """Width and height, with padding."""
+        long = max(text_width(line, self.size) for line in self.lines) + 0.8 * self.size
+        short = self.size * (_LINE * len(self.lines) + 0.3)
+        return (short, long) if self.upright else (long, short)
 
 
 class Scene:
-    """A placed diagram scaled into a rectangle of a page, with labels."""
+    """A placed diagram scaled into a rectangle of a page, with labels.
+
+    Attributes:
+        boxes: Room boxes on the page.
+        order: Rooms from bottom to top.
+        labels: Labels of the rooms, once `label_rooms` placed them.
+    """
 
     def __init__(self, placement: Placement, x: float, y: float, width: float, height: float) -> None:
         self.placement, self.x, self.y, self.width = placement, x, y, width
-        boxes = placement.boxes
-        wide, high = boxes[:, 2:].max(0).tolist()
-        self.scale = min(width / wide, height / high)
-        corner = np.array([(width - wide * self.scale) / 2, (height - high * self.scale) / 2])
-        within = boxes * self.scale + np.tile(corner, 2)
+        boxes, size = placement.boxes, np.array([width, height])
+        extent = boxes[:, 2:].max(0)
+        self.scale = float((size / extent).min())
+        within = boxes * self.scale + np.tile((size - extent * self.scale) / 2, 2)
         self.boxes: Float[np.ndarray, "R 4"] = within + np.array([x, y, x, y])
         self.order: list[int] = np.argsort(-(boxes[:, 2:] - boxes[:, :2]).prod(1), kind="stable").tolist()
-        self.surface = Surface(width, height, within, self.order)
         self.names = room_names(placement.diagram)
         self.labels: list[Label] = []
+        self._visible: Int[np.ndarray, "H W"] = np.full((int(height / _CELL), int(width / _CELL)), -1)
+        self._taken: Bool[np.ndarray, "H W"] = np.zeros(self._visible.shape, bool)
+        for room in self.order:
+            x0, y0, x1, y1 = np.round(within[room] / _CELL).astype(int)
+            self._visible[y0:y1, x0:x1] = room
 
     def label_rooms(self, texts: Sequence[tuple[str, ...]] | None = None) -> list[Label]:
         """Place a label for each room, by default its name."""
         sizes = [size for size in _SIZES if size <= max(self.width / _MIN_RATIO, _SIZES[-1])]
-        placed = self.surface.place(texts or [(name,) for name in self.names], sizes)
-        self.labels = [self._to_page(label) for label in placed]
+        texts = texts or [(name,) for name in self.names]
+        labels = [self._on_room(room, lines, sizes) for room, lines in enumerate(texts)]
+        self.labels = [label or self._near_room(room, texts[room][:1]) for room, label in enumerate(labels)]
         return self.labels
-
-    def _to_page(self, label: Label) -> Label:
-        """Convert a label from surface to page coordinates."""
-        spot = None if label.spot is None else (label.spot[0] + self.x, label.spot[1] + self.y)
-        return replace(label, x=label.x + self.x, y=label.y + self.y, spot=spot)
 
     def anchor(self, room: int) -> tuple[float, float]:
         """Return the end point of links to a room."""
         label = self.labels[room]
         return label.spot or (label.x, label.y)
 
-    def tag(self, ends: tuple[float, float, float, float], text: str) -> Label | None:
-        """Place a tag on a link; None if there is no space."""
-        x0, y0, x1, y1 = ends
-        for share in _TAG_POSITIONS:
-            x, y = x0 + share * (x1 - x0), y0 + share * (y1 - y0)
-            label = Label(x - self.x, y - self.y, _TAG, (text,))
-            if self.surface.free(label):
-                self.surface.reserve(label)
-                return self._to_page(label)
+    def _on_room(self, room: int, lines: tuple[str, ...], sizes: Sequence[float]) -> Label | None:
+        """Return the largest label that fits on the visible part of its room."""
+        rows, columns = np.nonzero(self._visible == room)
+        if not len(rows):
+            return None
+        top, left = int(rows.min()), int(columns.min())
+        visible = self._visible[top : rows.max() + 1, left : columns.max() + 1] == room
+        middle = (rows.mean() - top + 0.5, columns.mean() - left + 0.5)
+        options = [(size, upright) for size in sizes for upright in (False, True)]
+        for size, upright in sorted(options, key=lambda option: -option[0] / (_UPRIGHT if option[1] else 1.0)):
+            label = self._place(visible, Label(0, 0, size, lines, upright), middle, (top, left))
+            if label is not None:
+                return label
         return None
 
+    def _near_room(self, room: int, lines: tuple[str, ...]) -> Label:
+        """Return the label at the free cells nearest to its room, shrunk until it fits."""
+        x0, y0, x1, y1 = self.boxes[room].tolist()
+        spot = ((x0 + x1) / 2, (y0 + y1) / 2)
+        label = Label(0, 0, _SIZES[-1], lines, spot=spot)
+        while True:
+            placed = self._place(~self._taken, label, ((spot[1] - self.y) / _CELL, (spot[0] - self.x) / _CELL))
+            if placed is not None:
+                return placed
+            label = replace(label, size=0.9 * label.size)
 
-def draw_diagram(diagram: Diagram, *, size: float = 420.0, placement: Placement | None = None) -> Page:
-    """Draw one diagram and list its relations. Relations that the boxes violate are red."""
-    margin, line, font = 24.0, 16.0, 11.0
-    placement = placement or place_diagram(diagram)
-    sentences = placement.sentences()
-    height = max(size, line * (len(sentences) + 1) + 2 * margin)
-    shapes = draw_bubbles(Scene(placement, margin, margin, size - 2 * margin, height - 2 * margin), tags=True)
-    top = (height - line * (len(sentences) - 1)) / 2
-    for row, (sentence, holds) in enumerate(zip(sentences, placement.holds, strict=True)):
-        shapes.append(Text(size + 8, top + line * row, sentence, font, INK if holds else BROKEN, left=True))
-    width = size + 8 + max((text_width(sentence, font) for sentence in sentences), default=0.0) + margin
-    caption = f"{_summary(placement)}. Tags give the relation of the room with the dot to the other."
-    shapes.append(Text(margin, height, fit_text(caption, 9.5, width - 2 * margin), 9.5, PALE, left=True))
-    legend, legend_height = draw_legend([diagram], width, height + 10)
-    return Page(width, height + 10 + legend_height, (*shapes, *legend))
+    def _place(
+        self, free: Bool[np.ndarray, "h w"], label: Label, middle: tuple[float, float], start: tuple[int, int] = (0, 0)
+    ) -> Label | None:
+        """Take the free cells nearest to a point (row, column) for a label; `start` is the first cell of `free`."""
+        width, height = (ceil(side / _CELL) for side in label.extent)
+        if height > free.shape[0] or width > free.shape[1]:
+            return None
+        sums = np.pad(free.cumsum(0, dtype=np.int32).cumsum(1, dtype=np.int32), ((1, 0), (1, 0)))
+        count = sums[height:, width:] - sums[:-height, width:] - sums[height:, :-width] + sums[:-height, :-width]
+        rows, columns = np.nonzero(count == height * width)
+        if not len(rows):
+            return None
+        best = np.argmin((rows + height / 2 - middle[0]) ** 2 + (columns + width / 2 - middle[1]) ** 2)
+        row, column = int(rows[best]) + start[0], int(columns[best]) + start[1]
+        self._taken[row : row + height, column : column + width] = True
+        return replace(label, x=self.x + (column + width / 2) * _CELL, y=self.y + (row + height / 2) * _CELL)
 
 
-def _summary(placement: Placement) -> str:
-    summary = f"{len(placement.diagram.types)} rooms, {len(placement.diagram.edges)} relations"
-    return summary + f", {placement.broken} violated" * bool(placement.broken)
-
-
-def draw_gallery(
-    diagrams: Sequence[Diagram],
-    *,
-    columns: int = 4,
-    size: float = 230.0,
-    placements: Sequence[Placement] | None = None,
-) -> Page:
+def draw_gallery(placements: Sequence[Placement], *, columns: int = 4, size: float = 230.0) -> Page:
     """Draw diagrams in a grid with a common legend."""
-    columns = max(1, min(columns, len(diagrams)))
+    columns = max(1, min(columns, len(placements)))
     gap, caption = 14.0, 18.0
     shapes: list[Shape] = []
-    for index, placement in enumerate(placements or map(place_diagram, diagrams)):
+    for index, placement in enumerate(placements):
         row, column = divmod(index, columns)
         x, y = gap + column * (size + gap), gap + row * (size + caption + gap)
         shapes += draw_bubbles(Scene(placement, x + 6, y + 6, size - 12, size - 12))
+        summary = f"{len(placement.diagram.types)} rooms, {len(placement.diagram.edges)} relations"
+        summary += f", {placement.broken} violated" * bool(placement.broken)
         colour = BROKEN if placement.broken else PALE
-        shapes.append(Text(x + size / 2, y + size + caption / 2 - 2, _summary(placement), 9.5, colour))
+        shapes.append(Text(x + size / 2, y + size + caption / 2 - 2, summary, 9.5, colour))
     width = gap + columns * (size + gap)
-    height = gap + ceil(len(diagrams) / columns) * (size + caption + gap)
-    legend, legend_height = draw_legend(diagrams, width, height)
+    height = gap + ceil(len(placements) / columns) * (size + caption + gap)
+    legend, legend_height = _legend(placements, width, height)
     return Page(width, height + legend_height, (*shapes, *legend))
 
 
-def draw_bubbles(scene: Scene, *, tags: bool = False) -> list[Shape]:
-    """Draw rooms, links and names, and with `tags` the abbreviated relations where they fit."""
+def draw_bubbles(scene: Scene) -> list[Shape]:
+    """Draw rooms, links and names."""
     scene.label_rooms()
     placement, shapes = scene.placement, [draw_room(scene, room) for room in scene.order]
-    drawn_tags: list[Shape] = []
-    sentences = placement.sentences()
-    for (i, j, relation), holds, sentence in zip(placement.diagram.edges, placement.holds, sentences, strict=True):
+    for (i, j, _), holds, sentence in zip(placement.diagram.edges, placement.holds, placement.sentences(), strict=True):
         ends, colour = (*scene.anchor(i), *scene.anchor(j)), LINK if holds else BROKEN
         shapes.append(Line(*ends, colour, 1.1, dashed=not holds, title=sentence))
-        label = scene.tag(ends, tag_of(relation)) if tags else None
-        if label is not None:
-            drawn_tags += [_dot(scene.labels[i], ends, colour), *_tag(label, colour)]
-    return shapes + drawn_tags + [shape for label in scene.labels for shape in label_shapes(label)]
+    return shapes + [shape for label in scene.labels for shape in label_shapes(label)]
 
 
-def draw_room(scene: Scene, room: int, fill: str = "", stroke: str = INK, *, title: bool = True) -> Shape:
+def draw_room(scene: Scene, room: int, fill: str = "", stroke: str = INK) -> Shape:
     """Return the box of a room, by default in the colour of its type."""
     x0, y0, x1, y1 = scene.boxes[room].tolist()
     radius, fill = min(7.0, (x1 - x0) / 4, (y1 - y0) / 4), fill or COLOURS[scene.placement.diagram.types[room]]
-    return Rectangle(x0, y0, x1 - x0, y1 - y0, radius, fill, stroke, 1.3, scene.names[room] if title else "")
+    return Rectangle(x0, y0, x1 - x0, y1 - y0, radius, fill, stroke, 1.3, scene.names[room])
 
 
-def _dot(label: Label, ends: tuple[float, float, float, float], colour: str) -> Shape:
-    """Return a dot at the start of a link, next to the label of its first room."""
-    x0, y0, x1, y1 = ends
-    half_width, half_height = (0.0, 0.0) if label.spot else (side / 2 + 2.5 for side in label.extent)
-    share = min(half_width / max(abs(x1 - x0), 1e-9), half_height / max(abs(y1 - y0), 1e-9), 1.0)
-    x, y = x0 + share * (x1 - x0), y0 + share * (y1 - y0)
-    return Rectangle(x - 2.2, y - 2.2, 4.4, 4.4, 2.2, colour, colour, 0.0)
+def label_shapes(label: Label, *, background: bool = True) -> list[Shape]:
+    """Return a label, and a line to its spot if it is elsewhere; such a label always has a white background."""
+    (width, height), shapes = label.extent, list[Shape]()
+    if label.spot:
+        shapes.append(Line(label.x, label.y, *label.spot, LINK, 0.9))
+    if label.spot or background:
+        x, y, radius = label.x - width / 2, label.y - height / 2, min(width, height) / 2
+        shapes.append(Rectangle(x, y, width, height, radius, "#ffffff", LINK, 0.9))
+    for row, line in enumerate(label.lines):
+        size, colour = (0.92 * label.size, LINK) if row else (label.size, INK)
+        offset = (row - (len(label.lines) - 1) / 2) * _LINE * label.size
+        x, y = (label.x + offset, label.y) if label.upright else (label.x, label.y + offset)
+        shapes.append(Text(x, y, line, size, colour, label.upright))
+    return shapes
 
 
-def _tag(label: Label, colour: str) -> list[Shape]:
-    """Return a tag with a white background."""
-    width, height = label.extent
-    x, y = label.x - width / 2, label.y - height / 2
-    background = Rectangle(x, y, width, height, 3.0, _WHITE, _WHITE, 0.0)
-    return [background, Text(label.x, label.y, label.lines[0], label.size, PALE if colour == LINK else colour)]
-
-
-def label_shapes(label: Label) -> list[Shape]:
-    """Return a label with a white background, and a line to its spot if it is elsewhere."""
-    width, height = label.extent
-    background = Rectangle(
-        label.x - width / 2, label.y - height / 2, width, height, min(width, height) / 2, _WHITE, LINK, 0.9
-    )
-    shapes: list[Shape] = [Line(label.x, label.y, *label.spot, LINK, 0.9)] if label.spot else []
-    return [*shapes, background, Text(label.x, label.y, label.lines[0], label.size, INK, label.upright)]
-
-
-def draw_legend(diagrams: Sequence[Diagram], width: float, top: float) -> tuple[list[Shape], float]:
+def _legend(placements: Sequence[Placement], width: float, top: float) -> tuple[list[Shape], float]:
     """Return a legend of the room types that occur, and its height."""
-    kinds = sorted({kind for diagram in diagrams for kind in diagram.types})
-    size, line = 10.5, 20.0
+    size, line, x, row = 10.5, 20.0, 15.0, 0
     shapes: list[Shape] = []
-    widths = [text_width(ROOMS[kind], size) + 34 for kind in kinds]
-    rows: list[list[int]] = [[]]
-    for index, item in enumerate(widths):
-        if rows[-1] and sum(widths[k] for k in rows[-1]) + item > width - 30:
-            rows.append([])
-        rows[-1].append(index)
-    for number, row in enumerate(rows):
-        x = (width - sum(widths[index] for index in row)) / 2
-        y = top + 12 + line * number
-        for index in row:
-            shapes.append(Rectangle(x, y - 6, 12, 12, 3, COLOURS[kinds[index]], INK, 0.9))
-            shapes.append(Text(x + 18, y, ROOMS[kinds[index]], size, INK, left=True))
-            x += widths[index]
-    return shapes, 12 + line * len(rows)
+    for kind in sorted({kind for placement in placements for kind in placement.diagram.types}):
+        item = text_width(ROOMS[kind], size) + 34
+        if x > 15 and x + item > width - 15:
+            x, row = 15.0, row + 1
+        y = top + 12 + line * row
+        shapes.append(Rectangle(x, y - 6, 12, 12, 3, COLOURS[kind], INK, 0.9))
+        shapes.append(Text(x + 18, y, ROOMS[kind], size, INK, left=True))
+        x += item
+    return shapes, 12 + line * (row + 1)
+
+
+def room_areas(boxes: Int[np.ndarray, "R 4"], order: Sequence[int]) -> Float[np.ndarray, " R"]:
+    """Return the visible area of each room in square metres if rooms at the origin are drawn in this order."""
+    top = np.full(boxes[:, 2:].max(0)[::-1], -1)
+    for room in order:
+        x0, y0, x1, y1 = boxes[room].tolist()
+        top[y0:y1, x0:x1] = room
+    areas: Float[np.ndarray, " R"] = np.bincount(top[top >= 0], minlength=len(boxes)) * METRES**2
+    return areas
+
+
+def draw_floorplan(placement: Placement, *, size: float = 420.0) -> Page:
+    """Draw the boxes as a floor plan with areas, a scale bar and the total area."""
+    foot, rim = 26.0, size / 26
+    scene = Scene(placement, rim, rim, size - 2 * rim, size - 2 * rim - foot)
+    areas, grown = room_areas(placement.boxes, scene.order), _OUTER * scene.scale
+    shapes: list[Shape] = []
+    for x0, y0, x1, y1 in (scene.boxes + np.array([-grown, -grown, grown, grown])).tolist():
+        shapes.append(Rectangle(x0, y0, x1 - x0, y1 - y0, 0.0, _WALL, _WALL, 0.0))
+    for room in scene.order:
+        x0, y0, x1, y1 = scene.boxes[room].tolist()
+        floor = _tinted(COLOURS[placement.diagram.types[room]])
+        shapes.append(Rectangle(x0, y0, x1 - x0, y1 - y0, 0.0, floor, _WALL, 1.6, scene.names[room]))
+    for label in scene.label_rooms([(name, f"{area:.1f} m²") for name, area in zip(scene.names, areas, strict=True)]):
+        shapes += label_shapes(label, background=False)
+    y, width, pixels = size - foot / 2, size - 2 * rim, scene.scale / METRES
+    bar = next((metres for metres in (5, 2) if metres * pixels < 0.35 * width), 1)
+    end, broken = rim + bar * pixels, placement.broken
+    caption = f"{broken} relations violated" if broken else f"{areas.sum():.0f} m² in {len(areas)} rooms"
+    shapes += [Line(x, y - 3, x, y + 3, PALE, 1.2) for x in (rim, end)]
+    shapes.append(Line(rim, y, end, y, PALE, 1.2))
+    shapes.append(Text(end + 8, y, f"{bar} m · {caption}", 9.5, BROKEN if broken else PALE, left=True))
+    return Page(size, size, tuple(shapes))
+
+
+def _tinted(colour: str) -> str:
+    parts = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return "#" + "".join(f"{round(255 - _TINT * (255 - part)):02x}" for part in parts)

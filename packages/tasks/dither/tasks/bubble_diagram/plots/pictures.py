@@ -1,12 +1,15 @@
-"""All pictures of samples and sampling trajectories, and their PNG and GIF files.
+"""All pictures of samples and sampling trajectories.
 
-Letters: N samples, K samples with a known trajectory, T states, L tokens.
+A trajectory is drawn as frames with the rooms at their boxes in the finished diagram. Grey rooms are masked; pale lines
+are undecided pairs. Letters: N samples, K samples with a known trajectory, T states, L tokens (room slots, then pairs).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from io import BytesIO
+from math import isqrt
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -16,16 +19,17 @@ from dither.registry.flow.protocols import Picture
 
 from ..decoded_samples import decode_samples, read_samples
 from ..formats.jsonl import plan_line
-from .animation import animate, draw_stages, to_animated_svg
-from .diagram import draw_diagram, draw_gallery
-from .floorplan import draw_floorplan
+from ..geometry.placement import Placement
+from ..relations import edges_of
+from ..vocabulary import COLOURS, NO_EDGE, NODE_MASK, SHORT, pair_index, pairs
+from .diagram import BROKEN, INK, LINK, PALE, Scene, draw_floorplan, draw_gallery, draw_room, label_shapes
 from .html_gallery import draw_html_gallery
-from .svg import Page, font_file, to_svg
+from .svg import Line, Page, Rectangle, Shape, Text, text_width, to_png, to_svg
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["GRID_SAMPLES", "PAGE_SAMPLES", "sample_pictures", "to_gif", "to_png", "trajectory_pictures"]
+__all__ = ["GRID_SAMPLES", "MAX_FRAMES", "PAGE_SAMPLES", "draw_frames", "sample_pictures", "trajectory_pictures"]
 
 GRID_SAMPLES: Final = 16
 """Samples in the grid."""
@@ -33,8 +37,17 @@ GRID_SAMPLES: Final = 16
 PAGE_SAMPLES: Final = 64
 """Samples on the HTML page."""
 
+MAX_FRAMES: Final = 60
+"""Frames of an animation; longer trajectories are subsampled."""
+
+_STAGES: Final = 6
+_MILLISECONDS, _LAST = 220, 3000
+"""Duration of a frame, and of the last one."""
+
 _COLOURS: Final = 128
 """Colours of a GIF; one palette for all frames, so that colours do not change between frames."""
+
+_GREY, _UNDECIDED = "#c9ced6", "#dfe2e7"
 
 
 def sample_pictures(samples: Int[np.ndarray, "N L"], rooms: int) -> Iterator[Picture]:
@@ -49,13 +62,14 @@ def sample_pictures(samples: Int[np.ndarray, "N L"], rooms: int) -> Iterator[Pic
     page_samples = list(decode_samples(samples[: PAGE_SAMPLES if diagrams else 0], rooms))
     placements = [sample.placement for sample in page_samples if sample.placement]
     if placements:
-        yield _picture("diagram", draw_diagram(placements[0].diagram, placement=placements[0]))
-        yield _picture("floorplan", draw_floorplan(placements[0]))
-        grid = placements[:GRID_SAMPLES]
-        page = draw_gallery([placement.diagram for placement in grid], placements=grid)
         shown, total = len(page_samples), len(samples)
-        title = f"{shown} of {total} samples" if total > shown else "Samples"
-        yield Picture("gallery", png=to_png(page), svg=to_svg(page), html=draw_html_gallery(page_samples, title))
+        html = draw_html_gallery(page_samples, f"{shown} of {total} samples" if total > shown else "Samples")
+        for name, page in (
+            ("diagram", draw_gallery(placements[:1], size=420.0)),
+            ("floorplan", draw_floorplan(placements[0])),
+            ("gallery", draw_gallery(placements[:GRID_SAMPLES])),
+        ):
+            yield Picture(name, png=to_png(page), svg=to_svg(page), html=html if name == "gallery" else None)
     if diagrams:
         yield Picture("diagrams", text="".join(plan_line(diagram) + "\n" for diagram in diagrams))
     errors = [f"sample {number}: {error}\n" for number, (_, errors) in enumerate(decoded) for error in errors]
@@ -64,51 +78,113 @@ def sample_pictures(samples: Int[np.ndarray, "N L"], rooms: int) -> Iterator[Pic
 
 
 def trajectory_pictures(path: Int[np.ndarray, "T K L"], rooms: int) -> Iterator[Picture]:
-    """Yield a sampling trajectory as animation and in stages; nothing if no sample decodes."""
+    """Yield a sampling trajectory as GIF and in stages; nothing if no sample decodes."""
     decoded = [sample for sample in decode_samples(path[-1], rooms) if sample.placement]
     placements = [sample.placement for sample in decoded if sample.placement]
     if placements:
         path = path[:, [sample.number for sample in decoded]]
-        animation = animate(path, placements)
-        stages = to_png(draw_stages(path, placements))
-        gif = to_gif(animation.pages(), animation.seconds)
-        yield Picture("path", png=stages, svg=to_animated_svg(animation), gif=gif)
+        stages = to_png(_draw_stages(path, placements))
+        yield Picture("path", png=stages, gif=_to_gif(draw_frames(path, placements)))
 
 
-def _picture(name: str, page: Page) -> Picture:
-    return Picture(name, png=to_png(page), svg=to_svg(page))
+def draw_frames(path: Int[np.ndarray, "T K L"], placements: Sequence[Placement], *, size: float = 260.0) -> list[Page]:
+    """Return the frames of an animation of K samples side by side.
 
-
-def to_png(page: Page, scale: float = 2.0) -> bytes:
-    """Render a page as PNG with `scale` dots per pixel."""
-    from resvg_py import svg_to_bytes
-
-    # Without system fonts the result is the same on every machine.
-    return bytes(svg_to_bytes(svg_string=to_svg(page), zoom=scale, font_files=[font_file()], skip_system_fonts=True))
-
-
-def to_gif(pages: Sequence[Page], seconds: Sequence[float], scale: float = 1.0) -> bytes:
-    """Return pages of one size as a looping GIF, each shown for its number of seconds.
-
-    Equal consecutive pages become one frame.
+    Args:
+        path: All states, the finished samples last. States without changes are skipped.
+        placements: Placements of the finished samples.
+        size: Side of the picture of one sample.
     """
+    columns = max(1, round(len(placements) ** 0.5))
+    rows = -(-len(placements) // columns)
+    cells = [
+        _Cell(placement, index % columns * size, index // columns * size, size)
+        for index, placement in enumerate(placements)
+    ]
+    return [
+        Page(
+            columns * size,
+            rows * size,
+            tuple(shape for cell, tokens in zip(cells, state, strict=True) for shape in cell.shapes(tokens)),
+        )
+        for state in _subsample(path, MAX_FRAMES)
+    ]
+
+
+def _draw_stages(path: Int[np.ndarray, "T K L"], placements: Sequence[Placement], *, size: float = 190.0) -> Page:
+    """Return a page with a row of stages for each sample."""
+    shapes: list[Shape] = []
+    for row, placement in enumerate(placements):
+        for column, state in enumerate(_subsample(path[:, [row]], _STAGES)):
+            shapes += _Cell(placement, column * size, row * size, size).shapes(state[0])
+    return Page(_STAGES * size, len(placements) * size, tuple(shapes))
+
+
+def _subsample(path: Int[np.ndarray, "T K L"], most: int) -> Int[np.ndarray, "t K L"]:
+    """Return at most `most` states that differ from the previous one, including the first and the last."""
+    changed = np.ones(len(path), bool)
+    changed[1:] = (path[1:] != path[:-1]).any((1, 2))
+    path = path[changed]
+    return path if len(path) <= most else path[np.round(np.linspace(0, len(path) - 1, most)).astype(int)]
+
+
+class _Cell:
+    """One sample in a square cell of a page."""
+
+    def __init__(self, placement: Placement, x: float, y: float, size: float) -> None:
+        self.types, self.corner, self.size = placement.diagram.types, (x, y), size
+        self.scene = Scene(placement, x + 8, y + 8, size - 16, size - 34)
+        self.scene.label_rooms()
+        self.edges = edges_of(placement.boxes).tolist()
+
+    def shapes(self, tokens: Int[np.ndarray, " L"]) -> list[Shape]:
+        """Return the shapes of a state: rooms, links, names, and progress."""
+        slots, scene = (isqrt(8 * len(tokens) + 1) - 1) // 2, self.scene
+        types = tokens[: len(self.types)].tolist()
+        shapes: list[Shape] = []
+        for room in scene.order:
+            fill, stroke = (COLOURS[types[room]], INK) if types[room] < NODE_MASK else (_GREY, PALE)
+            shapes.append(draw_room(scene, room, fill, stroke))
+        known = sum(kind < NODE_MASK for kind in types)
+        for (i, j), shown in zip(pairs(len(types)), self.edges, strict=True):
+            edge, ends = int(tokens[slots + pair_index(i, j, slots)]), (*scene.anchor(i), *scene.anchor(j))
+            known += edge <= NO_EDGE
+            if edge > NO_EDGE:
+                shapes.append(Line(*ends, _UNDECIDED, 0.8))
+            elif edge < NO_EDGE:
+                shapes.append(Line(*ends, LINK if edge == shown else BROKEN, 1.2, dashed=edge != shown))
+        for room, kind in enumerate(types):
+            label = scene.labels[room]
+            if kind != self.types[room]:  # another text, in a smaller font if it is longer
+                text = SHORT[kind] if kind < NODE_MASK else "?"
+                shrink = text_width(label.lines[0], label.size) / text_width(text, label.size)
+                label = replace(label, lines=(text,), size=label.size * min(1.0, shrink))
+            shapes += label_shapes(label)
+        total, (x, y), length = len(types) + len(self.edges), self.corner, self.size - 110
+        x, y = x + 14, y + self.size - 13
+        shapes.append(Rectangle(x, y - 2.5, length, 5, 2.5, _UNDECIDED, _UNDECIDED, 0.0))
+        shapes.append(Rectangle(x, y - 2.5, length * known / total, 5, 2.5, PALE, PALE, 0.0))
+        return [*shapes, Text(x + length + 8, y, f"{known} of {total} known", 9.0, PALE, left=True)]
+
+
+def _to_gif(pages: Sequence[Page]) -> bytes:
+    """Return pages of one size as a looping GIF."""
     from PIL import Image
 
-    frames = [_image(page, scale) for page in pages]
+    frames = [_image(page) for page in pages]
     samples = [frames[0], frames[len(frames) // 2], frames[-1]]
     sheet = Image.new("RGB", (sum(frame.width for frame in samples), frames[0].height))
     for index, frame in enumerate(samples):
         sheet.paste(frame, (index * frame.width, 0))
     palette = sheet.quantize(_COLOURS)
     shown = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
-    content = BytesIO()
-    durations = [round(1000 * duration) for duration in seconds]
+    durations, content = [*[_MILLISECONDS] * (len(frames) - 1), _LAST], BytesIO()
     shown[0].save(content, format="GIF", save_all=True, append_images=shown[1:], duration=durations, loop=0)
     return content.getvalue()
 
 
-def _image(page: Page, scale: float) -> Image:
+def _image(page: Page) -> Image:
     from PIL import Image
 
-    with Image.open(BytesIO(to_png(page, scale))) as image:
+    with Image.open(BytesIO(to_png(page, 1.0))) as image:
         return image.convert("RGB")
