@@ -17,6 +17,7 @@ from dither.registry.flow.spaces import FeatureSpace, Space
 
 from ..precision import wide
 from ..timestep_sampling import TimestepSampling
+from ..timesteps import as_times
 from .masks import Masks
 
 if TYPE_CHECKING:
@@ -90,9 +91,9 @@ class GaussianProcess:
         self.ratio = ratio
         self.schedule, self.times, self.level = timesteps.schedule, timesteps.times, timesteps.level
 
-    def corrupt(self, clean: Clean, t: Float[Tensor, "B *L"]) -> Noised:
+    def corrupt(self, clean: Clean, t: float | Float[Tensor, "B *L"]) -> Noised:
         """Draw x_t given x_0; fixed and unpicked values do not change, and their eps is 0."""
-        x0, noise, chosen = clean.x0, self.schedule(t), self._choose(clean)
+        x0, noise, chosen = clean.x0, self.schedule(as_times(t, clean)), self._choose(clean)
         state, eps = self.add_noise(clean.x0, noise, chosen)
         return Noised(x0, state, noise, chosen, clean.valid, clean.fixed, eps=eps)
 

@@ -18,6 +18,7 @@ from dither.registry.flow.spaces import FeatureSpace, Space
 
 from ..precision import wide
 from ..timestep_sampling import TimestepSampling, time_of
+from ..timesteps import as_times
 from .masks import Masks
 
 if TYPE_CHECKING:
@@ -97,9 +98,9 @@ class MaskedRegionProcess:
         if ratio is not None:
             self.fixed_time = max(float(time_of(timesteps.schedule, wide(torch.tensor(ratio)))), timesteps.t_min)
 
-    def corrupt(self, clean: Clean, t: Float[Tensor, "B *L"]) -> Noised:
+    def corrupt(self, clean: Clean, t: float | Float[Tensor, "B *L"]) -> Noised:
         """Mask units; fixed values do not change."""
-        noise = self.schedule(t)
+        noise = self.schedule(as_times(t, clean))
         share = masked_share(noise, clean.x0)
         share = share if self.ratio is None else torch.full_like(share, self.ratio)
         masked = self.masks.pick(self.masks.maskable(clean), share)

@@ -21,6 +21,7 @@ from dither.registry.flow.spaces import Field, Space, TokenSpace
 
 from ..precision import Constant, wide, wide_dtype
 from ..timestep_sampling import TimestepSampling
+from ..timesteps import as_times
 from .categorical import draw_along, draw_log
 from .nelbo import Denoise, exact_nelbo, nelbo
 from .nelbo_estimators import Estimator, mask_at_least_one, place_times
@@ -74,9 +75,9 @@ class TokenProcess:
         self._reaches_all = bool((clean | (prior > 0)).all())
         self._cumulative = Constant(prior.cumsum(-1))
 
-    def corrupt(self, clean: Clean, t: Float[Tensor, "B *L"]) -> Noised:
+    def corrupt(self, clean: Clean, t: float | Float[Tensor, "B *L"]) -> Noised:
         """Draw x_t given x_0; fixed values do not change."""
-        noise = self.schedule(t)
+        noise = self.schedule(as_times(t, clean))
         return self._noised(clean, noise, self._moves(clean.x0, noise) & ~clean.fixed)
 
     def estimate(self, clean: Clean, t: Float[Tensor, " B"]) -> tuple[Float[Tensor, " B"], Noised]:

@@ -47,8 +47,8 @@ class Process(Protocol):
     def level(self, t: Float[Tensor, "B *L"]) -> Float[Tensor, "B *L"]:
         """Return the noise level at t in the form the model is conditioned on."""
 
-    def corrupt(self, clean: Clean, t: Float[Tensor, "B *L"]) -> Noised:
-        """Draw x_t given x_0; fixed values are kept."""
+    def corrupt(self, clean: Clean, t: float | Float[Tensor, "B *L"]) -> Noised:
+        """Draw x_t given x_0; fixed values are kept. A single time is that of all samples."""
 
     def read(self, raw: Float[Tensor, "B L V"], state: State, noise: Noise) -> Any:
         """Return the prediction of a raw model output: a `TokenPrediction` or a `FeaturePrediction`."""
