@@ -235,3 +235,12 @@ def test_bfloat16_weights_are_converted_to_float32(file):
         own = model.get_parameter(name)
         assert own.dtype == torch.float32
         assert torch.equal(own, weight.float())
+
+
+def test_weights_with_nan_are_refused(file):
+    weights = made()
+    weights["blocks.1.mlp.0.weight"][0, 0] = torch.nan
+    model = ours(made())
+    with pytest.raises(Refused, match=r"blocks\.1\.mlp\.0\.weight") as info:
+        load_sedd(file(weights), model)
+    assert info.value.codes == ["non-finite"]

@@ -100,8 +100,8 @@ class Layout:
             model: Every one of its parameters must be in the file.
 
         Raises:
-            Refused: The file cannot be read (`unreadable-file`), has other names (`misfit`), or other shapes
-                (`shape-mismatch`); the model is then unchanged.
+            Refused: The file cannot be read (`unreadable-file`), has other names (`misfit`), other shapes
+                (`shape-mismatch`), NaN or inf (`non-finite`); the model is then unchanged.
         """
         theirs = read_weights(path)
         weights, own = self.weights(theirs), model.state_dict()
@@ -115,6 +115,8 @@ class Layout:
         reasons += [f"the model has {key}, but {self.model_name} does not" for key in own if key not in weights]
         if reasons:
             _refuse("shape-mismatch", [f"{path} does not fit the model: {_listed(reasons, '; ')}"])
+        if invalid := [their_names[key] for key in own if not weights[key].to(own[key].dtype).isfinite().all()]:
+            _refuse("non-finite", [f"{path}: weights with NaN or inf: {_listed(invalid)}"])
         model.load_state_dict(weights)
 
 
