@@ -14,7 +14,7 @@ import tomlkit
 from pydantic import Field
 
 from dither.engine.cli import main
-from dither.engine.cli.components import schema_text
+from dither.engine.cli.plugins import schema_text
 from dither.engine.config.experiment import Experiment
 from dither.registry import Catalog, Options, Slot, named
 from dither.registry.config.document import Document

@@ -113,7 +113,7 @@ def test_bench_is_consistent(load):
 
 def test_the_command_prints_json(experiment_file, capsys, monkeypatch):
     monkeypatch.setenv("DITHER_PLUGINS", "engine")
-    assert main(["bench", str(experiment_file), "--steps", "2", "--repeats", "1", "--warmup", "0", "--json"]) == 0
+    assert main(["bench", str(experiment_file), "--steps", "2", "--repeats", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["batch_size"] == 8
     assert main(["bench", str(experiment_file), "--steps", "2", "--repeats", "1"]) == 0
     assert "of a matrix product" in capsys.readouterr().out

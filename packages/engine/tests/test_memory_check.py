@@ -76,20 +76,11 @@ def test_size(count, text):
     assert size(count) == text
 
 
-@pytest.mark.parametrize(
-    ("groups", "files"),
-    [
-        ("0::/job\n", {"sys/job/memory.max": 4096, "sys/memory.max": "max"}),
-        ("4:memory:/job\n", {"sys/memory/job/memory.limit_in_bytes": 4096}),
-    ],
-    ids=["cgroup v2", "cgroup v1"],
-)
-def test_the_memory_limit_of_a_container_counts(tmp_path, monkeypatch, groups, files):
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/self/cgroup").write_text(groups)
+def test_the_memory_limit_of_a_container_counts(tmp_path, monkeypatch):
+    files = {"proc/self/cgroup": "0::/job\n", "sys/job/memory.max": "4096", "sys/memory.max": "max"}
     for name, value in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(str(value))
+        (tmp_path / name).write_text(value)
     monkeypatch.setattr(machine_memory, "CONTROL", tmp_path / "sys")
     monkeypatch.setattr(machine_memory, "PROCESSES", tmp_path / "proc")
     total_memory.cache_clear()

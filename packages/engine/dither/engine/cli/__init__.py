@@ -17,6 +17,8 @@ __all__ = ["main"]
 
 USAGE, EXHAUSTED = 2, 5
 """Exit codes: invalid input; no disk space or memory. docs/runs.md lists all."""
+CODES = {"No such command": "unknown-command", "No such option": "unknown-option", "Missing": "missing-argument"}
+"""Problem codes by the beginning of a message of click; all others are `usage`."""
 
 
 def main(arguments: Sequence[str] | None = None, *, verb: str | None = None) -> int:
@@ -55,7 +57,10 @@ def _run(arguments: Sequence[str], verb: str | None) -> int:
         app, words = app_for(words)
         result = app([*options, *words], standalone_mode=False)
     except _refused() as refused:
-        return _report(refused)
+        from .output import print_problems
+
+        print_problems(refused)
+        return int(getattr(refused, "exit_code", USAGE))
     except BrokenPipeError:  # the reader of our output is gone, as with `| head`
         return _discard_output()
     except SystemExit as ended:  # likewise, noticed by click
@@ -78,13 +83,6 @@ def _refused() -> type[Refused]:
     from dither.registry.config.errors import Refused
 
     return Refused
-
-
-def _report(refused: Any) -> int:
-    from .output import print_problems
-
-    print_problems(refused)
-    return int(getattr(refused, "exit_code", USAGE))
 
 
 def _suggest_verb(first: list[str]) -> None:
@@ -123,11 +121,7 @@ def _report_usage(error: Any) -> int:
     if output_options.format is Format.TEXT:
         show()
     else:
-        codes = {
-            "NoSuchCommand": "unknown-command",
-            "NoSuchOption": "unknown-option",
-            "MissingParameter": "missing-argument",
-        }
-        code = codes.get(type(error).__name__)
-        print_problems(_refused()(error.format_message(), code=code or "usage"))
+        message = error.format_message()
+        code = next((code for start, code in CODES.items() if message.startswith(start)), "usage")
+        print_problems(_refused()(message, code=code))
     return USAGE

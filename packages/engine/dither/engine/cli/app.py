@@ -1,14 +1,13 @@
-"""The typer application: common options, commands by module, commands from plugins, completion of file names.
+"""The typer application: common options, commands by module, commands from plugins.
 
 Nothing heavy is imported here: help and completion must be fast.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -20,56 +19,9 @@ if TYPE_CHECKING:
     from ..config.load_experiment import Loaded
 
 __all__ = [
-    "PANELS",
-    "VERBS",
-    "CheckpointOption",
-    "Experiment",
-    "Json",
-    "Overrides",
-    "PluginOption",
-    "Removals",
-    "RunDirectory",
-    "Runs",
-    "app",
-    "app_for",
-    "complete_experiment",
-    "load",
-    "parse_checkpoint",
-    "verbs",
-]
-
-
-def complete_experiment(incomplete: str) -> list[str]:
-    """Complete the name of an experiment file; a single matching folder is opened."""
-    with contextlib.suppress(OSError):
-        matches = list(_entries(incomplete))
-        while len(matches) == 1 and matches[0].endswith("/"):
-            matches = list(_entries(matches[0]))
-        return matches
-    return []
-
-
-def _entries(start: str) -> Iterator[str]:
-    folder, _, word = start.rpartition("/")
-    prefix = folder + "/" if "/" in start else ""
-    for entry in sorted(os.scandir(Path(prefix or ".").expanduser()), key=lambda entry: entry.name):
-        if not entry.name.startswith(word) or (entry.name.startswith((".", "_")) and not word):
-            continue
-        if entry.is_dir() and _contains_toml(Path(entry.path)):
-            yield f"{prefix}{entry.name}/"
-        elif entry.name.endswith(".toml"):
-            yield prefix + entry.name
-
-
-def _contains_toml(folder: Path, depth: int = 2) -> bool:
-    with contextlib.suppress(OSError):
-        entries = list(folder.iterdir())
-        if any(entry.suffix == ".toml" for entry in entries):
-            return True
-        folders = [entry for entry in entries if entry.is_dir() and not entry.name.startswith((".", "_"))]
-        return depth > 0 and any(_contains_toml(entry, depth - 1) for entry in folders)
-    return False
-
+    "PANELS", "VERBS", "CheckpointOption", "Experiment", "Json", "Overrides", "PluginOption", "Removals",
+    "RunDirectory", "Runs", "app", "app_for", "load", "parse_checkpoint",
+]  # fmt: skip
 
 app = typer.Typer(
     name="dither",
@@ -81,10 +33,7 @@ app = typer.Typer(
 )
 """The application; call `main` to run it."""
 
-Experiment = Annotated[
-    Path,
-    typer.Argument(help="The experiment file (TOML).", show_default=False, autocompletion=complete_experiment),
-]
+Experiment = Annotated[Path, typer.Argument(help="The experiment file (TOML).", show_default=False)]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a value (repeatable); VALUE is TOML or a string."),
@@ -142,7 +91,7 @@ PANELS = {
         "describe": "components",
         "plugins": "components",
         "doctor": "plugins",
-        "registry": "components",
+        "registry": "plugins",
     },
     "runs": {
         "runs": "runs",
@@ -150,19 +99,18 @@ PANELS = {
         "sample": "runs",
         "evaluate": "runs",
         "export": "runs",
-        "diff": "experiments",
+        "diff": "runs",
         "bench": "experiments",
     },
-    "development": {"new": "plugins", "test-plugin": "plugins", "schema": "components"},
+    "development": {"new": "plugins", "test-plugin": "plugins", "schema": "plugins"},
 }
 """Commands in the order of the help, each with the module that defines it."""
-HIDDEN = {"check": "experiments"}
-"""Former names, which still work."""
-VERBS = {verb: module for panel in (*PANELS.values(), HIDDEN) for verb, module in panel.items()}
+VERBS = {verb: module for panel in PANELS.values() for verb, module in panel.items()}
 """Every built-in command and its module; some are groups of commands, such as `runs list`."""
 OURS = frozenset({"core-blocks", "embeddings", "engine", "losses", "processes", "tasks"})
 """Plugins of this repository, which add no commands."""
 PLUGIN_PANEL = "plugins"
+ENTRIES: tuple[list[Any], list[Any]] = (app.registered_commands, app.registered_groups)
 
 
 def app_for(words: Sequence[str]) -> tuple[Any, list[str]]:
@@ -172,18 +120,31 @@ def app_for(words: Sequence[str]) -> tuple[Any, list[str]]:
     """
     words = list(words)
     word = words[0] if words else None
-    for entries in (app.registered_commands, app.registered_groups):  # of an earlier call in this process
-        entries[:] = [entry for entry in entries if entry.rich_help_panel != PLUGIN_PANEL]  # type: ignore[misc]
+    for entries in ENTRIES:  # of an earlier call in this process
+        entries[:] = [entry for entry in entries if entry.rich_help_panel != PLUGIN_PANEL]
     _import_verbs([VERBS[word]] if word in VERBS else dict.fromkeys(VERBS.values()))
-    if word not in VERBS:
-        if "_DITHER_COMPLETE" in os.environ or word == "--version":
-            return app, words
-        installed = _installed_names()
-        called = word is not None and not word.startswith("-")
-        selected, words = _split_plugins(words, installed) if called else ([], words)
-        if selected or not installed <= OURS:
-            _try_plugin_commands(selected, word if called else None)
+    if word in VERBS or word == "--version" or "_DITHER_COMPLETE" in os.environ:
+        return app, words
+    installed = _installed_names()
+    called = word is not None and not word.startswith("-")
+    selected, words = _split_plugins(words, installed) if called else ([], words)
+    if selected or not installed <= OURS:
+        _try_plugin_commands(selected, word if called else None)
     return app, words
+
+
+def _import_verbs(modules: Iterable[str]) -> None:
+    for module in modules:
+        import_module(f".{module}", __package__)
+    panel_of = {verb: panel for panel, verbs in PANELS.items() for verb in verbs}
+    for entries in ENTRIES:
+        entries.sort(key=lambda entry: list(VERBS).index(_name(entry)))
+        for entry in entries:
+            entry.rich_help_panel = panel_of[_name(entry)]
+
+
+def _name(entry: Any) -> str:
+    return str(entry.name or entry.callback.__name__)
 
 
 def _installed_names() -> set[str]:
@@ -226,17 +187,7 @@ def _try_plugin_commands(selected: Sequence[str], word: str | None) -> None:
     except Refused as refused:
         if word is not None and (selected or not nearest(word, VERBS)):
             raise
-        print(f"note: no commands of plugins: {refused}", file=sys.stderr)  # noqa: T201
-
-
-def _import_verbs(modules: Iterable[str]) -> None:
-    for module in modules:
-        import_module(f".{module}", __package__)
-    panel_of = {verb: panel for panel, verbs in PANELS.items() for verb in verbs}
-    for entries in (app.registered_commands, app.registered_groups):
-        entries.sort(key=lambda entry: list(VERBS).index(_name(entry)) if _name(entry) in VERBS else len(VERBS))
-        for entry in entries:
-            entry.rich_help_panel = panel_of.get(_name(entry), entry.rich_help_panel)
+        _note(f"no commands of plugins: {refused}")
 
 
 def _add_plugin_commands(selected: Sequence[str]) -> None:
@@ -245,35 +196,26 @@ def _add_plugin_commands(selected: Sequence[str]) -> None:
     from dither.registry.plugins.policy import find_policy
     from dither.registry.plugins.status import PluginError
 
-    lists: tuple[list[Any], list[Any]] = (app.registered_commands, app.registered_groups)
     plugins = load_plugins(selected, policy=find_policy(Path()))
     for report in plugins.reports:
         if report.state == "loaded" and "register_commands" in report.hooks:
             plugins.request(report.name)
+    counts = [len(entries) for entries in ENTRIES]
+    for _, result in plugins.call_each("register_commands", yield_errors=True, app=app):
+        if isinstance(result, PluginError):
+            _note(str(result))
     taken = set(VERBS)
-    counts = [len(entries) for entries in lists]
-    for plugin, result in plugins.call_each("register_commands", yield_errors=True, app=app):
-        failed = isinstance(result, PluginError)
-        if failed:
-            print(f"note: {result}", file=sys.stderr)  # noqa: T201
-        for entries, count in zip(lists, counts, strict=True):
-            added = entries[count:]
-            entries[count:] = [entry for entry in added if not failed and _name(entry) not in taken]
-            for entry in added if not failed else ():
-                if _name(entry) in taken:
-                    note = f'note: plugin "{plugin}" adds the command "{_name(entry)}", which exists already'
-                    print(note, file=sys.stderr)  # noqa: T201
-                entry.rich_help_panel = PLUGIN_PANEL
+    for entries, count in zip(ENTRIES, counts, strict=True):
+        added = entries[count:]
+        del entries[count:]
+        for entry in added:
+            entry.rich_help_panel = PLUGIN_PANEL
+            if _name(entry) in taken:
+                _note(f'a plugin adds the command "{_name(entry)}", which exists already')
+            else:
+                entries.append(entry)
                 taken.add(_name(entry))
-        counts = [len(entries) for entries in lists]
 
 
-def verbs() -> set[str]:
-    """Return the names of all built-in commands as registered, without the hidden ones."""
-    _import_verbs(dict.fromkeys(VERBS.values()))
-    entries: list[Any] = [*app.registered_commands, *app.registered_groups]
-    return {_name(entry) for entry in entries if not entry.hidden and entry.rich_help_panel != PLUGIN_PANEL}
-
-
-def _name(entry: Any) -> str:
-    return str(entry.name or getattr(entry.callback, "__name__", ""))
+def _note(text: str) -> None:
+    print(f"note: {text}", file=sys.stderr)  # noqa: T201

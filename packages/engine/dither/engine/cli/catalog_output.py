@@ -5,12 +5,13 @@ from __future__ import annotations
 import fnmatch
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
 import typer
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -21,17 +22,11 @@ from dither.registry.plugins.describe import describe
 from dither.registry.plugins.manager import Plugins
 from dither.registry.spec.base import summary_of
 
-from ..config.component_usages import component_usages
 from .output import table, wants_json
 
 __all__ = [
-    "filter_components",
-    "find_component",
-    "show_component",
-    "show_components",
-    "show_plugins",
-    "show_reference",
-]
+    "filter_components", "known_kind", "show_component", "show_components", "show_plugins", "show_reference",
+]  # fmt: skip
 
 
 def filter_components(
@@ -45,175 +40,109 @@ def filter_components(
     known = [report.name for report in plugins.reports]
     for plugin in plugin_names or ():
         if plugin not in known:
-            raise _unknown("plugin", plugin, known, f"installed: {', '.join(known) or 'none'}")
-    components = plugins.catalog.parts(_known_kind(kind) if kind else None)
+            _unknown("plugin", plugin, known)
+    components = plugins.catalog.parts(known_kind(kind) if kind else None)
     components = [c for c in components if not plugin_names or c.plugin in plugin_names]
-    if pattern is None:
-        return components
-    matching = [component for component in components if fnmatch.fnmatchcase(component.name, pattern)]
-    if not matching:
+    matching = [c for c in components if fnmatch.fnmatchcase(c.name, pattern or "*")]
+    if pattern is not None and not matching:
         close = nearest(pattern, {component.name for component in components})
         hint = f'did you mean "{close}"?' if close else None
         raise Refused(Problem(f'no component matches "{pattern}"', help=hint, code="unknown-component"))
     return matching
 
 
-def find_component(plugins: Plugins, word: str, name: str | None) -> Component:
-    """Return the component of a kind and a name, or of a name alone that only one kind has.
+def known_kind(kind: str) -> str:
+    """Return a kind.
 
     Raises:
-        Refused: There is none, or more than one.
+        Refused: It is unknown.
     """
-    catalog = plugins.catalog
-    if name is not None:
-        return catalog.find(_known_kind(word), name)
-    if word in KINDS:
-        hint = f"registered: {', '.join(catalog.names(word)) or 'none'}"
-        raise Refused(Problem(f'"{word}" is a kind; add the name of a component', help=hint, code="missing-argument"))
-    short = word.rpartition("/")[2].partition("@")[0]
-    kinds = [kind for kind in KINDS if short in catalog.names(kind)]
-    if len(kinds) == 1:
-        return catalog.find(kinds[0], word)
-    if kinds:
-        hint = " or ".join(f"dither describe {kind} {word}" for kind in kinds)
-        raise Refused(Problem(f'components of several kinds are named "{word}"', help=hint, code="usage"))
-    names = [*(component.name for component in catalog.parts()), *KINDS]
-    raise _unknown("component", short if short == word else word, names, "see: dither list")
+    return kind if kind in KINDS else _unknown("kind", kind, KINDS)
 
 
-def _known_kind(kind: str) -> str:
-    if kind not in KINDS:
-        raise _unknown("kind", kind, KINDS, f"kinds: {', '.join(KINDS)}")
-    return kind
+def _unknown(what: str, word: str, known: Iterable[str]) -> NoReturn:
+    close = nearest(word, known)
+    hint = f'did you mean "{close}"?' if close else f"known: {', '.join(known)}"
+    code = "unknown-plugin" if what == "plugin" else "unknown-value"
+    raise Refused(Problem(f'unknown {what} "{word}"', help=hint, code=code))
 
 
-def _unknown(what: str, word: str, known: Iterable[str], otherwise: str) -> Refused:
-    close = nearest(word.rpartition("/")[2].partition("@")[0], known)
-    codes = {"plugin": "unknown-plugin", "component": "unknown-component", "kind": "unknown-value"}
-    hint = f'did you mean "{close}"?' if close else otherwise
-    return Refused(Problem(f'unknown {what} "{word}"', help=hint, code=codes[what]))
-
-
-def show_components(parts: Iterable[Component], as_json: bool) -> None:
+def show_components(components: Iterable[Component], as_json: bool) -> None:
     """Print components, one per line."""
     if wants_json(as_json):
-        rows = [{"kind": p.kind, "name": p.name, "rev": p.rev, "plugin": p.plugin, "summary": p.summary} for p in parts]
-        typer.echo(json.dumps(rows, indent=2))
+        keys = ("kind", "name", "rev", "plugin", "summary")
+        typer.echo(json.dumps([{key: getattr(c, key) for key in keys} for c in components], indent=2))
         return
-    made = table("kind, name", "plugin", "description")
-    last = None
-    for part in parts:
-        if part.kind != last:
-            made.add_row(Text(part.kind, style="bold"))
-        last = part.kind
-        made.add_row(Text(f"  {part.name}", style="cyan"), Text(part.plugin), Text(part.summary))
-    Console().print(made)
+    page = table("kind, name", "plugin", "description")
+    for kind, group in groupby(components, lambda component: component.kind):
+        page.add_row(Text(kind, style="bold"))
+        for component in group:
+            page.add_row(Text(f"  {component.name}", style="cyan"), Text(component.plugin), Text(component.summary))
+    Console().print(page)
 
 
-def show_reference(plugins: Plugins, parts: Iterable[Component]) -> None:
+def show_reference(plugins: Plugins, components: Iterable[Component]) -> None:
     """Print a reference page in Markdown."""
     lines = ["# Components", "", "Generated by `dither list --markdown`.", ""]
-    last = None
-    for part in parts:
-        facts = describe(part, plugins.catalog)
-        if part.kind != last:
-            lines += [f"## {part.kind}", "", summary_of(KINDS[part.kind]), ""]
-        last = part.kind
-        lines += [f"### {part.name}", "", facts["doc"], "", f"From `{part.plugin}`.", ""]
-        lines += ["```toml", facts["snippet"], "```", ""]
-        if facts["options"]:
-            lines += ["| option | type | default | description |", "|---|---|---|---|"]
+    for kind, group in groupby(components, lambda component: component.kind):
+        lines += [f"## {kind}", "", summary_of(KINDS[kind]), ""]
+        for component in group:
+            facts = describe(component, plugins.catalog)
+            lines += [f"### {component.name}", "", facts["doc"], "", f"From `{component.plugin}`.", ""]
+            lines += ["```toml", facts["snippet"], "```", ""]
+            if facts["options"]:
+                lines += ["| option | type | default | description |", "|---|---|---|---|"]
             for option in facts["options"]:
                 cells = (f"`{option['name']}`", option["type"], f"`{option['default']}`", option["doc"])
                 lines.append("| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in cells) + " |")
-            lines.append("")
+            lines += [""] * bool(facts["options"])
     typer.echo("\n".join(lines).rstrip())
 
 
 def show_plugins(plugins: Plugins, as_json: bool) -> None:
     """Print the state of every plugin."""
-    rows: list[dict[str, Any]] = [
-        {
-            "name": report.name,
-            "state": report.state,
-            "source": report.source,
-            "version": report.version,
-            "parts": report.parts,
-            "hooks": list(report.hooks),
-            "imports_torch": report.imports_torch,
-            "seconds": round(report.seconds, 3),
-            "sha256": report.sha256,
-            "reason": report.reason,
-        }
-        for report in plugins.reports
-    ]
+    reports = plugins.reports
     if wants_json(as_json):
-        typer.echo(json.dumps(rows, indent=2))
+        typer.echo(json.dumps([asdict(report) for report in reports], indent=2))
         return
-    made = table("plugin", "state", "from", "version", "components", "other hooks")
-    for row in rows:
-        colour = "green" if row["state"] == "loaded" else "red"
-        source = Path(row["source"]).name if row["sha256"] else row["source"]
-        hooks = ", ".join(hook for hook in row["hooks"] if hook != "register_components")
-        parts = str(row["parts"]) if row["state"] == "loaded" else ""
-        cells = (source, row["version"], parts, hooks)
-        made.add_row(Text(row["name"]), Text(row["state"], style=colour), *map(Text, cells))
+    page = table("plugin", "state", "from", "version", "components", "other hooks")
+    for report in reports:
+        colour = "green" if report.state == "loaded" else "red"
+        source = Path(report.source).name if report.sha256 else report.source
+        hooks = ", ".join(hook for hook in report.hooks if hook != "register_components")
+        components = str(report.parts) if report.state == "loaded" else ""
+        page.add_row(report.name, Text(report.state, colour), *map(Text, (source, report.version, components, hooks)))
     console = Console()
-    console.print(made)
-    for row in rows:
-        if row["reason"]:
-            console.print(Text(f"{row['name']}: {row['state']}: {row['reason']}"), soft_wrap=True)
-        elif row["imports_torch"]:
-            console.print(Text(f"{row['name']}: imports torch when loaded ({row['seconds']} s)"), soft_wrap=True)
+    console.print(page)
+    for report in reports:
+        if report.reason:
+            console.print(Text(f"{report.name}: {report.state}: {report.reason}"), soft_wrap=True)
+        elif report.imports_torch:
+            console.print(Text(f"{report.name}: imports torch when loaded ({report.seconds:.3f} s)"), soft_wrap=True)
 
 
-NARROW = 100
-"""Columns of a terminal below which the description of an option is in its own line."""
-
-
-def show_component(plugins: Plugins, part: Component, as_json: bool) -> None:
-    """Print everything about one component."""
-    facts = describe(part, plugins.catalog)
-    report = next((report for report in plugins.reports if report.name == part.plugin), None)
-    uses = (m.file for m in component_usages(Path("experiments")) if m.means(part.kind, part.plugin, part.name))
-    facts |= {"version": report.version if report else "", "used_in": list(dict.fromkeys(map(str, uses)))}
+def show_component(plugins: Plugins, component: Component, as_json: bool) -> None:
+    """Print everything about one component, and the experiment files below experiments/ that name it."""
+    facts = describe(component, plugins.catalog)
+    facts["version"] = next((report.version for report in plugins.reports if report.name == component.plugin), "")
+    files = sorted(Path("experiments").rglob("*.toml"))
+    facts["used_in"] = [str(path) for path in files if f'"{component.name}"' in path.read_text("utf-8", "replace")]
     if wants_json(as_json):
         typer.echo(json.dumps(facts, indent=2))
         return
     console = Console()
     console.print(Text.assemble((f"{facts['kind']} {facts['name']}", "bold"), ("  " + facts["pinned"], "dim")))
     console.print(Text(facts["doc"] + "\n"))
-    if facts["options"]:
-        console.print(_options(facts["options"], wide=console.width >= NARROW))
-    else:
-        console.print(Text("It has no options."))
-    facts["contracts"] |= _provenance(facts)
+    for option in facts["options"]:
+        console.print(Text.assemble((option["name"], "cyan"), f" = {option['default']}  ", (option["type"], "dim")))
+        console.print(Text(f"    {option['doc']}"))
+    console.print(Text("\n" + facts["snippet"] + "\n"), soft_wrap=True)
     grid = Table.grid(padding=(0, 2))
-    for key, value in facts["contracts"].items():
+    plugin = f"{facts['plugin']} {facts['version']}".strip()
+    for key, value in (facts["contracts"] | {"plugin": plugin, "source": facts["source"]}).items():
         grid.add_row(Text(key, style="cyan"), Text(value, overflow="fold"))
-    console.print(Text("\n") + Text(facts["snippet"]), soft_wrap=True)
-    console.print(Text(), grid)
-
-
-def _options(options: list[dict[str, str]], *, wide: bool) -> Table:
-    if wide:
-        made = table("option", "type", "default", "description")
-        for option in options:
-            made.add_row(Text(option["name"], style="cyan"), *(Text(option[key]) for key in ("type", "default", "doc")))
-        return made
-    made = Table.grid()
-    for option in options:
-        made.add_row(Text.assemble((option["name"], "cyan"), f" = {option['default']}", ("  " + option["type"], "dim")))
-        if option["doc"]:
-            made.add_row(Padding(Text(option["doc"]), (0, 0, 0, 4)))
-    return made
-
-
-def _provenance(facts: dict[str, Any]) -> dict[str, str]:
-    """Return the plugin and source of a component, its former names, and the experiments here that use it."""
-    lines = {"plugin": f"{facts['plugin']} {facts['version']}".strip(), "source": facts["source"]}
     if facts["aliases"]:
-        lines["former names"] = ", ".join(facts["aliases"])
+        grid.add_row(Text("former names", style="cyan"), Text(", ".join(facts["aliases"])))
     if facts["used_in"]:
-        lines["used in"] = ", ".join(facts["used_in"])
-    return lines
+        grid.add_row(Text("used in", style="cyan"), Text(", ".join(facts["used_in"]), overflow="fold"))
+    console.print(grid)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -29,7 +29,7 @@ def prepare(
         list[str] | None,
         typer.Argument(
             metavar="[PATHS] [--OPTION VALUE]...",
-            help="Files, if the component takes any, and its options: dither describe NAME.",
+            help="Files, if the component takes any, and its options: dither describe data NAME.",
             show_default=False,
         ),
     ] = None,
@@ -43,8 +43,10 @@ def prepare(
     from dither.registry.config.errors import Refused
     from dither.registry.config.validation import validate
 
-    catalog = visible_plugins(selected).catalog
-    spec, preset = _spec_of(catalog, name)
+    catalog: Any = visible_plugins(selected).catalog
+    aliases = (part.spec for part in catalog.parts("data") if name in part.spec.prepared_as)
+    spec = next(aliases, None) or catalog.find("data", name).spec
+    preset = [f"{key}={json.dumps(value)}" for key, value in spec.prepared_as.get(name, {}).items()]
     document = Document.from_overrides([*preset, *overrides_from_flags(words or (), spec), *(overrides or ())])
     data: Any = validate(spec, document, catalog)
     try:
@@ -52,15 +54,6 @@ def prepare(
     except (OSError, RuntimeError) as error:
         raise Refused(f'cannot prepare data "{name}": {error}', code="not-prepared") from None
     typer.echo(summary or f'data "{name}" requires no preparation')
-
-
-def _spec_of(catalog: Any, name: str) -> tuple[Any, list[str]]:
-    """Return the Spec of a name or of a short word for it, and the options that the word implies."""
-    for component in catalog.parts("data"):
-        if name in component.spec.prepared_as:
-            preset = component.spec.prepared_as[name]
-            return component.spec, [f"{key}={json.dumps(value)}" for key, value in preset.items()]
-    return catalog.find("data", name).spec, []
 
 
 def overrides_from_flags(words: Sequence[str], spec: type[Spec]) -> list[str]:
@@ -81,7 +74,14 @@ def overrides_from_flags(words: Sequence[str], spec: type[Spec]) -> list[str]:
         if word == "--":
             paths += queue
         elif word.startswith("--"):
-            overrides.append(_override(word[2:], queue, spec))
+            key, equals, value = word[2:].partition("=")
+            field = spec.model_fields.get(key := key.replace("-", "_"))
+            kind = field.annotation if field else None
+            if not equals:
+                value = "true" if kind is bool else next(queue, "")
+            if not equals and not value:
+                raise Refused(f"{word} requires a value", code="missing-argument")
+            overrides.append(f"{key}={json.dumps(value) if kind is str else value}")
         elif word.startswith("-") and len(word) > 1:
             raise Refused(f"{word}: options of a component have no short form, use --key value", code="unknown-option")
         else:
@@ -91,19 +91,3 @@ def overrides_from_flags(words: Sequence[str], spec: type[Spec]) -> list[str]:
         hint = f"its options are: {', '.join(spec.model_fields) or 'none'}"
         raise Refused(Problem(message, help=hint, code="usage"))
     return [*overrides, f"{PATHS}={json.dumps(paths)}"] if paths else overrides
-
-
-def _override(word: str, queue: Iterator[str], spec: type[Spec]) -> str:
-    from dither.registry.config.errors import Refused
-
-    key, equals, value = word.partition("=")
-    key = key.replace("-", "_")
-    annotation = spec.model_fields[key].annotation if key in spec.model_fields else None
-    if not equals:
-        if annotation is bool:
-            return f"{key}=true"
-        following = next(queue, None)
-        if following is None:
-            raise Refused(f"--{word} requires a value", code="missing-argument")
-        value = following
-    return f"{key}={json.dumps(value) if annotation is str else value}"

@@ -6,8 +6,7 @@ import enum
 import json
 import sys
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,17 +21,9 @@ if TYPE_CHECKING:
     from ..config.load_experiment import Loaded
 
 __all__ = [
-    "Format",
-    "OutputOptions",
-    "global_options",
-    "hoist_global_options",
-    "location_record",
-    "output_options",
-    "print_problems",
-    "print_valid",
-    "table",
-    "wants_json",
-]
+    "Format", "global_options", "hoist_global_options", "location_record", "output_options", "print_problems",
+    "print_valid", "table", "wants_json",
+]  # fmt: skip
 
 
 class Format(enum.StrEnum):
@@ -43,7 +34,6 @@ class Format(enum.StrEnum):
     GITHUB = "github"
 
 
-@dataclass
 class OutputOptions:
     """Values of the options that every command takes."""
 
@@ -98,17 +88,24 @@ def table(*columns: str, right: Sequence[str] = ()) -> Table:
     """Return an empty table in the style of this command line; long cells are wrapped."""
     from rich.table import Table
 
-    made = Table(box=None, pad_edge=False, header_style="bold")
+    result = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        made.add_column(column, overflow="fold", justify="right" if column in right else "left")
-    return made
+        result.add_column(column, overflow="fold", justify="right" if column in right else "left")
+    return result
 
 
 def print_problems(refused: Refused) -> None:
     """Print every problem in the selected format."""
     if output_options.traceback:
-        print("".join(traceback.format_exception(_with_causes(refused))), file=sys.stderr)  # noqa: T201
-    _PRINTERS[output_options.format](refused.problems)
+        cause: BaseException | None = refused
+        while cause is not None:  # `from None` hides the causes from users of a plugin
+            cause.__suppress_context__ = False
+            cause = cause.__cause__ or cause.__context__
+        print("".join(traceback.format_exception(refused)), file=sys.stderr)  # noqa: T201
+    if output_options.format is Format.JSON:
+        _print_json(False, refused.problems)
+    else:
+        _print(refused.problems)
 
 
 def print_valid(loaded: Loaded, as_json: bool = False, deep: dict[str, Any] | None = None) -> None:
@@ -117,34 +114,26 @@ def print_valid(loaded: Loaded, as_json: bool = False, deep: dict[str, Any] | No
     parts = {part.kind: part.name for part in (e.task, e.process, e.model, e.loss, e.sampler)}
     if wants_json(as_json):
         extra = {} if deep is None else {"deep": deep}
-        _print_document(True, loaded.warnings, file=str(loaded.path), parts=parts, **extra)
-    else:
-        if loaded.warnings:
-            _PRINTERS[output_options.format](loaded.warnings)
-        typer.echo(f"{loaded.path}: valid ({', '.join(f'{kind} {name}' for kind, name in parts.items())})")
+        _print_json(True, loaded.warnings, file=str(loaded.path), parts=parts, **extra)
+        return
+    if loaded.warnings:
+        _print(loaded.warnings)
+    typer.echo(f"{loaded.path}: valid ({', '.join(f'{kind} {name}' for kind, name in parts.items())})")
 
 
-def _with_causes(error: BaseException) -> BaseException:
-    """Restore the causes of an exception, which `from None` hides from users of a plugin."""
-    cause: BaseException | None = error
-    while cause is not None:
-        cause.__suppress_context__ = False
-        cause = cause.__cause__ or cause.__context__
-    return error
-
-
-def _print_text(problems: Sequence[Problem]) -> None:
+def _print(problems: Sequence[Problem]) -> None:
+    """Print problems as text or as GitHub annotations."""
+    if output_options.format is Format.GITHUB:
+        for problem in problems:
+            typer.echo(_annotation(problem))
+        return
     print("\n\n".join(map(str, problems)), file=sys.stderr)  # noqa: T201
     if len(problems) > 1:
         word = "warnings" if all(problem.level == "warning" for problem in problems) else "problems"
         print(f"\n{len(problems)} {word}", file=sys.stderr)  # noqa: T201
 
 
-def _print_json(problems: Sequence[Problem]) -> None:
-    _print_document(False, problems)
-
-
-def _print_document(valid: bool, problems: Sequence[Problem], **more: Any) -> None:
+def _print_json(valid: bool, problems: Sequence[Problem], **more: Any) -> None:
     typer.echo(json.dumps({"valid": valid, **more, "problems": list(map(_record, problems))}, indent=2))
 
 
@@ -156,57 +145,42 @@ def _record(problem: Problem) -> dict[str, Any]:
         "code": problem.code,
         "message": printable(problem.message),
         "path": dotted(problem.path),
+        **location_record(problem.origin),
+        "help": problem.help,
+        "related": [{"message": word, **location_record(origin)} for word, origin in problem.related],
     }
-    record |= location_record(problem.origin)
     if problem.given is not None:
-        record["given"] = _given(problem.given)
-    record["help"] = problem.help
-    record["related"] = [{"message": word, **location_record(origin)} for word, origin in problem.related]
+        record["given"] = problem.given
+        try:
+            if len(json.dumps(problem.given, allow_nan=False)) > 200:
+                record["given"] = str(problem.given)[:200]
+        except (TypeError, ValueError, RecursionError):  # not a value of JSON
+            record["given"] = str(problem.given)[:200]
     return record
 
 
 def location_record(origin: Origin | None) -> dict[str, Any]:
     """Return a position in a file for JSON."""
-    if origin is None:
-        return {"file": None, "line": None, "column": None}
-    return {"file": origin.file, "line": origin.line, "column": origin.column}
+    return {key: getattr(origin, key, None) for key in ("file", "line", "column")}
 
 
-def _given(value: Any) -> Any:
-    """Return a value for JSON; an unsupported or long one is cut to a short text."""
-    try:
-        if len(json.dumps(value, allow_nan=False)) <= 200:
-            return value
-    except (TypeError, ValueError, RecursionError):
-        pass
-    return str(value)[:200]
-
-
-def _print_github(problems: Sequence[Problem]) -> None:
+def _annotation(problem: Problem) -> str:
+    """Return a problem as a workflow command of GitHub."""
     from dither.registry.config.errors import dotted, printable
 
-    for problem in problems:
-        path = f"{dotted(problem.path)}: " if problem.path else ""
-        lines = [path + printable(problem.message), *([problem.help] if problem.help else [])]
-        origin = problem.origin
-        place = {}
-        if origin is not None and origin.line is not None and origin.column is not None:
-            place = {"file": origin.file, "line": origin.line, "endLine": origin.line, "col": origin.column}
-            place |= {"endColumn": origin.column + origin.width}
-        elif origin is not None:
-            lines[0] += f" ({origin})"
-        where = ",".join(f"{key}={_escaped(str(value), ',:')}" for key, value in place.items())
-        typer.echo(f"::{problem.level}{' ' * bool(where)}{where}::{_escaped(chr(10).join(lines))}")
+    path = f"{dotted(problem.path)}: " if problem.path else ""
+    message, origin, place = path + printable(problem.message), problem.origin, ""
+    if origin is not None and origin.line is not None and origin.column is not None:
+        end = origin.column + origin.width
+        file = _escaped(origin.file, ",:")
+        place = f" file={file},line={origin.line},endLine={origin.line},col={origin.column},endColumn={end}"
+    elif origin is not None:
+        message += f" ({origin})"
+    text = f"{message}\n{problem.help}" if problem.help else message
+    return f"::{problem.level}{place}::{_escaped(text)}"
 
 
 def _escaped(text: str, more: str = "") -> str:
     for letter in ("%", "\r", "\n", *more):
         text = text.replace(letter, f"%{ord(letter):02X}")
     return text
-
-
-_PRINTERS: dict[Format, Callable[[Sequence[Problem]], None]] = {
-    Format.TEXT: _print_text,
-    Format.JSON: _print_json,
-    Format.GITHUB: _print_github,
-}

@@ -1,4 +1,4 @@
-"""`dither runs`, `export`, `sample`, `evaluate`, `report`: commands on run directories."""
+"""`dither runs`, `export`, `sample`, `evaluate`, `report`, `diff`: commands on run directories."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal
 import typer
 
 from .app import CheckpointOption, Json, PluginOption, RunDirectory, app, parse_checkpoint
-from .components import complete_format
 from .output import table, wants_json
 
 __all__: list[str] = []
@@ -32,6 +31,9 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List the runs of a folder or sweep with status, step and a metric."""
+    from rich.text import Text
+
+    from ..config.machine_memory import size
     from ..runs.list_runs import list_runs
     from ..runs.progress import Screen, say
     from ..sweeps.summary import require_metric
@@ -45,27 +47,18 @@ def list_(
     console = Screen()
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = WIDE
-    if listed:
-        console.print(_table(folder, metric, listed))
-    else:
-        say(console, f"no runs in {folder}")
-    for line in _sweeps(folder):
-        say(console, line)
-
-
-def _table(folder: Path, metric: str, listed: list[Any]) -> Any:
-    from rich.text import Text
-
-    from ..config.machine_memory import size
-
-    made = table("run", "name", "state", "step", metric, "size", right=("step", metric, "size"))
+    page = table("run", "name", "state", "step", metric, "size", right=("step", metric, "size"))
     for run in listed:
         value = run.figures.get(metric)
         step = f"{'-' if run.step is None else run.step} of {'-' if run.steps is None else run.steps}"
         shown = "" if value is None else f"{value:.4g}"
-        cells = (str(run.path.relative_to(folder)), run.name, run.state, step, shown, size(run.size))
-        made.add_row(*map(Text, cells))
-    return made
+        page.add_row(*map(Text, (str(run.path.relative_to(folder)), run.name, run.state, step, shown, size(run.size))))
+    if listed:
+        console.print(page)
+    else:
+        say(console, f"no runs in {folder}")
+    for line in _sweeps(folder):
+        say(console, line)
 
 
 def _sweeps(folder: Path) -> Iterator[str]:
@@ -135,7 +128,6 @@ def sample(
             "--export",
             metavar="FORMAT",
             help="Also export samples in this format (repeatable); see dither describe task NAME.",
-            autocompletion=complete_format,
         ),
     ] = None,
     checkpoint: CheckpointOption = "newest",
@@ -152,13 +144,11 @@ def sample(
     """Sample from a checkpoint of a run."""
     from ..runs.evaluate_run import sample_run
 
-    given = {
-        "constraints": constraints,
-        "forms": export or (),
-        "checkpoint": parse_checkpoint(checkpoint),
-        "select": selected,
-    }
-    return sample_run(run_directory, count, seed, out, changes=changes or (), **given)
+    which = parse_checkpoint(checkpoint)
+    return sample_run(
+        run_directory, count, seed, out, constraints=constraints, forms=export or (), checkpoint=which, select=selected,
+        changes=changes or (),
+    )  # fmt: skip
 
 
 @app.command()
@@ -197,3 +187,31 @@ def report(
     from ..reports.write import write_report
 
     typer.echo(write_report(runs, out))
+
+
+@app.command()
+def diff(
+    first: Annotated[Path, typer.Argument(help="A run directory or an experiment file.", show_default=False)],
+    second: Annotated[Path, typer.Argument(help="Another one.", show_default=False)],
+    selected: PluginOption = None,
+    as_json: Json = False,
+) -> None:
+    """Compare two runs or experiments: options, components, plugins, versions, git."""
+    from ..runs.diff import compare, read_side
+
+    sections = compare(read_side(first, selected), read_side(second, selected))
+    if wants_json(as_json):
+        typer.echo(json.dumps(sections, indent=2, default=str))
+        return
+    typer.echo(f"{first} -> {second}")
+    for name, rows in sections.items():
+        typer.echo(f"\n{name}" if rows else "", nl=bool(rows))
+        width = min(32, max(map(len, rows), default=0))
+        for key, values in rows.items():
+            typer.echo(f"  {key:{width}}  {' -> '.join(map(_shown, values))}")
+    if not any(sections.values()):
+        typer.echo("no difference")
+
+
+def _shown(value: Any) -> str:
+    return "(none)" if value is None else value if isinstance(value, str) else json.dumps(value, default=str)

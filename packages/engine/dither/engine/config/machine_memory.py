@@ -22,19 +22,13 @@ def total_memory() -> int:
 
 
 def _limits() -> Iterator[int]:
-    """Yield the memory limits of the cgroups (v1 and v2) of this process and their parents."""
-    groups: list[tuple[Path, str]] = []
+    """Yield the memory limits of the cgroup (v2) of this process and its parents."""
     with suppress(OSError, ValueError):
-        for line in (PROCESSES / "self/cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if not controllers:
-                groups.append((CONTROL / path.lstrip("/"), "memory.max"))
-            elif "memory" in controllers.split(","):
-                groups.append((CONTROL / "memory" / path.lstrip("/"), "memory.limit_in_bytes"))
-    for folder, name in groups:
-        for place in (folder, *folder.parents):
+        lines = (PROCESSES / "self/cgroup").read_text().splitlines()
+        group = next((line.removeprefix("0::/") for line in lines if line.startswith("0::")), "")
+        for folder in (CONTROL / group, *(CONTROL / group).parents):
             with suppress(OSError, ValueError):  # "max" means unlimited
-                yield int((place / name).read_text())
+                yield int((folder / "memory.max").read_text())
 
 
 def size(count: int) -> str:

@@ -34,59 +34,53 @@ class Setting:
     @property
     def story(self) -> str:
         """Return the origin as text: `from --set train.lr=1, over base.toml:14:6`."""
-        places = list(map(str, self.places))
+        groups = (", ".join(map(str, places)) for places in (self.places[:1], self.places[1:]))
+        places = ", over ".join(filter(None, groups))
         if self.default_of is None:
-            return f"from {places[0]}" + (f", over {', '.join(places[1:])}" if places[1:] else "")
-        unset = f" after {places[0]}" + (f", over {', '.join(places[1:])}" if places[1:] else "") if places else ""
-        return f"default of {self.default_of}{unset}"
+            return f"from {places}"
+        return f"default of {self.default_of}" + (f" after {places}" if places else "")
 
 
-def settings(options: Options, document: Document, catalog: Catalog | None = None) -> Iterator[Setting]:
-    """Yield every option of validated options with its value, in order."""
-    yield from _below(options, (), "the experiment", document, catalog)
-
-
-def select(found: list[Setting], key: str) -> list[Setting]:
-    """Return the setting of a key, or those of a table.
+def select(settings: list[Setting], key: str | None) -> list[Setting]:
+    """Return the setting of a key, or those of a table; without a key, all.
 
     Raises:
         Refused: There is no such key.
     """
-    chosen = [setting for setting in found if _is_below(dotted(setting.path), key)]
-    if not chosen:
-        ends = (dotted(setting.path[:end]) for setting in found for end in range(1, len(setting.path) + 1))
-        known = list(dict.fromkeys(ends))
+    if key is None:
+        return settings
+    selected = [row for row in settings if f"{dotted(row.path)}.".startswith((f"{key}.", f"{key}["))]
+    if not selected:
+        known = list(dict.fromkeys(dotted(row.path[: end + 1]) for row in settings for end in range(len(row.path))))
         close = nearest(key, known) or nearest(key.rpartition(".")[2], (name.rpartition(".")[2] for name in known))
-        full = next((name for name in known if name == close or name.endswith(f".{close}")), None)
-        text = f'the experiment has no key "{key[:100]}"' + (f'; did you mean "{full}"?' if full else "")
-        raise Refused(text, code="unknown-key")
-    return chosen
+        full = next((name for name in known if f".{name}".endswith(f".{close}")), None)
+        hint = f'; did you mean "{full}"?' if full else ""
+        raise Refused(f'the experiment has no key "{key[:100]}"{hint}', code="unknown-key")
+    return selected
 
 
-def _is_below(name: str, key: str) -> bool:
-    return name == key or name.startswith((f"{key}.", f"{key}["))
-
-
-def _below(value: Any, path: Path, owner: str, document: Document, catalog: Catalog | None) -> Iterator[Setting]:
+def settings(
+    value: Any, document: Document, catalog: Catalog, path: Path = (), owner: str = "the experiment"
+) -> Iterator[Setting]:
+    """Yield every option of validated options with its value, in order."""
+    items: list[tuple[str | int, Any]] = []
+    inner = owner
     if isinstance(value, Spec):
-        pinned = catalog.pin(value) if catalog is not None else value.name
-        yield _setting(pinned, (*path, "use"), owner, document)
+        yield _setting(catalog.pin(value), (*path, "use"), owner, document)
     if isinstance(value, Options):
+        items = [(key, getattr(value, key)) for key in type(value).model_fields]
         inner = value.name if isinstance(value, Spec) else f"[{dotted(path)}]" if path else owner
-        for key in type(value).model_fields:
-            yield from _below(getattr(value, key), (*path, key), inner, document, catalog)
-    elif isinstance(value, Mapping) and value:
-        for key, item in value.items():
-            yield from _below(item, (*path, key), owner, document, catalog)
+    elif isinstance(value, Mapping):
+        items = list(value.items())
     elif isinstance(value, list | tuple) and any(isinstance(item, Options) for item in value):
-        for index, item in enumerate(value):
-            yield from _below(item, (*path, index), owner, document, catalog)
-    else:
+        items = list(enumerate(value))
+    if not items and not isinstance(value, Options):
         yield _setting(value, path, owner, document)
+    for key, item in items:
+        yield from settings(item, document, catalog, (*path, key), inner)
 
 
 def _setting(value: Any, path: Path, owner: str, document: Document) -> Setting:
-    places = tuple(document.history(path))
     bare = path[-1] == "use" and isinstance(document.at(path[:-1]), str)
     given = bare or document.at(path) is not None
-    return Setting(path, value, places, None if given else owner)
+    return Setting(path, value, tuple(document.history(path)), None if given else owner)
