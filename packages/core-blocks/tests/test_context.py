@@ -1,12 +1,9 @@
 """Training on [x_t | x_0]: dependencies, gradients, and equality with sampling with a cache."""
 
-import copy
-from itertools import product
-
 import pytest
 import torch
 
-from dither.core_blocks.block_causal import CleanAndNoised, number_blocks
+from dither.core_blocks.kv_cache import KVCache
 from dither.registry import Field, TokenSpace, default_catalog
 from dither.registry.flow.records import Context, State
 
@@ -60,17 +57,6 @@ def test_training_equals_sampling_with_a_cache(model_of, opened, size, position,
 
 
 @torch.no_grad()
-def test_a_prompt_may_be_cached_at_once(model_of, opened):
-    model = opened(model_of(SPACE, block={"rope": True}, block_size=3))
-    each, level = levels(3)
-    whole = model(State.of(ids(0)), level, everywhere(), {}, context=behind(ids(1)))
-    cache, valid, part = model.new_cache(), everywhere(), slice(6, 9)
-    model.trunk(State.of(ids(1)[:, :6]), torch.zeros(ROWS), valid[:, :6], {}, cache=cache, keep=True)
-    said = model(State.of(ids(0)[:, part]), each[:, 2], valid[:, part], {}, cache=cache)
-    torch.testing.assert_close(said, whole[:, part], atol=1e-5, rtol=0)
-
-
-@torch.no_grad()
 def test_padding_is_ignored(model_of, opened):
     model = opened(model_of(SPACE, block={"rope": True}, block_size=4))
     valid = everywhere()
@@ -101,19 +87,6 @@ def test_dependencies_by_definition(model_of, opened, size):
         assert torch.equal((by_noised != out).any(-1).all(0), block == block[place])
         assert torch.equal((by_clean != out).any(-1).all(0), block > block[place])
         assert torch.equal((by_level != out).any(-1).all(0), block == block[place])
-
-
-@torch.no_grad()
-def test_context_does_not_depend_on_noise_levels(model_of, opened):
-    model = opened(model_of(SPACE, block={"rope": True}, block_size=4))
-    _, level = levels(4)
-    out = model(State.of(ids(0)), level, everywhere(), {}, context=behind(ids(1)))
-    changed = level.clone()
-    changed[:, :8] += 0.5
-    other = model(State.of(ids(0)), changed, everywhere(), {}, context=behind(ids(1)))
-    assert torch.equal(other[:, 8:], out[:, 8:])
-    warm = Context(State.of(ids(1)), torch.full((ROWS,), 0.5))
-    assert not torch.allclose(model(State.of(ids(0)), level, everywhere(), {}, context=warm)[:, 8:], out[:, 8:])
 
 
 @torch.no_grad()
@@ -158,26 +131,6 @@ def test_gradients_with_checkpointing_and_requested_positions(model_of, opened, 
     assert all(gradient.abs().max() > 0 for gradient in expected), "a weight has no gradient"
 
 
-def test_last_layer_skips_the_context(model_of, opened):
-    model = opened(model_of(SPACE, block={"rope": True}, block_size=4))
-    seen = []
-    for block in model.blocks:
-        block.mlp.register_forward_hook(lambda mlp, given, out: seen.append(given[0].shape[:-1].numel()))
-    model(State.of(ids(0)), levels(4)[1], everywhere(), {}, context=behind(ids(1)))
-    assert seen == [ROWS * LENGTH, ROWS * LENGTH, 0, ROWS * LENGTH]
-
-
-@pytest.mark.parametrize(("length", "extra", "size"), [(1, 0, 1), (7, 0, 3), (8, 0, 4), (5, 2, 2), (6, 1, 9)])
-def test_masks_are_their_definition(length, extra, size):
-    block = number_blocks(extra + length, extra, size, torch.device("cpu"))
-    halves = CleanAndNoised.of(torch.zeros(1, 1), torch.zeros(1, 1), block, None)
-    number = [0] * extra + [place // size for place in range(length)]
-    for (q, of), (k, other) in product(enumerate(number), repeat=2):
-        assert halves.clean_mask[0, 0, q, k] == (other <= of)
-        assert halves.mask[0, 0, q, k] == (other < of)
-        assert halves.mask[0, 0, q, len(number) + k] == (other == of)
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("cls", [True, False])
 def test_class_token_belongs_to_the_first_block(model_of, regions, opened, cls):
@@ -193,28 +146,6 @@ def test_class_token_belongs_to_the_first_block(model_of, regions, opened, cls):
         said = model(State.of(noised[:, part]), each[:, number], valid[:, part], {}, cache=cache)
         torch.testing.assert_close(said, whole[:, part], atol=1e-5, rtol=0)
         model.trunk(State.of(x0[:, part]), torch.zeros(ROWS), valid[:, part], {}, cache=cache, keep=True)
-
-
-@torch.no_grad()
-def test_cache_stores_rotated_keys_without_copies(model_of, opened, monkeypatch):
-    model = opened(model_of(SPACE, block={"rope": True}, block_size=4))
-    cache, turned, requested = model.new_cache(), [], []
-    model.trunk(State.of(ids(1)[:, :8]), torch.zeros(ROWS), everywhere()[:, :8], {}, cache=cache, keep=True)
-    given = (State.of(ids(0)[:, 8:]), levels(4)[0][:, 2], everywhere()[:, 8:], {})
-    model(*given, cache=cache)
-    for block in model.blocks:
-        rotary = block.attention.rotary
-        rotary.register_forward_hook(lambda part, args, out: turned.append((out.shape[2], *args[1:])))
-        block.attention.register_forward_hook(lambda part, args, out: requested.append(out.shape[1]))
-    held = [buffer.data_ptr() for buffer in cache._buffers.values()]
-    before = [buffer[:, :, :, :8].clone() for buffer in cache._buffers.values()]
-    monkeypatch.setattr(copy, "deepcopy", lambda *args: pytest.fail("the cache is copied"))
-    model(*given, cache=cache)
-    assert turned == [(3, 8)] * 4, "queries and keys of the block alone, from its own position on"
-    assert requested == [3, 3]
-    assert [buffer.data_ptr() for buffer in cache._buffers.values()] == held
-    for buffer, old in zip(cache._buffers.values(), before, strict=True):
-        assert torch.equal(buffer[:, :, :, :8], old), "finished positions changed"
 
 
 def test_context_requires_blocks_and_no_cache(model_of):
@@ -240,3 +171,25 @@ def test_compiles(model_of, opened):
     plain = model(*given, context=behind(ids(1)))
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(*given, context=behind(ids(1))), plain, atol=1e-5, rtol=0)
+
+
+def test_buffers_grow_and_keep_their_content():
+    cache, generator = KVCache(), torch.Generator().manual_seed(0)
+    k, v = torch.randn(2, 2, 1, 9, 3, generator=generator)
+    for start, stop in ((0, 3), (3, 4), (4, 9)):
+        for layer in (0, 1):
+            joined = cache.join(layer, k[:, :, start:stop], v[:, :, start:stop])
+            assert torch.equal(joined[0], k[:, :, :stop])
+            assert torch.equal(joined[1], v[:, :, :stop])
+        cache.advance(torch.ones(2, stop - start, dtype=torch.bool), 0)
+    assert cache.valid.shape == (2, 9)
+    one_more = torch.randn(2, 1, 1, 3, generator=generator)
+    before = cache.join(0, one_more, one_more)[0].data_ptr()
+    assert cache.join(0, one_more, one_more)[0].data_ptr() == before, "a new buffer at each call"
+
+
+def test_batch_size_must_match():
+    cache = KVCache()
+    cache.join(0, *torch.zeros(2, 3, 1, 2, 4))
+    with pytest.raises(ValueError, match="batch size 3"):
+        cache.join(0, *torch.zeros(2, 1, 1, 2, 4))

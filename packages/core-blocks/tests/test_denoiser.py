@@ -6,10 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, load_model, save_model
 
-from dither.core_blocks.denoiser import tie_embeddings
-from dither.embeddings.specs import TokenLogits, Tokens
 from dither.registry import Field, TokenSpace, default_catalog
-from dither.registry.flow.protocols import Denoiser
 from dither.registry.flow.records import State
 
 
@@ -24,28 +21,11 @@ def finite(out):
     return out.masked_fill(out == -torch.inf, 0.0)
 
 
-def test_satisfies_the_protocol(model_of, text, opened, state_of):
-    model = opened(model_of(text))
-    assert isinstance(model, Denoiser)
-    state = state_of(text)
-    args = (state, LEVEL, everywhere(state), {})
-    assert torch.equal(model.head(model.trunk(*args)), model(*args))
-
-
 def test_initial_logits_are_zero(model_of, graph, state_of):
     state = state_of(graph)
     out = model_of(graph, embedding="graph")(state, LEVEL, everywhere(state), {})
     assert torch.equal(out == 0, graph.usable().expand(2, -1, -1))
     assert torch.equal(out == -torch.inf, ~graph.usable().expand(2, -1, -1))
-
-
-def test_initial_blocks_are_the_identity(model_of, regions, state_of):
-    """The model is head(norm(embedding)), as in seed 000."""
-    model = model_of(regions, final="norm", init="trunc-normal")
-    state = state_of(regions)
-    h, _ = model.embedding(state, {}, 0)
-    expected = model.head(torch.nn.functional.layer_norm(h[:, 1:], (16,), eps=1e-6))
-    torch.testing.assert_close(model(state, LEVEL, everywhere(state), {}), expected)
 
 
 @pytest.mark.parametrize("block", [{}, {"rope": True}, {"attention": "sdpa"}], ids=str)
@@ -61,66 +41,6 @@ def test_padding_never_influences_valid_positions(model_of, graph, opened, block
     assert torch.equal(a[valid], b[valid])
     assert finite(a).isfinite().all(), "a sample of padding only"
     assert not torch.allclose(finite(model(state, LEVEL, everywhere(state), {}))[0, 0], finite(a)[0, 0])
-
-
-def test_samples_are_independent(model_of, regions, opened, state_of):
-    model = opened(model_of(regions))
-    a, b = state_of(regions), state_of(regions, seed=1)
-    mixed = State(torch.cat([a.x[:1], b.x[1:]]), torch.cat([a.masked[:1], b.masked[1:]]))
-    out = model(a, LEVEL, everywhere(a), {})
-    changed = model(mixed, torch.tensor([0.2, 0.5]), everywhere(a), {})
-    torch.testing.assert_close(changed[0], out[0], atol=1e-6, rtol=1e-5)
-    assert not torch.allclose(changed[1], out[1])
-
-
-@pytest.mark.parametrize("block_size", [1, 3, 5, 12])
-def test_block_causal_dependencies(model_of, text, opened, block_size, state_of):
-    model = opened(model_of(text, block={"rope": True}, block_size=block_size))
-    state, valid = state_of(text), everywhere(state_of(text))
-    out = model(state, LEVEL, valid, {})
-    for position in range(12):
-        x = state.x.clone()
-        x[:, position] = (x[:, position] + 1) % 7
-        changed = (model(State.of(x), LEVEL, valid, {}) != out).any(-1).all(0)
-        expected = torch.arange(12) >= position // block_size * block_size
-        assert torch.equal(changed, expected), position
-
-
-def test_class_token_belongs_to_the_first_block(model_of, regions, opened, state_of):
-    model = opened(model_of(regions, block_size=4))
-    state = state_of(regions, ratio=0.0)
-    valid, level = everywhere(state), LEVEL
-    out = model(state, level, valid, {})
-    x = state.x.clone()
-    x[:, 4:] += 1.0
-    assert torch.equal(model(State.of(x), level, valid, {})[:, :4], out[:, :4]), "later blocks influence the first"
-    each = level[:, None].repeat(1, 9)
-    later = each + 0.5 * (torch.arange(9) >= 4)
-    same, changed = model(state, each, valid, {}), model(state, later, valid, {})
-    assert torch.equal(changed[:, :4], same[:, :4]), "uses the level of a later block"
-    inside = []
-    hook = model.blocks[0].register_forward_hook(lambda block, args, h: inside.append(h[:, 0]))
-    for position in (3, 4):
-        x = state.x.clone()
-        x[:, position] += 1.0
-        model(State.of(x), level, valid, {})
-    model(state, level, valid, {})
-    hook.remove()
-    assert not torch.equal(inside[0], inside[2]), "does not attend to its own block"
-    assert torch.equal(inside[1], inside[2]), "attends to a later block"
-    with torch.no_grad():
-        model.embedding.cls_token += 1.0
-    assert (model(state, level, valid, {}) != out).any(-1).all(), "some positions do not attend to it"
-
-
-@pytest.mark.parametrize("final", ["adaln", "norm"])
-def test_level_per_position(model_of, regions, opened, final, state_of):
-    model = opened(model_of(regions, final=final))
-    state = state_of(regions)
-    valid = everywhere(state)
-    each = LEVEL[:, None].expand(2, 9)
-    torch.testing.assert_close(model(state, each, valid, {}), model(state, LEVEL, valid, {}), atol=1e-5, rtol=1e-4)
-    assert not torch.allclose(model(state, each.flip(0), valid, {}), model(state, LEVEL, valid, {}))
 
 
 def test_order_in_which_weights_get_gradients(model_of, graph, state_of):
@@ -146,18 +66,6 @@ def test_order_in_which_weights_get_gradients(model_of, graph, state_of):
     assert learning[2] == {name for name, _ in model.named_parameters()}
 
 
-def test_state_dict_round_trip(model_of, text, opened, state_of):
-    options = {"block": {"rope": True}, "embedding": {"use": "tokens", "position": "sinusoid"}}
-    model, other = opened(model_of(text, **options)), model_of(text, seed=5, **options)
-    state = state_of(text)
-    args = (state, LEVEL, everywhere(state), {})
-    model(*args)
-    saved = model.state_dict()
-    assert set(saved) == {name for name, _ in model.named_parameters()}, "saves more than parameters"
-    other.load_state_dict(saved)
-    assert torch.equal(other(*args), model(*args))
-
-
 def test_checkpointing_changes_no_gradient(model_of, text, opened, state_of):
     gradients = []
     for checkpointing in (False, True):
@@ -168,28 +76,6 @@ def test_checkpointing_changes_no_gradient(model_of, text, opened, state_of):
         gradients.append([weight.grad for weight in model.parameters()])
     for a, b in zip(*gradients, strict=True):
         torch.testing.assert_close(a, b)
-
-
-def test_checkpointing_keeps_less(model_of, text, opened, state_of):
-    kept = []
-    for checkpointing in (False, True):
-        model, sizes = opened(model_of(text, checkpointing=checkpointing)).train(), []
-        state = state_of(text)
-        with torch.autograd.graph.saved_tensors_hooks(
-            lambda t, sizes=sizes: (sizes.append(t.numel()), t)[1], lambda t: t
-        ):
-            model(state, LEVEL, everywhere(state), {})
-        kept.append(sum(sizes))
-    assert kept[1] < kept[0] / 2
-
-
-def test_dropout_is_active_in_training_only(model_of, text, opened, state_of):
-    model = opened(model_of(text, block={"dropout": 0.5}))
-    state = state_of(text)
-    args = (state, LEVEL, everywhere(state), {})
-    assert torch.equal(model(*args), model(*args))
-    model.train()
-    assert not torch.equal(model(*args), model(*args))
 
 
 def test_bfloat16_autocast_comes_close(model_of, graph, opened, state_of):
@@ -268,15 +154,6 @@ def test_common_padding_is_dropped_exactly(model_of, graph, state_of, opened):
     assert lengths == [length - 3, length] * 2
 
 
-def test_no_mask_without_padding(model_of, graph, state_of):
-    model = model_of(graph, embedding="graph")
-    masks = []
-    model.blocks[0].register_forward_pre_hook(lambda _, args, kwargs: masks.append(kwargs["mask"]), with_kwargs=True)
-    state = state_of(graph)
-    model(state, LEVEL, everywhere(state), {})
-    assert masks == [None]
-
-
 KAIMING = {"use": "tokens", "init": "kaiming"}
 SEED = {
     "width": 512,
@@ -346,13 +223,6 @@ def test_gradient_of_tied_weights_is_the_sum_of_both(model_of, opened, request, 
             torch.testing.assert_close(weight.grad, rest[name].grad, rtol=1e-10, atol=1e-12)
 
 
-def test_tied_weights_with_a_mask_token(model_of):
-    space = TokenSpace((Field("text", 5, 7),)).with_mask()
-    model = tied(model_of, space)
-    assert model.embedding.tables[0].weight.shape == model.head.maps[0].weight.shape == (8, 16)
-    assert run(model, space).shape == (3, 5, 8)
-
-
 def test_files_and_copies_keep_weights_tied(model_of, opened, text, tmp_path):
     model = opened(tied(model_of, text))
     save_model(model, str(tmp_path / "model.safetensors"))
@@ -384,13 +254,3 @@ def test_incompatible_tied_embeddings(options, related, graph, text, regions):
 def test_small_initialisations_may_be_tied(text):
     for init in ("kaiming", 0.02, 0.1):
         assert not list(spec_of(tie_embeddings=True, embedding={"use": "tokens", "init": init}).check(text))
-
-
-def test_tie_embeddings_requires_equal_shapes():
-    text = TokenSpace((Field("text", 3, 7),))
-    with pytest.raises(ValueError, match=r"\(7, 4\) and \(7, 5\) cannot share"):
-        tie_embeddings(Tokens().build(text, 4), TokenLogits().build(text, 5))
-    with pytest.raises(ValueError, match="zip"):
-        tie_embeddings(
-            Tokens().build(text, 4), TokenLogits().build(TokenSpace((Field("a", 3, 7), Field("b", 3, 7))), 4)
-        )

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dither.core_blocks.convert.get import GET, GET_DIT, load_get, weights_of_get
-from dither.core_blocks.specs import AdaLNZero
 from dither.registry import FeatureSpace, Group, default_catalog
 from dither.registry.config.errors import Refused
 from dither.registry.flow.records import State
@@ -271,25 +270,3 @@ def test_a_model_of_another_shape_stays_unchanged(file, changes, name):
         load_get(file(made()), model)
     assert info.value.codes == ["shape-mismatch"]
     assert all(torch.equal(before[name], weight) for name, weight in model.state_dict().items())
-
-
-def test_a_block_around_nn_multihead_attention():
-    """Seed 002: norms without weights, adaLN modulation, nn.MultiheadAttention, a Sequential for the MLP."""
-    torch.manual_seed(0)
-    attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
-    mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
-    modulation = nn.Linear(10, 6 * WIDTH)
-    block = AdaLNZero(heads=HEADS).build(WIDTH, 10)
-    with torch.no_grad():
-        block.attention.qkv.weight.copy_(attention.in_proj_weight)
-        block.attention.qkv.bias.copy_(attention.in_proj_bias)
-    block.attention.out.load_state_dict(attention.out_proj.state_dict())
-    block.mlp.up.load_state_dict(mlp[0].state_dict())
-    block.mlp.down.load_state_dict(mlp[2].state_dict())
-    block.modulation.linear.load_state_dict(modulation.state_dict())
-    x, c = torch.randn(2, 5, WIDTH), torch.randn(2, 10)
-    six = [part[:, None] for part in modulation(functional.silu(c)).chunk(6, 1)]
-    y = norm(x) * (1 + six[1]) + six[0]
-    h = x + six[2] * attention(y, y, y)[0]
-    h = h + six[5] * mlp(norm(h) * (1 + six[4]) + six[3])
-    torch.testing.assert_close(block(x, functional.silu(c)), h, rtol=1e-5, atol=1e-5)

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from dither.core_blocks.attention import attend
-from dither.core_blocks.cpu.merge_identical import MergedPositions
 from dither.registry import FeatureSpace
 from dither.registry.flow.records import State
 
@@ -133,39 +132,6 @@ def test_requires_the_traits_of_block_and_embedding(model_of, monkeypatch):
             own = part.traits
             patch.setattr(part, "traits", lambda self, own=own, trait=trait: own(self) - {trait})
             assert not model_of(SPACE).merge_masked, trait
-
-
-def test_merged_positions():
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(50):
-        tokens, masked = (torch.rand(3, 6, generator=generator) < share for share in (0.8, 0.6))
-        merged = MergedPositions.of(tokens, masked, torch.float64)
-        if merged is None:
-            continue
-        number, h = merged.weight[:, 0, 0].exp(), torch.arange(18.0).view(3, 6, 1)
-        kept, back = merged.take(h), merged.spread(merged.take(h))
-        for row in range(3):
-            remaining, valid = merged.remaining[row][number[row] > 0], tokens[row]
-            identical = (tokens & masked)[row]
-            if not valid.any():
-                assert len(remaining) == 1
-                continue
-            first = torch.where(identical)[0][:1]
-            assert sorted(remaining.tolist()) == sorted(torch.where(valid & ~identical)[0].tolist() + first.tolist())
-            assert torch.equal(kept[row][: len(remaining), 0], h[row, remaining, 0])
-            torch.testing.assert_close(number[row].sum(), valid.sum().double())
-            assert torch.equal(back[row][valid & ~identical], h[row][valid & ~identical])
-            assert (back[row][identical] == h[row, first]).all()
-            requested = torch.zeros(3, 6, dtype=torch.bool)
-            requested[row, torch.where(identical)[0][-1:]] = True
-            assert merged.remaining[merged.requested(requested)].tolist() == first.tolist()
-
-
-def test_nothing_to_merge():
-    everything = torch.ones(2, 4, dtype=torch.bool)
-    assert MergedPositions.of(everything, ~everything, torch.float32) is None
-    one = torch.eye(4, dtype=torch.bool)[:2]
-    assert MergedPositions.of(everything, one, torch.float32) is None
 
 
 @pytest.mark.parametrize("kernel", ["sdpa", "math"])

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from torch import nn
-from torch.autograd import forward_ad
 from torch.nn import functional
 from torch.nn.utils import parametrize
 from torch.utils.flop_counter import FlopCounterMode
@@ -68,32 +67,6 @@ def test_second_derivatives():
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
-def test_function_transforms():
-    x, weight = torch.randn(3, 2, 4), torch.randn(5, 4)
-    ours = torch.func.vmap(torch.func.grad(lambda x: linear(x, weight, None).sin().sum()))(x)
-    torch.testing.assert_close(ours, (functional.linear(x, weight).cos() @ weight))
-
-
-@pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
-def test_forward_mode_derivatives():
-    x, weight, bias = torch.randn(3, 4), torch.randn(5, 4), torch.randn(5)
-    changes = [torch.randn_like(part) for part in (x, weight, bias)]
-
-    def change(function):
-        with forward_ad.dual_level():
-            parts = [forward_ad.make_dual(*pair) for pair in zip((x, weight, bias), changes, strict=True)]
-            return forward_ad.unpack_dual(function(*parts)).tangent
-
-    torch.testing.assert_close(change(linear), change(functional.linear))
-
-
-def test_a_vector_falls_back_to_torch(calls):
-    x = torch.randn(4, requires_grad=True)
-    linear(x, torch.randn(5, 4), None).sum().backward()
-    assert x.grad.shape == (4,)
-    assert not calls
-
-
 @pytest.mark.filterwarnings("ignore:TF32 acceleration:UserWarning")
 @pytest.mark.parametrize("off", ["switch", "processor"])
 def test_unavailable_kernels_fall_back_to_torch(calls, monkeypatch, off):
@@ -103,35 +76,6 @@ def test_unavailable_kernels_fall_back_to_torch(calls, monkeypatch, off):
     with torch.backends.mkldnn.flags(enabled=off != "switch"), torch.no_grad():
         assert torch.equal(product(x, weight), torch.full((4, 4), 4.0, dtype=torch.bfloat16))
     assert not calls
-
-
-@pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
-def test_tracing_falls_back_to_torch(calls):
-    layer = torch.jit.trace(lambda x: linear(x, torch.ones(3, 4), None), torch.ones(2, 4), check_trace=False)
-    assert torch.equal(layer(torch.ones(2, 4)), torch.full((2, 3), 4.0))
-    assert not calls
-
-
-@pytest.mark.parametrize("precisions", [(torch.float64,) * 3, (torch.float16,) * 3], ids=str)
-def test_other_dtypes_fall_back_to_torch(calls, precisions):
-    x, weight, bias = (torch.ones(4, 4, dtype=kind) for kind in precisions)
-    assert linear(x, weight, bias[0]).dtype == precisions[0]
-    assert not calls
-
-
-def test_autocast_equals_torch(calls):
-    x, weight = torch.randn(4, 8), torch.randn(8, 8)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(linear(x, weight, None), functional.linear(x, weight))
-    assert not calls
-
-
-def test_small_products_fall_back_to_torch(calls, monkeypatch):
-    monkeypatch.setattr(onednn, "MIN_WEIGHTS", 1 << 21)
-    linear(torch.ones(64, 128), torch.ones(128, 128), None)
-    assert not calls
-    linear(torch.ones(2048, 128), torch.ones(128, 128), None)
-    assert calls
 
 
 def test_flops_are_counted():
@@ -174,3 +118,15 @@ def test_layer_without_a_bias_of_keys(calls):
     bias = torch.cat([layer.q_bias, torch.zeros(16), layer.v_bias])
     torch.testing.assert_close(layer(x), functional.linear(x, layer.weight, bias))
     assert calls
+
+
+@pytest.mark.parametrize("case", ["vector", "float64", "float16", "autocast", "small"])
+def test_other_products_fall_back_to_torch(calls, monkeypatch, case):
+    dtype = getattr(torch, case) if case.startswith("float") else torch.float32
+    x, weight = torch.randn(4, 8, dtype=dtype), torch.randn(8, 8, dtype=dtype)
+    x = x[0] if case == "vector" else x
+    if case == "small":
+        monkeypatch.setattr(onednn, "MIN_WEIGHTS", 1 << 21)
+    with torch.autocast("cpu", torch.bfloat16, enabled=case == "autocast"):
+        assert torch.equal(linear(x, weight, None), functional.linear(x, weight))
+    assert not calls

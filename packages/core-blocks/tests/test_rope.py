@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dither.core_blocks.attention import Attention
-from dither.core_blocks.denoiser import Denoiser, relative_coordinates
+from dither.core_blocks.denoiser import relative_coordinates
 from dither.core_blocks.kv_cache import KVCache
 from dither.core_blocks.rope import Rotary
 from dither.core_blocks.specs import AdaLNZero
@@ -68,21 +68,6 @@ def test_product_of_query_and_key_depends_on_their_distance_only(coordinates, sh
     first, second = coordinates
     torch.testing.assert_close(product(first + shift, second + shift), product(first, second), atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(product(first - second, 0), product(first, second), atol=1e-5, rtol=1e-5)
-
-
-def test_coordinates_equal_to_indices():
-    x, index = normal(2, 3, 5, 8), torch.arange(7, 12).expand(2, 5)
-    torch.testing.assert_close(Rotary(8)(x, positions=index), Rotary(8)(x, 7), atol=1e-6, rtol=1e-6)
-    torch.testing.assert_close(Rotary(8, unit=1000.0)(x, positions=index * 1000), Rotary(8)(x, 7), atol=1e-6, rtol=1e-6)
-
-
-def test_pieces_equal_the_whole_in_any_order():
-    x = normal(1, 2, 40, 4)
-    whole, cuts = Rotary(4)(x), ((0, 3), (3, 30), (30, 40))
-    for order in (cuts, cuts[::-1]):  # the table of angles grows, or serves shorter ones
-        rotary = Rotary(4)
-        for start, stop in order:
-            assert torch.equal(rotary(x[:, :, start:stop], start), whole[:, :, start:stop])
 
 
 def test_angles_stay_exact_in_bfloat16():
@@ -218,30 +203,6 @@ def test_pieces_with_a_cache_equal_the_whole(coordinate_model, state_of, context
         pieces.append(model(piece, LEVEL, valid[:, part], cond, cache=cache))
         model.trunk(kept, done, valid[:, part], cond, cache=cache, keep=True)
     torch.testing.assert_close(torch.cat(pieces, 1), whole, atol=1e-6, rtol=1e-6)
-
-
-def test_checkpointing_passes_coordinates(coordinate_model, state_of):
-    state, cond, grads = state_of(REGIONS, dtype=torch.float64), {"centre": centres(9)}, []
-    for checkpointing in (False, True):
-        model = coordinate_model(REGIONS, checkpointing=checkpointing).train()
-        model(state, LEVEL, everywhere(state), cond).square().sum().backward()
-        grads.append([p.grad for p in model.parameters()])
-    for a, b in zip(*grads, strict=True):
-        torch.testing.assert_close(a, b)
-
-
-class MinimalBlock(torch.nn.Module):
-    """A third-party block that accepts the arguments of the protocol only."""
-
-    def forward(self, x, c, *, mask=None, cache=None, layer=0, keep=False):
-        return x + 1
-
-
-def test_other_blocks_get_no_coordinates(coordinate_model, state_of):
-    model, state = coordinate_model(REGIONS), state_of(REGIONS, dtype=torch.float64)
-    minimal = Denoiser(model.embedding, model.condition, [MinimalBlock()], model.final, model.head)
-    assert minimal(state, LEVEL, everywhere(state), {}).isfinite().all()
-    assert not coordinate_model(REGIONS, {"rope": True}).positions
 
 
 def test_a_task_without_coordinates_is_incompatible():

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from dither.embeddings.conditions import ConditionSum
-from dither.embeddings.specs import Label, Level, NoCondition, Sum
+from dither.embeddings.specs import Label, Level, Sum
 from dither.registry import Condition, FeatureSpace, default_catalog
 from dither.registry.kinds import ConditionSpec
 
@@ -31,14 +31,6 @@ def test_a_missing_label_is_the_last_row(cells):
     assert torch.equal(each, rows[[2, 3, 0, 1]][:, None].expand(4, 6, 5))
     with pytest.raises(IndexError):
         labels(LEVEL, {"cell": labels_given + 2})
-
-
-def test_initialisation_of_labels():
-    torch.manual_seed(0)
-    space = FeatureSpace(4, 2, conditions=(Condition("cell", 999),))
-    for std in (1.0, 0.02):
-        table = labels_of(space, 64, std=std, dropout=0.1).table
-        assert table.weight.std().item() == pytest.approx(std, rel=0.02)
 
 
 def test_partial_labels_require_dropout():
@@ -147,22 +139,3 @@ def test_sum_reports_incompatible_conditions(cells):
     assert [misfit.path for misfit in spec.check(6)] == [("parts", 0, "frequencies"), ("parts", 1, "of")]
     plain = catalog.parse("condition", {"use": "sum"})
     assert [part.name for part in plain.parts] == ["level"]
-
-
-def test_nested_sums(cells):
-    inner = Sum(parts=[Label(dropout=0.3), Level(frequencies=5)])
-    spec = Sum(parts=[inner, Level(frequencies=6)]).with_space(cells)
-    built = spec.build(7)
-    assert spec.dropped() == ("cell",)
-    cond = {"cell": torch.zeros(500, dtype=torch.int64)}
-    share = (built.drop_conditions(cond)["cell"] < 0).float().mean().item()
-    assert share == pytest.approx(0.3, abs=0.11)
-
-
-def test_no_condition_is_constant():
-    built = NoCondition().build(8)
-    assert not list(built.parameters())
-    for level in (torch.rand(3), torch.rand(3, 4)):
-        c = built(level, {"cell": torch.ones(3)})
-        assert c.shape == (*level.shape, 8)
-        assert not c.any()

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dither.embeddings.specs import Regions
-from dither.registry import FeatureSpace, Field, TokenSpace
+from dither.registry import FeatureSpace
 from dither.registry.flow.records import State
 
 MASKED = torch.tensor([[[0, 0, 0], [1, 1, 1], [0, 1, 0], [1, 1, 1]]]).bool()
@@ -45,21 +45,6 @@ def test_masked_values_are_ignored_and_elements_flag_them(elements):
             embedding(noisy, {})[0][0, 1] - h[0, 1], embedding.elements.weight.sum(1), atol=1e-6, rtol=1e-5
         )
     assert torch.equal(h[0, 1], zero[0, 1])
-
-
-def test_class_token_is_part_of_the_first_piece_only():
-    state, embedding = State(example(), MASKED), regions()
-    first, later = embedding(state, {}), embedding(state, {}, 4)
-    assert (first[1], later[1]) == (1, 0)
-    assert torch.equal(first[0][:, 1:], later[0])
-    assert regions(cls=False)(state, {})[1] == 0
-    assert regions(cls=False).cls_token is None
-
-
-def test_initialisation_of_tokens():
-    embedding = regions(4096)
-    for token in (embedding.mask_token, embedding.cls_token):
-        assert token.std().item() == pytest.approx(0.02, rel=0.05)
 
 
 def test_positions_are_added_to_masked_regions():
@@ -105,8 +90,3 @@ def test_incompatible_groups(columns, without, code, path):
     assert (misfit.code, misfit.path) == (code, path)
     if without == ["expresion"]:
         assert misfit.help == 'did you mean "expression"?'
-
-
-def test_tokens_are_incompatible():
-    (misfit,) = Regions().check(TokenSpace((Field("text", 4, 3),)), 8)
-    assert misfit.related == ("process",)

@@ -1,19 +1,12 @@
 """Position embeddings: none, sinusoids of the index or of the distance, learned."""
 
-from typing import ClassVar
-
 import pytest
 import torch
 
-from dither.embeddings.specs import GenomicSinusoid, LearnedPosition, NoPosition, Regions, Sinusoid, Tokens
-from dither.registry import Condition, FeatureSpace, Field, Misfit, TokenSpace
-from dither.registry.kinds import PositionSpec
+from dither.embeddings.specs import GenomicSinusoid, LearnedPosition, Regions, Sinusoid
+from dither.registry import Condition, FeatureSpace
 
 SPACE = FeatureSpace(5, 2, conditions=(Condition("cell", 3), Condition("centre")))
-
-
-def test_none_adds_zeros():
-    assert torch.equal(NoPosition().build(SPACE, 4)(3, 5, {}), torch.zeros(1, 5, 4))
 
 
 def test_sinusoids_of_the_index():
@@ -24,18 +17,6 @@ def test_sinusoids_of_the_index():
     ]
     torch.testing.assert_close(p.double(), torch.tensor(expected, dtype=torch.float64)[None], atol=1e-6, rtol=1e-6)
     assert not torch.allclose(Sinusoid(max_period=300.0).build(SPACE, 6)(2, 3, {}), p)
-
-
-@pytest.mark.parametrize("spec", [NoPosition(), Sinusoid(layout="cos-sin", max_period=300.0), LearnedPosition()])
-@pytest.mark.parametrize("space", [FeatureSpace(7, 2), TokenSpace((Field("a", 3, 2), Field("b", 4, 2)))])
-def test_pieces_equal_the_whole(spec, space):
-    torch.manual_seed(0)
-    position = spec.build(space, 6)
-    whole = position(0, 7, {})
-    assert whole.shape == (1, 7, 6)
-    for start in range(7):
-        torch.testing.assert_close(position(start, 7 - start, {}), whole[:, start:])
-    assert (torch.pdist(whole[0]).min() > 1e-3) == (spec.name != "none"), "positions are not distinct"
 
 
 CENTRE = torch.tensor([[10_500, 12_000, 20_250, 300_000, 0], [7, 107, 1007, 200_000_007, 240_000_007]])
@@ -85,30 +66,3 @@ def test_learned_positions():
     assert position.table.weight.std().item() == pytest.approx(0.5, rel=0.05)
     with pytest.raises(ValueError, match=r"38\.\.41"):
         position(38, 4, {})
-
-
-def test_positions_have_the_device_and_dtype_of_the_model():
-    for spec in (NoPosition(), Sinusoid(), GenomicSinusoid()):
-        position, cond = spec.build(SPACE, 4), {"centre": CENTRE}
-        assert position.double()(0, 3, cond).dtype == torch.float64
-        assert position.to("meta")(0, 3, {"centre": CENTRE.to("meta")}).device.type == "meta"
-        assert not position.state_dict()
-
-
-class Picky(PositionSpec):
-    """Always incompatible."""
-
-    name: ClassVar[str] = "picky"
-
-    def check(self, space, width):
-        yield Misfit("no", ("std",))
-
-    def build(self, space, width):
-        raise NotImplementedError
-
-
-@pytest.mark.parametrize(
-    ("embedding", "space"), [(Tokens, TokenSpace((Field("a", 3, 2),))), (Regions, FeatureSpace(3, 2))]
-)
-def test_embeddings_report_incompatible_positions(embedding, space):
-    assert [misfit.path for misfit in embedding(position=Picky()).check(space, 8)] == [("position", "std")]

@@ -57,13 +57,6 @@ def test_shift_makes_the_lowest_frequency_exact():
         assert angles[-1].item() == pytest.approx(lowest)
 
 
-@pytest.mark.parametrize("layout", ["cos-sin", "sin-cos", "interleaved"])
-def test_an_odd_size_is_padded_with_a_zero(layout):
-    odd = sinusoids(T, 13, layout=layout)
-    assert torch.equal(odd[:, :12], sinusoids(T, 12, layout=layout))
-    assert not odd[:, 12].any()
-
-
 def test_time_scale_separates_levels():
     """Erratum E6 of seed 001: at t = 0.10 and 0.11 the waves are 0.027 apart, of a norm of 11.3; times 1000, 9.1."""
     a, b = sinusoids(torch.tensor([0.10, 0.11]), 256)

@@ -35,11 +35,6 @@ def test_each_field_has_its_own_table(graph):
     assert not torch.equal(h[0, 0], h[0, 4]), "id 0 of a node is not id 0 of an edge"
 
 
-def test_a_field_may_have_any_name():
-    space = TokenSpace((Field("values", 2, 3), Field("a.b", 1, 3)))
-    assert Tokens().build(space, 4)(State.of(torch.zeros(1, 3, dtype=torch.long)), {})[0].shape == (1, 3, 4)
-
-
 def test_positions_are_added_from_start(text):
     embedding = Tokens.model_validate({"position": "learned"}).build(text, 4)
     ids = torch.tensor([[0, 1], [2, 2]])
@@ -69,17 +64,6 @@ def test_endpoints_of_a_pair(graph):
     rows = 6 + 5 + 2 + 4
     counts = [sum(w.numel() for w in embedding.parameters()) for embedding in (shared, directed, tied)]
     assert counts == [8 * (rows + 4), 8 * (rows + 8), 8 * rows]
-
-
-def test_init_reaches_every_table():
-    torch.manual_seed(0)
-    space = TokenSpace((Field("nodes", 40, 40), Field("edges", 780, 40)))
-    embedding = Graph(init=0.02).build(space, 64)
-    for table in (*embedding.tokens.tables, embedding.node, *embedding.pair):
-        assert table.weight.std().item() == pytest.approx(0.02, rel=0.1)
-    built = Tokens.model_validate({"init": 0.5, "position": {"use": "learned", "std": 3.0}}).build(space, 64)
-    assert built.tables[0].weight.std().item() == pytest.approx(0.5, rel=0.15)
-    assert built.position.table.weight.std().item() == pytest.approx(3, rel=0.15)
 
 
 @pytest.mark.parametrize(

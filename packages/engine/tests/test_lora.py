@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from dither.engine.config.options import LoRA
-from dither.engine.optimizers.adamw import AdamW
+from dither.engine.optimizers.components import AdamW
 from dither.engine.optimizers.moving_average import MovingAverage
 from dither.engine.runs import launch
 from dither.engine.runs.launch import run

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from dither.engine.checkpoints.checkpoint import Checkpoints, Contents, load_weights
-from dither.engine.optimizers.adamw import parameter_groups
+from dither.engine.optimizers.components import parameter_groups
 from dither.engine.optimizers.moving_average import MovingAverage
 from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.trainer import Trainer

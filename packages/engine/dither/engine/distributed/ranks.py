@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -33,7 +35,6 @@ class Ranks:
     Attributes:
         rank: Global rank.
         size: World size.
-        local: Rank on this machine, the index of its GPU.
         restarts: Number of times that torchrun has restarted all ranks.
         launch: Id shared by all ranks of a launch and its restarts; "" for a single process.
         host_group: gloo process group for values on the host, so that these do not wait for a GPU.
@@ -41,7 +42,6 @@ class Ranks:
 
     rank: int = 0
     size: int = 1
-    local: int = 0
     restarts: int = 0
     launch: str = ""
     host_group: Any = field(default=None, compare=False, repr=False)
@@ -63,12 +63,10 @@ class Ranks:
         """Return the JSON value of the main rank on every rank. Collective."""
         if self.size == 1:
             return value
-        text = bytearray(json.dumps(value).encode()) if self.is_main else bytearray()
+        text = json.dumps(value).encode() if self.is_main else b""
         length = torch.tensor(len(text))
         dist.broadcast(length, 0, group=self.host_group)
-        data = (
-            torch.frombuffer(text, dtype=torch.uint8) if self.is_main else torch.empty(int(length), dtype=torch.uint8)
-        )
+        data = torch.tensor(list(text or bytes(int(length))), dtype=torch.uint8)
         dist.broadcast(data, 0, group=self.host_group)
         return json.loads(bytes(data.tolist()))
 
@@ -110,19 +108,48 @@ def join_ranks(device: str = "auto") -> Iterator[Ranks]:
     if on_gpu:
         torch.cuda.set_device(local)
     try:
-        from .rendezvous import open_store
+        from torch.distributed.rendezvous import rendezvous
 
-        store, rank, size = open_store(TIMEOUT)
+        store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
+        store.set_timeout(TIMEOUT)
+        store = dist.PrefixStore(f"dither/{_agree_on_prefix(store, rank, size)}", store)  # type: ignore[attr-defined]
         dist.init_process_group("nccl" if on_gpu else "gloo", store=store, rank=rank, world_size=size, timeout=TIMEOUT)
     except (RuntimeError, ValueError) as error:
         raise Refused(f"rank {rank} of {size} cannot connect to the other ranks: {error}") from None
     host_group = dist.new_group(backend="gloo", timeout=TIMEOUT)
     launch = "-".join(os.environ.get(key, "") for key in ("TORCHELASTIC_RUN_ID", "MASTER_ADDR")) + f"-{os.getppid()}"
-    ranks = Ranks(rank, size, local, int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")), "", host_group)
-    yield Ranks(rank, size, local, ranks.restarts, ranks.broadcast(launch), host_group)
+    ranks = Ranks(rank, size, int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")), "", host_group)
+    yield replace(ranks, launch=ranks.broadcast(launch))
     # No `finally`: after an error the other ranks may never arrive, and torchrun ends them.
     ranks.barrier()
     dist.destroy_process_group()
+
+
+def _agree_on_prefix(store: Any, rank: int, size: int) -> str:
+    """Return a prefix that the ranks of this start share and no earlier start has used.
+
+    torchrun keeps one store for all restarts. A rank that reads keys of a failed start too early connects to a process
+    that has ended. A restart count does not work: each machine has its own. So every rank sends a random token, the
+    main rank answers each token, old or new, with its own, and continues once every rank has acknowledged the answer.
+    """
+    token = secrets.token_hex(8)
+    if rank:
+        store.set(f"dither/asks/{rank}", token)
+        prefix = str(store.get(f"dither/answer/{token}").decode())  # blocks until the answer is there
+        store.set(f"dither/{prefix}/thanks/{rank}", "")
+        return prefix
+    missing = set(range(1, size))
+    deadline = time.monotonic() + TIMEOUT.total_seconds()
+    while missing:
+        for other in sorted(missing):
+            if store.check([f"dither/{token}/thanks/{other}"]):
+                missing.discard(other)
+            elif store.check([f"dither/asks/{other}"]):
+                store.set(f"dither/answer/{store.get(f'dither/asks/{other}').decode()}", token)
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"ranks {', '.join(map(str, sorted(missing)))} did not connect")
+        time.sleep(0.01)
+    return token
 
 
 def local_shard(value: Tensor) -> Tensor:

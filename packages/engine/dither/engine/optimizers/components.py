@@ -1,20 +1,44 @@
-"""Optimizers and learning-rate schedules of this package."""
+"""AdamW and Muon as components, and which parameters get weight decay. No torch at import."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from dither.registry.kinds.training import OptimizerSpec
 
-from .adamw import AdamW, Beta
-
 if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-__all__ = ["AdamW", "Muon"]
+__all__ = ["AdamW", "Muon", "parameter_groups"]
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+class AdamW(OptimizerSpec):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019), fused where a kernel exists."""
+
+    name: ClassVar[str] = "adamw"
+    lr: float = Field(1e-3, gt=0)
+    """Learning rate, multiplied by the schedule."""
+    betas: list[Beta] = Field([0.9, 0.999], min_length=2, max_length=2)
+    """Decay rates of the running averages of the gradient and of its square."""
+    eps: float = Field(1e-8, gt=0)
+    """Added to the denominator for numerical stability."""
+    weight_decay: float = Field(0.01, ge=0)
+    """Weight decay coefficient, multiplied by the learning rate."""
+    decay: Literal["matrices", "all"] = "matrices"
+    """Which weights decay; "matrices" leaves out vectors, biases and embedding tables."""
+
+    def build(self, module: nn.Module) -> Optimizer:
+        """Return AdamW for a module that is on its device already; ValueError if it has nothing to train."""
+        from torch.optim import AdamW
+
+        groups = parameter_groups(module, self.weight_decay, self.decay)
+        betas = self.betas[0], self.betas[1]
+        return AdamW(groups, lr=self.lr, betas=betas, eps=self.eps, fused=has_fused_kernel(groups))
 
 
 class Muon(OptimizerSpec):
@@ -36,8 +60,37 @@ class Muon(OptimizerSpec):
     """Weight decay coefficient of matrices, multiplied by the learning rate."""
 
     def build(self, module: nn.Module) -> Optimizer:
-        """Return the optimizer for a module that is on its device already."""
+        """Return the optimizer for a module that is on its device already; ValueError if it has nothing to train."""
         from .muon import Muon
 
-        options = self.model_dump(include={"lr", "momentum", "eps", "weight_decay"})
-        return Muon(module, betas=(self.betas[0], self.betas[1]), **options)
+        betas = self.betas[0], self.betas[1]
+        return Muon(module, self.lr, self.momentum, betas, self.eps, self.weight_decay)
+
+
+def parameter_groups(module: nn.Module, weight_decay: float, decay: Literal["matrices", "all"]) -> list[dict[str, Any]]:
+    """Split the parameters that require gradients into those that decay and those that do not.
+
+    With "matrices", only weights with at least two axes longer than 1 decay, and tables of `nn.Embedding` do not.
+    Without weight decay all are in one group, which saves a kernel.
+
+    Raises:
+        ValueError: No parameter requires a gradient.
+    """
+    from torch import nn
+
+    tables = {id(inner.weight) for inner in module.modules() if isinstance(inner, nn.Embedding)}
+    decayed: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
+    for parameter in module.parameters():
+        if parameter.requires_grad:
+            matrix = sum(size > 1 for size in parameter.shape) > 1 and id(parameter) not in tables
+            (decayed if matrix or decay == "all" or not weight_decay else others).append(parameter)
+    if not decayed and not others:
+        raise ValueError(f"{type(module).__name__} has no parameter that requires a gradient")
+    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
+
+
+def has_fused_kernel(groups: list[dict[str, Any]]) -> bool:
+    """Return whether torch has a fused kernel for all parameters."""
+    return all(p.is_floating_point() and p.device.type in {"cpu", "cuda"} for group in groups for p in group["params"])

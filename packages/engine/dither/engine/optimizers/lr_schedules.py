@@ -14,14 +14,14 @@ __all__ = ["WSD", "Constant", "Cosine", "Linear"]
 
 
 class _WithWarmup(LRScheduleSpec):
-    """Linear warm-up, then `shape`."""
+    """Linear warm-up, then `_shape`."""
 
     warmup: int = Field(0, ge=0)
     """Steps in which the learning rate rises linearly to its full value."""
 
-    def shape_at(self, progress: float) -> float:
+    def _shape(self, progress: float) -> float:
         """Return the factor at a share of the steps after the warm-up, from 0 to 1."""
-        raise NotImplementedError
+        return 1.0
 
     def build(self, steps: int) -> Callable[[int], float]:
         """Return step -> factor; steps past the end keep the last factor."""
@@ -29,7 +29,7 @@ class _WithWarmup(LRScheduleSpec):
         def factor(step: int) -> float:
             if step < self.warmup:
                 return (step + 1) / self.warmup
-            return self.shape_at(min((step - self.warmup) / max(steps - self.warmup, 1), 1.0))
+            return self._shape(min((step - self.warmup) / max(steps - self.warmup, 1), 1.0))
 
         return factor
 
@@ -39,10 +39,6 @@ class Constant(_WithWarmup):
 
     name: ClassVar[str] = "constant"
 
-    def shape_at(self, progress: float) -> float:
-        """1."""
-        return 1.0
-
 
 class Cosine(_WithWarmup):
     """Half a cosine from the full learning rate down to its final share (Loshchilov and Hutter, 2017)."""
@@ -51,8 +47,7 @@ class Cosine(_WithWarmup):
     final: float = Field(0.1, ge=0, le=1)
     """Share of the learning rate at the end."""
 
-    def shape_at(self, progress: float) -> float:
-        """Half a cosine from 1 to `final`."""
+    def _shape(self, progress: float) -> float:
         return self.final + (1 - self.final) * (1 + math.cos(math.pi * progress)) / 2
 
 
@@ -63,8 +58,7 @@ class Linear(_WithWarmup):
     final: float = Field(0.0, ge=0, le=1)
     """Share of the learning rate at the end."""
 
-    def shape_at(self, progress: float) -> float:
-        """A line from 1 to `final`."""
+    def _shape(self, progress: float) -> float:
         return 1 + (self.final - 1) * progress
 
 
@@ -82,7 +76,6 @@ class WSD(_WithWarmup):
     shape: Literal["linear", "sqrt"] = "linear"
     """Shape of the decay: linear, or 1 - sqrt, which is faster at first (Haegele et al. 2024)."""
 
-    def shape_at(self, progress: float) -> float:
-        """1 until the decay, then a line or 1 - sqrt down to `final`."""
+    def _shape(self, progress: float) -> float:
         decayed = max(0.0, 1 - (1 - progress) / self.decay)
         return 1 + (self.final - 1) * (math.sqrt(decayed) if self.shape == "sqrt" else decayed)

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from .adamw import FUSED, parameter_groups
+from .components import has_fused_kernel, parameter_groups
 
 __all__ = ["Muon", "Orthogonal", "orthogonal"]
 
@@ -25,47 +25,27 @@ class Muon(Optimizer):
     """Orthogonalised momentum (Jordan et al. 2024), with updates of the RMS of AdamW (Liu et al. 2025).
 
     Tables of `nn.Embedding`, vectors, and everything in `head` of the module, the output map, are left to AdamW.
-
-    Args:
-        module: On its device already.
-        lr: Learning rate of both.
-        momentum: Nesterov momentum of matrices.
-        betas: Decay rates of AdamW's running averages.
-        eps: Added to AdamW's denominator.
-        weight_decay: Weight decay coefficient, multiplied by the learning rate.
-
-    Raises:
-        ValueError: The module has no parameter that requires a gradient.
     """
 
     def __init__(
         self,
         module: nn.Module,
-        *,
         lr: float,
         momentum: float,
         betas: tuple[float, float],
         eps: float,
         weight_decay: float,
     ) -> None:
-        head = {id(parameter) for name, parameter in module.named_parameters() if name.startswith("head.")}
-        tables = {id(inner.weight) for inner in module.modules() if isinstance(inner, nn.Embedding)}
-        inside = [p for p in module.parameters() if _is_inside(p, head | tables)]
+        outside = {id(parameter) for name, parameter in module.named_parameters() if name.startswith("head.")}
+        outside |= {id(inner.weight) for inner in module.modules() if isinstance(inner, nn.Embedding)}
+        groups = parameter_groups(module, weight_decay, "matrices")
+        inside = [p for p in module.parameters() if p.requires_grad and _is_matrix(p) and id(p) not in outside]
         ours = {id(parameter) for parameter in inside}
-        rest = [
-            {**group, "params": [p for p in group["params"] if id(p) not in ours]}
-            for group in parameter_groups(module, weight_decay, "matrices")
-        ]
+        rest = [{**group, "params": [p for p in group["params"] if id(p) not in ours]} for group in groups]
         rest = [group for group in rest if group["params"]]
-        others = [parameter for group in rest for parameter in group["params"]]
-        if not inside and not others:
-            raise ValueError(f"{type(module).__name__} has no parameter that requires a gradient")
-        parts: list[Optimizer] = []
-        if inside:
-            parts.append(Orthogonal(inside, lr, momentum, weight_decay))
-        if others:
-            fused = all(p.is_floating_point() and p.device.type in FUSED for p in others)
-            parts.append(AdamW(rest, lr=lr, betas=betas, eps=eps, fused=fused))
+        parts: list[Optimizer] = [Orthogonal(inside, lr, momentum, weight_decay)] if inside else []
+        if rest:
+            parts.append(AdamW(rest, lr=lr, betas=betas, eps=eps, fused=has_fused_kernel(rest)))
         super().__init__([dict(group) for part in parts for group in part.param_groups], {})
         self.parts = parts
         self._share()
@@ -95,8 +75,8 @@ class Muon(Optimizer):
                 part.state.update({p: self.state[p] for p in group["params"] if p in self.state})
 
 
-def _is_inside(parameter: nn.Parameter, outside: set[int]) -> bool:
-    return parameter.requires_grad and parameter.ndim == 2 and min(parameter.shape) > 1 and id(parameter) not in outside
+def _is_matrix(parameter: nn.Parameter) -> bool:
+    return parameter.ndim == 2 and min(parameter.shape) > 1
 
 
 class Orthogonal(Optimizer):
@@ -104,12 +84,6 @@ class Orthogonal(Optimizer):
 
     A sharded matrix is gathered for the update, and each rank keeps its rows, so that the update equals that of a
     single process.
-
-    Args:
-        matrices: Parameters with two axes.
-        lr: Learning rate.
-        momentum: Nesterov momentum.
-        weight_decay: Weight decay coefficient, multiplied by the learning rate.
     """
 
     def __init__(self, matrices: list[nn.Parameter], lr: float, momentum: float, weight_decay: float) -> None:
