@@ -20,8 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dither.engine.checkpoints.async_checkpoint import Saver
-from dither.engine.checkpoints.checkpoint import Checkpoints, Contents
+from dither.engine.checkpoints.checkpoint import Checkpoints, Contents, Saver
 from dither.engine.config.options import Train
 from dither.engine.optimizers.components import AdamW
 from dither.engine.optimizers.lr_schedules import Cosine
@@ -156,7 +155,7 @@ def saving(width: int = 1024) -> None:
     for background in (False, True):
         waits = []
         with tempfile.TemporaryDirectory(dir=".") as folder:
-            saver = Saver(Checkpoints(Path(folder)), beside=background)
+            saver = Saver(Checkpoints(Path(folder)), background=background)
             for step in range(1, 6):
                 started = time.perf_counter()
                 saver.save(step, Contents(model, None, tensors, plain))

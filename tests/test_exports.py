@@ -8,7 +8,7 @@ import torch
 
 import dither
 from dither.engine.cli import main
-from dither.engine.runs.bundle import pack, space_as_json, space_from_json
+from dither.engine.runs.exports import pack, space_as_json, space_from_json
 from dither.registry.config.errors import Refused
 from dither.registry.flow.spaces import Condition, FeatureSpace, Field, Group, TokenSpace
 
@@ -143,7 +143,7 @@ def test_an_early_space_is_read():
 @pytest.mark.parametrize("damage", ["{", "[]", '{"data": 3}', '{"data": [{}]}', '{"space": {"data": "tokens"}}'])
 def test_invalid_data_entries_are_damage(tmp_path, damage):
     from dither.engine.checkpoints.checkpoint import Damaged
-    from dither.engine.runs.bundle import read_missing_data
+    from dither.engine.runs.exports import read_missing_data
 
     (tmp_path / "MANIFEST.json").write_text(damage)
     with pytest.raises(Damaged, match=r"MANIFEST\.json"):

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 import dither
 from dither.engine.cli import main
-from dither.engine.runs.loading import export_run
+from dither.engine.runs.exports import export_run
 from dither.registry.config.errors import Refused
 from dither.registry.files.atomic import sha256_of
 

@@ -7,7 +7,7 @@ from typing import Any
 
 def ones_after_saves() -> None:
     """Make all that a checkpoint refers to ones as soon as the loop may go on, and put it back when it is on disk."""
-    from dither.engine.checkpoints.async_checkpoint import Saver
+    from dither.engine.checkpoints.checkpoint import Saver
 
     save = Saver.save
 

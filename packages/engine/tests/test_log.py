@@ -235,7 +235,7 @@ def test_metrics_of_plugins_are_computed_in_evaluation_and_sampling(tracked, tmp
     metrics = json.loads((folder / "summary.json").read_text())["figures"]
     assert 0 < metrics["valid"]["masked_share"] < 1
     assert metrics["sample"]["distinct_letters"] >= 1
-    assert evaluate_run(folder)["masked_share"] == metrics["valid"]["masked_share"]
+    assert evaluate_run(folder)[0]["masked_share"] == metrics["valid"]["masked_share"]
 
 
 def test_two_metrics_of_the_same_name_are_refused(tracked, tmp_path, console):

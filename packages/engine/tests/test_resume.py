@@ -10,7 +10,7 @@ import tomlkit
 from dither.engine.checkpoints.checkpoint import Damaged
 from dither.engine.runs import launch as module
 from dither.engine.runs.launch import run
-from dither.engine.runs.resume import require_never_saved
+from dither.engine.runs.launch import _require_never_saved as require_never_saved
 from dither.engine.runs.signals import Stop
 
 COMPARED = ("model.safetensors", "average.safetensors", "optimizer.safetensors", "state.json")

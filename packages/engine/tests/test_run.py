@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from dither.engine.checkpoints import checkpoint as checkpoint_module
 from dither.engine.files.metrics_file import read_metrics
 from dither.engine.runs import launch as module
-from dither.engine.runs.evaluate_run import evaluate_run, evaluate_with_baselines, sample_run
+from dither.engine.runs.evaluate_run import evaluate_run, sample_run
 from dither.engine.runs.launch import run
 from dither.engine.runs.loading import load_run
 from dither.engine.training.batches import SampleOrder
@@ -39,7 +39,7 @@ def test_a_run_from_start_to_end(start, console):
     names = {path.name for path in directory.iterdir()}
     assert names == {
         "checkpoints", "experiment.toml", "manifest.json", "metrics.jsonl", "plugins", "resolved.toml", "run.lock",
-        "samples", "scores.json", "summary.json", "tensorboard",
+        "samples", "summary.json", "tensorboard",
     }  # fmt: skip
     lines = [(line["step"], line["kind"]) for line in read_metrics(directory / "metrics.jsonl")]
     assert lines == [
@@ -186,9 +186,9 @@ def test_a_locked_run_is_refused(start, load, console):
 
 def test_evaluate_repeats_the_metrics_of_the_run(start):
     _, directory = start()
-    assert evaluate_run(directory) == json.loads((directory / "summary.json").read_text())["figures"]["valid"]
-    assert evaluate_with_baselines(directory)[1] == {"accuracy/chance": 0.25}
-    assert evaluate_with_baselines(directory, split="test")[1] == {}, "this task has them of the validation split alone"
+    assert evaluate_run(directory)[0] == json.loads((directory / "summary.json").read_text())["figures"]["valid"]
+    assert evaluate_run(directory)[1] == {"accuracy/chance": 0.25}
+    assert evaluate_run(directory, split="test")[1] == {}, "this task has them of the validation split alone"
 
 
 def test_sampling_a_run(start, tmp_path, console):

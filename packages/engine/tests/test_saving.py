@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 from dither.engine.checkpoints import checkpoint as checkpoint_module
-from dither.engine.checkpoints.async_checkpoint import Saver
-from dither.engine.checkpoints.best_checkpoint import Scores, best_step
-from dither.engine.checkpoints.checkpoint import Checkpoints, Contents, load_weights
+from dither.engine.checkpoints.best_checkpoint import Scores
+from dither.engine.checkpoints.checkpoint import Checkpoints, Contents, Saver, load_weights
 from dither.engine.files.checksums import verify
 from dither.engine.runs.evaluate_run import evaluate_run
 from dither.engine.runs.launch import run
 from dither.engine.runs.list_runs import list_runs, verify_run
-from dither.engine.runs.loading import export_run, find_checkpoint, load
+from dither.engine.runs.exports import export_run, load
+from dither.engine.runs.loading import find_checkpoint
 from dither.engine.sampling.session import draw
 from dither.registry.config.errors import Refused
 
@@ -69,7 +69,7 @@ def test_async_checkpoint_holds_the_values_at_the_time_of_saving(tmp_path, slow_
     given.plain["value"] = 5.0
     assert saver.has(7)
     assert saver.newest is None
-    saver.poll()
+    saver.wait(block=False)
     assert written_steps == []
     assert Checkpoints(tmp_path).steps() == []
     slow_disk.set()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .config.experiment import Experiment
     from .config.load_experiment import Loaded, load_experiment
-    from .runs.loading import load
+    from .runs.exports import load
     from .sampling.session import draw
     from .training.diffusion import Diffusion
 
@@ -19,7 +19,7 @@ MODULES = {
     "Experiment": "config.experiment",
     "Loaded": "config.load_experiment",
     "load_experiment": "config.load_experiment",
-    "load": "runs.loading",
+    "load": "runs.exports",
     "draw": "sampling.session",
 }
 

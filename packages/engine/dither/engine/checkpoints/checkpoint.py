@@ -17,7 +17,9 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +27,13 @@ from safetensors.torch import load_model, save_file, save_model
 from torch import Tensor, nn
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.files.atomic import fsync, sha256_of
+from dither.registry.files.atomic import fsync
 
-from ..files.checksums import FORMAT, MANIFEST, verify, with_checksum
+from ..files.checksums import MANIFEST, verify, write_manifest
 from ..files.resource_errors import FULL, disk_errors
 from .sharded_checkpoint import Shards, part_of, read_tensors
 
-__all__ = ["Checkpoints", "Contents", "Damage", "Damaged", "load_state", "load_weights", "weights_of"]
+__all__ = ["Checkpoints", "Contents", "Damage", "Damaged", "Saver", "load_state", "load_weights", "weights_of"]
 
 HEADER_BYTES = 64 * 1024
 """Upper bound of the bytes of a checkpoint besides its tensors."""
@@ -71,7 +73,7 @@ class Contents:
     model: nn.Module | Weights
     average: nn.Module | Weights | None
     tensors: Mapping[str, Tensor]
-    plain: Mapping[str, Any]
+    plain: dict[str, Any]
 
     def size(self) -> int:
         """Return about the bytes on disk; tied weights count once."""
@@ -81,16 +83,11 @@ class Contents:
 
     def write(self, folder: Path) -> None:
         """Write everything but MANIFEST.json into a folder."""
-        files: dict[str, Callable[[Path], Any]] = {
-            "model.safetensors": lambda path: _save_weights(self.model, path),
-            "optimizer.safetensors": lambda path: save_file({k: v.contiguous() for k, v in self.tensors.items()}, path),
-        }
-        if (average := self.average) is not None:
-            files["average.safetensors"] = lambda path: _save_weights(average, path)
-        for name, write in files.items():
-            with disk_errors(folder / name):
-                write(folder / name)
-                fsync(folder / name)
+        for name, weights in (("model", self.model), ("average", self.average)):
+            if weights is not None:
+                _write_file(folder / f"{name}.safetensors", partial(save_model, weights))  # type: ignore[arg-type]
+        tensors = {name: tensor.contiguous() for name, tensor in self.tensors.items()}
+        _write_file(folder / "optimizer.safetensors", lambda path: save_file(tensors, path))
 
     def copied(self) -> Contents:
         """Return a copy on the CPU, independent of further training."""
@@ -144,7 +141,7 @@ class Checkpoints:
         Raises:
             Damaged: There are checkpoints, and none is intact.
         """
-        if self.folder.exists() and not self.folder.is_dir():
+        if self.folder.is_file():
             raise Damaged(f"not a folder: {self.folder}")
         damaged: list[Damage] = []
         for _, path in self.steps():
@@ -191,14 +188,10 @@ class Checkpoints:
         fsync(self.folder)
         for older, path in self.steps()[self.keep :]:
             if older != self.protected_step and not (self.every and older % self.every == 0):
-                self._drop(path)
+                dropped = self.folder / f".tmp-old-{path.name}-{secrets.token_hex(3)}"
+                path.rename(dropped)  # so that it is never half a checkpoint
+                shutil.rmtree(dropped, ignore_errors=True)
         return final
-
-    def _drop(self, path: Path) -> None:
-        """Rename the folder before deleting it, so that it is never half a checkpoint."""
-        temporary = self.folder / f".tmp-old-{path.name}-{secrets.token_hex(3)}"
-        path.rename(temporary)
-        shutil.rmtree(temporary, ignore_errors=True)
 
     def _no_space(self, number: int, path: str | Path, needed: int) -> OSError:
         free = shutil.disk_usage(self.folder).free
@@ -239,18 +232,70 @@ def load_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def _write(folder: Path, step: int, contents: Contents | Shards) -> None:
     contents.write(folder)
-    with disk_errors(folder / "state.json"):
-        (folder / "state.json").write_text(json.dumps(contents.plain))
-        fsync(folder / "state.json")
-    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    entries = {name: {"size": path.stat().st_size, "sha256": sha256_of(path)} for name, path in files.items()}
-    manifest = {"format": FORMAT, "step": step, "files": entries}
-    with disk_errors(folder / MANIFEST):
-        (folder / MANIFEST).write_text(json.dumps(with_checksum(manifest), indent=2))
-        fsync(folder / MANIFEST)
-        for inner in (*{path.parent for path in files.values()}, folder):
-            fsync(inner)
+    _write_file(folder / "state.json", lambda path: path.write_text(json.dumps(contents.plain)))
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    _write_file(folder / MANIFEST, lambda _: write_manifest(folder, files, step=step))
+    for inner in (*{path.parent for path in files}, folder):
+        fsync(inner)
 
 
-def _save_weights(weights: nn.Module | Weights, path: Path) -> None:
-    save_model(weights, str(path))  # type: ignore[arg-type]  # it only calls state_dict()
+def _write_file(path: Path, write: Callable[[Path], Any]) -> None:
+    with disk_errors(path):
+        write(path)
+        fsync(path)
+
+
+class Saver:
+    """Writes the checkpoints of a run, in the training loop or in a background thread.
+
+    Args:
+        checkpoints: The checkpoints of the run.
+        background: Write in a thread; the loop only copies the tensors, which takes the memory of a checkpoint.
+        written: Called in the loop with the step and folder of each checkpoint on disk.
+
+    Attributes:
+        newest: Step of the newest checkpoint on disk, or None.
+    """
+
+    def __init__(
+        self, checkpoints: Checkpoints, background: bool = False, written: Callable[[int, Path], None] = lambda *_: None
+    ) -> None:
+        self.checkpoints, self.written = checkpoints, written
+        self.newest: int | None = None
+        self._pool = ThreadPoolExecutor(1, "checkpoint") if background else None
+        self._pending: tuple[int, Future[Path]] | None = None
+
+    def has(self, step: int) -> bool:
+        """Return whether the checkpoint of a step is the newest or is being written."""
+        return step == (self.newest if self._pending is None else self._pending[0])
+
+    def save(self, step: int, contents: Contents | Shards) -> None:
+        """Write a checkpoint; the tensors of `contents` may change once this returns.
+
+        Raises:
+            OSError: It or the previous checkpoint cannot be written.
+        """
+        self.wait()
+        if self._pool is None:
+            self._complete(step, self.checkpoints.save(step, contents))
+        else:
+            self._pending = step, self._pool.submit(self.checkpoints.save, step, contents.copied())
+
+    def wait(self, block: bool = True) -> None:
+        """Wait until the pending checkpoint is on disk; without `block`, only complete a write that has ended.
+
+        Raises:
+            OSError: The write failed.
+        """
+        if self._pending is not None and (block or self._pending[1].done()):
+            (step, future), self._pending = self._pending, None
+            self._complete(step, future.result())
+
+    def close(self) -> None:
+        """Wait for a pending write, ignoring its result."""
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def _complete(self, step: int, path: Path) -> None:
+        self.newest = step
+        self.written(step, path)

@@ -40,7 +40,7 @@ class Shards:
         ranks: The processes of the run.
     """
 
-    def __init__(self, parts: Mapping[str, Mapping[str, Tensor]], plain: Mapping[str, Any], ranks: Ranks) -> None:
+    def __init__(self, parts: Mapping[str, Mapping[str, Tensor]], plain: dict[str, Any], ranks: Ranks) -> None:
         self.parts, self.plain, self.ranks = parts, plain, ranks
         self._started = False
 

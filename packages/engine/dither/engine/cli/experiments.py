@@ -34,7 +34,6 @@ def run(
     accept_changes: Annotated[
         bool, typer.Option("--accept-changes", help="Resume although components or plugins have changed.")
     ] = False,
-    profile: Annotated[bool, typer.Option("--profile", help="Write a profiler trace of a few steps.")] = False,
 ) -> int:
     """Train, evaluate, sample and plot the experiment of a file."""
     from dither.registry.config.errors import Problem, Refused
@@ -55,7 +54,7 @@ def run(
 
     words = sys.argv[1:]
     argv = ["dither", *([] if "run" in words else ["run"]), *words]  # python -m experiments.run omits the command
-    return start(loaded, runs, argv, resume, accept_changes=accept_changes, profile=profile)
+    return start(loaded, runs, argv, resume, accept_changes=accept_changes)
 
 
 @app.command()

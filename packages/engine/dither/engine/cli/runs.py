@@ -103,13 +103,12 @@ def export(
 
     In Python, dither.load(FOLDER) returns the trained system on any machine. Data files are listed, not copied.
     """
-    from ..runs.bundle import read_missing_data
-    from ..runs.loading import export_run
+    from ..runs.exports import export_run, read_missing_data
 
     for path in export_run(run_directory, to, parse_checkpoint(checkpoint), selected):
         typer.echo(path)
-    for need in read_missing_data(to)[0]:
-        typer.echo(f"data not included: {need}")
+    for option, name in read_missing_data(to)[0]:
+        typer.echo(f"data not included: {option} = {name}")
 
 
 @app.command()
@@ -161,12 +160,12 @@ def evaluate(
 ) -> None:
     """Evaluate a checkpoint of a run, next to baselines."""
     from ..files.metrics_file import is_companion_metric, with_interval
-    from ..runs.evaluate_run import evaluate_with_baselines
+    from ..runs.evaluate_run import evaluate_run
     from ..runs.progress import Screen
     from ..runs.summary import baselines_beside
 
     with Screen(stderr=True).status(f"evaluating on the {split} split"):
-        metrics, baselines = evaluate_with_baselines(run_directory, parse_checkpoint(checkpoint), split, selected)
+        metrics, baselines = evaluate_run(run_directory, parse_checkpoint(checkpoint), split, selected)
     if wants_json(as_json):
         typer.echo(json.dumps(metrics | baselines, indent=2))
     else:

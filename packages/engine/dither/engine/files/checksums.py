@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from dither.registry.files.atomic import sha256_of
 from .metrics_file import as_json
 
 __all__ = [
-    "FORMAT",
     "KEY",
     "MANIFEST",
     "checksum_differs",
@@ -26,11 +24,18 @@ __all__ = [
     "text_with_checksum",
     "verify",
     "with_checksum",
+    "write_manifest",
 ]
 
 KEY = "sha256"
 """Key of the checksum in a JSON object."""
 LINE = "# sha256 of the lines above: "
+FORMAT = 1
+"""Version of the folder format."""
+MANIFEST = "MANIFEST.json"
+"""Lists size and sha256 of the other files of a folder."""
+NEEDED = frozenset({"model.safetensors", "optimizer.safetensors", "state.json"})
+"""Required files of a checkpoint; each may be a folder of shards."""
 
 
 def with_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,16 +69,13 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-FORMAT = 1
-"""Version of the folder format."""
-MANIFEST = "MANIFEST.json"
-"""Lists size and sha256 of the other files of a folder."""
-NEEDED = frozenset({"model.safetensors", "optimizer.safetensors", "state.json"})
-"""Required files of a checkpoint; each may be a folder of shards."""
-PARALLEL_FROM = 2**24
-"""Bytes from which files are hashed in parallel."""
-READERS = 4
-"""Files that are hashed at the same time."""
+def write_manifest(folder: Path, paths: Iterable[Path], **facts: Any) -> None:
+    """Write the manifest of files of a folder."""
+    entries = {
+        path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": sha256_of(path)} for path in paths
+    }
+    manifest = with_checksum({"format": FORMAT, "files": entries, **facts})
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2))
 
 
 def verify(path: Path, needed: Collection[str] = NEEDED) -> str | None:
@@ -86,30 +88,15 @@ def verify(path: Path, needed: Collection[str] = NEEDED) -> str | None:
             return f"{MANIFEST} does not match its checksum"
         files = {str(name): (entry["size"], entry["sha256"]) for name, entry in manifest["files"].items()}
         listed = {*files, *(f"{name.partition('/')[0]}.safetensors" for name in files if "/" in name)}
-        present = {
-            f"{part}/{file.name}" for part in ("model", "average", "optimizer") for file in (path / part).glob("*")
-        }
-        reasons = [
-            f"{name} is not listed in {MANIFEST}" for name in sorted((set(needed) - listed) | (present - set(files)))
-        ]
-        reasons += _changes(path, files)
+        shards = {f"{file.parent.name}/{file.name}" for file in path.glob("*/*.safetensors")}
+        unlisted = sorted((set(needed) - listed) | (shards - set(files)))
+        reasons = [f"{name} is not listed in {MANIFEST}" for name in unlisted]
+        reasons += filter(None, (_changed(path / name, *entry) for name, entry in files.items()))
     except OSError as error:
         return f"{Path(error.filename or MANIFEST).name} cannot be read: {error.strerror}"
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return f"{MANIFEST} cannot be read: {type(error).__name__}"
     return "; ".join(reasons) or None
-
-
-def _changes(path: Path, files: dict[str, tuple[int, str]]) -> list[str]:
-    """Return what is wrong with the files."""
-
-    def changed(name: str) -> str | None:
-        return _changed(path / name, *files[name])
-
-    if sum(size for size, _ in files.values()) < PARALLEL_FROM:
-        return list(filter(None, map(changed, files)))
-    with ThreadPoolExecutor(READERS) as readers:
-        return list(filter(None, readers.map(changed, files)))
 
 
 def _changed(path: Path, size: int, sha256: str) -> str | None:

@@ -36,12 +36,14 @@ class FilePosition(NamedTuple):
     sha256: str
 
 
-LARGEST = 2**63
-"""Largest integer that is accepted as a metric or a step."""
-DIGITS = 19
-"""Integers with this many digits or more are read as floats."""
 BEGINNING = FilePosition(0, "")
 """Before the first line; an empty hash is not compared."""
+INTERVAL = "_ci95"
+"""Suffix of the half-width of the 95 % confidence interval of a metric."""
+FLOOR = "_floor"
+"""Suffix of the noise floor of a metric: its value on as many samples of the data."""
+DIGITS = 19
+"""Integers with this many digits or more are read as floats."""
 
 
 class MetricsFile:
@@ -61,11 +63,9 @@ class MetricsFile:
     ) -> None:
         self._path, self._warn, self._held, self._warned = path, warn, b"", False
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        size = os.fstat(self._file).st_size
-        kept = os.pread(self._file, size if offset is None else min(offset, size), 0)
+        kept = path.read_bytes()[:offset]
         kept = kept[: kept.rfind(b"\n") + 1]
-        if len(kept) < size:
-            os.ftruncate(self._file, len(kept))
+        os.ftruncate(self._file, len(kept))
         self._hash = hashlib.sha256(kept)
         self.position = FilePosition(len(kept), self._hash.hexdigest())
 
@@ -75,12 +75,12 @@ class MetricsFile:
         self._hash.update(line)
         self.position = FilePosition(self.position.bytes + len(line), self._hash.hexdigest())
         self._held += line
-        self._write()
+        self._flush()
 
-    def _write(self) -> None:
+    def _flush(self) -> None:
+        reason = "no space left"
         try:
             self._held = self._held[os.write(self._file, self._held) :]
-            reason = "no space left"
         except OSError as error:
             reason = error.strerror or str(error)
         if self._held and not self._warned:
@@ -89,17 +89,15 @@ class MetricsFile:
 
     def sync(self) -> None:
         """Flush all lines to disk if there is space."""
+        self._flush()
         try:
-            if self._held:
-                self._write()
             os.fsync(self._file)
         except OSError as error:
             self._warn(f"{self._path} cannot be flushed: {error.strerror}")
 
     def close(self) -> None:
         """Write buffered lines and close the file."""
-        if self._held:
-            self._write()
+        self._flush()
         if self._held:
             self._warn(f"{self._path} lacks its last {len(self._held):,} bytes")
         os.close(self._file)
@@ -119,20 +117,34 @@ def as_json(values: Any, indent: int | None = None) -> str:
 
 
 def from_json(text: str) -> Any:
-    """Parse JSON; integers beyond the range of floats become inf."""
+    """Parse JSON; large integers become floats, beyond their range inf."""
     return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < DIGITS else float(digits))
 
 
 def as_number(value: object) -> float | None:
-    """Return a metric read from JSON, or None if the value is not a number or is too large."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return value if isinstance(value, float) or abs(value) <= LARGEST else None
+    """Return a metric read by `from_json`, or None if the value is not a number."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def read_metrics(path: Path) -> list[dict[str, float]]:
-    """Return the lines of a metrics file."""
-    return [from_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a metrics file.
+
+    Raises:
+        ValueError: A line is invalid; the message has its number.
+    """
+    *texts, rest = path.read_text(encoding="utf-8").split("\n")
+    if rest:
+        raise ValueError(f"line {len(texts) + 1} is incomplete")
+    lines = []
+    for number, text in enumerate(texts, 1):
+        try:
+            line = from_json(text)
+        except (ValueError, RecursionError):
+            raise ValueError(f"line {number} is not valid JSON") from None
+        if not (isinstance(line, dict) and isinstance(line.get("step"), int) and "kind" in line):
+            raise ValueError(f"line {number} lacks step or kind")
+        lines.append(line)
+    return lines
 
 
 def changed_lines(path: Path, before: FilePosition) -> str | None:
@@ -147,12 +159,6 @@ def changed_lines(path: Path, before: FilePosition) -> str | None:
     if before.sha256 and hashlib.sha256(kept).hexdigest() != before.sha256:
         return "does not match its checksum: metrics of earlier steps are wrong"
     return None
-
-
-INTERVAL = "_ci95"
-"""Suffix of the half-width of the 95 % confidence interval of a metric."""
-FLOOR = "_floor"
-"""Suffix of the noise floor of a metric: its value on as many samples of the data."""
 
 
 def is_companion_metric(name: str, names: Container[str]) -> bool:

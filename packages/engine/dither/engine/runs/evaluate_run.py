@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from inspect import signature
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any, cast
 from rich.console import Console
 
 from dither.registry.config.errors import Refused
-from dither.registry.flow.protocols import Split, Task
+from dither.registry.flow.protocols import Split
 
 from ..config.load_experiment import load_experiment
 from ..config.paths import reject_escaping_links
@@ -29,48 +29,30 @@ from .progress import Screen, say
 from .run_directory import resolved_file
 from .summary import show_metrics
 
-__all__ = ["evaluate_run", "evaluate_with_baselines", "sample_run"]
+__all__ = ["evaluate_run", "sample_run"]
 
 
 def evaluate_run(
     run_directory: Path, checkpoint: Which = "newest", split: Split = "valid", select: Sequence[str] | None = None
-) -> dict[str, float]:
-    """Return the metrics of a checkpoint, computed as during the run, or on another split.
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the metrics of a checkpoint, computed as during the run, and the baselines by `metric/baseline`.
 
     Raises:
         Refused: Not a run directory, or the split is empty. Damaged: There is no such intact checkpoint.
     """
-    return evaluate_with_baselines(run_directory, checkpoint, split, select)[0]
-
-
-def evaluate_with_baselines(
-    run_directory: Path, checkpoint: Which = "newest", split: Split = "valid", select: Sequence[str] | None = None
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the metrics of `evaluate_run`, and the baselines of the same split by `metric/baseline`."""
     loaded, system, _ = load_run(run_directory, checkpoint=checkpoint, select=select)
-    if not system.task.size(split):
+    task = system.task
+    if not task.size(split):
         message = f'the split "{split}" of task "{loaded.experiment.task.name}" is empty'
         raise Refused(message, code="no-samples")
     settings = loaded.experiment.evaluate
     size = settings.batch_size or loaded.experiment.train.batch_size
     metrics = evaluate(system, settings.samples, size, settings.repeats, loaded.experiment.seed, split) or {}
-    baselines = _baselines(system.task, split)
-    return metrics, {name: value for name, value in baselines.items() if name.partition("/")[0] in metrics}
-
-
-def _baselines(task: Task, split: Split) -> dict[str, float]:
-    """Return the baselines of a split; some tasks only have those of the validation split."""
     if "split" in signature(task.baselines).parameters:
-        return cast(Any, task).baselines(split=split)  # type: ignore[no-any-return]
-    return task.baselines() if split == "valid" else {}
-
-
-def _sample_baselines(task: Task, metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the baselines of metrics of samples; if some are declared as such ("sample NAME"), only these."""
-    baselines = task.baselines() if metrics else {}
-    own = {name: value for name, value in baselines.items() if name.startswith("sample ")}
-    names = {full for name in metrics for full in (name, f"sample {name}")}
-    return {name: value for name, value in (own or baselines).items() if name.partition("/")[0] in names}
+        baselines = cast(Any, task).baselines(split=split)
+    else:  # this task only has those of the validation split
+        baselines = task.baselines() if split == "valid" else {}
+    return metrics, {name: value for name, value in baselines.items() if name.partition("/")[0] in metrics}
 
 
 def sample_run(
@@ -97,32 +79,32 @@ def sample_run(
     errors, console = console, console or Screen()
     if out is None:
         reject_escaping_links(run_directory, "use --out FOLDER")
+    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise Refused(f"{out} exists and is not an empty folder; nothing is overwritten", code="file-exists")
     if forms:
         check_forms(load_experiment(resolved_file(run_directory), select=select).experiment.task, forms)
-    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise Refused(f"{out} exists and is not an empty folder; nothing is overwritten", code="file-exists")
     loaded, system, step = load_run(run_directory, errors, constraints, checkpoint, changes, select=select)
     folder = out or unused_folder(run_directory / "samples" / f"step-{step:08d}-seed-{seed}-count-{count}")
-    is_new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise Refused(f"{folder} cannot be created: {error.strerror}", code="unreadable-file") from None
-    size, tries = loaded.experiment.sample.batch_size, loaded.experiment.sample.tries
     try:
         with console.status(f"sampling {count} samples"):
-            samples = make_samples(system, count, seed, size, tries=tries)
+            settings = loaded.experiment.sample
+            samples = make_samples(system, count, seed, settings.batch_size, tries=settings.tries)
     except BaseException:
-        if is_new:
-            with suppress(OSError):
-                folder.rmdir()
+        with suppress(OSError):
+            folder.rmdir()  # it is empty
         raise
     assert samples is not None
-    for file in write_samples(samples, folder):
-        say(console, file)
-    for line in export_samples(system, samples, forms, folder):
+    for line in (*write_samples(samples, folder), *export_samples(system, samples, forms, folder)):
         say(console, line)
-    baselines = _sample_baselines(system.task, samples.figures)
+    baselines = system.task.baselines() if samples.figures else {}
+    if declared := {name: value for name, value in baselines.items() if name.startswith("sample ")}:
+        baselines = declared
+    names = {full for name in samples.figures for full in (name, f"sample {name}")}
+    baselines = {name: value for name, value in baselines.items() if name.partition("/")[0] in names}
     show_metrics(console, {"figures": {"sample": samples.figures}, "baselines": baselines})
     for line in missing_samples(samples.figures):
         say(console, line, "yellow")

@@ -6,28 +6,35 @@ NaN or inf, 5 disk or memory exhausted, 75 stopped by a signal with a checkpoint
 
 from __future__ import annotations
 
+import json
+import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
+from operator import index
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
 
-from dither.registry.config.errors import Refused
+from dither.registry.config.errors import Problem, Refused
 from dither.registry.plugins.status import PluginError
 
-from ..checkpoints.async_checkpoint import Saver
 from ..checkpoints.best_checkpoint import Scores
-from ..checkpoints.checkpoint import Checkpoints, Damaged
+from ..checkpoints.checkpoint import Checkpoints, Damage, Damaged, Saver
 from ..config.component_errors import annotate_build_errors
 from ..config.load_experiment import Loaded
 from ..config.paths import reject_escaping_links
-from ..config.plugins import unrecorded_plugins
+from ..config.plugins import governing_policy_file, unrecorded_plugins
+from ..config.provenance import changes, provenance, recorded
 from ..distributed.ranks import Ranks, join_ranks
-from ..files.metrics_file import BEGINNING
+from ..files.metrics_file import BEGINNING, changed_lines
 from ..files.resource_errors import shortage
 from ..training.diffusion import Diffusion
+from ..training.environment import differences, environment, git_state
 from ..training.model_summary import require_memory
 from ..training.nan_guard import NonFinite, describe_data
 from ..training.trainer import Trainer
@@ -35,15 +42,6 @@ from .loading import build
 from .log import Log
 from .loop import Run, resume_from
 from .progress import Screen, say
-from .resume import (
-    check_unchanged,
-    find_launched_run,
-    find_newest,
-    lost_metrics,
-    manifest,
-    note_resumption,
-    require_never_saved,
-)
 from .run_directory import RunDirectory, read_manifest, resolved
 from .signals import STOPPED, Stop, stop_on_signals
 from .summary import data_warnings, introduce, show_metrics, summarise
@@ -51,16 +49,7 @@ from .warm_start import start_from
 
 __all__ = ["DAMAGED", "DONE", "EXHAUSTED", "FAILED", "NON_FINITE", "run"]
 
-DONE = 0
-"""The run finished."""
-FAILED = 1
-"""A hook of a plugin raised an exception."""
-DAMAGED = 3
-"""No intact checkpoint exists."""
-NON_FINITE = 4
-"""A loss or gradient norm was NaN or inf; the optimizer step was not taken."""
-EXHAUSTED = 5
-"""Disk or memory exhausted."""
+DONE, FAILED, DAMAGED, NON_FINITE, EXHAUSTED = 0, 1, 3, 4, 5
 
 
 def run(
@@ -70,7 +59,6 @@ def run(
     resume: Path | None = None,
     console: Console | None = None,
     accept_changes: bool = False,
-    profile: bool = False,
 ) -> int:
     """Train, evaluate, sample and summarise an experiment; return the exit code.
 
@@ -81,7 +69,6 @@ def run(
         resume: A run directory to resume instead of starting a new run.
         console: The terminal.
         accept_changes: Resume even if components, plugins or data changed.
-        profile: Write a profiler trace of a few steps into the run directory.
 
     Raises:
         Refused: The experiment cannot be run; nothing was overwritten.
@@ -98,9 +85,9 @@ def run(
             else:
                 console.quiet = True
             if ranks.restarts and resume is None:
-                resume = find_launched_run(runs, ranks)
-            start = Start(loaded, list(argv), console, stop, ranks, profile)
-            return _begin(start, runs) if resume is None else _resume(start, resume, accept_changes)
+                resume = _find_launched_run(runs, ranks)
+            launch = Launch(loaded, list(argv), console, stop, ranks)
+            return launch.begin(runs) if resume is None else launch.resume(resume, accept_changes)
     except PluginError as error:
         say(errors, error.detail)
         say(errors, _reason(error), "red")
@@ -125,163 +112,231 @@ def _reason(error: BaseException, message: str = "") -> str:
 
 
 @dataclass(frozen=True)
-class Start:
-    """The arguments of a run."""
+class Launch:
+    """Starts or resumes a run on one rank."""
 
     loaded: Loaded
     argv: list[str]
     console: Console
     stop: Stop
     ranks: Ranks
-    profile: bool
 
-
-def _begin(start: Start, runs: Path) -> int:
-    loaded, ranks = start.loaded, start.ranks
-    _require_memory(start)
-    system, device = build(loaded, training=True)
-    notes = _first_weights(loaded, system)
-    counts = system.parameter_counts()
-    trainer = Trainer(system, loaded.experiment.train, loaded.experiment.seed, ranks)
-    with RunDirectory.create(runs) if ranks.is_main else RunDirectory.elsewhere() as directory:
-        if ranks.is_main:
-            record = manifest(start.argv, loaded, device, counts, trainer.optimizer, ranks)
-            directory.record(loaded, record | {"launch": ranks.launch})
-        for note in notes:
-            say(start.console, note, "yellow")
-        return _train(_run(start, directory, trainer, _log(start, directory)), start.console)
-
-
-def _resume(start: Start, path: Path, accept_changes: bool) -> int:
-    loaded, ranks, console = start.loaded, start.ranks, start.console
-    if not accept_changes:
-        reject_escaping_links(path, "add --accept-changes to write there")
-    with RunDirectory.open(path) if ranks.is_main else RunDirectory.elsewhere() as directory:
-        before = read_manifest(path)
-        changed, now = check_unchanged(before, loaded, path, accept_changes)
-        changes = directory.changes(loaded, moved=accept_changes) + changed if ranks.is_main else []
-        _require_memory(start)
-        system, _ = build(loaded, training=True)
-        newest, damaged = find_newest(path, ranks)
-        if newest is None:
-            if ranks.is_main and not accept_changes:
-                require_never_saved(path, before)
-            _first_weights(loaded, system)
+    def begin(self, runs: Path) -> int:
+        """Run from step 0 in a new directory."""
+        loaded, ranks = self.loaded, self.ranks
+        system, notes = self._build(first=True)
+        counts = system.parameter_counts()
         trainer = Trainer(system, loaded.experiment.train, loaded.experiment.seed, ranks)
-        position, scores = (BEGINNING, None) if newest is None else resume_from(newest, trainer)
-        steps = trainer.train.steps
-        if trainer.step > steps:
-            message = f"the run in {path} has finished {trainer.step} steps, more than train.steps = {steps}"
-            raise Refused(message, code="run-finished")
-        if ranks.is_main:
-            for warning in (*damaged, *lost_metrics(path, position)):
-                say(console, warning, "yellow")
-            for change in changes:
-                say(console, f"changed: {change}")
-            Checkpoints(path / "checkpoints").clear(damaged)
-            directory.clear(restarts=newest is None)
-            directory.accept(loaded)
-            entry = {"argv": start.argv, "step": trainer.step, "changes": changes, "launch": ranks.launch}
-            note_resumption(directory, before, entry, now, trainer, console)
-        run = _run(start, directory, trainer, _log(start, directory, trainer.step, position.bytes), scores)
-        run.saver.newest = None if newest is None else trainer.step
-        return _train(run, console)
+        with RunDirectory.create(runs) if ranks.is_main else RunDirectory(Path()) as directory:
+            if ranks.is_main:
+                directory.record(loaded, self._manifest(trainer, counts))
+            for note in notes:
+                say(self.console, note, "yellow")
+            return self._train(directory, trainer)
 
+    def resume(self, path: Path, accept_changes: bool) -> int:
+        """Resume the run of a directory from its newest intact checkpoint."""
+        loaded, ranks, console = self.loaded, self.ranks, self.console
+        if not accept_changes:
+            reject_escaping_links(path, "add --accept-changes to write there")
+        with RunDirectory.open(path) if ranks.is_main else RunDirectory(Path()) as directory:
+            before = read_manifest(path)
+            notes, now = self._changes(before, path, accept_changes)
+            notes = directory.changes(loaded, moved=accept_changes) + notes if ranks.is_main else []
+            newest, damaged = self._find_newest(path)
+            if newest is None and ranks.is_main and not accept_changes:
+                _require_never_saved(path, before)
+            system, _ = self._build(first=newest is None)
+            trainer = Trainer(system, loaded.experiment.train, loaded.experiment.seed, ranks)
+            position = BEGINNING if newest is None else resume_from(newest, trainer)
+            if trainer.step > trainer.train.steps:
+                message = f"the run in {path} has finished {trainer.step} steps, more than train.steps"
+                raise Refused(f"{message} = {trainer.train.steps}", code="run-finished")
+            if ranks.is_main:
+                metrics = path / "metrics.jsonl"
+                reason = changed_lines(metrics, position)
+                for warning in (*damaged, *([f"{metrics} {reason}"] if reason else [])):
+                    say(console, warning, "yellow")
+                for note in notes:
+                    say(console, f"changed: {note}")
+                Checkpoints(path / "checkpoints").clear(damaged)
+                directory.clear(restarts=newest is None)
+                directory.accept(loaded)
+                entry = {"argv": self.argv, "step": trainer.step, "changes": notes, "launch": ranks.launch}
+                self._note_resumption(directory, before, entry, now, trainer)
+            return self._train(directory, trainer, position.bytes, None if newest is None else trainer.step)
 
-def _require_memory(start: Start) -> None:
-    sharded = start.loaded.experiment.train.strategy == "fsdp"
-    require_memory(start.loaded.experiment, start.ranks.size if sharded else 1)
+    def _build(self, first: bool) -> tuple[Diffusion, list[str]]:
+        """Build the system, with the weights of `train.start_from` at first; return warnings about these."""
+        experiment = self.loaded.experiment
+        train, model = experiment.train, experiment.model
+        require_memory(experiment, self.ranks.size if train.strategy == "fsdp" else 1)
+        system, _ = build(self.loaded, training=True)
+        if not first or train.start_from is None:
+            return system, []
+        rename = None if train.start_layout is None else partial(model.rename, train.start_layout)
+        return system, start_from(system.model, Path(train.start_from), train.start_partial, rename)
 
+    def _manifest(self, trainer: Trainer, counts: Mapping[str, int]) -> dict[str, Any]:
+        registry = governing_policy_file(self.loaded.path)
+        return {
+            "format": 1,
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "argv": self.argv,
+            "seed": self.loaded.experiment.seed,
+            "environment": environment(trainer.device, trainer.optimizer, self.ranks),
+            "git": git_state(Path.cwd()),
+            "registry": None if registry is None else str(registry),
+            **provenance(self.loaded),
+            "parameters": {**counts, "total": sum(counts.values())},
+            "launch": self.ranks.launch,
+        }
 
-def _first_weights(loaded: Loaded, system: Diffusion) -> list[str]:
-    """Load the weights of `train.start_from`; return warnings about those that do not match."""
-    train, model = loaded.experiment.train, loaded.experiment.model
-    if train.start_from is None:
-        return []
-    rename = None if train.start_layout is None else partial(model.rename, train.start_layout)
-    return start_from(system.model, Path(train.start_from), train.start_partial, rename)
+    def _changes(self, before: Mapping[str, Any], path: Path, accept: bool) -> tuple[list[str], dict[str, Any]]:
+        """Return what changed since the run was last started or resumed, and the provenance now.
 
+        Raises:
+            Refused: Components, plugins or data changed, and the changes are not accepted.
+        """
+        now = provenance(self.loaded)
+        found = changes(before, self.loaded, now)
+        if found and not accept:
+            hint = (
+                "resume with --accept-changes, which keeps the options of the run and gives new options their "
+                "defaults; or start a new run; or restore the former components and data"
+            )
+            message = f"the run in {path} cannot resume unchanged: "
+            raise Refused([Problem(message + change.message, help=hint, code=change.code) for change in found])
+        return list(map(str, found)), now
 
-def _log(start: Start, directory: RunDirectory, step: int = 0, offset: int | None = None) -> Log:
-    """Return the log of a run; that of a rank other than the main one has no destinations."""
-    loaded, train = start.loaded, start.loaded.experiment.train
-    if not start.ranks.is_main:
-        return Log(None, start.console, train.steps, step)
-    with annotate_build_errors(loaded.plugins.catalog):
-        trackers = {spec.name: spec.build() for spec in train.trackers}
-    return Log(directory.path, start.console, train.steps, step, offset, trackers, resolved(loaded))
+    def _find_newest(self, path: Path) -> tuple[Path | None, list[Damage]]:
+        """Return the newest intact checkpoint, found by the main rank, and the damaged ones that are newer."""
+        newest, damaged = Checkpoints(path / "checkpoints").newest() if self.ranks.is_main else (None, [])
+        found = self.ranks.broadcast(None if newest is None else str(newest))
+        return None if found is None else Path(found), damaged
 
+    def _note_resumption(
+        self,
+        directory: RunDirectory,
+        before: Mapping[str, Any],
+        entry: Mapping[str, Any],
+        now: Mapping[str, Any],
+        trainer: Trainer,
+    ) -> None:
+        """Append to the manifest that the run resumes, with what changed; print changes of the environment."""
+        machine = environment(trainer.device, trainer.optimizer, self.ranks)
+        for difference in differences(before["environment"], machine):
+            message = f"the environment changed, so results may differ in the last bits: {difference}"
+            say(self.console, message, "yellow")
+        tables = {"environment": machine, **now}
+        changed = {key: table for key, table in tables.items() if table != recorded(before, key)}
+        directory.write_json("manifest.json", {**before, "resumed": [*before["resumed"], {**entry, **changed}]})
+        say(self.console, f"resuming from step {trainer.step}")
 
-def _run(
-    start: Start,
-    directory: RunDirectory,
-    trainer: Trainer,
-    log: Log,
-    before: Mapping[str, object] | None = None,
-) -> Run:
-    loaded, is_main = start.loaded, start.ranks.is_main
-    train, settings = loaded.experiment.train, loaded.experiment.evaluate
-    checkpoints = Checkpoints(directory.path / "checkpoints", train.keep, train.keep_every)
-    scores = Scores(directory.path if is_main else None, settings.best, settings.better, trainer.step, before)
-    scores.values = {int(step): value for step, value in start.ranks.broadcast(list(scores.values.items()))}
-    checkpoints.protected_step = scores.best if train.keep_best else None
-    saver = Saver(checkpoints, train.async_save)
-    run = Run(loaded.experiment, loaded.plugins, directory, trainer.system, trainer, saver, scores, log, start.stop)
-    run.traces = directory.path / "profile" if start.profile and is_main else None
-    return run
-
-
-def _introduce(run: Run, console: Console) -> None:
-    """Print the experiment, the device, and warnings."""
-    for line in introduce(run.experiment, run.system):
-        say(console, line)
-    ranks, strategy = run.ranks, run.experiment.train.strategy
-    many = f"{ranks.size} ranks ({strategy}), " if ranks.size > 1 else ""
-    say(console, f"{many}{run.trainer.device}, {torch.get_num_threads()} threads; {run.directory.path}")
-    if strategy == "fsdp" and ranks.size == 1:
-        say(console, 'train.strategy = "fsdp" has no effect with one process; start the run with torchrun', "yellow")
-    for line in data_warnings(run.experiment, run.system):
-        say(console, line, "yellow")
-
-
-def _train(run: Run, console: Console) -> int:
-    """Train and print the results."""
-    ranks = run.ranks
-    failure: BaseException | None = None
-    if ranks.is_main:
-        _introduce(run, console)
-    try:
-        run.call("before_run")
-        run.log.display.start()
-        finished = run.fit()
-    except BaseException as error:
-        failure = error
-        if isinstance(error, NonFinite):
-            error.add_note(f"the data: {describe_data(run.experiment)}")
-        saved = run.saver.newest
-        error.add_note("no checkpoint was written" if saved is None else f"the last checkpoint is that of step {saved}")
+    def _train(
+        self, directory: RunDirectory, trainer: Trainer, offset: int | None = None, newest: int | None = None
+    ) -> int:
+        """Train and print the results."""
+        run = self._run(directory, trainer, offset)
+        run.saver.newest = newest
+        failure: BaseException | None = None
+        if self.ranks.is_main:
+            self._introduce(run)
         try:
-            run.call("on_run_error", error=error)
-        except PluginError as another:
-            error.add_note(str(another))
-        raise
-    finally:
-        run.saver.close()
-        run.log.close(failure)
-    if not finished:
-        say(
-            console,
-            f"stopped by {run.stop.requested or 'another rank'} after step {run.trainer.step}; checkpoint saved",
-        )
-        say(console, f"resume with --resume {run.directory.path}")
-        return STOPPED
-    if not ranks.is_main:
+            run.call("before_run")
+            run.log.display.start()
+            finished = run.fit()
+        except BaseException as error:
+            failure = error
+            if isinstance(error, NonFinite):
+                error.add_note(f"the data: {describe_data(run.experiment)}")
+            saved = run.saver.newest
+            note = "no checkpoint was written" if saved is None else f"the last checkpoint is that of step {saved}"
+            error.add_note(note)
+            try:
+                run.call("on_run_error", error=error)
+            except PluginError as another:
+                error.add_note(str(another))
+            raise
+        finally:
+            run.saver.close()
+            run.log.close(failure)
+        if not finished:
+            reason = run.stop.requested or "another rank"
+            say(self.console, f"stopped by {reason} after step {trainer.step}; checkpoint saved")
+            say(self.console, f"resume with --resume {directory.path}")
+            return STOPPED
+        if self.ranks.is_main:
+            if trainer.step < trainer.train.steps:
+                message = f"{run.scores.since} evaluations without improvement since step {run.scores.best}"
+                say(self.console, f"early stopping: {message}")
+            summary = summarise(run)
+            directory.write_json("summary.json", summary)
+            show_metrics(self.console, summary)
+            run.call("after_run", summary=summary)
         return DONE
-    if run.trainer.step < run.experiment.train.steps:
-        scores = run.scores
-        say(console, f"early stopping: {scores.since} evaluations without improvement since step {scores.best}")
-    summary = summarise(run)
-    run.directory.write_json("summary.json", summary)
-    show_metrics(console, summary)
-    run.call("after_run", summary=summary)
-    return DONE
+
+    def _run(self, directory: RunDirectory, trainer: Trainer, offset: int | None) -> Run:
+        loaded, is_main = self.loaded, self.ranks.is_main
+        train, settings = trainer.train, loaded.experiment.evaluate
+        trackers = {}
+        if is_main:
+            with annotate_build_errors(loaded.plugins.catalog):
+                trackers = {spec.name: spec.build() for spec in train.trackers}
+        folder = directory.path if is_main else None
+        log = Log(folder, self.console, train.steps, trainer.step, offset, trackers, resolved(loaded))
+        scores = Scores(settings.best, settings.better, {})
+        if offset and is_main:  # the log has dropped the lines of later steps
+            scores = Scores.read(directory.path, settings.best, settings.better)
+        scores.values = {int(step): value for step, value in self.ranks.broadcast(list(scores.values.items()))}
+        checkpoints = Checkpoints(directory.path / "checkpoints", train.keep, train.keep_every)
+        checkpoints.protected_step = scores.best if train.keep_best else None
+        saver = Saver(checkpoints, train.async_save)
+        return Run(loaded.experiment, loaded.plugins, directory, trainer.system, trainer, saver, scores, log, self.stop)
+
+    def _introduce(self, run: Run) -> None:
+        """Print the experiment, the device, and warnings."""
+        for line in introduce(run.experiment, run.system):
+            say(self.console, line)
+        strategy = run.experiment.train.strategy
+        many = f"{self.ranks.size} ranks ({strategy}), " if self.ranks.size > 1 else ""
+        say(self.console, f"{many}{run.trainer.device}, {torch.get_num_threads()} threads; {run.directory.path}")
+        if strategy == "fsdp" and self.ranks.size == 1:
+            message = 'train.strategy = "fsdp" has no effect with one process; start the run with torchrun'
+            say(self.console, message, "yellow")
+        for line in data_warnings(run.experiment, run.system):
+            say(self.console, line, "yellow")
+
+
+def _find_launched_run(runs: Path, ranks: Ranks) -> Path | None:
+    """Return the run of this launch after torchrun restarted its ranks; None if it had not started."""
+    found = None
+    if ranks.is_main:
+        for path in sorted(runs.glob("*/manifest.json"), reverse=True):
+            with suppress(Refused):
+                before = read_manifest(path.parent)
+                if ranks.launch in (before.get("launch"), *(entry.get("launch") for entry in before["resumed"])):
+                    found = str(path.parent)
+                    break
+    found = ranks.broadcast(found)
+    return None if found is None else Path(found)
+
+
+def _require_never_saved(path: Path, before: Mapping[str, Any]) -> None:
+    """Refuse to restart a run whose checkpoints were lost: that would overwrite all that it has done.
+
+    Raises:
+        Damaged: The run finished, was resumed from a checkpoint, or trained beyond the step of its first checkpoint.
+    """
+    train = tomllib.loads((path / "resolved.toml").read_text(encoding="utf-8"))["train"]
+    due = train["checkpoint_every"] * (2 if train.get("async_save") else 1)  # the last write may have been interrupted
+    resumed = before["resumed"][-1].get("step") if before["resumed"] else None
+    done = 0
+    with suppress(OSError):
+        for line in (path / "metrics.jsonl").read_bytes().splitlines():
+            with suppress(ValueError, KeyError, TypeError, RecursionError):
+                done = max(done, index(json.loads(line)["step"]))
+    if (path / "summary.json").exists() or resumed or done > due:
+        hint = "restore the checkpoints; or restart at step 0 with --accept-changes, which overwrites metrics.jsonl"
+        message = f"the run in {path} has lost its checkpoints: it was resumed or has trained for {done} steps"
+        raise Damaged(Problem(message, help=hint, code="missing-checkpoint"))

@@ -9,21 +9,20 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from dither.registry.config.document import Document
 from dither.registry.config.errors import Refused
 
-from ..checkpoints.best_checkpoint import Scores
 from ..checkpoints.checkpoint import Checkpoints
 from ..files.checksums import checksum_differs, text_checksum_differs, verify
-from ..files.metrics_file import as_number
+from ..files.metrics_file import FilePosition, as_number, changed_lines, from_json, read_metrics
 from .run_directory import held_by, read_manifest, resolved_file
 
 __all__ = ["Finding", "ListedRun", "list_runs", "verify_run"]
 
 SWEEP = "sweep.json"
-State = Literal["done", "running", "stopped", "empty", "damaged"]
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
+"""What reading a file raises that is missing or damaged."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class ListedRun:
 
     path: Path
     name: str
-    state: State
+    state: str
     step: int | None
     steps: int | None
     figures: dict[str, float]
@@ -76,32 +75,24 @@ def list_runs(folder: Path) -> Iterator[ListedRun]:
 
 
 def _listed(path: Path) -> ListedRun:
-    steps: int | None = None
-    state: State | None = None
-    name = path.name
-    try:
+    name, steps, damaged = path.name, None, True
+    with suppress(*UNREADABLE):
         text = (path / "resolved.toml").read_text(encoding="utf-8")
         tables = tomllib.loads(text)
         steps, name = int(tables["train"]["steps"]), str(tables["name"])
-        state = "damaged" if text_checksum_differs(text) else None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
-        state = "damaged"
+        damaged = bool(text_checksum_differs(text))
     figures, ended = {}, steps
-    with suppress(OSError, ValueError, TypeError, AttributeError, KeyError, RecursionError):
-        summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
-        figures = {
-            f"{kind}/{key}": value
-            for kind, values in summary["figures"].items()
-            for key, value in values.items()
-            if as_number(value) is not None
-        }
-        figures = {} if checksum_differs(summary) else figures
+    with suppress(*UNREADABLE):
+        summary = from_json((path / "summary.json").read_text(encoding="utf-8"))
+        if not checksum_differs(summary):
+            entries = (
+                (f"{kind}/{key}", value) for kind, table in summary["figures"].items() for key, value in table.items()
+            )
+            figures = {key: value for key, value in entries if as_number(value) is not None}
         ended = summary["step"] if summary.get("steps") == steps else steps  # early stopping
     newest = next((step for step, _ in Checkpoints(path / "checkpoints").steps()), None)
-    if held_by(path):
-        state = "running"
-    elif state is None:
-        state = "empty" if newest is None else "done" if figures and newest == ended else "stopped"
+    state = "empty" if newest is None else "done" if figures and newest == ended else "stopped"
+    state = "running" if held_by(path) else "damaged" if damaged else state
     return ListedRun(path, name, state, newest, steps, figures, _bytes(path))
 
 
@@ -126,47 +117,31 @@ def verify_run(path: Path) -> list[Finding]:
     for name, read in (
         ("resolved.toml", lambda: Document.read(resolved_file(path))),
         ("manifest.json", lambda: read_manifest(path)),
-        ("scores.json", lambda: Scores(path, "", "lower")),
+        ("metrics.jsonl", lambda: _read_metrics(path)),
     ):
         try:
             read()
             found.append(Finding(name))
-        except Refused as error:
+        except (Refused, OSError, ValueError) as error:
             found.append(Finding(name, str(error)))
-    found.append(Finding("metrics.jsonl", _metrics(path)))
-    checkpoints = sorted((path / "checkpoints").glob("*")) if (path / "checkpoints").is_dir() else []
+    checkpoints = sorted((path / "checkpoints").glob("*"))
     for folder in checkpoints:
         left_over = folder.name.startswith(".tmp-")
-        reason = "left by an interrupted write; deleted when the run resumes" if left_over else None
-        found.append(Finding(f"checkpoints/{folder.name}", reason or verify(folder)))
-    if not checkpoints:
-        found.append(Finding("checkpoints", "no checkpoint"))
-    return found
+        reason = "left by an interrupted write; deleted when the run resumes" if left_over else verify(folder)
+        found.append(Finding(f"checkpoints/{folder.name}", reason))
+    return found if checkpoints else [*found, Finding("checkpoints", "no checkpoint")]
 
 
-def _metrics(path: Path) -> str | None:
-    """Return what is wrong with metrics.jsonl, or None."""
-    try:
-        text = (path / "metrics.jsonl").read_bytes()
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
-    *lines, rest = text.split(b"\n")
-    if rest:
-        return f"line {len(lines) + 1} is incomplete"
-    for number, line in enumerate(lines, 1):
-        try:
-            values = json.loads(line)
-            if not (isinstance(values, dict) and isinstance(values.get("step"), int) and "kind" in values):
-                return f"line {number} lacks step or kind"
-        except (ValueError, RecursionError):
-            return f"line {number} is not valid JSON"
-    missing = _bytes_at_checkpoint(path) - len(text)
-    return f"{missing:,} bytes written before the newest checkpoint are missing" if missing > 0 else None
+def _read_metrics(path: Path) -> None:
+    """Read metrics.jsonl and compare it with the newest checkpoint.
 
-
-def _bytes_at_checkpoint(path: Path) -> int:
-    """Return the size of metrics.jsonl at the newest checkpoint."""
-    for _, folder in Checkpoints(path / "checkpoints").steps():
-        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
-            return int(json.loads((folder / "state.json").read_text(encoding="utf-8"))["metrics_bytes"])
-    return 0
+    Raises:
+        ValueError: It is damaged.
+    """
+    read_metrics(path / "metrics.jsonl")
+    for _, folder in Checkpoints(path / "checkpoints").steps()[:1]:
+        with suppress(*UNREADABLE):  # `verify` reports the checkpoint
+            state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+            position = FilePosition(int(state["metrics_bytes"]), str(state.get("metrics_sha256", "")))
+            if reason := changed_lines(path / "metrics.jsonl", position):
+                raise Refused(reason, code="damaged-file")

@@ -42,7 +42,7 @@ class Log:
     ) -> None:
         self.display = ProgressDisplay(console, total, done, lambda: peak_device_memory() or peak_memory())
         self._file = None if folder is None else MetricsFile(folder / "metrics.jsonl", offset, self.display.line)
-        self._trackers = {} if folder is None else dict(trackers or {})
+        self._trackers = dict(trackers or {})
         self._each(lambda tracker: tracker.start(folder or Path(), config or {}, done))
 
     @property

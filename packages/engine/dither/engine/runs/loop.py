@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile, schedule
 
 from dither.registry.plugins.manager import Plugins
 
-from ..checkpoints.async_checkpoint import Saver
 from ..checkpoints.best_checkpoint import Scores
-from ..checkpoints.checkpoint import Contents, Damaged, load_state
+from ..checkpoints.checkpoint import Contents, Damaged, Saver, load_state
 from ..checkpoints.sharded_checkpoint import Shards, part_of
 from ..config.experiment import Experiment
 from ..distributed.ranks import Ranks
@@ -31,7 +28,7 @@ from .log import Log
 from .run_directory import RunDirectory
 from .signals import Stop
 
-__all__ = ["Run", "profiled", "resume_from"]
+__all__ = ["Run", "resume_from"]
 
 
 @dataclass
@@ -52,7 +49,6 @@ class Run:
         seconds: Time spent in training steps after the first.
         first: The step at which this process started.
         position: The end of metrics.jsonl before the evaluation of the current step.
-        traces: Folder for a profiler trace of a few steps; None for no trace.
     """
 
     experiment: Experiment
@@ -68,7 +64,6 @@ class Run:
     seconds: float = 0.0
     first: int = 0
     position: FilePosition = BEGINNING
-    traces: Path | None = None
 
     @property
     def ranks(self) -> Ranks:
@@ -77,7 +72,7 @@ class Run:
 
     @property
     def participates(self) -> bool:
-        """Whether this rank takes part in evaluation and sampling: the main rank, and all ranks of a sharded model."""
+        """Whether this rank takes part in evaluation and sampling: all ranks do if the model is sharded."""
         return self.ranks.is_main or self.trainer.parallel.sharded
 
     def stopping(self) -> bool:
@@ -97,14 +92,15 @@ class Run:
         watched = bool(self.plugins.manager.hook.after_step.get_hookimpls())
         self.first, self.position = trainer.step, self.log.position
         self.stop.polled = True  # from here on, a signal lets the current step finish
-        with _no_pauses(), profiled(self.traces) as stepped:
+        with _no_pauses():
             while not self.stopping():
                 step = trainer.step
                 if self._due(step, experiment.train.checkpoint_every):
                     self.save()
                 if measured := self._due(step, experiment.evaluate.every):
                     self.evaluate()
-                last = step == experiment.train.steps or self._out_of_patience()
+                patience = experiment.evaluate.patience
+                last = step == experiment.train.steps or (patience is not None and self.scores.since >= patience)
                 if last:
                     self.save()
                 if drawn := last or self._due(step, experiment.sample.every):
@@ -113,7 +109,6 @@ class Run:
                     break
                 self._train(watched)
                 self.position = self.log.position
-                stepped()
         stopped = self.stopping()
         if stopped:
             self.save()
@@ -123,13 +118,8 @@ class Run:
     def _due(self, step: int, every: int | None) -> bool:
         return step == self.experiment.train.steps or (every is not None and step > 0 and step % every == 0)
 
-    def _out_of_patience(self) -> bool:
-        """Return whether early stopping ends the run."""
-        patience = self.experiment.evaluate.patience
-        return patience is not None and self.scores.since >= patience
-
     def _train(self, watched: bool) -> None:
-        self.saver.poll()
+        self.saver.wait(block=False)
         began, warm = time.perf_counter(), self.trainer.step > self.first  # the first step compiles and loads kernels
         metrics = self.trainer.advance()
         step = self.trainer.step
@@ -149,9 +139,10 @@ class Run:
         seed = self.experiment.seed
         metrics = None
         if self.participates:
-            samples, repeats, stopped = settings.samples, settings.repeats, self._stopping_here
             with self.system.eager():
-                metrics = evaluate(self.averaged, samples, size, repeats, seed, stopped=stopped)
+                metrics = evaluate(
+                    self.averaged, settings.samples, size, settings.repeats, seed, stopped=self._stopping_here
+                )
         metrics = self.ranks.broadcast(metrics)
         if metrics is not None:
             self.metrics["valid"] = metrics
@@ -195,41 +186,36 @@ class Run:
             return
         trainer.check()
         trainer.check_weights()
-        if trainer.parallel.sharded and not self.experiment.train.async_save:
-            self._save_shards()
-            return
+        shards = trainer.parallel.sharded and not self.experiment.train.async_save  # all ranks write their own
+        contents = self._shards() if shards else self._contents()
+        if self.ranks.is_main:
+            self.log.sync()
+            contents.plain.update(metrics_bytes=self.position.bytes, metrics_sha256=self.position.sha256)
+            try:
+                self.saver.save(trainer.step, contents)
+            finally:
+                if isinstance(contents, Shards):
+                    contents.cancel()
+        else:
+            if isinstance(contents, Shards):
+                contents.join()
+            self.saver.newest = trainer.step
+
+    def _contents(self) -> Contents:
+        """Gather the full weights and the state of the trainer on the main rank. Collective."""
+        trainer = self.trainer
         tensors, plain = trainer.state()
         model = trainer.parallel.full_weights(self.system.model)
         average = None if trainer.average is None else trainer.parallel.full_weights(trainer.average.module)
-        if not self.ranks.is_main:
-            self.saver.skip(trainer.step)
-            return
-        self._add_progress(plain)
-        self.saver.save(trainer.step, Contents(model, average, tensors, plain))
+        return Contents(model, average, tensors, plain)
 
-    def _save_shards(self) -> None:
-        """Write a checkpoint with all ranks, each its own shards."""
+    def _shards(self) -> Shards:
         trainer = self.trainer
         tensors, plain = trainer.state(gathered=False)
         parts: dict[str, Mapping[str, Tensor]] = {"model": self.system.model.state_dict(), "optimizer": tensors}
         if trainer.average is not None:
             parts["average"] = trainer.average.module.state_dict()
-        shards = Shards(parts, plain, self.ranks)
-        if not self.ranks.is_main:
-            shards.join()
-            self.saver.skip(trainer.step)
-            return
-        self._add_progress(plain)
-        try:
-            self.saver.save(trainer.step, shards)
-        finally:
-            shards.cancel()
-
-    def _add_progress(self, plain: dict[str, Any]) -> None:
-        """Add the position in metrics.jsonl and the scores to the state of the trainer."""
-        self.log.sync()
-        end = self.position
-        plain |= {"metrics_bytes": end.bytes, "metrics_sha256": end.sha256, "scores": self.scores.state()}
+        return Shards(parts, plain, self.ranks)
 
     def __post_init__(self) -> None:
         self.saver.written = lambda step, path: self.call("after_checkpoint", step=step, path=path)
@@ -243,8 +229,8 @@ class Run:
             pass
 
 
-def resume_from(checkpoint: Path, trainer: Trainer) -> tuple[FilePosition, Mapping[str, object]]:
-    """Restore a trainer from a checkpoint; return the position in metrics.jsonl and the scores.
+def resume_from(checkpoint: Path, trainer: Trainer) -> FilePosition:
+    """Restore a trainer from a checkpoint; return the position in metrics.jsonl.
 
     Raises:
         Damaged: The checkpoint is of another version or was edited.
@@ -255,8 +241,7 @@ def resume_from(checkpoint: Path, trainer: Trainer) -> tuple[FilePosition, Mappi
             trainer.parallel.load(part_of(checkpoint, "average"), trainer.average.module)
         tensors, plain = load_state(checkpoint)
         trainer.load_state(tensors, plain)
-        position = FilePosition(int(plain["metrics_bytes"]), str(plain.get("metrics_sha256", "")))
-        return position, dict(plain.get("scores") or {})
+        return FilePosition(int(plain["metrics_bytes"]), str(plain.get("metrics_sha256", "")))
     except (KeyError, TypeError, ValueError, RuntimeError, OSError, OverflowError) as error:
         raise Damaged(f"{checkpoint} is intact but does not match this run: {error!r}") from error
 
@@ -270,26 +255,3 @@ def _no_pauses() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
-
-
-WARM, TRACED = 3, 5
-"""Steps before the profiler trace, and steps in it."""
-
-
-@contextmanager
-def profiled(folder: Path | None) -> Iterator[Callable[[], None]]:
-    """Yield a function to call after each step; a trace of steps 4 to 8 is written to `folder` unless that is None."""
-    if folder is None:
-        yield lambda: None
-        return
-    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available()
-    folder.mkdir(parents=True, exist_ok=True)
-
-    def write(profiler: profile) -> None:
-        profiler.export_chrome_trace(str(folder / "trace.json"))
-        table = profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=30)
-        (folder / "operations.txt").write_text(table, encoding="utf-8")
-
-    plan = schedule(wait=WARM - 1, warmup=1, active=TRACED, repeat=1)
-    with profile(activities=activities, schedule=plan, on_trace_ready=write, profile_memory=True) as profiler:
-        yield profiler.step

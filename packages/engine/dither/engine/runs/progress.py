@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..config.machine_memory import size
 from ..files.metrics_file import is_companion_metric, with_interval
@@ -65,13 +65,12 @@ class ProgressDisplay:
         self._shown, self._loss = 0.0, ""
         self._began: float | None = None
         self._first = done
-        self._bar: Any = None
+        self._bar: Progress | None = None
         if console.is_terminal and not console.is_dumb_terminal and not console.quiet:
-            texts = (TextColumn(f"{{task.fields[{name}]}}") for name in ("rate", "loss", "memory"))
-            columns: list[ProgressColumn] = [BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn(), *texts]
+            columns = (BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
             shown = columns if console.width >= WIDE else columns[1:] if console.width >= NARROW else columns[1:3]
             self._bar = Progress(*shown, console=console, transient=True)
-            self._task = self._bar.add_task("", total=total, completed=done, rate="", loss="", memory="")
+            self._task = self._bar.add_task("", total=total, completed=done)
 
     def start(self) -> None:
         """Show the bar."""
@@ -90,24 +89,27 @@ class ProgressDisplay:
             self._began, self._first = now, step
         if self._bar is not None and (now - self._shown > REDRAW or step == self.total):
             self._shown = now
-            fields = {"rate": self._rate(step, now), "loss": self._loss, "memory": self._peak()}
-            self._bar.update(self._task, completed=step, **fields)
+            rate, _ = self._speed(step, now)
+            text = "  ".join(filter(None, (rate, self._loss, self._peak())))
+            self._bar.update(self._task, completed=step, description=text)
 
     def doing(self, activity: str) -> None:
         """Show an activity between two steps, such as "sampling"."""
         if self._bar is not None:
-            self._bar.update(self._task, loss=activity)
+            self._bar.update(self._task, description=activity)
 
     def metrics(self, step: int, kind: str, metrics: Mapping[str, float]) -> None:
         """Show the training loss next to the bar, and an evaluation on a line of its own."""
-        text = _format(metrics)
+        names = [name for name in metrics if not is_companion_metric(name, metrics)]
+        text = ", ".join(f"{name} {with_interval(name, metrics)}" for name in names[:SHOWN])
+        text += f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         if kind == "train":
             self._loss = f"loss {metrics.get('loss', float('nan')):.4g}"
             now = time.monotonic()
             if self._bar is None and (now - self._shown > PATIENCE or step == self.total):
                 self._shown = now
-                parts = (text, self._rate(step, now), self._left(step, now), self._peak())
-                self.line("  ".join([f"step {step}/{self.total}", *filter(None, parts)]))
+                texts = (f"step {step}/{self.total}", text, *self._speed(step, now), self._peak())
+                self.line("  ".join(filter(None, texts)))
         elif text:
             self.line(f"step {step}  {kind}: {text}")
 
@@ -115,25 +117,14 @@ class ProgressDisplay:
         """Print a line above the bar."""
         say(self.console, text)
 
-    def _rate(self, step: int, now: float) -> str:
+    def _speed(self, step: int, now: float) -> tuple[str, str]:
+        """Format the steps per second and the time left."""
         if self._began is None or step == self._first:
-            return ""
+            return "", ""
         rate = (step - self._first) / max(now - self._began, 1e-9)
-        return f"{rate:,.0f} steps/s" if rate >= 100 else f"{rate:.3g} steps/s"
-
-    def _left(self, step: int, now: float) -> str:
-        if self._began is None or step == self._first:
-            return ""
-        seconds = (now - self._began) / (step - self._first) * (self.total - step)
-        return f"{timedelta(seconds=int(seconds))} left"
+        left = timedelta(seconds=int((self.total - step) / rate))
+        return f"{rate:,.0f} steps/s" if rate >= 100 else f"{rate:.3g} steps/s", f"{left} left"
 
     def _peak(self) -> str:
         peak = self._memory()
         return size(peak) if peak else ""
-
-
-def _format(metrics: Mapping[str, float]) -> str:
-    """Format the first metrics with their intervals, and the number of the others."""
-    names = [name for name in metrics if not is_companion_metric(name, metrics)]
-    text = ", ".join(f"{name} {with_interval(name, metrics)}" for name in names[:SHOWN])
-    return text + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

@@ -17,7 +17,6 @@ import socket
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import tomlkit
@@ -34,11 +33,35 @@ from ..config.paths import PATH_OPTIONS, absolute_paths, not_a_run
 from ..files.checksums import KEY, checksum_differs, text_checksum_differs, text_with_checksum, with_checksum
 from ..files.metrics_file import as_json
 
-__all__ = ["RunDirectory", "flat", "held_by", "lock", "read_manifest", "refuse_held", "resolved", "resolved_file"]
+__all__ = ["RunDirectory", "held_by", "read_manifest", "refuse_held", "resolved", "resolved_file"]
 
-MAX_ATTEMPTS = 100
 TEMPORARY = re.compile(r"\.(?!report-[0-9a-f]{8}\.html).+-[0-9a-f]{8}(\.[a-z]+)?")
 """Temporary files of interrupted atomic writes, except those of `dither report`."""
+CHANGEABLE = (
+    "name",
+    "plugins",
+    "evaluate.",
+    "sample.",
+    "sampler",
+    "train.steps",
+    "train.log_every",
+    "train.checkpoint_every",
+    "train.keep",
+    "train.keep_every",
+    "train.keep_best",
+    "train.async_save",
+    "train.device",
+    "train.strategy",
+    "train.gather",
+    "train.threads",
+    "train.workers",
+    "train.keep_memory",
+    "train.compile",
+    "train.trackers",
+    "train.non_finite",
+    "train.skip_limit",
+)
+"""Prefixes of options that may change when a run resumes."""
 
 
 class RunDirectory:
@@ -48,7 +71,7 @@ class RunDirectory:
         path: The directory.
     """
 
-    def __init__(self, path: Path, lock: FileLock | None) -> None:
+    def __init__(self, path: Path, lock: FileLock | None = None) -> None:
         self.path, self._lock = path, lock
 
     @classmethod
@@ -58,37 +81,19 @@ class RunDirectory:
         Raises:
             Refused: It cannot be created.
         """
-        for _ in range(MAX_ATTEMPTS):
-            name = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
-            try:
-                return cls.at(runs / name)
-            except FileExistsError:
-                continue
-        raise Refused(f"no free name for a run directory in {runs}", code="file-exists")
-
-    @classmethod
-    def at(cls, path: Path) -> Self:
-        """Create a run directory at a path.
-
-        Raises:
-            FileExistsError: The path exists; it is not changed.
-            Refused: It cannot be created.
-        """
+        path = runs / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
         try:
-            str(path.absolute()).encode()
-        except UnicodeEncodeError:
-            message = f"the run directory {path} cannot be created: safetensors requires paths in UTF-8"
-            raise Refused(message, code="unreadable-file") from None
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            str(path.absolute()).encode()  # safetensors requires paths in UTF-8
+            runs.mkdir(parents=True, exist_ok=True)
             path.mkdir()
-            fsync(path.parent)
-        except OSError as error:
-            if error.errno == errno.EEXIST and path.parent.is_dir():
-                raise
-            message = f"the run directory {path} cannot be created: {error.strerror}"
-            raise Refused(message, code="unreadable-file") from None
-        return cls(path, lock(path))
+            fsync(runs)
+        except FileExistsError:
+            if runs.is_dir():
+                return cls.create(runs)
+            raise Refused(f"{runs} exists and is not a folder", code="unreadable-file") from None
+        except (OSError, UnicodeEncodeError) as error:
+            raise Refused(f"the run directory {path} cannot be created: {error}", code="unreadable-file") from None
+        return cls(path, _lock(path))
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -98,19 +103,12 @@ class RunDirectory:
             Refused: The path is not a run directory, or another process uses it.
         """
         resolved_file(path, verify=False)
-        return cls(path, lock(path))
-
-    @classmethod
-    def elsewhere(cls) -> Self:
-        """Return a placeholder for a rank that writes nothing."""
-        return cls(Path(), None)
+        return cls(path, _lock(path))
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         if self._lock is not None:
             self._lock.release()
 
@@ -134,7 +132,7 @@ class RunDirectory:
         Raises:
             Refused: An option differs with which a run cannot resume.
         """
-        before, after = flat(self._read_resolved(loaded)), flat(resolved(loaded))
+        before, after = _flat(self._read_resolved(loaded)), _flat(resolved(loaded))
         changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
         notes = {key: f"{key}: {_shown(before.get(key))} -> {_shown(after.get(key))}" for key in changed}
         paths = {key for key in changed if moved and key.rpartition(".")[2] in PATH_OPTIONS}
@@ -164,13 +162,11 @@ class RunDirectory:
         self._write_text("resolved.toml", text_with_checksum(tomlkit.dumps(resolved(loaded))))
 
     def clear(self, restarts: bool = False) -> None:
-        """Remove temporary files of interrupted writes, and the summary of a run that restarts at step 0.
-
-        Samples of other commands are kept.
-        """
+        """Remove temporary files of interrupted writes, and the summary of a run that restarts at step 0."""
         if restarts:
             (self.path / "summary.json").unlink(missing_ok=True)
-        for folder in (self.path, self.path / "plugins", *self.path.glob("samples/step-" + 8 * "[0-9]")):
+        samples = self.path.glob("samples/step-" + 8 * "[0-9]")  # not those of other commands
+        for folder in (self.path, self.path / "plugins", *samples):
             for path in folder.glob(".*"):
                 if TEMPORARY.fullmatch(path.name):
                     path.unlink(missing_ok=True)
@@ -184,33 +180,6 @@ class RunDirectory:
             temporary.write_text(text, encoding="utf-8")
 
 
-CHANGEABLE = (
-    "name",
-    "plugins",
-    "evaluate.",
-    "sample.",
-    "sampler",
-    "train.steps",
-    "train.log_every",
-    "train.checkpoint_every",
-    "train.keep",
-    "train.keep_every",
-    "train.keep_best",
-    "train.async_save",
-    "train.device",
-    "train.strategy",
-    "train.gather",
-    "train.threads",
-    "train.workers",
-    "train.keep_memory",
-    "train.compile",
-    "train.trackers",
-    "train.non_finite",
-    "train.skip_limit",
-)
-"""Prefixes of options that may change when a run resumes."""
-
-
 def resolved(loaded: Loaded) -> dict[str, Any]:
     """Return the experiment with every default, pinned components, absolute paths, and plugin files of the run."""
     tree = absolute_paths(dump(loaded.experiment, loaded.plugins.catalog), Path.cwd())
@@ -219,12 +188,10 @@ def resolved(loaded: Loaded) -> dict[str, Any]:
     return tree
 
 
-def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the values of nested tables by dotted key."""
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in tree.items():
-        inner = flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-        values.update(inner)
+        values |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
     return values
 
 
@@ -245,21 +212,18 @@ def resolved_file(run_directory: Path, verify: bool = True) -> Path:
     path = run_directory / "resolved.toml"
     if not path.is_file():
         raise not_a_run(run_directory, "resolved.toml")
-    if verify and _was_changed(path):
+    try:
+        differs = verify and text_checksum_differs(path.read_text(encoding="utf-8"))
+        if differs is None:  # an early run has no checksum, neither here nor in the manifest
+            differs = KEY in read_manifest(run_directory)
+    except UnicodeDecodeError:
+        differs = True
+    except (OSError, Refused):  # the reader of the file reports it
+        differs = False
+    if differs:
         hint = "restore it; or, if the change is intended, resume with --resume RUN --accept-changes"
         raise Refused(Problem(f"{path} does not match its checksum", help=hint, code="damaged-file"))
     return path
-
-
-def _was_changed(path: Path) -> bool:
-    """Return whether resolved.toml differs from its checksum, or lacks one although the manifest has one."""
-    try:
-        differs = text_checksum_differs(path.read_text(encoding="utf-8"))
-        return KEY in read_manifest(path.parent) if differs is None else differs
-    except UnicodeDecodeError:
-        return True
-    except (OSError, Refused):  # the reader of the file reports it
-        return False
 
 
 def read_manifest(run_directory: Path) -> dict[str, Any]:
@@ -273,36 +237,35 @@ def read_manifest(run_directory: Path) -> dict[str, Any]:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise Refused(f"{path} cannot be read: {error}", code="unreadable-file") from None
-    if not isinstance(manifest, dict):
-        raise Refused(f"{path} is damaged: not a JSON object", code="damaged-file")
-    if checksum_differs(manifest):
+    if not isinstance(manifest, dict) or checksum_differs(manifest):
         raise Refused(f"{path} is damaged: it does not match its checksum", code="damaged-file")
-    manifest = {"environment": {}, "resumed": []} | manifest
+    manifest = {"environment": {}, "resumed": [], **manifest}
     if not isinstance(manifest["environment"], dict) or not isinstance(manifest["resumed"], list):
-        message = "`environment` must be an object and `resumed` a list"
-        raise Refused(f"{path} is damaged: {message}", code="damaged-file")
+        raise Refused(f"{path} is damaged: environment or resumed has a wrong type", code="damaged-file")
     return manifest
 
 
-def lock(path: Path) -> FileLock:
+def _lock(path: Path) -> FileLock:
     """Lock a run directory; the kernel releases the lock when the process ends.
 
     Raises:
-        Refused: Another process holds the lock.
+        Refused: Another process holds the lock, or the file system has no locks.
     """
     file = path / "run.lock"
-    held = FileLock(file, thread_local=False)
+    lock = FileLock(file, thread_local=False, fallback_to_soft=False)
     try:
-        held.acquire(timeout=0)
+        lock.acquire(timeout=0)
         now = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
         file.write_text(f"process {os.getpid()} on {socket.gethostname()} since {now}\n")
     except Timeout:
-        holder = _holder(file)
-        raise Refused(f"the run directory {path} is used by another process: {holder}", code="run-locked") from None
-    except OSError as error:
-        message = f"the run directory {path} cannot be locked: run.lock: {error.strerror}"
-        raise Refused(message, code="unreadable-file") from None
-    return held
+        message = f"the run directory {path} is used by another process: {_holder(file)}"
+        raise Refused(message, code="run-locked") from None
+    except (OSError, NotImplementedError) as error:
+        no_locks = getattr(error, "errno", errno.ENOSYS) in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+        hint = "the file system has no locks; use another disk for --runs" if no_locks else None
+        message = f"the run directory {path} cannot be locked: {error}"
+        raise Refused(Problem(message, help=hint, code="unreadable-file")) from None
+    return lock
 
 
 def _holder(file: Path) -> str:
@@ -333,4 +296,4 @@ def refuse_held(run_directory: Path) -> None:
         Refused: Another process holds the lock.
     """
     if held_by(run_directory):  # /proc/locks does not name the disk, so this may be another file
-        lock(run_directory).release()
+        _lock(run_directory).release()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from ..checkpoints.checkpoint import Damaged, weights_of
 from ..checkpoints.sharded_checkpoint import read_tensors
 from ..files.checksums import MANIFEST, verify
 from ..training.lora import merged
-from .loading import WEIGHTS, find_checkpoint
+from .exports import WEIGHTS
+from .loading import find_checkpoint
 
 __all__ = ["start_from"]
 
@@ -48,8 +50,9 @@ def start_from(
         Refused: The file cannot be read, weights do not match, or some are NaN or inf. Damaged: Files do not match
             their checksums.
     """
-    path, stored = _read(source, foreign=rename is not None)
-    loaded, own = merged(stored) if rename is None else _renamed(stored, rename), model.state_dict()
+    with _located():
+        path, stored = _read(source, foreign=rename is not None)
+        loaded, own = merged(stored) if rename is None else rename(stored), model.state_dict()
     common = loaded.keys() & own.keys()
     fits = {name for name in common if loaded[name].shape == own[name].shape}
     pointers = {own[name].data_ptr() for name in fits}  # tied weights are stored once
@@ -79,46 +82,31 @@ def _finite(weight: Tensor) -> bool:
     return bool(weight.isfinite().all())
 
 
+@contextmanager
+def _located() -> Iterator[None]:
+    """Give problems without a place that of `train.start_from`."""
+    try:
+        yield
+    except Refused as refused:
+        raise type(refused)([replace(problem, path=problem.path or FROM) for problem in refused.problems]) from None
+
+
 def _read(source: Path, foreign: bool) -> tuple[Path, Mapping[str, Tensor]]:
     """Return the weight file and its weights."""
     if foreign:
-        try:
-            return source, read_weights(source)
-        except Refused as refused:
-            raise Refused([replace(problem, path=problem.path or FROM) for problem in refused.problems]) from None
+        return source, read_weights(source)
     if (source / "checkpoints").is_dir():
         path = weights_of(find_checkpoint(source))
     else:
         path = source / WEIGHTS if source.is_dir() else source
-        _require_intact(path)
+        folder = path.parent
+        ours = path.name == WEIGHTS or (folder / "state.json").is_file()
+        if ours and (folder / MANIFEST).is_file() and (reason := verify(folder, {path.name})):
+            raise Damaged(f"{folder} is damaged: {reason}")
     try:
         return path, read_tensors(path)
     except OSError as error:
-        message = f"{path} cannot be read as safetensors: {error}"
-        raise Refused(Problem(message, FROM, code="unreadable-file")) from None
-    except Refused as refused:
-        raise Refused([replace(problem, path=FROM) for problem in refused.problems]) from None
-
-
-def _require_intact(path: Path) -> None:
-    """Verify the checksums of the export or checkpoint that a file belongs to.
-
-    Raises:
-        Damaged: A file does not match its checksum.
-    """
-    folder = path.parent
-    ours = path.name == WEIGHTS or (folder / "state.json").is_file()
-    if ours and (folder / MANIFEST).is_file() and (reason := verify(folder, {path.name})):
-        raise Damaged(Problem(f"{folder} is damaged: {reason}", FROM, code="damaged-checkpoint"))
-
-
-def _renamed(
-    stored: Mapping[str, Tensor], rename: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
-) -> Mapping[str, Tensor]:
-    try:
-        return rename(stored)
-    except Refused as refused:
-        raise Refused([replace(problem, path=problem.path or FROM) for problem in refused.problems]) from None
+        raise Refused(f"{path} cannot be read as safetensors: {error}", code="unreadable-file") from None
 
 
 def _shape(tensor: Tensor) -> str:

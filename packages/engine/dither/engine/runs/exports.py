@@ -1,0 +1,271 @@
+"""Exports: the weights and the experiment of a run without machine-specific paths, for use elsewhere.
+
+import dither
+system = dither.load("runs/20260101T120000Z-abc123")  # or an export
+samples = dither.draw(system, system.task.like(4, seed=0), seed=0)
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import shutil
+import tomllib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import tomlkit
+from rich.console import Console
+
+from dither.registry.config.document import Document
+from dither.registry.config.errors import Problem, Refused
+from dither.registry.config.validation import validate
+from dither.registry.files.atomic import fsync
+from dither.registry.flow.protocols import Task
+from dither.registry.flow.spaces import Condition, FeatureSpace, Field, Group, Space, TokenSpace
+
+from ..checkpoints.checkpoint import Damaged, load_weights, weights_of
+from ..config.experiment import Experiment
+from ..config.load_experiment import Loaded, check_experiment, load_experiment, open_experiment
+from ..config.paths import PATH_OPTIONS, absolute_paths
+from ..files.checksums import MANIFEST, verify, write_manifest
+from ..training.diffusion import Diffusion
+from ..training.lora import write_merged
+from .loading import Which, build, find_checkpoint, load_run, on_device
+from .progress import Screen, say
+from .run_directory import resolved_file
+
+__all__ = ["WEIGHTS", "export_run", "load", "pack", "read_missing_data", "space_as_json", "space_from_json"]
+
+WEIGHTS, EXPERIMENT = "weights.safetensors", "experiment.toml"
+MAX_FILE_BYTES = 1 << 26
+"""Size of a file, such as a tokenizer, up to which it is bundled if an option names it."""
+MACHINE_OPTIONS = frozenset({"device", "threads", "start_from", "start_layout"})
+"""Options of [train] that are left out of an export."""
+
+
+def load(
+    path: str | Path,
+    checkpoint: Which = "newest",
+    device: str = "auto",
+    changes: Iterable[str] = (),
+    plugins: Sequence[str] | None = None,
+) -> Diffusion:
+    """Return a trained system in evaluation mode.
+
+    If the data of an export are missing, its task only knows the space of a sample.
+
+    Args:
+        path: A run directory, or a folder that `dither export` wrote.
+        checkpoint: The checkpoint of a run.
+        device: As in the experiment: auto, cpu, cuda.
+        changes: `key=value` as after --set: options of sampling, and for an export also paths of its data.
+        plugins: As after -p. A plugin file of a run or export from another machine only runs if it is named here.
+
+    Raises:
+        Refused: The path is neither a run nor an export. Damaged: Files do not match their checksums.
+    """
+    path = Path(path)
+    if not (path / WEIGHTS).is_file():
+        return load_run(path, checkpoint=checkpoint, changes=changes, device=device, select=plugins)[1]
+    if reason := verify(path, {WEIGHTS, EXPERIMENT}):
+        raise Damaged(f"{path} is damaged: {reason}")
+    system = _unpacked(path, device, list(changes), plugins)
+    load_weights(path / WEIGHTS, system.model)
+    return system.eval()
+
+
+def _unpacked(path: Path, device: str, changes: list[str], select: Sequence[str] | None) -> Diffusion:
+    """Build the system of an export, with an `AbsentTask` if its data are missing."""
+    data, space = read_missing_data(path)
+    inner = _absolute(Document.load(path / EXPERIMENT).tree, path)
+    document, plugins = open_experiment(path / EXPERIMENT, [*inner, *changes], select=select)
+    overridden = {change.partition("=")[0].strip() for change in changes}
+    absent = [entry for entry in data if not (path / entry[1]).exists() and not glob.glob(entry[1], root_dir=path)]
+    missing = [entry for entry in absent if entry[0] not in overridden]
+    if not missing or space is None:
+        return build(on_device(check_experiment(document, plugins), device))[0]
+    loaded = Loaded(validate(Experiment, document, plugins.catalog), document, plugins)
+    return build(on_device(loaded, device), task=cast(Task, AbsentTask(space, missing, path)))[0]
+
+
+def _absolute(tree: Mapping[str, Any], folder: Path, key: str = "") -> Iterator[str]:
+    """Yield overrides, as after --set, that make the paths of an experiment to files in a folder absolute."""
+    for (name, before), after in zip(tree.items(), absolute_paths(tree, folder).values(), strict=True):
+        if isinstance(before, Mapping):
+            yield from _absolute(before, folder, f"{key}{name}.")
+        elif after != before and (isinstance(after, str) or all(isinstance(item, str) for item in after)):
+            yield f"{key}{name}={json.dumps(after, ensure_ascii=False)}"
+
+
+def read_missing_data(folder: Path) -> tuple[list[tuple[str, str]], Space | None]:
+    """Return option and path of the data that are not part of an export, and the space of a sample if known.
+
+    Raises:
+        Damaged: The manifest is invalid.
+    """
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        space = manifest.get("space")
+        data = [(str(one["option"]), str(one["name"])) for one in manifest.get("data", ())]
+        return data, None if space is None else space_from_json(space)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+        raise Damaged(f"{folder / MANIFEST} cannot be read: {type(error).__name__}: {error}") from None
+
+
+class AbsentTask:
+    """The task of an export without data: it only has the space of a sample."""
+
+    def __init__(self, space: Space, missing: list[tuple[str, str]], folder: Path) -> None:
+        self.space, self._missing, self._folder = space, missing, folder
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        hint = f"copy them into {self._folder}, or pass their path: load(..., changes=['{self._missing[0][0]}=...'])"
+        lines = "; ".join(f"{option} = {path}" for option, path in self._missing)
+        raise Refused(Problem(f"task.{name} requires data that are missing: {lines}", help=hint, code="file-not-found"))
+
+
+def space_as_json(space: Space) -> dict[str, Any]:
+    """Return a space as JSON values."""
+    return {"data": space.data, **asdict(space)}
+
+
+def space_from_json(table: Mapping[str, Any]) -> Space:
+    """Return the space that `space_as_json` described.
+
+    Raises:
+        KeyError, TypeError, ValueError: The table is invalid.
+    """
+    conditions = tuple(Condition(**{**one, "labels": tuple(one["labels"])}) for one in table["conditions"])
+    if table["data"] == "tokens":
+        return TokenSpace(tuple(Field(**one) for one in table["fields"]), conditions)
+    groups = tuple(Group(**one) for one in table["groups"])
+    given, standardised = tuple(table.get("given", ())), table.get("standardised")
+    return FeatureSpace(int(table["length"]), int(table["width"]), groups, conditions, given, standardised)
+
+
+def export_run(
+    run_directory: Path,
+    to: Path,
+    checkpoint: Which = "newest",
+    select: Sequence[str] | None = None,
+    console: Console | None = None,
+) -> list[Path]:
+    """Write a new folder with everything needed to use the weights of a run elsewhere.
+
+    Data are not copied; the manifest lists them under `data`, with the space of a sample. To know the space, plugin
+    files of the run are executed only if they ran on this machine before or are named in `select`, as after -p;
+    otherwise the console shows a warning.
+
+    Returns:
+        The files: weights, the resolved experiment, plugin files, small files that it names such as a tokenizer, and
+        a manifest with checksums.
+
+    Raises:
+        Refused: Not a run directory, or the folder exists. Damaged: There is no such intact checkpoint.
+    """
+    experiment = resolved_file(run_directory)
+    found = find_checkpoint(run_directory, checkpoint)
+    if to.exists():
+        raise Refused(f"{to} exists; nothing is overwritten", code="file-exists")
+    bundle = pack(tomllib.loads(experiment.read_text(encoding="utf-8")))
+    space = _space(experiment, select, console or Screen(stderr=True)) if bundle.data else None
+    temporary = to.with_name(f".{to.name}-{os.getpid()}")
+    try:
+        temporary.mkdir(parents=True)
+        write_merged(weights_of(found), temporary / WEIGHTS)
+        (temporary / EXPERIMENT).write_text(tomlkit.dumps(bundle.tree), encoding="utf-8")
+        for name, file in bundle.files.items():
+            (temporary / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(file, temporary / name)
+        if (plugins := run_directory / "plugins").is_dir():
+            shutil.copytree(plugins, temporary / "plugins", ignore=shutil.ignore_patterns("__pycache__"))
+        files = sorted(path for path in temporary.rglob("*") if path.is_file())
+        data = [{"option": option, "name": name} for option, name in bundle.data]
+        step = int(found.name.removeprefix("step-"))
+        write_manifest(temporary, files, step=step, data=data, space=space)
+        files.append(temporary / MANIFEST)
+        for path in files:
+            fsync(path)
+        temporary.rename(to)
+    except OSError as error:
+        raise Refused(f"{to} cannot be written: {error.strerror}", code="unreadable-file") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return [to / path.relative_to(temporary) for path in files]
+
+
+def _space(experiment: Path, select: Sequence[str] | None, console: Console) -> dict[str, Any] | None:
+    """Return the space of a sample of a run, or None with a warning if it is unknown without the data."""
+    try:
+        return space_as_json(load_experiment(experiment, select=select).experiment.task.space())
+    except Refused as refused:
+        problem = refused.problems[0]
+        reason = "; ".join(filter(None, (problem.message, problem.help)))
+        say(console, f"the space of a sample is unknown, so the export only loads with its data: {reason}", "yellow")
+        return None
+
+
+@dataclass
+class Bundle:
+    """An experiment without machine-specific paths.
+
+    Attributes:
+        tree: Its values.
+        files: Bundled files, by their path in the bundle.
+        data: Option and path in the bundle of data that are not bundled.
+    """
+
+    tree: dict[str, Any]
+    files: dict[str, Path] = field(default_factory=dict)
+    data: list[tuple[str, str]] = field(default_factory=list)
+
+
+def pack(tree: Mapping[str, Any]) -> Bundle:
+    """Return the bundle of an experiment with absolute paths."""
+    bundle = Bundle({})
+    train = {key: value for key, value in tree["train"].items() if key not in MACHINE_OPTIONS}
+    bundle.tree = {key: _packed(bundle, key, value) for key, value in {**tree, "train": train}.items()}
+    return bundle
+
+
+def _packed(bundle: Bundle, key: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _packed(bundle, f"{key}.{name}", inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_packed(bundle, key, item) for item in value]
+    named = key.rpartition(".")[2] in PATH_OPTIONS
+    path = _path(value, named) if key.partition(".")[0] != "plugins" else None
+    if path is None:
+        return value
+    if not named and path.is_file() and path.stat().st_size <= MAX_FILE_BYTES:
+        name = _unused(f"files/{path.name}", bundle.files)
+        bundle.files[name] = path
+    else:
+        name = _unused(f"data/{path.name}", [used for _, used in bundle.data])
+        bundle.data.append((key, name))
+    return name
+
+
+def _path(value: Any, named: bool) -> Path | None:
+    """Return a value as a path: any text of a path option (`named`), elsewhere an existing absolute path."""
+    if not isinstance(value, str) or "\0" in value:
+        return None
+    path = Path(value)
+    if not named:
+        return path if path.name and path.is_absolute() and os.path.exists(path) else None
+    with suppress(RuntimeError):  # unknown user
+        path = path.expanduser()
+    return path
+
+
+def _unused(name: str, used: Collection[str]) -> str:
+    stem = Path(name)
+    names = (name, *(str(stem.with_name(f"{number}-{stem.name}")) for number in range(2, len(used) + 3)))
+    return next(name for name in names if name not in used)
