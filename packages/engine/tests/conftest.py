@@ -10,6 +10,7 @@ import torch
 from rich.console import Console
 
 from dither.engine.config.load_experiment import load_experiment
+from dither.engine.runs.launch import run
 from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.trainer import Trainer
 
@@ -81,6 +82,30 @@ def make_trainer(load):
         return Trainer(Diffusion.build(experiment), experiment.train, experiment.seed)
 
     return make
+
+
+@pytest.fixture
+def start(load, tmp_path, console):
+    """Run the experiment in `tmp_path`/runs; return the exit code and the run directory."""
+
+    def started(*changes):
+        before = set((tmp_path / "runs").glob("*"))
+        code = run(load(*changes), tmp_path / "runs", ["dither", "run", "exp.toml"], console=console)
+        (directory,) = set((tmp_path / "runs").glob("*")) - before
+        return code, directory
+
+    return started
+
+
+@pytest.fixture
+def go_on(load, console):
+    """Resume a run; return the exit code."""
+
+    def resumed(directory, *changes, **options):
+        loaded = load(*changes, path=directory / "resolved.toml")
+        return run(loaded, directory.parent, ["test"], directory, console, **options)
+
+    return resumed
 
 
 @pytest.fixture

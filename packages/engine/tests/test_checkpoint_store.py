@@ -1,7 +1,7 @@
-"""Whatever happens to a store of checkpoints, what it loads is the newest intact one, or a named error.
+"""Whatever happens to a store of checkpoints, it loads the newest intact one or raises an error that names them.
 
-Saves are killed before any call to the disk, with or without a loss of power, which takes what was not yet brought to
-disk: the second half of files, and names that the folder around them was not synced for.
+Saves are killed before any call to the disk, with or without a loss of power, which takes everything that was not
+synced: the second half of files, and renames.
 """
 
 import contextlib
@@ -21,7 +21,6 @@ from torch import nn
 
 from dither.engine.checkpoints import checkpoint as module
 from dither.engine.checkpoints.checkpoint import Checkpoints, Contents, Damaged, load_state
-from dither.engine.files import checksums as intact
 
 FILES = ["model.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json"]
 
@@ -56,58 +55,35 @@ class Disk:
 
     @contextlib.contextmanager
     def between(self):
-        """Replace what the store calls by what asks this disk first."""
-        patch = pytest.MonkeyPatch()
+        """Replace the disk calls of the store by ones that consult this disk first."""
 
-        def writes(name, at):
-            plain = getattr(module, name)
+        def patched(owner, name, after=lambda *_: None):
+            plain = getattr(owner, name)
 
-            def call(*given):
+            def call(*given, **named):
                 self.call()
-                plain(*given)
-                self.written.add(Path(given[at]))
+                plain(*given, **named)
+                after(*given)
 
-            patch.setattr(module, name, call)
-
-        sync, rename, write, mkdir = module.fsync, Path.rename, Path.write_text, Path.mkdir
+            patch.setattr(owner, name, call)
 
         def synced(path):
-            self.call()
-            sync(path)
             self.written.discard(path)
             self.renamed = [pair for pair in self.renamed if pair[1].parent != path]
 
         def moved(path, to):
-            self.call()
-            rename(path, to)
             self.written = {Path(str(p).replace(str(path), str(to), 1)) for p in self.written}
             self.renamed.append((path, Path(to)))
 
-        def wrote(path, text, *given, **named):
-            self.call()
-            write(path, text, *given, **named)
-            self.written.add(path)
-
-        def made(path, *given, **named):
-            self.call()
-            mkdir(path, *given, **named)
-
-        def removed(path, ignore_errors=False):
-            self.call()
-            inner(path, ignore_errors=ignore_errors)
-
-        inner = shutil.rmtree
-        writes("save_file", 1)
-        writes("save_model", 1)
-        patch.setattr(module, "fsync", synced)
-        patch.setattr(Path, "rename", moved)
-        patch.setattr(Path, "write_text", wrote)
-        patch.setattr(Path, "mkdir", made)
-        patch.setattr(module.shutil, "rmtree", removed)
-        try:
+        with pytest.MonkeyPatch.context() as patch:
+            patched(module, "save_file", lambda _, path: self.written.add(Path(path)))
+            patched(module, "save_model", lambda _, path: self.written.add(Path(path)))
+            patched(module, "fsync", synced)
+            patched(Path, "rename", moved)
+            patched(Path, "write_text", lambda path, *_: self.written.add(path))
+            patched(Path, "mkdir")
+            patched(module.shutil, "rmtree")
             yield
-        finally:
-            patch.undo()
 
 
 def contents(step):
@@ -168,7 +144,7 @@ class Store(RuleBasedStateMachine):
             return
         step, path = there[which % len(there)]
         target = path / file
-        if not target.exists():
+        if not target.exists() or step in self.hurt:
             return
         data = bytearray(target.read_bytes())
         if how == "flip" and data:
@@ -221,7 +197,7 @@ class Store(RuleBasedStateMachine):
         assert set(wanted) <= set(there)
 
 
-Store.TestCase.settings = settings(max_examples=60, stateful_step_count=14, deadline=None)
+Store.TestCase.settings = settings(max_examples=30, stateful_step_count=14, deadline=None)
 TestStore = Store.TestCase
 
 
@@ -243,24 +219,20 @@ def test_the_simulated_disk_is_used(tmp_path):
         assert load_state(path)[1]["step"] in (1, 2)
 
 
-def test_every_flipped_bit_of_a_manifest_is_found(tmp_path):
+def test_a_flipped_bit_in_any_byte_of_a_manifest_is_found(tmp_path):
     """Also those of the name under which it holds its own hash; a line break may become another space."""
     path = Checkpoints(tmp_path / "c").save(1, contents(1)) / module.MANIFEST
     data = path.read_bytes()
     for at in range(len(data)):
-        for bit in range(8):
-            path.write_bytes(data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :])
-            assert module.verify(path.parent) or path.read_bytes()[at] in b" \n\r\t", (at, bit)
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :])
+        assert module.verify(path.parent) or path.read_bytes()[at] in b" \n\r\t", at
 
 
-@pytest.mark.parametrize("much", [0, 10**9])
-def test_every_changed_file_is_named(tmp_path, monkeypatch, much):
-    monkeypatch.setattr(intact, "PARALLEL_FROM", much)
+def test_every_changed_file_is_named(tmp_path):
     path = Checkpoints(tmp_path / "c").save(1, contents(1))
-    assert intact.verify(path) is None
     for name in ("optimizer", "model"):
         damaged = path / f"{name}.safetensors"
         damaged.write_bytes(damaged.read_bytes()[:-1] + b"\x07")
     (path / "state.json").unlink()
     found = "model.safetensors does not match.*optimizer.safetensors does not .*; state.json is missing"
-    assert re.search(found, intact.verify(path))
+    assert re.search(found, module.verify(path))

@@ -4,7 +4,6 @@ import json
 import math
 import os
 import re
-import time
 
 import pytest
 from rich.console import Console
@@ -69,11 +68,11 @@ def test_lines_are_buffered_while_the_disk_is_full(tmp_path, monkeypatch, fits):
 
 def test_an_incomplete_line_is_dropped(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1}\n{"step": 2}\n{"st')
+    path.write_text('{"step": 1, "kind": "train"}\n{"st')
     file = MetricsFile(path, 1000)
     file.write(3, "train", {})
     file.close()
-    assert [line["step"] for line in read_metrics(path)] == [1, 2, 3]
+    assert [line["step"] for line in read_metrics(path)] == [1, 3]
 
 
 def test_changed_lines_before_a_checkpoint_are_reported(tmp_path):
@@ -94,36 +93,28 @@ def test_changed_lines_before_a_checkpoint_are_reported(tmp_path):
     assert changed_lines(path, BEGINNING) is None
 
 
-def test_tensorboard_receives_metrics_pictures_and_text(tmp_path):
+def test_tensorboard_receives_metrics_pictures_and_hyper_parameters(tmp_path):
     tracker = TensorBoard().build()
-    tracker.start(tmp_path, {})
+    tracker.start(tmp_path, {"train": {"steps": 1}, "model": {"use": "net"}, "list": [1, 2], "none": None})
     tracker.log(3, "valid", {"loss": 2.5})
     tracker.log_pictures(3, [Picture("dot", png=PNG, text="also"), Picture("words", text="a\nb")])
     tracker.finish()
+    assert [path.parent.name for path in tmp_path.rglob("events*")] == ["tensorboard"], "add_hparams nests a run"
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     (scalar,) = events.Scalars("valid/loss")
     assert (scalar.step, scalar.value) == (3, 2.5)
     (image,) = events.Images("dot")
     assert (image.width, image.height) == (1, 1)
     assert "words/text_summary" in events.Tags()["tensors"]
-
-
-def test_tensorboard_receives_hyper_parameters_in_the_run_itself(tmp_path):
-    tracker = TensorBoard().build()
-    tracker.start(tmp_path, {"train": {"steps": 1}, "model": {"use": "net"}, "list": [1, 2], "none": None})
-    tracker.log(1, "valid", {"loss": 2.0})
-    tracker.finish()
-    assert [path.parent.name for path in tmp_path.rglob("events*")] == ["tensorboard"], "add_hparams nests a run"
-    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    assert events.Tags()["scalars"] == ["valid/loss"]
-    assert len(events.Scalars("valid/loss")) == 1
     content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     for name in (b"model.use", b"train.steps", b"[1, 2]"):
         assert name in content
 
 
-def test_a_failing_tracker_is_disabled_with_one_warning(tmp_path, console):
-    (tmp_path / "tensorboard").write_text("in the way")
+@pytest.mark.parametrize("blocked", [True, False])
+def test_a_failing_tracker_is_disabled_with_one_warning(tmp_path, console, blocked):
+    if blocked:
+        (tmp_path / "tensorboard").write_text("not a folder")
     log = Log(tmp_path, console, 10, trackers={"tensorboard": TensorBoard().build()})
     for step in (1, 2):
         log.log(step, "train", {"loss": 1.0})
@@ -131,15 +122,6 @@ def test_a_failing_tracker_is_disabled_with_one_warning(tmp_path, console):
     log.close()
     assert console.export_text().count('tracker "tensorboard" is disabled') == 1
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == 2
-
-
-def test_a_broken_picture_disables_the_tracker(tmp_path, console):
-    log = Log(tmp_path, console, 10, trackers={"tensorboard": TensorBoard().build()})
-    for _ in range(2):
-        log.pictures(1, [Picture("broken", png=b"no picture")])
-        log.log(1, "train", {"loss": 1.0})
-    log.close()
-    assert console.export_text().count("is disabled") == 1
 
 
 TRACKER = """
@@ -218,7 +200,7 @@ def tracked(experiment_file, load):
     return lambda *changes: load(*names, *changes)
 
 
-def test_a_run_reports_to_the_trackers_of_plugins(tracked, tmp_path, console):
+def test_a_run_reports_to_trackers_and_metrics_of_plugins(tracked, tmp_path, console):
     assert run(tracked(), tmp_path / "runs", console=console) == 0
     (folder,) = (tmp_path / "runs").iterdir()
     calls = [json.loads(line) for line in (folder / "tracked").read_text().splitlines()]
@@ -227,11 +209,6 @@ def test_a_run_reports_to_the_trackers_of_plugins(tracked, tmp_path, console):
     assert ["pictures", 20, ["words", "dot"]] in calls
     assert [call[1] for call in calls if call[0] == "valid"] == [7, 14, 20]
     assert not (folder / "tensorboard").exists()
-
-
-def test_metrics_of_plugins_are_computed_in_evaluation_and_sampling(tracked, tmp_path, console):
-    assert run(tracked(), tmp_path / "runs", console=console) == 0
-    (folder,) = (tmp_path / "runs").iterdir()
     metrics = json.loads((folder / "summary.json").read_text())["figures"]
     assert 0 < metrics["valid"]["masked_share"] < 1
     assert metrics["sample"]["distinct_letters"] >= 1
@@ -260,46 +237,20 @@ def test_without_a_terminal_lines_are_plain_and_few(tmp_path, console):
     assert "\x1b" not in "".join(lines)
 
 
-def test_on_a_terminal_there_is_a_bar(tmp_path):
-    out = io.StringIO()
-    log = Log(tmp_path, Console(file=out, force_terminal=True, width=100), 10)
-    log.display.start()
-    log.log(1, "train", {"loss": 1.5})
-    log.display._shown = 0.0
-    log.display.step(7)
-    log.close()
-    assert "7/10" in out.getvalue()
-    assert "loss 1.5" in out.getvalue()
-    assert re.search(r"[\d.]+ [MG]iB", out.getvalue()), "memory"
-
-
-def test_the_bar_shows_activities_and_the_last_step():
-    out = io.StringIO()
-    display = ProgressDisplay(Console(file=out, force_terminal=True, width=100), 10, memory=lambda: 3 << 20)
-    display.start()
-    display.step(9)
-    display.step(10)  # at once after it, and shown all the same
-    display.doing("sampling")
-    display.stop()
-    assert "10/10" in out.getvalue()
-    assert "sampling" in out.getvalue()
-    assert "3.0 MiB" in out.getvalue()
-
-
-@pytest.mark.parametrize("width", [30, 46, 80])
+@pytest.mark.parametrize("width", [30, 60, 100])
 def test_the_bar_keeps_to_one_line(width):
     out = io.StringIO()
     display = ProgressDisplay(Console(file=out, force_terminal=True, width=width), 20_000, memory=lambda: 557 << 20)
     display.start()
-    display.step(1)
     display.metrics(2, "train", {"loss": 1.2345})
-    time.sleep(0.11)
-    display.step(12_345)
+    display.step(19_999)
+    display.doing("sampling")
+    display.step(20_000)  # at once, and shown all the same
     display.stop()
     shown = [line for line in re.split(r"[\r\n]", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())) if line]
     assert max(map(len, shown)) <= width
-    assert all("12345/20000 0:00:" in line for line in shown if "12345" in line)
-    assert "…" not in shown[-1], "nothing is cut off"
+    assert "20000/20000 0:00:00" in shown[-1]
+    assert ("loss 1.234" in out.getvalue()) == ("557.0 MiB" in out.getvalue()) == (width > 30)
 
 
 def test_a_terminal_that_cannot_move_its_cursor_gets_lines(monkeypatch):

@@ -12,8 +12,8 @@ from dither.engine.config.options import LoRA
 from dither.engine.optimizers.components import AdamW
 from dither.engine.optimizers.moving_average import MovingAverage
 from dither.engine.runs import launch
-from dither.engine.runs.launch import run
 from dither.engine.runs.exports import export_run, load
+from dither.engine.runs.launch import run
 from dither.engine.runs.signals import Stop
 from dither.engine.training.lora import LowRank, add_lora, load_merged, merged
 from dither.registry.config.errors import Refused

@@ -61,7 +61,7 @@ def test_a_plugin_file_named_at_resume_is_copied_into_the_run(directory, go_on, 
     named = tomllib.loads((directory / "resolved.toml").read_text())["plugins"]
     assert set(named) == {"plugins/toy_plugin.py", "plugins/watch.py"}
     assert go_on(8) == DONE
-    assert evaluate_run(directory)
+    assert evaluate_run(directory)[0]
     assert go_on(10, watch) == DONE, "the same file may be named again"
     watch.write_text(WATCH + "# otherwise\n")
     with pytest.raises(Refused, match="plugin-conflict"):
@@ -101,7 +101,7 @@ def test_the_policy_of_the_start_applies_to_a_moved_run(directory, experiment_fi
     nearest = directory.parent / "registry.toml"
     nearest.write_text("")
     assert governing_policy_file(directory / "resolved.toml") == nearest
-    assert evaluate_run(directory)
+    assert evaluate_run(directory)[0]
 
 
 RENAMED = """name: ClassVar[str] = "toy-cover"
@@ -125,10 +125,9 @@ def test_a_renamed_component_resumes_under_its_new_name(directory, go_on):
 
 def test_options_of_a_renamed_component_are_compared(directory, go_on):
     rename(directory)
-    path = directory / "manifest.json"
     kept = manifest(directory)
     kept["parts"]["process"]["options"] = "sha256:0"
-    path.write_text(json.dumps(with_checksum(kept)))
+    (directory / "manifest.json").write_text(json.dumps(with_checksum(kept)))
     with pytest.raises(Refused, match="process: the options of toy-plugin/toy-cover@1 changed"):
         go_on(6)
 
