@@ -12,22 +12,15 @@ from dither.engine.cli import main
 from dither.engine.files.checksums import with_checksum
 
 ROOT = Path(__file__).parents[1]
-QUICK = str(ROOT / "experiments/bubble_diagram/quick.toml")
-TINY = """
-extends = "{quick}"
-task = {{ use = "bubble-diagram", data = {{ use = "procedural-plans", train = 64, valid = 16 }} }}
-model = {{ width = 16, depth = 1, block = {{ heads = 2 }} }}
-train = {{ steps = 3, batch_size = 8, checkpoint_every = 2, threads = 1 }}
-evaluate = {{ samples = 16 }}
-sample = {{ count = 2 }}
-"""
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def finished(tmp_path_factory, text_experiment):
     """An experiment file and a finished run of it."""
     folder = tmp_path_factory.mktemp("faults")
-    (folder / "tiny.toml").write_text(TINY.format(quick=QUICK))
+    (folder / "a.txt").write_text("the cat sat on the mat. " * 40)
+    text = text_experiment(str(folder / "a.txt")).replace("steps = 2", "steps = 3\ncheckpoint_every = 2")
+    (folder / "tiny.toml").write_text(text)
     assert main(["run", str(folder / "tiny.toml"), "--runs", str(folder / "runs")]) == 0
     (run,) = (folder / "runs").iterdir()
     return folder / "tiny.toml", run

@@ -155,8 +155,8 @@ def test_a_full_disk_is_an_os_error(store, monkeypatch):
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
     store.save(1, contents())
-    with monkeypatch.context() as patch, pytest.raises(OSError, match=r"model\.safetensors") as caught:
-        patch.setattr(module, "save_model", full)
+    monkeypatch.setattr(module, "save_model", full)
+    with pytest.raises(OSError, match=r"model\.safetensors") as caught:
         store.save(2, contents())
     assert caught.value.errno == errno.ENOSPC
     monkeypatch.setattr(module.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 90, 10))
