@@ -6,8 +6,8 @@ import time
 import pytest
 import torch
 
-from dither.engine.cli import main
-from dither.engine.reports.benchmark import bench, matmul_peak, step_flops, timed_phases
+from dither.engine.cli import benchmark, main
+from dither.engine.cli.benchmark import matmul_peak, step_flops, timed_phases
 from dither.engine.training.diffusion import Diffusion
 from dither.engine.training.trainer import Trainer
 
@@ -98,8 +98,12 @@ def test_matmul_peak():
     assert peak > 1e9
 
 
-def test_bench_is_consistent(load):
-    result = bench(load("train.accumulate=1"), steps=4, repeats=2, warmup=1)
+def test_bench_is_consistent(experiment_file, capsys, monkeypatch, console):
+    monkeypatch.setenv("DITHER_PLUGINS", "engine")
+    monkeypatch.setattr(benchmark, "SIZES", {"cpu": (512,)})
+    options = ["--steps", "4", "--repeats", "2", "--set", "train.accumulate=1", "--json"]
+    assert main(["bench", str(experiment_file), *options]) == 0
+    result = json.loads(capsys.readouterr().out)
     assert result["step_seconds_least"] <= result["step_seconds"] <= result["step_seconds_most"]
     assert result["samples_per_second"] == pytest.approx(8 / result["step_seconds"])
     assert result["positions_per_second"] == pytest.approx(48 / result["step_seconds"])
@@ -109,11 +113,5 @@ def test_bench_is_consistent(load):
     assert all(seconds > 0 for seconds in result["phases"].values())
     assert result["memory"]["weights"] == 285 * 4 == result["memory"]["average"]
     assert result["memory"]["peak_rss"] > 1e7
-
-
-def test_the_command_prints_json(experiment_file, capsys, monkeypatch):
-    monkeypatch.setenv("DITHER_PLUGINS", "engine")
-    assert main(["bench", str(experiment_file), "--steps", "2", "--repeats", "1", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["batch_size"] == 8
-    assert main(["bench", str(experiment_file), "--steps", "2", "--repeats", "1"]) == 0
-    assert "of a matrix product" in capsys.readouterr().out
+    benchmark.show_bench(console, result)
+    assert "of a matrix product" in console.export_text()

@@ -9,7 +9,7 @@ from dither.engine.checkpoints.best_checkpoint import Scores
 from dither.engine.checkpoints.checkpoint import Damaged
 from dither.engine.cli import main
 from dither.engine.files.metrics_file import read_metrics
-from dither.engine.reports.write import write_report
+from dither.engine.reports.pages import write_report
 from dither.engine.runs.list_runs import list_runs, verify_run
 from dither.engine.runs.loop import resume_from
 from dither.registry.config.errors import Refused

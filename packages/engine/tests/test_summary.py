@@ -1,8 +1,5 @@
 """The table at the end of a run."""
 
-from types import SimpleNamespace
-
-from dither.engine.reports.metrics import baselines_of
 from dither.engine.runs.summary import show_metrics
 
 
@@ -30,9 +27,6 @@ def test_samples_have_their_own_baselines(console):
         "sample r 0.25",
         "baseline sample gain/mean 1",
     ]
-    record = SimpleNamespace(summary={"baselines": baselines})
-    assert baselines_of(record, "sample") == {"auc": {"mean": 0.375}, "gain": {"mean": 1.0}}
-    assert baselines_of(record, "valid")["auc"] == {"mean": 0.5}
 
 
 def test_intervals_are_shown(console):

@@ -180,8 +180,8 @@ def bench(
     """Measure the training step: time by phase, memory, throughput, utilisation."""
     from rich.console import Console
 
-    from ..reports.benchmark import bench as measure
-    from ..reports.benchmark import show_bench
+    from .benchmark import bench as measure
+    from .benchmark import show_bench
 
     result = measure(load(experiment, changes, removals, selected), steps, repeats)
     if wants_json(as_json):

@@ -159,10 +159,9 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Evaluate a checkpoint of a run, next to baselines."""
-    from ..files.metrics_file import is_companion_metric, with_interval
+    from ..files.metrics_file import baselines_of, is_companion_metric, with_interval
     from ..runs.evaluate_run import evaluate_run
     from ..runs.progress import Screen
-    from ..runs.summary import baselines_beside
 
     with Screen(stderr=True).status(f"evaluating on the {split} split"):
         metrics, baselines = evaluate_run(run_directory, parse_checkpoint(checkpoint), split, selected)
@@ -170,7 +169,7 @@ def evaluate(
         typer.echo(json.dumps(metrics | baselines, indent=2))
     else:
         for name in [name for name in metrics if not is_companion_metric(name, metrics)]:
-            shown = ", ".join(f"{key} {value:.4g}" for key, value in baselines_beside(name, baselines).items())
+            shown = ", ".join(f"{key} {value:.4g}" for key, value in baselines_of(split, name, baselines).items())
             typer.echo(f"{name:40} {with_interval(name, metrics, 6):24} {shown}".rstrip())
 
 
@@ -183,7 +182,7 @@ def report(
     ] = None,
 ) -> None:
     """Write a self-contained HTML page about a run or sweep, or comparing several runs."""
-    from ..reports.write import write_report
+    from ..reports.pages import write_report
 
     typer.echo(write_report(runs, out))
 

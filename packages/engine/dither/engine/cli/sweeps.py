@@ -68,14 +68,14 @@ def start(
     """Validate every point of a sweep, then run them all; "start" may be omitted."""
     from dither.registry.config.errors import Refused
 
-    from ..reports.write import write_sweep_report
+    from ..reports.pages import write_sweep_page
     from ..sweeps.launch import Settings, resume_sweep, start_sweep
 
     if (experiment is None) == (resume is None):
         raise Refused("give either an experiment file or --resume SWEEP", code="usage")
     argv = ["dither", *sys.argv[1:]]
     settings = Settings(
-        jobs, keep_going, executor, tuple(options or ()), tuple(selected or ()), dry_run, write_sweep_report
+        jobs, keep_going, executor, tuple(options or ()), tuple(selected or ()), dry_run, write_sweep_page
     )
     if resume is not None:
         if values or changes or removals:
@@ -108,6 +108,6 @@ def status(
     else:
         summary.show_rows(Console(), rows, sort)
     if page is not None:
-        from ..reports.write import write_sweep_page
+        from ..reports.pages import write_sweep_page
 
-        typer.echo(write_sweep_page(sweep, page, rows), err=True)
+        typer.echo(write_sweep_page(sweep, rows, page), err=True)

@@ -21,6 +21,7 @@ __all__ = [
     "MetricsFile",
     "as_json",
     "as_number",
+    "baselines_of",
     "changed_lines",
     "from_json",
     "is_companion_metric",
@@ -170,3 +171,11 @@ def with_interval(name: str, metrics: Mapping[str, float], digits: int = 4) -> s
     """Format a metric, with its interval if there is one: `1.25 ± 0.1`."""
     half = metrics.get(name + INTERVAL, math.nan)
     return f"{metrics[name]:.{digits}g}" + (f" ± {half:.2g}" if math.isfinite(half) else "")
+
+
+def baselines_of(kind: str, metric: str, baselines: Mapping[str, float]) -> dict[str, float]:
+    """Return the baselines of a metric by name; keys are `metric/name`, or `kind metric/name` if any has this kind."""
+    if any(key.startswith(f"{kind} ") for key in baselines):
+        metric = f"{kind} {metric}"
+    split = ((key.partition("/"), value) for key, value in baselines.items())
+    return {name or of: value for (of, _, name), value in split if of == metric}

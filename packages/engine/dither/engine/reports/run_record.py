@@ -5,25 +5,21 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib import import_module
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..config.paths import not_a_run
 from ..files.checksums import checksum_differs, text_checksum_differs
-from ..files.metrics_file import as_number, from_json
+from ..files.metrics_file import as_number, baselines_of, from_json
 
-__all__ = ["PictureFile", "RunRecord", "read_run", "read_speed"]
+__all__ = ["PictureFile", "RunRecord", "read_run"]
 
 MEDIA_TYPES = {".png": "image/png", ".svg": "image/svg+xml", ".txt": "text/plain"}
-MAX_PICTURE_BYTES = 8 << 20
 TABLES = ("task", "process", "model", "loss", "train", "evaluate", "sample")
 """Keys of every resolved.toml."""
 
 
-@dataclass(frozen=True)
-class PictureFile:
+class PictureFile(NamedTuple):
     """A picture of samples: folder under samples/, file name, media type, content."""
 
     folder: str
@@ -72,72 +68,59 @@ class RunRecord:
         """The last step in metrics.jsonl."""
         return max((p[-1][0] for metrics in self.curves.values() for p in metrics.values()), default=None)
 
+    def baselines(self, kind: str, metric: str) -> dict[str, float]:
+        """Return the baselines of a metric by name; there are none of training."""
+        known = self.summary.get("baselines")
+        numbers = known.items() if isinstance(known, dict) and kind != "train" else ()
+        return baselines_of(kind, metric, {key: value for key, value in numbers if as_number(value) is not None})
+
 
 def read_run(path: Path) -> RunRecord:
-    """Read a run directory.
-
-    Raises:
-        Refused: It is not a run directory.
-    """
+    """Read a run directory, or refuse another folder."""
     if not any((path / name).exists() for name in ("resolved.toml", "manifest.json", "metrics.jsonl")):
         raise not_a_run(path, "resolved.toml, manifest.json or metrics.jsonl")
     record = RunRecord(path)
-    record.manifest = _read(record, "manifest.json", _table) or {}
+    record.manifest = _read(record, "manifest.json", _json, checksum_differs) or {}
     unfinished = "unfinished run: there is no summary.json"
-    record.summary = _read(record, "summary.json", _table, unfinished) or {}
+    record.summary = _read(record, "summary.json", _json, checksum_differs, unfinished) or {}
     record.given = _read(record, "experiment.toml", str) or ""
-    text = _read(record, "resolved.toml", str)
-    if text is not None:
-        record.toml, record.resolved = text, _read(record, "resolved.toml", _resolved) or {}
+    toml = _read(record, "resolved.toml", str, text_checksum_differs)
+    if toml is not None:
+        record.toml = toml
+        record.resolved = _read(record, "resolved.toml", tomllib.loads) or {}
+        if absent := [key for key in TABLES if key not in record.resolved]:
+            record.problems.append(f"resolved.toml is damaged: it has no {', '.join(absent)}")
     _read_metrics(record)
     _read_pictures(record)
-    try:
-        if speed := read_speed(path / "tensorboard"):
-            record.curves.setdefault("train", {})["steps_per_second"] = speed
-    except Exception as error:  # any error of the library
-        record.problems.append(f"tensorboard/ cannot be read: {error}")
     return record
 
 
-def _read(record: RunRecord, name: str, parse: Callable[[str], Any], missing: str | None = None) -> Any:
-    """Return a parsed file; a failure is a problem, and so is a checksum that differs (a ValueError with a value)."""
+def _read(
+    record: RunRecord,
+    name: str,
+    parse: Callable[[str], Any],
+    differs: Callable[[Any], object] = lambda value: False,
+    missing: str = "",
+) -> Any:
+    """Return a parsed file, or None; a failure is a problem, and so is a checksum that differs."""
     try:
-        return parse((record.path / name).read_text(encoding="utf-8"))
+        value = parse((record.path / name).read_text(encoding="utf-8"))
+        if differs(value):
+            record.problems.append(f"{name} was changed: its checksum differs")
+        return value
     except FileNotFoundError:
         record.problems.append(missing or f"{name} is missing")
-    except _ChangedError as changed:
-        record.problems.append(f"{name} {changed}")
-        return changed.value
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         record.problems.append(f"{name} cannot be read: {error}")
     except (ValueError, RecursionError) as error:
         record.problems.append(f"{name} is damaged: {error}")
     return None
 
 
-class _ChangedError(Exception):
-    """A file that can be used, but was changed or is incomplete."""
-
-    def __init__(self, message: str, value: Any) -> None:
-        super().__init__(message)
-        self.value = value
-
-
-def _table(text: str) -> dict[str, Any]:
+def _json(text: str) -> dict[str, Any]:
     values = from_json(text)
     if not isinstance(values, dict):
         raise ValueError("not a table")
-    if checksum_differs(values):
-        raise _ChangedError("was changed: its checksum differs", values)
-    return values
-
-
-def _resolved(text: str) -> dict[str, Any]:
-    values = tomllib.loads(text)
-    if text_checksum_differs(text):
-        raise _ChangedError("was changed: its checksum differs", values)
-    if absent := [key for key in TABLES if key not in values]:
-        raise _ChangedError(f"is damaged: it has no {', '.join(absent)}", values)
     return values
 
 
@@ -169,28 +152,10 @@ def _read_pictures(record: RunRecord) -> None:
             for file in sorted(folder.glob(f"*{suffix}")):
                 files.setdefault(file.stem, file)
         for file in files.values():
-            name = f"samples/{folder.name}/{file.name}"
             try:
-                if file.stat().st_size > MAX_PICTURE_BYTES:
-                    record.problems.append(f"{name} is too large to be shown")
-                    continue
-                content = file.read_bytes()
+                picture = PictureFile(folder.name, file.name, MEDIA_TYPES[file.suffix], file.read_bytes())
+                record.pictures.append(picture)
             except OSError as error:
-                record.problems.append(f"{name} cannot be read: {error}")
-                continue
-            record.pictures.append(PictureFile(folder.name, file.name, MEDIA_TYPES[file.suffix], content))
+                record.problems.append(f"{file.relative_to(record.path)} cannot be read: {error}")
         if files:
             return
-
-
-def read_speed(folder: Path) -> list[tuple[int, float]]:
-    """Return (step, steps per second) from TensorBoard events; evaluations between two lines count as training time."""
-    if not any(folder.glob("*tfevents*")):
-        return []
-    loader: Any = import_module("tensorboard.backend.event_processing.event_file_loader").EventFileLoader
-    times: dict[int, float] = {}
-    for path in sorted(folder.glob("*tfevents*")):
-        for event in loader(str(path)).Load():
-            if any(value.tag == "train/loss" for value in event.summary.value):
-                times[event.step] = event.wall_time
-    return [(b, (b - a) / (times[b] - times[a])) for a, b in pairwise(sorted(times)) if times[b] > times[a]]

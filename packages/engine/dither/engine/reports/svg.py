@@ -13,7 +13,7 @@ from typing import Any
 from ..files.metrics_file import as_number
 from ..sweeps.points import format_value
 
-__all__ = ["COLOURS", "Axis", "curve", "format_ticks", "line_classes", "scatter", "scatters", "ticks"]
+__all__ = ["COLOURS", "Axis", "curve", "line_classes", "scatter", "scatters", "ticks"]
 
 WIDTH, HEIGHT = 460, 220
 LEFT, RIGHT, TOP, BOTTOM = 56, 16, 16, 26
@@ -26,9 +26,7 @@ MAX_POINTS = 400
 """Points drawn of a line; of more, the minimum and maximum of each interval."""
 COLOURS = 10
 SMOOTHED = 60
-"""Number of points from which a noisy line is drawn as its exponential moving average."""
-WINDOWS = 30
-"""A moving average spans 1 / WINDOWS of the line."""
+"""Number of points from which a noisy line is drawn as its moving average, over a 30th of the line."""
 NOISY = 0.02
 """Mean distance from the moving average, relative to the range, from which a line is noisy."""
 FEW = 3
@@ -64,24 +62,15 @@ class Axis:
             value = math.log10(value) if value > 0 else self.low
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
 
-    def ticks(self) -> list[float]:
-        """Return the values with a label."""
-        if not self.log:
-            return ticks(self.low, self.high, 5)
-        decades = range(math.floor(self.low), math.ceil(self.high) + 1)
-        factors = (1, 2, 5) if self.high - self.low < 2.5 else (1,)
-        values = [factor * 10.0**decade for decade in decades for factor in factors]
-        return [value for value in values if self.low <= math.log10(value) <= self.high]
-
-    def horizontal_grid(self) -> Iterator[str]:
-        """Yield grid lines and labels of a vertical axis."""
-        values = self.ticks()
-        for value, text in zip(values, format_ticks(values), strict=True):
-            y = self(value)
-            yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-            yield f'<text class="y" x="{LEFT - 6}" y="{y + 3.5:.1f}">{text}</text>'
+    def labels(self) -> list[tuple[float, str]]:
+        """Return the coordinates and texts of labels."""
+        values = ticks(self.low, self.high, 5)
         if self.log:
-            yield f'<text class="y axis" x="{LEFT - 6}" y="9">log</text>'
+            decades = range(math.floor(self.low), math.ceil(self.high) + 1)
+            factors = (1, 2, 5) if self.high - self.low < 2.5 else (1,)
+            values = [factor * 10.0**decade for decade in decades for factor in factors]
+            values = [value for value in values if self.low <= math.log10(value) <= self.high]
+        return [(self(value), f"{value:,.10g}") for value in values]
 
 
 def ticks(low: float, high: float, count: int) -> list[float]:
@@ -94,30 +83,18 @@ def ticks(low: float, high: float, count: int) -> list[float]:
     return [float(f"{size * n:.12g}") + 0.0 for n in range(math.ceil(low / size), math.floor(high / size) + 1)]
 
 
-def format_ticks(values: Sequence[float]) -> list[str]:
-    """Return numbers with as few digits as are exact."""
-    for digits in range(1, 12):
-        texts = [_short(value, digits) for value in values]
-        pairs = zip(texts, values, strict=True)
-        if all(math.isclose(float(text.replace(",", "")), value, abs_tol=1e-300) for text, value in pairs):
-            return texts
-    return [f"{value:g}" for value in values]
-
-
-def _short(value: float, digits: int) -> str:
-    if value and (abs(value) >= 1e5 or abs(value) < 1e-3):
-        mantissa, _, exponent = f"{value:.{digits - 1}e}".partition("e")
-        return f"{mantissa}e{int(exponent)}"
-    return f"{value:.{digits + 3}g}" if abs(value) < 1000 else f"{value:,.{max(0, digits - 4)}f}"
-
-
-def _x_labels(texts: Sequence[tuple[float, str]], name: str) -> Iterator[str]:
-    """Yield labels below the chart, and the name of the axis."""
-    y = HEIGHT - BOTTOM + 16
-    for x, text in texts:
-        inside = min(x, WIDTH - 3.2 * len(text))
-        yield f'<text class="x" x="{inside:.1f}" y="{y}">{escape(text)}</text>'
-    yield f'<text class="y axis" x="{LEFT - 20}" y="{y}">{name}</text>'
+def _frame(y: Axis, labels: Sequence[tuple[float, str]], name: str) -> Iterator[str]:
+    """Yield horizontal grid lines with labels, labels below the chart, and the name of the horizontal axis."""
+    for place, text in y.labels():
+        yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{place:.1f}" y2="{place:.1f}"/>'
+        yield f'<text class="y" x="{LEFT - 6}" y="{place + 3.5:.1f}">{text}</text>'
+    if y.log:
+        yield f'<text class="y axis" x="{LEFT - 6}" y="9">log</text>'
+    below = HEIGHT - BOTTOM + 16
+    for place, text in labels:
+        inside = min(place, WIDTH - 3.2 * len(text))
+        yield f'<text class="x" x="{inside:.1f}" y="{below}">{escape(text)}</text>'
+    yield f'<text class="y axis" x="{LEFT - 20}" y="{below}">{name}</text>'
 
 
 def _svg(label: str, parts: Sequence[str]) -> str:
@@ -155,9 +132,8 @@ def curve(
     steps = [step for points in finite.values() for step, _ in points]
     x = Axis(min(steps), max(steps), LEFT, WIDTH - RIGHT, steps=True)
     y = Axis(min([low, *levels.values()]), max([high, *levels.values()]), HEIGHT - BOTTOM, TOP)
-    whole = [step for step in x.ticks() if step == int(step)]
-    labels = [(x(step), text) for step, text in zip(whole, format_ticks(whole), strict=True)]
-    parts = [*y.horizontal_grid(), *_x_labels(labels, "step"), *_levels(levels, y)]
+    labels = [(place, text) for place, text in x.labels() if "." not in text]
+    parts = [*_frame(y, labels, "step"), *_levels(levels, y)]
     for index, (name, points) in enumerate(finite.items()):
         band = _band(points, dict((intervals or {}).get(name, ())), x, y) if len(finite) == 1 else ""
         raw = points if few and smooth[name] is not points else []
@@ -212,7 +188,7 @@ def _smoothed(points: Points) -> Points:
     """Return the moving average of a long noisy line, and any other line unchanged."""
     if len(points) <= SMOOTHED:
         return points
-    half = max(1, len(points) // WINDOWS // 2)
+    half = max(1, len(points) // 60)
     values = [value for _, value in points]
     windows = [values[max(0, i - half) : i + half + 1] for i in range(len(points))]
     means = [sum(window) / len(window) for window in windows]
@@ -252,19 +228,16 @@ def scatter(dots: Sequence[tuple[Any, float, str]], label: str) -> str:
     y = Axis(min(metrics), max(metrics), HEIGHT - BOTTOM, TOP)
     if all(map(_plottable, values)):
         x = Axis(min(values), max(values), LEFT, WIDTH - RIGHT)
-        marks = x.ticks()
         places = {format_value(value): x(value) for value in values}
-        labels, axis = [(x(m), text) for m, text in zip(marks, format_ticks(marks), strict=True)], "log" * x.log
+        labels, axis = x.labels(), "log" * x.log
     else:
         names = sorted({format_value(value) for value in values})
         if len(names) > MAX_CATEGORIES:
             return ""
         room = (WIDTH - LEFT - RIGHT) / len(names)
         places = {name: LEFT + room * (index + 0.5) for index, name in enumerate(names)}
-        most = int(room / LETTER)
-        labels = [(x, name if len(name) <= most else f"{name[: most - 1]}…") for name, x in places.items()]
-        axis = ""
-    parts = [*y.horizontal_grid(), *_x_labels(labels, axis)]
+        labels, axis = [(place, name[: int(room / LETTER)]) for name, place in places.items()], ""
+    parts = [*_frame(y, labels, axis)]
     for value, metric, name in dots:
         where = f'cx="{places[format_value(value)]:.1f}" cy="{y(metric):.1f}" r="3.5"'
         parts.append(f'<circle class="dot" {where}><title>{escape(f"{name}: {metric:.6g}")}</title></circle>')

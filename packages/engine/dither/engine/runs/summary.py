@@ -11,14 +11,14 @@ from rich.table import Table
 from dither.registry.flow.protocols import DataWarnings, Split
 
 from ..config.experiment import Experiment
-from ..files.metrics_file import FLOOR, is_companion_metric, with_interval
+from ..files.metrics_file import FLOOR, baselines_of, is_companion_metric, with_interval
 from ..training.device import peak_device_memory, peak_memory
 from ..training.diffusion import Diffusion
 from ..training.evaluation import has_targets
 from .loop import Run
 from .progress import say
 
-__all__ = ["baselines_beside", "data_warnings", "introduce", "show_metrics", "summarise"]
+__all__ = ["data_warnings", "introduce", "show_metrics", "summarise"]
 
 
 def introduce(experiment: Experiment, system: Diffusion) -> list[str]:
@@ -59,7 +59,7 @@ def show_metrics(console: Console, summary: Mapping[str, Any]) -> None:
         table.add_column(column, justify="right" if column == "model" else "left", overflow="fold")
     for kind, values in metrics.items():
         for name in [name for name in values if not is_companion_metric(name, values)]:
-            references = {"floor": values.get(name + FLOOR), **_baselines(kind, name, baselines)}
+            references = {"floor": values.get(name + FLOOR), **baselines_of(kind, name, baselines)}
             shown = ", ".join(f"{of} {number:.4g}" for of, number in references.items() if number is not None)
             table.add_row(f"{kind} {name}", with_interval(name, values), shown)
     if table.row_count:
@@ -67,18 +67,6 @@ def show_metrics(console: Console, summary: Mapping[str, Any]) -> None:
     names = {full for kind, values in metrics.items() for name in values for full in (name, f"{kind} {name}")}
     for key in [key for key in baselines if key.partition("/")[0] not in names]:
         say(console, f"baseline {key} {baselines[key]:.4g}")
-
-
-def _baselines(kind: str, metric: str, baselines: Mapping[str, float]) -> dict[str, float]:
-    if any(key.startswith(f"{kind} ") for key in baselines):  # baselines of this kind
-        metric = f"{kind} {metric}"
-    return baselines_beside(metric, baselines)
-
-
-def baselines_beside(metric: str, baselines: Mapping[str, float]) -> dict[str, float]:
-    """Return the baselines of a metric by name; `baselines` are keyed by `metric/name`."""
-    split = ((key.partition("/"), value) for key, value in baselines.items())
-    return {name: value for (of, _, name), value in split if of == metric}
 
 
 NO_TARGETS: dict[Split, str] = {"train": "nothing is learned", "valid": "loss and metrics are undefined"}

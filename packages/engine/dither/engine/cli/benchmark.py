@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -24,40 +25,36 @@ from ..training.diffusion import Diffusion
 from ..training.environment import environment
 from ..training.trainer import Trainer
 
-__all__ = ["PHASES", "PhaseTimer", "bench", "matmul_peak", "show_bench", "step_flops", "timed_phases"]
+__all__ = ["PHASES", "bench", "matmul_peak", "show_bench", "step_flops", "timed_phases"]
 
 
-def bench(loaded: Loaded, steps: int = 20, repeats: int = 3, warmup: int = 3) -> dict[str, Any]:
-    """Measure the training step of an experiment; nothing is saved.
+WARMUP = 3
+"""Steps before any is timed."""
+
+
+def bench(loaded: Loaded, steps: int = 20, repeats: int = 3) -> dict[str, Any]:
+    """Measure the training step of an experiment: seconds, rates, memory in bytes and FLOPs; nothing is saved.
 
     The time of a step is the median over repeats. Then the same number of steps is timed by phase, with the median over
     the steps.
-
-    Args:
-        loaded: The experiment.
-        steps: Steps per repeat.
-        repeats: Repeats.
-        warmup: Warm-up steps.
-
-    Returns:
-        Seconds, rates, memory in bytes and FLOPs, as plain values.
     """
     train = loaded.experiment.train
     system, device = build(loaded, training=True)
     trainer = Trainer(system, train, loaded.experiment.seed)
     first = _timed(trainer.advance, device)
-    for _ in range(warmup):
+    for _ in range(WARMUP):
         trainer.advance()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     whole = [_timed(lambda: [trainer.advance() for _ in range(steps)], device) / steps for _ in range(repeats)]
     with timed_phases(trainer) as step:
         parts = [step() for _ in range(steps)]
-    seconds = {phase: statistics.median(part[phase] for part in parts) for phase in PHASES}
-    memory = _memory(trainer)
-    median = statistics.median(whole)
-    rows = trainer.rows(trainer.step)
-    result = {
+    median, rows = statistics.median(whole), trainer.rows(trainer.step)
+    dtype = torch.bfloat16 if system.precision == "bfloat16" else torch.float32
+    share = max(1, len(rows) // train.accumulate)
+    flops = step_flops(system, rows[:share], device) * len(rows) / share
+    peak = matmul_peak(device, dtype)
+    return {
         "name": loaded.experiment.name,
         "environment": environment(device),
         "batch_size": train.batch_size,
@@ -67,12 +64,15 @@ def bench(loaded: Loaded, steps: int = 20, repeats: int = 3, warmup: int = 3) ->
         "step_seconds": median,
         "step_seconds_least": min(whole),
         "step_seconds_most": max(whole),
-        "phases": seconds,
+        "phases": {phase: statistics.median(part[phase] for part in parts) for phase in PHASES},
         "samples_per_second": train.batch_size / median,
         "positions_per_second": int(system.task.batch("train", rows).valid.sum()) / median,
-        "memory": memory,
+        "memory": _memory(trainer),
+        "step_flops": flops,
+        "flops_per_second": flops / median,
+        "matmul_peak": peak,
+        "utilisation": flops / median / peak,
     }
-    return result | _use(trainer, rows, median)
 
 
 def _timed(work: Callable[[], object], device: torch.device) -> float:
@@ -95,25 +95,12 @@ def _memory(trainer: Trainer) -> dict[str, int]:
         memory["average"] = held(trainer.average.module.parameters())
     if trainer.device.type == "cuda":
         memory["peak_cuda"] = torch.cuda.max_memory_allocated(trainer.device)
-        memory["reserved_cuda"] = torch.cuda.max_memory_reserved(trainer.device)
     return memory
-
-
-def _use(trainer: Trainer, rows: list[int], seconds: float) -> dict[str, float]:
-    """Return the FLOPs of a step, and their rate relative to a matrix product of the same data type."""
-    dtype = torch.bfloat16 if trainer.system.precision == "bfloat16" else torch.float32
-    share = max(1, len(rows) // trainer.train.accumulate)
-    flops = step_flops(trainer.system, rows[:share], trainer.device) * len(rows) / share
-    peak = matmul_peak(trainer.device, dtype)
-    rate = flops / seconds
-    return {"step_flops": flops, "flops_per_second": rate, "matmul_peak": peak, "utilisation": rate / peak}
 
 
 def show_bench(console: Console, result: dict[str, Any]) -> None:
     """Print the result of `bench`."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column, side in (("phase", "left"), ("ms", "right"), ("share", "right")):
-        table.add_column(column, justify=side)  # type: ignore[arg-type]
+    table = Table("phase", "ms", "share", box=None, pad_edge=False, header_style="bold")
     whole = result["step_seconds"]
     for name, seconds in result["phases"].items():
         table.add_row(name, f"{seconds * 1e3:.3f}", f"{seconds / whole:.1%}")
@@ -138,12 +125,11 @@ PHASES = ("data", "forward", "backward", "optimizer")
 """Phases of a step: forward includes noising and the loss; optimizer includes clipping, the NaN check and EMA."""
 
 
-class PhaseTimer:
+class _PhaseTimer:
     """Times of the ends of phases, by the CPU clock or by CUDA events."""
 
     def __init__(self, device: torch.device) -> None:
-        self._on_gpu = device.type == "cuda"
-        self._device = device
+        self._device, self._on_gpu = device, device.type == "cuda"
         self._moments: list[tuple[str, Any]] = []
 
     def mark(self, phase: str) -> None:
@@ -155,13 +141,11 @@ class PhaseTimer:
         self._moments.append((phase, moment))
 
     def take(self) -> dict[str, float]:
-        """Return the seconds of each phase since the first mark, and reset. Synchronises the device."""
-        if self._on_gpu:
-            torch.cuda.synchronize(self._device)
+        """Return the seconds of each phase since the first mark, and reset."""
+        synchronize(self._device)
         seconds = dict.fromkeys(PHASES, 0.0)
-        for (_, before), (phase, after) in zip(self._moments[:-1], self._moments[1:], strict=True):
-            spent = before.elapsed_time(after) / 1000 if self._on_gpu else after - before
-            seconds[phase] = seconds.get(phase, 0.0) + spent
+        for (_, before), (phase, after) in pairwise(self._moments):
+            seconds[phase] += before.elapsed_time(after) / 1000 if self._on_gpu else after - before
         self._moments.clear()
         return seconds
 
@@ -188,7 +172,7 @@ class _MarkedTask:
 @contextmanager
 def timed_phases(trainer: Trainer) -> Iterator[Callable[[], dict[str, float]]]:
     """Yield a function that runs one step and returns the seconds of each phase."""
-    marks = PhaseTimer(trainer.device)
+    marks = _PhaseTimer(trainer.device)
     system, task = trainer.system, trainer.system.task
     last: Any = _last_gradient(trainer)
     handles: list[Any] = [system.register_forward_hook(lambda *_: marks.mark("forward"))]
@@ -256,10 +240,8 @@ def matmul_peak(device: torch.device, dtype: torch.dtype, seconds: float = 0.5) 
 
 def synchronize(device: torch.device) -> None:
     """Wait for the device."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
 
 
 def step_flops(system: Diffusion, rows: list[int], device: torch.device) -> int:

@@ -1,0 +1,272 @@
+"""HTML pages of a run, of several runs, and of a sweep: sections of tables, charts, pictures and texts."""
+
+from __future__ import annotations
+
+import base64
+import math
+import shlex
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from dither.registry.config.errors import Refused
+from dither.registry.files.atomic import atomic_write
+
+from ..config.machine_memory import size
+from ..runs.run_directory import flat
+from ..sweeps.directory import MARK, PointFolder, SweepDirectory
+from ..sweeps.points import format_value
+from ..sweeps.summary import columns_of, rows_of
+from .metrics import charts_of, differences, format_metric, metric_rows, names_of
+from .run_record import PictureFile, RunRecord, read_run
+from .svg import COLOURS, line_classes, scatters
+
+__all__ = ["Section", "Table", "render", "sweep_page", "write_report", "write_sweep_page"]
+
+NO_CURVES = "No metric was measured twice."
+NO_METRICS = "Nothing has been measured yet."
+
+
+@dataclass
+class Table:
+    """Rows of texts, the first of which is a heading."""
+
+    rows: Sequence[Sequence[str]]
+    head: Sequence[str] = ()
+    numeric: Collection[int] = ()
+    wide: bool = False
+
+
+@dataclass
+class Section:
+    """A section of a page.
+
+    Attributes:
+        title: Heading, also in the table of contents.
+        note: A paragraph.
+        table: A table.
+        legend: Names of lines that the charts share.
+        charts: (name, SVG).
+        galleries: (heading, pictures).
+        texts: (summary, text), collapsible, the first one open.
+    """
+
+    title: str
+    note: str = ""
+    table: Table | None = None
+    legend: Sequence[str] = ()
+    charts: Sequence[tuple[str, str]] = ()
+    galleries: Sequence[tuple[str, list[dict[str, Any]]]] = ()
+    texts: Sequence[tuple[str, str]] = ()
+
+    @property
+    def id(self) -> str:
+        """Anchor of the section."""
+        return self.title.lower().replace(" ", "-").replace(",", "")
+
+
+def write_report(paths: Sequence[Path], out: Path | None = None) -> Path:
+    """Write the page of a run or sweep, or one that compares several runs; return its path.
+
+    Args:
+        paths: Run directories. A sweep among others stands for the runs of its points, a point for its run.
+        out: The file; by default report.html in the run or sweep, or comparison.html in the working directory.
+
+    Raises:
+        Refused: A path is not a run directory, or the page cannot be written.
+    """
+    named = list(dict.fromkeys(paths))
+    if len(named) == 1 and (named[0] / MARK).is_file():
+        sweep = SweepDirectory.open(named[0])
+        return write_sweep_page(sweep, rows_of(sweep), out)
+    records = [read_run(run) for run in dict.fromkeys(run for path in named for run in _runs(path))]
+    if not records:
+        raise Refused("no point of these sweeps has started", code="not-a-run")
+    single = len(records) == 1
+    target = out or (records[0].path / "report.html" if single else Path("comparison.html"))
+    return _write(target, _run_page(records[0]) if single else _compare_page(records))
+
+
+def write_sweep_page(sweep: SweepDirectory, rows: Sequence[dict[str, Any]], path: Path | None = None) -> Path:
+    """Write the page of a sweep, by default report.html in it, and return its path."""
+    return _write(path or sweep.path / "report.html", sweep_page(sweep, rows))
+
+
+def _runs(path: Path) -> Iterator[Path]:
+    if (path / MARK).is_file():
+        runs = (point.run_directory() for point in SweepDirectory.open(path).folders())
+        yield from (run for run in runs if run is not None)
+    else:
+        run = PointFolder(path, {}).run_directory() if (path / "point.lock").is_file() else None
+        yield run or path
+
+
+def _write(path: Path, page: str) -> Path:
+    if path.is_dir():
+        raise Refused(f"{path} is a folder; give the name of a file", code="unwritable-file")
+    try:
+        with atomic_write(path) as temporary:
+            temporary.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise Refused(f"cannot write {path}: {error.strerror or error}", code="unwritable-file") from None
+    return path
+
+
+def render(title: str, sections: Sequence[Section], **values: Any) -> str:
+    """Return a page, without empty sections; every text is escaped.
+
+    Args:
+        title: Title of the page.
+        sections: Its sections.
+        values: subtitle, highlights, problems, problems_title, command.
+    """
+    environment = Environment(
+        loader=PackageLoader("dither.engine.reports"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters["classes"] = line_classes
+    shown = [s for s in sections if s.note or s.table or s.charts or s.galleries or s.texts]
+    defaults: dict[str, Any] = {"subtitle": "", "highlights": (), "problems": (), "command": ""}
+    defaults |= {"problems_title": "Missing or damaged", "lines": max((len(s.legend) for s in shown), default=0)}
+    return environment.get_template("report.html").render(title=title, sections=shown, **(defaults | values))
+
+
+def _run_page(record: RunRecord) -> str:
+    components = {k.removesuffix(".use"): str(v) for k, v in flat(record.resolved).items() if k.endswith(".use")}
+    main = ("task", "process", "model", "loss", "sampler")
+    rows = [
+        (name, values[0], ", ".join(f"{key} {format_metric(value)}" for key, value in references))
+        for name, values, references in metric_rows([record])
+    ]
+    metrics = Table(rows, ("metric", "last", "baselines"), {1}) if rows else None
+    charts = charts_of([record], [""])
+    texts = (("resolved.toml, with every default", record.toml), ("experiment.toml, as given", record.given))
+    sections = [
+        Section("Metrics", "" if rows else NO_METRICS, metrics),
+        Section("Curves", "" if charts else NO_CURVES, charts=charts),
+        Section("Samples", galleries=[("", _pictures(record.pictures))] if record.pictures else ()),
+        Section("Run", table=Table(_facts(record))),
+        Section("Components", table=Table(list(components.items())) if components else None),
+        Section("Configuration", texts=texts),
+    ]
+    argv = record.manifest.get("argv")
+    return render(
+        record.name,
+        sections,
+        subtitle=", ".join(f"{key} {components[key]}" for key in main if key in components),
+        highlights=_highlights(record),
+        problems=record.problems,
+        command=shlex.join(map(str, argv)) if isinstance(argv, list) else "",
+    )
+
+
+def _compare_page(records: Sequence[RunRecord]) -> str:
+    names = names_of(records)
+    changed, charts = differences(records), charts_of(records, names)
+    options = Table([[key, *texts] for key, texts in changed], ["option", *names], wide=True) if changed else None
+    rows = [[name, *texts] for name, texts, _ in metric_rows(records)]
+    metrics = Table(rows, ["metric", *names], range(1, len(names) + 1), wide=True) if rows else None
+    named = list(zip(names, records, strict=True))
+    runs = [(name, str(record.path), str(record.manifest.get("started", ""))) for name, record in named]
+    sections = [
+        Section("What differs", "" if changed else "All options are the same.", options),
+        Section("Curves", "" if charts else NO_CURVES, legend=names, charts=charts),
+        Section("Metrics", "" if metrics else NO_METRICS, metrics),
+        Section("Samples", galleries=[(name, _pictures(r.pictures[:2])) for name, r in named if r.pictures]),
+        Section("Runs", table=Table(runs, ("run", "directory", "started"), wide=True)),
+    ]
+    problems = [f"{name}: {problem}" for name, record in named for problem in record.problems]
+    return render(f"{len(records)} runs", sections, problems=problems)
+
+
+def sweep_page(sweep: SweepDirectory, rows: Sequence[dict[str, Any]]) -> str:
+    """Return the page of a sweep, given the rows of its points, best first."""
+    keys, metrics = columns_of(rows)
+    search = sweep.facts.get("search") or {}
+    metric = str(search.get("metric", "valid/loss"))
+    records: dict[str, RunRecord] = {}
+    for row in rows:
+        if row["run"] is not None and len(records) < COLOURS:
+            with suppress(Refused):  # its row has the reason
+                record = read_run(sweep.path / row["name"] / row["run"])
+                records |= {row["name"]: record} if record.curves else {}
+    states = [row["state"] for row in rows]
+    subtitle = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    if search:
+        subtitle += f"; {search.get('direction')} {metric} with {search.get('sampler')}"
+    head = ("point", "state", "step", *keys, *metrics)
+    table = Table([_cells(row, keys, metrics) for row in rows], head, {2, *range(3 + len(keys), len(head))}, wide=True)
+    charts = charts_of(list(records.values()), list(records)) if records else []
+    plots = scatters(rows, keys, metric)
+    sections = [
+        Section("Points, best first", table=table),
+        Section("Values", f"{metric} over each key." if plots else "", charts=plots),
+        Section("Curves", f"The best {len(records)} points." if charts else "", legend=list(records), charts=charts),
+    ]
+    return render(
+        f"sweep {sweep.facts.get('name', sweep.path.name)}",
+        sections,
+        subtitle=subtitle,
+        problems=[f"{row['name']}: {row['reason']}" for row in rows if row["state"] in ("failed", "lost")],
+        problems_title="Failed or lost",
+        command=shlex.join(map(str, sweep.facts.get("argv") or [])),
+    )
+
+
+def _cells(row: dict[str, Any], keys: Sequence[str], metrics: Sequence[str]) -> list[str]:
+    values = [format_value(row["values"][key]) if key in row["values"] else "" for key in keys]
+    numbers = [format_metric(row["figures"].get(name)) for name in metrics]
+    return [row["name"].partition("-")[0], row["state"], format_metric(row["step"]), *values, *numbers]
+
+
+def _highlights(record: RunRecord) -> list[str]:
+    """Return progress, best metric, speed and size."""
+    train, evaluate = _table(record.resolved.get("train")), _table(record.resolved.get("evaluate"))
+    step, speed = record.summary.get("step", record.step), record.summary.get("steps_per_second")
+    total = _table(record.manifest.get("parameters")).get("total")
+    texts = [f"step {format_metric(step)} of {format_metric(train.get('steps', '?'))}"] if step is not None else []
+    metric, sign = str(evaluate.get("best")), -1 if evaluate.get("better") == "higher" else 1
+    points = record.curves.get("valid", {}).get(metric, [])
+    best = min(((sign * value, at) for at, value in points if math.isfinite(value)), default=None)
+    if best is not None:
+        texts.append(f"best valid/{metric} {format_metric(sign * best[0])} at step {format_metric(best[1])}")
+    texts += [f"{speed:.3g} steps per second"] if isinstance(speed, int | float) else []
+    return [*texts, f"{total:,} parameters"] if isinstance(total, int) else texts
+
+
+def _facts(record: RunRecord) -> list[tuple[str, str]]:
+    manifest, summary = record.manifest, record.summary
+    git, resumed = _table(manifest.get("git")), manifest.get("resumed")
+    facts: dict[str, Any] = {"directory": record.path, "started": manifest.get("started")}
+    facts["git"] = f"{git.get('commit')}" + ("" if git.get("clean") else ", with uncommitted changes") if git else None
+    facts["seed"] = manifest.get("seed")
+    for label, key in (("peak memory", "peak_memory_bytes"), ("peak GPU memory", "peak_device_memory_bytes")):
+        count = summary.get(key)
+        facts[label] = size(count) if isinstance(count, int) else None
+    facts["resumed"] = f"{len(resumed)} times" if resumed and isinstance(resumed, list) else None
+    facts |= {str(key): value for key, value in _table(manifest.get("environment")).items()}
+    for name, plugin in _table(manifest.get("plugins")).items():
+        values = _table(plugin)
+        words = (values.get("from"), values.get("version"), str(values.get("sha256") or "")[:12])
+        facts[f"plugin {name}"] = " ".join(str(word) for word in words if word)
+    counts = _table(manifest.get("parameters")).items()
+    facts["parameters"] = ", ".join(f"{name} {count:,}" for name, count in counts if isinstance(count, int))
+    return [(key, str(value)) for key, value in facts.items() if value not in (None, "")]
+
+
+def _pictures(files: Sequence[PictureFile]) -> list[dict[str, Any]]:
+    """Return pictures for the template: texts, or images as data URIs, which cannot run scripts."""
+    pictures = []
+    for folder, name, media_type, content in files:
+        text = content.decode("utf-8", "replace") if media_type == "text/plain" else None
+        data = f"data:{media_type};base64,{base64.b64encode(content).decode()}" if text is None else None
+        pictures.append({"name": f"{folder}/{name}", "text": text, "data": data})
+    return pictures
+
+
+def _table(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
