@@ -33,7 +33,7 @@ from ..config.paths import PATH_OPTIONS, absolute_paths, not_a_run
 from ..files.checksums import KEY, checksum_differs, text_checksum_differs, text_with_checksum, with_checksum
 from ..files.metrics_file import as_json
 
-__all__ = ["RunDirectory", "held_by", "read_manifest", "refuse_held", "resolved", "resolved_file"]
+__all__ = ["RunDirectory", "flat", "held_by", "read_manifest", "refuse_held", "resolved", "resolved_file"]
 
 TEMPORARY = re.compile(r"\.(?!report-[0-9a-f]{8}\.html).+-[0-9a-f]{8}(\.[a-z]+)?")
 """Temporary files of interrupted atomic writes, except those of `dither report`."""
@@ -132,7 +132,7 @@ class RunDirectory:
         Raises:
             Refused: An option differs with which a run cannot resume.
         """
-        before, after = _flat(self._read_resolved(loaded)), _flat(resolved(loaded))
+        before, after = flat(self._read_resolved(loaded)), flat(resolved(loaded))
         changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
         notes = {key: f"{key}: {_shown(before.get(key))} -> {_shown(after.get(key))}" for key in changed}
         paths = {key for key in changed if moved and key.rpartition(".")[2] in PATH_OPTIONS}
@@ -188,10 +188,11 @@ def resolved(loaded: Loaded) -> dict[str, Any]:
     return tree
 
 
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of nested tables by dotted key."""
     values: dict[str, Any] = {}
     for key, value in tree.items():
-        values |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        values |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
     return values
 
 
