@@ -10,8 +10,8 @@ import sys
 import tomllib
 import typing
 from collections import Counter
+from functools import cache
 from pathlib import Path
-from types import ModuleType
 
 import networkx
 import pytest
@@ -37,9 +37,9 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@cache
 def trees():
-    for path in SOURCES:
-        yield path, ast.parse(path.read_text(encoding="utf-8"))
+    return [(path, ast.parse(path.read_text(encoding="utf-8"))) for path in SOURCES]
 
 
 def imports(tree: ast.AST, package: str) -> set[str]:
@@ -86,18 +86,9 @@ def test_no_import_cycles():
 def test_specs_and_listings_do_not_import_torch():
     specs = sorted(module_name(path) for path in SOURCES if path.name == "specs.py")
     assert len(specs) >= 6
-    light = [
-        "dither.registry",
-        "dither.registry.kinds",
-        "dither.registry.plugins.manager",
-        "dither.registry.config.validation",
-    ]
-    light += [
-        "dither.registry.plugins.describe",
-        "dither.engine",
-        "dither.engine.cli.app",
-        "dither.engine.cli.catalog_output",
-    ]
+    light = ["", ".kinds", ".plugins.manager", ".plugins.describe", ".config.validation"]
+    light = [f"dither.registry{name}" for name in light]
+    light += ["dither.engine", "dither.engine.cli.app", "dither.engine.cli.catalog_output"]
     code = f"""
 import importlib, sys
 for name in {[*light, *specs]!r}:
@@ -115,7 +106,7 @@ assert "torch" not in sys.modules, "describe imports torch"
     assert not done.returncode, done.stderr.strip().splitlines()[-1]
 
 
-def test_sizes():
+def test_sizes_and_names():
     wrong = []
     for path, tree in trees():
         lines = len(path.read_text(encoding="utf-8").splitlines())
@@ -126,77 +117,34 @@ def test_sizes():
                 length = node.end_lineno - node.lineno + 1
                 if length > MAX_FUNCTION_LINES:
                     wrong.append(f"{shown(path)}: {node.name} has {length} lines, at most {MAX_FUNCTION_LINES}")
+        if {part.strip("_") for part in (*path.relative_to(ROOT).parts[:-1], path.stem)} & BANNED_NAMES:
+            wrong.append(f"{shown(path)}: the name does not say what it holds")
     assert not wrong, "\n".join(wrong)
 
 
-def test_module_names_say_what_they_hold():
-    wrong = [
-        shown(p)
-        for p in SOURCES
-        if {part.strip("_") for part in (*p.relative_to(ROOT).parts[:-1], p.stem)} & BANNED_NAMES
-    ]
-    assert not wrong, wrong
-
-
-@pytest.mark.parametrize(
-    "package", sorted({module_name(path).split(".")[1] for path in SOURCES if "dither" in path.parts})
-)
-def test_public_names_are_listed_and_documented(package):
+def test_public_names_are_listed_and_documented():
     wrong = []
     for path in SOURCES:
-        name = module_name(path)
-        if name.split(".")[:2] != ["dither", package] or (path.name.startswith("_") and path.name != "__init__.py"):
+        if "dither" not in path.parts or (path.name.startswith("_") and path.name != "__init__.py"):
             continue
-        module = importlib.import_module(name)
-        where = shown(path)
+        module, where = importlib.import_module(module_name(path)), shown(path)
         if not (module.__doc__ or "").strip():
             wrong.append(f"{where} has no docstring")
-        if not isinstance(getattr(module, "__all__", None), list):
-            if path.name != "__init__.py" or path.read_text().strip().count("\n"):
-                wrong.append(f"{where} has no __all__")
-            continue
-        wrong += [f"{where}: {problem}" for problem in offered(module)]
+        names = getattr(module, "__all__", None)
+        if not isinstance(names, list) and (path.name != "__init__.py" or path.read_text().strip().count("\n")):
+            wrong.append(f"{where} has no __all__")
+        names = names or []
+        if len(set(names)) != len(names):
+            wrong.append(f"{where}: __all__ names something twice")
+        for name in names:
+            thing = getattr(module, name, wrong)
+            if thing is wrong:
+                wrong.append(f"{where}: __all__ names {name}, which does not exist")
+            elif inspect.isclass(thing) or inspect.isroutine(thing) or hasattr(thing, "__wrapped__"):
+                doc = (thing.__doc__ or "").strip()
+                if typing.get_origin(thing) is None and (not doc or doc.startswith(f"{name}(")):
+                    wrong.append(f"{where}: {name} has no docstring")
     assert not wrong, "\n".join(wrong)
-
-
-def offered(module: ModuleType):
-    """Yield problems with the public names of a module."""
-    names, source = module.__all__, inspect.getsource(module)
-    if len(set(names)) != len(names):
-        yield "__all__ names something twice"
-    for name in names:
-        if not hasattr(module, name):
-            yield f"__all__ names {name}, which does not exist"
-            continue
-        thing = getattr(module, name)
-        alias = typing.get_origin(thing) is not None or isinstance(thing, type(int | str))
-        if inspect.isclass(thing) or inspect.isroutine(thing) or hasattr(thing, "__wrapped__"):
-            if not (thing.__doc__ or "").strip() or thing.__doc__.startswith(f"{name}("):
-                yield f"{name} has no docstring"
-        elif not alias and not documented(source, name) and not imported(source, name):
-            yield f"{name} has neither a docstring under it nor a comment above"
-
-
-def documented(source: str, name: str) -> bool:
-    """Whether a constant, or the run of constants it belongs to, is followed by a string or has a comment."""
-    lines, body = source.splitlines(), ast.parse(source).body
-    for index, statement in enumerate(body):
-        targets = getattr(statement, "targets", [getattr(statement, "target", None)])
-        if any(
-            isinstance(leaf, ast.Name) and leaf.id == name for target in targets if target for leaf in ast.walk(target)
-        ):
-            after = [s for s in body[index:] if not isinstance(s, ast.Assign | ast.AnnAssign)]
-            said = after and isinstance(after[0], ast.Expr) and isinstance(after[0].value, ast.Constant)
-            return said or "#" in lines[statement.end_lineno - 1] or lines[statement.lineno - 2].startswith("#")
-    return False
-
-
-def imported(source: str, name: str) -> bool:
-    """Whether a name comes from another module, which documents it."""
-    return any(
-        isinstance(node, ast.ImportFrom) and name in {alias.asname or alias.name for alias in node.names}
-        for node in ast.walk(ast.parse(source))
-    )
 
 
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "joblib", "shelve", "marshal", "yaml"}
@@ -212,11 +160,8 @@ def test_nothing_is_unpickled_or_evaluated():
     for path, tree in trees():
         found = {name.split(".")[0] for name in imports(tree, module_name(path))} & FORBIDDEN_MODULES
         if shown(path) in UNPICKLES:
-            used = {
-                ast.unparse(n)
-                for n in ast.walk(tree)
-                if isinstance(n, ast.Attribute) and ast.unparse(n.value) == "pickle"
-            }
+            attributes = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+            used = {name for name in attributes if name.startswith("pickle.")}
             found -= {"pickle"} if used <= {UNPICKLES[shown(path)], "pickle.UnpicklingError"} else set()
         wrong += [f"{shown(path)} imports {name}" for name in found]
         for node in ast.walk(tree):
@@ -237,20 +182,13 @@ def test_nothing_is_unpickled_or_evaluated():
 
 
 def tracked_texts():
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
-        cwd=ROOT,
-        capture_output=True,
-        check=False,
-    )
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
     if listed.returncode:
         pytest.skip("not a git checkout")
     for name in sorted(filter(None, listed.stdout.decode().split("\0"))):
         path = ROOT / name
-        if not path.is_file() or path.stat().st_size > 2_000_000:
-            continue
-        content = path.read_bytes()
-        if b"\0" not in content:
+        if path.is_file() and path.stat().st_size <= 2_000_000 and b"\0" not in (content := path.read_bytes()):
             yield name, content.decode("utf-8")
 
 
@@ -258,18 +196,10 @@ def tracked_texts():
 HOMES = "|".join(
     ["/ho" + "me/", "/Use" + "rs/", "/ro" + "ot/", "/wo" + "rk/", r"[A-Z]:\\Use" + "rs", "/m" + "nt/", "/op" + "t/"]
 )
-HOSTS = "|".join(
-    [
-        "py" + r"pi\.org",
-        "pythonho" + r"sted\.org",
-        "py" + r"pi\.python",
-        "ana" + r"conda\.",
-        "artif" + "actory",
-        "nex" + "us/repository",
-        r"local" + r"host:\d+",
-        r"\b\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}\b(?=[:/])",
-    ]
-)
+HOSTS = "|".join([
+    "py" + r"pi\.org", "pythonho" + r"sted\.org", "py" + r"pi\.python", "ana" + r"conda\.", "artif" + "actory",
+    "nex" + "us/repository", r"local" + r"host:\d+", r"\b\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}\b(?=[:/])",
+])  # fmt: skip
 ODD = re.compile(rf"(?P<path>(?<![\w.]){HOMES})|(?P<host>{HOSTS})|(?P<debt>\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X)\b)")
 
 
@@ -310,11 +240,13 @@ def test_dependencies_are_declared():
         declared = {
             re.split(r"[<>=!~\[ ;]", item)[0].lower().replace("_", "-") for item in [*project["dependencies"], *extras]
         }
-        for path in package.rglob("*.py"):
-            for found in imports(ast.parse(path.read_text()), module_name(path)):
-                top = found.split(".")[0]
-                if top in sys.stdlib_module_names or top == "dither":
-                    continue
+        for path, tree in trees():
+            tops = (
+                {found.split(".")[0] for found in imports(tree, module_name(path))}
+                if package in path.parents
+                else set()
+            )
+            for top in tops - sys.stdlib_module_names - {"dither"}:
                 needed = {PART_OF.get(top, dist.lower().replace("_", "-")) for dist in distributions.get(top, [top])}
                 if not needed & declared:
                     wrong.append(f"{shown(path)} imports {top}, which {name}/pyproject.toml does not name")
