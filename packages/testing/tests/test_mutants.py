@@ -3,13 +3,14 @@
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Annotated, Any, ClassVar
 
 import hypothesis
 import pytest
 import torch
-from pydantic import ConfigDict, Field, PlainValidator, field_validator
+from pydantic import AfterValidator, ConfigDict, Field, PlainValidator
 from torch import nn
 
 from dither.registry import Catalog, Spec, default_catalog
@@ -22,6 +23,7 @@ from dither.testing.conformance import Case, cases
 
 torch.set_num_threads(1)
 count = itertools.count()
+Change = Callable[[type[Spec]], type[Spec]]
 
 
 class Wrapped(nn.Module):
@@ -34,14 +36,14 @@ class Wrapped(nn.Module):
     def __getattr__(self, name: str) -> Any:
         changes = self.__dict__.get("changes", {})
         if name in changes:
-            return lambda *args, **options: changes[name](self.inner, *args, **options)
+            return partial(changes[name], self.inner)
         try:
             return super().__getattr__(name)
         except AttributeError:
             return getattr(self.inner, name)
 
     def forward(self, *args, **options):
-        return self.changes.get("forward", lambda inner, *a, **o: inner(*a, **o))(self.inner, *args, **options)
+        return self.changes.get("forward", type(self.inner).__call__)(self.inner, *args, **options)
 
 
 class Function:
@@ -51,9 +53,7 @@ class Function:
         self.inner, self.changes = inner, changes
 
     def __getattr__(self, name: str) -> Any:
-        if name in self.changes:
-            return lambda *args, **options: self.changes[name](self.inner, *args, **options)
-        return getattr(self.inner, name)
+        return partial(self.changes[name], self.inner) if name in self.changes else getattr(self.inner, name)
 
     def __call__(self, *args, **options):
         return self.changes["call"](self.inner, *args, **options)
@@ -65,9 +65,9 @@ class Mutant:
 
     check: str
     part: str
-    change: Callable[[type[Spec]], type[Spec]]
+    change: Change
     options: dict | None = None
-    sound: Callable[[type[Spec]], type[Spec]] | None = None
+    sound: Change | None = None
     """A change of the twin, such as another trait."""
 
     @property
@@ -75,7 +75,7 @@ class Mutant:
         return f"{self.part}-{self.check}"
 
 
-def built(change: Callable[[Any], Any]) -> Callable[[type[Spec]], type[Spec]]:
+def built(change: Callable[[Any], Any]) -> Change:
     """A Spec whose `build` result is changed."""
 
     def changed(spec: type[Spec]) -> type[Spec]:
@@ -88,42 +88,38 @@ def built(change: Callable[[Any], Any]) -> Callable[[type[Spec]], type[Spec]]:
     return changed
 
 
-def module(**changes: Callable) -> Callable[[type[Spec]], type[Spec]]:
+def module(**changes: Callable) -> Change:
     return built(lambda inner: Wrapped(inner, **changes))
 
 
-def with_other_tables(inner: nn.Module) -> nn.Module:
-    """Tables with one row too many."""
-    wrapped = Wrapped(inner)
-    wrapped.tables = nn.ModuleList(nn.Embedding(t.num_embeddings + 1, t.embedding_dim) for t in inner.tables)
-    return wrapped
+def with_layers(name: str, layer: Callable) -> Change:
+    """A module whose list of layers `name` is replaced by `layer(old)` of each."""
+
+    def change(inner: nn.Module) -> nn.Module:
+        wrapped = Wrapped(inner)
+        setattr(wrapped, name, nn.ModuleList(map(layer, getattr(inner, name))))
+        return wrapped
+
+    return built(change)
 
 
-def with_other_maps(inner: nn.Module) -> nn.Module:
-    """Maps that do not compute the logits."""
-    wrapped = Wrapped(inner)
-    wrapped.maps = nn.ModuleList(nn.Linear(m.in_features, m.out_features) for m in inner.maps)
-    return wrapped
+def after(action: Callable[[Any], Any]) -> Change:
+    """A Spec whose `build` result is passed to an action."""
+    return built(lambda inner: (action(inner), inner)[1])
 
 
-def function(**changes: Callable) -> Callable[[type[Spec]], type[Spec]]:
+def function(**changes: Callable) -> Change:
     return built(lambda inner: Function(inner, **changes))
 
 
-def process(**changes: Callable) -> Callable[[type[Spec]], type[Spec]]:
-    return function(**changes)
-
-
-def spec(**attributes: Any) -> Callable[[type[Spec]], type[Spec]]:
+def spec(**attributes: Any) -> Change:
     """A Spec with other attributes."""
 
     def changed(base: type[Spec]) -> type[Spec]:
-        class Broken(base):
-            pass
-
+        broken = type("Broken", (base,), {"__module__": base.__module__})
         for name, attribute in attributes.items():
-            setattr(Broken, name, attribute)
-        return Broken
+            setattr(broken, name, attribute)
+        return broken
 
     return changed
 
@@ -132,16 +128,8 @@ def scaled(noise: Noise, sigma: float = 1.0, rate: float = 1.0) -> Noise:
     return Noise(noise.sigma * sigma, noise.rate * rate)
 
 
-def rated(noised, share: float):
-    return replace(noised, prior=noised.prior * share)
-
-
-def stretched(noised):
-    return replace(noised, state=State.of(torch.where(noised.fixed, noised.x0, noised.state.x * 1.1)))
-
-
-def clean_step(inner, state, pred, like):
-    return State.of(inner.finish(state, pred, like))
+def altered(record: Any, **changes: Callable) -> Any:
+    return replace(record, **{name: change(record) for name, change in changes.items()})
 
 
 def sigma_of(noised):
@@ -149,7 +137,7 @@ def sigma_of(noised):
     return sigma if sigma.ndim == 2 else sigma[:, None]
 
 
-def sampled(change: Callable) -> Callable[[type[Spec]], type[Spec]]:
+def sampled(change: Callable) -> Change:
     """A sampler with changed states: change(x, process, like)."""
 
     def sample(inner, proc, session, like):
@@ -159,7 +147,7 @@ def sampled(change: Callable) -> Callable[[type[Spec]], type[Spec]]:
     return function(call=sample)
 
 
-def loss(change: Callable) -> Callable[[type[Spec]], type[Spec]]:
+def loss(change: Callable) -> Change:
     """A loss with a changed result: change(measured, pred, noised)."""
     return function(call=lambda inner, pred, noised: change(inner(pred, noised), pred, noised))
 
@@ -170,50 +158,15 @@ def writes(inner, clean: Clean, t):
     return noised
 
 
-def unused(inner):
-    inner.register_parameter("unused", nn.Parameter(torch.ones(2)))
-    return inner
+UNUSED = after(lambda module: module.register_parameter("unused", nn.Parameter(torch.ones(2))))
+UNSAVED = after(lambda module: module.register_buffer("unsaved", torch.rand(3), persistent=False))
+UNSEEDED = after(lambda module: module.register_buffer("drawn", torch.full((1,), float(next(count)))))
+HELD = after(lambda module: module.register_buffer("held", torch.zeros(3, device="cpu")))
 
 
-def placed(inner, *args):
-    h, extra = inner(*args)
-    return h + torch.arange(h.shape[1])[:, None], extra
-
-
-def unsaved(inner):
-    inner.register_buffer("unsaved", torch.rand(3), persistent=False)
-    return inner
-
-
-def unseeded(inner):
-    inner.register_buffer("drawn", torch.full((1,), float(next(count))))
-    return inner
-
-
-def held(inner):
-    inner.register_buffer("held", torch.zeros(3, device="cpu"))
-    return inner
-
-
-def gradless(inner):
-    torch.set_grad_enabled(False)
-    return inner
-
-
-def with_traits(*traits: str) -> Callable[[type[Spec]], type[Spec]]:
+def with_traits(*traits: str) -> Change:
     """A Spec with other traits."""
     return spec(traits=lambda self: frozenset(traits))
-
-
-def both(*changes: Callable[[type[Spec]], type[Spec]]) -> Callable[[type[Spec]], type[Spec]]:
-    """Several changes, one after the other."""
-
-    def changed(base: type[Spec]) -> type[Spec]:
-        for change in changes:
-            base = change(base)
-        return base
-
-    return changed
 
 
 def shuffled(x, proc, like):
@@ -229,25 +182,6 @@ def wrong_with_cache(inner, x, c, cache=None, **options):
 def in_order(inner, x, c, positions=None, **options):
     """Depends on the index besides the coordinate."""
     return inner(x, c, positions=positions, **options) + 0.1 * torch.arange(x.shape[1])[:, None]
-
-
-def hobbled(optimizer, **changes):
-    for name, change in changes.items():
-        setattr(optimizer, name, change)
-    return optimizer
-
-
-def forgetful(optimizer):
-    del optimizer.param_groups[0]["params"][0]
-    return optimizer
-
-
-def all_known(clean: Clean) -> Clean:
-    return replace(clean, known=clean.valid)
-
-
-def padding_known(clean: Clean) -> Clean:
-    return replace(clean, known=~clean.valid)
 
 
 class Batches:
@@ -276,78 +210,54 @@ class Keeper:
         return 1.0
 
 
-class Opaque(LRScheduleSpec):
+class Toy(LRScheduleSpec):
+    """A component that can be built."""
+
+    def build(self, steps: int) -> Any:
+        return lambda step: 1.0
+
+
+class Opaque(Toy):
     """An option without a JSON Schema."""
 
-    name: ClassVar[str] = "opaque"
     word: Annotated[int, PlainValidator(lambda value: value)] = 1
     """Anything."""
 
-    def build(self, steps: int) -> Any: ...
 
-
-class Fluid(LRScheduleSpec):
+class Fluid(Toy):
     """A mutable option."""
 
-    name: ClassVar[str] = "fluid"
     model_config = ConfigDict(frozen=False)
     factor: float = 1.0
     """A factor."""
 
-    def build(self, steps: int) -> Any: ...
 
-
-class Doubling(LRScheduleSpec):
+class Doubling(Toy):
     """An option that changes its value."""
 
-    name: ClassVar[str] = "doubling"
-    factor: float = Field(1.0, gt=0)
+    factor: Annotated[float, Field(gt=0), AfterValidator(lambda value: 2 * value)] = 1.0
     """A factor."""
 
-    @field_validator("factor")
-    @classmethod
-    def _double(cls, value: float) -> float:
-        return 2 * value
 
-    def build(self, steps: int) -> Any:
-        return lambda step: self.factor
-
-
-class Loose(LRScheduleSpec):
+class Loose(Toy):
     """Accepts unknown options."""
 
-    name: ClassVar[str] = "loose"
     model_config = ConfigDict(extra="ignore")
 
-    def build(self, steps: int) -> Any: ...
 
-
-class Mute(LRScheduleSpec):
+class Mute(Toy):
     """An undocumented option, and one that files cannot set."""
 
-    name: ClassVar[str] = "mute"
     silent: int = 1
     unset: int | None = 3
     """None cannot be written."""
 
-    def build(self, steps: int) -> Any: ...
 
-
-class Choosy(LRScheduleSpec):
+class Choosy(Toy):
     """An option whose example is invalid."""
 
-    name: ClassVar[str] = "choosy"
-    word: str
+    word: str = Field(pattern=r"^[^.]*$")
     """Without dots."""
-
-    @field_validator("word")
-    @classmethod
-    def _word(cls, value: str) -> str:
-        if "." in value:
-            raise ValueError("dots")
-        return value
-
-    def build(self, steps: int) -> Any: ...
 
 
 class Largest(MetricSpec):
@@ -414,54 +324,58 @@ MUTANTS = [
     *of(
         "process:absorbing",
         facts_are_true=lambda base: spec(facts=lambda s, space: replace(base.facts(s, space), prior="uniform"))(base),
-        times_cover_the_range=process(times=lambda inner, n, device=None: inner.times(n) / 2),
-        rate_is_derivative=process(schedule=lambda inner, t: scaled(inner.schedule(t), rate=2)),
-        record_is_complete=process(corrupt=lambda inner, c, t: replace(inner.corrupt(c, t), valid=~c.valid)),
-        forward_distribution=process(
+        times_cover_the_range=function(times=lambda inner, n, device=None: inner.times(n) / 2),
+        rate_is_derivative=function(schedule=lambda inner, t: scaled(inner.schedule(t), rate=2)),
+        record_is_complete=function(corrupt=lambda inner, c, t: replace(inner.corrupt(c, t), valid=~c.valid)),
+        forward_distribution=function(
             corrupt=lambda inner, c, t: replace(inner.corrupt(c, t), noise=inner.schedule(t * 0.7))
         ),
-        target_mask_covers_uncertain=process(
+        target_mask_covers_uncertain=function(
             corrupt=lambda inner, c, t: replace(inner.corrupt(c, t), target_mask=torch.ones_like(c.known))
         ),
-        time_per_position=process(corrupt=lambda inner, c, t: inner.corrupt(c, t / t.ndim)),
-        returns_prediction=process(
+        time_per_position=function(corrupt=lambda inner, c, t: inner.corrupt(c, t / t.ndim)),
+        returns_prediction=function(
             read=lambda inner, raw, state, noise: SimpleNamespace(
                 log_clean=lambda: raw, log_score=inner.read(raw, state, noise).log_score
             )
         ),
-        fixed_untouched=process(prior=lambda inner, like: inner.prior(Clean.of(like.x0))),
-        stays_in_space=process(step=lambda inner, *a: State.of(inner.step(*a).x + 7 * ~a[-1].fixed)),
-        finish_is_clean=process(finish=lambda inner, state, pred, like: state.x),
-        truth_unseen=process(finish=lambda inner, state, pred, like: like.x0),
-        seeded=process(prior=lambda inner, like: State.of(torch.where(like.fixed, like.x0, next(count) % 2))),
-        batch_not_written=process(corrupt=writes),
-        q_normalised=process(corrupt=lambda inner, c, t: rated(inner.corrupt(c, t), 0.9)),
-        clean_at_zero=process(corrupt=lambda inner, c, t: inner.corrupt(c, 0.5 + t / 2)),
-        prior_at_one=process(corrupt=lambda inner, c, t: inner.corrupt(c, t / 2)),
-        chapman_kolmogorov=process(step=lambda inner, state, pred, now, then, like: state),
-        reverse_step=process(step=lambda inner, state, pred, now, then, like: clean_step(inner, state, pred, like)),
-        predictions_are_exact=process(read=lambda inner, raw, *a: inner.read(raw / 2, *a)),
+        fixed_untouched=function(prior=lambda inner, like: inner.prior(Clean.of(like.x0))),
+        stays_in_space=function(step=lambda inner, *a: State.of(inner.step(*a).x + 7 * ~a[-1].fixed)),
+        finish_is_clean=function(finish=lambda inner, state, pred, like: state.x),
+        truth_unseen=function(finish=lambda inner, state, pred, like: like.x0),
+        seeded=function(prior=lambda inner, like: State.of(torch.where(like.fixed, like.x0, next(count) % 2))),
+        batch_not_written=function(corrupt=writes),
+        q_normalised=function(corrupt=lambda inner, c, t: altered(inner.corrupt(c, t), prior=lambda n: n.prior * 0.9)),
+        clean_at_zero=function(corrupt=lambda inner, c, t: inner.corrupt(c, 0.5 + t / 2)),
+        prior_at_one=function(corrupt=lambda inner, c, t: inner.corrupt(c, t / 2)),
+        chapman_kolmogorov=function(step=lambda inner, state, pred, now, then, like: state),
+        reverse_step=function(
+            step=lambda inner, state, pred, now, then, like: State.of(inner.finish(state, pred, like))
+        ),
+        predictions_are_exact=function(read=lambda inner, raw, *a: inner.read(raw / 2, *a)),
     ),
     *of(
         "process:uniform",  # a posterior used as a score has the right shape
-        predictions_are_exact=process(read=lambda inner, raw, *a: inner.read(raw.log_softmax(-1) * 0.7, *a)),
-        reverse_step=process(
+        predictions_are_exact=function(read=lambda inner, raw, *a: inner.read(raw.log_softmax(-1) * 0.7, *a)),
+        reverse_step=function(
             step=lambda inner, state, pred, now, then, like: inner.step(state, pred, now, scaled(then, 0.1), like)
         ),
     ),
     *of(
         "process:gaussian",
-        chapman_kolmogorov=process(
+        chapman_kolmogorov=function(
             step=lambda inner, state, pred, now, then, like: inner.step(state, pred, now, scaled(then, 0.5), like)
         ),
-        clean_at_zero=process(corrupt=lambda inner, c, t: inner.corrupt(c, 0.5 + t / 2)),
-        prior_at_one=process(prior=lambda inner, like: State.of(torch.where(like.fixed, like.x0, 0.0))),
-        forward_distribution=process(corrupt=lambda inner, c, t: stretched(inner.corrupt(c, t))),
+        clean_at_zero=function(corrupt=lambda inner, c, t: inner.corrupt(c, 0.5 + t / 2)),
+        prior_at_one=function(prior=lambda inner, like: State.of(torch.where(like.fixed, like.x0, 0.0))),
+        forward_distribution=function(
+            corrupt=lambda inner, c, t: altered(inner.corrupt(c, t), state=lambda n: State.of(n.state.x * 1.1))
+        ),
     ),
     *of(
         "process:masked-region",
-        chapman_kolmogorov=process(step=lambda inner, state, pred, now, then, like: state),
-        prior_at_one=process(prior=lambda inner, like: inner.corrupt(like, torch.full((len(like.x0),), 0.5)).state),
+        chapman_kolmogorov=function(step=lambda inner, state, pred, now, then, like: state),
+        prior_at_one=function(prior=lambda inner, like: inner.corrupt(like, torch.full((len(like.x0),), 0.5)).state),
     ),
     *of(
         "sampler:ancestral",
@@ -520,7 +434,7 @@ MUTANTS = [
         padding_inert=module(forward=lambda inner, s, level, v, *a, **o: inner(s, level, torch.ones_like(v), *a, **o)),
         level_per_position=module(forward=lambda inner, s, level, *a, **o: inner(s, level / level.ndim, *a, **o)),
         state_matters=module(forward=lambda inner, s, level, *a, **o: inner(s, torch.zeros_like(level), *a, **o)),
-        gradients_reach_all=built(unused),
+        gradients_reach_all=UNUSED,
         cached_equals_full=module(forward=lambda inner, *a, cache=None, keep=False: inner(*a)),
         context_equals_cache=module(forward=lambda inner, *a, context=None, **options: inner(*a, **options)),
         runs_on_meta=module(forward=lambda inner, s, *a, **o: inner(s, *a, **o) * (1 + 0 * s.x.sum().item())),
@@ -542,7 +456,7 @@ MUTANTS = [
         ),
         cached_equals_full=module(forward=wrong_with_cache),
         condition_per_position=module(forward=lambda inner, x, c, **o: inner(x, c / c.ndim, **o)),
-        gradients_reach_all=built(unused),
+        gradients_reach_all=UNUSED,
     ),
     *of(
         "embedding:tokens",
@@ -550,13 +464,15 @@ MUTANTS = [
         embeds_every_id=module(forward=lambda inner, s, *a: inner(State.of(s.x.clamp_max(1)), *a)),
         positions_independent=module(forward=lambda inner, *a: (inner(*a)[0] + inner(*a)[0].mean(1, keepdim=True), 0)),
         pieces_equal_whole=module(forward=lambda inner, s, cond, start=0: (inner(s, cond, start)[0] + start, 0)),
-        embedding_tables=built(with_other_tables),
-        gradients_reach_all=built(unused),
+        embedding_tables=with_layers("tables", lambda old: nn.Embedding(old.num_embeddings + 1, old.embedding_dim)),
+        gradients_reach_all=UNUSED,
     ),
     *of(
         "embedding:regions",
         masked_values_ignored=module(forward=lambda inner, s, *a: inner(State.of(s.x), *a)),
-        masked_positions_identical=module(forward=placed),
+        masked_positions_identical=module(
+            forward=lambda inner, *a: (inner(*a)[0] + torch.arange(inner(*a)[0].shape[1])[:, None], inner(*a)[1])
+        ),
     ),
     *of(
         "position:sinusoid",
@@ -567,7 +483,7 @@ MUTANTS = [
         "condition:level",
         condition_shape=module(forward=lambda inner, *a: inner(*a)[..., :1]),
         condition_per_position=module(forward=lambda inner, level, cond: inner(level, cond) * level.ndim),
-        gradients_reach_all=built(unused),
+        gradients_reach_all=UNUSED,
     ),
     Mutant("constant", "condition:none", module(forward=lambda inner, t, cond: inner(t, cond) + t[..., None])),
     Mutant("level_free", "condition:label", module(forward=lambda inner, t, *a: inner(t, *a) + t[..., None])),
@@ -583,19 +499,19 @@ MUTANTS = [
         "head:tokens",
         head_shape=module(forward=lambda inner, h: inner(h).nan_to_num(neginf=0.0)),
         head_per_position=module(forward=lambda inner, h: inner(h) + h.mean()),
-        head_weights=built(with_other_maps),
-        gradients_reach_all=built(unused),
+        head_weights=with_layers("maps", lambda old: nn.Linear(old.in_features, old.out_features)),
+        gradients_reach_all=UNUSED,
     ),
     *(
-        Mutant(check, part, built(change))
+        Mutant(check, part, change)
         for part in MODULES
-        for check, change in (("seeded_build", unseeded), ("state_dict_round_trip", unsaved), ("builds_on_meta", held))
+        for check, change in (("seeded_build", UNSEEDED), ("state_dict_round_trip", UNSAVED), ("builds_on_meta", HELD))
     ),
     *of(
         "optimizer:adamw",
-        step_changes_weights=built(lambda optimizer: hobbled(optimizer, step=lambda: None)),
-        parameters_once=built(forgetful),
-        resumes=built(lambda optimizer: hobbled(optimizer, load_state_dict=lambda state: None)),
+        step_changes_weights=after(lambda optimizer: setattr(optimizer, "step", lambda: None)),
+        parameters_once=after(lambda optimizer: optimizer.param_groups[0]["params"].pop(0)),
+        resumes=after(lambda optimizer: setattr(optimizer, "load_state_dict", lambda state: None)),
     ),
     *of(
         "lr-schedule:constant",
@@ -613,29 +529,31 @@ MUTANTS = [
         defaults_share_nothing=spec(notes=[]),
         traits_known=with_traits("zero-init"),
         builds_share_nothing=spec(build=lambda self, steps: Keeper()),
-        keeps_torch_globals=built(gradless),
+        keeps_torch_globals=after(lambda inner: torch.set_grad_enabled(False)),
     ),
     Mutant("metric_values", "metric:largest", function(call=lambda inner, x, like: {"largest": float("nan")})),
     Mutant("tracker_life_cycle", "tracker:memory", spec(build=lambda self: SimpleNamespace())),
     Mutant(
         "renoise_keeps_fixed",
         "process:absorbing",
-        process(renoise=lambda inner, state, gap, like: State.of(1 - state.x)),
+        function(renoise=lambda inner, state, gap, like: State.of(1 - state.x)),
     ),
     Mutant(
         "noise_is_standard_normal",
         "process:gaussian",
-        process(add_noise=lambda inner, x, noise, where: (State.of(x), torch.zeros_like(x))),
+        function(add_noise=lambda inner, x, noise, where: (State.of(x), torch.zeros_like(x))),
     ),
     Mutant(
         "reveal_keeps_visible",
         "process:masked-region",
-        process(reveal=lambda inner, state, x, masked: State(x, masked)),
+        function(reveal=lambda inner, state, x, masked: State(x, masked)),
     ),
     Mutant(
         "splits_disjoint",
         "task:bubble-diagram",
-        both(with_traits("disjoint-splits"), function(batch=lambda inner, split, rows: inner.batch("train", rows))),
+        lambda base: function(batch=lambda inner, split, rows: inner.batch("train", rows))(
+            with_traits("disjoint-splits")(base)
+        ),
         FEW_PLANS,
         with_traits("disjoint-splits"),
     ),
@@ -643,9 +561,11 @@ MUTANTS = [
         Mutant(check, "task:bubble-diagram", change, PLANS)
         for check, change in {
             "splits_not_empty": function(size=lambda inner, split: 0),
-            "space_matches": function(batch=lambda inner, *a: padding_known(inner.batch(*a))),
+            "space_matches": function(batch=lambda inner, *a: altered(inner.batch(*a), known=lambda c: ~c.valid)),
             "pure_in_rows": function(batch=lambda inner, *a: (torch.rand(1), inner.batch(*a))[1]),
-            "templates_seeded": function(like=lambda inner, n, seed: all_known(inner.batch("train", range(n)))),
+            "templates_seeded": function(
+                like=lambda inner, n, seed: altered(inner.batch("train", range(n)), known=lambda c: c.valid)
+            ),
             "metrics_batch_invariant": function(metrics=lambda inner: Batches()),
             "baselines_are_finite": function(baselines=lambda inner: {"nats": 1.0}),
             "evaluates_samples": function(plots=lambda inner, x, like: [Picture("a/b", text="x")]),
@@ -664,7 +584,7 @@ def first_failure_is_enough():
     hypothesis.settings.load_profile(before)
 
 
-def catalog_with(mutant: Mutant, change: Callable[[type[Spec]], type[Spec]], plugin: str) -> Catalog:
+def catalog_with(mutant: Mutant, change: Change, plugin: str) -> Catalog:
     """All installed components, and a changed one with its own name."""
     catalog, everything = Catalog(), default_catalog()
     for name in {part.plugin for part in everything.parts()}:
@@ -680,7 +600,7 @@ def catalog_with(mutant: Mutant, change: Callable[[type[Spec]], type[Spec]], plu
     return catalog
 
 
-def case_of(mutant: Mutant, change: Callable[[type[Spec]], type[Spec]], plugin: str) -> Case:
+def case_of(mutant: Mutant, change: Change, plugin: str) -> Case:
     catalog = catalog_with(mutant, change, plugin)
     (part,) = (part for part in catalog.parts() if part.plugin == plugin)
     examples = {f"{part.kind}:{part.name}": [mutant.options]} if mutant.options else {}

@@ -17,6 +17,8 @@ from dither.testing.strategies import cleans, spaces, specs
 CATALOG = default_catalog()
 PARTS = CATALOG.parts()
 DRAWS = 200
+QUIET = list(HealthCheck)
+SETTINGS = settings(max_examples=DRAWS, database=None, derandomize=True, deadline=None, suppress_health_check=QUIET)
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: f"{part.kind}:{part.name}")
@@ -25,14 +27,7 @@ def test_drawn_options_are_valid(part):
     seen, tries = [], []
     drawn = specs(part.spec, CATALOG, small=False)
 
-    @settings(
-        max_examples=DRAWS,
-        database=None,
-        derandomize=True,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+    @settings(SETTINGS, phases=[Phase.generate])
     @given(st.builds(tries.append, st.none()).flatmap(lambda _: drawn))
     def draw(spec):
         seen.append(spec)
@@ -42,7 +37,6 @@ def test_drawn_options_are_valid(part):
     assert len(tries) <= 4 * len(seen)
     for spec in seen[:: max(1, len(seen) // 20)]:
         assert CATALOG.parse(part.kind, {"use": part.pinned, **dump(spec, CATALOG)}) == spec
-    # Tables by field name cannot be drawn without a space.
     options = [key for key, field in part.spec.model_fields.items() if get_origin(field.annotation) is not dict]
     varying = [key for key in options if len({repr(getattr(spec, key)) for spec in seen}) > 1]
     assert len(varying) * 2 >= len(options) or part.kind in ("data", "task")
@@ -82,7 +76,7 @@ class Every(HeadSpec):
 def test_options_vary_within_bounds(small):
     seen: dict[str, set] = {}
 
-    @settings(max_examples=200, database=None)
+    @settings(SETTINGS)
     @given(specs(Every, CATALOG, small=small))
     def draw(spec):
         for key in type(spec).model_fields:
@@ -102,7 +96,7 @@ def test_options_vary_within_bounds(small):
 def test_spaces_of_every_type_are_drawn():
     seen = set()
 
-    @settings(max_examples=200, database=None)
+    @settings(SETTINGS)
     @given(spaces())
     def draw(space):
         if isinstance(space, FeatureSpace):
@@ -122,7 +116,7 @@ def test_spaces_of_every_type_are_drawn():
 def test_batches_are_valid():
     seen = set()
 
-    @settings(max_examples=150, database=None)
+    @settings(SETTINGS)
     @given(st.data(), spaces())
     def draw(data, space):
         clean = data.draw(cleans(space))
