@@ -18,6 +18,7 @@ TINY = [
     "--set", "model.width=16", "--set", "model.depth=1",
     "--set", "train.steps=3", "--set", "train.batch_size=8",
     "--set", "evaluate.samples=16", "--set", "sample.count=2",
+    "--set", "sampler={use='ancestral', steps=4}",
 ]  # fmt: skip
 
 
@@ -306,22 +307,17 @@ def test_validate_deep_counts_parameters_memory_and_flops(capsys):
     assert "optimizer state" in page
 
 
-def test_run_sample_evaluate_and_resume(tmp_path, capsys, monkeypatch):
-    """The run in its own process, the rest in this one."""
-    monkeypatch.chdir(ROOT)
+def test_run_sample_evaluate_and_resume(tmp_path, capsys):
+    def printed(*arguments: str) -> str:
+        assert main([*arguments], verb="run") == 0, capsys.readouterr().err
+        return capsys.readouterr().out
+
     runs = tmp_path / "runs with space"
-    command = [sys.executable, "-m", "experiments.run", QUICK, *TINY, "--runs", str(runs)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.returncode == 0, done.stderr
+    assert "unigram" in printed(QUICK, *TINY, "--runs", str(runs))
     (run,) = [path for path in runs.iterdir() if path.is_dir()]
     for name in ("experiment.toml", "resolved.toml", "manifest.json", "metrics.jsonl", "checkpoints", "samples"):
         assert (run / name).exists(), name
     assert any(path.suffix == ".svg" for path in (run / "samples").rglob("*"))
-    assert "unigram" in done.stdout
-
-    def printed(*arguments: str) -> str:
-        assert main([*arguments]) == 0, capsys.readouterr().err
-        return capsys.readouterr().out
 
     before = (run / "metrics.jsonl").read_bytes()
     measured = json.loads(printed("evaluate", str(run), "--json"))

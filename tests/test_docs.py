@@ -15,6 +15,7 @@ import pytest
 from dither.engine.cli import main
 from dither.engine.cli.app import VERBS
 from dither.engine.config.load_experiment import load_experiment
+from dither.engine.scaffold.package import example_file
 from dither.registry.hookspecs import Hooks
 from dither.registry.kinds import KINDS
 from dither.registry.plugins.manager import load_plugins
@@ -109,9 +110,6 @@ def test_every_hook_is_documented_with_its_signature():
         assert f"| `{short}` |" in overview, short
 
 
-EXAMPLES = "../packages/engine/dither/engine/scaffold/examples"
-
-
 def with_methods(page: str) -> str:
     """Return docs/kinds.md with the current methods of each kind."""
     for kind, spec in KINDS.items():
@@ -119,7 +117,7 @@ def with_methods(page: str) -> str:
         methods = {name: method for name, method in own.items() if name != "model_post_init"}
         assert "build" in methods, kind
         lines = [f"- `{signature(name, m)}`: {inspect.getdoc(m).partition(chr(10))[0]}" for name, m in methods.items()]
-        lines.append(f"- [example]({EXAMPLES}/{kind.replace('-', '_')}.py)")
+        lines.append(f"- [example](../{example_file(kind).relative_to(ROOT)})")
         new = f"## {kind}\n\n" + "\n".join(lines) + "\n\n"
         page, found = re.subn(rf"^## {kind}\n\n(?:- .*\n)*\n?", lambda _, new=new: new, page, flags=re.MULTILINE)
         assert found == 1, kind

@@ -38,7 +38,7 @@ def new_plugin(
     """Write a plugin: a package with one component, tests, and an experiment. Nothing is overwritten."""
     from dither.registry.plugins.manager import load_plugins
 
-    from ..scaffold import Names, check_kind, check_names, write_package, write_single_file
+    from ..scaffold.package import Names, check_kind, check_names, write_package, write_single_file
 
     names, plugins = Names(name, check_kind(kind)), load_plugins()
     check_names(names, {report.name for report in plugins.reports}, plugins.catalog.names(kind))

@@ -44,7 +44,13 @@ def run_kit(plugin: str, expected: Iterable[str] = ()) -> int:
     Raises:
         Refused: The kit or the plugin is missing or unusable, or an expected failure is malformed.
     """
-    failures = _expected_failures(expected)
+    matches = {text: EXPECTED.fullmatch(text) for text in expected}
+    failures = {(match["component"], match["check"]): match["reason"] for match in matches.values() if match}
+    hint = "write KIND:NAME-CHECK=REASON, such as 'block:wavelet-rows_independent=mixes the batch on purpose'"
+    if malformed := [text for text, match in matches.items() if match is None]:
+        raise Refused(
+            [Problem(f'--expect "{t}": not a check with a reason', help=hint, code="usage") for t in malformed]
+        )
     if importlib.util.find_spec("dither.testing") is None:
         hint = "python -m pip install dither-testing"
         raise Refused(Problem("the conformance kit is not installed", help=hint, code="missing-dependency"))
@@ -56,20 +62,6 @@ def run_kit(plugin: str, expected: Iterable[str] = ()) -> int:
         (Path(folder) / "test_conformance.py").write_text(test, encoding="utf-8")
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", "test_conformance.py"]
         return subprocess.run(command, cwd=folder, check=False).returncode
-
-
-def _expected_failures(expected: Iterable[str]) -> dict[tuple[str, str], str]:
-    failures, problems = {}, []
-    for text in expected:
-        match = EXPECTED.fullmatch(text)
-        if match is None:
-            hint = "write KIND:NAME-CHECK=REASON, such as 'block:wavelet-rows_independent=mixes the batch on purpose'"
-            problems.append(Problem(f'--expect "{text}": not a check with a reason', help=hint, code="usage"))
-        else:
-            failures[match["component"], match["check"]] = match["reason"]
-    if problems:
-        raise Refused(problems)
-    return failures
 
 
 def _require_components(plugin: str) -> None:

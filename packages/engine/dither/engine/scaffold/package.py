@@ -9,24 +9,15 @@ import secrets
 import shutil
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from string import Template
 
 from dither.registry.config.errors import Problem, Refused, nearest
 from dither.registry.kinds import KINDS
 
-__all__ = [
-    "Names",
-    "check_kind",
-    "check_names",
-    "experiment_text",
-    "plugin_text",
-    "render",
-    "write_package",
-    "write_single_file",
-]
+__all__ = ["Names", "check_kind", "check_names", "example_file", "render", "write_package", "write_single_file"]
 
+HERE = Path(__file__).parent
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 MAX_NAME = 40
 DEPENDENCIES = {
@@ -93,10 +84,7 @@ class Names:
     @property
     def spec(self) -> str:
         """Name of the class: `WaveletBlock` for the block "wavelet", and for "wavelet-block"."""
-        words, kind = self.name.split("-"), self.kind.split("-")
-        if len(words) > len(kind) and words[-len(kind) :] == kind:
-            kind = []
-        return _camel([*words, *kind])
+        return _camel(self.name.removesuffix(f"-{self.kind}") + f"-{self.kind}")
 
 
 def check_kind(kind: str) -> str:
@@ -121,72 +109,68 @@ def check_names(names: Names, plugins: Collection[str], components: Collection[s
         components: Registered components of the kind.
 
     Raises:
-        Refused: With every problem.
+        Refused: With the problem.
     """
-    problems = list(_malformed(names.name)) or list(_taken(names, plugins, components))
-    if problems:
-        raise Refused(problems)
+    for problem in _problems(names, plugins, components):
+        raise Refused(problem)
 
 
-def _malformed(name: str) -> Iterator[Problem]:
-    words = re.sub(r"[^a-z0-9]+", "-", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()).strip("-")
-    suggestion = words.removeprefix("dither-")
-    reserved = keyword.iskeyword(name) or keyword.iskeyword(name.capitalize()) or keyword.issoftkeyword(name)
-    prefixed = name == "dither" or name.startswith("dither-")
-    if prefixed or reserved or len(name) > MAX_NAME or not NAME.fullmatch(name):
-        usable = name.isascii() and NAME.fullmatch(suggestion) and suggestion not in (name, "dither")
+def _problems(names: Names, plugins: Collection[str], components: Collection[str]) -> Iterator[Problem]:
+    name = names.name
+    reserved = any(map(keyword.iskeyword, (name, name.capitalize()))) or keyword.issoftkeyword(name)
+    if re.match("dither(-|$)", name) or reserved or len(name) > MAX_NAME or not NAME.fullmatch(name):
+        words = re.sub(r"[^a-z0-9]+", "-", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()).strip("-")
+        suggestion = words.removeprefix("dither-")
         message = (
             f'invalid plugin name "{name}": use lower-case words joined by "-", starting with a letter, at most '
             f'{MAX_NAME} characters, no Python keyword, without the prefix "dither-"'
         )
+        usable = name.isascii() and NAME.fullmatch(suggestion) and suggestion != name
         yield Problem(message, help=f'try "{suggestion}"' if usable else None)
-
-
-def _taken(names: Names, plugins: Collection[str], components: Collection[str]) -> Iterator[Problem]:
-    if names.name in plugins:
-        yield Problem(f'plugin "{names.name}" is installed already', help="see: dither plugins", code="duplicate")
-    elif names.name in components:
-        message = f'{names.kind} "{names.name}" is registered already; its short name would become ambiguous'
-        yield Problem(message, help=f"see: dither describe {names.kind} {names.name}", code="duplicate")
-    elif any(dist.name == names.distribution for dist in importlib.metadata.distributions()):
+    if name in plugins:
+        yield Problem(f'plugin "{name}" is installed already', help="see: dither plugins", code="duplicate")
+    if name in components:
+        message = f'{names.kind} "{name}" is registered already; its short name would become ambiguous'
+        yield Problem(message, help=f"see: dither describe {names.kind} {name}", code="duplicate")
+    if any(dist.name == names.distribution for dist in importlib.metadata.distributions()):
         yield Problem(f'distribution "{names.distribution}" is installed already', code="duplicate")
 
 
-def _camel(words: list[str]) -> str:
-    return "".join(word.capitalize() for word in words)
+def _camel(name: str) -> str:
+    return "".join(word.capitalize() for word in name.split("-"))
 
 
-def plugin_text(names: Names) -> str:
+def example_file(kind: str) -> Path:
+    """Return the file with the example of a kind."""
+    return next((HERE / "examples").rglob(f"{kind.replace('-', '_')}.py"))
+
+
+def _plugin_text(names: Names) -> str:
     """Return the example of a kind under other names."""
-    text = _read(f"examples/{names.kind.replace('-', '_')}.py")
-    placeholder = _camel(["example", *names.kind.split("-")])
-    return text.replace(f"example-{names.kind}", names.name).replace(placeholder, names.spec)
-
-
-def experiment_text(names: Names) -> str:
-    """Return a small experiment that uses the component."""
-    lines = dict.fromkeys(("condition", "train", "evaluate"), "") | EXPERIMENT | USES[names.kind]
-    text = Template(_read("files/experiment.toml.txt")).substitute(lines)
-    text = Template(text).substitute(name=names.name)
-    return re.sub(r"\n{2,}(?=[a-z])", "\n", re.sub(r"\n{3,}", "\n\n", text)).rstrip() + "\n"
+    text = example_file(names.kind).read_text(encoding="utf-8")
+    return text.replace(f"example-{names.kind}", names.name).replace(_camel(f"example-{names.kind}"), names.spec)
 
 
 def render(names: Names) -> dict[str, str]:
     """Return the text of every file by its path in the package."""
     dependencies = ", ".join(f'"{pin}"' for pin in DEPENDENCIES.get(names.kind, USUAL))
-    values = {
-        "name": names.name, "kind": names.kind, "distribution": names.distribution, "module": names.module,
-        "dependencies": dependencies,
-    }  # fmt: skip
-    fixed = {name: Template(_read(f"files/{name}.txt")).substitute(values) for name in ("pyproject.toml", "README.md")}
+    lines = dict.fromkeys(("condition", "train", "evaluate"), "") | EXPERIMENT | USES[names.kind]
+    values = {key: Template(line).substitute(name=names.name) for key, line in lines.items()}
+    experiment = _fill("experiment.toml", name=names.name, **values)
+    values = {"name": names.name, "kind": names.kind, "distribution": names.distribution, "module": names.module}
     return {
-        **fixed,
-        ".gitignore": _read("files/gitignore.txt"),
-        "experiment.toml": experiment_text(names),
-        f"{names.module}/__init__.py": plugin_text(names),
+        "pyproject.toml": _fill("pyproject.toml", dependencies=dependencies, **values),
+        "README.md": _fill("README.md", **values),
+        ".gitignore": _fill("gitignore"),
+        "experiment.toml": re.sub(r"\n{2,}(?=[a-z])", "\n", re.sub(r"\n{3,}", "\n\n", experiment)).rstrip() + "\n",
+        f"{names.module}/__init__.py": _plugin_text(names),
         f"{names.module}/py.typed": "",
-        "tests/test_conformance.py": Template(_read("files/test_conformance.py.txt")).substitute(values),
+        "tests/test_conformance.py": _fill("test_conformance.py", **values),
     }
+
+
+def _fill(file: str, **values: str) -> str:
+    return Template((HERE / "files" / f"{file}.txt").read_text(encoding="utf-8")).substitute(values)
 
 
 def write_package(names: Names, into: Path) -> Path:
@@ -221,7 +205,7 @@ def write_single_file(names: Names, into: Path) -> Path:
     """
     target = _target(into, f"{names.name}.py")
     try:
-        target.write_text(plugin_text(names), encoding="utf-8")
+        target.write_text(_plugin_text(names), encoding="utf-8")
     except OSError as error:
         raise Refused(f"cannot write {target}: {error.strerror or error}", code="unwritable-file") from None
     return target
@@ -234,7 +218,3 @@ def _target(into: Path, name: str) -> Path:
     if target.exists() or target.is_symlink():
         raise Refused(f"{target} exists already", code="file-exists")
     return target
-
-
-def _read(name: str) -> str:
-    return files(__package__).joinpath(name).read_text(encoding="utf-8")

@@ -38,9 +38,6 @@ class ExampleProcess(ProcessSpec):
         if end is not None and math.exp(-end) > 0.01:
             message = f'schedule "{self.schedule.name}" leaves {math.exp(-end):.2g} of the tokens unmasked at t = 1'
             yield Misfit(message, ("schedule",), help="at most 0.01 is allowed")
-        for field in space.fields if isinstance(space, TokenSpace) else ():
-            if field.size == len({field.mask, field.pad} - {None}):
-                yield Misfit(f'field "{field.name}" has no id besides MASK and PAD', related=("task",))
 
     def facts(self, space: Space) -> ProcessFacts:
         """Return what loss, model and sampler must know; every field of the model's space has a MASK."""
@@ -61,13 +58,12 @@ def masking(space: TokenSpace, schedule: Schedule, t_min: float) -> Process:
     from dither.registry.flow.records import Noised, State, over
 
     mask = space.table(lambda field: torch.tensor(field.mask))  # rows
-    prior = one_hot(mask, space.vocab).float()  # rows V
 
     class Posterior:
         """p(x_0 | x_t), a `TokenPrediction`."""
 
-        def __init__(self, log: Tensor, x: Tensor, masked: Tensor, noise: Noise) -> None:
-            self.log, self.x, self.masked, self.noise = log, x, masked, noise
+        def __init__(self, log: Tensor, x: Tensor, noise: Noise) -> None:
+            self.log, self.x, self.noise = log, x, noise
 
         def log_clean(self) -> Tensor:  # B L V
             return self.log
@@ -75,38 +71,37 @@ def masking(space: TokenSpace, schedule: Schedule, t_min: float) -> Process:
         def log_score(self) -> Tensor:
             """Return log p_t(y) / p_t(x_t) = log alpha / (1 - alpha) + log p(x_0 = y | x_t), B L V."""
             odds = -over(self.noise.sigma, self.x).expm1().log()
-            score = self.log + odds[..., None].to(self.log.dtype)
-            score = score.masked_fill(~self.masked[..., None], -torch.inf)
+            score = (self.log + odds[..., None].to(self.log.dtype)).masked_fill(~masked(self.x)[..., None], -torch.inf)
             return score.scatter(-1, self.x[..., None], 0.0)
 
     class Masking:
         def __init__(self) -> None:
             self.space: Space = space
-            self.schedule, self.t_min = schedule, t_min
+            self.schedule = schedule
 
         def times(self, n: int, device: Any = None) -> Tensor:
             """Draw one training time in each of n equal strata, which lowers the variance of the loss."""
-            u = (torch.arange(n, device=device) + torch.rand(n, device=device)) / n
-            return t_min + (1 - t_min) * u
+            return t_min + (1 - t_min) * (torch.arange(n, device=device) + torch.rand(n, device=device)) / n
 
         def level(self, t: Tensor) -> Tensor:
             """Return the noise level given to the model: the time."""
             return t
 
-        def corrupt(self, clean: Clean, t: Tensor) -> Noised:
-            """Draw x_t given x_0; fixed values do not change."""
-            x0, fixed, noise = clean.x0, clean.fixed, schedule(t)
-            masked = (torch.rand(x0.shape, device=x0.device) < noise.one_minus_alpha(x0)) & ~fixed
-            x = torch.where(masked, mask.to(x0.device), x0)
-            return Noised(x0, State.of(x), noise, masked, clean.valid, fixed, prior.to(x0.device))
+        def corrupt(self, clean: Clean, t: float | Tensor) -> Noised:
+            """Draw x_t given x_0; fixed values do not change. A single time is that of all samples."""
+            x0, fixed, t = clean.x0, clean.fixed, torch.as_tensor(t, device=clean.x0.device)
+            noise = schedule(t if t.ndim else t.expand(len(x0)))
+            where = (torch.rand(x0.shape, device=x0.device) < noise.one_minus_alpha(x0)) & ~fixed
+            x = torch.where(where, mask.to(x0.device), x0)
+            prior = one_hot(mask, space.vocab).float().to(x0.device)  # rows V
+            return Noised(x0, State.of(x), noise, where, clean.valid, fixed, prior)
 
         def read(self, raw: Tensor, state: State, noise: Noise) -> Posterior:
             """Normalise logits over clean ids; a token that is not masked keeps its id."""
-            x, masked = state.x, self.masked(state)
             raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
-            log = log_softmax(raw.masked_fill(~space.clean().to(x.device), -torch.inf), -1)
-            unchanged = torch.full_like(log, -torch.inf).scatter(-1, x[..., None], 0.0)
-            return Posterior(torch.where(masked[..., None], log, unchanged), x, masked, noise)
+            log = log_softmax(raw.masked_fill(~space.clean().to(raw.device), -torch.inf), -1)
+            unchanged = torch.full_like(log, -torch.inf).scatter(-1, state.x[..., None], 0.0)
+            return Posterior(torch.where(masked(state.x)[..., None], log, unchanged), state.x, noise)
 
         def prior(self, like: Clean) -> State:
             """Return the state at t = 1."""
@@ -114,20 +109,20 @@ def masking(space: TokenSpace, schedule: Schedule, t_min: float) -> Process:
 
         def step(self, state: State, pred: Any, now: Noise, then: Noise, like: Clean) -> State:
             """Draw x_s given x_t: a MASK is replaced with probability (alpha_s - alpha_t) / (1 - alpha_t)."""
-            x, lost = state.x, now.one_minus_alpha(state.x)
-            stays = then.one_minus_alpha(x) / torch.where(lost > 0, lost, 1.0)
-            replaced = self.masked(state) & ~like.fixed & (torch.rand(x.shape, device=x.device) >= stays)
-            return State.of(draw(x, pred, replaced))
+            lost = now.one_minus_alpha(state.x)
+            stays = then.one_minus_alpha(state.x) / torch.where(lost > 0, lost, 1.0)
+            return State.of(draw(state.x, pred, torch.rand(state.x.shape, device=lost.device) >= stays, like))
 
         def finish(self, state: State, pred: Any, like: Clean) -> Tensor:
             """Replace every MASK that is left."""
-            return draw(state.x, pred, self.masked(state) & ~like.fixed)
+            return draw(state.x, pred, like.valid, like)
 
-        def masked(self, state: State) -> Tensor:
-            return state.x == mask.to(state.x.device)
+    def masked(x: Tensor) -> Tensor:
+        return x == mask.to(x.device)
 
-    def draw(x: Tensor, pred: Any, where: Tensor) -> Tensor:
-        """Return x with ids drawn from p(x_0 | x_t) at some positions."""
+    def draw(x: Tensor, pred: Any, where: Tensor, like: Clean) -> Tensor:
+        """Return x with ids drawn from p(x_0 | x_t) at the masked positions of `where`."""
+        where = where & masked(x) & ~like.fixed
         new = x.clone()
         if where.any():
             new[where] = torch.multinomial(pred.log_clean()[where].exp(), 1)[:, 0]

@@ -63,7 +63,7 @@ def progressions(space: TokenSpace, ids: int) -> Task:
             self.weight += float(measured.weights.double().sum())
 
         def compute(self) -> dict[str, float]:
-            return {"nats_per_token": self.total / self.weight if self.weight else 0.0}
+            return {"nats_per_token": self.total / max(self.weight, 1e-9)}
 
     class Progressions:
         def __init__(self) -> None:
