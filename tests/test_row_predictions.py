@@ -13,7 +13,7 @@ from dither.engine.sampling.session import Session
 from dither.engine.training.diffusion import Diffusion
 from dither.registry import Field, TokenSpace
 from dither.registry.flow.records import Clean, State
-from dither.registry.kinds.component_info import ModelFacts
+from dither.registry.kinds import ModelFacts
 from dither.registry.plugins.manager import load_plugins
 
 V, LENGTH, ROWS = 40, 6, 5

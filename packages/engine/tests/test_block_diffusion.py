@@ -24,7 +24,7 @@ from dither.processes.tokens.process import TokenProcess, even_prior, frequency_
 from dither.registry import default_catalog
 from dither.registry.flow.records import Clean, Measured, Noised, State
 from dither.registry.flow.spaces import FeatureSpace, Field, TokenSpace
-from dither.registry.kinds.component_info import ModelFacts
+from dither.registry.kinds import ModelFacts
 
 IDS, LENGTH = 2, 3
 

@@ -128,7 +128,7 @@ TRACKER = """
 import json
 from typing import ClassVar
 from dither.registry import hookimpl
-from dither.registry.kinds.metric import MetricSpec, TrackerSpec
+from dither.registry.kinds import MetricSpec, TrackerSpec
 
 class Recorder:
     def __init__(self, name):

@@ -11,7 +11,7 @@ from dither.processes.tokens.process import TokenProcess
 from dither.processes.tokens.temperature import warp_log_probs, warp_prediction
 from dither.registry.flow.records import Clean, State
 from dither.registry.flow.spaces import FeatureSpace, Field, TokenSpace
-from dither.registry.kinds.component_info import ModelFacts
+from dither.registry.kinds import ModelFacts
 
 LAW = torch.tensor([0.1, 0.4, 0.2, 0.3, 0.0], dtype=torch.float64)
 

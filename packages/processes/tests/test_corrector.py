@@ -9,7 +9,7 @@ from dither.processes.samplers.predictor_corrector import PredictorCorrector
 from dither.processes.tokens.process import TokenProcess
 from dither.registry.flow.records import Clean, Noise, State
 from dither.registry.flow.spaces import FeatureSpace, Field, TokenSpace
-from dither.registry.kinds.component_info import ModelFacts
+from dither.registry.kinds import ModelFacts
 
 KINDS = ("absorbing", "uniform", "marginal")
 

@@ -14,7 +14,7 @@ from dither.processes.tokens.prediction import CategoricalPrediction
 from dither.processes.tokens.process import TokenProcess
 from dither.registry.flow.records import Clean, State
 from dither.registry.flow.spaces import Field, TokenSpace
-from dither.registry.kinds.component_info import ModelFacts
+from dither.registry.kinds import ModelFacts
 
 GRAPH = TokenSpace((Field("nodes", 3, 5, mask=3, pad=4), Field("edges", 3, 4, mask=2, pad=3)))
 NODE, EDGE = torch.tensor([0.6, 0.3, 0.1, 0, 0]).double(), torch.tensor([0.25, 0.75, 0, 0, 0]).double()

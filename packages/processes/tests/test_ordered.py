@@ -15,7 +15,7 @@ from dither.processes.tokens.process import TokenProcess
 from dither.processes.tokens.unmasking import gumbel, top_positions
 from dither.registry.flow.records import Clean, State
 from dither.registry.flow.spaces import Field, TokenSpace
-from dither.registry.kinds.component_info import ModelFacts
+from dither.registry.kinds import ModelFacts
 
 ORDERS = ("confidence", "drawn", "margin", "entropy", "random")
 

@@ -13,7 +13,7 @@ from dither.processes.tokens.prediction import CategoricalPrediction
 from dither.processes.tokens.process import TokenProcess
 from dither.registry.flow.records import Clean, State
 from dither.registry.flow.spaces import Field, TokenSpace
-from dither.registry.kinds.component_info import ModelFacts
+from dither.registry.kinds import ModelFacts
 
 STRATEGIES = ("cap", "rescale", "conf", "conf-compensated", "loop")
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from dither.registry import Misfit, Slot, Space, below, named
 from dither.registry.kinds import ConditionSpec
-from dither.registry.kinds.space_compatibility import missing_condition
+from dither.registry.kinds.compatibility import missing_condition
 from dither.registry.spec.misfit import raise_misfits
 
 from .options import Layout

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from dither.registry import Misfit, Space
 from dither.registry.kinds import PositionSpec
-from dither.registry.kinds.space_compatibility import missing_condition
+from dither.registry.kinds.compatibility import missing_condition
 
 from .options import Layout
 

@@ -9,23 +9,8 @@ from .spec.base import Options, Slot, Spec, _default_catalog, named
 from .spec.misfit import Misfit, below
 
 __all__ = [
-    "Catalog",
-    "Condition",
-    "FeatureSpace",
-    "Field",
-    "Group",
-    "Misfit",
-    "Options",
-    "Problem",
-    "Refused",
-    "Slot",
-    "Space",
-    "Spec",
-    "TokenSpace",
-    "below",
-    "default_catalog",
-    "hookimpl",
-    "named",
-]
+    "Catalog", "Condition", "FeatureSpace", "Field", "Group", "Misfit", "Options", "Problem", "Refused", "Slot",
+    "Space", "Spec", "TokenSpace", "below", "default_catalog", "hookimpl", "named",
+]  # fmt: skip
 
 _default_catalog[:] = [default_catalog]

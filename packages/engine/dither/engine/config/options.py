@@ -11,10 +11,8 @@ from pydantic import Field
 from dither.registry.config.errors import nearest
 from dither.registry.config.validation_errors import PATTERN_MESSAGE
 from dither.registry.flow.spaces import Condition, Space
-from dither.registry.kinds import ModelSpec
-from dither.registry.kinds.component_info import ModelFacts
-from dither.registry.kinds.metric import MetricSpec, TrackerSpec
-from dither.registry.kinds.space_compatibility import missing_condition
+from dither.registry.kinds import MetricSpec, ModelFacts, ModelSpec, TrackerSpec
+from dither.registry.kinds.compatibility import missing_condition
 from dither.registry.kinds.training import LRScheduleSpec, OptimizerSpec
 from dither.registry.spec.base import Options, Slot, Spec, named
 from dither.registry.spec.misfit import Misfit, below

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dither.registry.kinds.metric import TrackerSpec
+from dither.registry.kinds import TrackerSpec
 
 if TYPE_CHECKING:
     from dither.registry.flow.protocols import Picture

@@ -20,7 +20,7 @@ from torch import Tensor
 from dither.registry.flow.protocols import BoundedProcess, ImportanceSampledProcess, Process
 from dither.registry.flow.records import Clean, Measured, Noise, Noised, State
 from dither.registry.flow.spaces import Space, TokenSpace
-from dither.registry.kinds.component_info import ModelFacts
+from dither.registry.kinds import ModelFacts
 
 __all__ = ["BlockDiffusion"]
 

@@ -8,58 +8,22 @@ experiment file.
 from __future__ import annotations
 
 from ..spec.base import Spec
-from .component_info import ModelFacts, ProcessFacts
-from .metric import MetricSpec, TrackerSpec
+from .compatibility import ANY, FEATURES, TOKENS, ModelFacts, ProcessFacts
 from .model import BlockSpec, ConditionSpec, EmbeddingSpec, HeadSpec, ModelSpec, PositionSpec
 from .process import ProcessSpec, SamplerSpec, ScheduleSpec
-from .space_compatibility import ANY, FEATURES, TOKENS
 from .task import DataSpec, TaskSpec
-from .training import LossSpec, LRScheduleSpec, OptimizerSpec
+from .training import LossSpec, LRScheduleSpec, MetricSpec, OptimizerSpec, TrackerSpec
 
 __all__ = [
-    "ANY",
-    "FEATURES",
-    "KINDS",
-    "TOKENS",
-    "BlockSpec",
-    "ConditionSpec",
-    "DataSpec",
-    "EmbeddingSpec",
-    "HeadSpec",
-    "LRScheduleSpec",
-    "LossSpec",
-    "MetricSpec",
-    "ModelFacts",
-    "ModelSpec",
-    "OptimizerSpec",
-    "PositionSpec",
-    "ProcessFacts",
-    "ProcessSpec",
-    "SamplerSpec",
-    "ScheduleSpec",
-    "TaskSpec",
-    "TrackerSpec",
-]
+    "ANY", "FEATURES", "KINDS", "TOKENS", "BlockSpec", "ConditionSpec", "DataSpec", "EmbeddingSpec", "HeadSpec",
+    "LRScheduleSpec", "LossSpec", "MetricSpec", "ModelFacts", "ModelSpec", "OptimizerSpec", "PositionSpec",
+    "ProcessFacts", "ProcessSpec", "SamplerSpec", "ScheduleSpec", "TaskSpec", "TrackerSpec",
+]  # fmt: skip
 
-KINDS: dict[str, type[Spec]] = {
-    kind.kind: kind
-    for kind in (
-        TaskSpec,
-        DataSpec,
-        ProcessSpec,
-        ScheduleSpec,
-        SamplerSpec,
-        LossSpec,
-        ModelSpec,
-        BlockSpec,
-        EmbeddingSpec,
-        PositionSpec,
-        ConditionSpec,
-        HeadSpec,
-        OptimizerSpec,
-        LRScheduleSpec,
-        MetricSpec,
-        TrackerSpec,
-    )
-}
+_KINDS: tuple[type[Spec], ...] = (
+    *(TaskSpec, DataSpec, ProcessSpec, ScheduleSpec, SamplerSpec, LossSpec),
+    *(ModelSpec, BlockSpec, EmbeddingSpec, PositionSpec, ConditionSpec, HeadSpec),
+    *(OptimizerSpec, LRScheduleSpec, MetricSpec, TrackerSpec),
+)
+KINDS = {kind.kind: kind for kind in _KINDS}
 """Every kind by name, in the order of an experiment file."""

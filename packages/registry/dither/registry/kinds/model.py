@@ -12,8 +12,7 @@ from pydantic import PrivateAttr
 from ..flow.spaces import Condition, Space
 from ..spec.base import Spec
 from ..spec.misfit import Misfit
-from .component_info import ModelFacts
-from .space_compatibility import OverSpace, unserved_space
+from .compatibility import ModelFacts, OverSpace, unserved_space
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ..flow.spaces import Space
 from ..spec.base import Spec
 from ..spec.misfit import Misfit
-from .component_info import ModelFacts, ProcessFacts
-from .space_compatibility import OverSpace, unserved_space
+from .compatibility import ModelFacts, OverSpace, ProcessFacts, unserved_space
 
 if TYPE_CHECKING:
     from ..flow.protocols import Process, Sampler, Schedule

@@ -1,4 +1,4 @@
-"""Kinds of components of training: loss, optimizer, learning-rate schedule."""
+"""Kinds of components of a run: loss, optimizer, learning-rate schedule, metric, tracker."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, ClassVar
 
+from ..flow.spaces import Space
 from ..spec.base import Spec
 from ..spec.misfit import Misfit
-from .component_info import ProcessFacts
-from .space_compatibility import OverSpace, unserved_space
+from .compatibility import OverSpace, ProcessFacts, unserved_space
 
 if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-    from ..flow.protocols import Loss
+    from ..flow.protocols import Loss, PredictionMetric, SampleMetric, Tracker
 
-__all__ = ["LRScheduleSpec", "LossSpec", "OptimizerSpec"]
+__all__ = ["LRScheduleSpec", "LossSpec", "MetricSpec", "OptimizerSpec", "TrackerSpec"]
 
 
 class LossSpec(OverSpace):
@@ -58,3 +58,31 @@ class LRScheduleSpec(Spec):
     @abstractmethod
     def build(self, steps: int) -> Callable[[int], float]:
         """Return step (0 .. steps-1) -> factor."""
+
+
+class MetricSpec(OverSpace):
+    """Numbers computed from predictions or from samples, listed by `[evaluate] metrics = [...]`."""
+
+    kind: ClassVar[str] = "metric"
+
+    def check(self, space: Space) -> Iterable[Misfit]:
+        """Yield reasons why the metric cannot be computed over the task's space."""
+        yield from unserved_space(self, self.serves, space, ("task",))
+
+    @abstractmethod
+    def build(self, space: Space) -> PredictionMetric | SampleMetric:
+        """Return the metric: a function of samples, an object with `metrics()` for predictions, or both in one."""
+
+
+class TrackerSpec(Spec):
+    """A destination of metrics and pictures, such as TensorBoard, W&B or MLflow; listed by `[train] trackers`."""
+
+    kind: ClassVar[str] = "tracker"
+
+    def check(self) -> Iterable[Misfit]:
+        """Yield reasons why the tracker cannot be used, such as a package that is not installed."""
+        return ()
+
+    @abstractmethod
+    def build(self) -> Tracker:
+        """Return the tracker. Nothing is opened or sent before `Tracker.start`."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dither.registry import FeatureSpace
 from dither.registry.flow.records import Clean, State
-from dither.registry.kinds.component_info import ModelFacts
+from dither.registry.kinds import ModelFacts
 
 from ..check_utils import (
     NotApplicable,
