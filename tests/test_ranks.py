@@ -104,7 +104,7 @@ def train(tmp_path):
             for rank in range(2)
         ]
         codes = [command.wait(250) for command in commands]
-        output = "\n".join(command.said for command in commands)
+        output = "\n".join(command.output for command in commands)
         return SimpleNamespace(stdout=output, stderr=f"exit codes {codes}\n{output}")
 
     def run(*arguments, ranks, resume=None, torchrun=False):

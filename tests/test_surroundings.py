@@ -87,7 +87,7 @@ def test_a_run_in_an_unusual_environment(tmp_path):
 def test_a_path_that_is_not_utf8_is_refused(tmp_path):
     """safetensors requires paths in UTF-8."""
     runs = tmp_path / os.fsdecode(b"not utf-8 \xff")
-    with pytest.raises(Refused, match="UTF-8"):
+    with pytest.raises(Refused, match="utf-8"):
         RunDirectory.create(runs)
     assert not runs.exists()
 

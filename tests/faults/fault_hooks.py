@@ -1,4 +1,4 @@
-"""What breaks a run from within its own process, before it begins. Functions take plain values, for they are sent."""
+"""Functions that break a run from within its own process. They take plain values, which are sent to it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from fault_save_hooks import ones_after_saves  # noqa: F401
 
 DISK = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree"}
 """Events of the audit hook that change a disk."""
@@ -23,100 +21,51 @@ def die(*_: object) -> None:
     time.sleep(60)
 
 
-def calls(place: str, tell: Any) -> None:
-    """Have `tell` called before every call to the disk in a folder of this name, fsync and safetensors' among them."""
+def calls(place: str, callback: Callable[[], None]) -> None:
+    """Call a function before every disk call in a folder of this name, including fsync and safetensors."""
     from dither.engine.checkpoints import checkpoint
 
     def audit(event: str, given: tuple[Any, ...]) -> None:
         if event in DISK and any(place in str(word) for word in given[:2] if isinstance(word, str | os.PathLike)):
             if event == "open" and not (given[2] or 0) & (os.O_WRONLY | os.O_RDWR):
                 return
-            tell()
+            callback()
 
-    def told(name: str, at: int) -> None:
+    def patch(name: str, at: int) -> None:
         plain = getattr(checkpoint, name)
 
         def call(*given: Any) -> Any:
             if place in str(given[at]):
-                tell()
+                callback()
             return plain(*given)
 
         setattr(checkpoint, name, call)
 
-    told("fsync", 0)
-    told("save_file", 1)
-    told("save_model", 1)
+    patch("fsync", 0)
+    patch("save_file", 1)
+    patch("save_model", 1)
     sys.addaudithook(audit)
 
 
-def count_calls(place: str, file: str) -> None:
-    """Write into a file how many calls there are."""
+def kill_at(place: str, number: int, file: str | None = None) -> None:
+    """Die before a disk call, counted from 1; `file` receives the number of calls so far."""
     seen = [0]
 
-    def tell() -> None:
-        seen[0] += 1
-        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        os.write(handle, str(seen[0]).encode())
-        os.close(handle)
-
-    calls(place, tell)
-
-
-def kill_at(place: str, number: int) -> None:
-    """Die before a call to the disk, counted from 1."""
-    seen = [0]
-
-    def tell() -> None:
+    def callback() -> None:
         seen[0] += 1
         if seen[0] == number:
             die()
+        if file is not None:
+            handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            os.write(handle, str(seen[0]).encode())
+            os.close(handle)
 
-    calls(place, tell)
-
-
-def kill_in_file(name: str, nth: int) -> None:
-    """Die when half of a file of a checkpoint is written, the nth time."""
-    from dither.engine.checkpoints import checkpoint
-
-    seen = [0]
-    fsync = checkpoint.fsync
-
-    def half(path: Path) -> None:
-        if path.name == name:
-            seen[0] += 1
-            if seen[0] == nth:
-                os.truncate(path, path.stat().st_size // 2)
-                die()
-        fsync(path)
-
-    checkpoint.fsync = half
+    calls(place, callback)
 
 
 def largest_file(size: int) -> None:
     """Limit the size of files, like a quota."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-
-
-def memory(kind: str, step: int, need: int = 2**32) -> None:
-    """Let this process have 64 MiB more than it has when training begins, and need more than that in a step."""
-    import torch
-
-    from dither.engine.runs.loop import Run
-    from dither.engine.training.trainer import Trainer
-
-    fit, advance = Run.fit, Trainer.advance
-
-    def limited(self: Any) -> bool:
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + 2**26, used + 2**26))
-        return fit(self)
-
-    def needy(self: Any) -> Any:
-        if self.step == step:
-            torch.ones(need // 4) if kind == "torch" else np.ones(need // 8) if kind == "numpy" else bytearray(need)
-        return advance(self)
-
-    Run.fit, Trainer.advance = limited, needy
 
 
 def slow(seconds: float, what: str = "train") -> None:
@@ -158,7 +107,7 @@ def poison(kind: str, step: int) -> None:
 
 
 def bound_by_permissions() -> None:
-    """Let permissions bind this process, root's too."""
+    """Drop the capabilities of root, so that permissions apply to this process."""
     import ctypes
 
     class Header(ctypes.Structure):
@@ -176,7 +125,7 @@ def bound_by_permissions() -> None:
 
 
 def broken_log() -> None:
-    """Let no line of metrics be written until the tenth, as on a full disk; TensorBoard finds none at any time."""
+    """Fail the first ten lines of metrics as on a full disk, and all of TensorBoard."""
     from dither.engine.files import metrics_file
     from dither.engine.tracking.tensorboard import TensorBoardTracker
 
@@ -248,15 +197,15 @@ def kill_in_save(nth: int, share: float) -> None:
 
 
 def measure_memory(file: str) -> None:
-    """Write into a file how many bytes of addresses the process takes from here on at most."""
+    """Write the peak growth of the address space of the process into a file."""
     before, leave = _addresses("VmSize"), os._exit
     resource.setrlimit(resource.RLIMIT_AS, (2**46, 2**46))  # under a limit, no addresses are taken beforehand
 
-    def told(code: int) -> None:
+    def leaving(code: int) -> None:
         Path(file).write_text(str(_addresses("VmPeak") - before))
         leave(code)
 
-    os._exit = told
+    os._exit = leaving
 
 
 def limit_memory(size: int) -> None:
@@ -269,26 +218,8 @@ def _addresses(name: str) -> int:
     return 1024 * int(Path("/proc/self/status").read_text().partition(f"{name}:")[2].split()[0])
 
 
-def pretend(kind: str) -> None:
-    """Make this process another one: of another torch, another Python, a processor that can less, another optimizer."""
-    import platform
-
-    import torch
-
-    from dither.engine.optimizers import adamw as optim
-
-    if kind == "torch":
-        torch.__version__ = "99.1.0"
-    elif kind == "python":
-        platform.python_version = lambda: "3.99"
-    elif kind == "capability":
-        torch.backends.cpu.get_cpu_capability = lambda: "OTHER"
-    else:
-        optim.FUSED = set()
-
-
 def be_rank(rank: int, size: int, port: int, launch: str) -> None:
-    """Be one of several processes on this machine, as torchrun would say it."""
-    told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
-    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": launch}
-    os.environ.update({name: str(value) for name, value in {**told, **where}.items()})
+    """Set the variables of torchrun for one of several processes on this machine."""
+    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": launch}
+    os.environ.update({name: str(value) for name, value in {**ranks, **address}.items()})

@@ -1,6 +1,6 @@
-"""Imported once by the process that trials are forked from: torch is there, and the tasks have been trained a little.
+"""Imported once by the fork server: torch is loaded, and every task was trained for a step.
 
-Pictures take longer than all else in a run so small, and nothing follows from them: a line of text stands for them.
+Pictures take longer than everything else in a run so small, so that a line of text replaces them.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import fault_hooks  # noqa: F401
 import torch
-from fault_tasks import arguments, write_experiment
+from fault_trial import arguments, write_experiment
 
 from dither.engine.cli import main
 from dither.registry.flow.protocols import Picture
@@ -26,17 +26,12 @@ for owner in (BubbleDiagrams, RegionWindows):
     owner.trajectory_plots = lambda self, path, like: iter(())
 
 torch.set_num_threads(1)
-quiet = io.StringIO()
-with tempfile.TemporaryDirectory() as made, contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
-    folder, before = Path(made), Path.cwd()
+quiet, before = io.StringIO(), Path.cwd()
+with tempfile.TemporaryDirectory() as name, contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
+    os.chdir(name)
     for task in os.environ["DITHER_FAULT_TASKS"].split():
-        experiment = write_experiment(folder, task)
-        os.chdir(folder)
-        main(
-            arguments(
-                experiment, folder / f"runs-{task}", "train.steps=1", "evaluate.samples=1", "train.keep_memory=false"
-            )
-        )
+        more = ("train.steps=1", "evaluate.samples=1", "train.keep_memory=false")
+        main(arguments(write_experiment(Path(name), task), Path(name) / f"runs-{task}", *more))
     os.chdir(before)
 gc.collect()
 gc.freeze()

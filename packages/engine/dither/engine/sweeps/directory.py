@@ -94,7 +94,7 @@ class PointFolder:
 
     def claim(self) -> FileLock | None:
         """Lock the point for this process; return None if another process holds it."""
-        lock = FileLock(self.path / "point.lock", thread_local=False)
+        lock = FileLock(self.path / "point.lock", thread_local=False, fallback_to_soft=False)
         try:
             lock.acquire(timeout=LOCK_TIMEOUT, poll_interval=0.01)
         except Timeout:
