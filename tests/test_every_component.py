@@ -11,6 +11,9 @@ import tempfile
 import tomllib
 from pathlib import Path
 
+import numpy as np
+import zarr
+
 from dither.registry import default_catalog
 from dither.registry.kinds import KINDS
 from dither.tasks.bubble_diagram.specs import PlanFiles
@@ -38,6 +41,10 @@ def write_files() -> None:
             file.write(json.dumps({"types": types, "boxes": boxes}) + "\n")
     for i in range(12):
         (FILES / f"text{i}.txt").write_text(f"The {i}th letter says little, and says it {'very ' * i}well.\n" * 8)
+    store = zarr.create_group(str(FILES / "regions.zarr"), zarr_format=2)
+    peaks = [f"chr{n}:{1000 * i}-{1000 * i + 500}" for n in (1, 2, 3) for i in range(12)]
+    for name, values in (("peak_names", peaks), ("motif_names", ["GATA1"]), ("data", np.eye(36, 1, dtype=np.float32))):
+        store.create_array(name, data=np.array(values))
 
 
 write_files()
@@ -45,9 +52,7 @@ PREPARED = {"source": str(FILES / "plans.jsonl"), "destination": str(FILES / "pr
 PlanFiles(**PREPARED).prepare()
 REGIONS = {"use": "region-file", "path": str(FILES / "regions.csv")}
 ARRAYS = {"paths": [REGIONS["path"]], "out": str(FILES / "regions")}
-STORE = {"paths": [REGIONS["path"]], "out": str(FILES / "regions.zarr")}
-for options in (ARRAYS, STORE):
-    PreparedRegions(**options).prepare()
+PreparedRegions(**ARRAYS).prepare()
 MAPPED = {"use": "region-arrays", "path": ARRAYS["out"]}
 PLANS = {"use": "plans-jsonl", "path": str(FILES / "plans.jsonl"), "most": 4}
 TEXTS = {"use": "text-files", "paths": [str(FILES / "*.txt")]}
@@ -57,7 +62,7 @@ SHARDS = {"use": "token-shards", "path": CONVERTED["to"]}
 EXAMPLES = {
     "data:region-file": [{"path": REGIONS["path"]}],
     "data:region-arrays": [{"path": ARRAYS["out"]}],
-    "data:region-store": [{"path": STORE["out"]}],
+    "data:region-store": [{"path": str(FILES / "regions.zarr")}],
     "data:get": [ARRAYS],
     "data:plans-jsonl": [{"path": PLANS["path"]}],
     "data:plans": [PREPARED],

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import zarr
 from rich.console import Console
 from safetensors.torch import load_file, save_file
 
@@ -15,7 +16,6 @@ from dither.core_blocks.convert.get import weights_of_get
 from dither.engine.config.load_experiment import load_experiment
 from dither.engine.runs.launch import run
 from dither.registry.config.errors import Refused
-from dither.tasks.get_region.formats.get_model import write_store
 
 torch.set_num_threads(1)
 ROOT = Path(__file__).parents[1]
@@ -171,20 +171,16 @@ def store(folder: Path, regions: int = 120) -> np.ndarray:
     """Write the store that the page names: expression follows from the first motifs and from accessibility."""
     generator = np.random.default_rng(0)
     motifs = generator.random((3 * regions, 282), np.float32)
-    atpm = generator.random((3 * regions, 1), np.float32)
-    expression = np.stack([motifs[:, 0] + 3 * atpm[:, 0], 2 * motifs[:, 1]], -1)[:, None]
-    begin = np.tile(np.arange(regions) * 1000, 3)
-    arrays = {
-        "features": motifs,
-        "motifs": [f"m{n}" for n in range(282)],
-        "chromosome": ["chr1"] * regions + ["chr2"] * regions + ["chr3"] * regions,
-        "start": begin,
-        "end": begin + 500,
-        "cells": ["astrocyte"],
-        "atpm": atpm,
-        "expression": expression,
-    }
-    write_store(folder / "astrocyte.zarr", arrays)
+    atpm = generator.random(3 * regions, np.float32)
+    expression = np.stack([motifs[:, 0] + 3 * atpm, 2 * motifs[:, 1]], -1)
+    group = zarr.create_group(str(folder / "astrocyte.zarr"), zarr_format=2)
+    places = [f"chr{number}:{1000 * n}-{1000 * n + 500}" for number in (1, 2, 3) for n in range(regions)]
+    group.create_array("peak_names", data=np.array(places))
+    group.create_array("motif_names", data=np.array([f"m{n}" for n in range(282)]))
+    group.create_array("data", data=motifs)
+    group.create_array("atpm/astrocyte", data=atpm)
+    for strand, values in zip(("positive", "negative"), expression.T, strict=True):
+        group.create_array(f"expression_{strand}/astrocyte", data=np.ascontiguousarray(values))
     return expression
 
 

@@ -1,7 +1,5 @@
 """`dither prepare get` and `prepare dhs` on the command line, and a run on the prepared data."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -82,13 +80,6 @@ def test_all_problems_are_printed_and_nothing_is_written(folder, capsys):
         assert message in messages
     assert "Traceback" not in messages
     assert not (folder / "arrays").exists()
-
-
-def test_a_store_for_get_model(folder, capsys):
-    assert main(["prepare", "get", "regions.csv", "--out", "x.zarr"]) == 0
-    assert json.loads((folder / "x.zarr" / "data" / ".zarray").read_text())["shape"] == [36, 2]
-    assert main(["prepare", "get", "x.zarr", "--dtype", "float16"]) == 0
-    assert "float16" in capsys.readouterr().out
 
 
 def test_prepare_dhs_builds_the_human_matrix(folder, capsys, monkeypatch):

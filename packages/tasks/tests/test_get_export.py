@@ -10,7 +10,6 @@ from dither.registry.config.errors import Refused
 from dither.registry.flow.protocols import Exports
 from dither.tasks.get_region.data_specs import RegionStore
 from dither.tasks.get_region.export import HEADER
-from dither.tasks.get_region.formats.get_model import write_store
 from dither.tasks.get_region.specs import GetRegion
 
 torch.set_num_threads(1)
@@ -37,7 +36,7 @@ def arrays():
 
 
 @pytest.fixture(scope="module")
-def store(arrays, tmp_path_factory):
+def store(arrays, tmp_path_factory, write_store):
     path = tmp_path_factory.mktemp("regions") / "regions.zarr"
     write_store(path, arrays)
     return path

@@ -62,6 +62,13 @@ def test_sampled_mask():
     assert not sampled_mask(like.x0, like).any()
 
 
+def summary(truth, draws):
+    """Summarise K draws of n elements."""
+    shape = (len(draws), 1, len(truth))
+    repeated = np.broadcast_to(truth, shape)
+    return Draws.of(repeated, draws.reshape(shape), np.ones(shape, bool), [slice(0, len(draws))])
+
+
 def test_draw_metrics_by_hand():
     truth = np.array([[[0.0, 1.0]], [[0.0, 1.0]], [[5.0, 5.0]]])
     samples = np.array([[[1.0, 1.0]], [[3.0, 2.0]], [[9.0, 9.0]]])
@@ -70,7 +77,6 @@ def test_draw_metrics_by_hand():
     np.testing.assert_allclose(draws.mean, [2, 1.5])
     np.testing.assert_allclose(draws.spread, [np.sqrt(2), np.sqrt(0.5)])
     metrics = draw_metrics(draws)
-    assert draws.is_binary
     assert "draw_coverage_90" not in metrics
     assert metrics["single_draw_mse"] == pytest.approx((1 + 9 + 0 + 1) / 4)
     assert metrics["spread_skill"] == pytest.approx(np.sqrt(1.25 * 1.5 / ((4 + 0.25) / 2)))
@@ -78,7 +84,7 @@ def test_draw_metrics_by_hand():
     assert half_width(2, 0.9) == pytest.approx(stats.t.ppf(0.95, 1) * np.sqrt(1.5))
     assert coverage(draws) == 1
     np.testing.assert_allclose(draws.above, [1, 1])
-    other = Draws.over(np.array([0.3, 1.0]), np.array([[1.0, 1.0], [3.0, 2.0]]))
+    other = summary(np.array([0.3, 1.0]), np.array([[1.0, 1.0], [3.0, 2.0]]))
     assert draw_metrics(other)["draw_coverage_90"] == 1
     assert Draws.of(truth, samples, np.zeros((3, 1, 2), bool), [slice(0, 2)]) is None
     assert Draws.of(truth, samples, np.ones((3, 1, 2), bool), [slice(row, row + 1) for row in range(3)]) is None
@@ -90,11 +96,11 @@ def test_the_interval_of_calibrated_draws_covers_90_percent(count):
     n, scale, middle = 20_000, g.uniform(0.1, 3, 20_000), g.normal(size=20_000)
     many = middle + scale * g.normal(size=(count, n))
     truth = middle + scale * g.normal(size=n)
-    draws = Draws.over(truth, many)
+    draws = summary(truth, many)
     for level in (0.5, 0.9):
         assert abs(coverage(draws, level) - level) < 4 * np.sqrt(level * (1 - level) / n)
     assert abs(draw_metrics(draws)["spread_skill"] - 1) < 0.05
-    sure = Draws.over(truth, draws.mean + (many - draws.mean) / 3)
+    sure = summary(truth, draws.mean + (many - draws.mean) / 3)
     assert coverage(sure) < 0.8
     assert draw_metrics(sure)["spread_skill"] == pytest.approx(draw_metrics(draws)["spread_skill"] / 3)
 

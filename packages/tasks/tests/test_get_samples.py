@@ -12,7 +12,6 @@ from dither.registry.flow.spaces import Condition, Group
 from dither.registry.kinds.task import DataSpec
 from dither.tasks.get_region.data.region_matrix import RegionMatrix
 from dither.tasks.get_region.data_specs import HumanDHS, PreparedRegions
-from dither.tasks.get_region.formats.get_model import write_store
 from dither.tasks.get_region.specs import GetRegion
 
 torch.set_num_threads(1)
@@ -108,7 +107,7 @@ def test_held_out_regions_are_not_in_training_windows():
     chromosomes = {split: {*clean.cond["chromosome"].tolist()} for split, clean in seen.items()}
     assert chromosomes == {"train": {2, 3, 4}, "valid": {1}, "test": {0}}
     samples = task.samples
-    cells = {split: {*samples.cell_of(split, range(task.size(split)))} for split in seen}
+    cells = {split: {samples.cells[cell] for cell in samples.windows[split].cell} for split in seen}
     assert cells == {"train": {"b", "a"}, "valid": {"c"}, "test": {"d"}}
     assert "cell" in seen["train"].cond
     assert (seen["valid"].cond["cell"] == -1).all()  # a cell type that was never trained on has no label
@@ -215,7 +214,7 @@ def test_a_shift_is_a_function_of_the_number():
 
 
 @pytest.mark.parametrize("options", [{}, {"standardise": True}, {"drop_closed": True, "accessibility": "quantitative"}])
-def test_mapped_motifs_give_the_same_samples(tmp_path, options):
+def test_mapped_motifs_give_the_same_samples(tmp_path, write_store, options):
     write_store(tmp_path / "x.zarr", ARRAYS)
     common = {"paths": [str(tmp_path / "x.zarr")], "scale": False}
     (mapped := PreparedRegions(**common, out=str(tmp_path / "x"))).prepare()

@@ -1,38 +1,31 @@
-"""Stores, folders and matrices: every format gives the same table, every problem names array and row."""
+"""Stores of get_model and its older folders: every problem names array and row, and nothing lost silently becomes 0."""
 
 import gzip
-import json
 import shutil
+import sys
 
-import anndata
 import numpy as np
-import pandas
-import pyarrow
 import pytest
-from pyarrow import parquet
 from scipy import sparse
 
 from dither.registry.config.errors import Refused
-from dither.tasks.get_region.formats.get_model import read_store, write_store
-from dither.tasks.get_region.formats.peaks import read_bed
+from dither.tasks.get_region.data_specs import PreparedRegions, RegionArrays, RegionStore
 from dither.tasks.get_region.formats.sources import ReadOptions, find_regions, find_source
-from dither.tasks.get_region.formats.zarr_store import write_array
+from dither.tasks.get_region.specs import GetRegion
 
 RANDOM = np.random.default_rng(0)
-P, M = 24, 3
+P, M = 2400, 3
 
 
 def table():
-    atpm = RANDOM.random((P, 2)).astype(np.float32)
-    atpm[::3] = 0
     return {
         "features": RANDOM.integers(0, 9, (P, M)).astype(np.float32),
         "motifs": np.array(["GATA1", "AP1/1", "HD/10"]),
-        "chromosome": np.repeat(["chr1", "chr2", "chr3"], 8),
-        "start": np.tile(np.arange(8) * 1000, 3) + 9790,
-        "end": np.tile(np.arange(8) * 1000, 3) + 10675,
+        "chromosome": np.repeat(["chr1", "chr2", "chr3"], 800),
+        "start": np.tile(np.arange(800) * 1000, 3) + 9790,
+        "end": np.tile(np.arange(800) * 1000, 3) + 10675,
         "cells": np.array(["cd4_naive", "k562"]),
-        "atpm": atpm,
+        "atpm": RANDOM.random((P, 2)).astype(np.float32) * (np.arange(P) % 3 > 0)[:, None],
         "expression": RANDOM.random((P, 2, 2)).astype(np.float32),
         "tss": RANDOM.integers(0, 2, (P, 2, 2)).astype(np.int8),
         "gene_index": np.array([3, 5]),
@@ -41,72 +34,71 @@ def table():
     }
 
 
+ARRAYS = table()
+NAMES = [f"{c}:{s}-{e}" for c, s, e in zip(*(ARRAYS[name] for name in ("chromosome", "start", "end")), strict=True)]
+
+
+def read(path, **options):
+    return find_regions(find_source([path]), ReadOptions(**options)).arrays
+
+
 def same(found, expected, names=None):
     for name in names or expected:
-        np.testing.assert_array_equal(np.asarray(found[name]), expected[name], err_msg=name)
+        np.testing.assert_array_equal(found[name][:], expected[name], err_msg=name)
 
 
-def read(*paths, **options):
-    return find_regions(find_source(paths), ReadOptions(**options)).arrays
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory, write_store):
+    """A store in both formats."""
+    folder = tmp_path_factory.mktemp("stores")
+    for version in (2, 3):
+        write_store(folder / f"{version}.zarr", ARRAYS, version)
+    return folder
 
 
-def refusal(*paths, **options):
-    with pytest.raises(Refused) as refused:
-        read(*paths, **options)
-    return refused.value
-
-
-@pytest.mark.parametrize("version", [2, 3])
-def test_round_trip_of_a_store(tmp_path, version):
-    arrays = table()
-    write_store(tmp_path / "x.zarr", arrays, version)
-    same(read(tmp_path / "x.zarr"), arrays)
-    if version == 2:  # the layout that get_model reads
-        header = json.loads((tmp_path / "x.zarr" / "peak_names" / ".zarray").read_text())
-        assert (header["dtype"], header["chunks"], header["zarr_format"]) == ("<U16", [P], 2)
-        header = json.loads((tmp_path / "x.zarr" / "data" / ".zarray").read_text())
-        assert (header["dtype"], header["chunks"], header["compressor"]["id"]) == ("<f4", [1000, M], "zlib")
-        header = json.loads((tmp_path / "x.zarr" / "tss" / "k562" / ".zarray").read_text())
-        assert (header["dtype"], header["shape"], header["chunks"]) == ("|i1", [P, 2], [1000, 2])
-        names = {path.name for path in (tmp_path / "x.zarr").iterdir()}
-        assert {".zgroup", "atpm", "data", "expression_negative", "expression_positive"} <= names
-        assert read_store(tmp_path / "x.zarr").arrays["chromosome"][0] == "chr1"
-    with pytest.raises(Refused) as info:
-        write_store(tmp_path / "x.zarr", arrays)
-    assert info.value.codes == ["file-exists"]
-
-
-def test_only_motifs_are_required(tmp_path):
-    arrays = {name: table()[name] for name in ("features", "motifs", "chromosome", "start", "end")}
-    write_store(tmp_path / "x.zarr", arrays)
-    found = read(tmp_path / "x.zarr")
-    assert "cells" not in found
-    assert "atpm" not in found
+@pytest.fixture(params=[2, 3])
+def store(stores, tmp_path, request):
+    return shutil.copytree(stores / f"{request.param}.zarr", tmp_path / "x.zarr")
 
 
 @pytest.fixture
-def store(tmp_path):
-    write_store(tmp_path / "x.zarr", table())
-    return tmp_path / "x.zarr"
+def old_store(stores, tmp_path):
+    return shutil.copytree(stores / "2.zarr", tmp_path / "x.zarr")
 
 
-def put(store, name, values):
-    shutil.rmtree(store / name, ignore_errors=True)
-    write_array(store / name, values, None)
+@pytest.fixture
+def put(write_array):
+    """Replace an array of a store."""
+
+    def replace(store, name, values):
+        shutil.rmtree(store / name, ignore_errors=True)
+        write_array(store / name, np.asarray(values), None, 3 if (store / "zarr.json").is_file() else 2)
+
+    return replace
 
 
 def changed(name, at, value):
-    values = np.array(table()[name])
+    values = np.array(ARRAYS[name])
     values[at] = value
     return values
 
 
 def peaks(*rows):
-    arrays = table()
-    names = [f"{c}:{s}-{e}" for c, s, e in zip(arrays["chromosome"], arrays["start"], arrays["end"], strict=True)]
+    names = [*NAMES]
     for row, name in rows:
         names[row] = name
     return np.array(names)
+
+
+def chunk(store, name, *place):
+    return store / name / ("c/" + "/".join(place) if (store / "zarr.json").is_file() else ".".join(place))
+
+
+def test_a_store_is_read_whole(store):
+    same(read(store), ARRAYS)
+    for name in ("atpm", "expression_positive", "expression_negative", "tss"):
+        shutil.rmtree(store / name)
+    assert read(store).keys().isdisjoint({"cells", "atpm"})
 
 
 MISTAKES = {
@@ -114,101 +106,201 @@ MISTAKES = {
     "inf": ("data", changed("features", (5, 1), np.inf), "invalid-sample", 'data, row 5, column "AP1/1"'),
     "negative": ("data", changed("features", (7, 2), -3), "invalid-sample", 'data, row 7, column "HD/10"'),
     "negative atpm": ("atpm/k562", changed("atpm", (9, 1), -1)[:, 1], "invalid-sample", "atpm/k562, row 9"),
+    "large atpm": ("atpm/k562", np.full(P, 1e39), "invalid-sample", "atpm/k562, row 0: 1e+39 is more than float32"),
     "nan expression": (
         "expression_negative/cd4_naive",
         changed("expression", (9, 0, 1), np.nan)[:, 0, 1],
         "invalid-sample",
         "expression_negative/cd4_naive, row 9",
     ),
-    "tss": ("tss/k562", changed("tss", (4, 1, 0), 3)[:, 1], "invalid-sample", "tss/k562, row 4"),
+    "tss of 256": ("tss/k562", np.full((P, 2), 256, np.int16), "invalid-sample", "tss/k562, row 0: 256"),
+    "half a tss": ("tss/k562", np.full((P, 2), 0.5), "invalid-sample", "tss/k562, row 0: 0.5"),
     "tss of one strand": ("tss/k562", np.zeros(P, np.int8), "wrong-shape", '"tss/k562"'),
+    "tss of other peaks": ("tss/k562", np.zeros((3, 2), np.int8), "wrong-shape", '"tss/k562" has the shape (3, 2)'),
     "unsorted": ("peak_names", peaks((2, "chr1:100-200")), "unsorted", "peak_names, row 2"),
     "overlap": ("peak_names", peaks((2, "chr1:11000-12000")), "invalid-sample", "peak_names, row 2: chr1:11000-12000"),
-    "overlap of earlier": (
-        "peak_names",
-        peaks((0, "chr1:1-13000")),
-        "invalid-sample",
-        "row 2: chr1:11790-12675",
-    ),
+    "overlap of earlier": ("peak_names", peaks((0, "chr1:1-13000")), "invalid-sample", "row 2: chr1:11790-12675"),
     "copy": ("peak_names", peaks((2, "chr1:10790-11675")), "duplicate", "peak_names, row 2: chr1:10790-11675"),
     "backward": ("peak_names", peaks((7, "chr1:20000-19000")), "invalid-sample", "row 7: the region ends at 19000"),
     "not a place": ("peak_names", peaks((7, "peak-7")), "invalid-sample", 'peak_names, row 7: "peak-7"'),
-    "chromosome twice": ("peak_names", peaks((20, "chr2:1-2")), "unsorted", "row 20: chr2"),
-    "two ways of naming": ("peak_names", peaks((23, "X:1-2")), "invalid-sample", 'row 23: named "X"'),
+    "chromosome twice": ("peak_names", peaks((2000, "chr2:1-2")), "unsorted", "row 2000: chr2"),
+    "two ways of naming": ("peak_names", peaks((2399, "X:1-2")), "invalid-sample", 'row 2399: named "X"'),
+    "missing chromosome": ("peak_names", peaks((2399, "NA:1-2")), "invalid-sample", 'row 2399: "NA"'),
     "names as numbers": ("peak_names", np.arange(P), "wrong-shape", '"peak_names"'),
+    "bytes that are no text": (
+        "peak_names",
+        np.where(np.arange(P) == 5, b"chr1\xff", np.array(NAMES, "S")),
+        "invalid-sample",
+        "row 5",
+    ),
     "motifs as numbers": ("motif_names", np.arange(M), "wrong-shape", '"motif_names"'),
     "data as text": ("data", np.full((P, M), "1"), "wrong-shape", '"data" holds <U1'),
-    "motif count": ("motif_names", np.array(["a", "b"]), "wrong-shape", '"data" has the shape (24, 3)'),
+    "motif count": ("motif_names", np.array(["a", "b"]), "wrong-shape", '"data" has the shape (2400, 3)'),
     "motif twice": ("motif_names", np.array(["a", "b", "a"]), "duplicate", '"a"'),
-    "peak count": ("peak_names", peaks()[:20], "wrong-shape", '"data" has the shape (24, 3)'),
+    "peak count": ("peak_names", peaks()[:20], "wrong-shape", '"data" has the shape (2400, 3)'),
+    "no peaks": ("peak_names", peaks()[:0], "wrong-shape", "(0,)"),
     "motif without a name": ("motif_names", np.array(["a", " ", "c"]), "invalid-sample", "number 2 of the motifs"),
-    "truth values": ("data", table()["features"] > 1, "wrong-shape", '"data" holds bool'),
-    "gene after the last peak": ("gene_idx_info_index", np.array([3, P]), "invalid-sample", "index, row 1: 24"),
-    "gene before the first peak": ("gene_idx_info_index", np.array([-1, 3]), "invalid-sample", "index, row 0: -1"),
-    "gene on no strand": ("gene_idx_info_strand", np.array(["+", "x"]), "invalid-sample", 'strand, row 1: "x"'),
+    "truth values": ("data", ARRAYS["features"] > 1, "wrong-shape", '"data" holds bool'),
+    "gene of no peak": ("gene_idx_info_index", np.array([3, 5000]), "invalid-sample", "index, row 1: 5000"),
+    "strand": ("gene_idx_info_strand", np.array(["+", "x"]), "invalid-sample", 'strand, row 1: "x"'),
     "more names than genes": ("gene_idx_info_name", np.array(["a", "b", "c"]), "wrong-shape", "name (3,)"),
-    "genes in a table": ("gene_idx_info_index", np.zeros((2, 1), int), "wrong-shape", "index (2, 1)"),
-    "no peaks": ("peak_names", peaks()[:0], "wrong-shape", "P = 0"),
+    "genes in a table": ("gene_idx_info_index", np.zeros((2, 1), int), "wrong-shape", 'index" has the shape (2, 1)'),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes_in_a_store_are_named(store, mistake):
+def test_mistakes_in_a_store_are_named(old_store, put, refusal, mistake):
     name, values, code, place = MISTAKES[mistake]
-    put(store, name, values)
-    refused = refusal(store)
+    put(old_store, name, values)
+    refused = refusal(read, old_store)
     assert any(code == problem.code and place in problem.message for problem in refused.problems), refused
-    assert all(str(store) in problem.message for problem in refused.problems)
+    assert all(str(old_store) in problem.message for problem in refused.problems)
 
 
-def test_all_problems_are_reported_at_once(store):
-    put(store, "data", changed("features", (slice(None), 1), np.nan))
+def test_all_problems_are_reported_at_once(store, put, refusal):
+    put(store, "data", changed("features", (slice(0, 9), 1), np.nan))
     put(store, "atpm/k562", changed("atpm", (9, 1), -1)[:, 1])
-    put(store, "peak_names", peaks((2, "chr1:100-200"), (12, "chr2:1-2")))
-    text = str(refusal(store))
-    for place in ("data, row 0", "data, row 4", "and 19 more", "atpm/k562, row 9", "peak_names, row 2", "row 12"):
-        assert place in text
+    put(store, "peak_names", peaks((2, "nonsense"), (12, "chr1:1-2")))
+    messages = [problem.message.removeprefix(f"{store}: ") for problem in refusal(read, store).problems]
+    nan = [f'data, row {row}, column "AP1/1": nan is not finite' for row in range(5)]
+    assert messages == [
+        'peak_names, row 2: "nonsense" is not a place such as chr1:9790-10675',
+        "peak_names, row 12: regions are not sorted: chr1:1 after chr1:20790; sort by chromosome and start",
+        *nan,
+        "... and 4 more like the last one",
+        "atpm/k562, row 9: -1.0 is negative",
+    ]
     shutil.rmtree(store / "data")
+    shutil.rmtree(store / "expression_negative" / "k562")
     put(store, "motif_names", np.arange(M))
-    put(store, "tss/k562", np.zeros((3, 2), np.int8))
-    refused = refusal(store)
+    refused = refusal(read, store)
     assert {"missing-array", "wrong-shape"} <= set(refused.codes)
-    for place in ('"data"', '"motif_names"', '"tss/k562"'):
+    for name in ('"data"', '"expression_negative/k562"', '"motif_names"'):
+        assert name in str(refused)
+
+
+def test_overlaps_may_be_allowed(old_store, put, refusal):
+    put(old_store, "peak_names", peaks((2, "chr1:11000-12000")))
+    assert read(old_store, overlaps=True)["start"][2] == 11000
+    put(old_store, "peak_names", peaks((2, "chr1:10790-11675")))
+    assert refusal(read, old_store, overlaps=True).codes == ["duplicate"]
+
+
+CHUNKS = {
+    "data": ("1", "0"),
+    "atpm/k562": ("1",),
+    "expression_positive/cd4_naive": ("1",),
+    "tss/k562": ("1", "0"),
+    "peak_names": ("0",),
+    "motif_names": ("0",),
+    "gene_idx_info_name": ("0",),
+}
+"""A chunk of each kind of array."""
+
+
+@pytest.mark.parametrize("name", CHUNKS)
+def test_a_missing_chunk_is_refused_in_every_array(store, tmp_path, refusal, name):
+    path = chunk(store, name, *CHUNKS[name])
+    path.unlink()
+    whole = {"motif_names": "rows 0 to 2", "peak_names": f"rows 0 to {P - 1}", "gene_idx_info_name": "rows 0 to 1"}
+    place = f"{path.relative_to(store / name)} ({whole.get(name, 'rows 1000 to 1999')})"
+    ways = [
+        RegionStore(path=str(store)).facts,
+        RegionStore(path=str(store)).build,
+        PreparedRegions(paths=[str(store)], out=str(tmp_path / "out")).prepare,
+    ]
+    for way in ways:
+        refused = refusal(way)
+        assert refused.codes == ["missing-chunk"]
+        assert f'x.zarr: "{name}": missing chunk: {place}' in refused.problems[0].message
+        assert "--empty-chunks" in refused.problems[0].help
+    assert not (tmp_path / "out").exists()
+
+
+def test_all_missing_and_damaged_parts_are_reported_at_once(store, refusal):
+    for number in "02":
+        chunk(store, "data", number, "0").unlink()
+    damaged = chunk(store, "atpm/k562", "1")
+    damaged.write_bytes(damaged.read_bytes()[:-5])
+    (store / "motif_names" / ("zarr.json" if (store / "zarr.json").is_file() else ".zarray")).unlink()
+    refused = refusal(RegionStore(path=str(store)).build)
+    assert sorted(refused.codes) == ["damaged-file", "file-not-found", "missing-chunk"]
+    for place in ('"data"', "(rows 0 to 999)", "(rows 2000 to 2399)", "rows 1000 to 1999", "motif_names"):
         assert place in str(refused)
+    (store / ("zarr.json" if (store / "zarr.json").is_file() else ".zgroup")).unlink()
+    assert refusal(read, store).codes == ["unknown-format"]
 
 
-def test_without_data_and_peak_names_arrays_are_compared_with_each_other(store):
-    shutil.rmtree(store / "data")
-    shutil.rmtree(store / "peak_names")
-    put(store, "tss/k562", np.zeros((3, 2), np.int8))
-    refused = refusal(store)
-    assert refused.codes.count("missing-array") == 2
-    assert '"tss/k562" has the shape (3, 2), expected (P, 2) with P = 24 peaks' in str(refused)
+def test_empty_chunks_are_read_as_the_fill_value(store, tmp_path, refusal):
+    chunk(store, "tss/k562", "1", "0").unlink()
+    out = str(tmp_path / "out")
+    for way in (
+        RegionStore(path=str(store), empty_chunks=True),
+        PreparedRegions(paths=[str(store)], out=out, empty_chunks=True),
+    ):
+        way.prepare()
+        tss = way.build().tss
+        assert not tss[1000:2000, 1].any()
+        np.testing.assert_array_equal(tss[:1000], ARRAYS["tss"][:1000] > 0)
+    chunk(store, "peak_names", "0").unlink()  # names are never empty
+    assert 'peak_names, row 0: ""' in refusal(read, store, empty_chunks=True).problems[0].message
 
 
-def test_overlaps_may_be_allowed(store):
-    put(store, "peak_names", peaks((2, "chr1:11000-12000")))
-    assert read(store, overlaps=True)["start"][2] == 11000
-    put(store, "peak_names", peaks((2, "chr1:10790-11675")))
-    assert refusal(store, overlaps=True).codes == ["duplicate"]
+def test_values_known_of_one_cell_type_only(store, tmp_path):
+    """Accessibility of k562 and expression of cd4_naive were never written: neither is 0, both are not known."""
+    shutil.rmtree(store / "atpm" / "k562")
+    for strand in ("positive", "negative"):
+        shutil.rmtree(store / f"expression_{strand}" / "cd4_naive")
+    report = PreparedRegions(paths=[str(store)], out=str(tmp_path / "out")).prepare()
+    assert "note: atpm of k562 is unknown" in report
+    assert "note: expression of cd4_naive is unknown" in report
+    for data in (RegionStore(path=str(store)), RegionArrays(path=str(tmp_path / "out"))):
+        matrix = data.build()
+        assert data.facts() == matrix.facts()
+        assert matrix.unknown == ("atpm:k562", "expression:cd4_naive", "open:k562")
+        for cell, options, message in (
+            ("k562", {}, 'no accessibility of "k562"'),
+            ("k562", {"accessibility": "quantitative"}, 'accessibility as a number of "k562"'),
+            ("k562", {"accessibility": "constant", "drop_closed": True}, 'no accessibility of "k562"'),
+            ("cd4_naive", {"expression": True}, 'no expression of "cd4_naive"'),
+        ):
+            task = GetRegion(data=data, regions=20, cell_type=cell, **options)
+            (misfit,) = task.check()
+            assert message in misfit.message
+            with pytest.raises(Refused, match=message):
+                task.build()
+        assert not [*GetRegion(data=data, regions=20, cell_type="cd4_naive").check()]
+        task = GetRegion(data=data, regions=20, cell_type="k562", accessibility="none", expression=True)
+        x0 = task.build().batch("valid", [0]).x0[0, :, -2:].numpy()  # without atpm nothing is below the limit
+        np.testing.assert_array_equal(x0, ARRAYS["expression"][800:820, 1])
 
 
-def test_an_incomplete_store(store):
-    (store / "atpm" / "k562" / ".zarray").unlink()
-    assert refusal(store).codes == ["file-not-found"]
-    put(store, "atpm/k562", table()["atpm"][:, 1])
-    chunk = store / "data" / "0.0"
-    chunk.write_bytes(chunk.read_bytes()[:-5])
-    refused = refusal(store)
-    assert refused.codes == ["damaged-file"]
-    assert "data/0.0: rows 0 to 23" in refused.problems[0].message
-    chunk.unlink()
-    refused = refusal(store)
-    assert refused.codes == ["missing-chunk"]
-    assert '"data": missing chunk: 0.0 (rows 0 to 23)' in refused.problems[0].message
-    assert not np.asarray(read(store, empty_chunks=True)["features"]).any()  # the fill value
-    (store / ".zgroup").unlink()
-    assert refusal(store).codes == ["unknown-format"]
+def test_unknown_tss_of_one_cell_type_removes_the_condition(old_store):
+    shutil.rmtree(old_store / "tss/k562")
+    for cells, known in ((["k562"], False), (["cd4_naive"], True), (["cd4_naive", "k562"], False)):
+        spec = GetRegion(data=RegionStore(path=str(old_store)), regions=20, cell_type=cells)
+        task = spec.build()
+        assert spec.space() == task.space
+        assert ("tss" in [condition.name for condition in task.space.conditions]) == known
+        assert ("tss" in task.batch("valid", [0]).cond) == known
+
+
+def test_a_part_of_a_store_and_a_missing_zarr(old_store, refusal, monkeypatch):
+    for part in ("data", "atpm/k562"):
+        refused = refusal(find_source, [old_store / part])
+        assert refused.codes == ["unknown-format"]
+        assert f"give the store: {old_store}" in refused.problems[0].help
+    monkeypatch.setitem(sys.modules, "zarr", None)
+    assert refusal(read, old_store).codes == ["missing-dependency"]
+
+
+KEPT = 24
+"""Regions in the older folders, of one chromosome each eight."""
+OLD = {
+    name: values[::100] if len(values) == P else values
+    for name, values in ARRAYS.items()
+    if name not in ("motifs", "gene_index", "gene_name", "gene_strand")
+}
 
 
 def write_legacy(folder, arrays, rows=None):
@@ -227,228 +319,94 @@ def write_legacy(folder, arrays, rows=None):
     (folder / "cell_type_align.txt").write_text("\n".join(lines) + "\n")
 
 
-def test_the_older_layout(tmp_path):
-    arrays = table()
-    write_legacy(tmp_path / "old", arrays)
-    found = read(tmp_path / "old")
-    same(found, arrays, ("features", "atpm", "expression", "tss", "cells", "chromosome", "start", "end"))
+@pytest.fixture
+def old(tmp_path):
+    """A folder of the older layout."""
+    write_legacy(tmp_path / "old", OLD)
+    return tmp_path / "old"
+
+
+def test_the_older_layout(old, tmp_path):
+    found = read(old)
+    same(found, OLD)
     assert found["motifs"].tolist() == ["motif-0001", "motif-0002", "motif-0003"]
-
-
-def test_the_older_layout_with_regions_of_their_own(tmp_path):
-    arrays = table()
-    rows = [np.array([i for i in range(P) if i % 3]), np.arange(0, P, 2)]
-    write_legacy(tmp_path / "old", arrays, rows)
-    found = read(tmp_path / "old")
+    rows = [np.array([i for i in range(KEPT) if i % 3]), np.arange(0, KEPT, 2)]  # regions of their own
+    write_legacy(tmp_path / "own", OLD, rows)
+    found = read(tmp_path / "own")
     union = np.array(sorted({*rows[0].tolist(), *rows[1].tolist()}))
-    same(found, {name: arrays[name][union] for name in ("features", "start", "chromosome")})
+    same(found, {name: OLD[name][union] for name in ("features", "start", "chromosome")})
     for number in (0, 1):
         there = np.isin(union, rows[number])
-        np.testing.assert_array_equal(found["atpm"][there, number], arrays["atpm"][rows[number], number])
+        np.testing.assert_array_equal(found["atpm"][there, number], OLD["atpm"][rows[number], number])
         assert not found["atpm"][~there, number].any()
-        np.testing.assert_array_equal(found["expression"][there, number], arrays["expression"][rows[number], number])
+        np.testing.assert_array_equal(found["expression"][there, number], OLD["expression"][rows[number], number])
+
+
+def sparse_of(shape):
+    return lambda f: np.savez(
+        f / "wATAC/0.watac.npz",
+        **{"format": np.array(b"csr"), "shape": np.array(shape), "data": np.ones(1)},
+        indices=np.array([9]),
+        indptr=np.array([0] * 24 + [1]),
+    )
+
+
+def listed(text):
+    return lambda f: (f / "cell_type_align.txt").write_text(text)
+
+
+def placed(line):
+    text = "Chromosome,Start,End\n" + "".join(line.format(n) for n in range(KEPT))
+    return lambda f: (f / "wATAC/0.csv").write_text(text)
 
 
 OLD_MISTAKES = {
     "matrix gone": (lambda f: (f / "wATAC/0.watac.npz").unlink(), "file-not-found", "0.watac.npz"),
     "no sparse matrix": (lambda f: np.savez(f / "wATAC/0.watac.npz", a=np.ones(3)), "damaged-file", "0.watac.npz"),
-    "lying": (
-        lambda f: np.savez(
-            f / "wATAC/0.watac.npz",
-            **{"format": np.array(b"csr"), "shape": np.array([24, 4]), "data": np.ones(1)},
-            indices=np.array([9]),
-            indptr=np.array([0] * 24 + [1]),
-        ),
-        "damaged-file",
-        "0.watac.npz",
-    ),
-    "bomb": (
-        lambda f: np.savez(
-            f / "wATAC/0.watac.npz",
-            **{"format": np.array(b"csr"), "shape": np.array([10**9, 10**6]), "data": np.ones(1)},
-            indices=np.array([9]),
-            indptr=np.array([0, 1]),
-        ),
-        "damaged-file",
-        "4,000,000,000,000,000 bytes",
-    ),
+    "indices": (sparse_of([24, 4]), "damaged-file", "0.watac.npz"),
+    "bomb": (sparse_of([10**9, 10**6]), "damaged-file", "4,000,000,000,000,000 bytes"),
     "rows": (lambda f: np.save(f / "wATAC/0.exp.npy", np.ones((3, 2))), "wrong-shape", "0.watac.npz 24"),
+    "infinite": (
+        lambda f: np.save(f / "wATAC/0.exp.npy", np.full((24, 2), np.inf)),
+        "invalid-sample",
+        "exp.npy, row 0",
+    ),
     "pickled": (lambda f: np.save(f / "wATAC/0.tss.npy", np.array([{}])), "damaged-file", "0.tss.npy"),
     "one strand": (lambda f: np.save(f / "wATAC/0.tss.npy", np.ones(24)), "wrong-shape", "0.tss.npy"),
-    "header": (lambda f: (f / "cell_type_align.txt").write_text("a,b\n"), "missing-array", "line 1"),
-    "outside": (
-        lambda f: (f / "cell_type_align.txt").write_text("id,celltype,datatype\n../x,a,b\n"),
-        "invalid-sample",
-        "line 2",
-    ),
-    "half a base": (
-        lambda f: (f / "wATAC/0.csv").write_text(
-            "Chromosome,Start,End\n" + "".join(f"chr1,{1000 * n}.7,{1000 * n + 9}\n" for n in range(P))
-        ),
-        "invalid-sample",
-        "0.csv, line 2: 0.7",
-    ),
-    "no such base": (
-        lambda f: (f / "wATAC/0.csv").write_text("Chromosome,Start,End\n" + "chr1,nan,1e300\n" * P),
-        "invalid-sample",
-        "0.csv, line 2: nan",
-    ),
-    "maybe": (
-        lambda f: (f / "cell_type_align.txt").write_text("id,celltype,datatype,expression\n0,a,wATAC,maybe\n"),
-        "invalid-sample",
-        "line 2: expression",
-    ),
-    "empty": (
-        lambda f: (f / "cell_type_align.txt").write_text("id,celltype,datatype\n"),
-        "no-samples",
-        "cell_type_align.txt",
-    ),
+    "header": (listed("a,b\n"), "missing-array", "line 1"),
+    "outside": (listed("id,celltype,datatype\n../x,a,b\n"), "invalid-sample", "line 2"),
+    "maybe": (listed("id,celltype,datatype,expression\n0,a,wATAC,maybe\n"), "invalid-sample", "line 2: expression"),
+    "empty": (listed("id,celltype,datatype\n"), "no-samples", "cell_type_align.txt"),
+    "half a base": (placed("chr1,{0}000.7,{0}009\n"), "invalid-sample", "0.csv, line 2: 0.7"),
+    "no such base": (placed("chr1,nan,1e300\n"), "invalid-sample", "0.csv, line 2: nan"),
+    "backward": (placed("chr1,{0}9,{0}1\n"), "invalid-sample", "0.csv, line 2: the region ends"),
 }
 
 
 @pytest.mark.parametrize("mistake", OLD_MISTAKES)
-def test_mistakes_in_the_older_layout(tmp_path, mistake):
-    write_legacy(tmp_path / "old", table())
+def test_mistakes_in_the_older_layout(old, refusal, mistake):
     spoil, code, place = OLD_MISTAKES[mistake]
-    spoil(tmp_path / "old")
-    refused = refusal(tmp_path / "old")
+    spoil(old)
+    refused = refusal(read, old)
     assert refused.codes[0] == code
     assert place in refused.problems[0].message
 
 
-def test_expression_denied_by_the_list_is_unknown(tmp_path):
-    write_legacy(tmp_path / "old", table())
-    path = tmp_path / "old" / "cell_type_align.txt"
-    listed = path.read_text()
-    path.write_text(listed.replace("k562,wATAC,True", "k562,wATAC,False"))
-    found = read(tmp_path / "old")
+def test_expression_denied_by_the_list_is_unknown(old):
+    path = old / "cell_type_align.txt"
+    text = path.read_text()
+    path.write_text(text.replace("k562,wATAC,True", "k562,wATAC,False"))
+    found = read(old)
     assert found["unknown"].tolist() == ["expression:k562"]
     assert found["expression"][:, 0].any()
     assert not found["expression"][:, 1].any()
-    path.write_text(listed.replace("True", "False"))
-    assert "expression" not in read(tmp_path / "old")
+    path.write_text(text.replace("True", "False"))
+    assert "expression" not in read(old)
 
 
-def test_motifs_that_differ_between_cell_types(tmp_path):
-    arrays = table()
-    write_legacy(tmp_path / "old", arrays)
-    write_legacy(tmp_path / "other", {**arrays, "features": arrays["features"] + 1})
-    shutil.copy(tmp_path / "other/wATAC/1.watac.npz", tmp_path / "old/wATAC/1.watac.npz")
-    refused = refusal(tmp_path / "old")
+def test_motifs_that_differ_between_cell_types(old, tmp_path, refusal):
+    write_legacy(tmp_path / "other", {**OLD, "features": OLD["features"] + 1})
+    shutil.copy(tmp_path / "other/wATAC/1.watac.npz", old / "wATAC/1.watac.npz")
+    refused = refusal(read, old)
     assert refused.codes == ["contradiction"]
     assert "chr1:9790-10675" in refused.problems[0].message
-
-
-def bed(path, arrays, fourth=None):
-    rows = zip(arrays["chromosome"], arrays["start"], arrays["end"], strict=True)
-    lines = [
-        f"{c}\t{s}\t{e}" + (f"\t{fourth[row]}" if fourth is not None else "") for row, (c, s, e) in enumerate(rows)
-    ]
-    text = "track name=x\n" + "\n".join(lines) + "\n"
-    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
-    return path
-
-
-PLACED = ("features", "chromosome", "start", "end")
-
-
-def test_matrices_with_bed_files(tmp_path):
-    arrays = table()
-    np.savez(tmp_path / "a.npz", features=arrays["features"], motifs=arrays["motifs"])
-    np.savez(tmp_path / "b.npz", arrays["features"])
-    sparse.save_npz(tmp_path / "c.npz", sparse.csr_matrix(arrays["features"]))
-    sparse.save_npz(tmp_path / "e.npz", sparse.csc_matrix(arrays["features"]))
-    lines = [",".join(arrays["motifs"]), *(",".join(map(str, row)) for row in arrays["features"])]
-    (tmp_path / "d.csv.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
-    places = [bed(tmp_path / "p.bed", arrays), bed(tmp_path / "p.bed.gz", arrays)]
-    for name in ("a.npz", "b.npz", "c.npz", "e.npz", "d.csv.gz"):
-        for place in places:
-            found = read(tmp_path / name, place)
-            same(found, arrays, PLACED)
-            assert found["motifs"][0] in ("GATA1", "motif-0001")
-        assert refusal(tmp_path / name).codes == ["missing-array"]
-    atac = bed(tmp_path / "k562.atac.bed", arrays, arrays["atpm"][:, 1])
-    found = read(tmp_path / "a.npz", atac)
-    same(found, {**arrays, "cells": np.array(["k562"]), "atpm": arrays["atpm"][:, 1:]}, (*PLACED, "cells"))
-    np.testing.assert_allclose(found["atpm"][:, 0], arrays["atpm"][:, 1], rtol=1e-6)
-
-
-def test_names_and_cell_types_in_a_table(tmp_path):
-    arrays = table()
-    header = ["peak", *arrays["motifs"], "atpm:k562", "expression_negative:k562", "tss_positive:cd4_naive"]
-    rows = [
-        [name, *f, arrays["atpm"][i, 1], arrays["expression"][i, 1, 1], arrays["tss"][i, 0, 0]]
-        for i, (name, f) in enumerate(zip(peaks(), arrays["features"], strict=True))
-    ]
-    path = tmp_path / "x.tsv"
-    path.write_text("\n".join("\t".join(map(str, row)) for row in [header, *rows]))
-    found = read(path)
-    same(found, arrays, (*PLACED, "motifs"))
-    for name in ("tss:k562", "expression:k562", "Open:k562"):
-        (tmp_path / "y.tsv").write_text(path.read_text().replace("atpm:k562", name))
-        assert f'the column "{name}"' in refusal(tmp_path / "y.tsv").problems[0].message
-    assert found["cells"].tolist() == ["k562", "cd4_naive"]
-    np.testing.assert_allclose(found["atpm"], np.stack([arrays["atpm"][:, 1], np.zeros(P)], 1), rtol=1e-6)
-    np.testing.assert_allclose(found["expression"][:, 0, 1], arrays["expression"][:, 1, 1], rtol=1e-6)
-    np.testing.assert_array_equal(found["tss"][:, 1, 0], arrays["tss"][:, 0, 0])
-    path.write_text(path.read_text().replace("chr1:10790-11675", "chr1:1-2"))
-    refused = refusal(path)
-    assert refused.codes == ["unsorted"]
-    assert "line 3: " in refused.problems[0].message
-
-
-def test_files_that_do_not_match(tmp_path):
-    arrays = table()
-    np.savez(tmp_path / "a.npz", features=arrays["features"], motifs=arrays["motifs"])
-    place = bed(tmp_path / "p.bed", arrays)
-    place.write_text("\n".join(place.read_text().splitlines()[:-1]))
-    assert refusal(tmp_path / "a.npz", place).codes == ["wrong-shape"]
-    assert refusal(tmp_path / "a.npz", bed(tmp_path / "k.atac.bed", arrays)).codes == ["missing-array"]
-    place.write_text("chr1\t1\n")
-    with pytest.raises(Refused, match="line 1: "):
-        read_bed(place)
-    np.savez(tmp_path / "b.npz", a=np.ones((2, 2)), b=np.ones((2, 2)))
-    assert refusal(tmp_path / "b.npz", place).codes == ["missing-array"]
-    assert refusal(tmp_path / "none.zarr").codes == ["file-not-found"]
-    assert refusal(tmp_path / "a.npz", tmp_path / "b.npz").codes == ["usage"]
-    (tmp_path / "empty").mkdir()
-    assert refusal(tmp_path / "empty").codes == ["unknown-format"]
-    (tmp_path / "x.zarr.tar").touch()
-    assert refusal(tmp_path / "x.zarr.tar").codes == ["unknown-format"]
-
-
-def test_parquet(tmp_path):
-    arrays = table()
-    columns = {"chromosome": arrays["chromosome"].tolist(), "start": arrays["start"], "end": arrays["end"]}
-    columns |= {name: arrays["features"][:, k] for k, name in enumerate(arrays["motifs"].tolist())}
-    parquet.write_table(pyarrow.table({**columns, "atpm:k562": arrays["atpm"][:, 1]}), tmp_path / "x.parquet")
-    found = read(tmp_path / "x.parquet")
-    same(found, arrays, (*PLACED, "motifs"))
-    np.testing.assert_allclose(found["atpm"][:, 0], arrays["atpm"][:, 1], rtol=1e-6)
-    content = (tmp_path / "x.parquet").read_bytes()
-    (tmp_path / "y.parquet").write_bytes(content[:-20])
-    assert refusal(tmp_path / "y.parquet").codes == ["damaged-file"]
-    parquet.write_table(pyarrow.table({**columns, "GATA1": ["x"] * P}), tmp_path / "z.parquet")
-    assert 'the column "GATA1"' in refusal(tmp_path / "z.parquet").problems[0].message
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_anndata(tmp_path):
-    arrays = table()
-    obs = pandas.DataFrame({"atpm:k562": arrays["atpm"][:, 1], "note": ["a"] * P}, index=peaks())
-    var = pandas.DataFrame(index=arrays["motifs"])
-    for number, matrix in enumerate((arrays["features"], sparse.csr_matrix(arrays["features"]))):
-        anndata.AnnData(matrix, obs=obs, var=var).write_h5ad(tmp_path / f"{number}.h5ad")
-        found = read(tmp_path / f"{number}.h5ad")
-        same(found, arrays, (*PLACED, "motifs"))
-        np.testing.assert_allclose(found["atpm"][:, 0], arrays["atpm"][:, 1], rtol=1e-6)
-    obs["open:k562"] = pandas.Categorical(["yes"] * P)
-    anndata.AnnData(arrays["features"], obs=obs, var=var).write_h5ad(tmp_path / "odd.h5ad")
-    refused = refusal(tmp_path / "odd.h5ad")
-    assert refused.codes == ["wrong-shape"]
-    assert 'obs, column "open:k562"' in refused.problems[0].message
-    turned = anndata.AnnData(arrays["features"].T, obs=var, var=pandas.DataFrame(index=peaks()))
-    turned.write_h5ad(tmp_path / "turned.h5ad")
-    assert refusal(tmp_path / "turned.h5ad").codes == ["wrong-shape"]
-    (tmp_path / "x.h5ad").write_bytes(b"nothing")
-    assert refusal(tmp_path / "x.h5ad").codes == ["damaged-file"]

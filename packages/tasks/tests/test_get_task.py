@@ -76,7 +76,7 @@ def test_a_batch_is_rows_of_the_table(task, matrix):
     held = matrix.rows("valid")
     flat = clean.x0[clean.valid].numpy()
     np.testing.assert_array_equal(flat[:, :282], matrix.features[held])
-    np.testing.assert_array_equal(flat[:, 282] > 0, matrix.labels("K562")[held])
+    np.testing.assert_array_equal(flat[:, 282] > 0, matrix.open[held, matrix.number("K562")])
     assert (clean.x0[~clean.valid] == 0).all()
     assert not clean.known.any()
     middle = (matrix.start[held] + matrix.end[held]) // 2
@@ -100,7 +100,7 @@ def test_other_cell_types_and_none(matrix):
     task = small(cell_type="HepG2").build()
     held = matrix.rows("valid")
     clean = task.batch("valid", range(task.size("valid")))
-    np.testing.assert_array_equal(clean.x0[clean.valid][:, 282].numpy() > 0, matrix.labels("HepG2")[held])
+    np.testing.assert_array_equal(clean.x0[clean.valid][:, 282].numpy() > 0, matrix.open[held, matrix.number("HepG2")])
     without = small(accessibility=False)
     conditions = (Condition("chromosome", 2), Condition("centre"))
     space = FeatureSpace(50, 282, (Group("motifs", 0, 282),), conditions, standardised=False)

@@ -2,7 +2,6 @@
 
 import json
 import pickle
-import sys
 
 import numcodecs
 import numpy as np
@@ -11,7 +10,7 @@ import zarr
 
 from dither.registry.config.errors import Refused
 from dither.tasks.get_region.formats import zarr_store
-from dither.tasks.get_region.formats.zarr_store import ZarrArray, is_array, is_group, listed, write_array, write_group
+from dither.tasks.get_region.formats.zarr_store import ZarrArray, is_group
 
 RANDOM = np.random.default_rng(0)
 NUMBERS = RANDOM.random((25, 7), dtype=np.float32)
@@ -32,22 +31,17 @@ def create(folder, values, version=2, **options):
 
 
 @pytest.mark.parametrize("version", [2, 3])
-@pytest.mark.parametrize("values", [NUMBERS, NUMBERS[:, 0], TEXTS, RANDOM.integers(-5, 5, (9, 2)).astype(np.int8),
-                                    NUMBERS > 0.5, np.zeros((6, 2))])  # fmt: skip
-@pytest.mark.parametrize("rows", [None, 4, 100])
-def test_round_trip(tmp_path, version, values, rows):
-    write_array(tmp_path / "x", values, rows, version)
+@pytest.mark.parametrize(
+    "values", [NUMBERS, NUMBERS[:, 0], TEXTS, NUMBERS > 0.5, np.zeros((6, 2)), np.full((9, 2), -5, np.int8)]
+)
+def test_round_trip(tmp_path, write_array, version, values):
+    write_array(tmp_path / "x", values, 4, version)
     array = ZarrArray(tmp_path / "x")
     assert (array.shape, len(array), array.ndim) == (values.shape, len(values), values.ndim)
-    np.testing.assert_array_equal(array[:], values)
-    np.testing.assert_array_equal(np.asarray(array), values)
-    for part in (slice(3, 5), slice(4, 4), slice(0, 1), slice(2, 99)):
+    for part in (slice(None), slice(3, 5), slice(4, 4), slice(0, 1), slice(2, 99)):
         np.testing.assert_array_equal(array[part], values[part])
     assert array[:].dtype.kind == values.dtype.kind
-    assert array.missing() == []  # chunks of zeros are written, too
-    if version == 2 and values is TEXTS:
-        header = json.loads((tmp_path / "x" / ".zarray").read_text())
-        assert (header["dtype"], header["compressor"]["id"]) == ("<U15", "zlib")
+    assert array.missing() == []
 
 
 WRITTEN = {
@@ -68,15 +62,11 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-@pytest.mark.parametrize("dtype", ["<f4", ">f8", "<i2"])
-def test_arrays_of_other_writers(tmp_path, name, dtype):
-    values = np.cumsum(RANDOM.integers(0, 3, (1300, 12)), 0).astype(dtype)
-    if dtype == ">f8" and name.startswith("3"):
-        values = values.astype("<f8")
+def test_arrays_of_other_writers(tmp_path, name):
+    values = np.cumsum(RANDOM.integers(0, 3, (1300, 12)), 0).astype("<f8" if name.startswith("3") else ">f8")
     array = ZarrArray(create(tmp_path / "x", values, chunks=(250, 4), **WRITTEN[name]))
     np.testing.assert_array_equal(array[:], values)
     np.testing.assert_array_equal(array[240:760], values[240:760])
-    np.testing.assert_array_equal(np.concatenate([array[n : n + 90] for n in range(0, 1300, 90)]), values)
     assert array.missing() == []
 
 
@@ -129,7 +119,7 @@ def test_a_flipped_byte_in_a_shard_is_found(tmp_path):
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_missing_chunks_are_listed(tmp_path, version):
+def test_missing_chunks_are_listed(tmp_path, write_array, version):
     write_array(tmp_path / "x", NUMBERS, 10, version)
     array = ZarrArray(tmp_path / "x")
     (tmp_path / "x" / array.file_name((1, 0))).unlink()
@@ -175,7 +165,7 @@ def test_a_header_that_is_missing_or_not_json(tmp_path):
             (tmp_path / name).unlink()
         (tmp_path / "zarr.json").write_bytes(content)
         with pytest.raises(Refused):
-            is_array(tmp_path)
+            is_group(tmp_path)
         (tmp_path / "zarr.json").unlink()
 
 
@@ -206,7 +196,7 @@ class Touch:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("changes", [{"compressor": {"id": "pickle"}}, {"filters": [{"id": "pickle"}]}])
-def test_codecs_that_execute_code_are_refused_unread(tmp_path, monkeypatch, changes):
+def test_codecs_that_execute_code_are_refused_unread(tmp_path, monkeypatch, write_array, changes):
     monkeypatch.setitem(numcodecs.registry.codec_registry, "pickle", Pickle)
     opened = []
     monkeypatch.setattr(zarr, "open_array", lambda *a, _open=zarr.open_array, **k: opened.append(a) or _open(*a, **k))
@@ -249,22 +239,3 @@ def test_files_above_the_limit_are_not_decoded(tmp_path, monkeypatch, limit):
     with pytest.raises(Refused, match="the limit is 50") as refused:
         array[:]
     assert set(refused.value.codes) == {"damaged-file"}
-
-
-@pytest.mark.parametrize("version", [2, 3])
-def test_groups(tmp_path, version):
-    write_group(tmp_path / "s", version)
-    write_array(tmp_path / "s" / "data", NUMBERS, 10, version)
-    assert is_group(tmp_path / "s")
-    assert is_array(tmp_path / "s" / "data")
-    assert not is_group(tmp_path / "s" / "data")
-    assert listed(tmp_path / "s") == []
-    assert zarr.open_group(str(tmp_path / "s"), mode="r").metadata.zarr_format == version
-
-
-def test_zarr_is_optional(tmp_path, monkeypatch):
-    write_array(tmp_path / "x", NUMBERS)
-    monkeypatch.setitem(sys.modules, "zarr", None)
-    refused = refusal(tmp_path / "x")
-    assert refused.codes == ["missing-dependency"]
-    assert "dither-tasks[zarr]" in refused.problems[0].help

@@ -1,29 +1,31 @@
-"""The data component "get": from a source of regions to a folder of mapped arrays, or to a store of get_model."""
+"""The data component "get": from a source of regions to a folder of mapped arrays, and back to a matrix."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+from jaxtyping import Float, Shaped
 
 from dither.registry.config.errors import Problem, Refused
-from dither.registry.files.atomic import atomic_folder
 
-from ..prepared.manifest import Manifest, describe_sources
+from ..prepared.manifest import MANIFEST, Manifest, describe_sources
 from ..prepared.progress import Progress
-from ..prepared.store import check_owned, find_existing, write_folder
-from .data.column_groups import REGIONS, RegionInfo
-from .data.prepared_folder import Float16Rounding, write_regions
-from .formats.get_model import write_store
+from ..prepared.store import Writer, check_owned, find_existing, open_arrays, verify, write_folder
+from .data.column_groups import REGIONS, RegionInfo, Splits
+from .data.region_matrix import RegionMatrix, assemble, row_blocks
+from .formats.region_checks import RawArrays
 from .formats.sources import ReadOptions, find_regions, find_source
-from .formats.zarr_store import Format, ZarrArray
+from .formats.zarr_store import ZarrArray
 
-__all__ = ["convert", "convert_to_store"]
+__all__ = ["convert", "open_folder"]
 
-ARRAY_NAMES = {"open": "open or closed", "atpm": "atpm", "expression": "expression", "tss": "TSS"}
+ARRAY_NAMES: Final = {"open": "open or closed", "atpm": "atpm", "expression": "expression", "tss": "TSS"}
+DTYPES: Final = {"open": np.bool_, "atpm": np.float32, "expression": np.float32, "tss": np.bool_}
+GENES: Final = ("gene_index", "gene_name", "gene_strand")
 
 
 def convert(
@@ -45,36 +47,72 @@ def convert(
     began = perf_counter()
     source = find_source([Path(path).expanduser() for path in paths])
     check_owned(folder, REGIONS)
-    digest = describe_sources(source.files(), source.path)
-    made = {**options, "source": digest}
+    made = {**options, "source": describe_sources(source.files(), source.path)}
     if (existing := find_existing(folder, REGIONS, made, force=force)) is not None:
         return f"{folder} exists already, all checksums match\n{_summary(existing)}"
     raw = find_regions(source, read)
-    rounding = Float16Rounding(source.path, raw.arrays["motifs"], raw.locate) if dtype == "float16" else None
     with Progress("regions converted") as progress, write_folder(folder, REGIONS, made) as writer:
-        write_regions(writer, raw.arrays, dtype, progress.update, rounding)
+        blocks = _blocks(raw, np.dtype(dtype), source.path, progress.update)
+        _write_regions(writer, raw.arrays, blocks, dtype)
     notes = [f"note: {note}" for note in _notes(raw.arrays)]
     return "\n".join([_summary(writer.manifest), *notes, f"in {perf_counter() - began:.1f} s, written to {folder}"])
 
 
-def convert_to_store(paths: list[str], folder: Path, read: ReadOptions, version: Format) -> str:
-    """Convert a source of regions to a zarr store of get_model, and return a report.
+def _write_regions(writer: Writer, arrays: Mapping[str, Any], blocks: Iterator[Any], dtype: str) -> None:
+    writer.add_blocks("features", blocks, dtype, arrays["features"].shape[1:])
+    names, chromosome = np.unique(arrays["chromosome"], return_inverse=True)
+    writer.add("chromosome", chromosome.astype(np.int32))
+    for name in ("start", "end"):
+        writer.add(name, np.asarray(arrays[name]).astype(np.int64))
+    for name, kind in DTYPES.items():
+        if name in arrays:  # cell types come first on disk, so that values of one are contiguous
+            writer.add(name, np.asarray(arrays[name]).swapaxes(0, 1).astype(kind))
+    for name in GENES:
+        if name in arrays:
+            writer.add(name, np.asarray(arrays[name]))
+    info = RegionInfo(
+        motifs=tuple(map(str, arrays["motifs"])),
+        cells=tuple(map(str, arrays.get("cells", ()))),
+        chromosomes={str(name): int(count) for name, count in zip(names, np.bincount(chromosome), strict=True)},
+        unknown=tuple(map(str, arrays.get("unknown", ()))),
+    )
+    writer.info |= info.model_dump()
+
+
+def _blocks(
+    raw: RawArrays, dtype: np.dtype[Any], path: Path, update: Callable[[int, int], None]
+) -> Iterator[Shaped[np.ndarray, "n M"]]:
+    """Yield the features in blocks of rows; raises Refused at a number that float16 does not hold."""
+    features, largest = raw.arrays["features"], float(np.finfo(dtype).max)
+    for rows in row_blocks(len(features)):
+        block: Float[np.ndarray, "n M"] = np.asarray(features[rows])
+        if block.size and float(block.max()) > largest:
+            row, column = np.argwhere(block.astype(np.float64) > largest)[0].tolist()
+            where = raw.locate("features", rows.start + row, str(raw.arrays["motifs"][column]))
+            message = f"{path}: {where}: {block[row, column]:g} is more than {dtype} holds ({largest:g})"
+            raise Refused(Problem(message, help="use --dtype float32", code="out-of-range"))
+        yield block
+        update(rows.stop, len(features))
+
+
+def open_folder(folder: Path, manifest: Manifest, splits: Splits) -> RegionMatrix:
+    """Map a folder of prepared regions.
 
     Raises:
-        Refused: All problems of the source, or the folder exists.
+        Refused: A file is missing, cut short or differs from the manifest.
     """
-    source = find_source([Path(path).expanduser() for path in paths])
-    if folder.exists():
-        raise Refused(Problem(f"{folder} exists already", help="--out names another folder", code="file-exists"))
-    arrays = find_regions(source, read).arrays
-    try:
-        with atomic_folder(folder) as temporary:
-            write_store(temporary, arrays, version)
-    except OSError as error:
-        message = f"{folder}: cannot be written: {error.strerror or error}"
-        raise Refused(message, code="unwritable-file") from error
-    rows, motifs = arrays["features"].shape
-    return f"{rows:,} regions x {motifs} motifs as a zarr store of get_model (format {version}): {folder}"
+    info = RegionInfo.of(manifest, folder)
+    verify(folder, manifest, REGIONS, ("chromosome", "start", "end"))
+    mapped = open_arrays(folder, manifest, REGIONS)
+    rows, motifs = sum(info.chromosomes.values()), len(info.motifs)
+    if "features" not in mapped or mapped["features"].shape != (rows, motifs) or mapped["start"].shape != (rows,):
+        message = f"{folder}: arrays do not match {rows} regions and {motifs} motifs in {MANIFEST}"
+        raise Refused(Problem(message, help=f"run: {REGIONS.command}", code="damaged-file"))
+    arrays: dict[str, Any] = {name: mapped[name].swapaxes(0, 1) for name in DTYPES if name in mapped}
+    arrays |= {"features": mapped["features"], "start": np.array(mapped["start"]), "end": np.array(mapped["end"])}
+    arrays["chromosome"] = np.array(list(info.chromosomes), np.str_)[np.array(mapped["chromosome"])]
+    arrays |= {name: np.array(getattr(info, name), np.str_) for name in ("motifs", "cells", "unknown")}
+    return assemble(folder, arrays, splits)
 
 
 def _summary(manifest: Manifest) -> str:

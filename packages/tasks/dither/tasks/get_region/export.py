@@ -71,7 +71,7 @@ class SampledRegions:
             like: What sampling started from, as returned by the task.
         """
         window = like.cond["window"].cpu()
-        rows, real, cell = source.places("valid", window.tolist())
+        rows, real, cell = source.windows["valid"].take(window.tolist(), source.options.regions)
         if "cell" in like.cond:  # the condition may have been changed to another cell type
             label = like.cond["cell"].cpu().numpy()
             cell = np.where(label >= 0, label, cell)

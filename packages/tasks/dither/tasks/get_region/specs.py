@@ -24,8 +24,8 @@ from .data.column_groups import (
     column_groups,
     conditions_of,
     given_groups,
-    required_arrays,
     tss_known,
+    unknown_values,
 )
 
 if TYPE_CHECKING:
@@ -94,10 +94,9 @@ class GetRegion(TaskSpec):
 
     @model_validator(mode="after")
     def _cells_apart(self) -> GetRegion:
-        named = [("cell_type", self.trained()), ("valid_cells", self.valid_cells), ("test_cells", self.test_cells)]
         seen: dict[str, str] = {}
-        for option, cells in named:
-            for cell in cells:
+        for option in ("cell_type", "valid_cells", "test_cells"):
+            for cell in self.trained() if option == "cell_type" else getattr(self, option):
                 if seen.get(cell) == option:
                     raise ValueError(f'{option} names "{cell}" twice')
                 if cell in seen:
@@ -128,17 +127,6 @@ class GetRegion(TaskSpec):
             return
         data = list(below("data", self.data.check()))
         yield from data
-        yield from self._incompatible_options()
-        if data:
-            return
-        try:
-            facts = self._facts()
-        except Refused as refused:
-            yield from (Misfit(p.message, ("data",), help=p.help, code=p.code) for p in refused.problems)
-        else:
-            yield from self._unsupported(facts)
-
-    def _incompatible_options(self) -> Iterator[Misfit]:
         if self.stride is not None and self.stride > self.regions:
             message = f"a stride of {self.stride} leaves regions between windows of {self.regions} unused"
             yield Misfit(message, ("stride",), help=f"at most regions = {self.regions}", code="out-of-range")
@@ -149,6 +137,14 @@ class GetRegion(TaskSpec):
             message = "without closed regions the accessibility column is 1 everywhere"
             fix = 'set accessibility = "constant", or "quantitative", which still varies'
             yield Misfit(message, ("drop_closed",), help=fix)
+        if data:
+            return
+        try:
+            facts = self._facts()
+        except Refused as refused:
+            yield from (Misfit(p.message, ("data",), help=p.help, code=p.code) for p in refused.problems)
+        else:
+            yield from self._unsupported(facts)
 
     def warn(self) -> Iterator[Misfit]:
         """Yield options without effect."""
@@ -165,23 +161,25 @@ class GetRegion(TaskSpec):
             yield Misfit(message, ("expressed",), help="remove expressed", code="no-effect")
 
     def _unsupported(self, facts: RegionFacts) -> Iterator[Misfit]:
-        for option, known in (
-            ("accessibility", facts.atpm or self.column() != "quantitative"),
-            ("expression", facts.expression or not self.expression),
-        ):
-            if not known:
-                values = "accessibility only as open or closed" if option == "accessibility" else "no expression"
-                yield Misfit(f'"{self.data.name}" has {values}', (option,), code="missing-array")
+        if self.column() == "quantitative" and not facts.atpm:
+            message = f'"{self.data.name}" has accessibility only as open or closed'
+            yield Misfit(message, ("accessibility",), code="missing-array")
+        if self.expression and not facts.expression:
+            yield Misfit(f'"{self.data.name}" has no expression', ("expression",), code="missing-array")
         if self.motifs not in (None, facts.motifs):
             message = f"the data have {facts.motifs} motif columns, not {self.motifs}"
             fix = "a model requires the number of motifs that it was trained on"
             yield Misfit(message, ("motifs",), help=fix, code="wrong-shape")
         for split, cells in self.cells().items():
-            for cell in cells:
+            for cell in (cell for cell in cells if cell not in facts.cells):
+                close, names = nearest(cell, facts.cells), ", ".join(facts.cells[:30])
+                fix = f"available: {names}" if facts.cells else "the data have none; set accessibility = false"
+                hint = (f'did you mean "{close}"? ' if close else "") + fix
                 option = "cell_type" if split == "train" else f"{split}_cells"
-                if cell not in facts.cells:
-                    yield self._no_cell(cell, option, facts)
-                yield from self._unknown_values(cell, option, facts)
+                yield Misfit(f'the data have no cell type "{cell}"', (option,), help=hint, code="unknown-value")
+        choice = self.column(), self.expression, self.drop_closed
+        for problem in unknown_values(self.cells(), *choice, facts.unknown):
+            yield Misfit(problem.message, problem.path[1:], code=problem.code)
         for name in facts.absent:
             message = f'the data have no chromosome "{name}" to hold out'
             option = "valid" if name in getattr(self.data, "valid", ()) else "test"
@@ -192,20 +190,6 @@ class GetRegion(TaskSpec):
         elif facts.longest is not None and self.regions > facts.longest:
             message = f"a window of {self.regions} regions is longer than every training chromosome ({facts.longest})"
             yield Misfit(message, ("regions",), code="no-samples")
-
-    def _unknown_values(self, cell: str, option: str, facts: RegionFacts) -> Iterator[Misfit]:
-        """Yield required values that are known of other cell types only, and stored as 0 for this one."""
-        required = required_arrays(self.column(), self.expression, self.drop_closed)
-        for name in (name for name in required if f"{name}:{cell}" in facts.unknown):
-            message = f'the data have no {required[name]} of "{cell}", only of other cell types'
-            yield Misfit(message, (option,), code="missing-array")
-
-    def _no_cell(self, cell: str, option: str, facts: RegionFacts) -> Misfit:
-        close = nearest(cell, facts.cells)
-        names = ", ".join(facts.cells[:30])
-        fix = f"available: {names}" if facts.cells else "the data have none; set accessibility = false"
-        hint = (f'did you mean "{close}"? ' if close else "") + fix
-        return Misfit(f'the data have no cell type "{cell}"', (option,), help=hint, code="unknown-value")
 
     def _facts(self) -> RegionFacts:
         read_facts = getattr(self.data, "facts", None)
@@ -240,8 +224,7 @@ class GetRegion(TaskSpec):
         Raises:
             Refused: No training chromosome is as long as a window, or a cell type does not exist.
         """
-        from .data.columns import Layout
-        from .data.dataset import RegionSamples
+        from .data.dataset import Layout, RegionSamples
         from .data.windows import WindowOptions
         from .task import RegionWindows
 

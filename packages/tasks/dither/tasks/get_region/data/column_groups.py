@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -13,6 +13,9 @@ from dither.registry.config.errors import Problem, Refused
 from dither.registry.flow.spaces import Condition, Group
 
 from ...prepared.manifest import MANIFEST, Kind, Manifest
+
+if TYPE_CHECKING:
+    from dither.registry.flow.protocols import Split
 
 __all__ = [
     "BASELINE_REGIONS",
@@ -24,13 +27,14 @@ __all__ = [
     "Largest",
     "RegionFacts",
     "RegionInfo",
+    "Splits",
     "column_groups",
     "conditions_of",
     "extra_columns",
     "given_groups",
-    "required_arrays",
     "tss_known",
     "unknown_names",
+    "unknown_values",
 ]
 
 BASELINE_REGIONS = 1 << 15
@@ -59,6 +63,14 @@ GIVEN: dict[Given, tuple[str, ...]] = {
 """Groups of columns that are given."""
 
 
+class Splits(NamedTuple):
+    """Chromosomes held out for validation and testing; whether motifs are divided by their largest training value."""
+
+    valid: Sequence[str]
+    test: Sequence[str]
+    scale: bool
+
+
 @dataclass(frozen=True)
 class RegionFacts:
     """Facts of a source of regions.
@@ -67,7 +79,6 @@ class RegionFacts:
         motifs: Number of motif columns.
         cells: Cell types.
         longest: Regions of the largest training chromosome; None if unknown before reading.
-        rows: Regions of all chromosomes; 0 if unknown before reading.
         chromosomes: Number of chromosomes with held-out ones; None if unknown before reading.
         atpm: Accessibility is known as a number, not only as open or closed.
         expression: Expression is known.
@@ -79,13 +90,36 @@ class RegionFacts:
     motifs: int
     cells: tuple[str, ...]
     longest: int | None = None
-    rows: int = 0
     chromosomes: int | None = None
     atpm: bool = False
     expression: bool = False
     tss: bool = False
     unknown: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        motifs: int,
+        cells: Iterable[str],
+        counts: Mapping[str, int],
+        arrays: Container[str],
+        unknown: Iterable[str],
+        held_out: Sequence[str],
+    ) -> RegionFacts:
+        """Return the facts, given the number of regions by chromosome and the names of the known arrays."""
+        training = [count for name, count in counts.items() if name not in held_out]
+        return cls(
+            motifs=motifs,
+            cells=tuple(cells),
+            longest=max(training, default=0),
+            chromosomes=len(counts),
+            atpm="atpm" in arrays,
+            expression="expression" in arrays,
+            tss="tss" in arrays,
+            unknown=tuple(unknown),
+            absent=tuple(name for name in held_out if name not in counts),
+        )
 
 
 class RegionInfo(BaseModel):
@@ -106,32 +140,12 @@ class RegionInfo(BaseModel):
 
     @classmethod
     def of(cls, manifest: Manifest, folder: Path) -> RegionInfo:
-        """Return what a manifest stores.
-
-        Raises:
-            Refused: It is incomplete.
-        """
+        """Return what a manifest stores; raises Refused if it is incomplete."""
         try:
             return cls(**manifest.info)
         except (ValidationError, TypeError) as error:
             message = f"{folder / MANIFEST} is damaged: {str(error).splitlines()[0]}"
             raise Refused(Problem(message, help=f"run: {REGIONS.command}", code="damaged-file")) from None
-
-    def facts(self, arrays: Container[str], held_out: Sequence[str]) -> RegionFacts:
-        """Return the facts, given the names of the arrays and the chromosomes that are held out."""
-        counts = [count for name, count in self.chromosomes.items() if name not in held_out]
-        return RegionFacts(
-            motifs=len(self.motifs),
-            cells=self.cells,
-            longest=max(counts, default=0),
-            rows=sum(self.chromosomes.values()),
-            chromosomes=len(self.chromosomes),
-            atpm="atpm" in arrays,
-            expression="expression" in arrays,
-            tss="tss" in arrays,
-            unknown=self.unknown,
-            absent=tuple(name for name in held_out if name not in self.chromosomes),
-        )
 
 
 def column_groups(motifs: int, accessibility: bool, expression: bool = False) -> tuple[Group, ...]:
@@ -181,21 +195,44 @@ def conditions_of(chromosomes: int, tss: bool, cells: Sequence[str], held: Seque
     return tuple(conditions)
 
 
-def unknown_names(known: Mapping[str, Container[str]], cells: Sequence[str]) -> tuple[str, ...]:
-    """Return values that are known of some cell types only, as "atpm:CELL", "expression:CELL" and so on.
+def unknown_names(known: Mapping[str, Sequence[bool]], cells: Sequence[str]) -> tuple[str, ...]:
+    """Return values that are known of some cell types only and stored as 0, as "atpm:CELL", "expression:CELL".
 
     Args:
-        known: For each kind of value, the cell types of which it is known. A region is open where its atpm is above 0.
+        known: For each kind of value, whether it is known of each cell type. A region is open where its atpm is above
+            0, so "open" is known wherever "atpm" is.
         cells: All cell types.
     """
     if "atpm" in known:
-        is_open = {cell for cell in cells if cell in known.get("open", ()) or cell in known["atpm"]}
-        known = {**known, "open": is_open}
-    return tuple(f"{name}:{cell}" for name in sorted(known) for cell in cells if cell not in known[name])
+        opened = known.get("open", [False] * len(cells))
+        known = {**known, "open": [any(pair) for pair in zip(opened, known["atpm"], strict=True)]}
+    return tuple(
+        f"{name}:{cell}"
+        for name in sorted(known)
+        for cell, is_known in zip(cells, known[name], strict=True)
+        if not is_known
+    )
 
 
-def required_arrays(accessibility: Accessibility, expression: bool, drop_closed: bool) -> dict[str, str]:
-    """Return the arrays that samples need of a cell type, with a description of each."""
+def unknown_values(
+    cells: Mapping[Split, Sequence[str]],
+    accessibility: Accessibility,
+    expression: bool,
+    drop_closed: bool,
+    unknown: Container[str],
+) -> list[Problem]:
+    """Return values that samples need of a cell type, but that are known of other cell types only."""
     required = {"open": "accessibility"} if accessibility == "open" or drop_closed else {}
     required |= {"atpm": "accessibility as a number"} if accessibility == "quantitative" else {}
-    return required | ({"expression": "expression"} if expression else {})
+    required |= {"expression": "expression"} if expression else {}
+    return [
+        Problem(
+            f'the data have no {description} of "{cell}", only of other cell types',
+            path=("task", "cell_type" if split == "train" else f"{split}_cells"),
+            code="missing-array",
+        )
+        for split, names in cells.items()
+        for cell in dict.fromkeys(names)
+        for name, description in required.items()
+        if f"{name}:{cell}" in unknown
+    ]

@@ -1,28 +1,155 @@
 """Samples as tensors: windows of regions with their columns and conditions.
 
-Letters: B batch, L regions of a window, W columns, P regions, n training regions.
+Letters: B batch, L regions of a window, M motifs, W columns, P regions, C cell types, n training regions in a row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import get_args
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float32, Integer
+from jaxtyping import Bool, Float32, Int, Integer
+from torch import Tensor
 
 from dither.registry.config.errors import Problem, Refused
 from dither.registry.flow.protocols import Split
 from dither.registry.flow.records import Clean
 from dither.registry.flow.spaces import FeatureSpace
 
-from .column_groups import MAX_FIT_REGIONS, conditions_of, required_arrays, tss_known
-from .columns import Columns, Layout
-from .region_matrix import RegionMatrix
+from .column_groups import (
+    MAX_FIT_REGIONS,
+    Accessibility,
+    Largest,
+    column_groups,
+    conditions_of,
+    tss_known,
+    unknown_values,
+)
+from .region_matrix import ColumnStats, LazyMatrix, RegionMatrix, row_blocks
 from .windows import WindowOptions, Windows, cut_windows
 
-__all__ = ["RegionSamples"]
+__all__ = ["Layout", "RegionSamples"]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which columns a sample has.
+
+    Attributes:
+        accessibility: Values of the accessibility column.
+        largest: Divisor of quantitative accessibility: the largest value of its window, or of the training regions.
+        expression: Add two columns of expression.
+        expressed: Expression is set to 0 where atpm is below this.
+    """
+
+    accessibility: Accessibility = "open"
+    largest: Largest = "global"
+    expression: bool = False
+    expressed: float = 0.05
+
+
+class Columns:
+    """Columns of regions, computed on access, in the units of the data or standardised.
+
+    Args:
+        matrix: The regions.
+        cells: Names of the cell types, those of the training split first; empty if columns do not depend on one.
+        trained: Number of cell types in the training split.
+        layout: Which columns a sample has.
+
+    Raises:
+        Refused: The data do not have the columns.
+    """
+
+    def __init__(self, matrix: RegionMatrix, cells: Sequence[str], trained: int, layout: Layout) -> None:
+        self.matrix, self.layout, self.trained = matrix, layout, trained
+        self.numbers = [matrix.number(cell) for cell in cells]
+        self.motifs = len(matrix.motifs)
+        self.groups = column_groups(self.motifs, layout.accessibility != "none", layout.expression)
+        self.width = self.groups[-1].stop
+        self.standard = ColumnStats.none(self.width)
+        features = matrix.features
+        self._table = None if isinstance(features, LazyMatrix) else torch.from_numpy(features)
+        self._open = torch.from_numpy(self._accessibility_column()) if layout.accessibility != "none" else None
+        self._expression = torch.from_numpy(self._expression_columns()) if layout.expression else None
+
+    def in_data_units(self, index: Int[Tensor, "*B L"], cell: Int[Tensor, "*B 1"]) -> Float32[Tensor, "*B L W"]:
+        """Return columns in the units of the data; padding repeats a region of the window."""
+        if self._table is not None:
+            motifs = self._table[index]
+        else:
+            motifs = torch.from_numpy(self.matrix.features[index.numpy()])
+        return torch.cat([motifs, self._extra_columns(index, cell)], -1) if self.width > self.motifs else motifs
+
+    def measure(self, covering: Callable[[int], Iterator[Integer[np.ndarray, " n"]]], standardise: bool) -> ColumnStats:
+        """Return mean and standard deviation of each column over the training regions of each training cell type.
+
+        Args:
+            covering: Yields the training regions of a cell type in windows that do not overlap.
+            standardise: Standardise samples from now on.
+        """
+        times, extra = np.zeros(len(self.matrix)), []
+        for cell in range(max(self.trained, 1)):
+            for rows in covering(cell):
+                times[rows] += 1
+                extra.append(self._extra_columns(torch.from_numpy(rows), torch.tensor([cell])).numpy())
+        blocks = (np.flatnonzero(times[block]) + block.start for block in row_blocks(len(times)))
+        measured = ColumnStats.over((self.matrix.features[rows], times[rows]) for rows in blocks if len(rows))
+        if self.width > self.motifs:
+            rest = ColumnStats.of(np.concatenate(extra))
+            mean, std = (np.concatenate(pair) for pair in ((measured.mean, rest.mean), (measured.std, rest.std)))
+            measured = ColumnStats(mean, std)
+        if standardise:
+            self.standard = measured
+        return measured
+
+    def _extra_columns(self, index: Int[Tensor, "*B L"], cell: Int[Tensor, "*B 1"]) -> Float32[Tensor, "*B L k"]:
+        """Return the columns after the motifs."""
+        parts = [torch.empty(*index.shape, 0)]
+        if self._open is not None:
+            column = self._open[cell, index]
+            if self.layout.largest == "window" and self.layout.accessibility == "quantitative":
+                largest = column.amax(-1, keepdim=True)  # padding repeats the last region
+                column = column / torch.where(largest > 0, largest, 1)
+            parts.append(column[..., None])
+        if self._expression is not None:
+            parts.append(self._expression[cell, index])
+        return torch.cat(parts, -1)
+
+    def _accessibility_column(self) -> Float32[np.ndarray, "C P"]:
+        """Return the accessibility column of each cell type."""
+        matrix, layout = self.matrix, self.layout
+        if layout.accessibility == "constant":
+            return np.ones((max(len(self.numbers), 1), len(matrix)), np.float32)
+        if layout.accessibility == "open":
+            return np.ascontiguousarray(matrix.open[:, self.numbers].T, np.float32)
+        if matrix.atpm is None:
+            raise _unknown("accessibility as a number", "accessibility")
+        column = np.ascontiguousarray(matrix.atpm[:, self.numbers].T, np.float32)
+        if layout.largest == "window":
+            return column
+        train = column[: self.trained, matrix.rows("train")]
+        largest = train.max() if train.size and train.max() > 0 else np.float32(1)
+        return np.minimum(column / largest, np.float32(1))
+
+    def _expression_columns(self) -> Float32[np.ndarray, "C P 2"]:
+        """Return the expression columns of each cell type."""
+        matrix = self.matrix
+        if matrix.expression is None:
+            raise _unknown("expression", "expression")
+        columns = np.array(matrix.expression[:, self.numbers].swapaxes(0, 1), np.float32)
+        if matrix.atpm is not None:
+            known = np.array([f"atpm:{matrix.cells[n]}" not in matrix.unknown for n in self.numbers], np.bool_)
+            closed = np.less(matrix.atpm[:, self.numbers].T, self.layout.expressed) & known[:, None]
+            columns[closed] = 0
+        return columns
+
+
+def _unknown(values: str, option: str) -> Refused:
+    return Refused(Problem(f"the data have no {values}", path=("task", option), code="missing-array"))
 
 
 class RegionSamples:
@@ -57,7 +184,8 @@ class RegionSamples:
     ) -> None:
         self.matrix, self.options, self.standardised = matrix, options, standardise
         trained = list(cells.get("train", ()))
-        _check_known(matrix, cells, required_arrays(layout.accessibility, layout.expression, drop_closed))
+        if unknown := unknown_values(cells, layout.accessibility, layout.expression, drop_closed, matrix.unknown):
+            raise Refused(unknown)
         self.cells = list(dict.fromkeys([*trained, *(cell for names in cells.values() for cell in names)]))
         self.columns = Columns(matrix, self.cells, len(trained), layout)
         self.subset = [_open(matrix, cell) for cell in self.cells] if drop_closed else None
@@ -83,7 +211,11 @@ class RegionSamples:
         """Return windows by number."""
         index, real, number = self.windows[split].take(rows, self.options.regions)
         place, cell, valid = torch.from_numpy(index), torch.from_numpy(number), torch.from_numpy(real)
-        x0 = self.columns.gather(place, cell, valid)
+        x0 = self.columns.in_data_units(place, cell[:, None])
+        if self.standardised:
+            standard = self.columns.standard
+            x0 = (x0 - torch.from_numpy(standard.mean)) / torch.from_numpy(standard.std)
+        x0 = x0 * valid[..., None]
         cond = {
             "chromosome": torch.from_numpy(self._chromosome[index[:, 0]]),
             "centre": torch.from_numpy(self._centre[index] * real),
@@ -93,10 +225,6 @@ class RegionSamples:
         if self.columns.trained:
             cond["cell"] = torch.where(cell < self.columns.trained, cell, -1)
         return Clean(x0, valid, torch.zeros(x0.shape, dtype=torch.bool), cond)
-
-    def cell_of(self, split: Split, rows: Sequence[int]) -> list[str]:
-        """Return the cell types of windows; empty if nothing depends on one."""
-        return [self.cells[cell] for cell in self.windows[split].cell[list(rows)]] if self.cells else []
 
     def training(
         self, limit: int = MAX_FIT_REGIONS, cell: int | None = None
@@ -121,12 +249,6 @@ class RegionSamples:
         if every > 1:
             follows[np.cumsum([0, *lengths[:-1]])] = False
         return values, ~follows
-
-    def places(
-        self, split: Split, rows: Sequence[int]
-    ) -> tuple[Integer[np.ndarray, "B L"], Bool[np.ndarray, "B L"], Integer[np.ndarray, " B"]]:
-        """Return the regions of windows, which of them are real, and the number of the cell type of each window."""
-        return self.windows[split].take(rows, self.options.regions)
 
     def data_warnings(self) -> Iterator[str]:
         """Yield for each split the number of windows that were dropped because they are too wide."""
@@ -168,23 +290,20 @@ class RegionSamples:
                 message = f"all {windows.wide:,} windows of {split} are wider than span = {self.options.span:,} bases"
                 fix = "raise span, or lower regions"
                 problems.append(Problem(message, path=("task", "span"), help=fix, code="no-samples"))
-            elif len(windows.rows) == 0 and self.subset is None:
+            elif len(windows.rows):
+                names, counts = np.unique(self.matrix.chromosome[np.unique(windows.rows)], return_counts=True)
+                which = "" if self.subset is None else " that are open in one of the cell types"
+                longest = f"{names[counts.argmax()]} has {counts.max()}"
+                message = f"no training chromosome has {self.options.regions} regions{which}; {longest}"
+                problems.append(Problem(message, path=("task", "regions"), help="lower regions", code="no-samples"))
+            elif self.subset is None:
                 message = "every chromosome is held out, none is left for training"
                 problems.append(Problem(message, code="no-samples"))
-            elif len(windows.rows) == 0:
+            else:
                 message = f"no region of the {split} split is open in {', '.join(self.cells)}"
                 problems.append(Problem(message, path=("task", "drop_closed"), code="no-samples"))
-            else:
-                problems.append(self._too_long(windows))
         if problems:
             raise Refused(problems)
-
-    def _too_long(self, windows: Windows) -> Problem:
-        names, counts = np.unique(self.matrix.chromosome[np.unique(windows.rows)], return_counts=True)
-        which = "" if self.subset is None else " that are open in one of the cell types"
-        longest = f"{names[counts.argmax()]} has {counts.max()}"
-        message = f"no training chromosome has {self.options.regions} regions{which}; {longest}"
-        return Problem(message, path=("task", "regions"), help="lower regions", code="no-samples")
 
 
 def _open(matrix: RegionMatrix, cell: str) -> Bool[np.ndarray, " P"]:
@@ -193,20 +312,3 @@ def _open(matrix: RegionMatrix, cell: str) -> Bool[np.ndarray, " P"]:
     if matrix.atpm is None or f"atpm:{cell}" in matrix.unknown:
         return np.asarray(matrix.open[:, number])
     return np.asarray(matrix.atpm[:, number] > 0)
-
-
-def _check_known(matrix: RegionMatrix, cells: Mapping[Split, Sequence[str]], required: Mapping[str, str]) -> None:
-    """Check that no required value of a cell type is unknown and stored as 0."""
-    problems = [
-        Problem(
-            f'the data have no {description} of "{cell}", only of other cell types',
-            path=("task", "cell_type" if split == "train" else f"{split}_cells"),
-            code="missing-array",
-        )
-        for split, names in cells.items()
-        for cell in dict.fromkeys(names)
-        for name, description in required.items()
-        if f"{name}:{cell}" in matrix.unknown
-    ]
-    if problems:
-        raise Refused(problems)

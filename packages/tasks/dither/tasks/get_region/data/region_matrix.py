@@ -1,29 +1,74 @@
-"""The table of regions: places, motifs, accessibility and expression, in genome order.
+"""The table of regions: places, motifs, accessibility and expression, in genome order; motifs may stay on disk.
 
 Letters: P regions, M motifs, C cell types, N regions of a window.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Integer, Shaped
 
-from dither.registry.config.errors import Refused, nearest
+from dither.registry.config.errors import Problem, Refused, nearest
 
-from .column_groups import RegionFacts
-from .lazy_matrix import LazyMatrix, column_divisors
+from .column_groups import RegionFacts, Splits
 
 if TYPE_CHECKING:
     from dither.registry.flow.protocols import Split
 
-__all__ = ["ColumnStats", "RegionMatrix", "scale_to_largest"]
+__all__ = ["ColumnStats", "LazyMatrix", "RegionMatrix", "assemble", "row_blocks", "scale_to_largest"]
 
-CONSTANT = 1e-12
+BLOCK: Final = 8192
+"""Rows per block when all are read."""
+CONSTANT: Final = 1e-12
 """A standard deviation below this share of the mean is due to rounding."""
+
+
+class LazyMatrix:
+    """A matrix that is converted to float32 when rows are indexed.
+
+    Args:
+        stored: Memory-mapped array of any numeric type, or bytes in memory. `P M`.
+        divisor: Divisor of each column, which is then clipped at 1; None for no scaling. `M`.
+        step: Value of one step if bytes are stored, such as 1/255.
+    """
+
+    def __init__(
+        self,
+        stored: Shaped[np.ndarray, "P M"],
+        divisor: Float32[np.ndarray, " M"] | None = None,
+        step: np.float32 | None = None,
+    ) -> None:
+        self.stored, self.divisor, self.step = stored, divisor, step
+        self.shape, self.dtype, self.ndim = stored.shape, np.dtype(np.float32), 2
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+    def __getitem__(self, rows: Any) -> Float32[np.ndarray, "... M"]:
+        read = np.asarray(self.stored[rows], np.float32)
+        if self.step is not None:
+            read = read * self.step
+        if self.divisor is None:
+            return read
+        divisor = self.divisor[rows[1:]] if isinstance(rows, tuple) else self.divisor
+        scaled: Float32[np.ndarray, "... M"] = np.minimum(read / divisor, np.float32(1))
+        return scaled
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Float[np.ndarray, "P M"]:
+        if copy is False:
+            raise ValueError("conversion to float32 requires a copy")
+        return self[:].astype(dtype or np.float32, copy=False)
+
+
+def row_blocks(rows: int) -> Iterator[slice]:
+    """Yield slices of `BLOCK` rows that cover all rows."""
+    for start in range(0, rows, BLOCK):
+        yield slice(start, min(start + BLOCK, rows))
 
 
 @dataclass(frozen=True)
@@ -126,29 +171,13 @@ class RegionMatrix:
 
     def facts(self) -> RegionFacts:
         """Return the facts of this table."""
-        _, counts = np.unique(self.chromosome[self.rows("train")], return_counts=True)
-        return RegionFacts(
-            len(self.motifs),
-            self.cells,
-            int(counts.max()) if len(counts) else 0,
-            len(self),
-            len(np.unique(self.chromosome)),
-            self.atpm is not None,
-            self.expression is not None,
-            self.tss is not None,
-            self.unknown,
-        )
-
-    def labels(self, cell: str) -> Bool[np.ndarray, " P"]:
-        """Return where a cell type is open; raises Refused if there is no such cell type. `P`."""
-        return np.asarray(self.open[:, self.number(cell)])
+        names, counts = np.unique(self.chromosome, return_counts=True)
+        by_name = dict(zip(names.tolist(), counts.tolist(), strict=True))
+        known = [name for name in ("atpm", "expression", "tss") if getattr(self, name) is not None]
+        return RegionFacts.of(len(self.motifs), self.cells, by_name, known, self.unknown, (*self.valid, *self.test))
 
     def number(self, cell: str) -> int:
-        """Return the index of a cell type.
-
-        Raises:
-            Refused: There is none of this name.
-        """
+        """Return the index of a cell type; raises Refused if there is none of this name."""
         if cell not in self.cells:
             close = nearest(cell, self.cells)
             hint = f' (did you mean "{close}"?)' if close else ""
@@ -161,6 +190,62 @@ def scale_to_largest(
     features: Float32[np.ndarray, "P M"], train: Bool[np.ndarray, " P"]
 ) -> tuple[Float32[np.ndarray, "P M"], Float32[np.ndarray, " M"]]:
     """Divide each motif by its largest value in the training regions, and clip at 1. Returns `P M` and divisors `M`."""
-    divisor = column_divisors(features, train)
+    divisor = _column_divisors(features, train)
     scaled = features / divisor
     return np.minimum(scaled, np.float32(1), out=scaled), divisor
+
+
+def _column_divisors(stored: Float[np.ndarray, "P M"], train: Bool[np.ndarray, " P"]) -> Float32[np.ndarray, " M"]:
+    """Return the divisor of each motif: its largest value in the training regions, 1 if that is 0. `M`."""
+    largest = np.zeros(stored.shape[1], np.float32)
+    for block in row_blocks(len(stored)):
+        if train[block].any():
+            largest = np.maximum(largest, np.asarray(stored[block], np.float32)[train[block]].max(0))
+    return np.where(largest > 0, largest, 1).astype(np.float32)
+
+
+def assemble(path: Path, arrays: Mapping[str, Any], splits: Splits) -> RegionMatrix:
+    """Return the matrix of arrays that `check_arrays` accepted.
+
+    Args:
+        path: Source of the arrays, for messages.
+        arrays: The arrays. Features that are memory-mapped stay so. Without `open`, regions with atpm > 0 are open.
+        splits: Held-out chromosomes and scaling.
+
+    Raises:
+        Refused: A chromosome to hold out does not exist, or none is left for training.
+    """
+    columns = {"cells": np.zeros(0, "U1"), **arrays}
+    closed = np.zeros((len(columns["start"]), len(columns["cells"])), bool)
+    columns.setdefault("open", columns["atpm"] > 0 if "atpm" in columns else closed)
+    if "tss" in columns:
+        columns["tss"] = np.asarray(columns["tss"]).astype(np.bool_)
+    stored = columns["features"]
+    mapped = isinstance(stored, np.memmap)
+    if mapped:
+        columns["features"] = LazyMatrix(stored)
+    matrix = RegionMatrix.of(columns, splits.valid, splits.test)
+    _check_chromosomes(path, matrix)
+    if not splits.scale:
+        return matrix
+    train = matrix.rows("train")
+    if mapped:
+        return replace(matrix, features=LazyMatrix(stored, _column_divisors(stored, train)))
+    return replace(matrix, features=scale_to_largest(np.asarray(matrix.features), train)[0])
+
+
+def _check_chromosomes(path: Path, matrix: RegionMatrix) -> None:
+    existing = sorted(set(matrix.chromosome.tolist()))
+    problems = []
+    for split, names in (("valid", matrix.valid), ("test", matrix.test)):
+        for name in names:
+            if name not in existing:
+                close = nearest(name, existing)
+                help_text = (f'did you mean "{close}"? ' if close else "") + f"available: {', '.join(existing[:30])}"
+                message = f'{path}: no chromosome "{name}" to hold out for {split}'
+                problems.append(Problem(message, help=help_text, code="unknown-value"))
+    if not problems and not matrix.rows("train").any():
+        message = f"{path}: every chromosome is held out, none is left for training"
+        problems.append(Problem(message, code="no-samples"))
+    if problems:
+        raise Refused(problems)

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from dither.registry.config.errors import Problem, Refused
 
 from ...prepared.arrays import Arrays
-from .raw_arrays import unknown_array
+from ..data.column_groups import unknown_names
 from .region_checks import PLACES
 
 __all__ = ["NAMED", "TableColumns", "check_names", "is_of_cell", "parse_columns", "standard_names"]
@@ -41,10 +41,9 @@ PREFIXES: Final = {
     "tss": ("tss_positive", "tss_negative"),
 }
 """Values of cell types, and the prefix of their columns before the colon: one, or one per strand."""
+ALL_PREFIXES: Final = tuple(prefix for prefixes in PREFIXES.values() for prefix in prefixes)
 
-WORDS: Final = "|".join(
-    sorted({*PREFIXES, *(prefix for all_of in PREFIXES.values() for prefix in all_of)}, reverse=True)
-)
+WORDS: Final = "|".join(sorted({*PREFIXES, *ALL_PREFIXES}, reverse=True))
 NEAR: Final = re.compile(rf"(?:({WORDS})(?:[\s:._/-]+(.+))?|(.+?)[\s:._/-]+({WORDS}))", re.IGNORECASE)
 """Names similar to those of values of cell types: open, open_CELL, Open.CELL, CELL_open."""
 
@@ -83,11 +82,12 @@ class TableColumns:
             for number, (index,) in enumerate(self.of_cells["open"]):
                 if index is None:
                     arrays["open"][:, number] = arrays["atpm"][:, number] > 0
-        return arrays | unknown_array(self.known(), self.cells)
+        return arrays | {"unknown": np.array(self.unknown(), np.str_)}
 
-    def known(self) -> dict[str, list[bool]]:
-        """Return, for each kind of value, whether it is known of each cell type, on both strands."""
-        return {kind: [None not in strands for strands in indices] for kind, indices in self.of_cells.items()}
+    def unknown(self) -> tuple[str, ...]:
+        """Return the values that are known of other cell types only; see `unknown_names`."""
+        known = {kind: [None not in strands for strands in indices] for kind, indices in self.of_cells.items()}
+        return unknown_names(known, self.cells)
 
 
 def parse_columns(names: Sequence[str], path: Path) -> TableColumns:
@@ -97,15 +97,14 @@ def parse_columns(names: Sequence[str], path: Path) -> TableColumns:
         Refused: As `check_names`.
     """
     check_names(names, path)
-    of_cells = {index: name.split(":", 1) for index, name in enumerate(names) if is_of_cell(name)}
-    index_of = {tuple(parts): index for index, parts in of_cells.items()}
+    index_of = {tuple(name.split(":", 1)): index for index, name in enumerate(names) if is_of_cell(name)}
     cells = tuple(dict.fromkeys(cell for _, cell in index_of))
     indices = {
         kind: [[index_of.get((prefix, cell)) for prefix in prefixes] for cell in cells]
         for kind, prefixes in PREFIXES.items()
         if any((prefix, cell) in index_of for prefix in prefixes for cell in cells)
     }
-    motifs = tuple(index for index, name in enumerate(names) if name not in PLACES and index not in of_cells)
+    motifs = tuple(index for index, name in enumerate(names) if name not in PLACES and not is_of_cell(name))
     return TableColumns(tuple(names), cells, motifs, indices)
 
 
@@ -121,7 +120,7 @@ def standard_names(names: Sequence[str]) -> list[str]:
 def is_of_cell(name: str) -> bool:
     """Whether a column holds values of a cell type."""
     prefix, colon, _ = name.partition(":")
-    return bool(colon) and any(prefix in prefixes for prefixes in PREFIXES.values())
+    return bool(colon) and prefix in ALL_PREFIXES
 
 
 def check_names(names: Sequence[str], path: Path) -> None:
@@ -130,25 +129,18 @@ def check_names(names: Sequence[str], path: Path) -> None:
     Raises:
         Refused: Names look like values of cell types in another spelling, or are columns of BED.
     """
-    prefixes = ", ".join(f"{prefix}:CELL" for all_of in PREFIXES.values() for prefix in all_of)
     problems: list[Problem] = []
     for name in names:
-        message = f'{path}: the column "{name}" is neither a known column nor, it seems, a motif'
-        if meant := _nearest(name):
-            known = "" if problems else f" such columns are named {prefixes}"
-            fix = f"did you mean {' and '.join(meant)}?{known}"
-            problems.append(Problem(message, help=fix, code="unknown-key"))
+        match = NEAR.fullmatch(name)
+        if match and not is_of_cell(name) and "::" not in name:  # two colons join the names of two factors
+            word, cell = (match[1] or match[4]).lower(), match[2] or match[3] or "CELL"
+            meant = (f'"{prefix}:{cell}"' for prefix in PREFIXES.get(word, (word,)))
+            fix = f"did you mean {' and '.join(meant)}? such columns are named PREFIX:CELL"
         elif name.lower() in OTHERS:
             fix = "it is a column of BED; leave it out, or rename it if it is a motif"
-            problems.append(Problem(message, help=fix, code="unknown-key"))
+        else:
+            continue
+        message = f'{path}: the column "{name}" is neither a known column nor, it seems, a motif'
+        problems.append(Problem(message, help=fix, code="unknown-key"))
     if problems:
         raise Refused(problems)
-
-
-def _nearest(name: str) -> list[str]:
-    """Return the correct names of a column that looks like values of a cell type; empty if it does not."""
-    match = NEAR.fullmatch(name)
-    if match is None or is_of_cell(name) or "::" in name:  # two colons join the names of two factors
-        return []
-    word, cell = (match[1] or match[4]).lower(), match[2] or match[3] or "CELL"
-    return [f'"{prefix}:{cell}"' for prefix in PREFIXES.get(word, (word,))]

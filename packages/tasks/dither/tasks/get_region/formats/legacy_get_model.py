@@ -23,10 +23,10 @@ from jaxtyping import Float, Integer
 from dither.registry.config.errors import Problem, Refused
 
 from ...prepared.arrays import load_npz, read_npy
+from ..data.column_groups import unknown_names
 from .matrices import densify, numbered
 from .peaks import Places
-from .raw_arrays import RawArrays, limited, table_locator, unknown_array
-from .region_checks import MAX_BASE, PLACES, check_arrays
+from .region_checks import MAX_BASE, PLACES, RawArrays, check_arrays, collect_problems, limited, table_locator
 from .tables import open_table
 
 __all__ = ["is_legacy", "read_legacy"]
@@ -55,11 +55,7 @@ def is_legacy(path: Path) -> bool:
 
 
 def read_legacy(path: Path, *, overlaps: bool = False) -> RawArrays:
-    """Read a folder.
-
-    Args:
-        path: The folder.
-        overlaps: Regions may overlap each other.
+    """Read a folder; `overlaps` allows regions that overlap each other.
 
     Raises:
         Refused: Every file that is missing, damaged or does not match the others.
@@ -67,11 +63,9 @@ def read_legacy(path: Path, *, overlaps: bool = False) -> RawArrays:
     cell_types: list[_CellType] = []
     problems: list[Problem] = []
     for name, stem, has_expression in _listed(path):
-        try:
+        with collect_problems(problems):
             cell_types.append(_read(name, stem, has_expression=has_expression))
             _check(cell_types[-1], stem, overlaps=overlaps)
-        except Refused as refused:
-            problems += refused.problems
     if len({cell.columns.shape[1] for cell in cell_types}) > 1:
         counts = ", ".join(f"{cell.name} {cell.columns.shape[1] - 1}" for cell in cell_types[:5])
         problems.append(Problem(f"{path}: cell types differ in the number of motifs: {counts}", code="wrong-shape"))
@@ -83,10 +77,7 @@ def read_legacy(path: Path, *, overlaps: bool = False) -> RawArrays:
 
 
 def _listed(path: Path) -> Iterator[tuple[str, Path, bool]]:
-    """Yield the name of each cell type, the stem of its files, and whether its expression is known.
-
-    get_model leaves out cell types whose `expression` is not True where it learns expression.
-    """
+    """Yield the name of each cell type, the stem of its files, and whether its expression is known."""
     with open_table(path / LIST) as lines:
         rows = csv.DictReader(lines, skipinitialspace=True)
         missing = [name for name in ("id", "celltype", "datatype") if name not in (rows.fieldnames or ())]
@@ -177,10 +168,11 @@ def _joined(path: Path, cell_types: list[_CellType]) -> dict[str, Any]:
     row_of = {key: row for row, key in enumerate(regions)}
     size, motifs = len(regions), cell_types[0].columns.shape[1] - 1
     features, known = np.zeros((size, motifs), np.float32), np.zeros(size, bool)
+    flags = {name: [getattr(cell, name) is not None for cell in cell_types] for name in SUFFIXES}
+    flags = {name: known for name, known in flags.items() if any(known)}
     arrays: dict[str, Any] = {"atpm": np.zeros((size, len(cell_types)), np.float32)}
-    for name, dtype in (("expression", np.float32), ("tss", np.int8)):
-        if any(getattr(cell, name) is not None for cell in cell_types):
-            arrays[name] = np.zeros((size, len(cell_types), 2), dtype)
+    for name in flags:
+        arrays[name] = np.zeros((size, len(cell_types), 2), np.int8 if name == "tss" else np.float32)
     for number, (cell, of_cell) in enumerate(zip(cell_types, keys, strict=True)):
         rows = np.arange(size) if common else np.array([row_of[key] for key in of_cell], int)
         if len(np.unique(rows)) < len(rows):
@@ -192,15 +184,14 @@ def _joined(path: Path, cell_types: list[_CellType]) -> dict[str, Any]:
             raise Refused(message, code="contradiction")
         features[rows], known[rows] = cell.columns[:, :-1], True
         arrays["atpm"][rows, number] = cell.columns[:, -1]
-        for name in SUFFIXES:
+        for name in flags:
             if getattr(cell, name) is not None:
                 arrays[name][rows, number] = getattr(cell, name)
     chromosome, start, end = zip(*regions, strict=True) if regions else ((), (), ())
-    flags = {name: [getattr(cell, name) is not None for cell in cell_types] for name in SUFFIXES if name in arrays}
     cells = [cell.name for cell in cell_types]
     return {
         **arrays,
-        **unknown_array(flags, cells),
+        "unknown": np.array(unknown_names(flags, cells), np.str_),
         "features": features,
         "motifs": numbered(motifs),
         "cells": np.array(cells, np.str_),

@@ -1,11 +1,13 @@
-"""Matrices of motifs in .npz, .csv, .tsv or .parquet files, with places in the file itself or in BED files.
+"""Matrices of motifs in .npz, .csv, .tsv, .parquet or .h5ad files, with places in the file itself or in BED files.
 
-Letters: P regions, M motifs, K columns.
+An .npz file has the arrays `features` (P M) and, as far as they are known, `motifs` (M), `chromosome`, `start`, `end`
+(P), `cells` (C), `open`, `atpm` (P C), `expression` and `tss` (P C 2). Letters: P regions, M motifs, K columns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,26 +18,20 @@ from dither.registry.config.errors import Problem, Refused
 
 from ...prepared.arrays import LIMIT, Arrays, load_npz
 from .column_names import standard_names
-from .peaks import Bed, decoded, parse_names, read_bed
-from .raw_arrays import Locator, RawArrays, collect_problems, limited, table_locator, unknown_array
-from .region_checks import PLACES
-from .tables import read_parquet, read_table
+from .peaks import Places, decoded, parse_names
+from .region_checks import PLACES, Locator, RawArrays, collect_problems, limited
+from .tables import open_table, read_anndata, read_parquet, read_table
 
-__all__ = ["BED", "MATRICES", "densify", "is_bed", "numbered", "read_matrix"]
+__all__ = ["BED", "MATRICES", "densify", "numbered", "read_matrix"]
 
-MATRICES: Final = (".npz", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
+MATRICES: Final = (".npz", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".h5ad")
 BED: Final = (".bed", ".bed.gz")
 ACCESSIBILITY: Final = ".atac"
-SPARSE: Final = ("data", "indices", "indptr", "shape")
+SPARSE: Final = ("data", "indices", "indptr", "shape", "format")
 RENAMED: Final = {"motif_names": "motifs", "peak_names": "names"}
 TEXTS: Final = ("names", "motifs", "chromosome", "cells")
 OF_CELLS: Final = ("open", "atpm")
 """Matrices of regions by cell types, which are not motifs."""
-
-
-def is_bed(path: Path) -> bool:
-    """Whether the name is that of a BED file."""
-    return path.name.lower().endswith(BED)
 
 
 def read_matrix(path: Path, beds: Sequence[Path]) -> RawArrays:
@@ -51,25 +47,28 @@ def read_matrix(path: Path, beds: Sequence[Path]) -> RawArrays:
     name = path.name.lower()
     if name.endswith(".npz"):
         raw = _from_npz(load_npz(path, path), path)
+    elif name.endswith(".h5ad"):
+        return read_anndata(path)
     else:
-        raw = read_parquet(path) if name.endswith(".parquet") else read_table(path, placed=False)
+        raw = read_parquet(path) if name.endswith(".parquet") else read_table(path)
     arrays, locate, problems = raw.arrays, raw.locate, [*raw.problems]
     for text in TEXTS:
         if text in arrays and (text == "names" or arrays[text].dtype.kind == "S"):
             with collect_problems(problems):
                 arrays[text] = decoded(arrays[text], f'{path}: "{raw.display_name(text)}"')
-    if "names" in arrays and (names := arrays.pop("names")).dtype.kind == "U":
+    if "names" in arrays and (names := arrays.pop("names")).dtype.kind == "U" and "start" not in arrays:
         with collect_problems(problems):
             places = parse_names(names.ravel(), lambda row: f"{path}: {locate('names', row, '')}")
             arrays |= dict(zip(PLACES, places, strict=True))
     for path_of_bed in beds:
         with collect_problems(problems):
-            bed = read_bed(path_of_bed)
+            bed = _read_bed(path_of_bed)
             arrays |= _from_bed(path_of_bed, bed, path, arrays)
             locate = _bed_locator(locate, path_of_bed, bed)
-    if not problems and not all(place in arrays for place in PLACES):
-        fix = "give a BED file with one line per row as well"
-        problems.append(Problem(f"{path}: no places of regions", help=fix, code="missing-array"))
+    if not problems and (missing := [place for place in PLACES if place not in arrays]):
+        fix = "name the columns chromosome, start and end, or give a BED file with one line per row as well"
+        message = f'{path}: no places of regions: no array "{missing[0]}"; it has {", ".join(sorted(arrays))}'
+        problems.append(Problem(message, help=fix, code="missing-array"))
     return RawArrays(arrays, locate, tuple(problems), raw.display_name)
 
 
@@ -103,38 +102,75 @@ def numbered(count: int) -> Shaped[np.ndarray, " M"]:
 
 def _from_npz(arrays: Arrays, path: Path) -> RawArrays:
     """Return arrays under standard names, which messages call by their names in the file."""
-    sparse = all(name in arrays for name in SPARSE)
-    standard = {name: array for name, array in arrays.items() if not (sparse and name in (*SPARSE, "format"))}
-    originals = dict(zip(standard_names(list(standard)), standard, strict=True))
-    standard = {name: standard[original] for name, original in originals.items()}
-    originals |= {name: original for original, name in RENAMED.items() if original in standard}
-    if sparse:
-        standard["features"] = densify(arrays, path)
-    elif "features" not in arrays:
+    dense = None
+    if all(name in arrays for name in SPARSE[:4]):
+        dense, arrays = densify(arrays, path), {name: arrays[name] for name in arrays if name not in SPARSE}
+    originals = dict(zip(standard_names(list(arrays)), arrays, strict=True))
+    originals = {RENAMED.get(name, name): original for name, original in originals.items()}
+    standard = {name: arrays[original] for name, original in originals.items()}
+    if dense is not None:
+        standard["features"] = dense
+    elif "features" not in standard:
         matrices = [name for name, array in standard.items() if array.ndim == 2 and name not in OF_CELLS]
         if len(matrices) != 1:
-            message = f'{path}: no array "features", and not exactly one matrix; it has {", ".join(arrays)}'
+            message = f'{path}: no array "features", and not exactly one matrix; it has {", ".join(sorted(arrays))}'
             raise Refused(message, code="missing-array")
         standard["features"], originals["features"] = standard.pop(matrices[0]), originals[matrices[0]]
-    for original, name in RENAMED.items():
-        if original in standard:
-            standard[name] = standard.pop(original)
     if standard["features"].ndim != 2:
         name, shape = originals.get("features", "features"), standard["features"].shape
         raise Refused(f'{path}: "{name}" has the shape {shape}, expected two axes', code="wrong-shape")
     standard.setdefault("motifs", numbered(standard["features"].shape[1]))
-    table = table_locator(lambda row: f"row {row} (from 0)", arrays=True)
-
-    def display_name(name: str) -> str:
-        return originals.get(name, name)
 
     def locate(array: str, row: int, column: str) -> str:
-        return table(display_name(array), row, "" if column == array else column)
+        where = f"{originals.get(array, array)}, row {row} (from 0)"
+        return where + (f', column "{column}"' if column not in ("", array) else "")
 
-    return RawArrays(standard, locate, display_name=display_name)
+    return RawArrays(standard, locate, display_name=lambda name: originals.get(name, name))
 
 
-def _bed_locator(locate: Locator, path: Path, bed: Bed) -> Locator:
+@dataclass(frozen=True)
+class _Bed:
+    """Content of a BED file: places, line numbers from 1, and the fourth column, "" where there is none."""
+
+    places: Places
+    lines: list[int]
+    fourth: list[str]
+
+
+def _read_bed(path: Path) -> _Bed:
+    chromosome: list[str] = []
+    numbers: list[tuple[int, int]] = []
+    lines: list[int] = []
+    fourth: list[str] = []
+    wrong: list[str] = []
+    with open_table(path) as file:
+        for line, text in enumerate(file, 1):
+            if not text.strip() or text.startswith(("#", "track", "browser")):
+                continue
+            fields = text.rstrip("\r\n").split("\t") if "\t" in text else text.split()
+            try:
+                start, end = int(fields[1]), int(fields[2])
+            except (ValueError, IndexError):
+                start = end = -1
+            if not 0 <= min(start, end) <= max(start, end) < 1 << 62:
+                wrong.append(f'line {line}: expected chromosome, start and end, got "{text.strip()[:60]}"')
+                continue
+            numbers.append((start, end))
+            chromosome.append(fields[0].strip())
+            lines.append(line)
+            fourth.append(fields[3].strip() if len(fields) > 3 else "")
+    _raise_lines(path, wrong)
+    places = np.array(numbers, np.int64).reshape(-1, 2)
+    return _Bed((np.array(chromosome, np.str_), places[:, 0], places[:, 1]), lines, fourth)
+
+
+def _raise_lines(path: Path, wrong: list[str]) -> None:
+    if wrong:
+        lines = limited(iter(wrong), len(wrong))
+        raise Refused([Problem(f"{path}: {line}", code="invalid-sample") for line in lines])
+
+
+def _bed_locator(locate: Locator, path: Path, bed: _Bed) -> Locator:
     """Return a locator that finds places, and perhaps accessibility, in a BED file."""
     column = f"atpm:{path.name.partition(ACCESSIBILITY)[0]}"
 
@@ -146,7 +182,7 @@ def _bed_locator(locate: Locator, path: Path, bed: Bed) -> Locator:
     return locate_in_bed
 
 
-def _from_bed(path: Path, bed: Bed, matrix: Path, arrays: Arrays) -> Arrays:
+def _from_bed(path: Path, bed: _Bed, matrix: Path, arrays: Arrays) -> Arrays:
     """Return the places in a BED file, and perhaps accessibility with a further cell type."""
     rows = len(arrays["features"])
     if len(bed.lines) != rows:
@@ -155,10 +191,9 @@ def _from_bed(path: Path, bed: Bed, matrix: Path, arrays: Arrays) -> Arrays:
     for name, values in zip(PLACES, bed.places, strict=True):
         if name in arrays and (wrong := np.flatnonzero(np.asarray(arrays[name]) != values)).size:
             row = int(wrong[0])
-            more = f", and so on in {wrong.size:,} lines" if wrong.size > 1 else ""
             message = (
                 f"{path}: line {bed.lines[row]}: the {name} is {values[row]}, but {arrays[name][row]} in row {row} "
-                f"(from 0) of {matrix}{more}"
+                f"(from 0) of {matrix}; {wrong.size:,} such lines"
             )
             raise Refused(message, code="contradiction")
     result: Arrays = dict(zip(PLACES, bed.places, strict=True))
@@ -167,31 +202,30 @@ def _from_bed(path: Path, bed: Bed, matrix: Path, arrays: Arrays) -> Arrays:
         return result
     values = _accessibility(path, bed, cell)
     cells = arrays.get("cells", np.zeros(0, "U1")).tolist()
+    unknown = set(map(str, arrays.get("unknown", ())))
     others = arrays.get("atpm", np.zeros((rows, len(cells))))
+    if "atpm" not in arrays:
+        unknown |= {f"{name}:{other}" for other in cells for name in ("atpm", *({"open"} - arrays.keys()))}
     result["cells"] = np.array([*cells, cell], np.str_)
     result["atpm"] = np.concatenate([others, values[:, None]], 1)
-    known = {"atpm": ["atpm" in arrays] * len(cells) + [True]}
     for name in ("open", "expression", "tss"):
         if name in arrays:
-            empty = np.zeros((rows, 1, *arrays[name].shape[2:]), arrays[name].dtype)
-            result[name] = np.concatenate([arrays[name], empty], 1)
-            known[name] = [True] * len(cells) + [False]
+            further = np.zeros((rows, 1, *arrays[name].shape[2:]), arrays[name].dtype)
+            result[name] = np.concatenate([arrays[name], further], 1)
+            unknown |= {f"{name}:{cell}"} - {f"open:{cell}"}
     if "open" in result:
         result["open"][:, -1] = values > 0
-    unknown = {*map(str, arrays.get("unknown", ())), *map(str, unknown_array(known, [*cells, cell]).get("unknown", ()))}
-    return result | ({"unknown": np.array(sorted(unknown), np.str_)} if unknown else {})
+    return result | {"unknown": np.array(sorted(unknown), np.str_)}
 
 
-def _accessibility(path: Path, bed: Bed, cell: str) -> Float[np.ndarray, " P"]:
+def _accessibility(path: Path, bed: _Bed, cell: str) -> Float[np.ndarray, " P"]:
     values, wrong = np.zeros(len(bed.fourth)), []
     for row, text in enumerate(bed.fourth):
         try:
             values[row] = float(text)
         except ValueError:
-            wrong.append(f'{path}: line {bed.lines[row]}: "{text[:40]}" is not a number (accessibility of {cell})')
+            wrong.append(f'line {bed.lines[row]}: "{text[:40]}" is not a number (accessibility of {cell})')
     if wrong and not any(bed.fourth):
         raise Refused(f"{path}: no fourth column of numbers, the accessibility of {cell}", code="missing-array")
-    if wrong:
-        lines = limited(iter(wrong), len(wrong))
-        raise Refused([Problem(line, code="invalid-sample") for line in lines])
+    _raise_lines(path, wrong)
     return values

@@ -1,4 +1,4 @@
-"""Checks of a table of regions before it is used: types, shapes, names, values, and the order of the regions.
+"""Arrays read from a file in any format, and their checks: types, shapes, names, values, and the order of the regions.
 
 Letters: P regions, M motifs, C cell types.
 """
@@ -7,43 +7,98 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from jaxtyping import Bool, Integer, Shaped
+from jaxtyping import Bool, Shaped
 
 from dither.registry.config.errors import Problem, Refused
 
-from ..data.lazy_matrix import row_blocks
-from .raw_arrays import MAX_SHOWN, Locator, RawArrays, collect_problems, limited
+from ..data.region_matrix import row_blocks
 
-__all__ = ["MAX_BASE", "PLACES", "check_arrays", "check_ends", "check_order"]
+__all__ = [
+    "MAX_BASE",
+    "PLACES",
+    "Locator",
+    "RawArrays",
+    "check_arrays",
+    "check_order",
+    "collect_problems",
+    "invalid_rows",
+    "limited",
+    "table_locator",
+]
 
+MAX_SHOWN: Final = 5
+"""Problems of one kind that are shown; the others are counted."""
 KINDS: Final = {
-    "features": "fiu",
-    "motifs": "U",
-    "chromosome": "U",
-    "start": "fiu",
-    "end": "fiu",
-    "open": "bfiu",
-    "atpm": "fiu",
-    "expression": "fiu",
-    "tss": "bfiu",
-    "cells": "U",
+    **dict.fromkeys(("features", "start", "end", "atpm", "expression"), "fiu"),
+    **dict.fromkeys(("open", "tss"), "bfiu"),
+    **dict.fromkeys(("motifs", "chromosome", "cells"), "U"),
 }
 KIND_NAMES: Final = {"fiu": "numbers", "bfiu": "0 and 1", "U": "text"}
 OF_CELLS: Final = ("open", "atpm", "expression", "tss")
-STRANDED: Final = ("expression", "tss")
 PLACES: Final = ("chromosome", "start", "end")
 LARGEST: Final = float(np.finfo(np.float32).max)
-INVALID: Final[tuple[tuple[Callable[[Any], Any], str], ...]] = (
-    (lambda block: ~np.isfinite(block), "is not finite"),
-    (lambda block: block < 0, "is negative"),
-    (lambda block: np.isfinite(block) & (block.astype(np.float64) > LARGEST), "is more than float32 holds"),
-)
-"""Tests of a block of numbers for values that are not allowed, and their description."""
+MAX_BASE: Final = 2**40
+"""More than the number of bases of any chromosome."""
+CHROMOSOME: Final = re.compile(r"[^\s:]{1,60}")
+MISSING_VALUES: Final = ("na", "nan", "none", "null", "<na>")
+ENSEMBL: Final = re.compile(r"[0-9]{1,2}|[XYM]|MT")
+"""Names of chromosomes without "chr"."""
+
+Locator = Callable[[str, int, str], str]
+"""Returns the place of a value, given the name of its array, its row and the name of its column ("" for none)."""
+
+
+@dataclass(frozen=True)
+class RawArrays:
+    """Arrays of one source.
+
+    Attributes:
+        arrays: By the names in `RegionMatrix`.
+        locate: Returns the place of a value.
+        problems: Problems found while reading. The arrays that they concern may be missing.
+        display_name: Returns the name of an array in the source, given its name here.
+    """
+
+    arrays: dict[str, Any]
+    locate: Locator
+    problems: tuple[Problem, ...] = ()
+    display_name: Callable[[str], str] = str
+
+
+def table_locator(row_name: Callable[[int], str]) -> Locator:
+    """Return a locator for a table whose rows `row_name` names."""
+    return lambda array, row, column: row_name(row) + (f', column "{column}"' if column else "")
+
+
+@contextmanager
+def collect_problems(problems: list[Problem]) -> Iterator[None]:
+    """Append refused problems to a list, to report them together with others."""
+    try:
+        yield
+    except Refused as refused:
+        problems += refused.problems
+
+
+def limited(lines: Iterator[str], count: int) -> Iterator[str]:
+    """Yield the first lines, and the number of the others."""
+    for _, line in zip(range(MAX_SHOWN), lines, strict=False):
+        yield line
+    if count > MAX_SHOWN:
+        yield f"... and {count - MAX_SHOWN:,} more like the last one"
+
+
+def invalid_rows(
+    wrong: Bool[np.ndarray, " n"], describe: Callable[[int], str], code: str = "invalid-sample"
+) -> list[Problem]:
+    """Describe the first of the wrong rows, and count the others."""
+    rows = np.flatnonzero(wrong).tolist()
+    return [Problem(line, code=code) for line in limited(map(describe, rows), len(rows))]
 
 
 def check_arrays(path: Path, raw: RawArrays, *, overlaps: bool = True) -> None:
@@ -57,14 +112,17 @@ def check_arrays(path: Path, raw: RawArrays, *, overlaps: bool = True) -> None:
     Raises:
         Refused: Names up to five problems of each kind, with array, row and column, and counts the others.
     """
-    arrays, display_name = dict(raw.arrays), raw.display_name
-    problems = [] if raw.problems else [*_missing(arrays, display_name)]
-    for check in (_kinds, _shapes):  # values of an array with the wrong type or shape are not checked
-        for name, message in list(check(arrays, display_name)):
+    arrays, name_of = dict(raw.arrays), raw.display_name
+    problems = [] if raw.problems else [*_missing(arrays, name_of)]
+    for name, kinds in sorted(KINDS.items()):
+        if name in arrays and arrays[name].dtype.kind not in kinds:
+            message = f'"{name_of(name)}" holds {arrays.pop(name).dtype}, expected {KIND_NAMES[kinds]}'
             problems.append(Problem(message, code="wrong-shape"))
-            arrays.pop(name, None)
+    for name, message in list(_shapes(arrays, name_of)):  # values of such an array are not checked
+        problems.append(Problem(message, code="wrong-shape"))
+        arrays.pop(name, None)
     problems += _names(arrays)
-    problems += _values(raw.locate, arrays, display_name)
+    problems += _values(raw.locate, arrays)
     if arrays.keys() >= {*PLACES} and arrays["start"].size:
         problems += check_order(raw.locate, arrays, overlaps=overlaps)
     own = [
@@ -75,41 +133,29 @@ def check_arrays(path: Path, raw: RawArrays, *, overlaps: bool = True) -> None:
         raise Refused(list({problem.message: problem for problem in every}.values()))
 
 
-def _lines(lines: Iterator[str], count: int, code: str = "invalid-sample") -> Iterator[Problem]:
-    """Yield the first lines as problems, and the number of the others."""
-    yield from (Problem(line, code=code) for line in limited(lines, count))
-
-
-def _missing(arrays: Mapping[str, Any], display_name: Callable[[str], str]) -> Iterator[Problem]:
+def _missing(arrays: Mapping[str, Any], name_of: Callable[[str], str]) -> Iterator[Problem]:
     needed = set(KINDS) - {*OF_CELLS, "cells"}
     if "cells" in arrays or not arrays.keys().isdisjoint(OF_CELLS):
         needed |= {"cells", *(arrays.keys() & set(OF_CELLS) or {"open"})}
-    existing = ", ".join(sorted({*map(display_name, arrays)})) or "none"
+    existing = ", ".join(sorted({*map(name_of, arrays.keys() - {"unknown"})})) or "none"
     for name in sorted(needed - arrays.keys()):
-        yield Problem(f'no array "{display_name(name)}"; it has {existing}', code="missing-array")
+        yield Problem(f'no array "{name_of(name)}"; it has {existing}', code="missing-array")
 
 
-def _kinds(arrays: Mapping[str, Any], display_name: Callable[[str], str]) -> Iterator[tuple[str, str]]:
-    for name, kinds in sorted(KINDS.items()):
-        if name in arrays and arrays[name].dtype.kind not in kinds:
-            yield name, f'"{display_name(name)}" holds {arrays[name].dtype}, expected {KIND_NAMES[kinds]}'
-
-
-def _shapes(arrays: Mapping[str, Any], display_name: Callable[[str], str]) -> Iterator[tuple[str, str]]:
-    regions = next((arrays[name].size for name in PLACES if name in arrays), None)
-    motifs = arrays["motifs"].size if "motifs" in arrays else None
+def _shapes(arrays: Mapping[str, Any], name_of: Callable[[str], str]) -> Iterator[tuple[str, str]]:
     rows, columns = (*(arrays["features"].shape if "features" in arrays else ()), 0, 0)[:2]
-    regions, motifs = rows if regions is None else regions, columns if motifs is None else motifs
+    regions = next((arrays[name].size for name in PLACES if name in arrays), rows)
+    motifs = arrays["motifs"].size if "motifs" in arrays else columns
     shapes: dict[str, tuple[int, ...]] = {name: (regions,) for name in PLACES}
     shapes |= {"motifs": (motifs,), "features": (regions, motifs)}
     if "cells" in arrays:
-        cells = arrays["cells"].size
-        shapes |= {"cells": (cells,)}
-        shapes |= {name: (regions, cells, *(2,) * (name in STRANDED)) for name in OF_CELLS}
+        of_cells = (regions, arrays["cells"].size)
+        shapes |= {"cells": of_cells[1:], "open": of_cells, "atpm": of_cells}
+        shapes |= {"expression": (*of_cells, 2), "tss": (*of_cells, 2)}
     for name, shape in shapes.items():
         if name in arrays and arrays[name].shape != shape:
             expected = f"expected {shape} for {regions} regions and {motifs} motifs"
-            yield name, f'"{display_name(name)}" has the shape {arrays[name].shape}, {expected}'
+            yield name, f'"{name_of(name)}" has the shape {arrays[name].shape}, {expected}'
     for name, count, items in (("start", regions, "regions"), ("motifs", motifs, "motif columns")):
         if not count and name in arrays:
             yield name, f"holds no {items}"
@@ -119,168 +165,120 @@ def _names(arrays: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield names that are empty or occur twice."""
     for name in ("motifs", "cells"):
         names = arrays.get(name, np.zeros(0, "U1"))
-        empty = [number for number, value in enumerate(names.tolist(), 1) if not value.strip()]
-        yield from _lines((f"number {number} of the {name} has no name" for number in empty), len(empty))
-        values, times = np.unique(names, return_counts=True)
-        for twice in [value for value in values[times > 1].tolist() if value.strip()][:MAX_SHOWN]:
-            yield Problem(f'"{twice}" is the name of more than one of the {name}', code="duplicate")
+        empty = np.char.strip(names) == ""
+        lines = [f"number {row + 1} of the {name} has no name" for row in np.flatnonzero(empty).tolist()]
+        values, times = np.unique(names[~empty], return_counts=True)
+        twice = [f'"{value}" is the name of more than one of the {name}' for value in values[times > 1].tolist()]
+        yield from (Problem(line, code="invalid-sample") for line in limited(iter(lines), len(lines)))
+        yield from (Problem(line, code="duplicate") for line in limited(iter(twice), len(twice)))
 
 
-def _values(locate: Locator, arrays: Mapping[str, Any], display_name: Callable[[str], str]) -> Iterator[Problem]:
+def _values(locate: Locator, arrays: Mapping[str, Any]) -> Iterator[Problem]:
     if "features" in arrays:
-        of_motif = partial(_column_of_motif, arrays.get("motifs"))
-        yield from _numbers("features", arrays["features"], of_motif, locate, display_name)
-    for name in OF_CELLS:
-        if name in arrays and "cells" in arrays:
-            of_cell = partial(_column_of_cell, name, arrays["cells"])
-            if name in ("open", "tss"):
-                yield from _zero_or_one(name, arrays[name], of_cell, locate)
-            else:
-                yield from _numbers(name, arrays[name], of_cell, locate, display_name)
+        motifs = arrays.get("motifs", np.arange(arrays["features"].shape[1]))
+        yield from _numbers("features", arrays["features"], lambda column: str(motifs[column]), locate)
+    for name in (name for name in OF_CELLS if name in arrays and "cells" in arrays):
+
+        def column_name(cell: int, strand: int = 0, name: str = name) -> str:
+            suffix = ("_positive", "_negative")[strand] if name == "expression" else ""
+            return f"{name}{suffix}:{arrays['cells'][cell]}"
+
+        yield from _numbers(name, arrays[name], column_name, locate)
     for name in ("start", "end"):
         if name in arrays:
-            yield from check_ends(locate, name, arrays[name])
+            yield from _ends(name, arrays[name], locate)
 
 
-def _column_of_motif(motifs: Shaped[np.ndarray, " M"] | None, index: tuple[int, ...]) -> str:
-    return str(index[0] if motifs is None else motifs[index[0]])
+def _ends(name: str, ends: Shaped[np.ndarray, " P"], locate: Locator) -> list[Problem]:
+    whole = np.isfinite(ends) & (ends >= 0) & (ends < MAX_BASE) & (np.floor(ends) == ends)
+    fault = "is not a base number (a whole number of at least 0)"
+    return invalid_rows(~whole, lambda row: f"{locate(name, row, name)}: {ends[row]} {fault}")
 
 
-def _column_of_cell(name: str, cells: Shaped[np.ndarray, " C"], index: tuple[int, ...]) -> str:
-    strand = ("_positive", "_negative")[index[1]] if name == "expression" else ""
-    return f"{name}{strand}:{cells[index[0]]}"
+def _faults(name: str, block: Shaped[np.ndarray, "n ..."]) -> dict[str, Any]:
+    """Return masks of the values that are not allowed, by their description."""
+    if name in ("open", "tss"):
+        return {"is neither 0 nor 1": (block != 0) & (block != 1)}
+    if block.min() >= 0 and float(block.max()) <= LARGEST:  # false where anything is NaN
+        return {}
+    finite = np.isfinite(block)
+    return {
+        "is not finite": ~finite,
+        "is negative": block < 0,
+        "is more than float32 holds": finite & (block.astype(np.float64) > LARGEST),
+    }
 
 
-def _numbers(
-    name: str,
-    values: Any,
-    column: Callable[[tuple[int, ...]], str],
-    locate: Locator,
-    display_name: Callable[[str], str],
-) -> Iterator[Problem]:
-    """Yield numbers that are not finite, negative or too large, and blocks that cannot be read."""
-    lines: dict[str, list[str]] = {description: [] for _, description in INVALID}
-    counts = dict.fromkeys(lines, 0)
+def _numbers(name: str, values: Any, column_name: Callable[..., str], locate: Locator) -> Iterator[Problem]:
+    """Yield numbers that are not allowed, and blocks that cannot be read."""
+    lines: dict[str, list[str]] = {}
+    counts: dict[str, int] = {}
     unreadable: list[Problem] = []
     for rows in row_blocks(len(values)):
         block: Any = np.zeros(0)
         with collect_problems(unreadable):
             block = np.asarray(values[rows])
-        if not block.size:
-            continue
-        if block.min() >= 0 and float(block.max()) <= LARGEST:  # false where anything is NaN
-            continue
-        for invalid, description in INVALID:
-            bad = np.asarray(invalid(block))
-            counts[description] += int(bad.sum())
-            for row, *index in np.argwhere(bad)[: MAX_SHOWN - len(lines[description])].tolist():
-                where = locate(name, rows.start + row, column(tuple(index)))
-                lines[description].append(f"{where}: {block[row, *index]} {description}")
+        for fault, wrong in (_faults(name, block) if block.size else {}).items():
+            shown = lines.setdefault(fault, [])
+            counts[fault] = counts.get(fault, 0) + int(wrong.sum())
+            for row, *index in np.argwhere(wrong)[: MAX_SHOWN - len(shown)].tolist():
+                where = locate(name, rows.start + row, column_name(*index))
+                shown.append(f"{where}: {block[row, *index]} {fault}")
     unreadable = list({problem.message: problem for problem in unreadable}.values())
     yield from unreadable[:MAX_SHOWN]
     if len(unreadable) > MAX_SHOWN:
-        more = f"{display_name(name)}: ... and {len(unreadable) - MAX_SHOWN:,} more such problems"
-        yield Problem(more, code=unreadable[0].code)
-    for description, some in lines.items():
-        yield from _lines(iter(some), counts[description])
-
-
-def _zero_or_one(
-    name: str, values: Any, column: Callable[[tuple[int, ...]], str], locate: Locator
-) -> Iterator[Problem]:
-    bad = (values != 0) & (values != 1)
-    lines = (
-        f"{locate(name, row, column(tuple(index)))}: {values[row, *index]} is neither 0 nor 1"
-        for row, *index in np.argwhere(bad)[:MAX_SHOWN].tolist()
-    )
-    yield from _lines(lines, int(bad.sum()))
-
-
-MAX_BASE: Final = 2**40
-"""More than the number of bases of any chromosome."""
-CHROMOSOME: Final = re.compile(r"[^\s:]{1,60}")
-MISSING_VALUES: Final = ("na", "nan", "none", "null", "<na>")
-ENSEMBL: Final = re.compile(r"[0-9]{1,2}|[XYM]|MT")
-"""Names of chromosomes without "chr"."""
-
-
-def check_ends(locate: Locator, name: str, values: Shaped[np.ndarray, " P"]) -> Iterator[Problem]:
-    """Yield starts or ends that are not whole numbers of at least 0."""
-    whole = np.isfinite(values) & (values >= 0) & (values < MAX_BASE) & (np.floor(values) == values)
-    lines = (
-        f"{locate(name, row, name)}: {values[row]} is not a base number (a whole number of at least 0)"
-        for row in np.flatnonzero(~whole).tolist()
-    )
-    yield from _lines(lines, int((~whole).sum()))
+        yield Problem(f"... and {len(unreadable) - MAX_SHOWN:,} more such problems", code=unreadable[0].code)
+    for fault, shown in lines.items():
+        yield from (Problem(line, code="invalid-sample") for line in limited(iter(shown), counts[fault]))
 
 
 def check_order(locate: Locator, arrays: Mapping[str, Any], *, overlaps: bool) -> Iterator[Problem]:
     """Yield regions that are empty, unsorted or equal, that overlap unless allowed, and odd names of chromosomes."""
     chromosome, start, end = arrays["chromosome"], arrays["start"], arrays["end"]
     if not all((np.isfinite(ends) & (np.abs(ends) < MAX_BASE)).all() for ends in (start, end)):
-        return  # reported by check_ends
-
-    def where(row: int) -> str:
-        return locate("start", row, "")
-
-    backward = np.flatnonzero(end <= start)
-    lines = (
-        f"{where(row)}: the region ends at {end[row]:.0f}, not after its start {start[row]:.0f}"
-        for row in backward.tolist()
-    )
-    yield from _lines(lines, len(backward))
-    same = chromosome[1:] == chromosome[:-1]
-    unsorted = same & (start[1:] < start[:-1])
-    copies = same & (start[1:] == start[:-1]) & (end[1:] == end[:-1])
-
-    def pairs(wrong: Bool[np.ndarray, " p"], describe: Callable[[int], str], code: str) -> Iterator[Problem]:
-        rows = (np.flatnonzero(wrong) + 1).tolist()
-        yield from _lines((f"{where(row)}: {describe(row)}" for row in rows), len(rows), code)
+        return  # reported with the values
 
     def name(row: int) -> str:
         return f"{chromosome[row]}:{start[row]:.0f}"
 
+    def problems(wrong: Bool[np.ndarray, " P"], fault: Callable[[int], str], code: str) -> list[Problem]:
+        return invalid_rows(wrong, lambda row: f"{locate('start', row, '')}: {fault(row)}", code)
+
     def order(row: int) -> str:
         return f"regions are not sorted: {name(row)} after {name(row - 1)}; sort by chromosome and start"
 
-    yield from pairs(unsorted, order, "unsorted")
-    yield from pairs(copies, lambda row: f"{name(row)}-{end[row]:.0f} equals the region before it", "duplicate")
-    if not overlaps:
-        reach = same & ~unsorted & ~copies & (start[1:] < _furthest(chromosome, end)[:-1])
+    same = np.r_[False, chromosome[1:] == chromosome[:-1]]
+    unsorted = same & np.r_[False, start[1:] < start[:-1]]
+    copies = same & np.r_[False, (start[1:] == start[:-1]) & (end[1:] == end[:-1])]
+    ends = "the region ends at {:.0f}, not after its start {:.0f}"
+    yield from problems(end <= start, lambda row: ends.format(end[row], start[row]), "invalid-sample")
+    yield from problems(unsorted, order, "unsorted")
+    yield from problems(copies, lambda row: f"{name(row)}-{end[row]:.0f} equals the region before it", "duplicate")
+    if not overlaps:  # compare each start with the largest end so far on the chromosome
+        run, far = np.cumsum(~same), int(end.max()) + 1
+        reach = np.r_[0, (np.maximum.accumulate(end + run * far) - run * far)[:-1]]
+        crossing = same & ~unsorted & ~copies & (start < reach)
         fix = "overlaps a region before it; merge them, or set overlaps = true"
-        yield from pairs(reach, lambda row: f"{name(row)}-{end[row]:.0f} {fix}", "invalid-sample")
-    yield from _chromosomes(locate, chromosome, np.flatnonzero(~same) + 1)
-
-
-def _furthest(chromosome: Shaped[np.ndarray, " P"], end: Any) -> Any:
-    """Return the largest end so far on the chromosome, for each region. `P`."""
-    changes = np.r_[True, chromosome[1:] != chromosome[:-1]]
-    run = np.cumsum(changes)
-    far = int(end.max()) + 1
-    return np.maximum.accumulate(end + run * far) - run * far
+        yield from problems(crossing, lambda row: f"{name(row)}-{end[row]:.0f} {fix}", "invalid-sample")
+    yield from _chromosomes(lambda row: locate("chromosome", row, ""), chromosome, ~same)
 
 
 def _chromosomes(
-    locate: Locator, chromosome: Shaped[np.ndarray, " P"], changes: Integer[np.ndarray, " n"]
+    where: Callable[[int], str], chromosome: Shaped[np.ndarray, " P"], begins: Bool[np.ndarray, " P"]
 ) -> Iterator[Problem]:
-    def where(row: int) -> str:
-        return locate("chromosome", row, "")
-
     seen: dict[str, int] = {}
     again, odd = [], []
-    for row in (0, *changes.tolist()):
+    for row in np.flatnonzero(begins).tolist():
         name = str(chromosome[row])
         if name in seen:
             again.append(f"{where(row)}: {name} occurs a second time; keep the regions of a chromosome together")
         elif not CHROMOSOME.fullmatch(name) or name.lower() in MISSING_VALUES:
             odd.append(f'{where(row)}: "{name[:60]}" is not the name of a chromosome')
         seen.setdefault(name, row)
-    yield from _lines(iter(again), len(again), "unsorted")
-    yield from _lines(iter(odd), len(odd))
-    long, short = (
-        next((name for name in seen if test(name)), None)
-        for test in (lambda name: name.startswith("chr"), ENSEMBL.fullmatch)
-    )
+    for lines, code in ((again, "unsorted"), (odd, "invalid-sample")):
+        yield from (Problem(line, code=code) for line in limited(iter(lines), len(lines)))
+    long = next((name for name in seen if name.startswith("chr")), None)
+    short = next((name for name in seen if ENSEMBL.fullmatch(name)), None)
     if long and short:
         message = f'{where(seen[short])}: named "{short}", but others like "{long}"; name all chromosomes the same way'
         yield Problem(message, code="invalid-sample")

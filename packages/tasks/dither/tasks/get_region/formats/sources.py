@@ -13,20 +13,18 @@ import numpy as np
 
 from dither.registry.config.errors import Problem, Refused
 
-from ..data.column_groups import RegionFacts, unknown_names
-from ..data.preprocessing import assemble
-from ..data.region_matrix import RegionMatrix
-from .get_model import GROUPS, is_store, open_arrays, places_of, read_store, store_cells
+from ..data.column_groups import RegionFacts, Splits
+from ..data.region_matrix import RegionMatrix, assemble
+from .get_model import is_store, read_store
 from .legacy_get_model import is_legacy, read_legacy
-from .matrices import MATRICES, is_bed, read_matrix
-from .raw_arrays import RawArrays, collect_problems
-from .region_checks import check_arrays
+from .matrices import BED, MATRICES, read_matrix
+from .region_checks import RawArrays, check_arrays, collect_problems
+from .tables import read_header
 from .zarr_store import ZarrArray, is_group
 
-__all__ = ["ReadOptions", "Source", "find_regions", "find_source", "open_store", "store_facts"]
+__all__ = ["ReadOptions", "Source", "file_facts", "find_regions", "find_source", "open_file", "open_store"]
 
-Form = Literal["store", "legacy", "anndata", "matrix"]
-FORMATS = f"a zarr store of get_model, its older folders, .h5ad, or a matrix: {', '.join(MATRICES)} (and .bed)"
+FORMATS = f"a zarr store of get_model, its older folders, or a matrix: {', '.join(MATRICES)} (and .bed)"
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ class Source:
     """
 
     path: Path
-    form: Form
+    form: Literal["store", "legacy", "matrix"]
     beds: tuple[Path, ...] = ()
 
     def files(self) -> list[Path]:
@@ -69,40 +67,32 @@ def find_source(paths: Sequence[Path]) -> Source:
     Raises:
         Refused: A path does not exist, there is more than one source, or the format is unknown.
     """
-    missing = [
-        Problem(f"{path}: No such file or directory", code="file-not-found") for path in paths if not path.exists()
-    ]
+    missing = [path for path in paths if not path.exists()]
     if missing:
-        raise Refused(missing)
-    beds = tuple(path for path in paths if is_bed(path))
-    others = [path for path in paths if not is_bed(path)]
+        raise Refused([Problem(f"{path}: No such file or directory", code="file-not-found") for path in missing])
+    beds = tuple(path for path in paths if path.name.lower().endswith(BED))
+    others = [path for path in paths if path not in beds]
     if len(others) != 1:
         given = ", ".join(map(str, others)) or "none"
         raise Refused(f"expected one source of regions, and perhaps BED files next to it; given: {given}", code="usage")
     (path,) = others
-    form = _form(path)
-    if beds and form != "matrix":
-        raise Refused(f"{beds[0]}: a BED file goes with a matrix; {path} contains its regions", code="usage")
-    return Source(path, form, beds)
-
-
-def _form(path: Path) -> Form:
     if path.is_dir():
         parents = (folder for folder in path.absolute().parents if (folder / "data").is_dir() and is_group(folder))
-        store = next(parents, None)
-        if store is not None and not (path / "data").is_dir():
+        if (store := next(parents, None)) is not None and not (path / "data").is_dir():
             raise Refused(Problem(f"{path} is part of a store", help=f"give the store: {store}", code="unknown-format"))
-        if is_legacy(path):
-            return "legacy"
-        if is_store(path):
-            return "store"
-        message = f"{path}: neither a zarr store nor a folder with cell_type_align.txt"
-        raise Refused(Problem(message, help=FORMATS, code="unknown-format"))
-    if path.name.lower().endswith(".h5ad"):
-        return "anndata"
-    if path.name.lower().endswith(MATRICES):
-        return "matrix"
-    raise Refused(Problem(f"{path}: unknown file name extension", help=FORMATS, code="unknown-format"))
+    if beds and not _is_matrix(path):
+        raise Refused(f"{beds[0]}: a BED file goes with a matrix; {path} contains its regions", code="usage")
+    if is_legacy(path):
+        return Source(path, "legacy")
+    if is_store(path):
+        return Source(path, "store")
+    if path.is_dir() or not _is_matrix(path):
+        raise Refused(Problem(f"{path}: unknown format of regions", help=FORMATS, code="unknown-format"))
+    return Source(path, "matrix", beds)
+
+
+def _is_matrix(path: Path) -> bool:
+    return path.name.lower().endswith(MATRICES)
 
 
 def find_regions(source: Source, options: ReadOptions | None = None, *, whole: bool = False) -> RawArrays:
@@ -117,7 +107,12 @@ def find_regions(source: Source, options: ReadOptions | None = None, *, whole: b
         Refused: All problems together, with array, row and column.
     """
     options = options or ReadOptions()
-    raw = _read(source, options)
+    if source.form == "store":
+        raw = read_store(source.path, empty_chunks=options.empty_chunks)
+    elif source.form == "legacy":
+        raw = read_legacy(source.path, overlaps=options.overlaps)
+    else:
+        raw = read_matrix(source.path, source.beds)
     if whole and isinstance(features := raw.arrays.get("features"), ZarrArray):
         problems = list(raw.problems)
         with collect_problems(problems):
@@ -127,69 +122,44 @@ def find_regions(source: Source, options: ReadOptions | None = None, *, whole: b
     return raw
 
 
-def _read(source: Source, options: ReadOptions) -> RawArrays:
-    if source.form == "store":
-        return read_store(source.path, empty_chunks=options.empty_chunks)
-    if source.form == "legacy":
-        return read_legacy(source.path, overlaps=options.overlaps)
-    if source.form == "anndata":
-        from .anndata import read_anndata
-
-        return read_anndata(source.path)
-    return read_matrix(source.path, source.beds)
-
-
-def open_store(
-    path: Path, options: ReadOptions, *, valid: Sequence[str], test: Sequence[str], scale: bool
-) -> RegionMatrix:
+def open_store(path: Path, options: ReadOptions, splits: Splits) -> RegionMatrix:
     """Read a store into memory.
-
-    Args:
-        path: Its folder.
-        options: How to read it.
-        valid: Chromosomes held out for validation.
-        test: Chromosomes held out for the final test.
-        scale: Divide each motif by its largest value in the training regions, and clip at 1.
 
     Raises:
         Refused: All problems together, with array and row.
     """
     arrays = find_regions(Source(path, "store"), options, whole=True).arrays
     arrays["features"] = arrays["features"].astype(np.float32, copy=False)  # uint8 are counts here, not steps of 1/255
-    return assemble(path, arrays, valid=valid, test=test, scale=scale)
+    return assemble(path, arrays, splits)
 
 
-def store_facts(path: Path, *, held_out: Sequence[str], empty_chunks: bool = False) -> RegionFacts:
-    """Return the facts of a store from the headers of its arrays and the names of its peaks.
+def open_file(path: Path, splits: Splits) -> RegionMatrix:
+    """Read a region file; regions may overlap, and features of bytes are steps of 1/255.
 
     Raises:
-        Refused: Arrays or chunks are missing, or have a wrong type or shape.
+        Refused: The file is missing or damaged, or values are invalid; names each row and column.
     """
-    header = path / "peak_names"
-    modified = header.stat().st_mtime_ns if header.is_dir() else 0
-    names, motifs, counts = _summary(path, modified, empty_chunks)
-    groups, cells = {name.partition("/")[0] for name in names}, store_cells(path)
-    first = {"atpm": GROUPS[0], "expression": GROUPS[1], "tss": GROUPS[3]}
-    known = {
-        name: {cell for cell in cells if f"{group}/{cell}" in names} for name, group in first.items() if group in groups
-    }
-    return RegionFacts(
-        motifs=motifs,
-        cells=cells,
-        longest=max((count for name, count in counts.items() if name not in held_out), default=0),
-        rows=sum(counts.values()),
-        chromosomes=max(len(counts), 1),
-        atpm="atpm" in groups,
-        expression="expression_positive" in groups,
-        tss="tss" in groups,
-        unknown=unknown_names(known, cells),
-        absent=tuple(name for name in held_out if name not in counts),
-    )
+    return assemble(path, find_regions(_file(path), ReadOptions(overlaps=True)).arrays, splits)
+
+
+def _file(path: Path) -> Source:
+    if not _is_matrix(path):
+        raise Refused(f"{path}: unknown file name extension; expected {', '.join(MATRICES)}", code="unknown-format")
+    return Source(path, "matrix")
+
+
+def file_facts(path: Path, held_out: Sequence[str]) -> RegionFacts:
+    """Return the facts of a region file; of a text table only the header and the chromosomes are read."""
+    motifs, cells, counts, kinds, unknown = _summary(path, path.stat().st_mtime_ns if path.is_file() else 0)
+    return RegionFacts.of(motifs, cells, counts, kinds, unknown, held_out)
 
 
 @lru_cache(maxsize=8)
-def _summary(path: Path, modified: int, empty_chunks: bool) -> tuple[frozenset[str], int, dict[str, int]]:
-    """Return the names of the arrays, the number of motifs, and regions by chromosome."""
-    arrays = open_arrays(path, empty_chunks=empty_chunks)
-    chromosome, _, _ = places_of(arrays["peak_names"], path)
-    return frozenset(arrays), arrays["data"].shape[1], dict(Counter(chromosome.tolist()))
+def _summary(path: Path, modified: int) -> tuple[int, tuple[str, ...], dict[str, int], frozenset[str], tuple[str, ...]]:
+    """Return number of motifs, cell types, regions by chromosome, known arrays, and unknown values."""
+    if _file(path).path.name.lower().endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz")):
+        columns, counts = read_header(path)
+        return len(columns.motifs), columns.cells, counts, frozenset(columns.of_cells), columns.unknown()
+    arrays = find_regions(_file(path), ReadOptions(overlaps=True)).arrays
+    cells, unknown = (tuple(map(str, arrays.get(name, ()))) for name in ("cells", "unknown"))
+    return arrays["motifs"].size, cells, dict(Counter(arrays["chromosome"].tolist())), frozenset(arrays), unknown

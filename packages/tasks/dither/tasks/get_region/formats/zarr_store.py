@@ -10,41 +10,36 @@ import json
 import math
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 from jaxtyping import Shaped
 
 from dither.registry.config.errors import Problem, Refused
 
-__all__ = ["Format", "ZarrArray", "is_array", "is_group", "listed", "require_zarr", "write_array", "write_group"]
+from .region_checks import limited
+
+__all__ = ["COPY_AGAIN", "ZarrArray", "is_group", "require_zarr"]
 
 MAX_ARRAY: Final = 1 << 34
 MAX_CHUNK: Final = 1 << 31
 """Bytes in memory."""
 NO_CHUNK: Final = 2**64 - 1
-MAX_SHOWN: Final = 5
 CODECS: Final = frozenset((
     "adler32", "blosc", "bytes", "bz2", "crc32", "crc32c", "delta", "fixedscaleoffset", "gzip", "lz4", "lzma",
     "sharding_indexed", "shuffle", "transpose", "vlen-utf8", "zlib", "zstd",
 ))  # fmt: skip
 """Codecs that are decoded. Others may execute code: "pickle" of numcodecs loads chunks as pickles."""
 COPY_AGAIN: Final = "copy the store again, all of it"
-
-Format = Literal[2, 3]
-"""Version of zarr's format; get_model reads 2."""
+"""How to repair an incomplete store."""
 
 Chunk = tuple[int, ...]
 
 
 class ZarrArray:
-    """A zarr array whose rows are read on request.
-
-    Args:
-        folder: Folder of the array.
+    """The zarr array in a folder, whose rows are read on request.
 
     Raises:
         Refused: The header is missing, damaged or unsupported, the array is too large, or zarr is not installed.
@@ -57,7 +52,7 @@ class ZarrArray:
             raise Refused(Problem(message, help=COPY_AGAIN, code="file-not-found"))
         _check_codecs(folder)
         try:
-            with _quiet():
+            with warnings.catch_warnings(action="ignore"):  # text in format 3 is not specified yet
                 self._array: Any = zarr.open_array(str(folder), mode="r")
         except Exception as error:  # zarr raises almost anything for a damaged header
             raise Refused(f"{folder}: cannot be opened: {_text(error)}", code="damaged-file") from None
@@ -68,7 +63,6 @@ class ZarrArray:
         self.dtype: np.dtype[Any] = np.dtype(np.str_) if is_text else np.dtype(self._array.dtype)
         self.chunks: Chunk = tuple(self._array.chunks)
         self.files: Chunk = tuple(self._array.shards or self.chunks)
-        self._band: tuple[int, Any] = (-1, None)
         self._check_limits()
         codecs = getattr(self._array.metadata, "codecs", ())
         starts = any("start" in str(getattr(codec, "index_location", "")) for codec in codecs)
@@ -81,21 +75,16 @@ class ZarrArray:
 
     def __getitem__(self, rows: slice) -> Shaped[np.ndarray, "..."]:
         """Return consecutive rows; raises Refused with the first damaged files and their rows."""
-        low, high, step = rows.indices(len(self))
-        if step != 1:
-            raise ValueError("rows are read with a step of 1")
-        height = self.chunks[0]
-        if high - low >= height:
-            return self._read(low, high)
-        bands = []  # small slices: keep the last band of chunks, so that it is decoded once
-        for start in range(low // height * height, high, height):
-            if self._band[0] != start:
-                self._band = (start, self._read(start, min(start + height, len(self))))
-            bands.append(self._band[1][max(low - start, 0) : high - start])
-        return np.concatenate(bands) if bands else self._read(low, low)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Shaped[np.ndarray, "..."]:
-        return self[:] if dtype is None else self[:].astype(dtype)
+        low, high, _ = rows.indices(len(self))
+        raised = ""
+        try:
+            if not any(self._damage(place) for place in self.grid(low, high)):
+                return self._decode(slice(low, max(low, high)))
+        except Exception as error:  # codecs raise almost anything for damaged bytes
+            raised = _text(error)
+        messages = [*self._damaged_files(low, high)] or [f"{self.folder}: {raised}"]
+        shown = limited(iter(messages), len(messages))
+        raise Refused([Problem(message, help=COPY_AGAIN, code="damaged-file") for message in shown])
 
     def missing(self) -> list[Chunk]:
         """Return the grid positions of files that do not exist; zarr reads the fill value for them."""
@@ -116,27 +105,14 @@ class ZarrArray:
         first = place[0] * self.files[0]
         return f"rows {first} to {min(first + self.files[0], len(self)) - 1}"
 
-    def _read(self, low: int, high: int) -> Shaped[np.ndarray, "..."]:
-        raised = ""
-        try:
-            if not any(self._truncation(place) for place in self.grid(low, high)):
-                return self._decode(slice(low, max(low, high)))
-        except Exception as error:  # codecs raise almost anything for damaged bytes
-            raised = _text(error)
-        messages = [*self._damaged(low, high)] or [f"{self.folder}: {raised}"]
-        if len(messages) > MAX_SHOWN:
-            messages[MAX_SHOWN:] = [f"{self.folder}: ... and {len(messages) - MAX_SHOWN:,} more files"]
-        raise Refused([Problem(message, help=COPY_AGAIN, code="damaged-file") for message in messages])
-
     def _decode(self, *part: slice) -> Shaped[np.ndarray, "..."]:
-        with _quiet():
-            values = np.asarray(self._array[part])
+        values = np.asarray(self._array[part])
         return np.array(values.tolist(), np.str_).reshape(values.shape) if self.dtype.kind == "U" else values
 
-    def _damaged(self, low: int, high: int) -> Iterator[str]:
+    def _damaged_files(self, low: int, high: int) -> Iterator[str]:
         """Read the files of some rows one by one, and yield those that cannot be read."""
         for place in self.grid(low, high):
-            error = self._truncation(place)
+            error = self._damage(place)
             try:
                 if not error:
                     self._decode(*(slice(n * size, (n + 1) * size) for n, size in zip(place, self.files, strict=True)))
@@ -145,18 +121,17 @@ class ZarrArray:
             if error:
                 yield f"{self.folder / self.file_name(place)}: {self.file_rows(place)} cannot be read: {error}"
 
-    def _truncation(self, place: Chunk) -> str:
-        """Return damage of a file that zarr does not notice, or that its size is above the limit; "" without any.
+    def _damage(self, place: Chunk) -> str:
+        """Return damage of a file that zarr does not notice, or that it is too large; "" without any.
 
         zarr reads an empty shard as the fill value, and decodes Blosc without comparing lengths.
         """
         path = self.folder / self.file_name(place)
         if not path.is_file():
             return "not a regular file" if path.exists() else ""
-        size = path.stat().st_size
+        size, limit = path.stat().st_size, MAX_CHUNK if self.files == self.chunks else MAX_ARRAY
         if not size:
             return "the file is empty"
-        limit = MAX_CHUNK if self.files == self.chunks else MAX_ARRAY
         if size > limit:
             return f"it has {size:,} bytes, the limit is {limit:,}"
         declared = size
@@ -181,12 +156,12 @@ class ZarrArray:
 
 def _check_codecs(folder: Path) -> None:
     """Refuse codecs that are not in `CODECS`, in the headers of both formats; nothing has been opened by then."""
-    old, new = _header(folder / ".zarray"), _header(folder / "zarr.json")
-    for path, key, listed_codecs in (
-        (folder / ".zarray", "id", [old.get("compressor"), old.get("filters")]),
-        (folder / "zarr.json", "name", [new.get("codecs"), new.get("storage_transformers")]),
+    for file, key, fields in (
+        (".zarray", "id", ("compressor", "filters")),
+        ("zarr.json", "name", ("codecs", "storage_transformers")),
     ):
-        found = [*listed_codecs]
+        header = _header(folder / file)
+        found = [header.get(field) for field in fields]
         while found:
             codec = found.pop()
             if isinstance(codec, list):
@@ -194,19 +169,15 @@ def _check_codecs(folder: Path) -> None:
             elif codec is not None:
                 name = codec.get(key) if isinstance(codec, dict) else codec
                 if not isinstance(name, str) or name.removeprefix("numcodecs.") not in CODECS:
-                    message = f"{path}: codec {str(name)[:100]!r} is not read; known: {', '.join(sorted(CODECS))}"
-                    raise Refused(message, code="unknown-format")
+                    message = f"codec {str(name)[:100]!r} is not read; known: {', '.join(sorted(CODECS))}"
+                    raise Refused(f"{folder / file}: {message}", code="unknown-format")
                 inner = codec.get("configuration") if isinstance(codec, dict) else None
                 if isinstance(inner, dict):  # a shard has codecs of its own
                     found += [inner.get("codecs"), inner.get("index_codecs")]
 
 
 def require_zarr() -> Any:
-    """Import zarr.
-
-    Raises:
-        Refused: It is not installed.
-    """
+    """Import zarr; raises Refused if it is not installed."""
     try:
         return importlib.import_module("zarr")
     except ImportError:
@@ -214,43 +185,13 @@ def require_zarr() -> Any:
         raise Refused(Problem("zarr stores require the package zarr", help=fix, code="missing-dependency")) from None
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():  # zarr warns that text in format 3 is not specified yet
-        warnings.simplefilter("ignore")
-        yield
-
-
 def _text(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error)[:200]}" if str(error) else type(error).__name__
-
-
-def is_array(folder: Path) -> bool:
-    """Whether a folder holds a zarr array."""
-    return (folder / ".zarray").is_file() or _header(folder / "zarr.json").get("node_type") == "array"
 
 
 def is_group(folder: Path) -> bool:
     """Whether a folder holds a zarr group."""
     return (folder / ".zgroup").is_file() or _header(folder / "zarr.json").get("node_type") == "group"
-
-
-def listed(folder: Path) -> list[str]:
-    """Return the names of arrays in the consolidated metadata of a group; empty if there are none.
-
-    Raises:
-        Refused: The metadata are damaged.
-    """
-    old = folder / ".zmetadata"
-    path = old if old.is_file() else folder / "zarr.json"
-    header = _header(path)
-    try:
-        if path == old:
-            return sorted(name.removesuffix("/.zarray") for name in header["metadata"] if name.endswith("/.zarray"))
-        nodes = (header.get("consolidated_metadata") or {}).get("metadata") or {}
-        return sorted(name for name, node in nodes.items() if node["node_type"] == "array")
-    except (KeyError, TypeError, AttributeError):
-        raise Refused(f"{path}: its list of arrays is damaged", code="damaged-file") from None
 
 
 def _header(path: Path) -> dict[str, Any]:
@@ -263,34 +204,3 @@ def _header(path: Path) -> dict[str, Any]:
     if not isinstance(header, dict):
         raise Refused(f"{path}: expected a JSON object", code="damaged-file")
     return header
-
-
-def write_group(folder: Path, version: Format = 2) -> None:
-    """Create a group."""
-    require_zarr().create_group(str(folder), zarr_format=version)
-
-
-def write_array(folder: Path, values: Any, rows: int | None = None, version: Format = 2, dtype: Any = None) -> None:
-    """Write an array, a chunk at a time; also chunks that hold nothing but the fill value.
-
-    Args:
-        folder: Folder to create.
-        values: Numbers or text; anything with a shape that can be sliced.
-        rows: Rows of a chunk; None for one chunk.
-        version: Version of the format. Text has a fixed length in format 2, and any length in format 3.
-        dtype: Type of the elements; that of `values` by default.
-    """
-    zarr, dtype, height = require_zarr(), np.dtype(dtype or values.dtype).newbyteorder("<"), rows or max(len(values), 1)
-    with _quiet():
-        array = zarr.create_array(
-            str(folder),
-            shape=values.shape,
-            chunks=(height, *(max(n, 1) for n in values.shape[1:])),
-            dtype=str if version == 3 and dtype.kind == "U" else dtype,
-            compressors={"id": "zlib", "level": 1} if version == 2 else zarr.codecs.GzipCodec(level=1),
-            fill_value="" if dtype.kind == "U" else 0,
-            zarr_format=version,
-            config={"write_empty_chunks": True},
-        )
-        for start in range(0, len(values), height):
-            array[start : start + height] = np.asarray(values[start : start + height], dtype)

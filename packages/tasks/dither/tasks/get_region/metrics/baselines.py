@@ -18,13 +18,9 @@ from torch import Tensor
 from dither.registry.flow.records import Clean
 from dither.registry.flow.spaces import Group
 
-from ..data.lazy_matrix import row_blocks
-from ..data.region_matrix import ColumnStats
+from ..data.region_matrix import ColumnStats, row_blocks
 
-__all__ = ["BASELINES", "Baselines", "MaskedBatch", "nearest_visible", "neighbour_mean"]
-
-BASELINES = ("mean", "nearest", "similar", "ridge", "logistic")
-"""Names of the baselines, the simplest first."""
+__all__ = ["Baselines", "MaskedBatch", "nearest_visible", "neighbour_mean"]
 
 REFERENCES = 8192
 """Training regions, evenly spaced, among which `similar` searches."""
@@ -60,10 +56,6 @@ class MaskedBatch:
         masked, valid = target.cpu().numpy(), clean.valid.cpu().numpy()
         cell = clean.cond["cell"].cpu().numpy() if "cell" in clean.cond else np.full(len(valid), -1)
         return cls(truth, valid[..., None] & ~masked, masked, clean.cond["centre"].cpu().numpy(), cell)
-
-    def of_cell(self, cell: int) -> MaskedBatch:
-        """Return the windows of one cell type."""
-        return self.of_windows(self.cell == cell)
 
     def of_windows(self, rows: Bool[np.ndarray, " B"]) -> MaskedBatch:
         """Return some of the windows."""

@@ -1,11 +1,6 @@
-"""Metrics of masked elements. Nothing that the model could see is counted.
+"""Metrics of masked elements, by group of columns, without constant columns; nothing that the model sees is counted.
 
-A mean over all elements with the visible ones as zeros would halve the error, and a constant column would make a
-constant prediction look like a correlation. So only target elements count, motifs, accessibility and expression apart,
-without constant columns. Metrics are computed from the stored pairs, so they are exact however a split is cut into
-batches and over ranks (`RegionMetrics.merge`): ranks and areas under curves have no exact shorter sum. A target element
-takes 8 bytes.
-
+Metrics are computed from the stored pairs, so they are exact however a split is cut into batches and over ranks.
 Letters: B batch, L length, M columns.
 """
 
@@ -29,9 +24,9 @@ from .bootstrap import confidence_intervals
 from .column_metrics import group_metrics, is_binary, rank_metrics, squared_error, varies
 from .predictions import Predictions, windows_of
 
-__all__ = ["SINGULAR", "BaselineSubset", "RegionMetrics", "baseline_metrics", "compute_metrics"]
+__all__ = ["BaselineSubset", "RegionMetrics", "baseline_metrics", "compute_metrics"]
 
-SINGULAR = {"motifs": "motif"}
+PREFIXES = {"motifs": "motif"}
 """Prefix of the metrics of a group, if it is not the name of the group."""
 ROUNDING = 2.0**-20
 """Share of the mean of a column that standardising in float32 and its inverse may leave of a 0; 2^-22 at most."""
@@ -56,7 +51,7 @@ def compute_metrics(
             metrics["masked_gain"] = 1 - error / of_mean
     for group in groups:
         of_group = pairs[group.start : group.stop]
-        metrics |= group_metrics(_prefix(group), of_group)
+        metrics |= group_metrics(PREFIXES.get(group.name, group.name), of_group)
         if group.name == "accessibility":
             truth, score = of_group[0]
             if is_binary(truth):
@@ -114,7 +109,7 @@ class RegionMetrics:
     def compute(self) -> dict[str, float]:
         """Return the metrics and their confidence intervals."""
         metrics = compute_metrics(self.predictions, self.groups, self.mean)
-        names = [_prefix(group) for group in self.groups]
+        names = [PREFIXES.get(group.name, group.name) for group in self.groups]
         halves = confidence_intervals(self.predictions, self.groups, names, self.mean) if metrics else {}
         result: dict[str, float] = {}
         for name, value in metrics.items():
@@ -128,10 +123,6 @@ class RegionMetrics:
         plain: Float[np.ndarray, "B L M"] = value.detach().to("cpu", torch.float32).numpy() * self.scale + self.shift
         plain[np.abs(plain) <= ROUNDING * np.abs(self.shift)] = 0
         return plain
-
-
-def _prefix(group: Group) -> str:
-    return SINGULAR.get(group.name, group.name)
 
 
 class BaselineSubset:
@@ -155,9 +146,8 @@ class BaselineSubset:
 
     def add(self, batch: MaskedBatch) -> None:
         """Add a batch."""
-        count = len(batch.truth)
-        self._select(self._seen + np.arange(count), batch)
-        self._seen += count
+        self._parts.append((self._seen + np.arange(len(batch.truth)), batch))
+        self._seen += len(batch.truth)
         self._thin()
 
     def merge(self, other: BaselineSubset) -> None:
@@ -165,27 +155,21 @@ class BaselineSubset:
         self._seen += other._seen
         self._parts += other._parts
         self._every = max(self._every, other._every)
-        self._select_all()
         self._thin()
-
-    def _select(self, numbers: Integer[np.ndarray, " B"], batch: MaskedBatch) -> None:
-        rows = numbers % self._every == 0
-        if rows.any():
-            self._parts.append((numbers[rows], batch.of_windows(rows)))
 
     def _thin(self) -> None:
         """Drop every second window, as often as needed."""
-        while self._regions() > self.limit and self._every < self._seen:
+        while True:
+            chosen = [(numbers, batch, numbers % self._every == 0) for numbers, batch in self._parts]
+            self._parts = [
+                (numbers, batch) if rows.all() else (numbers[rows], batch.of_windows(rows))
+                for numbers, batch, rows in chosen
+                if rows.any()
+            ]
+            regions = sum(batch.truth.shape[0] * batch.truth.shape[1] for batch in self.batches)
+            if regions <= self.limit or self._every >= self._seen:
+                return
             self._every *= 2
-            self._select_all()
-
-    def _select_all(self) -> None:
-        parts, self._parts = self._parts, []
-        for part in parts:
-            self._select(*part)
-
-    def _regions(self) -> int:
-        return sum(batch.truth.shape[0] * batch.truth.shape[1] for batch in self.batches)
 
 
 def baseline_metrics(
@@ -203,7 +187,7 @@ def baseline_metrics(
     for cell in np.unique(np.concatenate([np.zeros(0, np.int64), *(batch.cell for _, batch in every)])).tolist():
         baselines = fit(cell)
         for prefix, batch in every:
-            of_cell = batch.of_cell(cell)
+            of_cell = batch.of_windows(batch.cell == cell)
             if not of_cell.target.any():
                 continue
             for name, guess, counted in baselines.predictions(of_cell):

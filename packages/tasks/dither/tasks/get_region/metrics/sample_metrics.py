@@ -96,18 +96,8 @@ class Draws:
             return None
         draws = np.concatenate([samples[rows][:, counted[rows.start]] for rows in full], 1).astype(np.float64)
         true = np.concatenate([truth[rows.start][counted[rows.start]] for rows in full]).astype(np.float64)
-        return cls.over(true, draws)
-
-    @classmethod
-    def over(cls, truth: Float[np.ndarray, " n"], draws: Float[np.ndarray, "K n"]) -> Draws:
-        """Summarise K draws of each element."""
-        error = np.square(draws - truth).mean(0)
-        return cls(truth, draws.mean(0), draws.std(0, ddof=1), error, (draws > 0.5).mean(0), len(draws))
-
-    @property
-    def is_binary(self) -> bool:
-        """Whether every truth is 0 or 1, up to rounding."""
-        return is_binary(self.truth)
+        error = np.square(draws - true).mean(0)
+        return cls(true, draws.mean(0), draws.std(0, ddof=1), error, (draws > 0.5).mean(0), len(draws))
 
 
 def half_width(count: int, level: float | Float[np.ndarray, " q"]) -> float | Float[np.ndarray, " q"]:
@@ -147,7 +137,7 @@ def draw_metrics(draws: Draws) -> dict[str, float]:
     }
     if error > 0:
         metrics["spread_skill"] = float(np.sqrt(expected / error))
-    return metrics if draws.is_binary else metrics | {"draw_coverage_90": coverage(draws)}
+    return metrics if is_binary(draws.truth) else metrics | {"draw_coverage_90": coverage(draws)}
 
 
 def sample_metrics(metrics: RegionMetrics, samples: Float[Tensor, "N L M"], like: Clean) -> dict[str, float]:

@@ -1,0 +1,286 @@
+"""Figures: heat maps of a window and of a sampling trajectory, motifs, accessibility, and the spread of draws.
+
+Letters: N regions (rows), L sampled regions, M columns (motifs, then accessibility and expression), T states, n pairs.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from ..metrics.column_metrics import Pair, is_binary, pearson, r2, rank_metrics, varies
+from ..metrics.sample_metrics import LEVEL, Draws, coverage, draw_metrics, half_width
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "WindowPicture",
+    "draw_accessibility",
+    "draw_imputation",
+    "draw_motif_scatter",
+    "draw_trajectory",
+    "draw_window",
+    "frequent_motifs",
+]
+
+BLUE: Final = "#1864ab"
+"""Predictions."""
+ORANGE: Final = "#e8590c"
+"""Truth and highlights."""
+GREY: Final = "#868e96"
+"""References."""
+LIGHT: Final = "#dee2e6"
+"""Guide lines."""
+HEAT: Final[dict[str, Any]] = {"aspect": "auto", "interpolation": "nearest"}
+STRIP, WIDE_STRIP = 0.07, 1.5
+"""Width of a column after the motifs, as a share of that of a panel; the wider one if no motif was sampled."""
+SHOWN, MIN_PAIRS, DOTS = 12, 8, 3000
+"""Motifs in the scatter plot, smallest number of pairs of each, and largest number of dots."""
+LINES = 48
+"""Values shown as lines."""
+BINS, REGIONS = 10, 60
+"""Groups of elements with similar spread, and the largest number of regions shown."""
+
+
+def _new_figure(width: float, height: float, title: str) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    figure.suptitle(title, fontsize=12)
+    return figure
+
+
+def _bare(axis: Axes, title: str = "", x: str = "", y: str = "") -> Axes:
+    """Set a title and labels, and remove most of the frame."""
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.spines[["left", "bottom"]].set_color(GREY)
+    axis.tick_params(labelsize=8, color=GREY)
+    axis.set_title(title, fontsize=10)
+    axis.set_xlabel(x, fontsize=9)
+    axis.set_ylabel(y, fontsize=9)
+    return axis
+
+
+def _png(figure: Figure) -> bytes:
+    out = io.BytesIO()
+    figure.savefig(out, format="png", dpi=110)
+    return out.getvalue()
+
+
+@dataclass(frozen=True)
+class WindowPicture:
+    """Content of the heat maps of a window.
+
+    Attributes:
+        title: Title.
+        truth: `N M`, in the units of the data.
+        given: True where the value was given, not sampled. `N M`.
+        drawn: Sample. `N M`.
+        places: Place of each region, such as "chr2:1,234,567". `N`.
+        motifs: Names of the motif columns.
+        extra: Names of the columns after them, such as "open in K562".
+    """
+
+    title: str
+    truth: Float[np.ndarray, "N M"]
+    given: Bool[np.ndarray, "N M"]
+    drawn: Float[np.ndarray, "N M"]
+    places: Sequence[str]
+    motifs: Sequence[str]
+    extra: Sequence[str] = ()
+
+
+def draw_window(picture: WindowPicture) -> bytes:
+    """Return a PNG of four heat maps side by side; columns after the motifs are a strip right of each."""
+    from matplotlib.colors import ListedColormap
+
+    count, strips = len(picture.motifs), len(picture.extra)
+    motifs = picture.truth[:, :count]
+    order = np.argsort(-motifs.mean(0), kind="stable")  # the most frequent motifs first
+    largest = picture.truth[:, count:].max(0, initial=1.0)  # strips are from 0 to 1
+    high = float(np.quantile(motifs[motifs > 0], 0.95)) if (motifs > 0).any() else 1.0
+    masked, colours = ~picture.given, ListedColormap(["#e9ecef", "#f08c00"])
+    panels: list[tuple[str, Any, Any, Any, float, float, str]] = [
+        ("truth", picture.truth, "Blues", "Greens", 0.0, high, "motif score"),
+        (f"mask: {masked.mean():.1%} sampled", masked, colours, colours, 0.0, 1.0, "given        sampled"),
+        ("sampled and given", picture.drawn, "Blues", "Greens", 0.0, high, "motif score"),
+        ("sample minus truth", picture.drawn - picture.truth, "RdBu_r", "RdBu_r", -high, high, "difference"),
+    ]
+    figure = _new_figure(15, 7.0, picture.title)
+    share = STRIP if masked[:, :count].any() else WIDE_STRIP
+    widths = [1, share * strips] * 4 if strips else [1] * 4
+    axes = figure.subplots(1, len(widths), sharey=True, width_ratios=widths)
+    for number, (title, values, colour, strip, low, top, label) in enumerate(panels):
+        axis = axes[number * len(widths) // 4]
+        image = axis.imshow(values[:, :count][:, order], vmin=low, vmax=top, cmap=colour, **HEAT)
+        _bare(axis, title, f"{count} motifs, most frequent first")
+        columns = _spread(count, 7 if strips and share == WIDE_STRIP else 16)
+        axis.set_xticks(columns, [picture.motifs[order[column]] for column in columns], rotation=90, fontsize=7)
+        bar = figure.colorbar(image, ax=axis, location="bottom", shrink=0.8, aspect=30, pad=0.02)
+        bar.set_label(label, fontsize=8)
+        bar.outline.set_visible(False)
+        if colour is colours:
+            bar.set_ticks([])
+        if strips:
+            side = _bare(axes[2 * number + 1])
+            extra = values[:, count:] / (1.0 if colour is colours else largest)
+            side.imshow(extra, vmin=-1 if low < 0 else 0, vmax=1, cmap=strip, **HEAT)
+            side.set_xticks(range(strips), picture.extra, rotation=90, fontsize=7)
+    rows = _spread(len(picture.places), 17)
+    axes[0].set_yticks(rows, [picture.places[row] for row in rows], fontsize=7)
+    axes[0].set_ylabel(f"{len(picture.places)} regions, in genome order", fontsize=9)
+    return _png(figure)
+
+
+def _spread(length: int, number: int) -> list[int]:
+    """Return evenly spaced positions, including the first and the last."""
+    return sorted({round(position) for position in np.linspace(0, length - 1, min(number, length))})
+
+
+def draw_trajectory(path: Float[np.ndarray, "T n"], truth: Float[np.ndarray, " n"], title: str) -> bytes | None:
+    """Return a PNG with the sampled values from noise to sample, and their truth; None without any.
+
+    Args:
+        path: Sampled values in the order of sampling, the sample last.
+        truth: Truth in the same units.
+        title: Title.
+    """
+    if not truth.size or len(path) < 2:
+        return None
+    order = np.argsort(-truth, kind="stable")
+    path, truth = path[:, order], truth[order]
+    figure = _new_figure(12, 6.4, title)
+    above, true, below = figure.subplots(3, 1, height_ratios=[3, 0.3, 2])
+    low, high = float(truth.min()), float(truth.max())
+    options: dict[str, Any] = {"vmin": low, "vmax": high, "cmap": "viridis", **HEAT}
+    _bare(above, "from noise (top) to sample (bottom)", y="state").imshow(path, **options)
+    above.set_xticks([])
+    above.locator_params(axis="y", integer=True)
+    _bare(true, x="sampled values, by decreasing truth").imshow(truth[None], **options)
+    true.set_yticks([0], ["truth"])
+    true.set_xticks([])
+    _bare(below, "trajectories of values; orange: truth above the middle of its range", "state", "value")
+    for place in range(0, len(truth), -(-len(truth) // LINES)):
+        is_high = truth[place] > (low + high) / 2
+        below.plot(path[:, place], color=ORANGE if is_high else GREY, alpha=0.6 if is_high else 0.3, linewidth=1)
+    below.locator_params(axis="x", integer=True)
+    return _png(figure)
+
+
+def frequent_motifs(names: Sequence[str], pairs: Sequence[Pair]) -> list[tuple[str, Pair]]:
+    """Return the most frequent motifs whose truth varies, with enough pairs for a correlation."""
+    motifs = [
+        (name, pair)
+        for name, pair in zip(names, pairs, strict=True)
+        if len(pair[0]) >= MIN_PAIRS and varies(pair[0]) and np.isfinite(pair[1]).all()
+    ]
+    return sorted(motifs, key=lambda motif: -np.count_nonzero(motif[1][0]) / len(motif[1][0]))[:SHOWN]
+
+
+def draw_motif_scatter(motifs: Sequence[tuple[str, Pair]]) -> bytes:
+    """Return a PNG: truth against prediction of motifs."""
+    columns = min(4, len(motifs))
+    rows = -(-len(motifs) // columns)
+    figure = _new_figure(3.1 * columns, 2.9 * rows + 0.5, f"The {len(motifs)} most frequent motifs")
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axis in axes[len(motifs) :]:
+        axis.set_visible(False)
+    for axis, (name, (truth, guess)) in zip(axes, motifs, strict=False):
+        title = f"{name}:  r = {pearson(truth, guess):z.2f}, R² = {r2(truth, guess):z.2f}"
+        _bare(axis, title, "truth", "prediction")
+        low, high = min(0.0, float(truth.min()), float(guess.min())), max(float(truth.max()), float(guess.max()))
+        axis.plot([low, high], [low, high], color=LIGHT, zorder=0)
+        step = -(-len(truth) // DOTS)
+        axis.scatter(truth[::step], guess[::step], s=9, color=BLUE, alpha=0.35, linewidths=0)
+    return _png(figure)
+
+
+def draw_accessibility(truth: Bool[np.ndarray, " n"], score: Float[np.ndarray, " n"], cell: str) -> bytes | None:
+    """Return a PNG of the ROC and precision-recall curves; None if all regions are open, or all closed.
+
+    Args:
+        truth: Which regions are open.
+        score: Predictions.
+        cell: Name of the cell type, or of several.
+    """
+    from sklearn.metrics import precision_recall_curve, roc_curve
+
+    metrics = rank_metrics(truth, score)
+    if not metrics:
+        return None
+    share = float(truth.mean())
+    figure = _new_figure(12, 4.2, f"Open in {cell}: {truth.sum():,} of {truth.size:,} sampled regions")
+    spread, roc, recall = figure.subplots(1, 3)
+    _bare(spread, "predictions", "prediction", "share of the regions")
+    edges = np.linspace(min(0.0, score.min()), max(1.0, score.max()), 41)
+    for chosen, colour, name in ((~truth, GREY, "closed"), (truth, ORANGE, "open")):
+        weights = np.full(int(chosen.sum()), 1 / chosen.sum())
+        spread.hist(score[chosen], edges, weights=weights, color=colour, alpha=0.6, label=name)
+    spread.legend(fontsize=8, frameon=False)
+    false, true, _ = roc_curve(truth, score)
+    title = f"ROC: area {metrics['accessibility_auc']:.3f}, random .5"
+    _bare(roc, title, "false positive rate", "true positive rate").plot([0, 1], [0, 1], color=LIGHT)
+    roc.plot(false, true, color=BLUE)
+    precision, sensitivity, _ = precision_recall_curve(truth, score)
+    title = f"precision: average {metrics['accessibility_auprc']:.3f}, random {share:.3f}"
+    _bare(recall, title, "recall", "precision").axhline(share, color=LIGHT)
+    recall.plot(sensitivity, precision, color=BLUE)
+    recall.set(ylim=(0, 1.02))
+    return _png(figure)
+
+
+def draw_imputation(
+    draws: Draws, name: str, truth: Float[np.ndarray, " L"], values: Float[np.ndarray, "K L"], places: Sequence[str]
+) -> bytes:
+    """Return a PNG: one column of a window with its intervals, and the calibration of all draws.
+
+    Args:
+        draws: All sampled elements.
+        name: Name of the column.
+        truth: Its truth in the sampled regions.
+        values: Its draws.
+        places: Places of the regions. `L`.
+    """
+    metrics, binary = draw_metrics(draws), is_binary(draws.truth)
+    summary = f"spread by error {metrics.get('spread_skill', 0.0):.2f} (1 is calibrated)"
+    if not binary:
+        summary = f"{metrics['draw_coverage_90']:.1%} of the truths are inside the {LEVEL:.0%} interval, {summary}"
+    figure = _new_figure(12, 7.2, f"{draws.count} draws of each window, {draws.truth.size:,} values: {summary}")
+    above, below = figure.subplots(2, 1, height_ratios=[1, 1.25])
+    _draw_column(_bare(above, y=name), truth[:REGIONS], values[:, :REGIONS], places, binary)
+    _bare(below, "calibration").plot([0, 1], [0, 1], color=LIGHT)
+    if binary:
+        group = np.minimum((draws.above * BINS).astype(int), BINS - 1)
+        groups = [rows for number in range(BINS) if (rows := np.flatnonzero(group == number)).size]
+        shares = [draws.above[rows].mean() for rows in groups]
+        below.plot(shares, [draws.truth[rows].mean() for rows in groups], color=BLUE, marker="o")
+        below.set(xlabel="share of draws above 1/2", ylabel="share of truths that are 1")
+    else:
+        levels = np.linspace(0.05, 0.95, 19)
+        below.plot(levels, [coverage(draws, level) for level in levels], color=BLUE, marker=".")
+        below.set(xlabel="level of the interval", ylabel="share of truths inside")
+    return _png(figure)
+
+
+def _draw_column(
+    axis: Axes, truth: Float[np.ndarray, " L"], draws: Float[np.ndarray, "K L"], places: Sequence[str], binary: bool
+) -> None:
+    place, middle = np.arange(truth.size), draws.mean(0)
+    half = half_width(len(draws), LEVEL) * draws.std(0, ddof=1)
+    if not binary:
+        label = f"{LEVEL:.0%} interval"
+        axis.vlines(place, middle - half, middle + half, color=LIGHT, linewidth=5, zorder=0, label=label)
+    axis.scatter(np.tile(place, len(draws)), draws, s=5, color=BLUE, alpha=0.35, linewidths=0, label="draws")
+    axis.scatter(place, middle, s=26, color=BLUE, marker="_", label="their mean")
+    axis.scatter(place, truth, s=22, color=ORANGE, marker="x", linewidths=1.2, label="truth")
+    step = max(1, truth.size // 12)
+    axis.set_xticks(place[::step], places[: truth.size : step], rotation=20, fontsize=7, ha="right")
+    axis.set_xlim(-1, truth.size)
+    axis.legend(fontsize=8, frameon=False, ncols=4, loc="lower right", bbox_to_anchor=(1, 1))

@@ -1,0 +1,394 @@
+"""Tables in every format give the same arrays; every problem names line or row and column; no label becomes a motif."""
+
+import gzip
+
+import anndata
+import numpy as np
+import pandas
+import pytest
+from scipy import sparse
+
+from dither.tasks.get_region.data.column_groups import Splits
+from dither.tasks.get_region.data_specs import RegionFile
+from dither.tasks.get_region.formats.column_names import parse_columns, standard_names
+from dither.tasks.get_region.formats.sources import file_facts, find_regions, find_source, open_file
+from dither.tasks.get_region.specs import GetRegion
+
+P, MOTIFS = 12, ["GATA1", "AP1/1"]
+CHROMOSOME = np.repeat(["chr1", "chr2", "chr3"], 4)
+START = np.tile(np.arange(4) * 1000, 3) + 500
+END = START + 300
+FEATURES = np.arange(P * 2).reshape(P, 2) / 4
+NAMES = [f"{c}:{s}-{e}" for c, s, e in zip(CHROMOSOME, START, END, strict=True)]
+OPEN, ATPM = (np.arange(P) % 2).astype(float), np.arange(P) / 8.0
+HEADER = ["chromosome", "start", "end", "open:K562", *MOTIFS, "atpm:HepG2"]
+PLACED = {"features": FEATURES, "chromosome": CHROMOSOME, "start": START, "end": END}
+ARRAYS = {
+    **PLACED,
+    "motifs": np.array(MOTIFS),
+    "cells": np.array(["K562", "HepG2"]),
+    "open": np.stack([OPEN, ATPM > 0], 1),
+    "atpm": np.stack([np.zeros(P), ATPM], 1),
+    "unknown": np.array(["atpm:K562"]),
+}
+
+
+def rows():
+    return [[c, s, e, o, *f, a] for c, s, e, o, f, a in zip(CHROMOSOME, START, END, OPEN, FEATURES, ATPM, strict=True)]
+
+
+def write(path, header, lines, by=","):
+    text = "\n".join(by.join(map(str, line)) for line in [header, *lines]) + "\n"
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+def read(*paths):
+    return find_regions(find_source(paths)).arrays
+
+
+def messages_of(refusal, path, look=read):
+    return [problem.message.removeprefix(f"{path}: ") for problem in refusal(look, path).problems]
+
+
+def facts_of(path):
+    return file_facts(path, ())
+
+
+def frame(**changed):
+    columns = {"chromosome": CHROMOSOME, "start": START, "end": END, "open:K562": OPEN}
+    return pandas.DataFrame(
+        {**columns, "GATA1": FEATURES[:, 0], "AP1/1": FEATURES[:, 1], "atpm:HepG2": ATPM, **changed}
+    )
+
+
+def write_anndata(path, matrix=FEATURES, index=NAMES, **obs):
+    var = pandas.DataFrame(index=MOTIFS)
+    anndata.AnnData(matrix, obs=pandas.DataFrame(obs, index=index), var=var).write_h5ad(path)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_all_formats_give_the_same_arrays(tmp_path):
+    paths = [write(tmp_path / f"{n}{form}", HEADER, rows()) for n, form in enumerate((".csv", ".csv.gz"))]
+    paths += [write(tmp_path / f"x{form}", HEADER, rows(), "\t") for form in (".tsv", ".tsv.gz")]
+    paths += [tmp_path / name for name in ("x.npz", "x.parquet", "x.h5ad", "sparse.h5ad")]
+    np.savez(paths[4], **ARRAYS)
+    frame().to_parquet(paths[5])
+    values = {"open:K562": OPEN, "atpm:HepG2": ATPM}
+    write_anndata(paths[6], note=["a"] * P, **values)
+    write_anndata(paths[7], sparse.csr_matrix(FEATURES), **values)
+    for path in paths:
+        found = read(path)
+        for name, expected in ARRAYS.items():
+            np.testing.assert_array_equal(found[name], expected, err_msg=f"{path} {name}")
+        facts = file_facts(path, ("chr2",))
+        assert facts == RegionFile(path=str(path), test=[]).build().facts()
+        assert (facts.motifs, facts.cells, facts.longest, facts.chromosomes) == (2, ("K562", "HepG2"), 4, 3)
+
+
+def test_bytes_are_steps_of_1_255_and_scaling_uses_training_regions(tmp_path):
+    np.savez(tmp_path / "x.npz", **{**PLACED, "features": np.full((P, 2), 51, np.uint8)})
+    matrix = open_file(tmp_path / "x.npz", Splits(["chr2"], [], scale=False))
+    np.testing.assert_allclose(matrix.features[:], 0.2, rtol=1e-6)
+    np.savez(tmp_path / "x.npz", **PLACED)
+    matrix = open_file(tmp_path / "x.npz", Splits(["chr2"], ["chr3"], scale=True))
+    np.testing.assert_allclose(matrix.features, np.minimum(FEATURES / FEATURES[:4].max(0), 1))
+    assert matrix.cells == ()
+
+
+def bed(path, fourth=None):
+    lines = [name.replace(":", "\t").replace("-", "\t") for name in NAMES]
+    if fourth is not None:
+        lines = [f"{line}\t{value}" for line, value in zip(lines, fourth, strict=True)]
+    text = "track name=x\n" + "\n".join(lines) + "\n"
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+def test_matrices_with_bed_files(tmp_path, refusal):
+    np.savez(tmp_path / "a.npz", features=FEATURES, motif_names=np.array(MOTIFS, "S"))
+    np.savez(tmp_path / "b.npz", FEATURES)
+    sparse.save_npz(tmp_path / "c.npz", sparse.csr_matrix(FEATURES))
+    sparse.save_npz(tmp_path / "d.npz", sparse.csc_matrix(FEATURES))
+    write(tmp_path / "e.csv.gz", MOTIFS, FEATURES)
+    for name in ("a.npz", "b.npz", "c.npz", "d.npz", "e.csv.gz"):
+        for place in (bed(tmp_path / "p.bed"), bed(tmp_path / "p.bed.gz")):
+            found = read(tmp_path / name, place)
+            assert found["motifs"][0] in ("GATA1", "motif-0001")
+            for array, expected in PLACED.items():
+                np.testing.assert_array_equal(found[array], expected, err_msg=name)
+        assert refusal(read, tmp_path / name).codes == ["missing-array"]
+    found = read(tmp_path / "a.npz", bed(tmp_path / "k562.atac.bed", ATPM))
+    assert found["cells"].tolist() == ["k562"]
+    np.testing.assert_allclose(found["atpm"][:, 0], ATPM)
+    table = write(tmp_path / "x.csv", HEADER, rows())
+    found = read(table, bed(tmp_path / "k562.atac.bed", ATPM))
+    assert found["cells"].tolist() == ["K562", "HepG2", "k562"]
+    assert found["unknown"].tolist() == ["atpm:K562"]
+    np.testing.assert_array_equal(found["open"][:, 2], ATPM > 0)
+
+
+def test_bed_files_that_do_not_match(tmp_path, refusal):
+    np.savez(tmp_path / "a.npz", features=FEATURES)
+    place = bed(tmp_path / "p.bed")
+    table = write(tmp_path / "x.csv", HEADER, [[c, s + 1, *more] for c, s, *more in rows()])
+    assert refusal(read, table, place).codes == ["contradiction"]
+    place.write_text("\n".join(place.read_text().splitlines()[:-1]))
+    assert refusal(read, tmp_path / "a.npz", place).codes == ["wrong-shape"]
+    assert refusal(read, tmp_path / "a.npz", bed(tmp_path / "k.atac.bed")).codes == ["missing-array"]
+    refused = refusal(read, tmp_path / "a.npz", bed(tmp_path / "k.atac.bed", ["", *["high"] * 9, 1, 2]))
+    assert 'line 2: "" is not a number (accessibility of k)' in refused.problems[0].message
+    assert "... and 5 more like the last one" in refused.problems[5].message
+    for line in ("chr1\t1", "chr1\tx\t9", f"chr1\t1\t{1 << 70}"):
+        place.write_text(line)
+        assert "line 1: expected chromosome" in refusal(read, tmp_path / "a.npz", place).problems[0].message
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_files_that_are_no_tables(tmp_path, refusal):
+    np.savez(tmp_path / "b.npz", a=np.ones((2, 2)), b=np.ones((2, 2)))
+    assert refusal(read, tmp_path / "b.npz").codes == ["missing-array"]
+    assert refusal(read, tmp_path / "b.npz", write(tmp_path / "x.csv", HEADER, rows())).codes == ["usage"]
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "x.zarr.tar").touch()
+    for name, code in (("none.zarr", "file-not-found"), ("empty", "unknown-format"), ("x.zarr.tar", "unknown-format")):
+        assert refusal(read, tmp_path / name).codes == [code]
+    frame().to_parquet(tmp_path / "x.parquet")
+    (tmp_path / "y.parquet").write_bytes((tmp_path / "x.parquet").read_bytes()[:-20])
+    (tmp_path / "x.h5ad").write_bytes(b"nothing")
+    for name in ("y.parquet", "x.h5ad"):
+        assert refusal(read, tmp_path / name).codes == ["damaged-file"]
+    for name in ("x.csv", "x.csv.gz", "x.npz", "x.tsv"):
+        spec = RegionFile(path=str(tmp_path / "none" / name))
+        assert refusal(spec.facts).codes == refusal(spec.build).codes == ["file-not-found"]
+    assert refusal(RegionFile(path="x.bed").build).codes == ["unknown-format"]
+
+
+def flipped(content, near, behind):
+    at = content.index(near) + behind
+    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+
+
+def test_damaged_files_are_named(tmp_path, refusal):
+    np.savez(tmp_path / "x.npz", **PLACED)
+    for path in (tmp_path / "x.npz", write(tmp_path / "x.csv.gz", HEADER, rows() * 20)):
+        content = path.read_bytes()
+        near = FEATURES.tobytes() if path.suffix == ".npz" else b""
+        for damaged in (content[: len(content) // 2], content[:-9], b"", b"no such form", flipped(content, near, 30)):
+            path.write_bytes(damaged)
+            assert path.name in str(refusal(read, path))
+    path = tmp_path / "x.csv"
+    path.write_bytes(b"\xff\xfe\x00chromosome")
+    assert refusal(read, path).codes == ["damaged-file"]
+
+
+def test_a_table_too_large_for_memory_is_refused(tmp_path, monkeypatch, refusal):
+    monkeypatch.setattr("dither.tasks.get_region.formats.tables.LIMIT", 250)
+    assert refusal(read, write(tmp_path / "x.csv", HEADER, rows())).codes == ["too-large"]
+
+
+@pytest.mark.parametrize("places", ["Chromosome,Start,End", "chrom,chromStart,chromEnd", "#chr,start,end"])
+def test_synonyms_of_places(tmp_path, places):
+    found = read(write(tmp_path / "x.csv", [*places.split(","), *HEADER[3:]], rows()))
+    assert found["motifs"].tolist() == MOTIFS
+    np.testing.assert_array_equal(found["start"], START)
+    assert standard_names(["chrom", "chromosome", "start", "x"]) == ["chrom", "chromosome", "start", "x"]
+
+
+@pytest.mark.parametrize("name", ["", "peak", "name"])
+def test_rows_may_have_names(tmp_path, name):
+    path = write(tmp_path / "x.csv", [name, *HEADER], [[f"p{i}", *row] for i, row in enumerate(rows())])
+    for look in (read, lambda path: vars(open_file(path, Splits(["chr2"], [], scale=False)))):
+        assert [*look(path)["motifs"]] == MOTIFS
+    assert facts_of(path).motifs == 2
+    path = write(tmp_path / "y.csv", ["peak", *MOTIFS], np.column_stack([NAMES, FEATURES]))
+    np.testing.assert_array_equal(read(path)["start"], START)
+    assert facts_of(path).longest == 4
+
+
+MISTAKES = {
+    "not a number": ((4, 4, "NA"), "invalid-sample", 'line 6, column "GATA1": "NA" is not a number'),
+    "comma": ((4, 4, '"1,5"'), "invalid-sample", 'line 6, column "GATA1": "1,5" is not a number'),
+    "nan": ((4, 4, "nan"), "invalid-sample", 'line 6, column "GATA1": nan is not finite'),
+    "inf": ((5, 5, "inf"), "invalid-sample", 'line 7, column "AP1/1": inf is not finite'),
+    "negative": ((5, 5, -4), "invalid-sample", 'line 7, column "AP1/1": -4.0 is negative'),
+    "negative start": ((4, 1, -3), "invalid-sample", 'line 6, column "start"'),
+    "half a base": ((4, 2, 900.5), "invalid-sample", 'line 6, column "end"'),
+    "label": ((4, 3, 2), "invalid-sample", 'line 6, column "open:K562": 2.0 is neither 0 nor 1'),
+    "ends before it starts": ((4, 2, 5), "invalid-sample", "line 6: the region ends at 5, not after its start 500"),
+    "unsorted": ((6, 1, 1), "unsorted", "line 8: regions are not sorted: chr2:1 after chr2:1500"),
+    "chromosome twice": ((8, 0, "chr1"), "unsorted", "line 10: chr1"),
+    "missing chromosome": ((8, 0, "None"), "invalid-sample", 'line 10: "None"'),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_in_a_table_are_named(tmp_path, refusal, mistake):
+    (row, column, value), code, message = MISTAKES[mistake]
+    lines = rows()
+    lines[row][column] = value
+    path = write(tmp_path / "x.csv", HEADER, lines)
+    problems = refusal(read, path).problems
+    assert any(problem.code == code and problem.message.startswith(f"{path}: {message}") for problem in problems)
+
+
+HEADERS = {
+    "one name twice": (lambda header: [*header[:-1], "GATA1"], "duplicate"),
+    "no motifs": (lambda header: header[:4] + [f"open:{n}" for n in range(3)], "wrong-shape"),
+    "empty motif": (lambda header: [*header[:-1], " "], "invalid-sample"),
+    "empty cell": (lambda header: [*header[:-1], "open:"], "invalid-sample"),
+    "no start": (lambda header: [header[0], "begin", *header[2:]], "missing-array"),
+    "nothing": (lambda header: [], "missing-array"),
+}
+
+
+@pytest.mark.parametrize("mistake", HEADERS)
+def test_mistakes_in_a_header(tmp_path, refusal, mistake):
+    change, code = HEADERS[mistake]
+    path = write(tmp_path / "x.csv", change(HEADER), rows() if mistake != "nothing" else [])
+    assert code in refusal(read, path).codes
+    if code == "missing-array":
+        assert refusal(facts_of, path).codes == [code]
+    path = write(tmp_path / "x.csv", HEADER, rows(), ";")
+    assert refusal(read, path).codes == refusal(facts_of, path).codes == ["syntax-error"]
+    assert refusal(read, write(tmp_path / "x.csv", HEADER, [])).codes == ["wrong-shape"]
+
+
+def test_all_problems_are_reported_at_once(tmp_path, refusal):
+    lines = [[*row, "late"] for row in rows()]
+    lines[4][4], lines[4][5], lines[6][1], lines[7] = "", "inf", 1, lines[7][:-2]
+    path = write(tmp_path / "x.csv", [*HEADER, "when"], lines)
+    messages = messages_of(refusal, path)
+    assert messages[0] == 'line 2, column "when": "late" is not a number'
+    assert messages[-1] == 'line 6, column "AP1/1": inf is not finite'
+    lines[7] = [*rows()[7], "late"]
+    assert messages_of(refusal, write(path, [*HEADER, "when"], lines)) == [
+        'the column "when" holds no numbers: "late" in line 2, and so on',
+        'line 6, column "GATA1": "" is not a number',
+        'line 6, column "AP1/1": inf is not finite',
+        "line 8: regions are not sorted: chr2:1 after chr2:1500; sort by chromosome and start",
+    ]
+
+
+NEAR = {
+    "open_K562": ['"open:K562"'],
+    "Open.K562": ['"open:K562"'],
+    "ATPM k562": ['"atpm:k562"'],
+    "open": ['"open:CELL"'],
+    "K562_open": ['"open:K562"'],
+    "expression:K562": ['"expression_positive:K562"', '"expression_negative:K562"'],
+    "tss-K562": ['"tss_positive:K562"', '"tss_negative:K562"'],
+    "score": ["leave it out"],
+}
+
+
+@pytest.mark.parametrize("name", NEAR)
+def test_a_label_is_not_taken_for_a_motif(tmp_path, refusal, name):
+    path = write(tmp_path / "x.csv", [*HEADER, name], [[*row, 1] for row in rows()])
+    for look in (read, facts_of):
+        (problem,) = refusal(look, path).problems
+        assert (problem.code, problem.message.split('"')[1]) == ("unknown-key", name)
+        assert all(meant in problem.help for meant in NEAR[name])
+
+
+def test_motifs_with_similar_names_are_accepted(tmp_path):
+    names = ["OPENER", "TSS1", "TSS::X", "AP1/1", "HD/10", "atp", "ZNF-reopen", "gc_content", "expressions"]
+    assert parse_columns([*names, "open:K562"], tmp_path).motifs == (*range(len(names)),)
+
+
+WRONG_ARRAYS = {
+    "missing": ({"start": None}, "missing-array", '"start"; it has atpm, cells, chromosome'),
+    "no cells": ({"cells": None}, "missing-array", '"cells"'),
+    "kind": ({"chromosome": np.arange(P)}, "wrong-shape", '"chromosome" holds int64, expected text'),
+    "shape": ({"features": np.ones((4, 2))}, "wrong-shape", '"features" has the shape (4, 2), expected (12, 2)'),
+    "flat": ({"features": np.ones(10)}, "wrong-shape", '"features" has the shape (10,)'),
+    "other name": ({"features": None, "x": FEATURES > 1}, "wrong-shape", '"x" holds bool, expected numbers'),
+    "motif names": ({"motifs": None, "motif_names": np.array(["a"])}, "wrong-shape", "12 regions and 1 motifs"),
+    "nan": ({"features": np.where(np.eye(P, 2) > 0, np.nan, 1)}, "invalid-sample", 'row 1 (from 0), column "AP1/1"'),
+    "synonym": ({"start": None, "chromStart": START + 0.5}, "invalid-sample", "chromStart, row 0 (from 0)"),
+    "unsorted": ({"start": START[::-1]}, "unsorted", "row 1 (from 0): "),
+    "objects": ({"chromosome": CHROMOSOME.astype(object)}, "wrong-shape", '"chromosome" holds objects'),
+    "names": ({"start": None, "peak_names": np.arange(P)}, "wrong-shape", '"peak_names" holds int64, expected text'),
+    "not UTF-8": ({"motifs": np.array([b"a", b"\xff"])}, "invalid-sample", '"motifs", row 1'),
+}
+
+
+@pytest.mark.parametrize("mistake", WRONG_ARRAYS)
+def test_mistakes_in_arrays_are_named(tmp_path, refusal, mistake):
+    change, code, place = WRONG_ARRAYS[mistake]
+    changed = {name: array for name, array in {**ARRAYS, **change}.items() if array is not None}
+    np.savez(tmp_path / "x.npz", **changed)
+    refused = refusal(read, tmp_path / "x.npz")
+    assert any(code == problem.code and place in problem.message for problem in refused.problems), refused
+    assert all("x.npz: " in problem.message for problem in refused.problems)
+
+
+@pytest.mark.parametrize("index", [np.arange(P) + 7, [f"p{i}" for i in range(P)], np.linspace(0, 1, P)])
+@pytest.mark.parametrize("name", [None, "idx"])
+def test_an_index_of_pandas_is_not_a_motif(tmp_path, index, name):
+    path = tmp_path / "x.parquet"
+    frame().set_index(pandas.Index(index, name=name)).to_parquet(path)
+    found = read(path)
+    assert found["motifs"].tolist() == MOTIFS
+    np.testing.assert_array_equal(found["features"], FEATURES)
+
+
+def test_places_and_mistakes_in_parquet(tmp_path, refusal):
+    path = tmp_path / "x.parquet"
+    frame()[MOTIFS].set_index(pandas.Index(NAMES, name="idx")).to_parquet(path)
+    assert read(path)["end"].tolist() == END.tolist()
+    frame().set_index(["chromosome", "start", "end"]).to_parquet(path)
+    assert read(path)["motifs"].tolist() == MOTIFS
+    frame(chromosome=[int(name[3:]) for name in CHROMOSOME]).to_parquet(path)
+    assert read(path)["chromosome"].tolist() == [name[3:] for name in CHROMOSOME]
+    wrong = frame(chromosome=[*CHROMOSOME[:-1], None], GATA1=-FEATURES[:, 1])
+    wrong.rename(columns={"chromosome": "chrom"}).to_parquet(path)
+    messages = messages_of(refusal, path)
+    assert messages[0] == 'row 11 (from 0), column "chrom": None is not text'
+    assert messages[1].startswith('row 0 (from 0), column "GATA1": -')
+    frame(open_K562=1, note="x").to_parquet(path)
+    assert refusal(read, path).codes == ["unknown-key"]
+    frame(GATA1="x").to_parquet(path)
+    assert refusal(read, path).codes == ["wrong-shape"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_places_and_mistakes_in_anndata(tmp_path, refusal):
+    path, index = tmp_path / "x.h5ad", [f"p{i}" for i in range(P)]
+    obs = {"chrom": CHROMOSOME.astype(object), "chromStart": START, "chromEnd": END, "score": 1.0}
+    write_anndata(path, index=index, **obs)
+    found = read(path)
+    assert found["chromosome"].tolist() == CHROMOSOME.tolist()
+    assert found["motifs"].tolist() == MOTIFS
+    write_anndata(path, FEATURES > 1, index, **{**obs, "chromStart": START + 0.5})
+    messages = messages_of(refusal, path)
+    assert messages[0] == '"X" holds bool, expected numbers'
+    assert messages[1].startswith('obs, row 0 (from 0), column "chromStart": 500.5 is not a base number')
+    write_anndata(path, index=index, **{**obs, "chrom": [*CHROMOSOME[:-1], None]})
+    assert messages_of(refusal, path) == ['obs, row 11 (from 0), column "chrom": nan is not text']
+    write_anndata(path, **{"open:k562": pandas.Categorical(["yes"] * P)})
+    refused = refusal(read, path)
+    assert refused.codes == ["wrong-shape"]
+    assert 'obs, column "open:k562"' in refused.problems[0].message
+    anndata.AnnData(FEATURES.T, pandas.DataFrame(index=MOTIFS), pandas.DataFrame(index=NAMES)).write_h5ad(path)
+    assert refusal(read, path).codes == ["wrong-shape"]
+
+
+@pytest.mark.parametrize("split", ["train", "valid", "test"])
+def test_values_known_of_one_cell_type_only_are_found_by_check(tmp_path, refusal, split):
+    data = RegionFile(path=str(write(tmp_path / "x.csv", HEADER, rows())), valid=["chr1"], test=["chr2"])
+    option = "cell_type" if split == "train" else f"{split}_cells"
+    cells = {"cell_type": ["HepG2", "K562"]} if split == "train" else {"cell_type": "HepG2", option: ["K562"]}
+    task = GetRegion(data=data, regions=2, accessibility="quantitative", **cells)
+    (misfit,) = task.check()
+    assert 'no accessibility as a number of "K562"' in misfit.message
+    assert misfit.path == (option,)
+    assert [problem.path for problem in refusal(task.build).problems] == [("task", option)]
+
+
+def test_chromosomes_to_hold_out_must_exist(tmp_path, refusal):
+    path = write(tmp_path / "x.csv", HEADER, rows())
+    refused = refusal(open_file, path, Splits(["chr02"], ["chr1", "Y"], scale=True))
+    assert refused.codes == ["unknown-value"] * 2
+    assert 'did you mean "chr2"?' in refused.problems[0].help
+    assert refusal(open_file, path, Splits(["chr1", "chr2"], ["chr3"], scale=True)).codes == ["no-samples"]
