@@ -186,35 +186,22 @@ def test_a_signal_stops_every_point_and_resume_runs_the_unfinished(begin, consol
 
 
 def test_a_point_that_ignores_signals_is_killed_by_the_third(begin, child, monkeypatch, states):
+    monkeypatch.setattr(scheduler, "stop_signals", lambda: SIGNALS)  # also if the tests run under nohup
     child.write_text("import signal, time\nsignal.signal(15, signal.SIG_IGN)\ntime.sleep(60)\n")
-    for seconds in (1.0, 1.3, 1.6):
-        threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    names = (
+        signal.SIGHUP,
+        signal.SIGHUP,
+        signal.SIGUSR2,
+        signal.SIGTERM,
+    )  # a closed terminal sends two, which count once
+    for number, name in enumerate(names):
+        threading.Timer(0.4 + 0.2 * number, os.kill, (os.getpid(), name)).start()
     code, sweep = begin("seed=[1]")
     assert (code, states(sweep)) == (75, ["stopped"])
     assert sweep.folders()[0].status()["reason"] == "ended by SIGKILL"
 
 
-def test_sighup_counts_once(console, monkeypatch):
-    pool = scheduler._Pool(PointList([]), (), True, console)
-    monkeypatch.setattr(scheduler, "stop_signals", lambda: SIGNALS)  # also if the tests run under nohup
-    with scheduler._signals(pool):
-        signal.raise_signal(signal.SIGHUP)
-        signal.raise_signal(signal.SIGHUP)
-        assert (pool.stops, pool.signalled) == (1, True)
-        signal.raise_signal(signal.SIGUSR2)
-        assert pool.stops == 2
-
-
-def test_a_point_that_another_process_locks_meanwhile_is_skipped(begin, child, console, states, output):
-    _, sweep = begin("seed=[1]")
-    sweep.folders()[0].write_status("waiting")
-    child.write_text("raise SystemExit(11)")
-    assert run_points(PointList(sweep.folders()), 1, console) == 0
-    assert states(sweep) == ["waiting"]
-    assert "skipped 0-seed=1" in output()
-
-
-def test_a_sweep_is_unfinished_while_another_process_runs_a_point(begin, console, output):
+def test_a_sweep_is_unfinished_while_another_process_runs_a_point(begin, child, console, output):
     _, sweep = begin("seed=[1, 2]")
     first, second = sweep.folders()
     second.write_status("waiting")
@@ -224,6 +211,11 @@ def test_a_sweep_is_unfinished_while_another_process_runs_a_point(begin, console
         assert second.status()["state"] == "done"
     assert "another process is running 1 points" in output()
     assert resume_sweep(sweep.path, Settings(), console) == 0
+    second.write_status("waiting")
+    child.write_text("raise SystemExit(11)")  # another process locks it meanwhile
+    assert resume_sweep(sweep.path, Settings(), console) == 75
+    assert second.status()["state"] == "waiting"
+    assert "skipped 1-seed=2" in output()
 
 
 def test_a_running_point_without_a_process_is_lost(tmp_path):
@@ -305,12 +297,6 @@ def test_an_error_of_the_source_stops_the_other_points(begin, child, console):
 # the process of one point
 
 
-def test_a_signal_before_the_run_starts_stops_the_point(tmp_path, monkeypatch):
-    monkeypatch.setattr(point_process, "_run", lambda *_: signal.raise_signal(signal.SIGTERM))
-    assert point_process.run_point(tmp_path) == 75
-    assert PointFolder(tmp_path, {}).status()["state"] == "stopped"
-
-
 def test_a_finished_or_locked_point_is_not_run(tmp_path, monkeypatch):
     monkeypatch.setattr(point_process, "_run", lambda *_: pytest.fail("it runs"))
     point = PointFolder(tmp_path, {})
@@ -367,7 +353,7 @@ def test_the_command_writes_a_report_and_runs_are_listed(experiment_file, tmp_pa
     assert "0-lr=0.1/20260101T000000Z-000000  experiment" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"points": [{"name": "../x", "values": {}}]}'])
+@pytest.mark.parametrize("text", ["[]", '{"points": [{"name": "../x", "values": {}}]}'])
 def test_a_damaged_sweep_directory_is_refused(tmp_path, text, capsys):
     (tmp_path / "sweep.json").write_text(text)
     assert main(["sweep", "status", str(tmp_path)]) == 2
@@ -380,7 +366,6 @@ def test_a_damaged_sweep_directory_is_refused(tmp_path, text, capsys):
     [
         (["evaluate", "runs/sweeq"], 'did you mean "runs/sweep"'),
         (["runs", "verify", "runs/sweep"], "dither sweep status"),
-        (["report", "runs/file"], "file"),
         (["sample", "runs/sweep/0-x"], "runs/sweep/0-x/a"),
         (["sweep", "status", "runs/sweep/0-x/a"], "dither run --resume runs/sweep/0-x/a"),
         (["sweep", "status", "runs"], "runs/sweep"),
@@ -389,7 +374,7 @@ def test_a_damaged_sweep_directory_is_refused(tmp_path, text, capsys):
 def test_another_kind_of_folder_is_recognised(words, hint, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs/sweep/0-x/a").mkdir(parents=True)
-    for file in ("runs/sweep/sweep.json", "runs/sweep/0-x/a/resolved.toml", "runs/file"):
+    for file in ("runs/sweep/sweep.json", "runs/sweep/0-x/a/resolved.toml"):
         (tmp_path / file).touch()
     assert main(words) == 2
     assert hint in " ".join(capsys.readouterr().err.split())
@@ -414,11 +399,18 @@ def test_invalid_executors_and_options_are_refused_before_anything_is_written(be
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_missing_submitit_is_reported(begin, monkeypatch):
-    monkeypatch.setitem(sys.modules, "submitit", None)
-    (problem,) = problems_of(lambda: begin("seed=[1]", executor="slurm"))
+@pytest.mark.parametrize(
+    ("module", "arguments", "extra"),
+    [
+        ("submitit", {"executor": "slurm"}, "slurm"),
+        ("optuna", {"text": "[sweep.search]\nspace = { seed = [1] }\n"}, "search"),
+    ],
+)
+def test_a_missing_library_is_reported(begin, monkeypatch, module, arguments, extra):
+    monkeypatch.setitem(sys.modules, module, None)
+    (problem,) = problems_of(lambda: begin(**arguments))
     assert problem.code == "missing-dependency"
-    assert "dither-engine[slurm]" in problem.help
+    assert f"dither-engine[{extra}]" in problem.help
 
 
 def test_a_signal_of_the_cluster_stops_a_job_which_then_fails(tmp_path, monkeypatch):
@@ -429,7 +421,8 @@ def test_a_signal_of_the_cluster_stops_a_job_which_then_fails(tmp_path, monkeypa
             point_process.run_job(str(tmp_path), [])
     finally:
         signal.signal(signal.SIGUSR2, previous)
-    assert PointFolder(tmp_path, {}).status()["exit_code"] == 75
+    status = PointFolder(tmp_path, {}).status()
+    assert (status["state"], status["exit_code"]) == ("stopped", 75)
     monkeypatch.setattr(point_process, "_run", lambda *_: 0)
     assert point_process.run_job(str(tmp_path), []) is None
 

@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import signal
-import sys
 import threading
 
 import pytest
@@ -120,32 +119,19 @@ def test_an_invalid_search_is_refused_with_its_line(begin, tmp_path, old, new):
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_missing_optuna_is_reported(begin, monkeypatch):
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(Refused) as info:
-        begin(text=SPACE)
-    assert info.value.codes == ["missing-dependency"]
-    assert "dither-engine[search]" in info.value.problems[0].help
-
-
-def test_an_incomplete_last_line_of_the_journal_is_dropped(searched, console, states):
+def test_an_incomplete_last_line_of_the_journal_is_dropped_and_other_damage_refused(searched, console, states, capsys):
     more_trials(searched, 5)
-    with (searched.path / "journal.log").open("ab") as file:
+    journal = searched.path / "journal.log"
+    with journal.open("ab") as file:
         file.write(b'{"op_code": 5, "worker_i')
     assert resume_sweep(searched.path, Settings(), console) == 0
     assert states(searched) == ["done"] * 5
     assert complete(searched, console)
-
-
-def test_a_damaged_journal_is_refused(searched, capsys):
-    journal = searched.path / "journal.log"
     lines = journal.read_text().splitlines()
     lines[2] = lines[2][:10]
     journal.write_text("\n".join(lines) + "\n")
     assert main(["sweep", "--resume", str(searched.path)]) == 2
-    message = capsys.readouterr().err
-    assert "[damaged-file]" in message
-    assert "Traceback" not in message
+    assert "[damaged-file]" in capsys.readouterr().err
 
 
 def test_the_lock_of_a_dead_process_is_taken_over(searched, console, monkeypatch):
@@ -175,7 +161,7 @@ def test_a_point_that_ends_after_its_search_was_killed_counts(searched, console)
     assert trials.finish(folder, "done") == "done", "the first process may report it as well"
 
 
-def test_points_without_disk_space_are_resumed(searched, child, console, states, output):
+def test_points_without_disk_space_are_resumed_and_crashed_ones_count(searched, child, console, states, output):
     more_trials(searched, 5)
     works = child.read_text()
     child.write_text(FULL)
@@ -187,16 +173,13 @@ def test_points_without_disk_space_are_resumed(searched, child, console, states,
     assert resume_sweep(searched.path, Settings(), console) == 0
     assert len(searched.folders()) == 5
     assert complete(searched, console)
-
-
-def test_a_crashed_point_counts_as_a_trial(searched, child, console, states):
-    more_trials(searched, 4)
-    works = child.read_text()
+    base = searched.path / "base" / "experiment.toml"
+    base.write_text(base.read_text().replace("trials = 5", "trials = 6"))
     child.write_text("raise SystemExit(1)")
     assert resume_sweep(searched.path, Settings(), console) == 1
     child.write_text(works)
     assert resume_sweep(searched.path, Settings(), console) == 1
-    assert states(searched) == ["done"] * 3 + ["failed"]
+    assert states(searched) == ["done"] * 5 + ["failed"]
 
 
 def test_a_search_without_disk_space_ends_with_5(searched, console, monkeypatch, output):

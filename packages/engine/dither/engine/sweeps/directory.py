@@ -1,8 +1,4 @@
-"""Sweep directories: `sweep.json`, and a folder per point.
-
-The folder of a point holds experiment.toml (every default written out, every name pinned), status.json, output.txt,
-point.lock, and the run directory.
-"""
+"""Sweep directories: `sweep.json`, and a folder per point with its experiment, status, output, lock and run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Run one point of a sweep in its own process: `python -m dither.engine.sweeps.point_process FOLDER`.
-
-A run that exists is resumed. How it ended is written to status.json.
-"""
+"""Run or resume a point of a sweep in its own process: `python -m dither.engine.sweeps.point_process FOLDER`."""
 
 from __future__ import annotations
 
@@ -26,7 +23,6 @@ TRUSTED = "--trusted"
 CRASHED, REFUSED, EXHAUSTED, BUSY = 1, 2, 5, 11
 """Exit codes; a point with `EXHAUSTED` (no disk space or memory) can be resumed."""
 ENDS = {
-    0: "done",
     1: "exception, see its output",
     2: "refused, see its output",
     3: "no intact checkpoint, see its output",
@@ -73,8 +69,7 @@ def _attempt(point: PointFolder, select: Sequence[str] | None, trust: bool) -> i
         _print_error(traceback.format_exc())
     finally:
         state = {0: "done", STOPPED: "stopped"}.get(code, "failed")
-        reason = None if code == 0 else ENDS.get(code, "")
-        point.write_status(state, exit_code=code, reason=reason, **facts, ended=now())
+        point.write_status(state, exit_code=code, reason=ENDS.get(code) if code else None, **facts, ended=now())
     return code
 
 
@@ -96,11 +91,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run_job(folder: str, arguments: Sequence[str]) -> None:
-    """Run a point as a submitit job, in the job's own process, so that signals of the cluster reach the run.
-
-    Raises:
-        RuntimeError: The point is not done, so that the cluster records a failure.
-    """
+    """Run a point in the process of a submitit job, which signals of the cluster reach; raise if it is not done."""
     if code := main([folder, *arguments]):
         raise RuntimeError(f"{folder}: {ENDS.get(code, code)}")
 

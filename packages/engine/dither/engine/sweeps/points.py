@@ -20,7 +20,6 @@ from dither.registry.spec.misfit import Path
 from ..config.sweep import Sweep
 
 __all__ = [
-    "MAX_POINTS",
     "Point",
     "add_axes",
     "format_value",

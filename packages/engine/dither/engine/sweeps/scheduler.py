@@ -23,9 +23,7 @@ from .point_process import BUSY, ENDS, EXHAUSTED
 __all__ = ["FAILED", "POINT_COMMAND", "PointList", "run_points"]
 
 FAILED = 1
-"""Exit code if a point failed."""
 POINT_COMMAND = (sys.executable, "-m", "dither.engine.sweeps.point_process")
-"""Command that runs a point; its folder follows."""
 POLL_SECONDS = 0.1
 PRUNE_SECONDS = 1.0
 """Seconds between two calls of `PointList.should_prune`."""
@@ -38,7 +36,7 @@ class PointList:
         self.folders = folders
 
     def points(self) -> Iterator[PointFolder]:
-        """Yield the points to run; one thread at a time requests one."""
+        """Yield the points to run."""
         yield from (folder for folder in self.folders if folder.status()["state"] in RESUMABLE)
 
     def should_prune(self, point: PointFolder) -> bool:
@@ -73,13 +71,11 @@ class _Pool:
 
     def _run(self, point: PointFolder, environment: dict[str, str]) -> None:
         try:
-            # In a new session: Ctrl-C on the terminal would reach the point as well, and count as a second signal.
+            command = [*POINT_COMMAND, str(point.path), *self.arguments]
+            options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "env": environment}
+            options["start_new_session"] = True  # or Ctrl-C would reach the point as well, as a second signal
             with (point.path / "output.txt").open("ab") as output:
-                command = [*POINT_COMMAND, str(point.path), *self.arguments]
-                process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
-                    env=environment,
-                )  # fmt: skip
+                process = subprocess.Popen(command, stdout=output, stderr=output, **options)
         except OSError as error:  # no process, or the folder is gone: the other points continue
             reason = f"cannot start: {error.strerror or error}"
             with suppress(OSError):
@@ -96,15 +92,13 @@ class _Pool:
         if process.returncode == BUSY:
             say(self.console, f"skipped      {point.name}: {ENDS[BUSY]}")
             return
-        written = point.status()
-        status = written
+        status = written = point.status()
         if status["state"] in ("running", "waiting", "lost"):  # it was killed before it could write its status
             code = process.returncode
             reason = f"ended by {signal.Signals(-code).name}" if code < 0 else ENDS.get(code, f"exit code {code}")
             ended = "stopped" if self.stops or pruned else "failed"
             status = status | {"state": ended, "exit_code": code, "reason": reason, "ended": now()}
-        state = "pruned" if pruned and status["state"] == "stopped" else status["state"]
-        state = self.source.finish(point, state)
+        state = self.source.finish(point, "pruned" if pruned and status["state"] == "stopped" else status["state"])
         if state != written["state"]:
             point.write_status(**status | {"state": state})
         self._report(state, point, status.get("reason") if state == "failed" else None)
@@ -136,16 +130,10 @@ class _Pool:
 def run_points(
     source: PointList, jobs: int, console: Console, arguments: Sequence[str] = (), keep_going: bool = True
 ) -> int:
-    """Run every point of a source; return the exit code: 0 all done, 1 some failed, 75 stopped.
+    """Run every point of a source, `jobs` at a time; return 0 if all are done, 1 if some failed, 75 if stopped.
 
-    An exception of the source is raised after all points have been stopped.
-
-    Args:
-        source: Supplies the points.
-        jobs: Number of simultaneous processes; they share the CPU threads, and the devices of CUDA_VISIBLE_DEVICES.
-        console: For progress messages.
-        arguments: Passed to each process after the folder of its point.
-        keep_going: Whether to continue after a failure; otherwise the other points are stopped with a checkpoint.
+    Processes get `arguments` after the folder of their point. After a failure, unless `keep_going`, and after an
+    exception of the source, which is raised at the end, the other points are stopped with a checkpoint.
     """
     pool = _Pool(source, arguments, keep_going, console)
     with _signals(pool), ThreadPoolExecutor(jobs) as threads:
@@ -172,10 +160,9 @@ def _signals(pool: _Pool) -> Iterator[None]:
 def _environment(jobs: int, slot: int) -> dict[str, str]:
     """Return the environment of a process: its share of the CPU threads, and one of several CUDA devices."""
     variables = dict(os.environ)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     if jobs > 1:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
         variables.setdefault("OMP_NUM_THREADS", str(max(1, cores // jobs)))
-    devices = [device for device in variables.get("CUDA_VISIBLE_DEVICES", "").split(",") if device.strip()]
-    if len(devices) > 1 and jobs > 1:
-        variables["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
+        if devices := [device for device in variables.get("CUDA_VISIBLE_DEVICES", "").split(",") if device.strip()]:
+            variables["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
     return variables

@@ -63,8 +63,8 @@ def _optuna() -> Any:
         import optuna
     except ImportError:
         hint = "python -m pip install 'dither-engine[search]'"
-        message = "a search requires optuna, which is not installed"
-        raise Refused(Problem(message, ("sweep", "search"), help=hint, code="missing-dependency")) from None
+        place = ("sweep", "search")
+        raise Refused(Problem("optuna is not installed", place, help=hint, code="missing-dependency")) from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 
