@@ -25,7 +25,7 @@ from .metrics import charts_of, differences, format_metric, metric_rows, names_o
 from .run_record import PictureFile, RunRecord, read_run
 from .svg import COLOURS, line_classes, scatters
 
-__all__ = ["Section", "Table", "render", "sweep_page", "write_report", "write_sweep_page"]
+__all__ = ["write_report", "write_sweep_page"]
 
 NO_CURVES = "No metric was measured twice."
 NO_METRICS = "Nothing has been measured yet."
@@ -93,7 +93,7 @@ def write_report(paths: Sequence[Path], out: Path | None = None) -> Path:
 
 def write_sweep_page(sweep: SweepDirectory, rows: Sequence[dict[str, Any]], path: Path | None = None) -> Path:
     """Write the page of a sweep, by default report.html in it, and return its path."""
-    return _write(path or sweep.path / "report.html", sweep_page(sweep, rows))
+    return _write(path or sweep.path / "report.html", _sweep_page(sweep, rows))
 
 
 def _runs(path: Path) -> Iterator[Path]:
@@ -183,7 +183,7 @@ def _compare_page(records: Sequence[RunRecord]) -> str:
     return render(f"{len(records)} runs", sections, problems=problems)
 
 
-def sweep_page(sweep: SweepDirectory, rows: Sequence[dict[str, Any]]) -> str:
+def _sweep_page(sweep: SweepDirectory, rows: Sequence[dict[str, Any]]) -> str:
     """Return the page of a sweep, given the rows of its points, best first."""
     keys, metrics = columns_of(rows)
     search = sweep.facts.get("search") or {}
