@@ -3,8 +3,6 @@
 import inspect
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -56,10 +54,9 @@ def test_the_plugin_of_the_readme_works(tmp_path):
     torch.testing.assert_close(noise.rate, gradient)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_resolve(page):
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text()):
-        assert (page.parent / target).exists(), target
+def test_links_resolve():
+    links = [(page, target) for page in PAGES for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text())]
+    assert [link for link in links if not (link[0].parent / link[1]).exists()] == []
 
 
 @pytest.mark.parametrize("page", ["experiments", "language"])
@@ -196,11 +193,6 @@ def test_documented_commands_exist():
         for line in re.findall(r"^    (?:python -m experiments\.run|dither) (.*)$", page.read_text(), re.MULTILINE):
             word = line.split()[0]
             assert word in known or word.endswith(".toml") or word == "--resume", line
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments.run", "--help"], capture_output=True, text=True, cwd=ROOT, check=True
-    )
-    for verb in known:
-        assert verb in done.stdout
 
 
 if __name__ == "__main__":

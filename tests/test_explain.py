@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -30,10 +28,9 @@ def lines(capsys) -> dict[str, tuple[str, str]]:
 
 def place(name: str, text: str, part: str) -> str:
     """Return file:line:column of a text in a file."""
-    for number, line in enumerate(Path(name).read_text().splitlines(), 1):
-        if text in line:
-            return f"{name}:{number}:{line.index(part, line.index(text)) + 1}"
-    raise AssertionError(text)
+    numbered = enumerate(Path(name).read_text().splitlines(), 1)
+    number, line = next((number, line) for number, line in numbered if text in line)
+    return f"{name}:{number}:{line.index(part, line.index(text)) + 1}"
 
 
 def test_explain_shows_origins_and_overridden_values(here, capsys):
@@ -42,22 +39,15 @@ def test_explain_shows_origins_and_overridden_values(here, capsys):
     found = lines(capsys)
     base, small = place("seed_base.toml", "lr = ", "5e-4"), place("seed_small.toml", "lr = ", "1.5e-3")
     assert found["train.optimizer.lr"] == ("1e-05", f"from --set train.optimizer.lr=1e-5, over {base}, {small}")
-    assert found["model.width"][1] == "from {}, over {}".format(
-        place("seed_base.toml", "width = ", "256"), place("seed_small.toml", "width = ", "128")
-    )
     affine = place("seed_small.toml", "affine = true", "true")
     assert found["model.affine"] == ("false", f"default of denoiser after --unset model.affine, over {affine}")
     assert found["sampler.use"][0] == '"processes/first-hitting@1"'
     assert found["sampler.use"][1].startswith("from --set sampler=first-hitting")
-    assert found["model.head.use"] == (
-        '"embeddings/tokens@1"',
-        "from " + place("seed_small.toml", "head = ", '"tokens"'),
-    )
+    head = place("seed_small.toml", "head = ", '"tokens"')
+    assert found["model.head.use"] == ('"embeddings/tokens@1"', f"from {head}")
     assert found["model.head.zero"][1] == "default of tokens"
-    assert found["train.clip"][1] == "default of [train]"
     assert found["train.threads"] == ("(none)", "default of [train]")
     assert found["seed"][1] == "default of the experiment"
-    assert found["evaluate.every"][1] == "default of [evaluate]"
 
 
 def test_explain_one_key_or_table(here, capsys):
@@ -67,18 +57,14 @@ def test_explain_one_key_or_table(here, capsys):
     assert all(key.startswith("model.block.") for key in found)
     assert main(["explain", "quick.toml", "train.steps"]) == 0
     assert lines(capsys) == {"train.steps": ("1500", "from " + place("quick.toml", "steps = 1500", "1500"))}
-    for wrong, right in {
-        "model.bolck": "model.block",
-        "train.stpes": "train.steps",
-        "heads": "model.block.heads",
-    }.items():
+    suggestions = {"model.bolck": "model.block", "train.stpes": "train.steps", "heads": "model.block.heads"}
+    for wrong, right in suggestions.items():
         assert main(["explain", "quick.toml", wrong]) == 2
         assert f'did you mean "{right}"?' in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("flag", [["--json"], ["--format", "json"]])
-def test_explain_as_json(here, capsys, flag):
-    assert main(["explain", "quick.toml", "train", "--set", "train.steps=3", *flag]) == 0
+def test_explain_as_json(here, capsys):
+    assert main(["explain", "quick.toml", "train", "--set", "train.steps=3", "--json"]) == 0
     rows = {row["key"]: row for row in json.loads(capsys.readouterr().out)}
     steps = rows["train.steps"]
     assert (steps["value"], steps["from"]["file"], steps["default_of"]) == (3, "--set train.steps=3", None)
@@ -86,12 +72,9 @@ def test_explain_as_json(here, capsys, flag):
     assert (rows["train.keep"]["from"], rows["train.keep"]["default_of"]) == (None, "[train]")
 
 
-def test_explain_refuses_what_validate_refuses(here, capsys):
+def test_explain_refuses_invalid_values_but_not_incompatible_ones(here, capsys):
     assert main(["explain", "quick.toml", "--set", "train.stpes=3"]) == 2
-    assert 'did you mean "steps"' in capsys.readouterr().err
-
-
-def test_explain_an_incompatible_experiment(here, capsys):
+    assert "[unknown-key]" in capsys.readouterr().err
     assert main(["explain", "quick.toml", "model.block.heads", "--set", "model.block.heads=7"]) == 0
     assert lines(capsys)["model.block.heads"][0] == "7"
 
@@ -108,65 +91,37 @@ def test_diff_of_two_files(here, capsys):
     assert "no difference" in capsys.readouterr().out
 
 
-def run_directory(folder: Path, experiment: str, **manifest) -> Path:
-    folder.mkdir()
-    assert main(["resolve", experiment]) == 0
-    plugins = {"core-blocks": {"from": "dither-core-blocks", "version": "0.1.0", "sha256": ""}}
-    content = {
-        "environment": {"python": "3.11.7", "torch": "2.13.0", "threads": 1},
-        "git": {"commit": "a" * 40, "clean": True},
-        "plugins": plugins,
-        "parts": {"model": {"part": "core-blocks/denoiser@1", "options": "sha256:1"}},
-    }
-    (folder / "manifest.json").write_text(json.dumps(content | manifest))
-    return folder
-
-
 def test_diff_of_two_runs(here, capsys):
-    one = run_directory(here / "one", "quick.toml")
-    (one / "resolved.toml").write_text(capsys.readouterr().out)
-    other = run_directory(
-        here / "other",
-        "quick.toml",
-        environment={"python": "3.12.1", "torch": "2.13.0", "threads": 1},
-        git={"commit": "b" * 40, "clean": False},
-        plugins={"core-blocks": {"version": "0.2.0", "sha256": ""}, "mine": {"version": "", "sha256": "f00"}},
-        parts={"model": {"part": "core-blocks/denoiser@1", "options": "sha256:2"}},
-    )
-    (other / "resolved.toml").write_text(capsys.readouterr().out.replace("steps = 1500", "steps = 3"))
+    for name, one in {"one": True, "other": False}.items():
+        (here / name).mkdir()
+        manifest = {
+            "environment": {"python": "3.11.7" if one else "3.12.1", "torch": "2.13.0", "threads": 1},
+            "git": {"commit": ("a" if one else "b") * 40, "clean": one},
+            "plugins": {"core-blocks": {"version": "0.1.0" if one else "0.2.0", "sha256": ""}},
+            "parts": {"model": {"part": "core-blocks/denoiser@1", "options": f"sha256:{name}"}},
+        }
+        manifest["plugins"] |= {} if one else {"mine": {"version": "", "sha256": "f00"}}
+        (here / name / "manifest.json").write_text(json.dumps(manifest))
+        assert main(["resolve", "quick.toml", *([] if one else ["--set", "train.steps=3"])]) == 0
+        (here / name / "resolved.toml").write_text(capsys.readouterr().out)
     assert main(["diff", "one", "other", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["options"] == {"train.steps": [1500, 3]}
-    assert found["parts"] == {"model option types": ["sha256:1", "sha256:2"]}
+    assert found["parts"] == {"model option types": ["sha256:one", "sha256:other"]}
     assert found["plugins"]["core-blocks.version"] == ["0.1.0", "0.2.0"]
     assert found["plugins"]["mine.sha256"] == [None, "f00"]
     assert found["environment"] == {"python": ["3.11.7", "3.12.1"]}
     assert found["git"] == {"commit": ["a" * 40, "b" * 40], "clean": [True, False]}
-    mixed = compare(read_side(one), read_side(here / "quick.toml"))
+    mixed = compare(read_side(here / "one"), read_side(here / "quick.toml"))
     assert mixed["options"] == {}
-    assert "environment" not in mixed
-    assert "git" not in mixed
+    assert not {"environment", "git"} & set(mixed)
 
 
 def test_diff_refuses_other_folders(here, capsys):
     (here / "folder").mkdir()
-    for wrong, message in {
-        "folder": "[not-a-run]",
-        "nowhere.toml": "nowhere.toml",
-        ".": "[not-a-run]",
-    }.items():
+    for wrong, message in {"folder": "[not-a-run]", "nowhere.toml": "nowhere.toml", ".": "[not-a-run]"}.items():
         assert main(["diff", wrong, "quick.toml"]) == 2
         assert message in capsys.readouterr().err
     (here / "folder/resolved.toml").write_text("name = ")
     (here / "folder/manifest.json").write_text("{")
     assert main(["diff", "folder", "quick.toml"]) == 2
-
-
-@pytest.mark.parametrize("arguments", [["explain", "quick.toml"], ["diff", "quick.toml", "seed_base.toml"]])
-def test_explain_and_diff_import_no_torch(here, arguments):
-    code = (
-        f"import sys; from dither.engine.cli import main; code = main({arguments!r}); "
-        "assert 'torch' not in sys.modules; sys.exit(code)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr

@@ -39,17 +39,17 @@ def test_every_requirement_is_locked_with_hashes():
     assert not without, without
 
 
+@pytest.mark.slow
 def test_the_bill_of_materials_lists_everything_in_the_lock():
     bill = json.loads(printed(str(ROOT / ".ci" / "sbom"), env={**os.environ, "PYTHON": sys.executable}, cwd="/"))
     assert {component["purl"] for component in bill["components"]} == {f"pkg:pypi/{name}@{v}" for name, v in PINNED}
 
 
-@pytest.mark.parametrize("package", ["registry", "engine"])
-def test_wheels_are_reproducible(package, tmp_path):
+def test_wheels_are_reproducible(tmp_path):
     digests = set()
     for number in (1, 2):
         (tmp_path / str(number)).mkdir()
-        where = {"cwd": ROOT / "packages" / package, "env": {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}}
+        where = {"cwd": ROOT / "packages" / "engine", "env": {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}}
         name = printed(sys.executable, "-c", BUILD, str(tmp_path / str(number)), **where).strip()
         digests.add(hashlib.sha256((tmp_path / str(number) / name).read_bytes()).hexdigest())
     assert len(digests) == 1

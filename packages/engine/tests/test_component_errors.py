@@ -1,4 +1,4 @@
-"""A part that raises is named with its plugin, wherever it is asked."""
+"""A component that raises is named with its plugin."""
 
 import pytest
 
@@ -30,7 +30,7 @@ REFUSING = """(self, process):
 
 @pytest.fixture
 def broken(experiment_file):
-    """Put a loss beside the experiment that fails in one method."""
+    """Write a loss that fails in one method next to the experiment."""
 
     def broken(method="rev = 1"):
         (experiment_file.parent / "broken.py").write_text(LOSS.format(method=method))
