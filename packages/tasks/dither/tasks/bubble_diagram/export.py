@@ -21,10 +21,9 @@ from .decoded_samples import decode_samples
 from .formats.housegan import DOOR, TO_HOUSEGAN
 from .formats.jsonl import plan_line
 from .geometry.placement import place_rooms
-from .options import Export
 from .plans import Box, Diagram
 from .relations import GRID
-from .vocabulary import RELATIONS, ROOMS
+from .vocabulary import RELATIONS, ROOMS, Export
 
 __all__ = ["EXPORTS", "housegan_plan", "to_networkx", "write_diagrams", "write_samples"]
 

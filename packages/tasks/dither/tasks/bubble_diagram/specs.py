@@ -19,8 +19,7 @@ from dither.registry.spec.misfit import Misfit, below
 from ..prepared.manifest import Kind
 from ..prepared.spec import PrepareSpec
 from .constraints.table import Constraints
-from .options import Adjacency, Bedrooms, Format
-from .vocabulary import EDGE_MASK, EDGE_PAD, EDGE_SIZE, NODE_MASK, NODE_PAD, NODE_SIZE
+from .vocabulary import EDGE_MASK, EDGE_PAD, EDGE_SIZE, NODE_MASK, NODE_PAD, NODE_SIZE, Adjacency, Bedrooms, Format
 
 if TYPE_CHECKING:
     from .plans import PlanSplits

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -15,21 +15,20 @@ from jaxtyping import Int
 from torch import Tensor
 
 from dither.registry.config.errors import Refused
-from dither.registry.flow.protocols import Picture, Split
-from dither.registry.flow.records import Clean
+from dither.registry.flow.protocols import Picture, RatioSums, Split
+from dither.registry.flow.records import Clean, Measured, Noised
 from dither.registry.flow.spaces import TokenSpace
 
+from ..token_accuracy import Accuracy
 from .constraints.table import Constraints
 from .export import write_samples
 from .metrics.frequencies import Frequencies, shuffled
-from .metrics.likelihood import GraphMetrics, nats_metrics
-from .metrics.sample_metrics import Reference, sample_metrics
-from .options import Export
+from .metrics.sample_metrics import Reference
 from .plans import PlanSplits, real_edges
 from .plots.pictures import sample_pictures, trajectory_pictures
-from .vocabulary import EDGE_MASK, EDGE_PAD, NODE_MASK, NODE_PAD
+from .vocabulary import EDGE_MASK, EDGE_PAD, NODE_MASK, NODE_PAD, Export
 
-__all__ = ["BubbleDiagrams"]
+__all__ = ["BubbleDiagrams", "GraphMetrics"]
 
 REFERENCE = 1024
 """Diagrams of each baseline that are evaluated with the sample metrics."""
@@ -108,8 +107,8 @@ class BubbleDiagrams:
         train, held = self._frequencies["train"], self._frequencies[split]
         count = held.tokens_per_graph()
         metrics = {
-            "uniform": nats_metrics(held.uniform_nats(), count),
-            "unigram": nats_metrics(train.unigram_nats(held), count),
+            "uniform": _nats_metrics(held.uniform_nats(), count),
+            "unigram": _nats_metrics(train.unigram_nats(held), count),
         }
         metrics["unigram"] |= self._reference.metrics(train.draw(REFERENCE, 0))
         real = self._tokens["test"][:REFERENCE].numpy()
@@ -120,7 +119,7 @@ class BubbleDiagrams:
 
     def sample_metrics(self, samples: Int[Tensor, "N L"], like: Clean) -> dict[str, float]:
         """Return validity and distance metrics of samples against the validation split, with the noise floor."""
-        return sample_metrics(samples.cpu().numpy(), self._reference)
+        return self._reference.sample_metrics(samples.cpu().numpy())
 
     def plots(self, samples: Int[Tensor, "N L"], like: Clean) -> Iterator[Picture]:
         """Yield pictures of samples."""
@@ -133,3 +132,60 @@ class BubbleDiagrams:
     def trajectory_plots(self, path: Int[Tensor, "T N L"], like: Clean) -> Iterator[Picture]:
         """Yield pictures of a sampling trajectory."""
         yield from trajectory_pictures(torch.cat([like.x0[None].to(path), path]).cpu().numpy(), self.rooms)
+
+
+class GraphMetrics:
+    """Nats per graph (nodes, edges and total) and per token, and accuracy by noise level; independent of batch sizes.
+
+    Uses the weights of the loss. If the loss is a NELBO, the values are upper bounds of the negative log-likelihood.
+    """
+
+    def __init__(self, space: TokenSpace) -> None:
+        self._space = space
+        self._nats = dict.fromkeys((field.name for field in space.fields), 0.0)
+        self._weight, self._tokens = dict(self._nats), dict(self._nats)
+        self._graphs = 0
+        self._accuracy = Accuracy(space)
+
+    def update(self, clean: Clean, noised: Noised, pred: Any, measured: Measured) -> None:
+        """Add one batch."""
+        values, weights = measured.values.double(), measured.weights.double()
+        for sums, positions in (
+            (self._nats, values * weights),
+            (self._weight, weights),
+            (self._tokens, (~clean.fixed).double()),
+        ):
+            for name, part in self._space.split(positions).items():
+                sums[name] += float(part.sum())
+        self._graphs += len(clean.valid)
+        if pred is not None:
+            self._accuracy.update(noised, pred)
+
+    def per_sample(self, clean: Clean, measured: Measured) -> dict[str, RatioSums]:
+        """Return numerators and denominators per graph; empty if the loss weights its positions."""
+        if not torch.equal(measured.weights, (~clean.fixed).to(measured.weights.dtype)):
+            return {}
+        nats = (measured.values.double() * measured.weights.double()).sum(1)
+        tokens = measured.weights.double().sum(1)
+        return {"nats_per_graph": (nats, torch.ones_like(nats)), "nats_per_token": (nats, tokens)}
+
+    def compute(self) -> dict[str, float]:
+        """Return the metrics; NaN without data."""
+        if not self._graphs:
+            return _nats_metrics(dict.fromkeys(self._nats, float("nan")), self._tokens)
+        tokens = {name: count / self._graphs for name, count in self._tokens.items()}
+        nats = {
+            name: total / self._weight[name] * tokens[name] if self._weight[name] else 0.0
+            for name, total in self._nats.items()
+        }
+        return _nats_metrics(nats, tokens) | self._accuracy.compute()
+
+
+def _nats_metrics(nats: dict[str, float], tokens: dict[str, float]) -> dict[str, float]:
+    """Return nats per graph by field, their sum, and nats per token."""
+    total, count = sum(nats.values()), sum(tokens.values())
+    return {
+        "nats_per_graph": total,
+        **{f"{name}_nats_per_graph": value for name, value in nats.items()},
+        "nats_per_token": total / count if count else float("nan"),
+    }

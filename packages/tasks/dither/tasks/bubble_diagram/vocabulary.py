@@ -1,4 +1,4 @@
-"""Graph2Plan's vocabulary: 13 room types and 10 spatial relations with ids, names and colours. No torch, no numpy.
+"""Graph2Plan's vocabulary: 13 room types and 10 spatial relations with ids, names and colours; option types. No torch.
 
 A sample is a row of tokens: one per room slot ("nodes"), then one per pair of slots i < j ("edges") in the row-major
 order of the upper triangle: (0,1), (0,2), ..., (0,R-1), (1,2), ... The token of a pair is the relation of room i to
@@ -7,7 +7,7 @@ room j. Ids as in Hu et al., Graph2Plan, SIGGRAPH 2020 (arXiv 2004.13204).
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 __all__ = [
     "ABOVE",
@@ -32,6 +32,10 @@ __all__ = [
     "ROOM_IDS",
     "SHORT",
     "SURROUNDING",
+    "Adjacency",
+    "Bedrooms",
+    "Export",
+    "Format",
     "pair_index",
     "pairs",
 ]
@@ -104,6 +108,19 @@ EDGE_MASK: Final = 11
 EDGE_PAD: Final = 12
 EDGE_SIZE: Final = 13
 """Token ids of MASK and PAD in a pair of slots, and the vocabulary size."""
+
+
+Format = Literal["auto", "rplan-png", "graph2plan", "housegan", "resplan", "msd", "jsonl"]
+"""Input formats; "auto" selects one by file suffix."""
+
+Adjacency = Literal["proximity", "door"]
+"""Which rooms are related: those close to each other, or those joined by a door."""
+
+Bedrooms = Literal["largest-is-master", "all-second"]
+"""How bedrooms are mapped to Graph2Plan's types where a format has a single bedroom type."""
+
+Export = Literal["jsonl", "housegan", "networkx"]
+"""Output formats of diagrams."""
 
 
 def pairs(rooms: int) -> list[tuple[int, int]]:

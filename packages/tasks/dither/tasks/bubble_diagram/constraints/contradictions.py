@@ -8,11 +8,12 @@ filter (Chinneck and Dravnieks 1991).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise, permutations
 from typing import Final, TypeVar
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array
+from scipy.sparse import csr_array
 
 from ..geometry.realisability import realise
 from ..vocabulary import NO_EDGE, ROOMS, pair_index, pairs
@@ -76,71 +77,53 @@ def feasible(rules: Sequence[Rule], slots: int) -> bool:
     """Whether some diagram with up to `slots` rooms meets all rules."""
     if any(isinstance(rule, RoomType) and not rule.types for rule in rules):
         return False
-    program = _IntegerProgram(rules, slots)
-    for rule in rules:
-        program.add_rule(rule)
-    return program.solve()
+    return _IntegerProgram(rules, slots).feasible()
 
 
 class _IntegerProgram:
     """Binary variables, and linear constraints low <= a x <= high.
 
-    Types and relations that no rule distinguishes share a variable.
+    Room slots have one variable per type, and a last one for empty; pairs that occur in a rule have one per relation.
     """
 
     def __init__(self, rules: Sequence[Rule], slots: int) -> None:
-        self.slots, self.variables, self.rows = slots, 0, 0
-        self.entries: list[tuple[int, int, float]] = []
-        self.low: list[float] = []
-        self.high: list[float] = []
-        types = [ids for rule in rules for ids in _types_in(rule)]
-        relations = [ids for rule in rules for ids in _relations_in(rule)]
-        self.kinds, self.classes = _partition(len(ROOMS), types), _partition(NO_EDGE + 1, relations)
-        self.used = self.new(slots)
-        self.kind = [self.new(len(self.kinds)) for _ in range(slots)]
+        self.slots, self.variables = slots, 0
+        self.rows: list[tuple[list[int], float, float]] = []
+        self.kind = [self.new(len(ROOMS) + 1) for _ in range(slots)]
         needed = {pair for pair in pairs(slots) if any(isinstance(rule, Adjacency) for rule in rules)}
         needed |= {(rule.i, rule.j) for rule in rules if isinstance(rule, PairRelation)}
-        self.relation = {pair: self.new(len(self.classes)) for pair in sorted(needed)}
-        for slot in range(slots):
-            self.line([*self.ones(self.kind[slot]), (self.used[slot], -1)], 0, 0)
-            if slot:
-                self.line([(self.used[slot - 1], 1), (self.used[slot], -1)], 0, 1)
-        for variables in self.relation.values():
-            self.line(self.ones(variables), 1, 1)
+        self.relation = {pair: self.new(NO_EDGE + 1) for pair in sorted(needed)}
+        for variables in (*self.kind, *self.relation.values()):
+            self.rows.append((variables, 1, 1))
+        for first, second in pairwise(self.kind):  # empty slots come last
+            self.rows.append(([*first[:-1], second[-1]], 1, 2))
+        for rule in rules:
+            self.add_rule(rule)
 
     def new(self, count: int) -> list[int]:
         self.variables += count
         return list(range(self.variables - count, self.variables))
 
-    @staticmethod
-    def ones(variables: Sequence[int]) -> list[tuple[int, float]]:
-        return [(variable, 1.0) for variable in variables]
+    def of_type(self, room: int, types: frozenset[int]) -> list[int]:
+        return [self.kind[room][kind] for kind in types]
 
-    def line(self, terms: Sequence[tuple[int, float]], low: float, high: float) -> None:
-        self.entries += [(self.rows, variable, factor) for variable, factor in terms]
-        self.low.append(low)
-        self.high.append(high)
-        self.rows += 1
-
-    def type_terms(self, room: int, types: frozenset[int]) -> list[tuple[int, float]]:
-        return self.ones([v for v, kind in zip(self.kind[room], self.kinds, strict=True) if kind <= types])
-
-    def relation_terms(self, u: int, v: int, relations: frozenset[int]) -> list[tuple[int, float]]:
+    def related(self, u: int, v: int, relations: frozenset[int]) -> list[int]:
         pair, ids = ((u, v), relations) if u < v else ((v, u), reversed_ids(relations))
-        return self.ones([x for x, part in zip(self.relation[pair], self.classes, strict=True) if part <= ids])
+        return [self.relation[pair][relation] for relation in ids]
 
     def add_rule(self, rule: Rule) -> None:
+        rooms = range(self.slots)
         match rule:
             case Size():
-                self.line(self.ones(self.used), rule.low, rule.high)
+                used = [variable for room in rooms for variable in self.kind[room][:-1]]
+                self.rows.append((used, rule.low, rule.high))
             case RoomType():
-                self.line(self.type_terms(rule.room, rule.types), 1, 1)
+                self.rows.append((self.of_type(rule.room, rule.types), 1, 1))
             case PairRelation():
-                self.line(self.ones([self.used[rule.j]]), 1, 1)
-                self.line(self.relation_terms(rule.i, rule.j, rule.relations), 1, 1)
+                self.rows.append((self.kind[rule.j][:-1], 1, 1))
+                self.rows.append((self.related(rule.i, rule.j, rule.relations), 1, 1))
             case Count():
-                every = [term for room in range(self.slots) for term in self.type_terms(room, rule.types)]
-                self.line(every, rule.low, rule.high)
+                self.rows.append(([v for room in rooms for v in self.of_type(room, rule.types)], rule.low, rule.high))
             case Adjacency():
                 self.add_adjacency(rule)
             case Buildable():
@@ -148,54 +131,28 @@ class _IntegerProgram:
                     self.add_rule(count)
 
     def add_adjacency(self, rule: Adjacency) -> None:
-        rooms = range(self.slots)
-        pairs_met = []
-        for u, v in ((u, v) for u in rooms for v in rooms if u != v):
-            parts = (
-                self.type_terms(u, rule.first),
-                self.type_terms(v, rule.second),
-                self.relation_terms(u, v, rule.relations),
-            )
-            if not rule.required:
-                self.line([term for part in parts for term in part], 0, 2)
-                continue
-            (met,) = self.new(1)
-            pairs_met.append(met)
-            for part in parts:
-                self.line([*part, (met, -1)], 0, 1)
+        met: list[int] = []
+        for u, v in permutations(range(self.slots), 2):
+            parts = self.of_type(u, rule.first), self.of_type(v, rule.second), self.related(u, v, rule.relations)
+            if rule.required:  # the first of two new variables may be 1 only if one variable of each part is
+                here, elsewhere = self.new(2)
+                met.append(here)
+                self.rows += [([here, elsewhere], 1, 1), *(([*part, elsewhere], 1, 2) for part in parts)]
+            else:
+                self.rows.append(([variable for part in parts for variable in part], 0, 2))
         if rule.required:
-            self.line(self.ones(pairs_met), 1, np.inf)
+            self.rows.append((met, 1, np.inf))
 
-    def solve(self) -> bool:
-        rows, columns, factors = zip(*self.entries, strict=True)
-        matrix = coo_array((factors, (rows, columns)), shape=(self.rows, self.variables)).tocsr()
+    def feasible(self) -> bool:
+        columns = [variable for row, _, _ in self.rows for variable in row]
+        rows = np.repeat(np.arange(len(self.rows)), [len(row) for row, _, _ in self.rows])
+        matrix = csr_array((np.ones(len(columns)), (rows, columns)), shape=(len(self.rows), self.variables))
+        low, high = np.array([(low, high) for _, low, high in self.rows]).T
         answer = milp(
             np.zeros(self.variables),
             integrality=np.ones(self.variables, np.int64),
             bounds=Bounds(0, 1),
-            constraints=LinearConstraint(matrix, np.array(self.low), np.array(self.high)),
+            constraints=LinearConstraint(matrix, low, high),
             options={"time_limit": SECONDS},
         )
         return int(answer.status) != _INFEASIBLE
-
-
-def _types_in(rule: Rule) -> list[frozenset[int]]:
-    if isinstance(rule, Adjacency):
-        return [rule.first, rule.second]
-    if isinstance(rule, Buildable):
-        return [count.types for count in rule.counts()]
-    return [rule.types] if isinstance(rule, RoomType | Count) else []
-
-
-def _relations_in(rule: Rule) -> list[frozenset[int]]:
-    if isinstance(rule, Adjacency):
-        return [rule.relations, reversed_ids(rule.relations)]
-    return [rule.relations] if isinstance(rule, PairRelation) else []
-
-
-def _partition(count: int, sets: Sequence[frozenset[int]]) -> list[frozenset[int]]:
-    """Return the coarsest partition of the ids such that each set is a union of parts."""
-    parts: dict[tuple[bool, ...], set[int]] = {}
-    for number in range(count):
-        parts.setdefault(tuple(number in ids for ids in sets), set()).add(number)
-    return [frozenset(part) for part in parts.values()]

@@ -41,7 +41,15 @@ class ConstraintGuidance:
     def __init__(self, rules: Sequence[Rule], slots: int) -> None:
         self.rules, self.slots = list(rules), slots
         self.ends = torch.tensor(pairs(slots)).T
-        self.allowed = self._allowed()
+        allowed = torch.zeros(slots + self.ends.shape[1], NODE_SIZE, dtype=torch.bool)
+        allowed[:slots, :NODE_MASK] = allowed[:slots, NODE_PAD] = True
+        allowed[slots:, : NO_EDGE + 1] = allowed[slots:, EDGE_PAD] = True
+        for rule in rules:
+            if isinstance(rule, RoomType):
+                allowed[rule.room] &= _id_mask(rule.types)
+            elif isinstance(rule, PairRelation):
+                allowed[slots + pair_index(rule.i, rule.j, slots)] &= _id_mask(rule.relations)
+        self.allowed = allowed
         built = [rule for rule in rules if isinstance(rule, Buildable)]
         counts = [rule for rule in rules if isinstance(rule, Count)] + [one for rule in built for one in rule.counts()]
         self._parts: list[CountProbability | AdjacencyProbability | RealisabilityProbability] = [
@@ -49,17 +57,6 @@ class ConstraintGuidance:
             *(AdjacencyProbability(rule, slots) for rule in rules if isinstance(rule, Adjacency)),
             *(RealisabilityProbability(slots) for _ in built),
         ]
-
-    def _allowed(self) -> Bool[Tensor, "L V"]:
-        allowed = torch.zeros(self.slots + self.ends.shape[1], NODE_SIZE, dtype=torch.bool)
-        allowed[: self.slots, :NODE_MASK] = allowed[: self.slots, NODE_PAD] = True
-        allowed[self.slots :, : NO_EDGE + 1] = allowed[self.slots :, EDGE_PAD] = True
-        for rule in self.rules:
-            if isinstance(rule, RoomType):
-                allowed[rule.room] &= _id_mask(rule.types)
-            elif isinstance(rule, PairRelation):
-                allowed[self.slots + pair_index(rule.i, rule.j, self.slots)] &= _id_mask(rule.relations)
-        return allowed
 
     def room_counts(self, counts: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
         """Return the weights of 0, 1, 2, ... rooms: those in `counts`, restricted to feasible numbers.
@@ -100,17 +97,12 @@ class ConstraintGuidance:
                 number = _among(types, rule.types).sum(1)
                 return (number >= rule.low) & (number <= rule.high)
             case Adjacency():
-                return self._adjacent(rule, x) == rule.required
+                (i, j), relations, back = self.ends.to(x.device), x[:, self.slots :], reversed_ids(rule.relations)
+                ahead = _among(x[:, i], rule.first) & _among(x[:, j], rule.second) & _among(relations, rule.relations)
+                behind = _among(x[:, j], rule.first) & _among(x[:, i], rule.second) & _among(relations, back)
+                return (ahead | behind).any(1) == rule.required
             case Buildable():
                 return torch.from_numpy(is_realisable(x.cpu().numpy(), self.slots)).to(x.device)
-
-    def _adjacent(self, rule: Adjacency, x: Int[Tensor, "N L"]) -> Bool[Tensor, " N"]:
-        """Whether any room of the first types has one of the relations to one of the second."""
-        (i, j), relations = self.ends.to(x.device), x[:, self.slots :]
-        ahead = _among(x[:, i], rule.first) & _among(x[:, j], rule.second) & _among(relations, rule.relations)
-        opposite = reversed_ids(rule.relations)
-        behind = _among(x[:, j], rule.first) & _among(x[:, i], rule.second) & _among(relations, opposite)
-        return (ahead | behind).any(1)
 
     def log_prob(self, log_clean: Float[Tensor, "N L V"], at: Int[Tensor, " N"]) -> Float[Tensor, "N V"]:
         """Return the log-probability that the constraints are met if token `at` becomes v, others drawn independently.
@@ -238,47 +230,29 @@ class AdjacencyProbability:
 
     def log_prob(self, probs: Float[Tensor, "N L V"], at: Int[Tensor, " N"]) -> Float[Tensor, "N V"]:
         """Return the log-probability for each id of token `at`, others distributed as `probs`."""
-        (i, j), dtype = self.ends.to(at.device), probs.dtype
+        (i, j), dtype, vocab = self.ends.to(at.device), probs.dtype, probs.shape[-1]
         sorts, relations = self.sorts.to(at.device, dtype), self.relations.to(at.device, dtype)
         room = probs[:, : self.slots, :NODE_SIZE] @ sorts
         pair = probs[:, self.slots :, :EDGE_SIZE] @ relations
-        edge = torch.arange(len(i), device=at.device) + self.slots == at[:, None]
-        ends = (i == at[:, None]) | (j == at[:, None])
+        is_i, is_j = i == at[:, None], j == at[:, None]
+        touched = (torch.arange(len(i), device=at.device) + self.slots == at[:, None]) | is_i | is_j
         match = _match_prob(room[:, i], room[:, j], pair)
-        rest = torch.log1p(-match.masked_fill(edge | ends, 0)).sum(1)
-        none = rest[:, None] + self._log_none(probs, room, pair, at, edge | ends)
-        return torch.log(-torch.expm1(none)) if self.rule.required else none
-
-    def _log_none(
-        self,
-        probs: Float[Tensor, "N L V"],
-        room: Float[Tensor, "N R 3"],
-        pair: Float[Tensor, "N E 3"],
-        at: Int[Tensor, " N"],
-        touched: Bool[Tensor, "N E"],
-    ) -> Float[Tensor, "N V"]:
-        """Return the log-probability that no pair that depends on token `at` matches, for each of its ids."""
-        (i, j), vocab = self.ends.to(at.device), probs.shape[-1]
-        sorts, relations = self.sorts.to(room), self.relations.to(room)
-        rows = sorts.tolist()
+        rest = torch.log1p(-match.masked_fill(touched, 0)).sum(1)
+        # The pairs that depend on token `at`: for each kind of type, then for each relation.
+        rows, by_kind = sorts.tolist(), []
         kinds = sorted(map(list, set(map(tuple, rows))))
-        result = []
         for kind in sorts.new_tensor(kinds):
-            first = torch.where((i == at[:, None])[..., None], kind, room[:, i])
-            second = torch.where((j == at[:, None])[..., None], kind, room[:, j])
-            result.append(torch.log1p(-_match_prob(first, second, pair).masked_fill(~touched, 0)).sum(1))
-        by_type = torch.nn.functional.pad(
-            torch.stack(result, 1)[:, [kinds.index(row) for row in rows]], (0, vocab - NODE_SIZE)
-        )
-        own = (at - self.slots).clamp_min(0)
-        first, second = _row(room, i[own]), _row(room, j[own])
+            first, second = (torch.where(own[..., None], kind, room[:, end]) for own, end in ((is_i, i), (is_j, j)))
+            by_kind.append(torch.log1p(-_match_prob(first, second, pair).masked_fill(~touched, 0)).sum(1))
+        by_type = torch.stack(by_kind, 1)[:, [kinds.index(row) for row in rows]]
+        number, numbers = (at - self.slots).clamp_min(0), torch.arange(len(at), device=at.device)
+        first, second = room[numbers, i[number]], room[numbers, j[number]]
         by_relation = torch.log1p(-_match_prob(first[:, None], second[:, None], relations))
-        by_relation = torch.nn.functional.pad(by_relation, (0, vocab - EDGE_SIZE))
-        return torch.where((at < self.slots)[:, None], by_type, by_relation)
-
-
-def _row(room: Float[Tensor, "N R 3"], which: Int[Tensor, " N"]) -> Float[Tensor, "N 3"]:
-    return room[torch.arange(len(room), device=room.device), which]
+        by_type, by_relation = (
+            torch.nn.functional.pad(part, (0, vocab - part.shape[1])) for part in (by_type, by_relation)
+        )
+        none = rest[:, None] + torch.where((at < self.slots)[:, None], by_type, by_relation)
+        return torch.log(-torch.expm1(none)) if self.rule.required else none
 
 
 def _match_prob(

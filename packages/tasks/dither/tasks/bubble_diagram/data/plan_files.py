@@ -24,8 +24,8 @@ from ..formats.jsonl import scan_plans
 from ..formats.resplan import read_msd, read_resplan
 from ..formats.rplan_png import read_rplan_picture
 from ..isomorphism import plan_groups
-from ..options import Format
 from ..plans import Box, Diagram, Plans, PlanSplits
+from ..vocabulary import Format
 
 __all__ = [
     "FORMATS",

@@ -28,26 +28,15 @@ BLOCK: Final = 512
 _EXTRA_PIECES: Final = (0.22, 0.46, 0.32)
 """Probability that the living room consists of 1, 2 or 3 pieces."""
 
-_REACH: Final = 3
-"""Rooms beyond RPLAN's largest plans per further piece of living room, so that all rooms can be reached."""
-
-_WALL: Final = 2
-"""Half the thickness of a wall in pixels."""
-
-_SHIFT: Final = 15
-"""Largest offset of a plan from the centre of the canvas, in pixels along an axis."""
+_REACH, _WALL, _SHIFT = 3, 2, 15
+"""Rooms beyond RPLAN's largest plans per further piece of living room, so that all rooms can be reached; half the
+thickness of a wall; largest offset of a plan from the centre of the canvas along an axis."""
 
 
 def make_plans(seed: int, start: int, stop: int, most: int = 8) -> Plans:
     """Return the plans `start` to `stop` (exclusive) of an infinite sequence.
 
-    A plan is a function of `seed`, `most` and its number only.
-
-    Args:
-        seed: Seed of the sequence, at least 0.
-        start: Number of the first plan.
-        stop: Number after the last plan.
-        most: Rooms of the largest plans, 4..14, and the number of room slots.
+    A plan is a function of `seed`, `most` and its number only; the largest plans have `most` rooms, 4..14.
     """
     least, largest = min(ROOM_COUNTS), max(LARGER_COUNTS)
     if not least <= most <= largest:
@@ -86,7 +75,10 @@ def _draw(
     touching = shared_walls(pieces)
     living = grow_living_rooms(pieces, touching, extra, random)
     kinds, good = assign_types(pieces, touching, living, draw_room_programs(rooms, random), random)
-    good &= well_shaped(pieces).all(1) & (living.sum(1) == 1 + extra)
+    sides = pieces[..., 2:] - pieces[..., :2]
+    short, long = sides.min(-1), sides.max(-1)
+    good &= ((long == 0) | ((short >= _NARROWEST) & (long <= _LONGEST * short))).all(1)
+    good &= living.sum(1) == 1 + extra
     types, boxes = _join(pieces, kinds, most)
     boxes = _place(boxes, types != NODE_PAD, pieces.max(1)[:, 2:], random)
     order = np.argsort(np.where(types != NODE_PAD, random.random(types.shape), 2.0), 1, kind="stable")
@@ -175,12 +167,9 @@ def draw_room_programs(rooms: Int[np.ndarray, " P"], random: np.random.Generator
     return np.where(np.arange(most) < rooms[:, None] - 1, chosen, -1).astype(np.int8)
 
 
-SHARED: Final = 13
-"""Shared wall in pixels, about 0.9 m, that a door between two pieces requires."""
-
-_NARROWEST: Final = 17
-_LONGEST: Final = 3.6
-_USUAL_PIECES: Final = 10
+SHARED, _NARROWEST, _LONGEST, _USUAL_PIECES = 13, 17, 3.6, 10
+"""Shared wall in pixels, about 0.9 m, that a door between two pieces requires; shortest side and largest aspect of a
+piece; number of pieces above which outlines are scaled up."""
 
 
 def partition_outlines(pieces: Int[np.ndarray, " P"], random: np.random.Generator) -> Int[np.ndarray, "P K 4"]:
@@ -209,14 +198,6 @@ def partition_outlines(pieces: Int[np.ndarray, " P"], random: np.random.Generato
         boxes[:, done] = np.where(active[:, None], rest, 0)
         boxes[every[active], piece[active], axis[active] + 2] = cut[active]
     return boxes
-
-
-def well_shaped(boxes: Int[np.ndarray, "P K 4"]) -> Bool[np.ndarray, "P K"]:
-    """False for pieces that are too narrow, or too long for their width; True for missing pieces."""
-    sides = boxes[..., 2:] - boxes[..., :2]
-    short, long = sides.min(-1), sides.max(-1)
-    shaped: Bool[np.ndarray, "P K"] = (long == 0) | ((short >= _NARROWEST) & (long <= _LONGEST * short))
-    return shaped
 
 
 def shared_walls(boxes: Int[np.ndarray, "P K 4"]) -> Bool[np.ndarray, "P K K"]:
@@ -269,8 +250,7 @@ _REACHABLE_VIA_BEDROOM: Final = np.isin(np.arange(len(ROOMS)), [ROOM_IDS["Bathro
 
 _SIZE, _NOISE, _BLOCKS_LIVING_ROOM = 12.0, 0.25, 0.3
 """Costs: deviation from the preferred share, noise, a bathroom or balcony at the living room."""
-_IMPOSSIBLE = 100.0
-_USUAL_COUNT = 8
+_IMPOSSIBLE, _USUAL_COUNT = 100.0, 8
 _MAX_COST = 0.85
 """Cost per room above which a plan is redrawn."""
 
@@ -284,15 +264,21 @@ def assign_types(
 ) -> tuple[Int[np.ndarray, "P K"], Bool[np.ndarray, " P"]]:
     """Assign types to the pieces outside the living room at minimum total cost.
 
-    Returns:
-        The types, -1 for missing pieces; and True for plans in which each room can be reached, has an outer wall if
-        required, and a plausible size, and no room is larger than the living room.
+    Returns the types, -1 for missing pieces; and True for plans in which each room can be reached, has an outer wall if
+    required, and a plausible size, and no room is larger than the living room.
     """
     outline = pieces.max(1)[:, 2:]
     share = (pieces[..., 2:] - pieces[..., :2]).prod(-1) / outline.prod(-1)[:, None]
     outer = ((pieces[..., :2] == 0) | (pieces[..., 2:] == outline[:, None])).any(-1)
     reached = (touching & living[:, :, None]).any(1)
-    cost = _costs(program, share, outer, reached) + _NOISE * random.random((*program.shape, pieces.shape[1]))
+    via_bedroom, outside = _REACHABLE_VIA_BEDROOM[program][..., None], _OUTSIDE[program][..., None]
+    # With many rooms, each is smaller.
+    crowded = np.minimum(_USUAL_COUNT / (1 + (program >= 0).sum(1)), 1.0)[:, None, None]
+    size = _SIZE * np.abs(share[:, None] - crowded * _PREFERRED_SHARE[program][..., None])
+    at_living = reached[:, None]
+    access = np.where(via_bedroom, np.where(at_living, _BLOCKS_LIVING_ROOM, 0.0), np.where(at_living, 0.0, _IMPOSSIBLE))
+    cost = size + access + np.where(outside & ~outer[:, None], _IMPOSSIBLE, 0.0)
+    cost += _NOISE * random.random((*program.shape, pieces.shape[1]))
     types = np.where(living, LIVING, -1).astype(np.int8)
     free = (share > 0) & ~living
     good = (share * living).sum(1) >= (share * free).max(1)
@@ -304,20 +290,3 @@ def assign_types(
         types[plan, np.flatnonzero(free[plan])[column]] = program[plan, row]
     at_bedroom = (touching & np.isin(types, _BEDROOMS)[:, :, None]).any(1)
     return types, good & (reached | living | at_bedroom | (types < 0)).all(1)
-
-
-def _costs(
-    program: Int[np.ndarray, "P M"],
-    share: Float[np.ndarray, "P K"],
-    outer: Bool[np.ndarray, "P K"],
-    reached: Bool[np.ndarray, "P K"],
-) -> Float[np.ndarray, "P M K"]:
-    """Return the cost of each room of the program in each piece."""
-    via_bedroom, outside = _REACHABLE_VIA_BEDROOM[program][..., None], _OUTSIDE[program][..., None]
-    reached, outer = reached[:, None], outer[:, None]
-    # With many rooms, each is smaller.
-    crowded = np.minimum(_USUAL_COUNT / (1 + (program >= 0).sum(1)), 1.0)[:, None, None]
-    size = _SIZE * np.abs(share[:, None] - crowded * _PREFERRED_SHARE[program][..., None])
-    access = np.where(via_bedroom, np.where(reached, _BLOCKS_LIVING_ROOM, 0.0), np.where(reached, 0.0, _IMPOSSIBLE))
-    total: Float[np.ndarray, "P M K"] = size + access + np.where(outside & ~outer, _IMPOSSIBLE, 0.0)
-    return total

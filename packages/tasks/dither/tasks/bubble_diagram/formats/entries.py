@@ -16,10 +16,9 @@ from pydantic import BaseModel, ValidationError
 
 from dither.registry.config.errors import Problem, Refused, dotted, nearest
 
-from ..options import Adjacency, Bedrooms
 from ..plans import Diagram
 from ..relations import GRID
-from ..vocabulary import NO_EDGE, RELATIONS, ROOM_IDS, ROOMS
+from ..vocabulary import NO_EDGE, RELATIONS, ROOM_IDS, ROOMS, Adjacency, Bedrooms
 
 __all__ = [
     "Entry",

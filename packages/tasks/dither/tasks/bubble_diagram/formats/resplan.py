@@ -71,26 +71,22 @@ def _load(file: Path, options: ReadOptions) -> Any:
         raise RejectedPlan(Fault("file", message))
     try:
         return load_restricted(file.read_bytes())
-    except OSError as error:
-        raise RejectedPlan(Fault("file", f"cannot be read: {error.strerror}")) from None
-    except pickle.UnpicklingError as error:
-        raise RejectedPlan(Fault("file", f"invalid pickle: {error}")) from None
+    except (OSError, pickle.UnpicklingError) as error:
+        raise RejectedPlan(Fault("file", f"unreadable pickle: {error}")) from None
 
 
 def _read_resplan(plan: Any, name: str, options: ReadOptions) -> Diagram:
     if not isinstance(plan, dict):
         raise RejectedPlan(Fault("types", "expected a dict"))
-    types, boxes = [], []
+    types, boxes = list[int](), list[Sequence[float]]()
     for key, kind in RESPLAN_ROOMS.items():
-        if key not in plan:
-            continue
         try:
-            parts = outlines_of(plan[key])
+            bounds = bounds_of(plan.get(key))
         except ValueError as error:
             raise RejectedPlan(Fault("boxes", f"{key}: {error}")) from None
-        bounds = [_bounds(part) for part in parts]
         if key == "living" and bounds:  # a single room, even if it is drawn in parts
-            bounds = [_bounds(np.concatenate(parts))]
+            low, high = np.array(bounds).min(0), np.array(bounds).max(0)
+            bounds = [(*low[:2].tolist(), *high[2:].tolist())]
         types += [ROOM_IDS[kind]] * len(bounds)
         boxes += bounds
     return _diagram(types, on_grid(boxes, 1.0), name, options)  # ResPlan is drawn on 256 pixels, like the grid
@@ -106,23 +102,16 @@ def _read_msd(file: Path, options: ReadOptions) -> Diagram:
     for node, value in nodes.items():
         attributes = value if isinstance(value, dict) else {}
         number = attributes.get("room_type")
-        if not isinstance(number, int) or number not in range(len(MSD_ROOMS)):
-            raise RejectedPlan(
-                Fault("types", f"node {node}: unknown room_type {number!r}, expected 0..{len(MSD_ROOMS) - 1}")
-            )
+        if number not in range(len(MSD_ROOMS)):
+            message = f"node {node}: unknown room_type {number!r}, expected 0..{len(MSD_ROOMS) - 1}"
+            raise RejectedPlan(Fault("types", message))
         try:
-            outline = np.asarray(attributes.get("geometry"), np.float64)
+            x, y = np.asarray(attributes.get("geometry"), np.float64).T
+            boxes.append((x.min(), y.min(), x.max(), y.max()))
         except (ValueError, TypeError):
-            outline = np.zeros(0)
-        if outline.ndim != 2 or outline.shape[1] != 2 or not len(outline):
-            raise RejectedPlan(Fault("boxes", f"node {node}: geometry is not a list of points"))
-        types.append(ROOM_IDS[MSD_ROOMS[number]])
-        boxes.append(_bounds(outline))
+            raise RejectedPlan(Fault("boxes", f"node {node}: geometry is not a list of points")) from None
+        types.append(ROOM_IDS[MSD_ROOMS[int(number)]])
     return _diagram(types, on_grid(boxes, PIXELS_PER_METRE, flip=True), file.stem, options)
-
-
-def _bounds(outline: Float[np.ndarray, "n 2"]) -> list[float]:
-    return [*outline.min(0).tolist(), *outline.max(0).tolist()]
 
 
 def _diagram(types: Sequence[int], boxes: Float[np.ndarray, "R 4"], name: str, options: ReadOptions) -> Diagram:
@@ -133,10 +122,7 @@ def _diagram(types: Sequence[int], boxes: Float[np.ndarray, "R 4"], name: str, o
 def on_grid(boxes: Sequence[Sequence[float]], scale: float, *, flip: bool = False) -> Float[np.ndarray, "R 4"]:
     """Return boxes in pixels, centred on the grid, scaled down if the plan is larger than the grid.
 
-    Args:
-        boxes: x0, y0, x1, y1 of each room in any unit.
-        scale: Pixels per unit.
-        flip: Whether y points up in the source.
+    `scale` is the number of pixels per unit of the source, `flip` whether y points up in it.
     """
     walls = np.asarray(boxes, np.float64).reshape(-1, 4) * scale
     if flip:
@@ -150,13 +136,7 @@ def on_grid(boxes: Sequence[Sequence[float]], scale: float, *, flip: bool = Fals
 
 
 class Stub:
-    """Inert stand-in for an object in a pickle.
-
-    Attributes:
-        what: Module and name of the pickled class or function.
-        args: Arguments it would have been called with.
-        state: State it would have been given.
-    """
+    """Inert stand-in for an object in a pickle: the name of its class, and its constructor arguments and state."""
 
     what: ClassVar[str] = ""
     args: tuple[Any, ...] = ()
@@ -205,8 +185,8 @@ def load_restricted(content: bytes) -> Any:
         raise pickle.UnpicklingError(str(error) or type(error).__name__) from None
 
 
-def outlines_of(shape: Any) -> list[Float[np.ndarray, "n 2"]]:
-    """Return the exterior of each polygon of a pickled shapely geometry; none for None, points and lines.
+def bounds_of(shape: Any) -> list[tuple[float, ...]]:
+    """Return the bounding box of each polygon of a pickled shapely geometry; none for None, points and lines.
 
     Raises:
         ValueError: The object is not a valid geometry.
@@ -230,5 +210,4 @@ def outlines_of(shape: Any) -> list[Float[np.ndarray, "n 2"]]:
         raise ValueError(f"invalid shapely geometry: {error}") from None
     for part in parts:  # grows: collections may be nested
         parts += getattr(part, "geoms", ())
-    polygons = (part for part in parts if part.geom_type == "Polygon" and not part.is_empty)
-    return [np.asarray(polygon.exterior.coords)[:, :2] for polygon in polygons]
+    return [part.bounds for part in parts if part.geom_type == "Polygon" and not part.is_empty]

@@ -59,7 +59,6 @@ class Placement:
     """A diagram and its room boxes.
 
     Attributes:
-        diagram: The diagram.
         boxes: Room boxes in pixels; the smallest x and y are 0.
         holds: Whether the boxes show each edge.
         extra: Pairs of rooms that are related in the boxes only.

@@ -5,7 +5,7 @@
 Boxes are verified by applying the rule to them; if all branches are exhausted, there are none. After a maximum number
 of linear programs the search gives up.
 
-Letters: N diagrams, R rooms, L tokens.
+Letters: R rooms, E pairs, M marks, F bounds, C choices, A alternatives, V variables.
 """
 
 from __future__ import annotations
@@ -33,15 +33,14 @@ Verdict = Literal["realisable", "impossible", "unknown"]
 
 _CANVAS: Final = Canvas()
 
+_MARGIN_WEIGHT, _ROUNDING = 40.0, 2.0
+"""Objective weight of the rounding margin relative to pixels of wall; largest change of a difference of two marks by
+rounding, in half pixels."""
+
 
 @dataclass(frozen=True)
 class Realisation:
-    """Result of a search.
-
-    Attributes:
-        verdict: "realisable", "impossible" (proved), or "unknown" (gave up).
-        boxes: Boxes in pixels that realise the diagram; None unless realisable.
-    """
+    """Result of a search; `boxes` in pixels realise the diagram, and are None unless it is realisable."""
 
     verdict: Verdict
     boxes: Int[np.ndarray, "R 4"] | None
@@ -73,6 +72,22 @@ def realise(
     return Realisation("impossible" if boxes is None else "realisable", boxes)
 
 
+def realises(
+    boxes: Int[np.ndarray, "R 4"],
+    edges: Int[np.ndarray, " E"],
+    constrained: bool | Bool[np.ndarray, " E"] = True,
+    canvas: Canvas = _CANVAS,
+) -> bool:
+    """Whether the constrained relations of boxes under the rule are those of the diagram."""
+    sides = boxes[:, 2:] - boxes[:, :2]
+    fits = boxes.min() >= 0 and boxes.max() <= canvas.side and sides.min() >= canvas.smallest
+    return bool(fits and ((edges_of(boxes) == edges) | ~np.asarray(constrained)).all())
+
+
+class _UndecidedError(Exception):
+    """The solver, or the search, gave up."""
+
+
 @dataclass
 class _Node:
     """Node of the search tree.
@@ -90,7 +105,6 @@ class _Node:
     decided: Bool[np.ndarray, " C"]
 
     def copy(self) -> _Node:
-        """Return an independent copy."""
         return _Node(self.most.copy(), self.bounds, self.alive.copy(), self.decided.copy())
 
 
@@ -103,8 +117,12 @@ class _Search:
 
     def run(self) -> Int[np.ndarray, "R 4"] | None:
         """Return realising boxes, or None if there are none."""
-        root = self.root()
-        stack = [] if root is None else [root]
+        available, fixed = self.constraints.available, self.constraints.fixed
+        most = difference_bounds.initial_bounds(self.constraints.rooms, self.canvas).copy()
+        np.minimum.at(most, tuple(fixed[:, :3].T), fixed[:, 3])
+        if not difference_bounds.close(most[None], difference_bounds.ROUNDS).all():
+            return None
+        stack = [_Node(most, fixed, available.copy(), np.zeros(len(available), bool))]
         while stack:
             node = stack.pop()
             boxes = self.boxes(node) if self.propagate(node) else None
@@ -136,16 +154,16 @@ class _Search:
             boxes = proposal
         return None
 
-    def root(self) -> _Node | None:
-        """Return the root node, or None if the fixed bounds contradict each other."""
-        constraints = self.constraints
-        most = difference_bounds.initial_bounds(constraints.rooms, self.canvas).copy()
-        axis, first, second, bound = constraints.fixed.T
-        np.minimum.at(most, (axis, first, second), bound)
-        if not difference_bounds.close(most[None], difference_bounds.ROUNDS).all():
-            return None
-        available = constraints.available
-        return _Node(most, constraints.fixed, available.copy(), np.zeros(len(available), bool))
+    def branch(self, node: _Node, boxes: Int[np.ndarray, "R 4"]) -> list[_Node]:
+        """Return one child per alternative of the violated choice with fewest alternatives; the nearest comes last."""
+        excess, left = self.excess(boxes), node.alive.sum(1)
+        choice = min(np.flatnonzero(self.violated(node, boxes)).tolist(), key=left.__getitem__)
+        nodes = []
+        for option in np.argsort(-excess[choice], kind="stable").tolist():
+            child = node.copy()
+            if node.alive[choice, option] and self.take(child, choice, option):
+                nodes.append(child)
+        return nodes
 
     def propagate(self, node: _Node) -> bool:
         """Drop refuted alternatives and impose single remaining ones; return False if a choice has none left."""
@@ -154,13 +172,18 @@ class _Search:
             left = node.alive.sum(1)
             if not left.all():
                 return False
-            single = np.flatnonzero((left == 1) & ~node.decided)
-            if not len(single):
+            single = (left == 1) & ~node.decided
+            if not single.any():
                 return True
-            bounds = self.constraints.choices[node.alive & ((left == 1) & ~node.decided)[:, None]].reshape(-1, 4)
-            node.decided[single] = True
-            if not self.impose(node, bounds):
+            node.decided |= single
+            if not self.impose(node, self.constraints.choices[node.alive & single[:, None]].reshape(-1, 4)):
                 return False
+
+    def take(self, node: _Node, choice: int, option: int) -> bool:
+        """Impose one alternative of a choice; return False on a contradiction."""
+        node.decided[choice] = True
+        node.alive[choice] = np.arange(node.alive.shape[1]) == option
+        return self.impose(node, self.constraints.choices[choice, option])
 
     def impose(self, node: _Node, bounds: Int[np.ndarray, "n 4"]) -> bool:
         """Add the bounds that are not implied yet; return False on a contradiction."""
@@ -170,12 +193,28 @@ class _Search:
         return difference_bounds.impose(node.most, new)
 
     def boxes(self, node: _Node, *, whole: bool = False) -> Int[np.ndarray, "R 4"] | None:
-        """Return boxes that satisfy the bounds of a node up to rounding; None if there are none."""
+        """Return boxes that satisfy the bounds of a node up to rounding, or `whole` exactly; None if there are none.
+
+        Maximises a margin that protects the bounds from rounding, and minimises room sizes.
+        """
         if self.programs >= self.limit:
-            raise _UndecidedError(f"undecided after {self.limit} linear programs")
+            raise _UndecidedError
         self.programs += 1
-        walls = _solve_walls(node.bounds, self.constraints.rooms, self.canvas, whole=whole)
-        return None if walls is None else np.round(walls).astype(np.int64)
+        rooms = self.constraints.rooms
+        matrix, most = wall_rows(node.bounds, rooms, self.canvas)
+        objective, integrality, limits = _variables(rooms, self.canvas.side)
+        result = milp(
+            objective,
+            integrality=integrality if whole else None,
+            bounds=limits,
+            constraints=LinearConstraint(matrix, -np.inf, most),
+            options={"presolve": whole},  # presolve costs more than it saves on programs this small
+        )
+        if result.status == 2:
+            return None
+        if result.x is None:
+            raise _UndecidedError
+        return np.round(result.x[:-1]).astype(np.int64).reshape(rooms, 4)
 
     def excess(self, boxes: Int[np.ndarray, "R 4"]) -> Int[np.ndarray, "C A"]:
         """Return the violation of each alternative in half pixels; 0 if satisfied."""
@@ -191,72 +230,7 @@ class _Search:
         return violated
 
     def proved(self, boxes: Int[np.ndarray, "R 4"]) -> bool:
-        """Whether boxes realise the diagram."""
         return realises(boxes, self.constraints.edges, self.constraints.constrained, self.canvas)
-
-    def branch(self, node: _Node, boxes: Int[np.ndarray, "R 4"]) -> list[_Node]:
-        """Return one child per alternative of the violated choice with fewest alternatives; the nearest comes last."""
-        excess, left = self.excess(boxes), node.alive.sum(1)
-        choice = min(np.flatnonzero(self.violated(node, boxes)).tolist(), key=left.__getitem__)
-        nodes = []
-        for option in np.argsort(-excess[choice], kind="stable").tolist():
-            child = node.copy()
-            if node.alive[choice, option] and self.take(child, choice, option):
-                nodes.append(child)
-        return nodes
-
-    def take(self, node: _Node, choice: int, option: int) -> bool:
-        """Impose one alternative of a choice; return False on a contradiction."""
-        node.decided[choice] = True
-        node.alive[choice] = np.arange(node.alive.shape[1]) == option
-        return self.impose(node, self.constraints.choices[choice, option])
-
-
-_MARGIN_WEIGHT = 40.0
-"""Objective weight of the rounding margin, relative to pixels of wall."""
-
-_ROUNDING = 2.0
-"""Largest change of a difference of two marks by rounding, in half pixels."""
-
-
-class _UndecidedError(Exception):
-    """The solver, or the search, gave up."""
-
-
-def realises(
-    boxes: Int[np.ndarray, "R 4"],
-    edges: Int[np.ndarray, " E"],
-    constrained: bool | Bool[np.ndarray, " E"] = True,
-    canvas: Canvas = _CANVAS,
-) -> bool:
-    """Whether the constrained relations of boxes under the rule are those of the diagram."""
-    sides = boxes[:, 2:] - boxes[:, :2]
-    fits = boxes.min() >= 0 and boxes.max() <= canvas.side and sides.min() >= canvas.smallest
-    return bool(fits and ((edges_of(boxes) == edges) | ~np.asarray(constrained)).all())
-
-
-def _solve_walls(
-    bounds: Int[np.ndarray, "F 4"], rooms: int, canvas: Canvas, *, whole: bool
-) -> Float[np.ndarray, "R 4"] | None:
-    """Return walls in pixels that satisfy the bounds, or None if there are none; integers if `whole`, which is slower.
-
-    Maximises a margin that protects the bounds from rounding, and minimises room sizes.
-    """
-    matrix, most = wall_rows(bounds, rooms, canvas)
-    objective, integrality, limits = _variables(rooms, canvas.side)
-    result = milp(
-        objective,
-        integrality=integrality if whole else None,
-        bounds=limits,
-        constraints=LinearConstraint(matrix, -np.inf, most),
-        options={"presolve": whole},  # presolve costs more than it saves on programs this small
-    )
-    if result.status == 2:
-        return None
-    if result.x is None:
-        raise _UndecidedError(result.message)
-    walls: Float[np.ndarray, "R 4"] = result.x[:-1].reshape(rooms, 4)
-    return walls
 
 
 @lru_cache(maxsize=64)

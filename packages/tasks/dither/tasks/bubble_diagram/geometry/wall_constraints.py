@@ -72,9 +72,7 @@ class WallConstraints:
     """Difference constraints of a diagram.
 
     Attributes:
-        rooms: Number of rooms.
-        edges: Relation of each pair of rooms.
-        constrained: True for the pairs that contribute constraints.
+        constrained: True for the pairs of rooms that contribute constraints.
         fixed: Bounds that hold, one per row.
         choices: Bounds of each alternative of each choice, padded with trivial bounds.
         available: True for alternatives that are not padding.

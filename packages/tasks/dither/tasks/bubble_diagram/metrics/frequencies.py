@@ -30,9 +30,7 @@ class Frequencies:
     """Counts over a set of diagrams.
 
     Attributes:
-        rooms: Diagrams by number of rooms, from 0.
-        types: Rooms by type.
-        edges: Pairs of rooms by relation, "no edge" last.
+        rooms: Diagrams by number of rooms, from 0; `types`, `edges`: rooms by type, pairs by relation.
         given: Pairs of rooms by type of the first, type of the second, and relation.
         counts: Diagrams by type and number of rooms of that type, from 0.
     """
@@ -89,24 +87,19 @@ class Frequencies:
     def unigram_nats(self, held: Frequencies) -> dict[str, float]:
         """Nats per graph of held-out diagrams under the unigram distribution: nodes and edges."""
         types, edges = self.unigram()
-        graphs = max(int(held.rooms.sum()), 1)
-        return {
-            "nodes": float(-(held.types * np.log(types)).sum()) / graphs,
-            "edges": float(-(held.edges * np.log(edges)).sum()) / graphs,
-        }
+        return held._per_graph(-(held.types * np.log(types)).sum(), -(held.edges * np.log(edges)).sum())
 
     def uniform_nats(self) -> dict[str, float]:
         """Nats per graph of these diagrams under a uniform distribution: nodes and edges."""
-        graphs = max(int(self.rooms.sum()), 1)
-        return {
-            "nodes": float(self.types.sum()) * log(TYPES) / graphs,
-            "edges": float(self.edges.sum()) * log(LABELS) / graphs,
-        }
+        return self._per_graph(float(self.types.sum()) * log(TYPES), float(self.edges.sum()) * log(LABELS))
 
     def tokens_per_graph(self) -> dict[str, float]:
         """Return the mean number of nodes and edges."""
+        return self._per_graph(self.types.sum(), self.edges.sum())
+
+    def _per_graph(self, nodes: float, edges: float) -> dict[str, float]:
         graphs = max(int(self.rooms.sum()), 1)
-        return {"nodes": float(self.types.sum()) / graphs, "edges": float(self.edges.sum()) / graphs}
+        return {"nodes": float(nodes) / graphs, "edges": float(edges) / graphs}
 
     def draw(self, count: int, seed: int) -> Int[np.ndarray, "N L"]:
         """Draw diagrams with independent unigram tokens and the empirical distribution of the number of rooms."""
@@ -133,12 +126,16 @@ def divergence(first: Int[np.ndarray, "*n K"], second: Int[np.ndarray, "*n K"]) 
 
     For several rows of counts, the mean weighted by the row sums of the second.
     """
-    return _mean(first, second, _jensen_shannon, log(2))
+
+    def jensen_shannon(p: _Shares, q: _Shares) -> _Shares:
+        return (rel_entr(p, (p + q) / 2) + rel_entr(q, (p + q) / 2)) / 2
+
+    return _mean(first, second, jensen_shannon, log(2))
 
 
 def variation(first: Int[np.ndarray, "*n K"], second: Int[np.ndarray, "*n K"]) -> float:
     """Return the total variation distance of two counts, 0 to 1; for several rows the mean as in `divergence`."""
-    return _mean(first, second, lambda p, q: np.abs(p - q).sum(-1) / 2, 1.0)
+    return _mean(first, second, lambda p, q: np.abs(p - q) / 2, 1.0)
 
 
 _Shares = Float[np.ndarray, "n K"]
@@ -147,7 +144,7 @@ _Shares = Float[np.ndarray, "n K"]
 def _mean(
     first: Int[np.ndarray, "*n K"],
     second: Int[np.ndarray, "*n K"],
-    measure: Callable[[_Shares, _Shares], Float[np.ndarray, " n"]],
+    terms: Callable[[_Shares, _Shares], _Shares],
     largest: float,
 ) -> float:
     """Weighted mean over the non-empty rows of the second; `largest` where the row of the first is empty."""
@@ -157,10 +154,4 @@ def _mean(
         return float("nan")
     rows = weight > 0
     p, q = one[rows] / np.maximum(total[rows], 1)[:, None], other[rows] / weight[rows][:, None]
-    return float(np.average(np.where(total[rows] > 0, measure(p, q), largest), weights=weight[rows]))
-
-
-def _jensen_shannon(p: _Shares, q: _Shares) -> Float[np.ndarray, " n"]:
-    middle = (p + q) / 2
-    divergences: Float[np.ndarray, " n"] = (rel_entr(p, middle) + rel_entr(q, middle)).sum(-1) / 2
-    return divergences
+    return float(np.average(np.where(total[rows] > 0, terms(p, q).sum(-1), largest), weights=weight[rows]))

@@ -5,6 +5,7 @@ Letters: N samples, L tokens, R room slots, K bins, A archetypes.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -20,7 +21,7 @@ from ..validity import Levels, validity_levels
 from ..vocabulary import NO_EDGE, NODE_MASK, NODE_PAD
 from .frequencies import Frequencies
 
-__all__ = ["Archetypes", "Reference", "Topology", "mmd", "sample_metrics"]
+__all__ = ["Archetypes", "Reference", "Topology", "mmd"]
 
 
 class Reference:
@@ -28,30 +29,17 @@ class Reference:
 
     Distances are measured to the validation plans; a sample is novel if it is isomorphic to no training plan. Test
     plans, evaluated in the same way, give the noise floor.
-
-    Args:
-        plans: The plans; without test plans there is no noise floor.
-        rooms: Room slots of a diagram.
     """
 
     def __init__(self, plans: PlanSplits, rooms: int) -> None:
         self.rooms = rooms
         self._plans = plans
-        self._valid = plans.valid.tokens(rooms)
         self._floors: dict[int, dict[str, float]] = {}
 
     @cached_property
-    def frequencies(self) -> Frequencies:
-        """Frequencies of the validation plans."""
-        return Frequencies.of(self._valid, self.rooms)
-
-    @cached_property
-    def _topology(self) -> Topology:
-        return Topology.of(self._valid, self.rooms)
-
-    @cached_property
-    def _archetypes(self) -> Archetypes:
-        return Archetypes.of(self._valid, self.rooms)
+    def _valid(self) -> tuple[Frequencies, Topology, Archetypes]:
+        tokens = self._plans.valid.tokens(self.rooms)
+        return tuple(kind.of(tokens, self.rooms) for kind in (Frequencies, Topology, Archetypes))  # type: ignore[return-value]
 
     @cached_property
     def _train_index(self) -> PlanIndex:
@@ -72,55 +60,43 @@ class Reference:
 
     def floor(self, count: int) -> dict[str, float]:
         """Return the metrics of `count` test plans, or of all if there are fewer; empty without test plans."""
-        plans = self._plans.test[: self.floor_plans(count)]
-        if not len(plans):
-            return {}
-        if len(plans) not in self._floors:
+        plans = self._plans.test[:count]
+        if len(plans) and len(plans) not in self._floors:
             tokens, boxes = plans.tokens(self.rooms), self._padded_boxes(plans)
             self._floors[len(plans)] = self._metrics(tokens, validity_levels(tokens, self.rooms, boxes=boxes))
-        return self._floors[len(plans)]
+        return self._floors.get(len(plans), {})
 
-    def floor_plans(self, count: int) -> int:
-        """Return the number of test plans behind the floor of `count` samples; with fewer plans it is too high."""
-        return max(min(count, len(self._plans.test)), 0)
+    def sample_metrics(self, samples: Int[np.ndarray, "N L"]) -> dict[str, float]:
+        """Return the metrics of samples and, for each `name`, the noise floor `name_floor`.
+
+        The floor is the score of an equal number of real plans; a model cannot be distinguished from the data below
+        it. With few samples it is far from zero. Rates of levels have no floor, because real plans reach all of them.
+        `floor_plans` is the number of plans behind the floor; with fewer plans than samples, the floor is too high.
+        """
+        if not len(samples):
+            return {}
+        metrics, floor = self.metrics(samples), self.floor(len(samples))
+        no_floor = {name for name in metrics if name.startswith("level_")} | {"unknown", "connected", "one_living_room"}
+        floors = {f"{name}_floor": value for name, value in floor.items() if name in metrics.keys() - no_floor}
+        return metrics | floors | {"floor_plans": float(min(len(samples), len(self._plans.test)))}
 
     def _metrics(self, samples: Int[np.ndarray, "N L"], levels: Levels) -> dict[str, float]:
         legal = np.flatnonzero(levels.structure.tokens)
         tokens, rooms = samples[legal], self.rooms
+        first, novel = is_first_occurrence(tokens, rooms), ~self._train_index.holds(tokens)
         metrics = levels.rates() | {
             "connected": float(levels.structure.connected.mean()),
             "one_living_room": float(levels.structure.one_living_room.mean()),
-        }
-        first, novel = is_first_occurrence(tokens, rooms), ~self._train_index.holds(tokens)
-        good = first & novel & levels.realisable[legal]
-        metrics |= {
             "unique": float(first.sum()) / len(samples),
             "novel": float(novel.sum()) / len(samples),
-            "valid_unique_novel": float(good.sum()) / len(samples),
+            "valid_unique_novel": float((first & novel & levels.realisable[legal]).sum()) / len(samples),
         }
-        if not len(legal):
-            return metrics
-        return (
-            metrics
-            | Frequencies.of(tokens, rooms).distances(self.frequencies)
-            | Topology.of(tokens, rooms).distances(self._topology)
-            | Archetypes.of(tokens, rooms).metrics(self._archetypes)
-        )
-
-
-def sample_metrics(samples: Int[np.ndarray, "N L"], reference: Reference) -> dict[str, float]:
-    """Return the metrics of samples and, for each `name`, the noise floor `name_floor`.
-
-    The floor is the score of an equal number of real plans; a model cannot be distinguished from the data below it.
-    With few samples it is far from zero. Rates of levels have no floor, because real plans reach all of them.
-    `floor_plans` is the number of plans behind the floor; with fewer plans than samples, the floor is too high.
-    """
-    if not len(samples):
-        return {}
-    metrics, floor = reference.metrics(samples), reference.floor(len(samples))
-    no_floor = {name for name in metrics if name.startswith("level_")} | {"unknown", "connected", "one_living_room"}
-    floors = {f"{name}_floor": value for name, value in floor.items() if name in metrics.keys() - no_floor}
-    return metrics | floors | {"floor_plans": float(reference.floor_plans(len(samples)))}
+        if len(legal):
+            frequencies, topology, archetypes = self._valid
+            metrics |= Frequencies.of(tokens, rooms).distances(frequencies)
+            metrics |= Topology.of(tokens, rooms).distances(topology)
+            metrics |= Archetypes.of(tokens, rooms).metrics(archetypes)
+        return metrics
 
 
 _CLUSTERING_BINS: Final = 100
@@ -133,10 +109,8 @@ _WIDTHS: Final = {"degree": 1.0, "clustering": 0.1, "spectral": 1.0}
 class Topology:
     """Histograms of graph statistics of each diagram; each sums to 1.
 
-    Attributes:
-        degree: Rooms by number of neighbours.
-        clustering: Rooms by local clustering coefficient.
-        spectral: Eigenvalues of the normalised Laplacian, between 0 and 2.
+    These are rooms by number of neighbours, rooms by local clustering coefficient, and eigenvalues of the normalised
+    Laplacian, between 0 and 2.
     """
 
     degree: Float[np.ndarray, "N K"]
@@ -146,7 +120,10 @@ class Topology:
     @classmethod
     def of(cls, tokens: Int[np.ndarray, "N L"], rooms: int) -> Topology:
         """Compute the histograms of non-empty diagrams with `rooms` room slots."""
-        near, real = _adjacency(tokens, rooms)
+        real, (i, j) = tokens[:, :rooms] != NODE_PAD, pair_ends(rooms)
+        near = np.zeros((len(tokens), rooms, rooms))
+        near[:, i, j] = near[:, j, i] = (tokens[:, rooms:] >= 0) & (tokens[:, rooms:] < NO_EDGE)
+        near *= real[:, :, None] & real[:, None]
         degrees = near.sum(2)
         links = np.einsum("nij,njk,nki->ni", near, near, near, optimize=True)
         clustering = links / np.maximum(degrees * (degrees - 1.0), 1.0)
@@ -176,16 +153,6 @@ def mmd(first: Float[np.ndarray, "N K"], second: Float[np.ndarray, "M K"], width
     return float(weight @ np.exp(-(variation**2) / (2 * width**2)) @ weight)
 
 
-def _adjacency(
-    tokens: Int[np.ndarray, "N L"], rooms: int
-) -> tuple[Float[np.ndarray, "N R R"], Bool[np.ndarray, "N R"]]:
-    real = tokens[:, :rooms] != NODE_PAD
-    i, j = pair_ends(rooms)
-    near = np.zeros((len(tokens), rooms, rooms))
-    near[:, i, j] = near[:, j, i] = (tokens[:, rooms:] >= 0) & (tokens[:, rooms:] < NO_EDGE)
-    return near * real[:, :, None] * real[:, None, :], real
-
-
 def _spectra(near: Float[np.ndarray, "N R R"], real: Bool[np.ndarray, "N R"]) -> Float[np.ndarray, "N R"]:
     """Eigenvalues of each graph in the positions of its rooms."""
     degrees = near.sum(2)
@@ -213,22 +180,15 @@ def _histograms(
 
 @dataclass(frozen=True)
 class Archetypes:
-    """Distinct archetypes (multisets of room types) of a set of diagrams.
+    """Number of diagrams by archetype, that is by the number of rooms of each type."""
 
-    Attributes:
-        counts: Rooms of each type, one archetype per row.
-        times: Number of diagrams of each archetype.
-    """
-
-    counts: Int[np.ndarray, "A 13"]
-    times: Int[np.ndarray, " A"]
+    times: Counter[bytes]
 
     @classmethod
     def of(cls, tokens: Int[np.ndarray, "N L"], rooms: int) -> Archetypes:
         """Count archetypes; invalid type tokens are ignored."""
-        counts = (tokens[:, :rooms, None] == np.arange(NODE_MASK)).sum(1)
-        distinct, times = np.unique(counts, axis=0, return_counts=True)
-        return cls(distinct, times)
+        counts = (tokens[:, :rooms, None] == np.arange(NODE_MASK)).sum(1, dtype=np.int16)
+        return cls(Counter(row.tobytes() for row in counts))
 
     def metrics(self, reference: Archetypes) -> dict[str, float]:
         """Return the number of archetypes, their coverage of the reference, and their diversity.
@@ -236,13 +196,11 @@ class Archetypes:
         `archetype_coverage` counts each archetype of the reference once, `archetype_coverage_weighted` by frequency.
         `diversity` is the probability that two diagrams of the set have different archetypes.
         """
-        ours = {row.tobytes() for row in self.counts}
-        covered = np.array([row.tobytes() in ours for row in reference.counts], bool)
-        total = int(self.times.sum())
-        equal = float((self.times * (self.times - 1)).sum()) / max(total * (total - 1), 1)
+        total, covered = self.times.total(), self.times.keys() & reference.times.keys()
+        equal = sum(times * (times - 1) for times in self.times.values()) / max(total * (total - 1), 1)
         return {
             "archetypes": float(len(self.times)),
-            "archetype_coverage": float(covered.mean()),
-            "archetype_coverage_weighted": float(reference.times[covered].sum() / reference.times.sum()),
+            "archetype_coverage": len(covered) / len(reference.times),
+            "archetype_coverage_weighted": sum(reference.times[one] for one in covered) / reference.times.total(),
             "diversity": 1 - equal,
         }
