@@ -99,7 +99,7 @@ def test_no_command_executes_the_plugin_without_a_flag(copies, foreign):
     for words in (
         ["evaluate", "run"],
         ["sample", "run"],
-        ["sample", "run", "--export", "housegan"],
+        ["sample", "run", "--export", "dot"],
         ["run", "--resume", "run", "--set", "train.steps=3"],
         ["run", "--resume", "run", "--set", "train.steps=3", "--accept-changes"],
         ["run", "run/resolved.toml"],

@@ -11,10 +11,9 @@ from dither.tasks.bubble_diagram.export import EXPORTS, housegan_plan, to_networ
 from dither.tasks.bubble_diagram.formats.entries import ReadOptions
 from dither.tasks.bubble_diagram.formats.housegan import FROM_HOUSEGAN, TO_HOUSEGAN, read_housegan
 from dither.tasks.bubble_diagram.formats.jsonl import read_plans
-from dither.tasks.bubble_diagram.options import Export
 from dither.tasks.bubble_diagram.plans import Diagram, encode
 from dither.tasks.bubble_diagram.specs import BubbleDiagram
-from dither.tasks.bubble_diagram.vocabulary import NODE_MASK, RELATIONS, ROOMS
+from dither.tasks.bubble_diagram.vocabulary import NODE_MASK, RELATIONS, ROOMS, Export
 
 PLANS = make_plans(0, 0, 60)
 DIAGRAMS = [PLANS.diagram(row) for row in range(60)]

@@ -6,7 +6,6 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from dither.tasks.bubble_diagram.decoded_samples import decode_samples
 from dither.tasks.bubble_diagram.geometry.placement import (
     Placement,
     place_diagram,
@@ -16,8 +15,8 @@ from dither.tasks.bubble_diagram.geometry.placement import (
 )
 from dither.tasks.bubble_diagram.geometry.realisability import realise, realises
 from dither.tasks.bubble_diagram.plans import Diagram, encode
-from dither.tasks.bubble_diagram.relations import NEAR, edges_of
-from dither.tasks.bubble_diagram.vocabulary import NO_EDGE, RELATIONS
+from dither.tasks.bubble_diagram.relations import edges_of
+from dither.tasks.bubble_diagram.vocabulary import RELATIONS
 
 ABOVE, BELOW, LEFT = (RELATIONS.index(name) for name in ("above", "below", "left-of"))
 
@@ -37,14 +36,6 @@ def test_two_rooms_have_their_relation(relation):
     centre = (u + u[[2, 3, 0, 1]] - v - v[[2, 3, 0, 1]]) / 2
     for word, axis, sign in (("left", 0, -1), ("right", 0, 1), ("above", 1, -1), ("below", 1, 1)):
         assert (word in RELATIONS[relation]) <= (sign * centre[axis] > 0), word
-
-
-def test_unrelated_rooms_are_separated():
-    boxes = place_rooms(Diagram((0, 1, 2, 3), ()))
-    assert (edges_of(boxes) == NO_EDGE).all()
-    u, v = boxes[:, None], boxes[None]
-    gaps = np.maximum(u[..., :2], v[..., :2]) - np.minimum(u[..., 2:], v[..., 2:])
-    assert (gaps.max(-1)[~np.eye(4, dtype=bool)] > NEAR).all()
 
 
 def test_layout_reproduces_the_relations_of_plans(make_diagrams):
@@ -84,11 +75,8 @@ def test_contradictory_relations_have_a_layout():
     assert (place_rooms(cycle) == place_rooms(cycle)).all()
 
 
-@pytest.mark.parametrize(("most", "least"), [(8, 0), (14, 10)])
-def test_placement_realises_plans(make_diagrams, most, least):
-    diagrams = [diagram for diagram in make_diagrams(40, 21, most=most, boxes=False) if len(diagram.types) >= least]
-    assert len(diagrams) > 5
-    for diagram in diagrams:
+def test_placement_realises_plans(make_diagrams):
+    for diagram in [*make_diagrams(15, 21, boxes=False), *make_diagrams(15, 21, most=14, boxes=False)]:
         placement = place_diagram(diagram)
         assert is_realised(diagram, placement.boxes)
         assert placement.exact
@@ -111,7 +99,7 @@ def test_realisations_are_spread_to_preferred_sizes(make_diagrams):
 def test_any_realisation_can_be_spread():
     """Random overlapping boxes, whose diagrams the preferred sizes would break if their bounds were not hard."""
     random = np.random.default_rng(5)
-    for _ in range(60):
+    for _ in range(30):
         rooms = int(random.integers(4, 9))
         low = random.integers(0, 200, (rooms, 2))
         boxes = np.concatenate([low, np.minimum(low + random.integers(12, 120, (rooms, 2)), 256)], 1)
@@ -119,35 +107,8 @@ def test_any_realisation_can_be_spread():
         spread = spread_boxes(diagram, boxes)
         assert is_realised(diagram, spread)
         assert (spread != boxes).any()
-
-
-def test_spreading_requires_a_realisation(make_diagrams):
-    (diagram,) = make_diagrams(1, 23, boxes=False)
-    boxes = realise(relations(diagram), len(diagram.types)).boxes
     with pytest.raises(ValueError, match="realise"):
         spread_boxes(diagram, boxes[::-1])
-
-
-def test_known_realisation_makes_the_search_unnecessary(make_diagrams):
-    """Diagrams for which the layout violates a relation, so that only the realisation is exact."""
-    random, grown = np.random.default_rng(0), []
-    for diagram in make_diagrams(120, 6, boxes=False):
-        edges = list(diagram.edges)
-        for index in random.choice(len(edges), 3, replace=False):
-            i, j, relation = edges[index]
-            edges[index] = (i, j, int((relation + random.integers(1, 10)) % 10))
-        changed = replace(diagram, edges=(edges[0], *diagram.edges[1:]))
-        tight = realise(relations(changed), len(changed.types)).boxes
-        if tight is not None and not place_diagram(changed, search=False).exact:
-            assert place_diagram(changed, tight, search=False).exact
-            assert place_diagram(changed).exact
-            (sample,) = decode_samples(encode(changed, 8)[None], 8)
-            assert (sample.level, sample.placement.exact) == (4, True)
-            spread = spread_boxes(changed, tight)
-            areas = [(boxes[:, 2:] - boxes[:, :2]).prod(1).sum() for boxes in (spread, tight)]
-            grown.append(areas[0] > 2 * areas[1])
-    assert grown
-    assert all(grown)
 
 
 def test_additional_relations_are_not_exact():

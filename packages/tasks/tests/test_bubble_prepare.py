@@ -2,7 +2,6 @@
 
 import json
 import shlex
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -101,14 +100,6 @@ def test_unusable_source_lists_the_reasons(tmp_path):
     assert "... and 2 more" in message
 
 
-def test_few_held_out_plans_are_reported(make_diagrams):
-    done = prepare_plans(entries(make_diagrams(40)), most=8, valid=0.1, test=0.2)
-    assert "warning" in done.report()
-    split = np.repeat([0, 1, 2], [1, 500, 500])
-    assert "warning" not in replace(done, split=split).report()
-    assert "warning" in replace(done, split=split[1:-1]).report()
-
-
 def test_from_files_to_plans(tmp_path, source, make_diagrams):
     diagrams = make_diagrams(50)
     invalid = '{"types": ["Kitchen", "Bathrom"], "boxes": [[0, 0, 5, 5], [9, 0, 6, 9]]}'
@@ -132,17 +123,6 @@ def test_from_files_to_plans(tmp_path, source, make_diagrams):
     task = BubbleDiagram(data=spec)
     assert not list(task.check())
     assert task.build().size("train") == 40
-
-
-def test_splits_are_independent_of_names_and_order(tmp_path, make_diagrams):
-    diagrams = make_diagrams(50)
-    areas = []
-    for name, plans in (("a", diagrams), ("b", [reordered(diagram) for diagram in diagrams[::-1]])):
-        (tmp_path / f"{name}.jsonl").write_text("".join(plan_line(plan) + "\n" for plan in plans))
-        spec = PlanFiles(source=str(tmp_path / f"{name}.jsonl"), destination=str(tmp_path / name))
-        spec.prepare()
-        areas.append(sorted(spec.build().test.boxes.astype(int).prod(-1).sum(1).tolist()))
-    assert areas[0] == areas[1]
 
 
 def test_unprepared_plans_name_the_command(tmp_path, source):
@@ -194,15 +174,6 @@ def test_changed_bytes_of_prepared_plans_are_found(tmp_path, monkeypatch, spec, 
     assert len(spec.build().train) == 16
 
 
-def test_default_destination_is_the_cache(tmp_path, monkeypatch, source):
-    monkeypatch.setenv("DITHER_DATA", str(tmp_path / "cache"))
-    path = str(source())
-    PlanFiles(source=path).prepare()
-    assert len(list((tmp_path / "cache" / "plans").iterdir())) == 1
-    assert len(PlanFiles(source=path).build().train) == 16
-    assert list(PlanFiles(source=path, most=7).check()), "other options have another folder"
-
-
 def test_destination_may_be_inside_but_not_around_the_source(tmp_path, source):
     (tmp_path / "source").mkdir()
     path = source(name="source/a.jsonl")
@@ -249,12 +220,6 @@ def test_door_relations_survive(tmp_path):
 def test_incompatible_options(options, text):
     with pytest.raises(ValueError, match=text):
         PlanFiles(source="a", **options)
-
-
-def test_doors_require_a_format_with_doors(source):
-    with pytest.raises(Refused, match="jsonl") as info:
-        PlanFiles(source=str(source()), adjacency="door").prepare()
-    assert info.value.codes == ["misfit"]
 
 
 def test_command_line(tmp_path, capsys, source):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from dither.tasks.bubble_diagram.data.procedural import make_plans
-from dither.tasks.bubble_diagram.geometry.realisability import realise, realises
+from dither.tasks.bubble_diagram.geometry.realisability import realise
 from dither.tasks.bubble_diagram.geometry.wall_constraints import Canvas, mark_values, wall_constraints_of
-from dither.tasks.bubble_diagram.relations import GRID, NEAR, edges_of
+from dither.tasks.bubble_diagram.relations import NEAR, edges_of
 from dither.tasks.bubble_diagram.validity import validity_levels
 from dither.tasks.bubble_diagram.vocabulary import EDGE_PAD, INSIDE, NO_EDGE, RELATIONS, SURROUNDING, pairs
 
@@ -38,9 +38,9 @@ def possible_diagrams(side, smallest):
     return found
 
 
-@pytest.mark.parametrize(("side", "smallest"), [(11, 1), (14, 3)])
-def test_small_canvas_equals_enumeration(side, smallest):
+def test_small_canvas_equals_enumeration():
     """Every diagram of three rooms at both levels, on a canvas so small that ties and rounding matter."""
+    side, smallest = 11, 1
     possible, canvas = possible_diagrams(side, smallest), Canvas(side, smallest)
     assert 0.3 < possible.mean() < 0.7
     for edges in product(range(NO_EDGE + 1), repeat=3):
@@ -57,18 +57,6 @@ def drawn(plans, row):
     return edges_of(plans.boxes[row, :rooms]), rooms
 
 
-def test_generated_plans_are_realisable():
-    plans = make_plans(2, 0, 250)
-    for row in range(250):
-        edges, rooms = drawn(plans, row)
-        found = realise(edges, rooms)
-        assert found.verdict == "realisable"
-        assert (edges_of(found.boxes) == edges).all()
-        assert found.boxes.min() >= 0
-        assert found.boxes.max() <= GRID
-        assert (found.boxes[:, 2:] - found.boxes[:, :2]).min() >= Canvas().smallest
-
-
 def rotated(edges):
     """Return the relations after a quarter turn of the plan."""
     walls = [(low, high) for low in range(6) for high in range(low + 1, 6)]
@@ -81,9 +69,9 @@ def rotated(edges):
 
 
 def test_verdicts_are_invariant_under_rotation():
-    plans, random = make_plans(3, 0, 60), np.random.default_rng(0)
+    plans, random = make_plans(3, 0, 30), np.random.default_rng(0)
     verdicts = []
-    for row in range(60):
+    for row in range(30):
         edges, rooms = drawn(plans, row)
         place = random.choice(np.flatnonzero(edges < NO_EDGE))
         edges = edges.copy()
@@ -98,7 +86,7 @@ def test_verdicts_are_invariant_under_rotation():
             for part in combinations(range(rooms), rooms - 1):
                 rest = edges[[index[pair] for pair in combinations(part, 2)]]
                 assert realise(rest, rooms - 1).verdict == "realisable"
-    assert 10 < verdicts.count("impossible") < 50
+    assert 5 < verdicts.count("impossible") < 25
     assert "unknown" not in verdicts
 
 
@@ -153,23 +141,10 @@ def test_search_limit_gives_unknown():
     assert rates["level_4"] == found.realisable.mean()
 
 
-def test_realises_checks_boxes():
-    plans = make_plans(2, 0, 1)
-    edges, rooms = drawn(plans, 0)
-    found = realise(edges, rooms)
-    assert realises(found.boxes, edges)
-    assert not realises(found.boxes - found.boxes.min() - 1, edges), "off the canvas"
-    assert not realises(found.boxes, edges, canvas=Canvas(smallest=200))
-    other = edges.copy()
-    other[np.flatnonzero(edges < NO_EDGE)[0]] = NO_EDGE
-    assert not realises(found.boxes, other)
-    assert realises(found.boxes, other, other != NO_EDGE)
-
-
 def test_wall_constraints_are_equivalent_to_the_rule():
     """Random boxes satisfy the constraints of a relation if and only if they have it."""
     random = np.random.default_rng(0)
-    low = random.integers(0, 24, (4000, 2, 2))
+    low = random.integers(0, 24, (1500, 2, 2))
     boxes = np.concatenate([low, low + random.integers(1, 12, low.shape)], -1)
     found = edges_of(boxes)[:, 0]
     for relation in range(NO_EDGE + 1):

@@ -71,22 +71,6 @@ def test_long_cycles_are_found():
     assert not token_validity(two[None], 8).order[0], "above contains a cycle"
 
 
-def test_levels_of_generated_and_damaged_plans():
-    tokens = make_plans(0, 0, 1000).tokens(8)
-    found = token_validity(tokens, 8)
-    assert found.order.all()
-    damaged = tokens.copy()
-    damaged[:, 0] = NODE_MASK
-    assert not token_validity(damaged, 8).tokens.any()
-    damaged = np.where(tokens[:, 8:] < NO_EDGE, NO_EDGE, tokens[:, 8:])
-    alone = token_validity(np.concatenate([tokens[:, :8], damaged], 1), 8)
-    assert alone.tokens.all()
-    assert alone.one_living_room.all()
-    assert not alone.connected.any()
-    two = np.where(tokens == 1, 0, tokens)
-    assert not token_validity(two, 8).one_living_room[(tokens[:, :8] == 1).any(1)].any()
-
-
 def test_unigram_nats_equal_brute_force():
     train, held = make_plans(0, 0, 400).tokens(8), make_plans(0, 400, 500).tokens(8)
     fitted, counted = Frequencies.of(train, 8), Frequencies.of(held, 8)
@@ -107,10 +91,3 @@ def test_unigram_nats_equal_brute_force():
         {"nodes": tokens["nodes"] * log(13) / 100, "edges": tokens["edges"] * log(11) / 100}
     )
     assert counted.tokens_per_graph() == pytest.approx({field: count / 100 for field, count in tokens.items()})
-
-
-def test_baselines_of_the_generator():
-    """Nats per graph that a model must beat."""
-    train, held = (Frequencies.of(make_plans(0, a, b).tokens(8), 8) for a, b in ((2000, 10_000), (0, 2000)))
-    assert abs(sum(train.unigram_nats(held).values()) - 48.4) < 0.6
-    assert abs(sum(held.uniform_nats().values()) - 65.3) < 0.6

@@ -1,22 +1,18 @@
 import subprocess
 import sys
-from math import log
 
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 
-from dither.registry import FeatureSpace, TokenSpace
 from dither.registry.config.errors import Refused
-from dither.registry.flow.protocols import Metrics, Task
-from dither.registry.flow.records import Clean, Measured, Noise, Noised, State
-from dither.registry.kinds.task import DataSpec
+from dither.registry.flow.protocols import Exports, Metrics, Task
+from dither.registry.flow.records import Measured, Noise, Noised, State
 from dither.tasks.bubble_diagram.formats.jsonl import plan_line, read_plans
 from dither.tasks.bubble_diagram.metrics.frequencies import Frequencies
-from dither.tasks.bubble_diagram.metrics.likelihood import GraphMetrics
 from dither.tasks.bubble_diagram.plans import decode
 from dither.tasks.bubble_diagram.specs import BubbleDiagram, JsonPlans, ProceduralPlans
+from dither.tasks.bubble_diagram.task import GraphMetrics
 from dither.tasks.bubble_diagram.validity import token_validity
 from dither.tasks.bubble_diagram.vocabulary import EDGE_MASK, EDGE_PAD, NODE_MASK, NODE_PAD, pairs
 
@@ -35,6 +31,7 @@ def task(spec):
 
 def test_task_protocol(spec, task):
     assert isinstance(task, Task)
+    assert isinstance(task, Exports)
     assert isinstance(task.metrics(), Metrics)
     assert task.space == spec.space()
     nodes, edges = task.space.fields
@@ -122,37 +119,15 @@ def test_metrics_of_a_known_model_for_any_batch_sizes(task):
     )
 
 
-def test_metrics_of_uniform_predictions_and_without_data(task):
-    clean = task.batch("valid", range(200))
-    values = torch.tensor([log(13)] * 8 + [log(11)] * 28).expand(200, -1)
-    metrics = task.metrics()
-    metrics.update(clean, noised(clean), None, Measured(values, clean.valid.float()))
-    baselines = task.baselines()
-    for name, value in metrics.compute().items():
-        assert value == pytest.approx(baselines[f"{name}/uniform"], rel=1e-6)
-    assert all(np.isnan(value) for value in GraphMetrics(task.space).compute().values())
-
-
-def test_known_tokens_cost_nothing(task):
-    clean = task.batch("valid", range(10))
-    known = torch.zeros_like(clean.known)
-    known[:, :8] = clean.valid[:, :8]
-    clean = Clean(clean.x0, clean.valid, known)
-    weights = (clean.valid & ~known).float()
-    metrics = task.metrics()
-    metrics.update(clean, noised(clean), None, Measured(torch.full((10, 36), 2.0), weights))
-    found = metrics.compute()
-    assert found["nodes_nats_per_graph"] == 0
-    assert found["nats_per_token"] == pytest.approx(2)
-
-
 def test_baselines_are_metrics_in_the_expected_order(task):
     found = task.baselines()
     metrics = set(task.metrics().compute()) | set(
         task.sample_metrics(task.batch("valid", range(9)).x0, task.like(9, 0))
     )
     assert {name.split("/")[0] for name in found} <= metrics
-    assert found["nats_per_graph/unigram"] < found["nats_per_graph/uniform"]
+    assert abs(found["nats_per_graph/unigram"] - 48.4) < 1.2
+    assert abs(found["nats_per_graph/uniform"] - 65.3) < 1.2
+    assert all(np.isnan(value) for value in GraphMetrics(task.space).compute().values())
     assert found["level_2/real"] == 1
     assert found["level_2/unigram"] < 0.4
 
@@ -173,12 +148,6 @@ def test_samples_are_evaluated_and_shown(task, tmp_path):
     path = tmp_path / "again.jsonl"
     path.write_text(pictures["diagrams"].text, "utf-8")
     assert read_plans(path, 8) == [decode(row, 8) for k, row in enumerate(samples.numpy()) if k != 3]
-
-
-def test_unreadable_samples_have_no_pictures(task):
-    pictures = list(task.plots(torch.full((2, 36), NODE_PAD), task.like(2, 0)))
-    assert [picture.name for picture in pictures] == ["unreadable"]
-    assert list(task.plots(torch.zeros(0, 36, dtype=torch.int64), task.like(0, 0))) == []
 
 
 def test_fewer_and_more_slots():
@@ -224,44 +193,6 @@ def test_invalid_files_are_refused(tmp_path):
     assert info.value.codes == ["file-not-found"]
 
 
-class Words(DataSpec):
-    """A source of another kind."""
-
-    name = "words"
-    gives = "text"
-
-    def build(self):
-        return None
-
-
-def test_incompatible_sources():
-    for spec, code, path in (
-        (BubbleDiagram(data=Words()), "wrong-kind", ("data",)),
-        (BubbleDiagram(rooms=6), "misfit", ("data", "most")),
-        (BubbleDiagram(data=JsonPlans(path="missing.jsonl")), "file-not-found", ("data", "path")),
-    ):
-        (misfit,) = spec.check()
-        assert (misfit.code, misfit.path) == (code, path)
-
-
-@pytest.mark.parametrize(
-    ("spec", "options"),
-    [
-        (BubbleDiagram, {"rooms": 1}),
-        (BubbleDiagram, {"rooms": 41}),
-        (ProceduralPlans, {"train": 0}),
-        (ProceduralPlans, {"most": 15}),
-        (ProceduralPlans, {"seed": -1}),
-        (JsonPlans, {"path": ""}),
-        (JsonPlans, {"path": "a", "valid": 0.0}),
-        (JsonPlans, {"path": "a", "valid": 0.6, "test": 0.4}),
-    ],
-)
-def test_options_out_of_range(spec, options):
-    with pytest.raises(ValidationError):
-        spec(**options)
-
-
 def test_specs_import_neither_torch_nor_numpy():
     code = (
         "import sys\nfrom dither.tasks.bubble_diagram.specs import BubbleDiagram\n"
@@ -270,12 +201,6 @@ def test_specs_import_neither_torch_nor_numpy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr
-
-
-def test_space_has_mask_tokens(spec):
-    assert isinstance(spec.space(), TokenSpace)
-    assert not isinstance(spec.space(), FeatureSpace)
-    assert spec.space().with_mask() == spec.space(), "MASK is included"
 
 
 def test_buckets_are_numbers_of_rooms():

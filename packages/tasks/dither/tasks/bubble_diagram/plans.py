@@ -6,7 +6,7 @@ Letters: N plans, R room slots, E pairs of slots, L tokens (R + E). Empty slots 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -14,9 +14,12 @@ from jaxtyping import Bool, Int
 from dither.registry.config.errors import Problem, Refused
 
 from .relations import edges_of, pair_ends
-from .vocabulary import EDGE_MASK, EDGE_PAD, EDGE_SIZE, NO_EDGE, NODE_MASK, NODE_PAD, NODE_SIZE, ROOMS, pairs
+from .vocabulary import EDGE_MASK, EDGE_PAD, NO_EDGE, NODE_MASK, NODE_PAD, ROOMS, pairs
 
 __all__ = ["Box", "Diagram", "PlanSplits", "Plans", "decode", "encode", "real_edges"]
+
+_NODE_ERRORS = {NODE_MASK: "remaining MASK", NODE_PAD: "PAD between rooms"}
+_EDGE_ERRORS = {EDGE_MASK: "remaining MASK", EDGE_PAD: "PAD between rooms"}
 
 Box = tuple[int, int, int, int]
 """(x0, y0, x1, y1) in pixels, x1 and y1 exclusive, y pointing down."""
@@ -24,14 +27,7 @@ Box = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Diagram:
-    """A bubble diagram.
-
-    Attributes:
-        types: Room type ids.
-        edges: (i, j, relation of room i to room j), i < j, for related pairs only.
-        boxes: Room boxes, if known.
-        name: Name of the plan.
-    """
+    """A bubble diagram: room type ids, (i, j, relation of room i to room j) for related pairs i < j, boxes if known."""
 
     types: tuple[int, ...]
     edges: tuple[tuple[int, int, int], ...]
@@ -44,9 +40,8 @@ class Diagram:
             raise ValueError(f"room types are 0..{len(ROOMS) - 1}, got {self.types}")
         for i, j, relation in self.edges:
             if not (0 <= i < j < rooms and 0 <= relation < NO_EDGE):
-                raise ValueError(
-                    f"an edge is (i, j, relation), i < j < {rooms}, relation < {NO_EDGE}; got {i, j, relation}"
-                )
+                wanted = f"(i, j, relation), i < j < {rooms}, relation < {NO_EDGE}"
+                raise ValueError(f"an edge is {wanted}; got {i, j, relation}")
         if len({edge[:2] for edge in self.edges}) < len(self.edges):
             raise ValueError(f"a pair of rooms has more than one relation: {self.edges}")
         if self.boxes is not None and len(self.boxes) != rooms:
@@ -65,12 +60,9 @@ def _edge_list(row: Int[np.ndarray, " E"], rooms: int) -> tuple[tuple[int, int, 
 
 @dataclass(frozen=True)
 class Plans:
-    """A batch of diagrams.
+    """A batch of diagrams: room types, relations of all pairs of slots, and room boxes.
 
-    Attributes:
-        types: Room types.
-        edges: Relation of each pair of slots, `NO_EDGE` where two rooms are not related.
-        boxes: Room boxes; zeros in empty slots, and throughout a plan whose boxes are unknown.
+    Boxes are zeros in empty slots, and throughout a plan whose boxes are unknown.
     """
 
     types: Int[np.ndarray, "N R"]
@@ -108,10 +100,9 @@ class Plans:
 
     def diagram(self, row: int) -> Diagram:
         """Return one plan."""
-        boxes = [tuple(box) for box in self.boxes[row].tolist()] if self.boxes[row].any() else None
         bare = decode(np.concatenate([self.types[row], self.edges[row]]), self.types.shape[1])
-        rooms = len(bare.types)
-        return Diagram(bare.types, bare.edges, None if boxes is None else tuple(boxes[:rooms]), bare.name)
+        boxes = self.boxes[row, : len(bare.types)]
+        return replace(bare, boxes=tuple(map(tuple, boxes.tolist())) if boxes.any() else None)
 
     def tokens(self, rooms: int) -> Int[np.ndarray, "N L"]:
         """Return the plans as tokens for `rooms` room slots, which must not be fewer than the plans have."""
@@ -166,21 +157,16 @@ def decode(tokens: Int[np.ndarray, " L"], rooms: int) -> Diagram:
         raise ValueError(f"diagrams of {rooms} slots have {rooms + rooms * (rooms - 1) // 2} tokens, got {len(ids)}")
     types, edges = ids[:rooms], ids[rooms:]
     count = max((slot + 1 for slot, kind in enumerate(types) if kind != NODE_PAD), default=0)
-    errors = [f"room {slot}: {_invalid(kind, NODE_MASK, NODE_PAD, NODE_SIZE)}" for slot, kind
-              in enumerate(types[:count]) if not 0 <= kind < NODE_MASK]  # fmt: skip
+    errors = [f"room {slot}: {_NODE_ERRORS.get(kind, f'invalid id {kind}')}" for slot, kind in enumerate(types[:count])
+              if not 0 <= kind < NODE_MASK]  # fmt: skip
     for (i, j), relation in zip(pairs(rooms), edges, strict=True):
         if j >= count and relation != EDGE_PAD:
             errors.append(f"pair {i}, {j}: {relation} although there is no room {j}; expected PAD = {EDGE_PAD}")
         elif j < count and not 0 <= relation <= NO_EDGE:
-            errors.append(f"pair {i}, {j}: {_invalid(relation, EDGE_MASK, EDGE_PAD, EDGE_SIZE)}")
+            errors.append(f"pair {i}, {j}: {_EDGE_ERRORS.get(relation, f'invalid id {relation}')}")
     if not count:
         errors.append("no rooms")
     if errors:
         raise Refused([Problem(error, code="invalid-sample") for error in errors])
     relations = (r for (_, j), r in zip(pairs(rooms), edges, strict=True) if j < count)
     return Diagram(tuple(types[:count]), _edge_list(np.fromiter(relations, int), count))
-
-
-def _invalid(token: int, mask: int, pad: int, size: int) -> str:
-    special = {mask: "remaining MASK", pad: "PAD between rooms"}
-    return special.get(token, f"invalid id {token}, expected 0..{size - 1}")

@@ -34,15 +34,7 @@ _CACHED: Final = 16_384
 
 @dataclass(frozen=True)
 class TokenValidity:
-    """Levels 0 to 2 of each diagram. All are False where the tokens are illegal.
-
-    Attributes:
-        tokens: Level 0.
-        one_living_room: There is exactly one living room.
-        connected: The adjacency graph is connected.
-        program: Level 1.
-        order: Level 2.
-    """
+    """Levels 0 to 2 of each diagram, and two parts of level 1. All are False where the tokens are illegal."""
 
     tokens: Bool[np.ndarray, " N"]
     one_living_room: Bool[np.ndarray, " N"]
@@ -56,9 +48,7 @@ class Levels:
     """Validity levels of each diagram.
 
     Attributes:
-        structure: Levels 0 to 2.
-        edges: Level 3.
-        realisable: Level 4.
+        structure: Levels 0 to 2; `edges` is level 3, `realisable` level 4.
         unknown: The search gave up before level 3 or 4 was decided.
         boxes: Boxes that prove level 4, in pixels; zeros where there are none, and in empty slots.
     """
@@ -135,23 +125,19 @@ def _realise(edges: bytes, rooms: int, limit: int, apart: bool) -> Realisation:
 def token_validity(tokens: Int[np.ndarray, "N L"], rooms: int) -> TokenValidity:
     """Determine levels 0 to 2 of diagrams with `rooms` room slots."""
     types, edges = tokens[:, :rooms], tokens[:, rooms:]
-    legal = _legal(types, edges)
     real = types != NODE_PAD
+    legal = real[:, 0] & np.all(real[:, :-1] | ~real[:, 1:], axis=1)
+    legal &= np.all(~real | ((types >= 0) & (types < NODE_MASK)), axis=1)
+    legal &= np.all(np.where(real_edges(real), (edges >= 0) & (edges <= NO_EDGE), edges == EDGE_PAD), axis=1)
     living = legal & ((types == LIVING).sum(1) == 1)
-    connected = legal & _connected(real, _directed(edges < NO_EDGE, edges < NO_EDGE, rooms))
+    near = _directed(edges < NO_EDGE, edges < NO_EDGE, rooms) & real[:, :, None] & real[:, None]
+    connected = legal & np.all(_closure(near | np.eye(rooms, dtype=bool))[:, 0] | ~real, axis=1)
     program = living & connected & ((types == ENTRANCE).sum(1) <= 1)
-    before_x = _directed(np.isin(edges, [*LEFT]), np.isin(edges, [*RIGHT]), rooms)
-    before_y = _directed(np.isin(edges, [*ABOVE]), np.isin(edges, [*BELOW]), rooms)
-    return TokenValidity(legal, living, connected, program, program & _acyclic(before_x) & _acyclic(before_y))
-
-
-def _legal(types: Int[np.ndarray, "N R"], edges: Int[np.ndarray, "N E"]) -> Bool[np.ndarray, " N"]:
-    real = types != NODE_PAD
-    prefix = np.all(real[:, :-1] | ~real[:, 1:], axis=1) & real[:, 0]
-    nodes = np.all(~real | ((types >= 0) & (types < NODE_MASK)), axis=1)
-    pairs = np.where(real_edges(real), (edges >= 0) & (edges <= NO_EDGE), edges == EDGE_PAD)
-    legal: Bool[np.ndarray, " N"] = prefix & nodes & np.all(pairs, axis=1)
-    return legal
+    order = program
+    for before, after in ((LEFT, RIGHT), (ABOVE, BELOW)):
+        reach = _closure(_directed(np.isin(edges, [*before]), np.isin(edges, [*after]), rooms))
+        order = order & ~np.diagonal(reach, axis1=1, axis2=2).any(1)
+    return TokenValidity(legal, living, connected, program, order)
 
 
 def _directed(
@@ -171,15 +157,3 @@ def _closure(matrix: Bool[np.ndarray, "N R R"]) -> Bool[np.ndarray, "N R R"]:
     for _ in range(max(1, int(np.ceil(np.log2(matrix.shape[-1]))))):
         reach = reach | (np.matmul(reach.astype(np.float32), reach.astype(np.float32)) > 0)
     return reach
-
-
-def _connected(real: Bool[np.ndarray, "N R"], near: Bool[np.ndarray, "N R R"]) -> Bool[np.ndarray, " N"]:
-    reach = _closure(near & real[:, :, None] & real[:, None, :])[:, 0]
-    reach[:, 0] = True
-    connected: Bool[np.ndarray, " N"] = np.all(reach | ~real, axis=1) & real[:, 0]
-    return connected
-
-
-def _acyclic(matrix: Bool[np.ndarray, "N R R"]) -> Bool[np.ndarray, " N"]:
-    cyclic: Bool[np.ndarray, " N"] = np.any(np.diagonal(_closure(matrix), axis1=1, axis2=2), axis=1)
-    return ~cyclic

@@ -37,7 +37,6 @@ __all__ = [
     "load_prepared",
     "prepare_files",
     "prepare_plans",
-    "read_source",
 ]
 
 FEW: Final = 500
@@ -78,11 +77,10 @@ def prepare_files(
     made = {**spec.options(), "source": _describe(source, files)}
     if find_existing(folder, spec.stored, made, force=force) is not None:
         return f"{folder} already contains these plans; checksums verified"
-    entries = read_source(name, files, options)
+    entries = (entry for file in files for entry in FORMATS[name].read(file, options))
     done = prepare_plans(entries, most=options.most, valid=valid, test=test)
-    arrays = {**vars(done.plans), "split": done.split}
     with _rows_of(done.rejected) as rejected, write_folder(folder, spec.stored, made) as writer:
-        for key, array in arrays.items():
+        for key, array in {**vars(done.plans), "split": done.split}.items():
             writer.add(key, array)
         writer.info["names"] = done.names
         writer.reject(rejected)
@@ -138,46 +136,21 @@ def find_source(source: Path, form: Format, exclude: Path | None = None) -> tupl
     Raises:
         Refused: The source does not exist, has no file of the format, or the format is ambiguous.
     """
-    files = _files(source, exclude)
-    found = {file.suffix.lower() for file in files}
-    name: str = form if form != "auto" else _detect(source, files, found)
-    suffixes = FORMATS[name].suffixes
-    if source.is_file() and source.suffix.lower() not in suffixes:
-        raise Refused(f"{source}: {name} files end in {' or '.join(suffixes)}", code="unknown-format")
-    chosen = [source] if source.is_file() else [file for file in files if file.suffix.lower() in suffixes]
-    if not chosen:
-        others = f"suffixes: {', '.join(sorted(found))}" if found else "the folder is empty"
-        message = f"{source} contains no {' or '.join(suffixes)} file ({name}); {others}"
-        raise Refused(message, code="unknown-format")
-    return name, sorted(chosen, key=_by_number)
-
-
-def read_source(name: str, files: list[Path], options: ReadOptions) -> Iterator[Entry]:
-    """Yield every plan of the files, valid or not, and every file that cannot be read."""
-    for file in files:
-        yield from FORMATS[name].read(file, options)
-
-
-def _files(source: Path, exclude: Path | None) -> list[Path]:
-    if source.is_file():
-        return [source]
-    if not source.is_dir():
+    if not source.exists():
         raise path_not_found(source, "file or folder")
-    files = [file for file in source.rglob("*") if not file.name.startswith(".") and file.is_file()]
-    if exclude is None or source.absolute() not in exclude.absolute().parents:
-        return files
-    return [file for file in files if exclude.absolute() not in file.absolute().parents]
-
-
-def _detect(source: Path, files: list[Path], suffixes: set[str]) -> str:
-    if not files:
-        raise Refused(f"{source} is empty", code="no-samples")
-    candidates = {name for name, reader in FORMATS.items() if suffixes & set(reader.suffixes)}
-    if len(candidates) != 1:
-        reason = f"could be {' or '.join(sorted(candidates))}" if candidates else "no known format"
-        message = f"{source}: files end in {', '.join(sorted(suffixes))}; {reason}"
-        raise Refused(Problem(message, help=f"format: {', '.join(FORMATS)}", code="unknown-format"))
-    return candidates.pop()
+    files = [source] if source.is_file() else [file for file in source.rglob("*") if not file.name.startswith(".")]
+    files = [
+        file for file in files if file.is_file() and (exclude and exclude.absolute()) not in file.absolute().parents
+    ]
+    suffixes = {file.suffix.lower() for file in files}
+    names = [name for name, (ends, _) in FORMATS.items() if suffixes & {*ends}] if form == "auto" else [form]
+    chosen = [file for file in files if len(names) == 1 and file.suffix.lower() in FORMATS[names[0]].suffixes]
+    if not chosen:
+        message = f"{source} has {' and '.join(sorted(suffixes)) or 'no'} files, expected one format"
+        hint = "; ".join(f"{name}: {' or '.join(FORMATS[name].suffixes)}" for name in names or FORMATS)
+        code = "unknown-format" if files else "no-samples"
+        raise Refused(Problem(message, help=f"formats: {hint}", code=code))
+    return names[0], sorted(chosen, key=_by_number)
 
 
 def _by_number(file: Path) -> list[tuple[int, str]]:

@@ -101,7 +101,7 @@ def _read_msd(file: Path, options: ReadOptions) -> Diagram:
     types, boxes = [], []
     for node, value in nodes.items():
         attributes = value if isinstance(value, dict) else {}
-        number = attributes.get("room_type")
+        number: Any = attributes.get("room_type")
         if number not in range(len(MSD_ROOMS)):
             message = f"node {node}: unknown room_type {number!r}, expected 0..{len(MSD_ROOMS) - 1}"
             raise RejectedPlan(Fault("types", message))

@@ -214,7 +214,8 @@ class _Search:
             return None
         if result.x is None:
             raise _UndecidedError
-        return np.round(result.x[:-1]).astype(np.int64).reshape(rooms, 4)
+        walls: Int[np.ndarray, "R 4"] = np.round(result.x[:-1]).astype(np.int64).reshape(rooms, 4)
+        return walls
 
     def excess(self, boxes: Int[np.ndarray, "R 4"]) -> Int[np.ndarray, "C A"]:
         """Return the violation of each alternative in half pixels; 0 if satisfied."""

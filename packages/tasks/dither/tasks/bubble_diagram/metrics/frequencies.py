@@ -128,7 +128,8 @@ def divergence(first: Int[np.ndarray, "*n K"], second: Int[np.ndarray, "*n K"]) 
     """
 
     def jensen_shannon(p: _Shares, q: _Shares) -> _Shares:
-        return (rel_entr(p, (p + q) / 2) + rel_entr(q, (p + q) / 2)) / 2
+        terms: _Shares = (rel_entr(p, (p + q) / 2) + rel_entr(q, (p + q) / 2)) / 2
+        return terms
 
     return _mean(first, second, jensen_shannon, log(2))
 

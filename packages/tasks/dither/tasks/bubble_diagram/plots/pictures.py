@@ -249,7 +249,7 @@ def _rooms(sample: DecodedSample) -> int:
 
 def _filter(title: str, name: str, values: Mapping[int, str]) -> str:
     """Return radio buttons; the first shows all samples."""
-    buttons: dict[int | str, str] = {"all": "all", **values}
+    buttons = {"all": "all"} | {str(value): label for value, label in values.items()}
     inputs = (
         f'<label><input type="radio" name="{name}" id="{name}-{value}"{" checked" * (value == "all")}> {label}</label>'
         for value, label in buttons.items()
