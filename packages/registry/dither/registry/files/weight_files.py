@@ -85,11 +85,7 @@ class _Stub:
         pass
 
 
-def _dict(*args: Any) -> dict[Any, Any]:
-    return {}
-
-
-STUBS = {"collections.defaultdict": _dict}
+STUBS = {"collections.defaultdict": lambda *args: {}}
 
 
 def _extract_tensors(loaded: Any, path: Path) -> dict[str, Tensor]:

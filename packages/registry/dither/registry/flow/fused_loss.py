@@ -46,16 +46,9 @@ class FusedLoss(Protocol):
         """Return the loss of a prediction."""
 
     def fused(
-        self,
-        h: Float[Tensor, "B L D"],
-        linear: nn.Linear,
-        process: Process,
-        noised: Noised,
-        t: Float[Tensor, "B *L"],
-        *,
-        half: bool = False,
-        share: Float[Tensor, "B #L"] | None = None,
-    ) -> Measured:
+        self, h: Float[Tensor, "B L D"], linear: nn.Linear, process: Process, noised: Noised, t: Float[Tensor, "B *L"],
+        *, half: bool = False, share: Float[Tensor, "B #L"] | None = None,
+    ) -> Measured:  # fmt: skip
         """Return the loss of `process.read(linear(h), noised.state, process.schedule(t))`.
 
         Only `Measured.total_with_grad` carries a gradient. With `half`, matrix products run in bfloat16 and accumulate

@@ -17,17 +17,9 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 __all__ = [
-    "Clean",
-    "Context",
-    "FeaturePrediction",
-    "Goal",
-    "Measured",
-    "Noise",
-    "Noised",
-    "Prediction",
-    "State",
+    "Clean", "Context", "FeaturePrediction", "Goal", "Measured", "Noise", "Noised", "Prediction", "State",
     "TokenPrediction",
-]
+]  # fmt: skip
 
 
 class _TensorRecord:

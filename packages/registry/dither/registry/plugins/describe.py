@@ -16,7 +16,7 @@ from ..spec.base import Place, Spec, summary_of, with_article
 from ..spec.option_docs import docs_of
 from .catalog import Catalog, Component
 
-__all__ = ["PLACES", "describe", "options_of", "toml"]
+__all__ = ["PLACES", "describe", "toml"]
 
 PLACES = {
     "data": "task",
@@ -47,12 +47,12 @@ WORDS = {int: "integer", float: "number", str: "string", bool: "true or false", 
 
 
 def describe(part: Component, catalog: Catalog) -> dict[str, Any]:
-    """Return the description of a component, with plain values.
-
-    It has names, doc, options (type with bounds, default, doc), contracts (arguments, served data, checks), a snippet
-    of an experiment file, and the source location.
-    """
-    spec = part.spec
+    """Return the description of a component with plain values: names, doc, options, contracts, snippet, source."""
+    spec, docs = part.spec, docs_of(part.spec)
+    try:
+        source = f"{Path(inspect.getsourcefile(spec) or '?')}:{inspect.getsourcelines(spec)[1]}"
+    except (OSError, TypeError):  # a class without a source file
+        source = "?"
     return {
         "kind": spec.kind,
         "name": spec.name,
@@ -61,20 +61,14 @@ def describe(part: Component, catalog: Catalog) -> dict[str, Any]:
         "plugin": part.plugin,
         "pinned": part.pinned,
         "doc": inspect.cleandoc(spec.__doc__ or ""),
-        "options": options_of(spec),
+        "options": [
+            {"name": key, "type": _type(info), "default": _default(info), "doc": " ".join(docs.get(key, "").split())}
+            for key, info in spec.model_fields.items()
+        ],
         "contracts": dict(_contracts(spec)),
         "snippet": _snippet(spec, catalog),
-        "source": _source(spec),
+        "source": source,
     }
-
-
-def options_of(spec: type[Spec]) -> list[dict[str, str]]:
-    """Return name, type with bounds, default and doc of every option, as text."""
-    docs = docs_of(spec)
-    return [
-        {"name": key, "type": _type(info), "default": _default(info), "doc": " ".join(docs.get(key, "").split())}
-        for key, info in spec.model_fields.items()
-    ]
 
 
 def _contracts(spec: type[Spec]) -> Iterator[tuple[str, str]]:
@@ -93,17 +87,8 @@ def _contracts(spec: type[Spec]) -> Iterator[tuple[str, str]]:
         yield "bound", "its mean is the diffusion part of a bound on -log p(x_0), in nats; evaluation adds the rest"
     check = getattr(spec, "check", None)
     if check is not None and check is not getattr(kind, "check", None) and check.__doc__:
-        yield (
-            "checks",
-            inspect.cleandoc(check.__doc__).partition("\n")[0].removeprefix("Yield ").removeprefix("reasons why "),
-        )
-
-
-def _source(spec: type[Spec]) -> str:
-    try:
-        return f"{Path(inspect.getsourcefile(spec) or '?')}:{inspect.getsourcelines(spec)[1]}"
-    except (OSError, TypeError):  # a class without a source file
-        return "?"
+        line = inspect.cleandoc(check.__doc__).partition("\n")[0]
+        yield "checks", line.removeprefix("Yield ").removeprefix("reasons why ")
 
 
 def _type(info: FieldInfo) -> str:

@@ -35,12 +35,8 @@ CODES = {"failed": "plugin-failed", "clash": "plugin-conflict", "blocked": "plug
 class Plugins:
     """The plugins of one session: hooks, catalogue and states.
 
-    Attributes:
-        catalog: The components of all plugins that may be used.
-        manager: The imported plugins.
-        policy: The content of registry.toml.
-        requested: The installed plugins that were requested by name.
-        warn: Called with one line if a run hook failed and the policy is to continue.
+    `requested` are the installed plugins that were requested by name; `warn` is called with one line if a run hook
+    failed and the policy is to continue.
     """
 
     def __init__(self, policy: Policy | None = None) -> None:
@@ -117,11 +113,11 @@ class Plugins:
     def load(self, name: str | None = None) -> None:
         """Import an installed plugin, or all, unless that was done; `reports` records failures."""
         for each in [name] if name is not None else list(self._pending):
-            if plugin := self._pending.pop(each, None):
-                self._import(plugin)
+            if each in self._pending:
+                self._import(each, self._pending.pop(each))
 
-    def _import(self, plugin: Installed) -> None:
-        name, began, torch_before = plugin.name, time.perf_counter(), "torch" in sys.modules
+    def _import(self, name: str, plugin: Installed) -> None:
+        began, torch_before = time.perf_counter(), "torch" in sys.modules
         try:
             with redirect_stdout(sys.stderr):  # stdout is for results
                 self._register(name, plugin.point.load())
