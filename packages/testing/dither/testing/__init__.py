@@ -22,28 +22,11 @@ if TYPE_CHECKING:
     from .strategies import cleans, spaces, specs
 
 __all__ = [
-    "CHECKS",
-    "Case",
-    "Check",
-    "Situation",
-    "cleans",
-    "conformance",
-    "parametrize",
-    "spaces",
-    "specs",
-    "strategies",
-]
+    "CHECKS", "Case", "Check", "Situation", "cleans", "conformance", "parametrize", "spaces", "specs", "strategies",
+]  # fmt: skip
 
-MODULES = {
-    "CHECKS": "checks",
-    "Case": "conformance",
-    "Check": "checks",
-    "Situation": "situations",
-    "cleans": "strategies",
-    "parametrize": "conformance",
-    "spaces": "strategies",
-    "specs": "strategies",
-}
+MODULES = {"CHECKS": "checks", "Check": "checks", "Case": "conformance", "parametrize": "conformance"}
+MODULES |= {"Situation": "situations", "cleans": "strategies", "spaces": "strategies", "specs": "strategies"}
 """The module of each name."""
 
 

@@ -14,25 +14,10 @@ from dither.registry import Space, TokenSpace
 from dither.registry.flow.records import Clean, Noised, State
 
 __all__ = [
-    "NotApplicable",
-    "assert_clean",
-    "assert_close",
-    "assert_equal",
-    "assert_unchanged",
-    "change_values",
-    "check_gradients",
-    "clean_ids",
-    "ideal_output",
-    "perturb_parameters",
-    "random_output",
-    "random_state",
-    "replace_infinite",
-    "seed_cpu",
-    "snapshot",
-    "tensors_of",
-    "usable_ids",
-    "without_truth",
-]
+    "NotApplicable", "assert_clean", "assert_close", "assert_equal", "assert_unchanged", "change_values",
+    "check_gradients", "clean_ids", "ideal_output", "perturb_parameters", "random_output", "random_state",
+    "replace_infinite", "seed_cpu", "snapshot", "tensors_of", "usable_ids", "without_truth",
+]  # fmt: skip
 
 M = TypeVar("M", bound=nn.Module)
 

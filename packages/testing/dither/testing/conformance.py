@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from hypothesis import HealthCheck, Phase, given, reject, settings
@@ -33,9 +33,6 @@ from .checks.check import EXAMPLES
 from .situations import Situation, situations
 from .summary import attach
 from .traits import may_declare, traits_of
-
-if TYPE_CHECKING:
-    import pytest
 
 __all__ = ["Case", "cases", "parametrize"]
 
@@ -64,12 +61,9 @@ class Case:
     """One check of one component.
 
     Attributes:
-        part: The component.
-        check: The check.
         catalog: Source of other components.
         options: Options to check with instead of drawn ones.
         strict: Whether recommended checks must pass.
-        max_examples: Maximum number of situations.
         expected: Why the check is expected to fail; no minimal situation is searched then.
     """
 
@@ -216,7 +210,13 @@ def parametrize(
     problems = list(_expectation_problems(plugin, expected, found))
     if problems:
         raise Refused(problems)
-    parameters = [_parameter(replace(case, expected=expected.get((case.name, case.check.name), ""))) for case in found]
+    parameters = []
+    for case in found:
+        reason = expected.get((case.name, case.check.name), "")
+        marks = [pytest.mark.xfail(reason=reason, strict=True)] if reason else []
+        parameters.append(
+            pytest.param(replace(case, expected=reason), marks=marks, id=f"{case.name}-{case.check.name}")
+        )
 
     def decorate(test: F) -> F:
         attach(test)
@@ -224,15 +224,6 @@ def parametrize(
         return decorated
 
     return decorate
-
-
-def _parameter(case: Case) -> Any:
-    import pytest
-
-    marks: list[pytest.MarkDecorator] = []
-    if case.expected:
-        marks.append(pytest.mark.xfail(reason=case.expected, strict=True))
-    return pytest.param(case, marks=marks, id=f"{case.name}-{case.check.name}")
 
 
 def _expectation_problems(

@@ -36,14 +36,12 @@ class Situation:
     """A component and its surroundings.
 
     Attributes:
-        part: The registered Spec class and its plugin.
         spec: Options of the component.
         args: Arguments of `check` and `build` of this kind.
-        space: Space of a sample: of the task for processes, losses and samplers, else of the model. None, like the next
-            two, for kinds without a space.
+        space: Space of a sample: of the task for processes, losses and samplers, else of the model; None for kinds
+            without a space, like the batch `clean` of it.
         process: Spec of the process that a loss or sampler works with, or of the component itself.
         seed: Seed of everything else that a check draws.
-        clean: A batch of the space.
         catalog: The other components.
         model: Spec of a block-causal model that contains the block, at the place "in-model".
     """

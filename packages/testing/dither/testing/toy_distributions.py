@@ -17,18 +17,9 @@ from dither.registry import Field, TokenSpace
 from dither.registry.flow.records import Clean, Noise, State, over
 
 __all__ = [
-    "IDS",
-    "OUTCOMES",
-    "PROBABILITIES",
-    "SPACE",
-    "NormalSession",
-    "OracleSession",
-    "assert_follows",
-    "assert_normal",
-    "blank_batch",
-    "exact_outputs",
-    "outcome_index",
-]
+    "IDS", "OUTCOMES", "PROBABILITIES", "SPACE", "NormalSession", "OracleSession", "assert_follows", "assert_normal",
+    "blank_batch", "exact_outputs", "outcome_index",
+]  # fmt: skip
 
 IDS = 3
 """Vocabulary size."""
@@ -87,10 +78,7 @@ def _product_except(likelihood: Float[Tensor, "B O L"], position: int) -> Float[
 class OracleSession:
     """A `Session` with an exact model of the token distribution, finished positions included.
 
-    Args:
-        process: A process over `SPACE`.
-        predict: Its prediction target.
-        prior: Distribution of changed tokens.
+    `process` is over `SPACE`, `predict` its prediction target, `prior` the distribution of changed tokens.
     """
 
     def __init__(self, process: Any, predict: str, prior: Float[Tensor, "1 V"]) -> None:
@@ -109,14 +97,7 @@ class OracleSession:
 
 
 class NormalSession:
-    """A `Session` with an exact model of independent, normally distributed features.
-
-    Args:
-        process: A process over features.
-        predict: Its prediction target.
-        mean: Mean of every feature.
-        std: Standard deviation of every feature.
-    """
+    """A `Session` with an exact model of independent, normally distributed features; `predict` is the target."""
 
     def __init__(self, process: Any, predict: str, mean: float, std: float) -> None:
         self.process, self.predict, self.mean, self.std = process, predict, mean, std
@@ -166,12 +147,7 @@ def assert_normal(
 ) -> None:
     """Test mean and variance of independent numbers against those of a normal distribution.
 
-    Args:
-        drawn: The numbers.
-        what: Their name in messages.
-        mean: Mean of the distribution.
-        std: Standard deviation of the distribution.
-        slack: Allowed systematic error: of the mean in standard deviations, of the variance relative.
+    `slack` is the allowed systematic error: of the mean in standard deviations, of the variance relative.
     """
     n, centred = drawn.numel(), (drawn.double() - mean) / std
     offset, variance = centred.mean().item(), centred.square().mean().item()

@@ -9,29 +9,15 @@ from . import (
     losses,
     models,
     process_distributions,
-    process_protocols,
     processes,
     run_components,
     samplers,
-    schedules,
     tasks,
 )
 from .check import Check
 
 __all__ = ["CHECKS", "Check"]
 
-CHECKS: tuple[Check, ...] = (
-    *all_kinds.CHECKS,
-    *schedules.CHECKS,
-    *processes.CHECKS,
-    *process_distributions.CHECKS,
-    *process_protocols.CHECKS,
-    *samplers.CHECKS,
-    *losses.CHECKS,
-    *models.CHECKS,
-    *blocks.CHECKS,
-    *embeddings.CHECKS,
-    *run_components.CHECKS,
-    *tasks.CHECKS,
-)
+MODULES = (all_kinds, processes, process_distributions, samplers, losses, models, blocks, embeddings)
+CHECKS: tuple[Check, ...] = tuple(check for module in (*MODULES, run_components, tasks) for check in module.CHECKS)
 """Every check of the kit. Names are unique within a kind."""

@@ -269,14 +269,8 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
 CHECKS = (
     *checks_of("any", options_round_trip, options_frozen, traits_known, place="options"),
     *checks_of(
-        "any",
-        unknown_option_refused,
-        spec_without_torch,
-        snippet_valid,
-        json_schema,
-        defaults_share_nothing,
-        place="alone",
-        examples=1,
+        "any", unknown_option_refused, spec_without_torch, snippet_valid, json_schema, defaults_share_nothing,
+        place="alone", examples=1,
     ),
     *checks_of("any", summary, options_documented, options_writable, level="recommended", place="alone", examples=1),
     *checks_of("any", builds, builds_share_nothing, keeps_torch_globals, place="default", examples=2),
@@ -285,5 +279,5 @@ CHECKS = (
         for kind in MODULES
         for check in checks_of(kind, seeded_build, state_dict_round_trip, builds_on_meta, examples=4)
     ),
-)
+)  # fmt: skip
 """Checks for components of every kind."""

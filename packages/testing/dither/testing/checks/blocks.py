@@ -134,12 +134,7 @@ def requested_equals_full(s: Situation) -> None:
 
 CHECKS = (
     *checks_of(
-        "block",
-        shape_and_range,
-        rows_independent,
-        padding_inert,
-        condition_per_position,
-        gradients_reach_all,
+        "block", shape_and_range, rows_independent, padding_inert, condition_per_position, gradients_reach_all,
     ),
     *checks_of("block", identity_at_init, needs="zero-init"),
     *checks_of("block", permutation_equivariant, needs="equivariant"),
@@ -147,5 +142,5 @@ CHECKS = (
     *checks_of("block", weighted_equals_repeated, needs="weighted-keys"),
     *checks_of("block", distances_matter, needs="positions"),
     *checks_of("block", cached_equals_full, needs="cache", place="in-model"),
-)
+)  # fmt: skip
 """Checks for blocks."""

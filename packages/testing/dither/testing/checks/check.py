@@ -20,15 +20,12 @@ Place = Literal["options", "part", "default", "alone", "in-model"]
 
 @dataclass(frozen=True)
 class Check:
-    """One property of a component.
+    """One property of a component, named in snake case; unique within a kind, which may be "any".
 
     Attributes:
-        name: In snake case; unique within a kind.
-        kind: Kind of component, or "any".
         run: Raises AssertionError if the property is violated, `NotApplicable` if it has no meaning.
         level: Whether a component has to pass.
         needs: Required traits; see `dither.testing.traits`.
-        place: Which situations to draw.
         examples: Number of situations; few if the check draws many samples in each.
     """
 
@@ -47,12 +44,8 @@ class Check:
 
 
 def checks_of(
-    kind: str,
-    *functions: Callable[[Situation], None],
-    needs: str = "",
-    level: Level = "required",
-    place: Place = "part",
-    examples: int = EXAMPLES,
-) -> tuple[Check, ...]:
+    kind: str, *functions: Callable[[Situation], None], needs: str = "", level: Level = "required",
+    place: Place = "part", examples: int = EXAMPLES,
+) -> tuple[Check, ...]:  # fmt: skip
     """Return checks of one kind, named like their functions; `needs` is a space-separated list of traits."""
     return tuple(Check(f.__name__, kind, f, level, frozenset(needs.split()), place, examples) for f in functions)

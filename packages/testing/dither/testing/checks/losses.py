@@ -161,17 +161,9 @@ def inputs_not_written(s: Situation) -> None:
 
 CHECKS = (
     *checks_of(
-        "loss",
-        per_position,
-        extremes_are_finite,
-        finite_at_both_ends,
-        positions_independent,
-        weights_only_targets,
-        rows_independent,
-        truth_is_best,
-        gradcheck,
-        inputs_not_written,
+        "loss", per_position, extremes_are_finite, finite_at_both_ends, positions_independent, weights_only_targets,
+        rows_independent, truth_is_best, gradcheck, inputs_not_written,
     ),
     *checks_of("loss", bound_is_zero_at_truth, needs="bound"),
-)
+)  # fmt: skip
 """Checks for losses."""

@@ -171,17 +171,11 @@ def context_equals_cache(s: Situation) -> None:
 
 CHECKS = (
     *checks_of(
-        "model",
-        raw_output,
-        trunk_then_head,
-        rows_independent,
-        padding_inert,
-        level_per_position,
-        state_matters,
+        "model", raw_output, trunk_then_head, rows_independent, padding_inert, level_per_position, state_matters,
         gradients_reach_all,
     ),
     *checks_of("model", level_free, needs="level-free"),
     *checks_of("model", runs_on_meta, examples=3),
     *checks_of("model", cached_equals_full, context_equals_cache, needs="block-causal tokens one-field"),
-)
+)  # fmt: skip
 """Checks for models."""

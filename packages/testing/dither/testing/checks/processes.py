@@ -1,7 +1,11 @@
-"""Checks for processes: facts, times, records, predictions and methods. Letters: B batch, L length, V vocabulary."""
+"""Checks for schedules and processes: facts, records, predictions, methods and the protocols of samplers.
+
+Letters: B batch, L length, V vocabulary.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -10,9 +14,11 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from dither.registry import TokenSpace
-from dither.registry.flow.records import Clean, Noised
+from dither.registry.flow.protocols import GaussianProcess, MaskedFeatureProcess, TokenProcess
+from dither.registry.flow.records import Clean, Noise, Noised, State
 
 from ..check_utils import (
+    NotApplicable,
     assert_clean,
     assert_close,
     assert_equal,
@@ -24,9 +30,57 @@ from ..check_utils import (
     without_truth,
 )
 from ..situations import Situation
+from ..toy_distributions import assert_normal
 from .check import checks_of
 
 __all__ = ["CHECKS"]
+
+
+def _grid(n: int = 41) -> Float[Tensor, " n"]:
+    """Return times off the usual grids, so that none is at a corner of a piecewise schedule."""
+    return torch.linspace(0.0013, 0.9987, n, dtype=torch.float64)
+
+
+def grows(s: Situation) -> None:
+    """Sigma and rate are finite and not negative, and sigma never decreases, including both ends."""
+    t = torch.cat([torch.zeros(1), _grid().float(), torch.ones(1)])
+    noise: Noise = s.build()(t)
+    for name, values in (("sigma", noise.sigma), ("rate", noise.rate)):
+        assert values.isfinite().all(), f"{name} is not finite at t = {t[~values.isfinite()].tolist()}"
+        assert (values >= 0).all(), f"{name} is negative at t = {t[values < 0].tolist()}"
+    decreases = noise.sigma.diff() < 0
+    assert not decreases.any(), f"sigma decreases after t = {t[:-1][decreases].tolist()}"
+    assert noise.sigma[-1] > noise.sigma[0], "no noise is added between t = 0 and t = 1"
+
+
+def precision(s: Situation) -> None:
+    """The output has the dtype of the times, and float32 agrees with float64."""
+    schedule, t = s.build(), _grid()
+    single, double = schedule(t.float()), schedule(t.float().double())
+    for name in ("sigma", "rate"):
+        a, b = getattr(single, name), getattr(double, name)
+        assert a.dtype == torch.float32, f"{name} is {a.dtype} for float32"
+        assert b.dtype == torch.float64, f"{name} is {b.dtype} for float64"
+        assert_close(a.double(), b, name, atol=1e-6)
+
+
+def any_shape(s: Situation) -> None:
+    """Times may have any shape and are not modified."""
+    schedule, t = s.build(), _grid(12).float()
+    before = snapshot(t)
+    for name in ("sigma", "rate"):
+        per_position, flat = getattr(schedule(t.view(3, 4)), name), getattr(schedule(t), name)
+        assert per_position.shape == (3, 4), f"{name} has shape {tuple(per_position.shape)} for times of shape (3, 4)"
+        assert_close(per_position.flatten(), flat, f"{name} per position", atol=0)
+    assert_unchanged(before, t, what="the times")
+
+
+def sigma_end(s: Situation) -> None:
+    """`sigma_end` of the Spec, if it is known, is sigma(1)."""
+    end = s.spec.sigma_end()
+    if end is not None:
+        sigma = s.build()(torch.ones(1, dtype=torch.float64)).sigma.item()
+        assert math.isclose(sigma, end, rel_tol=1e-5, abs_tol=1e-6), f"sigma(1) is {sigma}, sigma_end() is {end}"
 
 
 def _corrupted(s: Situation) -> tuple[Any, Clean, Noised]:
@@ -68,10 +122,10 @@ def times_cover_the_range(s: Situation) -> None:
 
 def rate_is_derivative(s: Situation) -> None:
     """The rate of the noise is the derivative of sigma."""
-    t = torch.linspace(0.0013, 0.9987, 17, dtype=torch.float64).requires_grad_()
-    noise = s.build().schedule(t)
+    t, built = _grid().requires_grad_(), s.build()
+    noise = (built if s.spec.kind == "schedule" else built.schedule)(t)
     (grad,) = torch.autograd.grad(noise.sigma.sum(), t)
-    assert_close(noise.rate.detach(), grad, "rate")
+    torch.testing.assert_close(noise.rate.detach(), grad, atol=1e-6, rtol=1e-5, msg=lambda text: f"rate: {text}")
 
 
 def record_is_complete(s: Situation) -> None:
@@ -234,23 +288,70 @@ def batch_not_written(s: Situation) -> None:
     assert_unchanged(before, s.clean, what="the batch")
 
 
+def _noised(s: Situation, protocol: Any) -> tuple[Any, State]:
+    """Return a process of the protocol and a state at t = 0.5."""
+    process: Any = s.build()
+    if not isinstance(process, protocol):
+        raise NotApplicable(f"not a {protocol.__name__}")
+    return process, process.corrupt(s.clean, torch.full((len(s.clean.valid),), 0.5)).state
+
+
+def renoise_keeps_fixed(s: Situation) -> None:
+    """TokenProcess: `prior_probs` sums to 1, and `renoise` changes no fixed value, nor any without a gap."""
+    process, state = _noised(s, TokenProcess)
+    probs = process.prior_probs()
+    assert_close(probs.sum(-1), torch.ones_like(probs[:, 0]), "sums of prior_probs", atol=1e-5)
+    ones = torch.ones(len(s.clean.valid))
+    late = process.schedule(ones)
+    seed_cpu(s.seed)
+    again = process.renoise(state, late, s.clean)
+    assert_equal(again.x[s.clean.fixed], s.clean.x0[s.clean.fixed], "renoise: fixed values")
+    assert_equal(process.renoise(state, late.since(late), s.clean).x, state.x, "renoise without a gap")
+
+
+def noise_is_standard_normal(s: Situation) -> None:
+    """GaussianProcess: `add_noise` returns standard normal noise, and `replace` changes no fixed value."""
+    process, state = _noised(s, GaussianProcess)
+    clean = s.clean
+    where = ~clean.fixed.expand(clean.x0.shape)
+    if not where.any():
+        raise NotApplicable("all values are fixed")
+    copies = -(-4000 // int(where.sum()))
+    x0, where = (tensor.repeat_interleave(copies, 0) for tensor in (clean.x0, where))
+    noise = process.schedule(torch.full((len(x0),), 0.5))
+    seed_cpu(s.seed)
+    noised, eps = process.add_noise(x0, noise, where)
+    assert_normal(eps[where], "the noise")
+    mixed = noise.alpha(x0).sqrt() * x0 + noise.one_minus_alpha(x0).sqrt() * eps
+    assert_close(noised.x[where], mixed[where], "sqrt(alpha) x0 + sqrt(1 - alpha) eps", atol=1e-4)
+    assert_equal(noised.x[~where], x0[~where], "values without noise")
+    replaced = process.replace(state, clean.x0 + 1.0, clean)
+    assert_equal(replaced.x[clean.fixed], clean.x0[clean.fixed], "replace: fixed values")
+
+
+def reveal_keeps_visible(s: Situation) -> None:
+    """MaskedFeatureProcess: units and elements are inverse, and `reveal` changes only newly revealed values."""
+    process, state = _noised(s, MaskedFeatureProcess)
+    masked = state.masked
+    assert_equal(process.elements(process.units(masked)) & ~s.clean.fixed, masked & ~s.clean.fixed, "masked elements")
+    counts = process.unit_sums(masked.float())
+    assert ((counts > 0) <= process.units(masked)).all(), "a unit with masked elements is not masked"
+    kept = masked & (torch.arange(masked.shape[1]) % 2 == 0)[:, None]
+    revealed = process.reveal(state, state.x + 1.0, kept)
+    assert_equal(revealed.masked, kept, "the mask after reveal")
+    assert_equal(revealed.x[~masked], state.x[~masked], "values that were visible")
+    new = masked & ~kept
+    assert_equal(revealed.x[new], (state.x + 1.0)[new], "revealed values")
+
+
 CHECKS = (
+    *checks_of("schedule", grows, rate_is_derivative, precision, any_shape, sigma_end),
     *checks_of(
-        "process",
-        facts_are_true,
-        rate_is_derivative,
-        record_is_complete,
-        forward_distribution,
-        target_mask_covers_uncertain,
-        returns_prediction,
-        time_per_position,
-        fixed_untouched,
-        stays_in_space,
-        finish_is_clean,
-        truth_unseen,
-        seeded,
-        batch_not_written,
+        "process", facts_are_true, rate_is_derivative, record_is_complete, forward_distribution,
+        target_mask_covers_uncertain, returns_prediction, time_per_position, fixed_untouched, stays_in_space,
+        finish_is_clean, truth_unseen, seeded, batch_not_written,
     ),
     *checks_of("process", times_cover_the_range, level="recommended"),
-)
-"""Checks for processes."""
+    *checks_of("process", renoise_keeps_fixed, noise_is_standard_normal, reveal_keeps_visible),
+)  # fmt: skip
+"""Checks for schedules and processes."""

@@ -162,10 +162,7 @@ CHECKS = (
     *checks_of("sampler", yields_samples, ends_clean, fixed_untouched, truth_unseen, seeded, examples=5),
     *checks_of("sampler", samples_exact_distribution, place="alone", examples=1),
     *checks_of(
-        "sampler",
-        samples_exact_distribution_with_any_options,
-        needs="exact-distribution",
-        examples=3,
+        "sampler", samples_exact_distribution_with_any_options, needs="exact-distribution", examples=3,
     ),
-)
+)  # fmt: skip
 """Checks for samplers."""

@@ -209,15 +209,10 @@ def _bytes_of(clean: Clean, row: int) -> bytes:
 
 CHECKS = (
     *checks_of(
-        "task",
-        splits_not_empty,
-        space_matches,
-        pure_in_rows,
-        templates_seeded,
-        metrics_batch_invariant,
+        "task", splits_not_empty, space_matches, pure_in_rows, templates_seeded, metrics_batch_invariant,
         evaluates_samples,
     ),
     *checks_of("task", splits_disjoint, needs="disjoint-splits"),
     *checks_of("task", baselines_are_finite, level="recommended"),
-)
+)  # fmt: skip
 """Checks for tasks."""
