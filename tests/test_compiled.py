@@ -24,7 +24,8 @@ TASKS = {
     "get_region/quick.toml": (),
     "language_model/markov.toml": (),
 }
-pytestmark = [  # raised by torch while it compiles
+pytestmark = [
+    pytest.mark.slow,  # raised by torch while it compiles
     pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning"),
 ]
@@ -39,7 +40,6 @@ def trained(file, runs, *changes, resume=None):
     return next(runs.iterdir())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", TASKS)
 def test_compiled_run_resumes_bit_exactly(name, tmp_path):
     """Without EMA a resumed run begins with the evaluation, whose shapes must not decide what is compiled."""
@@ -58,7 +58,6 @@ def test_compiled_run_resumes_bit_exactly(name, tmp_path):
     assert (half / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
 
 
-@pytest.mark.slow
 def test_compiled_model_and_blocks_equal_eager(tmp_path):
     name = "bubble_diagram/quick.toml"
     losses = {}

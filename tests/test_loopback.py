@@ -1,8 +1,7 @@
-"""Nothing of ours listens to a network: pages are files. TensorBoard, which people start, keeps to this machine."""
+"""No module opens a server, and commands make no network calls."""
 
-import ast
+import re
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,19 +9,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SERVERS = {"http.server", "socketserver", "wsgiref", "xmlrpc", "flask", "fastapi", "uvicorn", "aiohttp", "tornado"}
+SERVERS = re.compile(
+    r"^\s*(?:import|from) (?:http\.server|socketserver|wsgiref|xmlrpc|flask|fastapi|uvicorn|aiohttp|tornado)\b"
+    r"|\.(?:bind|listen|create_server|serve_forever)\(",
+    re.MULTILINE,
+)
 
 
 def test_nothing_listens():
-    wrong = []
-    for path in sorted(ROOT.glob("packages/*/dither/**/*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
-            wrong += [f"{path.name} imports {name}" for name in names if name in SERVERS]
-            if isinstance(node, ast.Attribute) and node.attr in ("bind", "listen", "create_server", "serve_forever"):
-                wrong.append(f"{path.name}:{node.lineno} calls {node.attr}")
-    assert not wrong, wrong
+    sources = sorted(ROOT.glob("packages/*/dither/**/*.py"))
+    assert not [path.name for path in sources if SERVERS.search(path.read_text(encoding="utf-8"))]
 
 
 def traced(folder, *words):
@@ -38,27 +34,6 @@ def traced(folder, *words):
 
 
 @pytest.mark.parametrize("verb", ["validate", "list"])
-def test_nothing_is_sent_and_nobody_is_asked(tmp_path, verb):
+def test_no_network_calls(tmp_path, verb):
     words = [str(ROOT / "experiments/bubble_diagram/quick.toml")] if verb == "validate" else []
     assert traced(tmp_path, verb, *words) == []
-
-
-@pytest.mark.slow
-def test_tensorboard_keeps_to_this_machine(tmp_path):
-    """As its manual says, and as `tensorboard --logdir runs` is told in ours: the address is that of the loopback."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(tmp_path), "--port", str(port)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as board:
-        try:
-            for line in board.stderr:
-                if "http://" in line:
-                    break
-            tables = "\n".join(Path(f"/proc/net/{name}").read_text() for name in ("tcp", "tcp6"))
-            local = [line.split()[1].split(":") for line in tables.splitlines() if line.count(":") > 1]
-            listening = {address[0] for address in local if address[1:] == [f"{port:04X}"]}
-        finally:
-            board.kill()
-    assert listening <= {"0100007F", "00000000000000000000000001000000"}
-    assert listening, "it did not start"

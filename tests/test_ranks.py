@@ -23,6 +23,7 @@ sys.path.insert(0, str(ROOT / "tests" / "faults"))
 
 from fault_trial import Command  # noqa: E402
 
+pytestmark = pytest.mark.slow
 BASE = ROOT / "experiments" / "bubble_diagram" / "quick.toml"
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 EXPERIMENT = f"""
@@ -155,7 +156,6 @@ def assert_same(one, other, tolerance=1e-5):
         assert (tensor - weights(other)[name]).abs().max() < 1e-4, name
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_two_ranks_equal_one(train, single, strategy, tmp_path):
     (tmp_path / "counting.py").write_text(COUNTING)
@@ -170,7 +170,6 @@ def test_two_ranks_equal_one(train, single, strategy, tmp_path):
     assert json.loads((both / "collectives.json").read_text()) == expected
 
 
-@pytest.mark.slow
 def test_compiled_ranks_with_accumulation_equal_one(train):
     """In bfloat16, with compiled blocks and activation checkpointing, against one eager process."""
     half = ("--set", "train.precision=bfloat16", "--set", "train.steps=4")
@@ -206,7 +205,6 @@ def after_run(run, summary):
 """
 
 
-@pytest.mark.slow
 def test_fsdp_gathers_in_bfloat16(train, tmp_path):
     """Autocast rounds matrices anyway; weights of norms differ, and half as many bytes are sent."""
     (tmp_path / "gathering.py").write_text(GATHERING)
@@ -223,7 +221,6 @@ def test_fsdp_gathers_in_bfloat16(train, tmp_path):
     assert now["torch.bfloat16"] > 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_muon_on_two_ranks(train, strategy):
     muon = ("--set", "train.optimizer={use = 'muon', lr = 0.01}")
@@ -232,7 +229,6 @@ def test_muon_on_two_ranks(train, strategy):
     assert_same(single, both)
 
 
-@pytest.mark.slow
 def test_lora_is_sharded(train):
     lora = "train.lora={rank = 2, alpha = 4, on = ['attention', 'mlp'], whole = ['head.*']}"
     single, _ = train("--set", lora, ranks=1)
@@ -241,7 +237,6 @@ def test_lora_is_sharded(train):
     assert_same(single, half)
 
 
-@pytest.mark.slow
 def test_resume_with_another_number_of_ranks(train, single):
     half, _ = train("--set", "train.steps=4", ranks=2)
     train("--set", "train.steps=8", ranks=1, resume=half)
@@ -252,7 +247,6 @@ def test_resume_with_another_number_of_ranks(train, single):
     assert_same(single, other)
 
 
-@pytest.mark.slow
 def test_sharded_checkpoints(train, single, tmp_path, capsys):
     """Under FSDP each rank writes its shards: resumed on two ranks and on one, evaluated, exported, damaged."""
     cut = ["--set", "train.strategy=fsdp"]
@@ -275,24 +269,6 @@ def test_sharded_checkpoints(train, single, tmp_path, capsys):
     assert "model/more.safetensors is not listed" in capsys.readouterr().out
 
 
-@pytest.mark.slow
-def test_indivisible_batch(train, tmp_path):
-    command = [
-        sys.executable,
-        *TORCHRUN,
-        "-m",
-        "experiments.run",
-        str(tmp_path / "exp.toml"),
-        "--set",
-        "train.batch_size=6",
-    ]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=200, check=False
-    )
-    assert "a micro-batch of 3 samples is not divisible by 2 ranks" in done.stderr
-    assert not (tmp_path / "runs").exists()
-
-
 def rank_of(launcher, rank, start):
     """Return the process of a rank of the given start of torchrun."""
     for child in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split():
@@ -305,7 +281,6 @@ def rank_of(launcher, rank, start):
     return None
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="processes are found in /proc")
 def test_ranks_restart_from_the_checkpoint_after_a_kill(train, tmp_path):
     """Each rank is killed once; the run equals an uninterrupted one on two ranks."""

@@ -1,5 +1,6 @@
 """Sampling with the head applied to single positions gives the states of sampling with the whole output."""
 
+import itertools
 from functools import cache
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dither.engine.sampling import row_prediction
-from dither.engine.sampling.row_prediction import ModelCalls, RowHead
+from dither.engine.sampling.row_prediction import ModelCalls
 from dither.engine.sampling.session import Session
 from dither.engine.training.diffusion import Diffusion
 from dither.registry import Field, TokenSpace
@@ -17,6 +18,7 @@ from dither.registry.kinds import ModelFacts
 from dither.registry.plugins.manager import load_plugins
 
 V, LENGTH, ROWS = 40, 6, 5
+SPACE = TokenSpace((Field("text", LENGTH, V),))
 STEPS = {"steps": 4}
 SAMPLERS: dict[str, list[dict[str, Any]]] = {
     "ancestral": [STEPS, {**STEPS, "temperature": 0.7, "top_k": 5}],
@@ -42,26 +44,16 @@ def catalog():
 
 
 class Whole(Session):
-    """A session that calls the model at once, and reads it everywhere."""
+    """A session that calls the model at once for every position."""
 
     def __call__(self, state: State, t: Tensor) -> Any:
-        self.seen = [*getattr(self, "seen", []), state.x]
         return self.system.denoise(state, t, self.branches[0].clean)
-
-
-class Seen(Session):
-    """A session that notes what the model is shown, and the largest output that it gave at once."""
-
-    def __call__(self, state: State, t: Tensor) -> Any:
-        self.seen = [*getattr(self, "seen", []), state.x]
-        return super().__call__(state, t)
 
 
 def system_of(kind: str, predict: str) -> Diffusion:
     parse = catalog().parse
-    space = TokenSpace((Field("text", LENGTH, V),))
     options = {"frequencies": {"text": [1.0 + i for i in range(V)]}} if kind == "marginal" else {}
-    process = parse("process", {"use": kind, "predict": predict, "schedule": "log-linear", **options}).build(space)
+    process = parse("process", {"use": kind, "predict": predict, "schedule": "log-linear", **options}).build(SPACE)
     torch.manual_seed(3)
     block = {"use": "adaln-zero", "heads": 2, "ratio": 2.0, "rope": True}  # no two masks are told the same
     model = {"use": "denoiser", "width": 16, "depth": 2, "embedding": "tokens", "head": "tokens", "block": block}
@@ -82,41 +74,32 @@ def like_of() -> Clean:
 
 
 def walks() -> list[Any]:
-    """Every sampler of tokens, with each process that it walks."""
-    found = []
-    for part in catalog().parts("sampler"):
-        name = part.spec.name
-        for options in [] if name in OTHERS else SAMPLERS.get(name, [{}]):
-            spec = catalog().parse("sampler", {"use": name, **options})
-            for kind, predict in PROCESSES:
-                facts = (
-                    catalog()
-                    .parse("process", {"use": kind, "predict": predict})
-                    .facts(TokenSpace((Field("text", LENGTH, V),)))
-                )
-                if not list(spec.check(facts, ModelFacts(LENGTH))):
-                    words = [str(value) for value in (name, *options.values(), kind, predict)]
-                    found.append(pytest.param(spec, kind, predict, id="-".join(words)))
+    """Every sampler of tokens with each process that it supports."""
+    parse, found = catalog().parse, []
+    for name in (part.spec.name for part in catalog().parts("sampler") if part.spec.name not in OTHERS):
+        for options, (kind, predict) in itertools.product(SAMPLERS.get(name, [{}]), PROCESSES):
+            spec = parse("sampler", {"use": name, **options})
+            facts = parse("process", {"use": kind, "predict": predict}).facts(SPACE)
+            if not list(spec.check(facts, ModelFacts(LENGTH))):
+                words = [str(value) for value in (name, *options.values(), kind, predict)]
+                found.append(pytest.param(spec, kind, predict, id="-".join(words)))
+    names = {case.values[0].name for case in found}
+    assert names == {part.spec.name for part in catalog().parts("sampler")} - OTHERS
     return found
-
-
-def test_no_sampler_is_left_out() -> None:
-    names = {part.spec.name for part in catalog().parts("sampler")}
-    assert names - OTHERS <= {param.values[0].name for param in walks()}
 
 
 @torch.no_grad()
 @pytest.mark.parametrize(("spec", "kind", "predict"), walks())
-def test_same_states_by_rows_and_known_values_from_the_first_call(monkeypatch, spec, kind: str, predict: str) -> None:
+def test_rowwise_and_whole_predictions_give_the_same_states(monkeypatch, spec, kind: str, predict: str) -> None:
     system, like = system_of(kind, predict), like_of()
     found = []
     monkeypatch.setattr(row_prediction, "MIN_ROWWISE", 0)
     monkeypatch.setitem(row_prediction.CHUNK, "cpu", 7 * V)  # several chunks, and pieces that do not fill them
     monkeypatch.setattr(row_prediction, "CPU_PIECE", 3 * V)
-    for session in (Whole(system, like), Seen(system, like)):
+    for session in (Whole(system, like), Session(system, like)):
         torch.manual_seed(11)
         states = list(spec.build()(system.process, session, like))
-        for x in [*states, *session.seen]:
+        for x in states:
             assert torch.equal(x[like.fixed], like.x0[like.fixed])
         assert states[-1].max() < V
         found.append(states)
@@ -142,16 +125,6 @@ def test_the_output_of_all_positions_is_never_held(monkeypatch, kind: str) -> No
         assert sum(shape[1] for shape in read) == int((new.x != state.x).sum()) > 0
     else:  # of positions at t = 0.5 a step to 0.4 moves 1 in 6 at most: 1 - alpha_ts over 1 - alpha_t is 1/3
         assert 0 < sum(shape[1] for shape in read) < 28
-
-
-@torch.no_grad()
-def test_a_step_that_moves_nothing_makes_no_call() -> None:
-    system = system_of("absorbing", "posterior")
-    like, spent = Clean.of(torch.zeros(1, LENGTH, dtype=torch.long)), ModelCalls()
-    walk = catalog().parse("sampler", {"use": "ancestral", "steps": 50}).build()
-    states = list(walk(system.process, Session(system, like, spent), like))
-    moved = sum(not torch.equal(a, b) for a, b in zip([system.process.prior(like).x, *states], states, strict=False))
-    assert spent.rows == moved <= LENGTH
 
 
 @torch.no_grad()
@@ -181,9 +154,3 @@ def test_bfloat16_rounds_products_alone(monkeypatch) -> None:
     assert log_clean.dtype == torch.float32
     torch.testing.assert_close(log_clean.exp().sum(-1), torch.ones(2, LENGTH))
     torch.testing.assert_close(log_clean, half.denoise(state, t, like).log_clean(), rtol=0, atol=1e-4)
-
-
-def test_a_head_that_is_not_one_map_is_called_whole() -> None:
-    system = system_of("uniform", "posterior")
-    system.model.head = nn.Sequential(system.model.head, nn.Tanh())
-    assert RowHead.of(system) is None

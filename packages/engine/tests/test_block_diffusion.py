@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from scipy.stats import chisquare, kstest
+from scipy.stats import chisquare
 from torch import nn
 
 from dither.engine.sampling.session import Session, walk
@@ -23,7 +23,7 @@ from dither.processes.timestep_sampling import TimestepSampling
 from dither.processes.tokens.process import TokenProcess, even_prior, frequency_prior, mask_prior
 from dither.registry import default_catalog
 from dither.registry.flow.records import Clean, Measured, Noised, State
-from dither.registry.flow.spaces import FeatureSpace, Field, TokenSpace
+from dither.registry.flow.spaces import Field, TokenSpace
 from dither.registry.kinds import ModelFacts
 
 IDS, LENGTH = 2, 3
@@ -223,33 +223,6 @@ def test_one_block_is_ordinary_diffusion(kind):
     assert found[0].std() > 0
 
 
-def test_times_of_blocks_are_stratified_and_uniform():
-    """One in each of n * blocks strata, shuffled so that times are uniform for every row and block."""
-    process, blocks, n = process_of("uniform", 7), BlockDiffusion(7, 3), 5
-    drawn = torch.stack([blocks.times(process, n) for _ in range(1500)])
-    assert drawn.shape == (1500, n, 7)
-    for start in (0, 3, 6):
-        assert (drawn[..., start : start + 3] == drawn[..., start : start + 1]).all()
-    each = drawn[..., ::3].flatten(1)
-    strata = (each.sort(1).values * 15).floor()
-    assert (strata == torch.arange(15)).float().mean() > 0.999
-    for place in range(15):
-        assert kstest(each[:, place].numpy(), "uniform").pvalue > 1e-4
-
-
-def test_model_receives_times_per_position_and_context_at_zero():
-    system = system_of(process_of("uniform", 5, level="log-sigma"), joint_of(*[IDS] * 5), 2)
-    clean = Clean.of(torch.randint(0, IDS, (4, 5)))
-    system.model.block = lambda past, x, t: torch.zeros(*x.shape, IDS, dtype=torch.float64)
-    t = system.times(4)
-    system(clean, t)
-    ((level, context, state),) = system.model.seen
-    torch.testing.assert_close(level, system.process.level(t))
-    assert torch.equal(context.state.x, clean.x0)
-    assert torch.equal(context.level, system.process.level(torch.zeros(4)))
-    assert state.x.shape == clean.x0.shape
-
-
 @pytest.mark.parametrize("estimator", ["time", "importance", "mask-count"])
 def test_fixed_positions_are_excluded(estimator):
     process = process_of("absorbing", 7, 4, estimator)
@@ -353,21 +326,3 @@ def test_cache_holds_states_at_time_zero():
             session.append(x[:, 2:])
             predictions.append(session(State.of(x[:, :2]), torch.full((2,), 0.5)).log_clean())
     assert torch.equal(*predictions)
-
-
-def test_of_model_and_space():
-    assert BlockDiffusion.of(space(10), ModelFacts(4)) == BlockDiffusion(10, 4)
-    assert BlockDiffusion.of(space(10), ModelFacts()) is None
-    assert BlockDiffusion.of(TokenSpace((Field("a", 4, 3), Field("b", 4, 3))), ModelFacts(4)) is None
-    assert BlockDiffusion.of(FeatureSpace(4, 3), ModelFacts(4)) is None
-
-
-@pytest.mark.parametrize(("length", "size"), [(6, 2), (7, 3), (5, 5), (4, 1)])
-def test_whole_inverts_rows(length, size):
-    blocks, x = BlockDiffusion(length, size), torch.randn(3, length, 2)
-    rows = blocks.rows(x)
-    assert rows.shape == (3 * blocks.count, size, 2)
-    assert torch.equal(blocks.whole(rows), x)
-    clean = blocks.clean(Clean.of(torch.arange(3 * length).view(3, length)))
-    assert int(clean.valid.sum()) == 3 * length
-    assert torch.equal(clean.x0[clean.valid], torch.arange(3 * length))

@@ -1,11 +1,17 @@
-import itertools
+"""Evaluation: deterministic noise, weighted means, 95 % intervals that cover the true value, warnings about data."""
 
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 
+from dither.engine.runs.summary import data_warnings
 from dither.engine.training.diffusion import Diffusion
-from dither.engine.training.evaluation import evaluate
-from dither.registry.flow.records import Measured
+from dither.engine.training.evaluation import NORMAL_95, Intervals, evaluate, half_width, has_targets
+from dither.registry.flow.records import Clean, Measured
 
 
 @pytest.fixture
@@ -44,32 +50,11 @@ def test_samples_once_and_stratified_times(system, monkeypatch):
     assert seen[-1] == ("valid", 0, 1)
 
 
-def test_noise_is_independent_of_other_draws(system, monkeypatch):
-    states, corrupt = [], system.process.corrupt
-    loss = system.loss
-
-    def corrupted(clean, t):
-        states.append(corrupt(clean, t))
-        return states[-1]
-
-    monkeypatch.setattr(system.process, "corrupt", corrupted)
-    evaluate(system, 13, 4)
-    monkeypatch.setattr(system, "loss", lambda *args: (torch.rand(7), loss(*args))[1])
-    evaluate(system, 13, 4)
-    assert len(states) == 8
-    assert all(torch.equal(a.state.x, b.state.x) for a, b in zip(states[:4], states[4:], strict=True))
-
-
 def test_loss_is_the_weighted_mean(system):
     large = Measured(torch.full((4, 6), 2.0), torch.ones(4, 6))
     values = {4: large, 1: Measured(torch.tensor([[8.0]]), torch.tensor([[3.0]]))}
     system.loss = lambda prediction, noised: values[len(noised.x0)]
     assert evaluate(system, 5, 4)["loss"] == pytest.approx((2 * 24 + 8 * 3) / 27)
-
-
-def test_empty_split(system):
-    system.task.sizes["valid"] = 0
-    assert evaluate(system, 5, 4) == {}
 
 
 def test_stopped_evaluation(system):
@@ -87,3 +72,142 @@ def test_timeless_process(system, monkeypatch):
     monkeypatch.setattr(system.process, "fixed_time", None)
     evaluate(system, 7, 5)
     assert len(set(times[7:])) == 7
+
+
+def population(rng, samples):
+    """Totals correlated with weights: longer samples cost more per token. The true ratio is 2.6."""
+    weights = rng.integers(1, 6, samples).astype(float)  # mean 3, mean square 11
+    return weights * (1.5 + 0.3 * weights + rng.exponential(1.0, samples) - 1.0), weights
+
+
+TRUE = 1.5 + 0.3 * 11 / 3
+
+
+@pytest.mark.parametrize("samples", [200, 1000])
+def test_coverage(samples):
+    rng, repetitions = np.random.default_rng(5), 2000
+    inside = 0
+    for _ in range(repetitions):
+        above, below = map(torch.from_numpy, population(rng, samples))
+        inside += abs(float(above.sum() / below.sum()) - TRUE) <= half_width(above, below)
+    # binomial standard deviation 0.5 %; few samples of a skewed distribution cover slightly less
+    assert 0.935 <= inside / repetitions <= 0.965
+
+
+def test_equal_weights_give_the_interval_of_a_mean():
+    values = torch.randn(300, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected = NORMAL_95 * float(values.std()) / math.sqrt(300)
+    assert half_width(values * 4, torch.full((300,), 4.0, dtype=torch.float64)) == pytest.approx(expected)
+
+
+def test_zero_weights_and_single_samples():
+    above, below = torch.tensor([1.0, 2.0, 4.0]).double(), torch.ones(3).double()
+    padded = [torch.cat([x, torch.zeros(9).double()]) for x in (above, below)]
+    assert half_width(*padded) == half_width(above, below)
+    assert math.isnan(half_width(above[:1], below[:1]))
+    assert math.isnan(half_width(torch.zeros(3).double(), torch.zeros(3).double()))
+
+
+def test_repeats_of_a_sample_are_summed():
+    """Repeats with equal noise do not shrink the interval."""
+    above, below = map(torch.from_numpy, population(np.random.default_rng(2), 30))
+    once, thrice = Intervals(30), Intervals(30)
+    clean = Clean.of(torch.zeros(30, 1, dtype=torch.int64))
+    measured = Measured((above / below)[:, None], below[:, None])
+    once.update(range(30), Words(), clean, measured)
+    for _ in range(3):
+        for start in (0, 10, 20):
+            part = slice(start, start + 10)
+            thrice.update(range(start, start + 10), Words(), clean[part], measured[part])
+    assert once.compute()["nats_ci95"] == pytest.approx(thrice.compute()["nats_ci95"], rel=1e-12)
+
+
+class Words:
+    """Mean loss with sums per sample."""
+
+    def __init__(self):
+        self.sums = torch.zeros(2, dtype=torch.float64)
+
+    def update(self, clean, noised, pred, measured):
+        self.sums += torch.stack([measured.total().double(), measured.weights.sum().double()])
+
+    def per_sample(self, clean, measured):
+        return {"nats": ((measured.values * measured.weights).sum(1), measured.weights.sum(1))}
+
+    def compute(self):
+        return {"nats": float(self.sums[0] / self.sums[1])}
+
+
+@pytest.fixture
+def sample_system(load, monkeypatch):
+    """A system whose loss depends on the sample alone."""
+    system = Diffusion.build(load().experiment)
+    weights = torch.arange(1.0, 7.0)
+
+    def loss(prediction, noised):
+        values = noised.x0.double().square() + 1
+        return Measured(values, weights.double().expand(values.shape))
+
+    system.loss = loss
+    monkeypatch.setattr(system.task, "metrics", Words)
+    return system
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_interval_does_not_depend_on_the_batch_size(sample_system, repeats):
+    found = [evaluate(sample_system, 13, size, repeats) for size in (1, 4, 5, 13)]
+    x0 = sample_system.task.batch("valid", range(13)).x0.double()
+    nats = ((x0.square() + 1) * torch.arange(1.0, 7.0)).sum(1)
+    expected = half_width(nats, torch.full((13,), 21.0, dtype=torch.float64))
+    assert expected > 0
+    for figures in found:
+        assert figures["nats"] == pytest.approx(float(nats.sum() / 21 / 13))
+        assert figures["nats_ci95"] == pytest.approx(expected)
+
+
+@pytest.fixture
+def blind(monkeypatch):
+    """Let the process take nothing away from the samples of some splits, from the first or from a later one on."""
+
+    def blinded(experiment, *splits, but=None):
+        task, process = type(experiment.task.build()), type(experiment.process.build(experiment.task.space()))
+        batch, corrupt, now = task.batch, process.corrupt, []
+
+        def watched(self, split, rows):
+            now[:] = [split in splits and (but is None or but not in rows)]
+            return batch(self, split, rows)
+
+        def hidden(self, clean, t):
+            noised = corrupt(self, clean, t)
+            return replace(noised, target_mask=torch.zeros_like(noised.target_mask)) if now == [True] else noised
+
+        monkeypatch.setattr(task, "batch", watched)
+        monkeypatch.setattr(process, "corrupt", hidden)
+        return experiment
+
+    return blinded
+
+
+@pytest.mark.parametrize("splits", [(), ("train",), ("valid",), ("train", "valid")])
+def test_each_split_is_reported(load, blind, splits):
+    experiment = blind(load().experiment, *splits)
+    lines = list(data_warnings(experiment, Diffusion.build(experiment)))
+    assert [split for line in lines for split in ("train", "valid") if f"samples of the {split} split" in line] == [
+        *splits
+    ]
+
+
+def test_has_targets_covers_all_samples(load, blind):
+    system = Diffusion.build(blind(load().experiment, "valid", but=12))
+    assert has_targets(system, 13, 4)
+    assert not has_targets(system, 12, 4), "the last one is out of reach"
+    assert has_targets(system, 12, 4, split="train")
+
+
+def test_warnings_of_the_task_come_first(load, blind):
+    experiment = blind(load().experiment, "valid")
+    system = Diffusion.build(experiment)
+    system.task.data_warnings = lambda: ["24 of 41 were left out"]
+    first, second = data_warnings(experiment, system)
+    assert first == "24 of 41 were left out"
+    assert "valid" in second

@@ -6,7 +6,7 @@ from torch import nn
 
 from dither.engine.config.options import Guidance
 from dither.engine.sampling import row_prediction
-from dither.engine.sampling.row_prediction import ModelCalls, guided
+from dither.engine.sampling.row_prediction import ModelCalls
 from dither.engine.sampling.session import Session, _unconditional, draw
 from dither.engine.training.diffusion import Diffusion
 from dither.processes.features.gaussian import GaussianProcess
@@ -177,25 +177,6 @@ def test_scores_of_tokens_are_led_as_rates(weight):
     torch.testing.assert_close(said, led.scatter(-1, state.x[..., None], 0.0), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("weight", WEIGHTS)
-def test_ids_outside_the_vocabulary_stay_outside(weight):
-    told = torch.tensor([[1.0, -torch.inf, 0.0, -torch.inf]])
-    plain = torch.tensor([[0.5, -torch.inf, -torch.inf, 2.0]])
-    assert guided(told, plain, weight).tolist() == [[0.5 + 0.5 * weight, -torch.inf, -torch.inf, -torch.inf]]
-
-
-def test_a_model_that_waits_is_called_twice_or_not_at_all():
-    process, model, state = tokens(Absorbing())
-    session = Session(system_of(process, model, 2.0), LIKE)
-    said = session(state, torch.full((5,), 0.5))
-    assert model.calls == 0
-    said.log_clean()
-    said.log_clean()
-    assert model.calls == 2
-    session(state, torch.full((5,), 0.4))
-    assert model.calls == 2
-
-
 def denoiser(space, **options):
     parts = ["level", {"use": "label", "of": "cell", "dropout": 0.1}]
     table = {"use": "denoiser", "width": 16, "depth": 2, "condition": {"use": "sum", "parts": parts}, **options}
@@ -252,23 +233,6 @@ def test_each_answer_has_its_own_memory(weight):
     assert len(session.branches) == (1 if weight in (None, 1.0) else 2)
 
 
-@pytest.mark.parametrize("blocks", [False, True])
-def test_drawing_with_weight_1_is_drawing_without_guidance_bit_for_bit(blocks):
-    process = Absorbing().build(TEXT)
-    options = {"block_size": 2} if blocks else {}
-    sampler = parse("sampler", {"use": "blocks", "size": 2} if blocks else {"use": "ancestral", "steps": 5}).build()
-    model, drawn, spent = denoiser(process.space, **options), [], []
-    for weight in (None, 1.0, 0.0, 4.0):
-        spent.append(ModelCalls())
-        drawn.append(draw(system_of(process, model, weight, sampler), LIKE, seed=3, calls=spent[-1]))
-    assert torch.equal(drawn[0], drawn[1])
-    assert spent[0].rows == spent[1].rows
-    assert spent[2].rows == 2 * spent[0].rows, "leaving the condition out still asks twice"
-    without = draw(system_of(process, model, None, sampler), _unconditional(LIKE, Guidance()), seed=3)
-    assert torch.equal(drawn[2], without)
-    assert not torch.equal(drawn[3], drawn[0])
-
-
 def test_samples_of_which_the_condition_is_not_told_are_not_guided():
     process, model, state = tokens(Absorbing())
     absent = Clean.of(torch.zeros(5, 4, dtype=torch.int64), tissue=torch.zeros(5))
@@ -284,10 +248,3 @@ def test_samples_of_which_the_condition_is_not_told_are_not_guided():
         )
     assert torch.equal(led[[0, 2]], plain[[0, 2]])
     assert not torch.allclose(led[[1, 3, 4]], plain[[1, 3, 4]])
-
-
-def test_the_same_system_around_another_model_keeps_guidance_and_labels():
-    process, model, _ = tokens(Absorbing())
-    system = Diffusion(None, process, model, None, None, guidance=Guidance(weight=3.0), labels={"cell": 1})
-    other = system.with_model(Table(process.space))
-    assert (other.guidance, other.labels) == (Guidance(weight=3.0), {"cell": 1})

@@ -1,19 +1,24 @@
+"""Training steps: gradients, accumulation, clipping, and losses or weights with NaN or inf."""
+
 import copy
+import io
 import math
 
 import pytest
 import torch
+from rich.console import Console
 from torch import nn
 
-from dither.engine.config.options import Train
+from dither.engine.distributed.ranks import Ranks
+from dither.engine.files.metrics_file import read_metrics
 from dither.engine.optimizers.components import AdamW
-from dither.engine.optimizers.lr_schedules import Constant
-from dither.engine.sampling.session import draw
+from dither.engine.runs.launch import DONE, NON_FINITE, run
 from dither.engine.training.batches import SampleOrder
+from dither.engine.training.ddp_fsdp import norm_of
 from dither.engine.training.diffusion import Diffusion
-from dither.engine.training.nan_guard import FiniteGuard, NonFinite
+from dither.engine.training.nan_guard import FiniteGuard, NonFinite, all_finite
 from dither.engine.training.randomness import Stream, seed_generators
-from dither.engine.training.trainer import Trainer
+from dither.engine.training.trainer import Trainer, divide, divisor_of
 from dither.registry.config.errors import Refused
 
 CPU = torch.device("cpu")
@@ -59,45 +64,6 @@ def test_epoch_has_every_sample_once_with_new_noise(make_trainer, monkeypatch):
         trainer.advance()
     assert sorted(taken) == list(range(40))
     assert len(set(times)) == 40
-
-
-def test_learning_rate_follows_the_schedule(make_trainer):
-    trainer = make_trainer()
-    seen = []
-    for step in range(20):
-        trainer.advance()
-        seen.append(trainer.optimizer.param_groups[0]["lr"])
-        assert trainer.optimizer.param_groups[-1]["lr"] == seen[-1]
-        assert seen[-1] == pytest.approx(0.02 * trainer.factor(step))
-    assert seen[0] == pytest.approx(0.02 / 3)
-    assert max(seen) == 0.02
-
-
-def test_step_is_independent_of_earlier_draws(make_trainer):
-    one, other = make_trainer(), make_trainer()
-    for trainer in (one, other):
-        trainer.advance()
-        if trainer is other:
-            torch.randn(5)
-            draw(trainer.system, trainer.system.task.like(2, 0), 0)
-        trainer.advance()
-    assert all(torch.equal(a, b) for a, b in zip(weights(one), weights(other), strict=True))
-    third = make_trainer("seed=4")
-    assert third.rows(0) != one.rows(0)
-
-
-def test_pop_metrics_returns_means(make_trainer):
-    trainer = make_trainer("train.accumulate=1")
-    totals = []
-    for _ in range(3):
-        metrics = trainer.advance()
-        totals.append((trainer.sums.tolist(), metrics["grad_norm"].item()))
-    sums, _ = totals[-1]
-    means = trainer.pop_metrics()
-    assert means["loss"] == pytest.approx(sums[0] / sums[1])
-    assert means["grad_norm"] == pytest.approx(sum(norm for _, norm in totals) / 3)
-    metrics = trainer.advance()
-    assert trainer.pop_metrics()["loss"] == pytest.approx(metrics["loss"].item(), rel=1e-6)
 
 
 BAD = 3
@@ -161,11 +127,11 @@ def test_deferred_guard_does_not_change_finite_steps(make_trainer):
     assert plain.pop_metrics() == pytest.approx(deferred.pop_metrics()), "one sums on the host in float64"
 
 
-def test_guard_synchronizes_without_found_inf():
-    net = nn.Linear(2, 2)
-    assert not FiniteGuard(torch.optim.SGD(net.parameters(), 0.1), torch.device("meta")).deferred
-    assert FiniteGuard(AdamW().build(net), torch.device("meta")).deferred
-    assert not FiniteGuard(AdamW().build(net), CPU).deferred
+def test_a_micro_batch_is_divisible_by_the_ranks(load):
+    experiment = load("train.batch_size=6", "train.accumulate=2").experiment
+    with pytest.raises(Refused) as refused:
+        Trainer(Diffusion.build(experiment), experiment.train, 0, Ranks(size=2))
+    assert [(p.code, p.path) for p in refused.value.problems] == [("misfit", ("train", "batch_size"))]
 
 
 def test_no_training_samples(make_trainer):
@@ -174,15 +140,175 @@ def test_no_training_samples(make_trainer):
     assert refused.value.codes == ["no-samples"]
 
 
-def test_training_learns(load):
-    experiment = load("model.dropout=0.0", "model.width=32").experiment
-    system = Diffusion.build(experiment)
-    train = Train(steps=150, batch_size=32, optimizer=AdamW(lr=0.02), lr_schedule=Constant(), ema=0.0)
-    trainer = Trainer(system, train, 0)
-    for _ in range(10):
+"""The first step, from 0, that reads the poisoned sample; with 40 samples in batches of 8 every fifth step does."""
+SKIP = (f"task.poison={ROW}", "train.non_finite=skip")
+
+
+@pytest.fixture
+def start(load, tmp_path):
+    def started(*changes, resume=None):
+        console = Console(record=True, width=200, file=io.StringIO())
+        path = None if resume is None else resume / "resolved.toml"
+        code = run(load(*changes, path=path), tmp_path / "runs", console=console, resume=resume)
+        newest = resume or max((tmp_path / "runs").iterdir(), key=lambda path: path.stat().st_ctime_ns)
+        return code, newest, console.export_text()
+
+    return started
+
+
+def overflow(trainer):
+    """Make all gradients of the head infinite; returns the handle of the hook."""
+    return trainer.system.model.head.weight.register_hook(lambda gradient: gradient * torch.inf)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_skipped_step_changes_nothing(make_trainer, accumulate):
+    """A trainer that skips a step equals one whose step counter is advanced by hand."""
+    trainer, other = (make_trainer(*SKIP, f"train.accumulate={accumulate}") for _ in range(2))
+    messages = []
+    trainer.skips.on_skip = messages.append
+    for _ in range(BAD):
         trainer.advance()
-    early = trainer.pop_metrics()["loss"]
-    for _ in range(140):
+        other.advance()
+    before = copy.deepcopy((trainer.system.model.state_dict(), trainer.average.module.state_dict()))
+    assert trainer.advance()["loss"].isnan()
+    after = trainer.system.model.state_dict(), trainer.average.module.state_dict()
+    assert all(torch.equal(old[key], new[key]) for old, new in zip(before, after, strict=True) for key in old)
+    assert (trainer.step, trainer.average.updates) == (BAD + 1, BAD)
+    (message,) = messages
+    assert message.endswith(f"faulty training samples: {ROW}; skipped (1 in a row, at most 10)")
+    other.step += 1
+    for one in (trainer, other):
+        one.advance()
+        assert one.optimizer.param_groups[0]["lr"] == 0.02 * one.factor(BAD + 1)
+    for mine, theirs in zip(trainer.parameters, other.parameters, strict=True):
+        assert torch.equal(mine, theirs)
+    metrics = trainer.pop_metrics()
+    assert metrics["skipped"] == 1
+    assert metrics == pytest.approx(other.pop_metrics() | {"skipped": 1})
+    assert trainer.pop_metrics()["skipped"] == 0
+
+
+def test_skip_limit_in_a_row(make_trainer):
+    trainer = make_trainer("train.non_finite=skip", "train.skip_limit=2")
+    hook = overflow(trainer)
+    trainer.advance()
+    trainer.advance()
+    hook.remove()
+    trainer.advance()
+    overflow(trainer)
+    trainer.advance()
+    trainer.advance()
+    with pytest.raises(NonFinite) as caught:
         trainer.advance()
-    assert trainer.average is None
-    assert trainer.pop_metrics()["loss"] < 0.9 * early
+    assert caught.value.step == trainer.step == 5
+    assert "train.skip_limit = 2" in caught.value.__notes__[0]
+    assert trainer.pop_metrics()["skipped"] == 4
+
+
+@pytest.mark.parametrize("updates", [0, 2])
+def test_nonfinite_weights_are_not_skipped(make_trainer, updates):
+    """All later steps would be skipped; the error names the last update, not the steps skipped since."""
+    trainer = make_trainer("train.non_finite=skip")
+    for _ in range(updates):
+        trainer.advance()
+    hook = overflow(trainer)
+    trainer.advance()
+    hook.remove()
+    with torch.no_grad():
+        trainer.parameters[0].fill_(torch.inf)
+    with pytest.raises(NonFinite, match=f"step {updates}: the update" if updates else "initial weights") as caught:
+        trainer.advance()
+    assert caught.value.weights
+    assert caught.value.step == updates - 1
+    assert trainer.skips.counted == 1
+
+
+def test_resumed_run_with_skipped_steps_equals_an_uninterrupted_one(start):
+    small = ("train.checkpoint_every=4", "train.log_every=2", "evaluate.every=99", "sample.count=0",
+             "train.lr_schedule=constant")  # fmt: skip
+    code, whole, text = start(*SKIP, *small, "train.steps=12")
+    assert code == DONE
+    bad = [step for step in range(12) if ROW in SampleOrder(40, 3).rows(8 * step, 8)]
+    lines = [line for line in read_metrics(whole / "metrics.jsonl") if line["kind"] == "train"]
+    assert sum(line["skipped"] for line in lines) == len(bad) == text.count("; skipped (")
+    assert len(bad) >= 2
+    assert all(line["loss"] is not None for line in lines)
+
+    code, half, _ = start(*SKIP, *small, "train.steps=4")
+    for steps in (5, 12):
+        code, *_ = start(f"train.steps={steps}", resume=half)
+        assert code == DONE
+    for name in ("model", "average", "optimizer"):
+        file = f"checkpoints/step-00000012/{name}.safetensors"
+        assert (half / file).read_bytes() == (whole / file).read_bytes(), name
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_all_finite(bad):
+    tensors = [torch.full((3, 2), 3e38), torch.zeros(0), torch.full((5,), -3e38), torch.tensor(1.0)]
+    assert all_finite(tensors)
+    assert all_finite([])
+    for at, tensor in enumerate(tensors):
+        if tensor.numel():
+            changed = tensor.flatten().index_fill(0, torch.tensor([0]), bad)
+            assert not all_finite([*tensors[:at], changed, *tensors[at:]])
+
+
+@pytest.mark.parametrize(
+    ("lr", "message"),
+    [
+        ("1e39", "step 1: the update made weights NaN or inf"),
+        ("1e20", "step 2: loss is nan, gradient norm is nan; the weights were not updated; training samples of the"),
+    ],
+)
+def test_too_large_a_learning_rate_is_not_blamed_on_samples(start, lr, message):
+    """After the update the loss of every sample is NaN."""
+    code, path, text = start(f"train.optimizer.lr={lr}", "train.lr_schedule=constant", "train.checkpoint_every=1")
+    assert code == NON_FINITE
+    assert message in text
+    assert "faulty" not in text
+    if lr == "1e39":
+        assert not list(path.glob("checkpoints/step-*"))
+
+
+def layers(width):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, width), nn.Linear(width, 2))
+    for parameter in net.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    return net
+
+
+def gradients_of(net):
+    return [parameter.grad for parameter in net.parameters()]
+
+
+@pytest.mark.parametrize("scalar", [float, torch.tensor])
+def test_divisor(scalar):
+    assert float(divisor_of(scalar(4.0), 0.0, scalar(8.0))) == 4, "without clipping"
+    assert float(divisor_of(scalar(4.0), 3.0, scalar(8.0))) == 4, "a norm of 2 is below 3"
+    assert float(divisor_of(scalar(4.0), 0.5, scalar(8.0))) == 16, "a norm of 2 is clipped to 0.5"
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("clip", [0.1, 100.0])
+def test_step_equals_torch_clipping(fused, clip):
+    """Divided in AdamW's fused kernel or before it, weights and gradients equal those clipped by torch."""
+    ours, theirs = layers(2), layers(2)
+    optimizers = [AdamW(lr=0.1).build(net) for net in (ours, theirs)]
+    for step in range(3):
+        for net in (ours, theirs):
+            for parameter in net.parameters():
+                parameter.grad = torch.full_like(parameter, 1.0 + step)
+        gradients = gradients_of(ours)
+        norm = norm_of(gradients).item()
+        divide(optimizers[0] if fused else None, gradients, divisor_of(2.0, clip, norm))
+        for gradient in gradients_of(theirs):
+            gradient.div_(2)
+        assert torch.nn.utils.clip_grad_norm_(theirs.parameters(), clip).item() == pytest.approx(norm / 2)
+        for optimizer in optimizers:
+            optimizer.step()
+        for mine, expected in zip(ours.parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(mine.grad, expected.grad)
+            torch.testing.assert_close(mine, expected)

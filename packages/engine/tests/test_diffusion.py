@@ -1,0 +1,163 @@
+"""The diffusion system: data flow, precision, initial weights, fused head and loss, compilation."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from dither.engine.config.load_experiment import load_experiment
+from dither.engine.runs.loading import build
+from dither.engine.training import device, diffusion
+from dither.engine.training.diffusion import Diffusion, fused_head
+from dither.engine.training.randomness import Stream, seed_generators
+from dither.engine.training.trainer import Trainer
+from dither.registry.config.errors import Refused
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def system(load):
+    return Diffusion.build(load("model.dropout=0.0").experiment)
+
+
+def test_forward_is_corrupt_denoise_loss(system):
+    clean = system.task.batch("train", range(6))
+    t = torch.linspace(0.1, 1, 6)
+    seed_generators(CPU, Stream.STEP, 0)
+    measured = system(clean, t)
+    seed_generators(CPU, Stream.STEP, 0)
+    noised = system.process.corrupt(clean, t)
+    raw = system.model(noised.state, t, clean.valid, clean.cond)
+    prediction = system.process.read(raw, noised.state, system.process.schedule(t))
+    assert torch.equal(measured.values, system.loss(prediction, noised).values)
+    assert measured.values.shape == clean.x0.shape
+    assert measured.mean() > 0
+
+
+def test_bfloat16_applies_to_the_model_only(load):
+    system = Diffusion.build(load("train.precision=bfloat16", "model.dropout=0.0").experiment)
+    seen = []
+    system.model.head.register_forward_hook(lambda module, args, out: seen.append(out.dtype))
+    clean = system.task.batch("train", range(6))
+    t = torch.full((6,), 0.5)
+    noised = system.process.corrupt(clean, t)
+    prediction = system.denoise(noised.state, t, clean)  # the toy process asserts that it reads float32
+    assert seen == [torch.bfloat16]
+    measured = system.loss(prediction, noised)
+    assert prediction.dtype == measured.values.dtype == torch.float32
+    assert system.model.head.weight.dtype == torch.float32
+
+
+def test_initial_weights_are_a_function_of_the_seed(load):
+    torch.manual_seed(1)
+    first = Diffusion.build(load().experiment)
+    torch.manual_seed(2)
+    again = Diffusion.build(load().experiment)
+    other = Diffusion.build(load("seed=4").experiment)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
+    assert not torch.equal(first.model.place, other.model.place)
+
+
+def test_shared_parameters_are_counted_once(system):
+    counts = system.parameter_counts()
+    assert counts == {"own": 6 * 8, "table": 5 * 8, "time": 16, "body": 17 * 8, "head": 9 * 5}
+    system.model.head.weight = system.model.table.weight  # tied
+    tied = system.parameter_counts()
+    assert tied == counts | {"head": 5}
+    assert sum(tied.values()) == sum(p.numel() for p in system.model.parameters())
+
+
+FILE = Path(__file__).parents[3] / "experiments" / "language_model" / "quick.toml"
+SMALL = [
+    "task.length=16",
+    "model.width=16",
+    "model.depth=1",
+    "model.block.heads=2",
+    "train.batch_size=4",
+    "train.steps=3",
+]
+UNIFORM = ['process={use="uniform",predict="score"}', "loss=score-entropy"]
+BLOCKS = ["model.block_size=4", 'sampler={use="blocks",size=4,inner="ancestral"}']
+
+
+def system_of(*changes):
+    experiment = load_experiment(FILE, [*SMALL, *changes]).experiment
+    system = Diffusion.build(experiment)
+    for parameter in system.model.parameters():  # a head of zeros gives equal logits everywhere
+        nn.init.normal_(parameter, std=0.2)
+    return system, experiment.train
+
+
+def train(*changes):
+    system, options = system_of(*changes)
+    trainer = Trainer(system.train(), options, 0)
+    losses = [trainer.advance()["loss"].item() for _ in range(3)]
+    return losses, [p.detach().clone() for p in system.model.parameters()]
+
+
+@pytest.mark.parametrize("changes", [[], UNIFORM, ["train.accumulate=2"], ["loss.reduction=sample"], BLOCKS])
+def test_fused_training_equals_generic(changes, monkeypatch):
+    generic, plain = train(*changes)
+    monkeypatch.setattr(diffusion, "FUSED_FROM", 2)
+    losses, weights = train(*changes)
+    assert losses == pytest.approx(generic, rel=1e-5)
+    assert all(torch.allclose(a, b, atol=2e-4) for a, b in zip(weights, plain, strict=True))
+    again, same = train(*changes)
+    assert again == losses
+    assert all(torch.equal(a, b) for a, b in zip(weights, same, strict=True))
+
+
+def test_when_the_head_is_fused(monkeypatch):
+    system, _ = system_of()
+    assert system.process.space.vocab < diffusion.FUSED_FROM
+    assert fused_head(system) is None
+    monkeypatch.setattr(diffusion, "FUSED_FROM", system.process.space.vocab)
+    assert fused_head(system) is system.model.head.maps[0]
+    system.loss = lambda pred, noised: None
+    assert fused_head(system) is None
+    system, _ = system_of()
+    system.model.head.maps[0] = nn.Sequential(nn.Linear(16, system.process.space.vocab))
+    assert fused_head(system) is None
+
+
+def test_bfloat16_applies_to_matrix_products_only(monkeypatch):
+    monkeypatch.setattr(diffusion, "FUSED_FROM", 2)
+    losses = {}
+    for precision in ("float32", "bfloat16"):
+        system, _ = system_of(*UNIFORM, f"train.precision={precision}")
+        clean = system.task.batch("train", range(4))
+        seed_generators(CPU, Stream.STEP, 0)
+        measured = system(clean)
+        assert measured.values.dtype == torch.float32
+        losses[precision] = measured.mean().item()
+    assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.02)
+    assert losses["bfloat16"] != losses["float32"]
+
+
+def test_missing_compiler(make_trainer, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(Refused) as refused:
+        make_trainer("train.compile=true")
+    assert refused.value.codes == ["missing-dependency"]
+    assert refused.value.problems[0].path == ("train", "compile")
+    device.prepare_compiler(torch.device("meta"))
+
+
+def test_model_without_blocks(make_trainer, monkeypatch):
+    monkeypatch.setattr(device.shutil, "which", lambda name: name)
+    with pytest.raises(Refused) as refused:
+        make_trainer("train.compile='blocks'")
+    assert refused.value.codes == ["misfit"]
+
+
+def test_matmul_precision_is_set_by_every_build(load):
+    before = torch.get_float32_matmul_precision()
+    try:
+        build(load("train.precision=tf32"))
+        assert torch.get_float32_matmul_precision() == "high"
+        build(load("train.precision=bfloat16"))
+        assert torch.get_float32_matmul_precision() == "highest"
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -1,0 +1,250 @@
+"""AdamW, Muon, learning-rate schedules and the moving average, also with tied weights."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from dither.engine.checkpoints.checkpoint import Checkpoints, Contents, load_weights
+from dither.engine.optimizers.components import AdamW, Muon, parameter_groups
+from dither.engine.optimizers.lr_schedules import WSD, Constant, Cosine, Linear
+from dither.engine.optimizers.moving_average import MovingAverage
+from dither.engine.optimizers.muon import orthogonal
+from dither.engine.optimizers.optimizer_state import flatten, restore
+from dither.engine.training.diffusion import Diffusion
+from dither.engine.training.trainer import Trainer
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(5, 4)
+        self.linear = nn.Linear(4, 3)
+        self.norm = nn.LayerNorm(3)
+        self.token = nn.Parameter(torch.randn(1, 1, 4))
+        self.frozen = nn.Parameter(torch.randn(4, 4), requires_grad=False)
+        self.register_buffer("seen", torch.zeros(2))
+        self.register_buffer("constant", torch.arange(3.0), persistent=False)
+
+
+def test_matrices_decay():
+    net = Net()
+    decayed, others = parameter_groups(net, 0.3, "matrices")
+    assert [id(p) for p in decayed["params"]] == [id(net.linear.weight)]
+    assert {id(p) for p in others["params"]} == {
+        id(p) for p in (net.table.weight, net.linear.bias, net.norm.weight, net.norm.bias, net.token)
+    }
+    assert (decayed["weight_decay"], others["weight_decay"]) == (0.3, 0.0)
+
+
+def test_adamw_is_torch_fused_adamw():
+    net = Net()
+    optimizer = AdamW(lr=0.1, betas=[0.8, 0.9], eps=1e-6, weight_decay=0.5).build(net)
+    assert type(optimizer) is torch.optim.AdamW
+    decayed = optimizer.param_groups[0]
+    assert {key: decayed[key] for key in ("lr", "betas", "eps", "weight_decay", "fused")} == {
+        "lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.5, "fused": True,
+    }  # fmt: skip
+
+
+def test_moving_average_formula():
+    net = Net()
+    average = MovingAverage(net, 0.6)
+    expected = net.linear.weight.detach().clone().double()
+    for n in range(12):
+        with torch.no_grad():
+            for parameter in net.parameters():
+                parameter.add_(torch.randn_like(parameter))
+        average.update_parameters()
+        share = min(0.6, (1 + n) / (10 + n))
+        expected = share * expected + (1 - share) * net.linear.weight.detach().double()
+        torch.testing.assert_close(average.module.linear.weight.double(), expected, rtol=1e-5, atol=1e-6)
+    assert average.updates == 12
+    assert not any(p.requires_grad for p in average.parameters())
+    assert not torch.equal(average.module.linear.weight, net.linear.weight)
+
+
+class SmallNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(5, 4)
+        self.inner = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 5)
+
+    def forward(self, x):
+        return self.head(self.inner(self.table(x)).tanh())
+
+
+def build(seed=0):
+    torch.manual_seed(seed)
+    net = SmallNet()
+    return net, Muon(lr=0.02, weight_decay=0.1).build(net)
+
+
+def train(net, optimizer, steps, start=0):
+    for step in range(start, start + steps):
+        net.zero_grad()
+        torch.manual_seed(step)
+        x = torch.randint(5, (8,))
+        nn.functional.cross_entropy(net(x), (x + 1) % 5).backward()
+        for group in optimizer.param_groups:
+            group["lr"] = 0.02 / (1 + step)
+        optimizer.step()
+
+
+def test_updates_equal_torch_muon_and_adamw():
+    net, optimizer = build()
+    twin, _ = build()
+    inner = torch.optim.Muon([twin.inner.weight], 0.02, 0.1, 0.95, adjust_lr_fn="match_rms_adamw")
+    table = torch.optim.AdamW([twin.table.weight], lr=0.02, weight_decay=0.0, fused=True)
+    for step in range(5):
+        net.zero_grad()
+        twin.zero_grad()
+        x = torch.tensor([step % 5, 2, 3])
+        for one in (net, twin):
+            nn.functional.cross_entropy(one(x), x).backward()
+        for group in [*optimizer.param_groups, *inner.param_groups, *table.param_groups]:
+            group["lr"] = 0.02 / (1 + step)
+        optimizer.step()
+        inner.step()
+        table.step()
+        torch.testing.assert_close(net.inner.weight, twin.inner.weight, rtol=0, atol=0.05 * group["lr"])  # in bfloat16
+        torch.testing.assert_close(net.table.weight, twin.table.weight, rtol=0, atol=0)
+        with torch.no_grad():
+            for own, other in zip(net.parameters(), twin.parameters(), strict=True):
+                other.copy_(own)
+
+
+@pytest.mark.parametrize("shape", [(6, 6), (4, 9), (9, 4)])
+def test_orthogonal_keeps_singular_vectors(shape):
+    """Newton-Schulz maps each singular value by a polynomial; compared with the SVD in float64."""
+    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    left, values, right = torch.linalg.svd(matrix.double(), full_matrices=False)
+    values = values / values.norm()
+    for _ in range(5):
+        values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
+    torch.testing.assert_close(orthogonal(matrix).double(), left * values @ right, rtol=0, atol=1e-5)
+
+
+def test_rounding_of_low_rank_gradients():
+    """Iterations enlarge rounding noise 400 times, and ranks round differently."""
+    torch.manual_seed(0)
+    gradient = nn.Parameter(torch.zeros(16, 16))
+    gradient.grad = torch.randn(16, 4) @ torch.randn(4, 16)
+    assert torch.linalg.svdvals(orthogonal(gradient.grad))[4:].max() < 1e-3
+    torch.optim.Muon([gradient], 1.0, 0.0, 0.0).step()
+    assert torch.linalg.svdvals(gradient.detach())[4:].max() > 0.1, "torch computes in bfloat16"
+
+
+def test_restored_state_is_bit_exact():
+    net, optimizer = build()
+    train(net, optimizer, 6)
+    other, again = build(1)
+    half, first = build()
+    train(half, first, 3)
+    other.load_state_dict(half.state_dict())
+    restore(again, *flatten(first))
+    train(other, again, 3, start=3)
+    for one, two in zip(net.parameters(), other.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_module_without_parameters():
+    with pytest.raises(ValueError, match="Sequential has no parameter"):
+        Muon().build(nn.Sequential())
+
+
+def test_wsd():
+    factor = WSD(warmup=10, decay=0.25, final=0.1).build(110)
+    assert [factor(step) for step in (0, 9, 10, 60, 84)] == pytest.approx([0.1, 1, 1, 1, 1])
+    assert factor(85) == pytest.approx(1)
+    assert factor(97) == pytest.approx(1 - 0.9 * 12 / 25)
+    assert factor(110) == pytest.approx(0.1)
+    sqrt = WSD(decay=0.5, shape="sqrt").build(100)
+    assert sqrt(75) == pytest.approx(1 - math.sqrt(0.5))
+
+
+@pytest.mark.parametrize("spec", [Constant(warmup=4), Cosine(warmup=4), Linear(warmup=4)])
+def test_linear_warmup(spec):
+    factor = spec.build(20)
+    assert [factor(step) for step in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
+
+
+def test_cosine():
+    factor = Cosine(warmup=10, final=0.2).build(110)
+    for step in (10, 35, 60, 109):
+        expected = 0.2 + 0.8 * (1 + math.cos(math.pi * (step - 10) / 100)) / 2
+        assert factor(step) == pytest.approx(expected)
+    assert factor(60) == pytest.approx(0.6)
+    assert factor(500) == pytest.approx(0.2)  # a run with more steps
+
+
+@pytest.mark.parametrize("spec", [Constant(), Cosine(), Linear(), Cosine(warmup=5), Linear(warmup=5)])
+@pytest.mark.parametrize("steps", [0, 1, 5])
+def test_very_short_runs(spec, steps):
+    factor = spec.build(steps)
+    assert all(0 < factor(step) <= 1 for step in range(steps))
+
+
+def tied(model):
+    """Tie the first two weights of equal shape in different modules."""
+    seen = {}
+    for module in model.modules():
+        for name, weight in list(module.named_parameters(recurse=False)):
+            other = seen.setdefault(tuple(weight.shape), weight) if weight.ndim == 2 else weight
+            if other is not weight:
+                setattr(module, name, other)
+                return model
+    raise AssertionError("no two weights of equal shape")
+
+
+class Ends(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.middle, self.head = nn.Embedding(7, 4), nn.Linear(4, 4), nn.Linear(4, 7)
+        self.head.weight = self.table.weight
+
+
+def test_moving_average():
+    model = Ends()
+    average, expected = MovingAverage(model, 0.9), model.table.weight.detach().clone()
+    for step in range(3):
+        with torch.no_grad():
+            model.table.weight.add_(1.0 + step)
+        average.update_parameters()
+        share = min(0.9, (1 + step) / (10 + step))
+        expected = share * expected + (1 - share) * model.table.weight.detach()
+    assert average.module.head.weight is average.module.table.weight
+    torch.testing.assert_close(average.module.head.weight, expected)
+
+
+@pytest.fixture
+def make(load):
+    def trainer():
+        experiment = load().experiment
+        system = Diffusion.build(experiment)
+        tied(system.model)
+        return Trainer(system, experiment.train, experiment.seed)
+
+    return trainer
+
+
+def test_resume(make, tmp_path):
+    whole, first = make(), make()
+    for _ in range(6):
+        whole.advance()
+    for _ in range(3):
+        first.advance()
+    tensors, plain = first.state()
+    path = Checkpoints(tmp_path / "c").save(3, Contents(first.system.model, first.average.module, tensors, plain))
+    again = make()
+    load_weights(path / "model.safetensors", again.system.model)
+    load_weights(path / "average.safetensors", again.average.module)
+    again.load_state(tensors, plain)
+    for _ in range(3):
+        again.advance()
+    for mine, expected in zip(again.system.model.parameters(), whole.system.model.parameters(), strict=True):
+        assert torch.equal(mine, expected)
+    for mine, expected in zip(again.average.parameters(), whole.average.parameters(), strict=True):
+        assert torch.equal(mine, expected)

@@ -1,0 +1,268 @@
+"""Sampling: caches, reproducible draws, goals, trajectories, pictures and exports."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+
+from dither.engine.sampling.samples import (
+    PATHS,
+    SHOWN,
+    TrajectoryRecorder,
+    check_forms,
+    draw_accepted,
+    export_samples,
+    make_samples,
+    missing_samples,
+    write_samples,
+)
+from dither.engine.sampling.session import Session, draw, walk
+from dither.engine.training.diffusion import Diffusion
+from dither.registry import Field, TokenSpace
+from dither.registry.config.errors import Refused
+from dither.registry.flow.protocols import Picture
+from dither.registry.flow.records import Clean, State
+
+
+@pytest.fixture
+def system(load):
+    return Diffusion.build(load("model.dropout=0.5").experiment)
+
+
+def test_cached_positions_are_context_at_level_zero(system):
+    """In pieces with a cache, predictions equal those of the whole sample."""
+    system.eval()
+    like = system.task.like(3, 0)
+    x = torch.randint(0, 4, (3, 6))
+    t = torch.tensor([0.3, 0.6, 0.9])
+    level = torch.cat([torch.zeros(3, 4), t[:, None].expand(3, 2)], 1)
+    raw = system.model(State.of(x), level, like.valid, like.cond)
+    whole = system.process.read(raw, State.of(x), system.process.schedule(level))
+
+    session = Session(system, like)
+    with torch.no_grad():
+        session.append(x[:, :2])
+        session.append(x[:, 2:4])
+        for _ in range(2):  # a call leaves nothing behind
+            last = session(State.of(x[:, 4:]), t)
+    torch.testing.assert_close(last, whole[:, 4:])
+
+
+def test_a_piece_has_its_own_columns_of_valid(system, monkeypatch):
+    seen = []
+    monkeypatch.setattr(system, "denoise", lambda state, t, clean, cache: seen.append((clean, cache)))
+    like = Clean.of(torch.arange(12).reshape(2, 6) % 4, torch.arange(12).reshape(2, 6) % 2 == 0, scale=torch.ones(2))
+    session = Session(system, like)
+    session(State.of(like.x0), torch.ones(2))
+    assert seen[0] == (like, None)
+    session.append(like.x0[:, :3])
+    session(State.of(like.x0[:, 3:]), torch.ones(2))
+    piece, cache = seen[1]
+    assert torch.equal(piece.valid, like.valid[:, 3:])
+    assert cache.length == 3
+    with pytest.raises(ValueError, match="3..9 of a sample that has 6"):
+        session(State.of(like.x0), torch.ones(2))
+
+
+def test_samples_of_several_fields_do_not_come_in_pieces(system):
+    system.process.space = TokenSpace((Field("a", 2, 5, mask=4), Field("b", 4, 5, mask=4)))
+    session = Session(system, system.task.like(2, 0))
+    with pytest.raises(ValueError, match="several fields"):
+        session.append(torch.zeros(2, 2, dtype=torch.long))
+
+
+@pytest.mark.parametrize("block", [None, 2])
+def test_samples_are_a_function_of_the_seed(load, block):
+    system = Diffusion.build(load(*[f"sampler.block={block}"] * bool(block)).experiment)
+    like = system.task.like(5, 0)
+    torch.manual_seed(1)
+    first = draw(system, like, seed=7, batch_size=2)
+    torch.manual_seed(2)
+    again = draw(system, like, seed=7, batch_size=2)
+    assert first.shape == (5, 6)
+    assert torch.equal(first, again)
+    assert torch.equal(first, draw(system.eval(), like, seed=7, batch_size=2)), "dropout is off in any mode"
+    assert not torch.equal(first, draw(system, like, seed=8, batch_size=2))
+    assert torch.equal(first[:2], draw(system, like[:2], seed=7)), "the first batch is that of a shorter drawing"
+    assert not torch.equal(first[:2], first[2:4]), "batches differ"
+
+
+@pytest.mark.parametrize(("batch_size", "kept"), [(None, PATHS), (5, PATHS), (3, 3)])
+def test_trajectories_of_the_first_samples_are_shown(system, batch_size, kept):
+    seen = []
+
+    def trajectory_plots(path, like):
+        seen.append((path, like))
+        yield Picture("way", gif=b"GIF89a", html="<!doctype html>")
+
+    plain = make_samples(system, 7, 1, batch_size)
+    system.task.trajectory_plots = trajectory_plots
+    drawing = make_samples(system, 7, 1, batch_size)
+    ((path, like),) = seen
+    assert torch.equal(drawing.samples, plain.samples), "watching changes nothing"
+    assert len(path) == len(list(walk(system, system.task.like(7, 1))))
+    assert torch.equal(path[-1], drawing.samples[:kept])
+    assert (path[0] == 4).any(), "MASK"
+    assert len(like.x0) == kept
+    assert [picture.name for picture in drawing.pictures] == ["words", "dot", "way"]
+    assert [picture.name for picture in plain.pictures] == ["words", "dot"]
+
+
+def test_every_form_of_a_picture_has_its_file(system, tmp_path):
+    system.task.plots = lambda samples, like: [Picture("all", b"png", "<svg/>", "text", b"gif", "<html>")]
+    files = write_samples(make_samples(system, 2, 0), tmp_path)
+    read = {file.name: file.read_bytes() for file in files if file.stem == "all"}
+    assert read == {
+        "all.png": b"png", "all.svg": b"<svg/>", "all.txt": b"text", "all.gif": b"gif", "all.html": b"<html>",
+    }  # fmt: skip
+
+
+PER_ROW = 5
+"""Calls of the model for one row: the steps of the walk, and the last jump."""
+
+
+class First:
+    """The goal that the first letter is one of some; and one part that is always met."""
+
+    def __init__(self, *letters):
+        self.letters = torch.tensor(letters, dtype=torch.long)
+
+    def satisfied(self, x):
+        return {"first": torch.isin(x[:, 0], self.letters), "always": torch.ones(len(x), dtype=torch.bool)}
+
+    def log_prob(self, log_clean, at):
+        raise AssertionError("rejection asks for no chances")
+
+
+def like(system, count, goal):
+    return replace(system.task.like(count, 0), goal=goal)
+
+
+def test_samples_meet_the_goal_and_the_cost_is_counted(system):
+    rows = []
+    system.model.register_forward_pre_hook(lambda _, given: rows.append(len(given[0].x)))
+    met = draw_accepted(system, like(system, 300, First(1)), seed=5, batch_size=100)
+    through = sum(rows)
+    assert len(met.samples) == len(met.like.valid) == 300
+    assert (met.samples[:, 0] == 1).all()
+    assert met.figures["undelivered"] == 0
+    assert missing_samples(met.figures) == []
+    assert met.figures["model_calls_per_sample"] == through / 300
+    assert met.figures["drawings_per_sample"] == pytest.approx(through / 300 / PER_ROW)
+    assert through > 600 * PER_ROW, "there is something to reject"
+
+
+def test_first_draws_that_meet_the_goal_are_kept(system):
+    asked = like(system, 200, First(0, 1))
+    met, first = draw_accepted(system, asked, seed=5), draw(system, asked, seed=5)
+    kept = first[:, 0] <= 1
+    assert met.figures["satisfied"] == met.figures["satisfied/first"] == kept.double().mean().item()
+    assert met.figures["satisfied/always"] == 1
+    assert torch.equal(met.samples[kept], first[kept])
+    again = draw_accepted(system, asked, seed=5)
+    assert torch.equal(met.samples, again.samples)
+
+
+def test_impossible_goals_are_reported(system, tmp_path, monkeypatch):
+    asked = like(system, 6, First())
+    monkeypatch.setattr(system.task, "like", lambda n, seed: asked)
+    drawing = make_samples(system, 6, 0, tries=3)
+    assert drawing.samples.shape == (0, 6)
+    assert drawing.pictures == []
+    assert drawing.figures["undelivered"] == 6
+    first, second = missing_samples(drawing.figures)
+    assert first.startswith("6 samples are missing")
+    assert second.startswith("the rarest is first, met by 0.0%")
+    assert write_samples(drawing, tmp_path / "out")
+
+
+def test_shorter_trajectories_are_padded_with_their_last_state():
+    watch = TrajectoryRecorder(3)
+    for state in ([[0, 0], [0, 0]], [[1, 1], [2, 2]]):
+        watch(torch.tensor(state))
+    watch.keep(torch.tensor([5, 7]), torch.tensor([False, True]))
+    for number in (3, 4, 5):
+        watch(torch.full((4, 2), number))
+    watch.keep(torch.tensor([0, 1, 2, 3]), torch.tensor([True, True, True, True]))
+    assert watch.rows == [7, 0, 1]
+    assert watch.path()[..., 0].T.tolist() == [[0, 2, 2], [3, 4, 5], [3, 4, 5]]
+    assert TrajectoryRecorder(3).path() is None
+
+
+@pytest.mark.parametrize("count", [1, 3, 40])
+def test_under_a_goal_trajectories_of_accepted_samples_are_shown(system, monkeypatch, count):
+    asked = replace(system.task.like(count, 0), goal=First(1))
+    monkeypatch.setattr(system.task, "like", lambda n, seed: asked)
+    plain, seen = make_samples(system, count, 0, tries=200), []
+
+    def trajectory_plots(path, like):
+        seen.append((path, like))
+        yield Picture("way", text="")
+
+    system.task.trajectory_plots = trajectory_plots
+    drawing = make_samples(system, count, 0, tries=200)
+    ((path, like),) = seen
+    assert torch.equal(plain.samples, drawing.samples), "watching changes nothing"
+    assert plain.figures == drawing.figures
+    assert path.shape[1] == len(like.x0) == min(count, PATHS)
+    assert (path[-1, :, 0] == 1).all(), "those that were delivered, not those that were rejected"
+    kept = [row.tolist() for row in drawing.samples]
+    assert all(way.tolist() in kept for way in path[-1])
+    assert (path[0] == 4).any(1).all(), "MASK at the beginning of each"
+
+
+@pytest.mark.parametrize("states", [1, 2, 5, 6, 37, 64, 65])
+def test_large_trajectories_are_thinned_evenly_and_keep_the_last_state(monkeypatch, states):
+    monkeypatch.setattr("dither.engine.sampling.samples.MOST_BYTES", 8 * 8)
+    watch = TrajectoryRecorder(1)
+    for number in range(states):
+        watch(torch.full((3, 1), number))
+        assert len(watch._states) <= 8
+    watch.keep(torch.arange(3), torch.ones(3, dtype=torch.bool))
+    path = watch.path()[:, 0, 0].tolist()
+    assert path[-1] == states - 1
+    assert len({later - earlier for earlier, later in pairwise(path[:-1])}) <= 1
+    assert len(path) >= min(states, 4)
+
+
+@pytest.fixture
+def offers(load, monkeypatch):
+    """The toy task with two export formats, and its calls."""
+    loaded, calls = load(), []
+    monkeypatch.setattr(type(loaded.experiment.task), "exports", {"lines": "one a line", "files": "one a file"})
+
+    def export(self, samples, like, form, folder):
+        calls.append((form, folder, len(samples), len(like.valid)))
+        count = {"lines": 1, "files": len(samples)}[form]
+        folder.mkdir()
+        files = [folder / f"{number}.txt" for number in range(count)]
+        for file in files:
+            file.write_text("word\n")
+        return files, [f"sample {number} is odd" for number in range(count)]
+
+    monkeypatch.setattr(type(loaded.experiment.task.build()), "export", export, raising=False)
+    return loaded, calls
+
+
+def test_each_format_has_a_folder(offers, tmp_path):
+    system = Diffusion.build(offers[0].experiment)
+    lines = list(export_samples(system, make_samples(system, 9, 0), ["files", "lines", "files"], tmp_path))
+    assert offers[1] == [("files", tmp_path / "files", 9, 9), ("lines", tmp_path / "lines", 1 * 9, 9)]
+    assert lines == [
+        f"{tmp_path / 'files'}: 9 files of files",
+        *(f"files: sample {number} is odd" for number in range(SHOWN)),
+        "files: and 4 more",
+        str(tmp_path / "lines" / "0.txt"),
+        "lines: sample 0 is odd",
+    ]
+
+
+def test_unknown_formats_are_refused_together(offers):
+    check_forms(offers[0].experiment.task, ["lines", "files"])
+    with pytest.raises(Refused) as caught:
+        check_forms(offers[0].experiment.task, ["line", "lines", "dot"])
+    first, second = caught.value.problems
+    assert first.message == 'task "toy-words" does not export "line"; its forms: lines, files'
+    assert first.help == 'did you mean "lines"?'
+    assert second.help is None
