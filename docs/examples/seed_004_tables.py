@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dither.losses.tokens import score_entropy
 from dither.processes.samplers.ancestral import Ancestral
-from dither.processes.tokens.prior_kl import prior_kl
+from dither.processes.tokens.specs import prior_kl
 from dither.registry import Field, TokenSpace, default_catalog
 from dither.registry.flow.records import Clean, Measured, State
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dither.losses.tokens import masked_ce, score_entropy
-from dither.processes.schedules.alpha import cosine_squared, log_linear, polynomial
+from dither.processes.schedules.alpha import cosine_squared, log_linear
 from dither.processes.schedules.sigma import geometric
 from dither.processes.tokens.posterior import Posterior
 from dither.processes.tokens.prediction import CategoricalPrediction
@@ -69,80 +69,6 @@ def test_an_untrained_absorbing_model(process_of, ids: int, schedule) -> None:
         total += weight * (chance[:, None] * values).sum().item() / 2
     first, last = (math.exp(-at(process, t).sigma.item()) for t in (0.0, 1.0))
     assert total == pytest.approx(math.log(ids) * (first - last), rel=1e-6)
-
-
-@pytest.mark.parametrize("ids", [2, 5, 9])
-@pytest.mark.parametrize("sigma", [0.01, 1.0, 6.0])
-def test_an_untrained_uniform_model(process_of, ids: int, sigma: float) -> None:
-    """Scores of 1: rate / V times (V - 1) [1 - r + r log r] if x = x_0, and so on; r is never 0."""
-    process = process_of("uniform", TokenSpace((Field("text", 1, ids),)), "score")
-    noise = Noise(torch.tensor([sigma], dtype=torch.float64), torch.tensor([2.0], dtype=torch.float64))
-    noised, _ = states(process, (0,), noise)
-    values = score_entropy(process.read(torch.zeros(ids, 1, ids), noised.state, noised.noise), noised).values[:, 0]
-    r = math.expm1(sigma) / (math.expm1(sigma) + ids)
-    same, moved = 1 - r + r * math.log(r), 1 - 1 / r - math.log(r) / r
-    expected = torch.tensor([(ids - 1) * same] + [moved] * (ids - 1)) * 2.0 / ids
-    torch.testing.assert_close(values.float(), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_the_bound_is_the_mean_over_all_orders(process_of) -> None:
-    """Of any model, a table of logits by state: the integral, the sum over masks, and the mean over orders agree."""
-    process = process_of("absorbing", TokenSpace((Field("text", 3, 2),)), "posterior", polynomial(2.0, 1e-12))
-    logits = torch.randn(3, 3, 3, 3, 3, dtype=torch.float64)  # a state of three ids (2 is MASK) -> L V
-    x0 = (0, 1, 1)
-
-    def said(noised: Noised) -> Tensor:
-        x = noised.state.x
-        return logits[x[:, 0], x[:, 1], x[:, 2]]
-
-    def nats(masked: frozenset[int], place: int) -> float:
-        x = tuple(2 if i in masked else x0[i] for i in range(3))
-        return -float(logits[x][place, :2].log_softmax(-1)[x0[place]])
-
-    integral = 0.0
-    for t, weight in zip(*nodes(40), strict=True):
-        noised, chance = states(process, x0, at(process, t))
-        values = masked_ce(process.read(said(noised), noised.state, noised.noise), noised).values
-        integral += weight * (chance[:, None] * values).sum().item()
-    masks = [frozenset(m) for k in (1, 2, 3) for m in itertools.combinations(range(3), k)]
-    by_mask = sum(nats(m, i) / (len(m) * math.comb(3, len(m))) for m in masks for i in m)
-    orders = list(itertools.permutations(range(3)))
-    by_order = sum(nats(frozenset(order[i:]), order[i]) for order in orders for i in range(3)) / len(orders)
-    assert integral == pytest.approx(by_mask, rel=1e-9)
-    assert by_order == pytest.approx(by_mask, rel=1e-12)
-
-
-def bound(process: TokenProcess, x0: tuple[int, int], joint: Tensor, first: float, last: float) -> float:
-    """KL(q(x_1 | x_0) || prior) + integral of the loss + E[-log p(x_0 | x_first)], with the predictions of `joint`."""
-    prior = process.prior_probs()[0]
-    noised, chance = states(process, x0, at(process, last))
-    ends = (chance * (chance / prior[noised.state.x].prod(1)).log()).sum().item()
-    noised, chance = states(process, x0, at(process, first))
-    alpha = (-noised.noise.sigma[:1]).exp()
-    likelihood = alpha * torch.eye(len(prior), dtype=torch.float64)[: len(joint)] + (1 - alpha) * prior
-    q = likelihood[:, noised.state.x]  # id, row, place: q(x_t | x_0 = id)
-    evidence = torch.einsum("ij,in,jn->n", joint, q[..., 0], q[..., 1])
-    ends -= (chance * (joint[x0] * q[x0[0], :, 0] * q[x0[1], :, 1] / evidence).log()).sum().item()
-    total = 0.0
-    for t, weight in zip(*nodes(60, first, last), strict=True):
-        noised, chance = states(process, x0, at(process, t))
-        values = score_entropy(exact(process, noised, joint), noised).values
-        total += weight * (chance[:, None] * values).sum().item()
-    return ends + total
-
-
-@pytest.mark.parametrize("kind", ["uniform", "marginal"])
-def test_exact_scores_give_the_likelihood(process_of, kind: str) -> None:
-    """For every x_0 the bound is -log p(x_0): its mean over data is entropy + KL(data || model)."""
-    process = process_of(kind, TokenSpace((Field("text", 2, 3),)), "posterior", geometric(1e-3, 16))
-    data = torch.full((3, 3), 1 / 9, dtype=torch.float64)
-    mean = 0.0
-    for x0 in itertools.product(range(3), repeat=2):
-        nats = bound(process, x0, JOINT, 0.0, 1.0)
-        assert nats == pytest.approx(-math.log(JOINT[x0]), rel=2e-5)
-        mean += float(data[x0]) * nats
-    entropy, divergence = -(data * data.log()).sum().item(), (data * (data / JOINT).log()).sum().item()
-    assert mean == pytest.approx(entropy + divergence, rel=2e-5)
 
 
 def test_exact_predictions_give_the_likelihood_of_an_absorbing_process(process_of) -> None:

@@ -156,22 +156,6 @@ def test_masks_for_sure_have_their_law_and_weight() -> None:
     torch.testing.assert_close(weighed.sigma, noise.sigma)
 
 
-def test_under_log_linear_the_count_is_even_in_one_to_n() -> None:
-    process, n = process_of("mask-count"), 30_000
-    clean = CLEAN[:1].apply(lambda value: value.repeat(n, 1))
-    _, noised = process.estimate(clean, process.times(n))
-    counts = torch.bincount(noised.target_mask.sum(1), minlength=7)
-    assert counts[0] == 0
-    assert chisquare(counts[1:].numpy()).pvalue > 1e-3
-
-
-def test_nothing_to_mask_is_nothing_to_weigh() -> None:
-    free = torch.zeros(2, 3, dtype=torch.bool)
-    moved, noise = mask_at_least_one(free, free, Noise(torch.ones(2), torch.ones(2)))
-    assert not moved.any()
-    assert not noise.rate.any()
-
-
 @pytest.mark.parametrize("schedule", [log_linear(1e-3), cosine(1e-3), polynomial(2.0, 1e-3)])
 @pytest.mark.parametrize("estimator", ["time", "importance", "mask-count"])
 def test_times_are_weighed_by_their_density(estimator: str, schedule: Schedule) -> None:
@@ -196,16 +180,6 @@ def test_importance_makes_the_weight_constant() -> None:
     weight = noise.rate / noise.sigma.expm1() * (1 - t_min)
     torch.testing.assert_close(weight, torch.full_like(weight, 6.907255), rtol=1e-6, atol=0)
     assert (t.diff() > 0).all()
-
-
-def test_per_sample_is_the_mean_of_sums() -> None:
-    process = process_of(t_min=0.1)
-    noised = process.corrupt(CLEAN, torch.tensor([0.9, 0.8]))
-    pred = denoiser(process, False)(noised.state, torch.tensor([0.9, 0.8]))
-    token, sample = masked_ce(pred, noised), PerSample(masked_ce)(pred, noised)
-    assert float(sample.mean()) == pytest.approx(float(token.values.sum()) / 2)
-    assert float(token.mean()) == pytest.approx(float(token.values.sum()) / 9)
-    torch.testing.assert_close(sample.values * sample.weights, token.values * token.weights)
 
 
 def test_other_priors_have_no_masks_to_count() -> None:

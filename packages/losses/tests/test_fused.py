@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves
 from dither.losses.fused import tiled_linear as last_map
 from dither.losses.fused.losses import FusedMaskedCE, FusedScoreEntropy, TiledLoss
 from dither.losses.reductions import PerSample
-from dither.losses.tokens import masked_ce, score_entropy
+from dither.losses.tokens import masked_ce
 from dither.processes.timestep_sampling import TimestepSampling
 from dither.processes.tokens.process import TokenProcess, even_prior, frequency_prior, mask_prior
 from dither.registry.flow.fused_loss import FusedLoss
@@ -104,21 +104,6 @@ def test_masked_ce_is_the_generic_one_however_it_is_reduced(predict, loss, reduc
     loss = reduced(loss)
     assert isinstance(loss, FusedLoss)
     same(*both(loss, process, linear, h, noised, t), [h, *linear.parameters()])
-
-
-@pytest.mark.parametrize("loss", [PerSample(FusedScoreEntropy()), PerSample(score_entropy)])
-def test_score_entropy_reduced(loss, tiles):
-    process = make_process("uniform", "score", 0.7)
-    linear, h, noised, t = situation(process)
-    same(*both(loss, process, linear, h, noised, t), [h, *linear.parameters()])
-
-
-def test_tied_weights_get_both_gradients():
-    process = make_process("uniform", "score", 0.7)
-    linear, _, noised, t = situation(process)
-    generic, _ = both(FusedScoreEntropy(), process, linear, linear.weight[noised.state.x], noised, t)
-    _, fused = both(FusedScoreEntropy(), process, linear, linear.weight[noised.state.x], noised, t)
-    same(generic, fused, [linear.weight])
 
 
 def test_nothing_in_doubt():

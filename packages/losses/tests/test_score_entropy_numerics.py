@@ -9,12 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dither.losses.tokens import FAR, masked_ce, score_entropy
-from dither.processes.schedules.alpha import log_linear
-from dither.processes.schedules.sigma import geometric
-from dither.processes.tokens.posterior import Posterior
+from dither.losses.tokens import FAR, score_entropy
 from dither.processes.tokens.process import TokenProcess
-from dither.registry.flow.records import Clean, Noise, Noised, State
+from dither.registry.flow.records import Noise, Noised, State
 from dither.registry.flow.spaces import Field, TokenSpace
 
 VOCABULARIES = (2, 15, 27, 4096, 32_000, 32_768, 50_256, 50_257, 50_304, 65_536, 128_256)
@@ -227,61 +224,3 @@ def test_clean_tokens_under_uniform_noise_cost_what_duo_and_udlm_say(process_of,
             )
         )
         assert ((got - RATE / ids * inner).abs() <= 1e-12 * size).all(), f"V = {ids}, sigma = {sigma:g}"
-
-
-@pytest.mark.parametrize("ids", [2, 27, 50_257])
-@pytest.mark.parametrize("schedule", [geometric(1e-4, 20), log_linear(1e-3)], ids=["geometric", "log-linear"])
-def test_clean_tokens_under_masking_cost_what_mdlm_says(process_of, ids: int, schedule) -> None:
-    process = process_of("absorbing", text(ids), "posterior", schedule)
-    for time in (1e-3, 0.3, 0.9, 1.0):
-        noise = schedule(torch.tensor([time], dtype=torch.float64))
-        masked = State.of(torch.tensor([[ids, ids]]))
-        yes = torch.ones(1, 2, dtype=torch.bool)
-        noised = Noised(X0, masked, noise, yes, yes, ~yes, process.prior_probs())
-        raw = torch.randn(1, 2, ids + 1, dtype=torch.float64)
-        pred = process.read(raw, masked, noise)
-        expected = -raw[..., :ids].log_softmax(-1)[..., 0] * noise.rate / noise.sigma.expm1()
-        torch.testing.assert_close(score_entropy(pred, noised).values, expected, rtol=1e-12, atol=0)
-        torch.testing.assert_close(masked_ce(pred, noised).values, expected, rtol=1e-12, atol=0)
-
-
-@pytest.mark.parametrize("ids", VOCABULARIES)
-def test_every_meaning_and_back_at_every_noise(process_of, ids: int) -> None:
-    """In float64, context -> posterior -> context and context -> score -> context; no NaN in float32."""
-    process = process_of("uniform", text(ids), "score")
-    table, clean = process.prior_probs(), process.space.clean()
-    log_m = torch.randn(1, 2, ids, dtype=torch.float64).mul(2).log_softmax(-1)
-    for sigma in SIGMAS:
-        evidence = Posterior(X, Noise(torch.tensor([sigma], dtype=torch.float64), torch.ones(1)), table, clean)
-        # A posterior that is sure to 1 - 1e-9 says of the others only what float64 has left of it.
-        assert (evidence.context(evidence.posterior(log_m)) - log_m).abs().max() < 1e-11
-        # Scores say m to within the rounding of (1 - alpha) / (V alpha m), which is large where all is noise.
-        share = -math.expm1(-sigma) / (ids * math.exp(-sigma) * log_m.exp())
-        off = (evidence.context_of_score(evidence.score(log_m)) - log_m).abs()
-        assert (off <= 1e-11 * (1 + share)).all(), f"V = {ids}, sigma = {sigma:g}"
-        narrow = log_m.float()
-        forms = (evidence.posterior(narrow), evidence.score(narrow), evidence.context_of_score(evidence.score(narrow)))
-        for form in forms:
-            assert not form.isnan().any()
-
-
-def test_times_are_stratified(process_of) -> None:
-    """One time in each of n equal strata: the loss is a mean over even times with little variance."""
-    process = process_of("uniform", text(5), "score")
-    times = process.times(64)
-    low = process.timesteps.t_min
-    assert torch.equal(((times - low) / (1 - low) * 64).floor().clamp(0, 63).long(), torch.arange(64))
-
-
-def test_values_are_weighted_by_the_rate(process_of) -> None:
-    process = process_of("uniform", text(9), "score")
-    noised = process.corrupt(Clean.of(X0), torch.tensor([0.6]))
-    raw = torch.randn(1, 2, 9)
-    once = score_entropy(process.read(raw, noised.state, noised.noise), noised).values
-    faster = Noise(noised.noise.sigma, 3 * noised.noise.rate)
-    thrice = score_entropy(
-        process.read(raw, noised.state, faster), Noised(**{**noised.__dict__, "noise": faster})
-    ).values
-    torch.testing.assert_close(thrice, 3 * once)
-    rate = noised.noise.sigma * math.log(20 / 1e-4)
-    torch.testing.assert_close(noised.noise.rate, rate.to(noised.noise.rate.dtype))

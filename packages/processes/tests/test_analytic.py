@@ -1,7 +1,5 @@
 """The analytic steps: rows that sum to 1 for any score, and ancestral sampling for scores that a law has."""
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
@@ -10,7 +8,7 @@ from dither.processes.samplers.analytic import Analytic, step_odds
 from dither.processes.tokens.prediction import CategoricalPrediction
 from dither.processes.tokens.process import TokenProcess
 from dither.registry.flow.records import Clean, Noise, State
-from dither.registry.flow.spaces import FeatureSpace, Field, TokenSpace
+from dither.registry.flow.spaces import Field, TokenSpace
 
 KINDS = ("absorbing", "uniform", "marginal")
 IDS = 4
@@ -73,30 +71,6 @@ def test_draws_count_what_is_negative_as_nothing(part, likely, kind: str) -> Non
         assert likely(seen[1].x[seen[0].x == x], expected) > 1e-3
 
 
-def joint_of() -> Tensor:
-    torch.manual_seed(1)
-    return torch.rand(3, 3, dtype=torch.float64) + 0.1 + torch.eye(3, dtype=torch.float64)
-
-
-@pytest.mark.parametrize("meaning", ["posterior", "score"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_walk_has_the_law_of_the_data(part, likely, oracle, kind: str, meaning: str) -> None:
-    options = {"frequencies": {"text": [1.0, 2, 3]}} if kind == "marginal" else {}
-    process = part("process", kind, predict=meaning, schedule="log-linear", **options).build(
-        TokenSpace((Field("text", 2, 3),))
-    )
-    exact = oracle(process, joint_of())
-
-    def session(state: State, t: Tensor) -> Any:
-        raw = exact(state, t).log_score() if meaning == "score" else exact(state, t).log_clean()
-        return process.read(raw, state, process.schedule(t.double()))
-
-    walk = part("sampler", "analytic", steps=100).build()
-    (*_, x) = walk(process, session, Clean.of(torch.zeros(5_000, 2, dtype=torch.long)))
-    joint = joint_of()
-    assert likely(x[:, 0] * 3 + x[:, 1], joint.flatten() / joint.sum()) > 1e-3
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_equal_scores_in_float32_at_any_noise(process_of, kind: str) -> None:
     """Where all of a row is rounding, something is drawn all the same, and evenly."""
@@ -112,9 +86,3 @@ def test_equal_scores_in_float32_at_any_noise(process_of, kind: str) -> None:
 
 def noise(sigma: float) -> Noise:
     return Noise(torch.full((40,), sigma), torch.ones(40))
-
-
-def test_it_refuses_what_has_no_ids(part) -> None:
-    gaussian = part("process", "gaussian").build(FeatureSpace(2, 3))
-    with pytest.raises(TypeError, match="TokenProcess"):
-        next(part("sampler", "analytic").build()(gaussian, None, Clean.of(torch.zeros(1, 2, 3))))

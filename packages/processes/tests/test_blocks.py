@@ -138,28 +138,3 @@ def test_a_prompt_is_remembered_and_not_drawn(part: Any, prompt: int, chunks: li
 def _left(start: int, prompt: int) -> int:
     """Calls of first-hitting in a block: one per position that is not known."""
     return min(start + 4, LENGTH) - max(start, prompt)
-
-
-def test_everything_known_asks_nothing(part: Any) -> None:
-    process, text = process_of(part), texts()
-    like = Clean.of(text, known=torch.ones_like(text, dtype=torch.bool))
-    states, session = walked(blocks(4, FirstHitting().build()), process, text, like)
-    assert len(states) == 1
-    assert torch.equal(states[0], text)
-    assert not session.calls
-    assert not session.remembered
-
-
-def test_padding_stays(part: Any) -> None:
-    process, text = process_of(part), texts()
-    valid = (torch.arange(LENGTH) < 8).expand(3, -1)
-    x0 = torch.full_like(text, 3)
-    states, _ = walked(blocks(3, FirstHitting().build(), stop=True), process, text, Clean.of(x0, valid))
-    assert (states[-1][:, 8:] == 3).all()
-    assert (states[-1][0, 1:8] == END).all()
-
-
-def test_nothing_to_stop_at(part: Any) -> None:
-    process = process_of(part, end=None)
-    with pytest.raises(ValueError, match="stop"):
-        walked(blocks(3, FirstHitting().build(), stop=True), process, texts())

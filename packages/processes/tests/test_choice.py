@@ -9,9 +9,8 @@ from torch import Tensor
 from dither.processes.tokens import temperature as choice
 from dither.processes.tokens.process import TokenProcess
 from dither.processes.tokens.temperature import warp_log_probs, warp_prediction
-from dither.registry.flow.records import Clean, State
-from dither.registry.flow.spaces import FeatureSpace, Field, TokenSpace
-from dither.registry.kinds import ModelFacts
+from dither.registry.flow.records import Clean
+from dither.registry.flow.spaces import Field, TokenSpace
 
 LAW = torch.tensor([0.1, 0.4, 0.2, 0.3, 0.0], dtype=torch.float64)
 
@@ -51,15 +50,6 @@ def test_of_many_ids_the_same_are_kept_as_by_sorting_all(monkeypatch, spread: fl
     torch.testing.assert_close(warp_log_probs(log_p, **options), whole)
 
 
-def test_top_k_comes_before_top_p() -> None:
-    """Of the two likeliest, 4/7 and 3/7, a nucleus of 0.55 is one; of all five it would be two."""
-    torch.testing.assert_close(sharpened(top_k=2, top_p=0.55), torch.tensor([0.0, 1, 0, 0, 0]).double())
-
-
-def test_ties_leave_exactly_k() -> None:
-    assert (warp_log_probs(torch.zeros(3, 5), top_k=2) > -torch.inf).sum(-1).tolist() == [2, 2, 2]
-
-
 @pytest.mark.parametrize(
     ("kind", "sampler"),
     [
@@ -93,27 +83,3 @@ def test_a_foreign_prediction_cannot_be_warped(part) -> None:
     assert warp_prediction(foreign, part("sampler", "ancestral")) is foreign
     with pytest.raises(TypeError, match="CategoricalPrediction"):
         warp_prediction(foreign, part("sampler", "ancestral", top_p=0.9))
-
-
-def test_options_about_ids_are_refused_on_features(part) -> None:
-    facts = part("process", "gaussian").facts(FeatureSpace(2, 3))
-    (misfit,) = part("sampler", "ancestral", top_p=0.9).check(facts, ModelFacts())
-    assert (misfit.code, misfit.path) == ("no-effect", ("top_p",))
-    assert not list(part("sampler", "ancestral").check(facts, ModelFacts()))
-
-
-def test_the_promise_of_an_exact_law_ends_with_sharpening(part) -> None:
-    assert part("sampler", "first-hitting").traits() == {"exact-distribution"}
-    assert not part("sampler", "first-hitting", top_k=4).traits()
-
-
-def test_sharpening_keeps_what_is_sure(part) -> None:
-    """Known and padded positions say what they are, and nan comes from nowhere."""
-    space = TokenSpace((Field("text", 3, 5, pad=4),))
-    process = part("process", "uniform", schedule="log-linear").build(space)
-    state, t = State.of(torch.tensor([[0, 4, 2]])), torch.tensor([0.5])
-    options = part("sampler", "ancestral", temperature=0.3, top_k=2, top_p=0.8)
-    pred = warp_prediction(process.read(torch.randn(1, 3, 5), state, process.schedule(t)), options)
-    assert not pred.log_clean().isnan().any()
-    assert not pred.log_score().isnan().any()
-    assert pred.log_clean()[0, 1].argmax() == 4

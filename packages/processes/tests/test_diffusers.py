@@ -4,7 +4,6 @@ Only its schedulers are imported. Its time step i of T is t = (i + 1) / T here.
 """
 
 import math
-from itertools import pairwise
 
 import pytest
 import torch
@@ -149,14 +148,6 @@ def test_ddpm(predict: str, spacing: str) -> None:
     )
 
 
-def test_ancestral_is_ddpm(part) -> None:
-    like = Clean.of(torch.zeros(4, 5, 3))
-    scheduler = theirs(DDPMScheduler, timestep_spacing="trailing")
-    scheduler.set_timesteps(20)
-    sampler = part("sampler", "ancestral", steps=19, t_min=0.05).build()
-    agree(walk(sampler, ours(), like), their_walk(scheduler, like))
-
-
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize(
     ("predict", "zero_snr"),
@@ -226,18 +217,3 @@ def test_repaint_jumps(steps: int, jump: int, times: int) -> None:
     scheduler = theirs(RePaintScheduler)
     scheduler.set_timesteps(steps, jump_length=jump, jump_n_sample=times)
     assert [i * (T // steps) for i in visits(steps, jump, times)] == scheduler.timesteps.tolist()
-
-
-def test_repaint_noise_between_steps() -> None:
-    """One step up, on the grid of training: x sqrt(1 - beta) + noise sqrt(beta)."""
-    scheduler, process = theirs(RePaintScheduler), ours()
-    scheduler.set_timesteps(T)
-    x = torch.randn(4, 5, 3)
-    for lower, upper in pairwise([100, 101, 102]):
-        gap = process.schedule(time_of(torch.full((4,), upper))).since(
-            process.schedule(time_of(torch.full((4,), lower)))
-        )
-        torch.manual_seed(0)
-        mine = process.add_noise(x, gap, torch.ones_like(x, dtype=torch.bool))[0].x
-        torch.manual_seed(0)
-        torch.testing.assert_close(mine, scheduler.undo_step(x, upper), **PRECISE)

@@ -65,18 +65,6 @@ def test_the_tail_is_not_cut(likely) -> None:
     assert likely((draw(weights.expand(25_000, -1)) != 30_000).long(), law) > 1e-2
 
 
-def test_a_long_row_has_the_law_of_a_random_model(likely) -> None:
-    logits = 3 * torch.randn(LONG)
-    law = logits.double().softmax(0)
-    drawn = draw_log(logits.expand(12_000, -1))
-    order = law.argsort(descending=True)
-    rank = torch.empty_like(order).scatter_(0, order, torch.arange(LONG))
-    group = (rank + 1).log2().long()  # ids of about the same chance together: 1, 2, 4 .. of them
-    assert likely(group[drawn], torch.zeros(16).double().index_add_(0, group, law)) > 1e-3
-    inside = rank[drawn][group[drawn] == 9] - 511
-    assert likely(inside, law[order[511:1023]]) > 1e-3
-
-
 def test_two_levels_say_what_one_says(monkeypatch) -> None:
     """The same random number leads to the same id, but for ids at whose edge it falls."""
     weights = torch.rand(2_000, 5_000).pow(8)
@@ -99,30 +87,6 @@ def test_a_long_row_ends_where_its_weights_end(monkeypatch, u: float) -> None:
         draw_log(torch.full((1, 5_000), -torch.inf))
 
 
-def test_chunks_do_not_matter(monkeypatch) -> None:
-    weights = torch.rand(37, 11)
-    torch.manual_seed(3)
-    whole = draw(weights)
-    monkeypatch.setattr(draws, "CHUNK", 25)
-    torch.manual_seed(3)
-    assert torch.equal(draw(weights), whole)
-
-
-def test_shapes() -> None:
-    assert draw(torch.rand(2, 3, 5)).shape == (2, 3)
-    assert draw(torch.rand(0, 5)).shape == (0,)
-    assert draw(torch.rand(5)).shape == ()
-    assert draw(torch.rand(5, 7).T).shape == (7,)
-    assert draw_along(torch.rand(1, 5).cumsum(-1), 2, 3).shape == (2, 3)
-
-
-def test_rows_of_a_table(likely) -> None:
-    table = torch.tensor([[1.0, 3.0, 0.0], [0.0, 1.0, 1.0]], dtype=torch.float64)
-    drawn = draw_along(table.cumsum(-1), 100_000, 2)
-    assert likely(drawn[:, 0], table[0]) > 1e-3
-    assert likely(drawn[:, 1], table[1]) > 1e-3
-
-
 @pytest.mark.parametrize("row", [[0.0, 0.0], [1e-45, 0.0], [float("nan"), 1.0], [float("inf"), 1.0]])
 def test_no_draw_from_nothing(row: list[float]) -> None:
     with pytest.raises(ValueError, match="cannot draw"):
@@ -139,14 +103,6 @@ def test_one_time_per_stratum() -> None:
     assert abs(many.mean().item() - 0.55) < 0.003
     assert many.min() >= 0.1
     assert many.max() <= 1
-
-
-def test_times_without_strata() -> None:
-    clock = TimestepSampling(log_linear(), t_min=0.0, stratified=False)
-    t = torch.stack([clock.times(8) for _ in range(2_000)])
-    counts = (t * 8).floor().long()
-    assert (counts.sort(1).values != torch.arange(8)).any(1).float().mean() > 0.9
-    assert abs(t.mean().item() - 0.5) < 0.01
 
 
 def test_levels() -> None:

@@ -11,10 +11,8 @@ from dither.registry.flow.records import Noise, State
 from dither.registry.flow.spaces import Field, TokenSpace
 
 KINDS = ("absorbing", "uniform", "marginal")
-MEANINGS = ("posterior", "plug-in", "score")
 DTYPES = (torch.float64, torch.float32)
 TWO = TokenSpace((Field("nodes", 2, 5, mask=3, pad=4), Field("edges", 3, 4, pad=0)))
-ONE = TokenSpace((Field("text", 3, 4),))
 
 
 def noise_of(sigma: float, rows: int = 1) -> Noise:
@@ -54,21 +52,6 @@ def test_meanings_agree_with_bayes(process_of, transition, kind: str, sigma: flo
             torch.testing.assert_close(
                 evidence.context_of_score(evidence.score(log_m))[0, place], log_m[0, place], rtol=1e-9, atol=1e-9
             )
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("told", "asked"), list(itertools.product(MEANINGS, MEANINGS)))
-def test_a_reading_gives_every_form(process_of, kind: str, told: str, asked: str) -> None:
-    """The same context told as any meaning reads the same in every form."""
-    process = process_of(kind, ONE, told)
-    table, clean = process.prior_probs(), process.space.clean()
-    x = torch.full((1, 3), process.space.fields[0].mask if kind == "absorbing" else 2)
-    noise, log_m = noise_of(0.7), context_of(clean.expand(3, -1))[None]
-    evidence = Posterior(x, noise, table, clean)
-    forms = {"posterior": evidence.posterior(log_m), "plug-in": log_m, "score": evidence.score(log_m)}
-    reading = process.read(forms[told], State.of(x), noise)
-    asked_for = {"posterior": reading.log_clean, "plug-in": reading.log_context, "score": reading.log_score}[asked]()
-    torch.testing.assert_close(asked_for, forms[asked], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["absorbing", "uniform"])

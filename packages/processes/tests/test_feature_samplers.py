@@ -8,10 +8,9 @@ from torch import Tensor
 
 from dither.processes.features.gaussian import GaussianPrediction, GaussianProcess
 from dither.processes.features.masked_features import MaskedRegionProcess
-from dither.processes.samplers.ddim import DDIM
 from dither.processes.samplers.dpm_solver import DPMSolver, log_snr
 from dither.processes.samplers.ordered_regions import OrderedRegions
-from dither.processes.samplers.repaint import RePaint, visits
+from dither.processes.samplers.repaint import RePaint
 from dither.processes.schedules import betas
 from dither.processes.schedules.alpha import cosine_squared, log_linear
 from dither.processes.schedules.betas import LinearBeta, tabulated
@@ -51,19 +50,6 @@ def walked(sampler, process: GaussianProcess, like: Clean) -> tuple[list[Tensor]
     return list(sampler(process, session, like)), session
 
 
-@pytest.mark.parametrize(
-    ("spacing", "expected"),
-    [
-        ("trailing", [1.0, 0.75, 0.5, 0.25]),
-        ("leading", [0.76, 0.51, 0.26, 0.01]),
-        ("linspace", [1.0, 0.67, 0.34, 0.01]),
-    ],
-)
-def test_grids(spacing: str, expected: list[float]) -> None:
-    times = spaced_times(LinearBeta().build(), 4, spacing, 0.01)
-    torch.testing.assert_close(times, torch.tensor(expected, dtype=torch.float64))
-
-
 @pytest.mark.parametrize("schedule", [LinearBeta().build(), log_linear(), cosine_squared(1e-6)])
 def test_log_snr_grid_is_even_in_log_snr(schedule) -> None:
     times = spaced_times(schedule, 9, "log-snr", 1e-3)
@@ -77,25 +63,6 @@ def test_log_snr_grid_bears_a_schedule_that_goes_on_for_ever() -> None:
         times = spaced_times(schedule, 12, "log-snr", 1e-3)
         assert times.isfinite().all()
         assert (times.diff() <= 0).all()
-
-
-@pytest.mark.parametrize("predict", ["x0", "eps", "velocity"])
-@pytest.mark.parametrize(
-    ("sampler", "tight"),
-    [
-        (DDIM(steps=200, eta=0.0, spacing="log-snr").build(), 0.02),
-        (DDIM(steps=200, eta=0.5, spacing="log-snr").build(), 0.02),
-        (DDIM(steps=200, eta=1.0, spacing="log-snr").build(), 0.02),
-        (DPMSolver(steps=60, order=2, spacing="log-snr").build(), 0.02),
-        (RePaint(steps=200, jump=40, visits=2, eta=1.0, spacing="log-snr").build(), 0.04),
-    ],
-)
-def test_normal_data_are_drawn(sampler, tight: float, predict: str) -> None:
-    """The law of the data, N(3, 0.5^2), whatever is predicted."""
-    torch.manual_seed(1)
-    *_, x = walked(sampler, process_of(predict), Clean.of(torch.zeros(4_000, 3, 2)))[0]
-    assert x.mean().item() == pytest.approx(MEAN, abs=0.01)
-    assert x.std().item() == pytest.approx(STD, rel=tight)
 
 
 def flow_error(sampler) -> float:
@@ -123,34 +90,6 @@ def test_order_of_convergence() -> None:
         found = errors(order)
         assert all(low < a / b < high for a, b in pairwise(found)), (order, found)
     assert errors(2)[0] < 0.2 * errors(1)[0]
-
-
-def test_first_order_is_ddim() -> None:
-    like = Clean.of(torch.zeros(20, 3, 2, dtype=torch.float64))
-    ends = []
-    for sampler in (DPMSolver(steps=10, order=1).build(), DDIM(steps=10, eta=0.0).build()):
-        torch.manual_seed(0)
-        ends.append(walked(sampler, process_of(), like)[0][-1])
-    torch.testing.assert_close(*ends)
-
-
-@pytest.mark.parametrize(
-    "sampler", [DDIM(steps=5).build(), DPMSolver(steps=5).build(), RePaint(steps=5, jump=2, visits=1).build()]
-)
-def test_as_many_calls_as_steps(sampler) -> None:
-    states, session = walked(sampler, process_of(), Clean.of(torch.zeros(4, 3, 2)))
-    assert session.times == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2])
-    assert len(states) == 5
-
-
-def test_visits_are_those_of_the_paper() -> None:
-    """Figure 9 of Lugmayr et al.: down by jumps, each stretch as often as was said."""
-    assert visits(4, 2, 2) == [3, 2, 1, 0, 1, 2, 1, 0]
-    assert visits(5, 10, 3) == [4, 3, 2, 1, 0]
-    order = visits(20, 5, 3)
-    assert [a - b for a, b in pairwise(order)].count(-1) == 3 * 2 * 5
-    assert order[-1] == 0
-    assert max(order) == 19
 
 
 class Pair:
@@ -251,26 +190,6 @@ def test_without_spread_the_order_is_random(by: str, spread: bool) -> None:
     torch.testing.assert_close(counts, torch.full((8,), 1 / 8), rtol=0, atol=0.025)
 
 
-@pytest.mark.parametrize("mask", ["region", "element", "column", "block"])
-def test_ordered_regions_fill_in_everything_once(mask: str) -> None:
-    process = MaskedRegionProcess(FeatureSpace(8, 2), TimestepSampling(log_linear()), mask, block=3)
-    like = Clean.of(torch.randn(6, 8, 2), torch.arange(8) < torch.tensor([[8], [5], [1], [8], [3], [7]]))
-    like = Clean(like.x0, like.valid, torch.rand(6, 8, 2) < 0.3)
-
-    def session(state: State, t: Tensor):
-        return process.read(torch.full_like(state.x, 7.0), state, process.schedule(t))
-
-    before = process.prior(like).x
-    for x in OrderedRegions(by="random", steps=4).build()(process, session, like):
-        changed = x != before
-        assert (x[changed] == 7).all()
-        assert not (changed & like.fixed).any()
-        before = x
-    assert torch.equal(x, torch.where(like.fixed, like.x0, 7.0))
-    nothing = Clean(like.x0, like.valid, torch.ones_like(like.known))
-    assert torch.equal(next(OrderedRegions(by="random", steps=4).build()(process, session, nothing)), like.x0)
-
-
 FACTS = {
     "gaussian": ProcessFacts("gaussian", SPACE, "x0", "gaussian"),
     "masked-region": ProcessFacts("masked-region", SPACE, "x0", "hidden"),
@@ -300,29 +219,6 @@ def test_options_without_effect(part) -> None:
     assert not check("ordered-regions", "masked-region", draws=3, by="spread")
 
 
-def test_repaint_is_for_noise_everywhere(part) -> None:
-    def warned(sampler: str, **options) -> list[tuple]:
-        facts = part("process", "gaussian", **options).facts(SPACE)
-        return [(w.related, w.message) for w in part("sampler", sampler).warn(facts, ModelFacts())]
-
-    ((related, message),) = warned("repaint", mask="region")
-    assert related == ("process", "mask")
-    assert "noises known values, which a model trained with process.mask has seen clean" in message
-    assert not warned("repaint")
-    assert not warned("ddim", mask="region")
-
-
-def test_a_walk_that_is_none_has_no_options(part) -> None:
-    def warnings(ratio: float | None, **options) -> list[tuple]:
-        facts = part("process", "masked-region", ratio=ratio).facts(SPACE)
-        return [(w.path, w.related) for w in part("sampler", "ancestral", **options).warn(facts, ModelFacts())]
-
-    both = [(("steps",), ("process", "ratio")), (("t_min",), ("process", "ratio"))]
-    assert warnings(0.5, steps=5, t_min=0.1) == both
-    assert not warnings(0.5)
-    assert not warnings(None, steps=5, t_min=0.1)
-
-
 @pytest.mark.parametrize("ratio", [None, 0.5])
 def test_order_is_walked_at_the_moment_of_a_process_without_times(part, ratio: float | None) -> None:
     process = part("process", "masked-region", ratio=ratio).build(SPACE)
@@ -338,15 +234,6 @@ def test_order_is_walked_at_the_moment_of_a_process_without_times(part, ratio: f
     assert len(set(told)) == (1 if ratio else 3)
 
 
-def test_the_wrong_process_is_refused() -> None:
-    masked, like = MaskedRegionProcess(SPACE, TimestepSampling(log_linear())), Clean.of(torch.zeros(2, 3, 2))
-    for sampler in (DDIM(), DPMSolver(), RePaint()):
-        with pytest.raises(TypeError, match="GaussianProcess"):
-            next(sampler.build()(masked, None, like))
-    with pytest.raises(TypeError, match="MaskedFeatureProcess"):
-        next(OrderedRegions().build()(process_of(), None, like))
-
-
 def test_times_next_to_each_other_do_no_harm() -> None:
     """Under zero terminal SNR the first times of a log-SNR grid may fall together."""
     specs = ({"use": "linear-beta", "zero_snr": True}, {"use": "linear-sigma", "sigma_max": 100.0})
@@ -356,9 +243,3 @@ def test_times_next_to_each_other_do_no_harm() -> None:
             process, Normal(process), Clean.of(torch.zeros(2, 3, 2))
         )
         assert last.isfinite().all()
-
-
-def test_leading_times_do_not_begin_above_1() -> None:
-    facts = default_catalog().parse("process", {"use": "gaussian"}).facts(SPACE)
-    spec = default_catalog().parse("sampler", {"use": "ddim", "steps": 10, "spacing": "leading", "t_min": 0.5})
-    assert any(misfit.path == ("t_min",) for misfit in spec.check(facts, ModelFacts()))

@@ -43,12 +43,6 @@ def test_a_ratio_is_drawn_for_each_sample() -> None:
     assert shares.var().item() == pytest.approx(1 / 12 + 1 / 6 / 24, rel=0.05)  # of an even ratio, and of 24 draws
 
 
-def test_everything_is_noisy_without_a_mask_and_nobody_is_told() -> None:
-    noised = process_of().corrupt(Clean.of(torch.randn(2, 6, 4)), torch.rand(2))
-    assert noised.target_mask.all()
-    assert noised.state.noisy is None
-
-
 @pytest.mark.parametrize("predict", ["x0", "eps", "velocity"])
 def test_a_walk_draws_what_may_be_picked_given_the_rest(part, predict: str) -> None:
     """Columns that go together with a correlation of 0.8: the last, drawn given the others, has their conditional law.
@@ -79,13 +73,3 @@ def test_a_walk_draws_what_may_be_picked_given_the_rest(part, predict: str) -> N
         assert rest.mean().item() == pytest.approx(0, abs=0.025)
         assert rest.std().item() == pytest.approx(0.6, rel=0.03), sampler["use"]
         assert torch.corrcoef(torch.stack([rest.flatten(), x[..., 0].flatten()]))[0, 1].abs() < 0.03
-
-
-def test_a_step_keeps_to_what_is_noisy() -> None:
-    process = process_of(mask="element", ratio=0.3)
-    clean = Clean.of(torch.randn(5, 6, 4))
-    noised = process.corrupt(clean, torch.rand(5))
-    pred = process.read(torch.full((5, 6, 4), 7.0), noised.state, noised.noise)
-    later = process.step(noised.state, pred, noised.noise, process.schedule(torch.full((5,), 1e-3)), clean)
-    assert torch.equal(later.noisy, noised.state.noisy)
-    assert torch.equal(process.finish(later, pred, clean), torch.where(noised.target_mask, 7.0, clean.x0))

@@ -66,19 +66,6 @@ def test_counts_and_times_match(part, by: str, schedule: str) -> None:
         assert torch.equal(after[before != 3], before[before != 3])  # what is shown stays
 
 
-def test_more_steps_than_tokens_make_no_more_calls(part) -> None:
-    process = build(part, 4, 3)
-    session = Fixed(process, torch.zeros(1, 4, 4))
-    assert len(list(Ordered(steps=100).build()(process, session, Clean.of(torch.zeros(2, 4).long())))) == 4
-    assert len(session.times) == 4
-
-
-def test_with_nothing_to_do_the_sample_is_what_is_known(part) -> None:
-    x0 = torch.tensor([[0, 2]])
-    (x,) = Ordered().build()(build(part, 2, 2), None, Clean.of(x0, known=torch.ones(1, 2, dtype=torch.bool)))
-    assert torch.equal(x, x0)
-
-
 LAWS = torch.tensor([[0.5, 0.25, 0.25], [0.45, 0.45, 0.10], [0.42, 0.29, 0.29]])
 """The first is the likeliest and furthest ahead, the second has the least entropy."""
 
@@ -91,14 +78,6 @@ def test_which_comes_first(part, by: str, order: list[int]) -> None:
     states = [torch.full((8, 3), 3), *Ordered(by=by, steps=3).build()(process, Fixed(process, logits), found[0])]
     for before, after, place in zip(states, states[1:], order, strict=False):
         assert ((before != after).nonzero()[:, 1] == place).all()
-
-
-def test_random_order_is_even(part, likely) -> None:
-    process = build(part, 3, 3)
-    first, *_ = Ordered(by="random", steps=3).build()(
-        process, Fixed(process, torch.zeros(1, 3, 4)), Clean.of(torch.zeros(6000, 3).long())
-    )
-    assert likely((first != 3).nonzero()[:, 1], torch.ones(3) / 3) > 1e-3
 
 
 def test_equal_scores_are_settled_by_lot(part, likely) -> None:
@@ -152,18 +131,6 @@ def test_best_takes_exactly_as_many_even_where_scores_are_infinite() -> None:
     chosen = top_positions(score, among, torch.tensor([2, 5]))
     assert chosen.sum(1).tolist() == [2, 2]
     assert not (chosen & ~among).any()
-
-
-@pytest.mark.parametrize("by", [order for order in ORDERS if order != "drawn"])
-def test_an_independent_law_is_kept(part, likely, oracle, by: str) -> None:
-    """However many are unmasked at once."""
-    one, two, n = torch.tensor([0.7, 0.2, 0.1]).double(), torch.tensor([0.3, 0.3, 0.4]).double(), 8_000
-    joint = one[:, None, None] * two[:, None] * one
-    process = build(part, 3, 3)
-    (*_, x) = Ordered(by=by, steps=2, noise=0.5 * (by != "random")).build()(
-        process, oracle(process, joint), Clean.of(torch.zeros(n, 3).long())
-    )
-    assert likely(x[:, 0] * 9 + x[:, 1] * 3 + x[:, 2], joint.flatten()) > 1e-3
 
 
 @pytest.mark.parametrize("by", [order for order in ORDERS if order != "drawn"])

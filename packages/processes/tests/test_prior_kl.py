@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dither.processes.tokens.prior_kl import mean_prior_kl, prior_kl
+from dither.processes.tokens.specs import prior_kl
 from dither.registry.flow.spaces import Field, TokenSpace
 
 TEXT = TokenSpace((Field("text", 1024, 50_257),))
@@ -27,11 +27,6 @@ def test_prior_kl_is_a_divergence(ids, sigma):
 @pytest.mark.parametrize(("sigma", "nats"), [(1, 3.32), (2, 1.07), (5, 0.033), (10, 3.2e-5)])
 def test_prior_kl_of_a_large_vocabulary(sigma, nats):
     assert prior_kl(50_257, sigma) == pytest.approx(nats, rel=0.05)
-
-
-def test_mean_weighs_fields_by_their_tokens():
-    space = TokenSpace((Field("a", 3, 6, mask=4, pad=5), Field("b", 1, 2)))
-    assert mean_prior_kl(space, 0.5) == pytest.approx((3 * prior_kl(4, 0.5) + prior_kl(2, 0.5)) / 4)
 
 
 def test_warning_states_the_prior_kl(part):

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dither.processes.features.masked_features import MaskedFeaturePrediction, MaskedRegionProcess
-from dither.processes.features.masks import pick
+from dither.processes.features.masked_features import MaskedRegionProcess
 from dither.processes.schedules.alpha import log_linear
 from dither.processes.timestep_sampling import TimestepSampling
 from dither.registry.flow.records import Clean, State
@@ -71,37 +70,6 @@ def test_nothing_fixed_is_hidden_and_nothing_hidden_leaks(options, ratio, schedu
 
 
 @pytest.mark.parametrize("options", MASKS)
-def test_exact_counts(options) -> None:
-    """The rounded expected number of units that may be hidden, whatever is padded or known."""
-    process = process_of(ratio=0.4, exact=True, **options)
-    valid = torch.ones(500, 6, dtype=torch.bool)
-    valid[::2, 4:] = False
-    hidden = process.corrupt(Clean.of(torch.randn(500, 6, 4), valid), torch.rand(500)).state.masked
-    counts = hidden.flatten(1).sum(1) if options["mask"] == "element" else whole(hidden).sum(1)
-    units = 4 if options["mask"] == "element" else 1
-    assert (counts[::2] == round(0.4 * 4 * units)).all()
-    assert (counts[1::2] == round(0.4 * 6 * units)).all()
-    assert len(hidden.float().unique(dim=0)) > 5  # not always the same ones
-
-
-def test_pick_is_even() -> None:
-    units = torch.tensor([[True, False, True, True, True]]).expand(8_000, -1)
-    for exact in (False, True):
-        chosen = pick(units, torch.full((8_000, 5), 0.5), exact)
-        torch.testing.assert_close(chosen.float().mean(0), 0.5 * units[0].float(), rtol=0, atol=0.02)
-        assert (chosen.sum(1) == 2).all() == exact
-
-
-def test_prior_hides_all_that_may_be_hidden_whatever_the_ratio() -> None:
-    clean = Clean.of(torch.randn(2_000, 6, 4))
-    assert process_of().prior(clean).masked.all()
-    assert process_of(ratio=0.3).prior(clean).masked.all()
-    hidden = process_of(mask="group", group="open").prior(clean).masked
-    assert hidden[..., 3].all()
-    assert not hidden[..., :3].any()
-
-
-@pytest.mark.parametrize("options", MASKS)
 def test_a_step_keeps_the_marginal(options) -> None:
     """From the share hidden at t to that at s, and to nothing but what was said."""
     n, process = 4_000, process_of(**options)
@@ -116,37 +84,6 @@ def test_a_step_keeps_the_marginal(options) -> None:
     assert (later.x[filled] == 7).all()
     if options["mask"] != "element":
         assert torch.equal(later.masked[..., :columns].any(-1), later.masked[..., :columns].all(-1))
-
-
-def test_a_fixed_ratio_is_filled_in_at_once() -> None:
-    process = process_of(ratio=0.5)
-    clean = Clean.of(torch.randn(3, 6, 4))
-    start = process.prior(clean)
-    now, then = (process.schedule(torch.full((3,), t)) for t in (1.0, 0.1))
-    pred = process.read(torch.randn(3, 6, 4), start, now)
-    assert process.step(start, pred, now, then, clean) is start
-
-
-def test_reading_keeps_what_is_seen() -> None:
-    state = State(torch.randn(2, 6, 4), torch.rand(2, 6, 4) < 0.5)
-    raw = torch.randn(2, 6, 4)
-    reading = process_of().read(raw, state, process_of().schedule(torch.rand(2)))
-    assert isinstance(reading, MaskedFeaturePrediction)
-    assert (reading.eps == 0).all()
-    assert torch.equal(reading.x0[state.masked], raw[state.masked])
-    assert torch.equal(reading.x0[~state.masked], state.x[~state.masked])
-
-
-def test_ancestral_fills_in_everything(part) -> None:
-    process = part("process", "masked-region").build(SPACE)
-    clean = Clean.of(torch.randn(2, 6, 4), known=torch.rand(2, 6, 4) < 0.3)
-
-    def session(state: State, t: Tensor) -> MaskedFeaturePrediction:
-        return process.read(torch.full((2, 6, 4), 7.0), state, process.schedule(t))
-
-    *states, last = part("sampler", "ancestral", steps=5).build()(process, session, clean)
-    assert len(states) == 5
-    assert torch.equal(last, torch.where(clean.known, clean.x0, 7.0))
 
 
 @pytest.mark.parametrize("options", MASKS)

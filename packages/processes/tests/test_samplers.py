@@ -79,39 +79,9 @@ def joint_of(*shape: int) -> Tensor:
     return weights / weights.sum()
 
 
-def code(x: Tensor, ids: int) -> Tensor:
-    """Number sequences as their joint is flattened."""
-    number = torch.zeros(len(x), dtype=torch.long)
-    for place in range(x.shape[1]):
-        number = number * ids + x[:, place]
-    return number
-
-
 def sample(sampler: Any, process: TokenProcess, session: Any, like: Clean) -> Tensor:
     *_, last = sampler(process, session, like)
     return last
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_ancestral_has_the_law_of_the_data(part, likely, oracle, kind: str) -> None:
-    joint, n = joint_of(3, 3), 5_000
-    process = build(part, kind, 2, 3, schedule="log-linear")
-    like = Clean.of(torch.zeros(n, 2, dtype=torch.long))
-    many, few = (
-        sample(part("sampler", "ancestral", steps=s).build(), process, oracle(process, joint), like) for s in (120, 2)
-    )
-    assert likely(code(many, 3), joint.flatten()) > 1e-3
-    assert likely(code(few, 3), joint.flatten()) < 1e-3  # the test sees the error of a coarse grid
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_one_position_is_exact_on_any_grid(part, likely, oracle, kind: str) -> None:
-    law = torch.tensor([0.05, 0.25, 0.7])
-    process = build(part, kind, 1, 3, schedule={"use": "geometric"})
-    like = Clean.of(torch.zeros(20_000, 1, dtype=torch.long))
-    for steps in (1, 3):
-        x = sample(part("sampler", "ancestral", steps=steps, t_min=0.3).build(), process, oracle(process, law), like)
-        assert likely(x, law) > 1e-3
 
 
 @pytest.mark.parametrize("steps", [1, 2, 8])
@@ -134,18 +104,6 @@ def test_ancestral_absorbing_is_wrong_by_exactly_its_step(part, likely, oracle, 
     assert session.calls == steps + 1
     differs = (x[:, 0] != x[:, 1]).long()
     assert likely(differs, torch.tensor([1 - together / 2, together / 2])) > 1e-3
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_euler_has_the_law_of_the_data_with_many_steps(part, likely, oracle, kind: str) -> None:
-    joint = joint_of(3, 3)
-    process = build(part, kind, 2, 3, schedule={"use": "geometric", "sigma_max": 8.0})
-    like = Clean.of(torch.zeros(4_000, 2, dtype=torch.long))
-    many, few = (
-        sample(part("sampler", "euler", steps=s).build(), process, oracle(process, joint), like) for s in (200, 1)
-    )
-    assert likely(code(many, 3), joint.flatten()) > 1e-3
-    assert likely(code(few, 3), joint.flatten()) < 1e-3
 
 
 def test_euler_leaves_with_one_minus_exp_of_the_rate(part, likely) -> None:
@@ -179,15 +137,6 @@ def test_euler_is_stable_where_plain_euler_is_not(part) -> None:
         assert x.max() < 5
 
 
-def test_first_hitting_is_exact(part, likely, oracle) -> None:
-    joint, n = joint_of(3, 3, 3), 20_000
-    process = build(part, "absorbing", 3, 3)
-    session = oracle(process, joint)
-    x = sample(FirstHitting().build(), process, session, Clean.of(torch.zeros(n, 3, dtype=torch.long)))
-    assert likely(code(x, 3), joint.flatten()) > 1e-3
-    assert session.calls == 3
-
-
 def test_first_hitting_order_and_times(part) -> None:
     """One position per call and row, evenly chosen, at the times of n exponential clocks; ragged rows finish early."""
     n = 20_000
@@ -217,50 +166,10 @@ def test_first_hitting_order_and_times(part) -> None:
         assert (lost < level).double().mean().item() == pytest.approx(level**3, abs=0.02)
 
 
-def test_first_hitting_with_nothing_to_do(part) -> None:
-    process = build(part, "absorbing", 2, 2)
-    x0 = torch.tensor([[0, 2]])  # a known value stays, even if it is MASK
-    (last,) = FirstHitting().build()(process, None, Clean.of(x0, known=torch.ones(1, 2, dtype=torch.bool)))
-    assert torch.equal(last, x0)
-
-
 @pytest.mark.parametrize("schedule", [log_linear(1e-3), cosine(1e-3), geometric(1e-4, 20)])
 def test_time_of_inverts_the_schedule(schedule) -> None:
     t = torch.tensor([0.01, 0.3, 0.9], dtype=torch.float64)
     torch.testing.assert_close(time_of(schedule, -(-schedule(t).sigma).expm1()), t)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_blocks_have_the_law_of_the_data(part, likely, oracle, kind: str, size: int) -> None:
-    """Also with a ragged last block; the context is what was remembered."""
-    joint, n = joint_of(2, 2, 2), 4_000
-    inner = "first-hitting" if kind == "absorbing" else {"use": "ancestral", "steps": 100}
-    process = build(part, kind, 3, 2, schedule={"use": "geometric"})
-    session = oracle(process, joint)
-    sampler = part("sampler", "blocks", size=size, inner=inner).build()
-    states = list(sampler(process, session, Clean.of(torch.zeros(n, 3, dtype=torch.long))))
-    assert all(x.shape == (n, 3) for x in states)
-    assert likely(code(states[-1], 2), joint.flatten()) > 1e-3
-    assert torch.equal(session.context.expand(n, -1), states[-1][:, : {1: 2, 2: 2, 3: 0}[size]])
-
-
-def test_blocks_leave_finished_and_later_positions_alone(part, oracle) -> None:
-    process = build(part, "uniform", 5, 2)
-    like = Clean.of(torch.randint(0, 2, (4, 5)), known=torch.rand(4, 5) < 0.4)
-    states = torch.stack(
-        list(
-            part("sampler", "blocks", size=2, inner={"use": "ancestral", "steps": 3}).build()(
-                process, oracle(process, torch.ones([2] * 5)), like
-            )
-        )
-    )
-    assert len(states) == 3 * 4
-    for start, first in ((0, 0), (2, 4), (4, 8)):
-        during = states[first : first + 4]
-        outside = [i for i in range(5) if not start <= i < start + 2]
-        assert (during[:, :, outside] == during[0, :, outside]).all()
-    assert (states[:, like.known] == like.x0[like.known]).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)

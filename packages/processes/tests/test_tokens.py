@@ -1,12 +1,7 @@
 """Token processes on tiny spaces: forward laws by enumeration, meanings, and what must never change."""
 
-from typing import Any
-
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from torch import Tensor
 
 from dither.processes.schedules.alpha import log_linear
 from dither.processes.schedules.sigma import geometric, linear_sigma
@@ -60,19 +55,6 @@ def test_forward_marginals_and_chapman_kolmogorov(process_of, transition, kind: 
             assert likely(noised.state.x[:, place], law.where(law > 1e-12, 0)) > 1e-4
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_levels_per_position(process_of, kind: str) -> None:
-    """At level 0 nothing moves, whatever the other positions do."""
-    process = process_of(kind, ONE)
-    x0 = torch.randint(0, 4, (4_000, 3))
-    t = torch.tensor([0.0, 1.0, 0.5]).expand(4_000, 3)
-    x = process.corrupt(Clean.of(x0), t).state.x
-    moved = (x != x0).float().mean(0)
-    away = 1.0 if kind == "absorbing" else 1 - (process.prior_probs()[0][:4]).mean().item()
-    assert moved[0] == 0
-    torch.testing.assert_close(moved[1:], torch.tensor([away, away / 2]), rtol=0.1, atol=0.02)
-
-
 @pytest.mark.parametrize("meaning", MEANINGS)
 def test_impossible_ids_and_carry_over(process_of, meaning: str) -> None:
     """SUBS: MASK, PAD and ids outside the field have probability 0; a token that is not masked predicts itself."""
@@ -119,61 +101,6 @@ def test_gradients_are_finite(process_of, kind: str, meaning: str, schedule) -> 
         finite = torch.where(form.isfinite(), form, 0.0)
         (grad,) = torch.autograd.grad((finite * torch.randn_like(finite)).sum(), raw, retain_graph=True)
         assert grad.isfinite().all()
-
-
-@st.composite
-def situations(draw: Any) -> tuple[tuple[str, TokenSpace, str], Clean]:
-    """Any small space, process and meaning, with random padding and known positions."""
-
-    def field(i: int) -> Field:
-        size = draw(st.integers(2, 5))
-        special = draw(st.permutations(range(size)))
-        mask = special[0] if draw(st.booleans()) and size > 2 else None
-        pad = special[1] if draw(st.booleans()) and size > 2 else None
-        return Field(f"f{i}", draw(st.integers(1, 3)), size, mask, pad)
-
-    space = TokenSpace(tuple(field(i) for i in range(draw(st.integers(1, 3)))))
-    torch.manual_seed(draw(st.integers(0, 1000)))
-    chosen = draw(st.sampled_from(KINDS)), space, draw(st.sampled_from(MEANINGS))
-    shape = (draw(st.integers(1, 3)), space.length)
-    odds = space.clean().double().expand(space.length, -1)
-    x0 = torch.stack([torch.multinomial(odds, 1)[:, 0] for _ in range(shape[0])])
-    valid, known = torch.rand(shape) < 0.7, torch.rand(shape) < 0.3
-    pads = torch.cat([torch.full((f.length,), f.pad if f.pad is not None else 0) for f in space.fields])
-    return chosen, Clean.of(torch.where(valid, x0, pads), valid, known)
-
-
-@given(situations(), st.booleans())
-def test_fixed_values_never_change(process_of, situation, per_position: bool) -> None:
-    chosen, clean = situation
-    process = process_of(*chosen)
-    shape = clean.x0.shape if per_position else clean.x0.shape[:1]
-    t = torch.rand(shape).clamp_min(0.05)
-    noised = process.corrupt(clean, t)
-    allowed = (process.clean.on("cpu") | (process.prior_probs() > 0)).expand(clean.x0.shape[1], -1)
-
-    def check(x: Tensor) -> None:
-        assert torch.equal(x[clean.fixed], clean.x0[clean.fixed])
-        assert (allowed.expand(len(x), -1, -1).gather(-1, x[..., None])[..., 0] | clean.fixed).all()
-
-    check(noised.state.x)
-    assert not (noised.target_mask & clean.fixed).any()
-    assert torch.equal(noised.fixed, clean.fixed)
-    assert not noised.state.masked.any()
-    if (process.prior_probs() > 0)[~process.clean.on("cpu")].any():  # absorbing
-        masks = torch.cat([torch.full((f.length,), f.mask if f.mask is not None else -1) for f in process.space.fields])
-        assert torch.equal(noised.target_mask, (noised.state.x == masks) & ~clean.fixed)
-    start = process.prior(clean)
-    check(start.x)
-    for state in (noised.state, start):
-        raw = torch.randn(*clean.x0.shape, process.space.vocab)
-        pred = process.read(raw, state, noised.noise)
-        later = process.step(state, pred, noised.noise, process.schedule(0.6 * t), clean)
-        check(later.x)
-        last = process.finish(later, process.read(raw, later, process.schedule(0.6 * t)), clean)
-        check(last)
-        good = process.clean.on("cpu").expand(clean.x0.shape[1], -1).expand(len(last), -1, -1)
-        assert (good.gather(-1, last[..., None])[..., 0] | clean.fixed).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar, cast
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from dither.registry.flow.protocols import GaussianProcess, MaskedFeatureProcess, Process, Schedule, TokenProcess
-from dither.registry.flow.records import Clean
+from dither.registry.flow.protocols import (
+    GaussianProcess,
+    MaskedFeatureProcess,
+    Process,
+    Schedule,
+    Session,
+    TokenProcess,
+)
+from dither.registry.flow.records import Clean, State
 
-from .precision import wide_dtype
+from .precision import wide, wide_dtype
 from .timestep_sampling import time_of
+from .tokens.temperature import warp_prediction
 
 if TYPE_CHECKING:
-    from .samplers.options import GaussianSampler
+    from .samplers.options import GaussianSampler, TokenSteps
 
 __all__ = [
     "as_times",
@@ -23,7 +33,9 @@ __all__ = [
     "gaussian_process",
     "grid_times",
     "masked_feature_process",
+    "reveal_counts",
     "spaced_times",
+    "take_steps",
     "time_rows",
     "token_process",
 ]
@@ -61,6 +73,33 @@ def even_times(steps: int, t_min: float, device: torch.device) -> Float[Tensor, 
 def time_rows(steps: int, t_min: float, like: Clean) -> Float[Tensor, "K B"]:
     """Return K = steps + 1 times from 1 down to t_min, for each sample."""
     return even_times(steps, t_min, like.valid.device)[:, None].expand(-1, len(like.valid))
+
+
+def take_steps(
+    process: Process, model: Session, like: Clean, options: TokenSteps, step: Callable[..., State]
+) -> Iterator[Shaped[Tensor, "B L *M"]]:
+    """Yield the state after each of evenly spaced steps, each drawn by `step` as by `Process.step`; then finish."""
+    state, schedule = process.prior(like), process.schedule
+    times = time_rows(options.steps, options.t_min, like)
+    for t, s in pairwise(times):
+        pred: Any = warp_prediction(model(state, t), options)
+        state = step(state, pred, schedule(t), schedule(s), like)
+        yield state.x
+    yield process.finish(state, warp_prediction(model(state, times[-1]), options), like)
+
+
+def reveal_counts(
+    process: Process, total: Int[Tensor, " B"], steps: int
+) -> Iterator[tuple[Int[Tensor, " B"], Float[Tensor, " B"]]]:
+    """Yield, for each step that reveals any of `total` units, how many it reveals and the share still masked before."""
+    targets = -(-process.schedule(wide(even_times(steps, 0.0, total.device))).sigma).expm1()
+    targets[-1] = 0.0  # some schedules have noise at t = 0
+    left = total
+    for target in targets[1:]:
+        due = left - torch.minimum((total * target).round().long(), left)
+        if due.any():
+            yield due, wide(left) / total.clamp_min(1)
+            left = left - due
 
 
 def grid_times(options: GaussianSampler, process: GaussianProcess, like: Clean) -> Float[Tensor, "K B"]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
@@ -57,17 +56,12 @@ def sample(process: Process, model: Session, like: Clean, *, options: Ancestral)
 
     from dither.registry.flow.protocols import TimelessProcess
 
-    from ..timesteps import time_rows
+    from ..timesteps import take_steps
     from ..tokens.temperature import warp_prediction
 
-    state, schedule = process.prior(like), process.schedule
     if isinstance(process, TimelessProcess) and process.fixed_time is not None:
         t = torch.full((len(like.valid),), process.fixed_time, device=like.valid.device)
+        state = process.prior(like)
         yield process.finish(state, warp_prediction(model(state, t), options), like)
         return
-    times = time_rows(options.steps, options.t_min, like)
-    for t, s in pairwise(times):
-        pred = warp_prediction(model(state, t), options)
-        state = process.step(state, pred, schedule(t), schedule(s), like)
-        yield state.x
-    yield process.finish(state, warp_prediction(model(state, times[-1]), options), like)
+    yield from take_steps(process, model, like, options, process.step)

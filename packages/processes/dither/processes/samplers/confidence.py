@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -65,23 +64,16 @@ def sample(process: Process, model: Session, like: Clean, *, options: Ordered) -
 
     from dither.registry.flow.records import State
 
-    from ..precision import wide
     from ..timestep_sampling import time_of
-    from ..timesteps import even_times
+    from ..timesteps import reveal_counts
     from ..tokens.unmasking import fully_masked
 
     x, masked = fully_masked(process, like, options.name)
-    total, left = masked.sum(1), masked.sum(1)
-    targets = -(-process.schedule(wide(even_times(options.steps, 0.0, x.device))).sigma).expm1()
-    targets[-1] = 0.0  # some schedules have noise at t = 0
-    for _, target in pairwise(targets):
-        due = left - torch.minimum((total * target).round().long(), left)
-        if not due.any():
-            continue
-        share = wide(left) / total.clamp_min(1)
+    total = masked.sum(1)
+    for due, share in reveal_counts(process, total, options.steps):
         t = time_of(process.schedule, share).to(torch.get_default_dtype())
         x, chosen = _unmask(x, model(State.of(x), t), masked, due, share, options)
-        masked, left = masked & ~chosen, left - due
+        masked &= ~chosen
         yield x
     if not total.any():
         yield x

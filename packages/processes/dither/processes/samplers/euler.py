@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
@@ -41,17 +40,10 @@ class Euler(TokenSteps):
 
 def sample(process: Process, model: Session, like: Clean, *, options: Euler) -> Iterator[Int[Tensor, "B L"]]:
     """Yield every state, the clean sample last."""
-    from ..timesteps import time_rows, token_process
-    from ..tokens.temperature import warp_prediction
+    from ..timesteps import take_steps, token_process
 
     process = token_process(process, options.name)
-    state, schedule = process.prior(like), process.schedule
-    times = time_rows(options.steps, options.t_min, like)
-    for t, s in pairwise(times):
-        pred = warp_prediction(model(state, t), options)
-        state = step(process, state, pred, schedule(t), schedule(s), like)
-        yield state.x
-    yield process.finish(state, warp_prediction(model(state, times[-1]), options), like)
+    yield from take_steps(process, model, like, options, partial(step, process))
 
 
 def step(process: TokenProcess, state: State, pred: Any, now: Noise, then: Noise, like: Clean) -> State:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -62,21 +61,14 @@ def sample(
 
     from dither.registry.flow.distributions import sample_prediction
 
-    from ..precision import wide
     from ..timestep_sampling import time_of
-    from ..timesteps import even_times, masked_feature_process
+    from ..timesteps import masked_feature_process, reveal_counts
     from ..tokens.unmasking import top_positions
 
     process = masked_feature_process(process, options.name)
     state = process.prior(like)
-    left = total = process.units(state.masked).sum(1)
-    targets = -(-process.schedule(wide(even_times(options.steps, 0.0, like.valid.device))).sigma).expm1()
-    targets[-1] = 0.0  # some schedules have noise at t = 0
-    for _, target in pairwise(targets):
-        due = left - torch.minimum((total * target).round().long(), left)
-        if not due.any():
-            continue
-        share = wide(left) / total.clamp_min(1)
+    total = process.units(state.masked).sum(1)
+    for due, share in reveal_counts(process, total, options.steps):
         fixed = process.fixed_time
         t = time_of(process.schedule, share) if fixed is None else torch.full_like(share, fixed)
         pred = model(state, t.to(like.x0.dtype))
@@ -86,7 +78,6 @@ def sample(
             score = -_variance(process, pred, state.masked, options.draws)
         masked = state.masked & ~process.elements(top_positions(score, units, due))
         state = process.reveal(state, sample_prediction(pred), masked)
-        left = left - due
         yield state.x
     if not total.any():
         yield state.x

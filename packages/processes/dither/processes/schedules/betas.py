@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from pydantic import Field, model_validator
@@ -27,11 +27,8 @@ __all__ = [
     "LinearBeta",
     "ScaledLinearBeta",
     "SigmoidBeta",
-    "cosine",
     "linear",
-    "scaled_linear",
     "sigmas",
-    "sigmoid",
     "tabulated",
 ]
 
@@ -108,12 +105,7 @@ class ScaledLinearBeta(Betas):
 
     def betas(self) -> Sequence[float]:
         """Return the betas."""
-        return scaled_linear(self.first, self.last, self.steps)
-
-
-def scaled_linear(first: float, last: float, steps: int) -> list[float]:
-    """Return betas whose square roots are evenly spaced (Rombach et al. 2022)."""
-    return [root * root for root in linear(math.sqrt(first), math.sqrt(last), steps)]
+        return [root * root for root in linear(math.sqrt(self.first), math.sqrt(self.last), self.steps)]
 
 
 class SigmoidBeta(Betas):
@@ -127,16 +119,12 @@ class SigmoidBeta(Betas):
 
     def betas(self) -> Sequence[float]:
         """Return the betas."""
-        return sigmoid(self.first, self.last, self.steps)
-
-
-def sigmoid(first: float, last: float, steps: int) -> list[float]:
-    """Return betas that rise from `first` to `last` along a sigmoid (GeoDiff, Xu et al. 2022)."""
-    return [first + (last - first) / (1 + math.exp(-u)) for u in linear(-REACH, REACH, steps)]
+        first, last = self.first, self.last
+        return [first + (last - first) / (1 + math.exp(-u)) for u in linear(-REACH, REACH, self.steps)]
 
 
 class CosineBeta(Betas):
-    """Betas under which alpha is nearly a squared cosine (improved DDPM)."""
+    """Betas under which alpha is nearly a squared cosine (improved DDPM, Nichol and Dhariwal 2021)."""
 
     name: ClassVar[str] = "cosine-beta"
     most: float = Field(0.999, gt=0, lt=1)
@@ -144,16 +132,9 @@ class CosineBeta(Betas):
 
     def betas(self) -> Sequence[float]:
         """Return the betas."""
-        return cosine(self.most, self.steps)
-
-
-def cosine(most: float, steps: int) -> list[float]:
-    """Return betas under which alpha is nearly a squared cosine, none above `most` (Nichol and Dhariwal 2021)."""
-
-    def alpha(i: int) -> float:
-        return math.cos((i / steps + OFFSET) / (1 + OFFSET) * math.pi / 2) ** 2
-
-    return [min(1 - alpha(i + 1) / alpha(i), most) for i in range(steps)]
+        places = ((i / self.steps + OFFSET) / (1 + OFFSET) * math.pi / 2 for i in range(self.steps + 1))
+        alphas = [math.cos(place) ** 2 for place in places]
+        return [min(1 - later / alpha, self.most) for alpha, later in pairwise(alphas)]
 
 
 def sigmas(betas: Sequence[float], zero_snr: bool = False) -> list[float]:

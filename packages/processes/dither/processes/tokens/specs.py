@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -15,12 +16,11 @@ from dither.registry.kinds.process import ScheduleSpec
 
 from ..options import MAX_POSITIONS, PredictionType
 from ..timestep_specs import ScheduledProcess
-from .prior_kl import mean_prior_kl
 
 if TYPE_CHECKING:
     from dither.registry.flow.protocols import Process
 
-__all__ = ["Absorbing", "Marginal", "Uniform"]
+__all__ = ["Absorbing", "Marginal", "Uniform", "prior_kl"]
 
 Share = Annotated[float, Field(ge=0)]
 
@@ -89,7 +89,9 @@ class Uniform(ScheduledProcess):
     def warn(self, space: Space) -> Iterable[Misfit]:
         """Yield if much signal is left at t = 1, and its cost; it is allowed because SEDD's default does so."""
         for misfit in self.check_signal_at_end("of the tokens would still be clean"):
-            nats = mean_prior_kl(_tokens(self, space), self.schedule.sigma_end() or 0.0)
+            fields, sigma = _tokens(self, space).fields, self.schedule.sigma_end() or 0.0
+            costs = [f.length * prior_kl(len(_clean_of(f.size, f.mask, f.pad)), sigma) for f in fields]
+            nats = sum(costs) / space.length
             cost = f"{misfit.message}: {nats:.3g} nats per token, KL(q(x_1|x_0) || uniform), are added to any bound"
             yield replace(misfit, message=cost)
 
@@ -103,6 +105,17 @@ class Uniform(ScheduledProcess):
 
         tokens = _tokens(self, space)
         return TokenProcess(tokens, even_prior(tokens), self.timesteps(MAX_SIGNAL), self.predict)
+
+
+def prior_kl(ids: int, sigma: float) -> float:
+    """Return KL(q(x_1 | x_0) || uniform) in nats, for a token replaced by one of `ids` ids with 1 - exp(-sigma).
+
+    A token stays with s = exp(-sigma) + (1 - exp(-sigma)) / ids, and each other id has 1 - exp(-sigma) times its
+    probability under the prior: s log(ids s) + (1 - s) log(1 - exp(-sigma)).
+    """
+    level = -math.expm1(-sigma)
+    stays = math.exp(-sigma) + level / ids
+    return stays * math.log(ids * stays) + ((1 - stays) * math.log(level) if level else 0.0)
 
 
 class Marginal(ScheduledProcess):
