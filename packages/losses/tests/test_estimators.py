@@ -15,8 +15,7 @@ from dither.losses.reductions import PerSample
 from dither.losses.tokens import masked_ce, score_entropy
 from dither.processes.schedules.alpha import cosine, log_linear, polynomial
 from dither.processes.timestep_sampling import TimestepSampling
-from dither.processes.tokens.nelbo import exact_nelbo
-from dither.processes.tokens.nelbo_estimators import mask_at_least_one, place_times
+from dither.processes.tokens.nelbo import exact_nelbo, mask_at_least_one, place_times
 from dither.processes.tokens.process import TokenProcess, even_prior, mask_prior
 from dither.registry.flow.protocols import Schedule
 from dither.registry.flow.records import Clean, Noise, State

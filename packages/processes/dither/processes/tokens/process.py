@@ -23,8 +23,7 @@ from ..precision import Constant, wide, wide_dtype
 from ..timestep_sampling import TimestepSampling
 from ..timesteps import as_times
 from .categorical import draw_along, draw_log
-from .nelbo import Denoise, exact_nelbo, nelbo
-from .nelbo_estimators import Estimator, mask_at_least_one, place_times
+from .nelbo import Denoise, Estimator, exact_nelbo, mask_at_least_one, nelbo, place_times
 from .posterior import Posterior, lookup
 from .prediction import CategoricalPrediction, context_rows, sample_clean
 
