@@ -180,8 +180,7 @@ def _one_minus_alpha(timesteps: TimestepSampling, t: Float[Tensor, " K"]) -> Flo
 def mask_at_least_one(
     moved: Bool[Tensor, "B L"], free: Bool[Tensor, "B L"], noise: Noise
 ) -> tuple[Bool[Tensor, "B L"], Noise]:
-    """Mask one more free position of each row, chosen uniformly, with weight N / k in place of 1 / (1 - alpha).
-    """
+    """Mask one more free position of each row, chosen uniformly, with weight N / k in place of 1 / (1 - alpha)."""
     count = free.sum(1)
     first = torch.rand_like(wide(free)).masked_fill(~free, -1.0).argmax(1, keepdim=True)
     moved = moved | (torch.zeros_like(moved).scatter_(1, first, True) & free)
