@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dither.registry.config.document import Document
+from dither.registry.config.document import Document, _paths
 from dither.registry.config.errors import Refused
 from dither.registry.config.toml_spans import key_spans
 
@@ -40,16 +40,9 @@ def write(folder: Path, **files: str) -> None:
         (folder / f"{name}.toml").write_text(text, encoding="utf-8")
 
 
-def paths(tree, path=()):
-    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
-    for key, value in items:
-        yield (*path, key)
-        yield from paths(value, (*path, key))
-
-
 def test_spans_of_every_key_of_a_nasty_text():
     found = key_spans(NASTY)
-    assert set(found) == set(paths(tomllib.loads(NASTY)))
+    assert set(found) == set(_paths(tomllib.loads(NASTY)))
     for path, key in {
         ("a", "b", "c", "d"): "d = {",
         ("a", "b", "c", "d", "e"): "e = 1",
@@ -99,7 +92,7 @@ def test_positions_agree_with_tomllib_on_any_text(lines):
     except tomllib.TOMLDecodeError:
         return
     found = key_spans(text)
-    assert set(found) == set(paths(tree))
+    assert set(found) == set(_paths(tree))
     for path, span in found.items():
         if span.key != span.value:
             value = tomllib.loads(f"k = {text[slice(*span.value)]}")["k"]
@@ -110,25 +103,18 @@ def test_positions_agree_with_tomllib_on_any_text(lines):
 def test_extends_merges_and_a_changed_use_drops_the_other_keys(tmp_path):
     write(
         tmp_path,
-        base='[model]\nwidth = 8\nblock = { use = "a", heads = 2 }\nhead = "plain"\n[train]\nsteps = 1\n',
-        child='extends = "base.toml"\n[model]\nblock = { use = "b" }\nhead.zero = true\n',
+        base='[model]\nwidth = 8\nblock = { use = "a", heads = 2 }\nhead = "plain"\n[train]\nuse = "t"\nsteps = 1\n',
+        child='extends = "base.toml"\n[model]\nblock = { use = "b" }\nhead.zero = true\n[train]\nuse = "t"\n',
     )
     document = Document.load(tmp_path / "child.toml")
     assert document.tree == {
         "model": {"width": 8, "block": {"use": "b"}, "head": {"use": "plain", "zero": True}},
-        "train": {"steps": 1},
+        "train": {"use": "t", "steps": 1},
     }
     assert document.origin(("model", "width")).line == 2
     assert Path(document.origin(("model", "block", "use")).file).name == "child.toml"
     assert ("model", "block", "heads") not in document.given
     assert [path.name for path in document.files] == ["base.toml", "child.toml"]
-
-
-def test_a_table_with_the_same_use_keeps_the_other_keys(tmp_path):
-    write(
-        tmp_path, base='block = { use = "a", heads = 2 }', child='extends = ["base.toml"]\nblock = { use = "a", x = 1 }'
-    )
-    assert Document.load(tmp_path / "child.toml").tree == {"block": {"use": "a", "heads": 2, "x": 1}}
 
 
 def test_set_and_unset(tmp_path):
@@ -253,12 +239,6 @@ def test_history_of_a_value(tmp_path):
     assert places("model", "head", "zero") == ["child.toml:3:19"]
     assert places("model", "nothing") == []
     assert str(document.origin(("model", "heads"))) == "--unset model.heads"
-
-
-def test_merging_does_not_change_the_layers(tmp_path):
-    write(tmp_path, base="[t]\na = 1\n", child='extends = "base.toml"\n[t]\na = 2\n')
-    document = Document.load(tmp_path / "child.toml", ["t.a=3"])
-    assert [layer.tree["t"]["a"] for layer in document.given["t", "a"]] == [1, 2, 3]
 
 
 def test_a_file_that_is_extended_twice_counts_once(tmp_path):

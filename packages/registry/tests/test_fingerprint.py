@@ -15,14 +15,10 @@ from dither.registry.spec.base import Options
 from dither.registry.spec.fingerprint import fingerprint
 
 
-def even(value):
-    """Nothing."""
-    return value
+def even(value): ...
 
 
-def odd(value):
-    """Nothing."""
-    return value
+def odd(value): ...
 
 
 class Tree(Options):
@@ -114,7 +110,6 @@ def model(depth=3, kind=int):
         ({"annotation": Annotated[int, AfterValidator(even)]}, {"annotation": Annotated[int, BeforeValidator(even)]}),
         ({"annotation": list[Annotated[int, Field(ge=1)]]}, {"annotation": list[Annotated[int, Field(ge=2)]]}),
         ({"annotation": model(3)}, {"annotation": model(4)}),
-        ({"annotation": list[model(kind=int)]}, {"annotation": list[model(kind=float)]}),
         ({"default_factory": lambda: [0.9, 0.999]}, {"default_factory": lambda: [0.9, 0.99]}),
         ({"default_factory": list}, {"default_factory": dict}),
         ({"default": frozenset("ab")}, {"default": frozenset("ac")}),

@@ -31,11 +31,6 @@ def test_a_place_is_the_line_and_column_of_its_characters(text):
             assert place.width == max(1, min(end - start, len(place.source) - place.column + 1))
 
 
-def test_problems_of_a_line_share_its_text():
-    text = "first\n" + "x" * 10_000
-    assert Origin.within("f", text, 10, 12).source is Origin.within("f", text, 5000, 5001).source
-
-
 ROOT = Path(__file__).parents[3]
 
 

@@ -83,15 +83,9 @@ def test_records_are_moved_and_sliced():
     assert part.x0.tolist() == [[2, 3], [4, 5]]
     assert part.cond["cell"].tolist() == [1, 2]
     assert clean.slice_positions(1, 2).x0.tolist() == [[1], [3], [5]]
-    noised = Noised(
-        clean.x0,
-        State.of(clean.x0),
-        Noise(torch.zeros(3), torch.zeros(3)),
-        clean.known,
-        clean.valid,
-        clean.fixed,
-        prior=torch.ones(1, 4),
-    )
+    noise = Noise(torch.zeros(3), torch.zeros(3))
+    masks = (clean.known, clean.valid, clean.fixed)
+    noised = Noised(clean.x0, State.of(clean.x0), noise, *masks, prior=torch.ones(1, 4))
     assert noised[:1].prior is noised.prior
     assert noised[:1].state.x.shape == (1, 2)
     assert noised.to("meta").noise.sigma.device.type == "meta"

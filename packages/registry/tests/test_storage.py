@@ -86,13 +86,9 @@ def test_a_wheel_is_fetched_once_and_only_as_a_wheel(pip, tmp_path):
     assert command[1:4] == ["-m", "pip", "download"]
     assert {"--no-deps", "--only-binary=:all:", "some==1.0"} <= set(command)
     assert cached(tmp_path) == [path.name]
-
-
-def test_a_damaged_copy_is_fetched_again(pip):
-    path = storage.fetch_wheel("some", "1.0", SHA256)
     path.write_bytes(b"a whee1")
     assert storage.fetch_wheel("some", "1.0", SHA256).read_bytes() == WHEEL
-    assert len(pip.calls) == 2
+    assert len(pip.calls) == 2, "a damaged copy is fetched again"
 
 
 def test_a_wheel_with_another_checksum_is_rejected(pip, tmp_path, refused):
@@ -108,10 +104,6 @@ def test_errors_of_pip_are_shown_without_passwords(pip, tmp_path, refused):
         storage.fetch_wheel("some", "1.0", SHA256)
     assert "secret" not in str(info.value)
     assert "ERROR: no match at scheme://host/simple" in str(info.value)
-    pip.error = "/x/python: No module named pip"
-    with refused("download-failed") as info:
-        storage.fetch_wheel("some", "1.0", SHA256)
-    assert "install pip" in info.value.problems[0].help
     assert cached(tmp_path) == []
 
 

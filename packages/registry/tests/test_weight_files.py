@@ -67,10 +67,9 @@ def test_checkpoints_of_torch(tmp_path, saved):
 
 
 def test_safetensors_with_any_suffix(tmp_path):
-    save_file(WEIGHTS, tmp_path / "x.pt")
-    assert_weights(read_weights(tmp_path / "x.pt"))
-    save_file({f"model.{name}": weight for name, weight in WEIGHTS.items()}, tmp_path / "y.safetensors")
-    assert_weights(read_weights(tmp_path / "y.safetensors"))
+    for prefix in ("", "model."):
+        save_file({f"{prefix}{name}": weight for name, weight in WEIGHTS.items()}, tmp_path / "x.pt")
+        assert_weights(read_weights(tmp_path / "x.pt"))
 
 
 def test_nothing_in_a_file_is_executed(tmp_path):
@@ -100,9 +99,14 @@ def test_bare_pickles_are_rejected(tmp_path, refused):
         read_weights(tmp_path / "x.pth")
 
 
+LOOP: dict = {}
+LOOP["model"] = LOOP
+
+
 @pytest.mark.parametrize(
     ("saved", "code", "found"),
     [
+        (LOOP, "missing-array", "model"),
         ({"epoch": 3, "optimizer": {}}, "missing-array", "epoch, optimizer"),
         ([torch.ones(1)], "missing-array", "list"),
         (torch.ones(2), "missing-array", "Tensor"),
@@ -110,21 +114,13 @@ def test_bare_pickles_are_rejected(tmp_path, refused):
         ({"x": torch.ones(2).to_sparse()}, "missing-array", "x"),
         ({"model.x": torch.ones(1), "x": torch.ones(1)}, "duplicate", "x"),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:20],
 )
 def test_files_without_weights(tmp_path, refused, saved, code, found):
     torch.save(saved, tmp_path / "x.pt")
     with refused(code) as info:
         read_weights(tmp_path / "x.pt")
     assert found in str(info.value)
-
-
-def test_a_recursive_checkpoint_is_rejected(tmp_path, refused):
-    loop = {}
-    loop["model"] = loop
-    torch.save(loop, tmp_path / "x.pt")
-    with refused("missing-array"):
-        read_weights(tmp_path / "x.pt")
 
 
 def test_truncated_and_missing_files(tmp_path, refused):
