@@ -21,25 +21,18 @@ QUOTED = ".".join(['"a b"'] * 20_000)
 
 TEXTS = {
     "deep arrays": ("a = " + "[" * 50_000 + "]" * 50_000, "too-large"),
-    "deep arrays unclosed": ("a = " + "[" * 50_000, "too-large"),
     "deep tables": ("a = " + "{ a = " * 20_000 + "1" + " }" * 20_000, "too-large"),
     "deep but few": ("a = " + "[" * 300 + "]" * 300, "too-large"),
     "dotted key": (f"{KEY} = 1", "too-large"),
-    "dotted key with spaces": (f"{KEY.replace('.', ' . ')} = 1", "too-large"),
     "dotted quoted key": (f"{QUOTED} = 1", "too-large"),
-    "dotted literal key": (QUOTED.replace('"', "'") + " = 1", "too-large"),
     "dotted header": (f"[{KEY}]\nb = 1", "too-large"),
-    "dotted array header": (f"[[{QUOTED}]]\nb = 1", "too-large"),
     "dotted key in a table": (f"t = {{ {KEY} = 1 }}", "too-large"),
     "huge integer": ("a = " + "9" * 5000, "out-of-range"),
     "large integer": ("[t]\na = [1, " + "9" * 100 + "]", "out-of-range"),
     "huge hexadecimal": ("a = 0x" + "f" * 200_000, "out-of-range"),
-    "huge binary": ("a = 0b" + "1" * 200_000, "out-of-range"),
-    "huge octal": ("seed = 0o" + "7" * 200_000, "out-of-range"),
     "200,000 keys": ("".join(f"k{number} = 1\n" for number in range(200_000)), "too-large"),
     "32,000 keys": ("".join(f"{number:x}=1\n" for number in range(32_000)), "more-problems"),
     "20,000 keys": ("".join(f"k{number}=1\n" for number in range(19_000)), "more-problems"),
-    "20,000 elements": ("plugins = [" + "1," * 19_000 + "]", "more-problems"),
     "names of plugins": (f"plugins = {[f'no{number}' for number in range(15_000)]}", "unknown-plugin"),
     "conditions": (
         f'extends = "{FINE}"\nsample.cond = {{ {", ".join(f"k{number} = 1" for number in range(9_000))} }}',
@@ -49,7 +42,6 @@ TEXTS = {
         f'extends = "{FINE}"\nmodel.depth = 20_000\ntrain.freeze = {[f"b*.{n}.x" for n in range(5_000)]}',
         None,
     ),
-    "20,000 tables": ("".join(f"[t{number}]\n" for number in range(19_000)), "more-problems"),
     "long string": (f'name = "{"x" * 250_000}"', "invalid-value"),
     "long key": (f"{'k' * 250_000} = 1", "unknown-key"),
     "long name of a part": (f'loss = "{"x" * 250_000}"', "unknown-component"),
@@ -59,36 +51,25 @@ TEXTS = {
     "10 MB": ("# " + "x" * 10_000_000, "too-large"),
 }
 
-FOLDERS = {
-    "a pipe": "unreadable-file",
-    "/dev/zero": "unreadable-file",
-    "/dev/null": "unreadable-file",
-    "a link to a device": "unreadable-file",
-    "a folder": "unreadable-file",
-    "links in a circle": "unreadable-file",
-    "a folder of links in a circle": "unreadable-file",
-    "a parent that is a pipe": "unreadable-file",
-    "a parent that is a link in a circle": "unreadable-file",
-    "a parent with a zero byte": "unreadable-file",
-    "a circle": "extends-cycle",
-    "a circle of one": "extends-cycle",
-    "twice each": None,
+UNREADABLE = (
+    "a pipe", "/dev/zero", "/dev/null", "a link to a device", "a folder", "links in a circle",
+    "a folder of links in a circle", "a parent that is a pipe", "a parent that is a link in a circle",
+    "a parent with a zero byte",
+)  # fmt: skip
+FOLDERS = dict.fromkeys(UNREADABLE, "unreadable-file") | {
+    "a circle": "extends-cycle", "a circle of one": "extends-cycle", "twice each": None,
     "a long chain": "too-large",
-}
+}  # fmt: skip
 """Special files, and files that extend each other; None where nothing is wrong."""
 LONG = "x" * 100_000
 CHANGES = {
     "key": ([f"--set={KEY}=1"], "too-large"),
-    "quoted key": ([f"--set={QUOTED}=1"], "too-large"),
     "key in a value": ([f"--set=a={{{KEY}=1}}"], "too-large"),
     "deep value": (["--set=a=" + "[" * 50_000], "too-large"),
     "huge integer": (["--set=seed=" + "9" * 5000], "out-of-range"),
-    "huge hexadecimal": (["--set=seed=0x" + "f" * 50_000], "out-of-range"),
     "long string": ([f"--set=name={LONG}"], "invalid-value"),
     "long key": ([f"--set={LONG}=1"], "unknown-key"),
     "no key": ([f"--set={LONG}"], "usage"),
-    "many": ([f"--set=k{number}=1" for number in range(5_000)], "more-problems"),
-    "elements": (["--set=plugins=[" + "1," * 30_000 + "]"], "more-problems"),
     "long key to unset": ([f"--unset={LONG}"], "unknown-key"),
     "dotted key to unset": ([f"--unset={KEY}"], "too-large"),
 }

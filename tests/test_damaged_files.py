@@ -1,4 +1,4 @@
-"""10,000 damaged experiment files: each is valid all the same, or refused with problems that know their place."""
+"""10,000 damaged experiment files: each is valid, or refused with problems that have a place."""
 
 import random
 import re
@@ -40,49 +40,29 @@ LINES = (
 LETTERS = "\x00\x07\x1b\t\r\n \"'[]{}=.,#\\\u00e9\u0301\u200b\u2028\ufeff\U0001f600\uffff0aZ"
 
 
-def lines_of(text):
-    return text.split("\n")
-
-
-def drop_line(text, dice):
-    lines = lines_of(text)
-    del lines[dice.randrange(len(lines))]
-    return "\n".join(lines)
-
-
-def repeat_line(text, dice):
-    lines = lines_of(text)
-    lines.insert(dice.randrange(len(lines) + 1), dice.choice(lines))
-    return "\n".join(lines)
-
-
-def swap_lines(text, dice):
-    lines = lines_of(text)
+def change_lines(text, dice):
+    """Drop, repeat, swap or insert a line."""
+    lines = text.split("\n")
     one, other = dice.randrange(len(lines)), dice.randrange(len(lines))
-    lines[one], lines[other] = lines[other], lines[one]
-    return "\n".join(lines)
-
-
-def insert_line(text, dice):
-    lines = lines_of(text)
-    lines.insert(dice.randrange(len(lines) + 1), dice.choice(LINES))
+    match dice.randrange(4):
+        case 0:
+            del lines[one]
+        case 1:
+            lines.insert(one, lines[other])
+        case 2:
+            lines[one], lines[other] = lines[other], lines[one]
+        case _:
+            lines.insert(one, dice.choice(LINES))
     return "\n".join(lines)
 
 
 def change_value(text, dice):
-    found = list(re.finditer(r"""= ("[^"\n]*"|[\w.+-]+)""", text))
-    return replace(text, dice.choice(found).span(1), dice.choice(VALUES)) if found else text
-
-
-def change_table(text, dice):
-    found = list(re.finditer(r"\{[^{}\n]*\}", text))
-    return replace(text, dice.choice(found).span(), dice.choice(VALUES)) if found else text
-
-
-def change_part(text, dice):
-    names = re.findall(r'"([a-z0-9-]+)"', text)
-    found = list(re.finditer(r'"([a-z0-9-]+)"', text))
-    return replace(text, dice.choice(found).span(1), dice.choice(names)) if found else text
+    """Replace a value, an inline table, or the name of a component."""
+    pattern = dice.choice((r"""= ("[^"\n]*"|[\w.+-]+)""", r"(\{[^{}\n]*\})", r"""("[a-z0-9-]+")"""))
+    found = list(re.finditer(pattern, text))
+    names = re.findall(r""""[a-z0-9-]+\"""", text) or VALUES
+    value = dice.choice(VALUES if dice.randrange(2) else names)
+    return replace(text, dice.choice(found).span(1), value) if found else text
 
 
 def misspell(text, dice):
@@ -122,10 +102,7 @@ def encoded(text):
     return text.encode("utf-8", "surrogateescape")
 
 
-DAMAGES = (
-    drop_line, repeat_line, swap_lines, insert_line, change_value, change_table, change_part, misspell, cut_off,
-    put_letter, flip_bit, change_ends,
-)  # fmt: skip
+DAMAGES = (change_lines, change_value, misspell, cut_off, put_letter, flip_bit, change_ends)
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -35,49 +37,37 @@ def test_relative_data_resume_from_another_folder(project, tmp_path, monkeypatch
     assert "texts" in capsys.readouterr().err
 
 
-def test_an_early_run_with_relative_paths_resumes(project, tmp_path):
+def test_moved_data_require_accept_changes_except_in_early_runs(project, tmp_path, capsys):
     assert main(["run", "exp.toml", "--runs", str(tmp_path / "runs")]) == 0
     (run,) = (tmp_path / "runs").iterdir()
-    resolved = run / "resolved.toml"
+    early = Path(shutil.copytree(run, tmp_path / "early"))
+    resume = ["run", "--resume", str(run), "--set", "train.steps=3"]
+    resolved = early / "resolved.toml"
     resolved.write_text(resolved.read_text().rpartition("# sha256")[0].replace(f"{project}/", ""))
-    manifest = json.loads((run / "manifest.json").read_text())
-    (run / "manifest.json").write_text(json.dumps({key: value for key, value in manifest.items() if key != "sha256"}))
-    assert main(["run", "--resume", str(run), "--set", "train.steps=3"]) == 0
-
-
-def test_moved_data_require_accept_changes(project, tmp_path, capsys):
-    assert main(["run", "exp.toml", "--runs", str(tmp_path / "runs")]) == 0
-    (run,) = (tmp_path / "runs").iterdir()
+    manifest = json.loads((early / "manifest.json").read_text())
+    (early / "manifest.json").write_text(json.dumps({key: value for key, value in manifest.items() if key != "sha256"}))
+    assert main(["run", "--resume", str(early), "--set", "train.steps=3"]) == 0
     os.rename(project / "texts", tmp_path / "moved")
-    there = [
-        "run",
-        "--resume",
-        str(run),
-        "--set",
-        "train.steps=3",
-        "--set",
-        f"task.data.paths=['{tmp_path}/moved/*.txt']",
-    ]
-    assert main(there) == 2
-    assert "was started with another value of task.data.paths" in capsys.readouterr().err
-    assert main([*there, "--accept-changes"]) == 0
-
-
-def test_a_name_is_not_a_path(project):
-    (project / "exp.v2").write_text("")
-    assert absolute_paths({"name": "exp.v2", "task": {"use": "exp.v2"}}, project) == {
-        "name": "exp.v2",
-        "task": {"use": "exp.v2"},
-    }
+    resume += ["--set", f"task.data.paths=['{tmp_path}/moved/*.txt']"]
+    capsys.readouterr()
+    assert main(resume) == 2
+    assert "[changed-components]" in capsys.readouterr().err
+    assert main([*resume, "--accept-changes"]) == 0
 
 
 def test_only_existing_paths_become_absolute(tmp_path):
     (tmp_path / "a.txt").write_text("")
     (tmp_path / "bytes").write_text("")
     (tmp_path / "tokenizer.json").write_text("")
+    (tmp_path / "folder").mkdir()
     given = {
-        "name": "a.txt.not",
-        "task": {"tokenizer": "tokenizer.json", "data": {"path": "a.txt", "paths": ["*.txt", "none*", "/root.txt"]}},
+        "name": "a.txt",
+        "judge": "folder",
+        "task": {
+            "use": "a.txt",
+            "tokenizer": "tokenizer.json",
+            "data": {"path": "a.txt", "paths": ["*.txt", "none*", "/root.txt"]},
+        },
         "loss": "bytes",
         "plugins": ["a.txt"],
         "long": "x" * 5000 + ".txt",
@@ -85,14 +75,8 @@ def test_only_existing_paths_become_absolute(tmp_path):
     }
     made = absolute_paths(given, tmp_path)
     data = {"path": f"{tmp_path}/a.txt", "paths": [f"{tmp_path}/*.txt", "none*", "/root.txt"]}
-    assert made == {**given, "task": {"tokenizer": f"{tmp_path}/tokenizer.json", "data": data}}
-
-
-def test_the_path_of_a_judge_becomes_absolute(project):
-    assert absolute_paths({"judge": "texts", "start": "texts"}, project) == {
-        "judge": f"{project}/texts",
-        "start": "texts",
-    }
+    task = {"use": "a.txt", "tokenizer": f"{tmp_path}/tokenizer.json", "data": data}
+    assert made == {**given, "judge": f"{tmp_path}/folder", "task": task}
 
 
 def test_a_sweep_outside_the_project_keeps_its_policy(project, tmp_path):

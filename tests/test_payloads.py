@@ -104,7 +104,7 @@ def reseal(folder, name):
     (folder / "MANIFEST.json").write_text(json.dumps(manifest))
 
 
-FILES = ["resolved.toml", "manifest.json", "metrics.jsonl", "scores.json", "summary.json", "experiment.toml"]
+FILES = ["resolved.toml", "manifest.json", "metrics.jsonl", "summary.json", "experiment.toml"]
 WRITTEN = ["model.safetensors", "average.safetensors", "optimizer.safetensors", "state.json", "MANIFEST.json"]
 
 
@@ -119,17 +119,15 @@ def test_a_pickle_in_place_of_a_file_of_a_run(place, name):
     verbs(place)
 
 
-def test_a_pickle_in_place_of_exported_weights(place):
+def test_pickled_exports_and_start_weights(place):
     for name in ("weights.safetensors", "experiment.toml"):
         (place / "given" / name).write_bytes(PICKLE)
         reseal(place / "given", name)
         with pytest.raises(Refused):
             dither.load(place / "given")
-
-
-def test_pickled_start_weights(place):
-    for name, write in (("x.pt", torch.save), ("x.bin", lambda payload, path: path.write_bytes(pickle.dumps(payload)))):
-        write({"a": Payload()}, place / name)
+    torch.save({"a": Payload()}, place / "x.pt")
+    (place / "x.bin").write_bytes(pickle.dumps({"a": Payload()}))
+    for name in ("x.pt", "x.bin"):
         for more in ([], ["--set", "train.start_layout=get"], ["--set", "train.start_layout=sedd"]):
             assert main(["run", str(place / "exp.toml"), "--set", f"train.start_from={place / name}", *more]) == 2
 
@@ -169,15 +167,11 @@ def test_a_run_that_names_external_code_and_files(place):
 
 LINES = {
     "_target_": 'loss = { _target_ = "os.system", command = "touch FLAG" }',
-    "_target_ beside use": 'loss = { use = "masked-ce", _target_ = "builtins.open" }',
     "a dotted name": 'loss = "os.system"',
-    "a name with a colon": 'loss = { use = "os:system" }',
     "a long name with a path": 'loss = "../../outside/evil.py/masked-ce@1"',
-    "a class": 'loss = "dither.losses.specs.MaskedCE"',
     "a plugin above": 'plugins = ["../outside/evil.py"]',
     "a plugin anywhere": 'plugins = ["OUTSIDE/evil.py"]',
     "a plugin behind a link": 'plugins = ["./link.py"]',
-    "a plugin in a linked folder": 'plugins = ["folder/evil.py"]',
     "a module": 'plugins = ["os"]',
     "interpolation": 'name = "${oc.env:HOME}"',
     "an expression": "seed = \"__import__('os').system('touch FLAG')\"",
@@ -189,41 +183,34 @@ LINES = {
 @pytest.mark.parametrize("name", LINES)
 def test_an_experiment_file_that_names_external_code(place, name, capsys):
     (place / "link.py").symlink_to(place.parent / "outside" / "evil.py")
-    (place / "folder").symlink_to(place.parent / "outside")
     (place / "pickle.json").write_bytes(PICKLE)
     (place / "judge").mkdir()
     (place / "judge" / "pytorch_model.bin").write_bytes(PICKLE)
     (place / "judge" / "config.json").write_text('{"auto_map": {"AutoModelForCausalLM": "evil.Model"}}')
     (place / "judge" / "evil.py").write_text(CODE)
     line = LINES[name].replace("MINE", str(place)).replace("OUTSIDE", str(place.parent / "outside"))
-    text = (
-        (place / "exp.toml")
-        .read_text()
-        .replace('loss = "masked-ce"', "" if line.startswith("loss") else 'loss = "masked-ce"')
-    )
-    (place / "exp.toml").write_text(line + "\n" + (text if "task." not in line else text.replace("[task]", "[tasks]")))
-    if "task." in line:
+    text = (place / "exp.toml").read_text()
+    if line.startswith("task."):
         key, _, value = line.partition(" = ")
-        (place / "exp.toml").write_text(text)
         assert main(["run", str(place / "exp.toml"), "--set", f"{key}={value}", "--runs", str(place / "more")]) == 2
     else:
+        text = text.replace('loss = "masked-ce"', "") if line.startswith("loss") else text
+        (place / "exp.toml").write_text(f"{line}\n{text}")
         for verb in ("validate", "run", "explain", "resolve"):
             assert main([verb, str(place / "exp.toml")]) == 2
     assert "Traceback" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["core-blocks.py", "engine.py", "losses.py"])
-def test_a_plugin_file_named_like_an_installed_plugin(place, name, capsys):
-    (place / name).write_text("raise RuntimeError('it ran')\n" + CODE)
-    (place / "exp.toml").write_text(f'plugins = ["./{name}"]\n' + (place / "exp.toml").read_text())
-    assert main(["validate", str(place / "exp.toml")]) == 2
-    assert "it ran" not in capsys.readouterr().err
-
-
-def test_files_next_to_an_experiment_shadow_no_module(place):
+def test_plugin_files_and_modules_shadow_no_installed_one(place, capsys):
     for name in ("torch.py", "numpy.py", "dither_losses.py", "conftest.py", "sitecustomize.py"):
         (place / name).write_text(CODE)
     assert main(["validate", str(place / "exp.toml")]) == 0
+    text = (place / "exp.toml").read_text()
+    for name in ("core-blocks.py", "engine.py", "losses.py"):
+        (place / name).write_text("raise RuntimeError('it ran')\n" + CODE)
+        (place / "exp.toml").write_text(f'plugins = ["./{name}"]\n' + text)
+        assert main(["validate", str(place / "exp.toml")]) == 2
+        assert "it ran" not in capsys.readouterr().err
 
 
 def bomb(path):
