@@ -2,42 +2,21 @@ import json
 from pathlib import Path
 from typing import get_args
 
-import networkx
 import numpy as np
 import pytest
 
 from dither.tasks.bubble_diagram.data.procedural import make_plans
-from dither.tasks.bubble_diagram.export import EXPORTS, housegan_plan, to_networkx, write_diagrams, write_samples
+from dither.tasks.bubble_diagram.export import EXPORTS, housegan_plan, write_diagrams, write_samples
 from dither.tasks.bubble_diagram.formats.entries import ReadOptions
 from dither.tasks.bubble_diagram.formats.housegan import FROM_HOUSEGAN, TO_HOUSEGAN, read_housegan
 from dither.tasks.bubble_diagram.formats.jsonl import read_plans
 from dither.tasks.bubble_diagram.plans import Diagram, encode
 from dither.tasks.bubble_diagram.specs import BubbleDiagram
-from dither.tasks.bubble_diagram.vocabulary import NODE_MASK, RELATIONS, ROOMS, Export
+from dither.tasks.bubble_diagram.vocabulary import NODE_MASK, ROOMS, Export
 
 PLANS = make_plans(0, 0, 60)
 DIAGRAMS = [PLANS.diagram(row) for row in range(60)]
 BARE = [Diagram(d.types, d.edges, name=f"n{k}") for k, d in enumerate(DIAGRAMS[:10])]
-ODD = Diagram((0, 2), ((0, 1, 4),), ((0, 0, 9, 9), (3, 3, 12, 12)), 'a "quoted" \\ name\n<&> № 5')
-
-
-def diagram_of(graph):
-    """Return the diagram of an exported graph."""
-    nodes = [attributes for _, attributes in graph.nodes(data=True)]
-    number = {node: room for room, node in enumerate(graph.nodes)}
-    edges = sorted((number[u], number[v], RELATIONS.index(r)) for u, v, r in graph.edges(data="relation"))
-    boxes = (
-        tuple(tuple(node[wall] for wall in ("x0", "y0", "x1", "y1")) for node in nodes) if "x0" in nodes[0] else None
-    )
-    return Diagram(tuple(ROOMS.index(node["type"]) for node in nodes), tuple(edges), boxes, graph.graph.get("name", ""))
-
-
-@pytest.mark.parametrize("diagram", [*DIAGRAMS[:5], *BARE[:3], ODD, Diagram((3,), ())])
-def test_networkx_round_trip(diagram):
-    graph = to_networkx(diagram)
-    node_link = json.loads(json.dumps(networkx.node_link_data(graph)))
-    for copy in (graph, networkx.node_link_graph(node_link)):
-        assert diagram_of(copy) == diagram
 
 
 def one_bedroom(types):
@@ -94,7 +73,6 @@ def test_files(tmp_path):
     names = {
         "jsonl": ["plans.jsonl"],
         "housegan": ["0.json", "1.json"],
-        "networkx": ["0.json", "1.json"],
     }
     assert list(names) == list(EXPORTS) == list(BubbleDiagram.exports) == list(get_args(Export))
     for form, expected in names.items():
@@ -106,8 +84,6 @@ def test_files(tmp_path):
     assert (tmp_path / "housegan" / "list.txt").read_text() == "0.json\n1.json\n"
     found = read_plans(tmp_path / "jsonl" / "plans.jsonl", 8)
     assert found == DIAGRAMS[:2]
-    node_link = json.loads((tmp_path / "networkx" / "1.json").read_text())
-    assert diagram_of(networkx.node_link_graph(node_link, edges="edges")) == DIAGRAMS[1]
 
 
 SAMPLES = np.stack([encode(diagram, 8) for diagram in DIAGRAMS[:3]])
@@ -126,7 +102,7 @@ def test_exported_samples(tmp_path):
     assert first.boxes is not None, "realising boxes are exported"
     walls = np.array(first.boxes)
     assert abs(walls[:, :2].min(0) + walls[:, 2:].max(0) - 256).max() <= 1, "boxes are centred"
-    files, _ = write_samples(samples, 8, tmp_path, "networkx")
+    files, _ = write_samples(samples, 8, tmp_path, "housegan")
     assert [file.name for file in files] == ["0.json", "2.json"], "files are named by sample"
 
 

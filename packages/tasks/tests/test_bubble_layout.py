@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from dither.tasks.bubble_diagram.geometry.placement import (
+    _SIDES,
     Placement,
     place_diagram,
     place_rooms,
-    preferred_sides,
     spread_boxes,
 )
 from dither.tasks.bubble_diagram.geometry.realisability import realise, realises
@@ -89,7 +89,7 @@ def test_realisations_are_spread_to_preferred_sizes(make_diagrams):
         tight = realise(relations(diagram), len(diagram.types)).boxes
         boxes = spread_boxes(diagram, tight)
         assert is_realised(diagram, boxes)
-        preferred = preferred_sides(diagram.types).prod(1)
+        preferred = _SIDES[[*diagram.types]] ** 2
         for some, ratios in ((tight, before), (boxes, after)):
             ratios.extend(np.abs(np.log((some[:, 2:] - some[:, :2]).prod(1) / preferred)).tolist())
     assert np.median(after) < 0.2

@@ -9,8 +9,16 @@ import torch
 from dither.registry import TokenSpace
 from dither.registry.flow.records import Clean, Noise, Noised, State
 from dither.tasks.bubble_diagram.data.procedural import make_plans
-from dither.tasks.bubble_diagram.metrics.frequencies import Frequencies, divergence, shuffled, variation
-from dither.tasks.bubble_diagram.metrics.sample_metrics import Archetypes, Reference, Topology, mmd
+from dither.tasks.bubble_diagram.metrics import (
+    Archetypes,
+    Frequencies,
+    Reference,
+    Topology,
+    divergence,
+    mmd,
+    shuffled,
+    variation,
+)
 from dither.tasks.bubble_diagram.plans import Diagram, PlanSplits, encode
 from dither.tasks.bubble_diagram.specs import BubbleDiagram
 from dither.tasks.bubble_diagram.vocabulary import EDGE_PAD, NO_EDGE, NODE_MASK, NODE_PAD, pairs

@@ -9,7 +9,7 @@ from dither.registry.config.errors import Refused
 from dither.registry.flow.protocols import Exports, Metrics, Task
 from dither.registry.flow.records import Measured, Noise, Noised, State
 from dither.tasks.bubble_diagram.formats.jsonl import plan_line, read_plans
-from dither.tasks.bubble_diagram.metrics.frequencies import Frequencies
+from dither.tasks.bubble_diagram.metrics import Frequencies
 from dither.tasks.bubble_diagram.plans import decode
 from dither.tasks.bubble_diagram.specs import BubbleDiagram, JsonPlans, ProceduralPlans
 from dither.tasks.bubble_diagram.task import GraphMetrics

@@ -23,20 +23,15 @@ __all__ = ["LEVELS", "DecodedSample", "decode_samples", "read_samples"]
 LEVELS: Final = ("tokens", "program", "order", "edges", "realisable")
 """Names of the validity levels 0 to 4."""
 
-ReadSample = tuple[Diagram | None, tuple[str, ...]]
-"""A diagram, or None and the errors in its tokens."""
-
 
 @dataclass(frozen=True)
 class DecodedSample:
     """One sample.
 
     Attributes:
-        number: Index of the sample, from 0.
         level: Highest validity level reached, -1 if the tokens do not decode.
         unknown: The search gave up before level 3 or 4 was decided.
-        placement: The diagram with room boxes; None if the tokens do not decode.
-        errors: What is wrong with tokens that do not decode.
+        placement: The diagram with room boxes; None, and errors, if the tokens do not decode.
     """
 
     number: int
@@ -53,9 +48,9 @@ class DecodedSample:
         return f"L{self.level} {LEVELS[self.level]}" + ", search gave up" * self.unknown
 
 
-def read_samples(tokens: Int[np.ndarray, "N L"], rooms: int) -> list[ReadSample]:
-    """Decode samples with `rooms` room slots, without validity levels."""
-    samples: list[ReadSample] = []
+def read_samples(tokens: Int[np.ndarray, "N L"], rooms: int) -> list[tuple[Diagram | None, tuple[str, ...]]]:
+    """Return for each sample with `rooms` room slots the diagram, or None and the errors in its tokens."""
+    samples: list[tuple[Diagram | None, tuple[str, ...]]] = []
     for row in tokens:
         try:
             samples.append((decode(row, rooms), ()))

@@ -1,4 +1,4 @@
-"""Export of diagrams: JSON lines, the JSON layout of HouseGAN++, and networkx.
+"""Export of diagrams: JSON lines, and the JSON layout of HouseGAN++.
 
 Letters: N samples, L tokens, R rooms.
 """
@@ -11,7 +11,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-import networkx
 import numpy as np
 from jaxtyping import Int
 
@@ -23,43 +22,16 @@ from .formats.jsonl import plan_line
 from .geometry.placement import place_rooms
 from .plans import Box, Diagram
 from .relations import GRID
-from .vocabulary import RELATIONS, ROOMS, Export
+from .vocabulary import ROOMS, Export
 
-__all__ = ["EXPORTS", "housegan_plan", "to_networkx", "write_diagrams", "write_samples"]
-
-
-def _plan_text(diagram: Diagram) -> str:
-    return plan_line(diagram) + "\n"
-
-
-def _housegan_text(diagram: Diagram) -> str:
-    return json.dumps(housegan_plan(diagram)) + "\n"
-
-
-def _node_link_text(diagram: Diagram) -> str:
-    return json.dumps(networkx.node_link_data(to_networkx(diagram), edges="edges"), ensure_ascii=False) + "\n"
+__all__ = ["EXPORTS", "housegan_plan", "write_diagrams", "write_samples"]
 
 
 EXPORTS: Final[dict[str, tuple[str, Callable[[Diagram], str]]]] = {
-    "jsonl": (".jsonl", _plan_text),
-    "housegan": (".json", _housegan_text),
-    "networkx": (".json", _node_link_text),
+    "jsonl": (".jsonl", plan_line),
+    "housegan": (".json", lambda diagram: json.dumps(housegan_plan(diagram))),
 }
-"""File suffix and writer of each format; JSON lines share one file."""
-
-
-def to_networkx(diagram: Diagram) -> networkx.DiGraph:
-    """Return a graph: nodes 0, 1, ... with `type` and, if known, x0, y0, x1, y1; edges i -> j with `relation`.
-
-    All attributes are plain strings and ints, which any networkx writer accepts.
-    """
-    graph = networkx.DiGraph(**({"name": diagram.name} if diagram.name else {}))
-    for room, kind in enumerate(diagram.types):
-        box = diagram.boxes[room] if diagram.boxes is not None else ()
-        graph.add_node(room, type=ROOMS[kind], **dict(zip(("x0", "y0", "x1", "y1"), box, strict=False)))
-    for i, j, relation in diagram.edges:
-        graph.add_edge(i, j, relation=RELATIONS[relation])
-    return graph
+"""File suffix and text of each format; JSON lines share one file."""
 
 
 def write_diagrams(diagrams: Mapping[int, Diagram], folder: Path, form: Export) -> list[Path]:
@@ -68,7 +40,7 @@ def write_diagrams(diagrams: Mapping[int, Diagram], folder: Path, form: Export) 
     HouseGAN++ also requires `list.txt` with one file name per line.
     """
     suffix, text = EXPORTS[form]
-    files = {f"{number}{suffix}": text(diagram) for number, diagram in diagrams.items()}
+    files = {f"{number}{suffix}": text(diagram) + "\n" for number, diagram in diagrams.items()}
     if form == "jsonl":
         files = {f"plans{suffix}": "".join(files.values())}
     listed = {"list.txt": "".join(f"{name}\n" for name in files)} if form == "housegan" else {}
@@ -81,18 +53,10 @@ def write_diagrams(diagrams: Mapping[int, Diagram], folder: Path, form: Export) 
 def write_samples(
     samples: Int[np.ndarray, "N L"], rooms: int, folder: Path, form: Export
 ) -> tuple[list[Path], list[str]]:
-    """Write samples of a model, with boxes wherever boxes realise the diagram.
+    """Write samples of a model, with boxes wherever boxes realise the diagram; a file is named by its sample.
 
     Other samples are written without boxes, except in HouseGAN++'s layout, which requires them; see `housegan_plan`.
-
-    Args:
-        samples: Tokens.
-        rooms: Room slots.
-        folder: Output folder; a file is named by the number of its sample.
-        form: Output format.
-
-    Returns:
-        The files, and notes for the user: which samples do not decode, and how many have no boxes.
+    Returns the files, and notes for the user: which samples do not decode, and how many have no boxes.
     """
     diagrams: dict[int, Diagram] = {}
     notes, bare = [], 0

@@ -34,13 +34,7 @@ _Matrix = Int[np.ndarray, "R R"]
 
 
 class PlanIndex:
-    """Hash index for isomorphism lookups.
-
-    Args:
-        tokens: Valid diagrams.
-        rooms: Room slots of each.
-        boxes: Room boxes where known; zeros elsewhere.
-    """
+    """Hash index of valid diagrams for isomorphism lookups; `boxes` are zeros where they are unknown."""
 
     def __init__(
         self, tokens: Int[np.ndarray, "N L"], rooms: int, boxes: Int[np.ndarray, "N R 4"] | None = None
@@ -136,8 +130,7 @@ def _reversible() -> list[list[bool]]:
     u, v = boxes[:, None], boxes[None, :]
     occurs = np.zeros((NO_EDGE + 1, NO_EDGE + 1), bool)
     occurs[labels_of(u, v), labels_of(v, u)] = True
-    table: list[list[bool]] = occurs.tolist()
-    return table
+    return [list(map(bool, row)) for row in occurs]
 
 
 def plan_groups(plans: Plans) -> list[bytes]:
@@ -167,9 +160,7 @@ def plan_groups(plans: Plans) -> list[bytes]:
 def canonical_forms(types: Int[np.ndarray, "N R"], labels: Int[np.ndarray, "N R R"]) -> Iterator[bytes]:
     """Yield the canonical form of each plan: equal for isomorphic plans, different for all others.
 
-    Args:
-        types: Room types; all plans have R rooms.
-        labels: Relation of room u (row) to room v; the diagonal is ignored.
+    All plans have R rooms; `labels` are the relations of room u (row) to room v, their diagonal is ignored.
     """
     rooms = types.shape[1]
     # One number holds the relations of u to v and of v to u; the diagonal holds the type.

@@ -35,7 +35,6 @@ class BubbleDiagram(TaskSpec):
     exports: ClassVar[Mapping[str, str]] = MappingProxyType({
         "jsonl": 'plans.jsonl, one diagram per line, readable by data "plans-jsonl"',
         "housegan": "one JSON file each in the layout of HouseGAN++ and HouseDiffusion, and list.txt with their names",
-        "networkx": "one JSON file each, node-link data of a networkx.DiGraph",
     })  # fmt: skip
     data: Slot[DataSpec] = named("procedural-plans")
     """Source of the plans."""
@@ -153,11 +152,7 @@ class PlanFiles(_HoldOut, PrepareSpec):
     rev: ClassVar[int] = 2
     gives: ClassVar[str] = "plans"
     stored: ClassVar[Kind] = Kind(
-        "plans",
-        3,
-        "dither prepare plans",
-        option="destination",
-        earlier=("plans.npz", "report.json"),
+        "plans", 3, "dither prepare plans", option="destination", earlier=("plans.npz", "report.json")
     )
     source_option: ClassVar[str] = "source"
     source: str = Option(min_length=1)
@@ -192,12 +187,6 @@ class PlanFiles(_HoldOut, PrepareSpec):
         from .data.plan_files import prepare_files
         from .formats.entries import ReadOptions
 
-        return prepare_files(
-            self,
-            Path(self.source).expanduser(),
-            self.format,
-            ReadOptions(self.most, self.adjacency, self.bedrooms, self.pickles),
-            valid=self.valid,
-            test=self.test,
-            force=self.force,
-        )
+        source = Path(self.source).expanduser()
+        options = ReadOptions(self.most, self.adjacency, self.bedrooms, self.pickles)
+        return prepare_files(self, source, self.format, options, (self.valid, self.test), force=self.force)

@@ -22,8 +22,7 @@ from dither.registry.flow.spaces import TokenSpace
 from ..token_accuracy import Accuracy
 from .constraints.table import Constraints
 from .export import write_samples
-from .metrics.frequencies import Frequencies, shuffled
-from .metrics.sample_metrics import Reference
+from .metrics import Frequencies, Reference, shuffled
 from .plans import PlanSplits, real_edges
 from .plots.pictures import sample_pictures, trajectory_pictures
 from .vocabulary import EDGE_MASK, EDGE_PAD, NODE_MASK, NODE_PAD, Export
@@ -35,13 +34,7 @@ REFERENCE = 1024
 
 
 class BubbleDiagrams:
-    """Bubble diagrams as token sequences.
-
-    Args:
-        plans: Training, validation and test plans.
-        space: Fields "nodes" and "edges".
-        constraints: Constraints on samples.
-    """
+    """Bubble diagrams as token sequences with the fields "nodes" and "edges", and constraints on samples."""
 
     def __init__(self, plans: PlanSplits, space: TokenSpace, constraints: Constraints | None = None) -> None:
         self.space = space
@@ -87,10 +80,8 @@ class BubbleDiagrams:
         rooms = np.random.default_rng(seed).choice(len(shares), n, p=shares)
         valid = self._valid(torch.from_numpy(np.arange(self.rooms) < rooms[:, None]))
         edges = self.space.length - self.rooms
-        mask, pad = (
-            torch.tensor([node] * self.rooms + [edge] * edges)
-            for node, edge in ((NODE_MASK, EDGE_MASK), (NODE_PAD, EDGE_PAD))
-        )
+        mask = torch.tensor([NODE_MASK] * self.rooms + [EDGE_MASK] * edges)
+        pad = torch.tensor([NODE_PAD] * self.rooms + [EDGE_PAD] * edges)
         empty = Clean.of(torch.where(valid, mask, pad), valid)
         return empty if self._goal is None else self._goal.begin(empty)
 

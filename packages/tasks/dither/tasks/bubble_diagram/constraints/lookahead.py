@@ -31,12 +31,9 @@ _BATCH: Final = 64
 def impossible_relations(
     relations: Int[np.ndarray, "N E"], at: Int[np.ndarray, " N"], rooms: int
 ) -> Bool[np.ndarray, "N 11"]:
-    """Return the relations that one pair of each diagram cannot have in any plan.
+    """Return the relations that one pair `at` of each diagram cannot have in any plan.
 
-    Args:
-        relations: Relation of every pair, `OPEN` if undecided; the pair in question counts as open.
-        at: Index of the pair in each diagram.
-        rooms: Room slots; pairs without rooms are open.
+    Undecided pairs, pairs without rooms, and the pair in question are `OPEN`.
     """
     relations, numbers = relations.copy(), np.arange(len(relations))
     relations[numbers, at] = OPEN
@@ -50,7 +47,11 @@ def impossible_relations(
     _impose(most, rows, constraint_table(rooms).fixed[decided, relations[rows, decided]])
     impossible = np.repeat(~_propagate(most, relations, rooms)[:, None], NO_EDGE + 1, 1)
     rows, options = np.nonzero(~impossible)
-    impossible[rows, options] = ~_attainable(most, rows, at[rows], options, rooms)
+    # First, each bound by itself.
+    pair, table = at[rows], constraint_table(rooms)
+    attainable = table.available[pair, options] & _consistent(most, rows, table.choices[pair, options]).all(-1)
+    possible = _consistent(most, rows, table.fixed[pair, options]).all(-1)
+    impossible[rows, options] = ~(attainable.any(-1).all(-1) & possible)
     rows, options = np.nonzero(~impossible)
     ahead, then = most[rows], relations[rows]
     then[np.arange(len(rows)), at[rows]] = options
@@ -73,22 +74,6 @@ def _consistent(
     rows = rows.reshape(-1, *[1] * (bounds.ndim - 2))
     consistent: Bool[np.ndarray, "k *F"] = least + most[rows, axis, second, first] >= 0
     return consistent
-
-
-def _attainable(
-    most: Int[np.ndarray, "N 2 M M"],
-    rows: Int[np.ndarray, " k"],
-    at: Int[np.ndarray, " k"],
-    options: Int[np.ndarray, " k"],
-    rooms: int,
-) -> Bool[np.ndarray, " k"]:
-    """True for relations each of whose bounds is consistent by itself."""
-    table = constraint_table(rooms)
-    available = table.available[at, options] & _consistent(most, rows, table.choices[at, options]).all(-1)
-    attainable: Bool[np.ndarray, " k"] = available.any(-1).all(-1) & _consistent(
-        most, rows, table.fixed[at, options]
-    ).all(-1)
-    return attainable
 
 
 def _propagate(

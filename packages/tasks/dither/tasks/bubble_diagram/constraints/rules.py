@@ -17,11 +17,7 @@ EVERY_TYPE: Final = frozenset(range(len(ROOMS)))
 
 @dataclass(frozen=True)
 class Size:
-    """The diagram has `low` to `high` rooms.
-
-    Attributes:
-        path: Keys from the table to the constraint; of every rule.
-    """
+    """The diagram has `low` to `high` rooms. `path`, of every rule: keys from the table to the constraint."""
 
     path: Path
     low: int

@@ -58,9 +58,8 @@ def prepare_files(
     source: Path,
     form: Format,
     options: ReadOptions,
+    shares: tuple[float, float],
     *,
-    valid: float,
-    test: float,
     force: bool,
 ) -> str:
     """Read, check and store the plans of a source, and return a report. See `specs.PlanFiles` for the options.
@@ -78,7 +77,7 @@ def prepare_files(
     if find_existing(folder, spec.stored, made, force=force) is not None:
         return f"{folder} already contains these plans; checksums verified"
     entries = (entry for file in files for entry in FORMATS[name].read(file, options))
-    done = prepare_plans(entries, most=options.most, valid=valid, test=test)
+    done = prepare_plans(entries, most=options.most, valid=shares[0], test=shares[1])
     with _rows_of(done.rejected) as rejected, write_folder(folder, spec.stored, made) as writer:
         for key, array in {**vars(done.plans), "split": done.split}.items():
             writer.add(key, array)
@@ -126,12 +125,9 @@ FORMATS: Final[dict[str, Reader]] = {
 
 
 def find_source(source: Path, form: Format, exclude: Path | None = None) -> tuple[str, list[Path]]:
-    """Return the format and the files, sorted by name (numbers by value).
+    """Return the format and the files of a file or folder, sorted by name (numbers by value).
 
-    Args:
-        source: A file, or a folder that is searched recursively.
-        form: The format, or auto.
-        exclude: Folder that is not searched, where prepared plans are stored.
+    `exclude` is a folder that is not searched, where prepared plans are stored.
 
     Raises:
         Refused: The source does not exist, has no file of the format, or the format is ambiguous.
@@ -160,14 +156,7 @@ def _by_number(file: Path) -> list[tuple[int, str]]:
 
 @dataclass(frozen=True)
 class PreparedPlans:
-    """Result of a preparation.
-
-    Attributes:
-        plans: Accepted plans.
-        names: Their names.
-        split: 0 for training, 1 validation, 2 test.
-        rejected: Plans and files that were not accepted, with their faults.
-    """
+    """Accepted plans, their names and split (0 for training, 1 validation, 2 test), and rejected plans and files."""
 
     plans: Plans
     names: list[str]
@@ -240,12 +229,9 @@ def _split_plans(plans: Plans, split: Int[np.ndarray, " N"]) -> PlanSplits:
 
 
 def divide(groups: Sequence[bytes], *, valid: float, test: float) -> Int[np.ndarray, " N"]:
-    """Return the split of each plan: 0 for training, 1 validation, 2 test; a group shares a split.
+    """Return the split of each plan: 0 for training, 1 validation, 2 test; a group (see `plan_groups`) shares a split.
 
-    Args:
-        groups: Group key of each plan; see `plan_groups`.
-        valid: Share of the groups for validation, above 0; at least one.
-        test: Share for testing; at least one, or none if it is 0.
+    `valid` and `test` are shares of the groups; each split has at least one, but no test plans if that share is 0.
 
     Raises:
         Refused: There are fewer groups than splits (`no-samples`).

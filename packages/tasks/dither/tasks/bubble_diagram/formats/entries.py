@@ -73,13 +73,9 @@ class ReadOptions(NamedTuple):
 
 @dataclass(frozen=True)
 class Entry:
-    """One plan of a file, or a file that cannot be read.
+    """One plan of a file, or a file that cannot be read: its diagram, or None and why it is rejected.
 
-    Attributes:
-        file: The file.
-        plan: Position in the file, such as "line 3"; empty if the file holds a single plan.
-        diagram: The plan; None if it is rejected.
-        faults: Why it is rejected.
+    `plan` is the position in the file, such as "line 3"; empty if the file holds a single plan.
     """
 
     file: Path
@@ -141,11 +137,7 @@ def parse_json(model: type[_Model], content: bytes) -> _Model:
 def diagram_of_boxes(types: Sequence[int], boxes: Any, name: str, most: int) -> Diagram:
     """Return the diagram of rooms at given boxes; fractional walls are rounded to pixels.
 
-    Args:
-        types: Room type ids.
-        boxes: x0, y0, x1, y1 of each room in grid pixels, x1 and y1 exclusive.
-        name: Name of the plan.
-        most: Largest number of rooms.
+    `boxes` holds x0, y0, x1, y1 of each room in grid pixels, x1 and y1 exclusive; rooms are at most `most`.
 
     Raises:
         RejectedPlan: With all faults.
@@ -173,11 +165,7 @@ def diagram_of_boxes(types: Sequence[int], boxes: Any, name: str, most: int) -> 
 def diagram_of_edges(types: Sequence[int], edges: Any, name: str, most: int) -> Diagram:
     """Return the diagram of rooms with known relations and unknown boxes.
 
-    Args:
-        types: Room type ids.
-        edges: (i, j, relation id of room i to room j), i < j.
-        name: Name of the plan.
-        most: Largest number of rooms.
+    `edges` holds (i, j, relation id of room i to room j), i < j; `most` is the largest number of rooms.
 
     Raises:
         RejectedPlan: With all faults.

@@ -20,23 +20,20 @@ from scipy.sparse import csr_array, eye_array, hstack, vstack
 
 from ..plans import Diagram, encode
 from ..relations import NEAR, edges_of
-from ..vocabulary import INSIDE, LIVING, NO_EDGE, RELATIONS, ROOMS, SHORT, SURROUNDING, pair_index, pairs
+from ..vocabulary import INSIDE, LIVING, NO_EDGE, RELATIONS, SHORT, SURROUNDING, pair_index, pairs
 from .realisability import realise, realises, wall_rows
 from .wall_constraints import Canvas, WallConstraints, mark_values, wall_constraints_of
 
-__all__ = ["Placement", "place_diagram", "place_rooms", "preferred_sides", "room_names", "spread_boxes"]
+__all__ = ["Placement", "place_diagram", "place_rooms", "room_names", "spread_boxes"]
 
 _CANVAS: Final = Canvas()
 _LAYOUT_ROUNDS, _SPREAD_ROUNDS = 6, 3
 _MARGINS: Final = (2.0, 1.0, 0.0)
 """Margins in half pixels that protect bounds from rounding, tried in this order."""
 
+_SIDES: Final = np.array([84, 60, 44, 36, 46, 50, 46, 54, 50, 38, 34, 34, 32], float)
 _SLIMMEST: Final = 1.6
-"""Largest factor by which the preferred sides of a room are stretched."""
-
-
-_SIDES: Final = dict(zip(ROOMS, (84, 60, 44, 36, 46, 50, 46, 54, 50, 38, 34, 34, 32), strict=True))
-"""Preferred side by room type, in pixels."""
+"""Preferred side by room type, in pixels, and the largest factor by which it is stretched."""
 
 _SMALLEST, _GAP, _ROUNDING_PIXELS = 18, 4, 1
 _MUST, _SHOULD, _TOUCH, _SIZE, _COMPACT = 1.0, 0.5, 0.15, 0.02, 0.005
@@ -143,7 +140,7 @@ def place_rooms(diagram: Diagram) -> Int[np.ndarray, "R 4"]:
     separations: _Separations = {}
     best, fewest = np.zeros((rooms, 4), np.int64), len(target) + 1
     for _ in range(_LAYOUT_ROUNDS):
-        walls = _soft_program(diagram.types, target, separations, preferred_sides(diagram.types)).solve()
+        walls = _soft_program(diagram.types, target, separations, np.tile(_SIDES[[*diagram.types], None], 2)).solve()
         assert walls is not None, "soft constraints are always feasible"
         boxes = np.round(walls - np.tile(walls[:, :2].min(0), 2)).astype(np.int64)
         boxes[:, 2:] = np.maximum(boxes[:, 2:], boxes[:, :2] + 1)
@@ -169,7 +166,7 @@ def spread_boxes(diagram: Diagram, realisation: Int[np.ndarray, "R 4"]) -> Int[n
     target = encode(diagram, rooms)[rooms:]
     if not realises(realisation, target):
         raise ValueError(f"boxes do not realise the diagram: {realisation.tolist()}")
-    constraints, preferred = wall_constraints_of(target, rooms), preferred_sides(diagram.types)
+    constraints, preferred = wall_constraints_of(target, rooms), np.tile(_SIDES[[*diagram.types], None], 2)
     boxes, sides = realisation.astype(np.int64), preferred
     for _ in range(_SPREAD_ROUNDS):
         program = _soft_program(diagram.types, target, _choose_separations(boxes, target, {}), sides)
@@ -200,11 +197,6 @@ def _active_bounds(constraints: WallConstraints, boxes: Int[np.ndarray, "R 4"]) 
     return np.concatenate([constraints.fixed, chosen[chosen.any(-1)]])
 
 
-def preferred_sides(types: Sequence[int]) -> Float[np.ndarray, "R 2"]:
-    """Return the preferred width and height of rooms in pixels."""
-    return np.array([[_SIDES[ROOMS[kind]]] * 2 for kind in types], float)
-
-
 def _soft_program(
     types: Sequence[int], target: Int[np.ndarray, " E"], separations: _Separations, sides: Float[np.ndarray, "R 2"]
 ) -> _WallProgram:
@@ -220,9 +212,8 @@ def _soft_program(
             program.add_order(high, low, -side, size)
             program.add_soft({high: 1.0}, 0.0, _COMPACT)
     for (u, v), relation in zip(pairs(len(types)), target.tolist(), strict=True):
-        for axis in (0, 1):
-            if relation != NO_EDGE:
-                _relate(program, 4 * u + axis, 4 * v + axis, relation, axis)
+        for axis in (0, 1) if relation != NO_EDGE else ():
+            _relate(program, 4 * u + axis, 4 * v + axis, relation, axis)
     for (what, u, v), side in separations.items():
         axis, low = side % 2, side < 2
         if what == "within":
@@ -246,14 +237,8 @@ def _relate(program: _WallProgram, u: int, v: int, relation: int, axis: int) -> 
         program.add_order(v + 2, u + 2, 1 + _ROUNDING_PIXELS, _MUST)
         return
     direction = 0 if relation == INSIDE else _DIRECTION[relation][axis]
-    centre, negated = {u: 0.5, u + 2: 0.5}, {u: -0.5, u + 2: -0.5}
-    if direction < 0:
-        program.add_soft({**centre, v: -1.0}, -_ROUNDING_PIXELS, _MUST)
-    elif direction > 0:
-        program.add_soft({**negated, v + 2: 1.0}, -_ROUNDING_PIXELS, _MUST)
-    else:
-        program.add_soft({**negated, v: 1.0}, -_ROUNDING_PIXELS, _MUST)
-        program.add_soft({**centre, v + 2: -1.0}, -_ROUNDING_PIXELS, _MUST)
+    for sign, wall in {-1: [(1, v)], 1: [(-1, v + 2)], 0: [(-1, v), (1, v + 2)]}[direction]:
+        program.add_soft({u: 0.5 * sign, u + 2: 0.5 * sign, wall: -float(sign)}, -_ROUNDING_PIXELS, _MUST)
     if relation == INSIDE:
         program.add_order(v, u, 0.0, _SIZE)
         program.add_order(u + 2, v + 2, 0.0, _SIZE)
@@ -290,7 +275,7 @@ class _WallProgram:
         self.rows: list[tuple[dict[int, float], float, float]] = []
 
     def add_soft(self, total: dict[int, float], most: float, penalty: float) -> None:
-        """Require a linear combination of walls to be at most `most`, with a penalty per pixel of violation."""
+        """Require a linear combination of walls to be at most `most`; the penalty is per pixel of violation."""
         self.rows.append((total, most, penalty))
 
     def add_order(self, first: int, second: int, gap: float, penalty: float) -> None:
@@ -300,23 +285,19 @@ class _WallProgram:
     def solve(self, hard: Int[np.ndarray, "B 4"] | None = None, margin: float = 0.0) -> Float[np.ndarray, "R 4"] | None:
         """Return the walls with the smallest total penalty; None if the hard constraints are infeasible.
 
-        Args:
-            hard: Bounds on marks (see `wall_constraints.Bound`); with these, rooms are on the canvas.
-            margin: Margin of hard constraints in half pixels.
+        With `hard` bounds on marks (see `wall_constraints.Bound`) and their margin, rooms are on the canvas.
         """
         soft, walls = len(self.rows), 4 * self.rooms
         entries = [(row, *term) for row, (total, _, _) in enumerate(self.rows) for term in total.items()]
         row, column, factor = zip(*entries, strict=True)
         matrix = hstack([csr_array((factor, (row, column)), shape=(soft, walls)), -eye_array(soft)])
-        most = np.array([most for _, most, _ in self.rows])
+        most, upper = np.array([most for _, most, _ in self.rows]), np.full(walls + soft, np.inf)
         if hard is not None:
+            upper[:walls] = _CANVAS.side
             rows, limits = wall_rows(hard, self.rooms, _CANVAS)
             matrix = vstack([matrix, hstack([rows[:, :walls], csr_array((len(limits), soft))])])
             most = np.concatenate([most, limits - margin])
         objective = np.concatenate([np.zeros(walls), [penalty for _, _, penalty in self.rows]])
-        upper = np.full(walls + soft, np.inf)
-        if hard is not None:
-            upper[:walls] = _CANVAS.side
         variables: Any = np.stack([np.zeros(walls + soft), upper], 1)
         result = linprog(objective, matrix.tocsr(), most, bounds=variables, method="highs-ds")
         return None if result.x is None else result.x[:walls].reshape(-1, 4)

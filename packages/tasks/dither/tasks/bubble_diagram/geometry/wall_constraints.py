@@ -56,12 +56,7 @@ _FIXED, _CHOICES, _ALTERNATIVES, _BOUNDS = 8, 2, 4, 4
 
 @dataclass(frozen=True)
 class Canvas:
-    """Size limits of a plan.
-
-    Attributes:
-        side: Side of the square canvas in pixels.
-        smallest: Minimum side of a room in pixels; 12 are about 0.8 m.
-    """
+    """Side of the square canvas, and minimum side of a room in pixels; 12 are about 0.8 m."""
 
     side: int = GRID
     smallest: int = 12
@@ -89,10 +84,7 @@ class WallConstraints:
 class Table(NamedTuple):
     """Constraints of each relation of each pair of rooms, none for `OPEN`; padded with trivial bounds.
 
-    Attributes:
-        fixed: Bounds that hold.
-        choices: Bounds of each alternative of each choice.
-        available: True for alternatives; each choice has at least one, which may be trivial.
+    `available` is True for alternatives; each choice has at least one, which may be trivial.
     """
 
     fixed: Int[np.ndarray, "E 12 F 4"]
@@ -121,13 +113,7 @@ def constraint_table(rooms: int) -> Table:
 def wall_constraints_of(
     edges: Int[np.ndarray, " E"], rooms: int, *, apart: bool | Bool[np.ndarray, " E"] = True
 ) -> WallConstraints:
-    """Return the constraints of a diagram.
-
-    Args:
-        edges: Relation of each pair of rooms i < j, or `NO_EDGE`.
-        rooms: Number of rooms.
-        apart: Whether unrelated rooms must be separated, for all pairs or by pair.
-    """
+    """Return the constraints of a diagram; `apart`: whether unrelated rooms must be separated, for all or by pair."""
     constrained = np.broadcast_to(apart, edges.shape) | (edges != NO_EDGE)
     selected = np.arange(len(edges)), np.where(constrained, edges, OPEN)
     fixed, choices, available = (part[selected] for part in constraint_table(rooms))

@@ -37,36 +37,20 @@ __all__ = [
     "room_areas",
 ]
 
-INK: Final = "#2b2f36"
-PALE: Final = "#6f7782"
-BROKEN: Final = "#c8443c"
-LINK: Final = "#4a515c"
+INK, PALE, BROKEN, LINK = "#2b2f36", "#6f7782", "#c8443c", "#4a515c"
 """Colours of names and walls, of captions, of violated relations, and of links."""
 
 METRES: Final = 18 / GRID
 """Metres per pixel: the canvas is 18 m wide."""
 
 _SIZES: Final = (12.5, 11.5, 10.5, 9.5, 8.5, 7.5)
-"""Font sizes of names."""
+_MIN_RATIO, _LINE, _CELL, _UPRIGHT = 24, 1.3, 2.0, 1.3
+"""Font sizes of names; smallest ratio of the width of the picture to them; line spacing in multiples of them; side of a
+cell of the label grid; factor by which upright text must be larger to be preferred."""
 
-_MIN_RATIO: Final = 24
-"""Smallest ratio of the width of the picture to the font size of names."""
-
-_LINE: Final = 1.3
-"""Line spacing as a multiple of the font size."""
-
-_CELL: Final = 2.0
-"""Side of a cell of the label grid."""
-
-_UPRIGHT: Final = 1.3
-"""Factor by which upright text must be larger to be preferred."""
-
-_WALL: Final = "#3a3f47"
-_OUTER: Final = NEAR / 2
-"""Wall thickness around a room in box pixels, such that gaps between neighbours are filled."""
-
-_TINT: Final = 0.45
-"""Share of the room colour in the floor colour; the rest is white."""
+_WALL, _OUTER, _TINT = "#3a3f47", NEAR / 2, 0.45
+"""Colour of walls; their thickness around a room in box pixels, such that gaps between neighbours are filled; share of
+the room colour in the floor colour."""
 
 
 @dataclass(frozen=True)
@@ -89,13 +73,7 @@ class Label:
 
 
 class Scene:
-    """A placed diagram scaled into a rectangle of a page, with labels.
-
-    Attributes:
-        boxes: Room boxes on the page.
-        order: Rooms from bottom to top.
-        labels: Labels of the rooms, once `label_rooms` placed them.
-    """
+    """A placed diagram scaled into a rectangle of a page: room boxes, rooms from bottom to top, and labels."""
 
     def __init__(self, placement: Placement, x: float, y: float, width: float, height: float) -> None:
         self.placement, self.x, self.y, self.width = placement, x, y, width
@@ -179,14 +157,21 @@ def draw_gallery(placements: Sequence[Placement], *, columns: int = 4, size: flo
         row, column = divmod(index, columns)
         x, y = gap + column * (size + gap), gap + row * (size + caption + gap)
         shapes += draw_bubbles(Scene(placement, x + 6, y + 6, size - 12, size - 12))
-        summary = f"{len(placement.diagram.types)} rooms, {len(placement.diagram.edges)} relations"
-        summary += f", {placement.broken} violated" * bool(placement.broken)
-        colour = BROKEN if placement.broken else PALE
-        shapes.append(Text(x + size / 2, y + size + caption / 2 - 2, summary, 9.5, colour))
+        diagram, broken = placement.diagram, placement.broken
+        summary = f"{len(diagram.types)} rooms, {len(diagram.edges)} relations"
+        summary += f", {broken} violated" * bool(broken)
+        shapes.append(Text(x + size / 2, y + size + caption / 2 - 2, summary, 9.5, BROKEN if broken else PALE))
     width = gap + columns * (size + gap)
     height = gap + ceil(len(placements) / columns) * (size + caption + gap)
-    legend, legend_height = _legend(placements, width, height)
-    return Page(width, height + legend_height, (*shapes, *legend))
+    font, line, x, y = 10.5, 20.0, 15.0, height + 12
+    for kind in sorted({kind for placement in placements for kind in placement.diagram.types}):
+        item = text_width(ROOMS[kind], font) + 34
+        if x > 15 and x + item > width - 15:
+            x, y = 15.0, y + line
+        shapes.append(Rectangle(x, y - 6, 12, 12, 3, COLOURS[kind], INK, 0.9))
+        shapes.append(Text(x + 18, y, ROOMS[kind], font, INK, left=True))
+        x += item
+    return Page(width, y + line, tuple(shapes))
 
 
 def draw_bubbles(scene: Scene) -> list[Shape]:
@@ -222,21 +207,6 @@ def label_shapes(label: Label, *, background: bool = True) -> list[Shape]:
     return shapes
 
 
-def _legend(placements: Sequence[Placement], width: float, top: float) -> tuple[list[Shape], float]:
-    """Return a legend of the room types that occur, and its height."""
-    size, line, x, row = 10.5, 20.0, 15.0, 0
-    shapes: list[Shape] = []
-    for kind in sorted({kind for placement in placements for kind in placement.diagram.types}):
-        item = text_width(ROOMS[kind], size) + 34
-        if x > 15 and x + item > width - 15:
-            x, row = 15.0, row + 1
-        y = top + 12 + line * row
-        shapes.append(Rectangle(x, y - 6, 12, 12, 3, COLOURS[kind], INK, 0.9))
-        shapes.append(Text(x + 18, y, ROOMS[kind], size, INK, left=True))
-        x += item
-    return shapes, 12 + line * (row + 1)
-
-
 def room_areas(boxes: Int[np.ndarray, "R 4"], order: Sequence[int]) -> Float[np.ndarray, " R"]:
     """Return the visible area of each room in square metres if rooms at the origin are drawn in this order."""
     top = np.full(boxes[:, 2:].max(0)[::-1], -1)
@@ -257,7 +227,8 @@ def draw_floorplan(placement: Placement, *, size: float = 420.0) -> Page:
         shapes.append(Rectangle(x0, y0, x1 - x0, y1 - y0, 0.0, _WALL, _WALL, 0.0))
     for room in scene.order:
         x0, y0, x1, y1 = scene.boxes[room].tolist()
-        floor = _tinted(COLOURS[placement.diagram.types[room]])
+        parts = (int(COLOURS[placement.diagram.types[room]][at : at + 2], 16) for at in (1, 3, 5))
+        floor = "#" + "".join(f"{round(255 - _TINT * (255 - part)):02x}" for part in parts)
         shapes.append(Rectangle(x0, y0, x1 - x0, y1 - y0, 0.0, floor, _WALL, 1.6, scene.names[room]))
     for label in scene.label_rooms([(name, f"{area:.1f} m²") for name, area in zip(scene.names, areas, strict=True)]):
         shapes += label_shapes(label, background=False)
@@ -269,8 +240,3 @@ def draw_floorplan(placement: Placement, *, size: float = 420.0) -> Page:
     shapes.append(Line(rim, y, end, y, PALE, 1.2))
     shapes.append(Text(end + 8, y, f"{bar} m · {caption}", 9.5, BROKEN if broken else PALE, left=True))
     return Page(size, size, tuple(shapes))
-
-
-def _tinted(colour: str) -> str:
-    parts = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    return "#" + "".join(f"{round(255 - _TINT * (255 - part)):02x}" for part in parts)

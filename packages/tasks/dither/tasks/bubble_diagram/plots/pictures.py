@@ -12,7 +12,7 @@ from dataclasses import replace
 from html import escape
 from io import BytesIO
 from math import isqrt
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from jaxtyping import Int
@@ -27,9 +27,6 @@ from ..vocabulary import COLOURS, NO_EDGE, NODE_MASK, ROOMS, SHORT, pair_index, 
 from .diagram import BROKEN, INK, LINK, PALE, Scene, draw_bubbles, draw_floorplan, draw_gallery, draw_room, label_shapes
 from .svg import Line, Page, Rectangle, Shape, Text, text_width, to_png, to_svg
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
 __all__ = [
     "GRID_SAMPLES",
     "MAX_FRAMES",
@@ -40,21 +37,11 @@ __all__ = [
     "trajectory_pictures",
 ]
 
-GRID_SAMPLES: Final = 16
-"""Samples in the grid."""
+GRID_SAMPLES, PAGE_SAMPLES, MAX_FRAMES = 16, 64, 60
+"""Samples in the grid and on the HTML page; frames of an animation, of which longer trajectories are subsampled."""
 
-PAGE_SAMPLES: Final = 64
-"""Samples on the HTML page."""
-
-MAX_FRAMES: Final = 60
-"""Frames of an animation; longer trajectories are subsampled."""
-
-_STAGES: Final = 6
-_MILLISECONDS, _LAST = 220, 3000
-"""Duration of a frame, and of the last one."""
-
-_COLOURS: Final = 128
-"""Colours of a GIF; one palette for all frames, so that colours do not change between frames."""
+_STAGES, _MILLISECONDS, _LAST, _COLOURS = 6, 220, 3000, 128
+"""Stages of a sample; duration of a frame, and of the last one; colours of a GIF."""
 
 _SIZE: Final = 300.0
 
@@ -79,12 +66,7 @@ _GREY, _UNDECIDED = "#c9ced6", "#dfe2e7"
 
 
 def sample_pictures(samples: Int[np.ndarray, "N L"], rooms: int) -> Iterator[Picture]:
-    """Yield the first sample as diagram and floor plan, a grid, an HTML page, all samples as JSON lines, and errors.
-
-    Args:
-        samples: Tokens.
-        rooms: Room slots.
-    """
+    """Yield the first sample as diagram and floor plan, a grid, an HTML page, all samples as JSON lines, and errors."""
     decoded = read_samples(samples, rooms)
     diagrams = [diagram for diagram, _ in decoded if diagram]
     page_samples = list(decode_samples(samples[: PAGE_SAMPLES if diagrams else 0], rooms))
@@ -118,25 +100,16 @@ def trajectory_pictures(path: Int[np.ndarray, "T K L"], rooms: int) -> Iterator[
 def draw_frames(path: Int[np.ndarray, "T K L"], placements: Sequence[Placement], *, size: float = 260.0) -> list[Page]:
     """Return the frames of an animation of K samples side by side.
 
-    Args:
-        path: All states, the finished samples last. States without changes are skipped.
-        placements: Placements of the finished samples.
-        size: Side of the picture of one sample.
+    `path` holds all states, the finished samples last; states without changes are skipped.
     """
     columns = max(1, round(len(placements) ** 0.5))
-    rows = -(-len(placements) // columns)
-    cells = [
-        _Cell(placement, index % columns * size, index // columns * size, size)
-        for index, placement in enumerate(placements)
-    ]
-    return [
-        Page(
-            columns * size,
-            rows * size,
-            tuple(shape for cell, tokens in zip(cells, state, strict=True) for shape in cell.shapes(tokens)),
-        )
-        for state in _subsample(path, MAX_FRAMES)
-    ]
+    width, height = columns * size, -(-len(placements) // columns) * size
+    cells = [_Cell(one, k % columns * size, k // columns * size, size) for k, one in enumerate(placements)]
+    frames = []
+    for state in _subsample(path, MAX_FRAMES):
+        shapes = [shape for cell, tokens in zip(cells, state, strict=True) for shape in cell.shapes(tokens)]
+        frames.append(Page(width, height, tuple(shapes)))
+    return frames
 
 
 def _draw_stages(path: Int[np.ndarray, "T K L"], placements: Sequence[Placement], *, size: float = 190.0) -> Page:
@@ -196,26 +169,16 @@ class _Cell:
 
 
 def _to_gif(pages: Sequence[Page]) -> bytes:
-    """Return pages of one size as a looping GIF."""
+    """Return pages of one size as a looping GIF with one palette, so that colours do not change between frames."""
     from PIL import Image
 
-    frames = [_image(page) for page in pages]
-    samples = [frames[0], frames[len(frames) // 2], frames[-1]]
-    sheet = Image.new("RGB", (sum(frame.width for frame in samples), frames[0].height))
-    for index, frame in enumerate(samples):
-        sheet.paste(frame, (index * frame.width, 0))
-    palette = sheet.quantize(_COLOURS)
+    frames = [Image.open(BytesIO(to_png(page, 1.0))).convert("RGB") for page in pages]
+    samples = np.concatenate([np.asarray(frames[index]) for index in (0, len(frames) // 2, -1)])
+    palette = Image.fromarray(samples).quantize(_COLOURS)
     shown = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
     durations, content = [*[_MILLISECONDS] * (len(frames) - 1), _LAST], BytesIO()
     shown[0].save(content, format="GIF", save_all=True, append_images=shown[1:], duration=durations, loop=0)
     return content.getvalue()
-
-
-def _image(page: Page) -> Image:
-    from PIL import Image
-
-    with Image.open(BytesIO(to_png(page, 1.0))) as image:
-        return image.convert("RGB")
 
 
 def draw_html_gallery(samples: Sequence[DecodedSample], title: str = "Samples") -> str:

@@ -1,1 +1,0 @@
-"""Likelihood and sample-quality metrics."""
