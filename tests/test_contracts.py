@@ -13,12 +13,12 @@ EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 TEXT, PLANS, REGIONS = (
     EXPERIMENTS / task / "quick.toml" for task in ("language_model", "bubble_diagram", "get_region")
 )
-SEEDS = {
-    "get_region/seed.toml": (128_767_003, 4.41e12),
-    "bubble_diagram/seed_small.toml": (1_281_564, 11.6e9),
-    "bubble_diagram/seed_base.toml": (7_389_724, None),
-    "language_model/seed.toml": (79_245_137, 11.24e12),
-}
+SEEDS = [
+    ("get_region/seed.toml", 128_767_003, 4.41e12),
+    ("bubble_diagram/seed_small.toml", 1_281_564, 11.6e9),
+    ("bubble_diagram/seed_base.toml", 7_389_724, None),
+    ("language_model/seed.toml", 79_245_137, 11.24e12),
+]
 SHORT = 'process.schedule={use="geometric",sigma_min=1e-3,sigma_max=1.0}'
 
 BLOCKS = ["model.block_size=8", 'sampler={use="blocks",size=8,stop=true}']
@@ -110,11 +110,10 @@ def test_a_model_larger_than_the_memory_is_refused_before_the_run(change, monkey
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("name", "figures"), SEEDS.items())
-def test_validate_deep_counts_parameters_and_flops(name, figures, capsys):
+@pytest.mark.parametrize(("name", "parameters", "step"), SEEDS)
+def test_validate_deep_counts_parameters_and_flops(name, parameters, step, capsys):
     assert main(["validate", str(EXPERIMENTS / name), "--deep", "--json"]) == 0
     deep = json.loads(capsys.readouterr().out)["deep"]
-    parameters, step = figures
     look = deep["shapes"]
     rows = {row["name"]: row for row in look["rows"]}
     assert deep["parameters"] == look["parameters"] == parameters
