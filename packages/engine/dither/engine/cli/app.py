@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from ..config.load_experiment import Loaded
 
 __all__ = [
-    "PANELS", "VERBS", "CheckpointOption", "Experiment", "Json", "Overrides", "PluginOption", "Removals",
-    "RunDirectory", "Runs", "app", "app_for", "load", "parse_checkpoint",
+    "PANELS", "VERBS", "CheckpointOption", "Experiment", "Json", "OptionalExperiment", "Overrides", "PluginOption",
+    "Removals", "RunDirectory", "Runs", "Words", "app", "app_for", "load", "parse_checkpoint",
 ]  # fmt: skip
 
 app = typer.Typer(
@@ -33,24 +33,20 @@ app = typer.Typer(
 )
 """The application; call `main` to run it."""
 
+Words = list[str] | None
 Experiment = Annotated[Path, typer.Argument(help="The experiment file (TOML).", show_default=False)]
+OptionalExperiment = Annotated[Path | None, typer.Argument(help="The experiment file (TOML).", show_default=False)]
 Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a value (repeatable); VALUE is TOML or a string."),
+    Words, typer.Option("--set", metavar="KEY=VALUE", help="Override a value (repeatable); VALUE is TOML or a string.")
 ]
-Removals = Annotated[
-    list[str] | None, typer.Option("--unset", metavar="KEY", help="Remove a value of the file (repeatable).")
-]
+Removals = Annotated[Words, typer.Option("--unset", metavar="KEY", help="Remove a value of the file (repeatable).")]
 PluginOption = Annotated[
-    list[str] | None,
-    typer.Option("-p", metavar="NAME", help="Load a plugin by name or file; no:NAME blocks one (repeatable)."),
+    Words, typer.Option("-p", metavar="NAME", help="Load a plugin by name or file; no:NAME blocks one (repeatable).")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Runs = Annotated[Path, typer.Option("--runs", help="Parent folder of run directories.")]
 RunDirectory = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
-CheckpointOption = Annotated[
-    str, typer.Option("--checkpoint", metavar="WHICH", help="Checkpoint: newest, best, or a step.")
-]
+CheckpointOption = Annotated[str, typer.Option("--checkpoint", metavar="WHICH", help="newest, best, or a step.")]
 
 
 def load(

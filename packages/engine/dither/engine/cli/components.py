@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .app import Json, PluginOption, app
+from .app import Json, PluginOption, Words, app
 
 if TYPE_CHECKING:
     from dither.registry.plugins.manager import Plugins
@@ -25,16 +25,9 @@ def visible_plugins(selected: list[str] | None) -> Plugins:
 
 @app.command("list")
 def list_components(
-    kind: Annotated[
-        str | None,
-        typer.Argument(help="Only this kind, such as block.", show_default=False),
-    ] = None,
-    pattern: Annotated[
-        str | None, typer.Option("--filter", metavar="GLOB", help="Only matching names, such as 'log-*'.")
-    ] = None,
-    plugin_names: Annotated[
-        list[str] | None, typer.Option("--plugin", metavar="NAME", help="Only of this plugin (repeatable).")
-    ] = None,
+    kind: Annotated[str | None, typer.Argument(help="Only this kind.", show_default=False)] = None,
+    pattern: Annotated[str | None, typer.Option("--filter", metavar="GLOB", help="Only matching names.")] = None,
+    plugin_names: Annotated[Words, typer.Option("--plugin", metavar="NAME", help="Only of this plugin.")] = None,
     selected: PluginOption = None,
     as_json: Json = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a reference page.")] = False,

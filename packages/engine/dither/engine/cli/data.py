@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .app import PluginOption, app
+from .app import PluginOption, Words, app
 from .components import visible_plugins
 
 if TYPE_CHECKING:
@@ -26,16 +26,14 @@ def prepare(
         str, typer.Argument(help="A data component, such as get or text; dhs prepares human-dhs from its sources.")
     ],
     words: Annotated[
-        list[str] | None,
+        Words,
         typer.Argument(
             metavar="[PATHS] [--OPTION VALUE]...",
             help="Files, if the component takes any, and its options: dither describe data NAME.",
             show_default=False,
         ),
     ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set an option (repeatable).")
-    ] = None,
+    overrides: Annotated[Words, typer.Option("--set", metavar="KEY=VALUE", help="Set an option.")] = None,
     selected: PluginOption = None,
 ) -> None:
     """Download and convert the data of a component."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .app import Experiment, Json, Overrides, PluginOption, Removals, Runs, app, load
+from .app import Experiment, Json, OptionalExperiment, Overrides, PluginOption, Removals, Runs, app, load
 from .output import location_record, print_valid, table, wants_json
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ MAX_PADDING = 32
 
 @app.command()
 def run(
-    experiment: Annotated[Path | None, typer.Argument(help="The experiment file (TOML).", show_default=False)] = None,
+    experiment: OptionalExperiment = None,
     changes: Overrides = None,
     removals: Removals = None,
     selected: PluginOption = None,

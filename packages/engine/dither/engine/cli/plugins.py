@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from .app import Json, PluginOption, Runs, app
+from .app import Json, PluginOption, Runs, Words, app
 from .components import visible_plugins
 
 __all__ = ["schema_text"]
@@ -17,10 +17,7 @@ new = typer.Typer(no_args_is_help=True)
 app.add_typer(new, name="new")
 registry = typer.Typer(help="Lock the installed components in registry.toml, or check them.", no_args_is_help=True)
 app.add_typer(registry, name="registry")
-File = Annotated[
-    Path | None,
-    typer.Option("--file", help="The registry.toml; by default the nearest one at or above this folder."),
-]
+File = Annotated[Path | None, typer.Option("--file", help="By default registry.toml at or above this folder.")]
 
 
 @new.callback()
@@ -38,9 +35,9 @@ def new_plugin(
     """Write a plugin: a package with one component, tests, and an experiment. Nothing is overwritten."""
     from dither.registry.plugins.manager import load_plugins
 
-    from ..scaffold.package import Names, check_kind, check_names, write_package, write_single_file
+    from ..scaffold.package import Names, check_names, write_package, write_single_file
 
-    names, plugins = Names(name, check_kind(kind)), load_plugins()
+    names, plugins = Names(name, kind), load_plugins()
     check_names(names, {report.name for report in plugins.reports}, plugins.catalog.names(kind))
     if single_file:
         path = write_single_file(names, into)
@@ -59,8 +56,7 @@ def new_plugin(
 def check_plugin(
     name: Annotated[str, typer.Argument(help="An installed plugin.", show_default=False)],
     expected: Annotated[
-        list[str] | None,
-        typer.Option("--expect", metavar="KIND:NAME-CHECK=REASON", help="A check that fails on purpose (repeatable)."),
+        Words, typer.Option("--expect", metavar="KIND:NAME-CHECK=REASON", help="A check that fails on purpose.")
     ] = None,
 ) -> int:
     """Run the conformance kit over the components of an installed plugin."""

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from .app import CheckpointOption, Json, PluginOption, RunDirectory, app, parse_checkpoint
+from .app import CheckpointOption, Json, PluginOption, RunDirectory, Words, app, parse_checkpoint
 from .output import table, wants_json
 
 __all__: list[str] = []
@@ -27,7 +27,7 @@ app.add_typer(runs, name="runs")
 @runs.command("list")
 def list_(
     folder: Annotated[Path, typer.Argument(help="A folder of run directories, or a sweep.")] = Path("runs"),
-    metric: Annotated[str, typer.Option("--metric", "--figure", metavar="KIND/NAME", help="Metric to show.")] = LOSS,
+    metric: Annotated[str, typer.Option("--metric", metavar="KIND/NAME", help="Metric to show.")] = LOSS,
     as_json: Json = False,
 ) -> None:
     """List the runs of a folder or sweep with status, step and a metric."""
@@ -118,25 +118,15 @@ def sample(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", help="Output folder; by default inside the run.")] = None,
     constraints: Annotated[
-        Path | None,
-        typer.Option("--constraints", metavar="FILE", help="Constraints on samples: TOML with \\[task.constraints]."),
+        Path | None, typer.Option("--constraints", metavar="FILE", help="TOML file with \\[task.constraints].")
     ] = None,
     export: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--export",
-            metavar="FORMAT",
-            help="Also export samples in this format (repeatable); see dither describe task NAME.",
-        ),
+        Words,
+        typer.Option("--export", metavar="FORMAT", help="Also export in a format of the task (repeatable)."),
     ] = None,
     checkpoint: CheckpointOption = "newest",
     changes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Override, such as sampler.steps=50, sample.guidance.weight=3 or sample.cond.cell=K562 (repeatable).",
-        ),
+        Words, typer.Option("--set", metavar="KEY=VALUE", help="Override sampler.* or sample.* (repeatable).")
     ] = None,
     selected: PluginOption = None,
 ) -> int:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from .app import Json, Overrides, PluginOption, Removals, Runs, app
+from .app import Json, OptionalExperiment, Overrides, PluginOption, Removals, Runs, Words, app
 from .output import wants_json
 
 __all__: list[str] = []
@@ -34,35 +34,20 @@ sweeps = typer.Typer(
 )
 app.add_typer(sweeps, name="sweep")
 
-Directory = Annotated[Path, typer.Argument(help="A sweep directory.", show_default=False)]
-SortKey = Annotated[
-    str | None,
-    typer.Option("--sort", metavar="METRIC", help="Sort by a metric, such as valid/loss, or by a swept key."),
-]
-
 
 @sweeps.command()
 def start(
-    experiment: Annotated[Path | None, typer.Argument(help="The experiment file (TOML).", show_default=False)] = None,
-    values: Annotated[
-        list[str] | None,
-        typer.Option("--sweep", metavar="KEY=[VALUES]", help="Add an axis to the grid (repeatable)."),
-    ] = None,
+    experiment: OptionalExperiment = None,
+    values: Annotated[Words, typer.Option("--sweep", metavar="KEY=[VALUES]", help="Add an axis (repeatable).")] = None,
     changes: Overrides = None,
     removals: Removals = None,
     selected: PluginOption = None,
     runs: Runs = Path("runs"),
-    resume: Annotated[
-        Path | None, typer.Option("--resume", metavar="SWEEP", help="Run the unfinished points of a sweep.")
-    ] = None,
+    resume: Annotated[Path | None, typer.Option("--resume", metavar="SWEEP", help="Run unfinished points.")] = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Simultaneous runs.")] = 1,
     keep_going: Annotated[bool, typer.Option("--keep-going/--stop", help="Continue or stop if a point fails.")] = True,
-    executor: Annotated[
-        str, typer.Option("--executor", help="processes, or with submitit: slurm, local.")
-    ] = "processes",
-    options: Annotated[
-        list[str] | None, typer.Option("--job", metavar="KEY=VALUE", help="A parameter of submitit (repeatable).")
-    ] = None,
+    executor: Annotated[str, typer.Option("--executor", help="processes; slurm or local by submitit.")] = "processes",
+    options: Annotated[Words, typer.Option("--job", metavar="KEY=VALUE", help="A parameter of submitit.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only validate and list the points.")] = False,
 ) -> int:
     """Validate every point of a sweep, then run them all; "start" may be omitted."""
@@ -87,8 +72,8 @@ def start(
 
 @sweeps.command()
 def status(
-    directory: Directory,
-    sort: SortKey = None,
+    directory: Annotated[Path, typer.Argument(help="A sweep directory.", show_default=False)],
+    sort: Annotated[str | None, typer.Option("--sort", metavar="METRIC", help="A metric or a swept key.")] = None,
     descending: Annotated[
         bool | None, typer.Option("--most/--least", help="Whether larger or smaller values come first.")
     ] = None,

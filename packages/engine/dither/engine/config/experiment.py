@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from pydantic import Field
 
@@ -11,7 +12,7 @@ from dither.registry.kinds import ModelSpec
 from dither.registry.kinds.process import ProcessSpec, SamplerSpec
 from dither.registry.kinds.task import TaskSpec
 from dither.registry.kinds.training import LossSpec
-from dither.registry.spec.base import Options, Slot, named
+from dither.registry.spec.base import Options, Slot, Spec, named
 from dither.registry.spec.misfit import Misfit, below
 
 from .component_errors import attribute_errors
@@ -50,49 +51,42 @@ class Experiment(Options):
     def check(self) -> Iterator[Misfit]:
         """Yield why the components are incompatible. May read data to know the space of a task; imports no torch."""
         yield from below("train", self.train.check(self.model))
+        yield from (found := _checked("task", self.task))
+        if found:
+            return
         with attribute_errors(self.task):
-            found = list(below("task", self.task.check()))
-            space = None if found else self.task.space()
-        yield from found
-        if space is None:
+            space = self.task.space()
+        yield from (found := _checked("process", self.process, space))
+        if found:
             return
         with attribute_errors(self.process):
-            found = list(below("process", self.process.check(space)))
-            process = None if found else self.process.facts(space)
-        yield from found
-        if process is None:
-            return
-        inner = process.space
+            process = self.process.facts(space)
+        yield from _checked("model", self.model, process.space)
         with attribute_errors(self.model):
-            found = list(below("model", self.model.check(inner)))
             model = self.model.facts()
-            blocks = model.trained_blocks(inner)
-        with attribute_errors(self.loss):
-            found += below("loss", self.loss.check(process))
-        with attribute_errors(self.sampler):
-            found += below("sampler", self.sampler.check(process, model))
-        yield from found
+            blocks = model.trained_blocks(process.space)
+        yield from _checked("loss", self.loss, process)
+        yield from _checked("sampler", self.sampler, process, model)
         if blocks is not None and blocks < space.length and not self.sampler.blockwise:
             message = f'sampler "{self.sampler.name}" draws whole samples, but the model is trained block by block'
             hint = f'use sampler = {{ use = "blocks", size = {blocks}, inner = "{self.sampler.name}" }}'
             yield Misfit(message, ("sampler",), ("model", "block_size"), hint)
-        yield from check_conditions(self.sample, inner, model)
+        yield from check_conditions(self.sample, process.space, model)
         yield from below("evaluate", below("metrics", duplicates(self.evaluate.metrics)))
         for number, metric in enumerate(self.evaluate.metrics):
-            with attribute_errors(metric):
-                found = list(below("metrics", below(number, metric.check(space))))
-            yield from below("evaluate", found)
+            yield from below("evaluate", below("metrics", _checked(number, metric, space)))
 
     def warn(self) -> Iterator[Misfit]:
         """Yield what is allowed but should be known before a long run. Call it only if `check` yields nothing."""
         space = self.task.space()
-        process, model = self.process.facts(space), self.model.facts()
-        with attribute_errors(self.task):
-            found = list(below("task", self.task.warn()))
-        with attribute_errors(self.process):
-            found += below("process", self.process.warn(space))
-        with attribute_errors(self.loss):
-            found += below("loss", self.loss.warn(process))
-        with attribute_errors(self.sampler):
-            found += below("sampler", self.sampler.warn(process, model))
-        yield from found
+        process = self.process.facts(space)
+        yield from _checked("task", self.task, method="warn")
+        yield from _checked("process", self.process, space, method="warn")
+        yield from _checked("loss", self.loss, process, method="warn")
+        yield from _checked("sampler", self.sampler, process, self.model.facts(), method="warn")
+
+
+def _checked(key: str | int, component: Spec, *arguments: Any, method: str = "check") -> list[Misfit]:
+    """Return what a method of a component yields; its exceptions are attributed to it."""
+    with attribute_errors(component):
+        return list(below(key, getattr(component, method)(*arguments)))

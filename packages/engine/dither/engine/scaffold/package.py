@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import keyword
 import re
 import secrets
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
@@ -15,19 +16,12 @@ from string import Template
 from dither.registry.config.errors import Problem, Refused, nearest
 from dither.registry.kinds import KINDS
 
-__all__ = ["Names", "check_kind", "check_names", "example_file", "render", "write_package", "write_single_file"]
+__all__ = ["Names", "check_names", "example_file", "render", "write_package", "write_single_file"]
 
 HERE = Path(__file__).parent
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 MAX_NAME = 40
-DEPENDENCIES = {
-    "data": ("dither-registry>=0.1", "dither-tasks>=0.1", "pydantic>=2.8,<3"),
-    "lr-schedule": ("dither-registry>=0.1", "pydantic>=2.8,<3"),
-    "metric": ("dither-registry>=0.1", "torch>=2.11"),
-    "tracker": ("dither-registry>=0.1",),
-}
-"""What the examples of some kinds import; all others import `USUAL`."""
-USUAL = ("dither-registry>=0.1", "pydantic>=2.8,<3", "torch>=2.11")
+PINS = ("pydantic>=2.8,<3", "torch>=2.11")
 EXPERIMENT = {
     "task": 'task = { use = "language-model", length = 32, tokenizer = "chars" }',
     "process": 'process = "absorbing"',
@@ -87,21 +81,8 @@ class Names:
         return _camel(self.name.removesuffix(f"-{self.kind}") + f"-{self.kind}")
 
 
-def check_kind(kind: str) -> str:
-    """Return a kind.
-
-    Raises:
-        Refused: It is unknown.
-    """
-    if kind not in KINDS:
-        close = nearest(kind, KINDS)
-        hint = f'did you mean "{close}"?' if close else f"kinds: {', '.join(KINDS)}"
-        raise Refused(Problem(f'unknown kind "{kind}"', help=hint, code="unknown-value"))
-    return kind
-
-
 def check_names(names: Names, plugins: Collection[str], components: Collection[str]) -> None:
-    """Check that a name is well-formed and not taken.
+    """Check that the kind exists, and that the name is well-formed and not taken.
 
     Args:
         names: The names.
@@ -117,6 +98,10 @@ def check_names(names: Names, plugins: Collection[str], components: Collection[s
 
 def _problems(names: Names, plugins: Collection[str], components: Collection[str]) -> Iterator[Problem]:
     name = names.name
+    if names.kind not in KINDS:
+        close = nearest(names.kind, KINDS)
+        hint = f'did you mean "{close}"?' if close else f"kinds: {', '.join(KINDS)}"
+        yield Problem(f'unknown kind "{names.kind}"', help=hint, code="unknown-value")
     reserved = any(map(keyword.iskeyword, (name, name.capitalize()))) or keyword.issoftkeyword(name)
     if re.match("dither(-|$)", name) or reserved or len(name) > MAX_NAME or not NAME.fullmatch(name):
         words = re.sub(r"[^a-z0-9]+", "-", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()).strip("-")
@@ -153,13 +138,13 @@ def _plugin_text(names: Names) -> str:
 
 def render(names: Names) -> dict[str, str]:
     """Return the text of every file by its path in the package."""
-    dependencies = ", ".join(f'"{pin}"' for pin in DEPENDENCIES.get(names.kind, USUAL))
+    pins = ["dither-registry>=0.1", *(["dither-tasks>=0.1"] if names.kind == "data" else []), *PINS]
     lines = dict.fromkeys(("condition", "train", "evaluate"), "") | EXPERIMENT | USES[names.kind]
     values = {key: Template(line).substitute(name=names.name) for key, line in lines.items()}
     experiment = _fill("experiment.toml", name=names.name, **values)
     values = {"name": names.name, "kind": names.kind, "distribution": names.distribution, "module": names.module}
     return {
-        "pyproject.toml": _fill("pyproject.toml", dependencies=dependencies, **values),
+        "pyproject.toml": _fill("pyproject.toml", dependencies=json.dumps(pins)[1:-1], **values),
         "README.md": _fill("README.md", **values),
         ".gitignore": _fill("gitignore"),
         "experiment.toml": re.sub(r"\n{2,}(?=[a-z])", "\n", re.sub(r"\n{3,}", "\n\n", experiment)).rstrip() + "\n",
@@ -174,19 +159,33 @@ def _fill(file: str, **values: str) -> str:
 
 
 def write_package(names: Names, into: Path) -> Path:
-    """Write the package into a new folder and return its path; nothing is overwritten.
-
-    Args:
-        names: The names.
-        into: An existing folder.
+    """Write the package into a new folder of `into`, and return its path.
 
     Raises:
         Refused: The target exists, or cannot be written.
     """
-    target = _target(into, names.distribution)
-    temporary = into / f".{names.distribution}-{secrets.token_hex(4)}"
+    return _write(into, names.distribution, render(names))
+
+
+def write_single_file(names: Names, into: Path) -> Path:
+    """Write only the plugin, as NAME.py, and return its path.
+
+    Raises:
+        Refused: The target exists, or cannot be written.
+    """
+    return _write(into, f"{names.name}.py", {"": _plugin_text(names)})
+
+
+def _write(into: Path, name: str, texts: Mapping[str, str]) -> Path:
+    """Write all files or none; nothing is overwritten."""
+    if not into.is_dir():
+        raise Refused(f"not a folder: {into}", code="file-not-found")
+    target = into / name
+    if target.exists() or target.is_symlink():
+        raise Refused(f"{target} exists already", code="file-exists")
+    temporary = into / f".{name}-{secrets.token_hex(4)}"
     try:
-        for path, text in render(names).items():
+        for path, text in texts.items():
             (temporary / path).parent.mkdir(parents=True, exist_ok=True)
             (temporary / path).write_text(text, encoding="utf-8")
         temporary.rename(target)
@@ -194,27 +193,4 @@ def write_package(names: Names, into: Path) -> Path:
         raise Refused(f"cannot write {target}: {error.strerror or error}", code="unwritable-file") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return target
-
-
-def write_single_file(names: Names, into: Path) -> Path:
-    """Write only the plugin, as NAME.py, and return its path; nothing is overwritten.
-
-    Raises:
-        Refused: The target exists, or cannot be written.
-    """
-    target = _target(into, f"{names.name}.py")
-    try:
-        target.write_text(_plugin_text(names), encoding="utf-8")
-    except OSError as error:
-        raise Refused(f"cannot write {target}: {error.strerror or error}", code="unwritable-file") from None
-    return target
-
-
-def _target(into: Path, name: str) -> Path:
-    if not into.is_dir():
-        raise Refused(f"not a folder: {into}", code="file-not-found")
-    target = into / name
-    if target.exists() or target.is_symlink():
-        raise Refused(f"{target} exists already", code="file-exists")
     return target
