@@ -14,10 +14,8 @@ from dither.tasks.language_model.data.corpus import Corpus, Document
 from dither.tasks.language_model.data.tokenizers.base import Bytes
 from dither.tasks.language_model.metrics import baselines
 from dither.tasks.language_model.metrics.baselines import (
-    LOOP,
     WittenBell,
     diversity_metrics,
-    repetition,
     strong_baselines,
 )
 from dither.tasks.language_model.metrics.perplexity import TextMetrics
@@ -98,10 +96,6 @@ def test_accuracy_counts_targets_only():
 
 
 def test_repetition():
-    assert repetition(np.arange(20)) == 0
-    loop = np.tile(np.arange(5), 8)  # 33 grams of 8, 5 of them different
-    assert repetition(loop) == pytest.approx(1 - 5 / 33)
-    assert repetition(np.arange(LOOP - 1)) == 0
     rows = np.stack([np.arange(40), np.tile(np.arange(5), 8)])
     found = diversity_metrics(rows, np.ones_like(rows, bool))
     assert found["repetition"] == pytest.approx((1 - 5 / 33) / 2)

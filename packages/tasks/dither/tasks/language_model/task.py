@@ -57,7 +57,7 @@ class LanguageModelling:
         corpus: Documents by split, or token ids.
         tokenizer: The tokenizer.
         length: Ids per window.
-        documents: Whether windows cross document boundaries.
+        documents: "stream", "separate" or "ended".
         prompt: Beginning of every sample.
         ngrams: Longest n-gram of the baselines, at least 2; None for none.
         judge: Folder of a language model that scores samples; None for none.

@@ -6,6 +6,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from dither.registry.config.errors import Refused
@@ -13,7 +14,7 @@ from dither.registry.config.errors import Refused
 if TYPE_CHECKING:
     from dither.registry.flow.protocols import Split
 
-    from .markov import SourceDistribution
+    from .markov import MarkovChain
 
 __all__ = ["SPLITS", "Corpus", "Document", "TextSource", "divide", "hold_out"]
 
@@ -23,14 +24,7 @@ SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 
 @dataclass(frozen=True)
 class Document:
-    """A text with a name, read on request.
-
-    Attributes:
-        name: A path, a topic, a module.
-        digest: sha256 of the content; documents with equal digests are the same text.
-        size: Amount of text, in the same unit for all documents of a corpus.
-        load: Returns the text.
-    """
+    """A text with a name, read on request; `size` has the same unit for all documents of a corpus."""
 
     name: str
     digest: str
@@ -41,12 +35,6 @@ class Document:
     def of(cls, name: str, text: str) -> Document:
         """Make a document of a text in memory."""
         return cls(name, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(), len(text), lambda: text)
-
-    def part(self, start: float, stop: float) -> Document:
-        """Return the characters between two fractions of the length; adjacent parts leave nothing out."""
-        text = self.load()
-        first, last = round(start * len(text)), round(stop * len(text))
-        return Document.of(f"{self.name}[{first}:{last}]", text[first:last])
 
 
 class TextSource(ABC):
@@ -70,17 +58,11 @@ class TextSource(ABC):
 
 @dataclass(frozen=True)
 class Corpus(TextSource):
-    """Documents by split, the result of a text data source.
-
-    Attributes:
-        name: Name of the source.
-        splits: Documents of "train", "valid" and "test"; "test" may be empty.
-        distribution: The distribution of the text, if it is known.
-    """
+    """Documents by split, the result of a text data source, and the distribution of the text, if it is known."""
 
     name: str
     splits: Mapping[Split, Sequence[Document]]
-    distribution: SourceDistribution | None = None
+    distribution: MarkovChain | None = None
 
     def __post_init__(self) -> None:
         for split in ("train", "valid"):
@@ -104,8 +86,6 @@ def hold_out(documents: Iterable[Document], *, valid: float, test: float) -> dic
     split is not exceeded; a share smaller than every document gets the smallest one left. With fewer documents than
     splits, each document is cut: its head goes to "train", then "valid", then "test".
     """
-    if not (valid > 0 and test >= 0 and valid + test < 1):
-        raise ValueError(f"valid > 0, test >= 0 and valid + test < 1 required: valid = {valid}, test = {test}")
     unique = list({document.digest: document for document in documents}.values())
     if len(unique) < 2 + (test > 0):
         return _cut(unique, valid, test)
@@ -136,6 +116,11 @@ def divide(sizes: Sequence[int], *, valid: float, test: float) -> list[int]:
 
 def _cut(documents: list[Document], valid: float, test: float) -> dict[Split, list[Document]]:
     """Cut every document into head, validation and test; empty parts are dropped."""
-    edges = (0.0, 1 - valid - test, 1 - test, 1.0)
-    cut = {split: [d.part(edges[n], edges[n + 1]) for d in documents] for n, split in enumerate(SPLITS)}
-    return {split: [part for part in parts if part.size] for split, parts in cut.items()}
+    cut: dict[Split, list[Document]] = {split: [] for split in SPLITS}
+    for document in documents:
+        text = document.load()
+        edges = [round(share * len(text)) for share in (0.0, 1 - valid - test, 1 - test, 1.0)]
+        for split, (first, last) in zip(SPLITS, pairwise(edges), strict=True):
+            if last > first:
+                cut[split].append(Document.of(f"{document.name}[{first}:{last}]", text[first:last]))
+    return cut

@@ -10,7 +10,7 @@ from pathlib import Path
 from dither.registry.config.errors import Problem, Refused, nearest
 
 from ...prepared.rejected import Rejected
-from .text_files import cut_pieces, find_files, plain_text, read_blocks
+from .text_files import cut_pieces, find_all, plain_text, read_blocks
 
 __all__ = ["NAMED", "SourceDocument", "find_sources", "read_documents"]
 
@@ -22,62 +22,33 @@ ROWS = 256
 
 @dataclass(frozen=True)
 class SourceDocument:
-    """A document.
-
-    Attributes:
-        place: Where it is, such as "a.jsonl, line 3".
-        pieces: Its text, to be iterated once, before the next document is read. May raise `NotText`.
-    """
+    """A document; its pieces are to be iterated once, before the next document is read, and may raise `NotText`."""
 
     place: str
     pieces: Iterator[str]
 
 
 def find_sources(paths: Sequence[str]) -> list[str | Path]:
-    """Return the files of paths, folders and globs, each once, and named texts.
-
-    Args:
-        paths: Of a folder, all files at any depth are taken, except hidden ones.
+    """Return named texts, and the files of paths, folders (at any depth, except hidden ones) and globs, each once.
 
     Raises:
         Refused: Names every path that does not exist.
     """
-    sources: dict[str | Path, str | Path] = {}
     problems: list[Problem] = []
+    sources: dict[str | Path, str | Path] = {}
     for path in paths:
-        if path in NAMED:
-            sources[path] = path
-            continue
-        try:
-            sources |= {file.resolve(): file for file in _files(path)}
-        except Refused as refused:
-            problems += refused.problems
+        found = [path] if path in NAMED else find_all([path], problems, folders=True)
+        sources |= {source if isinstance(source, str) else source.resolve(): source for source in found}
     if problems:
         raise Refused(problems)
     return list(sources.values())
 
 
-def _files(path: str) -> list[Path]:
-    folder = Path(path).expanduser() if "\0" not in path else Path()
-    try:
-        if "\0" in path or not folder.is_dir():
-            return find_files(path)
-        inside = [file.relative_to(folder) for file in folder.rglob("*")]
-    except OSError as error:
-        raise Refused(f"{path[:200]}: {error.strerror}", code="unreadable-file") from None
-    visible = sorted(file for file in inside if not any(part.startswith(".") for part in file.parts))
-    if files := [folder / file for file in visible if not (folder / file).is_dir()]:
-        return files
-    raise Refused(f"{folder}: no files in this folder", code="file-not-found")
-
-
 def read_documents(sources: Sequence[str | Path], column: str) -> Iterator[SourceDocument | Rejected]:
     """Yield documents and rejected places, always in the same order.
 
-    Args:
-        sources: Files, or names in `NAMED`. `.jsonl` and `.ndjson` hold one document a line, `.parquet` one a row, all
-            other files are one document.
-        column: Key or column of the text.
+    `.jsonl` and `.ndjson` hold one document a line, under the key `column`, `.parquet` one a row; all other files are
+    one document.
 
     Raises:
         Refused: A Parquet file has no such column, or pyarrow is not installed.
@@ -148,7 +119,12 @@ def _parquet_rows(path: Path, column: str) -> Iterator[SourceDocument | Rejected
         raise Refused(Problem(f"{path}: pyarrow is not installed", help=fix, code="missing-dependency")) from None
     try:
         with parquet.ParquetFile(path) as file:
-            _check_column(path, column, file.schema_arrow)
+            fields = {field.name: str(field.type) for field in file.schema_arrow}
+            texts = [name for name, kind in fields.items() if kind in ("string", "large_string")]
+            if column not in texts:
+                near = nearest(column, texts) or (texts[0] if len(texts) == 1 else None)
+                what = f'{path}: no string column "{column}"; string columns: {", ".join(texts) or "none"}'
+                raise Refused(Problem(what, help=f"--column {near}" if near else None, code="missing-array"))
             number = 0
             for batch in file.iter_batches(batch_size=ROWS, columns=[column]):
                 for text in batch.column(0).to_pylist():
@@ -160,15 +136,3 @@ def _parquet_rows(path: Path, column: str) -> Iterator[SourceDocument | Rejected
         return
     if not number:
         yield Rejected(str(path), "empty", "no rows")
-
-
-def _check_column(path: Path, column: str, schema: object) -> None:
-    """Refuse a file without a string column of that name."""
-    fields = {field.name: str(field.type) for field in schema}  # type: ignore[attr-defined]
-    if fields.get(column) in ("string", "large_string"):
-        return
-    texts = [name for name, kind in fields.items() if kind in ("string", "large_string")]
-    what = f'{path}: no column "{column}"' if column not in fields else f'{path}: "{column}" is {fields[column]}'
-    near = nearest(column, texts) or (texts[0] if len(texts) == 1 else None)
-    fix = f"--column {near}" if near else None
-    raise Refused(Problem(f"{what}; string columns: {', '.join(texts) or 'none'}", help=fix, code="missing-array"))

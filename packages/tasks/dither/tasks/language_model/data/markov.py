@@ -11,39 +11,28 @@ import string
 from bisect import bisect_right
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 from jaxtyping import Float64, Int64
 
-__all__ = ["ALPHABET", "FLOOR", "MarkovChain", "SourceDistribution"]
+__all__ = ["ALPHABET", "FLOOR", "MarkovChain"]
 
 ALPHABET = string.ascii_lowercase + string.ascii_uppercase + string.digits
 """Symbols of a chain, each one byte and one character."""
 FLOOR = 0.01
 """Share of the uniform distribution in every row of transitions, so that the chain is ergodic."""
 
-PIECE = 1 << 16
-"""Symbols drawn per chunk: a list of numbers takes forty times the memory of the text."""
+PIECE = 1 << 16  # symbols drawn per chunk: a list of numbers takes forty times the memory of the text
 
 
 class MarkovChain:
     """A stationary Markov chain over characters: its texts, and their entropy in closed form.
 
-    Each context has its own distribution of the next symbol, drawn from a symmetric Dirichlet distribution and mixed
-    with 1 % of the uniform one.
-
-    Args:
-        states: Number of symbols V.
-        order: Number of symbols that the next one depends on.
-        concentration: Of the Dirichlet distribution; small values make the next symbol almost deterministic.
-        seed: Seed of the chain.
+    Each context of `order` symbols has its own distribution of the next one, drawn from a symmetric Dirichlet
+    distribution and mixed with 1 % of the uniform one.
     """
 
     def __init__(self, states: int, *, order: int = 1, concentration: float = 1.0, seed: int = 0) -> None:
-        if not (2 <= states <= len(ALPHABET) and order >= 1 and concentration > 0):
-            what = f"2 <= states <= {len(ALPHABET)}, order >= 1 and concentration > 0 required"
-            raise ValueError(f"{what}: {states}, {order}, {concentration}")
         self.states, self.order, self.seed = states, order, seed
         drawn = np.random.default_rng([seed, 0]).dirichlet(np.full(states, concentration), states**order)
         self.transitions: Float64[np.ndarray, "C V"] = (1 - FLOOR) * drawn + FLOOR / states
@@ -121,15 +110,3 @@ class MarkovChain:
         numbers = np.full(max(codes) + 1, -1)
         numbers[codes] = np.arange(self.states)
         return numbers
-
-
-class SourceDistribution(Protocol):
-    """The distribution of a generated text."""
-
-    def entropy(self, length: int) -> float:
-        """Return the entropy of `length` consecutive characters in nats."""
-        ...
-
-    def nats(self, text: str) -> float:
-        """Return -log p of a text in nats."""
-        ...

@@ -7,25 +7,20 @@ import glob
 import hashlib
 import io
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from dither.registry.config.errors import Problem, Refused, nearest
 
 from .corpus import Document
 
-__all__ = ["NotText", "cut_pieces", "find_files", "plain_text", "read_blocks", "read_files"]
+__all__ = ["NotText", "cut_pieces", "find_all", "find_files", "plain_text", "read_blocks", "read_files"]
 
 BLOCK = 1 << 20
 
 
 class NotText(ValueError):  # noqa: N818 - the state of a file, not an error of the program
-    """A file, or a part of one, that is not text.
-
-    Attributes:
-        sort: Reason as one word, to count by.
-        message: Full reason, with the file.
-        help: How to fix it.
-    """
+    """A file, or a part of one, that is not text; `sort` is the reason as one word."""
 
     def __init__(self, sort: str, message: str, help: str | None = None) -> None:
         super().__init__(message)
@@ -43,37 +38,52 @@ def read_files(patterns: Sequence[str]) -> list[Document]:
         Refused: Names every path that is missing, not a regular file, empty, binary or not UTF-8.
     """
     problems: list[Problem] = []
-    documents: dict[Path, Document] = {}
-    for pattern in patterns:
+    documents: list[Document] = []
+    for path in sorted(find_all(patterns, problems)):
         try:
-            files = find_files(pattern)
-        except Refused as refused:
-            problems += refused.problems
-            continue
-        for path in files:
-            try:
-                documents[path.resolve()] = _document(path)
-            except NotText as error:
-                code = "damaged-file" if error.sort in ("binary", "encoding") else "unreadable-file"
-                problems.append(Problem(error.message, help=error.help, code=code))
+            digest, size, _ = _read(path)
+        except NotText as error:
+            code = "damaged-file" if error.sort in ("binary", "encoding") else "unreadable-file"
+            problems.append(Problem(error.message, help=error.help, code=code))
+        else:
+            documents.append(Document(str(path), digest, size, partial(_load, path, digest)))
     if problems:
         raise Refused(problems)
-    return [documents[path] for path in sorted(documents)]
+    return documents
 
 
-def find_files(pattern: str) -> list[Path]:
+def find_all(patterns: Iterable[str], problems: list[Problem], *, folders: bool = False) -> list[Path]:
+    """Return the files of several patterns, each once; patterns without files are added to `problems`."""
+    files: dict[Path, Path] = {}
+    for pattern in patterns:
+        try:
+            files |= {path.resolve(): path for path in find_files(pattern, folders=folders)}
+        except Refused as refused:
+            problems += refused.problems
+    return list(files.values()) if folders else list(files)
+
+
+def find_files(pattern: str, *, folders: bool = False) -> list[Path]:
     """Return the files of a path or glob, sorted; folders that match a glob are skipped.
+
+    With `folders`, a path may be a folder, which stands for all files in it at any depth, except hidden ones.
 
     Raises:
         Refused: There is none.
     """
     try:
         path = Path(pattern).expanduser()
-        folder, exists = path.is_dir(), path.exists()
-    except (OSError, RuntimeError) as error:  # a name that is too long, no permission, an unknown ~user
+        is_folder, exists = path.is_dir(), path.exists()
+        inside = [file.relative_to(path) for file in path.rglob("*")] if is_folder and folders else []
+    except (OSError, RuntimeError, ValueError) as error:  # too long, no permission, an unknown ~user, a zero byte
         what = f"{pattern[:200]}: invalid path: {getattr(error, 'strerror', None) or error}"
         raise Refused(what, code="unreadable-file") from error
-    if folder:
+    if is_folder and folders:
+        visible = sorted(file for file in inside if not any(part.startswith(".") for part in file.parts))
+        if files := [path / file for file in visible if not (path / file).is_dir()]:
+            return files
+        raise Refused(f"{path}: no files in this folder", code="file-not-found")
+    if is_folder:
         raise Refused(Problem(f"{path} is a folder, not a file", help=f'"{path}/**/*.txt"', code="unreadable-file"))
     if exists:
         return [path]
@@ -129,26 +139,24 @@ def plain_text(blocks: Iterable[str]) -> Iterator[str]:
     yield newlines.decode("", final=True)
 
 
-def _document(path: Path) -> Document:
-    """Read a file once, block by block: digest, size, and whether it is text."""
+def _read(path: Path) -> tuple[str, int, str]:
+    """Return digest, size in bytes, and text of a file."""
+    blocks = list(read_blocks(path))
     digest, size = hashlib.sha256(), 0
-    for block, _ in read_blocks(path):
-        digest.update(block)
-        size += len(block)
-    return Document(str(path), digest.hexdigest(), size, lambda: _load(path, digest.hexdigest()))
+    for raw, _ in blocks:
+        digest.update(raw)
+        size += len(raw)
+    return digest.hexdigest(), size, "".join(plain_text(text for _, text in blocks))
 
 
 def _load(path: Path, expected: str) -> str:
-    digest, texts = hashlib.sha256(), []
     try:
-        for block, text in read_blocks(path):
-            digest.update(block)
-            texts.append(text)
+        digest, _, text = _read(path)
     except NotText as error:
         raise Refused(Problem(error.message, help=error.help, code="unreadable-file")) from error
-    if digest.hexdigest() != expected:
+    if digest != expected:
         raise Refused(f"{path} has changed since it was first read", code="changed-data")
-    return "".join(plain_text(texts))
+    return text
 
 
 PIECE = 1 << 16
@@ -158,12 +166,9 @@ LONGEST = 1 << 24
 
 
 def cut_pieces(blocks: Iterable[str]) -> Iterator[str]:
-    """Cut a text after a line end between two visible characters, where GPT-2's pattern also cuts.
+    """Cut a text, given in blocks, after a line end between two visible characters, where GPT-2's pattern also cuts.
 
     A text without such positions is cut before a blank after `LONGEST` characters, so that memory stays bounded.
-
-    Args:
-        blocks: The text, in blocks of any length.
     """
     buffer, looked = "", 0
     for block in blocks:

@@ -25,7 +25,7 @@ from dither.registry.files.cache import cache_folder
 from ...prepared.store import ArrayStream, Writer, open_arrays, verify, write_folder
 from .corpus import SPLITS, Corpus, Document
 from .manifest import SHARDS, SplitInfo, StoreInfo, read_store
-from .markov import SourceDistribution
+from .markov import MarkovChain
 from .tokenizers.base import Tokenizer, storage_type
 from .tokenizers.factory import check_same, record_tokenizer, restore_tokenizer
 
@@ -80,13 +80,7 @@ class Joined:
 
 @dataclass(frozen=True)
 class TokenStream:
-    """The ids of a split.
-
-    Attributes:
-        arrays: The ids, in one or several arrays.
-        starts: Offset of each document, ascending.
-        gap: Ids of the separator between two documents; an end-of-text id belongs to its document.
-    """
+    """The ids of a split, in one or several arrays, the offset of each document, and the ids between two documents."""
 
     arrays: tuple[Integer[np.ndarray, " n"], ...]
     starts: Int64[np.ndarray, " D"]
@@ -108,13 +102,9 @@ Documents = Literal["stream", "separate", "ended"]
 class Windows:
     """Windows of `length` ids over a stream, by number.
 
-    Args:
-        stream: The ids.
-        length: Ids per window L.
-        documents: "stream": consecutive windows; only the last one may be shorter. "separate": each document begins a
-            window; long ones continue in further windows, and the rest of the last one is padding. "ended": the same,
-            but the rest counts as valid.
-        pad: The padding id.
+    documents = "stream": consecutive windows; only the last one may be shorter. "separate": each document begins a
+    window; long ones continue in further windows, and the rest of the last one is padding. "ended": the same, but the
+    rest counts as valid.
     """
 
     def __init__(self, stream: TokenStream, length: int, documents: Documents = "stream", pad: int = 0) -> None:
@@ -162,19 +152,12 @@ def _windows_of_documents(stream: TokenStream, length: int) -> tuple[Int64[np.nd
 
 @dataclass(frozen=True)
 class TokenStore:
-    """Ids by split, and their tokenizer.
-
-    Attributes:
-        name: Name of the source, or the folder.
-        splits: The ids of "train", "valid" and "test".
-        tokenizer: The tokenizer of the ids.
-        distribution: The distribution of the text, if it is known.
-    """
+    """Ids by split, their tokenizer, and the distribution of the text, if it is known."""
 
     name: str
     splits: dict[Split, TokenStream]
     tokenizer: Tokenizer
-    distribution: SourceDistribution | None = None
+    distribution: MarkovChain | None = None
 
 
 def encode_corpus(corpus: Corpus, tokenizer: Tokenizer, folder: Path | None = None) -> TokenStore:
@@ -217,12 +200,7 @@ def _parts(documents: Iterable[tuple[int, Document]]) -> Iterator[Part]:
 def open_store(
     folder: Path, check: Literal["once", "always", "never"] = "once", tokenizer: Tokenizer | None = None
 ) -> TokenStore:
-    """Memory-map the ids of a folder.
-
-    Args:
-        folder: Written by `write_store`.
-        check: When to compare checksums: on first use and after a change, always, or never. Lengths always are.
-        tokenizer: Its tokenizer, if that is at hand.
+    """Memory-map the ids of a folder; `check` says when to compare checksums. Lengths always are.
 
     Raises:
         Refused: A file is missing or damaged.

@@ -24,7 +24,7 @@ from jaxtyping import Bool, Float64, Int64, Integer
 
 from dither.registry.config.errors import Problem, Refused
 
-from ..data.markov import SourceDistribution
+from ..data.markov import MarkovChain
 from ..data.token_store import Joined
 from ..data.tokenizers.base import Tokenizer
 
@@ -60,17 +60,9 @@ class _Order:
 
 
 class WittenBell:
-    """N-gram models of all orders up to `order`.
-
-    Args:
-        ids: Training ids, as one stream.
-        size: Size of the vocabulary.
-        order: Longest n-gram, at least 1.
-    """
+    """N-gram models of all orders up to `order`, of a stream of training ids."""
 
     def __init__(self, ids: Integer[np.ndarray, " N"], *, size: int, order: int) -> None:
-        if order < 1 or size < 1 or len(ids) < 1:
-            raise ValueError(f"order, size and number of ids must be at least 1: {order}, {size}, {len(ids)}")
         self.size = size
         self.orders: list[_Order] = []
         ids = ids.astype(np.int64)
@@ -182,22 +174,21 @@ def _packed(raw: bytes) -> int:
 
 def _metrics(nats: dict[str, float], text: Ids, tokenizer: Tokenizer) -> dict[str, float]:
     characters = sum(tokenizer.characters(text[start : start + LIMIT]) for start in range(0, len(text), LIMIT))
+    return _per_unit(nats, characters, len(text))
+
+
+def _per_unit(nats: dict[str, float], characters: int, tokens: int) -> dict[str, float]:
     bits = {f"bits_per_char/{name}": total / log(2) / characters for name, total in nats.items()}
-    return bits | {f"nats_per_token/{name}": total / len(text) for name, total in nats.items()}
+    return bits | {f"nats_per_token/{name}": total / tokens for name, total in nats.items()}
 
 
 def distribution_baselines(
-    distribution: SourceDistribution, windows: Sequence[Integer[np.ndarray, " N"]], tokenizer: Tokenizer
+    distribution: MarkovChain, windows: Sequence[Integer[np.ndarray, " N"]], tokenizer: Tokenizer
 ) -> dict[str, float]:
     """Return the entropy and the cross-entropy of the true distribution on windows predicted independently.
 
     `source-entropy` is the mean over all texts of these lengths; `source` is the cross-entropy on these very windows,
-    which varies with the sample like the metrics of a model.
-
-    Args:
-        distribution: The distribution.
-        windows: The ids of each window, without padding.
-        tokenizer: Their tokenizer; the result is empty unless it has one id per character.
+    which varies with the sample like the metrics of a model. Empty unless the tokenizer has one id per character.
     """
     ids = sum(map(len, windows))
     if not ids or any(tokenizer.characters(window) != len(window) for window in windows):
@@ -207,8 +198,7 @@ def distribution_baselines(
         "source-entropy": sum(number * distribution.entropy(length) for length, number in lengths.items()),
         "source": sum(distribution.nats(tokenizer.decode(window)) for window in windows),
     }
-    bits = {f"bits_per_char/{name}": total / log(2) / ids for name, total in nats.items()}
-    return bits | {f"nats_per_token/{name}": total / ids for name, total in nats.items()}
+    return _per_unit(nats, ids, ids)
 
 
 LOOP = 8
@@ -227,7 +217,7 @@ def diversity_metrics(samples: Integer[np.ndarray, "S L"], valid: Bool[np.ndarra
     return {
         "sample_unigram_bits": _mean([entropy(np.unique(row, return_counts=True)[1]) / log(2) for row in rows]),
         **{f"distinct_{n}": _mean([distinct(row, n) for row in rows]) for n in (1, 2, 3)},
-        "repetition": _mean([repetition(row) for row in rows]),
+        "repetition": _mean([1.0 - distinct(row, LOOP) for row in rows]),
         "unique": len({row.tobytes() for row in rows}) / len(rows) if rows else float("nan"),
     }
 
@@ -238,11 +228,6 @@ def distinct(ids: Integer[np.ndarray, " L"], n: int) -> float:
         return 1.0
     grams = np.lib.stride_tricks.sliding_window_view(ids, n)
     return len(np.unique(grams, axis=0)) / len(grams)
-
-
-def repetition(ids: Integer[np.ndarray, " L"]) -> float:
-    """Return the share of n-grams of `LOOP` ids that occurred before in the same sample."""
-    return 1.0 - distinct(ids, LOOP)
 
 
 def _mean(values: list[float]) -> float:

@@ -14,10 +14,9 @@ from typing import Any
 
 from dither.registry.config.errors import Problem, Refused
 
-__all__ = ["EXTRA", "READ", "FolderJudge", "judge_problems"]
+__all__ = ["READ", "FolderJudge", "judge_problems"]
 
-EXTRA = "transformers"
-"""Installed by the extra `dither-tasks[judge]`."""
+EXTRA = "transformers"  # of dither-tasks[judge]
 READ = 32
 """Number of samples that are scored, the first ones: a large judge is slow."""
 
@@ -42,10 +41,7 @@ def judge_problems(folder: Path) -> Iterator[Problem]:
 
 
 class FolderJudge:
-    """A causal language model that scores texts.
-
-    Args:
-        folder: Holds config.json, weights as safetensors, and the tokenizer.
+    """A causal language model that scores texts, from a folder with config.json, safetensors and tokenizer.
 
     Raises:
         Refused: It cannot be used.
