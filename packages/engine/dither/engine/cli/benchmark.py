@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -150,38 +149,18 @@ class _PhaseTimer:
         return seconds
 
 
-class _MarkedTask:
-    """A task that marks the end of `batch`."""
-
-    def __init__(self, task: Any, mark: Callable[[str], None]) -> None:
-        self._task, self._mark = task, mark
-        self._thread = threading.get_ident()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._task, name)
-
-    def batch(self, *arguments: Any, **named: Any) -> Any:
-        """Return a batch; prefetching workers do not mark, since the step waits for them where it needs the batch."""
-        try:
-            return self._task.batch(*arguments, **named)
-        finally:
-            if threading.get_ident() == self._thread:
-                self._mark("data")
-
-
 @contextmanager
 def timed_phases(trainer: Trainer) -> Iterator[Callable[[], dict[str, float]]]:
     """Yield a function that runs one step and returns the seconds of each phase."""
     marks = _PhaseTimer(trainer.device)
-    system, task = trainer.system, trainer.system.task
+    system = trainer.system
     last: Any = _last_gradient(trainer)
     handles: list[Any] = [system.register_forward_hook(lambda *_: marks.mark("forward"))]
     handles.append(last.register_post_accumulate_grad_hook(lambda _: marks.mark("backward")))
-    system.task = _MarkedTask(task, marks.mark)
     prepare = system.prepare
 
     def prepared(*arguments: Any) -> Any:
-        marks.mark("data")  # after the transfer to the device
+        marks.mark("data")  # the batch is on the device
         return prepare(*arguments)
 
     system.prepare = prepared  # type: ignore[assignment, method-assign]
@@ -195,7 +174,6 @@ def timed_phases(trainer: Trainer) -> Iterator[Callable[[], dict[str, float]]]:
     try:
         yield step
     finally:
-        system.task = task
         del system.prepare
         for handle in handles:
             handle.remove()
