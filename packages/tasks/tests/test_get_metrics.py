@@ -206,7 +206,8 @@ def test_zeros_and_bytes_keep_their_ranks_across_standardised_columns():
     undone = x0[0].numpy() * standard.std + standard.mean
     assert len(np.unique(undone[truth == 0])) > 2, "or there is nothing to prove"
     metrics = RegionMetrics([Group("motifs", 0, wide)], standard, standard.mean)
-    metrics.add(x0, answer, torch.ones(1, 400, wide, dtype=torch.bool))
+    pairs = [metrics.in_data_units(value) for value in (x0, answer)]
+    metrics.predictions.add(*pairs, np.ones((1, 400, wide), bool))
     want = stats.spearmanr(truth.ravel(), metrics.in_data_units(answer)[0].ravel()).statistic
     assert metrics.compute()["motif_spearman_overall"] == pytest.approx(want, abs=1e-12)
 

@@ -63,13 +63,7 @@ class SampledRegions:
 
     @classmethod
     def of(cls, source: RegionSamples, samples: Float[Tensor, "N L W"], like: Clean) -> SampledRegions:
-        """Look up the places and the truth of samples.
-
-        Args:
-            source: The windows.
-            samples: The samples.
-            like: What sampling started from, as returned by the task.
-        """
+        """Look up the places and the truth of samples, given the windows and what sampling started from."""
         window = like.cond["window"].cpu()
         rows, real, cell = source.windows["valid"].take(window.tolist(), source.options.regions)
         if "cell" in like.cond:  # the condition may have been changed to another cell type
@@ -94,10 +88,6 @@ class SampledRegions:
             draws=draw_groups(like),
         )
 
-    def arrays(self) -> dict[str, Any]:
-        """Return everything but the draws, by name."""
-        return {name: value for name, value in vars(self).items() if name != "draws"}
-
     def rows(self) -> Iterator[tuple[object, ...]]:
         """Yield a row of the table for each sampled region and column, with all draws of it."""
         for draws in self.draws:
@@ -113,17 +103,12 @@ class SampledRegions:
 
 
 def write_regions(sampled: SampledRegions, folder: Path, form: str) -> list[Path]:
-    """Write samples atomically; return the files.
-
-    Args:
-        sampled: The samples.
-        folder: Destination.
-        form: npz for regions.npz with all arrays; csv for regions.csv, see `HEADER`.
-    """
+    """Write regions.npz with all arrays, or regions.csv (see `HEADER`), atomically; return the files."""
     path = folder / f"regions.{form}"
     with atomic_write(path) as temporary:
         if form == "npz":
-            np.savez_compressed(temporary, **sampled.arrays())
+            arrays: dict[str, Any] = {name: value for name, value in vars(sampled).items() if name != "draws"}
+            np.savez_compressed(temporary, **arrays)
         else:
             with temporary.open("w", encoding="utf-8", newline="") as file:
                 table = csv.writer(file, lineterminator="\n")

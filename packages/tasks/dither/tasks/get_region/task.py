@@ -30,9 +30,7 @@ __all__ = ["RegionWindows"]
 
 
 class RegionWindows:
-    """Windows of consecutive regions, each in one cell type; whole chromosomes are held out, and perhaps cell types.
-
-    The conditions of a batch are those of `RegionSamples`.
+    """Windows of consecutive regions, each in one cell type; the conditions of a batch are those of `RegionSamples`.
 
     Args:
         samples: Windows of each split.
@@ -107,10 +105,9 @@ class RegionWindows:
         return Baselines(*self.samples.training(cell=None if cell < 0 else cell), self.space.groups)
 
     def baselines(self, split: Split = "valid") -> dict[str, float]:
-        """Return the metrics of baselines; see `Baselines`.
+        """Return the metrics of `Baselines` on the target elements of the latest evaluation, or else of the split.
 
-        They predict the target elements of the latest evaluation, under the same masks, or without one all elements of
-        the split that may be masked; with the prefix "sample ", the elements of the latest samples.
+        Those with the prefix "sample " are on the elements of the latest samples.
         """
         evaluated = [] if self._latest is None else self._latest.subset.batches
         batches = {"": evaluated or list(self._all_elements(split)), "sample ": self._sampled}

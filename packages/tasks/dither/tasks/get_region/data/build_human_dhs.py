@@ -35,7 +35,6 @@ __all__ = [
     "correlation",
     "ensure_built",
     "pool",
-    "quantise",
     "read_counts",
     "read_sequences",
     "write_built",
@@ -70,15 +69,7 @@ NEWEST = """
 
 @dataclass(frozen=True)
 class Sequences:
-    """Regions in genome order.
-
-    Attributes:
-        chromosome: `P`.
-        start: First base, from 0. `P`.
-        end: One past the last base. `P`.
-        sequence: 200 bases of each region. `P`.
-        open: True where the region is open in a cell type, in the order of `CELLS`. `P C`.
-    """
+    """Regions in genome order, with their 200 bases, and whether each is open in the cell types of `CELLS`."""
 
     chromosome: Shaped[np.ndarray, " P"]
     start: Integer[np.ndarray, " P"]
@@ -107,26 +98,25 @@ def _place(chromosome: str, start: str) -> tuple[int, str, int]:
 
 def read_counts(wheel: Path) -> dict[str, tuple[str, Float[np.ndarray, "_ 4"]]]:
     """Read the newest version of each CORE motif of vertebrates: JASPAR id -> its name and base counts `W 4`."""
-    tables: dict[str, dict[tuple[int, int], float]] = defaultdict(dict)
+    cells: dict[str, list[tuple[int, int, float]]] = defaultdict(list)
     names: dict[str, str] = {}
     database = sqlite3.connect(":memory:")
     try:
         database.deserialize(read_member(wheel, MOTIFS_FILE))
         for name, base, column, count, motif in database.execute(NEWEST):
             names[motif] = name
-            tables[motif][column - 1, BASES.index(base)] = count
+            cells[motif].append((column - 1, BASES.index(base), count))
     except sqlite3.Error as error:
         raise Refused(f"{wheel}: {MOTIFS_FILE} cannot be read: {error}", code="damaged-file") from None
     finally:
         database.close()
-    return {motif: (names[motif], _table(tables[motif])) for motif in sorted(tables)}
-
-
-def _table(cells: dict[tuple[int, int], float]) -> Float[np.ndarray, "W 4"]:
-    table = np.zeros((max(column for column, _ in cells) + 1, len(BASES)))
-    for place, count in cells.items():
-        table[place] = count
-    return table
+    result = {}
+    for motif in sorted(cells):
+        columns, bases, counts = (np.array(values) for values in zip(*cells[motif], strict=True))
+        table = np.zeros((columns.max() + 1, len(BASES)))
+        table[columns, bases] = counts
+        result[motif] = names[motif], table
+    return result
 
 
 def correlation(scores: Float[np.ndarray, "P K"]) -> Float[np.ndarray, "K K"]:
@@ -215,10 +205,7 @@ def build_matrix(
 ) -> dict[str, Any]:
     """Return the arrays for `RegionMatrix.of`, and `scale`: the bits of a feature of 1, by motif.
 
-    Args:
-        sequences: The regions.
-        counts: Name and base counts of each motif, by id.
-        archetypes: Number of columns into which the motifs are pooled.
+    Motifs, with name and base counts by id, are pooled into `archetypes` columns.
     """
     motifs = [Motif.of(name, table) for name, table in counts.values()]
     with Progress("motifs scanned") as progress:
@@ -248,15 +235,10 @@ def write_built(path: Path) -> dict[str, Any]:
     return arrays
 
 
-def quantise(arrays: dict[str, Any]) -> dict[str, Any]:
-    """Return the arrays with features in steps of 1/255 (error at most 0.002)."""
-    return {**arrays, "features": np.rint(arrays["features"] * 255).astype(np.uint8)}
-
-
 def write_packaged(arrays: dict[str, Any], folder: Path) -> None:
-    """Write the files of the package: the quantised matrix, and its chromosomes 21 and 22."""
+    """Write the files of the package: the matrix in steps of 1/255 (error at most 0.002), and chromosomes 21, 22."""
     about = {**ABOUT, "quantised": "features are uint8, in steps of 1/255"}
-    whole = quantise(arrays)
+    whole = {**arrays, "features": np.rint(arrays["features"] * 255).astype(np.uint8)}
     write_archive(folder / "whole.npz", whole, about)
     rows = np.isin(whole["chromosome"], ("chr21", "chr22"))
     part = {name: array[rows] if len(array) == len(rows) else array for name, array in whole.items()}

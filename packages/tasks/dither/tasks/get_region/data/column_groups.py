@@ -123,14 +123,7 @@ class RegionFacts:
 
 
 class RegionInfo(BaseModel):
-    """What the manifest of prepared regions stores besides the arrays.
-
-    Attributes:
-        motifs: Names of the columns.
-        cells: Names of the cell types.
-        chromosomes: Number of regions of each, in the order of their indices.
-        unknown: Values that are unknown and stored as 0, such as "atpm:CELL".
-    """
+    """What the manifest of prepared regions stores besides the arrays; chromosomes in the order of their indices."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     motifs: tuple[str, ...]
@@ -150,13 +143,9 @@ class RegionInfo(BaseModel):
 
 def column_groups(motifs: int, accessibility: bool, expression: bool = False) -> tuple[Group, ...]:
     """Return the groups of columns of a region: motifs, accessibility, expression on both strands."""
-    groups, width = [Group("motifs", 0, motifs)], motifs
-    if accessibility:
-        groups.append(Group("accessibility", width, width + 1))
-        width += 1
-    if expression:
-        groups.append(Group("expression", width, width + 2))
-    return tuple(groups)
+    first = motifs + accessibility
+    of_accessibility = (Group("accessibility", motifs, first),) * accessibility
+    return (Group("motifs", 0, motifs), *of_accessibility, *(Group("expression", first, first + 2),) * expression)
 
 
 def extra_columns(groups: Sequence[Group], accessibility: Accessibility) -> list[str]:
@@ -179,14 +168,7 @@ def tss_known(cells: Sequence[str], unknown: Container[str]) -> bool:
 
 
 def conditions_of(chromosomes: int, tss: bool, cells: Sequence[str], held: Sequence[str] = ()) -> tuple[Condition, ...]:
-    """Return the conditions of a window.
-
-    Args:
-        chromosomes: Number of chromosomes.
-        tss: Transcription start sites are known.
-        cells: Cell types of the training windows; empty if there is only one.
-        held: Held-out cell types, whose windows have no label.
-    """
+    """Return the conditions of a window; those of held-out cell types have no label `cell`."""
     conditions = [Condition("chromosome", chromosomes), Condition("centre")]
     if tss:
         conditions.append(Condition("tss"))

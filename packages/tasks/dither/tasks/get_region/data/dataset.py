@@ -54,14 +54,7 @@ class Layout:
 class Columns:
     """Columns of regions, computed on access, in the units of the data or standardised.
 
-    Args:
-        matrix: The regions.
-        cells: Names of the cell types, those of the training split first; empty if columns do not depend on one.
-        trained: Number of cell types in the training split.
-        layout: Which columns a sample has.
-
-    Raises:
-        Refused: The data do not have the columns.
+    The first `trained` cell types are those of the training split; there are none if columns do not depend on one.
     """
 
     def __init__(self, matrix: RegionMatrix, cells: Sequence[str], trained: int, layout: Layout) -> None:
@@ -84,12 +77,10 @@ class Columns:
             motifs = torch.from_numpy(self.matrix.features[index.numpy()])
         return torch.cat([motifs, self._extra_columns(index, cell)], -1) if self.width > self.motifs else motifs
 
-    def measure(self, covering: Callable[[int], Iterator[Integer[np.ndarray, " n"]]], standardise: bool) -> ColumnStats:
+    def measure(self, covering: Callable[[int], Iterator[Integer[np.ndarray, " n"]]]) -> ColumnStats:
         """Return mean and standard deviation of each column over the training regions of each training cell type.
 
-        Args:
-            covering: Yields the training regions of a cell type in windows that do not overlap.
-            standardise: Standardise samples from now on.
+        `covering` yields the training regions of a cell type in windows that do not overlap.
         """
         times, extra = np.zeros(len(self.matrix)), []
         for cell in range(max(self.trained, 1)):
@@ -102,8 +93,6 @@ class Columns:
             rest = ColumnStats.of(np.concatenate(extra))
             mean, std = (np.concatenate(pair) for pair in ((measured.mean, rest.mean), (measured.std, rest.std)))
             measured = ColumnStats(mean, std)
-        if standardise:
-            self.standard = measured
         return measured
 
     def _extra_columns(self, index: Int[Tensor, "*B L"], cell: Int[Tensor, "*B 1"]) -> Float32[Tensor, "*B L k"]:
@@ -127,7 +116,8 @@ class Columns:
         if layout.accessibility == "open":
             return np.ascontiguousarray(matrix.open[:, self.numbers].T, np.float32)
         if matrix.atpm is None:
-            raise _unknown("accessibility as a number", "accessibility")
+            message = "the data have no accessibility as a number"
+            raise Refused(Problem(message, path=("task", "accessibility"), code="missing-array"))
         column = np.ascontiguousarray(matrix.atpm[:, self.numbers].T, np.float32)
         if layout.largest == "window":
             return column
@@ -139,17 +129,14 @@ class Columns:
         """Return the expression columns of each cell type."""
         matrix = self.matrix
         if matrix.expression is None:
-            raise _unknown("expression", "expression")
+            message = "the data have no expression"
+            raise Refused(Problem(message, path=("task", "expression"), code="missing-array"))
         columns = np.array(matrix.expression[:, self.numbers].swapaxes(0, 1), np.float32)
         if matrix.atpm is not None:
             known = np.array([f"atpm:{matrix.cells[n]}" not in matrix.unknown for n in self.numbers], np.bool_)
             closed = np.less(matrix.atpm[:, self.numbers].T, self.layout.expressed) & known[:, None]
             columns[closed] = 0
         return columns
-
-
-def _unknown(values: str, option: str) -> Refused:
-    return Refused(Problem(f"the data have no {values}", path=("task", option), code="missing-array"))
 
 
 class RegionSamples:
@@ -194,11 +181,17 @@ class RegionSamples:
         }
         self.windows = {split: self._cut(split, numbers[split]) for split in get_args(Split)}
         self._check_windows()
-        self.measured = self.columns.measure(self._covering, standardise)
+        self.measured = self.columns.measure(self._covering)
+        if standardise:
+            self.columns.standard = self.measured
         names, self._chromosome = np.unique(matrix.chromosome, return_inverse=True)
         self.chromosomes: list[str] = names.tolist()
         self._centre: Integer[np.ndarray, " P"] = (matrix.start + matrix.end) // 2
-        self._tss = self._starts()
+        self._tss: Bool[np.ndarray, "C P"] | None = None
+        if matrix.tss is not None and tss_known(self.cells, matrix.unknown):
+            either = matrix.tss.any(-1)  # strand
+            numbers_of = self.columns.numbers
+            self._tss = np.ascontiguousarray((either[:, numbers_of] if numbers_of else either.any(1, keepdims=True)).T)
         held = self.cells[len(trained) :]
         conditions = conditions_of(len(self.chromosomes), self._tss is not None, trained, held)
         self.space = FeatureSpace(options.regions, self.columns.width, self.columns.groups, conditions)
@@ -212,8 +205,8 @@ class RegionSamples:
         index, real, number = self.windows[split].take(rows, self.options.regions)
         place, cell, valid = torch.from_numpy(index), torch.from_numpy(number), torch.from_numpy(real)
         x0 = self.columns.in_data_units(place, cell[:, None])
+        standard = self.columns.standard
         if self.standardised:
-            standard = self.columns.standard
             x0 = (x0 - torch.from_numpy(standard.mean)) / torch.from_numpy(standard.std)
         x0 = x0 * valid[..., None]
         cond = {
@@ -268,15 +261,6 @@ class RegionSamples:
         windows = cut_windows(self.matrix, "train", options, [cell], subset, covering=True)
         for first, count in zip(windows.first.tolist(), windows.count.tolist(), strict=True):
             yield windows.rows[first : first + count]
-
-    def _starts(self) -> Bool[np.ndarray, "C P"] | None:
-        """Return where transcription starts, by cell type."""
-        if self.matrix.tss is None or not tss_known(self.cells, self.matrix.unknown):
-            return None
-        either = self.matrix.tss[..., 0] | self.matrix.tss[..., 1]
-        if not self.cells:
-            return np.asarray(either.any(axis=1, keepdims=True)).T
-        return np.ascontiguousarray(either[:, [self.matrix.number(cell) for cell in self.cells]].T)
 
     def _check_windows(self) -> None:
         problems = []

@@ -27,13 +27,7 @@ UNITS_PER_BIT = 100
 
 @dataclass(frozen=True)
 class Motif:
-    """A motif to scan for.
-
-    Attributes:
-        name: Name, such as "GATA1".
-        scores: Integer log-odds, one row per column of the motif and one entry per base. `W 4`.
-        threshold: Lowest score of a hit.
-    """
+    """A motif to scan for: name, integer log-odds (`W 4`), and the lowest score of a hit."""
 
     name: str
     scores: Integer[np.ndarray, "W 4"]
@@ -83,9 +77,7 @@ def score_distribution(scores: Integer[np.ndarray, "W 4"]) -> tuple[int, Float[n
 def threshold(scores: Integer[np.ndarray, "W 4"], p_value: float = 1e-4, floor: int = UNITS_PER_BIT // 2) -> int:
     """Return the lowest score that a random W-mer reaches with probability at most `p_value`.
 
-    A motif too short for that (the best of 4^6 words is more likely than 1e-4) has its best word as the threshold. A
-    motif with hardly any preference would have a threshold near or below 0, and negative hits; `floor` (half a bit)
-    prevents that.
+    A motif too short for that has its best word as the threshold; `floor` (half a bit) prevents negative hits.
     """
     lowest, probability = score_distribution(scores)
     reached = np.cumsum(probability[::-1])[::-1]  # of this score or more

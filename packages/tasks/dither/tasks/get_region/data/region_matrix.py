@@ -29,7 +29,7 @@ CONSTANT: Final = 1e-12
 
 
 class LazyMatrix:
-    """A matrix that is converted to float32 when rows are indexed.
+    """A matrix on disk or in bytes, converted to float32 when rows are indexed.
 
     Args:
         stored: Memory-mapped array of any numeric type, or bytes in memory. `P M`.

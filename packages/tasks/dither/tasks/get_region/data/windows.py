@@ -5,7 +5,7 @@ Letters: B batch, L regions of a window, P regions, R used regions, W windows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
@@ -128,30 +128,20 @@ def _cut_rows(
     matrix: RegionMatrix, rows: Integer[np.ndarray, " R"], options: WindowOptions, *, covering: bool
 ) -> tuple[Integer[np.ndarray, " W"], Integer[np.ndarray, " W"], int]:
     """Return first index and number of regions of each window, and the number of windows that were too wide."""
-    windows = list(_starts(matrix, rows, options, covering=covering)) if len(rows) else []
-    first = np.concatenate([start for start, _ in windows]) if windows else np.zeros(0, np.int64)
-    count = np.concatenate([count for _, count in windows]) if windows else np.zeros(0, np.int64)
-    if options.span is not None and len(first):
-        reach = matrix.end[rows[first + count - 1]] - matrix.start[rows[first]]
-        fits = reach <= options.span
-        first, count, before = first[fits], count[fits], len(first)
-        return first, count, before - len(first)
-    return first, count, 0
-
-
-def _starts(
-    matrix: RegionMatrix, rows: Integer[np.ndarray, " R"], options: WindowOptions, *, covering: bool
-) -> Iterator[tuple[Integer[np.ndarray, " W"], Integer[np.ndarray, " W"]]]:
-    """Yield the windows of each chromosome."""
-    names = matrix.chromosome[rows]
+    names, length = matrix.chromosome[rows], options.regions
     edges = [0, *(np.flatnonzero(names[1:] != names[:-1]) + 1).tolist(), len(rows)]
+    firsts, counts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for low, high in pairwise(edges):
         if covering:
-            first = np.arange(low, high, options.regions)
-            yield first, np.minimum(options.regions, high - first)
-            continue
-        first = np.arange(low, high - options.regions + 1, options.stride)
-        if options.jitter:
-            shifted = first[:, None] + np.arange(-options.jitter, options.jitter + 1)
-            first = shifted[(shifted >= low) & (shifted <= high - options.regions)]
-        yield first, np.full(len(first), options.regions)
+            first = np.arange(low, high, length)
+        else:
+            shifts = np.arange(-options.jitter, options.jitter + 1)
+            first = (np.arange(low, high - length + 1, options.stride)[:, None] + shifts).ravel()
+            first = first[(first >= low) & (first <= high - length)]
+        firsts.append(first)
+        counts.append(np.minimum(length, high - first))
+    first, count = np.concatenate(firsts), np.concatenate(counts)
+    if options.span is None or not len(first):
+        return first, count, 0
+    fits = matrix.end[rows[first + count - 1]] - matrix.start[rows[first]] <= options.span
+    return first[fits], count[fits], int((~fits).sum())

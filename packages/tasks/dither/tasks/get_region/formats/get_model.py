@@ -27,7 +27,7 @@ from .peaks import Places, decoded, parse_names
 from .region_checks import RawArrays, collect_problems, invalid_rows
 from .zarr_store import COPY_AGAIN, ZarrArray, is_group, require_zarr
 
-__all__ = ["is_store", "read_store", "store_facts"]
+__all__ = ["read_store", "store_facts"]
 
 NEEDED: Final = ("data", "peak_names", "motif_names")
 STRANDS: Final = ("expression_positive", "expression_negative")
@@ -43,11 +43,6 @@ EMPTY: Final = (
     "copy the store again; or, if its writer left out chunks that hold only the fill value, as zarr 3 does: "
     "empty_chunks = true, or prepare get --empty-chunks"
 )
-
-
-def is_store(path: Path) -> bool:
-    """Whether a path is a folder with a zarr group."""
-    return path.is_dir() and (is_group(path) or path.suffix == ".zarr")
 
 
 def _cells(path: Path) -> list[str]:
@@ -115,15 +110,7 @@ def _wrong_shape(path: Path, name: str, array: ZarrArray, peaks: tuple[int, ...]
 
 
 def read_store(path: Path, *, empty_chunks: bool = False) -> RawArrays:
-    """Read a store; its features stay on disk.
-
-    Args:
-        path: The store.
-        empty_chunks: Missing chunks hold the fill value; otherwise they are errors.
-
-    Raises:
-        Refused: There is no store.
-    """
+    """Read a store; its features stay on disk. Raises Refused if there is no store."""
     stored, problems = _survey(path, empty_chunks=empty_chunks)
     arrays: dict[str, Any] = {"features": stored["data"]} if "data" in stored else {}
     with collect_problems(problems):

@@ -29,9 +29,10 @@ from .peaks import Places
 from .region_checks import MAX_BASE, PLACES, RawArrays, check_arrays, collect_problems, limited, table_locator
 from .tables import open_table
 
-__all__ = ["is_legacy", "read_legacy"]
+__all__ = ["LIST", "read_legacy"]
 
 LIST: Final = "cell_type_align.txt"
+"""File that only a folder of this layout has."""
 SUFFIXES: Final = {"expression": ".exp.npy", "tss": ".tss.npy"}
 BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
 """Values of the column expression."""
@@ -39,8 +40,6 @@ BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 @dataclass(frozen=True)
 class _CellType:
-    """Content of the files of one cell type."""
-
     name: str
     file: Path
     places: Places
@@ -49,17 +48,8 @@ class _CellType:
     tss: Integer[np.ndarray, "P 2"] | None
 
 
-def is_legacy(path: Path) -> bool:
-    """Whether a folder has this layout."""
-    return (path / LIST).is_file()
-
-
 def read_legacy(path: Path, *, overlaps: bool = False) -> RawArrays:
-    """Read a folder; `overlaps` allows regions that overlap each other.
-
-    Raises:
-        Refused: Every file that is missing, damaged or does not match the others.
-    """
+    """Read a folder; raises Refused with every file that is missing, damaged or does not match the others."""
     cell_types: list[_CellType] = []
     problems: list[Problem] = []
     for name, stem, has_expression in _listed(path):
@@ -136,17 +126,16 @@ def _check(cell: _CellType, stem: Path, *, overlaps: bool) -> None:
 
 
 def _places(path: Path) -> Places:
+    chromosome, numbers, wrong = [], [], []
     with open_table(path) as lines:
         rows = csv.DictReader(lines)
         names = {str(name).lower(): name for name in rows.fieldnames or ()}
-        keys = [names.get(key) for key in PLACES]
-        if None in keys:
+        if not {*PLACES} <= names.keys():
             raise Refused(f"{path}: line 1: no columns Chromosome, Start and End", code="missing-array")
-        chromosome, numbers, wrong = [], [], []
         for line, row in enumerate(rows, 2):
             try:
-                numbers.append((float(row[keys[1]]), float(row[keys[2]])))
-                chromosome.append(str(row[keys[0]] or ""))
+                numbers.append([float(row[names[name]]) for name in PLACES[1:]])
+                chromosome.append(str(row[names["chromosome"]]))
             except (ValueError, TypeError):
                 wrong.append(f"{path}: line {line}: start and end are not numbers")
     if wrong:

@@ -37,9 +37,7 @@ OF_CELLS: Final = ("open", "atpm")
 def read_matrix(path: Path, beds: Sequence[Path]) -> RawArrays:
     """Read a matrix and the places of its regions.
 
-    Args:
-        path: The matrix.
-        beds: BED files with one line per row; CELL.atac.bed has the accessibility of a cell type as its fourth column.
+    BED files have one line per row; CELL.atac.bed has the accessibility of a cell type as its fourth column.
 
     Raises:
         Refused: A file cannot be read, or they do not match.
@@ -64,7 +62,7 @@ def read_matrix(path: Path, beds: Sequence[Path]) -> RawArrays:
         with collect_problems(problems):
             bed = _read_bed(path_of_bed)
             arrays |= _from_bed(path_of_bed, bed, path, arrays)
-            locate = _bed_locator(locate, path_of_bed, bed)
+            locate = _locate_in(path_of_bed, bed, locate)
     if not problems and (missing := [place for place in PLACES if place not in arrays]):
         fix = "name the columns chromosome, start and end, or give a BED file with one line per row as well"
         message = f'{path}: no places of regions: no array "{missing[0]}"; it has {", ".join(sorted(arrays))}'
@@ -130,7 +128,7 @@ def _from_npz(arrays: Arrays, path: Path) -> RawArrays:
 
 @dataclass(frozen=True)
 class _Bed:
-    """Content of a BED file: places, line numbers from 1, and the fourth column, "" where there is none."""
+    """Places, line numbers from 1, and the fourth column, "" where there is none."""
 
     places: Places
     lines: list[int]
@@ -164,22 +162,20 @@ def _read_bed(path: Path) -> _Bed:
     return _Bed((np.array(chromosome, np.str_), places[:, 0], places[:, 1]), lines, fourth)
 
 
+def _locate_in(path: Path, bed: _Bed, otherwise: Locator) -> Locator:
+    """Return a locator that finds places, and perhaps accessibility, in a BED file."""
+    column = f"atpm:{path.name.partition(ACCESSIBILITY)[0]}"
+    return lambda array, row, name: (
+        f"{path.name}, line {bed.lines[row]}"
+        if array in PLACES or (array, name) == ("atpm", column)
+        else otherwise(array, row, name)
+    )
+
+
 def _raise_lines(path: Path, wrong: list[str]) -> None:
     if wrong:
         lines = limited(iter(wrong), len(wrong))
         raise Refused([Problem(f"{path}: {line}", code="invalid-sample") for line in lines])
-
-
-def _bed_locator(locate: Locator, path: Path, bed: _Bed) -> Locator:
-    """Return a locator that finds places, and perhaps accessibility, in a BED file."""
-    column = f"atpm:{path.name.partition(ACCESSIBILITY)[0]}"
-
-    def locate_in_bed(array: str, row: int, name: str) -> str:
-        if array in PLACES or (array == "atpm" and name == column):
-            return f"{path.name}, line {bed.lines[row]}"
-        return locate(array, row, name)
-
-    return locate_in_bed
 
 
 def _from_bed(path: Path, bed: _Bed, matrix: Path, arrays: Arrays) -> Arrays:

@@ -102,12 +102,7 @@ def invalid_rows(
 
 
 def check_arrays(path: Path, raw: RawArrays, *, overlaps: bool = True) -> None:
-    """Check the arrays of a table of regions.
-
-    Args:
-        path: Source of the arrays, for messages.
-        raw: The arrays; those of cell types may be missing. Features are read a block of rows at a time.
-        overlaps: Regions may overlap each other.
+    """Check the arrays of a table of regions; those of cell types may be missing.
 
     Raises:
         Refused: Names up to five problems of each kind, with array, row and column, and counts the others.

@@ -15,8 +15,8 @@ from dither.registry.config.errors import Problem, Refused
 
 from ..data.column_groups import RegionFacts, Splits
 from ..data.region_matrix import RegionMatrix, assemble
-from .get_model import is_store, read_store
-from .legacy_get_model import is_legacy, read_legacy
+from .get_model import read_store
+from .legacy_get_model import LIST, read_legacy
 from .matrices import BED, MATRICES, read_matrix
 from .region_checks import RawArrays, check_arrays, collect_problems
 from .tables import read_header
@@ -29,12 +29,7 @@ FORMATS = f"a zarr store of get_model, its older folders, or a matrix: {', '.joi
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How a source is read.
-
-    Attributes:
-        overlaps: Regions may overlap each other.
-        empty_chunks: Missing chunks of a store hold the fill value; otherwise they are errors.
-    """
+    """Whether regions may overlap each other, and whether missing chunks of a store hold the fill value."""
 
     overlaps: bool = False
     empty_chunks: bool = False
@@ -42,13 +37,7 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class Source:
-    """A source of regions.
-
-    Attributes:
-        path: The file or folder.
-        form: Its format.
-        beds: BED files next to a matrix.
-    """
+    """A file or folder of regions, its format, and BED files next to a matrix."""
 
     path: Path
     form: Literal["store", "legacy", "matrix"]
@@ -82,9 +71,9 @@ def find_source(paths: Sequence[Path]) -> Source:
             raise Refused(Problem(f"{path} is part of a store", help=f"give the store: {store}", code="unknown-format"))
     if beds and not _is_matrix(path):
         raise Refused(f"{beds[0]}: a BED file goes with a matrix; {path} contains its regions", code="usage")
-    if is_legacy(path):
+    if (path / LIST).is_file():
         return Source(path, "legacy")
-    if is_store(path):
+    if path.is_dir() and (is_group(path) or path.suffix == ".zarr"):
         return Source(path, "store")
     if path.is_dir() or not _is_matrix(path):
         raise Refused(Problem(f"{path}: unknown format of regions", help=FORMATS, code="unknown-format"))
@@ -96,12 +85,7 @@ def _is_matrix(path: Path) -> bool:
 
 
 def find_regions(source: Source, options: ReadOptions | None = None, *, whole: bool = False) -> RawArrays:
-    """Read a source and check it.
-
-    Args:
-        source: The source.
-        options: How to read it.
-        whole: Read the features of a store into memory; otherwise they stay on disk.
+    """Read a source and check it; the features of a store stay on disk unless it is read whole.
 
     Raises:
         Refused: All problems together, with array, row and column.
@@ -123,18 +107,14 @@ def find_regions(source: Source, options: ReadOptions | None = None, *, whole: b
 
 
 def open_store(path: Path, options: ReadOptions, splits: Splits) -> RegionMatrix:
-    """Read a store into memory.
-
-    Raises:
-        Refused: All problems together, with array and row.
-    """
+    """Read a store into memory; raises Refused with all problems together."""
     arrays = find_regions(Source(path, "store"), options, whole=True).arrays
     arrays["features"] = arrays["features"].astype(np.float32, copy=False)  # uint8 are counts here, not steps of 1/255
     return assemble(path, arrays, splits)
 
 
 def open_file(path: Path, splits: Splits) -> RegionMatrix:
-    """Read a region file; regions may overlap, and features of bytes are steps of 1/255.
+    """Read a region file, in which regions may overlap and features of bytes are steps of 1/255.
 
     Raises:
         Refused: The file is missing or damaged, or values are invalid; names each row and column.

@@ -115,13 +115,16 @@ def read_table(path: Path) -> RawArrays:
                 values.append(np.zeros(len(numbers)))
                 complete = False
             else:
+                values.append(np.zeros(len(numbers)))
                 try:
-                    values.append(np.array([row[i] for i in numbers], dtype=np.float64))
+                    values[-1][:] = [row[i] for i in numbers]
                 except ValueError:
-                    values.append(np.array([_number(row[i]) or 0 for i in numbers]))
-                    texts = [i for i in numbers if _number(row[i]) is None]
-                    wrong += [(line, i, row[i]) for i in texts]
-                    complete = complete and not any(header[i] in PLACES for i in texts)
+                    for place, i in enumerate(numbers):
+                        try:
+                            values[-1][place] = float(row[i])
+                        except ValueError:
+                            wrong.append((line, i, row[i]))
+                            complete = complete and header[i] not in PLACES
             names.append("" if named is None or named >= len(row) else row[named].strip())
     arrays = columns.arrays(np.stack(values) if values else np.zeros((0, len(numbers))))
     if named is not None:
@@ -148,13 +151,6 @@ def _messages(wrong: list[tuple[int, int | None, str]], header: list[str], rows:
         if index not in texts
     ]
     yield from limited(iter(lines), len(lines))
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def read_parquet(path: Path) -> RawArrays:

@@ -194,16 +194,12 @@ def _both_sides(
 def nearest_visible(
     values: Float32[np.ndarray, "B L M"], visible: Bool[np.ndarray, "B L M"], centre: Integer[np.ndarray, "B L"]
 ) -> tuple[Bool[np.ndarray, "B L M"], Float32[np.ndarray, "B L M"]]:
-    """Return, for each element, whether its column is visible in any region, and its value in the nearest one.
-
-    Distance is in bases; of two regions at the same distance, the earlier one counts.
-    """
+    """Return whether each column is visible in any region, and its value in the nearest one (or the earlier of two)."""
     before, after = _both_sides(visible)
     length = values.shape[1]
     has_before, has_after = before >= 0, after < length
     before, after = before.clip(min=0), after.clip(max=length - 1)
-    where = centre[..., None].astype(np.int64)
-    where = np.broadcast_to(where, values.shape)
+    where = np.broadcast_to(centre[..., None].astype(np.int64), values.shape)
     to_before = where - np.take_along_axis(where, before, 1)
     to_after = np.take_along_axis(where, after, 1) - where
     later = has_after & (~has_before | (to_after < to_before))
@@ -211,12 +207,7 @@ def nearest_visible(
 
 
 def neighbour_mean(z: Float32[np.ndarray, "B L M"], visible: Bool[np.ndarray, "B L M"]) -> Float32[np.ndarray, "B L M"]:
-    """Return the mean of the nearest regions with visible columns on either side; 0 without any.
-
-    Args:
-        z: Standardised values, 0 where they are not visible.
-        visible: Visible elements.
-    """
+    """Return the mean of the nearest regions with visible columns on either side; 0 where nothing is visible."""
     seen = visible.any(-1, keepdims=True)
     length, total, count = z.shape[1], np.zeros_like(z), np.zeros(seen.shape, np.float32)
     for place in _both_sides(np.asarray(seen)):

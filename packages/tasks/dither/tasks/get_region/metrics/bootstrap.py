@@ -1,10 +1,7 @@
 """95 % confidence intervals of metrics by the bootstrap over windows (Efron 1979).
 
-Regions of a window are correlated, and the model sees them together, so whole windows are resampled. A resample weights
-each window by its number of occurrences; the weights are fixed, so equal predictions have equal intervals. Errors and
-correlations need six sums per window and column, which makes a resample cheap.
-
-Letters: R resamples, W windows, K columns, n pairs, T distinct scores.
+Regions of a window are correlated, so whole windows are resampled. Weights are fixed, so equal predictions have equal
+intervals. Letters: R resamples, W windows, K columns, n pairs, T distinct scores.
 """
 
 from __future__ import annotations
@@ -16,8 +13,7 @@ from jaxtyping import Float, Int, Shaped
 
 from dither.registry.flow.spaces import Group
 
-from .column_metrics import FLAT, Pair, is_binary, varies
-from .predictions import Predictions
+from .column_metrics import FLAT, Pair, Predictions, is_binary, varies
 
 __all__ = ["DRAWS", "bootstrap_weights", "confidence_intervals"]
 
@@ -37,13 +33,8 @@ def confidence_intervals(
     """Return half of a 95 % interval of errors, correlations and areas, by the name of the metric.
 
     Spearman's correlation has none, since ranks would change with each resample, and nothing has one with fewer than
-    `MIN_WINDOWS` windows. The variance of resamples is (W - 1) / W of that of windows, which is corrected.
-
-    Args:
-        predictions: The predictions.
-        groups: Groups of columns.
-        names: Prefix of the metrics of each group.
-        mean: Mean of each column over the training regions.
+    `MIN_WINDOWS` windows. The variance of resamples is (W - 1) / W of that of windows, which is corrected. `names` are
+    the prefixes of the metrics of each group, `mean` is that of each column over the training regions.
     """
     known = predictions.windows()
     if known is None or known[0] < MIN_WINDOWS:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Integer
+from jaxtyping import Float, Integer
 from torch import Tensor
 
 from dither.registry.flow.records import Clean, Measured, Noised
@@ -21,8 +21,15 @@ from ..data.column_groups import BASELINE_REGIONS
 from ..data.region_matrix import ColumnStats
 from .baselines import Baselines, MaskedBatch
 from .bootstrap import confidence_intervals
-from .column_metrics import group_metrics, is_binary, rank_metrics, squared_error, varies
-from .predictions import Predictions, windows_of
+from .column_metrics import (
+    Predictions,
+    group_metrics,
+    is_binary,
+    rank_metrics,
+    squared_error,
+    varies,
+    windows_of,
+)
 
 __all__ = ["BaselineSubset", "RegionMetrics", "baseline_metrics", "compute_metrics"]
 
@@ -91,16 +98,6 @@ class RegionMetrics:
         self.predictions.add(truth, self.in_data_units(pred.x0), target.cpu().numpy(), windows_of(clean))
         self.subset.add(MaskedBatch.of(truth, target, clean))
 
-    def add(
-        self,
-        x0: Float[Tensor, "B L M"],
-        guess: Float[Tensor, "B L M"],
-        counted: Bool[Tensor, "B L M"],
-        windows: Integer[np.ndarray, "B 2"] | None = None,
-    ) -> None:
-        """Add the counted elements: truth, prediction, and their windows if known."""
-        self.predictions.add(self.in_data_units(x0), self.in_data_units(guess), counted.cpu().numpy(), windows)
-
     def merge(self, other: RegionMetrics) -> None:
         """Add what another rank accumulated."""
         self.predictions.merge(other.predictions)
@@ -126,13 +123,7 @@ class RegionMetrics:
 
 
 class BaselineSubset:
-    """Batches thinned to every window, or every second, fourth, eighth one, so that they fit into a number of regions.
-
-    The first windows alone would be those of the first chromosomes and cell types.
-
-    Args:
-        limit: Largest number of regions; a single window is kept however large.
-    """
+    """Batches thinned to every window, or every second, fourth, eighth one, to keep at most `limit` regions."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit

@@ -17,8 +17,7 @@ from dither.registry.flow.records import Clean
 
 from ..data.column_groups import BASELINE_REGIONS
 from .baselines import MaskedBatch
-from .column_metrics import is_binary
-from .predictions import windows_of
+from .column_metrics import is_binary, windows_of
 from .region_metrics import RegionMetrics
 
 __all__ = [
@@ -49,9 +48,8 @@ def draw_groups(like: Clean) -> list[slice]:
 def sampled_mask(samples: Float[Tensor, "N L M"], like: Clean) -> Bool[Tensor, "N L M"]:
     """Return which values a sampler sampled: neither given nor left visible by the process. On the CPU.
 
-    A process that masks a share of the values, or some columns only, leaves the others equal to the truth, bit for bit;
-    counting them would lower every error. So values count in regions and columns in which something changed, in any
-    draw of the window; a single value that was sampled as it was counts as well.
+    A process may leave values equal to the truth, bit for bit, and counting them would lower every error. So values
+    count in regions and columns in which something changed, in any draw of the window.
     """
     changed = ~like.fixed & (samples != like.x0)
     columns = changed.any(0).any(0)
@@ -63,15 +61,10 @@ def sampled_mask(samples: Float[Tensor, "N L M"], like: Clean) -> Bool[Tensor, "
 
 @dataclass(frozen=True)
 class Draws:
-    """Windows that were sampled K times; sampled elements in one row each.
+    """Windows that were sampled K = `count` times; sampled elements in one row each.
 
-    Attributes:
-        truth: `n`.
-        mean: Mean of the draws. `n`.
-        spread: Standard deviation of the draws, with K - 1 in the denominator. `n`.
-        error: Mean squared error of single draws. `n`.
-        above: Share of the draws above 1/2. `n`.
-        count: K.
+    `spread` is the standard deviation of the draws (with K - 1), `error` the mean squared error of single draws, and
+    `above` the share of the draws above 1/2.
     """
 
     truth: Float[np.ndarray, " n"]
@@ -143,10 +136,7 @@ def draw_metrics(draws: Draws) -> dict[str, float]:
 def sample_metrics(metrics: RegionMetrics, samples: Float[Tensor, "N L M"], like: Clean) -> dict[str, float]:
     """Return metrics of the mean over the draws of each window, and of several draws those of their spread.
 
-    Args:
-        metrics: New accumulator, which the sampled values are added to.
-        samples: The samples.
-        like: What sampling started from; draws of one window are adjacent.
+    Sampled values are added to `metrics`; draws of one window are adjacent in `like`, what sampling started from.
     """
     counted, windows = sampled_mask(samples, like), draw_groups(like)
     if not windows:
@@ -154,8 +144,9 @@ def sample_metrics(metrics: RegionMetrics, samples: Float[Tensor, "N L M"], like
     first = [rows.start for rows in windows]
     means = torch.stack([samples[rows].mean(0) for rows in windows])
     places = windows_of(like)
-    metrics.add(like.x0[first], means, counted[first], None if places is None else places[first])
     truth, values = metrics.in_data_units(like.x0), metrics.in_data_units(samples)
+    starts = None if places is None else places[first]
+    metrics.predictions.add(truth[first], metrics.in_data_units(means), counted[first].numpy(), starts)
     draws = Draws.of(truth, values, counted.numpy(), windows)
     return metrics.compute() | ({} if draws is None else draw_metrics(draws))
 

@@ -76,17 +76,7 @@ def _png(figure: Figure) -> bytes:
 
 @dataclass(frozen=True)
 class WindowPicture:
-    """Content of the heat maps of a window.
-
-    Attributes:
-        title: Title.
-        truth: `N M`, in the units of the data.
-        given: True where the value was given, not sampled. `N M`.
-        drawn: Sample. `N M`.
-        places: Place of each region, such as "chr2:1,234,567". `N`.
-        motifs: Names of the motif columns.
-        extra: Names of the columns after them, such as "open in K562".
-    """
+    """Content of the heat maps of a window, in the units of the data; `given` is true for values that were given."""
 
     title: str
     truth: Float[np.ndarray, "N M"]
@@ -145,13 +135,7 @@ def _spread(length: int, number: int) -> list[int]:
 
 
 def draw_trajectory(path: Float[np.ndarray, "T n"], truth: Float[np.ndarray, " n"], title: str) -> bytes | None:
-    """Return a PNG with the sampled values from noise to sample, and their truth; None without any.
-
-    Args:
-        path: Sampled values in the order of sampling, the sample last.
-        truth: Truth in the same units.
-        title: Title.
-    """
+    """Return a PNG with the sampled values from noise to sample, and their truth; None without any."""
     if not truth.size or len(path) < 2:
         return None
     order = np.argsort(-truth, kind="stable")
@@ -203,13 +187,7 @@ def draw_motif_scatter(motifs: Sequence[tuple[str, Pair]]) -> bytes:
 
 
 def draw_accessibility(truth: Bool[np.ndarray, " n"], score: Float[np.ndarray, " n"], cell: str) -> bytes | None:
-    """Return a PNG of the ROC and precision-recall curves; None if all regions are open, or all closed.
-
-    Args:
-        truth: Which regions are open.
-        score: Predictions.
-        cell: Name of the cell type, or of several.
-    """
+    """Return a PNG of the ROC and precision-recall curves; None if all regions are open, or all closed."""
     from sklearn.metrics import precision_recall_curve, roc_curve
 
     metrics = rank_metrics(truth, score)
@@ -239,15 +217,7 @@ def draw_accessibility(truth: Bool[np.ndarray, " n"], score: Float[np.ndarray, "
 def draw_imputation(
     draws: Draws, name: str, truth: Float[np.ndarray, " L"], values: Float[np.ndarray, "K L"], places: Sequence[str]
 ) -> bytes:
-    """Return a PNG: one column of a window with its intervals, and the calibration of all draws.
-
-    Args:
-        draws: All sampled elements.
-        name: Name of the column.
-        truth: Its truth in the sampled regions.
-        values: Its draws.
-        places: Places of the regions. `L`.
-    """
+    """Return a PNG: one column of a window with its intervals, and the calibration of all draws."""
     metrics, binary = draw_metrics(draws), is_binary(draws.truth)
     summary = f"spread by error {metrics.get('spread_skill', 0.0):.2f} (1 is calibrated)"
     if not binary:

@@ -44,14 +44,7 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Labels:
-    """Names of columns, places and cell types.
-
-    Attributes:
-        motifs: Names of the motif columns.
-        extra: Names of the columns after them; see `extra_columns`.
-        places: Returns the places of the regions of a sample, such as "chr2:1,234,567", given batch and number.
-        cell: Returns the cell type of a sample, given batch and number; "" if none matters.
-    """
+    """Names of columns; places of regions, such as "chr2:1,234,567", and cell type of a sample, by its number."""
 
     motifs: Sequence[str]
     extra: Sequence[str]
@@ -66,14 +59,7 @@ class Labels:
 def plot_samples(
     metrics: RegionMetrics, samples: Float[Tensor, "N L M"], like: Clean, labels: Labels
 ) -> Iterator[Picture]:
-    """Yield heat maps of the first windows, and plots of motifs, accessibility and the spread of draws.
-
-    Args:
-        metrics: New accumulator; inverts the standardisation.
-        samples: The samples.
-        like: What sampling started from; draws of one window are adjacent.
-        labels: Names.
-    """
+    """Yield heat maps of the first windows, and plots of motifs, accessibility and the spread of draws."""
     if not len(samples):
         return
     counted, groups = sampled_mask(samples, like).numpy(), draw_groups(like)
