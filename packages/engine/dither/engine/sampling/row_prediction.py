@@ -19,7 +19,7 @@ from torch.nn import functional
 from dither.registry.flow.records import Clean, Noise, State, over
 from dither.registry.flow.row_predictions import prediction_rows
 
-from ..training.diffusion import Diffusion, linear_head
+from ..training.diffusion import Diffusion
 
 __all__ = ["Branch", "ModelCalls", "RowHead", "RowwisePrediction", "guided"]
 
@@ -52,23 +52,12 @@ class ModelCalls:
 
 
 class RowHead:
-    """A head that is one linear map, applied to chosen positions; converted to bfloat16 once.
-
-    Args:
-        linear: The map.
-        precision: Of the product; the result is at least float32.
-    """
+    """A head that is one linear map, converted to the precision of its products once; the result is float32 or more."""
 
     def __init__(self, linear: nn.Linear, precision: str) -> None:
         dtype = torch.bfloat16 if precision == "bfloat16" else linear.weight.dtype
         self.weight = linear.weight.detach().to(dtype)
         self.bias = None if linear.bias is None else linear.bias.detach().to(dtype)
-
-    @classmethod
-    def of(cls, system: Diffusion) -> RowHead | None:
-        """Return the head of a model over one token field if it is one linear map, else None."""
-        linear = linear_head(system)
-        return None if linear is None else cls(linear, system.precision)
 
     def __call__(self, h: Float[Tensor, "N D"]) -> Iterator[Float[Tensor, "1 n V"]]:
         """Yield raw output in chunks of positions."""
@@ -80,13 +69,7 @@ class RowHead:
 
 @dataclass(frozen=True)
 class Branch:
-    """Inputs of one call of the model: conditional, or under guidance unconditional.
-
-    Attributes:
-        clean: Of it valid and cond are used.
-        cache: Finished positions, or None.
-        start: Number of finished positions.
-    """
+    """Inputs of one call of the model: valid and cond of `clean`, and a cache of `start` finished positions."""
 
     clean: Clean
     cache: Any
@@ -96,14 +79,8 @@ class Branch:
 class RowwisePrediction:
     """A `RowPrediction` of a token process. The model is called on first use: never if nothing is read.
 
-    Args:
-        system: The model and its process.
-        state: Input of the model.
-        t: The time.
-        branches: Conditional inputs, and under guidance unconditional ones.
-        weight: Guidance weight.
-        head: The head, if it can be applied to single positions.
-        calls: Counter of calls.
+    Under guidance of a `weight` there is a conditional and an unconditional branch. `head` is the head if it can be
+    applied to single positions; `calls` counts calls.
     """
 
     def __init__(

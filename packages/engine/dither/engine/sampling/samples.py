@@ -66,11 +66,7 @@ class SampleSet:
 
 
 class TrajectoryRecorder:
-    """Records the trajectories of the first accepted samples, looking at the first samples of each batch.
-
-    Args:
-        most: Maximum of K.
-    """
+    """Records the trajectories of the first `most` accepted samples, looking at the first samples of each batch."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -197,11 +193,7 @@ def missing_samples(figures: Mapping[str, float]) -> list[str]:
 
 
 def write_samples(drawing: SampleSet, folder: Path) -> list[Path]:
-    """Write pictures as .png, .svg, .txt, .gif and .html, and the samples themselves as safetensors; return the files.
-
-    Raises:
-        ValueError: The name of a picture is not a valid file name.
-    """
+    """Write pictures in every form that they have, and the samples as safetensors; return the files."""
     files = []
     for picture in drawing.pictures:
         if not FILE_NAME.fullmatch(picture.name):
@@ -226,23 +218,17 @@ def unused_folder(folder: Path) -> Path:
 
 def check_forms(task: TaskSpec, forms: Sequence[str]) -> None:
     """Raise Refused for export formats that the task does not have."""
-    offered = ", ".join(task.exports) or "none"
-    wrong = []
-    for form in dict.fromkeys(forms):
-        if form not in task.exports:
-            close = nearest(form, task.exports)
-            what = f'task "{task.name}" does not export "{form}"; its forms: {offered}'
-            wrong.append(Problem(what, help=f'did you mean "{close}"?' if close else None, code="unknown-format"))
+    offered, wrong = ", ".join(task.exports) or "none", []
+    for form in [form for form in dict.fromkeys(forms) if form not in task.exports]:
+        close = nearest(form, task.exports)
+        what = f'task "{task.name}" does not export "{form}"; its forms: {offered}'
+        wrong.append(Problem(what, help=f'did you mean "{close}"?' if close else None, code="unknown-format"))
     if wrong:
         raise Refused(wrong)
 
 
 def export_samples(system: Diffusion, drawing: SampleSet, forms: Sequence[str], folder: Path) -> Iterator[str]:
-    """Write samples in each format to a folder of its name; yield lines to print.
-
-    Raises:
-        TypeError: The task lists formats but has no method export.
-    """
+    """Write samples in each format to a folder of its name; yield lines to print."""
     task = system.task
     for form in dict.fromkeys(forms):
         if not isinstance(task, Exports):

@@ -18,7 +18,7 @@ from dither.registry.flow.records import Clean, State
 from dither.registry.flow.spaces import TokenSpace
 
 from ..config.options import Guidance
-from ..training.diffusion import Diffusion
+from ..training.diffusion import Diffusion, linear_head
 from ..training.randomness import Stream, seed_generators
 from .row_prediction import Branch, ModelCalls, RowHead, RowwisePrediction, guided
 
@@ -30,11 +30,7 @@ class Session:
 
     A state that is shorter than the sample continues the cached positions; only a sample with a single field can come
     in pieces. Under guidance the model is called twice, with two caches; a sample without the condition is not guided.
-
-    Args:
-        system: The model and its process.
-        like: Valid positions and conditions.
-        calls: Counter of model calls.
+    `like` gives valid positions and conditions.
     """
 
     def __init__(self, system: Diffusion, like: Clean, calls: ModelCalls | None = None) -> None:
@@ -43,7 +39,8 @@ class Session:
         without = _unconditional(like, system.guidance)
         self.branches = [Branch(part, None) for part in (like, without) if part is not None]
         self._rowwise = bool(getattr(system.process, "reads_rows", False))
-        self._head = RowHead.of(system) if self._rowwise else None
+        linear = linear_head(system) if self._rowwise else None
+        self._head = None if linear is None else RowHead(linear, system.precision)
 
     def __call__(self, state: State, t: Float[Tensor, "B *L"]) -> Any:
         """Denoise: return the prediction for a state at time t."""
@@ -106,7 +103,7 @@ def draw(
     watch: Callable[[Tensor], object] | None = None,
     calls: ModelCalls | None = None,
 ) -> Shaped[Tensor, "N L *M"] | None:
-    """Draw samples.
+    """Draw samples, and return them on the CPU.
 
     The result is a function of the weights, `like`, the seed, the batch size and the device only. Samples of a batch
     share one stream of random numbers; batch i has the stream of (seed, i).
@@ -119,9 +116,6 @@ def draw(
         stopped: Checked before every step; once it returns True, drawing ends and returns None.
         watch: Called with every state of the first batch.
         calls: Counter of model calls.
-
-    Returns:
-        The samples on the CPU, or None if stopped.
     """
     device = next(system.model.parameters()).device
     size = batch_size or max(len(like.valid), 1)

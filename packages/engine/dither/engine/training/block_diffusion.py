@@ -27,12 +27,7 @@ __all__ = ["BlockDiffusion"]
 
 @dataclass(frozen=True)
 class BlockDiffusion:
-    """The division of samples into blocks.
-
-    Attributes:
-        length: Positions of a sample, L.
-        size: Positions of a block, S.
-    """
+    """The division of samples of length L into blocks of size S."""
 
     length: int
     size: int
@@ -106,11 +101,7 @@ class BlockDiffusion:
     ) -> Measured:
         """Return the bound on -log p(x_0), summed over blocks given the blocks before them.
 
-        Args:
-            process: Defines the bound.
-            clean: The samples.
-            measured: The loss per position.
-            denoise: State and times of blocks -> prediction.
+        `measured` is the loss per position; `denoise` predicts from state and times of blocks.
         """
         loss = Measured(self.rows(measured.values), self.rows(measured.weights))
         bound = process.bound(self.clean(clean), loss, denoise)

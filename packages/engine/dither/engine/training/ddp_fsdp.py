@@ -39,16 +39,9 @@ BUFFERS: dict[str, Any] = {"forward_sync_buffers" if "forward_sync_buffers" in N
 
 
 class ParallelModel:
-    """The model and its gradients across ranks.
+    """The model and its gradients across ranks. Sharding replaces its parameters: build this before the optimizer.
 
-    Args:
-        system: The trained system. Sharding replaces its parameters, so build this before the optimizer.
-        average: Moving average of its weights, sharded alike.
-        train: The options.
-        ranks: The processes.
-
-    Attributes:
-        micro_batches: Rows of a batch of each gradient accumulation step, over all ranks.
+    `micro_batches` are the rows of a batch of each gradient accumulation step, over all ranks.
 
     Raises:
         Refused: A micro-batch is not divisible by the number of ranks.
@@ -100,15 +93,10 @@ class ParallelModel:
 
     def full_weights(self, module: nn.Module) -> nn.Module | Weights:
         """Return the weights of a module as a checkpoint holds them. Collective."""
-        if not self.sharded:
-            return module
-        return Weights(self.gather(module.state_dict()))
+        return Weights(self.gather(module.state_dict())) if self.sharded else module
 
     def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return full tensors on the CPU of the main rank. Collective.
-
-        They are gathered one at a time, so that no GPU ever holds all of them.
-        """
+        """Return full tensors on the CPU of the main rank, gathered one at a time. Collective."""
         if not self.sharded:
             return dict(tensors)
         full = ((k, v.full_tensor() if hasattr(v, "full_tensor") else v) for k, v in tensors.items())
@@ -116,11 +104,7 @@ class ParallelModel:
 
     @torch.no_grad()
     def load(self, path: Path, module: nn.Module) -> None:
-        """Load the weights of a checkpoint into a module.
-
-        Raises:
-            Refused: They belong to another model.
-        """
+        """Load the weights of a checkpoint into a module; Refused if they belong to another model."""
         if not self.sharded:
             load_weights(path, module)
             return

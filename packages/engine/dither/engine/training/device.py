@@ -19,11 +19,7 @@ __all__ = ["choose_device", "keep_freed_memory", "peak_device_memory", "peak_mem
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device of a name; "auto" is a CUDA device if available, else the CPU.
-
-    Raises:
-        Refused: This machine or this build of torch does not have it.
-    """
+    """Return the device of a name, Refused if missing; "auto" is a CUDA device if available, else the CPU."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(name)

@@ -54,12 +54,12 @@ class Diffusion(nn.Module):
         task: The data.
         process: The forward process and its reverse steps.
         model: An nn.Module with the methods of `Denoiser`.
-        loss: What training minimises.
+        loss: The training loss.
         sampler: Draws samples.
         precision: bfloat16 runs the model, and only the model, under autocast.
         bound: Whether the loss is the diffusion part of a bound on -log p(x_0).
-        blocks: Blocks of block diffusion; None to noise whole samples.
-        guidance: Classifier-free guidance; None for none.
+        blocks: Blocks of block diffusion, or None.
+        guidance: Classifier-free guidance, or None.
         labels: Condition labels of all samples, by condition.
         metrics: Metrics besides those of the task.
     """
@@ -213,9 +213,8 @@ class Diffusion(nn.Module):
 
     def autocast(self, state: State) -> AbstractContextManager[Any]:
         """Return the context in which the model runs."""
-        if self.precision != "bfloat16":
-            return nullcontext()
-        return torch.autocast(state.x.device.type, torch.bfloat16)
+        half = self.precision == "bfloat16"
+        return torch.autocast(state.x.device.type, torch.bfloat16) if half else nullcontext()
 
     def compile_model(self, blocks: bool = False) -> None:
         """Compile the model, and its trunk separately where training calls only that; or each block separately.

@@ -44,11 +44,10 @@ def evaluate(
         repeats: Noise draws per sample.
         seed: Of the noise.
         split: Of the data.
-        stopped: Called before every batch; once it returns True, the evaluation is abandoned.
+        stopped: Called before every batch; once it returns True, the result is None.
 
     Returns:
-        "loss", the weighted mean over positions, and the metrics with their 95 % intervals; {} for an empty split,
-        and None if stopped.
+        "loss", the weighted mean over positions, and the metrics with their 95 % intervals; {} for an empty split.
     """
     if not (count := min(samples, system.task.size(split))):
         return {}
@@ -94,10 +93,7 @@ def _batches(
 
 @torch.no_grad()
 def has_targets(system: Diffusion, samples: int, batch_size: int, seed: int = 0, split: Split = "valid") -> bool:
-    """Return whether any position of an evaluation has a target, given the noise of `evaluate`.
-
-    Usually the first batch decides.
-    """
+    """Return whether any position of an evaluation has a target; usually the first batch decides."""
     count = min(samples, system.task.size(split))
     return any(bool(noised.target_mask.any()) for *_, noised in _batches(system, count, batch_size, 1, seed, split))
 
@@ -122,13 +118,10 @@ NORMAL_95 = 1.959963984540054
 
 
 class Intervals:
-    """Sums numerator and denominator of each metric per sample, over all repeats, for confidence intervals.
+    """Sums numerator and denominator of each metric for each of n samples, over all repeats, for 95 % intervals.
 
-    Samples are treated as independent. Stratified times are treated as independent draws, which makes the interval of a
-    loss slightly too wide, never too narrow.
-
-    Args:
-        samples: Number of samples, n.
+    Stratified times are treated as independent draws, which makes the interval of a loss slightly too wide, never too
+    narrow.
     """
 
     def __init__(self, samples: int) -> None:
@@ -152,10 +145,8 @@ def half_width(numerator: Float64[Tensor, " n"], denominator: Float64[Tensor, " 
     """Return the half-width of the 95 % interval of sum(numerator) / sum(denominator) over independent samples.
 
     Ratio estimator (Cochran 1977, Sampling Techniques, 6.3): with ratio R, its variance is the variance of the sum of
-    numerator - R denominator, divided by sum(denominator) squared. Samples with denominator 0 are left out.
-
-    Returns:
-        The half-width; NaN for fewer than two samples.
+    numerator - R denominator, divided by sum(denominator) squared. Samples with denominator 0 are left out; NaN for
+    fewer than two.
     """
     counted = denominator > 0
     above, below, n = numerator[counted], denominator[counted], int(counted.sum())

@@ -49,29 +49,14 @@ class LowRank(nn.Module):
     def forward(self, weight: Float[Tensor, "O I"]) -> Float[Tensor, "O I"]:
         """Return the adapted matrix, without autocast, exactly as `merged` computes it."""
         with nullcontext() if weight.is_meta else torch.autocast(weight.device.type, enabled=False):
-            return _adapted(weight, self.A, self.B, self.scale)
-
-
-def _adapted(
-    weight: Float[Tensor, "O I"], a: Float[Tensor, "R I"], b: Float[Tensor, "O R"], scale: Float[Tensor, ""]
-) -> Float[Tensor, "O I"]:
-    return weight + scale * (b @ a)
+            return weight + self.scale * (self.B @ self.A)
 
 
 def select_trained(model: nn.Module, train: Train, seed: int = 0) -> list[str]:
-    """Freeze the weights of a model as `train.freeze` says, or add low-rank updates as `train.lora` says.
-
-    Args:
-        model: On its device already.
-        train: The options.
-        seed: Seed of the initial updates, independent of the device.
-
-    Returns:
-        The names of the frozen weights, or those of the matrices with updates.
+    """Apply `train.freeze` or `train.lora` to a model that is on its device; return the names of changed weights.
 
     Raises:
-        Refused: A name matches nothing, no weight is left to train, or a matrix that the model also uses under another
-            name is to be updated.
+        Refused: A name matches nothing, no weight is left to train, or a tied matrix would get an update.
     """
     return freeze(model, train.freeze) if train.lora is None else add_lora(model, train.lora, seed)
 
@@ -142,16 +127,12 @@ def merged(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     plain = {name: weight for name, weight in weights.items() if INFIX not in name}
     for name in {name.partition(INFIX)[0] for name in weights if INFIX in name}:
         original, a, b, scale = (weights[f"{name}{INFIX}{part}"] for part in ("original", "0.A", "0.B", "0.scale"))
-        plain[f"{name}.weight"] = _adapted(original, a, b, scale)
+        plain[f"{name}.weight"] = original + scale * (b @ a)
     return plain
 
 
 def load_merged(path: Path, model: nn.Module) -> None:
-    """Load the weights of a file into a model, with LoRA updates merged.
-
-    Raises:
-        Refused: They belong to another model.
-    """
+    """Load the weights of a file into a model, with LoRA updates merged; Refused if they belong to another model."""
     if not _has_lora(path):
         load_weights(path, model)
         return
@@ -165,11 +146,7 @@ def load_merged(path: Path, model: nn.Module) -> None:
 
 
 def write_merged(path: Path, to: Path) -> None:
-    """Copy a file of weights, with LoRA updates merged.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Copy a file of weights, with LoRA updates merged."""
     if path.is_file() and not _has_lora(path):
         shutil.copyfile(path, to)
         return

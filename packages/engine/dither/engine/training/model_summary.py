@@ -10,7 +10,6 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -41,10 +40,7 @@ MAX_TENSORS = 100_000
 def require_memory(experiment: Experiment, shards: int = 1, room: int | None = None) -> None:
     """Refuse an experiment whose weights, gradients, optimizer state and EMA exceed the memory of its device.
 
-    Args:
-        experiment: A valid experiment.
-        shards: Number of ranks among which all of them are sharded.
-        room: Bytes of memory; by default those of the device of the experiment.
+    They are sharded among `shards` ranks; `room` is the memory in bytes, by default that of the device.
 
     Raises:
         Refused: With code `out-of-memory`, listing the bytes by purpose.
@@ -68,12 +64,7 @@ def require_memory(experiment: Experiment, shards: int = 1, room: int | None = N
 def memory_needs(experiment: Experiment, model: nn.Module) -> dict[str, int]:
     """Return the bytes of weights, gradients, optimizer state and EMA of one process.
 
-    Args:
-        experiment: A valid experiment.
-        model: Its model on the meta device, to which `train.freeze` or `train.lora` is applied.
-
-    Raises:
-        Refused: `train.freeze` or `train.lora` names no weight of the model.
+    `train.freeze` or `train.lora` is applied to `model`, that of the experiment on the meta device.
     """
     select_trained(model, experiment.train)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -135,14 +126,9 @@ def _refusal(message: str) -> Refused:
 
 @dataclass(frozen=True)
 class Row:
-    """One module of a model.
+    """One module of a model: its path, its component such as `block "adaln-zero"` or "", and its size and cost.
 
-    Attributes:
-        name: Path in the model, such as "blocks" or "embedding.position".
-        part: Its component in the experiment, such as `block "adaln-zero"`; empty if the model created it itself.
-        parameters: Number of its parameters, those of inner rows included.
-        flops: Floating-point operations of the forward pass of one batch.
-        output: Shape of its output; of the last module if there are several.
+    Parameters include those of inner rows; the output shape is that of the last module of a list.
     """
 
     name: str
@@ -177,31 +163,30 @@ def summarize_model(experiment: Experiment) -> ModelSummary:
         model = build_on_meta(experiment).train()
     parts = list(_parts(model, experiment.model))
     specs = {id(module): spec for _, inner, spec in parts for module in (inner, *inner.children())}
-    outputs: dict[nn.Module, tuple[int, ...]] = {}
+    outputs: dict[str, tuple[int, ...]] = {}
 
-    def record(module: nn.Module, arguments: Any, out: Any) -> None:
+    def record(path: str, out: Any) -> None:
         first = out[0] if isinstance(out, tuple) else out
-        outputs[module] = tuple(first.shape) if isinstance(first, Tensor) else ()
+        outputs[path] = tuple(first.shape) if isinstance(first, Tensor) else ()
 
-    for _, inner, _ in parts:
-        for module in _modules(inner):
-            module.register_forward_hook(record)
+    for path, module in model.named_modules():
+        module.register_forward_hook(lambda module, arguments, out, path=path: record(path, out))  # type: ignore[misc]
     batch, counter = train.batch_size // train.accumulate, FlopCounterMode(display=False)
     with _attributed(specs | {id(model): experiment.model}, "run on a batch"), torch.device("meta"), counter:
         shape = (batch, space.length)
         x = torch.zeros(shape, dtype=torch.long)
         if isinstance(space, FeatureSpace):
             x = torch.zeros(*shape, space.width)
-        valid = torch.ones(shape, dtype=torch.bool)
-        out = model(State.of(x), torch.zeros(batch), valid, _Conditions(experiment, batch))
+        cond = {c.name: torch.zeros(shape[: 1 + (c.size is None)], dtype=torch.long) for c in space.conditions}
+        out = model(State.of(x), torch.zeros(batch), torch.ones(shape, dtype=torch.bool), cond)
         forward = {name: sum(counts.values()) for name, counts in counter.get_flop_counts().items()}
         out.sum().backward()
     rows = []
     for name, inner, spec in parts:
         paths = [f"{name}.{i}" for i in range(len(inner))] if isinstance(inner, nn.ModuleList) else [name]
         flops = sum(forward.get(f"{type(model).__name__}.{path}", 0) for path in paths)
-        last = outputs.get(_modules(inner)[-1], ()) if _modules(inner) else ()
-        rows.append(Row(name, "" if spec is None else f'{spec.kind} "{spec.name}"', _count(inner), flops, last))
+        title = "" if spec is None else f'{spec.kind} "{spec.name}"'
+        rows.append(Row(name, title, _count(inner), flops, outputs.get(paths[-1], ()) if paths else ()))
     step, whole = counter.get_total_flops() * train.accumulate, forward["Global"] * train.accumulate
     return ModelSummary(_count(model), whole, step, tuple(out.shape), tuple(rows))
 
@@ -217,34 +202,8 @@ def _parts(model: nn.Module, spec: Spec, prefix: str = "") -> Iterator[tuple[str
             yield from _parts(child, made_by, f"{prefix}{name}.")
 
 
-def _modules(module: nn.Module) -> list[nn.Module]:
-    return list(module) if isinstance(module, nn.ModuleList) else [module]
-
-
 def _count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
-
-
-class _Conditions(Mapping[str, Tensor]):
-    """Conditions on the meta device with the shapes of a real batch; data are read only if a component uses them."""
-
-    def __init__(self, experiment: Experiment, batch: int) -> None:
-        self.experiment, self.batch = experiment, batch
-
-    @cached_property
-    def _real(self) -> dict[str, Tensor]:
-        with torch.device("cpu"):
-            cond = self.experiment.task.build().batch("train", range(1)).cond
-        return {k: v.new_zeros((self.batch, *v.shape[1:]), device="meta") for k, v in cond.items()}
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._real[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._real)
-
-    def __len__(self) -> int:
-        return len(self._real)
 
 
 @contextmanager

@@ -23,13 +23,9 @@ SHOWN = 20
 
 
 class NonFinite(Exception):  # noqa: N818 - the name of an event, like the exit code
-    """The loss or gradient of a step, or the weights after its update, contain NaN or inf.
+    """The loss or gradient of a step (from 0), or the `weights` after its update (-1: initial), contain NaN or inf.
 
-    Attributes:
-        step: Number of the step, from 0; -1 for initial weights.
-        weights: Whether the weights are non-finite.
-        rows: The faulty samples, or the whole batch if they could not be identified.
-        certain: Whether the faulty samples were identified.
+    `rows` are the faulty samples, or those of the whole batch if they could not be identified (not `certain`).
     """
 
     def __init__(self, step: int, loss: float = math.nan, norm: float = math.nan, *, weights: bool = False) -> None:
@@ -70,13 +66,9 @@ def describe_data(experiment: Experiment) -> str:
 class FiniteGuard:
     """Checks loss and gradient norm of each step before the update.
 
-    On the CPU it raises immediately. On a GPU that would synchronise, so the update and all later ones are cancelled on
-    the device through `found_inf`, as `GradScaler` does, until `check` is called. Optimizers without `found_inf`
-    synchronise.
-
-    Attributes:
-        deferred: Cancel updates on the device; by default where device and optimizer allow it.
-        metrics: Loss times weight, weight and gradient norm of the newest step, if deferred.
+    On the CPU it raises immediately. On a GPU that would synchronise, so if `deferred`, the update and all later ones
+    are cancelled on the device through `found_inf`, as `GradScaler` does, until `check` is called. Optimizers without
+    `found_inf` synchronise. `metrics` are loss times weight, weight and gradient norm of the newest deferred step.
     """
 
     def __init__(self, optimizer: Optimizer, device: torch.device, deferred: bool | None = None) -> None:
@@ -96,8 +88,7 @@ class FiniteGuard:
     def record(self, step: int, total: Any, weight: Any, norm: Any) -> None:
         """Record loss times weight, weight and gradient norm of a step before its update, as floats or 0-d tensors.
 
-        Raises:
-            NonFinite: One is NaN or inf, and the guard is not deferred.
+        Raise NonFinite if one is NaN or inf and the guard is not deferred.
         """
         if not self.deferred:
             if not math.isfinite(total + weight + norm):
@@ -110,11 +101,7 @@ class FiniteGuard:
         self.optimizer.found_inf = 1 - self.alive  # type: ignore[attr-defined]
 
     def check(self) -> None:
-        """Synchronise with the device.
-
-        Raises:
-            NonFinite: An update was cancelled.
-        """
+        """Synchronise with the device; raise NonFinite if an update was cancelled."""
         if self.deferred and not self.alive:
             total, weight, norm = self.last.tolist()
             raise NonFinite(self.first + int(self.good), total / weight, norm)
@@ -122,14 +109,7 @@ class FiniteGuard:
 
 @dataclass
 class Skips:
-    """Counts steps that are skipped because their loss or gradient is NaN or inf.
-
-    Attributes:
-        limit: Most skipped steps in a row; 0 to skip none.
-        counted: Skipped steps since metrics were last taken.
-        in_row: Skipped steps since the last good one.
-        on_skip: Called with a message for each.
-    """
+    """Counts steps that are skipped because their loss or gradient is NaN or inf, at most `limit` in a row."""
 
     limit: int
     counted: int = 0

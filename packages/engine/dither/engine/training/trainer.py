@@ -34,19 +34,12 @@ Scalar = float | Float[Tensor, ""]
 
 
 class Trainer:
-    """Trains the model of a system step by step. A step is a function of the weights, the seed and its number.
-
-    Args:
-        system: The system, on its device already.
-        train: The options.
-        seed: Of the run.
-        ranks: The processes, each computing its share of every batch.
+    """Trains the model of a system on its device. A step is a function of the weights, the seed and its number.
 
     Attributes:
         step: Number of steps made, skipped ones included.
         average: Moving average of the weights, or None.
-        counted: Number of steps in `sums`.
-        sums: Loss times weight, weight and gradient norm, summed since the last `pop_metrics`.
+        sums: Loss times weight, weight and gradient norm of `counted` steps, since the last `pop_metrics`.
         skips: Which steps may be skipped, and how many were.
     """
 
@@ -145,11 +138,7 @@ class Trainer:
         return self.order.rows(step * self.train.batch_size, self.train.batch_size)
 
     def pop_metrics(self) -> dict[str, float]:
-        """Return the mean loss and gradient norm since the last call, and the learning rate. Synchronises.
-
-        Raises:
-            NonFinite: The update of a step since then was cancelled.
-        """
+        """Return mean loss and gradient norm since the last call, and the learning rate, after `check`."""
         self.check()
         total, weight, norm = self.sums.tolist()
         counted, self.counted = max(self.counted, 1), 0
@@ -161,11 +150,7 @@ class Trainer:
         return metrics
 
     def check(self) -> None:
-        """Check that no update was cancelled so far. Synchronises.
-
-        Raises:
-            NonFinite: One was.
-        """
+        """Raise NonFinite if an update was cancelled. Synchronises."""
         try:
             self.guard.check()
         except NonFinite as error:
@@ -173,11 +158,7 @@ class Trainer:
             raise
 
     def check_weights(self) -> None:
-        """Check that the weights are finite on all ranks. Synchronises. Collective.
-
-        Raises:
-            NonFinite: They are not; names the last step that was not skipped.
-        """
+        """Raise NonFinite, with the last step that was not skipped, if weights are. Synchronises. Collective."""
         if self.ranks.any(not all_finite(local_shard(parameter.detach()) for parameter in self.parameters)):
             raise NonFinite(self.step - 1 - self.skips.in_row, weights=True)
 
@@ -205,11 +186,7 @@ class Trainer:
         return tensors, counts | skipped | {"optimizer": plain}
 
     def load_state(self, tensors: Mapping[str, Float[Tensor, "..."]], plain: Mapping[str, Any]) -> None:
-        """Restore what `state` returned; weights and their average are loaded separately.
-
-        Raises:
-            ValueError: It belongs to another optimizer or other parameters.
-        """
+        """Restore what `state` returned; ValueError if it belongs to another optimizer or other parameters."""
         rest = dict(tensors)
         self.sums.copy_(rest.pop("sums"))
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
@@ -236,10 +213,7 @@ def as_tensor(value: Scalar) -> Float[Tensor, ""]:
 def divisor_of(weight: Scalar, clip: float, norm: Scalar) -> Scalar:
     """Return the divisor that turns summed gradients into those of a weighted mean, clipped to the norm `clip`.
 
-    Args:
-        weight: Sum of the loss weights, a number on the host or a 0-d tensor like `norm`.
-        clip: Largest norm after division; 0 for no clipping.
-        norm: Norm of the summed gradients.
+    `norm` is that of the summed gradients; without clipping, `clip` is 0.
     """
     if not clip:
         return weight
@@ -251,10 +225,7 @@ def divisor_of(weight: Scalar, clip: float, norm: Scalar) -> Scalar:
 def divide(optimizer: Optimizer | None, gradients: list[Tensor], divisor: Any) -> None:
     """Divide gradients in place, or have a fused optimizer kernel divide them in its next step, as `GradScaler` does.
 
-    Args:
-        optimizer: Makes the next step; None to divide here.
-        gradients: Gradients of its parameters; local shards if sharded.
-        divisor: Number or 0-d tensor from `divisor_of`.
+    Without an optimizer they are divided here.
     """
     if getattr(optimizer, "_step_supports_amp_scaling", False):
         optimizer.grad_scale = as_tensor(divisor)  # type: ignore[union-attr]
