@@ -132,9 +132,6 @@ def test_set_and_unset(tmp_path):
     with pytest.raises(Refused, match='did you mean "block"') as info:
         Document.load(tmp_path / "e.toml", (), ["blok"])
     assert info.value.codes == ["unknown-key"]
-    with pytest.raises(Refused) as info:
-        Document.load(tmp_path / "e.toml", ["a"])
-    assert info.value.codes == ["usage"]
 
 
 @pytest.mark.parametrize(
@@ -153,9 +150,7 @@ def test_an_override_is_toml_or_else_a_string(change, tree):
     assert Document.from_overrides([change]).tree == tree
 
 
-@pytest.mark.parametrize(
-    "change", ["=1", "a..b=1", ".a=1", "a b=1", "[a]=1", "a\n=1", "a#=1", "a=1=".replace("a", "é")]
-)
+@pytest.mark.parametrize("change", ["a", "=1", "a..b=1", ".a=1", "a b=1", "[a]=1", "a\n=1", "a#=1", "é=1="])
 def test_an_override_without_a_valid_key_is_rejected(change):
     with pytest.raises(Refused) as info:
         Document.from_overrides([change])
@@ -204,18 +199,6 @@ DOTS = ".".join("a" * 100)
 def test_dots_in_strings_numbers_and_comments_are_not_keys(tmp_path, value):
     write(tmp_path, e=f"x = {value}")
     assert Document.load(tmp_path / "e.toml").tree == tomllib.loads(f"x = {value}")
-
-
-@pytest.mark.parametrize(
-    ("content", "code"),
-    [(b"# " + b"x" * 262_144, "too-large"), (b"a = '\xff'", "unreadable-file"), (None, "file-not-found")],
-)
-def test_files_that_cannot_be_read(tmp_path, content, code):
-    if content is not None:
-        (tmp_path / "e.toml").write_bytes(content)
-    with pytest.raises(Refused) as info:
-        Document.load(tmp_path / "e.toml")
-    assert info.value.codes == [code]
 
 
 def test_history_of_a_value(tmp_path):

@@ -1,8 +1,6 @@
 """Help texts of options, equal to those that pydantic collects."""
 
-import subprocess
 import sys
-from pathlib import Path
 from typing import Annotated, ClassVar
 
 import pytest
@@ -93,17 +91,3 @@ def test_file_that_was_changed_has_none(tmp_path, monkeypatch, changed) -> None:
     file.write_text(changed)
     assert docs_of(changing.A) == {}
     del sys.modules["changing"]
-
-
-def test_no_source_is_read_to_validate() -> None:
-    """It was a third of a cold start."""
-    file = Path(__file__).parents[3] / "experiments" / "get_region" / "faithful.toml"
-    code = f"""
-import sys
-from pathlib import Path
-from dither.engine.config.load_experiment import load_experiment
-load_experiment(Path({str(file)!r}))
-assert "dither.tasks.get_region.specs" in sys.modules or "dither.tasks.specs" in sys.modules
-assert "dither.registry.spec.option_docs" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -204,6 +204,7 @@ def test_file_plugins(tmp_path, block):
         path.write_text(source)
         assert codes_of(lambda: load_plugins(files=[path])) == ["plugin-failed"]
     assert codes_of(lambda: load_plugins(files=[tmp_path / "none.py"])) == ["file-not-found"]
+    assert codes_of(lambda: load_plugins(files=[path.rename(tmp_path / "a@b.py")])) == ["invalid-value"]
 
 
 def test_classes_of_a_file_plugin_reach_worker_processes(tmp_path, block):
@@ -233,14 +234,9 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("name", ["a/b", "a@b", 'a"b', "a\\b", "a,b", "a\x07b", "no:a", "a.py"])
-def test_names_that_a_pin_cannot_express_are_rejected(install, block, tmp_path, name):
+def test_names_that_a_pin_cannot_express_are_rejected(install, block, name):
     install("tp-odd", block("odd"), entry=name)
     assert "not a valid plugin name" in reports(load_plugins())[name].reason
-    if "/" not in name:
-        path = tmp_path / f"{name}.py"
-        path.write_text(block("mine"))
-        if name != "a.py":
-            assert codes_of(lambda: load_plugins(files=[path])) in (["invalid-value"], ["plugin-conflict"])
 
 
 def test_a_preferred_plugin_must_be_usable(install, block):

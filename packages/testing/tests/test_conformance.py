@@ -233,16 +233,13 @@ def test_expected_failures_of_a_third_party_are_strict(tmp_path):
 
 
 def test_summary():
-    def report(check, when="call", longrepr=None, **more):
-        return SimpleNamespace(nodeid=f"test_x.py::test_y[block:mix-{check}]", when=when, longrepr=longrepr, **more)
+    def report(check, when="call", **more):
+        return SimpleNamespace(nodeid=f"test_x.py::test_y[block:mix-{check}]", when=when, **more)
 
     skipped = report("cached_equals_full", longrepr=("x.py", 3, "Skipped: does not declare cache"))
     stats = {"passed": [report("summary"), report("summary", "setup")], "skipped": [skipped], "error": [object()]}
-    assert lines(stats) == [
-        "conformance: 1 checks of 1 components ran, 1 were skipped",
-        "  1 skipped: does not declare cache",
-    ]
-    assert lines({"passed": [SimpleNamespace(nodeid="test_x.py::test_z[1-2]", when="call")]}) == []
+    head = "conformance: 1 checks of 1 components ran, 1 were skipped"
+    assert lines(stats) == [head, "  1 skipped: does not declare cache"]
 
 
 def test_imports_are_lazy():
