@@ -170,17 +170,6 @@ def test_times_are_weighed_by_their_density(estimator: str, schedule: Schedule) 
     assert mean * (1 - t_min) == pytest.approx(float(first - last), rel=1e-6)
 
 
-def test_importance_makes_the_weight_constant() -> None:
-    """f_T - f_0 of MDLM: 6.907255 between sigma = 0.001 and 6.907755, as log-linear with eps = 1e-3 has it."""
-    t_min = -math.expm1(-1e-3) / (1 - 1e-3)
-    clock = TimestepSampling(log_linear(1e-3), t_min=t_min)
-    even = torch.linspace(t_min, 1, 50).double()
-    t, noise = place_times(clock, "importance", even)
-    weight = noise.rate / noise.sigma.expm1() * (1 - t_min)
-    torch.testing.assert_close(weight, torch.full_like(weight, 6.907255), rtol=1e-6, atol=0)
-    assert (t.diff() > 0).all()
-
-
 def test_other_priors_have_no_masks_to_count() -> None:
     with pytest.raises(ValueError, match="mask-count"):
         TokenProcess(GRAPH, even_prior(GRAPH), TimestepSampling(log_linear(1e-3)), "posterior", "mask-count")

@@ -60,13 +60,6 @@ def test_the_target_follows_the_process() -> None:
     assert Huber(target="x0").build(FACTS["gaussian"]).keywords["target"] == "x0"
 
 
-def test_poisson_says_what_it_takes() -> None:
-    (warning,) = Poisson().warn(FACTS["masked-region"])
-    assert "never negative" in warning.message
-    (misfit,) = Poisson().check(FACTS["gaussian"])
-    assert (misfit.code, misfit.related) == ("process-mismatch", ("process",))
-
-
 @pytest.mark.parametrize("link", ["none", "softplus", "log"])
 def test_poisson_refuses_samples_that_fall_below_0(link) -> None:
     def check(standardised: bool | None) -> list:

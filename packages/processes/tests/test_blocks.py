@@ -80,21 +80,6 @@ def test_a_row_ends_with_its_first_end(part: Any, kind: str) -> None:
     assert torch.equal(plain[-1], text), "nothing stops unless it is asked to"
 
 
-def test_positions_after_the_end_are_never_drawn(part: Any) -> None:
-    """A row that has ended is given to the model, and to the walk, as known."""
-    process, seen = process_of(part), []
-
-    def inner(process: Any, session: Any, like: Clean) -> Any:
-        seen.append(like)
-        yield from FirstHitting().build()(process, session, like)
-
-    text = texts()
-    walked(blocks(3, inner, stop=True), process, text)
-    assert [like.known.all(1).tolist() for like in seen] == [[False] * 3, [True, False, False], [True, True, False]]
-    assert (seen[1].x0[0] == END).all()
-    assert (seen[2].x0[:2] == END).all()
-
-
 def test_no_call_once_all_have_ended(part: Any) -> None:
     process, text = process_of(part), texts()
     text[:, 2] = END

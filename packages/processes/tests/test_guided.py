@@ -127,12 +127,6 @@ def test_a_goal_that_the_choice_would_exclude_is_met_all_the_same():
         assert goal.satisfied(x)["wanted"].all()
 
 
-def test_a_goal_out_of_reach_gives_clean_samples_that_do_not_meet_it():
-    goal = Outcomes(torch.zeros(9, dtype=torch.bool))
-    (*_, x) = walk(Guided(particles=3).build(), replace(blank_batch(50), goal=goal))
-    assert (outcome_index(x) >= 0).all()
-
-
 def test_particles_are_kept_as_often_as_they_weigh():
     weight = torch.tensor([[0.7, 0.25], [0.2, 0.25], [0.1, 0.25], [0.0, 0.25]]).double()
     times = torch.zeros(4)

@@ -12,7 +12,7 @@ from dither.processes.samplers.confidence import Ordered
 from dither.processes.timestep_sampling import time_of
 from dither.processes.tokens.prediction import CategoricalPrediction
 from dither.processes.tokens.process import TokenProcess
-from dither.processes.tokens.unmasking import gumbel, top_positions
+from dither.processes.tokens.unmasking import gumbel
 from dither.registry.flow.records import Clean, State
 from dither.registry.flow.spaces import Field, TokenSpace
 from dither.registry.kinds import ModelFacts
@@ -123,14 +123,6 @@ def test_gumbel_has_its_law() -> None:
     assert drawn.dtype == torch.float64
     for place in (-1.0, 0.0, 2.0, 5.0):
         assert (drawn < place).double().mean().item() == pytest.approx(math.exp(-math.exp(-place)), abs=5e-3)
-
-
-def test_best_takes_exactly_as_many_even_where_scores_are_infinite() -> None:
-    score = torch.full((2, 4), -torch.inf)
-    among = torch.tensor([[True, False, True, True], [True, True, False, False]])
-    chosen = top_positions(score, among, torch.tensor([2, 5]))
-    assert chosen.sum(1).tolist() == [2, 2]
-    assert not (chosen & ~among).any()
 
 
 @pytest.mark.parametrize("by", [order for order in ORDERS if order != "drawn"])

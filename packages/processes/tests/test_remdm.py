@@ -72,15 +72,6 @@ def test_the_share_shown_is_that_of_the_schedule(part, strategy: str, eta: float
     assert remasked > 0.3  # it really does
 
 
-def test_conf_as_published_lags_behind(part) -> None:
-    steps = 40
-    found, _, _ = shares(part, 500, 36, strategy="conf", steps=steps)
-    alpha = 1 - torch.linspace(1, 1e-3, steps + 1).double()
-    assert (alpha[1:] - found[:-1]).max() > 0.1
-    kept, _, _ = shares(part, 500, 36, strategy="conf-compensated", steps=steps)
-    assert (alpha[1:] - kept[:-1]).abs().max() < 0.02
-
-
 def test_conf_masks_one_token_per_step_and_the_least_sure_most() -> None:
     """The chances over tokens shown sum to the largest sigma, with odds exp(-p) of the chance when drawn."""
     masked = torch.tensor([[False, False, False, True], [True] * 4])
@@ -119,16 +110,6 @@ def test_loop_rests_at_alpha_on(part) -> None:
     torch.testing.assert_close(alpha, expected, rtol=0, atol=1.1e-3)  # to eps, the signal left at t = 1
     back = [((a != 3) & (b == 3)).double().mean().item() for a, b in itertools.pairwise(session.states)]
     assert all((change > 0) == (u[i + 1] >= 0.05 and u[i] <= 0.55) for i, change in enumerate(back))
-
-
-def test_without_remasking_it_is_ancestral(part, likely, oracle) -> None:
-    """Two equal bits, unmasked together or not, differ exactly as often as ancestral sampling says."""
-    process, n, steps = build(part, 2, 2), 20_000, 2
-    walk = ReMDM(strategy="rescale", steps=steps, eta=0.0).build()
-    (*_, x) = walk(process, oracle(process, torch.eye(2)), Clean.of(torch.zeros(n, 2).long()))
-    left = [*torch.linspace(1, 1e-3, steps + 1).tolist(), 0.0]
-    together = sum((a - b) ** 2 for a, b in itertools.pairwise(left))
-    assert likely((x[:, 0] != x[:, 1]).long(), torch.tensor([1 - together / 2, together / 2])) > 1e-3
 
 
 def test_what_has_no_effect_or_misleads_is_said(part) -> None:

@@ -10,12 +10,10 @@ import pytest
 
 from dither.registry.config.errors import CODES, Refused
 from dither.tasks.prepared import store
-from dither.tasks.prepared.arrays import map_npy
 from dither.tasks.prepared.manifest import MANIFEST, Kind, changed_options, describe_sources, read_manifest
 from dither.tasks.prepared.rejected import Rejected, RejectedRows
 from dither.tasks.prepared.spec import PrepareSpec
 from dither.tasks.prepared.store import (
-    ArrayStream,
     check_owned,
     find_existing,
     open_arrays,
@@ -69,20 +67,6 @@ def test_round_trip(folder):
     assert manifest.arrays["x"].info == {"largest": 4}
     assert changed_options(manifest, {"size": 4, "source": {"files": 1}}) == ["size"]
     assert open_arrays(folder, manifest, KIND, ["x"]).keys() == {"x"}
-
-
-def test_streams_write_what_numpy_writes(tmp_path):
-    for number, values in enumerate((*ARRAYS.values(), np.arange(1000) * 7)):
-        stream = ArrayStream(tmp_path / f"{number}.npy", values.dtype, values.shape[1:])
-        for block in np.array_split(values, 3):
-            stream.append(block)
-        with pytest.raises(ValueError, match="shape"):
-            stream.append(np.zeros((1, 2, 2)))
-        record = stream.close()
-        np.save(tmp_path / "numpy.npy", values)
-        assert (tmp_path / record.file).read_bytes() == (tmp_path / "numpy.npy").read_bytes()
-        assert record.bytes == (tmp_path / record.file).stat().st_size
-        np.testing.assert_array_equal(map_npy(tmp_path / record.file), values)
 
 
 def edit(name, change):
@@ -190,13 +174,6 @@ def test_data_of_another_kind_and_files_of_others_stay(tmp_path, name):
     for file, content in {**FOREIGN[name], "mine.npy": "", "labels.jsonl": ""}.items():
         (tmp_path / file).write_text(content, "utf-8", "surrogatepass")
     assert refusal(find_existing, tmp_path, kind, MADE, force=True).codes == ["file-exists"]
-
-
-def test_earlier_and_later_versions_are_replaced(folder):
-    manifest_edit(version=1, arrays=dict.fromkeys(ARRAYS))(folder)
-    assert find_existing(folder, KIND, MADE) is None
-    manifest_edit(version=3, more=1)(folder)
-    assert find_existing(folder, KIND, MADE) is None
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left"), ValueError("x")])

@@ -1,7 +1,6 @@
 """`dither prepare text`, the token store that it writes, and the cache of large corpora."""
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -132,14 +131,6 @@ def test_rejected_documents_are_counted_and_listed(tmp_path):
     assert len(rows) == 11
 
 
-def test_limits(folder, tmp_path):
-    spec, report = convert(folder, tmp_path / "a", documents=10)
-    assert sum(split.documents for split in spec.record().splits.values()) == 10
-    assert "stopped at the limit" in report
-    spec, _ = convert(folder, tmp_path / "b", characters=len("".join(TEXTS[:5])))
-    assert sum(split.characters for split in spec.record().splits.values()) == len("".join(TEXTS[:5]))
-
-
 def test_second_preparation_does_nothing_and_changes_require_force(folder, tmp_path):
     shards = tmp_path / "shards"
     convert(folder, shards)
@@ -165,13 +156,6 @@ def test_file_that_changes_between_the_passes(folder, tmp_path, monkeypatch):
     refused = refusal(convert, folder, tmp_path / "shards")
     assert refused.codes == ["changed-data"]
     assert "07.txt" in str(refused)
-
-
-def test_missing_paths_are_all_named(tmp_path):
-    spec = ConvertedText(paths=[str(tmp_path / "a.txt"), str(tmp_path / "*.md"), str(tmp_path)], to=str(tmp_path / "x"))
-    assert refusal(spec.prepare).codes == ["file-not-found"] * 3
-    (tmp_path / "blank.txt").write_text(" ")
-    assert refusal(convert, tmp_path / "blank.txt", tmp_path / "x").codes == ["no-samples"]
 
 
 def cut(folder):
@@ -383,10 +367,3 @@ def test_damaged_cache_is_written_again(tmp_path, on_disk, damage):
     damage(store)
     assert Bytes().decode(encode(tmp_path)["train"].ids) == TEXT
     assert list((tmp_path / "tokens").iterdir()) == [store]
-
-
-def test_concurrent_writers_of_the_cache(tmp_path, on_disk):
-    with ThreadPoolExecutor(8) as pool:
-        ids = list(pool.map(lambda _: encode(tmp_path)["train"].ids, range(8)))
-    assert {Bytes().decode(found) for found in ids} == {TEXT}
-    assert len(list((tmp_path / "tokens").iterdir())) == 1

@@ -80,22 +80,6 @@ def test_diversity_is_a_mean_over_samples():
     assert distinct(np.array([1]), 2) == 1
 
 
-def test_diversity_of_real_text_is_reported():
-    made = task(length=4, valid="abcdabab")
-    clean = made.batch("valid", range(2))
-    judged = made.sample_metrics(clean.x0, clean)
-    assert {f"{name}/real": value for name, value in judged.items()}.items() <= made.baselines().items()
-    assert judged["sample_unigram_bits"] == pytest.approx((2 + 1) / 2)
-
-
-def test_samples_are_text_without_control_characters():
-    made = task(length=8)
-    samples = torch.tensor([list(b"ab\ncd\t\x1b\x07"), list("grüße!".encode())])
-    shown = list(made.plots(samples, made.like(2, seed=0)))
-    assert [picture.text for picture in shown] == ["ab\ncd\t\ufffd\ufffd", "grüße!"]
-    assert len({picture.name for picture in shown}) == 2
-
-
 @pytest.mark.parametrize(
     ("make", "says"),
     [
@@ -118,15 +102,6 @@ def test_invalid_options(make, says):
 def test_invalid_prompts(refusal, prompt, code):
     refused = refusal(task, prompt=prompt, tokenizer=LETTERS if "Z" in prompt else Bytes())
     assert (refused.codes, refused.problems[0].path) == ([code], ("task", "prompt"))
-
-
-def test_missing_files_are_found_by_check(tmp_path):
-    (tmp_path / "here.txt").write_text("text")
-    data = TextFiles(paths=[str(tmp_path / "here.txt"), str(tmp_path / "hero.txt"), str(tmp_path / "*.md")])
-    found = list(LanguageModel(data=data, prompt="x" * 9, length=9).check())
-    assert [misfit.path for misfit in found] == [("data", "paths", 1), ("data", "paths", 2), ("prompt",)]
-    assert found[0].help == 'did you mean "here.txt"?'
-    assert list(LanguageModel(data=StdlibText(), prompt="x" * 8, length=9).check()) == []
 
 
 def test_specs_import_neither_torch_nor_numpy():

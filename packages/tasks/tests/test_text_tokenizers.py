@@ -8,7 +8,6 @@ from tokenizers import Tokenizer as Engine
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from dither.registry.config.errors import Refused
-from dither.tasks.language_model.data import text_files as pieces
 from dither.tasks.language_model.data.corpus import Corpus, Document
 from dither.tasks.language_model.data.tokenizers import SIZES
 from dither.tasks.language_model.data.tokenizers.base import Bytes, Characters
@@ -91,29 +90,6 @@ def test_an_empty_line_stands_between_documents_or_an_id_ends_them(byte_pairs):
     assert learned.decode(end) == "<|endoftext|>"
 
 
-def test_chunks_do_not_change_the_encoding(byte_pairs, monkeypatch):
-    rng = np.random.default_rng(0)
-    text = "".join(rng.choice(list("ab c\n\n \n.é"), 4000))
-    whole = byte_pairs.encode(text, add_special_tokens=False).ids
-    monkeypatch.setattr(pieces, "PIECE", 50)
-    found = list(pieces.cut_pieces([text]))
-    assert len(found) > 20
-    assert "".join(found) == text
-    assert Learned("mine", byte_pairs).encode(text).tolist() == whole
-
-
-def test_tokenizer_json_without_truncation_and_padding(byte_pairs, tmp_path):
-    limited = Engine.from_str(byte_pairs.to_str())
-    limited.enable_truncation(3)
-    limited.enable_padding(length=50)
-    path = tmp_path / "tokenizer.json"
-    limited.save(str(path))
-    tokenizer = load_tokenizer(str(path), lambda: corpus("never asked"))
-    assert tokenizer.name == str(path)
-    assert tokenizer.size == byte_pairs.get_vocab_size()
-    assert tokenizer.decode(tokenizer.encode(SENTENCES[0])) == SENTENCES[0]
-
-
 def test_word_tokenizer_counts_decoded_characters(tmp_path):
     engine = Engine(models.WordLevel({"the": 0, "river": 1, "[UNK]": 2}, unk_token="[UNK]"))
     engine.normalizer = normalizers.Lowercase()
@@ -123,11 +99,6 @@ def test_word_tokenizer_counts_decoded_characters(tmp_path):
     assert ids.tolist() == [0, 1]
     assert tokenizer.decode(ids) == "the river"
     assert tokenizer.characters(ids) == len("the river")
-
-
-def test_names_and_training_alphabet():
-    assert load_tokenizer("bytes", lambda: corpus("never asked")).size == SIZES["bytes"]
-    assert load_tokenizer("chars", lambda: corpus("hello")).alphabet == "ehlo"
 
 
 def test_gpt2_ids():

@@ -1,6 +1,4 @@
-from dataclasses import replace
 from itertools import pairwise
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dither.registry.config.errors import Refused
-from dither.registry.flow.records import Measured, Noise, Noised, State
+from dither.registry.flow.records import Measured
 from dither.tasks.language_model.data import text_files as pieces
 from dither.tasks.language_model.data.corpus import Corpus, Document
 from dither.tasks.language_model.data.specs import StdlibText
-from dither.tasks.language_model.data.token_store import Joined, TokenStream, Windows
+from dither.tasks.language_model.data.token_store import TokenStream, Windows
 from dither.tasks.language_model.data.tokenizers import huggingface as learning
 from dither.tasks.language_model.data.tokenizers.base import Bytes, Characters, Ended
 from dither.tasks.language_model.data.tokenizers.factory import load_tokenizer
@@ -109,13 +107,6 @@ def test_chunks_do_not_depend_on_blocks(blocks):
         assert not right[0].isspace()
 
 
-def test_text_without_line_ends_is_cut(monkeypatch):
-    monkeypatch.setattr(pieces, "LONGEST", 50)
-    found = list(pieces.cut_pieces(["word " * 4] * 30 + ["x" * 200]))
-    assert "".join(found) == "word " * 120 + "x" * 200
-    assert max(map(len, found)) <= 50
-
-
 def streams():
     return st.tuples(st.lists(st.integers(1, 12), min_size=1, max_size=8), st.integers(1, 9), st.integers(1, 7))
 
@@ -142,15 +133,6 @@ def test_windows_equal_slices(shape, documents, gap):
     for wrong in ([-1], [len(expected)]):
         with pytest.raises(IndexError, match="numbered"):
             windows.take(wrong)
-
-
-@given(streams(), st.integers(0, 100), st.integers(0, 100))
-def test_joined_arrays(shape, start, stop):
-    ids = np.arange(sum(shape[0]), dtype=np.uint16)
-    joined = Joined([ids[at : at + shape[2]] for at in range(0, len(ids), shape[2])])
-    assert len(joined) == len(ids)
-    assert joined[start:stop].tolist() == ids[start:stop].tolist()
-    assert joined[-start:].tolist() == ids[-start:].tolist()
 
 
 def test_samples_are_as_long_as_documents():
@@ -189,17 +171,6 @@ def test_fill_counts_nats_but_no_tokens(ended):
     assert (nats.tolist(), count.tolist()) == ([8.0] * 4, [4.0, 4.0, 3.0, 2.0])
     bits, characters = metrics.per_sample(clean, measured)["bits_per_char"]
     assert bits.sum() / characters.sum() == pytest.approx(metrics.compute()["bits_per_char"])
-
-
-def test_fill_is_excluded_from_accuracy(ended):
-    x0 = torch.tensor([[120, 256, 256, 256]])
-    clean, level = replace(ended.batch("train", [0]), x0=x0), torch.full((1,), 0.1)
-    noised = Noised(x0, State.of(x0), Noise(level, level), torch.ones(1, 4, dtype=torch.bool), clean.valid, clean.fixed)
-    metrics = ended.metrics()
-    wrong_but_for_ends = torch.zeros(1, 4, 257).index_fill(2, torch.tensor([256]), 1.0)
-    pred = SimpleNamespace(log_clean=lambda: wrong_but_for_ends)
-    metrics.update(clean, noised, pred, Measured(torch.ones(1, 4), torch.ones(1, 4)))
-    assert metrics.compute()["text_accuracy_0_25"] == 0.5  # of "x" and one end
 
 
 def test_ended_documents_require_an_end_of_text(refusal):
