@@ -94,9 +94,12 @@ def test_shell_completion(words, expected):
 
 
 def test_output_to_a_closed_pipe():
-    line = f"{sys.executable} -m experiments.run list | head -1"
-    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.stderr == ""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "experiments.run", "list"]
+    with os.fdopen(writing, "w") as nowhere:
+        done = subprocess.run(command, stdout=nowhere, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def listed(capsys, *arguments: str) -> list[tuple[str, str]]:
@@ -150,19 +153,13 @@ def test_pages_fit_the_terminal(columns, capsys, monkeypatch):
     [
         (["run", "missing.toml"], "", "missing.toml"),
         (["run"], "usage", "--resume"),
-        (["run", QUICK, "--resume", "nowhere"], "usage", "--resume"),
         (["run", "--resume", "nowhere"], "", "nowhere"),
-        (["run", QUICK, "--set", "train.stpes=3"], "unknown-key", '"steps"'),
-        (["run", QUICK, "--set", "model.block.use=adaln-zer"], "unknown-component", '"adaln-zero"'),
         (["run", QUICK, "--set", "nonsense"], "", "key=value"),
-        (["run", QUICK, "--set", "model.block.heads=7"], "misfit", "heads"),
         (["run", QUICK, "-p", "nobody"], "unknown-plugin", '"nobody"'),
         (["run", QUICK, "-p", "no:losses"], "unknown-component", '"masked-ce"'),
-        (["validate", QUICK, "--unset", "modle"], "", '"model"'),
         (["list", "blok"], "unknown-value", '"block"'),
         (["list", "--plugin", "loses"], "unknown-plugin", '"losses"'),
         (["list", "--filter", "adaln-zer"], "unknown-component", '"adaln-zero"'),
-        (["describe", "block", "adaln-zer"], "unknown-component", '"adaln-zero"'),
         (["describe", "blok", "adaln-zero"], "unknown-value", '"block"'),
         (["describe", "block", "absorbing"], "unknown-component", "process"),
         (["prepare", "human-dhz"], "unknown-component", '"human-dhs"'),
@@ -170,29 +167,20 @@ def test_pages_fit_the_terminal(columns, capsys, monkeypatch):
         (["sample", "nowhere"], "", "nowhere"),
         (["sample", "nowhere", "--checkpoint", "last"], "usage", "last"),
         (["evaluate", "nowhere"], "", "nowhere"),
-        (["schema", "--of", "everything"], "", "everything"),
-        (["frobnicate"], "", "No such command"),
-        (["run", "--bogus"], "", "No such option"),
+        (["schema", "--of", "everything"], "usage", "everything"),
+        (["frobnicate"], "unknown-command", "No such command"),
+        (["run", "--bogus"], "unknown-option", "No such option"),
     ],
 )
 def test_invalid_input_is_refused_without_a_traceback(arguments, code, word, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main(arguments) == 2
-    message = capsys.readouterr().err
-    assert not code or f"[{code}]" in message, message
-    assert word in message
-    assert "Traceback" not in message
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [(["frobnicate"], "unknown-command"), (["run", "--bogus"], "unknown-option"), (["list", "blok"], "unknown-value")],
-)
-def test_problems_as_json(arguments, code, capsys):
     assert main(["--format", "json", *arguments]) == 2
-    (problem,) = json.loads(capsys.readouterr().out)["problems"]
-    assert problem["code"] == code
+    printed = capsys.readouterr()
+    (problem,) = json.loads(printed.out)["problems"]
+    assert not code or problem["code"] == code
+    assert word in f"{problem['message']} {problem['help']}"
+    assert printed.err == ""
+    assert not list(tmp_path.iterdir())
 
 
 COMMANDS = """

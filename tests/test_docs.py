@@ -67,12 +67,10 @@ def test_the_experiment_of_the_page_is_valid(page, tmp_path):
 
 
 def test_the_component_reference_has_a_section_for_every_component(capsys):
-    assert main(["list", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
     assert main(["list", "--markdown"]) == 0
     page = capsys.readouterr().out
-    assert re.findall(r"^### (.+)$", page, re.MULTILINE) == [row["name"] for row in rows]
-    assert re.findall(r"^## (.+)$", page, re.MULTILINE) == list(dict.fromkeys(row["kind"] for row in rows))
+    components = load_plugins().catalog.parts()
+    assert re.findall(r"^### (.+)$", page, re.MULTILINE) == [component.name for component in components]
 
 
 def sections(page: str) -> dict[str, str]:

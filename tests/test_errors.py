@@ -60,7 +60,6 @@ def under_carets(text: str) -> list[str]:
     [
         ("depth = 3", "dpeth = 3", "unknown-key", "model.dpeth", "dpeth"),
         ("depth = 3", "depth = 0", "out-of-range", "model.depth", "0"),
-        ("depth = 3", "depth = 3.0", "wrong-type", "model.depth", "3.0"),
         ("depth = 3", "depth = true", "wrong-type", "model.depth", "true"),
         ("depth = 3", "depth = 1979-05-27", "wrong-type", "model.depth", "1979-05-27"),
         ("depth = 3", 'final = "adalm"', "unknown-value", "model.final", '"adalm"'),
@@ -79,7 +78,6 @@ def under_carets(text: str) -> list[str]:
         ("[train]", "[trian]", "unknown-key", "trian", "trian"),
         ("steps = 1500", "steps = many", "syntax-error", "", "m"),
         ("steps = 1500", 'steps = "1500', "syntax-error", "", ""),
-        ("steps = 1500", "steps 1500", "syntax-error", "", "1"),
         ("steps = 1500", "steps = 1500\nsteps = 3", "syntax-error", "", "steps"),
         ("[sample]", "[train]", "syntax-error", "", "train"),
         ("[sample]", "[sample]\n日本 = 1", "syntax-error", "", "日本"),

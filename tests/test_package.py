@@ -27,13 +27,6 @@ def test_importing_it_imports_nothing_else_wherever_the_engine_comes_on_the_path
     assert python(code, *FOLDERS[::order]) == "dither\n"
 
 
-def test_load_and_draw_are_those_of_the_engine():
-    from dither.engine import draw, load
-
-    assert (dither.load, dither.draw) == (load, draw)
-    assert not hasattr(dither, "nothing")
-
-
 def test_all_packages_are_found_also_one_that_others_add_later(tmp_path):
     code = "import dither, pkgutil\nfound = lambda: sorted(one.name for one in pkgutil.iter_modules(dither.__path__))\n"
     code += f"before = found()\nsys.path.append({str(tmp_path)!r})\nimport dither.theirs\nfrom dither import registry\n"
@@ -46,9 +39,9 @@ def test_all_packages_are_found_also_one_that_others_add_later(tmp_path):
 
 def test_without_the_engine_it_is_a_namespace():
     code = "import dither.registry, dither\nprint(dither.__file__)\ndither.load"
-    told = python(code, *(folder for folder in FOLDERS if folder.name != "engine"), expected=1)
-    assert told.startswith("None\n")
-    assert "module 'dither' has no attribute 'load'" in told
+    output = python(code, *(folder for folder in FOLDERS if folder.name != "engine"), expected=1)
+    assert output.startswith("None\n")
+    assert "module 'dither' has no attribute 'load'" in output
 
 
 def test_what_editors_read_is_the_same_everywhere():

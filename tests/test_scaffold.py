@@ -2,8 +2,6 @@
 
 import ast
 import contextlib
-import os
-import subprocess
 import sys
 import tomllib
 from dataclasses import replace
@@ -25,8 +23,6 @@ def new(*arguments: str) -> int:
 
 def test_every_kind_has_an_example():
     assert {example_file(kind).stem.replace("_", "-") for kind in KINDS} == set(KINDS)
-    script = (Path(__file__).parent / "scaffold/try_all.py").read_text()
-    assert all(f'"{kind}"' in script for kind in KINDS), "CI tries every kind"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -150,17 +146,6 @@ def test_a_partial_package_is_removed(error, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def install(folder: Path, name: str, code: str) -> dict[str, str]:
-    """Install a one-module plugin into a folder; return an environment with that folder on the path."""
-    module = f"fixture_{name.replace('-', '_')}"
-    (folder / f"{module}.py").write_text(code)
-    metadata = folder / f"{module}-0.1.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 0.1\n")
-    (metadata / "entry_points.txt").write_text(f"[dither.plugins]\n{name} = {module}\n")
-    return {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", "DITHER_DATA": str(folder / "cache")}
-
-
 WRONG = '''
 from typing import ClassVar
 from dither.registry import hookimpl
@@ -179,37 +164,40 @@ def register_components():
 HOOKS_ONLY = "from dither.registry import hookimpl\n@hookimpl\ndef after_run(run, summary): pass\n"
 
 
-def check(name: str, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    code = "import sys; from dither.engine.cli import main; sys.exit(main(sys.argv[1:]))"
-    return subprocess.run(
-        [sys.executable, "-c", code, "test-plugin", name, *arguments],
-        env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Install a one-module plugin called "odd", also for the process of the kit."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    metadata = tmp_path / "fixture_odd-0.1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: fixture_odd\nVersion: 0.1\n")
+    (metadata / "entry_points.txt").write_text("[dither.plugins]\nodd = fixture_odd\n")
+    yield (tmp_path / "fixture_odd.py").write_text
+    sys.modules.pop("fixture_odd", None)
 
 
 @pytest.mark.slow
-def test_the_kit_runs_over_an_installed_plugin(tmp_path):
-    environment = install(tmp_path, "wrong", WRONG)
-    done = check("wrong", environment)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "lr-schedule:wrong-factor_valid" in done.stdout
-    done = check("wrong", environment, "--expect", "lr-schedule:wrong-factor_valid=it is negative on purpose")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "it is negative on purpose" in done.stdout
-    done = check("wrong", environment, "--expect", "lr-schedule:wrong-factor_is_sond=why")
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert "factor_valid" in done.stdout + done.stderr
-    assert "Traceback" not in done.stdout + done.stderr
+def test_the_kit_runs_over_an_installed_plugin(install, capfd):
+    install(WRONG)
+    for expected, code, text in (
+        ([], 1, "lr-schedule:wrong-factor_valid"),
+        (["--expect", "lr-schedule:wrong-factor_valid=it is negative on purpose"], 0, "it is negative on purpose"),
+        (["--expect", "lr-schedule:wrong-factor_is_sond=why"], 2, "factor_valid"),
+    ):
+        assert main(["test-plugin", "odd", *expected]) == code
+        printed = "".join(capfd.readouterr())
+        assert text in printed
+        assert "Traceback" not in printed
 
 
 @pytest.mark.parametrize(
     ("code", "problem"), [("raise ImportError('no such thing')", "plugin-failed"), (HOOKS_ONLY, "unknown-component")]
 )
-def test_a_plugin_without_components_is_refused(code, problem, tmp_path):
-    done = check("odd", install(tmp_path, "odd", code))
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert f"[{problem}]" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_plugin_without_components_is_refused(code, problem, install, capsys):
+    install(code)
+    assert main(["test-plugin", "odd"]) == 2
+    assert f"[{problem}]" in capsys.readouterr().err
 
 
 def test_invalid_arguments_of_test_plugin_are_refused(capsys, monkeypatch):

@@ -17,10 +17,8 @@ import venv
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-KINDS = (
-    "task", "data", "process", "schedule", "sampler", "loss", "model", "block",
-    "embedding", "position", "condition", "head", "optimizer", "lr-schedule", "metric", "tracker",
-)  # fmt: skip
+from dither.registry.kinds import KINDS
+
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.md"
 STEP = re.compile(r"Write `(?P<path>.+)`:\n\n```python\n(?P<text>[\s\S]*?)^```|^    (?P<command>.+)", re.M)
 """Steps of the tutorial: a file to write, or a command."""
@@ -74,7 +72,7 @@ def fresh_environment(folder: Path) -> dict[str, str]:
     return {**os.environ, **own, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_QUIET": "1"}
 
 
-def try_style(folder: Path, environment: dict[str, str], packages: list[Path]) -> None:
+def check_style(folder: Path, environment: dict[str, str], packages: list[Path]) -> None:
     for package in packages:  # each under its own configuration
         do(package, environment, sys.executable, "-m", "ruff", "check", "-q", "--no-cache", ".")
         do(package, environment, sys.executable, "-m", "ruff", "format", "-q", "--no-cache", "--check", ".")
@@ -119,7 +117,7 @@ def main(folder: Path) -> None:
     say(f"{len(packages)} plugins: written and installed")
     with ThreadPoolExecutor(2) as pool:  # of processes that each take one core
         jobs = [pool.submit(try_tutorial, folder / "tutorial")]
-        jobs += [pool.submit(job, folder, environment, packages) for job in (try_kit, try_experiments, try_style)]
+        jobs += [pool.submit(job, folder, environment, packages) for job in (try_kit, try_experiments, check_style)]
         for job in jobs:
             job.result()
     say("done")
